@@ -1,0 +1,119 @@
+//! One rank's dialogue with its server: what was said so far, and what may be said next.
+//!
+//! ```text
+//!            init                 finalize
+//! Silent ───────────> Open ───────────────────> Finalized
+//!   │                 ^  │ init (again: MPI sessions)  │
+//!   │ anything else   └──┘<────────────────────────────┘ init (a restarted program)
+//!   └──> answered with an error: `init` comes first
+//! ```
+
+use crate::ids::LocalRank;
+use crate::wire::request::{Request, Version};
+use crate::wire::{ErrorCode, FrameBuffer, Response};
+
+/// How far a rank's dialogue has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Phase {
+    /// The rank never said a word.
+    #[default]
+    Silent,
+    /// The rank spoke, and has not finalized.
+    Open,
+    /// The rank said `finalize`; nothing more is expected of it.
+    Finalized,
+}
+
+/// The protocol versions that a server offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// PMI-1.
+    pub pmi1: bool,
+    /// PMI-2.
+    pub pmi2: bool,
+    /// Answer PMI-1.1 clients with 1.2, which has group barriers. flux's client then refuses to talk.
+    pub group_barriers: bool,
+}
+
+impl Default for Offer {
+    fn default() -> Self {
+        Self { pmi1: true, pmi2: true, group_barriers: false }
+    }
+}
+
+/// One connection and what was said on it.
+#[derive(Debug, Default)]
+pub(crate) struct Conversation {
+    /// Bytes that are not a whole message yet.
+    pub(crate) frames: FrameBuffer,
+    /// Whose connection it is; unknown until it is claimed when it came through `PMI_PORT`.
+    pub(crate) rank: Option<LocalRank>,
+    /// The version agreed on last.
+    version: Option<Version>,
+    /// Nothing more is read from it.
+    pub(crate) closed: bool,
+}
+
+impl Conversation {
+    /// Whether PMI-1.2 was agreed on: every fence answer carries a tag then.
+    pub(crate) fn has_tags(&self) -> bool {
+        self.version == Some(Version { major: 1, minor: 2 })
+    }
+
+    /// Agrees on a version.
+    pub(crate) fn greet(&mut self, asked: Version, offer: Offer) -> Response<'static> {
+        let agreed = match asked.major {
+            1 if offer.pmi1 => Version { major: 1, minor: if offer.group_barriers { 2 } else { 1 } },
+            2 if offer.pmi2 => Version { major: 2, minor: 0 },
+            1 | 2 => {
+                let text = format!("PMI-{} is switched off for this launch", asked.major);
+                return Response::Error { code: ErrorCode::Failed, text: text.into() };
+            }
+            other => {
+                let text = format!("PMI version {other} is unknown, 1 and 2 are served");
+                return Response::Error { code: ErrorCode::Failed, text: text.into() };
+            }
+        };
+        self.version = Some(agreed);
+        Response::Init(agreed)
+    }
+
+    /// Why `request` may not be made now, if it may not.
+    pub(crate) fn refusal(&self, request: &Request<'_>) -> Option<Response<'static>> {
+        let early = self.version.is_none();
+        let text = match request {
+            Request::Init(_) | Request::InitAck { .. } | Request::Abort { .. } => return None,
+            _ if early && !matches!(request, Request::Adopted(_)) => "init comes first",
+            Request::FullInit { .. } => return None,
+            _ if self.rank.is_none() => "nobody knows which rank this is: initack or fullinit comes first",
+            _ => return None,
+        };
+        Some(Response::Error { code: ErrorCode::NotThere, text: text.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn greeting(major: u32, offer: Offer) -> Response<'static> {
+        Conversation::default().greet(Version { major, minor: 1 }, offer)
+    }
+
+    #[test]
+    fn trap_03_init_is_answered_with_1_1_unless_1_2_is_wanted_and_with_2_0() {
+        let all = Offer::default();
+        assert_eq!(greeting(1, all), Response::Init(Version { major: 1, minor: 1 }));
+        assert_eq!(greeting(2, all), Response::Init(Version { major: 2, minor: 0 }));
+        let with_groups = Offer { group_barriers: true, ..all };
+        assert_eq!(greeting(1, with_groups), Response::Init(Version { major: 1, minor: 2 }));
+    }
+
+    #[test]
+    fn a_version_that_is_not_offered_is_refused_with_words() {
+        let pmi2_only = Offer { pmi1: false, ..Offer::default() };
+        assert!(matches!(greeting(1, pmi2_only), Response::Error { .. }));
+        assert!(matches!(greeting(2, pmi2_only), Response::Init(_)));
+        assert!(matches!(greeting(3, Offer::default()), Response::Error { .. }));
+    }
+}

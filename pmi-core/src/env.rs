@@ -1,0 +1,113 @@
+//! The variables that a rank is born with, and those of an outer launcher that must not reach it.
+
+use crate::ids::{LocalRank, Rank};
+
+/// The prefixes of variables by which launchers and their clients find each other. One that is inherited from an outer
+/// launcher tells a rank lies: `PMI_SIZE` with `PMIX_NAMESPACE` beside it aborts `MPI_Init` in MPICH 5, `PMI_VERSION` makes
+/// MPICH 4.0 skip the process mapping, `PMI_TOTALVIEW` makes it wait for a debugger, `PMI_ID` makes Slurm's client send
+/// another field (all measured).
+pub const SCRUBBED_PREFIXES: &[&str] = &[
+    "PMI_", "PMI2_", "PMIX_", "PRTE_", "HYDI_", "HYDRA_", "OMPI_", "PALS_", "SLINGSHOT_", "LATTICE_",
+];
+
+/// Single variables with the same effect.
+pub const SCRUBBED_NAMES: &[&str] = &["MPI_LOCALRANKID", "MPI_LOCALNRANKS"];
+
+/// Variables that begin with a scrubbed prefix, yet are the user's settings and no launcher's.
+const KEPT_PREFIXES: &[&str] = &["OMPI_MCA_", "PMIX_MCA_", "PRTE_MCA_", "LATTICE_API_", "LATTICE_LOG"];
+
+/// Whether an inherited variable must not reach a rank.
+///
+/// The user's own settings (`OMPI_MCA_*`) stay, but for those by which Open MPI's launcher speaks to its processes.
+pub fn is_scrubbed(name: &str) -> bool {
+    let begins = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    let users_own = begins(KEPT_PREFIXES) && !name.starts_with("OMPI_MCA_ess") && !name.starts_with("OMPI_MCA_orte");
+    SCRUBBED_NAMES.contains(&name) || (begins(SCRUBBED_PREFIXES) && !users_own)
+}
+
+/// How a rank finds its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entrance<'a> {
+    /// A connected socket that the rank inherits under this number.
+    Descriptor(i32),
+    /// A TCP port, as `host:port`.
+    Port(&'a str),
+}
+
+/// The PMI variables of one rank.
+#[derive(Clone, Copy, Debug)]
+pub struct RankEnvironment<'a> {
+    /// The rank.
+    pub rank: Rank,
+    /// The size of its job.
+    pub size: u32,
+    /// Its position on its node.
+    pub local_rank: LocalRank,
+    /// How many ranks of the job are on its node.
+    pub local_size: u32,
+    /// A name or address of its node that other nodes can reach.
+    pub host: &'a str,
+    /// Whether its job was spawned by another one.
+    pub spawned: bool,
+    /// How it finds its server.
+    pub entrance: Entrance<'a>,
+}
+
+impl RankEnvironment<'_> {
+    /// The variables, in no particular order.
+    ///
+    /// In descriptor mode clients take rank and size from here and from nowhere else. In port mode they must not see them,
+    /// and learn both from the server.
+    pub fn variables(&self) -> Vec<(&'static str, String)> {
+        let mut variables = vec![
+            // 0 says the same as its absence to every client, and the design document names it.
+            ("PMI_SPAWNED", u32::from(self.spawned).to_string()),
+            ("PMI_HOSTNAME", self.host.to_owned()),
+            ("MPI_LOCALRANKID", self.local_rank.to_string()),
+            ("MPI_LOCALNRANKS", self.local_size.to_string()),
+        ];
+        match self.entrance {
+            Entrance::Descriptor(descriptor) => variables.extend([
+                ("PMI_FD", descriptor.to_string()),
+                ("PMI_RANK", self.rank.to_string()),
+                ("PMI_SIZE", self.size.to_string()),
+            ]),
+            Entrance::Port(address) => {
+                variables.extend([("PMI_PORT", address.to_owned()), ("PMI_ID", self.rank.to_string())]);
+            }
+        }
+        variables
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trap_22_an_outer_launchers_variables_do_not_reach_a_rank() {
+        for name in ["PMI_VERSION", "PMI_ID", "PMI_TOTALVIEW", "PMIX_NAMESPACE", "OMPI_COMM_WORLD_RANK", "PRTE_LAUNCHED"] {
+            assert!(is_scrubbed(name), "{name} would reach a rank");
+        }
+        for name in ["PATH", "OMPI_MCA_btl", "MPIR_CVAR_PMI_VERSION", "FI_PROVIDER", "PMIO"] {
+            assert!(!is_scrubbed(name), "{name} is the user's own");
+        }
+    }
+
+    #[test]
+    fn trap_02_rank_and_size_are_in_the_environment_in_descriptor_mode_and_only_there() {
+        let mut rank = RankEnvironment {
+            rank: Rank(3),
+            size: 4,
+            local_rank: LocalRank(1),
+            local_size: 2,
+            host: "n1",
+            spawned: false,
+            entrance: Entrance::Descriptor(30),
+        };
+        let names = |rank: &RankEnvironment<'_>| rank.variables().into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        assert!(names(&rank).contains(&"PMI_SIZE") && !names(&rank).contains(&"PMI_ID"));
+        rank.entrance = Entrance::Port("127.0.0.1:4000");
+        assert!(names(&rank).contains(&"PMI_ID") && !names(&rank).contains(&"PMI_SIZE"));
+    }
+}

@@ -1,0 +1,127 @@
+//! The fence: every node brings the pairs that its ranks put, every node leaves with all of them.
+//!
+//! This is the one seam through which nodes reach each other. A [`crate::server::Server`] does not know that other nodes
+//! exist; whoever drives it hands each [`Contribution`] to a [`Fence`] and gives the [`Merged`] result back.
+//!
+//! ```text
+//! rank: barrier_in ──> Server ──Contribution──> Fence::exchange ──Merged──> Server ──> barrier_out: rank
+//!                     (last local rank)      (all nodes of the job)
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::ids::{Epoch, NodeIndex};
+use crate::kvs::Segment;
+
+/// Who takes part in a fence, and what its segments are.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Scope {
+    /// Every rank of the job; the segments hold pairs of the key-value space.
+    World,
+    /// The members of a PMI-1.2 group barrier; the segments hold pairs of the key-value space.
+    Group {
+        /// The group and tag as the client wrote them; all members write the same text.
+        name: Arc<str>,
+        /// The nodes that hold a member, in order.
+        nodes: Arc<[NodeIndex]>,
+    },
+    /// Every rank of the job, in a PMI-2 `ring`; the segments hold the ranks' ring values.
+    Ring,
+}
+
+/// Names one fence: the same on every node that takes part in it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FenceId {
+    /// Who takes part.
+    pub scope: Scope,
+    /// How many fences of this scope came before.
+    pub epoch: Epoch,
+}
+
+/// What one node brings to a fence.
+///
+/// No segments means that nobody on this node put anything. A fence to which no node brings a segment is only a barrier.
+#[derive(Clone, Debug, Default)]
+pub struct Contribution {
+    /// The pairs put on this node since its last fence, in the order of the puts.
+    pub segments: Vec<Segment>,
+}
+
+/// What every node takes away from a fence: all contributions in the order of the nodes.
+///
+/// The order is part of the contract. Where two pairs have one key the later one wins, on every node alike.
+#[derive(Clone, Debug, Default)]
+pub struct Merged {
+    /// All segments of all nodes.
+    pub segments: Vec<Segment>,
+}
+
+/// Why a fence failed. It fails on every node that takes part, and the job cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FenceError {
+    /// Not every node arrived in time.
+    #[error("PMI fence timeout: fence {epoch} was not complete after {waited:?}")]
+    Timeout {
+        /// The fence that did not complete.
+        epoch: Epoch,
+        /// How long this node waited.
+        waited: Duration,
+    },
+    /// A node left the job while others needed it.
+    #[error("node {node} left during fence {epoch}: {reason}")]
+    NodeLost {
+        /// The node that left.
+        node: NodeIndex,
+        /// The fence it was missed in.
+        epoch: Epoch,
+        /// What was seen of its end.
+        reason: String,
+    },
+    /// Two nodes do not agree on which fence this is.
+    #[error("node {node} is at fence {theirs}, this node is at fence {ours}")]
+    EpochMismatch {
+        /// The other node.
+        node: NodeIndex,
+        /// This node's fence.
+        ours: Epoch,
+        /// The other node's fence.
+        theirs: Epoch,
+    },
+    /// A segment that another node sent cannot be read.
+    #[error("fence {epoch} brought a segment that cannot be read: {reason}")]
+    BadSegment {
+        /// The fence that brought it.
+        epoch: Epoch,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// Moves contributions between the nodes of a job.
+///
+/// Contract, checked by [`crate::conformance`]: every node gets the same [`Merged`] for the same [`FenceId`]; calls with
+/// different ids never mix, even when they overlap; a node that leaves fails the call on every other node promptly.
+#[async_trait]
+pub trait Fence: Send + Sync {
+    /// Brings `contribution` to the fence `id`, waits for all other nodes, returns what all brought together.
+    ///
+    /// # Errors
+    /// Fails when a node of the scope is lost or late; the job must then end, on every node.
+    async fn exchange(&self, id: &FenceId, contribution: Contribution) -> Result<Merged, FenceError>;
+}
+
+/// The fence of a job whose ranks are all on one node: what goes in comes out, at once.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LocalFence;
+
+#[async_trait]
+impl Fence for LocalFence {
+    async fn exchange(&self, _: &FenceId, contribution: Contribution) -> Result<Merged, FenceError> {
+        Ok(Merged { segments: contribution.segments })
+    }
+}

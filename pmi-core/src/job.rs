@@ -1,0 +1,285 @@
+//! What a launch fixes before its first rank starts: how many ranks, which program each runs, which node it sits on.
+//!
+//! `PMI_process_mapping` is printed from the [`Placement`], never kept beside it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{JobId, LocalRank, NodeIndex, Rank};
+
+/// A job: everything that all its ranks and nodes agree on from the start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// The job's name, which is also the name of its key-value space.
+    pub id: JobId,
+    /// Which rank sits on which node.
+    pub placement: Placement,
+    /// The programs of the job in rank order; their rank counts add up to the placement's size.
+    pub apps: Vec<App>,
+    /// What `MPI_UNIVERSE_SIZE` shall be; `None` leaves the attribute unset.
+    pub universe_size: Option<u32>,
+    /// The job that spawned this one, if any did.
+    pub spawner: Option<JobId>,
+    /// Pairs that are readable before the first rank starts (the `preput` of a spawn).
+    pub preput: Vec<(String, String)>,
+}
+
+/// A run of consecutive ranks that execute the same program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct App {
+    /// The number of ranks.
+    pub ranks: u32,
+    /// What `MPI_APPNUM` shall be in them; -1 leaves it unset.
+    pub appnum: i32,
+}
+
+impl Job {
+    /// A job of one program, whose ranks are all on one node.
+    pub fn on_one_node(id: JobId, ranks: u32) -> Self {
+        Self {
+            id,
+            placement: Placement::one_node(ranks),
+            apps: vec![App { ranks, appnum: 0 }],
+            universe_size: None,
+            spawner: None,
+            preput: Vec::new(),
+        }
+    }
+
+    /// The number of ranks in the job.
+    pub fn size(&self) -> u32 {
+        self.placement.size()
+    }
+
+    /// The index into [`Job::apps`] of the program that `rank` runs.
+    pub fn app_index(&self, rank: Rank) -> Option<usize> {
+        let mut first = 0;
+        self.apps.iter().position(|app| {
+            first += app.ranks;
+            rank.0 < first
+        })
+    }
+
+    /// What `MPI_APPNUM` is in `rank`; -1 when unset.
+    pub fn appnum(&self, rank: Rank) -> i32 {
+        self.app_index(rank).map_or(-1, |index| self.apps[index].appnum)
+    }
+}
+
+/// `nodes` neighbouring nodes that get `ranks_per_node` consecutive ranks each.
+///
+/// It is the block of `PMI_process_mapping`: `(first_node,nodes,ranks_per_node)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Block {
+    /// The first of the nodes.
+    pub first_node: NodeIndex,
+    /// How many nodes.
+    pub nodes: u32,
+    /// How many ranks each of them gets.
+    pub ranks_per_node: u32,
+}
+
+/// Which rank sits on which node. Covers every rank from 0 to `size - 1` exactly once, by construction.
+///
+/// ```
+/// use pmi_core::job::Placement;
+/// // 10 ranks on 3 nodes: 4 + 3 + 3
+/// let placement = Placement::block(&[4, 3, 3]);
+/// assert_eq!(placement.process_mapping().unwrap(), "(vector,(0,1,4),(1,2,3))");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Placement {
+    /// Ranks in order, block after block; no block is empty.
+    blocks: Vec<Block>,
+}
+
+impl Placement {
+    /// The longest `PMI_process_mapping` that every client reads: MPICH 3.4 and 4.0 abort on a value above 673 bytes
+    /// (measured).
+    pub const MAPPING_MAX: usize = 673;
+
+    /// All ranks on node 0.
+    pub fn one_node(ranks: u32) -> Self {
+        Self::block(&[ranks])
+    }
+
+    /// Consecutive ranks fill one node after the other: `counts[i]` ranks on node `i`.
+    pub fn block(counts: &[u32]) -> Self {
+        let mut placement = Self::default();
+        for (node, &count) in (0..).zip(counts) {
+            placement.push(Block { first_node: NodeIndex(node), nodes: 1, ranks_per_node: count });
+        }
+        placement
+    }
+
+    /// Appends the ranks of `block`, and merges it with the one before it where that says the same in fewer words.
+    pub fn push(&mut self, block: Block) {
+        if block.nodes == 0 || block.ranks_per_node == 0 {
+            return;
+        }
+        if let Some(last) = self.blocks.last_mut() {
+            let adjacent = last.first_node.0 + last.nodes == block.first_node.0;
+            if adjacent && last.ranks_per_node == block.ranks_per_node {
+                last.nodes += block.nodes;
+                return;
+            }
+            let same_node = last.nodes == 1 && block.nodes == 1 && last.first_node == block.first_node;
+            if same_node {
+                last.ranks_per_node += block.ranks_per_node;
+                return;
+            }
+        }
+        self.blocks.push(block);
+    }
+
+    /// The blocks in rank order.
+    pub fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> u32 {
+        self.blocks.iter().map(|block| block.nodes * block.ranks_per_node).sum()
+    }
+
+    /// One more than the highest node index that holds a rank.
+    pub fn nodes(&self) -> u32 {
+        self.blocks.iter().map(|block| block.first_node.0 + block.nodes).max().unwrap_or(0)
+    }
+
+    /// The node on which `rank` sits; `None` if the job has no such rank.
+    pub fn node_of(&self, rank: Rank) -> Option<NodeIndex> {
+        let mut left = rank.0;
+        for block in &self.blocks {
+            let ranks = block.nodes * block.ranks_per_node;
+            if left < ranks {
+                return Some(NodeIndex(block.first_node.0 + left / block.ranks_per_node));
+            }
+            left -= ranks;
+        }
+        None
+    }
+
+    /// The ranks on `node`, in order: the rank at index `i` has the local rank `i`.
+    pub fn ranks_on(&self, node: NodeIndex) -> Vec<Rank> {
+        let mut ranks = Vec::new();
+        let mut first = 0;
+        for block in &self.blocks {
+            if let Some(ahead) = node.0.checked_sub(block.first_node.0)
+                && ahead < block.nodes
+            {
+                let start = first + ahead * block.ranks_per_node;
+                ranks.extend((start..start + block.ranks_per_node).map(Rank));
+            }
+            first += block.nodes * block.ranks_per_node;
+        }
+        ranks
+    }
+
+    /// The position of `rank` among the ranks of its node; `None` if the job has no such rank.
+    pub fn local_rank(&self, rank: Rank) -> Option<LocalRank> {
+        let ranks = self.ranks_on(self.node_of(rank)?);
+        ranks.binary_search(&rank).ok().map(|position| LocalRank(position as u32))
+    }
+
+    /// The value of `PMI_process_mapping`, or `None` where it would be longer than [`Placement::MAPPING_MAX`]; clients then
+    /// exchange host names instead.
+    ///
+    /// Node numbers are dense from 0, nothing wraps, no spaces: Intel MPI crashes on a wrap, MPICH 4.0 and 5.0 put all
+    /// ranks on one node when they meet a space (both measured).
+    pub fn process_mapping(&self) -> Option<String> {
+        let dense = self.dense_nodes();
+        let mut text = String::from("(vector");
+        for block in dense.blocks() {
+            let Block { first_node, nodes, ranks_per_node } = block;
+            text += &format!(",({first_node},{nodes},{ranks_per_node})");
+            if text.len() >= Self::MAPPING_MAX {
+                return None;
+            }
+        }
+        text.push(')');
+        Some(text)
+    }
+
+    /// The same placement with nodes renumbered so that every number below [`Placement::nodes`] holds a rank.
+    fn dense_nodes(&self) -> Self {
+        let mut used = vec![false; self.nodes() as usize];
+        for block in &self.blocks {
+            let first = block.first_node.index();
+            used[first..first + block.nodes as usize].fill(true);
+        }
+        let mut below = 0;
+        let number: Vec<u32> = used
+            .iter()
+            .map(|&used| {
+                let mine = below;
+                below += u32::from(used);
+                mine
+            })
+            .collect();
+        let mut dense = Self::default();
+        for block in &self.blocks {
+            dense.push(Block { first_node: NodeIndex(number[block.first_node.index()]), ..*block });
+        }
+        dense
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(first_node: u32, nodes: u32, ranks_per_node: u32) -> Block {
+        Block { first_node: NodeIndex(first_node), nodes, ranks_per_node }
+    }
+
+    fn placed(blocks: &[Block]) -> Placement {
+        let mut placement = Placement::default();
+        blocks.iter().for_each(|&block| placement.push(block));
+        placement
+    }
+
+    #[test]
+    fn mappings_are_printed_as_clients_read_them() {
+        let check = |placement: Placement, expected: &str| {
+            assert_eq!(placement.process_mapping().as_deref(), Some(expected));
+        };
+        check(Placement::one_node(4), "(vector,(0,1,4))");
+        check(Placement::block(&[2, 2]), "(vector,(0,2,2))");
+        check(Placement::block(&[3, 1]), "(vector,(0,1,3),(1,1,1))");
+        check(placed(&[block(0, 2, 1), block(0, 2, 1)]), "(vector,(0,2,1),(0,2,1))");
+        check(placed(&[block(1, 1, 1), block(0, 1, 2)]), "(vector,(1,1,1),(0,1,2))");
+        // a node without ranks leaves no hole in the numbers
+        check(Placement::block(&[2, 0, 2]), "(vector,(0,2,2))");
+    }
+
+    #[test]
+    fn a_mapping_that_old_mpich_would_abort_on_is_withheld() {
+        let zigzag: Vec<Block> = (0..200).map(|i| block(i, 1, 1 + i % 2)).collect();
+        assert_eq!(placed(&zigzag).process_mapping(), None);
+    }
+
+    #[test]
+    fn every_rank_has_one_node_and_one_local_rank() {
+        let placement = placed(&[block(0, 2, 2), block(3, 1, 3), block(0, 1, 1)]);
+        assert_eq!(placement.size(), 8);
+        let mut seen = Vec::new();
+        for node in 0..placement.nodes() {
+            for (local, rank) in (0..).zip(placement.ranks_on(NodeIndex(node))) {
+                assert_eq!(placement.node_of(rank), Some(NodeIndex(node)));
+                assert_eq!(placement.local_rank(rank), Some(LocalRank(local)));
+                seen.push(rank.0);
+            }
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, (0..8).collect::<Vec<_>>());
+        assert_eq!(placement.node_of(Rank(8)), None);
+    }
+
+    #[test]
+    fn appnums_follow_the_programs() {
+        let mut job = Job::on_one_node(JobId::new("j").unwrap(), 3);
+        job.apps = vec![App { ranks: 1, appnum: 0 }, App { ranks: 2, appnum: 1 }];
+        assert_eq!([0, 1, 2, 3].map(|rank| job.appnum(Rank(rank))), [0, 1, 1, -1]);
+    }
+}

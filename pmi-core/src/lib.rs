@@ -1,0 +1,46 @@
+//! PMI-1, PMI-2 and the key-value space of an MPI job: one node's PMI server, to embed in a launcher or resource manager.
+//!
+//! * [`server::Server`] is a pure state machine: bytes of ranks go in, [`server::Action`]s come out. It speaks PMI-1.1 (1.2 as an
+//!   option) and PMI-2 on the same connection, by what each message looks like.
+//! * [`fence::Fence`] is the one seam to other nodes; [`fence::LocalFence`] serves a job on one node.
+//! * [`driver::Driver`] (feature `driver`, on by default) runs a server over the sockets of its ranks with tokio. Without it the
+//!   crate has no tokio in it; the example `embed_with_threads` drives a server with plain threads.
+//! * [`env`] tells which variables a rank is born with, and which ones of an outer launcher must go.
+//!
+//! Serving a job of two ranks takes this much:
+//!
+//! ```no_run
+//! # async fn demo(services: std::sync::Arc<dyn pmi_core::services::Services>) -> std::io::Result<()> {
+//! use std::os::unix::net::UnixStream;
+//! use std::sync::Arc;
+//! use pmi_core::{driver::Driver, fence::LocalFence, server::{Server, Settings}};
+//! use pmi_core::{ids::{JobId, LocalRank, NodeIndex}, job::Job};
+//!
+//! let job = Job::on_one_node(JobId::new("kvs_4711_0").expect("letters and digits"), 2);
+//! let server = Server::new(job, NodeIndex(0), Settings::default());
+//! let (driver, ended) = Driver::new(server, Arc::new(LocalFence), services, None);
+//! for rank in 0..2 {
+//!     let (ours, theirs) = UnixStream::pair()?;
+//!     driver.connect(LocalRank(rank), ours)?;
+//!     // start the rank with `theirs` as its descriptor PMI_FD, and with PMI_RANK and PMI_SIZE
+//! }
+//! # Ok(()) }
+//! ```
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod conversation;
+#[cfg(feature = "driver")]
+pub mod driver;
+pub mod env;
+pub mod fence;
+mod gathering;
+pub mod ids;
+pub mod job;
+pub mod kvs;
+pub mod server;
+pub mod services;
+pub mod wire;
+
+pub use conversation::{Offer, Phase};

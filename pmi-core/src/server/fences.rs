@@ -1,0 +1,234 @@
+//! How ranks come together in a fence, and how they leave it.
+
+use std::str;
+
+use bytes::Bytes;
+
+use super::requests::address_of;
+use super::{Action, ConnectionId, Server};
+use crate::fence::{Contribution, FenceId, Merged, Scope};
+use crate::gathering::{Gathering, Waiter};
+use crate::ids::{Epoch, LocalRank, NodeIndex, Rank};
+use crate::job::Block;
+use crate::kvs::Segment;
+use crate::wire::request::{Group, Message, RingValue};
+use crate::wire::{ErrorCode, Response};
+
+impl Server {
+    /// A fence of the whole job.
+    pub(super) fn arrive(
+        &mut self,
+        connection: ConnectionId,
+        local: LocalRank,
+        message: &Message<'_>,
+    ) -> Option<Response<'static>> {
+        let tag = self.conversations[connection.0 as usize].has_tags().then_some(0);
+        let waiter = waiter(connection, tag, message);
+        if !self.world.arrive(local, waiter) {
+            return Some(too_many());
+        }
+        match self.world.begin() {
+            Some(epoch) => self.exchange_world(epoch),
+            None => self.look_for_deserters(),
+        }
+        None
+    }
+
+    fn exchange_world(&mut self, epoch: Epoch) {
+        let contribution = self.kvs.contribute();
+        self.exchange(FenceId { scope: Scope::World, epoch }, contribution);
+    }
+
+    fn exchange(&mut self, id: FenceId, contribution: Contribution) {
+        self.actions.push_back(Action::Fence { id, contribution });
+    }
+
+    /// A PMI-1.2 fence of some ranks.
+    pub(super) fn arrive_in_group(
+        &mut self,
+        connection: ConnectionId,
+        local: LocalRank,
+        group: &Group<'_>,
+        tag: u32,
+        name: &str,
+        message: &Message<'_>,
+    ) -> Option<Response<'static>> {
+        if !includes(group, self.ranks[local.index()].rank) {
+            let text = "not a member of this group";
+            return Some(Response::Error { code: ErrorCode::InvalidArgument, text: text.into() });
+        }
+        let begin = || {
+            let here = self.ranks.iter().zip(0..).filter(|(state, _)| includes(group, state.rank));
+            Gathering::new(here.map(|(_, local)| LocalRank(local)))
+        };
+        let Some(gathering) = self.groups.open(name, begin) else { return Some(too_many()) };
+        if !gathering.arrive(local, waiter(connection, Some(tag), message)) {
+            return Some(too_many());
+        }
+        match gathering.begin() {
+            Some(epoch) => self.exchange_group(name, group, epoch),
+            None => self.look_for_deserters(),
+        }
+        None
+    }
+
+    fn exchange_group(&mut self, name: &str, group: &Group<'_>, epoch: Epoch) {
+        let nodes = self.nodes_of(group);
+        let scope = Scope::Group { name: name.into(), nodes: nodes.into() };
+        let contribution = self.kvs.share();
+        self.exchange(FenceId { scope, epoch }, contribution);
+    }
+
+    /// The nodes that hold a member of the group, in order.
+    fn nodes_of(&self, group: &Group<'_>) -> Vec<NodeIndex> {
+        let placement = &self.job.placement;
+        let mut nodes: Vec<_> = match group {
+            Group::World => placement.blocks().iter().flat_map(nodes_of_block).collect(),
+            Group::Node => vec![self.node],
+            Group::Ranks(ranks) => ranks.iter().filter_map(|rank| placement.node_of(rank)).collect(),
+        };
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    }
+
+    /// A PMI-2 ring: a fence that carries one value from each rank to its neighbours.
+    pub(super) fn arrive_in_ring(
+        &mut self,
+        connection: ConnectionId,
+        local: LocalRank,
+        value: &RingValue,
+        message: &Message<'_>,
+    ) -> Option<Response<'static>> {
+        let waiter = Waiter { connection, answer: Bytes::new() };
+        if !self.ring.gathering.arrive(local, waiter) {
+            return Some(too_many());
+        }
+        self.ring.brought[local.index()].push_back(value.clone());
+        self.ring.addresses[local.index()].push_back(address_of(message));
+        self.begin_ring();
+        None
+    }
+
+    fn begin_ring(&mut self) {
+        let Some(epoch) = self.ring.gathering.begin() else { return self.look_for_deserters() };
+        let ranks = self.ranks.iter().zip(&mut self.ring.brought);
+        let segment: Segment = ranks
+            .filter_map(|(state, brought)| Some((state.rank, brought.pop_front()?)))
+            .map(|(rank, value)| (rank.0.to_be_bytes(), encode_ring_value(&value)))
+            .collect();
+        self.exchange(FenceId { scope: Scope::Ring, epoch }, Contribution { segments: vec![segment] });
+    }
+
+    /// All nodes have arrived: what they brought becomes readable, and this node's ranks go on.
+    pub(super) fn leave_fence(&mut self, id: &FenceId, merged: Merged) {
+        match &id.scope {
+            Scope::World => {
+                self.kvs.commit(merged);
+                let waiters = self.world.complete();
+                self.release(waiters);
+                if let Some(epoch) = self.world.begin() {
+                    self.exchange_world(epoch);
+                }
+            }
+            Scope::Group { name, nodes } => {
+                self.kvs.absorb(merged);
+                let Some(gathering) = self.groups.get_mut(name) else { return };
+                let waiters = gathering.complete();
+                let next = gathering.begin();
+                if gathering.is_idle() {
+                    self.groups.rest(name, nodes.len() > 1);
+                }
+                self.release(waiters);
+                if let Some(epoch) = next {
+                    let contribution = self.kvs.share();
+                    self.exchange(FenceId { scope: id.scope.clone(), epoch }, contribution);
+                }
+            }
+            Scope::Ring => {
+                self.leave_ring(&merged);
+                self.begin_ring();
+            }
+        }
+    }
+
+    fn release(&mut self, waiters: Vec<Waiter>) {
+        for Waiter { connection, answer } in waiters {
+            self.send(connection, answer);
+        }
+    }
+
+    fn leave_ring(&mut self, merged: &Merged) {
+        let mut values: Vec<(u32, RingValue)> = Vec::with_capacity(self.job.size() as usize);
+        for (key, value) in merged.segments.iter().flat_map(Segment::pairs) {
+            if let (Ok(rank), Some(value)) = (key.try_into().map(u32::from_be_bytes), decode_ring_value(value)) {
+                values.push((rank, value));
+            }
+        }
+        values.sort_unstable_by_key(|(rank, _)| *rank);
+        let mut counts = Vec::with_capacity(values.len());
+        let mut sum = 0_u32;
+        for (_, value) in &values {
+            counts.push(sum);
+            sum = sum.wrapping_add(value.count);
+        }
+        for waiter in self.ring.gathering.complete() {
+            let Some(local) = self.conversations[waiter.connection.0 as usize].rank else { continue };
+            let Some(address) = self.ring.addresses[local.index()].pop_front() else { continue };
+            let rank = self.ranks[local.index()].rank.0;
+            let Ok(at) = values.binary_search_by_key(&rank, |(rank, _)| *rank) else { continue };
+            let before = &values[(at + values.len() - 1) % values.len()].1;
+            let after = &values[(at + 1) % values.len()].1;
+            let answer = Response::Ring { count: counts[at], left: &before.right, right: &after.left };
+            self.send(waiter.connection, answer.encode_to(&address).into());
+        }
+    }
+}
+
+fn waiter(connection: ConnectionId, tag: Option<u32>, message: &Message<'_>) -> Waiter {
+    let answer = Response::Fence { tag }.encode(message.dialect, message.command, message.thread);
+    Waiter { connection, answer: answer.into() }
+}
+
+fn nodes_of_block(block: &Block) -> impl Iterator<Item = NodeIndex> + use<> {
+    (block.first_node.0..block.first_node.0 + block.nodes).map(NodeIndex)
+}
+
+fn includes(group: &Group<'_>, rank: Rank) -> bool {
+    match group {
+        Group::World | Group::Node => true,
+        Group::Ranks(ranks) => ranks.iter().any(|member| member == rank),
+    }
+}
+
+fn too_many() -> Response<'static> {
+    Response::Error { code: ErrorCode::NoMemory, text: "too many fences begun at once".into() }
+}
+
+/// `count` and the length of `left` in four bytes each, then both values.
+fn encode_ring_value(value: &RingValue) -> Vec<u8> {
+    let mut bytes = value.count.to_be_bytes().to_vec();
+    bytes.extend_from_slice(&(value.left.len() as u32).to_be_bytes());
+    bytes.extend_from_slice(&value.left);
+    bytes.extend_from_slice(&value.right);
+    bytes
+}
+
+fn decode_ring_value(bytes: &[u8]) -> Option<RingValue> {
+    let (count, rest) = bytes.split_first_chunk()?;
+    let (left_len, rest) = rest.split_first_chunk()?;
+    let (left, right) = rest.split_at_checked(u32::from_be_bytes(*left_len) as usize)?;
+    Some(RingValue { count: u32::from_be_bytes(*count), left: left.to_vec(), right: right.to_vec() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ring_values_survive_the_way_between_nodes() {
+        let value = RingValue { count: 3, left: b"l;=".to_vec(), right: Vec::new() };
+        assert_eq!(decode_ring_value(&encode_ring_value(&value)), Some(value));
+        assert_eq!(decode_ring_value(b"\0\0\0\x01\0\0\0\x09short"), None);
+    }
+}

@@ -1,0 +1,121 @@
+//! The group fences of one node (PMI-1.2): those that somebody waits in, and what must be remembered of the others.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use crate::gathering::Gathering;
+use crate::ids::Epoch;
+
+/// The group fences of a node, by the text that names them.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    open: BTreeMap<Arc<str>, Gathering>,
+    /// The next epochs of groups of several nodes in which nobody waits: all their nodes must agree on them.
+    resting: HashMap<Arc<str>, Epoch>,
+    resting_bytes: usize,
+}
+
+impl Groups {
+    /// The most groups that may have a fence open at once.
+    pub(super) const OPEN_MAX: usize = 1024;
+
+    /// The memory for groups at rest; above it they stay open, and take the places of others.
+    const RESTING_MAX: usize = 4 * 1024 * 1024;
+
+    /// What a group at rest takes beside its name.
+    const RESTING_COST: usize = 64;
+
+    /// The fence `name`, begun now if nobody waits in it; `None` when too many are open.
+    pub(super) fn open(&mut self, name: &str, begin: impl FnOnce() -> Gathering) -> Option<&mut Gathering> {
+        if !self.open.contains_key(name) {
+            if self.open.len() >= Self::OPEN_MAX {
+                return None;
+            }
+            let gathering = match self.resting.remove(name) {
+                Some(epoch) => {
+                    self.resting_bytes -= Self::cost(name);
+                    begin().resume(epoch)
+                }
+                None => begin(),
+            };
+            self.open.insert(name.into(), gathering);
+        }
+        self.open.get_mut(name)
+    }
+
+    /// A fence that is open.
+    pub(super) fn get_mut(&mut self, name: &str) -> Option<&mut Gathering> {
+        self.open.get_mut(name)
+    }
+
+    /// All fences that are open.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Gathering> {
+        self.open.values()
+    }
+
+    /// Closes a fence in which nobody waits. Its epoch matters only where several nodes must agree on it.
+    pub(super) fn rest(&mut self, name: &Arc<str>, several_nodes: bool) {
+        if !several_nodes {
+            self.open.remove(name);
+        } else if self.resting_bytes + Self::cost(name) <= Self::RESTING_MAX
+            && let Some(gathering) = self.open.remove(name)
+        {
+            self.resting_bytes += Self::cost(name);
+            self.resting.insert(Arc::clone(name), gathering.epoch());
+        }
+    }
+
+    fn cost(name: &str) -> usize {
+        name.len() + Self::RESTING_COST
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::LocalRank;
+
+    fn begin() -> Gathering {
+        Gathering::new([LocalRank(0)])
+    }
+
+    #[test]
+    fn a_group_of_several_nodes_goes_on_where_it_rested() {
+        let mut groups = Groups::default();
+        let name: Arc<str> = "0,1:7".into();
+        *groups.open(&name, begin).unwrap() = begin().resume(Epoch(5));
+        groups.rest(&name, true);
+        assert_eq!((groups.open.len(), groups.resting_bytes), (0, 5 + Groups::RESTING_COST));
+        assert_eq!(groups.open(&name, begin).unwrap().epoch(), Epoch(5));
+        assert_eq!(groups.resting_bytes, 0);
+        groups.rest(&name, false);
+        assert_eq!(groups.open(&name, begin).unwrap().epoch(), Epoch(0));
+    }
+
+    #[test]
+    fn groups_at_rest_do_not_use_up_the_places_of_open_ones() {
+        let mut groups = Groups::default();
+        for tag in 0..10 * Groups::OPEN_MAX {
+            let name: Arc<str> = format!("0,1:{tag}").into();
+            assert!(groups.open(&name, begin).is_some(), "group {tag} was refused");
+            groups.rest(&name, true);
+        }
+        for tag in 0..Groups::OPEN_MAX {
+            assert!(groups.open(&format!("0,2:{tag}"), begin).is_some());
+        }
+        assert!(groups.open("0,3:0", begin).is_none());
+    }
+
+    #[test]
+    fn names_at_rest_take_bounded_memory() {
+        let mut groups = Groups::default();
+        let long = "0,".repeat(32 * 1024);
+        let mut begun = 0;
+        while groups.open(&format!("{long}{begun}"), begin).is_some() {
+            groups.rest(&format!("{long}{begun}").into(), true);
+            begun += 1;
+            assert!(groups.resting_bytes <= Groups::RESTING_MAX);
+        }
+        assert!(begun < 2 * Groups::OPEN_MAX);
+    }
+}

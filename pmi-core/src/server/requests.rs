@@ -1,0 +1,321 @@
+//! What a server answers to each request of a rank.
+
+use bytes::Bytes;
+
+use super::{Action, AttributeWait, ConnectionId, EndReason, PendingCall, Server, Ticket, universe_size};
+use crate::conversation::Phase;
+use crate::ids::{LocalRank, Rank};
+use crate::services::Call;
+use crate::wire::request::{Message, Request, RequestError};
+use crate::wire::response::Address;
+use crate::wire::{ErrorCode, KEY_MAX, Response, VALUE_MAX};
+
+/// The longest command that is remembered for reports; every real one is shorter.
+const COMMAND_SHOWN: usize = 32;
+
+impl Server {
+    /// Answers one message, or remembers who asked until the answer is known.
+    pub(super) fn handle_message(&mut self, connection: ConnectionId, message: Message<'_>) {
+        self.note_command(connection, message.command);
+        let answer = match &message.request {
+            Ok(request) => self.handle_request(connection, request, &message),
+            Err(error) => Some(malformed(error)),
+        };
+        if let Some(answer) = answer {
+            let bytes = answer.encode(message.dialect, message.command, message.thread);
+            self.send(connection, bytes.into());
+        }
+    }
+
+    fn note_command(&mut self, connection: ConnectionId, command: &str) {
+        let Some(local) = self.conversations[connection.0 as usize].rank else { return };
+        let state = &mut self.ranks[local.index()];
+        if state.last_command.as_deref() != Some(command) {
+            let shown = command.char_indices().nth(COMMAND_SHOWN).map_or(command, |(end, _)| &command[..end]);
+            state.last_command = Some(shown.into());
+        }
+    }
+
+    /// The answer, or `None` when it comes later or never.
+    fn handle_request<'s>(
+        &'s mut self,
+        connection: ConnectionId,
+        request: &Request<'_>,
+        message: &Message<'_>,
+    ) -> Option<Response<'s>> {
+        let conversation = &mut self.conversations[connection.0 as usize];
+        if let Some(refusal) = conversation.refusal(request) {
+            return Some(refusal);
+        }
+        match request {
+            Request::Init(version) => {
+                let greeting = conversation.greet(*version, self.settings.offer);
+                if let Some(local) = conversation.rank {
+                    self.speaks(local);
+                }
+                return Some(greeting);
+            }
+            Request::InitAck { id } => return self.claim(connection, *id),
+            Request::FullInit { rank } => return self.full_init(connection, *rank),
+            _ => {}
+        }
+        let local = conversation.rank?;
+        self.handle_ranks_request(connection, local, request, message)
+    }
+
+    /// Everything that only a known rank may ask.
+    fn handle_ranks_request<'s>(
+        &'s mut self,
+        connection: ConnectionId,
+        local: LocalRank,
+        request: &Request<'_>,
+        message: &Message<'_>,
+    ) -> Option<Response<'s>> {
+        Some(match request {
+            Request::Init(_) | Request::InitAck { .. } | Request::FullInit { .. } => return None,
+            Request::Adopted(version) => {
+                Response::Adopted { served: version.major == 1 && self.settings.offer.pmi1, job: self.job.id.as_str() }
+            }
+            Request::Maxes => Response::Maxes,
+            Request::AppNum => Response::AppNum(self.job.appnum(self.ranks[local.index()].rank)),
+            Request::JobId => Response::JobId(self.job.id.as_str()),
+            Request::UniverseSize => Response::UniverseSize(universe_size(&self.job)),
+            Request::Put { job, key, value } => match self.is_own_job(*job) {
+                true => self.put(local, key, value),
+                false => unknown_job(),
+            },
+            Request::Get { job, key } => match self.is_own_job(*job) {
+                true => return Some(self.get(key)),
+                false => unknown_job(),
+            },
+            Request::GetByIndex { index } => {
+                Response::Indexed(self.kvs.nth(*index).map(|(key, value)| (index + 1, key, value)))
+            }
+            Request::JobAttribute { key } => return Some(self.get_attribute(key)),
+            Request::PutNodeAttribute { key, value } => return self.put_node_attribute(local, key, value),
+            Request::GetNodeAttribute { key, wait } => {
+                return self.get_node_attribute(connection, local, key, *wait, message);
+            }
+            Request::Fence => return self.arrive(connection, local, message),
+            Request::GroupFence { group, tag, name } => {
+                return self.arrive_in_group(connection, local, group, *tag, name, message);
+            }
+            Request::Ring(value) => return self.arrive_in_ring(connection, local, value, message),
+            Request::Publish { service, port } => {
+                let call = Call::Publish { service: owned(service), port: owned(port) };
+                return self.call(connection, local, call, message);
+            }
+            Request::Lookup { service } => {
+                return self.call(connection, local, Call::Lookup { service: owned(service) }, message);
+            }
+            Request::Unpublish { service } => {
+                return self.call(connection, local, Call::Unpublish { service: owned(service) }, message);
+            }
+            Request::Spawn(request) => {
+                return self.call(connection, local, Call::Spawn(request.clone()), message);
+            }
+            Request::Abort { code, whole_job, message } => {
+                let rank = self.ranks[local.index()].rank;
+                let message = String::from_utf8_lossy(message).into_owned();
+                self.end(EndReason::Abort { rank, code: *code, whole_job: *whole_job, message });
+                return None;
+            }
+            Request::Finalize => {
+                self.ranks[local.index()].phase = Phase::Finalized;
+                self.look_for_deserters();
+                Response::Done
+            }
+            Request::Unimplemented => {
+                Response::Error { code: ErrorCode::Other, text: "not_implemented".into() }
+            }
+        })
+    }
+
+    /// The rank said `init`.
+    fn speaks(&mut self, local: LocalRank) {
+        let state = &mut self.ranks[local.index()];
+        let first_word = state.phase == Phase::Silent;
+        state.phase = Phase::Open;
+        if first_word {
+            self.look_for_deserters();
+        }
+    }
+
+    /// Gives `rank` to a connection that came through `PMI_PORT`, unless another connection has it.
+    fn claim(&mut self, connection: ConnectionId, rank: Rank) -> Option<Response<'static>> {
+        let refuse = |text: String| Some(Response::Error { code: ErrorCode::NotThere, text: text.into() });
+        let Some(position) = self.ranks.iter().position(|state| state.rank == rank) else {
+            return refuse(format!("rank {rank} is not on this node"));
+        };
+        let size = self.job.size();
+        match self.ranks[position].connection {
+            Some(owner) if owner != connection => refuse(format!("rank {rank} is claimed already")),
+            _ => {
+                let conversation = &mut self.conversations[connection.0 as usize];
+                if conversation.rank.is_some_and(|local| local.index() != position) {
+                    return refuse(format!("this connection has claimed another rank than {rank}"));
+                }
+                conversation.rank = Some(LocalRank(position as u32));
+                self.ranks[position].connection = Some(connection);
+                Some(Response::InitAck { rank, size })
+            }
+        }
+    }
+
+    /// PMI-2's second greeting; on a connection from `PMI_PORT` it is also the claim.
+    fn full_init(&mut self, connection: ConnectionId, asked: Option<Rank>) -> Option<Response<'_>> {
+        if self.conversations[connection.0 as usize].rank.is_none() {
+            let refused = asked.and_then(|rank| match self.claim(connection, rank) {
+                Some(Response::InitAck { .. }) => None,
+                refused => refused,
+            });
+            if refused.is_some() {
+                return refused;
+            }
+        }
+        let Some(local) = self.conversations[connection.0 as usize].rank else {
+            return Some(malformed(&RequestError::MissingField { name: "pmirank" }));
+        };
+        self.speaks(local);
+        let rank = self.ranks[local.index()].rank;
+        let (size, appnum) = (self.job.size(), self.job.appnum(rank));
+        let spawner = self.job.spawner.as_ref().map(crate::ids::JobId::as_str);
+        Some(Response::FullInit { rank, size, appnum, spawner })
+    }
+
+    fn is_own_job(&self, named: Option<&[u8]>) -> bool {
+        named.is_none_or(|name| name.is_empty() || name == self.job.id.as_str().as_bytes())
+    }
+
+    fn put(&mut self, local: LocalRank, key: &[u8], value: &[u8]) -> Response<'static> {
+        if key.starts_with(b"PMI_") {
+            return Response::Error { code: ErrorCode::InvalidArgument, text: "keys with PMI_ are reserved".into() };
+        }
+        if let Some(refusal) = self.refuse_pair(local, key, value) {
+            return refusal;
+        }
+        self.kvs.put(key, value);
+        Response::Done
+    }
+
+    /// Why this pair cannot be stored; if it can, it counts as stored.
+    fn refuse_pair(&mut self, local: LocalRank, key: &[u8], value: &[u8]) -> Option<Response<'static>> {
+        let state = &mut self.ranks[local.index()];
+        let (key_len, value_len, limit) = (key.len(), value.len(), self.settings.bytes_per_rank);
+        let (code, text) = if key.is_empty() || key_len > KEY_MAX {
+            (ErrorCode::KeyLength, format!("a key of {key_len} bytes; the limit is {KEY_MAX}"))
+        } else if value_len > VALUE_MAX {
+            (ErrorCode::ValueLength, format!("a value of {value_len} bytes; the limit is {VALUE_MAX}"))
+        } else if state.bytes_put + key_len + value_len > limit {
+            (ErrorCode::NoMemory, format!("this rank has put {} bytes; the limit is {limit}", state.bytes_put))
+        } else {
+            state.bytes_put += key_len + value_len;
+            return None;
+        };
+        Some(Response::Error { code, text: text.into() })
+    }
+
+    /// PMI-1 has one `get` for pairs and for facts about the job; the facts' names are reserved.
+    fn get(&self, key: &[u8]) -> Response<'_> {
+        match self.kvs.get(key) {
+            Some(value) => Response::Value(Some(value)),
+            None => self.get_attribute(key),
+        }
+    }
+
+    /// Facts about the job. What is not known is not found: every client has a way of its own then.
+    fn get_attribute(&self, key: &[u8]) -> Response<'_> {
+        match key {
+            b"PMI_process_mapping" => Response::Value(self.mapping.as_deref().map(str::as_bytes)),
+            b"universeSize" => Response::Value(Some(self.universe_size_text.as_bytes())),
+            b"hasNameServ" => Response::Value(Some(b"TRUE")),
+            _ => Response::Value(None),
+        }
+    }
+
+    fn put_node_attribute(&mut self, local: LocalRank, key: &[u8], value: &[u8]) -> Option<Response<'static>> {
+        if let Some(refusal) = self.refuse_pair(local, key, value) {
+            return Some(refusal);
+        }
+        let value = Bytes::copy_from_slice(value);
+        self.node_attributes.insert(key.to_vec(), value.clone());
+        let (served, waiting) = std::mem::take(&mut self.attribute_waits).into_iter().partition(|wait| wait.key == key);
+        self.attribute_waits = waiting;
+        let served: Vec<AttributeWait> = served;
+        for wait in served {
+            self.ranks[wait.local.index()].questions -= 1;
+            let answer = Response::Value(Some(&value)).encode_to(&wait.address);
+            self.send(wait.connection, answer.into());
+        }
+        Some(Response::Done)
+    }
+
+    fn get_node_attribute(
+        &mut self,
+        connection: ConnectionId,
+        local: LocalRank,
+        key: &[u8],
+        wait: bool,
+        message: &Message<'_>,
+    ) -> Option<Response<'_>> {
+        if !wait || self.node_attributes.contains_key(key) {
+            return Some(Response::Value(self.node_attributes.get(key).map(|value| &value[..])));
+        }
+        if let Some(refusal) = self.refuse_question(local) {
+            return Some(refusal);
+        }
+        let address = address_of(message);
+        self.attribute_waits.push(AttributeWait { key: key.to_vec(), local, connection, address });
+        None
+    }
+
+    /// Asks the host.
+    fn call(
+        &mut self,
+        connection: ConnectionId,
+        local: LocalRank,
+        call: Call,
+        message: &Message<'_>,
+    ) -> Option<Response<'static>> {
+        if let Some(refusal) = self.refuse_question(local) {
+            return Some(refusal);
+        }
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        self.calls.insert(ticket, PendingCall { local, connection, address: address_of(message) });
+        let rank = self.ranks[local.index()].rank;
+        self.actions.push_back(Action::Call { ticket, rank, call });
+        None
+    }
+
+    /// Why this rank may not ask one more question that is answered later; if it may, the question counts.
+    fn refuse_question(&mut self, local: LocalRank) -> Option<Response<'static>> {
+        let state = &mut self.ranks[local.index()];
+        if state.questions < self.settings.questions_per_rank {
+            state.questions += 1;
+            return None;
+        }
+        let text = format!("{} questions of this rank wait for an answer", state.questions);
+        Some(Response::Error { code: ErrorCode::NoMemory, text: text.into() })
+    }
+}
+
+fn owned(bytes: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(bytes)
+}
+
+pub(super) fn address_of(message: &Message<'_>) -> Address {
+    Address { dialect: message.dialect, command: message.command.into(), thread: message.thread.map(Into::into) }
+}
+
+fn unknown_job() -> Response<'static> {
+    Response::Error { code: ErrorCode::Failed, text: "unknown kvsname".into() }
+}
+
+fn malformed(error: &RequestError) -> Response<'static> {
+    let code = match error {
+        RequestError::UnknownCommand => ErrorCode::Other,
+        RequestError::MissingField { .. } | RequestError::BadField { .. } => ErrorCode::InvalidArgument,
+    };
+    Response::Error { code, text: error.to_string().into() }
+}

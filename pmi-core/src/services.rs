@@ -1,0 +1,182 @@
+//! What a server asks of its host: names that outlive the job, and new jobs.
+//!
+//! A [`crate::server::Server`] decodes these requests whole and hands them out with a ticket; the host answers when it
+//! can, and meanwhile every other rank goes on.
+
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::ids::{JobId, Rank};
+
+/// A request to start a new job, as `MPI_Comm_spawn` and `MPI_Comm_spawn_multiple` make it.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct SpawnRequest {
+    /// The programs, in the order of their `MPI_APPNUM`.
+    pub apps: Vec<SpawnApp>,
+    /// Pairs to be readable in the new job before its first rank starts.
+    pub preput: Vec<(Bytes, Bytes)>,
+}
+
+/// One program of a [`SpawnRequest`].
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct SpawnApp {
+    /// The program as the caller wrote it.
+    pub program: Bytes,
+    /// The arguments after the program name.
+    pub args: Vec<Bytes>,
+    /// How many ranks of it.
+    pub ranks: u32,
+    /// The caller's hints, such as `wdir`, `host` or `path`.
+    pub info: Vec<(Bytes, Bytes)>,
+}
+
+/// A name that cannot be published, found or withdrawn.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NameError {
+    /// Somebody published this name already.
+    #[error("the name is already published")]
+    AlreadyPublished,
+    /// Nobody published this name.
+    #[error("nobody published this name")]
+    NotFound,
+    /// The table is full.
+    #[error("the name table is full: {limit} names")]
+    Full {
+        /// How many names it holds.
+        limit: usize,
+    },
+    /// The service that holds the names cannot be reached.
+    #[error("the name service does not answer: {reason}")]
+    Unavailable {
+        /// What was seen.
+        reason: String,
+    },
+}
+
+/// A spawn that did not happen; the caller's job lives on.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpawnError {
+    /// This host does not start new jobs.
+    #[error("this launch cannot start new processes: {reason}")]
+    Refused {
+        /// Why not.
+        reason: String,
+    },
+    /// The new ranks could not be started.
+    #[error("the new ranks did not start: {reason}")]
+    Failed {
+        /// What went wrong.
+        reason: String,
+    },
+}
+
+/// What the host answers; every call is made on behalf of `rank` of the server's job.
+#[async_trait]
+pub trait Services: Send + Sync {
+    /// Makes `port` known under the name `service`, to every job of the user.
+    async fn publish(&self, rank: Rank, service: Bytes, port: Bytes) -> Result<(), NameError>;
+
+    /// Finds the port published under `service`. Never waits for somebody to publish it.
+    async fn lookup(&self, rank: Rank, service: Bytes) -> Result<Bytes, NameError>;
+
+    /// Withdraws `service`; any rank may withdraw any name of its user.
+    async fn unpublish(&self, rank: Rank, service: Bytes) -> Result<(), NameError>;
+
+    /// Starts a new job and returns its id once its ranks are running.
+    async fn spawn(&self, rank: Rank, request: SpawnRequest) -> Result<JobId, SpawnError>;
+}
+
+/// One question of a rank to the host, as a server hands it out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Call {
+    /// See [`Services::publish`].
+    Publish {
+        /// The name.
+        service: Bytes,
+        /// The port.
+        port: Bytes,
+    },
+    /// See [`Services::lookup`].
+    Lookup {
+        /// The name.
+        service: Bytes,
+    },
+    /// See [`Services::unpublish`].
+    Unpublish {
+        /// The name.
+        service: Bytes,
+    },
+    /// See [`Services::spawn`].
+    Spawn(SpawnRequest),
+}
+
+/// The host's answer to a [`Call`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Answer {
+    /// To a publish or unpublish.
+    Named(Result<(), NameError>),
+    /// To a lookup.
+    Port(Result<Bytes, NameError>),
+    /// To a spawn.
+    Spawned(Result<JobId, SpawnError>),
+}
+
+impl Call {
+    /// Asks `services` on behalf of `rank`.
+    pub async fn ask(self, services: &dyn Services, rank: Rank) -> Answer {
+        match self {
+            Self::Publish { service, port } => Answer::Named(services.publish(rank, service, port).await),
+            Self::Lookup { service } => Answer::Port(services.lookup(rank, service).await),
+            Self::Unpublish { service } => Answer::Named(services.unpublish(rank, service).await),
+            Self::Spawn(request) => Answer::Spawned(services.spawn(rank, request).await),
+        }
+    }
+}
+
+/// A table of published names, for hosts that keep it in memory.
+#[derive(Debug, Default)]
+pub struct Names {
+    ports: HashMap<Bytes, Bytes>,
+}
+
+impl Names {
+    /// The most names that one table holds.
+    pub const LIMIT: usize = 4096;
+
+    /// Publishes `port` under `service`.
+    ///
+    /// # Errors
+    /// Refuses a name that is already there, as MPICH's Hydra does, and one name more than [`Names::LIMIT`].
+    pub fn publish(&mut self, service: Bytes, port: Bytes) -> Result<(), NameError> {
+        if self.ports.contains_key(&service) {
+            return Err(NameError::AlreadyPublished);
+        }
+        if self.ports.len() >= Self::LIMIT {
+            return Err(NameError::Full { limit: Self::LIMIT });
+        }
+        self.ports.insert(service, port);
+        Ok(())
+    }
+
+    /// The port published under `service`.
+    ///
+    /// # Errors
+    /// Fails when nobody published it.
+    pub fn lookup(&self, service: &[u8]) -> Result<Bytes, NameError> {
+        self.ports.get(service).cloned().ok_or(NameError::NotFound)
+    }
+
+    /// Withdraws `service`.
+    ///
+    /// # Errors
+    /// Fails when nobody published it.
+    pub fn unpublish(&mut self, service: &[u8]) -> Result<(), NameError> {
+        self.ports.remove(service).map(drop).ok_or(NameError::NotFound)
+    }
+}

@@ -1,0 +1,209 @@
+//! PMI-1.1 and 1.2 text: `cmd=name key=value ...`, and the `mcmd=spawn` blocks.
+//!
+//! Nothing is escaped. A field ends at the next space, but for the last field of a few commands, which runs to the end of
+//! the line: values of Open MPI hold spaces, abort messages of MPICH 4.1 do (both measured).
+
+use std::collections::HashMap;
+use std::str;
+
+use bytes::Bytes;
+use nom::bytes::complete::{tag, take_till, take_until, take_while1};
+use nom::combinator::rest;
+use nom::sequence::{preceded, terminated};
+use nom::{IResult, Parser};
+
+use super::request::{Group, Message, NoCommand, RankSet, Request, RequestError, Version, number};
+use super::{Dialect, FrameBuffer};
+use crate::services::{SpawnApp, SpawnRequest};
+
+type Bytestring<'a> = &'a [u8];
+type Decoded<'a> = Result<Request<'a>, RequestError>;
+
+/// Decodes one line, without its line end.
+pub(super) fn decode_line(line: &[u8]) -> Result<Message<'_>, NoCommand> {
+    let (fields, command) = command(line).map_err(|_| NoCommand::at(line))?;
+    let command = str::from_utf8(command).map_err(|_| NoCommand::at(line))?;
+    let request = request(command, Fields(fields));
+    Ok(Message { dialect: Dialect::Pmi1, command, thread: None, request })
+}
+
+fn command(line: Bytestring<'_>) -> IResult<Bytestring<'_>, Bytestring<'_>> {
+    preceded(tag("cmd="), take_while1(|byte| byte != b' ')).parse(line)
+}
+
+fn request<'a>(command: &str, fields: Fields<'a>) -> Decoded<'a> {
+    Ok(match command {
+        "initack" => Request::InitAck { id: number("pmiid", fields.need("pmiid")?).map(crate::ids::Rank)? },
+        "init" => Request::Init(version(fields)?),
+        "singinit" => Request::Adopted(version(fields)?),
+        "get_maxes" => Request::Maxes,
+        "get_appnum" => Request::AppNum,
+        "get_my_kvsname" => Request::JobId,
+        "get_universe_size" => Request::UniverseSize,
+        "put" => put(fields)?,
+        "get" => Request::Get { job: fields.get("kvsname"), key: fields.need_tail("key")?.into() },
+        "getbyidx" => Request::GetByIndex { index: number("idx", fields.need("idx")?)? },
+        "barrier_in" => barrier(fields)?,
+        "publish_name" => publish(fields)?,
+        "lookup_name" => Request::Lookup { service: fields.need_tail("service")?.into() },
+        "unpublish_name" => Request::Unpublish { service: fields.need_tail("service")?.into() },
+        "abort" => abort(fields),
+        "finalize" => Request::Finalize,
+        "create_kvs" | "destroy_kvs" => Request::Unimplemented,
+        _ => return Err(RequestError::UnknownCommand),
+    })
+}
+
+/// The fields of a line after its command.
+#[derive(Clone, Copy)]
+struct Fields<'a>(Bytestring<'a>);
+
+impl<'a> Fields<'a> {
+    /// The text behind ` name=`, to the end of the line.
+    fn tail(self, name: &str) -> Option<Bytestring<'a>> {
+        self.split_at(name).map(|(_, tail)| tail)
+    }
+
+    /// What stands before ` name=`, and the text behind it.
+    fn split_at(self, name: &str) -> Option<(Self, Bytestring<'a>)> {
+        let marker = format!(" {name}=");
+        let mut parts = (take_until(marker.as_bytes()), tag(marker.as_bytes()), rest);
+        let parsed: IResult<_, _> = parts.parse(self.0);
+        parsed.ok().map(|(_, (before, _, tail))| (Self(before), tail))
+    }
+
+    /// The field `name`, which ends at the next space. Words without `=` are passed over.
+    fn get(self, name: &str) -> Option<Bytestring<'a>> {
+        self.tail(name).map(|tail| word(tail).map_or(tail, |(_, word)| word))
+    }
+
+    fn need(self, name: &'static str) -> Result<Bytestring<'a>, RequestError> {
+        self.get(name).ok_or(RequestError::MissingField { name })
+    }
+
+    fn need_tail(self, name: &'static str) -> Result<Bytestring<'a>, RequestError> {
+        self.tail(name).ok_or(RequestError::MissingField { name })
+    }
+}
+
+fn word(text: Bytestring<'_>) -> IResult<Bytestring<'_>, Bytestring<'_>> {
+    take_till(|byte| byte == b' ')(text)
+}
+
+fn version(fields: Fields<'_>) -> Result<Version, RequestError> {
+    Ok(Version {
+        major: number("pmi_version", fields.need("pmi_version")?)?,
+        minor: fields.get("pmi_subversion").map_or(Ok(0), |minor| number("pmi_subversion", minor))?,
+    })
+}
+
+/// `put kvsname=K key=k value=anything to the end`
+fn put(fields: Fields<'_>) -> Decoded<'_> {
+    let missing = RequestError::MissingField { name: "value" };
+    let (before, value) = fields.split_at("value").ok_or(missing)?;
+    Ok(Request::Put { job: before.get("kvsname"), key: before.need_tail("key")?.into(), value: value.into() })
+}
+
+/// `publish_name service=a name with spaces port=anything to the end`
+fn publish(fields: Fields<'_>) -> Decoded<'_> {
+    let (before, port) = fields.split_at("port").ok_or(RequestError::MissingField { name: "port" })?;
+    Ok(Request::Publish { service: before.need_tail("service")?.into(), port: port.into() })
+}
+
+/// `barrier_in`, and in PMI-1.2 `barrier_in group=WORLD:7`
+fn barrier(fields: Fields<'_>) -> Decoded<'_> {
+    let Some(name) = fields.get("group") else { return Ok(Request::Fence) };
+    let bad = || RequestError::bad("group", name, "`WORLD`, `NODE` or a list of ranks, then `:` and a tag");
+    let text = str::from_utf8(name).map_err(|_| bad())?;
+    let (members, tag) = text.split_once(':').ok_or_else(bad)?;
+    let group = match members {
+        "WORLD" => Group::World,
+        "NODE" => Group::Node,
+        ranks => Group::Ranks(RankSet::new(ranks).ok_or_else(bad)?),
+    };
+    Ok(Request::GroupFence { group, tag: tag.parse().map_err(|_| bad())?, name: text })
+}
+
+/// `abort`, with `exitcode=` (MPICH, flux) or `exit_code=` (old flux), and `message=` or `error_msg=`; each may be missing.
+fn abort(fields: Fields<'_>) -> Request<'_> {
+    let code = fields.get("exitcode").or_else(|| fields.get("exit_code"));
+    let message = fields.tail("message").or_else(|| fields.tail("error_msg"));
+    Request::Abort {
+        // A code that is no number is still an abort.
+        code: code.and_then(|code| number("exitcode", code).ok()),
+        whole_job: true,
+        message: message.unwrap_or_default().into(),
+    }
+}
+
+/// Decodes all blocks of a spawn. The frame made sure that they begin with `mcmd=spawn` and end with `endcmd`.
+pub(super) fn decode_spawn(blocks: &[u8]) -> Message<'_> {
+    let request = spawn(blocks).map(Request::Spawn);
+    Message { dialect: Dialect::Pmi1, command: "spawn", thread: None, request }
+}
+
+fn spawn(blocks: &[u8]) -> Result<SpawnRequest, RequestError> {
+    let mut request = SpawnRequest::default();
+    let mut block = SpawnFields::default();
+    for line in blocks.split(|&byte| byte == b'\n') {
+        if line == b"endcmd" {
+            let fields = std::mem::take(&mut block);
+            request.apps.push(fields.app()?);
+            // MPICH up to 4.0 and Intel MPI repeat the preput in every block, MPICH 4.1 sends it in the first alone.
+            if request.preput.is_empty() {
+                request.preput = fields.pairs("preput_num", "preput_key_", "preput_val_")?;
+            }
+        } else if let Ok((value, name)) = name_of(line) {
+            block.0.insert(name, value);
+        }
+    }
+    Ok(request)
+}
+
+fn name_of(line: Bytestring<'_>) -> IResult<Bytestring<'_>, Bytestring<'_>> {
+    terminated(take_while1(|byte| byte != b'='), tag("=")).parse(line)
+}
+
+/// The fields of one spawn block, whose lists are numbered: `arg1`, `info_key_0`. Clients differ in the order of the lines, so
+/// lists are read by their numbers.
+#[derive(Default)]
+struct SpawnFields<'a>(HashMap<Bytestring<'a>, Bytestring<'a>>);
+
+impl SpawnFields<'_> {
+    fn need(&self, name: &'static str) -> Result<Bytes, RequestError> {
+        let value = self.0.get(name.as_bytes()).ok_or(RequestError::MissingField { name })?;
+        Ok(Bytes::copy_from_slice(value))
+    }
+
+    /// How many entries a list has; a list that is not mentioned is empty.
+    fn count(&self, name: &'static str) -> Result<usize, RequestError> {
+        let count = self.0.get(name.as_bytes()).map_or(Ok(0), |count| number(name, count))?;
+        // Each entry takes a line, so a longer list than the spawn has bytes is a lie.
+        let believable = count <= FrameBuffer::SPAWN_MAX;
+        believable.then_some(count).ok_or(RequestError::MissingField { name })
+    }
+
+    fn entry(&self, list: &'static str, index: usize) -> Result<Bytes, RequestError> {
+        let value = self.0.get(format!("{list}{index}").as_bytes());
+        value.map(|value| Bytes::copy_from_slice(value)).ok_or(RequestError::MissingField { name: list })
+    }
+
+    fn pairs(
+        &self,
+        count: &'static str,
+        keys: &'static str,
+        values: &'static str,
+    ) -> Result<Vec<(Bytes, Bytes)>, RequestError> {
+        (0..self.count(count)?).map(|index| Ok((self.entry(keys, index)?, self.entry(values, index)?))).collect()
+    }
+
+    fn app(&self) -> Result<SpawnApp, RequestError> {
+        let args = (1..=self.count("argcnt")?).map(|index| self.entry("arg", index));
+        Ok(SpawnApp {
+            program: self.need("execname")?,
+            args: args.collect::<Result<_, _>>()?,
+            ranks: number("nprocs", &self.need("nprocs")?)?,
+            info: self.pairs("info_num", "info_key_", "info_val_")?,
+        })
+    }
+}

@@ -1,0 +1,244 @@
+//! What a rank asks: one type for both protocols.
+
+use std::borrow::Cow;
+use std::str;
+
+use super::frame::Quoted;
+use super::{Dialect, Frame, pmi1, pmi2};
+use crate::ids::Rank;
+use crate::services::SpawnRequest;
+
+/// One decoded message. Borrows from the frame it was decoded from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// Which text format it came in, and its answer goes out in.
+    pub dialect: Dialect,
+    /// The command as it was written; PMI-2 answers repeat it.
+    pub command: &'a str,
+    /// PMI-2's `thrid`, which the answer must repeat: an address in the client's memory.
+    pub thread: Option<&'a [u8]>,
+    /// What is asked, or what is wrong with the question.
+    pub request: Result<Request<'a>, RequestError>,
+}
+
+impl<'a> Message<'a> {
+    /// Decodes a frame.
+    ///
+    /// # Errors
+    /// Fails when the frame has no command at all: there is no form for an answer then, and the conversation cannot go on.
+    /// A command that is wrong in itself is not an error here, see [`Message::request`].
+    pub fn decode(frame: Frame<'a>) -> Result<Self, NoCommand> {
+        match frame {
+            Frame::Line(line) => pmi1::decode_line(line),
+            Frame::SpawnBlocks(blocks) => Ok(pmi1::decode_spawn(blocks)),
+            Frame::Pmi2(message) => pmi2::decode(message),
+        }
+    }
+}
+
+/// A message without a command.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a message has no command: {}", Quoted(.0))]
+pub struct NoCommand(pub(super) Vec<u8>);
+
+impl NoCommand {
+    pub(super) fn at(bytes: &[u8]) -> Self {
+        Self(bytes[..bytes.len().min(64)].to_vec())
+    }
+}
+
+/// Everything that a rank can ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request<'a> {
+    /// PMI-1's claim of a rank on a connection that came through `PMI_PORT`.
+    InitAck {
+        /// The rank to claim: the client's `PMI_ID`.
+        id: Rank,
+    },
+    /// PMI-1's answer to a server that adopts a program which nobody launched (`singinit`).
+    Adopted(Version),
+    /// The greeting of both protocols, always a PMI-1 line.
+    Init(Version),
+    /// PMI-2's second greeting.
+    FullInit {
+        /// The rank that the client believes to be, from `pmirank` or `srcid`.
+        rank: Option<Rank>,
+    },
+    /// The limits on names, keys and values.
+    Maxes,
+    /// The index of the program that the rank runs.
+    AppNum,
+    /// The job's name.
+    JobId,
+    /// What `MPI_UNIVERSE_SIZE` shall be.
+    UniverseSize,
+    /// Stores a pair, readable by all ranks after the next fence.
+    Put {
+        /// The job it is meant for; absent or empty for the rank's own.
+        job: Option<&'a [u8]>,
+        /// The key.
+        key: Cow<'a, [u8]>,
+        /// The value.
+        value: Cow<'a, [u8]>,
+    },
+    /// Reads a pair; never waits.
+    Get {
+        /// The job whose pair it is; absent or empty for the rank's own.
+        job: Option<&'a [u8]>,
+        /// The key.
+        key: Cow<'a, [u8]>,
+    },
+    /// Reads the pair at a position, to walk over all of them.
+    GetByIndex {
+        /// The position, from 0.
+        index: usize,
+    },
+    /// Waits for all ranks of the job, and makes all earlier puts readable.
+    Fence,
+    /// Waits for the members of a group (PMI-1.2).
+    GroupFence {
+        /// The members.
+        group: Group<'a>,
+        /// Distinguishes fences of the same group.
+        tag: u32,
+        /// Group and tag as the client wrote them.
+        name: &'a str,
+    },
+    /// Reads a fact about the job; never waits.
+    JobAttribute {
+        /// The key.
+        key: Cow<'a, [u8]>,
+    },
+    /// Stores a pair for the ranks of this job on this node.
+    PutNodeAttribute {
+        /// The key.
+        key: Cow<'a, [u8]>,
+        /// The value.
+        value: Cow<'a, [u8]>,
+    },
+    /// Reads such a pair.
+    GetNodeAttribute {
+        /// The key.
+        key: Cow<'a, [u8]>,
+        /// Whether the answer waits until somebody puts the pair.
+        wait: bool,
+    },
+    /// Publishes a port under a name.
+    Publish {
+        /// The name; may hold spaces.
+        service: Cow<'a, [u8]>,
+        /// The port.
+        port: Cow<'a, [u8]>,
+    },
+    /// Finds a published port.
+    Lookup {
+        /// The name.
+        service: Cow<'a, [u8]>,
+    },
+    /// Withdraws a published name.
+    Unpublish {
+        /// The name.
+        service: Cow<'a, [u8]>,
+    },
+    /// Exchanges values with the two neighbouring ranks (PMI-2, Slurm).
+    Ring(RingValue),
+    /// Starts a new job.
+    Spawn(SpawnRequest),
+    /// Ends the job.
+    Abort {
+        /// The code to end with; PMI-2 clients of Slurm send none.
+        code: Option<i32>,
+        /// Whether the whole job ends, or the rank alone.
+        whole_job: bool,
+        /// A text for the user.
+        message: Cow<'a, [u8]>,
+    },
+    /// The last message of a rank.
+    Finalize,
+    /// A command of the standards that nobody implements, and that is refused with words.
+    Unimplemented,
+}
+
+/// A protocol version as `init` names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// 1 or 2.
+    pub major: u32,
+    /// 1 or 2 for PMI-1, 0 for PMI-2.
+    pub minor: u32,
+}
+
+/// The members of a PMI-1.2 group fence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Group<'a> {
+    /// All ranks of the job.
+    World,
+    /// All ranks on the asker's node.
+    Node,
+    /// The named ranks.
+    Ranks(RankSet<'a>),
+}
+
+/// The ranks of a group as the client listed them, checked to be numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RankSet<'a>(&'a str);
+
+impl<'a> RankSet<'a> {
+    /// Takes a list such as `0,2,5`.
+    pub(super) fn new(list: &'a str) -> Option<Self> {
+        list.split(',').all(|rank| rank.parse::<u32>().is_ok()).then_some(Self(list))
+    }
+
+    /// The ranks, in the order of the list.
+    pub fn iter(self) -> impl Iterator<Item = Rank> + use<'a> {
+        self.0.split(',').filter_map(|rank| rank.parse().ok()).map(Rank)
+    }
+}
+
+/// What one rank brings to a PMI-2 ring.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RingValue {
+    /// Added up over all earlier ranks.
+    pub count: u32,
+    /// What the rank before this one is told as its right-hand value.
+    pub left: Vec<u8>,
+    /// What the rank after this one is told as its left-hand value.
+    pub right: Vec<u8>,
+}
+
+/// What is wrong with a request. The rank gets an error as its answer, and the job lives.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// No standard has such a command.
+    #[error("unknown command")]
+    UnknownCommand,
+    /// A field that the command needs is not there.
+    #[error("field {name} is missing")]
+    MissingField {
+        /// The field's name.
+        name: &'static str,
+    },
+    /// A field does not have the form it must have.
+    #[error("field {name} is {}, not {expected}", Quoted(found))]
+    BadField {
+        /// The field's name.
+        name: &'static str,
+        /// What it says, shortened.
+        found: Vec<u8>,
+        /// What it could say.
+        expected: &'static str,
+    },
+}
+
+impl RequestError {
+    pub(super) fn bad(name: &'static str, found: &[u8], expected: &'static str) -> Self {
+        Self::BadField { name, found: found[..found.len().min(64)].to_vec(), expected }
+    }
+}
+
+/// Reads a field that holds a number.
+pub(super) fn number<N: str::FromStr>(name: &'static str, text: &[u8]) -> Result<N, RequestError> {
+    let parsed = str::from_utf8(text).ok().and_then(|text| text.trim().parse().ok());
+    parsed.ok_or_else(|| RequestError::bad(name, text, "a number in range"))
+}
