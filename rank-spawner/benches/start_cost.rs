@@ -1,0 +1,123 @@
+//! What does it cost to start ranks?
+//!
+//! Rows: this crate with 1, 2 and 4 threads, a loop of `posix_spawn` (what `std::process::Command` comes down to), and
+//! `mpiexec.hydra` where it is installed; from the first start to the last rank reaped, for 64 and 256 x `/bin/true`. Then
+//! the cost of one start from a small process and from one of 2 GiB, and of a sweep that finds nothing. Median and worst of
+//! the repetitions.
+//!
+//! `cargo bench -p rank-spawner`; without `--bench`, as under `cargo test`, it only shows that it works.
+
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use nix::poll::PollTimeout;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use pmi_core::ids::{JobId, Rank};
+use rank_spawner::{
+    Arguments, Belongings, Environment, LaunchTag, Orphans, Program, RankCommand, Spawner, raise_descriptor_limit,
+    sweep,
+};
+
+fn main() {
+    raise_descriptor_limit().expect("raising a soft limit");
+    let full = std::env::args().any(|argument| argument == "--bench");
+    let (repetitions, sizes): (usize, &[u32]) = if full { (21, &[64, 256]) } else { (1, &[4]) };
+    println!("{:<28} {:>6} {:>12} {:>12}", "start to last rank reaped", "ranks", "median ms", "worst ms");
+    for &ranks in sizes {
+        for threads in [1, 2, 4] {
+            let spawner = Spawner::with_threads(NonZeroUsize::new(threads).unwrap()).unwrap();
+            let label = format!("rank-spawner, {threads} thread(s)");
+            report(&label, ranks, repetitions, || start_and_reap(&spawner, ranks));
+        }
+        report("posix_spawn loop", ranks, repetitions, || posix_spawn_and_reap(ranks));
+        if full && Command::new("mpiexec.hydra").arg("--version").stdout(Stdio::null()).status().is_ok() {
+            report("mpiexec.hydra", ranks, repetitions.min(7), || hydra(ranks));
+        }
+    }
+    println!("\n{:<28} {:>6} {:>12} {:>12}", "one start until exec", "", "median ms", "worst ms");
+    let spawner = Spawner::with_threads(NonZeroUsize::MIN).unwrap();
+    report("small process", 1, repetitions * 10, || start_one(&spawner));
+    if full {
+        let ballast = vec![1_u8; 2 << 30];
+        report("process of 2 GiB", 1, repetitions * 10, || start_one(&spawner));
+        drop(std::hint::black_box(ballast));
+    }
+    let processes = std::fs::read_dir("/proc").unwrap().count();
+    println!("\n(about {processes} processes on this node)");
+    report("sweep of an ended launch", 0, repetitions, sweep_nothing);
+}
+
+fn report(label: &str, ranks: u32, repetitions: usize, mut measure: impl FnMut() -> Duration) {
+    let mut times: Vec<_> = (0..repetitions).map(|_| measure().as_secs_f64() * 1e3).collect();
+    times.sort_by(f64::total_cmp);
+    let worst = times.last().copied().unwrap_or_default();
+    println!("{label:<28} {ranks:>6} {:>12.3} {worst:>12.3}", times[times.len() / 2]);
+}
+
+fn command(rank: u32) -> RankCommand {
+    let program = Program::resolve("true".as_ref(), None, "/".as_ref()).unwrap();
+    let environment = Environment::new(std::env::vars_os()).unwrap();
+    let environment = environment.for_rank([("PMI_RANK", rank.to_string())]).unwrap();
+    RankCommand::new(Rank(rank), program, Arguments::new(["true"]).unwrap(), environment)
+}
+
+fn start_and_reap(spawner: &Spawner, ranks: u32) -> Duration {
+    let commands: Vec<_> = (0..ranks).map(command).collect();
+    let begin = Instant::now();
+    let (sender, receiver) = mpsc::channel();
+    spawner.start_all(commands, move |result| sender.send(result.unwrap()).unwrap());
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
+    let mut running = HashMap::new();
+    for process in receiver {
+        epoll.add(process.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, process.rank.0.into())).unwrap();
+        running.insert(u64::from(process.rank.0), process);
+    }
+    let mut events = [EpollEvent::empty(); 64];
+    while !running.is_empty() {
+        let ready = epoll.wait(&mut events, PollTimeout::NONE).unwrap();
+        for event in &events[..ready] {
+            let mut process = running.remove(&event.data()).unwrap();
+            assert!(process.try_wait().unwrap().unwrap().is_success());
+        }
+    }
+    begin.elapsed()
+}
+
+fn posix_spawn_and_reap(ranks: u32) -> Duration {
+    let begin = Instant::now();
+    let children: Vec<_> = (0..ranks).map(|_| Command::new("/bin/true").spawn().unwrap()).collect();
+    for mut child in children {
+        assert!(child.wait().unwrap().success());
+    }
+    begin.elapsed()
+}
+
+fn hydra(ranks: u32) -> Duration {
+    let begin = Instant::now();
+    let status = Command::new("mpiexec.hydra").args(["-n", &ranks.to_string(), "/bin/true"]).status().unwrap();
+    assert!(status.success());
+    begin.elapsed()
+}
+
+fn start_one(spawner: &Spawner) -> Duration {
+    let command = command(0);
+    let begin = Instant::now();
+    let mut process = spawner.start(command).unwrap();
+    let elapsed = begin.elapsed();
+    while process.try_wait().unwrap().is_none() {
+        std::thread::yield_now();
+    }
+    elapsed
+}
+
+fn sweep_nothing() -> Duration {
+    let tag = LaunchTag::new(JobId::new("nothing").unwrap());
+    let launch = Belongings { tag: &tag, ranks: &[], orphans: Orphans::Spare };
+    let begin = Instant::now();
+    assert_eq!(sweep(&launch, Duration::from_secs(1)).unwrap().killed, 0);
+    begin.elapsed()
+}

@@ -1,0 +1,55 @@
+//! The argument list of a program, checked once and shared by all ranks that run it.
+
+use std::ffi::{CString, OsStr, c_char};
+use std::os::unix::ffi::OsStrExt;
+use std::ptr;
+use std::sync::Arc;
+
+use crate::exec_string::{StringError, exec_string};
+
+/// An argument list, `argv[0]` included. Clones share the strings.
+#[derive(Clone, Debug)]
+pub struct Arguments(Arc<[CString]>);
+
+/// An argument that no program can be given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("argument {position} {error}")]
+#[non_exhaustive]
+pub struct ArgumentError {
+    /// Its place in the list; 0 is the program's own name.
+    pub position: usize,
+    /// What is wrong with it.
+    pub error: StringError,
+}
+
+impl Arguments {
+    /// Takes the whole list, beginning with what the program shall see as its own name.
+    ///
+    /// # Errors
+    /// Refuses an argument with a NUL byte or of more than [`crate::MAX_STRING`] bytes.
+    pub fn new<S: AsRef<OsStr>>(list: impl IntoIterator<Item = S>) -> Result<Self, ArgumentError> {
+        let checked = |(position, argument): (usize, S)| {
+            exec_string(argument.as_ref().as_bytes().to_vec()).map_err(|error| ArgumentError { position, error })
+        };
+        list.into_iter().enumerate().map(checked).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// The null-terminated array for `execve`; it is valid as long as `self`.
+    pub(crate) fn pointers(&self) -> Vec<*const c_char> {
+        self.0.iter().map(|argument| argument.as_ptr()).chain([ptr::null()]).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_argument_is_named_by_its_place() {
+        let error = Arguments::new(["a", "b\0c"]).unwrap_err();
+        assert_eq!(error.to_string(), "argument 1 holds a NUL byte at offset 1");
+        let error = Arguments::new([&"x".repeat(131_072)]).unwrap_err();
+        assert_eq!(error.to_string(), "argument 0 has 131072 bytes; the limit is 131071");
+        assert_eq!(Arguments::new(["a", ""]).unwrap().pointers().len(), 3);
+    }
+}

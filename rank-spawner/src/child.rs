@@ -1,0 +1,244 @@
+//! What a rank does between its birth and `execve`.
+//!
+//! This code runs in the memory of the launcher, on a stack of its own, while the thread that made it stands still
+//! (`CLONE_VM | CLONE_VFORK`). Other threads of the launcher go on. So it makes system calls and nothing else: it takes no
+//! lock, allocates nothing, cannot panic, and reads only what [`Orders`] points to. The wrappers of nix that are used here
+//! are the bare calls.
+
+#![expect(unsafe_code, reason = "system calls in a child that shares our memory; see the module's rules")]
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
+use std::fmt;
+use std::marker::PhantomData;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::prctl;
+use nix::sys::resource::setrlimit;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask, sigprocmask};
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::{Pid, chdir, getppid, setpgid};
+
+use crate::limits::{Limit, LimitedResource};
+use crate::stack::ChildStack;
+use crate::stdio::PMI_FD;
+
+/// A step on the way from the launcher to the rank's program; as text it follows the word "cannot".
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Step {
+    /// Becoming the leader of a process group.
+    ProcessGroup,
+    /// Asking to be killed when the launcher dies.
+    ParentDeathSignal,
+    /// Putting the standard streams in place.
+    StandardStreams,
+    /// Putting the PMI socket in place.
+    PmiSocket,
+    /// Closing every other descriptor.
+    CloseOthers,
+    /// Entering the working directory.
+    Directory,
+    /// Binding to CPUs.
+    Affinity,
+    /// Setting a resource limit.
+    Limit(LimitedResource),
+    /// Letting signals through.
+    SignalMask,
+    /// Executing the program.
+    Exec,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ProcessGroup => "become the leader of a process group",
+            Self::ParentDeathSignal => "ask to be killed when the launcher dies",
+            Self::StandardStreams => "put the standard streams in place",
+            Self::PmiSocket => "put the PMI socket in place",
+            Self::CloseOthers => "close the launcher's descriptors",
+            Self::Directory => "enter directory",
+            Self::Affinity => "bind to CPUs",
+            Self::Limit(resource) => return write!(f, "set the limit {resource}"),
+            Self::SignalMask => "let signals through",
+            Self::Exec => "execute",
+        })
+    }
+}
+
+/// The step that failed, and why.
+#[derive(Clone, Copy)]
+pub(crate) struct Failure {
+    pub(crate) step: Step,
+    pub(crate) errno: Errno,
+}
+
+/// All that the child needs, prepared by its parent.
+pub(crate) struct Orders<'a> {
+    /// The launcher's process number.
+    pub(crate) parent: Pid,
+    /// What shall become descriptors 0, 1 and 2.
+    pub(crate) streams: [RawFd; 3],
+    /// What shall become [`PMI_FD`].
+    pub(crate) pmi: Option<RawFd>,
+    pub(crate) directory: Option<&'a CStr>,
+    pub(crate) umask: Option<Mode>,
+    /// A bit mask of CPUs.
+    pub(crate) affinity: Option<&'a [c_ulong]>,
+    pub(crate) limits: &'a [Limit],
+    pub(crate) program: &'a CStr,
+    /// Ends with a null pointer.
+    pub(crate) argv: &'a [*const c_char],
+    /// Ends with a null pointer.
+    pub(crate) envp: &'a [*const c_char],
+    /// Written by the child, read by the parent when the child has gone.
+    pub(crate) failure: Cell<Option<Failure>>,
+}
+
+/// Shows that the thread which holds it has blocked all its signals. It cannot be sent to another thread.
+pub(crate) struct SignalsBlocked(PhantomData<*const ()>);
+
+impl SignalsBlocked {
+    /// Blocks all signals in the calling thread, for good.
+    pub(crate) fn for_this_thread() -> nix::Result<Self> {
+        pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None)?;
+        Ok(Self(PhantomData))
+    }
+}
+
+/// Makes a child that carries out `orders`; returns when it has executed its program or ended, as a zombie with
+/// `orders.failure` set.
+///
+/// The kernel copies neither the memory nor its page tables, so the cost does not depend on the size of this process.
+pub(crate) fn clone(orders: &Orders<'_>, stack: &mut ChildStack, _: &SignalsBlocked) -> nix::Result<(Pid, OwnedFd)> {
+    let mut pidfd: c_int = -1;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
+    let argument = ptr::from_ref(orders).cast_mut().cast();
+    // SAFETY: CLONE_VFORK suspends this thread until the child no longer uses our memory, so `orders`, all it points to and
+    // the stack outlive that use, and nobody else touches them (`Orders` is not `Sync`). `stack.top()` is the aligned end of
+    // a mapping that one child at a time runs on. All signals are blocked, so no handler runs in the child. The kernel
+    // writes the descriptor of CLONE_PIDFD to `pidfd`. `run` gets the argument it asks for.
+    let result = unsafe { libc::clone(run, stack.top(), flags, argument, &raw mut pidfd) };
+    let pid = Errno::result(result)?;
+    // SAFETY: `clone` succeeded, so the kernel has put a new descriptor there, which nobody else owns.
+    Ok((Pid::from_raw(pid), unsafe { OwnedFd::from_raw_fd(pidfd) }))
+}
+
+/// The child's main function. Only [`clone`] may call it, with a pointer to [`Orders`].
+extern "C" fn run(orders: *mut c_void) -> c_int {
+    // SAFETY: `clone` passes orders that live until this process has gone or executed its program.
+    let orders = unsafe { &*orders.cast::<Orders<'_>>() };
+    let Err(failure) = orders.carry_out();
+    orders.failure.set(Some(failure));
+    // SAFETY: leaves without running the launcher's exit handlers.
+    unsafe { libc::_exit(127) }
+}
+
+impl Orders<'_> {
+    fn carry_out(&self) -> Result<Infallible, Failure> {
+        let myself = Pid::from_raw(0);
+        setpgid(myself, myself).map_err(at(Step::ProcessGroup))?;
+        self.tie_to_parent()?;
+        self.place_descriptors()?;
+        self.settle()?;
+        // Last among the settings: a limit of descriptors or memory must not hinder those above.
+        for limit in self.limits {
+            let step = Step::Limit(limit.resource);
+            setrlimit(limit.resource.to_nix(), limit.soft, limit.hard).map_err(at(step))?;
+        }
+        reset_signals()?;
+        // SAFETY: the program is a C string, both arrays end with a null pointer and point to C strings; all are alive.
+        unsafe { libc::execve(self.program.as_ptr(), self.argv.as_ptr(), self.envp.as_ptr()) };
+        Err(Failure { step: Step::Exec, errno: Errno::last() })
+    }
+
+    /// Makes the kernel kill this process when the thread that started it dies, and makes sure that it has not died yet.
+    fn tie_to_parent(&self) -> Result<(), Failure> {
+        prctl::set_pdeathsig(Signal::SIGKILL).map_err(at(Step::ParentDeathSignal))?;
+        if getppid() == self.parent { Ok(()) } else { Err(at(Step::ParentDeathSignal)(Errno::ESRCH)) }
+    }
+
+    fn place_descriptors(&self) -> Result<(), Failure> {
+        // First out of the way of the targets, so that no target overwrites another's source.
+        let [input, output, errors] = self.streams;
+        let streams = [above_targets(input)?, above_targets(output)?, above_targets(errors)?];
+        let pmi = match self.pmi {
+            Some(fd) => Some(above_targets(fd)?),
+            None => None,
+        };
+        for (source, target) in streams.into_iter().zip(0..) {
+            place(source, target, Step::StandardStreams)?;
+        }
+        let Some(pmi) = pmi else {
+            return close(3, c_uint::MAX);
+        };
+        place(pmi, PMI_FD, Step::PmiSocket)?;
+        close(3, PMI_FD as c_uint - 1)?;
+        close(PMI_FD as c_uint + 1, c_uint::MAX)
+    }
+
+    /// Sets what the program finds around itself: umask, directory, CPUs. Without CLONE_FS the first two are the child's own.
+    fn settle(&self) -> Result<(), Failure> {
+        if let Some(mask) = self.umask {
+            umask(mask);
+        }
+        if let Some(directory) = self.directory {
+            chdir(directory).map_err(at(Step::Directory))?;
+        }
+        if let Some(mask) = self.affinity {
+            let len = size_of_val(mask);
+            // SAFETY: pointer and length describe `mask`, which is only read.
+            let result = unsafe { libc::sched_setaffinity(0, len, mask.as_ptr().cast()) };
+            Errno::result(result).map_err(at(Step::Affinity))?;
+        }
+        Ok(())
+    }
+}
+
+/// Says at which step an error happened.
+fn at(step: Step) -> impl Fn(Errno) -> Failure {
+    move |errno| Failure { step, errno }
+}
+
+/// Makes `target` the same open file as `source`, another number, and keeps it open in the program.
+fn place(source: RawFd, target: RawFd, step: Step) -> Result<(), Failure> {
+    // SAFETY: the child's table of descriptors is its own copy; nothing of the launcher's is closed.
+    Errno::result(unsafe { libc::dup2(source, target) }).map(drop).map_err(at(step))
+}
+
+/// A copy of `fd` whose number is above all target numbers; `fd` itself where it already is.
+fn above_targets(fd: RawFd) -> Result<RawFd, Failure> {
+    if fd > PMI_FD {
+        return Ok(fd);
+    }
+    // SAFETY: makes a descriptor in the child's own table.
+    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, PMI_FD + 1) };
+    Errno::result(copy).map_err(at(Step::StandardStreams))
+}
+
+/// Closes the descriptors `first..=last` (Linux 5.9).
+fn close(first: c_uint, last: c_uint) -> Result<(), Failure> {
+    // SAFETY: the child's table of descriptors is its own copy; nothing of the launcher's is closed.
+    let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    Errno::result(result).map(drop).map_err(at(Step::CloseOthers))
+}
+
+/// Gives every signal its default action, then unblocks all. In this order, as a handler would run in the launcher's memory.
+fn reset_signals() -> Result<(), Failure> {
+    const LAST_SIGNAL: c_int = 64;
+    const MASK_LEN: usize = LAST_SIGNAL as usize / 8;
+    // The kernel's `sigaction` of four words, all zero: SIG_DFL, no flags, no restorer, an empty mask. The C library's call
+    // refuses signals 32 and 33, which may be ignored nevertheless.
+    let default = [0 as c_ulong; 4];
+    for signal in 1..=LAST_SIGNAL {
+        let no_old = ptr::null_mut::<c_void>();
+        // SAFETY: `default` is read during the call only, and without CLONE_SIGHAND the actions are the child's own. Fails
+        // for SIGKILL and SIGSTOP, whose actions cannot be changed.
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), no_old, MASK_LEN) };
+    }
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None).map_err(at(Step::SignalMask))
+}

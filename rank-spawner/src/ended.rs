@@ -1,0 +1,25 @@
+//! Waiting for the end of a rank in a tokio runtime.
+
+#![expect(unsafe_code, reason = "registering a borrowed descriptor")]
+
+use std::io;
+use std::os::fd::AsFd;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::process::RankProcess;
+
+impl RankProcess {
+    /// Waits until the rank has ended; [`RankProcess::try_wait`] tells how, then.
+    ///
+    /// # Errors
+    /// Fails when the runtime cannot watch another descriptor.
+    pub async fn ended(&self) -> io::Result<()> {
+        // SAFETY: the borrowed descriptor stays open as long as `self`, which this future borrows and so outlives the
+        // registration; nothing replaces it meanwhile.
+        let pidfd = unsafe { AsyncFd::register_with_interest(self.as_fd(), Interest::READABLE)? };
+        pidfd.readable().await?.retain_ready();
+        Ok(())
+    }
+}

@@ -1,0 +1,159 @@
+//! The environment of ranks: one base that all share, and the few variables in which each rank differs.
+//!
+//! The strings of the base are made once per launch; a rank costs its own strings and one array of pointers.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, OsStr, OsString, c_char};
+use std::os::unix::ffi::OsStrExt;
+use std::ptr;
+use std::sync::Arc;
+
+use crate::exec_string::{StringError, exec_string};
+
+/// The variables that all ranks of a launch share. Clones share the strings.
+#[derive(Clone, Debug)]
+pub struct Environment(Arc<Variables>);
+
+/// The whole environment of one rank.
+#[derive(Clone, Debug)]
+pub struct RankEnvironment {
+    base: Arc<Variables>,
+    own: Variables,
+}
+
+/// Why a variable cannot be set.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EnvironmentError {
+    /// `NAME=value` cannot be passed on.
+    #[error("variable {} {error}", name.display())]
+    Variable {
+        /// The variable's name.
+        name: OsString,
+        /// What is wrong with name and value together.
+        error: StringError,
+    },
+    /// The name is empty, or a reader of the environment would end it earlier.
+    #[error("{name:?} cannot be the name of a variable: it is empty or holds `=`")]
+    Name {
+        /// The name seen.
+        name: OsString,
+    },
+}
+
+impl Environment {
+    /// Takes the variables in order; of two with one name the later one wins. Values may be any bytes but NUL.
+    ///
+    /// # Errors
+    /// Refuses a name that is empty or holds `=`, a NUL byte, and a `NAME=value` of more than [`crate::MAX_STRING`] bytes.
+    pub fn new<N, V>(variables: impl IntoIterator<Item = (N, V)>) -> Result<Self, EnvironmentError>
+    where
+        N: AsRef<OsStr>,
+        V: AsRef<OsStr>,
+    {
+        Variables::new(variables).map(|variables| Self(Arc::new(variables)))
+    }
+
+    /// The environment of one rank: the base, in which `own` variables replace those of the same name.
+    ///
+    /// # Errors
+    /// As [`Environment::new`].
+    pub fn for_rank<N, V>(&self, own: impl IntoIterator<Item = (N, V)>) -> Result<RankEnvironment, EnvironmentError>
+    where
+        N: AsRef<OsStr>,
+        V: AsRef<OsStr>,
+    {
+        Ok(RankEnvironment { base: Arc::clone(&self.0), own: Variables::new(own)? })
+    }
+}
+
+impl RankEnvironment {
+    /// The null-terminated array for `execve`; it is valid as long as `self`.
+    pub(crate) fn pointers(&self) -> Vec<*const c_char> {
+        let mut pointers: Vec<_> = self.base.strings.iter().map(|string| string.as_ptr()).collect();
+        for string in &self.own.strings {
+            match self.base.positions.get(name_of(string)) {
+                Some(&replaced) => pointers[replaced] = string.as_ptr(),
+                None => pointers.push(string.as_ptr()),
+            }
+        }
+        pointers.push(ptr::null());
+        pointers
+    }
+}
+
+/// Strings `NAME=value`, each name once.
+#[derive(Clone, Default, Debug)]
+struct Variables {
+    strings: Vec<CString>,
+    /// Where in `strings` each name is.
+    positions: HashMap<Box<[u8]>, usize>,
+}
+
+impl Variables {
+    fn new<N, V>(variables: impl IntoIterator<Item = (N, V)>) -> Result<Self, EnvironmentError>
+    where
+        N: AsRef<OsStr>,
+        V: AsRef<OsStr>,
+    {
+        let mut all = Self::default();
+        for (name, value) in variables {
+            all.set(name.as_ref(), value.as_ref())?;
+        }
+        Ok(all)
+    }
+
+    fn set(&mut self, name: &OsStr, value: &OsStr) -> Result<(), EnvironmentError> {
+        // A leading `=` is legal: some programs put such names into what we inherit.
+        if name.is_empty() || name.as_bytes()[1..].contains(&b'=') {
+            return Err(EnvironmentError::Name { name: name.to_owned() });
+        }
+        let string = exec_string([name.as_bytes(), b"=", value.as_bytes()].concat())
+            .map_err(|error| EnvironmentError::Variable { name: name.to_owned(), error })?;
+        match self.positions.get(name.as_bytes()) {
+            Some(&position) => self.strings[position] = string,
+            None => {
+                self.positions.insert(name.as_bytes().into(), self.strings.len());
+                self.strings.push(string);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The part before the `=`, which is never empty.
+fn name_of(string: &CStr) -> &[u8] {
+    let bytes = string.to_bytes();
+    let equals = bytes.iter().skip(1).position(|&byte| byte == b'=');
+    &bytes[..equals.map_or(bytes.len(), |position| position + 1)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_variables_replace_the_base_without_copying_it() {
+        let base = Environment::new([("A", "1"), ("B", "2"), ("A", "3")]).unwrap();
+        let rank = base.for_rank([("B", "x=y"), ("C", "")]).unwrap();
+        let pointers = rank.pointers();
+        let expected = [base.0.strings[0].as_ptr(), rank.own.strings[0].as_ptr(), rank.own.strings[1].as_ptr()];
+        assert_eq!(pointers, [&expected[..], &[ptr::null()]].concat());
+        assert_eq!(base.0.strings, [c"A=3".to_owned(), c"B=2".to_owned()]);
+        assert_eq!(rank.own.strings, [c"B=x=y".to_owned(), c"C=".to_owned()]);
+    }
+
+    #[test]
+    fn what_no_program_can_get_is_refused_by_name() {
+        let check = |name: &str, value: &str, expected: &str| {
+            let error = Environment::new([(name, value)]).unwrap_err();
+            assert_eq!(error.to_string(), expected);
+        };
+        check("BIG", &"x".repeat(131_068), "variable BIG has 131072 bytes; the limit is 131071");
+        check("CUT", "a\0", "variable CUT holds a NUL byte at offset 5");
+        check("", "a", r#""" cannot be the name of a variable: it is empty or holds `=`"#);
+        check("A=B", "a", r#""A=B" cannot be the name of a variable: it is empty or holds `=`"#);
+        assert!(Environment::new([("BIG", "x".repeat(131_067))]).is_ok());
+        assert!(Environment::new([("=C:", "x")]).is_ok());
+    }
+}

@@ -1,0 +1,161 @@
+//! Killing a set of processes that may grow while it is being killed.
+//!
+//! Numbers of processes are used again, so a process is first held by a pidfd, then compared with what was seen, and only
+//! then killed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use crate::process_table::{Process, ProcessTable};
+use crate::syscalls::{pidfd_open, pidfd_send_signal};
+
+/// What came of a hunt.
+pub(crate) struct Bag {
+    /// The processes that were sent SIGKILL, with their starts.
+    pub(crate) killed: BTreeMap<Pid, u64>,
+    /// Those that were still there when patience was over.
+    pub(crate) survivors: Vec<Survivor>,
+}
+
+/// A process that could not be killed: it is another user's now, or sits in a system call that never ends.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Survivor {
+    /// Its number.
+    pub pid: Pid,
+    /// Its name, as `ps` shows it; empty if it cannot be read.
+    pub name: String,
+}
+
+/// How many pidfds are held at once; processes beyond that are killed as well, but not waited for before the next look.
+const HELD_MAX: usize = 64;
+
+/// The longest time between two looks.
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+
+/// Kills what `find` names in the table of processes, until two looks in a row have found nothing or `patience` is over.
+///
+/// Two looks, because a process that forks and ends during a look can be missed by it. Zombies are nobody's prey.
+pub(crate) fn hunt(patience: Duration, mut find: impl FnMut(&ProcessTable) -> Vec<Pid>) -> io::Result<Bag> {
+    let deadline = Instant::now() + patience;
+    let mut bag = Bag { killed: BTreeMap::new(), survivors: Vec::new() };
+    let mut pause = Duration::from_millis(1);
+    let mut quiet_looks = 0;
+    while quiet_looks < 2 {
+        let table = ProcessTable::read()?;
+        let seen = find(&table).into_iter().filter_map(|pid| table.get(pid).copied());
+        let prey: Vec<Process> = seen.filter(|process| !process.zombie).collect();
+        if prey.is_empty() {
+            quiet_looks += 1;
+            continue;
+        }
+        quiet_looks = 0;
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            bag.survivors = prey.iter().map(Survivor::new).collect();
+            break;
+        }
+        let held = kill_all(&prey, &mut bag.killed);
+        wait_until_ended(held, Instant::now() + left.min(pause));
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+    Ok(bag)
+}
+
+impl Survivor {
+    fn new(process: &Process) -> Self {
+        let name = fs::read(format!("/proc/{}/comm", process.pid)).unwrap_or_default();
+        Self { pid: process.pid, name: String::from_utf8_lossy(&name).trim_end().to_owned() }
+    }
+}
+
+/// Kills every process of `prey` that is still the one that was seen; returns some of their pidfds to wait on.
+fn kill_all(prey: &[Process], killed: &mut BTreeMap<Pid, u64>) -> Vec<OwnedFd> {
+    let mut held = Vec::new();
+    for process in prey {
+        if let Ok(pidfd) = kill(process) {
+            killed.insert(process.pid, process.start);
+            if held.len() < HELD_MAX {
+                held.push(pidfd);
+            }
+        }
+    }
+    held
+}
+
+fn kill(process: &Process) -> nix::Result<OwnedFd> {
+    let pidfd = pidfd_open(process.pid)?;
+    match Process::read(process.pid) {
+        Some(now) if now.start == process.start => pidfd_send_signal(pidfd.as_fd(), Signal::SIGKILL)?,
+        _ => return Err(Errno::ESRCH),
+    }
+    Ok(pidfd)
+}
+
+/// Waits until all processes have ended, at most until `deadline`. With none, it waits until then.
+fn wait_until_ended(mut pidfds: Vec<OwnedFd>, deadline: Instant) {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        let mut polled: Vec<_> = pidfds.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
+        match poll(&mut polled, timeout) {
+            Err(Errno::EINTR) => continue,
+            Err(_) | Ok(0) => return,
+            Ok(_) => {}
+        }
+        let mut running = polled.iter().map(|fd| fd.any() == Some(false)).collect::<Vec<_>>().into_iter();
+        pidfds.retain(|_| running.next() == Some(true));
+        if pidfds.is_empty() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    fn sleeper() -> (Child, Process) {
+        let child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let process = Process::read(Pid::from_raw(child.id() as i32)).unwrap();
+        (child, process)
+    }
+
+    #[test]
+    fn what_is_found_is_killed_and_a_zombie_does_not_prolong_the_hunt() {
+        let (mut child, process) = sleeper();
+        let bag = hunt(Duration::from_secs(60), |_| vec![process.pid]).unwrap();
+        assert_eq!(bag.killed, BTreeMap::from([(process.pid, process.start)]));
+        assert_eq!(bag.survivors, []);
+        assert_eq!(child.wait().unwrap().signal(), Some(9));
+    }
+
+    #[test]
+    fn another_process_of_the_same_number_is_not_killed() {
+        let (mut child, process) = sleeper();
+        let earlier = Process { start: process.start - 1, ..process };
+        assert_eq!(kill(&earlier).unwrap_err(), Errno::ESRCH);
+        assert_eq!(child.try_wait().unwrap(), None);
+        assert!(kill(&process).is_ok());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn what_is_there_when_patience_is_over_is_reported() {
+        let (mut child, process) = sleeper();
+        let bag = hunt(Duration::ZERO, |_| vec![process.pid]).unwrap();
+        assert_eq!(bag.survivors, [Survivor { pid: process.pid, name: "sleep".into() }]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

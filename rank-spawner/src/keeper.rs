@@ -1,0 +1,318 @@
+//! The keeper: a tiny process that outlives the launcher by as long as it takes to kill what the launcher could not.
+//!
+//! When the launcher is killed, the kernel kills the ranks (`PR_SET_PDEATHSIG`), but not their children. The keeper waits at
+//! a pipe for that moment. The launcher tells it the launch's marks through the pipe, in records of fixed size:
+//!
+//! ```text
+//! byte 0      kind: 1 = tag, 2 = rank
+//! byte 1      length of the tag
+//! bytes 2..   the tag, or process number (4 bytes), session (4) and start (8) of a rank in native byte order
+//! ```
+
+#![expect(unsafe_code, reason = "the call of `fork`, and of what follows it in the child")]
+
+use std::collections::BTreeMap;
+use std::ffi::c_uint;
+use std::fs;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::libc;
+use nix::sys::prctl;
+use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::unistd::{ForkResult, Pid, chdir, fork, getpid, pipe2, setsid, write};
+use pmi_core::ids::JobId;
+
+use crate::hunt::hunt;
+use crate::launch_tag::{LaunchTag, value_of};
+use crate::process::RankProcess;
+use crate::process_table::{Process, ProcessTable};
+use crate::stdio::open_null;
+use crate::syscalls::{self, Child, pidfd_open, pidfd_send_signal};
+
+const RECORD_LEN: usize = 2 + JobId::MAX_LEN;
+const KIND_TAG: u8 = 1;
+const KIND_RANK: u8 = 2;
+
+/// The most launches that a keeper remembers.
+const TAGS_MAX: usize = 1 << 10;
+
+/// The most ranks that a keeper remembers; beyond that it knows processes by their tag alone.
+const RANKS_MAX: usize = 1 << 16;
+
+/// How long a keeper tries; what has not died by then sits in the kernel.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The launcher's hold on its keeper.
+///
+/// Dropping it, like any end of the launcher, lets the keeper kill all processes of the launch that are left.
+#[derive(Debug)]
+pub struct Keeper {
+    pid: Pid,
+    pidfd: OwnedFd,
+    records: OwnedFd,
+}
+
+/// Why there is no keeper.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeeperError {
+    /// A copy of a process with several threads has one thread, and whatever locks the others held.
+    #[error("a keeper can be made only while the process has one thread; it has {threads}")]
+    Threads {
+        /// How many threads there are.
+        threads: usize,
+    },
+    /// The system refused something.
+    #[error("cannot make a keeper: {0}")]
+    System(#[from] io::Error),
+}
+
+impl Keeper {
+    /// Forks the keeper. It is a session of its own, ignores signals, holds no descriptor but its pipe, and is called
+    /// `lattice-keeper`. Call this early in `main`: the keeper is a copy of the process as it is then.
+    ///
+    /// # Errors
+    /// Refuses to fork a process that has more than one thread; fails when the system has no process or descriptor left.
+    pub fn fork() -> Result<Self, KeeperError> {
+        let threads = fs::read_dir("/proc/self/task")?.count();
+        if threads != 1 {
+            return Err(KeeperError::Threads { threads });
+        }
+        let (reader, records) = pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?;
+        // The keeper must not be able to stop the launcher by not reading.
+        fcntl(&records, FcntlArg::F_SETFL(OFlag::O_WRONLY | OFlag::O_NONBLOCK)).map_err(io::Error::from)?;
+        // Room for 16,000 ranks at once; a system that grants less has room for 1,000.
+        let _ = fcntl(&records, FcntlArg::F_SETPIPE_SZ(1 << 20));
+        // SAFETY: this process has one thread, as was just seen, and only that thread could make another; so no lock is held
+        // by a thread that the child lacks, and the child may do whatever a process may.
+        match unsafe { fork() }.map_err(io::Error::from)? {
+            ForkResult::Child => {
+                drop(records);
+                let kept = catch_unwind(AssertUnwindSafe(|| keep(reader)));
+                // SAFETY: leaves without running the launcher's exit handlers, whatever happened.
+                unsafe { libc::_exit(i32::from(!matches!(kept, Ok(Ok(()))))) }
+            }
+            ForkResult::Parent { child } => {
+                let pidfd = pidfd_open(child).map_err(io::Error::from)?;
+                Ok(Self { pid: child, pidfd, records })
+            }
+        }
+    }
+
+    /// The number of the keeper's process, which belongs in [`crate::Orphans::Claim`].
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Names a launch of this launcher. Call it before its first rank starts.
+    ///
+    /// # Errors
+    /// `EPIPE` if the keeper is gone, `EAGAIN` if it does not read.
+    pub fn guard(&self, tag: &LaunchTag) -> nix::Result<()> {
+        self.send(KIND_TAG, tag.value().as_bytes())
+    }
+
+    /// Names a rank. Its group then belongs to the launch, tag or no tag.
+    ///
+    /// # Errors
+    /// `ESRCH` if the rank has been reaped already; otherwise as [`Keeper::guard`].
+    pub fn guard_rank(&self, rank: &RankProcess) -> nix::Result<()> {
+        let rank = Process::read(rank.pid()).ok_or(Errno::ESRCH)?;
+        self.send(KIND_RANK, &RankRecord::of(&rank).encode())
+    }
+
+    fn send(&self, kind: u8, payload: &[u8]) -> nix::Result<()> {
+        let mut record = [0; RECORD_LEN];
+        record[0] = kind;
+        // A tag has at most 63 bytes, and so has the rest of a record.
+        record[1] = payload.len() as u8;
+        record[2..2 + payload.len()].copy_from_slice(payload);
+        // Whole or not at all: it is shorter than PIPE_BUF.
+        write(&self.records, &record).map(drop)
+    }
+
+    /// Dismisses the keeper, once [`crate::sweep()`] has found nothing more, and reaps it.
+    ///
+    /// # Errors
+    /// `ECHILD` if somebody else has reaped it.
+    pub fn done(self) -> nix::Result<()> {
+        // It cannot be late, or be asked while it is stopped, if it is simply killed before the pipe closes.
+        match pidfd_send_signal(self.pidfd.as_fd(), Signal::SIGKILL) {
+            Ok(()) | Err(Errno::ESRCH) => syscalls::reap(Child::Pidfd(self.pidfd.as_fd())),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// What the keeper knows of a rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct RankRecord {
+    pid: Pid,
+    session: Pid,
+    start: u64,
+}
+
+impl RankRecord {
+    const LEN: usize = 16;
+
+    fn of(process: &Process) -> Self {
+        Self { pid: process.pid, session: process.session, start: process.start }
+    }
+
+    fn encode(self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[..4].copy_from_slice(&self.pid.as_raw().to_ne_bytes());
+        bytes[4..8].copy_from_slice(&self.session.as_raw().to_ne_bytes());
+        bytes[8..].copy_from_slice(&self.start.to_ne_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (pid, rest) = bytes.split_first_chunk()?;
+        let (session, rest) = rest.split_first_chunk()?;
+        let (start, _) = rest.split_first_chunk()?;
+        let pid_of = |bytes: &[u8; 4]| Pid::from_raw(i32::from_ne_bytes(*bytes));
+        Some(Self { pid: pid_of(pid), session: pid_of(session), start: u64::from_ne_bytes(*start) })
+    }
+}
+
+/// The launches of one launcher, as the keeper knows them.
+#[derive(Default, Debug)]
+struct Guarded {
+    tags: Vec<LaunchTag>,
+    ranks: BTreeMap<Pid, RankRecord>,
+}
+
+impl Guarded {
+    /// Takes in one record; what is not understood is passed over.
+    fn learn(&mut self, record: &[u8; RECORD_LEN]) {
+        let [kind, len, payload @ ..] = record;
+        let payload = &payload[..usize::from(*len).min(payload.len())];
+        match *kind {
+            KIND_TAG if self.tags.len() < TAGS_MAX => {
+                let id = std::str::from_utf8(payload).ok().and_then(|text| JobId::new(text).ok());
+                self.tags.extend(id.map(LaunchTag::new));
+            }
+            KIND_RANK if self.ranks.len() < RANKS_MAX => {
+                self.ranks.extend(RankRecord::decode(payload).map(|rank| (rank.pid, rank)));
+            }
+            _ => {}
+        }
+    }
+
+    /// All processes of the launches, wherever they are: the launcher, below which they were, is gone.
+    fn find(&self, table: &ProcessTable) -> Vec<Pid> {
+        let me = getpid();
+        let marked = table.iter().filter(|process| process.pid != me && self.owns(table, process));
+        let mut family = table.trees(marked.map(|process| process.pid));
+        family.remove(&me);
+        family.into_iter().collect()
+    }
+
+    fn owns(&self, table: &ProcessTable, process: &Process) -> bool {
+        if let Some(value) = value_of(process.pid) {
+            return self.tags.iter().any(|tag| tag.is(&value));
+        }
+        let Some(rank) = self.ranks.get(&process.group) else {
+            return false;
+        };
+        // The group's number may have been used again since: then its session or its leader is another.
+        let leader_is_rank = table.get(rank.pid).is_none_or(|leader| leader.start == rank.start);
+        process.session == rank.session && leader_is_rank
+    }
+}
+
+/// The life of the keeper.
+fn keep(pipe: OwnedFd) -> io::Result<()> {
+    let mut pipe = withdraw(pipe)?;
+    let mut guarded = Guarded::default();
+    let mut record = [0; RECORD_LEN];
+    while pipe.read_exact(&mut record).is_ok() {
+        guarded.learn(&record);
+    }
+    hunt(PATIENCE, |table| guarded.find(table)).map(drop)
+}
+
+/// Leaves everything that the launcher and the keeper share; returns the pipe, which is all that is kept.
+fn withdraw(pipe: OwnedFd) -> io::Result<fs::File> {
+    const PIPE: i32 = 3;
+    setsid()?;
+    for number in Signal::iterator().filter(|&number| number != Signal::SIGKILL && number != Signal::SIGSTOP) {
+        // SAFETY: installs no handler.
+        unsafe { signal(number, SigHandler::SigIgn)? };
+    }
+    prctl::set_name(c"lattice-keeper")?;
+    // Not to keep a file system busy.
+    chdir("/")?;
+    // Raw numbers from here: whoever owned the launcher's descriptors never runs in this process again.
+    let (null, pipe) = (open_null()?.into_raw_fd(), pipe.into_raw_fd());
+    let first_free = PIPE + 1;
+    // SAFETY: nothing in this process uses a descriptor but the two just taken.
+    unsafe {
+        // Above all targets first, so that none is overwritten before it is copied.
+        let null = Errno::result(libc::fcntl(null, libc::F_DUPFD_CLOEXEC, first_free))?;
+        let pipe = Errno::result(libc::fcntl(pipe, libc::F_DUPFD_CLOEXEC, first_free))?;
+        for standard in 0..PIPE {
+            Errno::result(libc::dup2(null, standard))?;
+        }
+        Errno::result(libc::dup2(pipe, PIPE))?;
+        Errno::result(libc::syscall(libc::SYS_close_range, first_free as c_uint, c_uint::MAX, 0))?;
+        Ok(fs::File::from_raw_fd(PIPE))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(kind: u8, payload: &[u8]) -> [u8; RECORD_LEN] {
+        let mut record = [0; RECORD_LEN];
+        (record[0], record[1]) = (kind, payload.len() as u8);
+        record[2..2 + payload.len()].copy_from_slice(payload);
+        record
+    }
+
+    #[test]
+    fn records_say_what_was_meant_and_nonsense_says_nothing() {
+        let rank = RankRecord { pid: Pid::from_raw(7), session: Pid::from_raw(5), start: 1 << 40 };
+        let mut guarded = Guarded::default();
+        guarded.learn(&record(KIND_TAG, "x".repeat(63).as_bytes()));
+        guarded.learn(&record(KIND_RANK, &rank.encode()));
+        for nonsense in
+            [record(0, b""), record(9, b"x"), record(KIND_TAG, b""), record(KIND_RANK, b"1234"), [0xff; RECORD_LEN]]
+        {
+            guarded.learn(&nonsense);
+        }
+        assert_eq!(guarded.tags, [LaunchTag::new(JobId::new(&"x".repeat(63)).unwrap())]);
+        assert_eq!(guarded.ranks, BTreeMap::from([(rank.pid, rank)]));
+    }
+
+    #[test]
+    fn a_group_whose_number_was_used_again_is_nobodys() {
+        let table = ProcessTable::read().unwrap();
+        let me = *table.get(getpid()).unwrap();
+        let leader = *table.get(me.group).unwrap_or(&me);
+        let check = |rank: RankRecord, expected: bool| {
+            let guarded = Guarded { tags: Vec::new(), ranks: BTreeMap::from([(me.group, rank)]) };
+            assert_eq!(guarded.owns(&table, &me), expected, "{rank:?}");
+        };
+        let rank = RankRecord { pid: leader.pid, session: me.session, start: leader.start };
+        check(rank, true);
+        check(RankRecord { start: rank.start - 1, ..rank }, false);
+        check(RankRecord { session: Pid::from_raw(1 << 22), ..rank }, false);
+    }
+
+    #[test]
+    fn a_process_with_threads_gets_no_keeper() {
+        // The test runs on one thread and the harness waits on another.
+        std::thread::scope(|scope| {
+            let error = scope.spawn(Keeper::fork).join().unwrap().unwrap_err();
+            assert!(matches!(error, KeeperError::Threads { threads } if threads > 1), "{error}");
+        });
+    }
+}

@@ -1,0 +1,91 @@
+//! The mark by which a launch's processes are known wherever they went: one variable in their environment.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::thread;
+use std::time::Duration;
+
+use nix::unistd::Pid;
+use pmi_core::ids::JobId;
+
+use crate::process_table::Process;
+
+/// The mark of one launch. Put [`LaunchTag::VARIABLE`] with the value [`LaunchTag::value`] into every rank's environment.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct LaunchTag(JobId);
+
+impl LaunchTag {
+    /// The name of the variable.
+    pub const VARIABLE: &str = "LATTICE_LAUNCH_ID";
+
+    /// The tag of the launch whose first job is `id`. No other launch on this node may have the same.
+    pub fn new(id: JobId) -> Self {
+        Self(id)
+    }
+
+    /// The value of the variable: 1 to 63 bytes.
+    pub fn value(&self) -> &str {
+        self.0.as_str()
+    }
+
+    /// Whether this is the tag with the value that [`value_of`] found.
+    pub(crate) fn is(&self, value: &[u8]) -> bool {
+        self.value().as_bytes() == value
+    }
+}
+
+/// The value of the tag in the environment that `pid` was started with. `None` if there is none or it cannot be read: the
+/// process has ended, is another user's, or has dropped its environment.
+pub(crate) fn value_of(pid: Pid) -> Option<Vec<u8>> {
+    let environment = environment_of(pid).ok()?;
+    let mut variables = environment.split(|&byte| byte == 0);
+    let value =
+        variables.find_map(|variable| variable.strip_prefix(LaunchTag::VARIABLE.as_bytes())?.strip_prefix(b"="))?;
+    Some(value.to_owned())
+}
+
+/// The environment of a process as the kernel shows it: variables that end with NUL each.
+///
+/// While a process is in `execve` its environment seems empty. That is waited for, or the process could be missed; not for
+/// long, since it may have to wait for a file server.
+fn environment_of(pid: Pid) -> io::Result<Vec<u8>> {
+    /// The kernel lets arguments and environment together have 6 MiB at most.
+    const LEN_MAX: u64 = 8 << 20;
+    const LOOKS: u32 = 20;
+    const PAUSE: Duration = Duration::from_millis(1);
+    let mut environment = Vec::new();
+    for _ in 0..LOOKS {
+        File::open(format!("/proc/{pid}/environ"))?.take(LEN_MAX).read_to_end(&mut environment)?;
+        let complete = !environment.is_empty() || !Process::read(pid).is_some_and(|process| process.in_exec);
+        if complete {
+            break;
+        }
+        thread::sleep(PAUSE);
+    }
+    Ok(environment)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_tag_is_found_in_the_environment_of_a_process_and_not_confused() {
+        let tag = LaunchTag::new(JobId::new("launch-1").unwrap());
+        let check = |name: &str, value: &str, found: Option<&str>, ours: bool| {
+            let mut child = Command::new("sleep").arg("100").env(name, value).spawn().unwrap();
+            let seen = value_of(Pid::from_raw(child.id() as i32));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert_eq!(seen.as_deref(), found.map(str::as_bytes), "{name}={value}");
+            assert_eq!(seen.is_some_and(|seen| tag.is(&seen)), ours);
+        };
+        check(LaunchTag::VARIABLE, "launch-1", Some("launch-1"), true);
+        check(LaunchTag::VARIABLE, "launch-10", Some("launch-10"), false);
+        check("X", "\nLATTICE_LAUNCH_ID=launch-1", None, false);
+        check("LATTICE_LAUNCH_ID_", "launch-1", None, false);
+        assert_eq!(value_of(Pid::from_raw(i32::MAX)), None);
+    }
+}

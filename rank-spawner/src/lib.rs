@@ -1,0 +1,56 @@
+//! Starts the ranks of an MPI job on one node at the cost of `vfork`, binds them, reaps them and leaves nothing behind.
+//!
+//! ```text
+//! Program, Arguments, Environment ──┐
+//! plan(Topology, CpuBind) ──CpuSet──┴─> RankCommand ──Spawner──> RankProcess ──try_wait──> RankExit
+//!
+//! Keeper::fork (first thing in main), become_subreaper, ..., sweep, Keeper::done
+//! ```
+//!
+//! No async and no event loop: what is to be waited for is handed out as a descriptor. A rank is tied to its launcher; it
+//! leads a process group of its own, has no descriptors but 0, 1, 2 and [`PMI_FD`], default signal actions and no blocked
+//! signals. Needs Linux 5.9 (`close_range`).
+
+mod arguments;
+mod binding;
+mod child;
+mod cpus;
+mod elf;
+#[cfg(feature = "tokio")]
+mod ended;
+mod environment;
+mod exec_string;
+mod exit;
+mod hunt;
+mod keeper;
+mod launch_tag;
+mod limits;
+mod process;
+mod process_table;
+mod program;
+mod spawner;
+mod stack;
+mod start;
+mod stdio;
+mod sweep;
+mod syscalls;
+mod topology;
+
+pub use arguments::{ArgumentError, Arguments};
+pub use binding::{BindError, CpuBind, CpuBindParseError, plan};
+pub use child::Step;
+pub use cpus::{CpuSet, CpuSetParseError};
+pub use environment::{Environment, EnvironmentError, RankEnvironment};
+pub use exec_string::{MAX_STRING, StringError};
+pub use exit::RankExit;
+pub use hunt::Survivor;
+pub use keeper::{Keeper, KeeperError};
+pub use launch_tag::LaunchTag;
+pub use limits::{Limit, LimitParseError, LimitedResource, raise_descriptor_limit};
+pub use process::RankProcess;
+pub use program::{Program, ProgramError, ProgramFailure};
+pub use spawner::Spawner;
+pub use start::{RankCommand, StartError};
+pub use stdio::{PMI_FD, Stdio, pmi_socket};
+pub use sweep::{Belongings, Orphans, Swept, become_subreaper, reap_adopted, sweep};
+pub use topology::{Core, Topology, TopologyError};

@@ -1,0 +1,172 @@
+//! Resource limits: those that ranks get, and the number of descriptors that we ourselves may hold.
+
+use std::fmt;
+use std::str::FromStr;
+
+use nix::libc;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use serde::{Deserialize, Serialize};
+
+macro_rules! limited_resources {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal, $constant:ident;)*) => {
+        /// What `setrlimit(2)` can limit, by the names that `prlimit(1)` uses.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        #[non_exhaustive]
+        pub enum LimitedResource {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl LimitedResource {
+            const ALL: &[(&str, Self)] = &[$(($name, Self::$variant),)*];
+
+            fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            pub(crate) fn to_nix(self) -> Resource {
+                match self { $(Self::$variant => Resource::$constant,)* }
+            }
+        }
+    };
+}
+
+limited_resources! {
+    /// Address space, in bytes.
+    As = "as", RLIMIT_AS;
+    /// Size of a core file, in bytes.
+    Core = "core", RLIMIT_CORE;
+    /// Processor time, in seconds.
+    Cpu = "cpu", RLIMIT_CPU;
+    /// Data segment, in bytes.
+    Data = "data", RLIMIT_DATA;
+    /// Size of a written file, in bytes.
+    Fsize = "fsize", RLIMIT_FSIZE;
+    /// Locked memory, in bytes; what RDMA needs much of.
+    Memlock = "memlock", RLIMIT_MEMLOCK;
+    /// One more than the highest descriptor number.
+    Nofile = "nofile", RLIMIT_NOFILE;
+    /// Processes and threads of the user.
+    Nproc = "nproc", RLIMIT_NPROC;
+    /// Stack of the main thread, in bytes.
+    Stack = "stack", RLIMIT_STACK;
+}
+
+impl fmt::Display for LimitedResource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One limit for a rank.
+///
+/// As text it is `resource=both` or `resource=soft:hard`, where a value is a number or `unlimited`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Limit {
+    /// What is limited.
+    pub resource: LimitedResource,
+    /// The limit in force; [`Limit::UNLIMITED`] for none.
+    pub soft: u64,
+    /// How far the rank may raise it; [`Limit::UNLIMITED`] for any.
+    pub hard: u64,
+}
+
+impl Limit {
+    /// The value that stands for no limit.
+    pub const UNLIMITED: u64 = libc::RLIM_INFINITY;
+}
+
+/// Why a text is no [`Limit`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LimitParseError {
+    /// There is no `=` or a value is no number.
+    #[error("{text:?} is not of the form resource=soft:hard with numbers or `unlimited`")]
+    Form {
+        /// The text seen.
+        text: String,
+    },
+    /// No such resource.
+    #[error("there is no limit {name:?}; there are {}", known())]
+    Resource {
+        /// The name seen.
+        name: String,
+    },
+    /// A soft limit never exceeds the hard one.
+    #[error("{text:?}: the soft limit is above the hard one")]
+    Order {
+        /// The text seen.
+        text: String,
+    },
+}
+
+fn known() -> String {
+    LimitedResource::ALL.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+}
+
+impl FromStr for Limit {
+    type Err = LimitParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let form = || LimitParseError::Form { text: text.to_owned() };
+        let value = |word: &str| match word {
+            "unlimited" => Ok(Self::UNLIMITED),
+            number => number.parse().map_err(|_| form()),
+        };
+        let (name, values) = text.split_once('=').ok_or_else(form)?;
+        let known = LimitedResource::ALL.iter().find(|(known, _)| *known == name);
+        let &(_, resource) = known.ok_or_else(|| LimitParseError::Resource { name: name.to_owned() })?;
+        let (soft, hard) = values.split_once(':').unwrap_or((values, values));
+        let limit = Self { resource, soft: value(soft)?, hard: value(hard)? };
+        if limit.soft > limit.hard {
+            return Err(LimitParseError::Order { text: text.to_owned() });
+        }
+        Ok(limit)
+    }
+}
+
+/// Raises this process's soft limit of descriptors to the hard one, and returns the limit that was in force before.
+///
+/// A rank costs up to five descriptors, so the common limit of 1,024 ends at about 200 ranks. Ranks should be given the
+/// former soft limit back: programs that use `select(2)` rely on it.
+///
+/// # Errors
+/// Fails if the system refuses the change.
+pub fn raise_descriptor_limit() -> nix::Result<Limit> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if soft < hard {
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    }
+    Ok(Limit { resource: LimitedResource::Nofile, soft, hard })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_read_from_text() {
+        let check = |text: &str, resource, soft, hard| {
+            assert_eq!(text.parse(), Ok(Limit { resource, soft, hard }), "{text}");
+        };
+        check("nofile=1024:4096", LimitedResource::Nofile, 1024, 4096);
+        check("core=0", LimitedResource::Core, 0, 0);
+        check("memlock=unlimited", LimitedResource::Memlock, Limit::UNLIMITED, Limit::UNLIMITED);
+        check("stack=8388608:unlimited", LimitedResource::Stack, 8_388_608, Limit::UNLIMITED);
+        for (name, resource) in LimitedResource::ALL {
+            assert_eq!(resource.to_string(), *name);
+        }
+    }
+
+    #[test]
+    fn a_wrong_limit_is_explained() {
+        let check = |text: &str, expected: &str| {
+            assert_eq!(text.parse::<Limit>().unwrap_err().to_string(), expected);
+        };
+        check("nofile", r#""nofile" is not of the form resource=soft:hard with numbers or `unlimited`"#);
+        check("nofile=-1", r#""nofile=-1" is not of the form resource=soft:hard with numbers or `unlimited`"#);
+        check("nofile=2:1", r#""nofile=2:1": the soft limit is above the hard one"#);
+        let names = "as, core, cpu, data, fsize, memlock, nofile, nproc, stack";
+        check("files=1", &format!(r#"there is no limit "files"; there are {names}"#));
+    }
+}

@@ -1,0 +1,92 @@
+//! A rank that has been started: its process, and our ends of its descriptors.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use pmi_core::ids::Rank;
+
+use crate::exit::RankExit;
+use crate::syscalls::{self, Child};
+
+/// A started rank.
+///
+/// As a descriptor it is its pidfd, which becomes readable when the rank has ended; call [`RankProcess::try_wait`] then.
+/// Dropping it neither kills nor reaps the rank.
+#[derive(Debug)]
+pub struct RankProcess {
+    /// Which rank it is.
+    pub rank: Rank,
+    /// The server's end of the PMI socket, nonblocking, if one was asked for.
+    pub pmi: Option<OwnedFd>,
+    /// The writing end of a pipe to the rank's stdin, nonblocking, if one was asked for.
+    pub stdin: Option<OwnedFd>,
+    /// The reading end of a pipe from the rank's stdout, nonblocking, if one was asked for.
+    pub stdout: Option<OwnedFd>,
+    /// The reading end of a pipe from the rank's stderr, nonblocking, if one was asked for.
+    pub stderr: Option<OwnedFd>,
+    pid: Pid,
+    pidfd: OwnedFd,
+    exit: OnceLock<RankExit>,
+}
+
+impl RankProcess {
+    pub(crate) fn new(rank: Rank, pid: Pid, pidfd: OwnedFd) -> Self {
+        Self { rank, pmi: None, stdin: None, stdout: None, stderr: None, pid, pidfd, exit: OnceLock::new() }
+    }
+
+    /// The number of the process, and of the process group that it leads.
+    ///
+    /// Once [`RankProcess::try_wait`] has told the end, the number may come to belong to another process.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Sends `signal` to the rank alone.
+    ///
+    /// # Errors
+    /// `ESRCH` if the rank has ended and been reaped, `EPERM` if it has become another user's.
+    pub fn signal(&self, signal: Signal) -> nix::Result<()> {
+        syscalls::pidfd_send_signal(self.pidfd.as_fd(), signal)
+    }
+
+    /// Sends `signal` to the rank and to all processes in its group.
+    ///
+    /// # Errors
+    /// `ESRCH` after the rank has been reaped, even if others of its group live: the number may then name another group.
+    /// [`crate::sweep()`] finds them nevertheless.
+    pub fn signal_group(&self, signal: Signal) -> nix::Result<()> {
+        match self.exit.get() {
+            Some(_) => Err(Errno::ESRCH),
+            None => killpg(self.pid, signal),
+        }
+    }
+
+    /// How the rank ended, or `None` while it runs. The first call that tells the end reaps the process.
+    ///
+    /// # Errors
+    /// `ECHILD` if somebody else has reaped it.
+    pub fn try_wait(&self) -> nix::Result<Option<RankExit>> {
+        if self.exit.get().is_none()
+            && let Some(exit) = syscalls::try_reap(Child::Pidfd(self.pidfd.as_fd()))?
+        {
+            // Who reaps a process is the only one to do so.
+            let _ = self.exit.set(exit);
+        }
+        Ok(self.exit.get().copied())
+    }
+}
+
+impl AsFd for RankProcess {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+}
+
+impl AsRawFd for RankProcess {
+    fn as_raw_fd(&self) -> RawFd {
+        self.pidfd.as_raw_fd()
+    }
+}

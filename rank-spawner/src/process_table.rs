@@ -1,0 +1,127 @@
+//! The processes of this node at one moment, read from `/proc`.
+//!
+//! `/proc/PID/task/*/children` would name a process's children faster, but only some kernels have it, and it skips children
+//! while others end. So every process is looked at, at some microseconds each.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+
+use nix::unistd::Pid;
+
+/// A process as it was seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Process {
+    pub(crate) pid: Pid,
+    pub(crate) parent: Pid,
+    pub(crate) group: Pid,
+    pub(crate) session: Pid,
+    /// It has ended and waits to be reaped.
+    pub(crate) zombie: bool,
+    /// When it was started, in clock ticks since boot; number and start together never come again.
+    pub(crate) start: u64,
+    /// It executes a program whose environment is not in place yet; an empty environment means nothing then.
+    pub(crate) in_exec: bool,
+}
+
+impl Process {
+    /// Reads one process; `None` if there is none of this number.
+    pub(crate) fn read(pid: Pid) -> Option<Self> {
+        Self::parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// Reads a line of the form that `proc_pid_stat(5)` gives.
+    fn parse(pid: Pid, line: &str) -> Option<Self> {
+        // The second field is the name in parentheses, and may hold blanks and parentheses itself.
+        let mut fields = line.get(line.rfind(')')? + 1..)?.split_ascii_whitespace();
+        let state = fields.next()?;
+        let mut number = || fields.next()?.parse().ok().map(Pid::from_raw);
+        let (parent, group, session) = (number()?, number()?, number()?);
+        // The start is field 22 of the line; fields 3 to 6 have been taken.
+        let start = fields.nth(15)?.parse().ok()?;
+        // Field 23 is the size of its memory, 0 for zombies and kernel threads; 51 is the end of its environment.
+        let has_memory = fields.next()? != "0";
+        let in_exec = has_memory && fields.nth(27) == Some("0");
+        Some(Self { pid, parent, group, session, zombie: matches!(state, "Z" | "X"), start, in_exec })
+    }
+}
+
+/// All processes that could be seen.
+pub(crate) struct ProcessTable {
+    processes: BTreeMap<Pid, Process>,
+    children: BTreeMap<Pid, Vec<Pid>>,
+}
+
+impl ProcessTable {
+    /// Reads `/proc`. A process that starts meanwhile may be missing.
+    pub(crate) fn read() -> io::Result<Self> {
+        let mut table = Self { processes: BTreeMap::new(), children: BTreeMap::new() };
+        for entry in fs::read_dir("/proc")? {
+            let name = entry?.file_name();
+            let number = name.to_str().and_then(|name| name.parse().ok());
+            if let Some(process) = number.map(Pid::from_raw).and_then(Process::read) {
+                table.children.entry(process.parent).or_default().push(process.pid);
+                table.processes.insert(process.pid, process);
+            }
+        }
+        Ok(table)
+    }
+
+    /// All processes.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Process> {
+        self.processes.values()
+    }
+
+    /// The process of this number.
+    pub(crate) fn get(&self, pid: Pid) -> Option<&Process> {
+        self.processes.get(&pid)
+    }
+
+    /// `roots` and all processes below them.
+    pub(crate) fn trees(&self, roots: impl IntoIterator<Item = Pid>) -> BTreeSet<Pid> {
+        let mut found = BTreeSet::new();
+        let mut next: Vec<Pid> = roots.into_iter().collect();
+        while let Some(pid) = next.pop() {
+            if found.insert(pid) {
+                next.extend(self.children.get(&pid).into_iter().flatten());
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::unistd::{getpgrp, getpid, getppid, getsid};
+
+    use super::*;
+
+    #[test]
+    fn a_name_with_blanks_and_parentheses_hides_nothing() {
+        let line = "42 (a) R 1) S 7 8 9 0 -1 1 2 3 4 5 6 7 8 9 20 0 1 0 4711 1000 10\n";
+        let pid = Pid::from_raw;
+        let expected = Process {
+            pid: pid(42),
+            parent: pid(7),
+            group: pid(8),
+            session: pid(9),
+            zombie: false,
+            start: 4711,
+            in_exec: false,
+        };
+        assert_eq!(Process::parse(pid(42), line), Some(expected));
+        assert_eq!(Process::parse(pid(42), "42 (x) Z 7 8"), None);
+        assert_eq!(Process::parse(pid(42), ""), None);
+    }
+
+    #[test]
+    fn this_process_is_in_the_table_below_its_parent() {
+        let table = ProcessTable::read().unwrap();
+        let me = table.get(getpid()).unwrap();
+        assert_eq!((me.parent, me.group, me.session), (getppid(), getpgrp(), getsid(None).unwrap()));
+        assert_eq!(Process::read(getpid()), Some(*me));
+        assert!(!me.in_exec && !me.zombie);
+        assert!(table.trees([getppid()]).contains(&getpid()));
+        assert!(!table.trees([getpid()]).contains(&getppid()));
+    }
+}

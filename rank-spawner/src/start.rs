@@ -1,0 +1,183 @@
+//! Starting one rank on the calling thread.
+
+use std::cell::Cell;
+use std::ffi::CString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::sys::stat::Mode;
+use nix::unistd::getpid;
+use pmi_core::ids::Rank;
+
+use crate::arguments::Arguments;
+use crate::child::{Orders, SignalsBlocked, Step, clone};
+use crate::cpus::CpuSet;
+use crate::environment::RankEnvironment;
+use crate::limits::Limit;
+use crate::process::RankProcess;
+use crate::program::Program;
+use crate::stack::ChildStack;
+use crate::stdio::{Ends, Stdio};
+use crate::syscalls::{self, Child};
+
+/// Everything that one rank is started with.
+#[derive(Clone, Debug)]
+pub struct RankCommand {
+    /// Which rank it is; used in messages only.
+    pub rank: Rank,
+    /// The program to execute.
+    pub program: Program,
+    /// Its arguments.
+    pub arguments: Arguments,
+    /// Its environment.
+    pub environment: RankEnvironment,
+    /// Where it shall work; `None` for where the launcher works.
+    pub directory: Option<PathBuf>,
+    /// Its standard input.
+    pub stdin: Stdio,
+    /// Its standard output.
+    pub stdout: Stdio,
+    /// Its standard error.
+    pub stderr: Stdio,
+    /// Whether it gets a PMI socket, as descriptor [`crate::PMI_FD`].
+    pub pmi: bool,
+    /// The CPUs to bind it to; `None` for those of the launcher.
+    pub cpus: Option<CpuSet>,
+    /// Its file mode creation mask, of which the permission bits count; `None` for the launcher's.
+    pub umask: Option<u32>,
+    /// Limits that differ from the launcher's.
+    pub limits: Arc<[Limit]>,
+}
+
+impl RankCommand {
+    /// A rank with a PMI socket, whose standard streams lead to `/dev/null`, and that inherits the rest from the launcher.
+    pub fn new(rank: Rank, program: Program, arguments: Arguments, environment: RankEnvironment) -> Self {
+        Self {
+            rank,
+            program,
+            arguments,
+            environment,
+            directory: None,
+            stdin: Stdio::Null,
+            stdout: Stdio::Null,
+            stderr: Stdio::Null,
+            pmi: true,
+            cpus: None,
+            umask: None,
+            limits: Arc::new([]),
+        }
+    }
+}
+
+/// Why a rank was not started. Nothing is left of it.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// No descriptors for it.
+    #[error("rank {rank}: cannot make its {what}: {}", errno.desc())]
+    Descriptors {
+        /// The rank.
+        rank: Rank,
+        /// What could not be made.
+        what: &'static str,
+        /// What the system said.
+        errno: Errno,
+    },
+    /// No process for it.
+    #[error("rank {rank}: cannot make a process: {}", errno.desc())]
+    Clone {
+        /// The rank.
+        rank: Rank,
+        /// What the system said.
+        errno: Errno,
+    },
+    /// Its process could not take a step towards its program, or not execute it.
+    #[error("rank {rank}: cannot {step}{}: {}", Path(path.as_ref()), errno.desc())]
+    Step {
+        /// The rank.
+        rank: Rank,
+        /// What it could not do.
+        step: Step,
+        /// What the system said.
+        errno: Errno,
+        /// The directory or program that the step concerns, if any.
+        path: Option<PathBuf>,
+    },
+    /// It was not tried: another rank had failed, or the spawner was being dropped.
+    #[error("rank {rank}: not started, because the start of the ranks was given up")]
+    GivenUp {
+        /// The rank.
+        rank: Rank,
+    },
+}
+
+/// A path after a blank, if there is one.
+struct Path<'a>(Option<&'a PathBuf>);
+
+impl std::fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(path) => write!(f, " {}", path.display()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Starts a rank, and returns when it executes its program.
+///
+/// The rank is killed when the calling thread ends.
+pub(crate) fn start(
+    command: &RankCommand,
+    null: &Arc<OwnedFd>,
+    stack: &mut ChildStack,
+    blocked: &SignalsBlocked,
+) -> Result<RankProcess, StartError> {
+    let rank = command.rank;
+    let missing = |what| move |errno| StartError::Descriptors { rank, what, errno };
+    let stdin = Ends::of_stream(&command.stdin, null, true).map_err(missing("stdin"))?;
+    let stdout = Ends::of_stream(&command.stdout, null, false).map_err(missing("stdout"))?;
+    let stderr = Ends::of_stream(&command.stderr, null, false).map_err(missing("stderr"))?;
+    let pmi = command.pmi.then(Ends::of_pmi).transpose().map_err(missing("PMI socket"))?;
+    let directory = command.directory.as_ref().map(|path| CString::new(path.as_os_str().as_bytes())).transpose();
+    let directory = directory.map_err(|_| step_error(command, Step::Directory, Errno::EINVAL))?;
+    let affinity = command.cpus.as_ref().map(CpuSet::to_mask);
+    let argv = command.arguments.pointers();
+    let envp = command.environment.pointers();
+    let orders = Orders {
+        parent: getpid(),
+        streams: [stdin.rank_fd(), stdout.rank_fd(), stderr.rank_fd()],
+        pmi: pmi.as_ref().map(Ends::rank_fd),
+        directory: directory.as_deref(),
+        umask: command.umask.map(Mode::from_bits_truncate),
+        affinity: affinity.as_deref(),
+        limits: &command.limits,
+        program: command.program.as_c_str(),
+        argv: &argv,
+        envp: &envp,
+        failure: Cell::new(None),
+    };
+    let (pid, pidfd) = clone(&orders, stack, blocked).map_err(|errno| StartError::Clone { rank, errno })?;
+    if let Some(failure) = orders.failure.get() {
+        // Somebody who reaps every child of this process may have been faster.
+        let _ = syscalls::reap(Child::Pidfd(pidfd.as_fd()));
+        return Err(step_error(command, failure.step, failure.errno));
+    }
+    let mut process = RankProcess::new(rank, pid, pidfd);
+    process.stdin = stdin.ours;
+    process.stdout = stdout.ours;
+    process.stderr = stderr.ours;
+    process.pmi = pmi.and_then(|ends| ends.ours);
+    Ok(process)
+}
+
+fn step_error(command: &RankCommand, step: Step, errno: Errno) -> StartError {
+    let path = match step {
+        Step::Directory => command.directory.clone(),
+        Step::Exec => Some(command.program.path().to_owned()),
+        _ => None,
+    };
+    StartError::Step { rank: command.rank, step, errno, path }
+}

@@ -1,0 +1,128 @@
+//! The descriptors that a rank begins with: three standard streams and its end of the PMI socket.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::unistd::pipe2;
+
+/// The number of the PMI socket in every rank, and so the value of `PMI_FD`.
+///
+/// It lies above the numbers of one digit: shell scripts between launcher and MPI program use those for redirections of
+/// their own, and must not close our socket by it.
+pub const PMI_FD: RawFd = 30;
+
+/// Where a standard stream of a rank leads.
+#[derive(Clone, Debug, Default)]
+pub enum Stdio {
+    /// To `/dev/null`.
+    #[default]
+    Null,
+    /// To a pipe, whose other end the launcher gets.
+    Pipe,
+    /// To an open file, which ranks may share. If it is a terminal: a rank is a background process group there, and reading
+    /// stops it.
+    Fd(Arc<OwnedFd>),
+}
+
+/// A connected pair of stream sockets: the server's end, which does not block, and the rank's, which does. Both are
+/// close-on-exec.
+///
+/// # Errors
+/// Fails when there are no descriptors left.
+pub fn pmi_socket() -> nix::Result<(OwnedFd, OwnedFd)> {
+    let (server, rank) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
+    set_nonblocking(&server)?;
+    Ok((server, rank))
+}
+
+/// The rank's end of a descriptor until the rank has been started, and the launcher's end if there is one.
+pub(crate) struct Ends {
+    rank: RankEnd,
+    /// The launcher's end.
+    pub(crate) ours: Option<OwnedFd>,
+}
+
+enum RankEnd {
+    Shared(Arc<OwnedFd>),
+    Own(OwnedFd),
+}
+
+impl Ends {
+    /// What `stdio` asks for; `rank_reads` tells stdin from the other two.
+    pub(crate) fn of_stream(stdio: &Stdio, null: &Arc<OwnedFd>, rank_reads: bool) -> nix::Result<Self> {
+        match stdio {
+            Stdio::Null => Ok(Self { rank: RankEnd::Shared(Arc::clone(null)), ours: None }),
+            Stdio::Fd(fd) => Ok(Self { rank: RankEnd::Shared(Arc::clone(fd)), ours: None }),
+            Stdio::Pipe => {
+                let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
+                let (rank, ours) = if rank_reads { (reader, writer) } else { (writer, reader) };
+                set_nonblocking(&ours)?;
+                Ok(Self { rank: RankEnd::Own(rank), ours: Some(ours) })
+            }
+        }
+    }
+
+    /// A new PMI socket.
+    pub(crate) fn of_pmi() -> nix::Result<Self> {
+        pmi_socket().map(|(server, rank)| Self { rank: RankEnd::Own(rank), ours: Some(server) })
+    }
+
+    /// The number of the rank's end in this process.
+    pub(crate) fn rank_fd(&self) -> RawFd {
+        match &self.rank {
+            RankEnd::Shared(fd) => fd.as_raw_fd(),
+            RankEnd::Own(fd) => fd.as_raw_fd(),
+        }
+    }
+}
+
+/// `/dev/null` for reading and writing, close-on-exec as all that std opens.
+pub(crate) fn open_null() -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open("/dev/null")
+}
+
+/// Concerns our end alone: the ends of a pipe or socket pair are separate open files.
+fn set_nonblocking(fd: &impl AsFd) -> nix::Result<()> {
+    fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK | status_flags(fd)?)).map(drop)
+}
+
+fn status_flags(fd: &impl AsFd) -> nix::Result<OFlag> {
+    fcntl(fd, FcntlArg::F_GETFL).map(OFlag::from_bits_retain)
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::fcntl::FdFlag;
+
+    use super::*;
+
+    fn flags(fd: &OwnedFd) -> (bool, bool) {
+        let nonblocking = status_flags(fd).unwrap().contains(OFlag::O_NONBLOCK);
+        let descriptor = FdFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFD).unwrap());
+        (nonblocking, descriptor.contains(FdFlag::FD_CLOEXEC))
+    }
+
+    #[test]
+    fn only_the_servers_end_of_a_pmi_socket_is_nonblocking() {
+        let (server, rank) = pmi_socket().unwrap();
+        assert_eq!(flags(&server), (true, true));
+        assert_eq!(flags(&rank), (false, true));
+    }
+
+    #[test]
+    fn only_our_end_of_a_pipe_is_nonblocking() {
+        let null = Arc::new(open_null().unwrap().into());
+        for rank_reads in [true, false] {
+            let Ends { rank: RankEnd::Own(rank), ours: Some(ours) } =
+                Ends::of_stream(&Stdio::Pipe, &null, rank_reads).unwrap()
+            else {
+                panic!("a pipe has two ends");
+            };
+            assert_eq!((flags(&ours), flags(&rank)), ((true, true), (false, true)));
+        }
+    }
+}

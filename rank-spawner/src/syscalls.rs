@@ -1,0 +1,115 @@
+//! The system calls for which nix has no safe wrapper that fits, made safe one by one.
+
+#![expect(unsafe_code, reason = "raw system calls; each says what makes it sound")]
+
+use std::ffi::{c_int, c_ulong};
+use std::mem;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use crate::exit::RankExit;
+
+/// A descriptor for the process that has the number `pid` now. It is close-on-exec.
+pub(crate) fn pidfd_open(pid: Pid) -> nix::Result<OwnedFd> {
+    // SAFETY: the call takes two integers and touches no memory of ours.
+    let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) })?;
+    // SAFETY: the kernel has just made this descriptor, so nobody else owns it; descriptors fit their type.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// Sends `signal` to the very process that `pidfd` was made for, never to a later one of the same number.
+pub(crate) fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: Signal) -> nix::Result<()> {
+    let no_info = ptr::null::<libc::siginfo_t>();
+    // SAFETY: `pidfd` is open while borrowed, and the kernel accepts a null `siginfo_t`.
+    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal as c_int, no_info, 0) };
+    Errno::result(sent).map(drop)
+}
+
+/// Whose end is asked for.
+#[derive(Clone, Copy)]
+pub(crate) enum Child<'fd> {
+    /// The child behind a pidfd.
+    Pidfd(BorrowedFd<'fd>),
+    /// The child of this number, which must not be reaped by anybody else.
+    Number(Pid),
+}
+
+/// Reaps `child` if it has ended; `None` means that it lives.
+///
+/// nix's `waitid` reaps a child that a real-time signal killed, and then fails because it has no name for the signal.
+pub(crate) fn try_reap(child: Child<'_>) -> nix::Result<Option<RankExit>> {
+    waitid(child, libc::WEXITED | libc::WNOHANG)
+}
+
+/// Waits until `child` has ended, and reaps it.
+pub(crate) fn reap(child: Child<'_>) -> nix::Result<()> {
+    waitid(child, libc::WEXITED).map(drop)
+}
+
+/// Whether any child of this process waits to be reaped.
+pub(crate) fn any_child_ended() -> bool {
+    let ended = raw_waitid(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT);
+    matches!(ended, Ok(Some(_)))
+}
+
+fn waitid(child: Child<'_>, options: c_int) -> nix::Result<Option<RankExit>> {
+    let (kind, id) = match child {
+        Child::Pidfd(pidfd) => (libc::P_PIDFD, pidfd.as_raw_fd()),
+        Child::Number(pid) => (libc::P_PID, pid.as_raw()),
+    };
+    loop {
+        match raw_waitid(kind, id as libc::id_t, options) {
+            Err(Errno::EINTR) => {}
+            result => return result,
+        }
+    }
+}
+
+fn raw_waitid(kind: libc::idtype_t, id: libc::id_t, options: c_int) -> nix::Result<Option<RankExit>> {
+    // SAFETY: `siginfo_t` is made of integers and pointers, for which all zeros is a value.
+    let mut info: libc::siginfo_t = unsafe { mem::zeroed() };
+    // SAFETY: `info` is ours and large enough; the call keeps no pointer to it.
+    Errno::result(unsafe { libc::waitid(kind, id, &raw mut info, options) })?;
+    // SAFETY: after `waitid` the fields of SIGCHLD are set, or all zero if nobody had ended.
+    let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+    Ok(match (pid, info.si_code) {
+        (0, _) => None,
+        (_, libc::CLD_EXITED) => Some(RankExit::Code(status)),
+        (_, code) => Some(RankExit::Signal { signal: status, core_dumped: code == libc::CLD_DUMPED }),
+    })
+}
+
+/// The CPUs that the calling thread may use, as the kernel's bit mask.
+pub(crate) fn affinity() -> nix::Result<Vec<c_ulong>> {
+    // nix's set ends at 1,024 CPUs, and the kernel refuses a mask shorter than its own; 8,192 is the most it can be built for.
+    let mut mask = vec![0 as c_ulong; 8192 / c_ulong::BITS as usize];
+    let len = size_of_val(mask.as_slice());
+    // SAFETY: the pointer and the length describe `mask`, which the kernel only writes to.
+    Errno::result(unsafe { libc::sched_getaffinity(0, len, mask.as_mut_ptr().cast()) })?;
+    Ok(mask)
+}
+
+/// Makes sure that ended children wait to be reaped.
+///
+/// A parent of ours may have ignored SIGCHLD, which we inherit; the kernel then throws away how our children ended.
+pub(crate) fn keep_ended_children() -> nix::Result<()> {
+    // SAFETY: `sigaction` is made of integers, a pointer and an optional function, for all of which zeros are a value.
+    let mut action: libc::sigaction = unsafe { mem::zeroed() };
+    // SAFETY: a null new action only reads the present one into `action`, which is ours.
+    Errno::result(unsafe { libc::sigaction(libc::SIGCHLD, ptr::null(), &raw mut action) })?;
+    let ignored = action.sa_sigaction == libc::SIG_IGN;
+    if !ignored && action.sa_flags & libc::SA_NOCLDWAIT == 0 {
+        return Ok(());
+    }
+    if ignored {
+        action.sa_sigaction = libc::SIG_DFL;
+    }
+    action.sa_flags &= !libc::SA_NOCLDWAIT;
+    // SAFETY: the action is the one that was in force, with its handler, or the default one.
+    Errno::result(unsafe { libc::sigaction(libc::SIGCHLD, &raw const action, ptr::null_mut()) }).map(drop)
+}

@@ -1,0 +1,105 @@
+//! How ranks end, by themselves, by signals and with the spawner; and many of them at once.
+
+mod world;
+
+use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
+use std::sync::mpsc;
+use std::thread;
+
+use nix::errno::Errno;
+use nix::sys::signal::Signal;
+use rank_spawner::{RankExit, Spawner};
+use world::{line, pids, runs, shell, wait};
+
+fn killed_by(signal: i32) -> RankExit {
+    RankExit::Signal { signal, core_dumped: false }
+}
+
+#[test]
+fn status_and_signal_are_told_and_told_again() {
+    let spawner = Spawner::new().unwrap();
+    let check = |script: &str, expected: RankExit| {
+        let mut rank = spawner.start(shell(0, script)).unwrap();
+        assert_eq!(wait(&mut rank), expected, "{script}");
+        assert_eq!(rank.try_wait(), Ok(Some(expected)), "{script}");
+    };
+    check("exit 0", RankExit::Code(0));
+    check("exit 255", RankExit::Code(255));
+    check("kill -TERM $$", killed_by(15));
+    // A real-time signal, which has no name.
+    check("kill -40 $$", killed_by(40));
+}
+
+#[test]
+fn a_running_rank_has_no_end_and_signals_reach_it_until_it_is_reaped() {
+    let spawner = Spawner::new().unwrap();
+    let mut rank = spawner.start(shell(0, "trap 'exit 7' USR1; echo ready; while :; do sleep 0.01; done")).unwrap();
+    line(&rank);
+    assert_eq!(rank.try_wait(), Ok(None));
+    rank.signal(Signal::SIGUSR1).unwrap();
+    assert_eq!(wait(&mut rank), RankExit::Code(7));
+    assert_eq!(rank.signal(Signal::SIGKILL), Err(Errno::ESRCH));
+    assert_eq!(rank.signal_group(Signal::SIGKILL), Err(Errno::ESRCH));
+}
+
+#[test]
+fn a_signal_to_the_group_reaches_the_children_of_the_rank() {
+    let spawner = Spawner::new().unwrap();
+    let mut rank = spawner.start(shell(0, "sleep 1000 & echo $!; wait")).unwrap();
+    let child = pids(&line(&rank))[0];
+    rank.signal_group(Signal::SIGKILL).unwrap();
+    assert_eq!(wait(&mut rank), killed_by(9));
+    world::eventually("the child of the rank ends", || !runs(child));
+}
+
+#[test]
+fn ranks_die_with_the_spawner_and_not_before() {
+    for threads in [1, 3] {
+        let spawner = Spawner::with_threads(NonZeroUsize::new(threads).unwrap()).unwrap();
+        let mut ranks: Vec<_> = (0..6).map(|rank| spawner.start(shell(rank, "exec sleep 1000")).unwrap()).collect();
+        // The thread that asked for a start may end; the one that made it must not.
+        let asker =
+            thread::scope(|scope| scope.spawn(|| spawner.start(shell(6, "exec sleep 1000")).unwrap()).join().unwrap());
+        ranks.push(asker);
+        for rank in &mut ranks {
+            assert_eq!(rank.try_wait(), Ok(None));
+        }
+        drop(spawner);
+        for rank in &mut ranks {
+            assert_eq!(wait(rank), killed_by(9));
+        }
+    }
+}
+
+#[test]
+fn a_batch_is_delivered_whole() {
+    let spawner = Spawner::new().unwrap();
+    let (sender, receiver) = mpsc::channel();
+    spawner.start_all((0..100).map(|rank| shell(rank, &format!("exit {rank}"))), move |result| {
+        sender.send(result.unwrap()).unwrap();
+    });
+    let mut seen = BTreeSet::new();
+    for mut rank in receiver {
+        assert_eq!(wait(&mut rank), RankExit::Code(rank.rank.0 as i32));
+        seen.insert(rank.rank.0);
+    }
+    assert_eq!(seen, (0..100).collect());
+}
+
+#[test]
+fn several_threads_may_start_ranks_at_once() {
+    let spawner = Spawner::new().unwrap();
+    thread::scope(|scope| {
+        for thread in 0..4 {
+            let spawner = &spawner;
+            scope.spawn(move || {
+                for round in 0..25 {
+                    let mut rank = spawner.start(shell(thread, &format!("echo {thread} {round}"))).unwrap();
+                    assert_eq!(line(&rank), format!("{thread} {round}"));
+                    assert_eq!(wait(&mut rank), RankExit::Code(0));
+                }
+            });
+        }
+    });
+}

@@ -1,0 +1,164 @@
+//! What a rank finds around itself when its program begins.
+
+mod world;
+
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
+use nix::unistd::{getpgrp, pipe2};
+use pmi_core::ids::Rank;
+use rank_spawner::{
+    Arguments, Environment, Limit, LimitedResource, Program, RankCommand, RankExit, Spawner, Stdio, Topology,
+};
+use world::{line, output, shell, shell_with, wait};
+
+fn spawner() -> Spawner {
+    Spawner::new().unwrap()
+}
+
+/// What `script` prints as a rank changed by `change`.
+fn printed(script: &str, change: impl FnOnce(&mut RankCommand)) -> String {
+    let spawner = spawner();
+    let mut command = shell(0, script);
+    change(&mut command);
+    let mut rank = spawner.start(command).unwrap();
+    let text = String::from_utf8(output(&mut rank)).unwrap();
+    assert_eq!(wait(&mut rank), RankExit::Code(0), "{text}");
+    text.trim_end().to_owned()
+}
+
+#[test]
+fn descriptors_are_the_standard_ones_and_the_pmi_socket() {
+    // A descriptor that is not close-on-exec, as a library may have left one open.
+    let (leaky, _writer) = pipe2(OFlag::empty()).unwrap();
+    // The shell's own list: `true` keeps it from becoming the `ls`.
+    let list = "ls /proc/$$/fd; true";
+    assert_eq!(printed(list, |_| {}), "0\n1\n2\n30");
+    assert_eq!(printed(list, |command| command.pmi = false), "0\n1\n2");
+    drop(leaky);
+}
+
+#[test]
+fn the_pmi_socket_connects_the_rank_with_the_server() {
+    let spawner = spawner();
+    let mut rank = spawner.start(shell(0, "read word <&30; echo \"got $word\" >&30")).unwrap();
+    let mut server = UnixStream::from(rank.pmi.take().unwrap());
+    server.set_nonblocking(false).unwrap();
+    server.write_all(b"init\n").unwrap();
+    let mut answer = String::new();
+    // The end of the stream comes only if nobody but the rank held its end.
+    server.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "got init\n");
+    assert_eq!(wait(&mut rank), RankExit::Code(0));
+}
+
+#[test]
+fn standard_streams_lead_where_they_shall() {
+    let spawner = spawner();
+    let (reader, writer) = pipe2(OFlag::O_CLOEXEC).unwrap();
+    let shared = Arc::new(writer);
+    let mut command = shell(0, "cat; echo err >&2");
+    command.stdin = Stdio::Pipe;
+    command.stderr = Stdio::Fd(Arc::clone(&shared));
+    let mut rank = spawner.start(command).unwrap();
+    std::fs::File::from(rank.stdin.take().unwrap()).write_all(b"through").unwrap();
+    assert_eq!(output(&mut rank), b"through");
+    assert_eq!(wait(&mut rank), RankExit::Code(0));
+    drop(shared);
+    assert_eq!(world::read_to_end(reader), b"err\n");
+}
+
+#[test]
+fn our_ends_are_closed_by_an_exec() {
+    let spawner = spawner();
+    let mut command = shell(0, "cat");
+    (command.stdin, command.stderr) = (Stdio::Pipe, Stdio::Pipe);
+    let mut rank = spawner.start(command).unwrap();
+    let ends = [&rank.stdin, &rank.stdout, &rank.stderr, &rank.pmi].map(|end| end.as_ref().unwrap().as_fd());
+    for end in ends.into_iter().chain([rank.as_fd()]) {
+        let flags = FdFlag::from_bits_retain(fcntl(end, FcntlArg::F_GETFD).unwrap());
+        assert!(flags.contains(FdFlag::FD_CLOEXEC));
+    }
+    rank.stdin = None;
+    assert_eq!(wait(&mut rank), RankExit::Code(0));
+}
+
+#[test]
+fn signals_are_as_in_a_fresh_process() {
+    #[expect(unsafe_code, reason = "a test of inherited dispositions")]
+    // SAFETY: ignoring a signal installs no handler.
+    unsafe {
+        signal(Signal::SIGUSR1, SigHandler::SigIgn).unwrap();
+    }
+    SigSet::from(Signal::SIGUSR2).thread_block().unwrap();
+    // `cat` installs no handler of its own, and the shell hands on what it was given.
+    let lines = printed("exec cat /proc/self/status", |_| {});
+    let lines: Vec<&str> =
+        lines.lines().filter(|line| ["SigBlk", "SigIgn", "SigCgt"].contains(&&line[..6.min(line.len())])).collect();
+    let none = ["SigBlk", "SigIgn", "SigCgt"].map(|kind| format!("{kind}:\t0000000000000000"));
+    assert_eq!(lines, none);
+}
+
+#[test]
+fn a_rank_leads_a_group_in_our_session() {
+    let spawner = spawner();
+    let mut rank = spawner.start(shell(0, "read -r stat < /proc/$$/stat; echo $stat")).unwrap();
+    let stat = line(&rank);
+    let fields: Vec<&str> = stat.split(' ').collect();
+    assert_eq!(fields[4], rank.pid().to_string());
+    assert_ne!(fields[4], getpgrp().to_string());
+    assert_eq!(fields[5], nix::unistd::getsid(None).unwrap().to_string());
+    wait(&mut rank);
+}
+
+#[test]
+fn directory_umask_limits_and_cpus_are_set() {
+    assert_eq!(printed("pwd -P", |command| command.directory = Some("/usr".into())), "/usr");
+    assert_eq!(printed("umask", |command| command.umask = Some(0o027)), "0027");
+    let nofile = Limit { resource: LimitedResource::Nofile, soft: 16, hard: 64 };
+    let core = Limit { resource: LimitedResource::Core, soft: 0, hard: Limit::UNLIMITED };
+    // A limit below the number of the PMI socket does not take it away.
+    let limits = "ulimit -Sn; ulimit -Hn; ulimit -Sc; echo hi >&30";
+    assert_eq!(printed(limits, |command| command.limits = Arc::new([nofile, core])), "16\n64\n0");
+    let cpus = Topology::of_this_process().unwrap().cores().last().unwrap().cpus.clone();
+    let script = "grep Cpus_allowed_list /proc/self/status | cut -f2";
+    assert_eq!(printed(script, |command| command.cpus = Some(cpus.clone())), cpus.to_string());
+}
+
+#[test]
+fn the_environment_is_exactly_what_was_asked_for() {
+    let long = "x".repeat(100 << 10);
+    let own = [("LONG", long.as_str()), ("LINES", "a\nb=c d"), ("PATH", "/bin:/usr/bin")];
+    let spawner = spawner();
+    let mut rank = spawner.start(shell_with(0, "tr '\\0' '|' < /proc/$$/environ; true", &own)).unwrap();
+    let text = String::from_utf8(output(&mut rank)).unwrap();
+    assert_eq!(text, format!("PATH=/bin:/usr/bin|LONG={long}|LINES=a\nb=c d|"));
+    wait(&mut rank);
+}
+
+#[test]
+fn arguments_and_values_may_be_any_bytes() {
+    let bytes = std::ffi::OsStr::from_bytes(b"\xff\xfe \"'");
+    let program = Program::resolve("printenv".as_ref(), None, Path::new("/")).unwrap();
+    let environment = Environment::new([("RAW", bytes)]).unwrap().for_rank::<&str, &str>([]).unwrap();
+    let mut command = RankCommand::new(Rank(0), program, Arguments::new(["printenv", "RAW"]).unwrap(), environment);
+    command.stdout = Stdio::Pipe;
+    let spawner = spawner();
+    let mut rank = spawner.start(command).unwrap();
+    assert_eq!(output(&mut rank), [bytes.as_bytes(), b"\n"].concat());
+    wait(&mut rank);
+}
+
+#[test]
+fn a_relative_directory_is_the_callers() {
+    let here = std::env::current_dir().unwrap();
+    let expected = here.join("tests").canonicalize().unwrap();
+    let seen = printed("pwd -P", |command| command.directory = Some(PathBuf::from("tests")));
+    assert_eq!(Path::new(&seen), expected);
+}

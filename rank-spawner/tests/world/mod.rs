@@ -1,0 +1,106 @@
+//! What the tests of real processes share: commands made of shell scripts, and waiting with a deadline.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::fs;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::Pid;
+use pmi_core::ids::Rank;
+use rank_spawner::{Arguments, Environment, LaunchTag, Program, RankCommand, RankExit, RankProcess, Stdio};
+
+/// Long enough for the slowest machine; reached only by a test that fails.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A rank that runs `script` in a shell, with stdout as a pipe.
+pub(crate) fn shell(rank: u32, script: &str) -> RankCommand {
+    shell_with(rank, script, &[])
+}
+
+/// A rank that runs `script` in a shell with these variables, with stdout as a pipe. It is bash, since others cannot
+/// redirect to descriptors of two digits such as the PMI socket's.
+pub(crate) fn shell_with(rank: u32, script: &str, variables: &[(&str, &str)]) -> RankCommand {
+    let base = Environment::new([("PATH", std::env::var_os("PATH").unwrap())]).unwrap();
+    let program = Program::resolve("bash".as_ref(), None, Path::new("/")).unwrap();
+    let arguments = Arguments::new(["bash", "-c", script]).unwrap();
+    let environment = base.for_rank(variables.iter().copied()).unwrap();
+    RankCommand { stdout: Stdio::Pipe, ..RankCommand::new(Rank(rank), program, arguments, environment) }
+}
+
+/// The same for a rank of a launch.
+pub(crate) fn tagged(rank: u32, tag: &LaunchTag, script: &str) -> RankCommand {
+    shell_with(rank, script, &[(LaunchTag::VARIABLE, tag.value())])
+}
+
+/// Waits for the end of a rank.
+pub(crate) fn wait(process: &mut RankProcess) -> RankExit {
+    let mut polled = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+    let timeout = PollTimeout::try_from(PATIENCE).unwrap();
+    assert_eq!(poll(&mut polled, timeout), Ok(1), "rank {} does not end", process.rank);
+    process.try_wait().unwrap().expect("a readable pidfd means that the process has ended")
+}
+
+/// All that a rank writes to its stdout.
+pub(crate) fn output(process: &mut RankProcess) -> Vec<u8> {
+    read_to_end(process.stdout.take().unwrap())
+}
+
+/// All that can be read from `fd`.
+pub(crate) fn read_to_end(fd: OwnedFd) -> Vec<u8> {
+    make_blocking(&fd);
+    let mut bytes = Vec::new();
+    fs::File::from(fd).read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+/// One line from the stdout of a rank, which may write more later.
+pub(crate) fn line(process: &RankProcess) -> String {
+    let fd = process.stdout.as_ref().unwrap();
+    make_blocking(fd);
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while nix::unistd::read(fd, &mut byte).unwrap() == 1 && byte != *b"\n" {
+        line.push(byte[0]);
+    }
+    String::from_utf8(line).unwrap()
+}
+
+fn make_blocking(fd: &OwnedFd) {
+    fcntl(fd, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+}
+
+/// The process numbers in a text.
+pub(crate) fn pids(text: &str) -> Vec<Pid> {
+    text.split_whitespace().map(|number| Pid::from_raw(number.parse().unwrap())).collect()
+}
+
+/// Whether the process runs; a zombie does not.
+pub(crate) fn runs(pid: Pid) -> bool {
+    match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => !stat[stat.rfind(')').unwrap()..].starts_with(") Z"),
+        Err(_) => false,
+    }
+}
+
+/// Looks again and again until `condition` holds.
+pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// The numbers of all descriptors of this process.
+pub(crate) fn descriptors() -> Vec<i32> {
+    let directory = nix::dir::Dir::open("/proc/self/fd", OFlag::O_DIRECTORY, nix::sys::stat::Mode::empty()).unwrap();
+    let own = directory.as_raw_fd();
+    let mut directory = directory;
+    let numbers = directory.iter().filter_map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().ok());
+    numbers.filter(|&number| number != own).collect()
+}
