@@ -1,0 +1,363 @@
+//! The client as a program sees it: the calls, and which protocol serves them.
+
+use std::env;
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+
+use crate::connection::Connection;
+use crate::descriptor::Admission;
+use crate::environment::Door;
+use crate::error::ClientError;
+use crate::pmi1::{self, Pmi1};
+use crate::pmi2::Pmi2;
+use crate::singleton::Singleton;
+use crate::spawn::SpawnRequest;
+
+/// The protocol to speak. The server cannot be asked: it learns the protocol from the client's first line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// PMI-1, which every launcher speaks.
+    #[default]
+    Auto,
+    /// PMI-1: no node attributes, no ring.
+    Pmi1,
+    /// PMI-2.
+    Pmi2,
+}
+
+/// A rank's conversation with its launcher.
+///
+/// Calls block until the server answers, some of them until other ranks arrive; only a server that goes away ends the
+/// wait early. Dropping a client without [`finalize`](Self::finalize) tells the launcher that this rank failed.
+#[derive(Debug)]
+pub struct Client {
+    wire: Wire,
+}
+
+#[derive(Debug)]
+enum Wire {
+    Pmi1(Pmi1),
+    Pmi2(Pmi2),
+    Alone(Singleton),
+}
+
+/// What a rank is told once.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    pub(crate) rank: u32,
+    pub(crate) size: u32,
+    pub(crate) appnum: Option<u64>,
+    pub(crate) job_id: String,
+}
+
+/// What [`Client::ring`] tells a rank about the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RingNeighbours {
+    /// How many ranks come before this one in the ring.
+    pub position: u32,
+    /// The value of the rank before.
+    pub left: Vec<u8>,
+    /// The value of the rank after.
+    pub right: Vec<u8>,
+}
+
+/// Makes the same call on whichever protocol the client speaks.
+macro_rules! on_wire {
+    ($client:ident, $wire:ident => $call:expr) => {
+        match &mut $client.wire {
+            Wire::Pmi1($wire) => $call,
+            Wire::Pmi2($wire) => $call,
+            Wire::Alone($wire) => $call,
+        }
+    };
+}
+
+/// Getting hold of a client, and letting go of it.
+impl Client {
+    /// Joins the job that the environment names: through the socket in `PMI_FD`, else at the address in `PMI_PORT`. With
+    /// neither the process is a job of its own, see [`is_singleton`](Self::is_singleton).
+    ///
+    /// A process can do this once, and not beside an MPI library: there is one connection per rank.
+    ///
+    /// # Errors
+    /// Fails on a half-set environment, on a `PMI_FD` that is no inherited socket, and when the server does not speak
+    /// `protocol`.
+    pub fn from_env(protocol: Protocol) -> Result<Self, ClientError> {
+        match Door::find(|variable| env::var_os(variable))? {
+            Door::Descriptor { fd, rank, size } => {
+                Self::over(Admission::take()?.into_inherited(fd)?, protocol, rank, size)
+            }
+            Door::Port { address, id } => {
+                Admission::take()?;
+                Self::connect(&address, protocol, id)
+            }
+            Door::None => Ok(Self::alone()),
+        }
+    }
+
+    /// Talks over `stream`, any connected stream socket in blocking mode, to a server that knows this end as `rank`.
+    ///
+    /// PMI-1 does not say on the wire how many ranks there are, so `size` must; PMI-2 asks the server.
+    ///
+    /// # Errors
+    /// Fails when the server does not speak `protocol`, or not properly.
+    pub fn over(stream: impl Into<OwnedFd>, protocol: Protocol, rank: u32, size: u32) -> Result<Self, ClientError> {
+        let connection = Connection::new(stream.into());
+        let wire = match protocol {
+            Protocol::Auto | Protocol::Pmi1 => Wire::Pmi1(Pmi1::init(connection, rank, size)?),
+            Protocol::Pmi2 => Wire::Pmi2(Pmi2::init(connection, rank)?),
+        };
+        Ok(Self { wire })
+    }
+
+    /// Connects to a server at `address` (`host:port`) and claims the rank `id` there.
+    ///
+    /// # Errors
+    /// Fails when nobody listens, when the rank is refused, and as [`over`](Self::over) does.
+    pub fn connect(address: &str, protocol: Protocol, id: u32) -> Result<Self, ClientError> {
+        let failed = |source| ClientError::Connect { address: address.to_owned(), source };
+        let stream = TcpStream::connect(address).map_err(failed)?;
+        // requests are small, and the next one waits for the reply
+        stream.set_nodelay(true).map_err(failed)?;
+        let mut connection = Connection::new(stream.into());
+        let wire = match protocol {
+            Protocol::Auto | Protocol::Pmi1 => {
+                let (rank, size) = pmi1::claim(&mut connection, id)?;
+                Wire::Pmi1(Pmi1::init(connection, rank, size)?)
+            }
+            Protocol::Pmi2 => Wire::Pmi2(Pmi2::init(connection, id)?),
+        };
+        Ok(Self { wire })
+    }
+
+    /// A job of one rank without a launcher: what is put can be got, and fences are free.
+    pub fn alone() -> Self {
+        Self { wire: Wire::Alone(Singleton::new()) }
+    }
+
+    /// Takes leave in good order. The process may go on without PMI.
+    ///
+    /// # Errors
+    /// Fails when the server is gone.
+    pub fn finalize(mut self) -> Result<(), ClientError> {
+        match &mut self.wire {
+            Wire::Pmi1(wire) => wire.finalize(),
+            Wire::Pmi2(wire) => wire.finalize(),
+            Wire::Alone(_) => Ok(()),
+        }
+    }
+
+    /// Asks the launcher to end the whole job with the exit code `code`, and does not wait: there is no reply, and the
+    /// caller should exit. `message` goes to the user; line feeds in it become spaces.
+    ///
+    /// # Errors
+    /// Fails when the server is gone, so that the job is ending anyway.
+    pub fn abort(mut self, code: i32, message: &str) -> Result<(), ClientError> {
+        match &mut self.wire {
+            Wire::Pmi1(wire) => wire.abort(code, message),
+            Wire::Pmi2(wire) => wire.abort(code, message),
+            Wire::Alone(_) => Ok(()),
+        }
+    }
+}
+
+/// Who and where we are.
+impl Client {
+    /// This process's position in the job, from 0.
+    pub fn rank(&self) -> u32 {
+        self.membership().rank
+    }
+
+    /// The number of ranks in the job.
+    pub fn size(&self) -> u32 {
+        self.membership().size
+    }
+
+    /// Which program of a multi-program job this is (`MPI_APPNUM`), if the launcher says.
+    pub fn appnum(&self) -> Option<u64> {
+        self.membership().appnum
+    }
+
+    /// The job's name: PMI-1's `kvsname`, PMI-2's `jobid`.
+    pub fn job_id(&self) -> &str {
+        &self.membership().job_id
+    }
+
+    /// Whether nobody launched this process.
+    pub fn is_singleton(&self) -> bool {
+        matches!(self.wire, Wire::Alone(_))
+    }
+
+    /// How many ranks the job could grow to (`MPI_UNIVERSE_SIZE`), if the launcher says.
+    ///
+    /// # Errors
+    /// Fails when the server is gone or answers nonsense.
+    pub fn universe_size(&mut self) -> Result<Option<u32>, ClientError> {
+        match &mut self.wire {
+            Wire::Pmi1(wire) => wire.universe_size(),
+            Wire::Pmi2(wire) => wire.universe_size(),
+            Wire::Alone(_) => Ok(None),
+        }
+    }
+
+    /// A fact about the job, such as `PMI_process_mapping`; `None` if the launcher does not know the key. Never waits for
+    /// other ranks. In PMI-1 these facts share the key-value space.
+    ///
+    /// # Errors
+    /// Refuses a malformed key; fails when the server is gone or answers nonsense.
+    pub fn job_attribute(&mut self, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
+        match &mut self.wire {
+            Wire::Pmi1(wire) => wire.get(key),
+            Wire::Pmi2(wire) => wire.job_attribute(key),
+            Wire::Alone(wire) => wire.job_attribute(key),
+        }
+    }
+
+    fn membership(&self) -> &Membership {
+        match &self.wire {
+            Wire::Pmi1(wire) => &wire.membership,
+            Wire::Pmi2(wire) => &wire.membership,
+            Wire::Alone(wire) => &wire.membership,
+        }
+    }
+}
+
+/// Exchanging pairs: put, fence, get.
+impl Client {
+    /// Puts `value` under `key`, for every rank to get after the next [`fence`](Self::fence). A later put of the same key
+    /// replaces it.
+    ///
+    /// Keys are one word without `=` and `;`, values any bytes without line feed and NUL. How long they may be is the
+    /// server's to say: usually 63 and 1023 bytes in PMI-1, always 64 and 1024 in PMI-2.
+    ///
+    /// # Errors
+    /// Refuses what cannot be carried; fails when the server refuses it or is gone.
+    pub fn put(&mut self, key: &str, value: impl AsRef<[u8]>) -> Result<(), ClientError> {
+        on_wire!(self, wire => wire.put(key, value.as_ref()))
+    }
+
+    /// Waits until every rank of the job has called this as often; then all that was put before can be got everywhere.
+    ///
+    /// # Errors
+    /// Fails when the job is ending, for example because a rank is lost.
+    pub fn fence(&mut self) -> Result<(), ClientError> {
+        match &mut self.wire {
+            Wire::Pmi1(wire) => wire.fence(),
+            Wire::Pmi2(wire) => wire.fence(),
+            Wire::Alone(_) => Ok(()),
+        }
+    }
+
+    /// The value under `key`; `None` if no rank had put it before the last fence.
+    ///
+    /// Under Hydra's PMI-2 the `None` comes only when every rank has fenced as often as this one.
+    ///
+    /// # Errors
+    /// Refuses a malformed key; fails when the server is gone or answers nonsense.
+    pub fn get(&mut self, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
+        on_wire!(self, wire => wire.get(key))
+    }
+
+    /// Puts `value` under `key` for the job's ranks on this node, at once and without a fence. PMI-2 only.
+    ///
+    /// # Errors
+    /// [`ClientError::Unsupported`] in PMI-1, else as [`put`](Self::put).
+    pub fn put_node_attribute(&mut self, key: &str, value: impl AsRef<[u8]>) -> Result<(), ClientError> {
+        match &mut self.wire {
+            Wire::Pmi1(_) => Err(missing_in_pmi1("put_node_attribute")),
+            Wire::Pmi2(wire) => wire.put_node_attribute(key, value.as_ref()),
+            Wire::Alone(wire) => wire.put_node_attribute(key, value.as_ref()),
+        }
+    }
+
+    /// The node attribute `key` if it is there by now. PMI-2 only.
+    ///
+    /// # Errors
+    /// [`ClientError::Unsupported`] in PMI-1, else as [`get`](Self::get).
+    pub fn node_attribute(&mut self, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
+        match &mut self.wire {
+            Wire::Pmi1(_) => Err(missing_in_pmi1("node_attribute")),
+            Wire::Pmi2(wire) => wire.node_attribute(key, false),
+            Wire::Alone(wire) => wire.node_attribute(key),
+        }
+    }
+
+    /// Waits until a rank of this node has put the node attribute `key`. PMI-2 only.
+    ///
+    /// # Errors
+    /// [`ClientError::Unsupported`] in PMI-1; [`ClientError::NotFound`] when nobody is left to put it; else as
+    /// [`get`](Self::get).
+    pub fn await_node_attribute(&mut self, key: &str) -> Result<Vec<u8>, ClientError> {
+        let found = match &mut self.wire {
+            Wire::Pmi1(_) => Err(missing_in_pmi1("await_node_attribute")),
+            Wire::Pmi2(wire) => wire.node_attribute(key, true),
+            Wire::Alone(wire) => wire.node_attribute(key),
+        };
+        found?.ok_or_else(|| ClientError::NotFound { key: key.to_owned() })
+    }
+
+    /// Gives `value` to both neighbours in rank order, the last rank being the first one's neighbour, and waits for
+    /// theirs. Every rank takes part. PMI-2 only; Hydra ends the job when it meets this call.
+    ///
+    /// # Errors
+    /// [`ClientError::Unsupported`] in PMI-1, else as [`put`](Self::put).
+    pub fn ring(&mut self, value: impl AsRef<[u8]>) -> Result<RingNeighbours, ClientError> {
+        let value = value.as_ref();
+        match &mut self.wire {
+            Wire::Pmi1(_) => Err(missing_in_pmi1("ring")),
+            Wire::Pmi2(wire) => wire.ring(value),
+            Wire::Alone(_) => Ok(RingNeighbours { position: 0, left: value.to_vec(), right: value.to_vec() }),
+        }
+    }
+}
+
+/// Meeting other jobs.
+impl Client {
+    /// Makes `port` known as `service` to every job that the launcher's name service reaches.
+    ///
+    /// # Errors
+    /// Fails when the name is taken, where the launcher refuses that.
+    pub fn publish(&mut self, service: &str, port: impl AsRef<[u8]>) -> Result<(), ClientError> {
+        on_wire!(self, wire => wire.publish(service, port.as_ref()))
+    }
+
+    /// The port published as `service`; `None` if nobody published it.
+    ///
+    /// # Errors
+    /// Fails when the name service cannot be asked.
+    pub fn lookup(&mut self, service: &str) -> Result<Option<Vec<u8>>, ClientError> {
+        match &mut self.wire {
+            Wire::Pmi1(wire) => wire.lookup(service),
+            Wire::Pmi2(wire) => wire.lookup(service),
+            Wire::Alone(wire) => Ok(wire.lookup(service)),
+        }
+    }
+
+    /// Withdraws `service`.
+    ///
+    /// # Errors
+    /// Fails when nobody published it.
+    pub fn unpublish(&mut self, service: &str) -> Result<(), ClientError> {
+        on_wire!(self, wire => wire.unpublish(service))
+    }
+
+    /// Starts a new job and returns its name, if the server tells, once its ranks are starting.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] when the launcher cannot start it, and the caller's job goes on;
+    /// [`ClientError::Unsupported`] without a launcher.
+    pub fn spawn(&mut self, request: &SpawnRequest) -> Result<Option<String>, ClientError> {
+        if request.apps.is_empty() {
+            return Err(ClientError::NothingToSpawn);
+        }
+        match &mut self.wire {
+            Wire::Pmi1(wire) => wire.spawn(request),
+            Wire::Pmi2(wire) => wire.spawn(request),
+            Wire::Alone(_) => Err(ClientError::Unsupported { call: "spawn", place: "without a launcher" }),
+        }
+    }
+}
+
+fn missing_in_pmi1(call: &'static str) -> ClientError {
+    ClientError::Unsupported { call, place: "in PMI-1" }
+}

@@ -1,0 +1,82 @@
+//! The bytes between rank and server: requests go out whole, replies come in however the system cuts them.
+//!
+//! Where a reply ends is the protocol's business; it brings a function that finds the end in what has arrived so far.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+use crate::error::{ClientError, Defect, quote};
+
+/// The longest reply that is read, in bytes. Servers announce values of at most 4 KiB; nothing they send comes near.
+pub(crate) const MESSAGE_MAX: usize = 64 * 1024;
+
+/// Where the first message lies within the bytes that have arrived: its body, and the start of the next message.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) body: Range<usize>,
+    pub(crate) next: usize,
+}
+
+/// A connected stream socket, and what arrived on it but was not asked for yet.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    /// Of any address family: only `send` and `recv` are called.
+    stream: UnixStream,
+    arrived: Vec<u8>,
+}
+
+impl Connection {
+    pub(crate) fn new(socket: OwnedFd) -> Self {
+        Self { stream: UnixStream::from(socket), arrived: Vec::new() }
+    }
+
+    /// Sends `message` in one write, where the system allows.
+    pub(crate) fn send(&mut self, command: &'static str, message: &[u8]) -> Result<(), ClientError> {
+        self.stream.write_all(message).map_err(|source| broken(command, source))
+    }
+
+    /// Waits for one message and returns its body. `extent` finds it; `None` means that more bytes are needed.
+    pub(crate) fn receive(
+        &mut self,
+        command: &'static str,
+        extent: fn(&[u8]) -> Result<Option<Extent>, Defect>,
+    ) -> Result<Vec<u8>, ClientError> {
+        loop {
+            let malformed = |defect| ClientError::Malformed { command, defect, seen: quote(&self.arrived) };
+            if let Some(Extent { body, next }) = extent(&self.arrived).map_err(malformed)? {
+                let message = self.arrived[body].to_vec();
+                self.arrived.drain(..next);
+                return Ok(message);
+            }
+            if self.arrived.len() > MESSAGE_MAX {
+                return Err(malformed(Defect::TooLong { max: MESSAGE_MAX }));
+            }
+            self.read_more(command)?;
+        }
+    }
+
+    fn read_more(&mut self, command: &'static str) -> Result<(), ClientError> {
+        let mut chunk = [0; 4096];
+        loop {
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return Err(ClientError::Closed { command }),
+                Ok(count) => {
+                    self.arrived.extend_from_slice(&chunk[..count]);
+                    return Ok(());
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(broken(command, error)),
+            }
+        }
+    }
+}
+
+/// A server that is gone shows itself in several ways; they mean the same to the caller.
+fn broken(command: &'static str, source: io::Error) -> ClientError {
+    match source.kind() {
+        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => ClientError::Closed { command },
+        _ => ClientError::Io { command, source },
+    }
+}

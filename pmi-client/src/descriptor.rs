@@ -1,0 +1,95 @@
+//! Takes over the one descriptor that the launcher left open for this process: the socket that `PMI_FD` names.
+//!
+//! This file alone holds unsafe code: a number in the environment can become an owned descriptor in no other way
+//! (opening `/proc/self/fd/N` fails on a socket).
+
+use std::fs;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::error::ClientError;
+
+/// `O_CLOEXEC` of Linux, as `/proc/self/fdinfo` shows it.
+const CLOSE_ON_EXEC: u32 = 0o2_000_000;
+
+/// The permission to use the environment's connection. There is one per process: a second conversation on one socket
+/// would mix its replies with the first, and a second claim of a rank over TCP brings Hydra to a stop (measured).
+#[derive(Debug)]
+pub(crate) struct Admission(());
+
+impl Admission {
+    /// Takes the permission, which nobody can give back.
+    pub(crate) fn take() -> Result<Self, ClientError> {
+        static TAKEN: AtomicBool = AtomicBool::new(false);
+        if TAKEN.swap(true, Ordering::Relaxed) { Err(ClientError::ConnectionTaken) } else { Ok(Self(())) }
+    }
+
+    /// Makes the inherited socket `fd` this process's own. Children that the process starts do not inherit it further.
+    pub(crate) fn into_inherited(self, fd: RawFd) -> Result<OwnedFd, ClientError> {
+        check_inherited(fd)?;
+        #[expect(unsafe_code, reason = "the launcher hands the descriptor over as a number")]
+        // SAFETY: `fd` is open and was inherited (just checked: what this process opens through `std` closes on exec,
+        // which an inherited descriptor cannot). So no value in this process owns it, unless made from the bare number as
+        // here; the launcher gives the number to PMI alone, and there is only one `Admission` to come this way with.
+        let inherited = unsafe { OwnedFd::from_raw_fd(fd) };
+        // The duplicate closes on exec. A child that kept the socket would hide this rank's end from the server.
+        inherited.try_clone().map_err(|_| ClientError::Descriptor { fd, reason: "it cannot be duplicated" })
+    }
+}
+
+/// Checks that `fd` is a socket that was open when this program started, and not standard input or output.
+fn check_inherited(fd: RawFd) -> Result<(), ClientError> {
+    let refused = |reason| Err(ClientError::Descriptor { fd, reason });
+    if fd <= 2 {
+        return refused("0, 1 and 2 are standard input and output");
+    }
+    let Ok(target) = fs::read_link(format!("/proc/self/fd/{fd}")) else {
+        return refused("it is not open; was it closed by a wrapper between launcher and program?");
+    };
+    if !target.as_os_str().as_bytes().starts_with(b"socket:") {
+        return refused("it is not a socket");
+    }
+    match fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok().as_deref().and_then(flags) {
+        Some(flags) if flags & CLOSE_ON_EXEC == 0 => Ok(()),
+        Some(_) => refused("it is a socket of this program itself"),
+        None => refused("its flags cannot be read"),
+    }
+}
+
+/// The octal number in the line `flags:` of `/proc/self/fdinfo/N`.
+fn flags(fdinfo: &str) -> Option<u32> {
+    let text = fdinfo.lines().find_map(|line| line.strip_prefix("flags:"))?;
+    u32::from_str_radix(text.trim(), 8).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn reason(fd: RawFd) -> &'static str {
+        match check_inherited(fd) {
+            Err(ClientError::Descriptor { reason, .. }) => reason,
+            other => panic!("descriptor {fd} gave {other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_this_program_opened_itself_is_never_taken() {
+        let (ours, _peer) = UnixStream::pair().unwrap();
+        assert_eq!(reason(ours.as_raw_fd()), "it is a socket of this program itself");
+        assert_eq!(reason(File::open("/dev/null").unwrap().as_raw_fd()), "it is not a socket");
+        assert!(reason(1).starts_with("0, 1 and 2"));
+        assert!(reason(RawFd::MAX).starts_with("it is not open"));
+    }
+
+    #[test]
+    fn flags_are_read_from_their_line() {
+        assert_eq!(flags("pos:\t0\nflags:\t02000002\nmnt_id:\t9\n"), Some(CLOSE_ON_EXEC | 2));
+        assert_eq!(flags("pos:\t0\n"), None);
+    }
+}

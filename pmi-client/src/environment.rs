@@ -1,0 +1,100 @@
+//! Reads what the launcher left in the environment: a descriptor, an address, or nothing.
+//!
+//! `PMI_FD` (with `PMI_RANK` and `PMI_SIZE`) wins over `PMI_PORT` (with `PMI_ID`); without both the program runs alone.
+//! Libraries that take a missing `PMI_SIZE` for 1 turn one job of N ranks into N jobs of one; this client refuses.
+
+use std::ffi::OsString;
+use std::str::FromStr;
+
+use crate::error::ClientError;
+
+/// The way to the server.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Door {
+    /// An inherited socket; the environment says who we are.
+    Descriptor { fd: i32, rank: u32, size: u32 },
+    /// An address to connect to; `id` is the rank to claim.
+    Port { address: String, id: u32 },
+    /// No launcher.
+    None,
+}
+
+impl Door {
+    /// Finds the door with the help of `lookup`, which knows the environment's variables.
+    pub(crate) fn find(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, ClientError> {
+        let environment = Environment { lookup };
+        if let Some(fd) = environment.number("PMI_FD", "the number of a descriptor")? {
+            let rank = environment.needed("PMI_RANK", "PMI_FD", "a rank")?;
+            let size = environment.needed("PMI_SIZE", "PMI_FD", "a number of ranks")?;
+            if rank >= size {
+                let expected = "a rank below PMI_SIZE";
+                return Err(ClientError::Variable { variable: "PMI_RANK", value: rank.to_string(), expected });
+            }
+            return Ok(Self::Descriptor { fd, rank, size });
+        }
+        if let Some(address) = environment.text("PMI_PORT") {
+            let id = environment.needed("PMI_ID", "PMI_PORT", "a rank")?;
+            return Ok(Self::Port { address, id });
+        }
+        Ok(Self::None)
+    }
+}
+
+struct Environment<L> {
+    lookup: L,
+}
+
+impl<L: Fn(&str) -> Option<OsString>> Environment<L> {
+    fn text(&self, variable: &str) -> Option<String> {
+        (self.lookup)(variable).map(|value| value.to_string_lossy().into_owned())
+    }
+
+    fn number<T: FromStr>(&self, variable: &'static str, expected: &'static str) -> Result<Option<T>, ClientError> {
+        let Some(value) = self.text(variable) else { return Ok(None) };
+        match value.trim().parse() {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => Err(ClientError::Variable { variable, value, expected }),
+        }
+    }
+
+    fn needed(&self, missing: &'static str, present: &'static str, expected: &'static str) -> Result<u32, ClientError> {
+        self.number(missing, expected)?.ok_or(ClientError::VariableMissing { present, missing })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(variables: &[(&str, &str)]) -> Result<Door, String> {
+        let lookup = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
+        Door::find(lookup).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_descriptor_wins_over_the_port() {
+        let fd = [("PMI_FD", "7"), ("PMI_RANK", "1"), ("PMI_SIZE", "4")];
+        let port = [("PMI_PORT", "node1:4000"), ("PMI_ID", "3")];
+        assert_eq!(find(&[fd.as_slice(), &port].concat()), Ok(Door::Descriptor { fd: 7, rank: 1, size: 4 }));
+        assert_eq!(find(&port), Ok(Door::Port { address: "node1:4000".into(), id: 3 }));
+        assert_eq!(find(&[("PMI_RANK", "1"), ("PMI_SIZE", "4")]), Ok(Door::None));
+    }
+
+    #[test]
+    fn half_an_environment_is_refused() {
+        let check = |variables: &[(&str, &str)], expected: &str| {
+            assert_eq!(find(variables), Err(expected.to_owned()));
+        };
+        check(
+            &[("PMI_FD", "7"), ("PMI_RANK", "1")],
+            "the environment has PMI_FD but no PMI_SIZE; a launcher sets both",
+        );
+        check(&[("PMI_PORT", "a:1")], "the environment has PMI_PORT but no PMI_ID; a launcher sets both");
+        check(&[("PMI_FD", "seven")], "PMI_FD=\"seven\" in the environment is not the number of a descriptor");
+        check(
+            &[("PMI_FD", "7"), ("PMI_RANK", "4"), ("PMI_SIZE", "4")],
+            "PMI_RANK=\"4\" in the environment is not a rank below PMI_SIZE",
+        );
+        check(&[("PMI_FD", "7"), ("PMI_RANK", "-1")], "PMI_RANK=\"-1\" in the environment is not a rank");
+    }
+}

@@ -1,0 +1,212 @@
+//! What can go wrong for a rank, sorted by who must act: the launcher's environment, the server, or the caller.
+
+use std::io;
+
+/// Why a call of the client failed.
+///
+/// After a failure of the connection or a malformed reply nothing more can be asked; after any other error the client
+/// goes on as before.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// The launcher (or a wrapper script) left something unusable in the environment.
+    #[error("{variable}={value:?} in the environment is not {expected}")]
+    Variable {
+        /// The variable.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+        /// What it should be.
+        expected: &'static str,
+    },
+    /// The environment holds only half of what a rank needs.
+    #[error("the environment has {present} but no {missing}; a launcher sets both")]
+    VariableMissing {
+        /// The variable that is there.
+        present: &'static str,
+        /// The variable that is not.
+        missing: &'static str,
+    },
+    /// `PMI_FD` names no connection that this process inherited.
+    #[error("PMI_FD={fd} is no connection to a launcher: {reason}")]
+    Descriptor {
+        /// The number in `PMI_FD`.
+        fd: i32,
+        /// What was found under it.
+        reason: &'static str,
+    },
+    /// Some other part of this process took the connection before.
+    #[error("this process has taken its PMI connection before; there is one per rank")]
+    ConnectionTaken,
+    /// Nobody answers at the address in `PMI_PORT`.
+    #[error("cannot connect to the PMI server at {address}")]
+    Connect {
+        /// The address as it was given.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
+
+    /// The server went away: the job is ending, or its launcher died.
+    #[error("the PMI server closed the connection before it answered `{command}`")]
+    Closed {
+        /// The request that has no answer.
+        command: &'static str,
+    },
+    /// Reading or writing failed in another way.
+    #[error("the connection to the PMI server failed during `{command}`")]
+    Io {
+        /// The request under way.
+        command: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The server sent something that is not an answer to the request.
+    #[error("the PMI server answered `{command}` with \"{seen}\": {defect}")]
+    Malformed {
+        /// The request.
+        command: &'static str,
+        /// What is wrong with the answer.
+        defect: Defect,
+        /// The answer's bytes, escaped, and cut if there are many.
+        seen: String,
+    },
+    /// The server understood, and said no. The connection is in order.
+    #[error("the PMI server refused `{command}`: rc={rc}{}", .message.as_ref().map(|text| format!(", {text}")).unwrap_or_default())]
+    Refused {
+        /// The request.
+        command: &'static str,
+        /// The server's return code, never 0.
+        rc: i64,
+        /// The server's reason, if it gave one.
+        message: Option<String>,
+    },
+    /// The server does not speak the protocol that was asked for.
+    #[error("the PMI server speaks version {offered}, this client asked for version {wanted}")]
+    Version {
+        /// The version the client asked for.
+        wanted: u32,
+        /// The version the server answered.
+        offered: u32,
+    },
+
+    /// The protocol in use has no such call.
+    #[error("{call} does not exist {place}")]
+    Unsupported {
+        /// The call.
+        call: &'static str,
+        /// Where it is missing: `in PMI-1`, `without a launcher`.
+        place: &'static str,
+    },
+    /// A text that cannot be carried.
+    #[error("a {what} cannot hold {found:?}: {text:?}")]
+    Text {
+        /// `key`, `value` and the like.
+        what: &'static str,
+        /// The first offending character.
+        found: char,
+        /// The text, escaped, and cut if it is long.
+        text: String,
+    },
+    /// A text that is empty where it must not be, or longer than the server takes.
+    #[error("a {what} has {min} to {max} bytes, not {len}")]
+    Length {
+        /// `key`, `value` and the like.
+        what: &'static str,
+        /// The least number of bytes.
+        min: usize,
+        /// The greatest number of bytes.
+        max: usize,
+        /// The number seen.
+        len: usize,
+    },
+    /// A spawn request without a program.
+    #[error("a spawn request names no program")]
+    NothingToSpawn,
+    /// Nobody on this node will ever put the attribute that the caller wants to wait for.
+    #[error("no rank of this node put the node attribute {key:?}")]
+    NotFound {
+        /// The attribute's key.
+        key: String,
+    },
+}
+
+/// What is wrong with a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Defect {
+    /// It is the reply to something else.
+    #[error("expected `cmd={expected}` first")]
+    WrongReply {
+        /// The reply's name.
+        expected: &'static str,
+    },
+    /// A field that the request asked for is not there.
+    #[error("field `{field}` is missing")]
+    MissingField {
+        /// The field's name.
+        field: &'static str,
+    },
+    /// A field that should be a number is not, or is out of range.
+    #[error("field `{field}` is not a number in range")]
+    NotANumber {
+        /// The field's name.
+        field: &'static str,
+    },
+    /// A field that should be text is not UTF-8.
+    #[error("field `{field}` is not text")]
+    NotText {
+        /// The field's name.
+        field: &'static str,
+    },
+    /// The server claims that the process has a rank its job cannot have.
+    #[error("rank {rank} does not exist in a job of {size}")]
+    NoSuchRank {
+        /// The rank.
+        rank: u32,
+        /// The job's size.
+        size: u32,
+    },
+    /// The six bytes in front of a PMI-2 message are not a decimal length within the limit.
+    #[error("the first 6 bytes are not a length from 1 to {max}")]
+    BadLength {
+        /// The limit in bytes.
+        max: usize,
+    },
+    /// The reply does not end.
+    #[error("longer than {max} bytes")]
+    TooLong {
+        /// The limit in bytes.
+        max: usize,
+    },
+}
+
+/// How many bytes of somebody else's text an error quotes.
+const QUOTED_MAX: usize = 96;
+
+/// Makes bytes fit for a message: escaped, and cut where they are many.
+pub(crate) fn quote(bytes: &[u8]) -> String {
+    match bytes.get(..QUOTED_MAX) {
+        Some(head) if bytes.len() > QUOTED_MAX => format!("{}.. ({} bytes)", head.escape_ascii(), bytes.len()),
+        _ => bytes.escape_ascii().to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotes_are_short_and_printable() {
+        assert_eq!(quote(b"cmd=x\n\xff"), "cmd=x\\n\\xff");
+        assert_eq!(quote(&[b'a'; 96]), "a".repeat(96));
+        assert_eq!(quote(&[b'a'; 70_000]), "a".repeat(96) + ".. (70000 bytes)");
+    }
+
+    #[test]
+    fn a_refusal_names_command_code_and_reason() {
+        let refused = |message| ClientError::Refused { command: "put", rc: -1, message };
+        assert_eq!(refused(None).to_string(), "the PMI server refused `put`: rc=-1");
+        assert_eq!(refused(Some("full".into())).to_string(), "the PMI server refused `put`: rc=-1, full");
+    }
+}

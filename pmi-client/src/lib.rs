@@ -1,0 +1,42 @@
+//! The rank's side of PMI-1 and PMI-2: how a process of a parallel program finds its rank and meets the others.
+//!
+//! One blocking [`Client`] speaks either protocol to whatever launcher started the process, and works without one too:
+//! a program that nobody launched is rank 0 of 1. It keeps nothing but what the server told it once (rank, size, job);
+//! every [`get`](Client::get) asks the server.
+//!
+//! ```
+//! use pmi_client::{Client, ClientError, Protocol};
+//!
+//! # fn main() -> Result<(), ClientError> {
+//! let mut client = Client::from_env(Protocol::Auto)?;
+//! let (rank, size) = (client.rank(), client.size());
+//! client.put(&format!("card-{rank}"), format!("127.0.0.1:{}", 4000 + rank))?;
+//! client.fence()?;
+//! let neighbour = client.get(&format!("card-{}", (rank + 1) % size))?;
+//! assert!(neighbour.is_some());
+//! client.finalize()
+//! # }
+//! ```
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `client.rs` | the public calls; which protocol serves them |
+//! | `environment.rs`, `descriptor.rs` | what the launcher left in the environment |
+//! | `pmi1.rs`, `pmi2.rs`, `singleton.rs` | one protocol each, and life without a server |
+//! | `connection.rs`, `reply.rs` | bytes in and out, bounded; what all replies have in common |
+
+mod client;
+mod connection;
+mod descriptor;
+mod environment;
+mod error;
+mod limits;
+mod pmi1;
+mod pmi2;
+mod reply;
+mod singleton;
+mod spawn;
+
+pub use client::{Client, Protocol, RingNeighbours};
+pub use error::{ClientError, Defect};
+pub use spawn::{SpawnApp, SpawnRequest};

@@ -1,0 +1,69 @@
+//! What may stand in a key or a value. Refused here, because a server that cannot parse a request ends the job.
+
+use crate::error::{ClientError, quote};
+
+/// The longest key and value, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) key_max: usize,
+    pub(crate) value_max: usize,
+}
+
+impl Limits {
+    /// Checks a key: one word, free of the signs with which the two wire formats separate fields.
+    pub(crate) fn check_key(&self, key: &str) -> Result<(), ClientError> {
+        check_length("key", key.len(), 1, self.key_max)?;
+        let separator = |c: char| c.is_ascii_control() || matches!(c, ' ' | '=' | ';');
+        refuse("key", key.as_bytes(), key.chars().find(|&c| separator(c)))
+    }
+
+    /// Checks a value: all bytes but line feed and NUL, which PMI-1 cannot carry.
+    pub(crate) fn check_value(&self, value: &[u8]) -> Result<(), ClientError> {
+        check_length("value", value.len(), 0, self.value_max)?;
+        check_line("value", value)
+    }
+}
+
+/// Checks that `text` fits into one line: a service name, a port, an argument.
+pub(crate) fn check_line(what: &'static str, text: &[u8]) -> Result<(), ClientError> {
+    refuse(what, text, text.iter().find(|byte| matches!(byte, b'\n' | 0)).map(|&byte| byte.into()))
+}
+
+pub(crate) fn check_length(what: &'static str, len: usize, min: usize, max: usize) -> Result<(), ClientError> {
+    if (min..=max).contains(&len) { Ok(()) } else { Err(ClientError::Length { what, min, max, len }) }
+}
+
+fn refuse(what: &'static str, text: &[u8], found: Option<char>) -> Result<(), ClientError> {
+    match found {
+        Some(found) => Err(ClientError::Text { what, found, text: quote(text) }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { key_max: 8, value_max: 10 };
+
+    #[test]
+    fn keys_are_one_word_within_the_limit() {
+        for good in ["a", "P0-addr", "ключ", "12345678"] {
+            LIMITS.check_key(good).unwrap();
+        }
+        for bad in ["", "123456789", "a b", "a=b", "a;b", "a\nb", "a\0"] {
+            assert!(LIMITS.check_key(bad).is_err(), "{bad:?} was taken");
+        }
+        assert_eq!(LIMITS.check_key("123456789").unwrap_err().to_string(), "a key has 1 to 8 bytes, not 9");
+    }
+
+    #[test]
+    fn values_are_any_bytes_of_one_line() {
+        for good in [b"".as_slice(), b"a b=c;d", b"\xff\x01\r\t", b"1234567890"] {
+            LIMITS.check_value(good).unwrap();
+        }
+        for bad in [b"a\nb".as_slice(), b"\0", b"12345678901"] {
+            assert!(LIMITS.check_value(bad).is_err(), "{bad:?} was taken");
+        }
+    }
+}

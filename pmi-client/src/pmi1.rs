@@ -1,0 +1,261 @@
+//! PMI-1: `cmd=name key=value ...` and a line feed, in both directions; one reply to each request.
+//!
+//! Fields end at a space, except that a reply's `value` or `port` runs to the end of the line. Hydra puts fields of its
+//! own behind it all the same: 4.1 after a value, 3 and 4.0 after a port.
+
+use crate::client::Membership;
+use crate::connection::{Connection, Extent, MESSAGE_MAX};
+use crate::error::{ClientError, Defect};
+use crate::limits::{Limits, check_line};
+use crate::reply::{Fields, Reply};
+use crate::spawn::SpawnRequest;
+
+/// The version this client asks for. A server that offers 1.2 adds group barriers, which this client does not use.
+const VERSION: u32 = 1;
+
+/// A PMI-1 conversation after `init`.
+#[derive(Debug)]
+pub(crate) struct Pmi1 {
+    connection: Connection,
+    pub(crate) membership: Membership,
+    limits: Limits,
+}
+
+/// Claims the rank `id` on a TCP connection, and returns rank and size as the server sets them.
+pub(crate) fn claim(connection: &mut Connection, id: u32) -> Result<(u32, u32), ClientError> {
+    let command = "initack";
+    connection.send(command, format!("cmd=initack pmiid={id}\n").as_bytes())?;
+    receive(connection, command, "initack")?.accepted()?;
+    // three lines: size, rank, and a debug flag that means nothing to us
+    let size = receive(connection, command, "set")?.number("size")?;
+    let reply = receive(connection, command, "set")?;
+    let rank = reply.number("rank")?;
+    receive(connection, command, "set")?;
+    if rank < size { Ok((rank, size)) } else { Err(reply.malformed(Defect::NoSuchRank { rank, size })) }
+}
+
+/// Opens the conversation in either protocol; the first line is PMI-1's even when `version` is 2.
+pub(crate) fn open(connection: &mut Connection, version: u32, subversion: u32) -> Result<(), ClientError> {
+    let command = "init";
+    let line = format!("cmd=init pmi_version={version} pmi_subversion={subversion}\n");
+    connection.send(command, line.as_bytes())?;
+    let reply = receive(connection, command, "response_to_init")?;
+    // before `rc`: a server that cannot speak our version says which one it speaks
+    if let Ok(offered) = reply.number("pmi_version")
+        && offered != version
+    {
+        return Err(ClientError::Version { wanted: version, offered });
+    }
+    reply.accepted()?.number::<u32>("pmi_version").map(drop)
+}
+
+impl Pmi1 {
+    /// Introduces the rank, in the order in which MPI libraries do.
+    pub(crate) fn init(mut connection: Connection, rank: u32, size: u32) -> Result<Self, ClientError> {
+        open(&mut connection, VERSION, 1)?;
+        let mut ask = |command, answer| request(&mut connection, command, &[], answer)?.accepted();
+        let maxes = ask("get_maxes", "maxes")?;
+        let appnum: i64 = ask("get_appnum", "appnum")?.number("appnum")?;
+        let job_id = ask("get_my_kvsname", "my_kvsname")?.text("kvsname")?;
+        // both counts include the NUL of a C string; what could not be read back is not put
+        let key_max = maxes.number::<usize>("keylen_max")?.saturating_sub(1);
+        let value_max = maxes.number::<usize>("vallen_max")?.saturating_sub(1).min(MESSAGE_MAX / 2);
+        let membership = Membership { rank, size, appnum: u64::try_from(appnum).ok(), job_id };
+        Ok(Self { connection, membership, limits: Limits { key_max, value_max } })
+    }
+
+    pub(crate) fn put(&mut self, key: &str, value: &[u8]) -> Result<(), ClientError> {
+        self.limits.check_key(key)?;
+        self.limits.check_value(value)?;
+        let fields = [("kvsname", self.membership.job_id.as_bytes()), ("key", key.as_bytes()), ("value", value)];
+        request(&mut self.connection, "put", &fields, "put_result")?.accepted().map(drop)
+    }
+
+    pub(crate) fn get(&mut self, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
+        self.limits.check_key(key)?;
+        let fields = [("kvsname", self.membership.job_id.as_bytes()), ("key", key.as_bytes())];
+        request(&mut self.connection, "get", &fields, "get_result")?.value_if_found()
+    }
+
+    pub(crate) fn fence(&mut self) -> Result<(), ClientError> {
+        request(&mut self.connection, "barrier_in", &[], "barrier_out")?.accepted().map(drop)
+    }
+
+    pub(crate) fn universe_size(&mut self) -> Result<Option<u32>, ClientError> {
+        let reply = request(&mut self.connection, "get_universe_size", &[], "universe_size")?.accepted()?;
+        Ok(u32::try_from(reply.number::<i64>("size")?).ok())
+    }
+
+    pub(crate) fn publish(&mut self, service: &str, port: &[u8]) -> Result<(), ClientError> {
+        check_line("service name", service.as_bytes())?;
+        check_line("port", port)?;
+        let fields = [("service", service.as_bytes()), ("port", port)];
+        request(&mut self.connection, "publish_name", &fields, "publish_result")?.accepted().map(drop)
+    }
+
+    pub(crate) fn lookup(&mut self, service: &str) -> Result<Option<Vec<u8>>, ClientError> {
+        check_line("service name", service.as_bytes())?;
+        let fields = [("service", service.as_bytes())];
+        let found = request(&mut self.connection, "lookup_name", &fields, "lookup_result")?.if_found()?;
+        found.map(|reply| reply.needed("port").map(<[u8]>::to_vec)).transpose()
+    }
+
+    pub(crate) fn unpublish(&mut self, service: &str) -> Result<(), ClientError> {
+        check_line("service name", service.as_bytes())?;
+        let fields = [("service", service.as_bytes())];
+        request(&mut self.connection, "unpublish_name", &fields, "unpublish_result")?.accepted().map(drop)
+    }
+
+    pub(crate) fn spawn(&mut self, wanted: &SpawnRequest) -> Result<Option<String>, ClientError> {
+        wanted.texts().try_for_each(|(what, text)| check_line(what, text.as_bytes()))?;
+        self.connection.send("spawn", spawn_blocks(wanted).as_bytes())?;
+        receive(&mut self.connection, "spawn", "spawn_result")?.spawned_job()
+    }
+
+    pub(crate) fn abort(&mut self, code: i32, message: &str) -> Result<(), ClientError> {
+        let message = message.replace(['\n', '\0'], " ");
+        self.connection.send("abort", format!("cmd=abort exitcode={code} message={message}\n").as_bytes())
+    }
+
+    pub(crate) fn finalize(&mut self) -> Result<(), ClientError> {
+        request(&mut self.connection, "finalize", &[], "finalize_ack")?.accepted().map(drop)
+    }
+}
+
+/// Sends `command` and waits for the reply called `answer`.
+fn request(
+    connection: &mut Connection,
+    command: &'static str,
+    fields: &[(&str, &[u8])],
+    answer: &'static str,
+) -> Result<Reply, ClientError> {
+    let mut line = format!("cmd={command}").into_bytes();
+    for (name, value) in fields {
+        line.extend_from_slice(format!(" {name}=").as_bytes());
+        line.extend_from_slice(value);
+    }
+    line.push(b'\n');
+    connection.send(command, &line)?;
+    receive(connection, command, answer)
+}
+
+fn receive(connection: &mut Connection, command: &'static str, answer: &'static str) -> Result<Reply, ClientError> {
+    Reply::new(command, answer, connection.receive(command, line_extent)?, parse)
+}
+
+/// One block per program, all in one write; only the first carries the preput pairs, as MPICH 4.1 and later send it.
+fn spawn_blocks(wanted: &SpawnRequest) -> String {
+    let mut text = String::new();
+    for (number, app) in (1..).zip(&wanted.apps) {
+        let mut line = |key: &str, value: &dyn std::fmt::Display| text += &format!("{key}={value}\n");
+        line("mcmd", &"spawn");
+        line("nprocs", &app.ranks);
+        line("execname", &app.program);
+        line("totspawns", &wanted.apps.len());
+        line("spawnssofar", &number);
+        line("argcnt", &app.args.len());
+        for (index, arg) in (1..).zip(&app.args) {
+            line(&format!("arg{index}"), arg);
+        }
+        if number == 1 {
+            line("preput_num", &wanted.preput.len());
+            for (index, (key, value)) in wanted.preput.iter().enumerate() {
+                line(&format!("preput_key_{index}"), key);
+                line(&format!("preput_val_{index}"), value);
+            }
+        }
+        line("info_num", &app.info.len());
+        for (index, (key, value)) in app.info.iter().enumerate() {
+            line(&format!("info_key_{index}"), key);
+            line(&format!("info_val_{index}"), value);
+        }
+        text += "endcmd\n";
+    }
+    text
+}
+
+/// Finds the first line; its body is without the line feed.
+fn line_extent(arrived: &[u8]) -> Result<Option<Extent>, Defect> {
+    match arrived.iter().position(|&byte| byte == b'\n') {
+        Some(end) if end > MESSAGE_MAX => Err(Defect::TooLong { max: MESSAGE_MAX }),
+        end => Ok(end.map(|end| Extent { body: 0..end, next: end + 1 })),
+    }
+}
+
+/// What Hydra puts behind a text that should be last, and the field by which to tell that it has not come before.
+const TRAILERS: [(&[u8], &[u8]); 2] = [(b" found=TRUE", b"found"), (b" info=ok rc=0 msg=success", b"rc")];
+
+fn parse(line: &[u8]) -> Fields {
+    let mut fields = Fields::new();
+    let mut rest = line;
+    while !rest.is_empty() {
+        if let Some(text) = rest.strip_prefix(b"value=").or(rest.strip_prefix(b"port=")) {
+            let name = &rest[..rest.len() - text.len() - 1];
+            let trailer = trailer_of(text, &fields);
+            fields.push((name.to_vec(), text[..text.len() - trailer.len()].to_vec()));
+            rest = trailer.trim_ascii_start();
+            continue;
+        }
+        let end = rest.iter().position(|&byte| byte == b' ').unwrap_or(rest.len());
+        let (token, tail) = rest.split_at(end);
+        // a token without `=` belongs to a message with spaces in it; it tells us nothing
+        if let Some(equals) = token.iter().position(|&byte| byte == b'=') {
+            fields.push((token[..equals].to_vec(), token[equals + 1..].to_vec()));
+        }
+        rest = tail.trim_ascii_start();
+    }
+    fields
+}
+
+/// The end of `text` that is not part of it. A text that happens to end like this is whole if the server has already
+/// sent the field in its right place.
+fn trailer_of<'a>(text: &'a [u8], before: &Fields) -> &'a [u8] {
+    let trailer = TRAILERS
+        .iter()
+        .find(|(trailer, field)| text.ends_with(trailer) && !before.iter().any(|(name, _)| name == field));
+    &text[text.len() - trailer.map_or(0, |(trailer, _)| trailer.len())..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(line: &str, expected: &[(&str, &str)]) {
+        let pair = |(name, value): &(&str, &str)| (name.as_bytes().to_vec(), value.as_bytes().to_vec());
+        assert_eq!(parse(line.as_bytes()), expected.iter().map(pair).collect::<Fields>(), "{line}");
+    }
+
+    #[test]
+    fn a_value_runs_to_the_end_of_the_line() {
+        check("cmd=r rc=0 value=a b=c; -", &[("cmd", "r"), ("rc", "0"), ("value", "a b=c; -")]);
+        check("cmd=r rc=0 value=", &[("cmd", "r"), ("rc", "0"), ("value", "")]);
+        check("cmd=r rc=0 port=x rc=1", &[("cmd", "r"), ("rc", "0"), ("port", "x rc=1")]);
+        check("cmd=r value= a  ", &[("cmd", "r"), ("value", " a  ")]);
+    }
+
+    #[test]
+    fn hydras_fields_behind_a_text_are_not_part_of_it() {
+        check("cmd=r value=a b found=TRUE", &[("cmd", "r"), ("value", "a b"), ("found", "TRUE")]);
+        check("cmd=r found=TRUE value=a found=TRUE", &[("cmd", "r"), ("found", "TRUE"), ("value", "a found=TRUE")]);
+        check(
+            "cmd=r port=p q info=ok rc=0 msg=success",
+            &[("cmd", "r"), ("port", "p q"), ("info", "ok"), ("rc", "0"), ("msg", "success")],
+        );
+    }
+
+    #[test]
+    fn words_without_an_equals_sign_and_spare_spaces_are_skipped() {
+        check("cmd=r  rc=1 msg=all is lost ", &[("cmd", "r"), ("rc", "1"), ("msg", "all")]);
+        check("", &[]);
+    }
+
+    #[test]
+    fn a_line_is_found_however_it_is_cut() {
+        let line = b"cmd=a rc=0\n";
+        for cut in 0..line.len() {
+            assert_eq!(line_extent(&line[..cut]), Ok(None));
+        }
+        let two = [line.as_slice(), b"cmd="].concat();
+        assert_eq!(line_extent(&two), Ok(Some(Extent { body: 0..10, next: 11 })));
+    }
+}

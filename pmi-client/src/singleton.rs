@@ -1,0 +1,82 @@
+//! Life without a launcher: rank 0 of 1, its own key-value space, its own names. Nothing here ever waits.
+
+use std::collections::HashMap;
+use std::process;
+
+use crate::client::Membership;
+use crate::error::ClientError;
+use crate::limits::{Limits, check_line};
+
+/// What PMI servers commonly announce, so that a program that works alone works under a launcher too.
+const LIMITS: Limits = Limits { key_max: 63, value_max: 1023 };
+
+/// The only rank of a job that nobody launched.
+#[derive(Debug)]
+pub(crate) struct Singleton {
+    pub(crate) membership: Membership,
+    pairs: HashMap<String, Vec<u8>>,
+    node_attributes: HashMap<String, Vec<u8>>,
+    names: HashMap<String, Vec<u8>>,
+}
+
+impl Singleton {
+    pub(crate) fn new() -> Self {
+        let job_id = format!("singleton_{}", process::id());
+        Self {
+            membership: Membership { rank: 0, size: 1, appnum: None, job_id },
+            pairs: HashMap::new(),
+            node_attributes: HashMap::new(),
+            names: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn put(&mut self, key: &str, value: &[u8]) -> Result<(), ClientError> {
+        put(&mut self.pairs, key, value)
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
+        LIMITS.check_key(key)?;
+        Ok(self.pairs.get(key).cloned())
+    }
+
+    /// The one fact that a launcher would know and that holds without one: where the ranks are.
+    pub(crate) fn job_attribute(&self, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
+        LIMITS.check_key(key)?;
+        Ok((key == "PMI_process_mapping").then(|| b"(vector,(0,1,1))".to_vec()))
+    }
+
+    pub(crate) fn put_node_attribute(&mut self, key: &str, value: &[u8]) -> Result<(), ClientError> {
+        put(&mut self.node_attributes, key, value)
+    }
+
+    pub(crate) fn node_attribute(&self, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
+        LIMITS.check_key(key)?;
+        Ok(self.node_attributes.get(key).cloned())
+    }
+
+    pub(crate) fn publish(&mut self, service: &str, port: &[u8]) -> Result<(), ClientError> {
+        check_line("service name", service.as_bytes())?;
+        check_line("port", port)?;
+        if self.names.contains_key(service) {
+            return Err(ClientError::Refused { command: "publish", rc: 1, message: Some("already published".into()) });
+        }
+        self.names.insert(service.to_owned(), port.to_vec());
+        Ok(())
+    }
+
+    pub(crate) fn lookup(&self, service: &str) -> Option<Vec<u8>> {
+        self.names.get(service).cloned()
+    }
+
+    pub(crate) fn unpublish(&mut self, service: &str) -> Result<(), ClientError> {
+        let refused = || ClientError::Refused { command: "unpublish", rc: 1, message: Some("not published".into()) };
+        self.names.remove(service).map(drop).ok_or_else(refused)
+    }
+}
+
+fn put(pairs: &mut HashMap<String, Vec<u8>>, key: &str, value: &[u8]) -> Result<(), ClientError> {
+    LIMITS.check_key(key)?;
+    LIMITS.check_value(value)?;
+    pairs.insert(key.to_owned(), value.to_vec());
+    Ok(())
+}

@@ -1,0 +1,39 @@
+//! What a rank asks for when it wants more ranks, as `MPI_Comm_spawn_multiple` does.
+
+/// A request to start a new job: one block of ranks per program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SpawnRequest {
+    /// The programs, at least one; their order gives the new ranks' `MPI_APPNUM`.
+    pub apps: Vec<SpawnApp>,
+    /// Pairs that the new job's ranks can read from their start, such as `PARENT_ROOT_PORT_NAME`.
+    pub preput: Vec<(String, String)>,
+}
+
+/// One program of a [`SpawnRequest`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SpawnApp {
+    /// The program: a path, or a name to be found in `PATH`.
+    pub program: String,
+    /// The arguments after the program's name.
+    pub args: Vec<String>,
+    /// How many ranks of it.
+    pub ranks: u32,
+    /// Hints for the launcher, such as `wdir` or `host`; it ignores those it does not know.
+    pub info: Vec<(String, String)>,
+}
+
+impl SpawnRequest {
+    /// Every text of the request with what it is, so that a protocol can refuse what it cannot carry.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let preput = self.preput.iter().flat_map(|(key, value)| [("preput key", &**key), ("preput value", &**value)]);
+        preput.chain(self.apps.iter().flat_map(SpawnApp::texts))
+    }
+}
+
+impl SpawnApp {
+    fn texts(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let args = self.args.iter().map(|arg| ("program argument", &**arg));
+        let info = self.info.iter().flat_map(|(key, value)| [("info key", &**key), ("info value", &**value)]);
+        [("program name", &*self.program)].into_iter().chain(args).chain(info)
+    }
+}
