@@ -1,0 +1,128 @@
+//! What a session tells its launch while it runs, and what it returns at the end.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use pmi_core::ids::Rank;
+use rank_spawner::RankExit;
+use serde::{Deserialize, Serialize};
+
+use crate::cause::Cause;
+
+/// Something that happened in a session. Events of one rank arrive in order; all output of a rank comes before its exit.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// The rank's process runs.
+    Started {
+        /// Which rank.
+        rank: Rank,
+        /// Its process id on this node.
+        pid: u32,
+    },
+    /// The rank wrote something.
+    Output(Output),
+    /// Something that the user should know, and that does not end the launch.
+    Notice(Notice),
+    /// The rank's process ended.
+    Exited {
+        /// Which rank.
+        rank: Rank,
+        /// How it ended.
+        exit: RankExit,
+    },
+    /// The launch is coming to its end before all ranks ended by themselves; reported once.
+    Ending(Cause),
+}
+
+/// A piece of a rank's output.
+///
+/// Pieces are cut at line ends. Only where a line is longer than a piece may be, or where the rank paused in the middle of
+/// a line that somebody may be waiting for (a prompt), a piece ends without a line end; the next piece of that rank and
+/// stream continues the line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// Who wrote it.
+    pub rank: Rank,
+    /// On which stream.
+    pub stream: Stream,
+    /// Whole lines, with their line ends; or a piece of one.
+    pub bytes: Bytes,
+}
+
+/// One of a rank's two output streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// A warning about a launch that goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notice {
+    /// Ranks of a job of several ranks ran or ended without a word to their server: most likely N jobs of size 1.
+    Silent {
+        /// Which ranks.
+        ranks: Vec<Rank>,
+        /// How many ranks the job has.
+        size: u32,
+        /// Whether they ended; else they still run.
+        ended: bool,
+        /// How long they ran.
+        after: Duration,
+        /// The MPI library found in one of them, if one was.
+        library: Option<MpiLibrary>,
+    },
+    /// The start-up is not complete: some ranks wait in a fence for others.
+    Stuck {
+        /// How long the launch has run.
+        after: Duration,
+        /// How many ranks wait.
+        waiting: usize,
+        /// The ranks that they wait for, each with the last PMI command it sent, if it sent any.
+        missing: Vec<(Rank, Option<String>)>,
+    },
+    /// Processes of the launch that could not be ended.
+    Leftover {
+        /// Their process ids.
+        pids: Vec<u32>,
+    },
+}
+
+/// An MPI library as seen in a rank's memory map, or in the list of libraries that its program needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MpiLibrary {
+    /// What it is, such as `MPICH` or `Open MPI`.
+    pub name: String,
+    /// The file, as mapped or as named by the program.
+    pub file: String,
+    /// Whether it can be served by this launch; if not, what to try is said by the launcher.
+    pub family: MpiFamily,
+}
+
+/// What an MPI library speaks to its launcher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MpiFamily {
+    /// PMI-1 or PMI-2: MPICH, Intel MPI, MVAPICH.
+    Pmi,
+    /// PMIx: Open MPI.
+    Pmix,
+    /// Its own protocol: Cray MPICH.
+    Vendor,
+}
+
+/// How a session ended.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// How each rank of this node ended, in rank order; ranks that never started are missing.
+    pub exits: Vec<(Rank, RankExit)>,
+    /// Why the launch ended early or failed; `None` when every rank ended well.
+    pub cause: Option<Cause>,
+    /// From the first start to the end of the last rank.
+    pub duration: Duration,
+}

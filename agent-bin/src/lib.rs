@@ -1,0 +1,14 @@
+//! What one node does for one launch.
+//!
+//! A [`spec::SessionSpec`] goes in, [`event::Event`]s come out while it runs, a [`event::Report`] comes back. The same code runs
+//! inside `lattice launch` (one machine, no daemon), inside a test, and under the node agent.
+
+pub mod cause;
+pub mod event;
+pub mod library;
+pub mod plan;
+mod pump;
+pub mod services;
+pub mod session;
+pub mod spec;
+pub mod template;

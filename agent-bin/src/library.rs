@@ -1,0 +1,80 @@
+//! Finds the MPI library of a rank: in the memory map of its process, or in the list of libraries that its program needs.
+
+use std::fs;
+use std::path::Path;
+
+use crate::event::{MpiFamily, MpiLibrary};
+
+/// File names that tell an MPI library: how the name begins, whose it is, what it speaks.
+///
+/// The order matters: `libmpi.so.12` is the common name of MPICH and of what is compatible with it, `libmpi.so.40` is Open MPI's.
+const KNOWN: &[(&str, &str, MpiFamily)] = &[
+    ("libmpi_cray", "Cray MPICH", MpiFamily::Vendor),
+    ("libmpi_gnu", "Cray MPICH", MpiFamily::Vendor),
+    ("libmpi.so.40", "Open MPI", MpiFamily::Pmix),
+    ("libmpi.so.20", "Open MPI", MpiFamily::Pmix),
+    ("libopen-rte", "Open MPI", MpiFamily::Pmix),
+    ("libopen-pal", "Open MPI", MpiFamily::Pmix),
+    ("libmpich", "MPICH", MpiFamily::Pmi),
+    ("libmpi.so.12", "MPICH or Intel MPI", MpiFamily::Pmi),
+    ("libmpi.so.0", "MPICH", MpiFamily::Pmi),
+    ("libpmix.so", "a PMIx program", MpiFamily::Pmix),
+    ("libpmi2.so", "a PMI-2 program", MpiFamily::Pmi),
+    ("libpmi.so", "a PMI-1 program", MpiFamily::Pmi),
+];
+
+/// The MPI library that the process has mapped, if it has one and lets itself be looked at.
+pub fn in_process(pid: u32) -> Option<MpiLibrary> {
+    let map = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    best(map.lines().filter_map(|line| line.split_whitespace().nth(5)))
+}
+
+/// The MPI library that the program names as one it needs. Says nothing of a script, nor of a library that is loaded later.
+pub fn needed_by(program: &Path) -> Option<MpiLibrary> {
+    use object::read::elf::{Dyn, FileHeader};
+    let data = fs::read(program).ok()?;
+    let data = data.as_slice();
+    let header = object::elf::FileHeader64::<object::Endianness>::parse(data).ok()?;
+    let endian = header.endian().ok()?;
+    let sections = header.sections(endian, data).ok()?;
+    let (entries, link) = sections.dynamic(endian, data).ok()??;
+    let strings = sections.strings(endian, data, link).ok()?;
+    let needed: Vec<String> = entries
+        .iter()
+        .filter(|entry| entry.tag(endian) == object::elf::DT_NEEDED)
+        .filter_map(|entry| Some(String::from_utf8_lossy(entry.string(endian, strings).ok()?).into_owned()))
+        .collect();
+    best(needed.iter().map(String::as_str))
+}
+
+/// The first known library in the order of the table.
+fn best<'a>(files: impl Iterator<Item = &'a str> + Clone) -> Option<MpiLibrary> {
+    let base_name = |file: &'a str| file.rsplit('/').next().unwrap_or(file);
+    KNOWN.iter().find_map(|&(prefix, name, family)| {
+        let file = files.clone().find(|file| base_name(file).starts_with(prefix))?;
+        Some(MpiLibrary { name: name.to_owned(), file: file.to_owned(), family })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_told_by_their_files() {
+        let check = |files: &[&str], expected: Option<&str>| {
+            assert_eq!(best(files.iter().copied()).map(|library| library.name).as_deref(), expected);
+        };
+        check(&["/usr/lib/libc.so.6"], None);
+        check(&["/usr/lib/libpmix.so.2", "/opt/lib/libmpi.so.40.30.4"], Some("Open MPI"));
+        check(&["/usr/lib/x86_64-linux-gnu/libmpich.so.12.2.0"], Some("MPICH"));
+        check(&["libmpi.so.12"], Some("MPICH or Intel MPI"));
+    }
+
+    #[test]
+    fn a_program_without_mpi_needs_none() {
+        assert_eq!(needed_by(Path::new("/bin/sh")), None);
+        assert_eq!(needed_by(Path::new("/nonexistent")), None);
+        assert_eq!(in_process(std::process::id()), None);
+    }
+}

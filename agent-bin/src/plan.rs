@@ -1,0 +1,229 @@
+//! From a session spec to one command per rank: program, arguments, environment, CPUs, standard input.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pmi_core::env::{Entrance, RankEnvironment, is_scrubbed};
+use pmi_core::ids::{LocalRank, Rank};
+use rank_spawner::{
+    ArgumentError, Arguments, BindError, Environment, EnvironmentError, Limit, PMI_FD, Program, ProgramError,
+    ProgramFailure, RankCommand, Stdio, Topology, TopologyError, plan,
+};
+
+use crate::cause::StartClass;
+use crate::session::StdinSource;
+use crate::spec::{AppSpec, PmiFamily, SessionSpec, StdinTarget};
+use crate::template::{Place, Template, TemplateError};
+
+/// Why a spec cannot be carried out on this node. Nothing was started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// A program that cannot be executed.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// An argument that no program can be given.
+    #[error(transparent)]
+    Argument(#[from] ArgumentError),
+    /// A variable that no program can be given.
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
+    /// The CPUs of this node cannot be read.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// The ranks cannot be bound as asked.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The name of the ranks' standard input makes no sense.
+    #[error("the file for standard input: {0}")]
+    StdinName(#[from] TemplateError),
+    /// A file for standard input cannot be read.
+    #[error("rank {rank} cannot read {} as its standard input: {source}", path.display())]
+    Stdin {
+        /// The rank.
+        rank: Rank,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The job's programs and its ranks do not fit together.
+    #[error("rank {rank} has no program: the job lists {apps}")]
+    NoProgram {
+        /// The rank.
+        rank: Rank,
+        /// How many programs there are.
+        apps: usize,
+    },
+}
+
+impl PlanError {
+    /// As a shell would classify it.
+    pub fn class(&self) -> StartClass {
+        match self {
+            Self::Program(error) => match error.failure() {
+                ProgramFailure::NotFound => StartClass::NotFound,
+                ProgramFailure::CannotExecute => StartClass::CannotExecute,
+            },
+            _ => StartClass::System,
+        }
+    }
+}
+
+/// What the commands of a session have in common.
+pub(crate) struct Common<'a> {
+    pub(crate) spec: &'a SessionSpec,
+    /// The ranks of this node, by local rank.
+    pub(crate) ranks: &'a [Rank],
+    /// Where ranks find their server when they come through a port.
+    pub(crate) port: Option<String>,
+    /// Limits that the ranks get instead of this process's own.
+    pub(crate) limits: Arc<[Limit]>,
+}
+
+/// A spec, ready to be carried out.
+pub(crate) struct Plan {
+    /// One command per rank, by local rank.
+    pub(crate) commands: Vec<RankCommand>,
+    /// The file of each program, by app index.
+    pub(crate) programs: Vec<PathBuf>,
+}
+
+impl Common<'_> {
+    /// The command of each rank of this node.
+    pub(crate) fn plan(&self, stdin: &StdinSource) -> Result<Plan, PlanError> {
+        let cpus = plan(&Topology::of_this_process()?, &self.spec.cpu_bind, self.ranks.len() as u32)?;
+        let programs: Vec<_> = self.spec.apps.iter().map(|app| self.prepare(app)).collect::<Result<_, _>>()?;
+        let direct = match stdin {
+            StdinSource::Direct(fd) => fd.try_clone().ok().map(Arc::new),
+            StdinSource::Empty | StdinSource::Stream(_) => None,
+        };
+        let mut commands = Vec::with_capacity(self.ranks.len());
+        for ((local, &rank), cpus) in (0..).map(LocalRank).zip(self.ranks).zip(cpus) {
+            let index = self.spec.job.app_index(rank).filter(|&index| index < programs.len());
+            let index = index.ok_or(PlanError::NoProgram { rank, apps: programs.len() })?;
+            let prepared = &programs[index];
+            let environment = prepared.environment.for_rank(self.variables(rank, local, index))?;
+            let mut command =
+                RankCommand::new(rank, prepared.program.clone(), prepared.arguments.clone(), environment);
+            command.directory = Some(prepared.directory.clone());
+            command.stdin = self.stdin(rank, local, stdin, direct.as_ref())?;
+            command.stdout = Stdio::Pipe;
+            command.stderr = Stdio::Pipe;
+            command.pmi = self.spec.pmi.family != PmiFamily::None && self.port.is_none();
+            command.cpus = cpus;
+            command.limits = Arc::clone(&self.limits);
+            commands.push(command);
+        }
+        let programs = programs.iter().map(|prepared| prepared.program.path().to_owned()).collect();
+        Ok(Plan { commands, programs })
+    }
+
+    fn prepare(&self, app: &AppSpec) -> Result<Prepared, PlanError> {
+        let mut variables: BTreeMap<&OsStr, &OsStr> = BTreeMap::new();
+        for (name, value) in &self.spec.environment {
+            let text = name.to_string_lossy();
+            if !is_scrubbed(&text) && !app.removes(&text) {
+                variables.insert(name, value);
+            }
+        }
+        variables.extend(app.set.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str())));
+        let path = variables.get(OsStr::new("PATH")).copied();
+        Ok(Prepared {
+            program: Program::resolve(&app.program, path, &app.directory)?,
+            arguments: Arguments::new(std::iter::once(&app.program).chain(&app.args))?,
+            environment: Environment::new(variables)?,
+            directory: app.directory.clone(),
+        })
+    }
+
+    /// The variables that are a rank's own. They come last and win.
+    fn variables(&self, rank: Rank, local: LocalRank, app: usize) -> Vec<(&'static str, String)> {
+        let spec = self.spec;
+        let (size, local_size) = (spec.job.size(), self.ranks.len() as u32);
+        let host = spec.hosts.get(spec.node.index()).map_or("localhost", String::as_str);
+        let nodes = spec.hosts.join(",");
+        let mut variables = vec![
+            ("LATTICE_LAUNCH_ID", spec.launch_id.clone()),
+            // A launch without an allocation says so; an id would send a nested launch to a cluster.
+            ("LATTICE_ALLOC_ID", spec.allocation_id.clone().unwrap_or_else(|| "local".to_owned())),
+            ("LATTICE_NODELIST", nodes.clone()),
+            ("LATTICE_NNODES", spec.hosts.len().to_string()),
+            ("LATTICE_NPROCS", size.to_string()),
+            ("LATTICE_RANK", rank.to_string()),
+            ("LATTICE_LOCAL_RANK", local.to_string()),
+            ("LATTICE_LOCAL_SIZE", local_size.to_string()),
+            ("LATTICE_NODE", spec.node.to_string()),
+            ("LATTICE_APPNUM", spec.job.apps[app].appnum.to_string()),
+        ];
+        if spec.pmi.family != PmiFamily::None {
+            let entrance = match &self.port {
+                Some(address) => Entrance::Port(address),
+                None => Entrance::Descriptor(PMI_FD),
+            };
+            let spawned = spec.job.spawner.is_some();
+            let pmi = RankEnvironment { rank, size, local_rank: local, local_size, host, spawned, entrance };
+            variables.extend(pmi.variables());
+        }
+        if spec.slurm_environment {
+            variables.extend([
+                ("SLURM_PROCID", rank.to_string()),
+                ("SLURM_NPROCS", size.to_string()),
+                ("SLURM_LOCALID", local.to_string()),
+                ("SLURM_NODELIST", nodes),
+            ]);
+        }
+        variables
+    }
+
+    fn stdin(
+        &self,
+        rank: Rank,
+        local: LocalRank,
+        source: &StdinSource,
+        direct: Option<&Arc<OwnedFd>>,
+    ) -> Result<Stdio, PlanError> {
+        let reads = match &self.spec.stdin {
+            StdinTarget::File(name) => {
+                let place = Place { rank, local_rank: local, node: self.spec.node, launch_id: &self.spec.launch_id };
+                let path = Template::parse(name.as_os_str())?.expand(place);
+                let file = File::open(&path).map_err(|source| PlanError::Stdin { rank, path, source })?;
+                return Ok(Stdio::Fd(Arc::new(file.into())));
+            }
+            StdinTarget::None => false,
+            StdinTarget::All => true,
+            StdinTarget::Rank(reader) => *reader == rank,
+        };
+        Ok(match (source, direct) {
+            (_, Some(fd)) if reads => Stdio::Fd(Arc::clone(fd)),
+            (StdinSource::Stream(_), _) if reads => Stdio::Pipe,
+            _ => Stdio::Null,
+        })
+    }
+}
+
+/// What the ranks of one program share.
+struct Prepared {
+    program: Program,
+    arguments: Arguments,
+    environment: Environment,
+    directory: PathBuf,
+}
+
+impl AppSpec {
+    fn removes(&self, name: &str) -> bool {
+        self.remove.iter().any(|pattern| match pattern.strip_suffix('*') {
+            Some(prefix) => name.starts_with(prefix),
+            None => name == pattern,
+        })
+    }
+}
+
+/// The environment of this process, as a session spec takes it.
+pub fn inherited_environment() -> Vec<(OsString, OsString)> {
+    std::env::vars_os().collect()
+}

@@ -1,0 +1,147 @@
+//! Carries a rank's output from its pipe to the launch, cut at line ends; and the launch's input to its ranks.
+//!
+//! A pump reads no more while the launch does not take what it has: the pipe fills, and the rank waits.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use pmi_core::ids::Rank;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe;
+use tokio::sync::{mpsc, watch};
+
+use crate::event::{Event, Output, Stream};
+
+/// The longest piece of output. A line that is longer is passed on in several pieces.
+pub(crate) const PIECE_MAX: usize = 64 * 1024;
+
+/// One output stream of a rank.
+pub(crate) struct Pump {
+    pub(crate) rank: Rank,
+    pub(crate) stream: Stream,
+    /// Pass on the beginning of a line when the rank pauses in it for this long: it may be a prompt.
+    pub(crate) prompt_after: Option<Duration>,
+    pub(crate) events: mpsc::Sender<Event>,
+}
+
+impl Pump {
+    /// Reads until the last holder of the pipe's other end is gone; once `stop` turns true, until nothing is left in it.
+    pub(crate) async fn run(self, pipe: OwnedFd, mut stop: watch::Receiver<bool>) {
+        let Ok(mut pipe) = pipe::Receiver::from_owned_fd(pipe) else { return };
+        let mut held = BytesMut::new();
+        loop {
+            let room = held.capacity() - held.len();
+            if room < 512 {
+                held.reserve(if held.len() >= 4096 { PIECE_MAX } else { 4096 });
+            }
+            let prompt_after = self.prompt_after.filter(|_| !held.is_empty());
+            let read = tokio::select! {
+                biased;
+                read = pipe.read_buf(&mut held) => read,
+                () = pause(prompt_after) => {
+                    self.pass_on(held.split().freeze()).await;
+                    continue;
+                }
+                () = until_true(&mut stop) => match pipe.try_read_buf(&mut held) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+                    read => read,
+                },
+            };
+            if !matches!(read, Ok(1..)) {
+                break;
+            }
+            if let Some(end) = memchr::memrchr(b'\n', &held) {
+                self.pass_on(held.split_to(end + 1).freeze()).await;
+            } else if held.len() >= PIECE_MAX {
+                self.pass_on(held.split().freeze()).await;
+            }
+            if held.is_empty() {
+                // Nothing is kept for a rank that is silent.
+                held = BytesMut::new();
+            }
+        }
+        if !held.is_empty() {
+            self.pass_on(held.freeze()).await;
+        }
+    }
+
+    async fn pass_on(&self, bytes: Bytes) {
+        let output = Output { rank: self.rank, stream: self.stream, bytes };
+        // A launch that takes no more output has ended its ranks, or will: keep reading, so that they can end.
+        let _ = self.events.send(Event::Output(output)).await;
+    }
+}
+
+async fn until_true(flag: &mut watch::Receiver<bool>) {
+    // A session that is gone stops its pumps, too.
+    let _ = flag.wait_for(|&flag| flag).await;
+}
+
+async fn pause(after: Option<Duration>) {
+    match after {
+        Some(after) => tokio::time::sleep(after).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Writes the launch's input to the ranks that read it. A rank that reads no more is left out; the others go on.
+pub(crate) async fn feed(mut source: mpsc::Receiver<Bytes>, readers: Vec<OwnedFd>) {
+    let mut pipes: Vec<_> = readers.into_iter().filter_map(|fd| pipe::Sender::from_owned_fd(fd).ok()).collect();
+    while let Some(bytes) = source.recv().await {
+        let mut going_on = Vec::with_capacity(pipes.len());
+        for mut pipe in pipes {
+            if pipe.write_all(&bytes).await.is_ok() {
+                going_on.push(pipe);
+            }
+        }
+        pipes = going_on;
+        if pipes.is_empty() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    /// Writes each of `writes` to a pump and returns the pieces that come out.
+    async fn pieces(writes: &[&[u8]], prompt_after: Option<Duration>) -> Vec<Vec<u8>> {
+        let (reader, mut writer) = io::pipe().unwrap();
+        let (events, mut received) = mpsc::channel(1024);
+        let pump = Pump { rank: Rank(0), stream: Stream::Stdout, prompt_after, events };
+        let (_going, stop) = watch::channel(false);
+        let reader = OwnedFd::from(reader);
+        let running = tokio::spawn(pump.run(reader, stop));
+        for bytes in writes {
+            writer.write_all(bytes).unwrap();
+            tokio::task::yield_now().await;
+        }
+        drop(writer);
+        running.await.unwrap();
+        let mut pieces = Vec::new();
+        while let Some(Event::Output(output)) = received.recv().await {
+            pieces.push(output.bytes.to_vec());
+        }
+        pieces
+    }
+
+    #[tokio::test]
+    async fn pieces_end_at_line_ends_whatever_the_writes_were() {
+        let pieces = pieces(&[b"one\ntw", b"o\nthree"], None).await;
+        assert_eq!(pieces.concat(), b"one\ntwo\nthree");
+        let (last, whole) = pieces.split_last().unwrap();
+        assert_eq!(last, b"three");
+        assert!(whole.iter().all(|piece| piece.ends_with(b"\n")), "{pieces:?}");
+    }
+
+    #[tokio::test]
+    async fn an_endless_line_takes_no_more_memory_than_one_piece() {
+        let block = vec![b'x'; 32 * 1024];
+        let writes: Vec<&[u8]> = std::iter::repeat_n(&block[..], 1).collect();
+        assert_eq!(pieces(&writes, None).await.concat(), block);
+    }
+}

@@ -1,0 +1,419 @@
+//! One launch on one node, from its spec to its report: the session owns the ranks, their PMI server, their output and
+//! their end.
+//!
+//! ```text
+//!            start_all            last rank ended        nothing is left
+//! Starting ────────────> Running ────────────────> Draining ─────────────> Report
+//!     │  a start fails      │  first cause              (sweep leftovers, read the pipes empty)
+//!     └─────────┬───────────┘
+//!               v
+//!            Ending: signal ─grace─> SIGTERM ─grace─> SIGKILL, until the last rank ended
+//! ```
+//!
+//! One task owns all state; what happens comes to it as one of its `on_*` functions. Beside it run one task per connection (in
+//! the PMI driver), one per output stream, one per process (to see it end).
+
+mod ending;
+mod judgement;
+mod surroundings;
+mod watch;
+
+use std::collections::VecDeque;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::unistd::Pid;
+use pmi_core::driver::Driver;
+use pmi_core::ids::{LocalRank, Rank};
+use pmi_core::server::{EndReason, Server, Settings};
+use pmi_core::{Offer, Phase};
+use rank_spawner::{LaunchTag, RankCommand, RankExit, RankProcess, Spawner, StartError, Step, raise_descriptor_limit};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, oneshot, watch as flag};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use self::ending::Ending;
+pub use self::surroundings::{Control, StdinSource, Surroundings};
+use self::watch::Watch;
+use crate::cause::{Cause, CauseKind, StartClass};
+use crate::event::{Event, Notice, Report, Stream};
+use crate::plan::{Common, PlanError};
+use crate::pump::{self, Pump};
+use crate::spec::{Entrance, PmiFamily, SessionSpec};
+
+/// A rank that came through `PMI_PORT` must say within this time which one it is.
+const CLAIM_WITHIN: Duration = Duration::from_secs(30);
+
+/// Runs one node's part of a launch: starts its ranks, serves them PMI, passes on their output, reaps them.
+///
+/// Returns when the last process of the launch on this node is gone. Whatever goes wrong is told by the report's cause.
+/// Needs a tokio runtime with I/O and time.
+pub async fn run(spec: SessionSpec, surroundings: Surroundings) -> Report {
+    let started = Instant::now();
+    let mut session = Session::new(spec, surroundings, started);
+    match session.prepare() {
+        Ok(commands) => session.go(commands).await,
+        Err(kind) => session.fail(kind),
+    }
+    session.finish().await
+}
+
+/// A session at work.
+struct Session {
+    spec: Arc<SessionSpec>,
+    started: Instant,
+    surroundings: Surroundings,
+    driver: Option<Driver>,
+    end_reason: Option<oneshot::Receiver<EndReason>>,
+    spawner: Option<Spawner>,
+    /// By local rank.
+    ranks: Vec<RankSlot>,
+    /// Ranks whose start was neither reported as done nor as failed.
+    starting: usize,
+    /// Ranks whose process runs.
+    running: usize,
+    cause: Option<Cause>,
+    ending: Ending,
+    watch: Watch,
+    /// The file of each program, by app index.
+    programs: Vec<PathBuf>,
+    /// Whether anybody can still ask for anything.
+    controlled: bool,
+    /// Events that wait for room; output goes its own way.
+    outbox: VecDeque<Event>,
+    pumps: JoinSet<LocalRank>,
+    /// Tells the pumps to stop at the end of what is there.
+    stop_pumps: flag::Sender<bool>,
+    /// Tasks that see processes end, and the one that feeds standard input.
+    helpers: JoinSet<()>,
+    exits: (mpsc::UnboundedSender<LocalRank>, mpsc::UnboundedReceiver<LocalRank>),
+}
+
+/// What can happen to a session.
+enum Happening {
+    /// A rank was started, or was not.
+    Start(Result<RankProcess, StartError>),
+    /// The PMI server says that the job must end.
+    EndReason(EndReason),
+    /// The launch wants something; `None` when it is gone.
+    Control(Option<Control>),
+    /// A rank's process ended.
+    Exit(LocalRank),
+    /// One of a rank's output streams ended.
+    PumpEnd(LocalRank),
+    /// The launch takes events again.
+    Room,
+    /// It is time for something.
+    Time,
+}
+
+type Starts = mpsc::UnboundedReceiver<Result<RankProcess, StartError>>;
+
+/// One rank of this node.
+struct RankSlot {
+    rank: Rank,
+    process: Option<Arc<RankProcess>>,
+    exit: Option<RankExit>,
+    /// Output streams that may still bring something.
+    pumps: usize,
+}
+
+impl Session {
+    fn new(spec: SessionSpec, surroundings: Surroundings, started: Instant) -> Self {
+        let ranks = spec.job.placement.ranks_on(spec.node);
+        Self {
+            watch: Watch::new(&spec, started),
+            ending: Ending::new(spec.patience, started),
+            spec: Arc::new(spec),
+            started,
+            surroundings,
+            driver: None,
+            end_reason: None,
+            spawner: None,
+            ranks: ranks.into_iter().map(|rank| RankSlot { rank, process: None, exit: None, pumps: 0 }).collect(),
+            starting: 0,
+            running: 0,
+            cause: None,
+            programs: Vec::new(),
+            controlled: true,
+            outbox: VecDeque::new(),
+            pumps: JoinSet::new(),
+            stop_pumps: flag::Sender::new(false),
+            helpers: JoinSet::new(),
+            exits: mpsc::unbounded_channel(),
+        }
+    }
+
+    /// Makes everything that the ranks need before the first one starts.
+    fn prepare(&mut self) -> Result<Vec<RankCommand>, CauseKind> {
+        let system = |reason: String| CauseKind::NotStarted { reason, class: StartClass::System };
+        let limit = raise_descriptor_limit().map_err(|errno| system(format!("cannot read the limits: {errno}")))?;
+        let port = self.serve_pmi().map_err(|error| system(format!("cannot serve PMI: {error}")))?;
+        let ranks: Vec<Rank> = self.ranks.iter().map(|slot| slot.rank).collect();
+        let common = Common { spec: &self.spec, ranks: &ranks, port, limits: Arc::new([limit]) };
+        let stdin = &self.surroundings.stdin;
+        let refuse = |error: PlanError| CauseKind::NotStarted { class: error.class(), reason: error.to_string() };
+        let plan = common.plan(stdin).map_err(refuse)?;
+        self.programs = plan.programs;
+        // The ranks have what they need of it; a pipe must not stay open on our side.
+        if matches!(stdin, StdinSource::Direct(_)) {
+            self.surroundings.stdin = StdinSource::Empty;
+        }
+        if let Some(keeper) = &self.surroundings.keeper {
+            keeper.guard(&self.tag()).map_err(|errno| system(format!("cannot reach the keeper: {errno}")))?;
+        }
+        self.spawner = Some(Spawner::new().map_err(|error| system(format!("cannot start ranks: {error}")))?);
+        Ok(plan.commands)
+    }
+
+    /// Makes the PMI server, and returns the address of its port if ranks come that way.
+    fn serve_pmi(&mut self) -> std::io::Result<Option<String>> {
+        let pmi = self.spec.pmi;
+        if pmi.family == PmiFamily::None {
+            return Ok(None);
+        }
+        let offer = Offer {
+            pmi1: pmi.family != PmiFamily::Pmi2,
+            pmi2: pmi.family != PmiFamily::Pmi1,
+            group_barriers: pmi.group_barriers,
+        };
+        let trace = self.surroundings.trace.take();
+        let settings = Settings { offer, trace: trace.is_some(), ..Settings::default() };
+        let server = Server::new(self.spec.job.clone(), self.spec.node, settings);
+        let Surroundings { fence, services, .. } = &self.surroundings;
+        let (driver, end_reason) = Driver::new(server, Arc::clone(fence), Arc::clone(services), trace);
+        let port = match pmi.entrance {
+            Entrance::Socket => None,
+            Entrance::Port => {
+                let listener = TcpListener::bind(("127.0.0.1", 0))?;
+                let address = listener.local_addr()?.to_string();
+                driver.listen(listener, CLAIM_WITHIN)?;
+                Some(address)
+            }
+        };
+        self.driver = Some(driver);
+        self.end_reason = Some(end_reason);
+        Ok(port)
+    }
+
+    /// Starts the ranks and stays with them until the last one has ended.
+    async fn go(&mut self, commands: Vec<RankCommand>) {
+        let (results, mut started) = mpsc::unbounded_channel();
+        self.starting = commands.len();
+        if let Some(spawner) = &self.spawner {
+            // Nobody is there to hear it when the session is dropped in the middle; then the spawner kills the ranks.
+            spawner.start_all(commands, move |result| drop(results.send(result)));
+        }
+        let mut stdin_readers = Vec::new();
+        while self.starting > 0 || self.running > 0 {
+            match self.next_happening(&mut started).await {
+                Happening::Start(result) => {
+                    self.on_start(result, &mut stdin_readers);
+                    if self.starting == 0 {
+                        self.feed_stdin(std::mem::take(&mut stdin_readers));
+                    }
+                }
+                Happening::EndReason(reason) => self.on_end_reason(reason),
+                Happening::Control(control) => self.on_control(control),
+                Happening::Exit(local) => self.on_exit(local),
+                Happening::PumpEnd(local) => self.on_pump_end(local),
+                Happening::Room => self.send_events(),
+                Happening::Time => self.on_time(),
+            }
+        }
+    }
+
+    async fn next_happening(&mut self, started: &mut Starts) -> Happening {
+        let wake = self.next_wake();
+        tokio::select! {
+            biased;
+            Some(result) = started.recv() => Happening::Start(result),
+            Some(reason) = reason_of(&mut self.end_reason) => Happening::EndReason(reason),
+            control = self.surroundings.control.recv(), if self.controlled => Happening::Control(control),
+            Some(local) = self.exits.1.recv() => Happening::Exit(local),
+            Some(Ok(local)) = self.pumps.join_next(), if !self.pumps.is_empty() => Happening::PumpEnd(local),
+            Ok(_) = self.surroundings.events.reserve(), if !self.outbox.is_empty() => Happening::Room,
+            () = tokio::time::sleep_until(wake) => Happening::Time,
+        }
+    }
+
+    /// Sends what waits in the outbox, as far as there is room.
+    fn send_events(&mut self) {
+        while let Some(event) = self.outbox.pop_front() {
+            if let Err(TrySendError::Full(event)) = self.surroundings.events.try_send(event) {
+                return self.outbox.push_front(event);
+            }
+        }
+    }
+
+    fn on_start(&mut self, result: Result<RankProcess, StartError>, stdin_readers: &mut Vec<OwnedFd>) {
+        self.starting -= 1;
+        match result {
+            Ok(process) => {
+                if let Err(reason) = self.welcome(process, stdin_readers) {
+                    self.fail(CauseKind::NotStarted { reason, class: StartClass::System });
+                }
+            }
+            // Another rank's start failed, and its error tells why.
+            Err(StartError::GivenUp { .. }) => {}
+            Err(error) => self.fail(CauseKind::NotStarted { class: start_class(&error), reason: error.to_string() }),
+        }
+        if self.starting == 0 && self.ending.has_begun() {
+            // Those that started after the end had begun know nothing of it.
+            self.signal_ranks(self.ending.last_signal());
+        }
+    }
+
+    /// Takes a started rank in: its PMI socket, its output, its end.
+    fn welcome(
+        &mut self,
+        mut process: RankProcess,
+        stdin_readers: &mut Vec<OwnedFd>,
+    ) -> Result<(), String> {
+        let rank = process.rank;
+        let Some(index) = self.ranks.iter().position(|slot| slot.rank == rank) else {
+            return Err(format!("rank {rank} does not belong here"));
+        };
+        let local = LocalRank(index as u32);
+        self.running += 1;
+        self.outbox.push_back(Event::Started { rank, pid: process.pid().as_raw().unsigned_abs() });
+        stdin_readers.extend(process.stdin.take());
+        if let (Some(socket), Some(driver)) = (process.pmi.take(), &self.driver) {
+            let watched = driver.connect(local, UnixStream::from(socket));
+            watched.map_err(|error| format!("rank {rank}: cannot watch its PMI socket: {error}"))?;
+        }
+        for (stream, pipe) in [(Stream::Stdout, process.stdout.take()), (Stream::Stderr, process.stderr.take())] {
+            let Some(pipe) = pipe else { continue };
+            let events = self.surroundings.events.clone();
+            let pump = Pump { rank, stream, prompt_after: self.spec.patience.prompt, events };
+            let stop = self.stop_pumps.subscribe();
+            self.ranks[index].pumps += 1;
+            self.pumps.spawn(async move {
+                pump.run(pipe, stop).await;
+                local
+            });
+        }
+        if let Some(keeper) = &self.surroundings.keeper {
+            // Its group is known to the keeper by the tag too, should this fail.
+            let _ = keeper.guard_rank(&process);
+        }
+        let process = Arc::new(process);
+        self.ranks[index].process = Some(Arc::clone(&process));
+        let exits = self.exits.0.clone();
+        self.helpers.spawn(async move {
+            // What cannot be watched is taken for ended, and then waited for.
+            let _ = process.ended().await;
+            // The session outlives its helpers.
+            let _ = exits.send(local);
+        });
+        Ok(())
+    }
+
+    fn feed_stdin(&mut self, readers: Vec<OwnedFd>) {
+        let source = std::mem::replace(&mut self.surroundings.stdin, StdinSource::Empty);
+        if let StdinSource::Stream(source) = source {
+            self.helpers.spawn(pump::feed(source, readers));
+        }
+    }
+
+    fn on_exit(&mut self, local: LocalRank) {
+        let slot = &mut self.ranks[local.index()];
+        let Some(process) = &slot.process else { return };
+        // Somebody else reaped it: its status is lost, and cannot count as success.
+        let exit = process.try_wait().unwrap_or(None).unwrap_or(RankExit::Code(255));
+        slot.exit = Some(exit);
+        self.running -= 1;
+        self.judge_exit(local, exit);
+        self.tell_exit(local);
+    }
+
+    fn on_pump_end(&mut self, local: LocalRank) {
+        self.ranks[local.index()].pumps -= 1;
+        self.tell_exit(local);
+    }
+
+    /// Reports a rank's exit once nothing more can come from it.
+    fn tell_exit(&mut self, local: LocalRank) {
+        let slot = &self.ranks[local.index()];
+        if let (Some(exit), 0) = (slot.exit, slot.pumps) {
+            self.outbox.push_back(Event::Exited { rank: slot.rank, exit });
+        }
+    }
+
+    fn on_time(&mut self) {
+        self.end_by_time();
+        self.look_at_ranks();
+    }
+
+    fn next_wake(&self) -> Instant {
+        self.ending.next().into_iter().chain(self.watch.next()).min().unwrap_or_else(|| {
+            // Nothing to wait for but events.
+            Instant::now() + Duration::from_secs(3600)
+        })
+    }
+
+    /// Clears up after the last rank: kills what it left behind, reads the pipes empty, hands over what is to be told.
+    async fn finish(mut self) -> Report {
+        let duration = self.started.elapsed();
+        let survivors = self.sweep().await;
+        if !survivors.is_empty() {
+            self.outbox.push_back(Event::Notice(Notice::Leftover { pids: survivors }));
+        }
+        // Nobody of ours holds a pipe any more. If somebody else does, what is in it is still read.
+        self.stop_pumps.send_replace(true);
+        while let Some(finished) = self.pumps.join_next().await {
+            if let Ok(local) = finished {
+                self.on_pump_end(local);
+            }
+        }
+        self.tell_of_silent_ranks();
+        self.driver = None;
+        for event in self.outbox.drain(..) {
+            if self.surroundings.events.send(event).await.is_err() {
+                break;
+            }
+        }
+        // Kills what it started, if anything were left; nothing is.
+        drop(self.spawner.take());
+        let exits = self.ranks.iter().filter_map(|slot| Some((slot.rank, slot.exit?))).collect();
+        Report { exits, cause: self.cause, duration }
+    }
+
+    fn tag(&self) -> LaunchTag {
+        self.surroundings.tag.clone()
+    }
+
+    /// The processes of the ranks that were started, the ended ones included.
+    fn pids(&self) -> Vec<Pid> {
+        self.ranks.iter().filter_map(|slot| Some(slot.process.as_ref()?.pid())).collect()
+    }
+
+    fn phase(&self, local: LocalRank) -> Option<Phase> {
+        Some(self.driver.as_ref()?.progress(local)?.phase)
+    }
+}
+
+/// As a shell would classify it.
+fn start_class(error: &StartError) -> StartClass {
+    match error {
+        StartError::Step { step: Step::Exec, errno: Errno::ENOENT, .. } => StartClass::NotFound,
+        StartError::Step { step: Step::Exec, errno: Errno::EACCES | Errno::ENOEXEC, .. } => StartClass::CannotExecute,
+        _ => StartClass::System,
+    }
+}
+
+/// Waits for the server's reason to end, for ever if there is no server, or it was told already.
+async fn reason_of(receiver: &mut Option<oneshot::Receiver<EndReason>>) -> Option<EndReason> {
+    let reason = match receiver {
+        Some(receiver) => receiver.await.ok(),
+        None => std::future::pending().await,
+    };
+    *receiver = None;
+    reason
+}

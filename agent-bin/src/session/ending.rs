@@ -1,0 +1,177 @@
+//! How a session ends its ranks: step by step, each with a deadline.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use rank_spawner::{Belongings, Orphans, sweep};
+use tokio::time::Instant;
+
+use super::Session;
+use crate::cause::{Cause, CauseKind};
+use crate::event::Event;
+use crate::session::Control;
+use crate::spec::Patience;
+
+/// How long leftover processes are hunted.
+const SWEEP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The steps that are still to be taken.
+#[derive(Debug)]
+pub(super) struct Ending {
+    patience: Patience,
+    /// When the launch has run for its whole time.
+    time_limit: Option<Instant>,
+    /// When to send what; empty before the end has begun, and after the last step.
+    steps: Vec<(Instant, Signal)>,
+    last: Option<Signal>,
+}
+
+impl Ending {
+    pub(super) fn new(patience: Patience, started: Instant) -> Self {
+        let time_limit = patience.timeout.map(|limit| started + limit);
+        Self { patience, time_limit, steps: Vec::new(), last: None }
+    }
+
+    /// Whether ranks have been told to end.
+    pub(super) fn has_begun(&self) -> bool {
+        self.last.is_some()
+    }
+
+    /// The strongest signal sent so far.
+    pub(super) fn last_signal(&self) -> Signal {
+        self.last.unwrap_or(Signal::SIGTERM)
+    }
+
+    /// When the next step is due.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.steps.first().map(|&(at, _)| at).into_iter().chain(self.time_limit).min()
+    }
+
+    /// Plans the steps of an end that is beginning; one that is under way only becomes faster.
+    fn plan(&mut self, first: Signal, grace: Duration) {
+        let now = Instant::now();
+        let mut steps = vec![(now, first)];
+        if first != Signal::SIGKILL {
+            if first != Signal::SIGTERM {
+                steps.push((now + grace / 2, Signal::SIGTERM));
+            }
+            steps.push((now + grace, Signal::SIGKILL));
+        }
+        let sooner = |steps: &[(Instant, Signal)]| steps.last().map(|&(at, _)| at);
+        if self.last.is_none() || sooner(&steps) < sooner(&self.steps) {
+            self.steps = steps;
+        }
+    }
+
+    /// The signal that is due now.
+    fn due(&mut self) -> Option<Signal> {
+        let &(at, signal) = self.steps.first()?;
+        if at > Instant::now() {
+            return None;
+        }
+        self.steps.remove(0);
+        self.last = Some(signal);
+        Some(signal)
+    }
+}
+
+impl Session {
+    /// The launch has failed: this is why, if nothing was before. Its ranks end soon.
+    pub(super) fn fail(&mut self, kind: CauseKind) {
+        let grace = match kind {
+            CauseKind::Interrupted { .. } | CauseKind::TimedOut { .. } => self.spec.patience.after_interrupt,
+            _ => self.spec.patience.after_failure,
+        };
+        let first = match kind {
+            CauseKind::Interrupted { signal } => Signal::try_from(signal).unwrap_or(Signal::SIGTERM),
+            _ => Signal::SIGTERM,
+        };
+        self.blame(kind);
+        self.end(first, grace);
+    }
+
+    /// Remembers the first cause, and tells of it.
+    pub(super) fn blame(&mut self, kind: CauseKind) {
+        if self.cause.is_none() {
+            let host = self.spec.hosts.get(self.spec.node.index());
+            let cause = Cause { host: host.cloned().unwrap_or_else(|| "localhost".to_owned()), kind };
+            self.outbox.push_back(Event::Ending(cause.clone()));
+            self.cause = Some(cause);
+        }
+    }
+
+    fn end(&mut self, first: Signal, grace: Duration) {
+        self.ending.plan(first, grace);
+        self.end_by_time();
+    }
+
+    /// Takes the steps that are due.
+    pub(super) fn end_by_time(&mut self) {
+        if self.ending.time_limit.is_some_and(|limit| limit <= Instant::now()) {
+            let limit = self.ending.patience.timeout.unwrap_or_default();
+            self.ending.time_limit = None;
+            self.fail(CauseKind::TimedOut { limit });
+        }
+        while let Some(signal) = self.ending.due() {
+            self.signal_ranks(signal);
+        }
+    }
+
+    /// Sends a signal to every living rank and its process group.
+    pub(super) fn signal_ranks(&self, signal: Signal) {
+        for slot in self.ranks.iter().filter(|slot| slot.exit.is_none()) {
+            if let Some(process) = &slot.process {
+                // It may have ended this very moment.
+                let _ = process.signal_group(signal);
+            }
+        }
+    }
+
+    pub(super) fn on_control(&mut self, control: Option<Control>) {
+        match control {
+            Some(Control::Signal(signal)) => {
+                if let Ok(signal) = Signal::try_from(signal) {
+                    self.signal_ranks(signal);
+                }
+            }
+            Some(Control::End(signal)) => self.fail(CauseKind::Interrupted { signal }),
+            Some(Control::Kill(signal)) => {
+                self.blame(CauseKind::Interrupted { signal });
+                self.end(Signal::SIGKILL, Duration::ZERO);
+            }
+            // The launch is gone without a word.
+            None => {
+                self.controlled = false;
+                if !self.ending.has_begun() {
+                    self.fail(CauseKind::Interrupted { signal: Signal::SIGHUP as i32 });
+                }
+            }
+        }
+    }
+
+    /// Kills what the ranks left behind, and returns what cannot be killed. Dismisses the keeper.
+    pub(super) async fn sweep(&mut self) -> Vec<u32> {
+        let (tag, ranks, keeper) = (self.tag(), self.pids(), self.surroundings.keeper.take());
+        if ranks.is_empty() {
+            if let Some(keeper) = keeper {
+                let _ = keeper.done();
+            }
+            return Vec::new();
+        }
+        let hunt = move || {
+            let except: Vec<_> = keeper.iter().map(rank_spawner::Keeper::pid).collect();
+            let orphans = if keeper.is_some() { Orphans::Claim { except: &except } } else { Orphans::Spare };
+            let belongings = Belongings { tag: &tag, ranks: &ranks, orphans };
+            let swept = sweep(&belongings, SWEEP_PATIENCE);
+            if let Some(keeper) = keeper {
+                // It is dismissed; that it was gone before its time changes nothing now.
+                let _ = keeper.done();
+            }
+            swept
+        };
+        match tokio::task::spawn_blocking(hunt).await {
+            Ok(Ok(swept)) => swept.survivors.iter().map(|survivor| survivor.pid.as_raw().unsigned_abs()).collect(),
+            Ok(Err(_)) | Err(_) => Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What an end means: which exit, word or silence of a rank fails the launch.
+
+use pmi_core::ids::LocalRank;
+use pmi_core::server::EndReason;
+use rank_spawner::RankExit;
+
+use super::Session;
+use crate::cause::CauseKind;
+
+impl Session {
+    /// Judges the end of a rank's process. What the rank said last counts first: a client may abort and exit at once.
+    pub(super) fn judge_exit(&mut self, local: LocalRank, exit: RankExit) {
+        if let Some(driver) = &self.driver {
+            driver.drain(local);
+            if exit.is_success() && self.cause.is_none() {
+                driver.rank_exited(local);
+            }
+        }
+        if let Some(reason) = self.end_reason.as_mut().and_then(|receiver| receiver.try_recv().ok()) {
+            self.end_reason = None;
+            self.on_end_reason(reason);
+        }
+        if !exit.is_success() && self.cause.is_none() {
+            self.fail(CauseKind::Failed { rank: self.ranks[local.index()].rank, exit });
+        }
+    }
+
+    /// The PMI server says that the job must end.
+    pub(super) fn on_end_reason(&mut self, reason: EndReason) {
+        self.fail(match reason {
+            EndReason::Abort { rank, code, message, .. } => {
+                CauseKind::Aborted { rank, code: abort_code(code, &message), message }
+            }
+            EndReason::Offence { rank, offence } => CauseKind::Offence { rank, offence: offence.to_string() },
+            EndReason::LeftWithoutFinalize { rank } => CauseKind::LeftWithoutFinalize { rank },
+            EndReason::LeftBeforeInit { rank, others } => {
+                let slot = self.ranks.iter().find(|slot| slot.rank == rank);
+                let exit = slot.and_then(|slot| slot.exit).unwrap_or(RankExit::Code(0));
+                CauseKind::LeftBeforeInit { rank, exit, others }
+            }
+            EndReason::LeftFence { rank, waiting } => CauseKind::LeftFence { rank, waiting },
+            EndReason::Fence(error) => CauseKind::Fence { reason: error.to_string() },
+            other => CauseKind::Fence { reason: format!("{other:?}") },
+        });
+    }
+}
+
+/// The code of an abort. PMI-2 clients send none, or -1, and MPI's text with the code in it:
+/// `application called MPI_Abort(MPI_COMM_WORLD, 42) - process 0`.
+fn abort_code(code: Option<i32>, message: &str) -> i32 {
+    let written = || {
+        let (_, arguments) = message.split_once("MPI_Abort(")?;
+        let (arguments, _) = arguments.split_once(')')?;
+        arguments.rsplit(',').next()?.trim().parse().ok()
+    };
+    match code {
+        Some(code) if code != -1 => code,
+        told => written().or(told).unwrap_or(1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_code_of_an_abort_is_found_wherever_the_client_put_it() {
+        let text = "application called MPI_Abort(MPI_COMM_WORLD, 42) - process 0";
+        let check = |code, message, expected| assert_eq!(abort_code(code, message), expected, "{code:?} {message:?}");
+        check(Some(42), "", 42);
+        check(Some(738_814_479), text, 738_814_479);
+        check(None, text, 42);
+        check(Some(-1), text, 42);
+        check(Some(-1), "bye; now", -1);
+        check(None, "bye; now", 1);
+        check(None, "MPI_Abort(", 1);
+    }
+}

@@ -1,0 +1,132 @@
+//! The wire-up watch: notices ranks that never speak to their server, and start-ups that do not come to an end.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use pmi_core::Phase;
+use pmi_core::ids::LocalRank;
+use tokio::time::Instant;
+
+use super::Session;
+use crate::event::{Event, MpiLibrary, Notice};
+use crate::library;
+use crate::spec::{Patience, PmiFamily, SessionSpec};
+
+/// When the memory maps of silent ranks are looked at, in milliseconds after the start: a program that ends soon is seen
+/// early, one that loads its MPI library late is seen as well.
+const LOOKS: &[u64] = &[30, 100, 300, 1000, 3000];
+
+/// What is still to be noticed.
+#[derive(Debug)]
+pub(super) struct Watch {
+    started: Instant,
+    patience: Patience,
+    /// Whether silence means anything: in a job of one rank, or without PMI, it does not.
+    minds_silence: bool,
+    looks: usize,
+    /// Whether running silent ranks were reported.
+    silence_told: bool,
+    /// When a start-up that is not complete is reported next.
+    stuck_at: Instant,
+    /// The MPI library that was seen in a silent rank.
+    library: Option<MpiLibrary>,
+}
+
+impl Watch {
+    pub(super) fn new(spec: &SessionSpec, started: Instant) -> Self {
+        Self {
+            started,
+            patience: spec.patience,
+            minds_silence: spec.job.size() > 1 && spec.pmi.family != PmiFamily::None,
+            looks: 0,
+            silence_told: false,
+            stuck_at: started + spec.patience.stuck,
+            library: None,
+        }
+    }
+
+    /// When to look again.
+    pub(super) fn next(&self) -> Option<Instant> {
+        let look = LOOKS.get(self.looks).map(|&millis| self.started + Duration::from_millis(millis));
+        let silence = (!self.silence_told).then(|| self.started + self.patience.silent);
+        self.minds_silence.then(|| look.into_iter().chain(silence).chain([self.stuck_at]).min()).flatten()
+    }
+}
+
+impl Session {
+    /// Looks at the ranks if it is time to.
+    pub(super) fn look_at_ranks(&mut self) {
+        let now = Instant::now();
+        if self.watch.next().is_none_or(|at| at > now) {
+            return;
+        }
+        let since = |at: Instant| now.saturating_duration_since(at);
+        let age = since(self.watch.started);
+        if LOOKS.get(self.watch.looks).is_some_and(|&millis| age >= Duration::from_millis(millis)) {
+            self.watch.looks += 1;
+            self.look_for_library();
+        }
+        if !self.watch.silence_told && age >= self.watch.patience.silent {
+            self.watch.silence_told = true;
+            self.look_for_library();
+            self.tell_of_silence(false, age);
+        }
+        if now >= self.watch.stuck_at {
+            self.watch.stuck_at = now + age;
+            self.tell_if_stuck(age);
+        }
+    }
+
+    /// The ranks that never said a word, and that have ended or not.
+    fn silent_ranks(&self, ended: bool) -> Vec<LocalRank> {
+        let locals = (0..).map(LocalRank).zip(&self.ranks);
+        locals
+            .filter(|(local, slot)| {
+                slot.process.is_some() && slot.exit.is_some() == ended && self.phase(*local) == Some(Phase::Silent)
+            })
+            .map(|(local, _)| local)
+            .collect()
+    }
+
+    fn look_for_library(&mut self) {
+        if self.watch.library.is_none() {
+            let silent = self.silent_ranks(false);
+            let process = silent.first().and_then(|local| self.ranks[local.index()].process.as_ref());
+            self.watch.library = process.and_then(|process| library::in_process(process.pid().as_raw().unsigned_abs()));
+        }
+    }
+
+    fn tell_of_silence(&mut self, ended: bool, after: Duration) {
+        let silent = self.silent_ranks(ended);
+        if silent.is_empty() {
+            return;
+        }
+        let ranks = silent.iter().map(|local| self.ranks[local.index()].rank).collect();
+        let library = self.watch.library.clone().or_else(|| library::needed_by(&self.program_of(silent[0])?));
+        let size = self.spec.job.size();
+        self.outbox.push_back(Event::Notice(Notice::Silent { ranks, size, ended, after, library }));
+    }
+
+    fn program_of(&self, local: LocalRank) -> Option<PathBuf> {
+        let app = self.spec.job.app_index(self.ranks[local.index()].rank)?;
+        self.programs.get(app).cloned()
+    }
+
+    /// At the end of a launch that nothing else explains: which ranks came and went without a word.
+    pub(super) fn tell_of_silent_ranks(&mut self) {
+        if self.watch.minds_silence && self.cause.is_none() && !self.watch.silence_told {
+            self.tell_of_silence(true, self.started.elapsed());
+        }
+    }
+
+    fn tell_if_stuck(&mut self, after: Duration) {
+        let Some(driver) = &self.driver else { return };
+        let Some((waiting, missing)) = driver.missing() else { return };
+        let missing = missing
+            .into_iter()
+            .filter_map(|local| driver.progress(local))
+            .map(|progress| (progress.rank, progress.last_command))
+            .collect();
+        self.outbox.push_back(Event::Notice(Notice::Stuck { after, waiting, missing }));
+    }
+}

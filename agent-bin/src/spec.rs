@@ -1,0 +1,138 @@
+//! The session spec: everything that one node must know to run its part of a launch, as plain data that can travel.
+//!
+//! What cannot travel (descriptors, channels, the way to other nodes) is in [`crate::session::Surroundings`].
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use pmi_core::ids::{NodeIndex, Rank};
+use pmi_core::job::Job;
+use rank_spawner::CpuBind;
+use serde::{Deserialize, Serialize};
+
+/// One launch on one node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SessionSpec {
+    /// The launch's id, unique on this machine: `LATTICE_LAUNCH_ID` in every rank.
+    pub launch_id: String,
+    /// The allocation that the launch runs in; `None` for a launch without one.
+    pub allocation_id: Option<String>,
+    /// The ranks of the whole job, and where they sit.
+    pub job: Job,
+    /// Which of the job's nodes this is.
+    pub node: NodeIndex,
+    /// The names of the job's nodes, by node index.
+    pub hosts: Vec<String>,
+    /// The programs, in the order of `job.apps`.
+    pub apps: Vec<AppSpec>,
+    /// The environment that every rank starts from; an outer launcher's variables are scrubbed from it.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Which PMI the ranks are served, and how they reach it.
+    pub pmi: PmiSpec,
+    /// Also set `SLURM_PROCID`, `SLURM_NPROCS`, `SLURM_LOCALID` and `SLURM_NODELIST`.
+    pub slurm_environment: bool,
+    /// Which CPUs each rank may use.
+    pub cpu_bind: CpuBind,
+    /// Which ranks read the launch's standard input.
+    pub stdin: StdinTarget,
+    /// How long the session waits for what.
+    pub patience: Patience,
+}
+
+/// One program of a launch.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AppSpec {
+    /// The program: a path, or a name that is looked up in `PATH`.
+    pub program: OsString,
+    /// The arguments after the program name.
+    pub args: Vec<OsString>,
+    /// The directory that its ranks start in.
+    pub directory: PathBuf,
+    /// Variables to set in its ranks, on top of the session's environment.
+    pub set: Vec<(OsString, OsString)>,
+    /// Names of variables to take out of the session's environment; `*` at the end stands for any rest.
+    pub remove: Vec<String>,
+}
+
+/// How the ranks are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PmiSpec {
+    /// Which protocols are spoken.
+    pub family: PmiFamily,
+    /// How a rank reaches its server.
+    pub entrance: Entrance,
+    /// Offer PMI-1.2 and its group barriers to clients that ask for 1.1.
+    pub group_barriers: bool,
+}
+
+/// The protocols that a launch serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PmiFamily {
+    /// Whatever each rank speaks.
+    #[default]
+    Auto,
+    /// PMI-1 only.
+    Pmi1,
+    /// PMI-2 only.
+    Pmi2,
+    /// No PMI at all: the ranks are independent programs.
+    None,
+}
+
+/// The way from a rank to its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Entrance {
+    /// An inherited socket (`PMI_FD`): the rank's identity is the socket itself.
+    #[default]
+    Socket,
+    /// A loopback TCP port (`PMI_PORT`, `PMI_ID`), for container runtimes that close inherited descriptors.
+    Port,
+}
+
+/// Which ranks read the launch's standard input; all others read an empty file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StdinTarget {
+    /// No rank.
+    None,
+    /// One rank.
+    Rank(Rank),
+    /// Every rank reads a copy.
+    All,
+    /// Every rank opens this file by itself; `%r`, `%t`, `%n`, `%j` stand for rank, local rank, node and launch id.
+    File(PathBuf),
+}
+
+/// How long the session waits before it speaks up or acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Patience {
+    /// A rank of a job of several ranks that ran this long without a word to its server is reported.
+    pub silent: Duration,
+    /// A start-up that is not complete after this time is reported, with the ranks that are missing.
+    pub stuck: Duration,
+    /// From SIGTERM to SIGKILL after a rank failed or aborted.
+    pub after_failure: Duration,
+    /// From SIGTERM to SIGKILL when the user ends the launch.
+    pub after_interrupt: Duration,
+    /// The beginning of a line that a rank paused in for this long is passed on: somebody may be waiting for a prompt. `None` waits
+    /// for the line end, so that no line is ever cut.
+    pub prompt: Option<Duration>,
+    /// The launch ends when it has run this long; `None` lets it run.
+    pub timeout: Option<Duration>,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            silent: Duration::from_secs(5),
+            stuck: Duration::from_secs(30),
+            after_failure: Duration::from_millis(400),
+            after_interrupt: Duration::from_secs(5),
+            prompt: None,
+            timeout: None,
+        }
+    }
+}
