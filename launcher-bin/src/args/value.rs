@@ -1,0 +1,130 @@
+//! The values of single flags: what each may be, and the words in which everything else is refused.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use lattice_agent::template::{Template, TemplateError};
+
+
+
+/// The choices of `--stdin`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stdin {
+    /// Nobody reads.
+    None,
+    /// One rank reads our standard input.
+    Rank(u32),
+    /// Every rank reads a copy of it.
+    All,
+    /// Every rank reads this file; here are the file name as given, and as a template.
+    File(PathBuf, Template),
+}
+
+impl Stdin {
+    pub(super) fn parse(text: OsString) -> Result<Self, TemplateError> {
+        Ok(match text.to_str() {
+            Some("none") => Self::None,
+            Some("all") => Self::All,
+            Some(number) if number.parse::<u32>().is_ok() => Self::Rank(number.parse().unwrap_or_default()),
+            _ => {
+                let template = Template::parse(&text)?;
+                Self::File(text.into(), template)
+            }
+        })
+    }
+}
+
+/// A variable named by `--env`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EnvSetting {
+    /// Its name.
+    pub name: OsString,
+    /// Its value; `None` stands for the value in our own environment.
+    pub value: Option<OsString>,
+}
+
+/// Why a text names no variable.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EnvSettingError {
+    /// There is nothing before the `=`.
+    #[error("the name of the variable is missing; NAME=VALUE or NAME is possible")]
+    NoName,
+    /// A `*` stands elsewhere than at the end.
+    #[error("`*` is possible at the end of a name only")]
+    Star,
+    /// The name of a variable cannot hold a `=`.
+    #[error("a name has no `=` in it")]
+    Equals,
+}
+
+impl EnvSetting {
+    pub(super) fn parse(text: OsString) -> Result<Self, EnvSettingError> {
+        let bytes = text.as_bytes();
+        let equals = bytes.iter().position(|&byte| byte == b'=');
+        let name = &bytes[..equals.unwrap_or(bytes.len())];
+        if name.is_empty() {
+            return Err(EnvSettingError::NoName);
+        }
+        let os = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+        Ok(Self { name: os(name), value: equals.map(|equals| os(&bytes[equals + 1..])) })
+    }
+}
+
+pub(super) fn variable_pattern(text: &str) -> Result<String, EnvSettingError> {
+    let name = text.strip_suffix('*').unwrap_or(text);
+    match () {
+        () if text.is_empty() => Err(EnvSettingError::NoName),
+        () if name.contains('*') => Err(EnvSettingError::Star),
+        () if name.contains('=') => Err(EnvSettingError::Equals),
+        () => Ok(text.to_owned()),
+    }
+}
+
+pub(super) fn template() -> impl TypedValueParser<Value = Template> {
+    OsStringValueParser::new().try_map(|text| Template::parse(&text))
+}
+
+/// Why a text is no number of ranks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RankCountError {
+    /// The number is 0.
+    #[error("a job has at least 1 rank")]
+    Zero,
+    /// The number is beyond everything that can be counted in MPI.
+    #[error("MPI counts ranks up to {max}", max = i32::MAX)]
+    TooMany,
+    /// The text is no number.
+    #[error("not a whole number from 1 up")]
+    NotANumber,
+}
+
+pub(super) fn rank_count(text: &str) -> Result<u32, RankCountError> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match text.parse::<u32>() {
+        Ok(0) => Err(RankCountError::Zero),
+        Ok(count) if i32::try_from(count).is_ok() => Ok(count),
+        Err(_) if !digits => Err(RankCountError::NotANumber),
+        _ => Err(RankCountError::TooMany),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_taken_as_they_are() {
+        let check = |text: &str, name: &str, value: Option<&str>| {
+            let expected = EnvSetting { name: name.into(), value: value.map(OsString::from) };
+            assert_eq!(EnvSetting::parse(text.into()), Ok(expected));
+        };
+        check("A=1", "A", Some("1"));
+        check("A=", "A", Some(""));
+        check("A=b=c", "A", Some("b=c"));
+        check("A", "A", None);
+    }
+}

@@ -1,0 +1,67 @@
+//! Completions and man pages, generated from the definition of the command line.
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+use crate::args::Cli;
+
+/// There is no man page for a command that does not exist.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no command {command:?}; there are {}", known.join(", "))]
+pub(crate) struct NoSuchCommand {
+    /// What was asked for.
+    command: String,
+    /// What there is.
+    known: Vec<String>,
+}
+
+/// The completions of `shell`, as a script that it can read.
+pub(crate) fn completions(shell: Shell) -> Vec<u8> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "lattice", &mut script);
+    script
+}
+
+/// The man page, in roff, of the command at `path` below `lattice`.
+pub(crate) fn man_page(path: &[String]) -> Result<Vec<u8>, NoSuchCommand> {
+    let mut command = Cli::command();
+    // Flags that every command has are to be listed for every command.
+    command.build();
+    for word in path {
+        let known = command.get_subcommands().map(|known| known.get_name().to_owned()).collect();
+        command = match command.find_subcommand(word) {
+            Some(found) => found.clone(),
+            None => return Err(NoSuchCommand { command: word.clone(), known }),
+        };
+    }
+    let mut page = Vec::new();
+    Man::new(command).render(&mut page).expect("writing to memory cannot fail");
+    Ok(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shell_gets_completions() {
+        for shell in [Shell::Bash, Shell::Elvish, Shell::Fish, Shell::PowerShell, Shell::Zsh] {
+            let script = String::from_utf8(completions(shell)).unwrap();
+            assert!(script.contains("tasks-per-node"), "{shell}");
+        }
+    }
+
+    #[test]
+    fn man_pages_describe_a_command() {
+        let page = |path: &[&str]| {
+            let path: Vec<String> = path.iter().map(|&word| word.to_owned()).collect();
+            man_page(&path).map(|page| String::from_utf8(page).unwrap())
+        };
+        assert!(page(&[]).unwrap().contains("lattice\\-launch"));
+        let launch = page(&["launch"]).unwrap();
+        assert!(launch.contains(".TH lattice-launch 1") && launch.contains("\\-\\-cpu\\-bind"), "{launch}");
+        let error = page(&["lunch"]).unwrap_err().to_string();
+        assert!(error.starts_with(r#"there is no command "lunch"; there are launch,"#), "{error}");
+    }
+}

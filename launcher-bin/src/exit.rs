@@ -1,0 +1,154 @@
+//! The exit code of `lattice launch`: decided here, from the first cause, and printed by `--help` from the same table.
+
+use lattice_agent::cause::{Cause, CauseKind, StartClass};
+use nix::sys::signal::Signal;
+use rank_spawner::ProgramFailure;
+
+use crate::launch::LaunchError;
+use crate::request::RequestError;
+
+/// The launch ran for its whole time limit, as `timeout` says it.
+pub const TIMED_OUT: u8 = 124;
+/// Lattice itself failed, or was asked for the impossible.
+pub const OURS: u8 = 125;
+/// The program cannot be executed.
+pub const CANNOT_EXECUTE: u8 = 126;
+/// There is no such program.
+pub const NOT_FOUND: u8 = 127;
+
+/// The exit codes, as `--help` and the man page list them.
+pub const TABLE: [(&str, &str); 9] = [
+    ("0", "every rank returned 0"),
+    ("1-255", "what the first rank that failed returned"),
+    ("128+N", "the first rank that failed was killed by signal N, or the launch was ended by it"),
+    ("CODE", "MPI_Abort(comm, CODE): its lowest 8 bits; 1 where those are 0"),
+    ("1", "a rank left an MPI job without MPI_Finalize, before MPI_Init, or broke the PMI protocol"),
+    ("124", "--timeout is over"),
+    ("125", "lattice itself failed, or was asked for the impossible; no rank is to blame"),
+    ("126", "the program cannot be executed"),
+    ("127", "there is no such program"),
+];
+
+/// The table of exit codes as text, for the end of `--help`.
+pub fn help_text() -> String {
+    let mut text = String::from("Exit codes:\n");
+    for (code, meaning) in TABLE {
+        text += &format!("  {code:<6} {meaning}\n");
+    }
+    text
+}
+
+/// What was lost of the output of a launch whose ranks may all be well.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// Nobody read it any more.
+    pub hung_up: bool,
+    /// It could not be written.
+    pub failed: bool,
+}
+
+/// The exit code of a launch: that of its first cause, else that of what was lost of its output, else 0.
+pub fn code(cause: Option<&Cause>, losses: Losses) -> u8 {
+    match (cause, losses) {
+        (Some(cause), _) => of_cause(cause),
+        (None, Losses { failed: true, .. }) => OURS,
+        (None, Losses { hung_up: true, .. }) => by_signal(Signal::SIGPIPE as i32),
+        (None, _) => 0,
+    }
+}
+
+/// The exit code of a launch that did not start.
+pub fn of_error(error: &LaunchError) -> u8 {
+    match error {
+        LaunchError::Request(RequestError::Program(error)) => match error.failure() {
+            ProgramFailure::NotFound => NOT_FOUND,
+            ProgramFailure::CannotExecute => CANNOT_EXECUTE,
+        },
+        _ => OURS,
+    }
+}
+
+fn of_cause(cause: &Cause) -> u8 {
+    match &cause.kind {
+        CauseKind::Failed { exit, .. } | CauseKind::LeftBeforeInit { exit, .. } => {
+            failed(low_byte(exit.shell_code()))
+        }
+        CauseKind::LeftWithoutFinalize { .. } | CauseKind::LeftFence { .. } | CauseKind::Offence { .. } => 1,
+        CauseKind::Aborted { code, .. } => failed(low_byte(*code)),
+        CauseKind::NotStarted { class: StartClass::NotFound, .. } => NOT_FOUND,
+        CauseKind::NotStarted { class: StartClass::CannotExecute, .. } => CANNOT_EXECUTE,
+        CauseKind::NotStarted { class: StartClass::System, .. } | CauseKind::Fence { .. } => OURS,
+        CauseKind::Interrupted { signal } => by_signal(*signal),
+        CauseKind::TimedOut { .. } => TIMED_OUT,
+        _ => OURS,
+    }
+}
+
+pub(crate) fn by_signal(signal: i32) -> u8 {
+    low_byte(128 + signal)
+}
+
+/// A failure never looks like success.
+fn failed(code: u8) -> u8 {
+    code.max(1)
+}
+
+/// What `exit(code)` leaves of a code on every Unix.
+fn low_byte(code: i32) -> u8 {
+    code.to_le_bytes()[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use pmi_core::ids::Rank;
+    use rank_spawner::RankExit;
+
+    use super::*;
+
+    #[test]
+    fn every_cause_has_its_code() {
+        let check = |kind: CauseKind, expected: u8| {
+            let cause = Cause { host: "node3".to_owned(), kind };
+            assert_eq!(code(Some(&cause), Losses::default()), expected, "{cause}");
+        };
+        let rank = Rank(17);
+        let killed = |signal| RankExit::Signal { signal, core_dumped: false };
+        let aborted = |code| CauseKind::Aborted { rank, code, message: String::new() };
+        let not_started = |class| CauseKind::NotStarted { reason: "gone".to_owned(), class };
+
+        check(CauseKind::Failed { rank, exit: RankExit::Code(5) }, 5);
+        check(CauseKind::Failed { rank, exit: RankExit::Code(255) }, 255);
+        check(CauseKind::Failed { rank, exit: killed(11) }, 139);
+        check(CauseKind::LeftWithoutFinalize { rank }, 1);
+        check(CauseKind::LeftBeforeInit { rank, exit: RankExit::Code(0), others: vec![Rank(1)] }, 1);
+        check(CauseKind::LeftBeforeInit { rank, exit: RankExit::Code(3), others: vec![Rank(1)] }, 3);
+        check(CauseKind::LeftFence { rank, waiting: vec![Rank(1)] }, 1);
+        check(CauseKind::Offence { rank, offence: "noise".to_owned() }, 1);
+        check(aborted(7), 7);
+        check(aborted(0), 1);
+        check(aborted(256), 1);
+        check(aborted(-1), 255);
+        check(aborted(1000), 232);
+        check(CauseKind::Fence { reason: "lost".to_owned() }, 125);
+        check(not_started(StartClass::NotFound), 127);
+        check(not_started(StartClass::CannotExecute), 126);
+        check(not_started(StartClass::System), 125);
+        check(CauseKind::Interrupted { signal: 2 }, 130);
+        check(CauseKind::Interrupted { signal: 13 }, 141);
+        check(CauseKind::TimedOut { limit: Duration::from_secs(1) }, 124);
+    }
+
+    #[test]
+    fn lost_output_counts_when_no_rank_failed() {
+        let check = |hung_up, failed, expected| assert_eq!(code(None, Losses { hung_up, failed }), expected);
+        check(false, false, 0);
+        check(true, false, 141);
+        check(false, true, 125);
+        check(true, true, 125);
+        let kind = CauseKind::Failed { rank: Rank(0), exit: RankExit::Code(3) };
+        let cause = Cause { host: "node3".to_owned(), kind };
+        assert_eq!(code(Some(&cause), Losses { hung_up: true, failed: true }), 3);
+    }
+}

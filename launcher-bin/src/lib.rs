@@ -1,0 +1,91 @@
+//! `lattice`, the command: what its arguments mean, how a launch on this machine is run, and what is printed of it.
+//!
+//! A library, so that the binary is a thin shell around it. The way of a launch: [`args`] → [`request`] (checked once, nothing
+//! downstream checks again) → [`launch`] (runs the session in this process) → [`output`] (events become bytes) → [`exit`]
+//! (the first cause becomes an exit code).
+
+pub mod args;
+mod documents;
+pub mod exit;
+pub mod launch;
+pub mod limits;
+mod map;
+pub mod output;
+pub mod request;
+mod stdin;
+mod steering;
+mod trace;
+
+use std::ffi::OsString;
+use std::io::{self, ErrorKind, Write};
+
+use nix::sys::signal::Signal;
+
+use self::args::{Cli, Command};
+use self::output::Verbosity;
+
+/// Does what a command line asks for; its first word is the name that we were called by. Returns the exit code.
+///
+/// Must be called while this process has one thread.
+pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
+    let cli = match args::parse(words) {
+        Ok(cli) => cli,
+        Err(error) => return answer(&error),
+    };
+    let verbosity = verbosity(&cli);
+    match cli.command {
+        Command::Launch(args) => launch::run(&args, verbosity).unwrap_or_else(|error| {
+            complain(&error.to_string());
+            exit::of_error(&error)
+        }),
+        Command::Completions { shell } => show(&documents::completions(shell)),
+        Command::Man { command } => match documents::man_page(&command) {
+            Ok(page) => show(&page),
+            Err(error) => {
+                complain(&error.to_string());
+                exit::OURS
+            }
+        },
+    }
+}
+
+fn verbosity(cli: &Cli) -> Verbosity {
+    match (cli.quiet, cli.verbose) {
+        (true, _) => Verbosity::Quiet,
+        (false, true) => Verbosity::Verbose,
+        (false, false) => Verbosity::Normal,
+    }
+}
+
+/// Answers a command line that clap did not take: help as it is, an error as a message of ours.
+fn answer(error: &clap::Error) -> u8 {
+    let text = error.render();
+    if error.use_stderr() {
+        let text = text.to_string();
+        complain(text.strip_prefix("error: ").unwrap_or(&text).trim_end());
+        return exit::OURS;
+    }
+    show(text.to_string().as_bytes())
+}
+
+fn complain(text: &str) {
+    // There is no other place to say that standard error is closed.
+    let _ = io::stderr().write_all(&output::message(text));
+}
+
+fn show(bytes: &[u8]) -> u8 {
+    print(bytes).unwrap_or_else(|error| {
+        complain(&format!("cannot write to standard output: {error}"));
+        exit::OURS
+    })
+}
+
+/// Writes to standard output. A reader that goes away, as `head` does, ends us as SIGPIPE would: that is the exit code.
+fn print(bytes: &[u8]) -> io::Result<u8> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(0),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(exit::by_signal(Signal::SIGPIPE as i32)),
+        Err(error) => Err(error),
+    }
+}

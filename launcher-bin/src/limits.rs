@@ -1,0 +1,124 @@
+//! How many ranks this machine can hold at all, known before the first is started.
+//!
+//! Not a promise that so many fit, as others use the machine too; a job that cannot fit is refused with a number.
+
+use std::fs;
+use std::path::Path;
+
+use nix::sys::resource::{Resource, getrlimit};
+use nix::unistd::geteuid;
+
+/// A rank's PMI socket, its process, its two output streams and its input.
+const DESCRIPTORS_PER_RANK: u64 = 5;
+/// What we hold besides: our own streams, the runtime's and a trace.
+const OTHER_DESCRIPTORS: u64 = 32;
+
+/// What limits the number of ranks on this machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// How many processes there can be, and what says so.
+    pub processes: Vec<(String, u64)>,
+    /// How many descriptors we can hold; `None` for any number.
+    pub descriptors: Option<u64>,
+}
+
+/// A job is larger than this machine can hold.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{ranks} ranks do not fit on this machine: {limited_by} is {limit}, which is enough for {fitting} ranks")]
+pub struct TooManyRanks {
+    /// How many were asked for.
+    pub ranks: u32,
+    /// What is not enough.
+    pub limited_by: String,
+    /// Its value.
+    pub limit: u64,
+    /// How many ranks fit.
+    pub fitting: u64,
+}
+
+impl Limits {
+    /// The limits of this process. What cannot be read does not limit.
+    pub fn of_this_process() -> Self {
+        let mut processes = Vec::new();
+        // The kernel does not hold a privileged user to RLIMIT_NPROC.
+        if !geteuid().is_root()
+            && let Some(limit) = finite(Resource::RLIMIT_NPROC)
+        {
+            processes.push(("the limit of processes (ulimit -u)".to_owned(), limit));
+        }
+        for file in ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"] {
+            processes.extend(number_in(Path::new(file)).map(|limit| (file.to_owned(), limit)));
+        }
+        if let Some(path) = fs::read_to_string("/proc/self/cgroup").ok().as_deref().and_then(cgroup_v2) {
+            let file = Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/')).join("pids.max");
+            processes.extend(number_in(&file).map(|limit| (file.display().to_string(), limit)));
+        }
+        Self { processes, descriptors: finite(Resource::RLIMIT_NOFILE) }
+    }
+
+    /// Whether a job of `ranks` ranks that write to `files` files can fit.
+    ///
+    /// # Errors
+    /// Names the first limit that is too low, and how many ranks would fit.
+    pub fn check(&self, ranks: u32, files: usize) -> Result<(), TooManyRanks> {
+        let processes = self.processes.iter().map(|(name, limit)| (name.as_str(), *limit, *limit));
+        let descriptors = self.descriptors.map(|limit| {
+            let fitting = limit.saturating_sub(OTHER_DESCRIPTORS + files as u64) / DESCRIPTORS_PER_RANK;
+            ("the limit of open files (ulimit -Hn)", limit, fitting)
+        });
+        match processes.chain(descriptors).find(|&(_, _, fitting)| u64::from(ranks) > fitting) {
+            None => Ok(()),
+            Some((name, limit, fitting)) => Err(TooManyRanks { ranks, limited_by: name.to_owned(), limit, fitting }),
+        }
+    }
+}
+
+/// The hard limit, up to which we raise our own.
+fn finite(resource: Resource) -> Option<u64> {
+    let (_, hard) = getrlimit(resource).ok()?;
+    (hard != nix::libc::RLIM_INFINITY).then_some(hard)
+}
+
+fn number_in(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// The path of our control group in the one hierarchy of version 2.
+fn cgroup_v2(proc_self_cgroup: &str) -> Option<&str> {
+    proc_self_cgroup.lines().find_map(|line| line.strip_prefix("0::"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_limit_is_named_with_what_fits() {
+        let limits = Limits { processes: vec![("pid_max".to_owned(), 1000)], descriptors: Some(1032) };
+        let check = |ranks, files, expected: Option<(&str, u64)>| {
+            let refused = limits.check(ranks, files).err();
+            let seen = refused.as_ref().map(|refused| (refused.limited_by.as_str(), refused.fitting));
+            assert_eq!(seen, expected, "{ranks} ranks, {files} files");
+        };
+        let open_files = "the limit of open files (ulimit -Hn)";
+        check(200, 0, None);
+        check(201, 0, Some((open_files, 200)));
+        check(200, 5, Some((open_files, 199)));
+        check(1001, 0, Some(("pid_max", 1000)));
+        check(1, 5000, Some((open_files, 0)));
+        assert_eq!(Limits::default().check(u32::MAX, 0), Ok(()));
+    }
+
+    #[test]
+    fn this_machine_has_limits_above_one_rank() {
+        let limits = Limits::of_this_process();
+        assert!(!limits.processes.is_empty());
+        assert_eq!(limits.check(1, 0), Ok(()));
+    }
+
+    #[test]
+    fn the_control_group_is_found() {
+        assert_eq!(cgroup_v2("0::/user.slice/a\n"), Some("/user.slice/a"));
+        assert_eq!(cgroup_v2("12:pids:/a\n1:cpu:/b\n"), None);
+    }
+}

@@ -1,0 +1,140 @@
+//! What stands before a rank's line: a time stamp, a label, both or nothing.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use memchr::memchr;
+
+use super::hold::{Piece, Source, Start, Step};
+
+/// The size at which decorated text is handed on, so that a flood of short lines is never in memory as one piece.
+const CHUNK: usize = 64 << 10;
+
+/// What is put before each line of a rank.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Decoration {
+    /// The width of a rank's number in a label; `None` for no label.
+    pub(crate) label_width: Option<usize>,
+    /// Whether the time stands before the label.
+    pub(crate) timestamp: bool,
+}
+
+impl Decoration {
+    /// `[ 3] ` for the ranks of a job of `size` ranks, if `label`; the time before it, if `timestamp`.
+    pub(crate) fn new(label: bool, timestamp: bool, size: u32) -> Self {
+        let widest = size.saturating_sub(1).to_string().len();
+        Self { label_width: label.then_some(widest), timestamp }
+    }
+
+    /// Appends the bytes of `step` to `out`. Undecorated bytes are passed on, not copied.
+    pub(crate) fn apply(&self, step: Step, out: &mut Vec<Bytes>) {
+        match step {
+            Step::LineEnd => out.push(Bytes::from_static(b"\n")),
+            Step::Piece(piece, start) => match self.prefix(&piece) {
+                Some(prefix) => prefix.apply(&piece.bytes, start, out),
+                None => out.push(piece.bytes),
+            },
+        }
+    }
+
+    fn prefix(&self, piece: &Piece) -> Option<Prefix> {
+        let Source::Rank(rank, _) = piece.source else { return None };
+        let time = if self.timestamp { time_stamp() + " " } else { String::new() };
+        match self.label_width {
+            Some(width) => {
+                let label = format!("{time}[{rank:>width$}]");
+                Some(Prefix { line: format!("{label} "), resumed: format!("{label}+") })
+            }
+            None if self.timestamp => Some(Prefix { resumed: time.clone(), line: time }),
+            None => None,
+        }
+    }
+}
+
+/// The local time to the millisecond, as RFC 3339 writes it.
+pub(crate) fn time_stamp() -> String {
+    jiff::Zoned::now().strftime("%Y-%m-%dT%H:%M:%S%.3f%:z").to_string()
+}
+
+struct Prefix {
+    line: String,
+    /// Before the rest of a line that was given up.
+    resumed: String,
+}
+
+impl Prefix {
+    fn apply(&self, bytes: &[u8], start: Start, out: &mut Vec<Bytes>) {
+        let mut buffer = BytesMut::with_capacity(CHUNK.min(2 * bytes.len() + self.line.len()));
+        let mut before = match start {
+            Start::Line => &self.line,
+            Start::Middle => "",
+            Start::Resumed => &self.resumed,
+        };
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let line;
+            (line, rest) = rest.split_at(memchr(b'\n', rest).map_or(rest.len(), |end| end + 1));
+            if buffer.len() + before.len() + line.len() > CHUNK && !buffer.is_empty() {
+                out.push(buffer.split().freeze());
+            }
+            buffer.put_slice(before.as_bytes());
+            buffer.put_slice(line);
+            before = &self.line;
+        }
+        out.push(buffer.freeze());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lattice_agent::event::Stream;
+    use pmi_core::ids::Rank;
+
+    use super::*;
+
+    fn applied(decoration: Decoration, text: &str, start: Start) -> String {
+        let source = Source::Rank(Rank(3), Stream::Stdout);
+        let piece = Piece { source, bytes: Bytes::copy_from_slice(text.as_bytes()) };
+        let mut out = Vec::new();
+        decoration.apply(Step::Piece(piece, start), &mut out);
+        out.iter().map(|bytes| std::str::from_utf8(bytes).unwrap()).collect()
+    }
+
+    #[test]
+    fn labels_are_aligned_and_stand_before_every_line() {
+        let check = |size: u32, text: &str, start: Start, expected: &str| {
+            assert_eq!(applied(Decoration::new(true, false, size), text, start), expected);
+        };
+        check(4, "a\nb\n", Start::Line, "[3] a\n[3] b\n");
+        check(11, "a\n", Start::Line, "[ 3] a\n");
+        check(10, "a\n", Start::Line, "[3] a\n");
+        check(4, "rest\nb", Start::Middle, "rest\n[3] b");
+        check(4, "rest\nb\n", Start::Resumed, "[3]+rest\n[3] b\n");
+        check(4, "\n", Start::Line, "[3] \n");
+    }
+
+    #[test]
+    fn the_time_comes_first() {
+        let text = applied(Decoration::new(true, true, 4), "a\n", Start::Line);
+        let (time, rest) = text.split_once(' ').unwrap();
+        assert_eq!(rest, "[3] a\n");
+        assert!(time.parse::<jiff::Timestamp>().is_ok(), "{time:?} is no RFC 3339 time");
+        assert_eq!(time.find('.').map(|dot| time[dot..].find(['+', '-']).unwrap()), Some(4), "{time:?}");
+    }
+
+    #[test]
+    fn undecorated_bytes_are_passed_on() {
+        let bytes = Bytes::from_static(b"as they are");
+        let piece = Piece { source: Source::Rank(Rank(0), Stream::Stderr), bytes: bytes.clone() };
+        let mut out = Vec::new();
+        Decoration::default().apply(Step::Piece(piece, Start::Line), &mut out);
+        assert_eq!(out[0].as_ptr(), bytes.as_ptr());
+    }
+
+    #[test]
+    fn a_flood_of_short_lines_comes_in_pieces() {
+        let mut out = Vec::new();
+        let piece = Piece { source: Source::Rank(Rank(0), Stream::Stdout), bytes: vec![b'\n'; CHUNK].into() };
+        Decoration::new(true, false, 2).apply(Step::Piece(piece, Start::Line), &mut out);
+        assert!(out.iter().all(|bytes| bytes.len() <= CHUNK));
+        assert_eq!(out.iter().map(Bytes::len).sum::<usize>(), CHUNK * 5);
+    }
+}

@@ -1,0 +1,79 @@
+//! The files that ranks' output goes to: opened before the first rank starts, one for each name.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use lattice_agent::event::Stream;
+use pmi_core::ids::Rank;
+
+use super::writer::{Place, PlaceName};
+use crate::request::LaunchRequest;
+
+/// The open files of a launch, and who writes to which.
+#[derive(Debug, Default)]
+pub(crate) struct Files {
+    /// Each file once.
+    pub(crate) places: Vec<Place>,
+    /// The index into `places` of each rank's stream; a stream that is not in here goes to ours.
+    pub(crate) routes: HashMap<(Rank, Stream), usize>,
+}
+
+/// A file for ranks' output cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write the output of rank {rank} to {}: {source}", path.display())]
+pub struct FileError {
+    /// The first rank that was to write to it.
+    pub rank: Rank,
+    /// The file.
+    pub path: PathBuf,
+    /// What the system said.
+    #[source]
+    pub source: io::Error,
+}
+
+/// What makes two names one file: its device and its number there.
+type Identity = (u64, u64);
+
+impl Files {
+    /// Opens every file that `request` names, and empties those that are not to be appended to.
+    ///
+    /// # Errors
+    /// Fails at the first file that cannot be opened; those opened before it exist from then on.
+    pub(crate) fn open(request: &LaunchRequest) -> Result<Self, FileError> {
+        let mut files = Self::default();
+        let mut names: HashMap<PathBuf, usize> = HashMap::new();
+        let mut identities: HashMap<Identity, usize> = HashMap::new();
+        for seat in &request.seats {
+            for stream in [Stream::Stdout, Stream::Stderr] {
+                let Some(path) = request.output_file(seat, stream) else { continue };
+                let index = match names.entry(path) {
+                    Entry::Occupied(known) => *known.get(),
+                    Entry::Vacant(new) => {
+                        let path = new.key().clone();
+                        let index = files
+                            .add(path.clone(), request.output.append, &mut identities)
+                            .map_err(|source| FileError { rank: seat.rank, path, source })?;
+                        *new.insert(index)
+                    }
+                };
+                files.routes.insert((seat.rank, stream), index);
+            }
+        }
+        Ok(files)
+    }
+
+    /// Opens `path`, unless it is a file that is open already under another name.
+    fn add(&mut self, path: PathBuf, append: bool, known: &mut HashMap<Identity, usize>) -> io::Result<usize> {
+        let file = File::options().create(true).write(!append).append(append).truncate(!append).open(&path)?;
+        let metadata = file.metadata()?;
+        let index = *known.entry((metadata.dev(), metadata.ino())).or_insert(self.places.len());
+        if index == self.places.len() {
+            self.places.push(Place { name: PlaceName::File(path), file });
+        }
+        Ok(index)
+    }
+}

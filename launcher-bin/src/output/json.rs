@@ -1,0 +1,349 @@
+//! `--json`: one event on each line, for programs. The lines are described in `docs/json-events.md`, and their schema is
+//! `docs/json-events.schema.json`.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use lattice_agent::cause::{Cause, CauseKind, StartClass};
+use lattice_agent::event::{Event, MpiFamily, MpiLibrary, Notice, Output, Report, Stream};
+use lattice_agent::spec::SessionSpec;
+use pmi_core::ids::Rank;
+use rank_spawner::RankExit;
+use serde::Serialize;
+
+use super::decoration::time_stamp;
+use super::words;
+use crate::request::LaunchRequest;
+
+/// One line.
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    time: String,
+    #[serde(flatten)]
+    body: Body<'a>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Body<'a> {
+    Launch(Launch<'a>),
+    Started { rank: Rank, node: &'a str, pid: u32 },
+    Output { rank: Rank, stream: Stream, #[serde(flatten)] content: Content<'a> },
+    Notice { #[serde(flatten)] notice: NoticeLine<'a>, message: String },
+    Exited(RankEnd),
+    Ending { cause: CauseLine<'a> },
+    Complete {
+        launch_id: &'a str,
+        exit_code: u8,
+        cause: Option<CauseLine<'a>>,
+        ranks: Vec<RankEnd>,
+        duration_s: f64,
+    },
+}
+
+/// What is known of a launch before its first rank starts.
+#[derive(Debug, Serialize)]
+struct Launch<'a> {
+    launch_id: &'a str,
+    size: u32,
+    nodes: &'a [String],
+    programs: Vec<Program<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Program<'a> {
+    ranks: u32,
+    program: Cow<'a, str>,
+    args: Vec<Cow<'a, str>>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Content<'a> {
+    Text(&'a str),
+    /// For bytes that are not UTF-8.
+    Base64(String),
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "notice", rename_all = "snake_case")]
+enum NoticeLine<'a> {
+    Silent { ranks: &'a [Rank], ended: bool, after_s: f64, library: Option<Library<'a>> },
+    Stuck { after_s: f64, waiting: usize, missing: Vec<Missing<'a>> },
+    Leftover { pids: &'a [u32] },
+    Other,
+}
+
+#[derive(Debug, Serialize)]
+struct Library<'a> {
+    name: &'a str,
+    file: &'a str,
+    speaks: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct Missing<'a> {
+    rank: Rank,
+    last_command: Option<&'a str>,
+}
+
+#[derive(Debug, Serialize)]
+struct RankEnd {
+    rank: Rank,
+    #[serde(flatten)]
+    end: End,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum End {
+    Code(i32),
+    Signal(i32),
+}
+
+#[derive(Debug, Serialize)]
+struct CauseLine<'a> {
+    kind: &'static str,
+    node: &'a str,
+    rank: Option<Rank>,
+    message: String,
+}
+
+/// The line that opens a launch.
+pub(crate) fn launch(request: &LaunchRequest) -> Bytes {
+    let SessionSpec { launch_id, job, hosts, apps, .. } = &request.spec;
+    let programs = job.apps.iter().zip(apps).map(|(app, program)| Program {
+        ranks: app.ranks,
+        program: program.program.to_string_lossy(),
+        args: program.args.iter().map(|arg| arg.to_string_lossy()).collect(),
+    });
+    line(Body::Launch(Launch { launch_id, size: job.size(), nodes: hosts, programs: programs.collect() }))
+}
+
+/// The line of an event on `node`.
+pub(crate) fn event(event: &Event, node: &str) -> Option<Bytes> {
+    let body = match event {
+        Event::Started { rank, pid } => Body::Started { rank: *rank, node, pid: *pid },
+        Event::Output(output) => output_body(output),
+        Event::Notice(notice) => Body::Notice { notice: notice_line(notice), message: words::notice(notice) },
+        Event::Exited { rank, exit } => Body::Exited(rank_end(*rank, exit)),
+        Event::Ending(cause) => Body::Ending { cause: cause_line(cause) },
+        _ => return None,
+    };
+    Some(line(body))
+}
+
+/// The line that closes a launch.
+pub(crate) fn complete(launch_id: &str, exit_code: u8, report: &Report) -> Bytes {
+    line(Body::Complete {
+        launch_id,
+        exit_code,
+        cause: report.cause.as_ref().map(cause_line),
+        ranks: report.exits.iter().map(|(rank, exit)| rank_end(*rank, exit)).collect(),
+        duration_s: report.duration.as_secs_f64(),
+    })
+}
+
+fn line(body: Body<'_>) -> Bytes {
+    let line = Line { time: time_stamp(), body };
+    let mut text = serde_json::to_vec(&line).expect("numbers, texts and maps with text keys always become JSON");
+    text.push(b'\n');
+    text.into()
+}
+
+fn output_body(output: &Output) -> Body<'_> {
+    let content = match std::str::from_utf8(&output.bytes) {
+        Ok(text) => Content::Text(text),
+        Err(_) => Content::Base64(base64(&output.bytes)),
+    };
+    Body::Output { rank: output.rank, stream: output.stream, content }
+}
+
+fn notice_line(notice: &Notice) -> NoticeLine<'_> {
+    match notice {
+        Notice::Silent { ranks, ended, after, library, .. } => NoticeLine::Silent {
+            ranks,
+            ended: *ended,
+            after_s: after.as_secs_f64(),
+            library: library.as_ref().map(library_line),
+        },
+        Notice::Stuck { after, waiting, missing } => NoticeLine::Stuck {
+            after_s: after.as_secs_f64(),
+            waiting: *waiting,
+            missing: missing
+                .iter()
+                .map(|(rank, last)| Missing { rank: *rank, last_command: last.as_deref() })
+                .collect(),
+        },
+        Notice::Leftover { pids } => NoticeLine::Leftover { pids },
+        _ => NoticeLine::Other,
+    }
+}
+
+fn library_line(library: &MpiLibrary) -> Library<'_> {
+    let speaks = match library.family {
+        MpiFamily::Pmi => "pmi",
+        MpiFamily::Pmix => "pmix",
+        MpiFamily::Vendor => "vendor",
+        _ => "other",
+    };
+    Library { name: &library.name, file: &library.file, speaks }
+}
+
+fn rank_end(rank: Rank, exit: &RankExit) -> RankEnd {
+    let end = match *exit {
+        RankExit::Code(code) => End::Code(code),
+        RankExit::Signal { signal, .. } => End::Signal(signal),
+    };
+    RankEnd { rank, end }
+}
+
+fn cause_line(cause: &Cause) -> CauseLine<'_> {
+    let (kind, rank) = match &cause.kind {
+        CauseKind::Failed { rank, .. } => ("failed", Some(*rank)),
+        CauseKind::LeftWithoutFinalize { rank } => ("left_without_finalize", Some(*rank)),
+        CauseKind::LeftBeforeInit { rank, .. } => ("left_before_init", Some(*rank)),
+        CauseKind::LeftFence { rank, .. } => ("left_fence", Some(*rank)),
+        CauseKind::Aborted { rank, .. } => ("aborted", Some(*rank)),
+        CauseKind::Offence { rank, .. } => ("offence", Some(*rank)),
+        CauseKind::Fence { .. } => ("fence", None),
+        CauseKind::NotStarted { class: StartClass::NotFound, .. } => ("not_found", None),
+        CauseKind::NotStarted { class: StartClass::CannotExecute, .. } => ("cannot_execute", None),
+        CauseKind::NotStarted { class: StartClass::System, .. } => ("not_started", None),
+        CauseKind::Interrupted { .. } => ("interrupted", None),
+        CauseKind::TimedOut { .. } => ("timed_out", None),
+        _ => ("other", None),
+    };
+    CauseLine { kind, node: &cause.host, rank, message: cause.to_string() }
+}
+
+/// RFC 4648, section 4, with padding.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let byte = |index: usize| u32::from(group.get(index).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for digit in 0..4 {
+            let six = bits >> (18 - 6 * digit) & 63;
+            text.push(if digit <= group.len() { char::from(DIGITS[six as usize]) } else { '=' });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    const SCHEMA: &str = include_str!("../../../docs/json-events.schema.json");
+
+    /// One line of every kind, with everything in it that can be in it.
+    fn samples() -> Vec<Bytes> {
+        let rank = Rank(1);
+        let killed = RankExit::Signal { signal: 11, core_dumped: false };
+        let cause = Cause { host: "node3".to_owned(), kind: CauseKind::Failed { rank, exit: killed } };
+        let library =
+            MpiLibrary { name: "Open MPI".to_owned(), file: "libmpi.so.40".to_owned(), family: MpiFamily::Pmix };
+        let after = Duration::from_millis(1500);
+        let opening = crate::request::tests::checked("-n 2 true -x").unwrap();
+        let output = |bytes: &'static [u8]| {
+            Event::Output(Output { rank, stream: Stream::Stderr, bytes: Bytes::from_static(bytes) })
+        };
+        let silent = |library| Notice::Silent { ranks: vec![rank], size: 2, ended: true, after, library };
+        let missing = vec![(rank, Some("get".to_owned())), (Rank(0), None)];
+        let events = [
+            Event::Started { rank, pid: 4711 },
+            output(b"hello\n"),
+            output(b"\xff\xfe"),
+            Event::Notice(silent(Some(library))),
+            Event::Notice(silent(None)),
+            Event::Notice(Notice::Stuck { after, waiting: 1, missing }),
+            Event::Notice(Notice::Leftover { pids: vec![4711] }),
+            Event::Exited { rank, exit: RankExit::Code(3) },
+            Event::Exited { rank, exit: killed },
+            Event::Ending(cause.clone()),
+        ];
+        let failed = Report { exits: vec![(rank, killed)], cause: Some(cause), duration: after };
+        let fine = Report { exits: vec![(rank, RankExit::Code(0))], cause: None, duration: after };
+        let mut lines = vec![launch(&opening)];
+        lines.extend(events.iter().filter_map(|sample| event(sample, "node3")));
+        lines.extend([complete("k3jq", 139, &failed), complete("k3jq", 0, &fine)]);
+        lines
+    }
+
+    #[test]
+    fn every_line_is_as_the_schema_says() {
+        let schema: Value = serde_json::from_str(SCHEMA).unwrap();
+        let mut kinds = Vec::new();
+        for line in samples() {
+            assert_eq!(line.iter().filter(|&&byte| byte == b'\n').count(), 1);
+            let value: Value = serde_json::from_slice(&line).unwrap();
+            let kind = value["event"].as_str().unwrap().to_owned();
+            conforms(&value, &schema["$defs"][&kind], &schema, &kind);
+            kinds.push(kind);
+        }
+        kinds.dedup();
+        let documented: Vec<&str> =
+            schema["oneOf"].as_array().unwrap().iter().map(|one| &one["$ref"].as_str().unwrap()[8..]).collect();
+        assert_eq!(kinds, documented);
+    }
+
+    /// Checks what the schema uses of JSON Schema: `type`, `properties`, `required`, `items`, `enum`, `const`, `$ref`.
+    fn conforms(value: &Value, schema: &Value, root: &Value, at: &str) {
+        if let Some(target) = schema["$ref"].as_str() {
+            let target = target.strip_prefix('#').unwrap();
+            return conforms(value, root.pointer(target).unwrap_or_else(|| panic!("{at}: no {target}")), root, at);
+        }
+        if let Some(expected) = schema.get("const") {
+            assert_eq!(value, expected, "{at}");
+        }
+        if let Some(possible) = schema["enum"].as_array() {
+            assert!(possible.contains(value), "{at}: {value} is none of {possible:?}");
+        }
+        let types: Vec<&str> = match &schema["type"] {
+            Value::String(one) => vec![one],
+            several => several.as_array().into_iter().flatten().filter_map(Value::as_str).collect(),
+        };
+        let seen = match value {
+            Value::Null => "null",
+            Value::Bool(_) => "boolean",
+            Value::Number(number) if number.is_f64() => "number",
+            Value::Number(_) => "integer",
+            Value::String(_) => "string",
+            Value::Array(_) => "array",
+            Value::Object(_) => "object",
+        };
+        assert!(types.is_empty() || types.contains(&seen), "{at}: {value} is none of {types:?}");
+        if let Value::Object(fields) = value {
+            for (name, field) in fields {
+                let described = schema["properties"].get(name);
+                conforms(field, described.unwrap_or_else(|| panic!("{at}.{name} is not in the schema")), root, name);
+            }
+            for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+                assert!(fields.contains_key(name), "{at} lacks {name}");
+            }
+        }
+        for item in value.as_array().into_iter().flatten() {
+            conforms(item, &schema["items"], root, at);
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_become_base64() {
+        for (bytes, expected) in [
+            (&b""[..], ""),
+            (b"f", "Zg=="),
+            (b"fo", "Zm8="),
+            (b"foo", "Zm9v"),
+            (b"foob", "Zm9vYg=="),
+            (b"\xff\xfe\xfd", "//79"),
+        ] {
+            assert_eq!(base64(bytes), expected);
+        }
+    }
+}

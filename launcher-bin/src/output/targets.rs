@@ -1,0 +1,219 @@
+//! The places that a launch writes to, each with its own order of lines.
+//!
+//! Where our standard output and standard error are one and the same (a terminal, `2>&1`), they are one target: only then
+//! can a line of one stream not be torn by the other.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::time::Instant;
+
+use bytes::Bytes;
+use lattice_agent::event::{Output, Stream};
+use pmi_core::ids::Rank;
+use tokio::sync::{mpsc, watch};
+
+use super::decoration::Decoration;
+use super::files::Files;
+use super::hold::{LineHold, Piece, Source, Step};
+use super::writer::{Fault, Place, PlaceName, Writer};
+
+/// Our standard output as a target.
+const STDOUT: usize = 0;
+
+/// All targets of a launch, and the threads that write to them.
+#[derive(Debug)]
+pub(crate) struct Targets {
+    targets: Vec<Target>,
+    /// The target of our standard error; [`STDOUT`] if both are the same.
+    stderr: usize,
+    /// The targets of those streams that go to files.
+    routes: HashMap<(Rank, Stream), usize>,
+    decoration: Decoration,
+    writers: Writers,
+    /// No target needs a tick before this; there may be no need even then.
+    next_tick: Option<Instant>,
+    abandoned: watch::Receiver<bool>,
+    steps: Vec<Step>,
+    bytes: Vec<Bytes>,
+}
+
+#[derive(Debug)]
+struct Target {
+    hold: LineHold,
+    /// Which thread writes to it, and the index of its place there.
+    writer: WriterName,
+    place: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WriterName {
+    Stdout,
+    Stderr,
+    Files,
+}
+
+/// `None` where there is nothing to write to, or everything is written.
+#[derive(Debug, Default)]
+struct Writers {
+    stdout: Option<Writer>,
+    stderr: Option<Writer>,
+    files: Option<Writer>,
+}
+
+impl Writers {
+    fn get(&mut self, name: WriterName) -> &mut Option<Writer> {
+        match name {
+            WriterName::Stdout => &mut self.stdout,
+            WriterName::Stderr => &mut self.stderr,
+            WriterName::Files => &mut self.files,
+        }
+    }
+}
+
+impl Targets {
+    /// Starts writing to our own streams and to `files`. Nothing is waited for any more once `abandoned` is true.
+    ///
+    /// # Errors
+    /// Fails if our streams cannot be used or the system has no thread left.
+    pub(crate) fn start(
+        files: Files,
+        decoration: Decoration,
+        faults: &mpsc::UnboundedSender<Fault>,
+        abandoned: watch::Receiver<bool>,
+    ) -> io::Result<Self> {
+        let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        let stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+        let mut targets = vec![Target::new(WriterName::Stdout, 0)];
+        let mut writers = Writers::default();
+        if !same_file(&stdout, &stderr)? {
+            targets.push(Target::new(WriterName::Stderr, 0));
+            writers.stderr = Some(start(PlaceName::Stderr, stderr, faults)?);
+        }
+        writers.stdout = Some(start(PlaceName::Stdout, stdout, faults)?);
+        let stderr = targets.len() - 1;
+        let first_file = targets.len();
+        if !files.places.is_empty() {
+            targets.extend((0..files.places.len()).map(|place| Target::new(WriterName::Files, place)));
+            writers.files = Some(Writer::start(files.places, faults.clone())?);
+        }
+        let routes = files.routes.into_iter().map(|(stream, file)| (stream, first_file + file)).collect();
+        Ok(Self {
+            targets,
+            stderr,
+            routes,
+            decoration,
+            writers,
+            next_tick: None,
+            abandoned,
+            steps: Vec::new(),
+            bytes: Vec::new(),
+        })
+    }
+
+    /// Whether this stream of `rank` goes to a file.
+    pub(crate) fn is_file(&self, rank: Rank, stream: Stream) -> bool {
+        self.routes.contains_key(&(rank, stream))
+    }
+
+    /// Writes a rank's output where it belongs.
+    pub(crate) async fn output(&mut self, output: Output, now: Instant) {
+        let Output { rank, stream, bytes } = output;
+        let own = match stream {
+            Stream::Stdout => STDOUT,
+            Stream::Stderr => self.stderr,
+        };
+        let index = self.routes.get(&(rank, stream)).copied().unwrap_or(own);
+        self.push(index, Piece { source: Source::Rank(rank, stream), bytes }, now).await;
+    }
+
+    /// Writes whole lines of ours to our standard output.
+    pub(crate) async fn print(&mut self, lines: Bytes, now: Instant) {
+        self.push(STDOUT, Piece { source: Source::Lattice, bytes: lines }, now).await;
+    }
+
+    /// Writes whole lines of ours to our standard error.
+    pub(crate) async fn say(&mut self, lines: Bytes, now: Instant) {
+        self.push(self.stderr, Piece { source: Source::Lattice, bytes: lines }, now).await;
+    }
+
+    /// Notes that `rank` writes nothing any more.
+    pub(crate) async fn rank_ended(&mut self, rank: Rank, now: Instant) {
+        let routed = [Stream::Stdout, Stream::Stderr].map(|stream| self.routes.get(&(rank, stream)).copied());
+        for index in [Some(STDOUT), Some(self.stderr)].into_iter().chain(routed).flatten() {
+            self.targets[index].hold.rank_ended(rank, now, &mut self.steps);
+            self.carry_out(index).await;
+        }
+    }
+
+    /// When [`Targets::tick`] should be called.
+    pub(crate) fn next_tick(&self) -> Option<Instant> {
+        self.next_tick
+    }
+
+    /// Writes what has waited long enough.
+    pub(crate) async fn tick(&mut self, now: Instant) {
+        self.next_tick = None;
+        for index in 0..self.targets.len() {
+            self.targets[index].hold.tick(now, &mut self.steps);
+            self.carry_out(index).await;
+        }
+    }
+
+    /// Writes everything that waits for the end of somebody's line.
+    pub(crate) async fn release_all(&mut self, now: Instant) {
+        for index in 0..self.targets.len() {
+            self.targets[index].hold.finish(now, &mut self.steps);
+            self.carry_out(index).await;
+        }
+    }
+
+    /// Waits until everything given to a thread is written, and ends the thread.
+    pub(crate) async fn close(&mut self, name: WriterName) {
+        if let Some(writer) = self.writers.get(name).take() {
+            writer.finish(&mut self.abandoned).await;
+        }
+    }
+
+    /// Whether our standard error is a target of its own.
+    pub(crate) fn has_own_stderr(&self) -> bool {
+        self.stderr != STDOUT
+    }
+
+    async fn push(&mut self, index: usize, piece: Piece, now: Instant) {
+        self.targets[index].hold.push(piece, now, &mut self.steps);
+        self.carry_out(index).await;
+    }
+
+    /// Writes the steps that a target's hold has decided on.
+    async fn carry_out(&mut self, index: usize) {
+        let Target { hold, writer, place } = &self.targets[index];
+        self.next_tick = [self.next_tick, hold.deadline()].into_iter().flatten().min();
+        for step in self.steps.drain(..) {
+            self.decoration.apply(step, &mut self.bytes);
+        }
+        let writer = self.writers.get(*writer);
+        for bytes in self.bytes.drain(..) {
+            if let Some(writer) = writer {
+                writer.write(*place, bytes, &mut self.abandoned).await;
+            }
+        }
+    }
+}
+
+impl Target {
+    fn new(writer: WriterName, place: usize) -> Self {
+        Self { hold: LineHold::default(), writer, place }
+    }
+}
+
+fn start(name: PlaceName, file: File, faults: &mpsc::UnboundedSender<Fault>) -> io::Result<Writer> {
+    Writer::start(vec![Place { name, file }], faults.clone())
+}
+
+fn same_file(one: &File, other: &File) -> io::Result<bool> {
+    let (one, other) = (one.metadata()?, other.metadata()?);
+    Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
+}

@@ -1,0 +1,195 @@
+//! What Lattice itself says, in words: what happened, to whom, and what to try next.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use lattice_agent::cause::RankList;
+use lattice_agent::event::{Event, MpiFamily, MpiLibrary, Notice};
+use lattice_agent::spec::{Entrance, PmiFamily, PmiSpec, SessionSpec};
+use pmi_core::ids::Rank;
+
+use super::Verbosity;
+use crate::request::LaunchRequest;
+
+/// How many of the ranks that are missing are named one by one.
+const NAMED: usize = 8;
+
+/// `text` as lines of our own: each starts with `lattice: `, and none is empty.
+pub(crate) fn message(text: &str) -> Bytes {
+    text.lines().filter(|line| !line.is_empty()).map(|line| format!("lattice: {line}\n")).collect::<String>().into()
+}
+
+/// What there is to say of an event, without the prefix.
+pub(crate) fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
+    let text = match event {
+        Event::Notice(warning) if verbosity > Verbosity::Quiet => return Some(notice(warning)),
+        Event::Started { rank, pid } => format!("rank {rank} runs as process {pid}"),
+        Event::Exited { rank, exit } => format!("rank {rank} {exit}"),
+        Event::Ending(cause) => format!("ending the launch: {cause}"),
+        _ => return None,
+    };
+    (verbosity == Verbosity::Verbose).then_some(text)
+}
+
+/// What a launch is about to do, for those who want to know.
+pub(crate) fn settings(request: &LaunchRequest) -> String {
+    let SessionSpec { launch_id, job, hosts, pmi, cpu_bind, patience, .. } = &request.spec;
+    let pmi = match pmi {
+        PmiSpec { family: PmiFamily::None, .. } => "no PMI",
+        PmiSpec { entrance: Entrance::Socket, .. } => "PMI through an inherited socket (PMI_FD)",
+        PmiSpec { entrance: Entrance::Port, .. } => "PMI through a loopback port (PMI_PORT)",
+    };
+    let limit = patience.timeout.map_or_else(|| "none".to_owned(), seconds);
+    let mut text = format!(
+        "launch {launch_id} on {}; size: {}; {pmi}; CPU binding: {cpu_bind}; time limit: {limit}",
+        hosts.join(", "),
+        job.size(),
+    );
+    for (app, program) in job.apps.iter().zip(&request.spec.apps) {
+        text += &format!("\n  {} x {} in {}", app.ranks, program.program.display(), program.directory.display());
+        for (name, value) in &program.set {
+            text += &format!("\n    {}={}", name.display(), value.display());
+        }
+    }
+    text
+}
+
+/// A notice in words, without the prefix.
+pub(crate) fn notice(notice: &Notice) -> String {
+    match notice {
+        Notice::Silent { ranks, size, ended, after, library } => {
+            silent(&Silent { ranks, size: *size, ended: *ended, after: *after }, library.as_ref())
+        }
+        Notice::Stuck { after, waiting, missing } => stuck(*after, *waiting, missing),
+        Notice::Leftover { pids } => {
+            let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+            format!("warning: these processes of the launch could not be ended: {}", pids.join(" "))
+        }
+        other => format!("warning: {other:?}"),
+    }
+}
+
+/// Ranks that never spoke to their PMI server.
+struct Silent<'a> {
+    ranks: &'a [Rank],
+    size: u32,
+    ended: bool,
+    after: Duration,
+}
+
+impl Silent<'_> {
+    fn happened(&self) -> String {
+        let who = RankList(self.ranks);
+        let (has, their) = if self.ranks.len() == 1 { ("has", "its") } else { ("have", "their") };
+        if self.ended {
+            format!("{who} ended without a word to {their} PMI server")
+        } else {
+            format!("{who} {has} run for {} without a word to {their} PMI server", seconds(self.after))
+        }
+    }
+
+    /// `4 jobs of size 1 instead of one of size 4`
+    fn singletons(&self) -> String {
+        let jobs = if self.ranks.len() == 1 { "a job".to_owned() } else { format!("{} jobs", self.ranks.len()) };
+        format!("{jobs} of size 1 instead of one job of size {}", self.size)
+    }
+}
+
+fn silent(silent: &Silent<'_>, library: Option<&MpiLibrary>) -> String {
+    let happened = silent.happened();
+    let singletons = silent.singletons();
+    let verb = if silent.ended { "ran" } else { "run" };
+    let they = if silent.ranks.len() == 1 { "it" } else { "they" };
+    let Some(MpiLibrary { name, file, family }) = library else {
+        return format!(
+            "note: {happened}; if this is an MPI program {they} {verb} as {singletons} (--pmi=none says it is not)"
+        );
+    };
+    match family {
+        MpiFamily::Pmix => format!(
+            "warning: {happened}: found {name} ({file}), which speaks PMIx; this version of lattice serves PMI-1 and PMI-2, \
+             so {they} {verb} as {singletons}\n\
+             try: start it with {name}'s own mpirun, or build it with an MPICH (mpicc.mpich) or Intel MPI"
+        ),
+        MpiFamily::Vendor => format!(
+            "warning: {happened}: found {name} ({file}), which speaks a protocol of its vendor, so {they} {verb} as {singletons}\n\
+             try: start it with the vendor's own launcher, or build it with an MPICH"
+        ),
+        _ => format!(
+            "warning: {happened}, though {name} ({file}) was found, which speaks PMI: \
+             if MPI_Init was called, {they} {verb} as {singletons}\n\
+             try: --pmi-port, if a container runtime or a wrapper closes inherited descriptors or clears the environment"
+        ),
+    }
+}
+
+fn stuck(after: Duration, waiting: usize, missing: &[(Rank, Option<String>)]) -> String {
+    let verb = if waiting == 1 { "rank waits" } else { "ranks wait" };
+    let all: Vec<Rank> = missing.iter().map(|(rank, _)| *rank).collect();
+    let mut text =
+        format!("warning: start-up is not complete after {}: {waiting} {verb} for {}", seconds(after), RankList(&all));
+    for (rank, last) in missing.iter().take(NAMED) {
+        text += &match last {
+            Some(command) => format!("\n  rank {rank}: its last PMI command was {command}"),
+            None => format!("\n  rank {rank}: has not called MPI_Init"),
+        };
+    }
+    if missing.len() > NAMED {
+        text += &format!("\n  and {} more", missing.len() - NAMED);
+    }
+    text
+}
+
+/// Whole seconds from ten on, a tenth of a second below.
+fn seconds(time: Duration) -> String {
+    if time >= Duration::from_secs(10) || time.subsec_millis() == 0 {
+        format!("{} s", time.as_secs())
+    } else {
+        format!("{:.1} s", time.as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn silent_notice(ranks: std::ops::Range<u32>, ended: bool, library: Option<(&str, &str, MpiFamily)>) -> String {
+        let library = library.map(|(name, file, family)| MpiLibrary {
+            name: name.to_owned(),
+            file: file.to_owned(),
+            family,
+        });
+        let after = Duration::from_secs(5);
+        notice(&Notice::Silent { ranks: ranks.map(Rank).collect(), size: 4, ended, after, library })
+    }
+
+    #[test]
+    fn our_lines_are_marked_each() {
+        assert_eq!(message("one\n\ntwo"), Bytes::from_static(b"lattice: one\nlattice: two\n"));
+    }
+
+    #[test]
+    fn silent_ranks_are_named_with_what_to_try() {
+        assert_eq!(
+            silent_notice(0..4, true, None),
+            "note: ranks 0-3 ended without a word to their PMI server; if this is an MPI program they ran as 4 jobs of size 1 \
+             instead of one job of size 4 (--pmi=none says it is not)"
+        );
+        assert!(silent_notice(2..3, true, None).contains("rank 2 ended without a word to its PMI server"));
+        let running = silent_notice(0..4, false, Some(("Open MPI", "libmpi.so.40.30.4", MpiFamily::Pmix)));
+        assert!(running.starts_with("warning: ranks 0-3 have run for 5 s without a word"), "{running}");
+        assert!(running.contains("found Open MPI (libmpi.so.40.30.4), which speaks PMIx"), "{running}");
+        assert!(running.contains("\ntry: "), "{running}");
+    }
+
+    #[test]
+    fn a_stuck_start_names_the_missing_ranks_and_not_too_many() {
+        let missing: Vec<_> = (1..20).map(|rank| (Rank(rank), (rank == 1).then(|| "put".to_owned()))).collect();
+        let text = notice(&Notice::Stuck { after: Duration::from_secs(30), waiting: 1, missing });
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "warning: start-up is not complete after 30 s: 1 rank waits for ranks 1-19");
+        assert_eq!(lines[1], "  rank 1: its last PMI command was put");
+        assert_eq!(lines[2], "  rank 2: has not called MPI_Init");
+        assert_eq!(lines.last(), Some(&"  and 11 more"));
+    }
+}

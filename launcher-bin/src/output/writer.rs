@@ -1,0 +1,237 @@
+//! The threads that write: one for our standard output, one for our standard error, one for all files.
+//!
+//! ```text
+//! Renderer ──(QUEUE pieces, then it waits)──> Writer thread ──write(2)──> terminal, pipe, files
+//!     ^                                           │
+//!     └────────────── Fault ──────────────────────┘
+//! ```
+//!
+//! Each thread may block for as long as its reader is slow. Its queue is short, so the renderer waits, and then the session,
+//! and then the ranks: never their PMI server, and memory stays bounded.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, ErrorKind, IoSlice, Write};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::thread;
+
+use bytes::Bytes;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// How many pieces wait for a writer; a piece has up to 64 KiB.
+const QUEUE: usize = 64;
+
+/// A place that cannot be written to any more; everything for it is dropped from now on.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    pub(crate) place: PlaceName,
+    /// What the system said.
+    pub(crate) error: io::Error,
+}
+
+impl Fault {
+    /// Whether somebody who read our own output went away, as `head` does.
+    pub(crate) fn is_hang_up(&self) -> bool {
+        let ours = matches!(self.place, PlaceName::Stdout | PlaceName::Stderr);
+        ours && self.error.kind() == ErrorKind::BrokenPipe
+    }
+}
+
+/// Where something is written to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PlaceName {
+    Stdout,
+    Stderr,
+    File(PathBuf),
+}
+
+impl fmt::Display for PlaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stdout => f.write_str("standard output"),
+            Self::Stderr => f.write_str("standard error"),
+            Self::File(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// An open file, and what it is called in messages.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) name: PlaceName,
+    pub(crate) file: File,
+}
+
+/// The sending side of a writer thread.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    queue: mpsc::Sender<(usize, Bytes)>,
+    done: oneshot::Receiver<()>,
+}
+
+impl Writer {
+    /// Starts a thread that writes to `places`, and reports each that fails once.
+    ///
+    /// # Errors
+    /// Fails if the system has no thread left.
+    pub(crate) fn start(places: Vec<Place>, faults: mpsc::UnboundedSender<Fault>) -> io::Result<Self> {
+        let (queue, pieces) = mpsc::channel(QUEUE);
+        let (ended, done) = oneshot::channel();
+        thread::Builder::new().name("writer".to_owned()).spawn(move || {
+            write_all(places.into_iter().map(Some).collect(), pieces, &faults);
+            // Nobody listens when the launch was ended without waiting for us.
+            let _ = ended.send(());
+        })?;
+        Ok(Self { queue, done })
+    }
+
+    /// Queues `bytes` for the place at `index`; waits while the queue is full, until `abandoned` becomes true.
+    pub(crate) async fn write(&self, index: usize, bytes: Bytes, abandoned: &mut watch::Receiver<bool>) {
+        tokio::select! {
+            // A writer whose thread is gone has nothing to write to.
+            sent = self.queue.send((index, bytes)) => drop(sent),
+            _ = abandoned.wait_for(|&abandoned| abandoned) => {}
+        }
+    }
+
+    /// Returns when everything in the queue is written, or `abandoned` becomes true.
+    pub(crate) async fn finish(self, abandoned: &mut watch::Receiver<bool>) {
+        drop(self.queue);
+        tokio::select! {
+            _ = self.done => {}
+            _ = abandoned.wait_for(|&abandoned| abandoned) => {}
+        }
+    }
+}
+
+/// Writes until the queue is closed and empty. A place that failed becomes `None`.
+fn write_all(
+    mut places: Vec<Option<Place>>,
+    mut pieces: mpsc::Receiver<(usize, Bytes)>,
+    faults: &mpsc::UnboundedSender<Fault>,
+) {
+    let mut batch = Vec::with_capacity(QUEUE);
+    while pieces.blocking_recv_many(&mut batch, QUEUE) > 0 {
+        for run in batch.chunk_by(|(one, _), (other, _)| one == other) {
+            let (index, _) = run[0];
+            let Some(Some(place)) = places.get_mut(index) else { continue };
+            let slices: Vec<IoSlice<'_>> = run.iter().map(|(_, bytes)| IoSlice::new(bytes)).collect();
+            if let Err(error) = write_slices(&mut place.file, slices) {
+                let fault = Fault { place: place.name.clone(), error };
+                places[index] = None;
+                // Nobody listens when the launch was ended without waiting for us.
+                let _ = faults.send(fault);
+            }
+        }
+        batch.clear();
+    }
+}
+
+fn write_slices(file: &mut File, mut slices: Vec<IoSlice<'_>>) -> io::Result<()> {
+    let mut rest = slices.as_mut_slice();
+    // Removes empty slices at the front, as nothing to write must not look like nothing written.
+    IoSlice::advance_slices(&mut rest, 0);
+    while !rest.is_empty() {
+        match file.write_vectored(rest) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(written) => IoSlice::advance_slices(&mut rest, written),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // Another program may have made our standard output non-blocking; it is shared.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => wait_until_writable(file)?,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn wait_until_writable(file: &File) -> io::Result<()> {
+    match poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLOUT)], PollTimeout::NONE) {
+        Ok(_) | Err(nix::Error::EINTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    fn place(name: &str, file: File) -> Place {
+        Place { name: PlaceName::File(name.into()), file }
+    }
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    }
+
+    #[test]
+    fn everything_is_written_before_the_end() {
+        let mut files = [tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap()];
+        let places = files.iter().map(|file| place("file", file.try_clone().unwrap())).collect();
+        let (faults, mut reported) = mpsc::unbounded_channel();
+        let (_keep, mut abandoned) = watch::channel(false);
+        block_on(async {
+            let writer = Writer::start(places, faults).unwrap();
+            for number in 0..1000 {
+                writer.write(number % 2, format!("{number}\n").into(), &mut abandoned).await;
+            }
+            writer.write(0, Bytes::new(), &mut abandoned).await;
+            writer.finish(&mut abandoned).await;
+        });
+        for (parity, file) in files.iter_mut().enumerate() {
+            let mut text = String::new();
+            io::Seek::rewind(file).unwrap();
+            file.read_to_string(&mut text).unwrap();
+            let expected: String = (0..1000).filter(|n| n % 2 == parity).map(|n| format!("{n}\n")).collect();
+            assert_eq!(text, expected);
+        }
+        assert!(reported.try_recv().is_err());
+    }
+
+    #[test]
+    fn a_full_disk_is_reported_once_and_the_other_places_go_on() {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let mut good = tempfile::tempfile().unwrap();
+        let places = vec![place("full", full), place("good", good.try_clone().unwrap())];
+        let (faults, mut reported) = mpsc::unbounded_channel();
+        let (_keep, mut abandoned) = watch::channel(false);
+        block_on(async {
+            let writer = Writer::start(places, faults).unwrap();
+            for _ in 0..200 {
+                writer.write(0, Bytes::from_static(b"lost"), &mut abandoned).await;
+                writer.write(1, Bytes::from_static(b"kept"), &mut abandoned).await;
+            }
+            writer.finish(&mut abandoned).await;
+        });
+        let fault = reported.try_recv().unwrap();
+        assert_eq!((fault.place.to_string(), fault.error.kind()), ("full".to_owned(), ErrorKind::StorageFull));
+        assert!(reported.try_recv().is_err());
+        let mut text = String::new();
+        io::Seek::rewind(&mut good).unwrap();
+        good.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "kept".repeat(200));
+    }
+
+    #[test]
+    fn a_reader_that_never_reads_can_be_abandoned() {
+        let (reader, writer) = io::pipe().unwrap();
+        let places = vec![place("pipe", std::os::fd::OwnedFd::from(writer).into())];
+        let (faults, _reported) = mpsc::unbounded_channel();
+        let (abandon, mut abandoned) = watch::channel(false);
+        block_on(async {
+            let writer = Writer::start(places, faults).unwrap();
+            let flood = async {
+                for _ in 0..4 * QUEUE {
+                    writer.write(0, vec![b'x'; 64 << 10].into(), &mut abandoned).await;
+                }
+                writer.finish(&mut abandoned).await;
+            };
+            let give_up = async { abandon.send(true).unwrap() };
+            tokio::join!(flood, give_up);
+        });
+        drop(reader);
+    }
+}

@@ -1,0 +1,283 @@
+//! `lattice pmi`: a tiny PMI program to launch as the ranks of a job, under this launcher or any other.
+//!
+//! It answers, without an MPI library, whether a launcher serves PMI at all, how long a fence takes, and whether every
+//! rank gets what the others put. Rank 0 speaks for the job; a rank that gets a wrong value fails the job.
+
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use clap::{Args, Subcommand, ValueEnum};
+use pmi_client::{Client, ClientError, Protocol};
+
+/// Talk PMI to the launcher of this process, as one rank of its job
+#[derive(Args, Debug)]
+pub struct PmiCommand {
+    /// The protocol to speak; `auto` is PMI-1, which every launcher knows
+    #[arg(long, value_enum, default_value_t, global = true)]
+    method: Method,
+    #[command(subcommand)]
+    probe: Probe,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Method {
+    #[default]
+    Auto,
+    Pmi1,
+    Pmi2,
+}
+
+#[derive(Debug, Subcommand)]
+enum Probe {
+    /// Time fences
+    Barrier {
+        /// How many fences
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+        count: u32,
+    },
+    /// Let every rank put a value and get everybody's, as MPI_Init does, and check what it gets
+    Exchange {
+        /// How many rounds; the launcher keeps the values of all of them
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+        count: u32,
+        /// The length of each value, within what the launcher takes (1023 bytes as a rule)
+        #[arg(long, value_name = "BYTES", default_value_t = 64)]
+        size: usize,
+    },
+    /// Print what the launcher tells about the job
+    Get {
+        /// Keys of the job, such as PMI_process_mapping
+        #[arg(required = true, value_name = "KEY")]
+        keys: Vec<String>,
+    },
+}
+
+/// Why a probe failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PmiCommandError {
+    /// The process could not join its job.
+    #[error("cannot join the job through PMI")]
+    Join(#[source] ClientError),
+    /// A call failed half-way.
+    #[error("rank {rank} cannot go on")]
+    Call {
+        /// The rank that made the call.
+        rank: u32,
+        /// What failed.
+        source: ClientError,
+    },
+    /// A key that was put before the fence is not there after it.
+    #[error("rank {rank} found nothing under {key}, which was put before the fence")]
+    Missing {
+        /// The rank that asked.
+        rank: u32,
+        /// The key.
+        key: String,
+    },
+    /// A key has another value than the one that was put.
+    #[error("rank {rank} got {seen} under {key}; {expected} was put")]
+    Wrong {
+        /// The rank that asked.
+        rank: u32,
+        /// The key.
+        key: String,
+        /// What it got, quoted and cut if it is long.
+        seen: String,
+        /// What it should have got, in the same form.
+        expected: String,
+    },
+    /// The launcher does not know a key of the job.
+    #[error("the launcher does not know {}", .keys.join(", "))]
+    Unknown {
+        /// The keys it does not know.
+        keys: Vec<String>,
+    },
+    /// The result could not be printed.
+    #[error("cannot write to standard output")]
+    Output(#[from] io::Error),
+}
+
+/// Runs one probe as this process's rank; prints its result on standard output, in rank 0 only.
+///
+/// # Errors
+/// Fails when PMI does, when a value is wrong or missing, and when the launcher does not know a key.
+pub fn run(command: PmiCommand) -> Result<(), PmiCommandError> {
+    let protocol = match command.method {
+        Method::Auto => Protocol::Auto,
+        Method::Pmi1 => Protocol::Pmi1,
+        Method::Pmi2 => Protocol::Pmi2,
+    };
+    let mut client = Client::from_env(protocol).map_err(PmiCommandError::Join)?;
+    let rank = client.rank();
+    let report = match command.probe {
+        Probe::Barrier { count } => barrier(&mut client, count),
+        Probe::Exchange { count, size } => exchange(&mut client, count, size),
+        Probe::Get { keys } => get(&mut client, keys),
+    }?;
+    client.finalize().map_err(|source| PmiCommandError::Call { rank, source })?;
+    if rank == 0 {
+        io::stdout().lock().write_all(&report.printed)?;
+    }
+    if report.unknown.is_empty() { Ok(()) } else { Err(PmiCommandError::Unknown { keys: report.unknown }) }
+}
+
+/// What a probe found, to be told after the job has ended in good order.
+#[derive(Debug, Default)]
+struct Report {
+    printed: Vec<u8>,
+    /// Keys that the launcher does not know.
+    unknown: Vec<String>,
+}
+
+impl From<String> for Report {
+    fn from(line: String) -> Self {
+        Self { printed: line.into_bytes(), unknown: Vec::new() }
+    }
+}
+
+fn barrier(client: &mut Client, count: u32) -> Result<Report, PmiCommandError> {
+    let (rank, size) = (client.rank(), client.size());
+    let failed = |source| PmiCommandError::Call { rank, source };
+    // ranks do not start at the same time; the first fence would measure that
+    client.fence().map_err(failed)?;
+    let times = (0..count).map(|_| timed(|| client.fence().map_err(failed))).collect::<Result<_, _>>()?;
+    Ok(format!("barrier: {size} ranks, {count} fences: {}\n", Spread::of(times)).into())
+}
+
+fn exchange(client: &mut Client, count: u32, bytes: usize) -> Result<Report, PmiCommandError> {
+    let (rank, size) = (client.rank(), client.size());
+    client.fence().map_err(|source| PmiCommandError::Call { rank, source })?;
+    let times = (0..count).map(|round| timed(|| exchange_once(client, round, bytes))).collect::<Result<Vec<_>, _>>()?;
+    let pairs = f64::from(size) * f64::from(count) / times.iter().sum::<Duration>().as_secs_f64();
+    let spread = Spread::of(times);
+    Ok(format!("exchange: {size} ranks, {count} rounds, {bytes} bytes: {spread}, {pairs:.0} pairs/s\n").into())
+}
+
+/// Every round has keys of its own: a quick rank's next put must not replace what a slow one still wants to get.
+fn exchange_once(client: &mut Client, round: u32, bytes: usize) -> Result<(), PmiCommandError> {
+    let (rank, size) = (client.rank(), client.size());
+    let failed = |source| PmiCommandError::Call { rank, source };
+    let key = |rank: u32| format!("pmi-exchange-{round}-{rank}");
+    client.put(&key(rank), value(rank, round, bytes)).map_err(failed)?;
+    client.fence().map_err(failed)?;
+    for other in 0..size {
+        let seen = client.get(&key(other)).map_err(failed)?;
+        verify(rank, key(other), seen, &value(other, round, bytes))?;
+    }
+    Ok(())
+}
+
+/// Only rank 0 asks: the answer is the same for all.
+fn get(client: &mut Client, keys: Vec<String>) -> Result<Report, PmiCommandError> {
+    let mut report = Report::default();
+    let rank = client.rank();
+    if rank != 0 {
+        return Ok(report);
+    }
+    for key in keys {
+        match client.job_attribute(&key).map_err(|source| PmiCommandError::Call { rank, source })? {
+            Some(value) => report.printed.extend([key.as_bytes(), b"=", &value, b"\n"].concat()),
+            None => report.unknown.push(key),
+        }
+    }
+    Ok(report)
+}
+
+/// A text of `bytes` bytes that no other rank and round has, as far as it is long enough to say so.
+fn value(rank: u32, round: u32, bytes: usize) -> Vec<u8> {
+    format!("{rank}.{round},").into_bytes().into_iter().cycle().take(bytes).collect()
+}
+
+fn verify(rank: u32, key: String, seen: Option<Vec<u8>>, expected: &[u8]) -> Result<(), PmiCommandError> {
+    match seen {
+        Some(seen) if seen == expected => Ok(()),
+        Some(seen) => Err(PmiCommandError::Wrong { rank, key, seen: quote(&seen), expected: quote(expected) }),
+        None => Err(PmiCommandError::Missing { rank, key }),
+    }
+}
+
+/// The first bytes of a value, enough to recognise it by.
+fn quote(value: &[u8]) -> String {
+    let head = value[..value.len().min(40)].escape_ascii();
+    if value.len() > 40 { format!("\"{head}..\" ({} bytes)", value.len()) } else { format!("\"{head}\"") }
+}
+
+fn timed<E>(call: impl FnOnce() -> Result<(), E>) -> Result<Duration, E> {
+    let start = Instant::now();
+    call().map(|()| start.elapsed())
+}
+
+/// The least, the middle and the greatest of some times.
+#[derive(Debug, PartialEq)]
+struct Spread {
+    min: Duration,
+    median: Duration,
+    max: Duration,
+}
+
+impl Spread {
+    /// Of at least one time; the command line asks for no fewer.
+    fn of(mut times: Vec<Duration>) -> Self {
+        times.sort_unstable();
+        Self { min: times[0], median: times[times.len() / 2], max: times[times.len() - 1] }
+    }
+}
+
+impl std::fmt::Display for Spread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [min, median, max] = [self.min, self.median, self.max].map(|time| time.as_secs_f64() * 1e3);
+        write!(f, "{min:.3}/{median:.3}/{max:.3} ms min/median/max")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn printed(report: Report) -> String {
+        String::from_utf8(report.printed).unwrap()
+    }
+
+    #[test]
+    fn probes_of_a_job_of_one_rank_report_one_line() {
+        let mut client = Client::alone();
+        let line = printed(barrier(&mut client, 3).unwrap());
+        assert!(line.starts_with("barrier: 1 ranks, 3 fences: ") && line.ends_with(" ms min/median/max\n"), "{line}");
+        let line = printed(exchange(&mut client, 2, 100).unwrap());
+        assert!(line.starts_with("exchange: 1 ranks, 2 rounds, 100 bytes: ") && line.ends_with(" pairs/s\n"), "{line}");
+    }
+
+    #[test]
+    fn keys_are_printed_and_unknown_ones_named() {
+        let keys = ["PMI_process_mapping", "nonesuch"].map(String::from);
+        let report = get(&mut Client::alone(), keys.into()).unwrap();
+        assert_eq!(report.unknown, ["nonesuch"]);
+        assert_eq!(printed(report), "PMI_process_mapping=(vector,(0,1,1))\n");
+    }
+
+    #[test]
+    fn a_wrong_value_is_reported_with_rank_and_key() {
+        let check = |seen: Option<&[u8]>, expected: &str| {
+            let error = verify(3, "k".into(), seen.map(<[u8]>::to_vec), &value(1, 0, 5)).unwrap_err();
+            assert_eq!(error.to_string(), expected);
+        };
+        check(Some(b"1.1,1"), "rank 3 got \"1.1,1\" under k; \"1.0,1\" was put");
+        let long = "x".repeat(40);
+        check(Some(&[b'x'; 41]), &format!("rank 3 got \"{long}..\" (41 bytes) under k; \"1.0,1\" was put"));
+        check(None, "rank 3 found nothing under k, which was put before the fence");
+        assert!(verify(3, "k".into(), Some(b"1.0,1".to_vec()), &value(1, 0, 5)).is_ok());
+    }
+
+    #[test]
+    fn a_value_too_long_for_the_launcher_is_an_error() {
+        let error = exchange(&mut Client::alone(), 1, 70_000).unwrap_err();
+        assert!(matches!(error, PmiCommandError::Call { rank: 0, source: ClientError::Length { .. } }), "{error:?}");
+    }
+
+    #[test]
+    fn a_spread_is_of_sorted_times() {
+        let times = [5, 1, 3, 9].map(Duration::from_millis).to_vec();
+        assert_eq!(Spread::of(times).to_string(), "1.000/5.000/9.000 ms min/median/max");
+    }
+}

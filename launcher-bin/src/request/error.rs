@@ -1,0 +1,107 @@
+//! Why a launch is refused before anything is started.
+
+use std::io;
+use std::path::PathBuf;
+
+use pmi_core::ids::JobIdError;
+use rank_spawner::{BindError, ProgramError, TopologyError};
+
+use crate::limits::TooManyRanks;
+
+/// Why a launch is refused before anything is started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// A flag that needs PMI stands beside `--pmi=none`.
+    #[error("{flag} and --pmi=none exclude each other: without PMI there is nothing that it could change")]
+    NoPmi {
+        /// The flag.
+        flag: &'static str,
+    },
+    /// Group barriers were asked for without PMI-1.
+    #[error("--pmi-group-barriers and --pmi=pmi2 exclude each other: group barriers are a part of PMI 1.2")]
+    NoPmi1,
+    /// `--append` without a file.
+    #[error("--append needs --output or --error: only files can be appended to")]
+    NothingToAppendTo,
+    /// The job does not fit on the one node.
+    #[error(
+        "{ranks} ranks do not fit on 1 node with --tasks-per-node={per_node}: \
+         use -n {per_node} or fewer, or --tasks-per-node={ranks}"
+    )]
+    NodeTooSmall {
+        /// How many ranks were asked for.
+        ranks: u64,
+        /// How many a node may hold.
+        per_node: u32,
+    },
+    /// The programs' ranks add up to more than MPI can count.
+    #[error("the programs have {ranks} ranks together; MPI counts up to {max}", max = i32::MAX)]
+    BeyondMpi {
+        /// How many ranks were asked for.
+        ranks: u64,
+    },
+    /// The job is larger than this machine can hold.
+    #[error(transparent)]
+    TooManyRanks(#[from] TooManyRanks),
+    /// There is no program to start.
+    #[error("there is no program to start")]
+    NoProgram,
+    /// A program cannot be started.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// Ranks cannot start in that directory.
+    #[error("cannot start ranks in {}: {source}", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// `--env NAME` for a variable that we do not have.
+    #[error("--env {name}: there is no such variable to pass on; --env {name}=VALUE sets one")]
+    NoSuchVariable {
+        /// Its name.
+        name: String,
+    },
+    /// `--stdin` names a rank that the job does not have.
+    #[error("--stdin {rank}: there is no such rank; the job has ranks 0 to {last}")]
+    NoSuchRank {
+        /// The rank asked for.
+        rank: u32,
+        /// The last rank there is.
+        last: u32,
+    },
+    /// A file for standard input cannot be read.
+    #[error("cannot read standard input from {}: {source}", path.display())]
+    InputFile {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A time must be more than nothing.
+    #[error("{flag}: the time must be more than 0")]
+    NoTime {
+        /// The flag.
+        flag: &'static str,
+    },
+    /// The CPUs of this machine cannot be told.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// Ranks cannot be bound as asked.
+    #[error("--cpu-bind: {0}")]
+    Bind(#[from] BindError),
+    /// The name of this node cannot be told.
+    #[error("cannot tell the name of this node: {0}")]
+    HostName(#[source] nix::Error),
+    /// Our working directory is gone or hidden.
+    #[error("cannot tell the working directory: {0}")]
+    WorkingDirectory(#[source] io::Error),
+    /// There is no randomness to make a launch id of.
+    #[error("cannot read /dev/urandom: {0}")]
+    Random(#[source] io::Error),
+    /// The launch id makes no job id.
+    #[error(transparent)]
+    JobId(JobIdError),
+}

@@ -1,0 +1,153 @@
+//! Where the ranks' standard input comes from.
+//!
+//! A file, a pipe or a socket becomes the reading rank's own: it reads as fast as it likes, and what it leaves is there for
+//! the next command of a script. A terminal cannot be given away, as a rank is not in the terminal's foreground group and
+//! would be stopped for reading; neither can what all ranks shall read. There a thread reads, one piece ahead of the ranks.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, OwnedFd};
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use lattice_agent::session::StdinSource;
+use lattice_agent::spec::StdinTarget;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::unistd::{getpgrp, isatty, read, tcgetpgrp};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+/// How much is read at once.
+const PIECE: usize = 64 << 10;
+/// How often we look whether we are in the foreground again; nothing tells us.
+const FOREGROUND_CHECK: Duration = Duration::from_millis(200);
+
+/// What `target` asks for of our own standard input. Must be called within a tokio runtime.
+///
+/// # Errors
+/// Fails if the system has no descriptor or thread left.
+pub(crate) fn source(target: &StdinTarget) -> io::Result<StdinSource> {
+    match target {
+        StdinTarget::None | StdinTarget::File(_) => Ok(StdinSource::Empty),
+        StdinTarget::Rank(_) => {
+            let input = io::stdin().as_fd().try_clone_to_owned()?;
+            if is_terminal(&input) { stream(input) } else { Ok(StdinSource::Direct(input)) }
+        }
+        StdinTarget::All => stream(io::stdin().as_fd().try_clone_to_owned()?),
+    }
+}
+
+fn is_terminal(input: &OwnedFd) -> bool {
+    isatty(input).unwrap_or(false)
+}
+
+fn stream(input: OwnedFd) -> io::Result<StdinSource> {
+    let (pieces, stream) = mpsc::channel(1);
+    let runtime = Handle::current();
+    thread::Builder::new().name("stdin".to_owned()).spawn(move || pass_on(&input, &pieces, &runtime))?;
+    Ok(StdinSource::Stream(stream))
+}
+
+/// Reads `input` to its end; a piece is read only once the one before it was taken.
+fn pass_on(input: &OwnedFd, pieces: &mpsc::Sender<Bytes>, runtime: &Handle) {
+    // A read from the background then fails instead of stopping the whole launcher.
+    let mut background_reads = SigSet::empty();
+    background_reads.add(Signal::SIGTTIN);
+    if background_reads.thread_block().is_err() && is_terminal(input) {
+        return;
+    }
+    let mut buffer = vec![0; PIECE];
+    // Ends when nobody reads any more.
+    while let Ok(room) = runtime.block_on(pieces.reserve()) {
+        match read_once(input, &mut buffer) {
+            Ok(0) | Err(_) => return,
+            Ok(len) => room.send(Bytes::copy_from_slice(&buffer[..len])),
+        }
+    }
+}
+
+/// Reads when there is something to read and we may: in the foreground, if `input` is our terminal.
+fn read_once(input: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        wait_for_foreground(input);
+        match read(input, buffer) {
+            Ok(len) => return Ok(len),
+            Err(Errno::EINTR) => {}
+            // We went to the background while waiting.
+            Err(Errno::EIO) if is_background(input) => {}
+            Err(Errno::EAGAIN) => wait_until_readable(input)?,
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+fn wait_for_foreground(input: &OwnedFd) {
+    while is_background(input) {
+        thread::sleep(FOREGROUND_CHECK);
+    }
+}
+
+/// Whether `input` is our terminal, and another process group has it.
+fn is_background(input: &OwnedFd) -> bool {
+    tcgetpgrp(input).is_ok_and(|foreground| foreground != getpgrp())
+}
+
+fn wait_until_readable(input: &OwnedFd) -> io::Result<()> {
+    match poll(&mut [PollFd::new(input.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE) {
+        Ok(_) => Ok(()),
+        Err(errno) => match io::Error::from(errno) {
+            error if error.kind() == ErrorKind::Interrupted => Ok(()),
+            error => Err(error),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn ten_megabytes_arrive_whole() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        let sent: Vec<u8> = (0..10_000_000_u32).flat_map(|number| number.to_le_bytes().into_iter().take(1)).collect();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let received = thread::scope(|scope| {
+            scope.spawn(|| {
+                writer.write_all(&sent).unwrap();
+                drop(writer);
+            });
+            runtime.block_on(async {
+                let StdinSource::Stream(mut pieces) = stream(reader.into()).unwrap() else { panic!("no stream") };
+                let mut received = Vec::new();
+                while let Some(piece) = pieces.recv().await {
+                    received.extend_from_slice(&piece);
+                }
+                received
+            })
+        });
+        assert!(received == sent);
+    }
+
+    #[test]
+    fn nothing_is_read_ahead_of_a_reader_that_takes_nothing() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        let left = OwnedFd::from(reader.try_clone().unwrap());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let StdinSource::Stream(mut pieces) = stream(reader.into()).unwrap() else { panic!("no stream") };
+            writer.write_all(b"one").unwrap();
+            assert_eq!(pieces.recv().await, Some(Bytes::from_static(b"one")));
+            drop(pieces);
+            writer.write_all(b"two").unwrap();
+            let mut buffer = [0; 3];
+            // The thread may have been reading already: it takes one piece at most.
+            writer.write_all(b"three").unwrap();
+            drop(writer);
+            assert!(read(&left, &mut buffer).is_ok());
+        });
+    }
+}
