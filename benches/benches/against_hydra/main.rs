@@ -1,0 +1,104 @@
+//! How does Lattice compare with the Hydra of MPICH on the same machine?
+//!
+//! Both run the same programs in turns, so that what the machine does meanwhile hits both. Printed are medians, the ratio
+//! Lattice to Hydra and its 95 % interval. A launcher that is not there is reported absent; a run of Lattice that fails
+//! makes the bench fail.
+//!
+//! ```text
+//! cargo bench -p lattice-benches --bench against_hydra [-- --only hydra|lattice]
+//! ```
+//! Without `--bench`, as under `cargo test --benches`, it only proves that it works: one round with two ranks.
+
+mod launcher;
+mod scenario;
+
+use std::process::ExitCode;
+
+use lattice_benches::machine;
+use lattice_benches::sample::{Ratio, median};
+
+use crate::launcher::Launcher;
+use crate::scenario::{Figure, Program, Scenario};
+
+/// Turns that each launcher takes in a scenario.
+const ROUNDS: usize = 15;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let is_given = |word: &str| words.iter().any(|given| given == word);
+    let only = words.iter().position(|word| word == "--only").and_then(|at| words.get(at + 1));
+    let is_wanted = |name: &str| only.is_none_or(|only| only == name);
+
+    println!("{}", machine::line());
+    let mut launchers = Vec::new();
+    for (name, found) in [("hydra", Launcher::hydra()), ("lattice", Launcher::lattice())] {
+        match found.and_then(|launcher| is_wanted(name).then_some(launcher).ok_or_else(|| "not wanted".into())) {
+            Ok(launcher) => launchers.push(launcher),
+            Err(why) => println!("{name}: absent, {why}"),
+        }
+    }
+    let is_measured = is_given("--bench") && !is_given("--test");
+    let (scenarios, rounds) = if is_measured { (questions(), ROUNDS) } else { (smoke(), 1) };
+    println!(
+        "{:<28} {:>5} {:>4}  {:>11} {:>11}  {:>6}  95 % interval",
+        "median", "ranks", "unit", "hydra", "lattice", "ratio"
+    );
+    let mut has_failed = false;
+    for scenario in scenarios {
+        has_failed |= !compare(&scenario, &launchers, rounds);
+    }
+    if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn questions() -> Vec<Scenario> {
+    let raw = |ranks, barriers, puts, gets| Scenario { ranks, program: Program::Raw { barriers, puts, gets } };
+    let start = |ranks| Scenario { ranks, program: Program::True };
+    vec![start(64), start(256), raw(1, 0, 0, 0), raw(64, 20, 32, 500), raw(128, 20, 32, 500)]
+}
+
+fn smoke() -> Vec<Scenario> {
+    let raw = Program::Raw { barriers: 1, puts: 1, gets: 1 };
+    vec![Scenario { ranks: 2, program: Program::True }, Scenario { ranks: 2, program: raw }]
+}
+
+/// Lets the launchers take turns and prints a line for each figure; false if Lattice failed.
+fn compare(scenario: &Scenario, launchers: &[Launcher], rounds: usize) -> bool {
+    let mut taken: Vec<Result<Vec<Vec<Figure>>, String>> = launchers.iter().map(|_| Ok(Vec::new())).collect();
+    for _ in 0..rounds {
+        for (launcher, taken) in launchers.iter().zip(&mut taken) {
+            let Ok(runs) = taken else { continue };
+            match scenario.measure(launcher) {
+                Ok(figures) => runs.push(figures),
+                Err(why) => *taken = Err(why),
+            }
+        }
+    }
+    for why in taken.iter().filter_map(|taken| taken.as_ref().err()) {
+        println!("{:<28} {:>5}  absent, {why}", "", scenario.ranks);
+    }
+    let samples = |name: &str| {
+        let mut both = launchers.iter().zip(&taken);
+        both.find_map(|(launcher, taken)| (launcher.name == name).then_some(taken.as_ref().ok()?))
+    };
+    print_figures(scenario.ranks, samples("hydra"), samples("lattice"));
+    launchers.iter().zip(&taken).all(|(launcher, taken)| launcher.name != "lattice" || taken.is_ok())
+}
+
+fn print_figures(ranks: usize, hydra: Option<&Vec<Vec<Figure>>>, lattice: Option<&Vec<Vec<Figure>>>) {
+    let Some(first) = hydra.or(lattice).and_then(|runs| runs.first()) else { return };
+    for (index, Figure { what, unit, .. }) in first.iter().enumerate() {
+        let values = |runs: &Vec<Vec<Figure>>| runs.iter().map(|figures| figures[index].value).collect::<Vec<_>>();
+        let (hydra, lattice) = (hydra.map(values), lattice.map(values));
+        let shown = |values: &Option<Vec<f64>>| {
+            values.as_ref().map_or("absent".into(), |values| format!("{:.1}", median(values)))
+        };
+        let ratio = lattice.as_ref().zip(hydra.as_ref()).map(|(lattice, hydra)| Ratio::of(lattice, hydra));
+        let ratio = ratio.map(|Ratio { value, low, high }| format!("{value:>6.3}  {low:.3} to {high:.3}"));
+        println!(
+            "{what:<28} {ranks:>5} {unit:>4}  {:>11} {:>11}  {}",
+            shown(&hydra),
+            shown(&lattice),
+            ratio.unwrap_or_default()
+        );
+    }
+}
