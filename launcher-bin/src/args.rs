@@ -21,6 +21,7 @@ use rank_spawner::CpuBind;
 pub use self::value::{EnvSetting, EnvSettingError, RankCountError, Stdin};
 use self::value::{rank_count, template, variable_pattern};
 use crate::exit;
+use crate::pmi_command::PmiCommand;
 
 /// What separates the programs of a launch.
 const SEPARATOR: &str = ":";
@@ -46,6 +47,9 @@ pub enum Command {
     /// Run a program as the ranks of a job.
     #[command(after_help = launch_after_help(), override_usage = LAUNCH_USAGE)]
     Launch(Box<LaunchArgs>),
+    /// Talk PMI to the launcher of this process, as one rank of its job.
+    #[command(after_help = "Example:\n  lattice launch -n 4 lattice pmi exchange")]
+    Pmi(PmiCommand),
     /// Print the completions of a shell.
     #[command(after_help = "Example:\n  lattice completions bash > ~/.local/share/bash-completion/completions/lattice")]
     Completions {
@@ -317,7 +321,8 @@ mod tests {
 
     #[test]
     fn flags_of_the_whole_launch_stand_before_the_first_program() {
-        let expected = "--label holds for the whole launch, not for one program; it must stand before the first program";
+        let expected =
+            "--label holds for the whole launch, not for one program; it must stand before the first program";
         refused("lattice launch ./a : --label ./b", expected);
         refused("lattice launch ./a : --pmi=none ./b", "--pmi holds for the whole launch");
         refused("lattice launch ./a : -v ./b", "-v holds for the whole launch");
@@ -365,7 +370,7 @@ mod tests {
             assert!(error.contains(&format!("  {code:<6} {meaning}")), "{code} is not in {error}");
         }
         for heading in ["For each program", "Placement", "PMI", "Input and output", "Time", "Exit codes", "Examples"] {
-            assert!(error.contains(&format!("{heading}")), "{heading} is not in {error}");
+            assert!(error.contains(heading), "{heading} is not in {error}");
         }
         assert_eq!(error.matches("\n  lattice launch ").count(), 2);
     }

@@ -7,6 +7,8 @@ use rank_spawner::ProgramFailure;
 use crate::launch::LaunchError;
 use crate::request::RequestError;
 
+/// A probe of `lattice pmi` failed: PMI did, or a value was wrong.
+pub const PROBE_FAILED: u8 = 1;
 /// The launch ran for its whole time limit, as `timeout` says it.
 pub const TIMED_OUT: u8 = 124;
 /// Lattice itself failed, or was asked for the impossible.
@@ -70,9 +72,7 @@ pub fn of_error(error: &LaunchError) -> u8 {
 
 fn of_cause(cause: &Cause) -> u8 {
     match &cause.kind {
-        CauseKind::Failed { exit, .. } | CauseKind::LeftBeforeInit { exit, .. } => {
-            failed(low_byte(exit.shell_code()))
-        }
+        CauseKind::Failed { exit, .. } | CauseKind::LeftBeforeInit { exit, .. } => failed(low_byte(exit.shell_code())),
         CauseKind::LeftWithoutFinalize { .. } | CauseKind::LeftFence { .. } | CauseKind::Offence { .. } => 1,
         CauseKind::Aborted { code, .. } => failed(low_byte(*code)),
         CauseKind::NotStarted { class: StartClass::NotFound, .. } => NOT_FOUND,

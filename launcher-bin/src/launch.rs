@@ -122,4 +122,3 @@ async fn drive(
         never = steering.run() => match never {},
     }
 }
-

@@ -11,15 +11,18 @@ pub mod launch;
 pub mod limits;
 mod map;
 pub mod output;
+pub mod pmi_command;
 pub mod request;
 mod stdin;
 mod steering;
 mod trace;
 
+use std::error::Error;
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};
 
 use nix::sys::signal::Signal;
+use tracing_subscriber::EnvFilter;
 
 use self::args::{Cli, Command};
 use self::output::Verbosity;
@@ -32,12 +35,20 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(cli) => cli,
         Err(error) => return answer(&error),
     };
+    log_if_asked();
     let verbosity = verbosity(&cli);
     match cli.command {
         Command::Launch(args) => launch::run(&args, verbosity).unwrap_or_else(|error| {
             complain(&error.to_string());
             exit::of_error(&error)
         }),
+        Command::Pmi(command) => match pmi_command::run(command) {
+            Ok(()) => 0,
+            Err(error) => {
+                complain(&chain(&error));
+                exit::PROBE_FAILED
+            }
+        },
         Command::Completions { shell } => show(&documents::completions(shell)),
         Command::Man { command } => match documents::man_page(&command) {
             Ok(page) => show(&page),
@@ -66,6 +77,24 @@ fn answer(error: &clap::Error) -> u8 {
         return exit::OURS;
     }
     show(text.to_string().as_bytes())
+}
+
+/// An error and all its causes, on one line.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text += &format!(": {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// Logs to standard error what the filter in `LATTICE_LOG` lets through; without it, nothing is set up.
+fn log_if_asked() {
+    if let Ok(filter) = EnvFilter::try_from_env("LATTICE_LOG") {
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    }
 }
 
 fn complain(text: &str) {

@@ -35,3 +35,19 @@ fn line(row: &[String; HEAD.len()], widths: &[usize; HEAD.len()]) -> String {
     let [w_rank, w_node, w_local, w_cpus, _] = *widths;
     format!("{rank:>w_rank$}  {node:<w_node$}  {local:>w_local$}  {cpus:<w_cpus$}  {program}\n")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rank_has_its_line() {
+        let request = crate::request::tests::checked("-n 10 true : -n 1 false").unwrap();
+        let table = table(&request);
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(lines[0], "RANK  NODE   LOCAL  CPUS  PROGRAM");
+        assert_eq!(lines[1], "   0  node3      0  any   /usr/bin/true");
+        assert_eq!(lines[11], "  10  node3     10  any   /usr/bin/false");
+        assert_eq!(lines.len(), 12);
+    }
+}

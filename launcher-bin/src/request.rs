@@ -23,7 +23,6 @@ pub use self::error::RequestError;
 use crate::args::{EnvSetting, LaunchArgs, Pmi, PmiArgs, ProgramArgs, Stdin, StreamArgs, TimeArgs};
 use crate::limits::Limits;
 
-
 /// A launch that can be started: what its session must know, and what the launcher does with the ranks' output.
 #[derive(Clone, Debug)]
 pub struct LaunchRequest {
@@ -282,12 +281,7 @@ fn seats(args: &LaunchArgs, job: &Job, programs: &[PathBuf]) -> Result<Vec<Seat>
 }
 
 /// Where input comes from; a file is checked to be readable under the name that each rank will open it by.
-fn stdin_target(
-    stdin: &Stdin,
-    seats: &[Seat],
-    launch_id: &str,
-    directory: &Path,
-) -> Result<StdinTarget, RequestError> {
+fn stdin_target(stdin: &Stdin, seats: &[Seat], launch_id: &str, directory: &Path) -> Result<StdinTarget, RequestError> {
     Ok(match stdin {
         Stdin::None => StdinTarget::None,
         Stdin::All => StdinTarget::All,

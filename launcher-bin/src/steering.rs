@@ -55,8 +55,12 @@ enum Phase {
     Running,
     /// Asked to end in order.
     Ending,
-    /// Ended at once; from this time on nobody waits for a slow reader.
-    Killed { patience_until: Instant },
+    /// Ended at once; from then on nobody waits for a slow reader.
+    Killed {
+        patience_until: Instant,
+    },
+    /// Nobody waits for a slow reader any more.
+    Abandoned,
 }
 
 /// The other ends of what [`Steering`] speaks to.
@@ -98,7 +102,7 @@ impl Steering {
                 () = self.hung_up.notified() => self.end_in_order(Signal::SIGPIPE),
                 () = patience_over(self.phase) => {
                     self.abandon.send_replace(true);
-                    std::future::pending().await
+                    self.phase = Phase::Abandoned;
                 }
             }
         }
@@ -113,7 +117,9 @@ impl Steering {
             }
             (signal, _) if ENDING.contains(&signal) => {
                 self.tell(Control::Kill(signal as i32));
-                self.phase = Phase::Killed { patience_until: Instant::now() + LAST_WRITES };
+                if let Phase::Ending = self.phase {
+                    self.phase = Phase::Killed { patience_until: Instant::now() + LAST_WRITES };
+                }
             }
             (Signal::SIGTSTP, _) => self.stop().await,
             (signal, _) => self.tell(Control::Signal(signal as i32)),
@@ -146,7 +152,7 @@ impl Steering {
 async fn patience_over(phase: Phase) {
     match phase {
         Phase::Killed { patience_until } => sleep_until(patience_until).await,
-        Phase::Running | Phase::Ending => std::future::pending().await,
+        Phase::Running | Phase::Ending | Phase::Abandoned => std::future::pending().await,
     }
 }
 
@@ -160,9 +166,7 @@ fn listen() -> io::Result<mpsc::UnboundedReceiver<Signal>> {
         }
         let mut stream = signal(SignalKind::from_raw(wanted as i32))?;
         let sender = sender.clone();
-        tokio::spawn(async move {
-            while stream.recv().await.is_some() && sender.send(wanted).is_ok() {}
-        });
+        tokio::spawn(async move { while stream.recv().await.is_some() && sender.send(wanted).is_ok() {} });
     }
     Ok(signals)
 }

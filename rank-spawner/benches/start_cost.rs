@@ -80,7 +80,7 @@ fn start_and_reap(spawner: &Spawner, ranks: u32) -> Duration {
     while !running.is_empty() {
         let ready = epoll.wait(&mut events, PollTimeout::NONE).unwrap();
         for event in &events[..ready] {
-            let mut process = running.remove(&event.data()).unwrap();
+            let process = running.remove(&event.data()).unwrap();
             assert!(process.try_wait().unwrap().unwrap().is_success());
         }
     }
@@ -106,7 +106,7 @@ fn hydra(ranks: u32) -> Duration {
 fn start_one(spawner: &Spawner) -> Duration {
     let command = command(0);
     let begin = Instant::now();
-    let mut process = spawner.start(command).unwrap();
+    let process = spawner.start(command).unwrap();
     let elapsed = begin.elapsed();
     while process.try_wait().unwrap().is_none() {
         std::thread::yield_now();

@@ -50,7 +50,9 @@ pub(crate) fn hunt(patience: Duration, mut find: impl FnMut(&ProcessTable) -> Ve
     let mut quiet_looks = 0;
     while quiet_looks < 2 {
         let table = ProcessTable::read()?;
-        let seen = find(&table).into_iter().filter_map(|pid| table.get(pid).copied());
+        let mut found = table.trees(bag.dying(&table));
+        found.extend(find(&table));
+        let seen = found.into_iter().filter_map(|pid| table.get(pid).copied());
         let prey: Vec<Process> = seen.filter(|process| !process.zombie).collect();
         if prey.is_empty() {
             quiet_looks += 1;
@@ -67,6 +69,15 @@ pub(crate) fn hunt(patience: Duration, mut find: impl FnMut(&ProcessTable) -> Ve
         pause = (pause * 2).min(PAUSE_MAX);
     }
     Ok(bag)
+}
+
+impl Bag {
+    /// Those that were killed and have not ended yet. They may have lost by now what they were found by: their parents
+    /// have ended, and their environment goes before they do.
+    fn dying(&self, table: &ProcessTable) -> Vec<Pid> {
+        let is_same = |pid, start| table.get(pid).is_some_and(|process| process.start == start && !process.zombie);
+        self.killed.iter().filter(|&(&pid, &start)| is_same(pid, start)).map(|(&pid, _)| pid).collect()
+    }
 }
 
 impl Survivor {

@@ -46,21 +46,28 @@ pub(crate) fn value_of(pid: Pid) -> Option<Vec<u8>> {
 
 /// The environment of a process as the kernel shows it: variables that end with NUL each.
 ///
-/// While a process is in `execve` its environment seems empty. That is waited for, or the process could be missed; not for
-/// long, since it may have to wait for a file server.
+/// While a process is in `execve` its environment seems empty. So emptiness counts only if the process was outside of
+/// `execve` before and after it was read; not waited for long, since a process may sit there until a file server answers.
 fn environment_of(pid: Pid) -> io::Result<Vec<u8>> {
     /// The kernel lets arguments and environment together have 6 MiB at most.
     const LEN_MAX: u64 = 8 << 20;
     const LOOKS: u32 = 20;
     const PAUSE: Duration = Duration::from_millis(1);
     let mut environment = Vec::new();
+    let mut was_outside = false;
     for _ in 0..LOOKS {
         File::open(format!("/proc/{pid}/environ"))?.take(LEN_MAX).read_to_end(&mut environment)?;
-        let complete = !environment.is_empty() || !Process::read(pid).is_some_and(|process| process.in_exec);
-        if complete {
+        if !environment.is_empty() {
             break;
         }
-        thread::sleep(PAUSE);
+        let is_outside = !Process::read(pid).is_some_and(|process| process.in_exec);
+        if was_outside && is_outside {
+            break;
+        }
+        was_outside = is_outside;
+        if !is_outside {
+            thread::sleep(PAUSE);
+        }
     }
     Ok(environment)
 }

@@ -7,7 +7,7 @@
 //! Keeper::fork (first thing in main), become_subreaper, ..., sweep, Keeper::done
 //! ```
 //!
-//! No async and no event loop: what is to be waited for is handed out as a descriptor. A rank is tied to its launcher; it
+//! No event loop: what is to be waited for is handed out as a descriptor (the feature `tokio` adds one wait). A rank is tied to its launcher; it
 //! leads a process group of its own, has no descriptors but 0, 1, 2 and [`PMI_FD`], default signal actions and no blocked
 //! signals. Needs Linux 5.9 (`close_range`).
 

@@ -1,7 +1,7 @@
 //! A rank that has been started: its process, and our ends of its descriptors.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
@@ -29,12 +29,13 @@ pub struct RankProcess {
     pub stderr: Option<OwnedFd>,
     pid: Pid,
     pidfd: OwnedFd,
-    exit: OnceLock<RankExit>,
+    /// Locked while the process is reaped, and while its number is used: until it is reaped the number is its own.
+    exit: Mutex<Option<RankExit>>,
 }
 
 impl RankProcess {
     pub(crate) fn new(rank: Rank, pid: Pid, pidfd: OwnedFd) -> Self {
-        Self { rank, pmi: None, stdin: None, stdout: None, stderr: None, pid, pidfd, exit: OnceLock::new() }
+        Self { rank, pmi: None, stdin: None, stdout: None, stderr: None, pid, pidfd, exit: Mutex::new(None) }
     }
 
     /// The number of the process, and of the process group that it leads.
@@ -58,7 +59,7 @@ impl RankProcess {
     /// `ESRCH` after the rank has been reaped, even if others of its group live: the number may then name another group.
     /// [`crate::sweep()`] finds them nevertheless.
     pub fn signal_group(&self, signal: Signal) -> nix::Result<()> {
-        match self.exit.get() {
+        match *self.lock_exit() {
             Some(_) => Err(Errno::ESRCH),
             None => killpg(self.pid, signal),
         }
@@ -69,13 +70,16 @@ impl RankProcess {
     /// # Errors
     /// `ECHILD` if somebody else has reaped it.
     pub fn try_wait(&self) -> nix::Result<Option<RankExit>> {
-        if self.exit.get().is_none()
-            && let Some(exit) = syscalls::try_reap(Child::Pidfd(self.pidfd.as_fd()))?
-        {
-            // Who reaps a process is the only one to do so.
-            let _ = self.exit.set(exit);
+        let mut exit = self.lock_exit();
+        if exit.is_none() {
+            *exit = syscalls::try_reap(Child::Pidfd(self.pidfd.as_fd()))?;
         }
-        Ok(self.exit.get().copied())
+        Ok(*exit)
+    }
+
+    fn lock_exit(&self) -> MutexGuard<'_, Option<RankExit>> {
+        // Nothing panics while it is locked.
+        self.exit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,9 +5,11 @@
 
 mod world;
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::fs;
+use std::io::{BufRead, BufReader, Lines};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pmi_core::ids::JobId;
 use rank_spawner::{Belongings, Keeper, LaunchTag, Orphans, Spawner, become_subreaper, sweep};
@@ -62,10 +64,10 @@ fn orderly_launcher() {
     keeper.guard(&tag).unwrap();
     become_subreaper().unwrap();
     let spawner = Spawner::new().unwrap();
-    let mut rank = spawner.start(tagged(0, &tag, "(setsid sleep 1000 > /dev/null & echo $!); exit 0")).unwrap();
+    let rank = spawner.start(tagged(0, &tag, "(setsid sleep 1000 > /dev/null & echo $!); exit 0")).unwrap();
     keeper.guard_rank(&rank).unwrap();
     let daemon = line(&rank);
-    assert!(wait(&mut rank).is_success());
+    assert!(wait(&rank).is_success());
     let launch = Belongings { tag: &tag, ranks: &[rank.pid()], orphans: Orphans::Claim { except: &[keeper.pid()] } };
     let swept = sweep(&launch, PATIENCE).unwrap();
     assert_eq!((swept.killed, swept.survivors), (1, vec![]));
@@ -78,55 +80,76 @@ fn launch_tag() -> LaunchTag {
     LaunchTag::new(JobId::new(&format!("launch-{}", std::process::id())).unwrap())
 }
 
-fn start(part: &str) -> (Child, impl FnMut() -> Vec<Pid>) {
-    let program = std::env::current_exe().unwrap();
-    let mut child = Command::new(program).arg(part).stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    (child, move || pids(&lines.next().expect("the launcher prints another line").unwrap()))
+/// A launcher, killed at the latest when the test is over, however it ends.
+struct Launcher {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
 }
 
-fn kill(mut child: Child) -> ExitStatus {
-    child.kill().unwrap();
-    child.wait().unwrap()
+impl Launcher {
+    fn start(part: &str) -> Self {
+        let program = std::env::current_exe().unwrap();
+        let mut child = Command::new(program).arg(part).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// The processes in the next line that it prints.
+    fn next_pids(&mut self) -> Vec<Pid> {
+        pids(&self.lines.next().expect("the launcher prints another line").unwrap())
+    }
+
+    /// The processes of its three ranks, each followed by what it left behind.
+    fn families(&mut self) -> [Vec<Pid>; 3] {
+        [self.next_pids(), self.next_pids(), self.next_pids()]
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
 }
 
 fn a_killed_launcher_takes_its_ranks_with_it() {
-    let (child, mut next_pids) = start("launcher-without-keeper");
-    let families = [next_pids(), next_pids(), next_pids()];
+    let mut launcher = Launcher::start("launcher-without-keeper");
+    let families = launcher.families();
     assert!(families.iter().flatten().all(|&pid| runs(pid)));
-    kill(child);
+    drop(launcher);
     for family in families {
         eventually("a rank dies with its launcher", || !runs(family[0]));
         // Without a keeper the others live on, or the next test would show nothing.
         for &left in &family[1..] {
             assert!(runs(left));
-            nix::sys::signal::kill(left, nix::sys::signal::SIGKILL).unwrap();
+            kill(left, Signal::SIGKILL).unwrap();
         }
     }
 }
 
 fn the_keeper_kills_what_ranks_left_behind() {
-    let (bystander, mut of_bystander) = start("launcher-with-keeper");
-    let spared = [of_bystander(), of_bystander(), of_bystander(), of_bystander()].concat();
-    let (child, mut next_pids) = start("launcher-with-keeper");
-    let families = [next_pids(), next_pids(), next_pids()].concat();
-    let keeper = next_pids()[0];
+    let mut bystander = Launcher::start("launcher-with-keeper");
+    let spared = bystander.families().concat();
+    let mut launcher = Launcher::start("launcher-with-keeper");
+    let families = launcher.families().concat();
+    let keeper = launcher.next_pids()[0];
     assert!(families.iter().all(|&pid| runs(pid)));
-    let name = std::fs::read_to_string(format!("/proc/{keeper}/comm")).unwrap();
-    assert_eq!(name, "lattice-keeper\n");
-    let held = std::fs::read_dir(format!("/proc/{keeper}/fd")).unwrap().count();
-    assert_eq!(held, 4, "the keeper holds null three times and its pipe");
-    kill(child);
+    eventually("the keeper bears its name and holds null three times and its pipe", || {
+        let name = fs::read_to_string(format!("/proc/{keeper}/comm")).unwrap();
+        let held = fs::read_dir(format!("/proc/{keeper}/fd")).unwrap().count();
+        name == "lattice-keeper\n" && held == 4
+    });
+    drop(launcher);
     eventually("every process of the launch dies", || !families.iter().any(|&pid| runs(pid)));
     eventually("the keeper ends", || !runs(keeper));
     assert!(spared.iter().all(|&pid| runs(pid)), "another launch was touched");
-    kill(bystander);
+    drop(bystander);
     eventually("the other launch dies too", || !spared.iter().any(|&pid| runs(pid)));
 }
 
 fn an_orderly_launcher_leaves_no_keeper() {
-    let (mut child, mut next_pids) = start("orderly-launcher");
-    let (daemon, keeper) = (next_pids()[0], next_pids()[0]);
-    assert!(child.wait().unwrap().success());
+    let mut launcher = Launcher::start("orderly-launcher");
+    let (daemon, keeper) = (launcher.next_pids()[0], launcher.next_pids()[0]);
+    assert!(launcher.child.wait().unwrap().success());
     assert!(!runs(daemon) && !runs(keeper));
 }

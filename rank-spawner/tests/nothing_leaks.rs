@@ -32,7 +32,7 @@ fn five_hundred_starts_leave_nothing() {
             command.directory = Some("/no/such".into());
             assert!(spawner.start(command).is_err());
         } else {
-            assert_eq!(wait(&mut spawner.start(command).unwrap()), RankExit::Code(0));
+            assert_eq!(wait(&spawner.start(command).unwrap()), RankExit::Code(0));
         }
     }
     drop(spawner);

@@ -20,8 +20,8 @@ fn killed_by(signal: i32) -> RankExit {
 fn status_and_signal_are_told_and_told_again() {
     let spawner = Spawner::new().unwrap();
     let check = |script: &str, expected: RankExit| {
-        let mut rank = spawner.start(shell(0, script)).unwrap();
-        assert_eq!(wait(&mut rank), expected, "{script}");
+        let rank = spawner.start(shell(0, script)).unwrap();
+        assert_eq!(wait(&rank), expected, "{script}");
         assert_eq!(rank.try_wait(), Ok(Some(expected)), "{script}");
     };
     check("exit 0", RankExit::Code(0));
@@ -34,11 +34,11 @@ fn status_and_signal_are_told_and_told_again() {
 #[test]
 fn a_running_rank_has_no_end_and_signals_reach_it_until_it_is_reaped() {
     let spawner = Spawner::new().unwrap();
-    let mut rank = spawner.start(shell(0, "trap 'exit 7' USR1; echo ready; while :; do sleep 0.01; done")).unwrap();
+    let rank = spawner.start(shell(0, "trap 'exit 7' USR1; echo ready; while :; do sleep 0.01; done")).unwrap();
     line(&rank);
     assert_eq!(rank.try_wait(), Ok(None));
     rank.signal(Signal::SIGUSR1).unwrap();
-    assert_eq!(wait(&mut rank), RankExit::Code(7));
+    assert_eq!(wait(&rank), RankExit::Code(7));
     assert_eq!(rank.signal(Signal::SIGKILL), Err(Errno::ESRCH));
     assert_eq!(rank.signal_group(Signal::SIGKILL), Err(Errno::ESRCH));
 }
@@ -46,10 +46,10 @@ fn a_running_rank_has_no_end_and_signals_reach_it_until_it_is_reaped() {
 #[test]
 fn a_signal_to_the_group_reaches_the_children_of_the_rank() {
     let spawner = Spawner::new().unwrap();
-    let mut rank = spawner.start(shell(0, "sleep 1000 & echo $!; wait")).unwrap();
+    let rank = spawner.start(shell(0, "sleep 1000 & echo $!; wait")).unwrap();
     let child = pids(&line(&rank))[0];
     rank.signal_group(Signal::SIGKILL).unwrap();
-    assert_eq!(wait(&mut rank), killed_by(9));
+    assert_eq!(wait(&rank), killed_by(9));
     world::eventually("the child of the rank ends", || !runs(child));
 }
 
@@ -62,11 +62,11 @@ fn ranks_die_with_the_spawner_and_not_before() {
         let asker =
             thread::scope(|scope| scope.spawn(|| spawner.start(shell(6, "exec sleep 1000")).unwrap()).join().unwrap());
         ranks.push(asker);
-        for rank in &mut ranks {
+        for rank in &ranks {
             assert_eq!(rank.try_wait(), Ok(None));
         }
         drop(spawner);
-        for rank in &mut ranks {
+        for rank in &ranks {
             assert_eq!(wait(rank), killed_by(9));
         }
     }
@@ -80,8 +80,8 @@ fn a_batch_is_delivered_whole() {
         sender.send(result.unwrap()).unwrap();
     });
     let mut seen = BTreeSet::new();
-    for mut rank in receiver {
-        assert_eq!(wait(&mut rank), RankExit::Code(rank.rank.0 as i32));
+    for rank in receiver {
+        assert_eq!(wait(&rank), RankExit::Code(rank.rank.0 as i32));
         seen.insert(rank.rank.0);
     }
     assert_eq!(seen, (0..100).collect());
@@ -95,9 +95,9 @@ fn several_threads_may_start_ranks_at_once() {
             let spawner = &spawner;
             scope.spawn(move || {
                 for round in 0..25 {
-                    let mut rank = spawner.start(shell(thread, &format!("echo {thread} {round}"))).unwrap();
+                    let rank = spawner.start(shell(thread, &format!("echo {thread} {round}"))).unwrap();
                     assert_eq!(line(&rank), format!("{thread} {round}"));
-                    assert_eq!(wait(&mut rank), RankExit::Code(0));
+                    assert_eq!(wait(&rank), RankExit::Code(0));
                 }
             });
         }

@@ -29,7 +29,7 @@ fn printed(script: &str, change: impl FnOnce(&mut RankCommand)) -> String {
     change(&mut command);
     let mut rank = spawner.start(command).unwrap();
     let text = String::from_utf8(output(&mut rank)).unwrap();
-    assert_eq!(wait(&mut rank), RankExit::Code(0), "{text}");
+    assert_eq!(wait(&rank), RankExit::Code(0), "{text}");
     text.trim_end().to_owned()
 }
 
@@ -55,7 +55,7 @@ fn the_pmi_socket_connects_the_rank_with_the_server() {
     // The end of the stream comes only if nobody but the rank held its end.
     server.read_to_string(&mut answer).unwrap();
     assert_eq!(answer, "got init\n");
-    assert_eq!(wait(&mut rank), RankExit::Code(0));
+    assert_eq!(wait(&rank), RankExit::Code(0));
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn standard_streams_lead_where_they_shall() {
     let mut rank = spawner.start(command).unwrap();
     std::fs::File::from(rank.stdin.take().unwrap()).write_all(b"through").unwrap();
     assert_eq!(output(&mut rank), b"through");
-    assert_eq!(wait(&mut rank), RankExit::Code(0));
+    assert_eq!(wait(&rank), RankExit::Code(0));
     drop(shared);
     assert_eq!(world::read_to_end(reader), b"err\n");
 }
@@ -86,7 +86,7 @@ fn our_ends_are_closed_by_an_exec() {
         assert!(flags.contains(FdFlag::FD_CLOEXEC));
     }
     rank.stdin = None;
-    assert_eq!(wait(&mut rank), RankExit::Code(0));
+    assert_eq!(wait(&rank), RankExit::Code(0));
 }
 
 #[test]
@@ -108,13 +108,13 @@ fn signals_are_as_in_a_fresh_process() {
 #[test]
 fn a_rank_leads_a_group_in_our_session() {
     let spawner = spawner();
-    let mut rank = spawner.start(shell(0, "read -r stat < /proc/$$/stat; echo $stat")).unwrap();
+    let rank = spawner.start(shell(0, "read -r stat < /proc/$$/stat; echo $stat")).unwrap();
     let stat = line(&rank);
     let fields: Vec<&str> = stat.split(' ').collect();
     assert_eq!(fields[4], rank.pid().to_string());
     assert_ne!(fields[4], getpgrp().to_string());
     assert_eq!(fields[5], nix::unistd::getsid(None).unwrap().to_string());
-    wait(&mut rank);
+    wait(&rank);
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn the_environment_is_exactly_what_was_asked_for() {
     let mut rank = spawner.start(shell_with(0, "tr '\\0' '|' < /proc/$$/environ; true", &own)).unwrap();
     let text = String::from_utf8(output(&mut rank)).unwrap();
     assert_eq!(text, format!("PATH=/bin:/usr/bin|LONG={long}|LINES=a\nb=c d|"));
-    wait(&mut rank);
+    wait(&rank);
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn arguments_and_values_may_be_any_bytes() {
     let spawner = spawner();
     let mut rank = spawner.start(command).unwrap();
     assert_eq!(output(&mut rank), [bytes.as_bytes(), b"\n"].concat());
-    wait(&mut rank);
+    wait(&rank);
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn a_daemon_of_a_rank_is_killed_and_reaped() {
     become_subreaper().unwrap();
     let spawner = Spawner::new().unwrap();
     let tag = tag("daemon");
-    let mut rank = spawner.start(tagged(0, &tag, LEAVE_A_DAEMON)).unwrap();
+    let rank = spawner.start(tagged(0, &tag, LEAVE_A_DAEMON)).unwrap();
     let daemon = pids(&line(&rank))[0];
     eventually("the daemon falls to us", || parent_of(daemon) == Some(std::process::id()));
     let launch = Belongings { tag: &tag, ranks: &[rank.pid()], orphans: Orphans::Spare };
@@ -39,7 +39,7 @@ fn a_daemon_of_a_rank_is_killed_and_reaped() {
     assert_eq!((swept.killed, swept.survivors), (2, vec![]));
     assert!(!exists(daemon), "the daemon is a zombie");
     // The rank was killed, and is still there to be reaped by its owner.
-    assert_eq!(wait(&mut rank), RankExit::Signal { signal: 9, core_dumped: false });
+    assert_eq!(wait(&rank), RankExit::Signal { signal: 9, core_dumped: false });
 }
 
 #[test]
@@ -47,8 +47,8 @@ fn two_launches_in_one_process_do_not_touch_each_other() {
     become_subreaper().unwrap();
     let spawner = Spawner::new().unwrap();
     let (one, two) = (tag("one"), tag("two"));
-    let mut of_one = spawner.start(tagged(0, &one, LEAVE_A_DAEMON)).unwrap();
-    let mut of_two = spawner.start(tagged(0, &two, LEAVE_A_DAEMON)).unwrap();
+    let of_one = spawner.start(tagged(0, &one, LEAVE_A_DAEMON)).unwrap();
+    let of_two = spawner.start(tagged(0, &two, LEAVE_A_DAEMON)).unwrap();
     let mut stranger = Command::new("sleep").arg("1000").spawn().unwrap();
     let (daemon_of_one, daemon_of_two) = (pids(&line(&of_one))[0], pids(&line(&of_two))[0]);
     let launch = Belongings { tag: &one, ranks: &[of_one.pid()], orphans: Orphans::Spare };
@@ -65,8 +65,8 @@ fn two_launches_in_one_process_do_not_touch_each_other() {
     stranger.wait().unwrap();
     sweep(&Belongings { tag: &two, ranks: &[of_two.pid()], orphans: Orphans::Spare }, PATIENCE).unwrap();
     assert!(!runs(daemon_of_two));
-    wait(&mut of_one);
-    wait(&mut of_two);
+    wait(&of_one);
+    wait(&of_two);
 }
 
 #[test]
@@ -76,12 +76,12 @@ fn a_process_without_tag_is_known_by_its_group_and_by_its_parents() {
     let tag = tag("bare");
     // One child stays in the group, one leaves it but not its parent; neither has an environment.
     let script = "env -i sleep 1000 & echo $!; env -i setsid sleep 1000 & echo $!; wait";
-    let mut rank = spawner.start(tagged(0, &tag, &format!("{{ {script}; }}"))).unwrap();
+    let rank = spawner.start(tagged(0, &tag, &format!("{{ {script}; }}"))).unwrap();
     let children = pids(&format!("{} {}", line(&rank), line(&rank)));
     let launch = Belongings { tag: &tag, ranks: &[rank.pid()], orphans: Orphans::Spare };
     assert_eq!(sweep(&launch, PATIENCE).unwrap().survivors, []);
     assert!(children.into_iter().all(|child| !exists(child)));
-    wait(&mut rank);
+    wait(&rank);
 }
 
 #[test]
@@ -89,8 +89,8 @@ fn ended_orphans_of_a_ranks_group_are_reaped_while_the_rank_runs() {
     become_subreaper().unwrap();
     let spawner = Spawner::new().unwrap();
     let tag = tag("reap");
-    let mut rank = spawner.start(tagged(0, &tag, "(sleep 0 & echo $!); exec sleep 1000")).unwrap();
-    let mut other = spawner.start(tagged(1, &tag, "exit 5")).unwrap();
+    let rank = spawner.start(tagged(0, &tag, "(sleep 0 & echo $!); exec sleep 1000")).unwrap();
+    let other = spawner.start(tagged(1, &tag, "exit 5")).unwrap();
     let orphan = pids(&line(&rank))[0];
     let launch = Belongings { tag: &tag, ranks: &[rank.pid(), other.pid()], orphans: Orphans::Spare };
     eventually("the orphan is reaped", || {
@@ -99,7 +99,7 @@ fn ended_orphans_of_a_ranks_group_are_reaped_while_the_rank_runs() {
     });
     assert_eq!(rank.try_wait(), Ok(None));
     // An ended rank is not taken for an orphan.
-    assert_eq!(wait(&mut other), RankExit::Code(5));
+    assert_eq!(wait(&other), RankExit::Code(5));
     sweep(&launch, PATIENCE).unwrap();
-    wait(&mut rank);
+    wait(&rank);
 }

@@ -42,7 +42,7 @@ pub(super) fn parse(text: &str) -> Result<Duration, DurationError> {
     let mut milliseconds = 0_u64;
     while !rest.is_empty() || larger_units == 0 {
         let (number, after) = split_while(rest, |c| c.is_ascii_digit());
-        let (unit, after) = split_while(after, |c| c.is_alphabetic());
+        let (unit, after) = split_while(after, char::is_alphabetic);
         if number.is_empty() || unit.is_empty() {
             return Err(DurationError::Syntax);
         }

@@ -7,8 +7,6 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use lattice_agent::template::{Template, TemplateError};
 
-
-
 /// The choices of `--stdin`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stdin {

@@ -27,11 +27,26 @@ struct Line<'a> {
 #[serde(tag = "event", rename_all = "snake_case")]
 enum Body<'a> {
     Launch(Launch<'a>),
-    Started { rank: Rank, node: &'a str, pid: u32 },
-    Output { rank: Rank, stream: Stream, #[serde(flatten)] content: Content<'a> },
-    Notice { #[serde(flatten)] notice: NoticeLine<'a>, message: String },
+    Started {
+        rank: Rank,
+        node: &'a str,
+        pid: u32,
+    },
+    Output {
+        rank: Rank,
+        stream: Stream,
+        #[serde(flatten)]
+        content: Content<'a>,
+    },
+    Notice {
+        #[serde(flatten)]
+        notice: NoticeLine<'a>,
+        message: String,
+    },
     Exited(RankEnd),
-    Ending { cause: CauseLine<'a> },
+    Ending {
+        cause: CauseLine<'a>,
+    },
     Complete {
         launch_id: &'a str,
         exit_code: u8,

@@ -140,12 +140,13 @@ fn stuck(after: Duration, waiting: usize, missing: &[(Rank, Option<String>)]) ->
     text
 }
 
-/// Whole seconds from ten on, a tenth of a second below.
+/// Seconds, with a tenth where it says something.
 fn seconds(time: Duration) -> String {
-    if time >= Duration::from_secs(10) || time.subsec_millis() == 0 {
-        format!("{} s", time.as_secs())
-    } else {
-        format!("{:.1} s", time.as_secs_f64())
+    let tenths = (time.as_millis() + 50) / 100;
+    match tenths % 10 {
+        _ if tenths >= 100 => format!("{} s", (tenths + 5) / 10),
+        0 => format!("{} s", tenths / 10),
+        tenth => format!("{}.{tenth} s", tenths / 10),
     }
 }
 
@@ -154,11 +155,8 @@ mod tests {
     use super::*;
 
     fn silent_notice(ranks: std::ops::Range<u32>, ended: bool, library: Option<(&str, &str, MpiFamily)>) -> String {
-        let library = library.map(|(name, file, family)| MpiLibrary {
-            name: name.to_owned(),
-            file: file.to_owned(),
-            family,
-        });
+        let library =
+            library.map(|(name, file, family)| MpiLibrary { name: name.to_owned(), file: file.to_owned(), family });
         let after = Duration::from_secs(5);
         notice(&Notice::Silent { ranks: ranks.map(Rank).collect(), size: 4, ended, after, library })
     }
@@ -191,5 +189,18 @@ mod tests {
         assert_eq!(lines[1], "  rank 1: its last PMI command was put");
         assert_eq!(lines[2], "  rank 2: has not called MPI_Init");
         assert_eq!(lines.last(), Some(&"  and 11 more"));
+    }
+
+    #[test]
+    fn times_are_rounded_to_what_matters() {
+        let check = |milliseconds, expected: &str| {
+            assert_eq!(seconds(Duration::from_millis(milliseconds)), expected);
+        };
+        check(5_003, "5 s");
+        check(1_250, "1.3 s");
+        check(500, "0.5 s");
+        check(9_990, "10 s");
+        check(30_400, "30 s");
+        check(3_600_000, "3600 s");
     }
 }

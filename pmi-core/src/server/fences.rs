@@ -73,10 +73,21 @@ impl Server {
     }
 
     fn exchange_group(&mut self, name: &str, group: &Group<'_>, epoch: Epoch) {
-        let nodes = self.nodes_of(group);
-        let scope = Scope::Group { name: name.into(), nodes: nodes.into() };
-        let contribution = self.kvs.share();
-        self.exchange(FenceId { scope, epoch }, contribution);
+        let nodes = self.nodes_of(group).into();
+        let id = FenceId { scope: Scope::Group { name: name.into(), nodes }, epoch };
+        self.exchange_scope(id);
+    }
+
+    /// Brings this node's pairs to a group's fence. What was put on a node is readable there at once, so a group on one node
+    /// has nothing to exchange.
+    fn exchange_scope(&mut self, id: FenceId) {
+        match &id.scope {
+            Scope::Group { nodes, .. } if nodes.len() == 1 => self.leave_fence(&id, Merged::default()),
+            _ => {
+                let contribution = self.kvs.share();
+                self.exchange(id, contribution);
+            }
+        }
     }
 
     /// The nodes that hold a member of the group, in order.
@@ -141,8 +152,7 @@ impl Server {
                 }
                 self.release(waiters);
                 if let Some(epoch) = next {
-                    let contribution = self.kvs.share();
-                    self.exchange(FenceId { scope: id.scope.clone(), epoch }, contribution);
+                    self.exchange_scope(FenceId { scope: id.scope.clone(), epoch });
                 }
             }
             Scope::Ring => {

@@ -38,7 +38,7 @@ pub(crate) fn tagged(rank: u32, tag: &LaunchTag, script: &str) -> RankCommand {
 }
 
 /// Waits for the end of a rank.
-pub(crate) fn wait(process: &mut RankProcess) -> RankExit {
+pub(crate) fn wait(process: &RankProcess) -> RankExit {
     let mut polled = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
     let timeout = PollTimeout::try_from(PATIENCE).unwrap();
     assert_eq!(poll(&mut polled, timeout), Ok(1), "rank {} does not end", process.rank);

@@ -1,0 +1,362 @@
+//! All servers of several jobs and nodes in one thread, with a fence between them that keeps its contract and is otherwise as unkind
+//! as its seed says: slow, and out of order between nodes and scopes. No socket, no clock, no sleep.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use pmi_core::fence::{Contribution, FenceError, FenceId, Merged, Scope};
+use pmi_core::ids::{LocalRank, NodeIndex, Rank};
+use pmi_core::job::Job;
+use pmi_core::server::{Action, ConnectionId, EndReason, Server, Settings, Ticket, Trace};
+use pmi_core::services::{Answer, Call, Names, SpawnRequest};
+
+/// A source of numbers that are the same for the same seed.
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// A number below `limit`.
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) % limit.max(1) as u64) as usize
+    }
+
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.below(last + 1));
+        }
+    }
+}
+
+/// Names a job of a [`World`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct JobIndex(pub(crate) usize);
+
+/// A spawn that the world's host has not answered.
+pub(crate) struct AskedSpawn {
+    pub(crate) job: JobIndex,
+    pub(crate) rank: Rank,
+    pub(crate) request: SpawnRequest,
+    node: NodeIndex,
+    ticket: Ticket,
+}
+
+/// Jobs, their servers and what is on its way between them.
+pub(crate) struct World {
+    jobs: Vec<RunningJob>,
+    rounds: HashMap<(JobIndex, FenceId), BTreeMap<NodeIndex, Contribution>>,
+    /// Results of fences that have not reached their node.
+    deliveries: Vec<Delivery>,
+    /// Decides which delivery comes next; without it the oldest does.
+    dice: Option<Dice>,
+    names: Names,
+    pub(crate) spawns: VecDeque<AskedSpawn>,
+}
+
+struct RunningJob {
+    job: Job,
+    nodes: BTreeMap<NodeIndex, Node>,
+    lost: Option<NodeIndex>,
+}
+
+/// One server, and what it has said.
+struct Node {
+    server: Server,
+    connections: Vec<ConnectionId>,
+    output: HashMap<ConnectionId, Vec<u8>>,
+    closed: Vec<ConnectionId>,
+    ended: Option<EndReason>,
+    traces: Vec<Trace>,
+}
+
+struct Delivery {
+    job: JobIndex,
+    node: NodeIndex,
+    id: FenceId,
+    result: Result<Merged, FenceError>,
+}
+
+impl World {
+    /// A world whose fences deliver in the order of their completion.
+    pub(crate) fn kind() -> Self {
+        Self {
+            jobs: Vec::new(),
+            rounds: HashMap::new(),
+            deliveries: Vec::new(),
+            dice: None,
+            names: Names::default(),
+            spawns: VecDeque::new(),
+        }
+    }
+
+    /// A world whose fences deliver in any order.
+    pub(crate) fn unkind(seed: u64) -> Self {
+        Self { dice: Some(Dice::new(seed)), ..Self::kind() }
+    }
+
+    /// Starts the servers of a job on all nodes that hold a rank, and connects every rank.
+    pub(crate) fn start(&mut self, job: Job, settings: Settings) -> JobIndex {
+        let index = self.start_unconnected(job, settings);
+        for node in self.jobs[index.0].nodes.values_mut() {
+            let locals = node.server.ranks().len() as u32;
+            node.connections = (0..locals).map(|local| node.server.connect(LocalRank(local))).collect();
+        }
+        index
+    }
+
+    /// The same without connections: the ranks come through `PMI_PORT`.
+    pub(crate) fn start_unconnected(&mut self, job: Job, settings: Settings) -> JobIndex {
+        let servers =
+            (0..job.placement.nodes()).map(NodeIndex).map(|node| (node, Server::new(job.clone(), node, settings)));
+        let inhabited = servers.filter(|(_, server)| server.ranks().len() > 0);
+        let nodes = inhabited.map(|(node, server)| (node, Node::new(server))).collect();
+        self.jobs.push(RunningJob { job, nodes, lost: None });
+        JobIndex(self.jobs.len() - 1)
+    }
+
+    /// Begins the conversation with a program that nobody launched, as the only rank of `job`.
+    pub(crate) fn adopt(&mut self, job: JobIndex) {
+        let node = self.node(job, NodeIndex(0));
+        let connection = node.server.adopt(LocalRank(0));
+        node.connections = vec![connection];
+        self.collect(job, NodeIndex(0));
+    }
+
+    /// Lets a rank come through `PMI_PORT` to its node; it is known as that rank to the world, not yet to the server.
+    pub(crate) fn come_through_port(&mut self, job: JobIndex, rank: Rank) {
+        let (node, local) = self.place(job, rank);
+        let node = self.node(job, node);
+        node.connections.resize(node.server.ranks().len(), ConnectionId(u32::MAX));
+        node.connections[local.index()] = node.server.accept();
+    }
+
+    /// Lets a connection through `PMI_PORT` come to a node.
+    pub(crate) fn accept(&mut self, job: JobIndex, node: NodeIndex) -> ConnectionId {
+        self.node(job, node).server.accept()
+    }
+
+    fn node(&mut self, job: JobIndex, node: NodeIndex) -> &mut Node {
+        self.jobs[job.0].nodes.get_mut(&node).expect("the node holds a rank")
+    }
+
+    fn place(&self, job: JobIndex, rank: Rank) -> (NodeIndex, LocalRank) {
+        let placement = &self.jobs[job.0].job.placement;
+        (placement.node_of(rank).expect("a rank of the job"), placement.local_rank(rank).expect("a rank of the job"))
+    }
+
+    fn connection(&mut self, job: JobIndex, rank: Rank) -> (NodeIndex, ConnectionId) {
+        let (node, local) = self.place(job, rank);
+        (node, self.node(job, node).connections[local.index()])
+    }
+
+    pub(crate) fn job(&self, job: JobIndex) -> &Job {
+        &self.jobs[job.0].job
+    }
+
+    /// The server that serves a rank.
+    pub(crate) fn server_of(&mut self, job: JobIndex, rank: Rank) -> &Server {
+        let (node, _) = self.place(job, rank);
+        &self.node(job, node).server
+    }
+
+    /// Every server of a job.
+    pub(crate) fn servers(&self, job: JobIndex) -> impl Iterator<Item = &Server> {
+        self.jobs[job.0].nodes.values().map(|node| &node.server)
+    }
+
+    /// Hands bytes of a rank to its server; fences stay open until [`World::step`].
+    pub(crate) fn send(&mut self, job: JobIndex, rank: Rank, bytes: &[u8]) {
+        let (node, connection) = self.connection(job, rank);
+        self.send_on(job, node, connection, bytes);
+    }
+
+    pub(crate) fn send_on(&mut self, job: JobIndex, node: NodeIndex, connection: ConnectionId, bytes: &[u8]) {
+        self.node(job, node).server.handle_bytes(connection, bytes);
+        self.collect(job, node);
+    }
+
+    /// Hands a whole line to a rank's server, lets everything settle, and returns what the rank was told.
+    pub(crate) fn ask(&mut self, job: JobIndex, rank: u32, message: &str) -> String {
+        self.send(job, Rank(rank), message.as_bytes());
+        self.settle();
+        self.told(job, rank)
+    }
+
+    /// What a rank was told since the last time, as text.
+    pub(crate) fn told(&mut self, job: JobIndex, rank: u32) -> String {
+        String::from_utf8_lossy(&self.take(job, Rank(rank))).into_owned()
+    }
+
+    /// What a rank was told since the last time.
+    pub(crate) fn take(&mut self, job: JobIndex, rank: Rank) -> Vec<u8> {
+        let (node, connection) = self.connection(job, rank);
+        self.take_on(job, node, connection)
+    }
+
+    pub(crate) fn take_on(&mut self, job: JobIndex, node: NodeIndex, connection: ConnectionId) -> Vec<u8> {
+        self.node(job, node).output.remove(&connection).unwrap_or_default()
+    }
+
+    pub(crate) fn disconnect(&mut self, job: JobIndex, rank: Rank) {
+        let (node, connection) = self.connection(job, rank);
+        self.node(job, node).server.handle_disconnect(connection);
+        self.collect(job, node);
+    }
+
+    /// A rank's process returns status 0.
+    pub(crate) fn exit(&mut self, job: JobIndex, rank: Rank) {
+        let (node, local) = self.place(job, rank);
+        self.node(job, node).server.handle_exit(local);
+        self.collect(job, node);
+    }
+
+    /// A node is gone: every open and later fence that needs it fails on all others.
+    pub(crate) fn lose(&mut self, job: JobIndex, node: NodeIndex) {
+        self.jobs[job.0].lost = Some(node);
+        let open: Vec<_> = self.rounds.keys().filter(|(of, _)| *of == job).cloned().collect();
+        for (_, id) in open {
+            self.fail_without(job, &id, node);
+        }
+    }
+
+    pub(crate) fn answer(&mut self, asked: &AskedSpawn, answer: Answer) {
+        self.node(asked.job, asked.node).server.handle_answer(asked.ticket, &answer);
+        self.collect(asked.job, asked.node);
+    }
+
+    /// Whether a connection was closed by its server.
+    pub(crate) fn is_closed(&mut self, job: JobIndex, node: NodeIndex, connection: ConnectionId) -> bool {
+        self.node(job, node).closed.contains(&connection)
+    }
+
+    /// Why the job had to end, as the first node says that does.
+    pub(crate) fn ended(&self, job: JobIndex) -> Option<&EndReason> {
+        self.jobs[job.0].nodes.values().find_map(|node| node.ended.as_ref())
+    }
+
+    /// Why it had to end, node by node.
+    pub(crate) fn endings(&self, job: JobIndex) -> Vec<(NodeIndex, Option<&EndReason>)> {
+        self.jobs[job.0].nodes.iter().map(|(index, node)| (*index, node.ended.as_ref())).collect()
+    }
+
+    /// Every message traced on the node of a rank.
+    pub(crate) fn traces(&mut self, job: JobIndex, rank: Rank) -> &[Trace] {
+        let (node, _) = self.place(job, rank);
+        &self.node(job, node).traces
+    }
+
+    /// Delivers the result of one fence to one node; false when none is on its way.
+    pub(crate) fn step(&mut self) -> bool {
+        if self.deliveries.is_empty() {
+            return false;
+        }
+        let next = self.dice.as_mut().map_or(0, |dice| dice.below(self.deliveries.len()));
+        let Delivery { job, node, id, result } = self.deliveries.remove(next);
+        self.node(job, node).server.handle_fence(&id, result);
+        self.collect(job, node);
+        true
+    }
+
+    /// Steps until nothing is on its way.
+    pub(crate) fn settle(&mut self) {
+        while self.step() {}
+    }
+
+    fn collect(&mut self, job: JobIndex, node: NodeIndex) {
+        while let Some(action) = self.node(job, node).server.poll_action() {
+            let state = self.node(job, node);
+            match action {
+                Action::Send { connection, bytes } => {
+                    assert!(state.ended.is_none(), "node {node} sends {bytes:?} after the end of its job");
+                    state.output.entry(connection).or_default().extend_from_slice(&bytes);
+                }
+                Action::Close { connection } => state.closed.push(connection),
+                Action::End(reason) => {
+                    assert!(state.ended.is_none(), "node {node} reports its end twice: {reason:?}");
+                    state.ended = Some(reason);
+                }
+                Action::Trace(trace) => state.traces.push(trace),
+                Action::Fence { id, contribution } => self.arrive(job, node, id, contribution),
+                Action::Call { ticket, rank, call } => self.call(job, node, ticket, rank, call),
+                other => panic!("an action that this world does not know: {other:?}"),
+            }
+        }
+    }
+
+    fn call(&mut self, job: JobIndex, node: NodeIndex, ticket: Ticket, rank: Rank, call: Call) {
+        let answer = match call {
+            Call::Publish { service, port } => Answer::Named(self.names.publish(service, port)),
+            Call::Lookup { service } => Answer::Port(self.names.lookup(&service)),
+            Call::Unpublish { service } => Answer::Named(self.names.unpublish(&service)),
+            Call::Spawn(request) => {
+                self.spawns.push_back(AskedSpawn { job, rank, request, node, ticket });
+                return;
+            }
+            other => panic!("a call that this world does not know: {other:?}"),
+        };
+        // Whoever collects now goes on with what the server says to it.
+        self.node(job, node).server.handle_answer(ticket, &answer);
+    }
+
+    fn arrive(&mut self, job: JobIndex, node: NodeIndex, id: FenceId, contribution: Contribution) {
+        let key = (job, id);
+        let round = self.rounds.entry(key.clone()).or_default();
+        assert!(round.insert(node, contribution).is_none(), "node {node} is twice in {:?}", key.1);
+        let arrived = round.len();
+        let members = self.members(job, &key.1);
+        if let Some(lost) = self.jobs[job.0].lost
+            && members.contains(&lost)
+        {
+            return self.fail_without(job, &key.1, lost);
+        }
+        if arrived < members.len() {
+            return;
+        }
+        let round = self.rounds.remove(&key).expect("it was found above");
+        assert!(round.keys().eq(&members), "{:?} of {members:?} was joined by {:?}", key.1, round.keys());
+        // The contract: in the order of the nodes, which is the order of the map.
+        let merged = Merged { segments: round.into_values().flat_map(|brought| brought.segments).collect() };
+        for node in members {
+            self.deliveries.push(Delivery { job, node, id: key.1.clone(), result: Ok(merged.clone()) });
+        }
+    }
+
+    fn members(&self, job: JobIndex, id: &FenceId) -> Vec<NodeIndex> {
+        match &id.scope {
+            Scope::Group { nodes, .. } => nodes.to_vec(),
+            _ => self.jobs[job.0].nodes.keys().copied().collect(),
+        }
+    }
+
+    fn fail_without(&mut self, job: JobIndex, id: &FenceId, lost: NodeIndex) {
+        if !self.members(job, id).contains(&lost) {
+            return;
+        }
+        let waiting = self.rounds.remove(&(job, id.clone())).unwrap_or_default();
+        for node in waiting.into_keys().filter(|&node| node != lost) {
+            let reason = "connection reset".to_owned();
+            let result = Err(FenceError::NodeLost { node: lost, epoch: id.epoch, reason });
+            self.deliveries.push(Delivery { job, node, id: id.clone(), result });
+        }
+    }
+}
+
+impl Node {
+    fn new(server: Server) -> Self {
+        Self {
+            server,
+            connections: Vec::new(),
+            output: HashMap::new(),
+            closed: Vec::new(),
+            ended: None,
+            traces: Vec::new(),
+        }
+    }
+}

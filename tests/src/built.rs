@@ -1,0 +1,42 @@
+//! Where the binaries of this build are: beside the test itself, in the same profile and target directory.
+
+use std::path::{Path, PathBuf};
+
+/// The `lattice` of this build.
+///
+/// # Panics
+/// If it was not built: cargo does not build a binary for the tests of another package.
+pub fn lattice() -> PathBuf {
+    existing(profile_directory().join("lattice"), "cargo build --workspace --bins")
+}
+
+/// An example program of this build.
+///
+/// # Panics
+/// If it was not built.
+pub fn example(name: &str) -> PathBuf {
+    existing(profile_directory().join("examples").join(name), &format!("cargo build --example {name}"))
+}
+
+/// A directory of this name at the root of the target directory, whatever that is called; made if it is missing.
+pub(crate) fn target_directory(name: &str) -> PathBuf {
+    // With `--target` there is one level more, and the first is the one that the developer's chores use.
+    let found = profile_directory().ancestors().skip(1).take(2).map(|root| root.join(name)).find(|path| path.is_dir());
+    found.unwrap_or_else(|| {
+        let path = profile_directory().with_file_name(name);
+        std::fs::create_dir_all(&path).unwrap_or_else(|error| panic!("cannot make {}: {error}", path.display()));
+        path
+    })
+}
+
+/// `target/debug` or its like: the test is in `deps` below it.
+fn profile_directory() -> PathBuf {
+    let test = std::env::current_exe().expect("a running program can be named");
+    let directory = test.ancestors().nth(2).map(Path::to_owned);
+    directory.unwrap_or_else(|| panic!("{} is not in a target directory", test.display()))
+}
+
+fn existing(path: PathBuf, command: &str) -> PathBuf {
+    assert!(path.exists(), "{} is missing; build it with `{command}`, or run `cargo xtask test`", path.display());
+    path
+}

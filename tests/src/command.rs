@@ -1,0 +1,133 @@
+//! A command as a test describes it: arguments, changes of the environment, input, deadline.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::built;
+use crate::outcome::Outcome;
+use crate::running::Running;
+
+/// How long a command may take before it is killed and the test fails. Far more than any needs on a loaded machine: it is
+/// there to turn a hang into a report.
+pub const DEADLINE: Duration = Duration::from_secs(90);
+
+/// The variable by which a test finds the processes of its command. A launcher passes it on like any other.
+pub(crate) const MARK: &str = "E2E_MARK";
+
+/// A command to run, with what it gets.
+#[derive(Clone, Debug)]
+pub struct Command {
+    pub(crate) program: PathBuf,
+    pub(crate) arguments: Vec<OsString>,
+    /// `None` takes the variable out.
+    pub(crate) environment: Vec<(OsString, Option<OsString>)>,
+    pub(crate) directory: Option<PathBuf>,
+    pub(crate) input: Vec<u8>,
+    pub(crate) deadline: Duration,
+    pub(crate) mark: String,
+    pub(crate) reads_output: bool,
+}
+
+/// `lattice` with these words; more can be added one by one.
+pub fn lattice(words: &str) -> Command {
+    Command::new(built::lattice()).words(words)
+}
+
+/// `lattice launch` with these flags; the program is still to be added.
+pub fn launch(flags: &str) -> Command {
+    lattice("launch").words(flags)
+}
+
+impl Command {
+    /// A command without arguments; it has nothing to read.
+    pub fn new(program: impl Into<PathBuf>) -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        Self {
+            program: program.into(),
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            directory: None,
+            input: Vec::new(),
+            deadline: DEADLINE,
+            mark: format!("{}-{number}", std::process::id()),
+            reads_output: true,
+        }
+    }
+
+    /// Adds arguments that hold no spaces.
+    pub fn words(mut self, words: &str) -> Self {
+        self.arguments.extend(words.split_whitespace().map(OsString::from));
+        self
+    }
+
+    /// Adds one argument as it is.
+    pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
+        self.arguments.push(argument.as_ref().to_owned());
+        self
+    }
+
+    /// Adds a bash script as the program, and what it gets as `$1` and so on.
+    pub fn bash(self, script: &str) -> Self {
+        self.words("bash -c").arg(script).arg("bash")
+    }
+
+    /// Sets a variable of the command itself.
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.environment.push((name.into(), Some(value.as_ref().to_owned())));
+        self
+    }
+
+    /// Starts the command in a directory.
+    pub fn directory(mut self, directory: &Path) -> Self {
+        self.directory = Some(directory.to_owned());
+        self
+    }
+
+    /// Gives the command something to read, and then the end of its input.
+    pub fn input(mut self, input: impl Into<Vec<u8>>) -> Self {
+        self.input = input.into();
+        self
+    }
+
+    /// Leaves standard output to the test: [`Running::output`].
+    pub fn leave_output(mut self) -> Self {
+        self.reads_output = false;
+        self
+    }
+
+    /// Starts the command.
+    #[track_caller]
+    pub fn start(self) -> Running {
+        Running::new(self)
+    }
+
+    /// Runs the command to its end, and checks that nothing is left of it.
+    ///
+    /// # Panics
+    /// If the deadline passes, or something is left.
+    #[track_caller]
+    pub fn run(self) -> Outcome {
+        self.start().finish()
+    }
+}
+
+impl fmt::Display for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in &self.environment {
+            match value {
+                Some(value) => write!(f, "{}={value:?} ", name.display())?,
+                None => write!(f, "-u {} ", name.display())?,
+            }
+        }
+        write!(f, "{}", self.program.display())?;
+        self.arguments.iter().try_for_each(|argument| {
+            let text = argument.to_string_lossy();
+            let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_=./:,%".contains(&byte));
+            if plain && !text.is_empty() { write!(f, " {text}") } else { write!(f, " {argument:?}") }
+        })
+    }
+}

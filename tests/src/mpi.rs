@@ -1,0 +1,92 @@
+//! The MPI libraries that the tests use, and our C programs compiled with them.
+//!
+//! A program is compiled once per test run, on first use, into the target directory. A library that is not installed fails
+//! the test that needs it: `cargo xtask setup` installs them all.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use crate::built;
+
+/// What a program is compiled with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Flavour {
+    /// MPICH 4.0.2 of Debian 12, or what a later Debian has: PMI-1, blocks in `MPI_Abort`.
+    DebianMpich,
+    /// MPICH 5.0.2 of the Python wheel: PMI-1, returns from `MPI_Abort`.
+    WheelMpich,
+    /// Slurm's PMI-2 client library, without MPI.
+    SlurmPmi2,
+    /// The C library alone.
+    Plain,
+}
+
+/// Both MPI libraries, for tests that must hold with each.
+pub const MPICHS: [Flavour; 2] = [Flavour::DebianMpich, Flavour::WheelMpich];
+
+/// What is said when something is missing.
+const SET_UP: &str = "run `cargo xtask test`, which installs it";
+
+type Programs = Mutex<HashMap<(Flavour, &'static str), Arc<OnceLock<PathBuf>>>>;
+
+impl Flavour {
+    /// The program of this name in `programs/`, compiled.
+    ///
+    /// # Panics
+    /// If the library is not installed, or the compiler fails.
+    pub fn program(self, name: &'static str) -> PathBuf {
+        static PROGRAMS: OnceLock<Programs> = OnceLock::new();
+        let mut programs = PROGRAMS.get_or_init(Programs::default).lock().unwrap_or_else(PoisonError::into_inner);
+        let program = Arc::clone(programs.entry((self, name)).or_default());
+        // Others may compile other programs meanwhile.
+        drop(programs);
+        program.get_or_init(|| self.compile(name)).clone()
+    }
+
+    fn compile(self, name: &str) -> PathBuf {
+        let directory = built::target_directory("e2e-programs").join(format!("{self:?}"));
+        std::fs::create_dir_all(&directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(format!("{name}.c"));
+        let program = directory.join(name);
+        // Another test run may use the old one this very moment.
+        let new = directory.join(format!("{name}.{}", process::id()));
+        let mut compiler = process::Command::new(self.compiler());
+        compiler.args(["-Wall", "-Werror", "-O1", "-o"]).arg(&new).arg(&source);
+        if self == Self::SlurmPmi2 {
+            compiler.arg("-lpmi2");
+        }
+        let output = compiler.output().unwrap_or_else(|error| panic!("cannot run {compiler:?}: {error}; {SET_UP}"));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{compiler:?} failed ({SET_UP}, if a library is missing):\n{errors}");
+        std::fs::rename(&new, &program).expect("a file can be renamed in its directory");
+        program
+    }
+
+    fn compiler(self) -> PathBuf {
+        match self {
+            Self::DebianMpich => "mpicc.mpich".into(),
+            Self::WheelMpich => {
+                let compiler = built::target_directory("mpi").join("mpich-5.0.2/bin/mpicc");
+                assert!(compiler.exists(), "MPICH 5.0.2 is not at {}; {SET_UP}", compiler.display());
+                compiler
+            }
+            Self::SlurmPmi2 | Self::Plain => "cc".into(),
+        }
+    }
+}
+
+/// Compiles a source text of the test's own into `directory`, with the given arguments of the compiler.
+///
+/// # Panics
+/// If the compiler fails.
+pub fn compile_text(directory: &Path, name: &str, text: &str, arguments: &[&str]) -> PathBuf {
+    let (source, program) = (directory.join(format!("{name}.c")), directory.join(name));
+    std::fs::write(&source, text).expect("a temporary directory can be written to");
+    let mut compiler = process::Command::new("cc");
+    compiler.arg("-o").arg(&program).arg(&source).args(arguments);
+    let output = compiler.output().unwrap_or_else(|error| panic!("cannot run {compiler:?}: {error}; {SET_UP}"));
+    assert!(output.status.success(), "{compiler:?} failed:\n{}", String::from_utf8_lossy(&output.stderr));
+    program
+}

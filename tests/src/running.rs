@@ -1,0 +1,222 @@
+//! A command at work: what it says is collected while it runs, so that it never waits for the test.
+
+use std::io::{Read, Write};
+use std::process::{Child, ChildStdout, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::command::{Command, MARK};
+use crate::outcome::Outcome;
+use crate::processes;
+
+/// How long processes that are no ranks may outlive the launcher: the one that watches over its end sees that it is gone.
+const KEEPER_LEAVES_WITHIN: Duration = Duration::from_secs(10);
+/// How often something is looked at that tells of no change.
+pub const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// A command that was started. It must be finished.
+#[derive(Debug)]
+pub struct Running {
+    command: Command,
+    child: Child,
+    started: Instant,
+    stdout: Arc<Stream>,
+    stderr: Arc<Stream>,
+    helpers: Vec<JoinHandle<()>>,
+    killed: bool,
+}
+
+/// What a command has said on one of its streams so far.
+#[derive(Debug, Default)]
+struct Stream {
+    bytes: Mutex<Vec<u8>>,
+    grown: Condvar,
+}
+
+impl Running {
+    #[track_caller]
+    pub(crate) fn new(command: Command) -> Self {
+        let mut process = std::process::Command::new(&command.program);
+        process.args(&command.arguments).env(MARK, &command.mark);
+        // A test may itself run under a launcher.
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if ["LATTICE_", "PMI_", "PMIX_"].iter().any(|prefix| text.starts_with(prefix)) {
+                process.env_remove(&name);
+            }
+        }
+        for (name, value) in &command.environment {
+            match value {
+                Some(value) => process.env(name, value),
+                None => process.env_remove(name),
+            };
+        }
+        if let Some(directory) = &command.directory {
+            process.current_dir(directory);
+        }
+        process.stdin(if command.input.is_empty() { Stdio::null() } else { Stdio::piped() });
+        process.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let started = Instant::now();
+        let mut child = process.spawn().unwrap_or_else(|error| panic!("cannot start {command}: {error}"));
+        let (stdout, stderr) = (Arc::<Stream>::default(), Arc::<Stream>::default());
+        let mut helpers = Vec::new();
+        if command.reads_output {
+            helpers.extend(child.stdout.take().map(|pipe| stdout.collect(pipe)));
+        }
+        helpers.extend(child.stderr.take().map(|pipe| stderr.collect(pipe)));
+        if let Some(mut pipe) = child.stdin.take() {
+            let input = command.input.clone();
+            // A command that does not read all of it is a case to test.
+            helpers.push(thread::spawn(move || drop(pipe.write_all(&input))));
+        }
+        Self { command, child, started, stdout, stderr, helpers, killed: false }
+    }
+
+    /// The process id of the command.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends the command a signal. After a SIGKILL its ranks have some time to go.
+    pub fn signal(&mut self, signal: Signal) {
+        self.killed |= signal == Signal::SIGKILL;
+        kill(Pid::from_raw(self.child.id().cast_signed()), signal).expect("the command still runs");
+    }
+
+    /// The reading end of standard output, if the test reads it by itself.
+    pub fn output(&mut self) -> ChildStdout {
+        self.child.stdout.take().expect("only a command with `leave_output` has its output left, and once")
+    }
+
+    /// Waits until `text` was said on standard output; returns when it was seen.
+    #[track_caller]
+    pub fn wait_for_stdout(&mut self, text: &str) -> Instant {
+        self.wait_for_stdout_times(text, 1)
+    }
+
+    /// Waits until `text` was said on standard output that often.
+    #[track_caller]
+    pub fn wait_for_stdout_times(&mut self, text: &str, times: usize) -> Instant {
+        let stream = Arc::clone(&self.stdout);
+        self.wait_for(&stream, text, times)
+    }
+
+    /// Waits until `text` was said on standard error; returns when it was seen.
+    #[track_caller]
+    pub fn wait_for_stderr(&mut self, text: &str) -> Instant {
+        let stream = Arc::clone(&self.stderr);
+        self.wait_for(&stream, text, 1)
+    }
+
+    #[track_caller]
+    fn wait_for(&mut self, stream: &Stream, text: &str, times: usize) -> Instant {
+        let end = self.started + self.command.deadline;
+        let mut bytes = stream.lock();
+        while String::from_utf8_lossy(&bytes).matches(text).count() < times {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                drop(bytes);
+                self.give_up(&format!("did not say {text:?} {times} times"));
+            }
+            let woken = stream.grown.wait_timeout(bytes, left);
+            bytes = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Instant::now()
+    }
+
+    /// Waits until `condition` holds.
+    #[track_caller]
+    pub fn wait_until(&mut self, what: &str, mut condition: impl FnMut() -> bool) {
+        let end = self.started + self.command.deadline;
+        while !condition() {
+            if Instant::now() >= end {
+                self.give_up(&format!("waited in vain until {what}"));
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Waits for the end of the command, and checks that nothing is left of it.
+    ///
+    /// # Panics
+    /// If the deadline passes, or something is left.
+    #[track_caller]
+    pub fn finish(mut self) -> Outcome {
+        let status = self.wait();
+        let wall = self.started.elapsed();
+        if !self.killed {
+            let ranks = processes::ranks_of(&self.command.mark);
+            if !ranks.is_empty() {
+                self.give_up(&format!("left these ranks behind: {ranks:?}"));
+            }
+        }
+        let end = Instant::now() + KEEPER_LEAVES_WITHIN;
+        loop {
+            let left = processes::of(&self.command.mark);
+            if left.is_empty() {
+                break;
+            }
+            if Instant::now() > end {
+                self.give_up(&format!("left these processes behind: {left:?}"));
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        for helper in self.helpers.drain(..) {
+            helper.join().expect("reading a pipe does not panic");
+        }
+        let (stdout, stderr) = (self.stdout.lock().clone(), self.stderr.lock().clone());
+        Outcome { command: self.command.to_string(), status, stdout, stderr, wall }
+    }
+
+    #[track_caller]
+    fn wait(&mut self) -> ExitStatus {
+        let end = self.started + self.command.deadline;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("the command is our child") {
+                return status;
+            }
+            if Instant::now() > end {
+                self.give_up("did not end");
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Kills everything that belongs to the command, and fails the test with all that is known.
+    #[track_caller]
+    fn give_up(&mut self, what: &str) -> ! {
+        let after = self.started.elapsed();
+        let tree = processes::describe(&self.command.mark);
+        processes::kill_all(&self.command.mark);
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        panic!(
+            "after {after:?} {} {what}\n--- processes\n{tree}--- stdout\n{}\n--- stderr\n{}",
+            self.command,
+            String::from_utf8_lossy(&self.stdout.lock()),
+            String::from_utf8_lossy(&self.stderr.lock()),
+        );
+    }
+}
+
+impl Stream {
+    fn lock(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn collect(self: &Arc<Self>, mut pipe: impl Read + Send + 'static) -> JoinHandle<()> {
+        let stream = Arc::clone(self);
+        thread::spawn(move || {
+            let mut piece = vec![0; 64 << 10];
+            while let Ok(len @ 1..) = pipe.read(&mut piece) {
+                stream.lock().extend_from_slice(&piece[..len]);
+                stream.grown.notify_all();
+            }
+        })
+    }
+}

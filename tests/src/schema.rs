@@ -1,0 +1,116 @@
+//! Checks JSON against a schema, as far as our own schemas go: `$ref`, `oneOf`, `const`, `enum`, `type`, `properties`,
+//! `required`, `items`, `minimum`. A keyword that it does not know fails the check, so that none is passed over.
+
+use serde_json::Value;
+
+/// Keywords that say nothing about whether a value fits.
+const REMARKS: &[&str] = &["$schema", "title", "description", "$defs", "format"];
+
+/// A schema.
+#[derive(Debug)]
+pub struct Schema(Value);
+
+impl Schema {
+    /// Reads a schema.
+    ///
+    /// # Errors
+    /// Fails if the text is no JSON.
+    pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(text).map(Self)
+    }
+
+    /// Checks a value.
+    ///
+    /// # Errors
+    /// Says where the value does not fit, and what was expected there.
+    pub fn check(&self, value: &Value) -> Result<(), String> {
+        self.check_against(&self.0, value)
+    }
+
+    fn check_against(&self, schema: &Value, value: &Value) -> Result<(), String> {
+        let keywords = schema.as_object().ok_or_else(|| format!("{schema} is no schema"))?;
+        keywords.iter().try_for_each(|(keyword, expected)| self.check_keyword(keyword, expected, value))
+    }
+
+    fn check_keyword(&self, keyword: &str, expected: &Value, value: &Value) -> Result<(), String> {
+        let unless = |fits: bool| if fits { Ok(()) } else { Err(format!("{value} does not fit {keyword}: {expected}")) };
+        let list = || expected.as_array().map(Vec::as_slice).unwrap_or_default();
+        match keyword {
+            "$ref" => self.check_against(self.definition(expected)?, value),
+            "oneOf" => self.check_one_of(list(), value),
+            "const" => unless(value == expected),
+            "enum" => unless(list().contains(value)),
+            "type" => unless(list().iter().chain([expected]).any(|name| is_of_type(value, name))),
+            "minimum" => unless(value.as_f64() >= expected.as_f64()),
+            "required" => unless(list().iter().all(|name| name.as_str().is_some_and(|name| value.get(name).is_some()))),
+            "properties" => self.check_properties(expected, value),
+            "items" => {
+                let items = value.as_array().map(Vec::as_slice).unwrap_or_default();
+                items.iter().try_for_each(|item| self.check_against(expected, item))
+            }
+            remark if REMARKS.contains(&remark) => Ok(()),
+            unknown => Err(format!("the schema uses {unknown}, which this check does not know")),
+        }
+    }
+
+    fn definition(&self, reference: &Value) -> Result<&Value, String> {
+        let pointer = reference.as_str().and_then(|text| text.strip_prefix('#'));
+        pointer.and_then(|pointer| self.0.pointer(pointer)).ok_or_else(|| format!("there is no {reference}"))
+    }
+
+    fn check_one_of(&self, schemas: &[Value], value: &Value) -> Result<(), String> {
+        let results: Vec<_> = schemas.iter().map(|schema| self.check_against(schema, value)).collect();
+        match results.iter().filter(|result| result.is_ok()).count() {
+            1 => Ok(()),
+            0 => Err(format!("{value} fits none: {results:#?}")),
+            several => Err(format!("{value} fits {several} of what must exclude each other")),
+        }
+    }
+
+    /// Every property must be described: one that is not is a change of the format that nobody documented.
+    fn check_properties(&self, schemas: &Value, value: &Value) -> Result<(), String> {
+        let Some(properties) = value.as_object() else { return Ok(()) };
+        properties.iter().try_for_each(|(name, property)| {
+            let schema = schemas.get(name).ok_or_else(|| format!("{name} in {value} is not documented"))?;
+            self.check_against(schema, property).map_err(|error| format!("{name}: {error}"))
+        })
+    }
+}
+
+fn is_of_type(value: &Value, name: &Value) -> bool {
+    match name.as_str() {
+        Some("object") => value.is_object(),
+        Some("array") => value.is_array(),
+        Some("string") => value.is_string(),
+        Some("number") => value.is_number(),
+        Some("integer") => value.is_i64() || value.is_u64(),
+        Some("boolean") => value.is_boolean(),
+        Some("null") => value.is_null(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_told() {
+        let schema = json!({
+            "oneOf": [{ "$ref": "#/$defs/a" }, { "const": 3 }],
+            "$defs": { "a": {
+                "type": ["object", "null"],
+                "properties": { "n": { "type": "integer", "minimum": 0 }, "s": { "items": { "enum": ["x", "y"] } } },
+                "required": ["n"]
+            } }
+        });
+        let schema = Schema(schema);
+        let fits = |value: Value| schema.check(&value).is_ok();
+        assert!(fits(json!(3)) && fits(json!({ "n": 1 })) && fits(json!({ "n": 0, "s": ["x", "y"] })));
+        assert!(!fits(json!(4)) && !fits(json!({})) && !fits(json!({ "n": -1 })) && !fits(json!({ "n": "1" })));
+        assert!(!fits(json!({ "n": 1, "s": ["z"] })) && !fits(json!({ "n": 1, "t": 1 })));
+        assert!(Schema(json!({ "maxLength": 3 })).check(&json!("a")).unwrap_err().contains("maxLength"));
+    }
+}

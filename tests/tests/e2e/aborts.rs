@@ -1,0 +1,104 @@
+//! `MPI_Abort` in all forms that clients are known to send: the job ends with its code, and soon.
+
+use std::time::{Duration, Instant};
+
+use lattice_tests::mpi::{Flavour, MPICHS};
+use lattice_tests::{Command, Outcome, launch};
+
+use crate::{LOADED, raw};
+
+/// Runs a job in which somebody says "aborting" and then aborts: all ranks must be gone within a second.
+#[track_caller]
+fn ends_within_a_second(command: Command) -> Outcome {
+    let mut running = command.start();
+    let aborted = running.wait_for_stdout("aborting");
+    let outcome = running.finish();
+    let took = Instant::now().duration_since(aborted);
+    outcome.check(took < LOADED * Duration::from_secs(1), || format!("took {took:?} from the abort to its end"));
+    outcome
+}
+
+#[test]
+fn abort_reaches_every_rank() {
+    for mpi in MPICHS {
+        let outcome = ends_within_a_second(launch("-n 4").arg(mpi.program("abort")).words("2 42"));
+        outcome.exits(42).says("rank 2 on ").says("called MPI_Abort with code 42");
+    }
+}
+
+#[test]
+fn abort_of_a_job_of_one_rank_has_its_code() {
+    for mpi in MPICHS {
+        launch("").arg(mpi.program("abort")).words("0 42").run().exits(42).says("lattice: rank 0 on ");
+    }
+}
+
+/// What `exit` leaves of a code; 0 would look like success.
+#[test]
+fn an_abort_never_looks_like_success() {
+    for mpi in MPICHS {
+        let abort = mpi.program("abort");
+        launch("-n 2").arg(&abort).words("1 256").run().exits(1).says("called MPI_Abort with code 256");
+        launch("-n 2").arg(&abort).words("1 1000").run().exits(232).says("called MPI_Abort with code 1000");
+    }
+}
+
+/// Slurm's client sends no code, only a text.
+#[test]
+fn slurms_library_aborts_the_job() {
+    let outcome = ends_within_a_second(launch("-n 3").arg(Flavour::SlurmPmi2.program("pmi2_abort")).arg("1"));
+    outcome.exits(1).says("rank 1 on ").says("the sea is dry; all of it");
+}
+
+#[test]
+fn every_spelling_of_an_abort_is_understood() {
+    let check = |message: &str, code: i32, words: &str| {
+        let script = r#"init; if [ $PMI_RANK = 1 ]; then echo aborting; say "$1"; forever; fi; barrier; forever"#;
+        let outcome = ends_within_a_second(raw::script(launch("-n 3"), script).arg(message));
+        outcome.exits(code).says("rank 1 on ").says(words);
+    };
+    check("cmd=abort exitcode=42", 42, "code 42");
+    check("cmd=abort exitcode=42 message=application called MPI_Abort(MPI_COMM_WORLD, 42) - process 0", 42, "process 0");
+    check("cmd=abort exitcode=7 message=abort", 7, "code 7");
+    check("cmd=abort exitcode=3 error_msg=out of luck = out", 3, "out of luck = out");
+    check("cmd=abort exit_code=9", 9, "code 9");
+    check("cmd=abort", 1, "MPI_Abort");
+    check("cmd=abort exitcode=738814479", 15, "738814479");
+}
+
+#[test]
+fn the_code_of_a_pmi2_abort_is_taken_from_its_text() {
+    let script = r#"
+        init2; say2 "cmd=fullinit;pmirank=$PMI_RANK;"
+        if [ $PMI_RANK = 1 ]; then echo aborting; say2 "$1"; fi
+        forever"#;
+    let check = |message: &str, code: i32| {
+        let outcome = ends_within_a_second(raw::script(launch("-n 2"), script).arg(message));
+        outcome.exits(code).says("rank 1 on ");
+    };
+    check("cmd=abort;exitcode=-1;message=application called MPI_Abort(MPI_COMM_WORLD, 42) - process 1;", 42);
+    check("cmd=abort;isworld=TRUE;msg=application called MPI_Abort(MPI_COMM_WORLD, 43) - process 1;", 43);
+    check("cmd=abort;exitcode=-1;message=bye;", 255);
+}
+
+/// MPICH 4.3 and later return from `MPI_Abort`, finalize, and exit 0.
+#[test]
+fn finalize_and_exit_0_after_an_abort_does_not_hide_it() {
+    let script = r#"
+        init
+        if [ $PMI_RANK = 0 ]; then printf 'cmd=abort exitcode=42 message=abort\ncmd=finalize\n' >&$PMI_FD; exit 0; fi
+        barrier; exit 0"#;
+    for _ in 0..20 {
+        raw::script(launch("-n 2"), script).run().exits(42).says("rank 0 on ").says("code 42");
+    }
+}
+
+/// The first cause counts, though the others end with signals, and with statuses of their own.
+#[test]
+fn what_follows_from_an_abort_is_not_its_cause() {
+    let script = r#"
+        trap 'exit 77' TERM; init
+        if [ $PMI_RANK = 3 ]; then say 'cmd=abort exitcode=6'; fi
+        while :; do sleep 0.01; done"#;
+    raw::script(launch("-n 4"), script).run().exits(6).says("rank 3 on ").does_not_say("77");
+}

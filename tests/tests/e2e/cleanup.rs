@@ -1,0 +1,103 @@
+//! What is left of a launch: nothing. That no process is left is checked by the harness after every single command.
+
+use lattice_tests::mpi::{Flavour, MPICHS};
+use lattice_tests::processes::{self, mpich_memory_files};
+use lattice_tests::{launch, turn};
+use nix::sys::signal::Signal;
+
+#[test]
+fn killed_launcher_leaves_nothing() {
+    // A wrapper that ignores what it can, and a grandchild in a session of its own.
+    let script = "trap '' TERM HUP INT; setsid sleep 1000 & (setsid setsid sleep 1000 &) ; echo here; sleep 1000; sleep 1000";
+    for _ in 0..5 {
+        let mut running = launch("-n 2").bash(script).start();
+        running.wait_for_stdout_times("here", 2);
+        running.signal(Signal::SIGKILL);
+        running.finish().killed_by(9);
+    }
+}
+
+#[test]
+fn a_launcher_killed_while_it_starts_leaves_nothing() {
+    let _machine = turn::heavy();
+    for milliseconds in 0..30 {
+        let mut running = launch("-n 30").words("sleep 1000").start();
+        std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+        running.signal(Signal::SIGKILL);
+        running.finish().killed_by(9);
+    }
+}
+
+#[test]
+fn what_ranks_leave_behind_is_ended_with_the_launch() {
+    let script = "setsid sleep 1000 & (sleep 1000 &) ; nohup sleep 1000 >/dev/null 2>&1 & disown; exit 0";
+    launch("-n 2 --pmi none").bash(script).run().exits(0);
+}
+
+/// A daemon that closed all its files is found as well.
+#[test]
+fn what_ranks_leave_in_the_background_keeps_nobody_waiting() {
+    let script = "setsid sleep 1000 <&- >&- 2>&- & exit 3";
+    launch("-n 2 --pmi none").bash(script).run().exits(3);
+}
+
+#[test]
+fn two_launches_at_once() {
+    for mpi in MPICHS {
+        let program = mpi.program("allreduce");
+        let start = || launch("-n 3").arg(&program).start();
+        let launches = [start(), start()];
+        for launch in launches {
+            launch.finish().exits(0).says_nothing().prints_lines(["3 ranks, 0 wrong sums"]);
+        }
+    }
+}
+
+#[test]
+fn the_end_of_one_launch_is_not_that_of_another() {
+    let mut other = launch("-n 2 --pmi none").bash("echo here; read -r line; echo \"$line\"").input("go\n").start();
+    let mut long = launch("-n 2 --pmi none").bash("echo $$; exec sleep 1000").start();
+    long.wait_for_stdout_times("\n", 2);
+    other.wait_for_stdout_times("here", 2);
+    launch("-n 2").bash("exit 3").run().exits(3);
+    other.finish().exits(0);
+    assert!(processes::lives(long.pid()));
+    long.signal(Signal::SIGTERM);
+    let outcome = long.finish();
+    outcome.exits(143).check(outcome.text().lines().count() == 2, || "should have printed two process ids".into());
+}
+
+#[test]
+fn two_hundred_launches_in_a_row_leak_nothing() {
+    const LAUNCHES: usize = 200;
+    let _machine = turn::heavy();
+    let program = Flavour::WheelMpich.program("hello");
+    let before = mpich_memory_files();
+    for number in 0..LAUNCHES {
+        // Most of them cheap, and every tenth a whole MPI job.
+        if number % 10 == 0 {
+            launch("-n 2").arg(&program).run().exits(0).says_nothing();
+        } else {
+            launch("-n 2 --pmi none").arg("true").run().exits(0).says_nothing();
+        }
+    }
+    // Tests beside this one may have some files in use, and those that abort leave theirs.
+    let more = mpich_memory_files().saturating_sub(before);
+    assert!(more < LAUNCHES / 10, "{more} more files in /dev/shm");
+}
+
+#[test]
+fn no_descriptor_reaches_a_rank_but_its_own() {
+    // bash has 255 or so for the script itself, and the listing has one for the directory.
+    let script = r#"for fd in /proc/self/fd/*; do echo "${fd##*/} $(readlink "$fd")"; done"#;
+    let outcome = launch("-n 3").words("sh -c").arg(format!("exec 2>&1; {script}")).run();
+    let known = |line: &&str| {
+        let (number, target) = line.split_once(' ').unwrap_or((line, ""));
+        let own = ["0", "1", "2"].contains(&number) || target.is_empty();
+        own || target.starts_with("socket:")
+    };
+    let strangers: Vec<&str> = outcome.sorted_lines().into_iter().filter(|line| !known(line)).collect();
+    let sockets = outcome.text().lines().filter(|line| line.contains("socket:")).count();
+    outcome.exits(0).check(strangers.is_empty(), || format!("strangers: {strangers:?}"));
+    outcome.check(sockets == 3, || format!("each rank should have one socket, together they have {sockets}"));
+}

@@ -1,0 +1,25 @@
+//! Real programs through the real `lattice launch`. The name of each test is a promise to users.
+//!
+//! No test asserts a time but where a promise names one, and then with room for a loaded machine ([`LOADED`]).
+
+mod aborts;
+mod bad_input;
+mod bad_ranks;
+mod binding;
+mod cleanup;
+mod environment;
+mod ends;
+mod files;
+mod json;
+mod load;
+mod mpi_programs;
+mod nested;
+mod output;
+mod pmi;
+mod raw;
+mod signals;
+mod stdin;
+mod watch;
+
+/// By how much a promised time may be exceeded: the tests share their machine with each other, and with builds.
+const LOADED: u32 = 5;

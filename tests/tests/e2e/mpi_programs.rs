@@ -1,0 +1,139 @@
+//! Programs of MPICH 4.0.2, MPICH 5.0.2 and Slurm's PMI-2 library, unmodified and without a flag.
+
+use lattice_tests::mpi::{Flavour, MPICHS};
+use lattice_tests::{built, launch, turn};
+
+#[test]
+fn hello_knows_its_rank_and_size() {
+    for mpi in MPICHS {
+        let outcome = launch("-n 4").arg(mpi.program("hello")).run();
+        outcome.exits(0).says_nothing().prints_lines((0..4).map(|rank| format!("rank {rank} of 4")));
+    }
+}
+
+#[test]
+fn one_rank_needs_no_flag_at_all() {
+    for mpi in MPICHS {
+        launch("").arg(mpi.program("hello")).run().exits(0).says_nothing().prints_lines(["rank 0 of 1"]);
+    }
+}
+
+#[test]
+fn a_token_goes_round_the_ring() {
+    for mpi in MPICHS {
+        let outcome = launch("-n 5").arg(mpi.program("ring")).run();
+        outcome.exits(0).says_nothing().prints_lines(["the token came back with 10"]);
+    }
+}
+
+#[test]
+fn allreduce_adds_up() {
+    for mpi in MPICHS {
+        let outcome = launch("-n 4").arg(mpi.program("allreduce")).run();
+        outcome.exits(0).says_nothing().prints_lines(["4 ranks, 0 wrong sums"]);
+    }
+}
+
+#[test]
+fn ranks_of_a_node_share_memory() {
+    for mpi in MPICHS {
+        let outcome = launch("-n 3").arg(mpi.program("split_type")).run();
+        let heard = |rank: u32| format!("rank {rank} of 3 on its node heard of {}", (rank + 2) % 3);
+        outcome.exits(0).says_nothing().prints_lines((0..3).map(heard));
+    }
+}
+
+/// MPICH 4.0.2 cannot: its second session crashes in the client, whoever launches it.
+#[test]
+fn mpi_can_be_started_again_in_one_process() {
+    let outcome = launch("-n 3").arg(Flavour::WheelMpich.program("sessions")).run();
+    outcome.exits(0).says_nothing().prints_lines(["3 then 3 ranks"; 3]);
+}
+
+#[test]
+fn mpmd_appnums() {
+    for mpi in MPICHS {
+        let appnum = mpi.program("appnum");
+        let first = launch("--universe-size 9 -n 1").arg(&appnum);
+        let outcome = first.words(": -n 2").arg(&appnum).words(": -n 1").arg(&appnum).run();
+        let appnums = [0, 1, 1, 2].into_iter().enumerate().map(|(rank, app)| format!("rank {rank}: appnum {app}"));
+        let universe = (0..4).map(|rank| format!("rank {rank}: universe size 9"));
+        outcome.exits(0).says_nothing().prints_lines(appnums.chain(universe));
+    }
+}
+
+#[test]
+fn without_a_universe_size_mpi_has_none() {
+    for mpi in MPICHS {
+        let outcome = launch("-n 2").arg(mpi.program("appnum")).run();
+        outcome.exits(0).prints("rank 1: universe size unset");
+    }
+}
+
+#[test]
+fn a_rank_behind_a_shell_wrapper() {
+    for mpi in MPICHS {
+        let outcome = launch("-n 3").bash(r#"set -e; "$1"; exit 0"#).arg(mpi.program("hello")).run();
+        outcome.exits(0).says_nothing().prints_lines((0..3).map(|rank| format!("rank {rank} of 3")));
+    }
+}
+
+#[test]
+fn sixty_four_ranks_on_two_cores() {
+    for mpi in MPICHS {
+        let _machine = turn::heavy();
+        let outcome = launch("-n 64").arg(mpi.program("allreduce")).run();
+        outcome.exits(0).says_nothing().prints_lines(["64 ranks, 0 wrong sums"]);
+    }
+}
+
+#[test]
+fn group_barriers_can_be_offered() {
+    let outcome = launch("-n 3 --pmi-group-barriers").arg(Flavour::WheelMpich.program("sessions")).run();
+    outcome.exits(0).says_nothing().prints_lines(["3 then 3 ranks"; 3]);
+}
+
+#[test]
+fn a_port_serves_as_well_as_a_descriptor() {
+    for mpi in MPICHS {
+        let outcome = launch("-n 3 --pmi-port").arg(mpi.program("allreduce")).run();
+        outcome.exits(0).says_nothing().prints_lines(["3 ranks, 0 wrong sums"]);
+    }
+}
+
+#[test]
+fn slurms_library_fences_values_with_semicolons() {
+    let outcome = launch("-n 3").arg(Flavour::SlurmPmi2.program("pmi2_fence")).run();
+    outcome.exits(0).says_nothing().prints_lines((0..3).map(|rank| format!("rank {rank} of 3: 0 wrong values")));
+}
+
+#[test]
+fn slurms_library_waits_for_node_attributes() {
+    let outcome = launch("-n 3").arg(Flavour::SlurmPmi2.program("pmi2_node_attributes")).run();
+    let line = |rank| format!("rank {rank}: /dev/shm/x;y (vector,(0,1,3)) absent");
+    outcome.exits(0).says_nothing().prints_lines((0..3).map(line));
+}
+
+#[test]
+fn slurms_library_has_its_ring() {
+    let outcome = launch("-n 3").arg(Flavour::SlurmPmi2.program("pmi2_ring")).run();
+    outcome.exits(0).says_nothing().prints_lines([
+        "rank 0: code 0, place 0 of 3, left from 2, right from 1",
+        "rank 1: code 0, place 1 of 3, left from 0, right from 2",
+        "rank 2: code 0, place 2 of 3, left from 1, right from 0",
+    ]);
+}
+
+#[test]
+fn slurms_library_publishes_names() {
+    let outcome = launch("-n 2").arg(Flavour::SlurmPmi2.program("pmi2_names")).run();
+    let lines = ["publish 0", "lookup 0 port=1;tag#0$x", "unpublish 0", "lookup again fails"];
+    outcome.exits(0).says_nothing().prints_lines(lines);
+}
+
+/// What the README shows.
+#[test]
+fn ranks_without_any_mpi_find_each_other() {
+    let outcome = launch("-n 4 --label").arg(built::example("pmi_ring")).run();
+    outcome.exits(0).says_nothing().prints("found 4 of 4 ranks").prints("the token went: rank 0");
+}

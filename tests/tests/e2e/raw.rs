@@ -1,0 +1,21 @@
+//! PMI by hand: bash functions with which a script is a rank that says exactly what a test wants.
+
+use lattice_tests::Command;
+
+/// `say` sends a line, `hear` takes one into `$reply`, `ask` does both; `say2` sends a PMI-2 message.
+const FUNCTIONS: &str = r#"
+say() { printf '%s\n' "$1" >&$PMI_FD; }
+hear() { IFS= read -r reply <&$PMI_FD; }
+ask() { say "$1"; hear; }
+say2() { printf '%6d%s' ${#1} "$1" >&$PMI_FD; }
+init() { ask 'cmd=init pmi_version=1 pmi_subversion=1'; }
+init2() { ask 'cmd=init pmi_version=2 pmi_subversion=0'; }
+barrier() { ask cmd=barrier_in; }
+finalize() { ask cmd=finalize; }
+forever() { exec sleep 1000; }
+"#;
+
+/// Adds a bash script that uses those functions as the program.
+pub(crate) fn script(command: Command, script: &str) -> Command {
+    command.bash(&format!("{FUNCTIONS}{script}"))
+}

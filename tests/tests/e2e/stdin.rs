@@ -1,0 +1,58 @@
+//! Standard input: whole, to whom it is sent, and no further.
+
+use lattice_tests::{launch, turn};
+
+/// Bytes that no two places have in common for long.
+fn bytes(len: u32) -> Vec<u8> {
+    (0..len).map(|number| number.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect()
+}
+
+#[test]
+fn ten_megabytes_of_stdin_arrive_whole() {
+    let _machine = turn::heavy();
+    let input = bytes(10_000_000);
+    let outcome = launch("-n 4 --pmi none").arg("cat").input(input.clone()).run();
+    outcome.exits(0).says_nothing().check(outcome.stdout() == input, || "should have printed its input".into());
+}
+
+#[test]
+fn stdin_reaches_the_rank_that_it_is_sent_to() {
+    let script = "echo \"$LATTICE_RANK $(cat | wc -c)\"";
+    let check = |flags: &str, expected: &[&str]| {
+        let outcome = launch("-n 3 --pmi none").words(flags).bash(script).input(bytes(200_000)).run();
+        outcome.exits(0).says_nothing().prints_lines(expected);
+    };
+    check("", &["0 200000", "1 0", "2 0"]);
+    check("--stdin 2", &["0 0", "1 0", "2 200000"]);
+    check("--stdin all", &["0 200000", "1 200000", "2 200000"]);
+    check("--stdin none", &["0 0", "1 0", "2 0"]);
+}
+
+#[test]
+fn each_rank_can_read_a_file_of_its_own() {
+    let directory = tempfile::tempdir().unwrap();
+    for rank in 0..3 {
+        std::fs::write(directory.path().join(format!("in {rank}")), format!("for {rank}\n")).unwrap();
+    }
+    let outcome = launch("-n 3 --pmi none --stdin").arg("in %r").arg("cat").directory(directory.path()).run();
+    outcome.exits(0).says_nothing().prints_lines(["for 0", "for 1", "for 2"]);
+}
+
+#[test]
+fn a_rank_that_reads_nothing_holds_nobody_up() {
+    for flags in ["", "--stdin all", "--stdin 1"] {
+        launch("-n 2 --pmi none").words(flags).arg("true").input(bytes(1_000_000)).run().exits(0).says_nothing();
+    }
+    let script = "if [ $LATTICE_RANK = 0 ]; then exit 0; else cat | wc -c; fi";
+    let outcome = launch("-n 2 --pmi none --stdin all").bash(script).input(bytes(1_000_000)).run();
+    outcome.exits(0).says_nothing().prints_lines(["1000000"]);
+}
+
+/// The next command of a script finds what the launch did not read.
+#[test]
+fn what_no_rank_reads_is_left() {
+    let lattice = lattice_tests::built::lattice();
+    let script = r#""$0" launch -n 2 --pmi none --stdin none true; cat"#;
+    let outcome = lattice_tests::Command::new("bash").words("-c").arg(script).arg(lattice).input("still here").run();
+    outcome.exits(0).check(outcome.stdout() == b"still here", || "should have left the input".into());
+}
