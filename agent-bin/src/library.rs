@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use object::read::elf::{Dyn, FileHeader};
+
 use crate::event::{MpiFamily, MpiLibrary};
 
 /// File names that tell an MPI library: how the name begins, whose it is, what it speaks.
@@ -31,14 +33,13 @@ pub fn in_process(pid: u32) -> Option<MpiLibrary> {
 
 /// The MPI library that the program names as one it needs. Says nothing of a script, nor of a library that is loaded later.
 pub fn needed_by(program: &Path) -> Option<MpiLibrary> {
-    use object::read::elf::{Dyn, FileHeader};
-    let data = fs::read(program).ok()?;
-    let data = data.as_slice();
-    let header = object::elf::FileHeader64::<object::Endianness>::parse(data).ok()?;
+    // Read piece by piece: a program may be larger than its list of libraries is worth.
+    let cache = object::ReadCache::new(fs::File::open(program).ok()?);
+    let header = object::elf::FileHeader64::<object::Endianness>::parse(&cache).ok()?;
     let endian = header.endian().ok()?;
-    let sections = header.sections(endian, data).ok()?;
-    let (entries, link) = sections.dynamic(endian, data).ok()??;
-    let strings = sections.strings(endian, data, link).ok()?;
+    let sections = header.sections(endian, &cache).ok()?;
+    let (entries, link) = sections.dynamic(endian, &cache).ok()??;
+    let strings = sections.strings(endian, &cache, link).ok()?;
     let needed: Vec<String> = entries
         .iter()
         .filter(|entry| entry.tag(endian) == object::elf::DT_NEEDED)

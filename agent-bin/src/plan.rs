@@ -10,7 +10,7 @@ use std::sync::Arc;
 use pmi_core::env::{Entrance, RankEnvironment, is_scrubbed};
 use pmi_core::ids::{LocalRank, Rank};
 use rank_spawner::{
-    ArgumentError, Arguments, BindError, Environment, EnvironmentError, Limit, PMI_FD, Program, ProgramError,
+    ArgumentError, Arguments, BindError, CpuBind, Environment, EnvironmentError, Limit, PMI_FD, Program, ProgramError,
     ProgramFailure, RankCommand, Stdio, Topology, TopologyError, plan,
 };
 
@@ -96,7 +96,10 @@ pub(crate) struct Plan {
 impl Common<'_> {
     /// The command of each rank of this node.
     pub(crate) fn plan(&self, stdin: &StdinSource) -> Result<Plan, PlanError> {
-        let cpus = plan(&Topology::of_this_process()?, &self.spec.cpu_bind, self.ranks.len() as u32)?;
+        let cpus = match &self.spec.cpu_bind {
+            CpuBind::None => vec![None; self.ranks.len()],
+            bind => plan(&Topology::of_this_process()?, bind, self.ranks.len() as u32)?,
+        };
         let programs: Vec<_> = self.spec.apps.iter().map(|app| self.prepare(app)).collect::<Result<_, _>>()?;
         let direct = match stdin {
             StdinSource::Direct(fd) => fd.try_clone().ok().map(Arc::new),

@@ -24,7 +24,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
 use nix::sys::prctl;
 use nix::sys::signal::{SigHandler, Signal, signal};
-use nix::unistd::{ForkResult, Pid, chdir, fork, getpid, pipe2, setsid, write};
+use nix::unistd::{Pid, chdir, getpid, pipe2, setsid, write};
 use pmi_core::ids::JobId;
 
 use crate::hunt::hunt;
@@ -88,16 +88,18 @@ impl Keeper {
         fcntl(&records, FcntlArg::F_SETFL(OFlag::O_WRONLY | OFlag::O_NONBLOCK)).map_err(io::Error::from)?;
         // Room for 16,000 ranks at once; a system that grants less has room for 1,000.
         let _ = fcntl(&records, FcntlArg::F_SETPIPE_SZ(1 << 20));
+        // It makes no noise among the children: with no other child left, nothing of a launch is left (see `sweep`).
         // SAFETY: this process has one thread, as was just seen, and only that thread could make another; so no lock is held
-        // by a thread that the child lacks, and the child may do whatever a process may.
-        match unsafe { fork() }.map_err(io::Error::from)? {
-            ForkResult::Child => {
+        // by a thread that the child lacks. The child reads, opens files and sends signals, and never asks for its thread.
+        match unsafe { syscalls::fork_quietly() }.map_err(io::Error::from)? {
+            0 => {
                 drop(records);
                 let kept = catch_unwind(AssertUnwindSafe(|| keep(reader)));
                 // SAFETY: leaves without running the launcher's exit handlers, whatever happened.
                 unsafe { libc::_exit(i32::from(!matches!(kept, Ok(Ok(()))))) }
             }
-            ForkResult::Parent { child } => {
+            child => {
+                let child = Pid::from_raw(child);
                 let pidfd = pidfd_open(child).map_err(io::Error::from)?;
                 Ok(Self { pid: child, pidfd, records })
             }

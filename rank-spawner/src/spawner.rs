@@ -52,8 +52,8 @@ impl Spawner {
     /// With 0.13 ms per start, eight threads with a CPU each start 256 ranks in about 4 ms: more would not be noticed.
     const THREADS_MAX: NonZeroUsize = NonZeroUsize::new(8).expect("eight is not zero");
 
-    /// A spawner with a thread per CPU, up to eight. Fewer leave CPUs idle while a rank's memory is set up, more gain
-    /// nothing (measured on two CPUs).
+    /// A spawner with a thread per CPU, up to eight. Fewer leave CPUs idle while a rank's memory is set up; more gain
+    /// nothing on two CPUs that have little else to do (measured).
     ///
     /// # Errors
     /// Fails when the system has no thread, no memory or no descriptor left.

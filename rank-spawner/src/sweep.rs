@@ -69,6 +69,10 @@ pub fn become_subreaper() -> nix::Result<()> {
 /// # Errors
 /// Fails where `/proc` cannot be read.
 pub fn sweep(launch: &Belongings<'_>, patience: Duration) -> io::Result<Swept> {
+    if syscalls::no_child_left() {
+        // All ranks have been reaped and no orphan has fallen to us, so nothing is below us but the keeper, which does not count.
+        return Ok(Swept { killed: 0, survivors: Vec::new() });
+    }
     let bag = hunt(patience, |table| launch.find(table))?;
     let ended = |process: &Process| bag.killed.get(&process.pid) == Some(&process.start) || launch.owns_zombie(process);
     reap_children(launch.ranks, ended)?;

@@ -46,9 +46,27 @@ pub(crate) fn try_reap(child: Child<'_>) -> nix::Result<Option<RankExit>> {
     waitid(child, libc::WEXITED | libc::WNOHANG)
 }
 
-/// Waits until `child` has ended, and reaps it.
+/// Waits until `child` has ended, and reaps it; also one that was made by [`fork_quietly`].
 pub(crate) fn reap(child: Child<'_>) -> nix::Result<()> {
-    waitid(child, libc::WEXITED).map(drop)
+    waitid(child, libc::WEXITED | libc::__WALL).map(drop)
+}
+
+/// Whether this process has no child, living or ended, beside those made by [`fork_quietly`].
+pub(crate) fn no_child_left() -> bool {
+    let any = raw_waitid(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT);
+    matches!(any, Err(Errno::ECHILD))
+}
+
+/// Forks a child whose end sends no signal, and that a wait for any child leaves out; 0 is returned in the child.
+///
+/// # Safety
+/// This process must have one thread. Unlike `fork` this runs no handlers of the C library, so the child must not use what
+/// depends on its thread's number, such as `raise` or error-checking mutexes.
+pub(crate) unsafe fn fork_quietly() -> nix::Result<libc::pid_t> {
+    let none = 0 as c_ulong;
+    // SAFETY: no flags and no stack make `clone` a fork; the caller vouches for the rest.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, none, none, none, none, none) };
+    Errno::result(pid).map(|pid| pid as libc::pid_t)
 }
 
 /// Whether any child of this process waits to be reaped.
