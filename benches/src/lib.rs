@@ -3,5 +3,19 @@
 //!
 //! A figure of one machine says little on another; a ratio between two programs measured in turns says more.
 
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
 pub mod machine;
 pub mod sample;
+
+/// The launcher to measure: the program in `LATTICE_BIN`, else the one built beside `program`; or why there is none.
+pub fn lattice_binary(program: &str) -> Result<PathBuf, String> {
+    let beside = || OsString::from(Path::new(program).with_file_name("lattice"));
+    let file: PathBuf = std::env::var_os("LATTICE_BIN").unwrap_or_else(beside).into();
+    if file.exists() {
+        Ok(file)
+    } else {
+        Err(format!("no {}; build it with --release, or name it in LATTICE_BIN", file.display()))
+    }
+}

@@ -2,7 +2,7 @@
 //!
 //! Both run the same programs in turns, so that what the machine does meanwhile hits both. Printed are medians, the ratio
 //! Lattice to Hydra and its 95 % interval. A launcher that is not there is reported absent; a run of Lattice that fails
-//! makes the bench fail.
+//! makes the bench fail. Beside `true` stands what the same programs take without any launcher: nobody can be faster.
 //!
 //! ```text
 //! cargo bench -p lattice-benches --bench against_hydra [-- --only hydra|lattice]
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     let is_wanted = |name: &str| only.is_none_or(|only| only == name);
 
     println!("{}", machine::line());
-    let mut launchers = Vec::new();
+    let mut launchers = vec![Launcher::bare()];
     for (name, found) in [("hydra", Launcher::hydra()), ("lattice", Launcher::lattice())] {
         match found.and_then(|launcher| is_wanted(name).then_some(launcher).ok_or_else(|| "not wanted".into())) {
             Ok(launcher) => launchers.push(launcher),
@@ -40,8 +40,8 @@ fn main() -> ExitCode {
     let is_measured = is_given("--bench") && !is_given("--test");
     let (scenarios, rounds) = if is_measured { (questions(), ROUNDS) } else { (smoke(), 1) };
     println!(
-        "{:<28} {:>5} {:>4}  {:>11} {:>11}  {:>6}  95 % interval",
-        "median", "ranks", "unit", "hydra", "lattice", "ratio"
+        "{:<28} {:>5} {:>4}  {:>9} {:>9} {:>9}  {:>6}  95 % interval",
+        "median", "ranks", "unit", "bare", "hydra", "lattice", "ratio"
     );
     let mut has_failed = false;
     for scenario in scenarios {
@@ -63,9 +63,10 @@ fn smoke() -> Vec<Scenario> {
 
 /// Lets the launchers take turns and prints a line for each figure; false if Lattice failed.
 fn compare(scenario: &Scenario, launchers: &[Launcher], rounds: usize) -> bool {
+    let launchers: Vec<&Launcher> = launchers.iter().filter(|launcher| scenario.suits(launcher)).collect();
     let mut taken: Vec<Result<Vec<Vec<Figure>>, String>> = launchers.iter().map(|_| Ok(Vec::new())).collect();
     for _ in 0..rounds {
-        for (launcher, taken) in launchers.iter().zip(&mut taken) {
+        for (&launcher, taken) in launchers.iter().zip(&mut taken) {
             let Ok(runs) = taken else { continue };
             match scenario.measure(launcher) {
                 Ok(figures) => runs.push(figures),
@@ -80,22 +81,22 @@ fn compare(scenario: &Scenario, launchers: &[Launcher], rounds: usize) -> bool {
         let mut both = launchers.iter().zip(&taken);
         both.find_map(|(launcher, taken)| (launcher.name == name).then_some(taken.as_ref().ok()?))
     };
-    print_figures(scenario.ranks, samples("hydra"), samples("lattice"));
+    print_figures(scenario.ranks, ["bare", "hydra", "lattice"].map(samples));
     launchers.iter().zip(&taken).all(|(launcher, taken)| launcher.name != "lattice" || taken.is_ok())
 }
 
-fn print_figures(ranks: usize, hydra: Option<&Vec<Vec<Figure>>>, lattice: Option<&Vec<Vec<Figure>>>) {
-    let Some(first) = hydra.or(lattice).and_then(|runs| runs.first()) else { return };
+fn print_figures(ranks: usize, runs: [Option<&Vec<Vec<Figure>>>; 3]) {
+    let Some(first) = runs.iter().flatten().find_map(|runs| runs.first()) else { return };
     for (index, Figure { what, unit, .. }) in first.iter().enumerate() {
         let values = |runs: &Vec<Vec<Figure>>| runs.iter().map(|figures| figures[index].value).collect::<Vec<_>>();
-        let (hydra, lattice) = (hydra.map(values), lattice.map(values));
-        let shown = |values: &Option<Vec<f64>>| {
-            values.as_ref().map_or("absent".into(), |values| format!("{:.1}", median(values)))
-        };
+        let [bare, hydra, lattice] = runs.map(|runs| runs.map(values));
+        let shown =
+            |values: &Option<Vec<f64>>| values.as_ref().map_or("-".into(), |values| format!("{:.1}", median(values)));
         let ratio = lattice.as_ref().zip(hydra.as_ref()).map(|(lattice, hydra)| Ratio::of(lattice, hydra));
         let ratio = ratio.map(|Ratio { value, low, high }| format!("{value:>6.3}  {low:.3} to {high:.3}"));
         println!(
-            "{what:<28} {ranks:>5} {unit:>4}  {:>11} {:>11}  {}",
+            "{what:<28} {ranks:>5} {unit:>4}  {:>9} {:>9} {:>9}  {}",
+            shown(&bare),
             shown(&hydra),
             shown(&lattice),
             ratio.unwrap_or_default()

@@ -28,6 +28,11 @@ pub(crate) struct Figure {
 }
 
 impl Scenario {
+    /// Whether `launcher` can run it.
+    pub(crate) fn suits(&self, launcher: &Launcher) -> bool {
+        matches!(self.program, Program::True) || launcher.has_pmi()
+    }
+
     /// Makes one run and returns its figures, the same ones each time.
     pub(crate) fn measure(&self, launcher: &Launcher) -> Result<Vec<Figure>, String> {
         match self.program {

@@ -5,7 +5,7 @@
 //! the cost of one start from a small process and from one of 2 GiB, and of a sweep that finds nothing. Median and worst of
 //! the repetitions.
 //!
-//! `cargo bench -p rank-spawner`; without `--bench`, as under `cargo test`, it only shows that it works.
+//! `cargo bench -p lattice-benches --bench start_cost`; without `--bench`, as under `cargo test`, it only shows that it works.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -39,23 +39,37 @@ fn main() {
         }
     }
     println!("\n{:<28} {:>6} {:>12} {:>12}", "one start until exec", "", "median ms", "worst ms");
-    let spawner = Spawner::with_threads(NonZeroUsize::MIN).unwrap();
-    report("small process", 1, repetitions * 10, || start_one(&spawner));
-    if full {
-        let ballast = vec![1_u8; 2 << 30];
-        report("process of 2 GiB", 1, repetitions * 10, || start_one(&spawner));
-        drop(std::hint::black_box(ballast));
-    }
+    let ballast = if full { 2 << 30 } else { 1 << 20 };
+    starts_by_parent_size(ballast, repetitions);
     let processes = std::fs::read_dir("/proc").unwrap().count();
     println!("\n(about {processes} processes on this node)");
     report("sweep of an ended launch", 0, repetitions, sweep_nothing);
 }
 
+/// Starts a rank from this process as it is and with `ballast` more bytes, in turns, so that what the machine does meanwhile
+/// hits both.
+fn starts_by_parent_size(ballast: usize, rounds: usize) {
+    let spawner = Spawner::with_threads(NonZeroUsize::MIN).unwrap();
+    let (mut small, mut large) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        small.extend((0..20).map(|_| start_one(&spawner)));
+        let held = vec![1_u8; ballast];
+        large.extend((0..20).map(|_| start_one(&spawner)));
+        drop(std::hint::black_box(held));
+    }
+    print_row("process as it is", 1, small);
+    print_row(&format!("with {} MiB more", ballast >> 20), 1, large);
+}
+
 fn report(label: &str, ranks: u32, repetitions: usize, mut measure: impl FnMut() -> Duration) {
-    let mut times: Vec<_> = (0..repetitions).map(|_| measure().as_secs_f64() * 1e3).collect();
-    times.sort_by(f64::total_cmp);
-    let worst = times.last().copied().unwrap_or_default();
-    println!("{label:<28} {ranks:>6} {:>12.3} {worst:>12.3}", times[times.len() / 2]);
+    print_row(label, ranks, (0..repetitions).map(|_| measure()).collect());
+}
+
+fn print_row(label: &str, ranks: u32, mut times: Vec<Duration>) {
+    times.sort();
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    let (median, worst) = (ms(times[times.len() / 2]), ms(times[times.len() - 1]));
+    println!("{label:<28} {ranks:>6} {median:>12.3} {worst:>12.3}");
 }
 
 fn command(rank: u32) -> RankCommand {
