@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use pmi_core::ids::Rank;
 use rank_spawner::RankExit;
 
@@ -121,7 +122,10 @@ impl fmt::Display for Cause {
                 write!(f, "rank {rank} on {host} broke the PMI protocol: {offence}")
             }
             CauseKind::Fence { reason } | CauseKind::NotStarted { reason, .. } => write!(f, "{host}: {reason}"),
-            CauseKind::Interrupted { signal } => write!(f, "interrupted by signal {signal}"),
+            CauseKind::Interrupted { signal } => match Signal::try_from(*signal) {
+                Ok(name) => write!(f, "interrupted by {name}"),
+                Err(_) => write!(f, "interrupted by signal {signal}"),
+            },
             CauseKind::TimedOut { limit } => write!(f, "the time limit of {limit:?} is over"),
         }
     }

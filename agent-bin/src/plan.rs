@@ -218,7 +218,8 @@ struct Prepared {
 }
 
 impl AppSpec {
-    fn removes(&self, name: &str) -> bool {
+    /// Whether the inherited variable `name` does not reach this program's ranks.
+    pub fn removes(&self, name: &str) -> bool {
         self.remove.iter().any(|pattern| match pattern.strip_suffix('*') {
             Some(prefix) => name.starts_with(prefix),
             None => name == pattern,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use pmi_core::ids::Rank;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch};
 
@@ -29,28 +29,31 @@ pub(crate) struct Pump {
 impl Pump {
     /// Reads until the last holder of the pipe's other end is gone; once `stop` turns true, until nothing is left in it.
     pub(crate) async fn run(self, pipe: OwnedFd, mut stop: watch::Receiver<bool>) {
-        let Ok(mut pipe) = pipe::Receiver::from_owned_fd(pipe) else { return };
+        let Ok(pipe) = pipe::Receiver::from_owned_fd(pipe) else { return };
+        // Holds no memory while there is nothing in it: most ranks are silent most of the time.
         let mut held = BytesMut::new();
         loop {
-            let room = held.capacity() - held.len();
-            if room < 512 {
-                held.reserve(if held.len() >= 4096 { PIECE_MAX } else { 4096 });
-            }
             let prompt_after = self.prompt_after.filter(|_| !held.is_empty());
-            let read = tokio::select! {
+            let stopping = tokio::select! {
                 biased;
-                read = pipe.read_buf(&mut held) => read,
+                ready = pipe.readable() => match ready {
+                    Ok(()) => false,
+                    Err(_) => break,
+                },
                 () = pause(prompt_after) => {
                     self.pass_on(held.split().freeze()).await;
                     continue;
                 }
-                () = until_true(&mut stop) => match pipe.try_read_buf(&mut held) {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
-                    read => read,
-                },
+                () = until_true(&mut stop) => true,
             };
-            if !matches!(read, Ok(1..)) {
-                break;
+            if held.capacity() - held.len() < 512 {
+                held.reserve(if held.len() >= 4096 { PIECE_MAX } else { 4096 });
+            }
+            match pipe.try_read_buf(&mut held) {
+                Ok(1..) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !stopping => continue,
+                // The last holder is gone, or nothing is left and no more is waited for.
+                Ok(0) | Err(_) => break,
             }
             if let Some(end) = memchr::memrchr(b'\n', &held) {
                 self.pass_on(held.split_to(end + 1).freeze()).await;
@@ -58,7 +61,6 @@ impl Pump {
                 self.pass_on(held.split().freeze()).await;
             }
             if held.is_empty() {
-                // Nothing is kept for a rank that is silent.
                 held = BytesMut::new();
             }
         }
@@ -139,9 +141,30 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_endless_line_takes_no_more_memory_than_one_piece() {
-        let block = vec![b'x'; 32 * 1024];
-        let writes: Vec<&[u8]> = std::iter::repeat_n(&block[..], 1).collect();
-        assert_eq!(pieces(&writes, None).await.concat(), block);
+    async fn an_endless_line_comes_in_pieces() {
+        // Less than a pipe holds, so that this thread can write it all before anybody reads.
+        let line = vec![b'x'; 60 * 1024];
+        let pieces = pieces(&[&line], None).await;
+        assert_eq!(pieces.concat(), line);
+        assert!(pieces.iter().all(|piece| piece.len() <= PIECE_MAX));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_prompt_is_passed_on_after_a_pause_and_a_line_is_not_cut_without_one() {
+        for (prompt_after, expected) in [(Some(Duration::from_millis(100)), Some("name? ")), (None, None)] {
+            let (reader, mut writer) = io::pipe().unwrap();
+            let (events, mut received) = mpsc::channel(8);
+            let pump = Pump { rank: Rank(0), stream: Stream::Stdout, prompt_after, events };
+            let (_going, stop) = watch::channel(false);
+            let running = tokio::spawn(pump.run(OwnedFd::from(reader), stop));
+            writer.write_all(b"name? ").unwrap();
+            let seen = tokio::time::timeout(Duration::from_secs(5), received.recv()).await.ok().flatten();
+            let seen = seen.map(|event| match event {
+                Event::Output(output) => String::from_utf8(output.bytes.to_vec()).unwrap(),
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(seen.as_deref(), expected);
+            running.abort();
+        }
     }
 }

@@ -151,7 +151,7 @@ pub struct PmiArgs {
     /// Tell ranks that MPI_UNIVERSE_SIZE is N.
     #[arg(long, value_name = "N", value_parser = rank_count)]
     pub universe_size: Option<u32>,
-    /// Write every PMI message to FILE, as C: and S: lines.
+    /// Write every PMI message to FILE, as C> and S> lines.
     #[arg(long, value_name = "FILE")]
     pub pmi_trace: Option<PathBuf>,
     /// Also set SLURM_PROCID, SLURM_NPROCS, SLURM_LOCALID and SLURM_NODELIST in the ranks.

@@ -249,10 +249,7 @@ fn variable(setting: &EnvSetting, machine: &Machine) -> Result<(OsString, OsStri
 /// `PATH` as the ranks of `app` will see it.
 fn path_variable<'a>(app: &'a AppSpec, machine: &'a Machine) -> Option<&'a OsStr> {
     let set = app.set.iter().rev().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
-    let removed = app.remove.iter().any(|pattern| match pattern.strip_suffix('*') {
-        Some(start) => "PATH".starts_with(start),
-        None => pattern == "PATH",
-    });
+    let removed = app.removes("PATH");
     set.or_else(|| if removed { None } else { machine.variable(OsStr::new("PATH")) })
 }
 
