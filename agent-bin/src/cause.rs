@@ -64,6 +64,13 @@ pub enum CauseKind {
         /// What it sent, in words.
         offence: String,
     },
+    /// A rank speaks a protocol that this launch does not serve.
+    NotServed {
+        /// Which rank.
+        rank: Rank,
+        /// What it speaks, such as `PMI-1`.
+        protocol: String,
+    },
     /// The exchange of keys between the nodes failed.
     Fence {
         /// What happened, in words.
@@ -112,14 +119,22 @@ impl fmt::Display for Cause {
             }
             CauseKind::LeftFence { rank, waiting } => {
                 let waits = if waiting.len() == 1 { "waits" } else { "wait" };
-                write!(f, "rank {rank} on {host} called MPI_Finalize, while {} {waits} for it in a barrier", RankList(waiting))
+                write!(
+                    f,
+                    "rank {rank} on {host} called MPI_Finalize, while {} {waits} for it in a barrier",
+                    RankList(waiting)
+                )
             }
             CauseKind::Aborted { rank, code, message } => {
                 write!(f, "rank {rank} on {host} called MPI_Abort with code {code}")?;
-                if message.is_empty() { Ok(()) } else { write!(f, ": {message}") }
+                // MPICH 4.3 and later send the word `abort` for a text.
+                if message.is_empty() || message == "abort" { Ok(()) } else { write!(f, ": {message}") }
             }
             CauseKind::Offence { rank, offence } => {
                 write!(f, "rank {rank} on {host} broke the PMI protocol: {offence}")
+            }
+            CauseKind::NotServed { rank, protocol } => {
+                write!(f, "rank {rank} on {host} speaks {protocol}, which --pmi switched off for this launch")
             }
             CauseKind::Fence { reason } | CauseKind::NotStarted { reason, .. } => write!(f, "{host}: {reason}"),
             CauseKind::Interrupted { signal } => match Signal::try_from(*signal) {

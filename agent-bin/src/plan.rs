@@ -111,8 +111,7 @@ impl Common<'_> {
             let index = index.ok_or(PlanError::NoProgram { rank, apps: programs.len() })?;
             let prepared = &programs[index];
             let environment = prepared.environment.for_rank(self.variables(rank, local, index))?;
-            let mut command =
-                RankCommand::new(rank, prepared.program.clone(), prepared.arguments.clone(), environment);
+            let mut command = RankCommand::new(rank, prepared.program.clone(), prepared.arguments.clone(), environment);
             command.directory = Some(prepared.directory.clone());
             command.stdin = self.stdin(rank, local, stdin, direct.as_ref())?;
             command.stdout = Stdio::Pipe;

@@ -271,11 +271,7 @@ impl Session {
     }
 
     /// Takes a started rank in: its PMI socket, its output, its end.
-    fn welcome(
-        &mut self,
-        mut process: RankProcess,
-        stdin_readers: &mut Vec<OwnedFd>,
-    ) -> Result<(), String> {
+    fn welcome(&mut self, mut process: RankProcess, stdin_readers: &mut Vec<OwnedFd>) -> Result<(), String> {
         let rank = process.rank;
         let Some(index) = self.ranks.iter().position(|slot| slot.rank == rank) else {
             return Err(format!("rank {rank} does not belong here"));

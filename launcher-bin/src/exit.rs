@@ -73,7 +73,8 @@ pub fn of_error(error: &LaunchError) -> u8 {
 fn of_cause(cause: &Cause) -> u8 {
     match &cause.kind {
         CauseKind::Failed { exit, .. } | CauseKind::LeftBeforeInit { exit, .. } => failed(low_byte(exit.shell_code())),
-        CauseKind::LeftWithoutFinalize { .. } | CauseKind::LeftFence { .. } | CauseKind::Offence { .. } => 1,
+        CauseKind::LeftWithoutFinalize { .. } | CauseKind::LeftFence { .. } => 1,
+        CauseKind::Offence { .. } | CauseKind::NotServed { .. } => 1,
         CauseKind::Aborted { code, .. } => failed(low_byte(*code)),
         CauseKind::NotStarted { class: StartClass::NotFound, .. } => NOT_FOUND,
         CauseKind::NotStarted { class: StartClass::CannotExecute, .. } => CANNOT_EXECUTE,

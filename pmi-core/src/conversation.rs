@@ -48,6 +48,8 @@ pub(crate) struct Conversation {
     pub(crate) frames: FrameBuffer,
     /// Whose connection it is; unknown until it is claimed when it came through `PMI_PORT`.
     pub(crate) rank: Option<LocalRank>,
+    /// Whether the rank was claimed on it, and not given to it.
+    pub(crate) claimed: bool,
     /// The version agreed on last.
     version: Option<Version>,
     /// Nothing more is read from it.

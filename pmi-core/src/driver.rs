@@ -93,14 +93,8 @@ impl Driver {
         trace: Option<TraceSink>,
     ) -> (Self, oneshot::Receiver<EndReason>) {
         let (ended, end) = oneshot::channel();
-        let state = State {
-            server,
-            connections: Vec::new(),
-            unclaimed: 0,
-            tasks: JoinSet::new(),
-            ended: Some(ended),
-            trace,
-        };
+        let state =
+            State { server, connections: Vec::new(), unclaimed: 0, tasks: JoinSet::new(), ended: Some(ended), trace };
         let shared = Arc::new(Shared { state: Mutex::new(state), fence, services });
         (Self { shared }, end)
     }

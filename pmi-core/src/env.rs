@@ -6,9 +6,8 @@ use crate::ids::{LocalRank, Rank};
 /// launcher tells a rank lies: `PMI_SIZE` with `PMIX_NAMESPACE` beside it aborts `MPI_Init` in MPICH 5, `PMI_VERSION` makes
 /// MPICH 4.0 skip the process mapping, `PMI_TOTALVIEW` makes it wait for a debugger, `PMI_ID` makes Slurm's client send
 /// another field (all measured).
-pub const SCRUBBED_PREFIXES: &[&str] = &[
-    "PMI_", "PMI2_", "PMIX_", "PRTE_", "HYDI_", "HYDRA_", "OMPI_", "PALS_", "SLINGSHOT_", "LATTICE_",
-];
+pub const SCRUBBED_PREFIXES: &[&str] =
+    &["PMI_", "PMI2_", "PMIX_", "PRTE_", "HYDI_", "HYDRA_", "OMPI_", "PALS_", "SLINGSHOT_", "LATTICE_"];
 
 /// Single variables with the same effect.
 pub const SCRUBBED_NAMES: &[&str] = &["MPI_LOCALRANKID", "MPI_LOCALNRANKS"];
@@ -86,7 +85,9 @@ mod tests {
 
     #[test]
     fn trap_22_an_outer_launchers_variables_do_not_reach_a_rank() {
-        for name in ["PMI_VERSION", "PMI_ID", "PMI_TOTALVIEW", "PMIX_NAMESPACE", "OMPI_COMM_WORLD_RANK", "PRTE_LAUNCHED"] {
+        for name in
+            ["PMI_VERSION", "PMI_ID", "PMI_TOTALVIEW", "PMIX_NAMESPACE", "OMPI_COMM_WORLD_RANK", "PRTE_LAUNCHED"]
+        {
             assert!(is_scrubbed(name), "{name} would reach a rank");
         }
         for name in ["PATH", "OMPI_MCA_btl", "MPIR_CVAR_PMI_VERSION", "FI_PROVIDER", "PMIO"] {

@@ -104,7 +104,7 @@ pub enum FenceError {
 
 /// Moves contributions between the nodes of a job.
 ///
-/// Contract, checked by [`crate::conformance`]: every node gets the same [`Merged`] for the same [`FenceId`]; calls with
+/// Contract, checked by the suite in `conformance` (feature of the same name): every node gets the same [`Merged`] for the same [`FenceId`]; calls with
 /// different ids never mix, even when they overlap; a node that leaves fails the call on every other node promptly.
 #[async_trait]
 pub trait Fence: Send + Sync {

@@ -49,9 +49,7 @@ index_type! {
 }
 
 /// The count of completed fences of one scope in a job; the first fence has epoch 0.
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Epoch(pub u64);
 

@@ -5,7 +5,7 @@
 //! * [`fence::Fence`] is the one seam to other nodes; [`fence::LocalFence`] serves a job on one node.
 //! * [`driver::Driver`] (feature `driver`, on by default) runs a server over the sockets of its ranks with tokio. Without it the
 //!   crate has no tokio in it; the example `embed_with_threads` drives a server with plain threads.
-//! * [`env`] tells which variables a rank is born with, and which ones of an outer launcher must go.
+//! * [`mod@env`] tells which variables a rank is born with, and which ones of an outer launcher must go.
 //!
 //! Serving a job of two ranks takes this much:
 //!
@@ -35,6 +35,8 @@ mod conversation;
 pub mod driver;
 pub mod env;
 pub mod fence;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod gathering;
 pub mod ids;
 pub mod job;

@@ -29,7 +29,7 @@ use crate::job::Job;
 use crate::kvs::Kvs;
 use crate::services::{Answer, Call, NameError};
 use crate::wire::frame::FrameError;
-use crate::wire::request::{Message, NoCommand, RingValue};
+use crate::wire::request::{Message, NoCommand, RingValue, Version};
 use crate::wire::response::{ADOPTION, Address};
 use crate::wire::{ErrorCode, Response};
 
@@ -119,6 +119,13 @@ pub enum EndReason {
         rank: Rank,
         /// What it sent.
         offence: Offence,
+    },
+    /// A rank speaks a version that is not offered; it was told so, and cannot go on.
+    NotOffered {
+        /// Which rank.
+        rank: Rank,
+        /// The version it asked for.
+        version: Version,
     },
     /// A rank's process ended in good order, but the rank had not finalized.
     LeftWithoutFinalize {
@@ -377,9 +384,15 @@ impl Server {
     /// The connection was closed by its rank, or broke. It says nothing about the rank's end: children of a rank hold its
     /// socket open, and clients close it after `finalize`; see [`Server::handle_exit`].
     pub fn handle_disconnect(&mut self, connection: ConnectionId) {
-        if let Some(conversation) = self.conversations.get_mut(connection.0 as usize) {
-            conversation.closed = true;
-            conversation.frames = Default::default();
+        let Some(conversation) = self.conversations.get_mut(connection.0 as usize) else { return };
+        conversation.closed = true;
+        conversation.frames = Default::default();
+        // A claim that nothing followed is void; the rank itself may still come.
+        let Some(local) = conversation.rank else { return };
+        let state = &mut self.ranks[local.index()];
+        if conversation.claimed && state.phase == Phase::Silent && state.connection == Some(connection) {
+            conversation.rank = None;
+            state.connection = None;
         }
     }
 
@@ -414,9 +427,7 @@ impl Server {
             Answer::Port(Ok(port)) => Response::Port(port),
             Answer::Spawned(Ok(job)) => Response::Spawned { job: job.as_str() },
             Answer::Named(Err(error)) | Answer::Port(Err(error)) => name_error(error),
-            Answer::Spawned(Err(error)) => {
-                Response::Error { code: ErrorCode::Failed, text: error.to_string().into() }
-            }
+            Answer::Spawned(Err(error)) => Response::Error { code: ErrorCode::Failed, text: error.to_string().into() },
         };
         self.send(connection, response.encode_to(&address).into());
     }

@@ -12,7 +12,7 @@
 #![expect(unsafe_code, reason = "the call of `fork`, and of what follows it in the child")]
 
 use std::collections::BTreeMap;
-use std::ffi::c_uint;
+use std::ffi::{CStr, c_uint};
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -43,6 +43,9 @@ const TAGS_MAX: usize = 1 << 10;
 
 /// The most ranks that a keeper remembers; beyond that it knows processes by their tag alone.
 const RANKS_MAX: usize = 1 << 16;
+
+/// What `ps` shows of a keeper.
+const NAME: &CStr = c"lattice-keeper";
 
 /// How long a keeper tries; what has not died by then sits in the kernel.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -208,12 +211,15 @@ impl Guarded {
     }
 
     /// All processes of the launches, wherever they are: the launcher, below which they were, is gone.
+    ///
+    /// A rank may have been a launcher itself. Its keeper carries our mark and is spared: it alone knows the processes of
+    /// its launch, and ends when it has ended them.
     fn find(&self, table: &ProcessTable) -> Vec<Pid> {
         let me = getpid();
         let marked = table.iter().filter(|process| process.pid != me && self.owns(table, process));
         let mut family = table.trees(marked.map(|process| process.pid));
         family.remove(&me);
-        family.into_iter().collect()
+        family.into_iter().filter(|&pid| !is_keeper(pid)).collect()
     }
 
     fn owns(&self, table: &ProcessTable, process: &Process) -> bool {
@@ -227,6 +233,10 @@ impl Guarded {
         let leader_is_rank = table.get(rank.pid).is_none_or(|leader| leader.start == rank.start);
         process.session == rank.session && leader_is_rank
     }
+}
+
+fn is_keeper(pid: Pid) -> bool {
+    fs::read(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_ascii_end() == NAME.to_bytes())
 }
 
 /// The life of the keeper.
@@ -248,7 +258,7 @@ fn withdraw(pipe: OwnedFd) -> io::Result<fs::File> {
         // SAFETY: installs no handler.
         unsafe { signal(number, SigHandler::SigIgn)? };
     }
-    prctl::set_name(c"lattice-keeper")?;
+    prctl::set_name(NAME)?;
     // Not to keep a file system busy.
     chdir("/")?;
     // Raw numbers from here: whoever owned the launcher's descriptors never runs in this process again.

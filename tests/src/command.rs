@@ -26,6 +26,7 @@ pub struct Command {
     pub(crate) environment: Vec<(OsString, Option<OsString>)>,
     pub(crate) directory: Option<PathBuf>,
     pub(crate) input: Vec<u8>,
+    pub(crate) is_typed_to: bool,
     pub(crate) deadline: Duration,
     pub(crate) mark: String,
     pub(crate) reads_output: bool,
@@ -52,6 +53,7 @@ impl Command {
             environment: Vec::new(),
             directory: None,
             input: Vec::new(),
+            is_typed_to: false,
             deadline: DEADLINE,
             mark: format!("{}-{number}", std::process::id()),
             reads_output: true,
@@ -90,6 +92,12 @@ impl Command {
     /// Gives the command something to read, and then the end of its input.
     pub fn input(mut self, input: impl Into<Vec<u8>>) -> Self {
         self.input = input.into();
+        self
+    }
+
+    /// Lets the test write to standard input while the command runs: [`Running::type_in`].
+    pub fn typed_to(mut self) -> Self {
+        self.is_typed_to = true;
         self
     }
 

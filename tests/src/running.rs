@@ -1,7 +1,7 @@
 //! A command at work: what it says is collected while it runs, so that it never waits for the test.
 
 use std::io::{Read, Write};
-use std::process::{Child, ChildStdout, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -23,6 +23,8 @@ pub const LOOK_EVERY: Duration = Duration::from_millis(5);
 pub struct Running {
     command: Command,
     child: Child,
+    /// Standard input, if the test writes to it while the command runs.
+    typing: Option<ChildStdin>,
     started: Instant,
     stdout: Arc<Stream>,
     stderr: Arc<Stream>,
@@ -58,7 +60,8 @@ impl Running {
         if let Some(directory) = &command.directory {
             process.current_dir(directory);
         }
-        process.stdin(if command.input.is_empty() { Stdio::null() } else { Stdio::piped() });
+        let has_input = command.is_typed_to || !command.input.is_empty();
+        process.stdin(if has_input { Stdio::piped() } else { Stdio::null() });
         process.stdout(Stdio::piped()).stderr(Stdio::piped());
         let started = Instant::now();
         let mut child = process.spawn().unwrap_or_else(|error| panic!("cannot start {command}: {error}"));
@@ -68,12 +71,13 @@ impl Running {
             helpers.extend(child.stdout.take().map(|pipe| stdout.collect(pipe)));
         }
         helpers.extend(child.stderr.take().map(|pipe| stderr.collect(pipe)));
+        let typing = if command.is_typed_to { child.stdin.take() } else { None };
         if let Some(mut pipe) = child.stdin.take() {
             let input = command.input.clone();
             // A command that does not read all of it is a case to test.
             helpers.push(thread::spawn(move || drop(pipe.write_all(&input))));
         }
-        Self { command, child, started, stdout, stderr, helpers, killed: false }
+        Self { command, child, typing, started, stdout, stderr, helpers, killed: false }
     }
 
     /// The process id of the command.
@@ -85,6 +89,12 @@ impl Running {
     pub fn signal(&mut self, signal: Signal) {
         self.killed |= signal == Signal::SIGKILL;
         kill(Pid::from_raw(self.child.id().cast_signed()), signal).expect("the command still runs");
+    }
+
+    /// Writes to standard input.
+    pub fn type_in(&mut self, text: &str) {
+        let input = self.typing.as_mut().expect("only a command with `typed_to` can be typed to");
+        input.write_all(text.as_bytes()).expect("the command still reads");
     }
 
     /// The reading end of standard output, if the test reads it by itself.

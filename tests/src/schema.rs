@@ -33,7 +33,8 @@ impl Schema {
     }
 
     fn check_keyword(&self, keyword: &str, expected: &Value, value: &Value) -> Result<(), String> {
-        let unless = |fits: bool| if fits { Ok(()) } else { Err(format!("{value} does not fit {keyword}: {expected}")) };
+        let unless =
+            |fits: bool| if fits { Ok(()) } else { Err(format!("{value} does not fit {keyword}: {expected}")) };
         let list = || expected.as_array().map(Vec::as_slice).unwrap_or_default();
         match keyword {
             "$ref" => self.check_against(self.definition(expected)?, value),
@@ -42,7 +43,11 @@ impl Schema {
             "enum" => unless(list().contains(value)),
             "type" => unless(list().iter().chain([expected]).any(|name| is_of_type(value, name))),
             "minimum" => unless(value.as_f64() >= expected.as_f64()),
-            "required" => unless(list().iter().all(|name| name.as_str().is_some_and(|name| value.get(name).is_some()))),
+            "required" => {
+                let has = |name: &Value| name.as_str().is_some_and(|name| value.get(name).is_some());
+                // It says nothing of what is no object.
+                unless(!value.is_object() || list().iter().all(has))
+            }
             "properties" => self.check_properties(expected, value),
             "items" => {
                 let items = value.as_array().map(Vec::as_slice).unwrap_or_default();
@@ -109,6 +114,7 @@ mod tests {
         let schema = Schema(schema);
         let fits = |value: Value| schema.check(&value).is_ok();
         assert!(fits(json!(3)) && fits(json!({ "n": 1 })) && fits(json!({ "n": 0, "s": ["x", "y"] })));
+        assert!(fits(json!(null)));
         assert!(!fits(json!(4)) && !fits(json!({})) && !fits(json!({ "n": -1 })) && !fits(json!({ "n": "1" })));
         assert!(!fits(json!({ "n": 1, "s": ["z"] })) && !fits(json!({ "n": 1, "t": 1 })));
         assert!(Schema(json!({ "maxLength": 3 })).check(&json!("a")).unwrap_err().contains("maxLength"));

@@ -32,6 +32,9 @@ impl Session {
                 CauseKind::Aborted { rank, code: abort_code(code, &message), message }
             }
             EndReason::Offence { rank, offence } => CauseKind::Offence { rank, offence: offence.to_string() },
+            EndReason::NotOffered { rank, version } => {
+                CauseKind::NotServed { rank, protocol: format!("PMI-{}", version.major) }
+            }
             EndReason::LeftWithoutFinalize { rank } => CauseKind::LeftWithoutFinalize { rank },
             EndReason::LeftBeforeInit { rank, others } => {
                 let slot = self.ranks.iter().find(|slot| slot.rank == rank);

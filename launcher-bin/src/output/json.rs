@@ -221,6 +221,7 @@ fn cause_line(cause: &Cause) -> CauseLine<'_> {
         CauseKind::LeftFence { rank, .. } => ("left_fence", Some(*rank)),
         CauseKind::Aborted { rank, .. } => ("aborted", Some(*rank)),
         CauseKind::Offence { rank, .. } => ("offence", Some(*rank)),
+        CauseKind::NotServed { rank, .. } => ("not_served", Some(*rank)),
         CauseKind::Fence { .. } => ("fence", None),
         CauseKind::NotStarted { class: StartClass::NotFound, .. } => ("not_found", None),
         CauseKind::NotStarted { class: StartClass::CannotExecute, .. } => ("cannot_execute", None),

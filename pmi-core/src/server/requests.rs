@@ -50,9 +50,14 @@ impl Server {
         match request {
             Request::Init(version) => {
                 let greeting = conversation.greet(*version, self.settings.offer);
-                if let Some(local) = conversation.rank {
-                    self.speaks(local);
+                let Some(local) = conversation.rank else { return Some(greeting) };
+                if matches!(greeting, Response::Error { .. }) {
+                    self.send(connection, greeting.encode(message.dialect, message.command, None).into());
+                    let rank = self.ranks[local.index()].rank;
+                    self.end(EndReason::NotOffered { rank, version: *version });
+                    return None;
                 }
+                self.speaks(local);
                 return Some(greeting);
             }
             Request::InitAck { id } => return self.claim(connection, *id),
@@ -125,9 +130,7 @@ impl Server {
                 self.look_for_deserters();
                 Response::Done
             }
-            Request::Unimplemented => {
-                Response::Error { code: ErrorCode::Other, text: "not_implemented".into() }
-            }
+            Request::Unimplemented => Response::Error { code: ErrorCode::Other, text: "not_implemented".into() },
         })
     }
 
@@ -156,6 +159,7 @@ impl Server {
                     return refuse(format!("this connection has claimed another rank than {rank}"));
                 }
                 conversation.rank = Some(LocalRank(position as u32));
+                conversation.claimed = true;
                 self.ranks[position].connection = Some(connection);
                 Some(Response::InitAck { rank, size })
             }
@@ -188,7 +192,7 @@ impl Server {
     }
 
     fn put(&mut self, local: LocalRank, key: &[u8], value: &[u8]) -> Response<'static> {
-        if key.starts_with(b"PMI_") {
+        if is_reserved(key) {
             return Response::Error { code: ErrorCode::InvalidArgument, text: "keys with PMI_ are reserved".into() };
         }
         if let Some(refusal) = self.refuse_pair(local, key, value) {
@@ -218,8 +222,8 @@ impl Server {
     /// PMI-1 has one `get` for pairs and for facts about the job; the facts' names are reserved.
     fn get(&self, key: &[u8]) -> Response<'_> {
         match self.kvs.get(key) {
-            Some(value) => Response::Value(Some(value)),
-            None => self.get_attribute(key),
+            Some(value) if !is_reserved(key) => Response::Value(Some(value)),
+            _ => self.get_attribute(key),
         }
     }
 
@@ -298,6 +302,11 @@ impl Server {
         let text = format!("{} questions of this rank wait for an answer", state.questions);
         Some(Response::Error { code: ErrorCode::NoMemory, text: text.into() })
     }
+}
+
+/// Whether the key names a fact about the job; Hydra refuses puts of them as well.
+fn is_reserved(key: &[u8]) -> bool {
+    key.starts_with(b"PMI_")
 }
 
 fn owned(bytes: &[u8]) -> Bytes {

@@ -245,7 +245,11 @@ impl FrameBuffer {
             let line_start = self.start + self.spawn.line;
             let Some(line_end) = self.next_line_end(Self::SPAWN_MAX)? else {
                 // The room of a spawn is for those who begin one.
-                return if self.spawn.between_blocks { self.spawn_opening(line_start).map(|()| false) } else { Ok(false) };
+                return if self.spawn.between_blocks {
+                    self.spawn_opening(line_start).map(|()| false)
+                } else {
+                    Ok(false)
+                };
             };
             self.scanned = line_end + 1;
             self.spawn.line = self.scanned - self.start;

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::str;
 
 use bytes::Bytes;
-use nom::bytes::complete::{tag, take_till, take_until, take_while1};
-use nom::combinator::rest;
+use memchr::memmem;
+use nom::bytes::complete::{tag, take_till, take_while1};
 use nom::sequence::{preceded, terminated};
 use nom::{IResult, Parser};
 
@@ -66,10 +66,16 @@ impl<'a> Fields<'a> {
 
     /// What stands before ` name=`, and the text behind it.
     fn split_at(self, name: &str) -> Option<(Self, Bytestring<'a>)> {
-        let marker = format!(" {name}=");
-        let mut parts = (take_until(marker.as_bytes()), tag(marker.as_bytes()), rest);
-        let parsed: IResult<_, _> = parts.parse(self.0);
-        parsed.ok().map(|(_, (before, _, tail))| (Self(before), tail))
+        let mut searched = 0;
+        loop {
+            let at = searched + memmem::find(&self.0[searched..], name.as_bytes())?;
+            let end = at + name.len();
+            let begins_a_field = at.checked_sub(1).is_some_and(|before| self.0[before] == b' ');
+            if begins_a_field && self.0.get(end) == Some(&b'=') {
+                return Some((Self(&self.0[..at - 1]), &self.0[end + 1..]));
+            }
+            searched = end;
+        }
     }
 
     /// The field `name`, which ends at the next space. Words without `=` are passed over.

@@ -39,14 +39,10 @@ fn request<'a>(command: &str, fields: Fields<'a>) -> Result<Request<'a>, Request
         "fullinit" => Request::FullInit { rank: fields.rank()? },
         "job-getid" => Request::JobId,
         "info-getjobattr" | "job-getinfo" => Request::JobAttribute { key: fields.need("key")? },
-        "kvs-put" | "kvsput" => {
-            Request::Put { job: None, key: fields.need("key")?, value: fields.need("value")? }
-        }
+        "kvs-put" | "kvsput" => Request::Put { job: None, key: fields.need("key")?, value: fields.need("value")? },
         "kvs-get" | "kvsget" => Request::Get { job: fields.plain("jobid"), key: fields.need("key")? },
         "kvs-fence" | "kvsfence" => Request::Fence,
-        "info-putnodeattr" => {
-            Request::PutNodeAttribute { key: fields.need("key")?, value: fields.need("value")? }
-        }
+        "info-putnodeattr" => Request::PutNodeAttribute { key: fields.need("key")?, value: fields.need("value")? },
         "info-getnodeattr" => {
             Request::GetNodeAttribute { key: fields.need("key")?, wait: fields.truth("wait").unwrap_or(false) }
         }

@@ -84,7 +84,7 @@ pub enum Response<'a> {
     },
 }
 
-/// The `rc` of a failed request. PMI-2's table (`pmi2.h`); PMI-1 clients see only that it is not 0.
+/// The `rc` of a failed request. PMI-2's table (`pmi2.h`); to PMI-1 it is 1 or -1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorCode {
     /// -1: failed.
@@ -104,7 +104,12 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    fn rc(self) -> i32 {
+    /// PMI-1 knows failure, and here and there one code of its own.
+    fn pmi1_rc(self) -> i32 {
+        if self == Self::NotThere { 1 } else { -1 }
+    }
+
+    fn pmi2_rc(self) -> i32 {
         match self {
             Self::Failed => -1,
             Self::NotThere => 1,
@@ -201,7 +206,7 @@ impl Response<'_> {
             }
             // No `errcodes`: MPICH up to 4.0 has no room for many of them, and every client takes their absence for success.
             Response::Spawned { job } => line.rc(0).field("jobid", job),
-            Response::Error { code, text } => line.rc(code.rc()).field("msg", one_word(text)),
+            Response::Error { code, text } => line.rc(code.pmi1_rc()).field("msg", one_word(text)),
         };
         line.finish()
     }
@@ -226,7 +231,7 @@ impl Response<'_> {
                 block.rc(0).field("ring-count", count).raw("ring-left", left).raw("ring-right", right)
             }
             Response::Spawned { job } => block.rc(0).field("jobid", job).field("nerrs", 0),
-            Response::Error { code, text } => block.rc(code.rc()).field("errmsg", one_word(text)),
+            Response::Error { code, text } => block.rc(code.pmi2_rc()).field("errmsg", one_word(text)),
             Response::Done | Response::Fence { .. } => block.rc(0),
             // PMI-2 has no such requests; a request in one dialect is answered in it.
             Response::InitAck { .. }
@@ -235,7 +240,7 @@ impl Response<'_> {
             | Response::Maxes
             | Response::AppNum(_)
             | Response::UniverseSize(_)
-            | Response::Indexed(_) => block.rc(ErrorCode::Other.rc()),
+            | Response::Indexed(_) => block.rc(ErrorCode::Other.pmi2_rc()),
         };
         block.finish()
     }

@@ -63,6 +63,8 @@ pub(crate) struct World {
 struct RunningJob {
     job: Job,
     nodes: BTreeMap<NodeIndex, Node>,
+    /// Where each rank is.
+    places: Vec<(NodeIndex, LocalRank)>,
     lost: Option<NodeIndex>,
 }
 
@@ -117,7 +119,9 @@ impl World {
             (0..job.placement.nodes()).map(NodeIndex).map(|node| (node, Server::new(job.clone(), node, settings)));
         let inhabited = servers.filter(|(_, server)| server.ranks().len() > 0);
         let nodes = inhabited.map(|(node, server)| (node, Node::new(server))).collect();
-        self.jobs.push(RunningJob { job, nodes, lost: None });
+        let place = |rank| Some((job.placement.node_of(rank)?, job.placement.local_rank(rank)?));
+        let places = (0..job.size()).map(|rank| place(Rank(rank)).expect("a rank of the job")).collect();
+        self.jobs.push(RunningJob { job, nodes, places, lost: None });
         JobIndex(self.jobs.len() - 1)
     }
 
@@ -147,8 +151,7 @@ impl World {
     }
 
     fn place(&self, job: JobIndex, rank: Rank) -> (NodeIndex, LocalRank) {
-        let placement = &self.jobs[job.0].job.placement;
-        (placement.node_of(rank).expect("a rank of the job"), placement.local_rank(rank).expect("a rank of the job"))
+        self.jobs[job.0].places[rank.index()]
     }
 
     fn connection(&mut self, job: JobIndex, rank: Rank) -> (NodeIndex, ConnectionId) {

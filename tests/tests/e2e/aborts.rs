@@ -33,6 +33,16 @@ fn abort_of_a_job_of_one_rank_has_its_code() {
     }
 }
 
+/// A wrapper that ignores signals, and says that all is well.
+#[test]
+fn a_wrapper_shields_nobody_from_an_abort() {
+    let script = r#"trap '' TERM INT HUP; "$1" 1 42; sleep 1000; exit 0"#;
+    for mpi in MPICHS {
+        let outcome = ends_within_a_second(launch("-n 3").bash(script).arg(mpi.program("abort")));
+        outcome.exits(42).says("rank 1 on ").says("code 42");
+    }
+}
+
 /// What `exit` leaves of a code; 0 would look like success.
 #[test]
 fn an_abort_never_looks_like_success() {
@@ -58,7 +68,11 @@ fn every_spelling_of_an_abort_is_understood() {
         outcome.exits(code).says("rank 1 on ").says(words);
     };
     check("cmd=abort exitcode=42", 42, "code 42");
-    check("cmd=abort exitcode=42 message=application called MPI_Abort(MPI_COMM_WORLD, 42) - process 0", 42, "process 0");
+    check(
+        "cmd=abort exitcode=42 message=application called MPI_Abort(MPI_COMM_WORLD, 42) - process 0",
+        42,
+        "process 0",
+    );
     check("cmd=abort exitcode=7 message=abort", 7, "code 7");
     check("cmd=abort exitcode=3 error_msg=out of luck = out", 3, "out of luck = out");
     check("cmd=abort exit_code=9", 9, "code 9");

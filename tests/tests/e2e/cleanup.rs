@@ -8,7 +8,8 @@ use nix::sys::signal::Signal;
 #[test]
 fn killed_launcher_leaves_nothing() {
     // A wrapper that ignores what it can, and a grandchild in a session of its own.
-    let script = "trap '' TERM HUP INT; setsid sleep 1000 & (setsid setsid sleep 1000 &) ; echo here; sleep 1000; sleep 1000";
+    let script =
+        "trap '' TERM HUP INT; setsid sleep 1000 & (setsid setsid sleep 1000 &) ; echo here; sleep 1000; sleep 1000";
     for _ in 0..5 {
         let mut running = launch("-n 2").bash(script).start();
         running.wait_for_stdout_times("here", 2);

@@ -7,8 +7,8 @@ mod bad_input;
 mod bad_ranks;
 mod binding;
 mod cleanup;
-mod environment;
 mod ends;
+mod environment;
 mod files;
 mod json;
 mod load;
@@ -19,6 +19,7 @@ mod pmi;
 mod raw;
 mod signals;
 mod stdin;
+mod terminal;
 mod watch;
 
 /// By how much a promised time may be exceeded: the tests share their machine with each other, and with builds.

@@ -2,12 +2,14 @@
 
 use lattice_tests::Command;
 
-/// `say` sends a line, `hear` takes one into `$reply`, `ask` does both; `say2` sends a PMI-2 message.
+/// `say` sends a line, `hear` takes one into `$reply`, `ask` does both; `say2` and so on do the same with PMI-2 messages.
 const FUNCTIONS: &str = r#"
 say() { printf '%s\n' "$1" >&$PMI_FD; }
 hear() { IFS= read -r reply <&$PMI_FD; }
 ask() { say "$1"; hear; }
 say2() { printf '%6d%s' ${#1} "$1" >&$PMI_FD; }
+hear2() { IFS= read -r -N 6 length <&$PMI_FD; IFS= read -r -N $length reply <&$PMI_FD; }
+ask2() { say2 "$1"; hear2; }
 init() { ask 'cmd=init pmi_version=1 pmi_subversion=1'; }
 init2() { ask 'cmd=init pmi_version=2 pmi_subversion=0'; }
 barrier() { ask cmd=barrier_in; }

@@ -1,6 +1,6 @@
 //! Standard input: whole, to whom it is sent, and no further.
 
-use lattice_tests::{launch, turn};
+use lattice_tests::{Command, built, launch, turn};
 
 /// Bytes that no two places have in common for long.
 fn bytes(len: u32) -> Vec<u8> {
@@ -51,8 +51,7 @@ fn a_rank_that_reads_nothing_holds_nobody_up() {
 /// The next command of a script finds what the launch did not read.
 #[test]
 fn what_no_rank_reads_is_left() {
-    let lattice = lattice_tests::built::lattice();
     let script = r#""$0" launch -n 2 --pmi none --stdin none true; cat"#;
-    let outcome = lattice_tests::Command::new("bash").words("-c").arg(script).arg(lattice).input("still here").run();
+    let outcome = Command::new("bash").words("-c").arg(script).arg(built::lattice()).input("still here").run();
     outcome.exits(0).check(outcome.stdout() == b"still here", || "should have left the input".into());
 }

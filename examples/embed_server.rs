@@ -1,0 +1,91 @@
+//! A host of one's own: serves PMI to two processes with tokio, and hears how they end.
+//!
+//! ```text
+//! $ cargo run -p lattice-examples --example embed_server
+//! rank 0 of 2: rank 1 says hello from process 4712
+//! rank 1 of 2: rank 0 says hello from process 4711
+//! both ranks are through
+//! ```
+//!
+//! With arguments it starts two ranks of that program instead: `... --example embed_server -- ./my_mpi_program`.
+//!
+//! The ranks come through `PMI_PORT`, as plain `std` starts them. A real host gives each a socket (`PMI_FD`, see `Driver::connect` and
+//! the crate `rank-spawner`): that needs no port, and proves which rank it is.
+
+use std::process::{self, Command};
+use std::{env, error::Error, net::TcpListener, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use pmi_client::{Client, Protocol};
+use pmi_core::env::{Entrance, RankEnvironment, is_scrubbed};
+use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
+use pmi_core::services::{NameError, Services, SpawnError, SpawnRequest};
+use pmi_core::{driver::Driver, fence::LocalFence, job::Job, server::Server, server::Settings};
+
+/// This host offers no names and starts no further jobs.
+struct NoServices;
+
+#[async_trait::async_trait]
+impl Services for NoServices {
+    async fn publish(&self, _: Rank, _: Bytes, _: Bytes) -> Result<(), NameError> {
+        Err(NameError::Unavailable { reason: "this host has no names".into() })
+    }
+    async fn lookup(&self, _: Rank, _: Bytes) -> Result<Bytes, NameError> {
+        Err(NameError::NotFound)
+    }
+    async fn unpublish(&self, _: Rank, _: Bytes) -> Result<(), NameError> {
+        Err(NameError::NotFound)
+    }
+    async fn spawn(&self, _: Rank, _: SpawnRequest) -> Result<JobId, SpawnError> {
+        Err(SpawnError::Refused { reason: "this host starts one job".into() })
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    if env::var_os("PMI_PORT").is_some() {
+        return be_a_rank();
+    }
+    let job = Job::on_one_node(JobId::new(&format!("example_{}", process::id()))?, 2);
+    let server = Server::new(job, NodeIndex(0), Settings::default());
+    let (driver, mut ended) = Driver::new(server, Arc::new(LocalFence), Arc::new(NoServices), None);
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let port = listener.local_addr()?.to_string();
+    driver.listen(listener, Duration::from_secs(30))?;
+
+    let ranks = [start(Rank(0), &port)?, start(Rank(1), &port)?];
+    for (local, mut rank) in (0..).map(LocalRank).zip(ranks) {
+        let status = tokio::task::spawn_blocking(move || rank.wait()).await??;
+        driver.drain(local); // what the rank said last comes before its end
+        match status.success() {
+            true => driver.rank_exited(local),
+            false => return Err(format!("rank {local} failed: {status}").into()),
+        }
+    }
+    ended.try_recv().map_or(Ok(()), |reason| Err(format!("the job had to end: {reason:?}")))?;
+    println!("both ranks are through");
+    Ok(())
+}
+
+fn start(rank: Rank, port: &str) -> Result<process::Child, Box<dyn Error>> {
+    let mut arguments = env::args_os().skip(1);
+    let mut command = Command::new(arguments.next().map_or_else(env::current_exe, |program| Ok(program.into()))?);
+    command.args(arguments);
+    for (name, _) in env::vars().filter(|(name, _)| is_scrubbed(name)) {
+        command.env_remove(name);
+    }
+    let (size, local_rank, host, entrance) = (2, LocalRank(rank.0), "127.0.0.1", Entrance::Port(port));
+    let environment = RankEnvironment { rank, size, local_rank, local_size: size, host, spawned: false, entrance };
+    Ok(command.envs(environment.variables()).spawn()?)
+}
+
+fn be_a_rank() -> Result<(), Box<dyn Error>> {
+    let mut client = Client::from_env(Protocol::Auto)?;
+    let (rank, size) = (client.rank(), client.size());
+    client.put(&format!("hello-{rank}"), format!("hello from process {}", process::id()))?;
+    client.fence()?;
+    let other = (rank + 1) % size;
+    let hello = client.get(&format!("hello-{other}"))?.unwrap_or_default();
+    println!("rank {rank} of {size}: rank {other} says {}", String::from_utf8_lossy(&hello));
+    Ok(client.finalize()?)
+}

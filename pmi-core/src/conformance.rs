@@ -1,0 +1,290 @@
+//! The suite that every implementation of [`Fence`] must pass; whoever writes one calls [`check`] in a test of their own.
+//!
+//! It needs no runtime: all calls of a trial are polled together by whatever executor awaits [`check`]. A fence that never answers
+//! makes it wait for ever, so give it a time limit where fences may.
+
+use std::fmt;
+use std::future::{self, Future};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use crate::fence::{Contribution, Fence, FenceError, FenceId, Scope};
+use crate::ids::{Epoch, NodeIndex};
+use crate::kvs::Segment;
+
+/// The fences of some nodes that can reach each other.
+pub struct Cluster {
+    /// One fence for each node, in the order of the nodes.
+    pub fences: Vec<Arc<dyn Fence>>,
+    /// Ends a node without a word, as a crash does. Without it the promise about lost nodes is not checked.
+    pub lose: Option<Box<dyn FnOnce(NodeIndex) + Send>>,
+}
+
+impl From<Vec<Arc<dyn Fence>>> for Cluster {
+    fn from(fences: Vec<Arc<dyn Fence>>) -> Self {
+        Self { fences, lose: None }
+    }
+}
+
+/// What a fence promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Promise {
+    /// All nodes take away the same: what was brought, in the order of the nodes.
+    NodeOrder,
+    /// A fence to which some or all bring nothing is a barrier all the same.
+    Emptiness,
+    /// Fences of one scope follow each other, and those of different scopes may be open at once; none takes part in another.
+    Separation,
+    /// A fence of some nodes needs no others.
+    Membership,
+    /// Large contributions arrive whole.
+    Size,
+    /// When a node is lost, its fences fail on all other nodes.
+    Loss,
+}
+
+impl fmt::Display for Promise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NodeOrder => "all nodes take away the same, in the order of the nodes",
+            Self::Emptiness => "nodes may bring nothing",
+            Self::Separation => "different fences never mix",
+            Self::Membership => "a fence of some nodes needs no others",
+            Self::Size => "large contributions arrive whole",
+            Self::Loss => "a lost node fails its fences everywhere",
+        })
+    }
+}
+
+/// A promise that was not kept.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Broken {
+    /// The closure made another number of fences than it was asked for.
+    #[error("{fences} fences were made for {nodes} nodes")]
+    Incomplete {
+        /// How many were asked for.
+        nodes: u32,
+        /// How many there are.
+        fences: usize,
+    },
+    /// A node took away something else than was brought.
+    #[error("{promise}: among {nodes} nodes, node {node} took from {id:?} as pair {at} {found:?}, not {expected:?}")]
+    OtherPairs {
+        /// What was promised.
+        promise: Promise,
+        /// The size of the cluster.
+        nodes: u32,
+        /// The node that was served wrong.
+        node: NodeIndex,
+        /// In which fence.
+        id: Box<FenceId>,
+        /// The position of the first pair that differs.
+        at: usize,
+        /// The `key=value` that should be there; `None` behind the end.
+        expected: Option<Box<str>>,
+        /// What is there.
+        found: Option<Box<str>>,
+    },
+    /// A fence failed although every node took part in it.
+    #[error("{promise}: among {nodes} nodes, {id:?} failed on node {node}")]
+    Failed {
+        /// What was promised.
+        promise: Promise,
+        /// The size of the cluster.
+        nodes: u32,
+        /// The node on which it failed.
+        node: NodeIndex,
+        /// Which fence.
+        id: Box<FenceId>,
+        /// How it failed.
+        source: FenceError,
+    },
+    /// A fence succeeded on a node although another node of it was lost.
+    #[error("{promise}: among {nodes} nodes, {id:?} succeeded on node {node} without node {lost}", promise = Promise::Loss)]
+    Survived {
+        /// The size of the cluster.
+        nodes: u32,
+        /// The node on which it succeeded.
+        node: NodeIndex,
+        /// Which fence.
+        id: Box<FenceId>,
+        /// The node that was lost.
+        lost: NodeIndex,
+    },
+}
+
+/// How many fences of one scope follow each other.
+const EPOCHS: u64 = 4;
+
+/// Checks every promise with clusters of `nodes` nodes, which `make` makes: a new one for each promise, so that each begins with
+/// epoch 0.
+///
+/// # Errors
+/// Tells the first promise that is found broken.
+pub async fn check<M>(nodes: u32, mut make: impl FnMut(u32) -> M) -> Result<(), Broken>
+where
+    M: Future<Output = Cluster>,
+{
+    let promises = [
+        Promise::NodeOrder,
+        Promise::Emptiness,
+        Promise::Separation,
+        Promise::Membership,
+        Promise::Size,
+        Promise::Loss,
+    ];
+    for promise in promises {
+        let cluster = make(nodes).await;
+        if cluster.fences.len() != nodes as usize {
+            return Err(Broken::Incomplete { nodes, fences: cluster.fences.len() });
+        }
+        let trial = Trial { promise, nodes, fences: cluster.fences };
+        match (promise, cluster.lose) {
+            (Promise::Loss, Some(lose)) if nodes > 1 => trial.lose_one(lose).await?,
+            (Promise::Loss, _) => {}
+            _ => trial.run().await?,
+        }
+    }
+    Ok(())
+}
+
+/// One promise and the cluster that it is checked with.
+struct Trial {
+    promise: Promise,
+    nodes: u32,
+    fences: Vec<Arc<dyn Fence>>,
+}
+
+/// What one node does during a trial.
+type Call<'a> = Pin<Box<dyn Future<Output = Result<(), Broken>> + Send + 'a>>;
+
+impl Trial {
+    /// The fences that are open at once.
+    fn scopes(&self) -> Vec<Scope> {
+        let group = |name: &str, nodes: Vec<NodeIndex>| Scope::Group { name: name.into(), nodes: nodes.into() };
+        let all = || (0..self.nodes).map(NodeIndex);
+        match self.promise {
+            Promise::NodeOrder | Promise::Emptiness | Promise::Size | Promise::Loss => vec![Scope::World],
+            Promise::Separation => {
+                vec![Scope::World, Scope::Ring, group("WORLD:0", all().collect()), group("WORLD:1", all().collect())]
+            }
+            Promise::Membership => {
+                let every_other = all().step_by(2).collect();
+                let mut groups = vec![group("0,2:0", every_other)];
+                groups.extend(all().map(|node| group("NODE:0", vec![node])));
+                groups
+            }
+        }
+    }
+
+    fn members(&self, scope: &Scope) -> Vec<NodeIndex> {
+        match scope {
+            Scope::Group { nodes, .. } => nodes.to_vec(),
+            Scope::World | Scope::Ring => (0..self.nodes).map(NodeIndex).collect(),
+        }
+    }
+
+    /// Every node goes through all fences of all scopes, as fast as it can.
+    async fn run(&self) -> Result<(), Broken> {
+        let scopes = self.scopes();
+        let mut calls: Vec<Call<'_>> = Vec::new();
+        for scope in &scopes {
+            for node in self.members(scope) {
+                calls.push(Box::pin(self.go_through(node, scope)));
+            }
+        }
+        // The last node is the first to arrive.
+        calls.reverse();
+        join(calls).await
+    }
+
+    async fn go_through(&self, node: NodeIndex, scope: &Scope) -> Result<(), Broken> {
+        for epoch in (0..EPOCHS).map(Epoch) {
+            let id = FenceId { scope: scope.clone(), epoch };
+            let contribution = Contribution { segments: self.brings(node, &id) };
+            match self.fences[node.index()].exchange(&id, contribution).await {
+                Ok(merged) => self.compare(node, &id, &merged.segments)?,
+                Err(source) => {
+                    let (promise, nodes, id) = (self.promise, self.nodes, Box::new(id));
+                    return Err(Broken::Failed { promise, nodes, node, id, source });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a node brings: pairs that tell where they come from.
+    fn brings(&self, node: NodeIndex, id: &FenceId) -> Vec<Segment> {
+        let pair = |number: u32| (format!("{node}.{}.{number}", id.epoch), format!("{:?}", id.scope));
+        match self.promise {
+            Promise::Emptiness if id.epoch.0.is_multiple_of(2) || node.0.is_multiple_of(2) => Vec::new(),
+            Promise::Size => vec![[(node.to_string(), "x".repeat(256 * 1024))].into_iter().collect()],
+            _ => vec![[pair(0), pair(1)].into_iter().collect(), [pair(2)].into_iter().collect()],
+        }
+    }
+
+    fn compare(&self, node: NodeIndex, id: &FenceId, found: &[Segment]) -> Result<(), Broken> {
+        let brought: Vec<_> = self.members(&id.scope).into_iter().flat_map(|member| self.brings(member, id)).collect();
+        let mut expected = brought.iter().flat_map(Segment::pairs);
+        let mut found = found.iter().flat_map(Segment::pairs);
+        let mut at = 0;
+        loop {
+            match (expected.next(), found.next()) {
+                (None, None) => return Ok(()),
+                (expected, found) if expected == found => at += 1,
+                (expected, found) => {
+                    let (promise, nodes, id) = (self.promise, self.nodes, Box::new(id.clone()));
+                    let (expected, found) = (expected.map(shown), found.map(shown));
+                    return Err(Broken::OtherPairs { promise, nodes, node, id, at, expected, found });
+                }
+            }
+        }
+    }
+
+    /// All nodes but the last arrive, then the last is lost.
+    async fn lose_one(&self, lose: Box<dyn FnOnce(NodeIndex) + Send>) -> Result<(), Broken> {
+        let lost = NodeIndex(self.nodes - 1);
+        let id = FenceId { scope: Scope::World, epoch: Epoch(0) };
+        let mut calls: Vec<Call<'_>> = Vec::new();
+        for node in (0..lost.0).map(NodeIndex) {
+            let id = &id;
+            calls.push(Box::pin(async move {
+                let contribution = Contribution { segments: self.brings(node, id) };
+                match self.fences[node.index()].exchange(id, contribution).await {
+                    Err(_) => Ok(()),
+                    Ok(_) => Err(Broken::Survived { nodes: self.nodes, node, id: Box::new(id.clone()), lost }),
+                }
+            }));
+        }
+        calls.push(Box::pin(async move {
+            lose(lost);
+            Ok(())
+        }));
+        join(calls).await
+    }
+}
+
+fn shown((key, value): (&[u8], &[u8])) -> Box<str> {
+    let text = |bytes: &[u8]| bytes[..bytes.len().min(64)].escape_ascii().to_string();
+    format!("{}={}", text(key), text(value)).into()
+}
+
+/// Polls all calls until all have kept their promise, or one has not: the others may wait for that one for ever.
+async fn join(calls: Vec<Call<'_>>) -> Result<(), Broken> {
+    let mut calls: Vec<_> = calls.into_iter().map(Some).collect();
+    future::poll_fn(|context| {
+        for call in &mut calls {
+            if let Some(running) = call
+                && let Poll::Ready(result) = running.as_mut().poll(context)
+            {
+                result?;
+                *call = None;
+            }
+        }
+        if calls.iter().all(Option::is_none) { Poll::Ready(Ok(())) } else { Poll::Pending }
+    })
+    .await
+}

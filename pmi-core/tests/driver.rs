@@ -1,0 +1,328 @@
+//! The driver over real sockets: what a slow, silent, strange or vanished peer does to the others.
+
+use std::io::{ErrorKind, Write};
+use std::net::{TcpListener, TcpStream as StdTcpStream};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use pmi_core::driver::Driver;
+use pmi_core::fence::LocalFence;
+use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
+use pmi_core::job::Job;
+use pmi_core::server::{EndReason, Offence, Server, Settings};
+use pmi_core::services::{NameError, Services, SpawnError, SpawnRequest};
+use pmi_core::wire::FrameError;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::oneshot;
+use tokio::time;
+
+const INIT: &[u8] = b"cmd=init pmi_version=1 pmi_subversion=1\n";
+const GREETED: &[u8] = b"cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n";
+const GET: &[u8] = b"cmd=get kvsname=j key=k\n";
+
+/// A host without names and spawns.
+struct Nobody;
+
+#[async_trait]
+impl Services for Nobody {
+    async fn publish(&self, _: Rank, _: Bytes, _: Bytes) -> Result<(), NameError> {
+        Ok(())
+    }
+    async fn lookup(&self, _: Rank, _: Bytes) -> Result<Bytes, NameError> {
+        // A service that never answers, as one that waits for another node.
+        std::future::pending().await
+    }
+    async fn unpublish(&self, _: Rank, _: Bytes) -> Result<(), NameError> {
+        Err(NameError::NotFound)
+    }
+    async fn spawn(&self, _: Rank, _: SpawnRequest) -> Result<JobId, SpawnError> {
+        Err(SpawnError::Refused { reason: "not here".into() })
+    }
+}
+
+fn drive(ranks: u32) -> (Driver, oneshot::Receiver<EndReason>) {
+    let job = Job::on_one_node(JobId::new("j").unwrap(), ranks);
+    Driver::new(Server::new(job, NodeIndex(0), Settings::default()), Arc::new(LocalFence), Arc::new(Nobody), None)
+}
+
+/// The rank's end of a socket pair.
+fn connect(driver: &Driver, rank: u32) -> UnixStream {
+    let (ours, theirs) = StdUnixStream::pair().unwrap();
+    driver.connect(LocalRank(rank), ours).unwrap();
+    theirs.set_nonblocking(true).unwrap();
+    UnixStream::from_std(theirs).unwrap()
+}
+
+/// A driver that listens for ranks, and where.
+fn listen(ranks: u32, claim_within: Duration) -> (Driver, oneshot::Receiver<EndReason>, std::net::SocketAddr) {
+    let (driver, ended) = drive(ranks);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    driver.listen(listener, claim_within).unwrap();
+    (driver, ended, address)
+}
+
+async fn ask(socket: &mut (impl AsyncReadExt + AsyncWriteExt + Unpin), message: &[u8], expected: &[u8]) {
+    socket.write_all(message).await.unwrap();
+    expect(socket, expected).await;
+}
+
+async fn expect(socket: &mut (impl AsyncReadExt + Unpin), expected: &[u8]) {
+    let mut answer = vec![0; expected.len()];
+    socket.read_exact(&mut answer).await.unwrap();
+    assert_eq!(answer.escape_ascii().to_string(), expected.escape_ascii().to_string());
+}
+
+/// Waits for the other side to close. A peer that closes with bytes unread resets the connection.
+async fn expect_close(socket: &mut (impl AsyncReadExt + Unpin)) {
+    match socket.read(&mut [0; 16]).await {
+        Ok(read) => assert_eq!(read, 0, "something was sent"),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+    }
+}
+
+#[tokio::test]
+async fn a_rank_that_reads_no_answers_delays_nobody_and_is_read_no_more() {
+    let (driver, mut ended) = drive(2);
+    let (mut flood, mut other) = (connect(&driver, 0), connect(&driver, 1));
+    ask(&mut flood, INIT, GREETED).await;
+    ask(&mut other, INIT, GREETED).await;
+    let value = "v".repeat(4000);
+    ask(&mut other, format!("cmd=put kvsname=j key=k value={value}\n").as_bytes(), b"cmd=put_result rc=0\n").await;
+    // Until nothing moves any more: the driver has read on while the socket buffers took answers, and no longer.
+    let mut asked = 0;
+    while let Ok(Ok(written)) = time::timeout(Duration::from_millis(100), flood.write(&GET.repeat(100))).await {
+        asked += written;
+    }
+    assert!(asked < 8 * 1024 * 1024, "{asked} bytes were taken from a rank that reads nothing");
+    let answer = format!("cmd=get_result rc=0 value={value}\n");
+    for _ in 0..1000 {
+        ask(&mut other, GET, answer.as_bytes()).await;
+    }
+    // The flood is answered completely once it reads.
+    for _ in 0..asked / GET.len() {
+        expect(&mut flood, answer.as_bytes()).await;
+    }
+    assert!(ended.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn an_endless_line_ends_the_job_and_the_connection() {
+    let (driver, ended) = drive(2);
+    let (mut rank, mut other) = (connect(&driver, 0), connect(&driver, 1));
+    ask(&mut other, INIT, GREETED).await;
+    rank.write_all(b"cmd=").await.unwrap();
+    let mut written = 0;
+    while rank.write_all(&[b'x'; 1024]).await.is_ok() {
+        written += 1024;
+    }
+    assert!(written < 1024 * 1024, "{written} bytes were taken");
+    expect_close(&mut rank).await;
+    let reason = ended.await.unwrap();
+    let EndReason::Offence { rank: Rank(0), offence: Offence::Frame(FrameError::TooLong { .. }) } = reason else {
+        panic!("{reason:?}");
+    };
+}
+
+#[tokio::test]
+async fn many_messages_in_one_write_are_answered_in_order() {
+    let (driver, _ended) = drive(1);
+    let mut rank = connect(&driver, 0);
+    let asked = b"cmd=get_maxes\ncmd=get_appnum\n    14cmd=job-getid;cmd=barrier_in\n14    cmd=kvs-fence;".repeat(50);
+    let told = b"cmd=maxes rc=0 kvsname_max=256 keylen_max=64 vallen_max=1024\ncmd=appnum rc=0 appnum=0\n    36\
+        cmd=job-getid-response;rc=0;jobid=j;"
+        .to_vec();
+    rank.write_all(&[INIT, &asked].concat()).await.unwrap();
+    expect(&mut rank, GREETED).await;
+    // Fences are answered when they are over; everything else at once, and in order.
+    let mut answers = vec![0; 50 * (told.len() + "cmd=barrier_out rc=0\n    28cmd=kvs-fence-response;rc=0;".len())];
+    rank.read_exact(&mut answers).await.unwrap();
+    let answers = String::from_utf8(answers).unwrap();
+    assert_eq!(answers.matches("cmd=barrier_out rc=0\n").count(), 50);
+    assert_eq!(answers.matches("    28cmd=kvs-fence-response;rc=0;").count(), 50);
+    let rest = answers.replace("cmd=barrier_out rc=0\n", "").replace("    28cmd=kvs-fence-response;rc=0;", "");
+    assert_eq!(rest, String::from_utf8(told.repeat(50)).unwrap());
+}
+
+#[tokio::test]
+async fn bytes_that_come_one_by_one_are_understood() {
+    let (driver, _ended) = drive(1);
+    let mut rank = connect(&driver, 0);
+    for byte in [INIT, b"    14cmd=kvs-fence;cmd=finalize\n"].concat() {
+        rank.write_all(&[byte]).await.unwrap();
+        tokio::task::yield_now().await;
+    }
+    expect(&mut rank, &[GREETED, b"    28cmd=kvs-fence-response;rc=0;cmd=finalize_ack rc=0\n"].concat()).await;
+}
+
+#[tokio::test]
+async fn a_question_that_nobody_answers_holds_nobody_up() {
+    let (driver, _ended) = drive(2);
+    let (mut asker, mut other) = (connect(&driver, 0), connect(&driver, 1));
+    ask(&mut asker, INIT, GREETED).await;
+    ask(&mut other, INIT, GREETED).await;
+    asker.write_all(b"cmd=lookup_name service=s\n").await.unwrap();
+    ask(&mut other, b"cmd=publish_name service=s port=p\n", b"cmd=publish_result rc=0\n").await;
+    ask(&mut asker, b"cmd=get_appnum\n", b"cmd=appnum rc=0 appnum=0\n").await;
+}
+
+#[tokio::test]
+async fn the_driver_takes_its_connections_with_it() {
+    let (driver, mut ended, address) = listen(3, Duration::from_secs(600));
+    let (mut idle, mut waiting) = (connect(&driver, 0), connect(&driver, 1));
+    let mut visitor = TcpStream::connect(address).await.unwrap();
+    ask(&mut visitor, b"cmd=initack pmiid=2\n", b"cmd=initack rc=0\ncmd=set size=3\ncmd=set rank=2\ncmd=set debug=0\n")
+        .await;
+    ask(&mut waiting, INIT, GREETED).await;
+    waiting.write_all(b"cmd=barrier_in\n").await.unwrap();
+    drop(driver);
+    expect_close(&mut idle).await;
+    expect_close(&mut waiting).await;
+    expect_close(&mut visitor).await;
+    assert!(ended.try_recv().is_err());
+    // Nothing listens any more, once the tasks have been dropped.
+    while TcpStream::connect(address).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn the_servers_end_is_closed_after_the_ranks() {
+    let (driver, mut ended) = drive(1);
+    let mut rank = connect(&driver, 0);
+    ask(&mut rank, INIT, GREETED).await;
+    // The rank reads its last answers after it has closed its sending side, as Slurm's client does.
+    rank.write_all(b"cmd=finalize\n").await.unwrap();
+    rank.shutdown().await.unwrap();
+    expect(&mut rank, b"cmd=finalize_ack rc=0\n").await;
+    expect_close(&mut rank).await;
+    driver.rank_exited(LocalRank(0));
+    assert!(ended.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_ranks_last_words_count_before_its_end() {
+    let (driver, mut ended) = drive(2);
+    let (ours, mut rank) = StdUnixStream::pair().unwrap();
+    driver.connect(LocalRank(0), ours).unwrap();
+    // Nothing was read yet when the process is gone: no task has run since.
+    rank.write_all(&[INIT, b"cmd=finalize\n"].concat()).unwrap();
+    driver.drain(LocalRank(0));
+    driver.rank_exited(LocalRank(0));
+    assert!(ended.try_recv().is_err(), "it had finalized");
+    rank.set_nonblocking(true).unwrap();
+    expect(&mut UnixStream::from_std(rank).unwrap(), &[GREETED, b"cmd=finalize_ack rc=0\n"].concat()).await;
+
+    let (ours, mut rank) = StdUnixStream::pair().unwrap();
+    driver.connect(LocalRank(1), ours).unwrap();
+    rank.write_all(&[INIT, b"cmd=abort exitcode=42\n"].concat()).unwrap();
+    driver.drain(LocalRank(1));
+    driver.rank_exited(LocalRank(1));
+    assert!(matches!(ended.try_recv(), Ok(EndReason::Abort { code: Some(42), .. })));
+}
+
+#[tokio::test]
+async fn a_rank_that_comes_through_the_port_is_claimed_once() {
+    let (_driver, mut ended, address) = listen(2, Duration::from_secs(600));
+    let (mut first, mut second) =
+        (TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap());
+    let claimed = b"cmd=initack rc=0\ncmd=set size=2\ncmd=set rank=1\ncmd=set debug=0\n";
+    ask(&mut first, b"cmd=initack pmiid=1\n", claimed).await;
+    ask(&mut second, b"cmd=initack pmiid=1\n", b"cmd=initack rc=1 msg=rank_1_is_claimed_already\n").await;
+    ask(&mut first, INIT, GREETED).await;
+    // PMI-2 on the other one
+    let init2 = b"cmd=init pmi_version=2 pmi_subversion=0\n";
+    ask(&mut second, init2, b"cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\n").await;
+    let message = b"36    cmd=fullinit;srcid=0;threaded=FALSE;";
+    let answer = b"   113cmd=fullinit-response;rc=0;pmi-version=2;pmi-subversion=0;rank=0;size=2;appnum=0;debugged=FALSE;pmiverbose=FALSE;";
+    ask(&mut second, message, answer).await;
+    assert!(ended.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_claim_that_nothing_followed_is_void_once_its_connection_is_gone() {
+    let (_driver, _ended, address) = listen(2, Duration::from_secs(600));
+    let claimed = b"cmd=initack rc=0\ncmd=set size=2\ncmd=set rank=1\ncmd=set debug=0\n";
+    let mut false_start = TcpStream::connect(address).await.unwrap();
+    ask(&mut false_start, b"cmd=initack pmiid=1\n", claimed).await;
+    false_start.shutdown().await.unwrap();
+    expect_close(&mut false_start).await;
+    let mut rank = TcpStream::connect(address).await.unwrap();
+    ask(&mut rank, b"cmd=initack pmiid=1\n", claimed).await;
+    ask(&mut rank, INIT, GREETED).await;
+}
+
+#[tokio::test]
+async fn a_strangers_garbage_costs_the_stranger_alone() {
+    let (driver, mut ended, address) = listen(2, Duration::from_secs(600));
+    let mut rank = connect(&driver, 0);
+    ask(&mut rank, INIT, GREETED).await;
+    let garbage: [&[u8]; 4] = [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00", b"999999", b"cmd=\n"];
+    for bytes in garbage {
+        let mut stranger = TcpStream::connect(address).await.unwrap();
+        stranger.write_all(bytes).await.unwrap();
+        expect_close(&mut stranger).await;
+        ask(&mut rank, b"cmd=get_appnum\n", b"cmd=appnum rc=0 appnum=0\n").await;
+    }
+    let mut late = TcpStream::connect(address).await.unwrap();
+    let claimed = b"cmd=initack rc=0\ncmd=set size=2\ncmd=set rank=1\ncmd=set debug=0\n";
+    ask(&mut late, b"cmd=initack pmiid=1\n", claimed).await;
+    assert!(ended.try_recv().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_say_which_rank_it_is_is_sent_away_in_time() {
+    let (_driver, mut ended, address) = listen(2, Duration::from_secs(10));
+    let dial = || async {
+        // A blocking connect: tokio's clock must not run while the kernel answers.
+        let stream = StdTcpStream::connect(address).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        TcpStream::from_std(stream).unwrap()
+    };
+    let (mut silent, mut flood, mut rank) = (dial().await, dial().await, dial().await);
+    ask(&mut rank, b"cmd=initack pmiid=0\n", b"cmd=initack rc=0\ncmd=set size=2\ncmd=set rank=0\ncmd=set debug=0\n")
+        .await;
+    // One that keeps talking, and reads nothing.
+    while flood.try_write(&b"cmd=get_maxes\n".repeat(1000)).is_ok() {
+        tokio::task::yield_now().await;
+    }
+    let asked = time::Instant::now();
+    expect_close(&mut silent).await;
+    assert!(asked.elapsed() >= Duration::from_secs(9), "{:?}", asked.elapsed());
+    // The flood is sent away too, however much waits for it.
+    while flood.read(&mut [0; 4096]).await.is_ok_and(|read| read > 0) {}
+    // The rank stays, and so does a place for those who come later.
+    time::sleep(Duration::from_secs(60)).await;
+    ask(&mut rank, INIT, GREETED).await;
+    let mut late = dial().await;
+    ask(&mut late, b"cmd=initack pmiid=1\n", b"cmd=initack rc=0\ncmd=set size=2\ncmd=set rank=1\ncmd=set debug=0\n")
+        .await;
+    time::sleep(Duration::from_secs(60)).await;
+    ask(&mut late, INIT, GREETED).await;
+    assert!(ended.try_recv().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_of_one_stranger_is_not_that_of_the_next() {
+    let (_driver, _ended, address) = listen(1, Duration::from_secs(10));
+    let mut first = TcpStream::from_std({
+        let stream = StdTcpStream::connect(address).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        stream
+    })
+    .unwrap();
+    ask(&mut first, b"cmd=get_maxes\n", b"cmd=maxes rc=1 msg=init_comes_first\n").await;
+    drop(first);
+    time::sleep(Duration::from_secs(9)).await;
+    let second = StdTcpStream::connect(address).unwrap();
+    second.set_nonblocking(true).unwrap();
+    let mut second = TcpStream::from_std(second).unwrap();
+    // The second has the place of the first, but not its time.
+    time::sleep(Duration::from_secs(5)).await;
+    ask(&mut second, b"cmd=initack pmiid=0\n", b"cmd=initack rc=0\ncmd=set size=1\ncmd=set rank=0\ncmd=set debug=0\n")
+        .await;
+}

@@ -1,0 +1,125 @@
+//! Command lines that ask for the impossible: refused in words, before anything is started.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use lattice_tests::{Command, lattice, launch};
+
+/// The launch is refused with this code and these words, and the first program was not started either.
+#[track_caller]
+fn refused(command: Command, code: i32, words: &[&str]) {
+    let outcome = command.run();
+    outcome.exits(code).prints_lines::<&str>([]);
+    for text in words {
+        outcome.says(text);
+    }
+    let ours = outcome.errors().lines().all(|line| line.starts_with("lattice:"));
+    outcome.check(ours, || "every line should be marked as ours".into());
+}
+
+fn file(directory: &Path, name: &str, content: &[u8], mode: u32) -> std::path::PathBuf {
+    let path = directory.join(name);
+    fs::write(&path, content).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    path
+}
+
+/// A second program that is wrong keeps the first from being started.
+fn after_a_good_one(program: &Path) -> Command {
+    launch("-n 1 echo started : -n 1").arg(program)
+}
+
+#[test]
+fn a_program_that_does_not_exist() {
+    refused(launch("-n 2 no_such_program_anywhere"), 127, &["no_such_program_anywhere"]);
+    refused(launch("-n 2 ./no_such_program"), 127, &["./no_such_program"]);
+    refused(after_a_good_one(Path::new("/nonexistent/program")), 127, &["/nonexistent/program"]);
+}
+
+#[test]
+fn a_program_that_is_not_executable() {
+    let directory = tempfile::tempdir().unwrap();
+    let plain = file(directory.path(), "plain", b"#!/bin/sh\n", 0o644);
+    refused(after_a_good_one(&plain), 126, &["plain"]);
+    refused(after_a_good_one(directory.path()), 126, &["directory"]);
+    let script = file(directory.path(), "script", b"#!/nonexistent/interpreter\n", 0o755);
+    let outcome = after_a_good_one(&script).run();
+    outcome.says("/nonexistent/interpreter").prints_lines::<&str>([]);
+}
+
+#[test]
+fn a_program_for_another_architecture() {
+    let directory = tempfile::tempdir().unwrap();
+    // An ELF header for a machine that no test runs on: IBM's z.
+    let mut header = vec![0; 64];
+    header[..7].copy_from_slice(b"\x7fELF\x02\x02\x01");
+    header[16..24].copy_from_slice(&[0, 2, 0, 22, 0, 0, 0, 1]);
+    let foreign = file(directory.path(), "foreign", &header, 0o755);
+    refused(after_a_good_one(&foreign), 126, &["foreign"]);
+}
+
+#[test]
+fn a_directory_that_is_not_there() {
+    refused(launch("-n 2 --chdir /nonexistent true"), 125, &["/nonexistent", "No such file"]);
+    refused(launch("-n 2 --chdir /etc/passwd true"), 125, &["/etc/passwd"]);
+    refused(launch("echo started : --chdir /nonexistent true"), 125, &["/nonexistent"]);
+}
+
+#[test]
+fn numbers_of_ranks_that_no_job_has() {
+    refused(launch("-n 0 true"), 125, &["a job has at least 1 rank"]);
+    refused(launch("-n -1 true"), 125, &["-1"]);
+    refused(launch("-n many true"), 125, &["many"]);
+    refused(launch("-n 99999999999999 true"), 125, &["99999999999999"]);
+    refused(launch("-n 2000000000 true"), 125, &["2000000000"]);
+    refused(launch("-n 3000000 true"), 125, &["3000000"]);
+    refused(launch("-n 2000000000 true : -n 2000000000 true"), 125, &["4000000000"]);
+    refused(launch("-n 4 --tasks-per-node 2 true"), 125, &["4 ranks do not fit", "--tasks-per-node=4"]);
+}
+
+#[test]
+fn tasks_per_node_is_the_number_of_ranks_on_the_one_node() {
+    launch("--tasks-per-node 3 --pmi none").words("echo here").run().exits(0).prints_lines(["here"; 3]);
+}
+
+#[test]
+fn flags_that_exclude_each_other() {
+    refused(launch("-q -v true"), 125, &["cannot be used with"]);
+    refused(launch("--json --label true"), 125, &["cannot be used with"]);
+    refused(launch("--json --dry-run true"), 125, &["cannot be used with"]);
+    refused(launch("--pmi none --pmi-port true"), 125, &["--pmi-port and --pmi=none exclude each other"]);
+    refused(launch("--pmi pmi2 --pmi-group-barriers true"), 125, &["exclude each other"]);
+    refused(launch("--append true"), 125, &["--append needs --output or --error"]);
+}
+
+#[test]
+fn flags_that_make_no_sense() {
+    refused(launch("--lable true"), 125, &["--lable", "--label"]);
+    refused(launch("--output out.%x true"), 125, &["%x"]);
+    refused(launch("--timeout 5min true"), 125, &["min"]);
+    refused(launch("--timeout 0 true"), 125, &["--timeout"]);
+    refused(launch("--stdin 5 -n 2 true"), 125, &["there is no such rank", "0 to 1"]);
+    refused(launch("--stdin /nonexistent true"), 125, &["/nonexistent"]);
+    refused(launch("--env =1 true"), 125, &["name"]);
+    refused(launch("--env E2E_NEVER_SET true"), 125, &["E2E_NEVER_SET"]);
+    refused(launch("true : --label true"), 125, &["--label holds for the whole launch"]);
+    refused(launch("-n 2"), 125, &["PROGRAM"]);
+    refused(launch("true :"), 125, &["PROGRAM"]);
+    refused(launch("--pmi-trace /nonexistent/trace true"), 125, &["/nonexistent/trace"]);
+}
+
+#[test]
+fn help_has_the_table_of_exit_codes() {
+    let help = lattice("launch --help").run();
+    help.exits(0).says_nothing().prints("Exit codes:").prints("127").prints("lattice launch -n 4 ./a.out");
+    lattice("--version").run().exits(0).says_nothing().prints("lattice ");
+}
+
+#[test]
+fn completions_and_man_pages_are_printed() {
+    for shell in ["bash", "zsh", "fish"] {
+        lattice("completions").arg(shell).run().exits(0).says_nothing().prints("pmi-trace");
+    }
+    lattice("man launch").run().exits(0).says_nothing().prints(".TH").prints("pmi\\-trace");
+}

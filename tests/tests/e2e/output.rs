@@ -1,0 +1,175 @@
+//! What ranks print: whole lines, all of them, as they were written, and a launcher that never fills its memory with them.
+
+use std::io::Read;
+use std::thread;
+use std::time::Duration;
+
+use lattice_tests::mpi::Flavour;
+use lattice_tests::{Outcome, launch, processes, turn};
+
+/// A line of `half_lines`.
+fn half_line(rank: u32, number: usize) -> String {
+    format!("from {rank} line {number} {}", "x".repeat(number * 7 % 100))
+}
+
+/// Checks that the lines of every rank are all there, unharmed and in order.
+#[track_caller]
+fn has_all_lines<'a>(outcome: &Outcome, lines: impl Iterator<Item = &'a str>, count: usize) {
+    let mut next = [0; 4];
+    for line in lines {
+        let rank: Option<u32> = line.strip_prefix("from ").and_then(|rest| rest.get(..1)?.parse().ok());
+        let rank = rank.unwrap_or_else(|| panic!("torn: {line:?}"));
+        let expected = half_line(rank, next[rank as usize]);
+        outcome.check(line == expected, || format!("should have printed {expected:?}, not {line:?}"));
+        next[rank as usize] += 1;
+    }
+    outcome.exits(0).check(next == [count; 4], || format!("should have printed {count} lines each, not {next:?}"));
+}
+
+#[test]
+fn four_ranks_print_2000_lines_each_and_no_line_is_torn() {
+    let program = Flavour::Plain.program("half_lines");
+    for _ in 0..3 {
+        let outcome = launch("-n 4 --pmi none").arg(&program).arg("2000").run();
+        has_all_lines(&outcome, outcome.text().lines(), 2000);
+    }
+}
+
+#[test]
+fn labels_stand_before_whole_lines() {
+    let outcome = launch("-n 4 --pmi none --label").arg(Flavour::Plain.program("half_lines")).arg("2000").run();
+    let unlabelled = |line: &'_ str| -> Option<usize> {
+        let (label, text) = line.split_once(' ')?;
+        let rank = text.strip_prefix("from ")?.get(..1)?;
+        (label == format!("[{rank}]")).then_some(line.len() - text.len())
+    };
+    let strip = |line| match unlabelled(line) {
+        Some(at) => &line[at..],
+        None => panic!("mislabelled: {line:?}"),
+    };
+    has_all_lines(&outcome, outcome.text().lines().map(strip), 2000);
+}
+
+#[test]
+fn labels_tell_the_rank_on_both_streams() {
+    let outcome = launch("-n 2 --pmi none --label").bash("echo out; echo err >&2; printf unfinished").run();
+    outcome.exits(0).prints_lines(["[0] out", "[1] out", "[0] unfinished", "[1] unfinished"]);
+    outcome.says("[0] err\n").says("[1] err\n");
+}
+
+#[test]
+fn timestamps_stand_before_each_line() {
+    let outcome = launch("-n 2 --pmi none --timestamp --label").bash("echo one; echo two").run();
+    outcome.exits(0).check(outcome.text().lines().count() == 4, || "should have printed 4 lines".into());
+    for line in outcome.text().lines() {
+        // 12:34:56.789, maybe after a date.
+        let colons = line.matches(':').count();
+        outcome
+            .check(colons >= 3 && line.starts_with(|c: char| c.is_ascii_digit()), || format!("{line:?} has no time"));
+        outcome.check(line.ends_with("one") || line.ends_with("two"), || format!("{line:?} has lost its text"));
+    }
+}
+
+#[test]
+fn any_bytes_are_passed_on_as_they_are() {
+    let all: Vec<u8> = (0..=255).collect();
+    let outcome = launch("--pmi none").bash("cat; cat /dev/null >&2").input(all.clone()).run();
+    outcome.exits(0).says_nothing().check(outcome.stdout() == all, || "should have passed on every byte".into());
+    let outcome = launch("-n 2 --pmi none").bash("printf 'no end'").run();
+    outcome.exits(0).check(outcome.stdout() == b"no endno end" || outcome.text().len() == 13, || {
+        "should have printed both texts".into()
+    });
+}
+
+#[test]
+fn a_line_of_10_megabytes_comes_whole() {
+    let _machine = turn::heavy();
+    let outcome = launch("-n 2 --pmi none").bash("head -c 10000000 /dev/zero | tr '\\0' $LATTICE_RANK; echo").run();
+    let bytes = outcome.stdout().iter().filter(|&&byte| byte == b'0' || byte == b'1').count();
+    outcome.exits(0).check(bytes == 20_000_000, || format!("should have printed 20 MB, not {bytes} bytes"));
+}
+
+#[test]
+fn all_output_comes_though_the_rank_ended_at_once() {
+    for _ in 0..50 {
+        let outcome = launch("-n 4 --pmi none").bash("echo last words").run();
+        outcome.exits(0).prints_lines(["last words"; 4]);
+    }
+}
+
+/// A slow reader of a flood, at whose end the launcher must not have grown beyond what a launcher may be.
+fn slow_reader(flags: &str, flood: &str) -> u64 {
+    const MEMORY_KB: u64 = 64_000;
+    let mut running = launch("-n 2 --pmi none").words(flags).leave_output().bash(flood).start();
+    let mut output = running.output();
+    let pid = running.pid();
+    // Until it reads no more of the ranks' output than it can pass on.
+    let mut before = None;
+    running.wait_until("the launcher reads no more", || {
+        thread::sleep(Duration::from_millis(200));
+        let now = processes::bytes_read(pid);
+        std::mem::replace(&mut before, now) == now
+    });
+    let read = before.expect("the launcher still runs");
+    assert!(read < FLOOD / 2, "{read} bytes were read though nobody took them");
+    let head = std::io::copy(&mut output.by_ref().take(FLOOD / 2), &mut std::io::sink()).unwrap();
+    let memory = processes::status(pid, "VmHWM").expect("the launcher still runs");
+    let rest = std::io::copy(&mut output, &mut std::io::sink()).unwrap();
+    running.finish().exits(0).says_nothing();
+    let kilobytes: u64 = memory.split_whitespace().next().unwrap().parse().unwrap();
+    assert!(kilobytes < MEMORY_KB, "with {flags:?} the launcher grew to {memory}");
+    head + rest
+}
+
+const FLOOD_LINE: &str = "a line of a flood\n";
+/// What both ranks of a flood print together.
+const FLOOD: u64 = 10_000_000 * FLOOD_LINE.len() as u64;
+
+#[test]
+fn a_flood_with_a_slow_reader_keeps_memory_bounded() {
+    let _machine = turn::heavy();
+    let flood = format!("yes {} | head -c {}", FLOOD_LINE.trim_end(), FLOOD / 2);
+    assert_eq!(slow_reader("", &flood), FLOOD);
+    assert_eq!(slow_reader("--label", &flood), FLOOD + 10_000_000 * "[0] ".len() as u64);
+    assert!(slow_reader("--json", &flood) > FLOOD);
+}
+
+#[test]
+fn a_flood_without_line_ends_keeps_memory_bounded() {
+    let _machine = turn::heavy();
+    let flood = format!("head -c {} /dev/zero", FLOOD / 2);
+    for flags in ["", "--label"] {
+        assert!(slow_reader(flags, &flood) >= FLOOD);
+    }
+}
+
+#[test]
+fn a_closed_pipe_ends_the_launch_quietly() {
+    for flags in ["", "--label", "--json"] {
+        let mut running = launch("-n 2 --pmi none").words(flags).leave_output().bash("exec yes").start();
+        let mut output = running.output();
+        output.read_exact(&mut [0; 100]).unwrap();
+        drop(output);
+        running.finish().exits(141).says_nothing();
+    }
+}
+
+#[test]
+fn the_errors_of_a_rank_are_not_mixed_into_its_output() {
+    let outcome = launch("-n 2 --pmi none").bash("echo out; echo err >&2").run();
+    outcome.exits(0).prints_lines(["out"; 2]);
+    assert_eq!(outcome.errors(), "err\nerr\n");
+}
+
+#[test]
+fn quiet_says_nothing_but_the_reason() {
+    launch("-q -n 2").bash("exit 0").run().exits(0).says_nothing();
+    let outcome = launch("-q -n 2").bash("exit 3").run();
+    outcome.exits(3).check(outcome.errors().lines().count() == 1, || "should have said one line".into());
+}
+
+#[test]
+fn verbose_says_what_is_set_and_started() {
+    let outcome = launch("-v -n 2 --env COLOUR=blue --pmi none").arg("true").run();
+    outcome.exits(0).says("size: 2;").says("COLOUR=blue").says("rank 1 runs as process ");
+}

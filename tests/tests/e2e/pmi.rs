@@ -1,0 +1,126 @@
+//! What `--pmi...` flags do, and the client `lattice pmi`, under our launcher and under another.
+
+use std::collections::HashSet;
+
+use lattice_tests::mpi::Flavour;
+use lattice_tests::{Command, built, lattice, launch};
+
+use crate::raw;
+
+#[test]
+fn only_what_is_offered_is_served() {
+    let mpich = Flavour::DebianMpich.program("hello");
+    let slurm = Flavour::SlurmPmi2.program("pmi2_fence");
+    launch("-n 2 --pmi pmi1").arg(&mpich).run().exits(0).says_nothing();
+    launch("-n 2 --pmi pmi2").arg(&slurm).run().exits(0).says_nothing();
+    let speaks = |protocol| format!("speaks {protocol}, which --pmi switched off for this launch");
+    launch("-n 2 --pmi pmi2 --timeout 20s").arg(&mpich).run().exits(1).says(&speaks("PMI-1"));
+    launch("-n 2 --pmi pmi1 --timeout 20s").arg(&slurm).run().exits(1).says(&speaks("PMI-2"));
+}
+
+#[test]
+fn two_protocols_on_one_descriptor_are_told_apart_by_each_message() {
+    let script = r#"
+        if [ $PMI_RANK = 0 ]; then init; echo "$reply"; barrier; echo "$reply"; finalize; else
+            init2; echo "$reply"; ask2 'cmd=fullinit;pmirank=1;'; ask2 'cmd=kvs-fence;'; echo "$reply"; ask2 'cmd=finalize;'
+        fi"#;
+    raw::script(launch("-n 2"), script).run().exits(0).says_nothing().prints_lines([
+        "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1",
+        "cmd=barrier_out rc=0",
+        "cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0",
+        "cmd=kvs-fence-response;rc=0;",
+    ]);
+}
+
+#[test]
+fn the_trace_can_become_a_recorded_conversation() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("trace");
+    let command = launch("-n 2 --pmi-trace").arg(&file);
+    command.arg(Flavour::DebianMpich.program("hello")).run().exits(0).says_nothing();
+    let trace = std::fs::read_to_string(&file).unwrap();
+    let mut ranks = HashSet::new();
+    let mut asked = [0_i32; 2];
+    let mut rank = None;
+    for line in trace.lines() {
+        match (line.split_at_checked(3), rank) {
+            (Some(("C> ", message)), Some(rank)) => {
+                assert!(message.starts_with("cmd=") && message.ends_with("\\n"), "{line}");
+                asked[rank] += 1;
+            }
+            (Some(("S> ", message)), Some(rank)) => {
+                assert!(message.starts_with("cmd=") && message.ends_with("\\n"), "{line}");
+                asked[rank] -= 1;
+            }
+            _ => {
+                let number = line.strip_prefix("@rank ").unwrap_or_else(|| panic!("{line} is of no known form"));
+                rank = Some(number.parse::<usize>().unwrap());
+                ranks.insert(number.to_owned());
+            }
+        }
+    }
+    assert_eq!(ranks.len(), 2, "{trace}");
+    assert_eq!(asked, [0, 0], "every request has its reply:\n{trace}");
+    assert!(trace.contains("C> cmd=init pmi_version=1 pmi_subversion=1\\n\n"), "{trace}");
+    assert!(trace.contains("S> cmd=finalize_ack rc=0\\n\n"), "{trace}");
+}
+
+#[test]
+fn a_job_has_a_name_that_no_other_has() {
+    let script = "init; ask cmd=get_my_kvsname; echo \"$reply\"; finalize";
+    let names: HashSet<String> = (0..5)
+        .map(|_| {
+            let outcome = raw::script(launch(""), script).run();
+            outcome.exits(0).says_nothing().prints("cmd=my_kvsname rc=0 kvsname=");
+            outcome.text().to_owned()
+        })
+        .collect();
+    assert_eq!(names.len(), 5, "{names:?}");
+}
+
+/// In this version the host refuses to spawn; a program that asks for it lives on.
+#[test]
+fn spawn_is_refused_in_words() {
+    let script = r"init
+        printf 'mcmd=spawn\nnprocs=1\nexecname=true\ntotspawns=1\nspawnssofar=1\nargcnt=0\npreput_num=0\ninfo_num=0\nendcmd\n' >&$PMI_FD
+        hear; echo $reply; finalize";
+    let outcome = raw::script(launch("-n 1"), script).run();
+    outcome.exits(0).says_nothing().prints("cmd=spawn_result rc=").prints(" msg=");
+    outcome.check(!outcome.text().contains(" rc=0"), || "should have refused it".into());
+}
+
+#[test]
+fn lattice_pmi_works_under_lattice() {
+    let check = |words: &str, printed: &str| {
+        launch("-n 4").arg(built::lattice()).words(words).run().exits(0).says_nothing().prints(printed);
+    };
+    check("pmi barrier --count 20", "barrier: 4 ranks, 20 fences: ");
+    check("pmi exchange --count 3 --size 500", "exchange: 4 ranks, 3 rounds, 500 bytes: ");
+    check("pmi get PMI_process_mapping", "PMI_process_mapping=(vector,(0,1,4))\n");
+    for method in ["auto", "pmi1", "pmi2"] {
+        check(&format!("pmi --method {method} exchange"), "exchange: 4 ranks, 1 rounds, 64 bytes: ");
+    }
+}
+
+#[test]
+fn lattice_pmi_works_under_hydra() {
+    let check = |words: &str, printed: &str| {
+        let hydra = Command::new("mpiexec.hydra").words("-n 3").arg(built::lattice());
+        hydra.words(words).run().exits(0).prints(printed);
+    };
+    check("pmi barrier", "barrier: 3 ranks, 10 fences: ");
+    check("pmi exchange", "exchange: 3 ranks, 1 rounds, 64 bytes: ");
+    check("pmi get PMI_process_mapping", "PMI_process_mapping=(vector,(0,1,");
+}
+
+#[test]
+fn lattice_pmi_works_alone() {
+    lattice("pmi exchange").run().exits(0).says_nothing().prints("exchange: 1 ranks");
+}
+
+#[test]
+fn a_key_that_is_not_there_is_told() {
+    let outcome = launch("-n 2").arg(built::lattice()).words("pmi get nonesuch").run();
+    outcome.says("nonesuch").check(!outcome.text().contains("nonesuch="), || "should have found nothing".into());
+    outcome.exits(1);
+}

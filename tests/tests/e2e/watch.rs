@@ -1,0 +1,83 @@
+//! The wire-up watch, and start-ups that are stuck: what other launchers leave their users to find out.
+
+use std::path::{Path, PathBuf};
+
+use lattice_tests::{launch, mpi};
+use nix::sys::signal::Signal;
+
+use crate::raw;
+
+/// A program that is linked with a library of Open MPI's name.
+fn linked_with_open_mpi(directory: &Path, body: &str) -> PathBuf {
+    let shared = ["-shared", "-fPIC", "-Wl,-soname,libmpi.so.40"];
+    mpi::compile_text(directory, "libmpi.so.40", "int MPI_Init(int *c, char ***v) { return 0; }", &shared);
+    let program = format!(
+        "#include <unistd.h>\nint MPI_Init(int *c, char ***v);\nint main(int c, char **v) {{ MPI_Init(&c, &v); {body} return 0; }}"
+    );
+    let library = directory.join("libmpi.so.40").display().to_string();
+    let path = format!("-Wl,-rpath,{}", directory.display());
+    mpi::compile_text(directory, "program", &program, &[&library, &path])
+}
+
+#[test]
+fn ranks_that_end_without_a_word_are_reported() {
+    let outcome = launch("-n 3").arg("true").run();
+    outcome.exits(0).says("lattice: note: ranks 0-2 ended without a word").says("--pmi=none");
+    launch("-n 3 --pmi none").arg("true").run().exits(0).says_nothing();
+    launch("-n 1").arg("true").run().exits(0).says_nothing();
+    launch("-q -n 3").arg("true").run().exits(0).says_nothing();
+}
+
+#[test]
+fn a_library_that_speaks_another_protocol_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = linked_with_open_mpi(directory.path(), "");
+    let outcome = launch("-n 2").arg(&program).run();
+    outcome.exits(0).says("warning: ranks 0-1 ended without a word").says("Open MPI (").says("libmpi.so.40");
+    outcome.says("PMIx").says("lattice: try: ");
+}
+
+/// The five seconds are in the promise.
+#[test]
+fn ranks_that_run_on_without_a_word_are_reported() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = linked_with_open_mpi(directory.path(), "sleep(1000);");
+    let mut foreign = launch("-n 2").arg(&program).start();
+    let mut plain = launch("-n 2").words("sleep 1000").start();
+    foreign.wait_for_stderr("ranks 0-1 have run for 5");
+    plain.wait_for_stderr("ranks 0-1 have run for 5");
+    foreign.signal(Signal::SIGTERM);
+    plain.signal(Signal::SIGTERM);
+    foreign.finish().exits(143).says("Open MPI (").says("lattice: try: ");
+    plain.finish().exits(143).does_not_say("Open MPI");
+}
+
+/// A wrapper may start the MPI program late: its rank is not silent.
+#[test]
+fn a_rank_that_speaks_is_not_reported() {
+    let outcome = raw::script(launch("-n 2"), "init; barrier; finalize").run();
+    outcome.exits(0).says_nothing();
+}
+
+#[test]
+fn a_stuck_start_up_names_the_missing_ranks_and_their_last_command() {
+    let script = r#"
+        case $PMI_RANK in
+            0) init; barrier;;
+            1) init; ask cmd=get_maxes;;
+            2) ;;
+        esac
+        forever"#;
+    let mut running = raw::script(launch("-n 3 --stuck-after 500ms"), script).start();
+    running.wait_for_stderr("rank 2: ");
+    running.signal(Signal::SIGTERM);
+    let outcome = running.finish();
+    outcome.exits(143).says("start-up is not complete").says("1 rank waits for ranks 1-2");
+    outcome.says("rank 1: its last PMI command was get_maxes").says("rank 2: has not called MPI_Init");
+}
+
+#[test]
+fn a_job_that_has_started_is_not_called_stuck() {
+    let script = "init; barrier; sleep 1; barrier; finalize";
+    raw::script(launch("-n 2 --stuck-after 200ms"), script).run().exits(0).says_nothing();
+}

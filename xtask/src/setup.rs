@@ -1,0 +1,101 @@
+//! Installs what the tests need beside Rust, on a Debian machine; does nothing where all of it is there.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::shell::{self, command, target_directory, works};
+
+/// The MPICH of the Python package index: newer than Debian's, and different where it matters.
+const MPICH: &str = "5.0.2";
+
+/// A Debian package, and how to tell that what it brings is there.
+struct Package {
+    name: &'static str,
+    brings: Brings,
+}
+
+enum Brings {
+    Program(&'static str),
+    File(&'static str),
+    PythonModules(&'static str),
+}
+
+const FOR_TESTS: &[Package] = &[
+    Package { name: "gcc", brings: Brings::Program("cc") },
+    Package { name: "libc6-dev", brings: Brings::File("/usr/include/stdlib.h") },
+    Package { name: "mpich", brings: Brings::Program("mpiexec.hydra") },
+    Package { name: "libmpich-dev", brings: Brings::Program("mpicc.mpich") },
+    Package { name: "libpmi2-0-dev", brings: Brings::File("/usr/include/slurm/pmi2.h") },
+    Package { name: "python3-venv", brings: Brings::PythonModules("import venv, ensurepip") },
+];
+
+/// The fuzzing engine is C++ that is compiled with the targets.
+const FOR_FUZZING: &[Package] = &[Package { name: "g++", brings: Brings::Program("c++") }];
+
+/// Installs what the tests need and is missing.
+pub(crate) fn run() -> Result<()> {
+    install_missing(FOR_TESTS)?;
+    install_mpich(&target_directory()?.join("mpi").join(format!("mpich-{MPICH}")))
+}
+
+/// Installs what fuzzing needs beside `cargo-fuzz` and is missing.
+pub(crate) fn fuzzer() -> Result<()> {
+    install_missing(FOR_FUZZING)
+}
+
+fn install_missing(packages: &[Package]) -> Result<()> {
+    let missing: Vec<&str> =
+        packages.iter().filter(|package| !package.is_there()).map(|package| package.name).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    install(&missing)
+        .with_context(|| format!("{} must be installed, or the like of another system", missing.join(", ")))
+}
+
+impl Package {
+    fn is_there(&self) -> bool {
+        match self.brings {
+            Brings::Program(name) => in_path(name).is_some(),
+            Brings::File(path) => Path::new(path).exists(),
+            Brings::PythonModules(script) => works(command("python3", "-c").arg(script)),
+        }
+    }
+}
+
+fn in_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| file.is_file())
+}
+
+fn install(packages: &[&str]) -> Result<()> {
+    if in_path("apt-get").is_none() {
+        bail!("there is no apt-get to install them with");
+    }
+    shell::run(&mut as_root("apt-get update"))?;
+    shell::run(as_root("apt-get install --yes --no-install-recommends").args(packages))
+}
+
+/// A command with the rights to install: through sudo, unless we have them.
+fn as_root(words: &str) -> std::process::Command {
+    let we_are_root = works(&mut command("test", "-w /var/lib/dpkg"));
+    let words = format!("env DEBIAN_FRONTEND=noninteractive {words}");
+    if we_are_root { command("env", words.trim_start_matches("env ")) } else { command("sudo", &words) }
+}
+
+/// Installs MPICH's wheel into a Python environment of its own.
+fn install_mpich(directory: &Path) -> Result<()> {
+    // Written last: what a broken set-up left is made anew.
+    let complete = directory.join("complete");
+    if complete.exists() {
+        return Ok(());
+    }
+    if directory.exists() {
+        std::fs::remove_dir_all(directory).with_context(|| format!("cannot remove {}", directory.display()))?;
+    }
+    shell::run(command("python3", "-m venv").arg(directory))?;
+    let pip = directory.join("bin/pip");
+    shell::run(command(pip, "install --disable-pip-version-check").arg(format!("mpich=={MPICH}")))?;
+    std::fs::write(&complete, "").with_context(|| format!("cannot write {}", complete.display()))
+}
