@@ -35,7 +35,7 @@ mod conversation;
 pub mod driver;
 pub mod env;
 pub mod fence;
-mod gathering;
+pub mod gathering;
 pub mod ids;
 pub mod job;
 pub mod kvs;
