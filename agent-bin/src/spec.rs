@@ -77,8 +77,22 @@ pub enum PmiFamily {
     Pmi1,
     /// PMI-2 only.
     Pmi2,
+    /// PMIx only.
+    Pmix,
     /// No PMI at all: the ranks are independent programs.
     None,
+}
+
+impl PmiFamily {
+    /// Whether PMI-1 or PMI-2 is served.
+    pub fn has_pmi(self) -> bool {
+        matches!(self, Self::Auto | Self::Pmi1 | Self::Pmi2)
+    }
+
+    /// Whether PMIx is served.
+    pub fn has_pmix(self) -> bool {
+        matches!(self, Self::Auto | Self::Pmix)
+    }
 }
 
 /// The way from a rank to its server.
