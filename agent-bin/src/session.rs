@@ -21,7 +21,7 @@ mod surroundings;
 mod watch;
 
 use std::collections::VecDeque;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
@@ -240,8 +240,15 @@ impl Session {
         let (driver, end_reason) = PmixDriver::new(PmixServer::new(settings), geteuid().as_raw(), sinks)?;
         let SessionSpec { job, node, hosts, .. } = &*self.spec;
         let name = format!("{}.{}", job.id, unguessable()?);
-        let namespace =
-            Namespace { name: name.clone(), job: job.clone(), node: *node, hosts: hosts.clone(), parent: None };
+        let directory = self.spec.rank_files();
+        let namespace = Namespace {
+            name: name.clone(),
+            job: job.clone(),
+            node: *node,
+            hosts: hosts.clone(),
+            directory: Some(directory.to_string_lossy().into_owned()),
+            parent: None,
+        };
         let Surroundings { fence, services, .. } = &self.surroundings;
         let address = driver.address();
         let job = driver.add(namespace, Arc::clone(fence), Arc::clone(services));
@@ -428,7 +435,7 @@ impl Session {
                 self.on_pump_end(local);
             }
         }
-        while self.removals.join_next().await.is_some() {}
+        self.remove_rank_files().await;
         self.tell_of_silent_ranks();
         while let Ok(said) = self.said.1.try_recv() {
             self.on_said(said);
@@ -443,6 +450,18 @@ impl Session {
         drop(self.spawner.take());
         let exits = self.ranks.iter().filter_map(|slot| Some((slot.rank, slot.exit?))).collect();
         Report { exits, cause: self.cause, duration }
+    }
+
+    /// Removes what ranks wanted removed, and the directory that they were given for files.
+    async fn remove_rank_files(&mut self) {
+        if self.spec.pmi.family.has_pmix() {
+            let directory = self.spec.rank_files();
+            self.removals.spawn_blocking(move || {
+                // No rank has made it, as a rule.
+                let _ = fs::remove_dir_all(directory);
+            });
+        }
+        while self.removals.join_next().await.is_some() {}
     }
 
     fn tag(&self) -> LaunchTag {

@@ -40,6 +40,15 @@ pub struct SessionSpec {
     pub patience: Patience,
 }
 
+impl SessionSpec {
+    /// The directory that ranks are told for files of theirs. They make it if they need it; the session removes it.
+    pub fn rank_files(&self) -> PathBuf {
+        let variable = self.environment.iter().find(|(name, _)| name == "TMPDIR").map(|(_, value)| PathBuf::from(value));
+        let directory = variable.filter(|directory| directory.is_absolute()).unwrap_or_else(|| "/tmp".into());
+        directory.join(format!("lattice-{}.{}", self.launch_id, self.node))
+    }
+}
+
 /// One program of a launch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AppSpec {

@@ -16,6 +16,8 @@ pub(crate) struct JobFacts<'a> {
     pub(crate) job: &'a Job,
     /// The names of the job's nodes, by node index.
     pub(crate) hosts: &'a [String],
+    /// Where its ranks may keep files.
+    pub(crate) directory: Option<&'a str>,
     /// Who spawned the job, if somebody did.
     pub(crate) parent: Option<Proc<'a>>,
 }
@@ -54,6 +56,11 @@ impl JobFacts<'_> {
         out.kval("pmix.max.size", &Value::U32(size));
         out.kval("pmix.univ.size", &Value::U32(self.job.universe_size.unwrap_or(size)));
         out.kval("pmix.job.napps", &Value::U32(self.job.apps.len() as u32));
+        if let Some(directory) = self.directory {
+            out.kval("pmix.tmpdir", &Value::Text(directory.as_bytes()));
+            out.kval("pmix.nsdir", &Value::Text(format!("{directory}/job").as_bytes()));
+            out.kval("pmix.tdir.rmclean", &Value::Bool(true));
+        }
         if let Some(parent) = self.parent {
             out.kval("pmix.spawned", &Value::Bool(true));
             out.kval("pmix.parent", &Value::Proc(parent));

@@ -25,6 +25,8 @@ pub struct Namespace {
     pub node: NodeIndex,
     /// The names of the job's nodes, by node index.
     pub hosts: Vec<String>,
+    /// Where its ranks may keep files; they make it, and the host removes it at the end. `None` lets them choose.
+    pub directory: Option<String>,
     /// The namespace and rank that spawned it, if one did.
     pub parent: Option<(String, Rank)>,
 }
@@ -107,10 +109,10 @@ impl JobState {
 
     /// The job's facts; written at the first question.
     pub(crate) fn facts(&mut self, encoding: Encoding) -> Bytes {
-        let Self { namespace: Namespace { job, hosts, parent, .. }, facts, .. } = self;
+        let Self { namespace: Namespace { job, hosts, parent, directory, .. }, facts, .. } = self;
         let parent = parent.as_ref().map(|(name, rank)| Proc { namespace: name.as_bytes(), rank: rank.0 });
         let facts = &mut facts[encoding as usize];
-        facts.get_or_insert_with(|| JobFacts { job, hosts, parent }.encode(encoding).into()).clone()
+        facts.get_or_insert_with(|| JobFacts { job, hosts, directory: directory.as_deref(), parent }.encode(encoding).into()).clone()
     }
 
     /// The position of a rank among those of this node.
