@@ -79,6 +79,11 @@ impl<R: Copy + Ord, W> Gathering<R, W> {
         Some(epoch)
     }
 
+    /// Those who leave with the round that is being exchanged.
+    pub fn leaving(&self) -> &[W] {
+        self.leaving.as_deref().unwrap_or_default()
+    }
+
     /// Ends the exchange of the round, and returns those who waited for it.
     pub fn complete(&mut self) -> Vec<W> {
         self.leaving.take().unwrap_or_default()

@@ -112,7 +112,11 @@ impl JobState {
         let Self { namespace: Namespace { job, hosts, parent, directory, .. }, facts, .. } = self;
         let parent = parent.as_ref().map(|(name, rank)| Proc { namespace: name.as_bytes(), rank: rank.0 });
         let facts = &mut facts[encoding as usize];
-        facts.get_or_insert_with(|| JobFacts { job, hosts, directory: directory.as_deref(), parent }.encode(encoding).into()).clone()
+        facts
+            .get_or_insert_with(|| {
+                JobFacts { job, hosts, directory: directory.as_deref(), parent }.encode(encoding).into()
+            })
+            .clone()
     }
 
     /// The position of a rank among those of this node.

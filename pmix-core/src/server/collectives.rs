@@ -176,8 +176,10 @@ impl Server {
         }
         let Some(gathering) = self.collectives.get_mut(name) else { return };
         let seats: Vec<Seat> = gathering.members().collect();
+        let numbers: Vec<(Seat, u64)> = gathering.leaving().iter().filter_map(Waiter::number).collect();
         let Some(first) = seats.first() else { return };
-        let contribution = Contribution { segments: vec![self.data_of(&seats), self.context()] };
+        let segments = vec![self.data_of(&seats), self.numbers_of(&numbers), self.context()];
+        let contribution = Contribution { segments };
         self.actions.push_back(Action::Fence { job: first.job, id, contribution });
     }
 
@@ -200,10 +202,6 @@ impl Server {
                     data_key(DATA, &job.namespace.name, rank, key),
                     [&[value.encoding as u8], &value.bytes[..]].concat(),
                 ));
-            }
-            for (context, number) in job.group_ids(rank) {
-                let key = data_key(NUMBER, &job.namespace.name, rank, &context.to_be_bytes());
-                pairs.push((key, number.to_be_bytes().to_vec()));
             }
         }
         pairs.into_iter().collect()
@@ -230,22 +228,29 @@ impl Server {
         }
     }
 
-    /// Stores what other nodes brought, and returns the first node's context id.
-    fn absorb(&mut self, merged: &Merged) -> u64 {
-        let mut context = None;
-        for (key, value) in merged.segments.iter().flat_map(Segment::pairs) {
-            match key.split_first() {
-                Some((&CONTEXT, _)) => {
-                    context = context.or_else(|| value.try_into().map(u64::from_be_bytes).ok());
-                }
-                Some((&kind, key)) => self.absorb_pair(kind, key, value),
-                None => {}
-            }
-        }
-        context.unwrap_or_default()
+    /// What these ranks call the communicator of the group that is being made.
+    fn numbers_of(&self, numbers: &[(Seat, u64)]) -> Segment {
+        let pair = |&(seat, number): &(Seat, u64)| {
+            let namespace = &self.jobs[seat.job.0].namespace.name;
+            (data_key(NUMBER, namespace, self.rank(seat).rank, &[]), number.to_be_bytes())
+        };
+        numbers.iter().map(pair).collect()
     }
 
-    fn absorb_pair(&mut self, kind: u8, key: &[u8], value: &[u8]) {
+    /// Stores what other nodes brought, and returns the first node's context id.
+    fn absorb(&mut self, merged: &Merged) -> u64 {
+        let pairs = || merged.segments.iter().flat_map(Segment::pairs);
+        let context = pairs().find(|(key, _)| *key == [CONTEXT]);
+        let context = context.and_then(|(_, value)| value.try_into().ok()).map_or(0, u64::from_be_bytes);
+        for (key, value) in pairs() {
+            if let Some((&kind @ (DATA | NUMBER), key)) = key.split_first() {
+                self.absorb_pair(kind, key, value, context);
+            }
+        }
+        context
+    }
+
+    fn absorb_pair(&mut self, kind: u8, key: &[u8], value: &[u8], context: u64) {
         let Some((namespace, rank, key)) = split_data_key(key) else { return };
         let Some(job) = self.job_named(namespace) else { return };
         let job = &mut self.jobs[job.0];
@@ -257,8 +262,8 @@ impl Server {
             let Some(encoding) = Encoding::ALL.into_iter().find(|&encoding| encoding as u8 == tag) else { return };
             let stored = Stored { encoding, bytes: Bytes::copy_from_slice(bytes) };
             job.data.entry(rank).or_default().remote.insert(Bytes::copy_from_slice(key), stored);
-        } else if let (Ok(context), Ok(number)) = (key.try_into(), value.try_into()) {
-            job.add_group(rank, u64::from_be_bytes(context), u64::from_be_bytes(number));
+        } else if let Ok(number) = value.try_into() {
+            job.add_group(rank, context, u64::from_be_bytes(number));
         }
     }
 
@@ -301,6 +306,16 @@ impl Server {
         }
         let reply = reply::group(address.identity.encoding, address.identity.version, &procs, context);
         self.reply(address, &reply);
+    }
+}
+
+impl Waiter {
+    /// Who it is, and its own number of the group's communicator.
+    fn number(&self) -> Option<(Seat, u64)> {
+        match self.outcome {
+            Outcome::Group { number: Some(number), .. } => Some((self.address.identity.seat, number)),
+            _ => None,
+        }
     }
 }
 
