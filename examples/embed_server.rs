@@ -19,7 +19,7 @@ use bytes::Bytes;
 use pmi_client::{Client, Protocol};
 use pmi_core::env::{Entrance, RankEnvironment, is_scrubbed};
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
-use pmi_core::services::{NameError, Services, SpawnError, SpawnRequest};
+use pmi_core::services::{Lifetime, NameError, Services, SpawnError, SpawnRequest};
 use pmi_core::{driver::Driver, fence::LocalFence, job::Job, server::Server, server::Settings};
 
 /// This host offers no names and starts no further jobs.
@@ -27,10 +27,10 @@ struct NoServices;
 
 #[async_trait::async_trait]
 impl Services for NoServices {
-    async fn publish(&self, _: Rank, _: Bytes, _: Bytes) -> Result<(), NameError> {
+    async fn publish(&self, _: Rank, _: Bytes, _: Bytes, _: Lifetime) -> Result<(), NameError> {
         Err(NameError::Unavailable { reason: "this host has no names".into() })
     }
-    async fn lookup(&self, _: Rank, _: Bytes) -> Result<Bytes, NameError> {
+    async fn lookup(&self, _: Rank, _: Bytes, _: Option<Duration>) -> Result<Bytes, NameError> {
         Err(NameError::NotFound)
     }
     async fn unpublish(&self, _: Rank, _: Bytes) -> Result<(), NameError> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use rank_spawner::{
 
 use crate::cause::StartClass;
 use crate::session::StdinSource;
-use crate::spec::{AppSpec, PmiFamily, SessionSpec, StdinTarget};
+use crate::spec::{AppSpec, SessionSpec, StdinTarget};
 use crate::template::{Place, Template, TemplateError};
 
 /// Why a spec cannot be carried out on this node. Nothing was started.
@@ -79,10 +80,26 @@ pub(crate) struct Common<'a> {
     pub(crate) spec: &'a SessionSpec,
     /// The ranks of this node, by local rank.
     pub(crate) ranks: &'a [Rank],
-    /// Where ranks find their server when they come through a port.
-    pub(crate) port: Option<String>,
+    /// How ranks find their servers.
+    pub(crate) entrances: Entrances,
     /// Limits that the ranks get instead of this process's own.
     pub(crate) limits: Arc<[Limit]>,
+}
+
+/// How ranks find their servers, beyond the socket that they inherit.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Entrances {
+    /// The address of the PMI server, when ranks come through a port.
+    pub(crate) port: Option<String>,
+    /// The PMIx server, where there is one.
+    pub(crate) pmix: Option<PmixEntrance>,
+}
+
+/// What a rank must know to speak PMIx.
+#[derive(Clone, Debug)]
+pub(crate) struct PmixEntrance {
+    pub(crate) namespace: String,
+    pub(crate) server: SocketAddr,
 }
 
 /// A spec, ready to be carried out.
@@ -116,7 +133,7 @@ impl Common<'_> {
             command.stdin = self.stdin(rank, local, stdin, direct.as_ref())?;
             command.stdout = Stdio::Pipe;
             command.stderr = Stdio::Pipe;
-            command.pmi = self.spec.pmi.family != PmiFamily::None && self.port.is_none();
+            command.pmi = self.spec.pmi.family.has_pmi() && self.entrances.port.is_none();
             command.cpus = cpus;
             command.limits = Arc::clone(&self.limits);
             commands.push(command);
@@ -131,6 +148,11 @@ impl Common<'_> {
             let text = name.to_string_lossy();
             if !is_scrubbed(&text) && !app.removes(&text) {
                 variables.insert(name, value);
+            }
+        }
+        if self.entrances.pmix.is_some() {
+            for (name, value) in pmix_core::env::defaults(self.spec.pmi.family.has_pmi()) {
+                variables.entry(OsStr::new(name)).or_insert(OsStr::new(value));
             }
         }
         variables.extend(app.set.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str())));
@@ -162,8 +184,14 @@ impl Common<'_> {
             ("LATTICE_NODE", spec.node.to_string()),
             ("LATTICE_APPNUM", spec.job.apps[app].appnum.to_string()),
         ];
-        if spec.pmi.family != PmiFamily::None {
-            let entrance = match &self.port {
+        if let Some(pmix) = &self.entrances.pmix {
+            let universe_size = spec.job.universe_size.unwrap_or(size);
+            let PmixEntrance { namespace, server } = pmix;
+            let pmix = pmix_core::env::RankEnvironment { namespace, rank, server: *server, host, universe_size };
+            variables.extend(pmix.variables());
+        }
+        if spec.pmi.family.has_pmi() {
+            let entrance = match &self.entrances.port {
                 Some(address) => Entrance::Port(address),
                 None => Entrance::Descriptor(PMI_FD),
             };

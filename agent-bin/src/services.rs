@@ -1,16 +1,21 @@
 //! The host services of a launch without daemons: names in memory, no new jobs.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use pmi_core::ids::{JobId, Rank};
-use pmi_core::services::{NameError, Names, Services, SpawnError, SpawnRequest};
+use pmi_core::services::{Lifetime, NameError, Names, Services, SpawnError, SpawnRequest};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
 
 /// Publishes names for all jobs that share it, and refuses to spawn.
 #[derive(Debug, Default)]
 pub struct LocalServices {
     names: Mutex<Names>,
+    /// Wakes those who wait for a name.
+    published: Notify,
 }
 
 impl LocalServices {
@@ -18,16 +23,36 @@ impl LocalServices {
         // A table is whole after every call, also one that panicked.
         act(&mut self.names.lock().unwrap_or_else(PoisonError::into_inner))
     }
+
+    async fn await_name(&self, service: &[u8]) -> Result<Bytes, NameError> {
+        loop {
+            let mut published = std::pin::pin!(self.published.notified());
+            // What is published after the look counts as well.
+            published.as_mut().enable();
+            match self.with_names(|names| names.lookup(service)) {
+                Err(NameError::NotFound) => published.await,
+                result => return result,
+            }
+        }
+    }
 }
 
 #[async_trait]
 impl Services for LocalServices {
-    async fn publish(&self, _: Rank, service: Bytes, port: Bytes) -> Result<(), NameError> {
-        self.with_names(|names| names.publish(service, port))
+    async fn publish(&self, _: Rank, service: Bytes, port: Bytes, lifetime: Lifetime) -> Result<(), NameError> {
+        self.with_names(|names| names.publish(service, port, lifetime))?;
+        self.published.notify_waiters();
+        Ok(())
     }
 
-    async fn lookup(&self, _: Rank, service: Bytes) -> Result<Bytes, NameError> {
-        self.with_names(|names| names.lookup(&service))
+    async fn lookup(&self, _: Rank, service: Bytes, patience: Option<Duration>) -> Result<Bytes, NameError> {
+        match patience {
+            None => self.with_names(|names| names.lookup(&service)),
+            Some(patience) => {
+                let deadline = Instant::now() + patience;
+                timeout_at(deadline, self.await_name(&service)).await.unwrap_or(Err(NameError::TimedOut))
+            }
+        }
     }
 
     async fn unpublish(&self, _: Rank, service: Bytes) -> Result<(), NameError> {

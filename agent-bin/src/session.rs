@@ -13,12 +13,16 @@
 //! One task owns all state; what happens comes to it as one of its `on_*` functions. Beside it run one task per connection (in
 //! the PMI driver), one per output stream, one per process (to see it end).
 
+mod clean_up;
 mod ending;
 mod judgement;
+mod serving;
 mod surroundings;
 mod watch;
 
 use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io::Read;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -27,11 +31,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::unistd::Pid;
-use pmi_core::driver::Driver;
+use nix::unistd::{Pid, geteuid};
+use parking_lot::Mutex;
+use pmi_core::driver::{Driver, TraceSink};
 use pmi_core::ids::{LocalRank, Rank};
 use pmi_core::server::{EndReason, Server, Settings};
 use pmi_core::{Offer, Phase};
+use pmix_core::driver::{Driver as PmixDriver, Said, Sinks};
+use pmix_core::server::{Server as PmixServer, Settings as PmixSettings};
+use pmix_core::{JobIndex, Namespace};
 use rank_spawner::{LaunchTag, RankCommand, RankExit, RankProcess, Spawner, StartError, Step, raise_descriptor_limit};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch as flag};
@@ -39,16 +47,20 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use self::ending::Ending;
+use self::serving::{Pmix, Serving};
 pub use self::surroundings::{Control, StdinSource, Surroundings};
 use self::watch::Watch;
 use crate::cause::{Cause, CauseKind, StartClass};
-use crate::event::{Event, Notice, Report, Stream};
-use crate::plan::{Common, PlanError};
+use crate::event::{Event, Notice, Output, Report, Stream};
+use crate::plan::{Common, Entrances, PlanError, PmixEntrance};
 use crate::pump::{self, Pump};
 use crate::spec::{Entrance, PmiFamily, SessionSpec};
 
 /// A rank that came through `PMI_PORT` must say within this time which one it is.
 const CLAIM_WITHIN: Duration = Duration::from_secs(30);
+
+/// How much of what ranks say through their server may wait to be passed on; more is lost.
+const SAID_MAX: usize = 256;
 
 /// Runs one node's part of a launch: starts its ranks, serves them PMI, passes on their output, reaps them.
 ///
@@ -69,8 +81,11 @@ struct Session {
     spec: Arc<SessionSpec>,
     started: Instant,
     surroundings: Surroundings,
-    driver: Option<Driver>,
+    serving: Serving,
     end_reason: Option<oneshot::Receiver<EndReason>>,
+    pmix_end_reason: Option<oneshot::Receiver<(JobIndex, EndReason)>>,
+    /// What ranks say through their PMIx server.
+    said: (mpsc::Sender<Said>, mpsc::Receiver<Said>),
     spawner: Option<Spawner>,
     /// By local rank.
     ranks: Vec<RankSlot>,
@@ -92,6 +107,8 @@ struct Session {
     stop_pumps: flag::Sender<bool>,
     /// Tasks that see processes end, and the one that feeds standard input.
     helpers: JoinSet<()>,
+    /// Tasks that remove what ranks wanted removed.
+    removals: JoinSet<()>,
     exits: (mpsc::UnboundedSender<LocalRank>, mpsc::UnboundedReceiver<LocalRank>),
 }
 
@@ -101,6 +118,8 @@ enum Happening {
     Start(Result<RankProcess, StartError>),
     /// The PMI server says that the job must end.
     EndReason(EndReason),
+    /// A rank said something through its server.
+    Said(Said),
     /// The launch wants something; `None` when it is gone.
     Control(Option<Control>),
     /// A rank's process ended.
@@ -133,8 +152,10 @@ impl Session {
             spec: Arc::new(spec),
             started,
             surroundings,
-            driver: None,
+            serving: Serving::default(),
             end_reason: None,
+            pmix_end_reason: None,
+            said: mpsc::channel(SAID_MAX),
             spawner: None,
             ranks: ranks.into_iter().map(|rank| RankSlot { rank, process: None, exit: None, pumps: 0 }).collect(),
             starting: 0,
@@ -146,6 +167,7 @@ impl Session {
             pumps: JoinSet::new(),
             stop_pumps: flag::Sender::new(false),
             helpers: JoinSet::new(),
+            removals: JoinSet::new(),
             exits: mpsc::unbounded_channel(),
         }
     }
@@ -154,9 +176,9 @@ impl Session {
     fn prepare(&mut self) -> Result<Vec<RankCommand>, CauseKind> {
         let system = |reason: String| CauseKind::NotStarted { reason, class: StartClass::System };
         let limit = raise_descriptor_limit().map_err(|errno| system(format!("cannot read the limits: {errno}")))?;
-        let port = self.serve_pmi().map_err(|error| system(format!("cannot serve PMI: {error}")))?;
+        let entrances = self.serve().map_err(|error| system(format!("cannot serve PMI: {error}")))?;
         let ranks: Vec<Rank> = self.ranks.iter().map(|slot| slot.rank).collect();
-        let common = Common { spec: &self.spec, ranks: &ranks, port, limits: Arc::new([limit]) };
+        let common = Common { spec: &self.spec, ranks: &ranks, entrances, limits: Arc::new([limit]) };
         let stdin = &self.surroundings.stdin;
         let refuse = |error: PlanError| CauseKind::NotStarted { class: error.class(), reason: error.to_string() };
         let plan = common.plan(stdin).map_err(refuse)?;
@@ -172,22 +194,27 @@ impl Session {
         Ok(plan.commands)
     }
 
-    /// Makes the PMI server, and returns the address of its port if ranks come that way.
-    fn serve_pmi(&mut self) -> std::io::Result<Option<String>> {
+    /// Makes the servers of both families, as far as they are wanted, and returns how ranks find them.
+    fn serve(&mut self) -> std::io::Result<Entrances> {
+        let family = self.spec.pmi.family;
+        let trace = self.surroundings.trace.take().map(|trace| Arc::new(Mutex::new(trace)));
+        let port = if family.has_pmi() { self.serve_pmi(trace.as_ref())? } else { None };
+        let pmix = if family.has_pmix() { Some(self.serve_pmix(trace.as_ref())?) } else { None };
+        Ok(Entrances { port, pmix })
+    }
+
+    /// Makes the server for PMI-1 and PMI-2, and returns the address of its port if ranks come that way.
+    fn serve_pmi(&mut self, trace: Option<&SharedTrace>) -> std::io::Result<Option<String>> {
         let pmi = self.spec.pmi;
-        if pmi.family == PmiFamily::None {
-            return Ok(None);
-        }
         let offer = Offer {
             pmi1: pmi.family != PmiFamily::Pmi2,
             pmi2: pmi.family != PmiFamily::Pmi1,
             group_barriers: pmi.group_barriers,
         };
-        let trace = self.surroundings.trace.take();
         let settings = Settings { offer, trace: trace.is_some(), ..Settings::default() };
         let server = Server::new(self.spec.job.clone(), self.spec.node, settings);
         let Surroundings { fence, services, .. } = &self.surroundings;
-        let (driver, end_reason) = Driver::new(server, Arc::clone(fence), Arc::clone(services), trace);
+        let (driver, end_reason) = Driver::new(server, Arc::clone(fence), Arc::clone(services), trace.map(share));
         let port = match pmi.entrance {
             Entrance::Socket => None,
             Entrance::Port => {
@@ -197,9 +224,37 @@ impl Session {
                 Some(address)
             }
         };
-        self.driver = Some(driver);
+        self.serving.pmi = Some(driver);
         self.end_reason = Some(end_reason);
         Ok(port)
+    }
+
+    fn serve_pmix(&mut self, trace: Option<&SharedTrace>) -> std::io::Result<PmixEntrance> {
+        let settings = PmixSettings { trace: trace.is_some(), ..PmixSettings::default() };
+        let said = self.said.0.clone();
+        let say = Box::new(move |text| {
+            // A rank that says more than can be passed on is not waited for.
+            let _ = said.try_send(text);
+        });
+        let sinks = Sinks { say, trace: trace.map(share) };
+        let (driver, end_reason) = PmixDriver::new(PmixServer::new(settings), geteuid().as_raw(), sinks)?;
+        let SessionSpec { job, node, hosts, .. } = &*self.spec;
+        let name = format!("{}.{}", job.id, unguessable()?);
+        let directory = self.spec.rank_files();
+        let namespace = Namespace {
+            name: name.clone(),
+            job: job.clone(),
+            node: *node,
+            hosts: hosts.clone(),
+            directory: Some(directory.to_string_lossy().into_owned()),
+            parent: None,
+        };
+        let Surroundings { fence, services, .. } = &self.surroundings;
+        let address = driver.address();
+        let job = driver.add(namespace, Arc::clone(fence), Arc::clone(services));
+        self.serving.pmix = Some(Pmix { driver: Arc::new(driver), job });
+        self.pmix_end_reason = Some(end_reason);
+        Ok(PmixEntrance { namespace: name, server: address })
     }
 
     /// Starts the ranks and stays with them until the last one has ended.
@@ -220,6 +275,7 @@ impl Session {
                     }
                 }
                 Happening::EndReason(reason) => self.on_end_reason(reason),
+                Happening::Said(said) => self.on_said(said),
                 Happening::Control(control) => self.on_control(control),
                 Happening::Exit(local) => self.on_exit(local),
                 Happening::PumpEnd(local) => self.on_pump_end(local),
@@ -235,6 +291,8 @@ impl Session {
             biased;
             Some(result) = started.recv() => Happening::Start(result),
             Some(reason) = reason_of(&mut self.end_reason) => Happening::EndReason(reason),
+            Some((_, reason)) = reason_of(&mut self.pmix_end_reason) => Happening::EndReason(reason),
+            Some(said) = self.said.1.recv(), if self.outbox.len() < SAID_MAX => Happening::Said(said),
             control = self.surroundings.control.recv(), if self.controlled => Happening::Control(control),
             Some(local) = self.exits.1.recv() => Happening::Exit(local),
             Some(Ok(local)) = self.pumps.join_next(), if !self.pumps.is_empty() => Happening::PumpEnd(local),
@@ -280,8 +338,8 @@ impl Session {
         self.running += 1;
         self.outbox.push_back(Event::Started { rank, pid: process.pid().as_raw().unsigned_abs() });
         stdin_readers.extend(process.stdin.take());
-        if let (Some(socket), Some(driver)) = (process.pmi.take(), &self.driver) {
-            let watched = driver.connect(local, UnixStream::from(socket));
+        if let Some(socket) = process.pmi.take() {
+            let watched = self.serving.connect(local, UnixStream::from(socket));
             watched.map_err(|error| format!("rank {rank}: cannot watch its PMI socket: {error}"))?;
         }
         for (stream, pipe) in [(Stream::Stdout, process.stdout.take()), (Stream::Stderr, process.stderr.take())] {
@@ -326,7 +384,16 @@ impl Session {
         slot.exit = Some(exit);
         self.running -= 1;
         self.judge_exit(local, exit);
+        let clean_ups = self.serving.take_clean_up(local);
+        if !clean_ups.is_empty() {
+            self.removals.spawn_blocking(move || clean_ups.iter().for_each(clean_up::remove));
+        }
         self.tell_exit(local);
+    }
+
+    fn on_said(&mut self, Said { rank, on_stderr, text, .. }: Said) {
+        let stream = if on_stderr { Stream::Stderr } else { Stream::Stdout };
+        self.outbox.push_back(Event::Output(Output { rank, stream, bytes: text }));
     }
 
     fn on_pump_end(&mut self, local: LocalRank) {
@@ -368,8 +435,12 @@ impl Session {
                 self.on_pump_end(local);
             }
         }
+        self.remove_rank_files().await;
         self.tell_of_silent_ranks();
-        self.driver = None;
+        while let Ok(said) = self.said.1.try_recv() {
+            self.on_said(said);
+        }
+        self.serving = Serving::default();
         for event in self.outbox.drain(..) {
             if self.surroundings.events.send(event).await.is_err() {
                 break;
@@ -379,6 +450,18 @@ impl Session {
         drop(self.spawner.take());
         let exits = self.ranks.iter().filter_map(|slot| Some((slot.rank, slot.exit?))).collect();
         Report { exits, cause: self.cause, duration }
+    }
+
+    /// Removes what ranks wanted removed, and the directory that they were given for files.
+    async fn remove_rank_files(&mut self) {
+        if self.spec.pmi.family.has_pmix() {
+            let directory = self.spec.rank_files();
+            self.removals.spawn_blocking(move || {
+                // No rank has made it, as a rule.
+                let _ = fs::remove_dir_all(directory);
+            });
+        }
+        while self.removals.join_next().await.is_some() {}
     }
 
     fn tag(&self) -> LaunchTag {
@@ -391,8 +474,23 @@ impl Session {
     }
 
     fn phase(&self, local: LocalRank) -> Option<Phase> {
-        Some(self.driver.as_ref()?.progress(local)?.phase)
+        self.serving.phase(local)
     }
+}
+
+/// A trace that the servers of both families write to.
+type SharedTrace = Arc<Mutex<TraceSink>>;
+
+fn share(trace: &SharedTrace) -> TraceSink {
+    let trace = Arc::clone(trace);
+    Box::new(move |message| (trace.lock())(message))
+}
+
+/// 128 random bits: who knows a namespace may claim its ranks.
+fn unguessable() -> std::io::Result<String> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// As a shell would classify it.
@@ -405,7 +503,7 @@ fn start_class(error: &StartError) -> StartClass {
 }
 
 /// Waits for the server's reason to end, for ever if there is no server, or it was told already.
-async fn reason_of(receiver: &mut Option<oneshot::Receiver<EndReason>>) -> Option<EndReason> {
+async fn reason_of<T>(receiver: &mut Option<oneshot::Receiver<T>>) -> Option<T> {
     let reason = match receiver {
         Some(receiver) => receiver.await.ok(),
         None => std::future::pending().await,

@@ -40,6 +40,16 @@ pub struct SessionSpec {
     pub patience: Patience,
 }
 
+impl SessionSpec {
+    /// The directory that ranks are told for files of theirs. They make it if they need it; the session removes it.
+    pub fn rank_files(&self) -> PathBuf {
+        let variable =
+            self.environment.iter().find(|(name, _)| name == "TMPDIR").map(|(_, value)| PathBuf::from(value));
+        let directory = variable.filter(|directory| directory.is_absolute()).unwrap_or_else(|| "/tmp".into());
+        directory.join(format!("lattice-{}.{}", self.launch_id, self.node))
+    }
+}
+
 /// One program of a launch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AppSpec {
@@ -77,8 +87,22 @@ pub enum PmiFamily {
     Pmi1,
     /// PMI-2 only.
     Pmi2,
+    /// PMIx only.
+    Pmix,
     /// No PMI at all: the ranks are independent programs.
     None,
+}
+
+impl PmiFamily {
+    /// Whether PMI-1 or PMI-2 is served.
+    pub fn has_pmi(self) -> bool {
+        matches!(self, Self::Auto | Self::Pmi1 | Self::Pmi2)
+    }
+
+    /// Whether PMIx is served.
+    pub fn has_pmix(self) -> bool {
+        matches!(self, Self::Auto | Self::Pmix)
+    }
 }
 
 /// The way from a rank to its server.

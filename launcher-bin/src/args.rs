@@ -139,7 +139,7 @@ pub struct PlacementArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "PMI")]
 pub struct PmiArgs {
-    /// Serve the ranks this protocol: auto (whatever each rank speaks), pmi1, pmi2 or none.
+    /// Serve the ranks this protocol: auto (whatever each rank speaks), pmi1, pmi2, pmix or none.
     #[arg(long, value_enum, default_value_t = Pmi::Auto, hide_possible_values = true)]
     pub pmi: Pmi,
     /// Let ranks connect to a loopback port (PMI_PORT), for containers that close inherited descriptors.
@@ -212,6 +212,8 @@ pub enum Pmi {
     Pmi1,
     /// PMI-2 only.
     Pmi2,
+    /// PMIx only.
+    Pmix,
     /// None: the ranks are independent programs.
     None,
 }
@@ -341,7 +343,7 @@ mod tests {
         check("-n 99999999999999", "MPI counts ranks up to 2147483647");
         check("--env =1", "the name of the variable is missing");
         check("--env-remove A*B", "`*` is possible at the end of a name only");
-        check("--pmi pmi3", "auto, pmi1, pmi2, none");
+        check("--pmi pmi3", "auto, pmi1, pmi2, pmix, none");
         check("--output a%x", "%x has no meaning in a file name");
         check("--stdin in%x", "%x has no meaning in a file name");
         check("--timeout 5min", "\"min\" is no unit of time; ms, s, m, h and d are");

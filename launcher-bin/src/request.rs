@@ -319,6 +319,7 @@ fn pmi_spec(args: &PmiArgs) -> PmiSpec {
             Pmi::Auto => PmiFamily::Auto,
             Pmi::Pmi1 => PmiFamily::Pmi1,
             Pmi::Pmi2 => PmiFamily::Pmi2,
+            Pmi::Pmix => PmiFamily::Pmix,
             Pmi::None => PmiFamily::None,
         },
         entrance: if args.pmi_port { Entrance::Port } else { Entrance::Socket },

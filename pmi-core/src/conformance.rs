@@ -169,7 +169,9 @@ impl Trial {
         match self.promise {
             Promise::NodeOrder | Promise::Emptiness | Promise::Size | Promise::Loss => vec![Scope::World],
             Promise::Separation => {
-                vec![Scope::World, Scope::Ring, group("WORLD:0", all().collect()), group("WORLD:1", all().collect())]
+                let foreign = Scope::Foreign { name: "WORLD:0".into(), nodes: all().collect() };
+                let groups = ["WORLD:0", "WORLD:1"].map(|name| group(name, all().collect()));
+                [Scope::World, Scope::Ring, foreign].into_iter().chain(groups).collect()
             }
             Promise::Membership => {
                 let every_other = all().step_by(2).collect();
@@ -182,7 +184,7 @@ impl Trial {
 
     fn members(&self, scope: &Scope) -> Vec<NodeIndex> {
         match scope {
-            Scope::Group { nodes, .. } => nodes.to_vec(),
+            Scope::Group { nodes, .. } | Scope::Foreign { nodes, .. } => nodes.to_vec(),
             Scope::World | Scope::Ring => (0..self.nodes).map(NodeIndex).collect(),
         }
     }

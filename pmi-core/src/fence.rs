@@ -31,6 +31,13 @@ pub enum Scope {
     },
     /// Every rank of the job, in a PMI-2 `ring`; the segments hold the ranks' ring values.
     Ring,
+    /// The members of a collective of another protocol's server; the segments hold what only such servers read.
+    Foreign {
+        /// Which collective, of whom; all its nodes write the same text.
+        name: Arc<str>,
+        /// The nodes that hold a member, in order.
+        nodes: Arc<[NodeIndex]>,
+    },
 }
 
 /// Names one fence: the same on every node that takes part in it.

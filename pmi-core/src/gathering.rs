@@ -1,4 +1,4 @@
-//! The ranks of this node on their way into one fence.
+//! The ranks of this node on their way into one fence; for every server that gathers ranks, whatever they speak.
 //!
 //! Ranks are counted, never messages: each member has a queue of its own, and a round is complete when no queue is empty.
 //!
@@ -8,59 +8,52 @@
 //! member 2: [w]
 //! ```
 
+mod groups;
+
 use std::collections::VecDeque;
 
-use bytes::Bytes;
+pub use self::groups::Groups;
+use crate::ids::Epoch;
 
-use crate::ids::{Epoch, LocalRank};
-use crate::server::ConnectionId;
-
-/// A rank that waits for the end of a fence, with the answer it will get.
-#[derive(Clone, Debug)]
-pub(crate) struct Waiter {
-    pub(crate) connection: ConnectionId,
-    pub(crate) answer: Bytes,
-}
-
-/// One fence of some of this node's ranks, round after round.
+/// One fence of some of this node's ranks, round after round. `R` names a rank, `W` is what one that waits is owed.
 #[derive(Debug)]
-pub(crate) struct Gathering {
-    members: Vec<Member>,
+pub struct Gathering<R, W> {
+    members: Vec<Member<R, W>>,
     /// How many members have a waiter.
     present: usize,
     /// The waiters of the round that is being exchanged with the other nodes.
-    leaving: Option<Vec<Waiter>>,
+    leaving: Option<Vec<W>>,
     epoch: Epoch,
 }
 
 #[derive(Debug)]
-struct Member {
-    rank: LocalRank,
-    queue: VecDeque<Waiter>,
+struct Member<R, W> {
+    rank: R,
+    queue: VecDeque<W>,
 }
 
-impl Gathering {
+impl<R: Copy + Ord, W> Gathering<R, W> {
     /// The most fences that one rank may have begun at once; real clients begin one for each thread.
-    pub(crate) const QUEUE_MAX: usize = 256;
+    pub const QUEUE_MAX: usize = 256;
 
     /// A fence of `members`, in rank order.
-    pub(crate) fn new(members: impl IntoIterator<Item = LocalRank>) -> Self {
+    pub fn new(members: impl IntoIterator<Item = R>) -> Self {
         let members = members.into_iter().map(|rank| Member { rank, queue: VecDeque::new() }).collect();
         Self { members, present: 0, leaving: None, epoch: Epoch(0) }
     }
 
     /// The same fence from a later epoch on.
-    pub(crate) fn resume(self, epoch: Epoch) -> Self {
+    pub fn resume(self, epoch: Epoch) -> Self {
         Self { epoch, ..self }
     }
 
     /// The epoch of the next round.
-    pub(crate) fn epoch(&self) -> Epoch {
+    pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
     /// Adds a waiter; false when `rank` is no member, or has begun too many fences.
-    pub(crate) fn arrive(&mut self, rank: LocalRank, waiter: Waiter) -> bool {
+    pub fn arrive(&mut self, rank: R, waiter: W) -> bool {
         let Ok(position) = self.members.binary_search_by_key(&rank, |member| member.rank) else { return false };
         let queue = &mut self.members[position].queue;
         if queue.len() >= Self::QUEUE_MAX {
@@ -74,7 +67,7 @@ impl Gathering {
     /// Begins the exchange of a round if one is complete, and tells its epoch. One round is exchanged at a time.
     ///
     /// A node without a member takes no part.
-    pub(crate) fn begin(&mut self) -> Option<Epoch> {
+    pub fn begin(&mut self) -> Option<Epoch> {
         if self.leaving.is_some() || self.members.is_empty() || self.present < self.members.len() {
             return None;
         }
@@ -86,23 +79,33 @@ impl Gathering {
         Some(epoch)
     }
 
+    /// Those who leave with the round that is being exchanged.
+    pub fn leaving(&self) -> &[W] {
+        self.leaving.as_deref().unwrap_or_default()
+    }
+
     /// Ends the exchange of the round, and returns those who waited for it.
-    pub(crate) fn complete(&mut self) -> Vec<Waiter> {
+    pub fn complete(&mut self) -> Vec<W> {
         self.leaving.take().unwrap_or_default()
     }
 
-    /// Whether anybody waits here, or will.
-    pub(crate) fn is_idle(&self) -> bool {
+    /// The ranks of this node that take part, in order.
+    pub fn members(&self) -> impl Iterator<Item = R> + '_ {
+        self.members.iter().map(|member| member.rank)
+    }
+
+    /// Whether nobody waits here, for others or for the exchange.
+    pub fn is_idle(&self) -> bool {
         self.leaving.is_none() && self.present == 0
     }
 
     /// Who is here and who is not, while some are here and wait for others: `(present, absent)`.
-    pub(crate) fn split(&self) -> Option<(Vec<LocalRank>, Vec<LocalRank>)> {
+    pub fn split(&self) -> Option<(Vec<R>, Vec<R>)> {
         if self.present == 0 || self.leaving.is_some() {
             return None;
         }
         let (present, absent): (Vec<_>, Vec<_>) = self.members.iter().partition(|member| !member.queue.is_empty());
-        let ranks = |members: Vec<&Member>| members.into_iter().map(|member| member.rank).collect();
+        let ranks = |members: Vec<&Member<R, W>>| members.into_iter().map(|member| member.rank).collect();
         Some((ranks(present), ranks(absent)))
     }
 }
@@ -111,38 +114,36 @@ impl Gathering {
 mod tests {
     use super::*;
 
-    fn waiter(connection: u32) -> Waiter {
-        Waiter { connection: ConnectionId(connection), answer: Bytes::new() }
-    }
+    use crate::ids::LocalRank;
 
     #[test]
     fn trap_15_a_round_counts_ranks_not_messages() {
         let mut fence = Gathering::new([LocalRank(0), LocalRank(1)]);
-        assert!(fence.arrive(LocalRank(0), waiter(0)));
-        assert!(fence.arrive(LocalRank(0), waiter(0)));
+        assert!(fence.arrive(LocalRank(0), 0));
+        assert!(fence.arrive(LocalRank(0), 0));
         assert_eq!(fence.begin(), None);
-        assert!(fence.arrive(LocalRank(1), waiter(1)));
+        assert!(fence.arrive(LocalRank(1), 1));
         assert_eq!(fence.begin(), Some(Epoch(0)));
         // the next round waits for the end of this one, and for rank 1
         assert_eq!(fence.begin(), None);
         assert_eq!(fence.complete().len(), 2);
         assert_eq!(fence.begin(), None);
-        assert!(fence.arrive(LocalRank(1), waiter(1)));
+        assert!(fence.arrive(LocalRank(1), 1));
         assert_eq!(fence.begin(), Some(Epoch(1)));
     }
 
     #[test]
     fn a_node_without_ranks_begins_no_fence() {
-        assert_eq!(Gathering::new([]).begin(), None);
+        assert_eq!(Gathering::<LocalRank, u32>::new([]).begin(), None);
     }
 
     #[test]
     fn strangers_and_floods_are_refused() {
         let mut fence = Gathering::new([LocalRank(0), LocalRank(2)]);
-        assert!(!fence.arrive(LocalRank(1), waiter(1)));
-        for _ in 0..Gathering::QUEUE_MAX {
-            assert!(fence.arrive(LocalRank(0), waiter(0)));
+        assert!(!fence.arrive(LocalRank(1), 1));
+        for _ in 0..Gathering::<LocalRank, u32>::QUEUE_MAX {
+            assert!(fence.arrive(LocalRank(0), 0));
         }
-        assert!(!fence.arrive(LocalRank(0), waiter(0)));
+        assert!(!fence.arrive(LocalRank(0), 0));
     }
 }

@@ -37,7 +37,7 @@ pub mod env;
 pub mod fence;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod gathering;
+pub mod gathering;
 pub mod ids;
 pub mod job;
 pub mod kvs;

@@ -11,7 +11,6 @@
 //! The order of calls is the order of events; nothing else decides what a server does.
 
 mod fences;
-mod groups;
 mod requests;
 
 use std::collections::{HashMap, VecDeque};
@@ -20,10 +19,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use self::groups::Groups;
+use self::fences::Waiter;
 use crate::conversation::{Conversation, Offer, Phase};
 use crate::fence::{Contribution, FenceError, FenceId};
-use crate::gathering::Gathering;
+use crate::gathering::{Gathering, Groups};
 use crate::ids::{LocalRank, NodeIndex, Rank};
 use crate::job::Job;
 use crate::kvs::Kvs;
@@ -151,7 +150,7 @@ pub enum EndReason {
 }
 
 /// A byte stream or message that is not PMI.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Offence {
     /// The stream cannot be cut into messages.
@@ -160,6 +159,14 @@ pub enum Offence {
     /// A message says nothing.
     #[error(transparent)]
     NoCommand(#[from] NoCommand),
+    /// A server of another protocol cannot read what it got.
+    #[error("{protocol}: {error}")]
+    Foreign {
+        /// The protocol.
+        protocol: &'static str,
+        /// What is wrong.
+        error: Arc<dyn std::error::Error + Send + Sync>,
+    },
 }
 
 /// One message on its way, for a trace.
@@ -200,8 +207,8 @@ pub struct Server {
     kvs: Kvs,
     node_attributes: HashMap<Vec<u8>, Bytes>,
     attribute_waits: Vec<AttributeWait>,
-    world: Gathering,
-    groups: Groups,
+    world: Gathering<LocalRank, Waiter>,
+    groups: Groups<LocalRank, Waiter>,
     ring: Ring,
     /// Questions to the host that are not answered yet.
     calls: HashMap<Ticket, PendingCall>,
@@ -243,7 +250,7 @@ struct PendingCall {
 /// The ring that is being gathered: who waits, and what each local rank brought.
 #[derive(Debug)]
 struct Ring {
-    gathering: Gathering,
+    gathering: Gathering<LocalRank, Waiter>,
     brought: Vec<VecDeque<RingValue>>,
     /// Where the answers of the round under way go.
     addresses: Vec<VecDeque<Address>>,
@@ -493,7 +500,7 @@ impl Server {
         }
     }
 
-    fn deserter_of(&self, fence: &Gathering) -> Option<EndReason> {
+    fn deserter_of(&self, fence: &Gathering<LocalRank, Waiter>) -> Option<EndReason> {
         let (present, absent) = fence.split()?;
         let gone = absent.into_iter().find(|local| self.ranks[local.index()].phase == Phase::Finalized)?;
         let waiting = present.into_iter().map(|local| self.ranks[local.index()].rank).collect();

@@ -4,6 +4,7 @@
 //! can, and meanwhile every other rank goes on.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -30,6 +31,20 @@ pub struct SpawnApp {
     pub ranks: u32,
     /// The caller's hints, such as `wdir`, `host` or `path`.
     pub info: Vec<(Bytes, Bytes)>,
+    /// Variables to set in its ranks, on top of the caller's environment.
+    pub variables: Vec<(Bytes, Bytes)>,
+    /// The directory to start in; `None` means the caller's.
+    pub directory: Option<Bytes>,
+}
+
+/// How long a published name stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Lifetime {
+    /// Until somebody withdraws it.
+    #[default]
+    Withdrawn,
+    /// Until somebody has found it.
+    FirstRead,
 }
 
 /// A name that cannot be published, found or withdrawn.
@@ -42,6 +57,9 @@ pub enum NameError {
     /// Nobody published this name.
     #[error("nobody published this name")]
     NotFound,
+    /// Nobody published this name in time.
+    #[error("nobody published this name in time")]
+    TimedOut,
     /// The table is full.
     #[error("the name table is full: {limit} names")]
     Full {
@@ -78,10 +96,10 @@ pub enum SpawnError {
 #[async_trait]
 pub trait Services: Send + Sync {
     /// Makes `port` known under the name `service`, to every job of the user.
-    async fn publish(&self, rank: Rank, service: Bytes, port: Bytes) -> Result<(), NameError>;
+    async fn publish(&self, rank: Rank, service: Bytes, port: Bytes, lifetime: Lifetime) -> Result<(), NameError>;
 
-    /// Finds the port published under `service`. Never waits for somebody to publish it.
-    async fn lookup(&self, rank: Rank, service: Bytes) -> Result<Bytes, NameError>;
+    /// Finds the port published under `service`. Waits for somebody to publish it for as long as `patience` says, if it says so.
+    async fn lookup(&self, rank: Rank, service: Bytes, patience: Option<Duration>) -> Result<Bytes, NameError>;
 
     /// Withdraws `service`; any rank may withdraw any name of its user.
     async fn unpublish(&self, rank: Rank, service: Bytes) -> Result<(), NameError>;
@@ -131,8 +149,10 @@ impl Call {
     /// Asks `services` on behalf of `rank`.
     pub async fn ask(self, services: &dyn Services, rank: Rank) -> Answer {
         match self {
-            Self::Publish { service, port } => Answer::Named(services.publish(rank, service, port).await),
-            Self::Lookup { service } => Answer::Port(services.lookup(rank, service).await),
+            Self::Publish { service, port } => {
+                Answer::Named(services.publish(rank, service, port, Lifetime::Withdrawn).await)
+            }
+            Self::Lookup { service } => Answer::Port(services.lookup(rank, service, None).await),
             Self::Unpublish { service } => Answer::Named(services.unpublish(rank, service).await),
             Self::Spawn(request) => Answer::Spawned(services.spawn(rank, request).await),
         }
@@ -142,7 +162,7 @@ impl Call {
 /// A table of published names, for hosts that keep it in memory.
 #[derive(Debug, Default)]
 pub struct Names {
-    ports: HashMap<Bytes, Bytes>,
+    ports: HashMap<Bytes, (Bytes, Lifetime)>,
 }
 
 impl Names {
@@ -153,23 +173,27 @@ impl Names {
     ///
     /// # Errors
     /// Refuses a name that is already there, as MPICH's Hydra does, and one name more than [`Names::LIMIT`].
-    pub fn publish(&mut self, service: Bytes, port: Bytes) -> Result<(), NameError> {
+    pub fn publish(&mut self, service: Bytes, port: Bytes, lifetime: Lifetime) -> Result<(), NameError> {
         if self.ports.contains_key(&service) {
             return Err(NameError::AlreadyPublished);
         }
         if self.ports.len() >= Self::LIMIT {
             return Err(NameError::Full { limit: Self::LIMIT });
         }
-        self.ports.insert(service, port);
+        self.ports.insert(service, (port, lifetime));
         Ok(())
     }
 
-    /// The port published under `service`.
+    /// The port published under `service`; gone with it if it was published for one reader.
     ///
     /// # Errors
     /// Fails when nobody published it.
-    pub fn lookup(&self, service: &[u8]) -> Result<Bytes, NameError> {
-        self.ports.get(service).cloned().ok_or(NameError::NotFound)
+    pub fn lookup(&mut self, service: &[u8]) -> Result<Bytes, NameError> {
+        let (port, lifetime) = self.ports.get(service).cloned().ok_or(NameError::NotFound)?;
+        if lifetime == Lifetime::FirstRead {
+            self.ports.remove(service);
+        }
+        Ok(port)
     }
 
     /// Withdraws `service`.

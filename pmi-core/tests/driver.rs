@@ -13,7 +13,7 @@ use pmi_core::fence::LocalFence;
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::job::Job;
 use pmi_core::server::{EndReason, Offence, Server, Settings};
-use pmi_core::services::{NameError, Services, SpawnError, SpawnRequest};
+use pmi_core::services::{Lifetime, NameError, Services, SpawnError, SpawnRequest};
 use pmi_core::wire::FrameError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -29,10 +29,10 @@ struct Nobody;
 
 #[async_trait]
 impl Services for Nobody {
-    async fn publish(&self, _: Rank, _: Bytes, _: Bytes) -> Result<(), NameError> {
+    async fn publish(&self, _: Rank, _: Bytes, _: Bytes, _: Lifetime) -> Result<(), NameError> {
         Ok(())
     }
-    async fn lookup(&self, _: Rank, _: Bytes) -> Result<Bytes, NameError> {
+    async fn lookup(&self, _: Rank, _: Bytes, _: Option<Duration>) -> Result<Bytes, NameError> {
         // A service that never answers, as one that waits for another node.
         std::future::pending().await
     }

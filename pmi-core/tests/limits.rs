@@ -9,7 +9,7 @@ use pmi_core::fence::{Contribution, Merged};
 use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::job::{Job, Placement};
 use pmi_core::server::{Action, EndReason, Offence, Server, Settings};
-use pmi_core::services::{NameError, Names};
+use pmi_core::services::{Lifetime, NameError, Names};
 use pmi_core::wire::{FrameBuffer, FrameError, KEY_MAX, VALUE_MAX};
 use transcript::field;
 use world::{JobIndex, World};
@@ -228,14 +228,14 @@ fn groups() {
 fn names() {
     let mut names = Names::default();
     for number in 0..Names::LIMIT {
-        names.publish(number.to_string().into(), "p".into()).unwrap();
+        names.publish(number.to_string().into(), "p".into(), Lifetime::Withdrawn).unwrap();
     }
     for number in Names::LIMIT..100 * Names::LIMIT {
         let full = Err(NameError::Full { limit: Names::LIMIT });
-        assert_eq!(names.publish(number.to_string().into(), "p".into()), full);
+        assert_eq!(names.publish(number.to_string().into(), "p".into(), Lifetime::Withdrawn), full);
     }
     names.unpublish(b"0").unwrap();
-    names.publish("new".into(), "p".into()).unwrap();
+    names.publish("new".into(), "p".into(), Lifetime::Withdrawn).unwrap();
 }
 
 #[test]

@@ -360,6 +360,7 @@ fn recorded_spawn(file: &str) -> SpawnRequest {
         args: args.iter().map(|&arg| arg.into()).collect(),
         ranks: 1,
         info: Vec::new(),
+        ..SpawnApp::default()
     };
     let pairs = |pairs: &[(&'static str, &'static str)]| -> Vec<(Bytes, Bytes)> {
         pairs.iter().map(|&(key, value)| (key.into(), value.into())).collect()

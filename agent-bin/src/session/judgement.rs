@@ -10,14 +10,16 @@ use crate::cause::CauseKind;
 impl Session {
     /// Judges the end of a rank's process. What the rank said last counts first: a client may abort and exit at once.
     pub(super) fn judge_exit(&mut self, local: LocalRank, exit: RankExit) {
-        if let Some(driver) = &self.driver {
-            driver.drain(local);
-            if exit.is_success() && self.cause.is_none() {
-                driver.rank_exited(local);
-            }
+        self.serving.drain(local);
+        if exit.is_success() && self.cause.is_none() {
+            self.serving.rank_exited(local);
         }
         if let Some(reason) = self.end_reason.as_mut().and_then(|receiver| receiver.try_recv().ok()) {
             self.end_reason = None;
+            self.on_end_reason(reason);
+        }
+        if let Some((_, reason)) = self.pmix_end_reason.as_mut().and_then(|receiver| receiver.try_recv().ok()) {
+            self.pmix_end_reason = None;
             self.on_end_reason(reason);
         }
         if !exit.is_success() && self.cause.is_none() {

@@ -120,11 +120,10 @@ impl Session {
     }
 
     fn tell_if_stuck(&mut self, after: Duration) {
-        let Some(driver) = &self.driver else { return };
-        let Some((waiting, missing)) = driver.missing() else { return };
+        let Some((waiting, missing)) = self.serving.missing() else { return };
         let missing = missing
             .into_iter()
-            .filter_map(|local| driver.progress(local))
+            .filter_map(|local| self.serving.progress(local))
             .map(|progress| (progress.rank, progress.last_command))
             .collect();
         self.outbox.push_back(Event::Notice(Notice::Stuck { after, waiting, missing }));

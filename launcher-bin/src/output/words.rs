@@ -36,6 +36,7 @@ pub(crate) fn settings(request: &LaunchRequest) -> String {
     let SessionSpec { launch_id, job, hosts, pmi, cpu_bind, patience, .. } = &request.spec;
     let pmi = match pmi {
         PmiSpec { family: PmiFamily::None, .. } => "no PMI",
+        PmiSpec { family: PmiFamily::Pmix, .. } => "PMIx through a loopback port",
         PmiSpec { entrance: Entrance::Socket, .. } => "PMI through an inherited socket (PMI_FD)",
         PmiSpec { entrance: Entrance::Port, .. } => "PMI through a loopback port (PMI_PORT)",
     };
@@ -107,9 +108,9 @@ fn silent(silent: &Silent<'_>, library: Option<&MpiLibrary>) -> String {
     };
     match family {
         MpiFamily::Pmix => format!(
-            "warning: {happened}: found {name} ({file}), which speaks PMIx; this version of lattice serves PMI-1 and PMI-2, \
-             so {they} {verb} as {singletons}\n\
-             try: start it with {name}'s own mpirun, or build it with an MPICH (mpicc.mpich) or Intel MPI"
+            "warning: {happened}, though {name} ({file}) was found, which speaks PMIx: \
+             if MPI_Init was called, {they} {verb} as {singletons}\n\
+             try: --pmi=auto or --pmi=pmix, if this launch has another --pmi; and look for a wrapper that clears the environment"
         ),
         MpiFamily::Vendor => format!(
             "warning: {happened}: found {name} ({file}), which speaks a protocol of its vendor, so {they} {verb} as {singletons}\n\
@@ -176,7 +177,7 @@ mod tests {
         assert!(silent_notice(2..3, true, None).contains("rank 2 ended without a word to its PMI server"));
         let running = silent_notice(0..4, false, Some(("Open MPI", "libmpi.so.40.30.4", MpiFamily::Pmix)));
         assert!(running.starts_with("warning: ranks 0-3 have run for 5 s without a word"), "{running}");
-        assert!(running.contains("found Open MPI (libmpi.so.40.30.4), which speaks PMIx"), "{running}");
+        assert!(running.contains("Open MPI (libmpi.so.40.30.4) was found, which speaks PMIx"), "{running}");
         assert!(running.contains("\ntry: "), "{running}");
     }
 

@@ -7,12 +7,19 @@ use bytes::Bytes;
 use super::requests::address_of;
 use super::{Action, ConnectionId, Server};
 use crate::fence::{Contribution, FenceId, Merged, Scope};
-use crate::gathering::{Gathering, Waiter};
+use crate::gathering::Gathering;
 use crate::ids::{Epoch, LocalRank, NodeIndex, Rank};
 use crate::job::Block;
 use crate::kvs::Segment;
 use crate::wire::request::{Group, Message, RingValue};
 use crate::wire::{ErrorCode, Response};
+
+/// A rank that waits for the end of a fence, with the answer it will get.
+#[derive(Clone, Debug)]
+pub(super) struct Waiter {
+    connection: ConnectionId,
+    answer: Bytes,
+}
 
 impl Server {
     /// A fence of the whole job.
@@ -159,6 +166,8 @@ impl Server {
                 self.leave_ring(&merged);
                 self.begin_ring();
             }
+            // It was not asked for here.
+            Scope::Foreign { .. } => {}
         }
     }
 

@@ -210,6 +210,7 @@ impl SpawnFields<'_> {
             args: args.collect::<Result<_, _>>()?,
             ranks: number("nprocs", &self.need("nprocs")?)?,
             info: self.pairs("info_num", "info_key_", "info_val_")?,
+            ..SpawnApp::default()
         })
     }
 }

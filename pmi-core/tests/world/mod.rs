@@ -9,7 +9,7 @@ use pmi_core::fence::{Contribution, FenceError, FenceId, Merged, Scope};
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmi_core::job::Job;
 use pmi_core::server::{Action, ConnectionId, EndReason, Server, Settings, Ticket, Trace};
-use pmi_core::services::{Answer, Call, Names, SpawnRequest};
+use pmi_core::services::{Answer, Call, Lifetime, Names, SpawnRequest};
 
 /// A source of numbers that are the same for the same seed.
 pub(crate) struct Dice(u64);
@@ -295,7 +295,7 @@ impl World {
 
     fn call(&mut self, job: JobIndex, node: NodeIndex, ticket: Ticket, rank: Rank, call: Call) {
         let answer = match call {
-            Call::Publish { service, port } => Answer::Named(self.names.publish(service, port)),
+            Call::Publish { service, port } => Answer::Named(self.names.publish(service, port, Lifetime::Withdrawn)),
             Call::Lookup { service } => Answer::Port(self.names.lookup(&service)),
             Call::Unpublish { service } => Answer::Named(self.names.unpublish(&service)),
             Call::Spawn(request) => {
@@ -333,7 +333,7 @@ impl World {
 
     fn members(&self, job: JobIndex, id: &FenceId) -> Vec<NodeIndex> {
         match &id.scope {
-            Scope::Group { nodes, .. } => nodes.to_vec(),
+            Scope::Group { nodes, .. } | Scope::Foreign { nodes, .. } => nodes.to_vec(),
             _ => self.jobs[job.0].nodes.keys().copied().collect(),
         }
     }

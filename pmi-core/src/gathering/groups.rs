@@ -1,23 +1,29 @@
-//! The group fences of one node (PMI-1.2): those that somebody waits in, and what must be remembered of the others.
+//! Fences of groups: those that somebody waits in, and what must be remembered of the others.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use crate::gathering::Gathering;
+use super::Gathering;
 use crate::ids::Epoch;
 
-/// The group fences of a node, by the text that names them.
-#[derive(Debug, Default)]
-pub(super) struct Groups {
-    open: BTreeMap<Arc<str>, Gathering>,
+/// The fences of groups on one node, by the text that names them.
+#[derive(Debug)]
+pub struct Groups<R, W> {
+    open: BTreeMap<Arc<str>, Gathering<R, W>>,
     /// The next epochs of groups of several nodes in which nobody waits: all their nodes must agree on them.
     resting: HashMap<Arc<str>, Epoch>,
     resting_bytes: usize,
 }
 
-impl Groups {
+impl<R, W> Default for Groups<R, W> {
+    fn default() -> Self {
+        Self { open: BTreeMap::new(), resting: HashMap::new(), resting_bytes: 0 }
+    }
+}
+
+impl<R: Copy + Ord, W> Groups<R, W> {
     /// The most groups that may have a fence open at once.
-    pub(super) const OPEN_MAX: usize = 1024;
+    pub const OPEN_MAX: usize = 1024;
 
     /// The memory for groups at rest; above it they stay open, and take the places of others.
     const RESTING_MAX: usize = 4 * 1024 * 1024;
@@ -26,7 +32,7 @@ impl Groups {
     const RESTING_COST: usize = 64;
 
     /// The fence `name`, begun now if nobody waits in it; `None` when too many are open.
-    pub(super) fn open(&mut self, name: &str, begin: impl FnOnce() -> Gathering) -> Option<&mut Gathering> {
+    pub fn open(&mut self, name: &str, begin: impl FnOnce() -> Gathering<R, W>) -> Option<&mut Gathering<R, W>> {
         if !self.open.contains_key(name) {
             if self.open.len() >= Self::OPEN_MAX {
                 return None;
@@ -44,17 +50,17 @@ impl Groups {
     }
 
     /// A fence that is open.
-    pub(super) fn get_mut(&mut self, name: &str) -> Option<&mut Gathering> {
+    pub fn get_mut(&mut self, name: &str) -> Option<&mut Gathering<R, W>> {
         self.open.get_mut(name)
     }
 
     /// All fences that are open.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Gathering> {
+    pub fn iter(&self) -> impl Iterator<Item = &Gathering<R, W>> {
         self.open.values()
     }
 
     /// Closes a fence in which nobody waits. Its epoch matters only where several nodes must agree on it.
-    pub(super) fn rest(&mut self, name: &Arc<str>, several_nodes: bool) {
+    pub fn rest(&mut self, name: &Arc<str>, several_nodes: bool) {
         if !several_nodes {
             self.open.remove(name);
         } else if self.resting_bytes + Self::cost(name) <= Self::RESTING_MAX
@@ -75,7 +81,9 @@ mod tests {
     use super::*;
     use crate::ids::LocalRank;
 
-    fn begin() -> Gathering {
+    type Groups = super::Groups<LocalRank, ()>;
+
+    fn begin() -> Gathering<LocalRank, ()> {
         Gathering::new([LocalRank(0)])
     }
 

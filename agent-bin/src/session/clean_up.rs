@@ -1,0 +1,74 @@
+//! Removes what ranks wanted removed. A rank could do no more and no less itself: the session runs as its user.
+
+use std::fs;
+use std::path::Path;
+
+use pmix_core::CleanUp;
+
+/// Removes files and directories. What cannot be removed stays: it is gone already, or not the rank's.
+pub(super) fn remove(clean_up: &CleanUp) {
+    for file in clean_up.files.iter().filter(|file| !is_spared(file, clean_up)) {
+        let _ = fs::remove_file(file);
+    }
+    for directory in &clean_up.directories {
+        empty(directory, clean_up);
+        if !clean_up.leave_directory && !is_spared(directory, clean_up) {
+            let _ = fs::remove_dir(directory);
+        }
+    }
+}
+
+/// Removes the files in a directory, and the directories if that was asked for. Never follows a link.
+fn empty(directory: &Path, clean_up: &CleanUp) {
+    let is_directory = fs::symlink_metadata(directory).is_ok_and(|metadata| metadata.is_dir());
+    if !is_directory || is_spared(directory, clean_up) {
+        return;
+    }
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if is_spared(&path, clean_up) {
+            continue;
+        }
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            if clean_up.recursive {
+                empty(&path, clean_up);
+                let _ = fs::remove_dir(&path);
+            }
+        } else {
+            let _ = fs::remove_file(&path);
+        }
+    }
+}
+
+fn is_spared(path: &Path, clean_up: &CleanUp) -> bool {
+    clean_up.spared.iter().any(|spared| path.starts_with(spared))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_named_goes() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        fs::create_dir_all(at("job/rank/deep")).unwrap();
+        for file in ["alone", "kept", "job/a", "job/spared", "job/rank/deep/b"] {
+            fs::write(at(file), "x").unwrap();
+        }
+        std::os::unix::fs::symlink(at("kept"), at("job/link")).unwrap();
+        std::os::unix::fs::symlink(root.path(), at("job/up")).unwrap();
+        let clean_up = CleanUp {
+            files: vec![at("alone"), at("never there")],
+            directories: vec![at("job")],
+            spared: vec![at("job/spared")],
+            recursive: true,
+            leave_directory: false,
+        };
+        remove(&clean_up);
+        assert!(!at("alone").exists() && !at("job/rank").exists() && !at("job/a").exists() && !at("job/up").exists());
+        assert!(at("kept").exists() && at("job/spared").exists());
+        remove(&CleanUp { spared: Vec::new(), ..clean_up });
+        assert!(!at("job").exists() && at("kept").exists());
+    }
+}

@@ -1,0 +1,79 @@
+//! The variables that a rank is born with to find its PMIx server, and those that Open MPI and MPICH need beside them.
+
+use std::net::SocketAddr;
+
+use pmi_core::ids::Rank;
+
+/// The PMIx variables of one rank.
+#[derive(Clone, Copy, Debug)]
+pub struct RankEnvironment<'a> {
+    /// Its job's namespace.
+    pub namespace: &'a str,
+    /// The rank.
+    pub rank: Rank,
+    /// Where its server listens.
+    pub server: SocketAddr,
+    /// The name of its node, as in the node list.
+    pub host: &'a str,
+    /// What `MPI_UNIVERSE_SIZE` shall be.
+    pub universe_size: u32,
+}
+
+/// Open MPI 4.1's launch environments: without this one it takes every process for a job of its own, whatever else is set.
+const NOT_A_SINGLETON: (&str, &str) = ("OMPI_MCA_schizo", "^orte");
+
+impl RankEnvironment<'_> {
+    /// The variables, in no particular order.
+    pub fn variables(&self) -> Vec<(&'static str, String)> {
+        let Self { namespace, rank, server, host, universe_size } = self;
+        let family = if server.is_ipv4() { "tcp4" } else { "tcp6" };
+        let uri = format!("lattice.0;{family}://{server}");
+        vec![
+            // Which name a client reads decides how it encodes: these two pin 4.2 and later to v41, all before to v3.
+            ("PMIX_SERVER_URI41", uri.clone()),
+            ("PMIX_SERVER_URI3", uri),
+            ("PMIX_NAMESPACE", (*namespace).to_owned()),
+            ("PMIX_RANK", rank.to_string()),
+            // All job data then travels on the connection, none in shared memory of some version's layout.
+            ("PMIX_GDS_MODULE", "hash".to_owned()),
+            ("PMIX_SECURITY_MODE", "native".to_owned()),
+            ("PMIX_BFROP_BUFFER_TYPE", "PMIX_BFROP_BUFFER_NON_DESC".to_owned()),
+            ("PMIX_HOSTNAME", (*host).to_owned()),
+            // Clients only print it.
+            ("PMIX_VERSION", "4.2.2".to_owned()),
+            ("OMPI_UNIVERSE_SIZE", universe_size.to_string()),
+            (NOT_A_SINGLETON.0, NOT_A_SINGLETON.1.to_owned()),
+            ("OMPI_MCA_orte_externally_bound", "1".to_owned()),
+        ]
+    }
+}
+
+/// Settings that a rank gets unless its user has set them.
+///
+/// With `beside_pmi` the variables of PMI-1 and PMI-2 are there too; MPICH 5 refuses to choose between the families when it sees both.
+pub fn defaults(beside_pmi: bool) -> Vec<(&'static str, &'static str)> {
+    // The launcher has bound the rank already.
+    let mut defaults = vec![("OMPI_MCA_hwloc_base_binding_policy", "none")];
+    if beside_pmi {
+        defaults.push(("MPIR_CVAR_PMI_VERSION", "1"));
+    }
+    defaults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_finds_its_server_by_both_names() {
+        let server = "127.0.0.1:4000".parse().unwrap();
+        let rank = RankEnvironment { namespace: "ns", rank: Rank(3), server, host: "n1", universe_size: 4 };
+        let variables = rank.variables();
+        for name in ["PMIX_SERVER_URI41", "PMIX_SERVER_URI3"] {
+            assert!(variables.contains(&(name, "lattice.0;tcp4://127.0.0.1:4000".to_owned())));
+        }
+        // any other name would let a client choose an encoding that is not served
+        assert_eq!(variables.iter().filter(|(name, _)| name.starts_with("PMIX_SERVER_URI")).count(), 2);
+        assert!(!defaults(false).iter().any(|(name, _)| name.starts_with("MPIR")));
+    }
+}

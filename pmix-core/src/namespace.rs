@@ -1,0 +1,166 @@
+//! One job as a PMIx server knows it: a namespace, its ranks on this node, and what all its ranks have committed.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+use pmi_core::Phase;
+use pmi_core::ids::{LocalRank, NodeIndex, Rank};
+use pmi_core::job::Job;
+use pmi_core::server::ConnectionId;
+
+use crate::clean_up::CleanUp;
+use crate::job_info::JobFacts;
+use crate::wire::Encoding;
+use crate::wire::reader::Proc;
+use crate::wire::reply::Encoded;
+
+/// What a host tells of a job that is to be served.
+#[derive(Clone, Debug)]
+pub struct Namespace {
+    /// Its name: letters, digits, `_`, `-` and `.`. Who knows it may claim its ranks, so it must not be guessable.
+    pub name: String,
+    /// The job.
+    pub job: Job,
+    /// Which of the job's nodes this is.
+    pub node: NodeIndex,
+    /// The names of the job's nodes, by node index.
+    pub hosts: Vec<String>,
+    /// Where its ranks may keep files; they make it, and the host removes it at the end. `None` lets them choose.
+    pub directory: Option<String>,
+    /// The namespace and rank that spawned it, if one did.
+    pub parent: Option<(String, Rank)>,
+}
+
+/// Names a job within a server.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct JobIndex(pub usize);
+
+/// A rank of this node, in whatever job.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Seat {
+    /// Its job.
+    pub job: JobIndex,
+    /// Its position among the job's ranks on this node.
+    pub local: LocalRank,
+}
+
+/// A job at work.
+#[derive(Debug)]
+pub(crate) struct JobState {
+    pub(crate) namespace: Namespace,
+    /// By local rank.
+    pub(crate) ranks: Vec<RankState>,
+    /// What ranks have committed, of this node or of others.
+    pub(crate) data: HashMap<Rank, RankData>,
+    /// The job's facts, per encoding that was asked for.
+    facts: [Option<Bytes>; 2],
+}
+
+/// A rank of this node.
+#[derive(Debug)]
+pub(crate) struct RankState {
+    pub(crate) rank: Rank,
+    pub(crate) phase: Phase,
+    pub(crate) connection: Option<ConnectionId>,
+    pub(crate) last_command: Option<&'static str>,
+    /// The process ended in good order.
+    pub(crate) exited: bool,
+    /// Bytes committed so far.
+    pub(crate) bytes: usize,
+    /// Unanswered questions.
+    pub(crate) questions: usize,
+    /// What is to be removed when it ends.
+    pub(crate) clean_up: Vec<CleanUp>,
+}
+
+/// What one rank has committed.
+#[derive(Debug, Default)]
+pub(crate) struct RankData {
+    /// For ranks of its node.
+    pub(crate) local: BTreeMap<Bytes, Stored>,
+    /// For all others.
+    pub(crate) remote: BTreeMap<Bytes, Stored>,
+    /// The groups it is in: each context id, with the rank's own number of the group's communicator.
+    groups: Vec<(u64, u64)>,
+}
+
+/// A value as it was committed.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    pub(crate) encoding: Encoding,
+    /// Type code and value.
+    pub(crate) bytes: Bytes,
+}
+
+impl Stored {
+    pub(crate) fn encoded(&self) -> Encoded<'_> {
+        Encoded { encoding: self.encoding, bytes: &self.bytes }
+    }
+}
+
+impl JobState {
+    /// The most groups of a rank that are remembered.
+    const GROUPS_MAX: usize = 1024;
+
+    pub(crate) fn new(namespace: Namespace) -> Self {
+        let ranks = namespace.job.placement.ranks_on(namespace.node).into_iter().map(RankState::new).collect();
+        Self { namespace, ranks, data: HashMap::new(), facts: [None, None] }
+    }
+
+    /// The job's facts; written at the first question.
+    pub(crate) fn facts(&mut self, encoding: Encoding) -> Bytes {
+        let Self { namespace: Namespace { job, hosts, parent, directory, .. }, facts, .. } = self;
+        let parent = parent.as_ref().map(|(name, rank)| Proc { namespace: name.as_bytes(), rank: rank.0 });
+        let facts = &mut facts[encoding as usize];
+        facts
+            .get_or_insert_with(|| {
+                JobFacts { job, hosts, directory: directory.as_deref(), parent }.encode(encoding).into()
+            })
+            .clone()
+    }
+
+    /// The position of a rank among those of this node.
+    pub(crate) fn local(&self, rank: Rank) -> Option<LocalRank> {
+        let position = self.ranks.binary_search_by_key(&rank, |state| state.rank).ok()?;
+        Some(LocalRank(position as u32))
+    }
+}
+
+impl JobState {
+    /// The groups of a rank: context ids with its own numbers.
+    pub(crate) fn group_ids(&self, rank: Rank) -> &[(u64, u64)] {
+        self.data.get(&rank).map_or(&[], |data| &data.groups)
+    }
+
+    /// The rank is in one more group. The oldest is forgotten when there are very many: clients ask right after the construction.
+    pub(crate) fn add_group(&mut self, rank: Rank, context: u64, number: u64) {
+        let groups = &mut self.data.entry(rank).or_default().groups;
+        if groups.iter().any(|&(known, _)| known == context) {
+            return;
+        }
+        if groups.len() >= Self::GROUPS_MAX {
+            groups.remove(0);
+        }
+        groups.push((context, number));
+    }
+}
+
+impl RankState {
+    fn new(rank: Rank) -> Self {
+        Self {
+            rank,
+            phase: Phase::Silent,
+            connection: None,
+            last_command: None,
+            exited: false,
+            bytes: 0,
+            questions: 0,
+            clean_up: Vec::new(),
+        }
+    }
+
+    /// Whether anything can still come from it.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.exited || self.phase == Phase::Finalized
+    }
+}

@@ -1,0 +1,432 @@
+//! The PMIx server of the jobs of one launch on one node, as a state machine without I/O, clock, lock or task.
+//!
+//! Input goes in through the `handle_*` methods; what is to be done comes out of [`Server::poll_action`], as in
+//! [`pmi_core::server`], whose words for ends and progress are used here too. A launch begins with one job; each spawn adds
+//! another ([`Server::add`]), and the ranks of all of them can meet in one collective.
+//!
+//! ```text
+//!                 handshake                FINALIZE
+//! Silent (rank) ─────────────> Open ─────────────────────> Finalized
+//!                               ^                              │ handshake (MPI is initialized again)
+//!                               └──────────────────────────────┘
+//! ```
+
+mod collectives;
+mod data;
+mod events;
+mod host;
+mod requests;
+
+use std::collections::{HashMap, VecDeque};
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pmi_core::Phase;
+use pmi_core::fence::{Contribution, FenceError, FenceId, Merged};
+use pmi_core::gathering::Groups;
+use pmi_core::ids::{LocalRank, Rank};
+use pmi_core::server::{ConnectionId, EndReason, Offence, Progress, Trace};
+
+use self::collectives::Waiter;
+use self::data::Wait;
+use self::host::Asked;
+use crate::clean_up::CleanUp;
+use crate::namespace::{JobIndex, JobState, Namespace, RankState, Seat};
+use crate::services::Call;
+use crate::wire::Encoding;
+use crate::wire::frame::{self, Frame, FrameBuffer};
+use crate::wire::handshake::{self, Handshake, Version};
+
+/// Settings of a [`Server`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How many bytes of keys and values one rank may commit during the job.
+    pub bytes_per_rank: usize,
+    /// How many unanswered questions one rank may have (waiting reads, names, spawns).
+    pub questions_per_rank: usize,
+    /// How long a get waits for a key that a rank has not committed, though it has committed others.
+    pub patience_for_key: Duration,
+    /// How long a get waits for a rank that has not committed anything.
+    pub patience_for_rank: Duration,
+    /// Report every message as an [`Action::Trace`].
+    pub trace: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            bytes_per_rank: 64 * 1024 * 1024,
+            questions_per_rank: 1024,
+            patience_for_key: Duration::from_secs(2),
+            patience_for_rank: Duration::from_secs(120),
+            trace: false,
+        }
+    }
+}
+
+/// Names a [`Call`] or an [`Action::Wake`] until its answer comes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Ticket(u64);
+
+/// Something that a server wants done.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Action {
+    /// Send these bytes, after those sent before on the same connection.
+    Send {
+        /// Where to.
+        connection: ConnectionId,
+        /// What.
+        bytes: Bytes,
+    },
+    /// Read nothing more from this connection, send what is queued for it, and close it.
+    Close {
+        /// Which one.
+        connection: ConnectionId,
+    },
+    /// Bring this contribution to the fence and hand its result to [`Server::handle_fence`].
+    Fence {
+        /// The job whose nodes take part, the first one if there are several.
+        job: JobIndex,
+        /// Which fence.
+        id: FenceId,
+        /// What this node brings.
+        contribution: Contribution,
+    },
+    /// Ask the host, and hand its answer to [`Server::handle_answer`].
+    Call {
+        /// Names the question.
+        ticket: Ticket,
+        /// Whose job.
+        job: JobIndex,
+        /// Who asks.
+        rank: Rank,
+        /// What is asked.
+        call: Call,
+    },
+    /// Call [`Server::handle_time`] after this time.
+    Wake {
+        /// Names the reason.
+        ticket: Ticket,
+        /// How long to wait.
+        after: Duration,
+    },
+    /// A rank has something to say on a stream of its own.
+    Say {
+        /// Whose job.
+        job: JobIndex,
+        /// Which rank.
+        rank: Rank,
+        /// On its standard error; else on its standard output.
+        on_stderr: bool,
+        /// The text.
+        text: Bytes,
+    },
+    /// The launch must end, for this reason; reported once. The server ignores everything that comes after it.
+    End {
+        /// The job that ends it.
+        job: JobIndex,
+        /// Why.
+        reason: EndReason,
+    },
+    /// A message was received or sent; only with [`Settings::trace`].
+    Trace(Trace),
+}
+
+/// The PMIx server of a launch's jobs on one node. See the [module](self) for how to drive it.
+#[derive(Default)]
+pub struct Server {
+    settings: Settings,
+    jobs: Vec<JobState>,
+    /// By connection id.
+    clients: Vec<Client>,
+    collectives: Groups<Seat, Waiter>,
+    /// Gets that wait for a commit.
+    waits: HashMap<Ticket, Wait>,
+    /// Questions to the host that are not answered yet.
+    asked: HashMap<Ticket, Asked>,
+    next_ticket: u64,
+    /// How many groups got a context id here.
+    contexts: u64,
+    /// The commands that were refused, each bit one of them: a warning is said once.
+    refused: u64,
+    ended: bool,
+    actions: VecDeque<Action>,
+}
+
+/// One connection and who is at its other end.
+#[derive(Debug, Default)]
+struct Client {
+    frames: FrameBuffer,
+    identity: Option<Identity>,
+    /// The events it wants to hear of.
+    interest: events::Interest,
+    /// Nothing more is read from it.
+    closed: bool,
+}
+
+/// What a client's handshake said.
+#[derive(Clone, Copy, Debug)]
+struct Identity {
+    seat: Seat,
+    encoding: Encoding,
+    version: Version,
+    /// The name of its encoding.
+    module: &'static str,
+}
+
+/// Where an answer goes, and how it is encoded.
+#[derive(Clone, Copy, Debug)]
+struct Address {
+    connection: ConnectionId,
+    tag: u32,
+    identity: Identity,
+}
+
+impl Server {
+    /// A server without a job yet.
+    pub fn new(settings: Settings) -> Self {
+        Self { settings, ..Self::default() }
+    }
+
+    /// Serves one more job.
+    pub fn add(&mut self, namespace: Namespace) -> JobIndex {
+        self.jobs.push(JobState::new(namespace));
+        JobIndex(self.jobs.len() - 1)
+    }
+
+    /// How far a rank's dialogue has come; `None` if there is no such rank.
+    pub fn progress(&self, seat: Seat) -> Option<Progress> {
+        let state = self.jobs.get(seat.job.0)?.ranks.get(seat.local.index())?;
+        let last_command = state.last_command.map(str::to_owned);
+        Some(Progress { rank: state.rank, phase: state.phase, last_command })
+    }
+
+    /// While some ranks of a job wait in a collective: how many do, and which of the job do not.
+    pub fn missing(&self, job: JobIndex) -> Option<(usize, Vec<LocalRank>)> {
+        self.collectives.iter().find_map(|gathering| {
+            let (present, absent) = gathering.split()?;
+            let of_job = |seats: Vec<Seat>| -> Vec<LocalRank> {
+                seats.into_iter().filter(|seat| seat.job == job).map(|seat| seat.local).collect()
+            };
+            let absent = of_job(absent);
+            (!absent.is_empty()).then_some((present.len(), absent))
+        })
+    }
+
+    /// What a rank wants removed now that it has ended; told once.
+    pub fn take_clean_up(&mut self, seat: Seat) -> Vec<CleanUp> {
+        self.rank_mut(seat).map(|state| mem::take(&mut state.clean_up)).unwrap_or_default()
+    }
+
+    /// Begins a conversation with whoever connected. The server has no clock: the driver closes a connection whose handshake takes
+    /// too long.
+    pub fn accept(&mut self) -> ConnectionId {
+        // Strangers come and go, and ranks that have closed do not come back on the same connection.
+        let free = self.clients.iter().position(|client| client.closed && client.identity.is_none());
+        let place = free.unwrap_or(self.clients.len());
+        match free {
+            Some(place) => self.clients[place] = Client::default(),
+            None => self.clients.push(Client::default()),
+        }
+        ConnectionId(place as u32)
+    }
+
+    /// Whose connection this is, once known.
+    pub fn seat_of(&self, connection: ConnectionId) -> Option<Seat> {
+        Some(self.clients.get(connection.0 as usize)?.identity?.seat)
+    }
+
+    /// The connection of a rank, while it has one.
+    pub fn connection_of(&self, seat: Seat) -> Option<ConnectionId> {
+        self.jobs.get(seat.job.0)?.ranks.get(seat.local.index())?.connection
+    }
+
+    /// Takes what was read from a connection: any number of messages, cut anywhere.
+    pub fn handle_bytes(&mut self, connection: ConnectionId, bytes: &[u8]) {
+        let Some(client) = self.clients.get_mut(connection.0 as usize) else { return };
+        client.frames.push(bytes);
+        while !self.ended && !self.clients[connection.0 as usize].closed {
+            match self.clients[connection.0 as usize].frames.next_frame() {
+                Ok(None) => return,
+                Ok(Some(Frame::Handshake(payload))) => self.greet(connection, &payload),
+                Ok(Some(Frame::Message { tag, payload })) => self.handle_message(connection, tag, payload),
+                Err(error) => return self.offend(connection, Arc::new(error)),
+            }
+        }
+    }
+
+    /// The connection was closed by its rank, or broke. Whether that is an offence is decided when the rank's process ends.
+    pub fn handle_disconnect(&mut self, connection: ConnectionId) {
+        let Some(client) = self.clients.get_mut(connection.0 as usize) else { return };
+        client.closed = true;
+        client.frames = FrameBuffer::default();
+        let Some(Identity { seat, .. }) = client.identity.take() else { return };
+        let Some(state) = self.rank_mut(seat) else { return };
+        state.connection = None;
+        if state.phase == Phase::Open {
+            self.tell_of_loss(seat);
+        }
+    }
+
+    /// The rank's process returned status 0. (Any other end of a process is the host's to judge.)
+    pub fn handle_exit(&mut self, seat: Seat) {
+        let Some(state) = self.rank_mut(seat) else { return };
+        state.exited = true;
+        let (rank, phase) = (state.rank, state.phase);
+        self.give_up_on(seat.job, rank);
+        match phase {
+            Phase::Open => self.end(seat.job, EndReason::LeftWithoutFinalize { rank }),
+            Phase::Silent | Phase::Finalized => self.look_for_deserters(),
+        }
+    }
+
+    /// A fence that an [`Action::Fence`] asked for is over.
+    pub fn handle_fence(&mut self, job: JobIndex, id: &FenceId, result: Result<Merged, FenceError>) {
+        if self.ended {
+            return;
+        }
+        match result {
+            Ok(merged) => self.leave(id, &merged),
+            Err(error) => self.end(job, EndReason::Fence(Arc::new(error))),
+        }
+    }
+
+    /// The next thing to do, in order; `None` until the next input.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// A client says who it is.
+    fn greet(&mut self, connection: ConnectionId, payload: &[u8]) {
+        let refusal = match Handshake::decode(payload) {
+            Ok(handshake) => match self.claim(connection, &handshake) {
+                Ok(()) => return,
+                Err(refusal) => refusal,
+            },
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!("refused {refusal}");
+        self.close(connection);
+    }
+
+    fn claim(&mut self, connection: ConnectionId, handshake: &Handshake<'_>) -> Result<(), String> {
+        let Handshake { namespace, rank, version, encoding, module } = *handshake;
+        let job = self.job_named(namespace).ok_or("a PMIx client of a namespace that is not served here")?;
+        let local = self.jobs[job.0].local(Rank(rank));
+        let local = local.ok_or_else(|| format!("a PMIx client that claims rank {rank}, which is not on this node"))?;
+        let state = &mut self.jobs[job.0].ranks[local.index()];
+        if state.connection.is_some() || state.exited {
+            return Err(format!("a second PMIx client that claims rank {rank}"));
+        }
+        let first_word = state.phase == Phase::Silent;
+        state.phase = Phase::Open;
+        state.connection = Some(connection);
+        let client = &mut self.clients[connection.0 as usize];
+        client.identity = Some(Identity { seat: Seat { job, local }, encoding, version, module });
+        self.push_send(connection, handshake::welcome(connection.0));
+        if first_word {
+            self.look_for_deserters();
+        }
+        Ok(())
+    }
+
+    pub(crate) fn job_named(&self, namespace: &[u8]) -> Option<JobIndex> {
+        self.jobs.iter().position(|job| job.namespace.name.as_bytes() == namespace).map(JobIndex)
+    }
+
+    fn rank_mut(&mut self, seat: Seat) -> Option<&mut RankState> {
+        self.jobs.get_mut(seat.job.0)?.ranks.get_mut(seat.local.index())
+    }
+
+    fn rank(&self, seat: Seat) -> &RankState {
+        &self.jobs[seat.job.0].ranks[seat.local.index()]
+    }
+
+    /// Answers a request, if its client is still there.
+    fn reply(&mut self, address: Address, payload: &[u8]) {
+        self.reply_in_parts(address, payload, Bytes::new());
+    }
+
+    /// Answers with `begin` and then `rest`, which is shared by many answers and not copied.
+    fn reply_in_parts(&mut self, address: Address, begin: &[u8], rest: Bytes) {
+        let Address { connection, tag, identity } = address;
+        if self.seat_of(connection) != Some(identity.seat) {
+            return;
+        }
+        let head = frame::header(tag, begin.len() + rest.len());
+        self.push_send(connection, [&head[..], begin].concat().into());
+        if !rest.is_empty() {
+            self.push_send(connection, rest);
+        }
+    }
+
+    fn push_send(&mut self, connection: ConnectionId, bytes: Bytes) {
+        if self.ended {
+            return;
+        }
+        self.trace(connection, false, &bytes);
+        self.actions.push_back(Action::Send { connection, bytes });
+    }
+
+    fn trace(&mut self, connection: ConnectionId, from_client: bool, bytes: &Bytes) {
+        if self.settings.trace {
+            let rank = self.seat_of(connection).map(|seat| self.rank(seat).rank);
+            self.actions.push_back(Action::Trace(Trace { rank, from_client, bytes: bytes.clone() }));
+        }
+    }
+
+    fn new_ticket(&mut self) -> Ticket {
+        self.next_ticket += 1;
+        Ticket(self.next_ticket)
+    }
+
+    fn close(&mut self, connection: ConnectionId) {
+        self.clients[connection.0 as usize].closed = true;
+        self.actions.push_back(Action::Close { connection });
+    }
+
+    /// Nothing more of this connection can be understood. A rank's job ends with it; a stranger's does not matter.
+    fn offend(&mut self, connection: ConnectionId, error: Arc<dyn std::error::Error + Send + Sync>) {
+        self.close(connection);
+        match self.seat_of(connection) {
+            Some(seat) => {
+                let rank = self.rank(seat).rank;
+                tracing::warn!("rank {rank} broke the PMIx protocol: {error}");
+                let offence = Offence::Foreign { protocol: "PMIx", error };
+                self.end(seat.job, EndReason::Offence { rank, offence });
+            }
+            None => tracing::warn!("closed a connection to the PMIx port: {error}"),
+        }
+    }
+
+    fn end(&mut self, job: JobIndex, reason: EndReason) {
+        if !mem::replace(&mut self.ended, true) {
+            self.actions.push_back(Action::End { job, reason });
+        }
+    }
+
+    /// Ends the launch when ranks wait for one that will never come.
+    fn look_for_deserters(&mut self) {
+        let silent = |job: &JobState| {
+            let silent = job.ranks.iter().find(|state| state.exited && state.phase == Phase::Silent)?;
+            let others: Vec<_> =
+                job.ranks.iter().filter(|state| state.phase != Phase::Silent).map(|state| state.rank).collect();
+            (!others.is_empty()).then(|| EndReason::LeftBeforeInit { rank: silent.rank, others })
+        };
+        let before_init = (0..).map(JobIndex).zip(&self.jobs).find_map(|(index, job)| Some((index, silent(job)?)));
+        let in_collective = || {
+            self.collectives.iter().find_map(|gathering| {
+                let (present, absent) = gathering.split()?;
+                let gone = absent.into_iter().find(|&seat| self.rank(seat).is_gone())?;
+                let waiting = present.into_iter().map(|seat| self.rank(seat).rank).collect();
+                Some((gone.job, EndReason::LeftFence { rank: self.rank(gone).rank, waiting }))
+            })
+        };
+        if let Some((job, reason)) = before_init.or_else(in_collective) {
+            self.end(job, reason);
+        }
+    }
+}

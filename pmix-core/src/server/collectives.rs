@@ -1,0 +1,337 @@
+//! Collectives: fences, connects, disconnects and the making of groups, over ranks of one job or of several.
+//!
+//! All are one thing: the listed ranks of this node arrive, their nodes exchange what there is to exchange, all leave. They differ in
+//! what the ranks are told at the end.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pmi_core::fence::{Contribution, FenceId, Merged, Scope};
+use pmi_core::gathering::Gathering;
+use pmi_core::ids::{LocalRank, NodeIndex, Rank};
+use pmi_core::kvs::Segment;
+
+use super::{Action, Address, Server};
+use crate::namespace::{JobIndex, Seat, Stored};
+use crate::wire::Encoding;
+use crate::wire::reader::Proc;
+use crate::wire::value::{Info, Value};
+use crate::wire::{reply, status, types};
+
+/// A rank that waits for the end of a collective.
+#[derive(Clone, Debug)]
+pub(super) struct Waiter {
+    address: Address,
+    outcome: Outcome,
+}
+
+/// What a rank is told at the end.
+#[derive(Clone, Debug)]
+enum Outcome {
+    /// That it is over.
+    Over,
+    /// The facts about the other jobs.
+    Jobs(Arc<Members>),
+    /// The group's members and context id; the rank brought its own number of the group's communicator.
+    Group { members: Arc<Members>, number: Option<u64> },
+}
+
+/// Who takes part: by job, the whole of it or these ranks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Members(BTreeMap<JobIndex, Option<Vec<Rank>>>);
+
+/// What the keys of a contribution's pairs begin with.
+const DATA: u8 = b'd';
+const CONTEXT: u8 = b'c';
+const NUMBER: u8 = b'n';
+
+impl Server {
+    pub(super) fn fence(&mut self, address: Address, procs: &[Proc<'_>]) {
+        self.arrive(address, "fence", procs, |_| Outcome::Over);
+    }
+
+    pub(super) fn connect(&mut self, address: Address, procs: &[Proc<'_>]) {
+        self.arrive(address, "connect", procs, Outcome::Jobs);
+    }
+
+    pub(super) fn disconnect(&mut self, address: Address, procs: &[Proc<'_>]) {
+        self.arrive(address, "disconnect", procs, |_| Outcome::Over);
+    }
+
+    pub(super) fn construct_group(&mut self, address: Address, name: &[u8], procs: &[Proc<'_>], infos: &[Info<'_>]) {
+        let number = infos.iter().find(|info| info.key == b"pmix.grp.info").and_then(|info| match &info.value {
+            Value::Infos(infos) => infos.iter().find(|info| info.key == b"pmix.grp.lclid")?.value.number(),
+            _ => None,
+        });
+        let kind = format!("group {}", name.escape_ascii());
+        self.arrive(address, &kind, procs, |members| Outcome::Group { members, number });
+    }
+
+    fn arrive(
+        &mut self,
+        address: Address,
+        kind: &str,
+        procs: &[Proc<'_>],
+        outcome: impl FnOnce(Arc<Members>) -> Outcome,
+    ) {
+        let seat = address.identity.seat;
+        let Some(members) = self.members(procs) else { return self.answer(address, status::NOT_FOUND) };
+        if !members.include(seat.job, self.rank(seat).rank) {
+            return self.answer(address, status::BAD_PARAM);
+        }
+        let name = self.name(kind, &members);
+        let seats = self.seats(&members);
+        let nodes = self.nodes(&members);
+        let waiter = Waiter { address, outcome: outcome(Arc::new(members)) };
+        let begun = self.collectives.open(&name, || Gathering::new(seats)).and_then(|gathering| {
+            let arrived = gathering.arrive(seat, waiter);
+            arrived.then(|| gathering.begin())
+        });
+        match begun {
+            None => self.answer(address, status::OUT_OF_RESOURCE),
+            Some(None) => self.look_for_deserters(),
+            Some(Some(epoch)) => {
+                let scope = Scope::Foreign { name: name.into(), nodes: nodes.into() };
+                self.exchange(FenceId { scope, epoch });
+            }
+        }
+    }
+
+    /// Whom a list names; `None` if one of them is unknown.
+    fn members(&self, procs: &[Proc<'_>]) -> Option<Members> {
+        let mut members = Members(BTreeMap::new());
+        for proc in procs {
+            let job = self.job_named(proc.namespace)?;
+            if proc.rank == types::RANK_WILDCARD {
+                members.0.insert(job, None);
+            } else {
+                self.jobs[job.0].namespace.job.placement.node_of(Rank(proc.rank))?;
+                if let Some(ranks) = members.0.entry(job).or_insert_with(|| Some(Vec::new())) {
+                    ranks.push(Rank(proc.rank));
+                }
+            }
+        }
+        for ranks in members.0.values_mut().flatten() {
+            ranks.sort_unstable();
+            ranks.dedup();
+        }
+        Some(members)
+    }
+
+    /// What all its members write alike, on every node.
+    fn name(&self, kind: &str, members: &Members) -> String {
+        let mut name = kind.to_owned();
+        let mut parts: Vec<_> =
+            members.0.iter().map(|(job, ranks)| (&self.jobs[job.0].namespace.name, ranks)).collect();
+        parts.sort_unstable_by_key(|(namespace, _)| *namespace);
+        for (namespace, ranks) in parts {
+            name.push(' ');
+            name.push_str(namespace);
+            for rank in ranks.iter().flatten() {
+                // Writing to a string cannot fail.
+                let _ = write!(name, ",{rank}");
+            }
+        }
+        name
+    }
+
+    fn seats(&self, members: &Members) -> Vec<Seat> {
+        let of_job = |(&job, ranks): (&JobIndex, &Option<Vec<Rank>>)| -> Vec<Seat> {
+            let locals = (0..).map(LocalRank).zip(&self.jobs[job.0].ranks);
+            let here =
+                locals.filter(|(_, state)| ranks.as_ref().is_none_or(|ranks| ranks.binary_search(&state.rank).is_ok()));
+            here.map(|(local, _)| Seat { job, local }).collect()
+        };
+        members.0.iter().flat_map(of_job).collect()
+    }
+
+    /// The nodes that hold a member, in order.
+    fn nodes(&self, members: &Members) -> Vec<NodeIndex> {
+        let mut nodes = Vec::new();
+        for (job, ranks) in &members.0 {
+            let placement = &self.jobs[job.0].namespace.job.placement;
+            match ranks {
+                Some(ranks) => nodes.extend(ranks.iter().filter_map(|&rank| placement.node_of(rank))),
+                None => nodes.extend(
+                    placement
+                        .blocks()
+                        .iter()
+                        .flat_map(|block| (0..block.nodes).map(|ahead| NodeIndex(block.first_node.0 + ahead))),
+                ),
+            }
+        }
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    }
+
+    /// Exchanges a complete round with the other nodes, if there are any.
+    fn exchange(&mut self, id: FenceId) {
+        let Scope::Foreign { name, nodes } = &id.scope else { return };
+        if nodes.len() < 2 {
+            let alone = Merged { segments: vec![self.context()] };
+            return self.leave(&id, &alone);
+        }
+        let Some(gathering) = self.collectives.get_mut(name) else { return };
+        let seats: Vec<Seat> = gathering.members().collect();
+        let numbers: Vec<(Seat, u64)> = gathering.leaving().iter().filter_map(Waiter::number).collect();
+        let Some(first) = seats.first() else { return };
+        let segments = vec![self.data_of(&seats), self.numbers_of(&numbers), self.context()];
+        let contribution = Contribution { segments };
+        self.actions.push_back(Action::Fence { job: first.job, id, contribution });
+    }
+
+    /// A context id that nobody else gives out. The first node's is taken.
+    fn context(&mut self) -> Segment {
+        self.contexts += 1;
+        let node = self.jobs.first().map_or(0, |job| job.namespace.node.0);
+        let context = u64::from(node + 1) << 32 | self.contexts;
+        [([CONTEXT], context.to_be_bytes())].into_iter().collect()
+    }
+
+    /// What these ranks have committed for other nodes.
+    fn data_of(&self, seats: &[Seat]) -> Segment {
+        let mut pairs = Vec::new();
+        for &seat in seats {
+            let job = &self.jobs[seat.job.0];
+            let rank = self.rank(seat).rank;
+            for (key, value) in job.data.get(&rank).iter().flat_map(|data| &data.remote) {
+                pairs.push((
+                    data_key(DATA, &job.namespace.name, rank, key),
+                    [&[value.encoding as u8], &value.bytes[..]].concat(),
+                ));
+            }
+        }
+        pairs.into_iter().collect()
+    }
+
+    /// All nodes have arrived: what they brought can be got, and the ranks of this node go on.
+    pub(super) fn leave(&mut self, id: &FenceId, merged: &Merged) {
+        let Scope::Foreign { name, nodes } = &id.scope else { return };
+        let context = self.absorb(merged);
+        let Some(gathering) = self.collectives.get_mut(name) else { return };
+        let waiters = gathering.complete();
+        let next = gathering.begin();
+        if gathering.is_idle() {
+            self.collectives.rest(name, nodes.len() > 1);
+        }
+        for waiter in waiters {
+            self.release(waiter, context);
+        }
+        for job in (0..self.jobs.len()).map(JobIndex) {
+            self.serve_waits(job, None);
+        }
+        if let Some(epoch) = next {
+            self.exchange(FenceId { scope: id.scope.clone(), epoch });
+        }
+    }
+
+    /// What these ranks call the communicator of the group that is being made.
+    fn numbers_of(&self, numbers: &[(Seat, u64)]) -> Segment {
+        let pair = |&(seat, number): &(Seat, u64)| {
+            let namespace = &self.jobs[seat.job.0].namespace.name;
+            (data_key(NUMBER, namespace, self.rank(seat).rank, &[]), number.to_be_bytes())
+        };
+        numbers.iter().map(pair).collect()
+    }
+
+    /// Stores what other nodes brought, and returns the first node's context id.
+    fn absorb(&mut self, merged: &Merged) -> u64 {
+        let pairs = || merged.segments.iter().flat_map(Segment::pairs);
+        let context = pairs().find(|(key, _)| *key == [CONTEXT]);
+        let context = context.and_then(|(_, value)| value.try_into().ok()).map_or(0, u64::from_be_bytes);
+        for (key, value) in pairs() {
+            if let Some((&kind @ (DATA | NUMBER), key)) = key.split_first() {
+                self.absorb_pair(kind, key, value, context);
+            }
+        }
+        context
+    }
+
+    fn absorb_pair(&mut self, kind: u8, key: &[u8], value: &[u8], context: u64) {
+        let Some((namespace, rank, key)) = split_data_key(key) else { return };
+        let Some(job) = self.job_named(namespace) else { return };
+        let job = &mut self.jobs[job.0];
+        if job.local(rank).is_some() || job.namespace.job.placement.node_of(rank).is_none() {
+            return;
+        }
+        if kind == DATA {
+            let Some((&tag, bytes)) = value.split_first() else { return };
+            let Some(encoding) = Encoding::ALL.into_iter().find(|&encoding| encoding as u8 == tag) else { return };
+            let stored = Stored { encoding, bytes: Bytes::copy_from_slice(bytes) };
+            job.data.entry(rank).or_default().remote.insert(Bytes::copy_from_slice(key), stored);
+        } else if let Ok(number) = value.try_into() {
+            job.add_group(rank, context, u64::from_be_bytes(number));
+        }
+    }
+
+    fn release(&mut self, Waiter { address, outcome }: Waiter, context: u64) {
+        match outcome {
+            Outcome::Over => self.answer(address, status::SUCCESS),
+            Outcome::Jobs(members) => self.tell_jobs(address, &members),
+            Outcome::Group { members, number } => {
+                let seat = address.identity.seat;
+                let rank = self.rank(seat).rank;
+                if let Some(number) = number {
+                    self.jobs[seat.job.0].add_group(rank, context, number);
+                }
+                self.tell_group(address, &members, context);
+            }
+        }
+    }
+
+    /// The facts about all jobs that take part, but for the client's own.
+    fn tell_jobs(&mut self, address: Address, members: &Members) {
+        let encoding = address.identity.encoding;
+        let mut objects = Vec::new();
+        for &job in members.0.keys().filter(|&&job| job != address.identity.seat.job) {
+            let job = &mut self.jobs[job.0];
+            let mut object = reply::namespace_heading(encoding, job.namespace.name.as_bytes());
+            object.extend_from_slice(&job.facts(encoding));
+            objects.push(object);
+        }
+        let reply = reply::objects(encoding, objects.iter().map(Vec::as_slice));
+        self.reply(address, &reply);
+    }
+
+    fn tell_group(&mut self, address: Address, members: &Members, context: u64) {
+        let mut procs = Vec::new();
+        for (job, ranks) in &members.0 {
+            let namespace = &self.jobs[job.0].namespace;
+            let all = || (0..namespace.job.size()).map(Rank).collect();
+            let ranks = ranks.clone().unwrap_or_else(all);
+            procs.extend(ranks.iter().map(|rank| Proc { namespace: namespace.name.as_bytes(), rank: rank.0 }));
+        }
+        let reply = reply::group(address.identity.encoding, address.identity.version, &procs, context);
+        self.reply(address, &reply);
+    }
+}
+
+impl Waiter {
+    /// Who it is, and its own number of the group's communicator.
+    fn number(&self) -> Option<(Seat, u64)> {
+        match self.outcome {
+            Outcome::Group { number: Some(number), .. } => Some((self.address.identity.seat, number)),
+            _ => None,
+        }
+    }
+}
+
+impl Members {
+    fn include(&self, job: JobIndex, rank: Rank) -> bool {
+        self.0.get(&job).is_some_and(|ranks| ranks.as_ref().is_none_or(|ranks| ranks.binary_search(&rank).is_ok()))
+    }
+}
+
+/// Kind, namespace with a NUL, rank, key.
+fn data_key(kind: u8, namespace: &str, rank: Rank, key: &[u8]) -> Vec<u8> {
+    [&[kind], namespace.as_bytes(), &[0], &rank.0.to_be_bytes(), key].concat()
+}
+
+fn split_data_key(key: &[u8]) -> Option<(&[u8], Rank, &[u8])> {
+    let end = key.iter().position(|&byte| byte == 0)?;
+    let (rank, rest) = key[end + 1..].split_first_chunk()?;
+    Some((&key[..end], Rank(u32::from_be_bytes(*rank)), rest))
+}

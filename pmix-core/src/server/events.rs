@@ -1,0 +1,123 @@
+//! Events: who wants to hear of what, and who is told.
+
+use std::collections::BTreeSet;
+
+use pmi_core::Phase;
+use pmi_core::server::ConnectionId;
+
+use super::{Address, Server};
+use crate::namespace::Seat;
+use crate::wire::frame::{self, TAG_NOTIFY};
+use crate::wire::reader::Proc;
+use crate::wire::value::{Info, Value};
+use crate::wire::{reply, status, types};
+
+/// The events that a client wants to hear of.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Interest {
+    /// All of them.
+    all: bool,
+    codes: BTreeSet<i32>,
+}
+
+/// Whom an event concerns, as the standard numbers it.
+mod range {
+    pub(super) const RESOURCE_MANAGER: u8 = 1;
+    pub(super) const LOCAL: u8 = 2;
+    pub(super) const NAMESPACE: u8 = 3;
+    pub(super) const CUSTOM: u8 = 6;
+    pub(super) const SELF: u8 = 7;
+}
+
+impl Interest {
+    /// The most codes of one client.
+    const CODES_MAX: usize = 4096;
+
+    /// Adds codes, or all if there are none; false if they are too many.
+    pub(super) fn register(&mut self, codes: &[i32]) -> bool {
+        self.all |= codes.is_empty();
+        let fits = self.codes.len() + codes.len() <= Self::CODES_MAX;
+        if fits {
+            self.codes.extend(codes);
+        }
+        fits
+    }
+
+    /// Takes codes away; none stand for what was registered without one.
+    pub(super) fn deregister(&mut self, codes: &[i32]) {
+        self.all &= !codes.is_empty();
+        self.codes.retain(|code| !codes.contains(code));
+    }
+
+    fn includes(&self, code: i32) -> bool {
+        self.all || self.names(code)
+    }
+
+    fn names(&self, code: i32) -> bool {
+        self.codes.contains(&code)
+    }
+}
+
+impl Server {
+    /// A rank tells others of something. Ranks of other nodes are not reached.
+    pub(super) fn notify(&mut self, address: Address, code: i32, range: u8, infos: &[Info<'_>]) {
+        let source = address.identity.seat;
+        self.answer(address, status::SUCCESS);
+        let chosen = infos.iter().find(|info| info.key == b"pmix.evrange").map(|info| &info.value);
+        let told = |server: &Self, client: usize, seat: Seat| {
+            let client = &server.clients[client];
+            let concerned = match range {
+                range::RESOURCE_MANAGER | range::SELF => false,
+                range::LOCAL | range::NAMESPACE => seat.job == source.job,
+                range::CUSTOM => server.is_chosen(seat, chosen),
+                _ => true,
+            };
+            concerned && seat != source && client.interest.includes(code)
+        };
+        self.tell(source, code, range, infos, told);
+    }
+
+    /// A rank's connection broke before it finalized. Only those hear of it who asked for this very event: the launcher decides what
+    /// becomes of the job.
+    pub(super) fn tell_of_loss(&mut self, lost: Seat) {
+        let namespace = self.jobs[lost.job.0].namespace.name.clone();
+        let affected = Proc { namespace: namespace.as_bytes(), rank: self.rank(lost).rank.0 };
+        let infos = [Info::new("pmix.evproc", Value::Proc(affected))];
+        let told = |server: &Self, client: usize, seat: Seat| {
+            seat.job == lost.job && server.clients[client].interest.names(status::LOST_CONNECTION)
+        };
+        self.tell(lost, status::LOST_CONNECTION, range::NAMESPACE, &infos, told);
+    }
+
+    fn tell(
+        &mut self,
+        source: Seat,
+        code: i32,
+        range: u8,
+        infos: &[Info<'_>],
+        told: impl Fn(&Self, usize, Seat) -> bool,
+    ) {
+        let namespace = self.jobs[source.job.0].namespace.name.clone();
+        let proc = Proc { namespace: namespace.as_bytes(), rank: self.rank(source).rank.0 };
+        for index in 0..self.clients.len() {
+            let Some(identity) = self.clients[index].identity else { continue };
+            let listens = !self.clients[index].closed && self.rank(identity.seat).phase == Phase::Open;
+            if listens && told(self, index, identity.seat) {
+                let event = reply::event(identity.encoding, code, proc, infos, range);
+                self.push_send(ConnectionId(index as u32), frame::message(TAG_NOTIFY, &event));
+            }
+        }
+    }
+
+    /// Whether an event's list of those whom it concerns names this rank.
+    fn is_chosen(&self, seat: Seat, list: Option<&Value<'_>>) -> bool {
+        let procs = match list {
+            Some(Value::Procs(procs)) => &procs[..],
+            Some(Value::Proc(proc)) => std::slice::from_ref(proc),
+            _ => &[],
+        };
+        let namespace = self.jobs[seat.job.0].namespace.name.as_bytes();
+        let rank = self.rank(seat).rank.0;
+        procs.iter().any(|proc| proc.namespace == namespace && [rank, types::RANK_WILDCARD].contains(&proc.rank))
+    }
+}

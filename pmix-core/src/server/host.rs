@@ -1,0 +1,176 @@
+//! What only the host can do: published names, new jobs.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use pmi_core::services::{Lifetime, NameError, SpawnApp, SpawnRequest};
+
+use super::{Action, Address, Server, Ticket};
+use crate::namespace::Seat;
+use crate::services::{Answer, Call, Published};
+use crate::wire::reader::Proc;
+use crate::wire::reply::Encoded;
+use crate::wire::request::App;
+use crate::wire::value::{Info, Value};
+use crate::wire::writer::Writer;
+use crate::wire::{reply, status, types};
+
+/// Who asked the host.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    address: Address,
+}
+
+/// A look-up that waits without a limit of its own; the launch's end ends it.
+const WITHOUT_LIMIT: Duration = Duration::from_secs(365 * 24 * 3600);
+
+impl Server {
+    /// Everything but directives is published.
+    pub(super) fn publish(&mut self, address: Address, infos: &[Info<'_>]) {
+        let seat = address.identity.seat;
+        let encoding = address.identity.encoding;
+        let namespace = self.jobs[seat.job.0].namespace.name.clone();
+        let publisher = Proc { namespace: namespace.as_bytes(), rank: self.rank(seat).rank.0 };
+        let (directives, values): (Vec<&Info<'_>>, Vec<_>) =
+            infos.iter().partition(|info| info.key.starts_with(b"pmix."));
+        let once = |info: &&Info<'_>| {
+            info.key == b"pmix.persist" && info.value == Value::Persistence(types::PERSIST_FIRST_READ)
+        };
+        let lifetime = if directives.iter().any(once) { Lifetime::FirstRead } else { Lifetime::Withdrawn };
+        let pack = |info: &Info<'_>| {
+            let mut value = Writer::new(encoding);
+            value.value(&info.value);
+            let value = value.into_bytes();
+            (Bytes::copy_from_slice(info.key), Published::new(publisher, Encoded { encoding, bytes: &value }))
+        };
+        let values = values.into_iter().map(pack).collect();
+        self.ask(address, Call::Publish { values, lifetime });
+    }
+
+    pub(super) fn look_up(&mut self, address: Address, keys: &[&[u8]], infos: &[Info<'_>]) {
+        let number = |key: &[u8]| infos.iter().find(|info| info.key == key).map(|info| info.value.number());
+        let limit = match number(b"pmix.timeout") {
+            Some(Some(seconds @ 1..)) => Duration::from_secs(seconds).min(WITHOUT_LIMIT),
+            _ => WITHOUT_LIMIT,
+        };
+        // Its number says for how many to wait, 0 for all; whoever waits for one of several gets all of them, later.
+        let patience = number(b"pmix.wait").map(|_| limit);
+        self.ask(address, Call::Lookup { names: owned(keys), patience });
+    }
+
+    pub(super) fn unpublish(&mut self, address: Address, keys: &[&[u8]]) {
+        self.ask(address, Call::Unpublish { names: owned(keys) });
+    }
+
+    pub(super) fn spawn(&mut self, address: Address, infos: &[Info<'_>], apps: &[App<'_>]) {
+        let apps = apps.iter().map(|app| spawn_app(app, infos)).collect();
+        self.ask(address, Call::Spawn(SpawnRequest { apps, preput: Vec::new() }));
+    }
+
+    fn ask(&mut self, address: Address, call: Call) {
+        let seat = address.identity.seat;
+        let rank = self.rank(seat).rank;
+        // A name's value is held by the host: it counts as if it had been committed.
+        let bytes = self.rank(seat).bytes + call.size();
+        if bytes > self.settings.bytes_per_rank || !self.may_ask(seat) {
+            return self.answer(address, status::OUT_OF_RESOURCE);
+        }
+        if let Some(state) = self.rank_mut(seat) {
+            state.bytes = bytes;
+        }
+        let ticket = self.new_ticket();
+        self.asked.insert(ticket, Asked { address });
+        self.actions.push_back(Action::Call { ticket, job: seat.job, rank, call });
+    }
+
+    /// Whether a rank may ask one more question that is answered later; if it may, the question counts.
+    pub(super) fn may_ask(&mut self, seat: Seat) -> bool {
+        let limit = self.settings.questions_per_rank;
+        let Some(state) = self.rank_mut(seat) else { return false };
+        let may = state.questions < limit;
+        state.questions += usize::from(may);
+        may
+    }
+
+    /// The host answered an [`Action::Call`].
+    pub fn handle_answer(&mut self, ticket: Ticket, answer: &Answer) {
+        let Some(Asked { address }) = self.asked.remove(&ticket) else { return };
+        if let Some(state) = self.rank_mut(address.identity.seat) {
+            state.questions -= 1;
+        }
+        let encoding = address.identity.encoding;
+        match answer {
+            Answer::Named(Ok(())) => self.answer(address, status::SUCCESS),
+            Answer::Named(Err(error)) | Answer::Found(Err(error)) => self.answer(address, name_status(error)),
+            Answer::Found(Ok(values)) => {
+                let found: Vec<_> = values
+                    .iter()
+                    .filter_map(|(name, value)| value.open().map(|(publisher, value)| (publisher, &name[..], value)))
+                    .collect();
+                self.reply(address, &reply::found(encoding, &found));
+            }
+            Answer::Spawned(Ok(job)) => match self.jobs.iter().find(|state| state.namespace.job.id == *job) {
+                Some(job) => {
+                    let reply = reply::spawned(encoding, job.namespace.name.as_bytes());
+                    self.reply(address, &reply);
+                }
+                None => self.answer(address, status::JOB_FAILED_TO_LAUNCH),
+            },
+            Answer::Spawned(Err(error)) => {
+                let rank = self.rank(address.identity.seat).rank;
+                tracing::warn!("a spawn of rank {rank} failed: {error}");
+                self.answer(address, status::JOB_FAILED_TO_LAUNCH);
+            }
+        }
+    }
+}
+
+impl Call {
+    /// What the host has to keep of it, in bytes.
+    fn size(&self) -> usize {
+        match self {
+            Self::Publish { values, .. } => values.iter().map(|(name, value)| name.len() + value.len()).sum(),
+            Self::Lookup { .. } | Self::Unpublish { .. } | Self::Spawn(_) => 0,
+        }
+    }
+}
+
+fn owned(keys: &[&[u8]]) -> Vec<Bytes> {
+    keys.iter().map(|key| Bytes::copy_from_slice(key)).collect()
+}
+
+fn name_status(error: &NameError) -> i32 {
+    match error {
+        NameError::AlreadyPublished => status::DUPLICATE_KEY,
+        NameError::NotFound => status::NOT_FOUND,
+        NameError::Full { .. } => status::OUT_OF_RESOURCE,
+        NameError::TimedOut => status::TIMEOUT,
+        _ => status::COMM_FAILURE,
+    }
+}
+
+/// A program as the host starts it. Directives of the job hold for each program, and lose against its own.
+fn spawn_app(app: &App<'_>, job: &[Info<'_>]) -> SpawnApp {
+    let own = |bytes: &[u8]| Bytes::copy_from_slice(bytes);
+    let mut spawned = SpawnApp {
+        program: own(app.program),
+        args: app.arguments.iter().skip(1).map(|word| own(word)).collect(),
+        ranks: app.ranks,
+        directory: app.directory.map(own),
+        ..SpawnApp::default()
+    };
+    for variable in &app.variables {
+        if let Some(end) = variable.iter().position(|&byte| byte == b'=') {
+            spawned.variables.push((own(&variable[..end]), own(&variable[end + 1..])));
+        }
+    }
+    for info in job.iter().chain(&app.infos) {
+        match (info.key, &info.value) {
+            (b"pmix.wdir", Value::Text(directory)) => spawned.directory = Some(own(directory)),
+            (b"pmix.envar.set", Value::Variable(name, value)) => spawned.variables.push((own(name), own(value))),
+            (key, Value::Text(text)) => spawned.info.push((own(key), own(text))),
+            _ => {}
+        }
+    }
+    spawned
+}

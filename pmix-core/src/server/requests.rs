@@ -1,0 +1,162 @@
+//! From a message to what is done about it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pmi_core::Phase;
+use pmi_core::server::{ConnectionId, EndReason};
+
+use super::{Action, Address, Client, Server};
+use crate::clean_up::CleanUp;
+use crate::namespace::Seat;
+use crate::wire::reader::Proc;
+use crate::wire::request::{Request, command_name, command_of};
+use crate::wire::value::{Info, Value};
+use crate::wire::{WireError, frame, reply, status, types};
+
+impl Server {
+    pub(super) fn handle_message(&mut self, connection: ConnectionId, tag: u32, payload: Bytes) {
+        if self.settings.trace {
+            self.trace(connection, true, &frame::message(tag, &payload));
+        }
+        let Client { identity: Some(identity), .. } = self.clients[connection.0 as usize] else { return };
+        if tag < frame::TAG_FIRST_REQUEST {
+            // Heartbeats, and input for tools: nobody asked for them.
+            return;
+        }
+        let address = Address { connection, tag, identity };
+        if let Ok(code) = command_of(identity.encoding, &payload)
+            && let Some(state) = self.rank_mut(identity.seat)
+        {
+            state.last_command = Some(command_name(code));
+        }
+        match Request::decode(identity.encoding, &payload) {
+            Ok(request) => self.handle_request(address, request, &payload),
+            Err(error @ WireError::UnknownType { .. }) => {
+                let rank = self.rank(identity.seat).rank;
+                tracing::warn!("a request of rank {rank} is refused: {error}");
+                self.answer(address, status::UNPACK_FAILURE);
+            }
+            Err(error) => self.offend(connection, Arc::new(error)),
+        }
+    }
+
+    fn handle_request(&mut self, address: Address, request: Request<'_>, payload: &Bytes) {
+        let seat = address.identity.seat;
+        match request {
+            Request::JobInfo => self.tell_job(address),
+            Request::Commit(scopes) => self.commit(address, &scopes, payload),
+            Request::Get { proc, infos, key } => self.get(address, proc, &infos, key),
+            Request::Fence { procs } => self.fence(address, &procs),
+            Request::Connect { procs } => self.connect(address, &procs),
+            Request::Disconnect { procs } => self.disconnect(address, &procs),
+            Request::GroupConstruct { name, procs, infos } => self.construct_group(address, name, &procs, &infos),
+            // A barrier is not asked for, and was not missed.
+            Request::GroupDestruct { .. } => self.answer(address, status::SUCCESS),
+            Request::Finalize => self.finalize(address),
+            Request::Abort { code, message } => self.abort(address, code, message),
+            Request::Publish(infos) => self.publish(address, &infos),
+            Request::Lookup { keys, infos } => self.look_up(address, &keys, &infos),
+            Request::Unpublish { keys } => self.unpublish(address, &keys),
+            Request::Spawn { infos, apps } => self.spawn(address, &infos, &apps),
+            Request::Notify { status, range, infos } => self.notify(address, status, range, &infos),
+            Request::RegisterEvents(codes) => {
+                let taken = self.clients[address.connection.0 as usize].interest.register(&codes);
+                self.answer(address, if taken { status::SUCCESS } else { status::OUT_OF_RESOURCE });
+            }
+            Request::DeregisterEvents(codes) => {
+                self.clients[address.connection.0 as usize].interest.deregister(&codes);
+            }
+            Request::Log(infos) => self.log(address, &infos),
+            Request::JobControl { targets, infos } => self.control(address, &targets, &infos),
+            // Nothing that is asked for is known here: there are no tools, no queues, and the sets that MPI has built in.
+            Request::Query => self.answer(address, status::NOT_SUPPORTED),
+            Request::Unsupported(code) => self.refuse(address, seat, code),
+        }
+    }
+
+    pub(super) fn answer(&mut self, address: Address, status: i32) {
+        self.reply(address, &reply::status(address.identity.encoding, status));
+    }
+
+    fn tell_job(&mut self, address: Address) {
+        let identity = address.identity;
+        let job = &mut self.jobs[identity.seat.job.0];
+        let heading = reply::job_heading(identity.encoding, job.namespace.name.as_bytes(), identity.module);
+        let facts = job.facts(identity.encoding);
+        self.reply_in_parts(address, &heading, facts);
+    }
+
+    fn finalize(&mut self, address: Address) {
+        let seat = address.identity.seat;
+        let Some(state) = self.rank_mut(seat) else { return };
+        state.phase = Phase::Finalized;
+        let rank = state.rank;
+        self.answer(address, status::SUCCESS);
+        self.give_up_on(seat.job, rank);
+        self.look_for_deserters();
+    }
+
+    fn abort(&mut self, address: Address, code: i32, message: &[u8]) {
+        let seat = address.identity.seat;
+        // What Open MPI 4.1 says when it has nothing to say.
+        let message = if message == b"N/A" { b"" } else { message };
+        let message = String::from_utf8_lossy(message).into_owned();
+        self.answer(address, status::SUCCESS);
+        let rank = self.rank(seat).rank;
+        self.end(seat.job, EndReason::Abort { rank, code: Some(code), whole_job: true, message });
+    }
+
+    fn log(&mut self, address: Address, infos: &[Info<'_>]) {
+        let seat = address.identity.seat;
+        let rank = self.rank(seat).rank;
+        let mut said = false;
+        for info in infos {
+            let on_stderr = match info.key {
+                b"pmix.log.stderr" => true,
+                b"pmix.log.stdout" => false,
+                _ => continue,
+            };
+            if let Value::Text(text) = info.value {
+                said = true;
+                let text = Bytes::copy_from_slice(text);
+                self.actions.push_back(Action::Say { job: seat.job, rank, on_stderr, text });
+            }
+        }
+        self.answer(address, if said { status::SUCCESS } else { status::NOT_SUPPORTED });
+    }
+
+    /// Registers what is to be removed at the end; nothing else of a job is controlled this way.
+    fn control(&mut self, address: Address, targets: &[Proc<'_>], infos: &[Info<'_>]) {
+        let seat = address.identity.seat;
+        let Some(clean_up) = CleanUp::from_infos(infos) else {
+            return self.answer(address, status::NOT_SUPPORTED);
+        };
+        let own = self.jobs[seat.job.0].namespace.name.clone();
+        let rank = self.rank(seat).rank.0;
+        let mine = |target: &Proc<'_>| {
+            target.namespace == own.as_bytes() && (target.rank == rank || target.rank == types::RANK_WILDCARD)
+        };
+        if !targets.iter().all(mine) {
+            return self.answer(address, status::NOT_SUPPORTED);
+        }
+        let Some(state) = self.rank_mut(seat) else { return };
+        let registered: usize = state.clean_up.iter().map(CleanUp::len).sum();
+        let fits = registered + clean_up.len() <= CleanUp::PATHS_MAX && state.clean_up.len() < CleanUp::PATHS_MAX;
+        if fits {
+            state.clean_up.push(clean_up);
+        }
+        self.answer(address, if fits { status::SUCCESS } else { status::OUT_OF_RESOURCE });
+    }
+
+    /// A command that is not served: clients get on without.
+    fn refuse(&mut self, address: Address, seat: Seat, code: u8) {
+        let bit = 1 << (code % 64);
+        if self.refused & bit == 0 {
+            self.refused |= bit;
+            let (rank, name) = (self.rank(seat).rank, command_name(code));
+            tracing::warn!("rank {rank} asks for PMIx command {code} ({name}), which is not served");
+        }
+        self.answer(address, status::NOT_SUPPORTED);
+    }
+}

@@ -1,0 +1,145 @@
+//! What a PMIx server asks of its host: names that outlive the job, and new jobs. The host's side is [`pmi_core::services`].
+//!
+//! Published values are typed here and texts elsewhere, so the names of both are kept apart.
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use pmi_core::ids::{JobId, Rank};
+use pmi_core::services::{Lifetime, NameError, Services, SpawnError, SpawnRequest};
+
+use crate::wire::Encoding;
+use crate::wire::reader::{Proc, Reader};
+use crate::wire::reply::Encoded;
+use crate::wire::writer::Writer;
+
+/// One question of a rank to the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Call {
+    /// Makes values known by name.
+    Publish {
+        /// Names with values.
+        values: Vec<(Bytes, Published)>,
+        /// How long they stay.
+        lifetime: Lifetime,
+    },
+    /// Finds published values.
+    Lookup {
+        /// Their names.
+        names: Vec<Bytes>,
+        /// How long to wait for all of them; `None` does not wait.
+        patience: Option<Duration>,
+    },
+    /// Withdraws published values.
+    Unpublish {
+        /// Their names.
+        names: Vec<Bytes>,
+    },
+    /// Starts a new job.
+    Spawn(SpawnRequest),
+}
+
+/// The host's answer to a [`Call`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Answer {
+    /// To a publish or unpublish.
+    Named(Result<(), NameError>),
+    /// To a look-up: what was found, by name.
+    Found(Result<Vec<(Bytes, Published)>, NameError>),
+    /// To a spawn.
+    Spawned(Result<JobId, SpawnError>),
+}
+
+/// A published value as the host carries it: who published it, and the value as it was encoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Published(Bytes);
+
+impl Published {
+    /// Packs a value that `publisher` publishes.
+    pub(crate) fn new(publisher: Proc<'_>, value: Encoded<'_>) -> Self {
+        let mut packed = Writer::new(Encoding::Flex);
+        packed.proc(publisher);
+        packed.byte(value.encoding as u8);
+        packed.raw(value.bytes);
+        Self(packed.into_bytes().into())
+    }
+
+    /// What it takes, in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Who published it, and the value; `None` if the host brings something else.
+    pub(crate) fn open(&self) -> Option<(Proc<'_>, Encoded<'_>)> {
+        let mut packed = Reader::new(Encoding::Flex, &self.0);
+        let publisher = packed.proc().ok()?;
+        let tag = packed.byte().ok()?;
+        let encoding = Encoding::ALL.into_iter().find(|&encoding| encoding as u8 == tag)?;
+        // It may come from another server: it is read once before anybody relies on it.
+        Reader::new(encoding, packed.rest()).skip(crate::wire::types::VALUE).ok()?;
+        Some((publisher, Encoded { encoding, bytes: packed.rest() }))
+    }
+}
+
+impl Call {
+    /// Asks `services` on behalf of `rank`.
+    pub async fn ask(self, services: &dyn Services, rank: Rank) -> Answer {
+        match self {
+            Self::Publish { values, lifetime } => Answer::Named(publish(services, rank, values, lifetime).await),
+            Self::Lookup { names, patience } => Answer::Found(look_up(services, rank, names, patience).await),
+            Self::Unpublish { names } => Answer::Named(unpublish(services, rank, names).await),
+            Self::Spawn(request) => Answer::Spawned(services.spawn(rank, request).await),
+        }
+    }
+}
+
+async fn publish(
+    services: &dyn Services,
+    rank: Rank,
+    values: Vec<(Bytes, Published)>,
+    lifetime: Lifetime,
+) -> Result<(), NameError> {
+    for (name, value) in values {
+        services.publish(rank, apart(&name), value.0, lifetime).await?;
+    }
+    Ok(())
+}
+
+/// All names, or those that are there if nobody waits and one is.
+async fn look_up(
+    services: &dyn Services,
+    rank: Rank,
+    names: Vec<Bytes>,
+    patience: Option<Duration>,
+) -> Result<Vec<(Bytes, Published)>, NameError> {
+    let mut found = Vec::new();
+    for name in names {
+        match services.lookup(rank, apart(&name), patience).await {
+            Ok(value) => found.push((name, Published(value))),
+            Err(NameError::NotFound) if patience.is_none() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if found.is_empty() { Err(NameError::NotFound) } else { Ok(found) }
+}
+
+async fn unpublish(services: &dyn Services, rank: Rank, names: Vec<Bytes>) -> Result<(), NameError> {
+    for name in names {
+        match services.unpublish(rank, apart(&name)).await {
+            // What was read once is gone already, and that is what the caller wants.
+            Ok(()) | Err(NameError::NotFound) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// No name of PMI-1 or PMI-2 holds a NUL.
+fn apart(name: &[u8]) -> Bytes {
+    let mut apart = BytesMut::with_capacity(name.len() + 5);
+    apart.put_slice(b"pmix\0");
+    apart.put_slice(name);
+    apart.freeze()
+}

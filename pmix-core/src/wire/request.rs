@@ -1,0 +1,379 @@
+//! What a client asks for: the command and what belongs to it, still in the client's bytes.
+
+use super::reader::{Proc, Reader};
+use super::value::Info;
+use super::{Encoding, WireError, types};
+
+/// One message of a client.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Request<'a> {
+    /// The facts about its job.
+    JobInfo,
+    /// The job shall end.
+    Abort {
+        /// The code to end with.
+        code: i32,
+        /// Why.
+        message: &'a [u8],
+    },
+    /// Values for other ranks.
+    Commit(Vec<Committed<'a>>),
+    /// Waits for all of these.
+    Fence {
+        /// Who takes part.
+        procs: Vec<Proc<'a>>,
+    },
+    /// A value of some rank.
+    Get {
+        /// Whose.
+        proc: Proc<'a>,
+        /// Directives.
+        infos: Vec<Info<'a>>,
+        /// Which; `None` asks for all.
+        key: Option<&'a [u8]>,
+    },
+    /// It leaves PMIx.
+    Finalize,
+    /// Makes values known by name: infos that are not directives.
+    Publish(Vec<Info<'a>>),
+    /// Finds published values.
+    Lookup {
+        /// Their names.
+        keys: Vec<&'a [u8]>,
+        /// Directives.
+        infos: Vec<Info<'a>>,
+    },
+    /// Withdraws published values.
+    Unpublish {
+        /// Their names; none stand for all of its own.
+        keys: Vec<&'a [u8]>,
+    },
+    /// A new job.
+    Spawn {
+        /// Directives for the job.
+        infos: Vec<Info<'a>>,
+        /// Its programs.
+        apps: Vec<App<'a>>,
+    },
+    /// Waits for all of these, and wants to know their jobs.
+    Connect {
+        /// Who takes part.
+        procs: Vec<Proc<'a>>,
+    },
+    /// Waits for all of these, and forgets their jobs.
+    Disconnect {
+        /// Who takes part.
+        procs: Vec<Proc<'a>>,
+    },
+    /// Tells others of an event.
+    Notify {
+        /// Which event.
+        status: i32,
+        /// Whom it concerns.
+        range: u8,
+        /// More about it.
+        infos: Vec<Info<'a>>,
+    },
+    /// Wants to hear of events; no code stands for all.
+    RegisterEvents(Vec<i32>),
+    /// Does not want to hear of them any more. Not answered.
+    DeregisterEvents(Vec<i32>),
+    /// Text for a log or a stream.
+    Log(Vec<Info<'a>>),
+    /// Controls a job; here: registers what is to be removed at the end.
+    JobControl {
+        /// Whom it is about; nobody stands for all of the job.
+        targets: Vec<Proc<'a>>,
+        /// What to do.
+        infos: Vec<Info<'a>>,
+    },
+    /// Makes a group, together with all others in it.
+    GroupConstruct {
+        /// The group's name.
+        name: &'a [u8],
+        /// Its members.
+        procs: Vec<Proc<'a>>,
+        /// Directives.
+        infos: Vec<Info<'a>>,
+    },
+    /// Leaves a group.
+    GroupDestruct {
+        /// The group's name.
+        name: &'a [u8],
+    },
+    /// Questions about this server and its jobs.
+    Query,
+    /// A command that is not served.
+    Unsupported(u8),
+}
+
+/// Values that a client commits for one scope.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Committed<'a> {
+    /// For whom: see [`types::SCOPE_LOCAL`] and the like.
+    pub scope: u8,
+    /// The values.
+    pub pairs: Pairs<'a>,
+}
+
+/// Keys, each with its encoded type and value.
+pub type Pairs<'a> = Vec<(&'a [u8], &'a [u8])>;
+
+/// A program of a spawn.
+#[derive(Clone, PartialEq, Debug)]
+pub struct App<'a> {
+    /// The program.
+    pub program: &'a [u8],
+    /// Its arguments, the program's name first.
+    pub arguments: Vec<&'a [u8]>,
+    /// Variables, as `NAME=value`.
+    pub variables: Vec<&'a [u8]>,
+    /// The directory to start in.
+    pub directory: Option<&'a [u8]>,
+    /// How many ranks.
+    pub ranks: u32,
+    /// Directives.
+    pub infos: Vec<Info<'a>>,
+}
+
+/// The codes of commands.
+pub mod command {
+    #![allow(missing_docs, reason = "each constant is the library's code for the command of that name")]
+    pub const REQ: u8 = 0;
+    pub const ABORT: u8 = 1;
+    pub const COMMIT: u8 = 2;
+    pub const FENCE: u8 = 3;
+    pub const GET: u8 = 4;
+    pub const FINALIZE: u8 = 5;
+    pub const PUBLISH: u8 = 6;
+    pub const LOOKUP: u8 = 7;
+    pub const UNPUBLISH: u8 = 8;
+    pub const SPAWN: u8 = 9;
+    pub const CONNECT: u8 = 10;
+    pub const DISCONNECT: u8 = 11;
+    pub const NOTIFY: u8 = 12;
+    pub const REGISTER_EVENTS: u8 = 13;
+    pub const DEREGISTER_EVENTS: u8 = 14;
+    pub const QUERY: u8 = 15;
+    pub const LOG: u8 = 16;
+    pub const JOB_CONTROL: u8 = 18;
+    pub const GROUP_CONSTRUCT: u8 = 24;
+    pub const GROUP_DESTRUCT: u8 = 28;
+}
+
+/// The name of a command, as far as it has one.
+pub fn command_name(code: u8) -> &'static str {
+    const NAMES: &[&str] = &[
+        "REQ",
+        "ABORT",
+        "COMMIT",
+        "FENCE",
+        "GET",
+        "FINALIZE",
+        "PUBLISH",
+        "LOOKUP",
+        "UNPUBLISH",
+        "SPAWN",
+        "CONNECT",
+        "DISCONNECT",
+        "NOTIFY",
+        "REGEVENTS",
+        "DEREGEVENTS",
+        "QUERY",
+        "LOG",
+        "ALLOC",
+        "JOB_CONTROL",
+        "MONITOR",
+        "GET_CREDENTIAL",
+        "VALIDATE_CRED",
+        "IOF_PULL",
+        "IOF_PUSH",
+        "GROUP_CONSTRUCT",
+        "GROUP_JOIN",
+        "GROUP_INVITE",
+        "GROUP_LEAVE",
+        "GROUP_DESTRUCT",
+        "IOF_DEREG",
+        "FABRIC_REGISTER",
+        "FABRIC_UPDATE",
+        "DEVICE_DISTANCES",
+    ];
+    NAMES.get(usize::from(code)).copied().unwrap_or("unknown")
+}
+
+/// The command of a message.
+///
+/// # Errors
+/// Fails when the payload does not begin with a group of one command.
+pub fn command_of(encoding: Encoding, payload: &[u8]) -> Result<u8, WireError> {
+    let mut reader = Reader::new(encoding, payload);
+    reader.one()?;
+    reader.byte()
+}
+
+impl<'a> Request<'a> {
+    /// Reads the payload of a message.
+    ///
+    /// # Errors
+    /// Fails when it is not what its command announces.
+    pub fn decode(encoding: Encoding, payload: &'a [u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(encoding, payload);
+        let reader = &mut reader;
+        reader.one()?;
+        Ok(match reader.byte()? {
+            command::REQ => Self::JobInfo,
+            command::ABORT => {
+                reader.one()?;
+                let code = reader.i32()?;
+                reader.one()?;
+                Self::Abort { code, message: reader.text()?.unwrap_or_default() }
+            }
+            command::COMMIT => Self::Commit(committed(reader)?),
+            command::FENCE => Self::Fence { procs: members(reader)? },
+            command::GET => get(reader)?,
+            command::FINALIZE => Self::Finalize,
+            command::PUBLISH => {
+                user(reader)?;
+                Self::Publish(reader.counted_infos()?)
+            }
+            command::LOOKUP => {
+                user(reader)?;
+                Self::Lookup { keys: keys(reader)?, infos: reader.counted_infos()? }
+            }
+            command::UNPUBLISH => {
+                user(reader)?;
+                Self::Unpublish { keys: keys(reader)? }
+            }
+            command::SPAWN => Self::Spawn { infos: reader.counted_infos()?, apps: apps(reader)? },
+            command::CONNECT => Self::Connect { procs: members(reader)? },
+            command::DISCONNECT => Self::Disconnect { procs: members(reader)? },
+            command::NOTIFY => {
+                reader.one()?;
+                let status = reader.i32()?;
+                reader.one()?;
+                Self::Notify { status, range: reader.byte()?, infos: reader.counted_infos()? }
+            }
+            command::REGISTER_EVENTS => {
+                let count = reader.count()?;
+                reader.group_of(count)?;
+                Self::RegisterEvents((0..count).map(|_| reader.i32()).collect::<Result<_, _>>()?)
+            }
+            command::DEREGISTER_EVENTS => {
+                let mut codes = Vec::new();
+                while !reader.is_empty() {
+                    reader.one()?;
+                    codes.push(reader.i32()?);
+                }
+                Self::DeregisterEvents(codes)
+            }
+            command::LOG => {
+                // When it happened.
+                reader.one()?;
+                reader.u64()?;
+                Self::Log(reader.counted_infos()?)
+            }
+            command::JOB_CONTROL => {
+                Self::JobControl { targets: reader.counted_procs()?, infos: reader.counted_infos()? }
+            }
+            command::GROUP_CONSTRUCT => {
+                let name = name(reader)?;
+                Self::GroupConstruct { name, procs: members(reader)?, infos: reader.counted_infos()? }
+            }
+            command::GROUP_DESTRUCT => Self::GroupDestruct { name: name(reader)? },
+            command::QUERY => Self::Query,
+            other => Self::Unsupported(other),
+        })
+    }
+}
+
+/// Who takes part in something; somebody must.
+fn members<'a>(reader: &mut Reader<'a>) -> Result<Vec<Proc<'a>>, WireError> {
+    let procs = reader.counted_procs()?;
+    if procs.is_empty() { Err(WireError::Absent { what: "the list of members" }) } else { Ok(procs) }
+}
+
+/// The caller's uid, which proves nothing.
+fn user(reader: &mut Reader<'_>) -> Result<(), WireError> {
+    reader.one()?;
+    reader.u32().map(drop)
+}
+
+fn name<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], WireError> {
+    reader.one()?;
+    reader.required_text("the group's name")
+}
+
+fn keys<'a>(reader: &mut Reader<'a>) -> Result<Vec<&'a [u8]>, WireError> {
+    let count = reader.count()?;
+    let key = |_| {
+        reader.one()?;
+        reader.required_text("a key")
+    };
+    (0..count).map(key).collect()
+}
+
+fn committed<'a>(reader: &mut Reader<'a>) -> Result<Vec<Committed<'a>>, WireError> {
+    let mut scopes = Vec::new();
+    while !reader.is_empty() {
+        reader.one()?;
+        let scope = reader.byte()?;
+        reader.one()?;
+        // The kind of buffer: the one announced in the handshake.
+        reader.byte()?;
+        let mut buffer = Reader::new(reader.encoding(), reader.byte_object()?);
+        scopes.push(Committed { scope, pairs: pairs(&mut buffer)? });
+    }
+    Ok(scopes)
+}
+
+/// Keys with their values, to the end.
+fn pairs<'a>(reader: &mut Reader<'a>) -> Result<Pairs<'a>, WireError> {
+    let mut pairs = Vec::new();
+    while !reader.is_empty() {
+        for _ in 0..reader.group()? {
+            let key = reader.required_text("a key")?;
+            pairs.push((key, reader.skip(types::VALUE)?));
+        }
+    }
+    Ok(pairs)
+}
+
+fn get<'a>(reader: &mut Reader<'a>) -> Result<Request<'a>, WireError> {
+    reader.one()?;
+    let namespace = reader.required_text("a namespace")?;
+    reader.one()?;
+    let rank = reader.u32()?;
+    let infos = reader.counted_infos()?;
+    let key = if reader.is_empty() {
+        None
+    } else {
+        reader.one()?;
+        reader.text()?
+    };
+    Ok(Request::Get { proc: Proc { namespace, rank }, infos, key })
+}
+
+fn apps<'a>(reader: &mut Reader<'a>) -> Result<Vec<App<'a>>, WireError> {
+    let count = reader.count()?;
+    reader.group_of(count)?;
+    (0..count).map(|_| app(reader)).collect()
+}
+
+fn app<'a>(reader: &mut Reader<'a>) -> Result<App<'a>, WireError> {
+    let program = reader.required_text("the program")?;
+    let count = reader.int()?;
+    let arguments = texts(reader, count)?;
+    let count = reader.i32()?;
+    let variables = texts(reader, count.into())?;
+    let directory = reader.text()?;
+    let ranks = reader.int()?;
+    let ranks = u32::try_from(ranks).map_err(|_| WireError::Range { what: "the number of ranks", found: ranks })?;
+    let count = reader.size()?;
+    let count = reader.checked_count(i64::try_from(count).unwrap_or(i64::MAX))?;
+    let infos = (0..count).map(|_| reader.info()).collect::<Result<_, _>>()?;
+    Ok(App { program, arguments, variables, directory, ranks, infos })
+}
+
+fn texts<'a>(reader: &mut Reader<'a>, count: i64) -> Result<Vec<&'a [u8]>, WireError> {
+    (0..reader.checked_count(count)?).map(|_| reader.required_text("a word")).collect()
+}

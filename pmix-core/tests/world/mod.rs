@@ -1,0 +1,249 @@
+//! Nodes of a job in one thread: servers without sockets, clients that are scripts, a fence that waits for every node.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use pmi_core::fence::{Contribution, FenceId, Merged};
+use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
+use pmi_core::job::{Job, Placement};
+use pmi_core::server::{ConnectionId, EndReason};
+use pmi_core::services::{Lifetime, NameError, Names};
+use pmix_core::server::{Action, Server, Settings, Ticket};
+use pmix_core::services::{Answer, Call};
+use pmix_core::wire::Encoding;
+use pmix_core::wire::reader::{Proc, Reader};
+use pmix_core::wire::types::RANK_WILDCARD;
+use pmix_core::wire::writer::Writer;
+use pmix_core::{JobIndex, Namespace, Seat};
+
+pub(crate) struct World {
+    pub(crate) nodes: Vec<Server>,
+    /// What each connection has been sent and not read yet.
+    unread: HashMap<(usize, ConnectionId), Vec<u8>>,
+    closed: Vec<(usize, ConnectionId)>,
+    rounds: HashMap<FenceId, Vec<(usize, JobIndex, Contribution)>>,
+    names: Names,
+    pub(crate) wakes: Vec<(usize, Ticket)>,
+    pub(crate) end: Option<EndReason>,
+    pub(crate) said: Vec<Bytes>,
+}
+
+/// A rank as its library would speak.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Client {
+    pub(crate) node: usize,
+    pub(crate) connection: ConnectionId,
+    pub(crate) encoding: Encoding,
+}
+
+/// A message of a server: its tag and payload.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Message {
+    pub(crate) tag: u32,
+    pub(crate) payload: Vec<u8>,
+}
+
+impl World {
+    /// Jobs called `job0`, `job1` and so on; `counts[i]` ranks of each on node `i`.
+    pub(crate) fn new(jobs: usize, counts: &[u32]) -> Self {
+        let nodes = (0..counts.len() as u32).map(|node| {
+            let mut server = Server::new(Settings::default());
+            for job in 0..jobs {
+                let name = format!("job{job}");
+                let placement = Placement::block(counts);
+                let job = Job { placement, ..Job::on_one_node(JobId::new(&name).unwrap(), counts.iter().sum()) };
+                let hosts = (0..counts.len()).map(|node| format!("n{node}")).collect();
+                server.add(Namespace { name, job, node: NodeIndex(node), hosts, directory: None, parent: None });
+            }
+            server
+        });
+        Self {
+            nodes: nodes.collect(),
+            unread: HashMap::new(),
+            closed: Vec::new(),
+            rounds: HashMap::new(),
+            names: Names::default(),
+            wakes: Vec::new(),
+            end: None,
+            said: Vec::new(),
+        }
+    }
+
+    /// Connects and shakes hands; `None` if the server hangs up.
+    pub(crate) fn join(&mut self, node: usize, namespace: &str, rank: u32, encoding: Encoding) -> Option<Client> {
+        let (version, module) = match encoding {
+            Encoding::Fixed => ("3.2.5a1", "v3"),
+            Encoding::Flex => ("5.0.11rc1", "v41"),
+        };
+        let mut payload = b"native\0\0\0\0\x08\0\0\0\0\0\0\0\0\0".to_vec();
+        payload.extend(format!("{namespace}\0").bytes());
+        payload.extend(rank.to_be_bytes());
+        payload.extend(format!("{version}\0{module}\0\u{1}hash\0").bytes());
+        let mut bytes = vec![0xff; 8];
+        bytes.extend((payload.len() as u32).to_ne_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend(payload);
+        let connection = self.nodes[node].accept();
+        // The place of a connection that was closed is used again.
+        self.closed.retain(|&closed| closed != (node, connection));
+        let client = Client { node, connection, encoding };
+        self.send_raw(client, &bytes);
+        if self.is_closed(client) {
+            return None;
+        }
+        let welcome = self.unread.remove(&(node, connection)).unwrap();
+        assert_eq!(welcome[..4], [0; 4]);
+        Some(client)
+    }
+
+    pub(crate) fn is_closed(&self, client: Client) -> bool {
+        self.closed.contains(&(client.node, client.connection))
+    }
+
+    pub(crate) fn send_raw(&mut self, client: Client, bytes: &[u8]) {
+        self.nodes[client.node].handle_bytes(client.connection, bytes);
+        self.run();
+    }
+
+    /// Sends a request whose command is followed by what `write` writes.
+    pub(crate) fn send(&mut self, client: Client, tag: u32, command: u8, write: impl FnOnce(&mut Writer)) {
+        let mut payload = Writer::new(client.encoding);
+        payload.one();
+        payload.byte(command);
+        write(&mut payload);
+        let message = pmix_core::wire::frame::message(tag, &payload.into_bytes());
+        self.send_raw(client, &message);
+    }
+
+    /// The next message that was sent to a client.
+    pub(crate) fn receive(&mut self, client: Client) -> Option<Message> {
+        let unread = self.unread.get_mut(&(client.node, client.connection))?;
+        let header: [u8; 16] = unread.get(..16)?.try_into().unwrap();
+        let word = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap());
+        let end = 16 + word(8) as usize;
+        let payload = unread[16..end].to_vec();
+        unread.drain(..end);
+        Some(Message { tag: word(4), payload })
+    }
+
+    /// The status that a client got, and what follows it; `None` if it waits.
+    pub(crate) fn status(&mut self, client: Client) -> Option<(i32, Vec<u8>)> {
+        let message = self.receive(client)?;
+        let mut reader = Reader::new(client.encoding, &message.payload);
+        reader.one().unwrap();
+        Some((reader.i32().unwrap(), reader.rest().to_vec()))
+    }
+
+    /// Ends every wait that has a limit.
+    pub(crate) fn let_time_pass(&mut self) {
+        for (node, ticket) in std::mem::take(&mut self.wakes) {
+            self.nodes[node].handle_time(ticket);
+        }
+        self.run();
+    }
+
+    pub(crate) fn hang_up(&mut self, client: Client) {
+        self.nodes[client.node].handle_disconnect(client.connection);
+        self.run();
+    }
+
+    pub(crate) fn exit(&mut self, node: usize, local: u32) {
+        self.nodes[node].handle_exit(seat(0, local));
+        self.run();
+    }
+
+    fn run(&mut self) {
+        for node in 0..self.nodes.len() {
+            while let Some(action) = self.nodes[node].poll_action() {
+                self.carry_out(node, action);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, node: usize, action: Action) {
+        match action {
+            Action::Send { connection, bytes } => self.unread.entry((node, connection)).or_default().extend(bytes),
+            Action::Close { connection } => self.closed.push((node, connection)),
+            Action::Fence { job, id, contribution } => {
+                let round = self.rounds.entry(id.clone()).or_default();
+                round.push((node, job, contribution));
+                if round.len() == self.nodes.len() {
+                    let mut round = self.rounds.remove(&id).unwrap();
+                    round.sort_by_key(|(node, ..)| *node);
+                    let segments = round.iter().flat_map(|(.., brought)| brought.segments.clone()).collect();
+                    let merged = Merged { segments };
+                    for (node, job, _) in round {
+                        self.nodes[node].handle_fence(job, &id, Ok(merged.clone()));
+                    }
+                    self.run();
+                }
+            }
+            Action::Call { ticket, call, .. } => {
+                let answer = self.serve(call);
+                self.nodes[node].handle_answer(ticket, &answer);
+            }
+            Action::Wake { ticket, .. } => self.wakes.push((node, ticket)),
+            Action::Say { text, .. } => self.said.push(text),
+            Action::End { reason, .. } => self.end = Some(reason),
+            other => panic!("{other:?} was not expected"),
+        }
+    }
+
+    fn serve(&mut self, call: Call) -> Answer {
+        at_once(call.ask(&Table(std::sync::Mutex::new(&mut self.names)), Rank(0)))
+    }
+}
+
+/// A fence over a whole job.
+pub(crate) fn whole(namespace: &'static str) -> [Proc<'static>; 1] {
+    [Proc { namespace: namespace.as_bytes(), rank: RANK_WILDCARD }]
+}
+
+pub(crate) fn seat(job: usize, local: u32) -> Seat {
+    Seat { job: JobIndex(job), local: LocalRank(local) }
+}
+
+/// Writes a list of processes behind its count, and an empty list of infos.
+pub(crate) fn procs(procs: &[Proc<'_>]) -> impl FnOnce(&mut Writer) {
+    move |out| {
+        out.count(procs.len());
+        out.group(procs.len());
+        procs.iter().for_each(|&proc| out.proc(proc));
+        out.count(0);
+    }
+}
+
+/// Names in memory; nobody waits for one here.
+struct Table<'a>(std::sync::Mutex<&'a mut Names>);
+
+#[async_trait::async_trait]
+impl pmi_core::services::Services for Table<'_> {
+    async fn publish(&self, _: Rank, name: Bytes, value: Bytes, lifetime: Lifetime) -> Result<(), NameError> {
+        self.0.lock().unwrap().publish(name, value, lifetime)
+    }
+
+    async fn lookup(&self, _: Rank, name: Bytes, _: Option<std::time::Duration>) -> Result<Bytes, NameError> {
+        self.0.lock().unwrap().lookup(&name)
+    }
+
+    async fn unpublish(&self, _: Rank, name: Bytes) -> Result<(), NameError> {
+        self.0.lock().unwrap().unpublish(&name)
+    }
+
+    async fn spawn(
+        &self,
+        _: Rank,
+        _: pmi_core::services::SpawnRequest,
+    ) -> Result<JobId, pmi_core::services::SpawnError> {
+        Err(pmi_core::services::SpawnError::Refused { reason: "there is no room in this test".to_owned() })
+    }
+}
+
+/// Runs a future that never waits.
+fn at_once<T>(future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    match future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
+        std::task::Poll::Ready(value) => value,
+        std::task::Poll::Pending => panic!("a call waited"),
+    }
+}
