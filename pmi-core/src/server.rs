@@ -10,6 +10,7 @@
 //!
 //! The order of calls is the order of events; nothing else decides what a server does.
 
+mod action;
 mod fences;
 mod requests;
 
@@ -19,16 +20,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+pub use self::action::{Action, EndReason, Offence, Trace};
 use self::fences::Waiter;
 use crate::conversation::{Conversation, Offer, Phase};
-use crate::fence::{Contribution, FenceError, FenceId};
+use crate::fence::{FenceError, FenceId};
 use crate::gathering::{Gathering, Groups};
 use crate::ids::{LocalRank, NodeIndex, Rank};
 use crate::job::Job;
 use crate::kvs::Kvs;
-use crate::services::{Answer, Call, NameError};
-use crate::wire::frame::FrameError;
-use crate::wire::request::{Message, NoCommand, RingValue, Version};
+use crate::services::{Answer, NameError};
+use crate::wire::request::{Message, RingValue};
 use crate::wire::response::{ADOPTION, Address};
 use crate::wire::{ErrorCode, Response};
 
@@ -58,127 +59,6 @@ pub struct ConnectionId(pub u32);
 /// Names a [`Call`] until its answer comes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ticket(u64);
-
-/// Something that a server wants done.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Action {
-    /// Send these bytes, after those sent before on the same connection.
-    Send {
-        /// Where to.
-        connection: ConnectionId,
-        /// What.
-        bytes: Bytes,
-    },
-    /// Read nothing more from this connection, send what is queued for it, and close it.
-    Close {
-        /// Which one.
-        connection: ConnectionId,
-    },
-    /// Bring this contribution to the fence and hand its result to [`Server::handle_fence`].
-    Fence {
-        /// Which fence.
-        id: FenceId,
-        /// What this node brings.
-        contribution: Contribution,
-    },
-    /// Ask the host, and hand its answer to [`Server::handle_answer`].
-    Call {
-        /// Names the question.
-        ticket: Ticket,
-        /// Who asks.
-        rank: Rank,
-        /// What is asked.
-        call: Call,
-    },
-    /// The job must end, for this reason; reported once. The server ignores everything that comes after it.
-    End(EndReason),
-    /// A message was received or sent; only with [`Settings::trace`].
-    Trace(Trace),
-}
-
-/// Why a server says that its job must end.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub enum EndReason {
-    /// A rank asked for it.
-    Abort {
-        /// Which rank.
-        rank: Rank,
-        /// The code it gave; some clients give none.
-        code: Option<i32>,
-        /// Whether it asked for the whole job to end; else the rank alone wants to leave.
-        whole_job: bool,
-        /// The text it gave, perhaps empty.
-        message: String,
-    },
-    /// A rank sent something that is not PMI.
-    Offence {
-        /// Which rank.
-        rank: Rank,
-        /// What it sent.
-        offence: Offence,
-    },
-    /// A rank speaks a version that is not offered; it was told so, and cannot go on.
-    NotOffered {
-        /// Which rank.
-        rank: Rank,
-        /// The version it asked for.
-        version: Version,
-    },
-    /// A rank's process ended in good order, but the rank had not finalized.
-    LeftWithoutFinalize {
-        /// Which rank.
-        rank: Rank,
-    },
-    /// A rank's process ended in good order without a word, while others are in `MPI_Init` and wait for it.
-    LeftBeforeInit {
-        /// Which rank.
-        rank: Rank,
-        /// The ranks that spoke.
-        others: Vec<Rank>,
-    },
-    /// A rank is through with PMI, while others wait for it in a fence, a group's fence or a ring.
-    LeftFence {
-        /// Which rank.
-        rank: Rank,
-        /// The ranks that wait.
-        waiting: Vec<Rank>,
-    },
-    /// A fence failed.
-    Fence(Arc<FenceError>),
-}
-
-/// A byte stream or message that is not PMI.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Offence {
-    /// The stream cannot be cut into messages.
-    #[error(transparent)]
-    Frame(#[from] FrameError),
-    /// A message says nothing.
-    #[error(transparent)]
-    NoCommand(#[from] NoCommand),
-    /// A server of another protocol cannot read what it got.
-    #[error("{protocol}: {error}")]
-    Foreign {
-        /// The protocol.
-        protocol: &'static str,
-        /// What is wrong.
-        error: Arc<dyn std::error::Error + Send + Sync>,
-    },
-}
-
-/// One message on its way, for a trace.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trace {
-    /// Whose connection; `None` before it is claimed.
-    pub rank: Option<Rank>,
-    /// Whether the client sent it; else the server did.
-    pub from_client: bool,
-    /// The exact bytes, with their framing.
-    pub bytes: Bytes,
-}
 
 /// What a server knows of one of its ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
