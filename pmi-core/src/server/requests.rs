@@ -51,13 +51,16 @@ impl Server {
             Request::Init(version) => {
                 let greeting = conversation.greet(*version, self.settings.offer);
                 let Some(local) = conversation.rank else { return Some(greeting) };
-                if matches!(greeting, Response::Error { .. }) {
+                // A version that nobody knows may be a try of one that knows the others, too.
+                if matches!((&greeting, version.major), (Response::Error { .. }, 1 | 2)) {
                     self.send(connection, greeting.encode(message.dialect, message.command, None).into());
                     let rank = self.ranks[local.index()].rank;
                     self.end(EndReason::NotOffered { rank, version: *version });
                     return None;
                 }
-                self.speaks(local);
+                if matches!(greeting, Response::Init(_)) {
+                    self.speaks(local);
+                }
                 return Some(greeting);
             }
             Request::InitAck { id } => return self.claim(connection, *id),
