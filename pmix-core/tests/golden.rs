@@ -183,7 +183,7 @@ enum OwnedValue {
     Status(i32),
     Proc(String, u32),
     Bytes(Vec<u8>),
-    Infos(Vec<(String, u32, OwnedValue)>),
+    Infos(Vec<(String, u32, Self)>),
 }
 
 impl OwnedValue {
