@@ -15,52 +15,53 @@
 
 mod clean_up;
 mod ending;
+mod job;
 mod judgement;
 mod serving;
+mod spawning;
+mod starting;
 mod surroundings;
 mod watch;
 
 use std::collections::VecDeque;
-use std::fs::{self, File};
-use std::io::Read;
-use std::net::TcpListener;
+use std::fs;
+use std::future::poll_fn;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::unistd::{Pid, geteuid};
+use nix::unistd::Pid;
 use parking_lot::Mutex;
-use pmi_core::driver::{Driver, TraceSink};
+use pmi_core::Phase;
 use pmi_core::ids::{LocalRank, Rank};
-use pmi_core::server::{EndReason, Server, Settings};
-use pmi_core::{Offer, Phase};
-use pmix_core::driver::{Driver as PmixDriver, Said, Sinks};
-use pmix_core::server::{Server as PmixServer, Settings as PmixSettings};
-use pmix_core::{JobIndex, Namespace};
-use rank_spawner::{LaunchTag, RankCommand, RankExit, RankProcess, Spawner, StartError, Step, raise_descriptor_limit};
+use pmi_core::server::EndReason;
+use pmix_core::JobIndex;
+use pmix_core::driver::{Driver as PmixDriver, Said};
+use rank_spawner::{LaunchTag, Limit, RankCommand, RankExit, RankProcess, Spawner, StartError, raise_descriptor_limit};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch as flag};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use self::ending::Ending;
-use self::serving::{Pmix, Serving};
+use self::job::JobAtWork;
+use self::serving::{Serving, SharedTrace};
+use self::spawning::Order;
 pub use self::surroundings::{Control, StdinSource, Surroundings};
 use self::watch::Watch;
 use crate::cause::{Cause, CauseKind, StartClass};
 use crate::event::{Event, Notice, Output, Report, Stream};
-use crate::plan::{Common, Entrances, PlanError, PmixEntrance};
-use crate::pump::{self, Pump};
-use crate::spec::{Entrance, PmiFamily, SessionSpec};
-
-/// A rank that came through `PMI_PORT` must say within this time which one it is.
-const CLAIM_WITHIN: Duration = Duration::from_secs(30);
+use crate::plan::{Common, PlanError};
+use crate::pump;
+use crate::spec::SessionSpec;
 
 /// How much of what ranks say through their server may wait to be passed on; more is lost.
 const SAID_MAX: usize = 256;
+
+/// How many spawns may wait to be looked at.
+const ORDERS_MAX: usize = 16;
 
 /// Runs one node's part of a launch: starts its ranks, serves them PMI, passes on their output, reaps them.
 ///
@@ -81,13 +82,22 @@ struct Session {
     spec: Arc<SessionSpec>,
     started: Instant,
     surroundings: Surroundings,
-    serving: Serving,
-    end_reason: Option<oneshot::Receiver<EndReason>>,
+    /// The job that was launched, and those that were spawned since.
+    jobs: Vec<JobAtWork>,
+    /// The PMIx server of all jobs.
+    pmix: Option<Arc<PmixDriver>>,
     pmix_end_reason: Option<oneshot::Receiver<(JobIndex, EndReason)>>,
     /// What ranks say through their PMIx server.
     said: (mpsc::Sender<Said>, mpsc::Receiver<Said>),
+    /// Gets every PMI message, when the user wants a trace.
+    trace: Option<SharedTrace>,
+    /// Spawns that ranks ask for.
+    orders: (mpsc::Sender<Order>, mpsc::Receiver<Order>),
+    /// Limits that the ranks get instead of this process's own.
+    limits: Arc<[Limit]>,
+    starts: (mpsc::UnboundedSender<Start>, mpsc::UnboundedReceiver<Start>),
     spawner: Option<Spawner>,
-    /// By local rank.
+    /// The launched job's ranks by local rank, then those of spawned jobs; this order is what a `LocalRank` means in a session.
     ranks: Vec<RankSlot>,
     /// Ranks whose start was neither reported as done nor as failed.
     starting: usize,
@@ -96,8 +106,6 @@ struct Session {
     cause: Option<Cause>,
     ending: Ending,
     watch: Watch,
-    /// The file of each program, by app index.
-    programs: Vec<PathBuf>,
     /// Whether anybody can still ask for anything.
     controlled: bool,
     /// Events that wait for room; output goes its own way.
@@ -115,7 +123,9 @@ struct Session {
 /// What can happen to a session.
 enum Happening {
     /// A rank was started, or was not.
-    Start(Result<RankProcess, StartError>),
+    Start(Start),
+    /// A rank wants a new job.
+    Order(Order),
     /// The PMI server says that the job must end.
     EndReason(EndReason),
     /// A rank said something through its server.
@@ -132,15 +142,26 @@ enum Happening {
     Time,
 }
 
-type Starts = mpsc::UnboundedReceiver<Result<RankProcess, StartError>>;
+type Start = Result<RankProcess, StartError>;
 
 /// One rank of this node.
 struct RankSlot {
+    /// Its number as it is shown; unique in the session.
     rank: Rank,
+    /// The index of its job.
+    job: usize,
+    /// Its position among that job's ranks here.
+    local: LocalRank,
     process: Option<Arc<RankProcess>>,
     exit: Option<RankExit>,
     /// Output streams that may still bring something.
     pumps: usize,
+}
+
+impl RankSlot {
+    fn new(rank: Rank, job: usize, local: LocalRank) -> Self {
+        Self { rank, job, local, process: None, exit: None, pumps: 0 }
+    }
 }
 
 impl Session {
@@ -152,16 +173,19 @@ impl Session {
             spec: Arc::new(spec),
             started,
             surroundings,
-            serving: Serving::default(),
-            end_reason: None,
+            jobs: Vec::new(),
+            pmix: None,
             pmix_end_reason: None,
+            trace: None,
+            orders: mpsc::channel(ORDERS_MAX),
+            limits: Arc::new([]),
+            starts: mpsc::unbounded_channel(),
             said: mpsc::channel(SAID_MAX),
             spawner: None,
-            ranks: ranks.into_iter().map(|rank| RankSlot { rank, process: None, exit: None, pumps: 0 }).collect(),
+            ranks: (0..).zip(ranks).map(|(local, rank)| RankSlot::new(rank, 0, LocalRank(local))).collect(),
             starting: 0,
             running: 0,
             cause: None,
-            programs: Vec::new(),
             controlled: true,
             outbox: VecDeque::new(),
             pumps: JoinSet::new(),
@@ -176,13 +200,16 @@ impl Session {
     fn prepare(&mut self) -> Result<Vec<RankCommand>, CauseKind> {
         let system = |reason: String| CauseKind::NotStarted { reason, class: StartClass::System };
         let limit = raise_descriptor_limit().map_err(|errno| system(format!("cannot read the limits: {errno}")))?;
-        let entrances = self.serve().map_err(|error| system(format!("cannot serve PMI: {error}")))?;
+        self.limits = Arc::new([limit]);
+        self.trace = self.surroundings.trace.take().map(|trace| Arc::new(Mutex::new(trace)));
+        self.jobs.push(JobAtWork::new(Arc::clone(&self.spec), 0));
+        let entrances = self.serve(0, None).map_err(|error| system(format!("cannot serve PMI: {error}")))?;
         let ranks: Vec<Rank> = self.ranks.iter().map(|slot| slot.rank).collect();
-        let common = Common { spec: &self.spec, ranks: &ranks, entrances, limits: Arc::new([limit]) };
+        let common = Common { spec: &self.spec, ranks: &ranks, entrances, limits: Arc::clone(&self.limits) };
         let stdin = &self.surroundings.stdin;
         let refuse = |error: PlanError| CauseKind::NotStarted { class: error.class(), reason: error.to_string() };
         let plan = common.plan(stdin).map_err(refuse)?;
-        self.programs = plan.programs;
+        self.jobs[0].programs = plan.programs;
         // The ranks have what they need of it; a pipe must not stay open on our side.
         if matches!(stdin, StdinSource::Direct(_)) {
             self.surroundings.stdin = StdinSource::Empty;
@@ -194,86 +221,19 @@ impl Session {
         Ok(plan.commands)
     }
 
-    /// Makes the servers of both families, as far as they are wanted, and returns how ranks find them.
-    fn serve(&mut self) -> std::io::Result<Entrances> {
-        let family = self.spec.pmi.family;
-        let trace = self.surroundings.trace.take().map(|trace| Arc::new(Mutex::new(trace)));
-        let port = if family.has_pmi() { self.serve_pmi(trace.as_ref())? } else { None };
-        let pmix = if family.has_pmix() { Some(self.serve_pmix(trace.as_ref())?) } else { None };
-        Ok(Entrances { port, pmix })
-    }
-
-    /// Makes the server for PMI-1 and PMI-2, and returns the address of its port if ranks come that way.
-    fn serve_pmi(&mut self, trace: Option<&SharedTrace>) -> std::io::Result<Option<String>> {
-        let pmi = self.spec.pmi;
-        let offer = Offer {
-            pmi1: pmi.family != PmiFamily::Pmi2,
-            pmi2: pmi.family != PmiFamily::Pmi1,
-            group_barriers: pmi.group_barriers,
-        };
-        let settings = Settings { offer, trace: trace.is_some(), ..Settings::default() };
-        let server = Server::new(self.spec.job.clone(), self.spec.node, settings);
-        let Surroundings { fence, services, .. } = &self.surroundings;
-        let (driver, end_reason) = Driver::new(server, Arc::clone(fence), Arc::clone(services), trace.map(share));
-        let port = match pmi.entrance {
-            Entrance::Socket => None,
-            Entrance::Port => {
-                let listener = TcpListener::bind(("127.0.0.1", 0))?;
-                let address = listener.local_addr()?.to_string();
-                driver.listen(listener, CLAIM_WITHIN)?;
-                Some(address)
-            }
-        };
-        self.serving.pmi = Some(driver);
-        self.end_reason = Some(end_reason);
-        Ok(port)
-    }
-
-    fn serve_pmix(&mut self, trace: Option<&SharedTrace>) -> std::io::Result<PmixEntrance> {
-        let settings = PmixSettings { trace: trace.is_some(), ..PmixSettings::default() };
-        let said = self.said.0.clone();
-        let say = Box::new(move |text| {
-            // A rank that says more than can be passed on is not waited for.
-            let _ = said.try_send(text);
-        });
-        let sinks = Sinks { say, trace: trace.map(share) };
-        let (driver, end_reason) = PmixDriver::new(PmixServer::new(settings), geteuid().as_raw(), sinks)?;
-        let SessionSpec { job, node, hosts, .. } = &*self.spec;
-        let name = format!("{}.{}", job.id, unguessable()?);
-        let directory = self.spec.rank_files();
-        let namespace = Namespace {
-            name: name.clone(),
-            job: job.clone(),
-            node: *node,
-            hosts: hosts.clone(),
-            directory: Some(directory.to_string_lossy().into_owned()),
-            parent: None,
-        };
-        let Surroundings { fence, services, .. } = &self.surroundings;
-        let address = driver.address();
-        let job = driver.add(namespace, Arc::clone(fence), Arc::clone(services));
-        self.serving.pmix = Some(Pmix { driver: Arc::new(driver), job });
-        self.pmix_end_reason = Some(end_reason);
-        Ok(PmixEntrance { namespace: name, server: address })
-    }
-
     /// Starts the ranks and stays with them until the last one has ended.
     async fn go(&mut self, commands: Vec<RankCommand>) {
-        let (results, mut started) = mpsc::unbounded_channel();
-        self.starting = commands.len();
-        if let Some(spawner) = &self.spawner {
-            // Nobody is there to hear it when the session is dropped in the middle; then the spawner kills the ranks.
-            spawner.start_all(commands, move |result| drop(results.send(result)));
-        }
+        self.start_all(commands);
         let mut stdin_readers = Vec::new();
         while self.starting > 0 || self.running > 0 {
-            match self.next_happening(&mut started).await {
+            match self.next_happening().await {
                 Happening::Start(result) => {
                     self.on_start(result, &mut stdin_readers);
                     if self.starting == 0 {
                         self.feed_stdin(std::mem::take(&mut stdin_readers));
                     }
                 }
+                Happening::Order(order) => self.on_order(order),
                 Happening::EndReason(reason) => self.on_end_reason(reason),
                 Happening::Said(said) => self.on_said(said),
                 Happening::Control(control) => self.on_control(control),
@@ -285,13 +245,13 @@ impl Session {
         }
     }
 
-    async fn next_happening(&mut self, started: &mut Starts) -> Happening {
+    async fn next_happening(&mut self) -> Happening {
         let wake = self.next_wake();
         tokio::select! {
             biased;
-            Some(result) = started.recv() => Happening::Start(result),
-            Some(reason) = reason_of(&mut self.end_reason) => Happening::EndReason(reason),
-            Some((_, reason)) = reason_of(&mut self.pmix_end_reason) => Happening::EndReason(reason),
+            Some(result) = self.starts.1.recv() => Happening::Start(result),
+            reason = end_reason(&mut self.jobs, &mut self.pmix_end_reason) => Happening::EndReason(reason),
+            Some(order) = self.orders.1.recv() => Happening::Order(order),
             Some(said) = self.said.1.recv(), if self.outbox.len() < SAID_MAX => Happening::Said(said),
             control = self.surroundings.control.recv(), if self.controlled => Happening::Control(control),
             Some(local) = self.exits.1.recv() => Happening::Exit(local),
@@ -310,65 +270,6 @@ impl Session {
         }
     }
 
-    fn on_start(&mut self, result: Result<RankProcess, StartError>, stdin_readers: &mut Vec<OwnedFd>) {
-        self.starting -= 1;
-        match result {
-            Ok(process) => {
-                if let Err(reason) = self.welcome(process, stdin_readers) {
-                    self.fail(CauseKind::NotStarted { reason, class: StartClass::System });
-                }
-            }
-            // Another rank's start failed, and its error tells why.
-            Err(StartError::GivenUp { .. }) => {}
-            Err(error) => self.fail(CauseKind::NotStarted { class: start_class(&error), reason: error.to_string() }),
-        }
-        if self.starting == 0 && self.ending.has_begun() {
-            // Those that started after the end had begun know nothing of it.
-            self.signal_ranks(self.ending.last_signal());
-        }
-    }
-
-    /// Takes a started rank in: its PMI socket, its output, its end.
-    fn welcome(&mut self, mut process: RankProcess, stdin_readers: &mut Vec<OwnedFd>) -> Result<(), String> {
-        let rank = process.rank;
-        let Some(index) = self.ranks.iter().position(|slot| slot.rank == rank) else {
-            return Err(format!("rank {rank} does not belong here"));
-        };
-        let local = LocalRank(index as u32);
-        self.running += 1;
-        self.outbox.push_back(Event::Started { rank, pid: process.pid().as_raw().unsigned_abs() });
-        stdin_readers.extend(process.stdin.take());
-        if let Some(socket) = process.pmi.take() {
-            let watched = self.serving.connect(local, UnixStream::from(socket));
-            watched.map_err(|error| format!("rank {rank}: cannot watch its PMI socket: {error}"))?;
-        }
-        for (stream, pipe) in [(Stream::Stdout, process.stdout.take()), (Stream::Stderr, process.stderr.take())] {
-            let Some(pipe) = pipe else { continue };
-            let events = self.surroundings.events.clone();
-            let pump = Pump { rank, stream, prompt_after: self.spec.patience.prompt, events };
-            let stop = self.stop_pumps.subscribe();
-            self.ranks[index].pumps += 1;
-            self.pumps.spawn(async move {
-                pump.run(pipe, stop).await;
-                local
-            });
-        }
-        if let Some(keeper) = &self.surroundings.keeper {
-            // Its group is known to the keeper by the tag too, should this fail.
-            let _ = keeper.guard_rank(&process);
-        }
-        let process = Arc::new(process);
-        self.ranks[index].process = Some(Arc::clone(&process));
-        let exits = self.exits.0.clone();
-        self.helpers.spawn(async move {
-            // What cannot be watched is taken for ended, and then waited for.
-            let _ = process.ended().await;
-            // The session outlives its helpers.
-            let _ = exits.send(local);
-        });
-        Ok(())
-    }
-
     fn feed_stdin(&mut self, readers: Vec<OwnedFd>) {
         let source = std::mem::replace(&mut self.surroundings.stdin, StdinSource::Empty);
         if let StdinSource::Stream(source) = source {
@@ -384,14 +285,16 @@ impl Session {
         slot.exit = Some(exit);
         self.running -= 1;
         self.judge_exit(local, exit);
-        let clean_ups = self.serving.take_clean_up(local);
+        let (serving, own) = self.serving(local);
+        let clean_ups = serving.take_clean_up(own);
         if !clean_ups.is_empty() {
             self.removals.spawn_blocking(move || clean_ups.iter().for_each(clean_up::remove));
         }
         self.tell_exit(local);
     }
 
-    fn on_said(&mut self, Said { rank, on_stderr, text, .. }: Said) {
+    fn on_said(&mut self, Said { job, rank, on_stderr, text }: Said) {
+        let rank = self.jobs.get(job.0).map_or(rank, |job| job.shown(rank));
         let stream = if on_stderr { Stream::Stderr } else { Stream::Stdout };
         self.outbox.push_back(Event::Output(Output { rank, stream, bytes: text }));
     }
@@ -440,7 +343,8 @@ impl Session {
         while let Ok(said) = self.said.1.try_recv() {
             self.on_said(said);
         }
-        self.serving = Serving::default();
+        self.jobs.clear();
+        self.pmix = None;
         for event in self.outbox.drain(..) {
             if self.surroundings.events.send(event).await.is_err() {
                 break;
@@ -473,41 +377,37 @@ impl Session {
         self.ranks.iter().filter_map(|slot| Some(slot.process.as_ref()?.pid())).collect()
     }
 
+    /// Who serves a rank, and its position among the ranks of its job.
+    fn serving(&self, local: LocalRank) -> (&Serving, LocalRank) {
+        let slot = &self.ranks[local.index()];
+        (&self.jobs[slot.job].serving, slot.local)
+    }
+
     fn phase(&self, local: LocalRank) -> Option<Phase> {
-        self.serving.phase(local)
+        let (serving, own) = self.serving(local);
+        serving.phase(own)
     }
 }
 
-/// A trace that the servers of both families write to.
-type SharedTrace = Arc<Mutex<TraceSink>>;
-
-fn share(trace: &SharedTrace) -> TraceSink {
-    let trace = Arc::clone(trace);
-    Box::new(move |message| (trace.lock())(message))
-}
-
-/// 128 random bits: who knows a namespace may claim its ranks.
-fn unguessable() -> std::io::Result<String> {
-    let mut bytes = [0; 16];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
-/// As a shell would classify it.
-fn start_class(error: &StartError) -> StartClass {
-    match error {
-        StartError::Step { step: Step::Exec, errno: Errno::ENOENT, .. } => StartClass::NotFound,
-        StartError::Step { step: Step::Exec, errno: Errno::EACCES | Errno::ENOEXEC, .. } => StartClass::CannotExecute,
-        _ => StartClass::System,
-    }
-}
-
-/// Waits for the server's reason to end, for ever if there is no server, or it was told already.
-async fn reason_of<T>(receiver: &mut Option<oneshot::Receiver<T>>) -> Option<T> {
-    let reason = match receiver {
-        Some(receiver) => receiver.await.ok(),
-        None => std::future::pending().await,
-    };
-    *receiver = None;
-    reason
+/// Waits for a server's reason to end, for ever if no server has one.
+async fn end_reason(jobs: &mut [JobAtWork], pmix: &mut Option<oneshot::Receiver<(JobIndex, EndReason)>>) -> EndReason {
+    poll_fn(|context| {
+        for job in jobs.iter_mut() {
+            if let Some(Poll::Ready(reason)) = job.end_reason.as_mut().map(|receiver| Pin::new(receiver).poll(context))
+            {
+                job.end_reason = None;
+                if let Ok(reason) = reason {
+                    return Poll::Ready(job.show(reason));
+                }
+            }
+        }
+        if let Some(Poll::Ready(reason)) = pmix.as_mut().map(|receiver| Pin::new(receiver).poll(context)) {
+            *pmix = None;
+            if let Ok((job, reason)) = reason {
+                return Poll::Ready(jobs[job.0].show(reason));
+            }
+        }
+        Poll::Pending
+    })
+    .await
 }

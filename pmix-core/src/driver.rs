@@ -256,11 +256,14 @@ impl Shared {
         let (shared, conversing) = (Arc::clone(self), Arc::clone(&stream));
         state.spawn(async move { shared.converse(id, &conversing).await });
         let shared = Arc::clone(self);
+        // It must not keep a connection open that was closed before.
+        let stream = Arc::downgrade(&stream);
         state.spawn(async move {
             time::sleep(CLAIM_WITHIN).await;
             let mut state = shared.state.lock();
             state.unclaimed -= 1;
-            if state.server.seat_of(id).is_none() && state.current(id, &stream).is_some() {
+            let lasts = stream.upgrade().is_some_and(|stream| state.current(id, &stream).is_some());
+            if lasts && state.server.seat_of(id).is_none() {
                 state.hang_up(id);
             }
         });

@@ -58,7 +58,7 @@ impl JobFacts<'_> {
         out.kval("pmix.job.napps", &Value::U32(self.job.apps.len() as u32));
         if let Some(directory) = self.directory {
             out.kval("pmix.tmpdir", &Value::Text(directory.as_bytes()));
-            out.kval("pmix.nsdir", &Value::Text(format!("{directory}/job").as_bytes()));
+            out.kval("pmix.nsdir", &Value::Text(format!("{directory}/{}", self.job.id).as_bytes()));
             out.kval("pmix.tdir.rmclean", &Value::Bool(true));
         }
         if let Some(parent) = self.parent {

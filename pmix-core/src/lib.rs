@@ -5,13 +5,15 @@
 //! * [`server::Server`] is a pure state machine: bytes of ranks go in, [`server::Action`]s come out. It serves the clients of libpmix 3, 4
 //!   and 5, in both encodings that they have.
 //! * [`driver::Driver`] (feature `driver`, on by default) runs a server behind a listener on the loopback address.
-//! * [`env`] tells which variables a rank is born with.
+//! * [`mod@env`] tells which variables a rank is born with.
 #![forbid(unsafe_code)]
 
 mod clean_up;
 #[cfg(feature = "driver")]
 pub mod driver;
 pub mod env;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod job_info;
 mod namespace;
 pub mod server;

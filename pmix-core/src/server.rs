@@ -36,6 +36,7 @@ use crate::clean_up::CleanUp;
 use crate::namespace::{JobIndex, JobState, Namespace, RankState, Seat};
 use crate::services::Call;
 use crate::wire::Encoding;
+use crate::wire::describe::describe;
 use crate::wire::frame::{self, Frame, FrameBuffer};
 use crate::wire::handshake::{self, Handshake, Version};
 
@@ -357,6 +358,9 @@ impl Server {
             return;
         }
         let head = frame::header(tag, begin.len() + rest.len());
+        if self.settings.trace {
+            self.trace(connection, false, tag, &[begin, &rest[..]].concat());
+        }
         self.push_send(connection, [&head[..], begin].concat().into());
         if !rest.is_empty() {
             self.push_send(connection, rest);
@@ -367,15 +371,16 @@ impl Server {
         if self.ended {
             return;
         }
-        self.trace(connection, false, &bytes);
         self.actions.push_back(Action::Send { connection, bytes });
     }
 
-    fn trace(&mut self, connection: ConnectionId, from_client: bool, bytes: &Bytes) {
-        if self.settings.trace {
-            let rank = self.seat_of(connection).map(|seat| self.rank(seat).rank);
-            self.actions.push_back(Action::Trace(Trace { rank, from_client, bytes: bytes.clone() }));
-        }
+    /// Reports a message in words.
+    fn trace(&mut self, connection: ConnectionId, from_client: bool, tag: u32, payload: &[u8]) {
+        let Client { identity: Some(Identity { seat, encoding, .. }), .. } = self.clients[connection.0 as usize] else {
+            return;
+        };
+        let bytes = describe(encoding, from_client, tag, payload).into();
+        self.actions.push_back(Action::Trace(Trace { rank: Some(self.rank(seat).rank), from_client, bytes }));
     }
 
     fn new_ticket(&mut self) -> Ticket {

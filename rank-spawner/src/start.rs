@@ -114,6 +114,18 @@ pub enum StartError {
     },
 }
 
+impl StartError {
+    /// The rank that was not started.
+    pub fn rank(&self) -> Rank {
+        match *self {
+            Self::Descriptors { rank, .. }
+            | Self::Clone { rank, .. }
+            | Self::Step { rank, .. }
+            | Self::GivenUp { rank } => rank,
+        }
+    }
+}
+
 /// A path after a blank, if there is one.
 struct Path<'a>(Option<&'a PathBuf>);
 

@@ -10,17 +10,22 @@ use crate::cause::CauseKind;
 impl Session {
     /// Judges the end of a rank's process. What the rank said last counts first: a client may abort and exit at once.
     pub(super) fn judge_exit(&mut self, local: LocalRank, exit: RankExit) {
-        self.serving.drain(local);
+        let job = self.ranks[local.index()].job;
+        if self.jobs[job].disowned {
+            return;
+        }
+        let (serving, own) = self.serving(local);
+        serving.drain(own);
         if exit.is_success() && self.cause.is_none() {
-            self.serving.rank_exited(local);
+            serving.rank_exited(own);
         }
-        if let Some(reason) = self.end_reason.as_mut().and_then(|receiver| receiver.try_recv().ok()) {
-            self.end_reason = None;
-            self.on_end_reason(reason);
+        if let Some(reason) = self.jobs[job].end_reason.as_mut().and_then(|receiver| receiver.try_recv().ok()) {
+            self.jobs[job].end_reason = None;
+            self.on_end_reason(self.jobs[job].show(reason));
         }
-        if let Some((_, reason)) = self.pmix_end_reason.as_mut().and_then(|receiver| receiver.try_recv().ok()) {
+        if let Some((job, reason)) = self.pmix_end_reason.as_mut().and_then(|receiver| receiver.try_recv().ok()) {
             self.pmix_end_reason = None;
-            self.on_end_reason(reason);
+            self.on_end_reason(self.jobs[job.0].show(reason));
         }
         if !exit.is_success() && self.cause.is_none() {
             self.fail(CauseKind::Failed { rank: self.ranks[local.index()].rank, exit });

@@ -1,28 +1,46 @@
 //! The servers of one job's ranks on this node: one for each family of protocols. Each rank speaks to one of them, or to none.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
-use pmi_core::Phase;
-use pmi_core::driver::Driver;
-use pmi_core::ids::LocalRank;
-use pmi_core::server::Progress;
-use pmix_core::{CleanUp, JobIndex, Seat, driver};
+use nix::unistd::geteuid;
+use parking_lot::Mutex;
+use pmi_core::driver::{Driver, TraceSink};
+use pmi_core::ids::{LocalRank, Rank};
+use pmi_core::server::{Progress, Server, Settings};
+use pmi_core::services::Services;
+use pmi_core::{Offer, Phase};
+use pmix_core::driver::{self as pmix, Sinks};
+use pmix_core::server::{Server as PmixServer, Settings as PmixSettings};
+use pmix_core::{CleanUp, JobIndex, Namespace, Seat};
+
+use super::Session;
+use super::spawning::JobServices;
+use crate::plan::{Entrances, PmixEntrance};
+use crate::spec::{Entrance, PmiFamily, SessionSpec};
+
+/// A rank that came through `PMI_PORT` must say within this time which one it is.
+const CLAIM_WITHIN: Duration = Duration::from_secs(30);
 
 /// The servers of one job's ranks.
 #[derive(Default)]
 pub(super) struct Serving {
     /// PMI-1 and PMI-2.
-    pub(super) pmi: Option<Driver>,
+    pmi: Option<Driver>,
     /// PMIx; it serves other jobs of the launch as well.
-    pub(super) pmix: Option<Pmix>,
+    pmix: Option<Pmix>,
 }
 
 /// A job at the launch's PMIx server.
-pub(super) struct Pmix {
-    pub(super) driver: Arc<driver::Driver>,
-    pub(super) job: JobIndex,
+struct Pmix {
+    driver: Arc<pmix::Driver>,
+    job: JobIndex,
+    /// The job's namespace.
+    name: String,
 }
 
 impl Serving {
@@ -88,4 +106,101 @@ impl Pmix {
 
 fn spoke(progress: Option<Progress>) -> bool {
     progress.is_some_and(|progress| progress.phase != Phase::Silent)
+}
+
+impl Session {
+    /// Makes the servers of both families, as far as they are wanted, and returns how ranks find them.
+    pub(super) fn serve(&mut self, job: usize, parent: Option<(usize, Rank)>) -> io::Result<Entrances> {
+        let family = self.spec.pmi.family;
+        let port = if family.has_pmi() { self.serve_pmi(job)? } else { None };
+        let pmix = if family.has_pmix() { Some(self.serve_pmix(job, parent)?) } else { None };
+        Ok(Entrances { port, pmix })
+    }
+
+    /// Makes the server for PMI-1 and PMI-2, and returns the address of its port if ranks come that way.
+    fn serve_pmi(&mut self, job: usize) -> io::Result<Option<String>> {
+        let trace = self.trace.as_ref();
+        let pmi = self.spec.pmi;
+        let offer = Offer {
+            pmi1: pmi.family != PmiFamily::Pmi2,
+            pmi2: pmi.family != PmiFamily::Pmi1,
+            group_barriers: pmi.group_barriers,
+        };
+        let settings = Settings { offer, trace: trace.is_some(), ..Settings::default() };
+        let server = Server::new(self.jobs[job].spec.job.clone(), self.spec.node, settings);
+        let fence = Arc::clone(&self.surroundings.fence);
+        let (driver, end_reason) = Driver::new(server, fence, self.services(job), trace.map(share));
+        let port = match pmi.entrance {
+            Entrance::Socket => None,
+            Entrance::Port => {
+                let listener = TcpListener::bind(("127.0.0.1", 0))?;
+                let address = listener.local_addr()?.to_string();
+                driver.listen(listener, CLAIM_WITHIN)?;
+                Some(address)
+            }
+        };
+        self.jobs[job].serving.pmi = Some(driver);
+        self.jobs[job].end_reason = Some(end_reason);
+        Ok(port)
+    }
+
+    /// Adds a job to the PMIx server, and makes that if there is none yet.
+    fn serve_pmix(&mut self, index: usize, parent: Option<(usize, Rank)>) -> io::Result<PmixEntrance> {
+        let driver = match &self.pmix {
+            Some(driver) => Arc::clone(driver),
+            None => self.listen_for_pmix()?,
+        };
+        let SessionSpec { job, node, hosts, .. } = &*self.jobs[index].spec;
+        let directory = self.spec.rank_files();
+        let name = format!("{}.{}", job.id, unguessable()?);
+        let parent =
+            parent.and_then(|(parent, rank)| Some((self.jobs[parent].serving.pmix.as_ref()?.name.clone(), rank)));
+        let namespace = Namespace {
+            name: name.clone(),
+            job: job.clone(),
+            node: *node,
+            hosts: hosts.clone(),
+            directory: Some(directory.to_string_lossy().into_owned()),
+            parent,
+        };
+        let job = driver.add(namespace, Arc::clone(&self.surroundings.fence), self.services(index));
+        let server = driver.address();
+        self.jobs[index].serving.pmix = Some(Pmix { driver, job, name: name.clone() });
+        Ok(PmixEntrance { namespace: name, server })
+    }
+
+    fn listen_for_pmix(&mut self) -> io::Result<Arc<pmix::Driver>> {
+        let settings = PmixSettings { trace: self.trace.is_some(), ..PmixSettings::default() };
+        let said = self.said.0.clone();
+        let say = Box::new(move |text| {
+            // A rank that says more than can be passed on is not waited for.
+            let _ = said.try_send(text);
+        });
+        let sinks = Sinks { say, trace: self.trace.as_ref().map(share) };
+        let (driver, end_reason) = pmix::Driver::new(PmixServer::new(settings), geteuid().as_raw(), sinks)?;
+        let driver = Arc::new(driver);
+        self.pmix = Some(Arc::clone(&driver));
+        self.pmix_end_reason = Some(end_reason);
+        Ok(driver)
+    }
+
+    fn services(&self, job: usize) -> Arc<dyn Services> {
+        let host = Arc::clone(&self.surroundings.services);
+        Arc::new(JobServices { host, job, orders: self.orders.0.clone() })
+    }
+}
+
+/// A trace that the servers of both families write to.
+pub(super) type SharedTrace = Arc<Mutex<TraceSink>>;
+
+fn share(trace: &SharedTrace) -> TraceSink {
+    let trace = Arc::clone(trace);
+    Box::new(move |message| (trace.lock())(message))
+}
+
+/// 128 random bits: who knows a namespace may claim its ranks.
+fn unguessable() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

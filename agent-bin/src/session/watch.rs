@@ -108,8 +108,10 @@ impl Session {
     }
 
     fn program_of(&self, local: LocalRank) -> Option<PathBuf> {
-        let app = self.spec.job.app_index(self.ranks[local.index()].rank)?;
-        self.programs.get(app).cloned()
+        let slot = &self.ranks[local.index()];
+        let job = self.jobs.get(slot.job)?;
+        let rank = *job.spec.job.placement.ranks_on(job.spec.node).get(slot.local.index())?;
+        job.programs.get(job.spec.job.app_index(rank)?).cloned()
     }
 
     /// At the end of a launch that nothing else explains: which ranks came and went without a word.
@@ -120,11 +122,12 @@ impl Session {
     }
 
     fn tell_if_stuck(&mut self, after: Duration) {
-        let Some((waiting, missing)) = self.serving.missing() else { return };
+        let stuck = self.jobs.iter().find_map(|job| Some((job, job.serving.missing()?)));
+        let Some((job, (waiting, missing))) = stuck else { return };
         let missing = missing
             .into_iter()
-            .filter_map(|local| self.serving.progress(local))
-            .map(|progress| (progress.rank, progress.last_command))
+            .filter_map(|local| job.serving.progress(local))
+            .map(|progress| (job.shown(progress.rank), progress.last_command))
             .collect();
         self.outbox.push_back(Event::Notice(Notice::Stuck { after, waiting, missing }));
     }

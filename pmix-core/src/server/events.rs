@@ -104,7 +104,11 @@ impl Server {
             let listens = !self.clients[index].closed && self.rank(identity.seat).phase == Phase::Open;
             if listens && told(self, index, identity.seat) {
                 let event = reply::event(identity.encoding, code, proc, infos, range);
-                self.push_send(ConnectionId(index as u32), frame::message(TAG_NOTIFY, &event));
+                let connection = ConnectionId(index as u32);
+                if self.settings.trace {
+                    self.trace(connection, false, TAG_NOTIFY, &event);
+                }
+                self.push_send(connection, frame::message(TAG_NOTIFY, &event));
             }
         }
     }

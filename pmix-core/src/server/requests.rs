@@ -17,7 +17,7 @@ use crate::wire::{WireError, frame, reply, status, types};
 impl Server {
     pub(super) fn handle_message(&mut self, connection: ConnectionId, tag: u32, payload: Bytes) {
         if self.settings.trace {
-            self.trace(connection, true, &frame::message(tag, &payload));
+            self.trace(connection, true, tag, &payload);
         }
         let Client { identity: Some(identity), .. } = self.clients[connection.0 as usize] else { return };
         if tag < frame::TAG_FIRST_REQUEST {
