@@ -111,11 +111,7 @@ impl fmt::Display for Cause {
             }
             CauseKind::LeftFence { rank, waiting } => {
                 let waits = if waiting.len() == 1 { "waits" } else { "wait" };
-                write!(
-                    f,
-                    "rank {rank} on {host} called MPI_Finalize, while {} {waits} for it in a barrier",
-                    RankList(waiting)
-                )
+                write!(f, "rank {rank} on {host} called MPI_Finalize, while {} {waits} for it in a barrier", RankList(waiting))
             }
             CauseKind::Aborted { rank, code, message } => {
                 write!(f, "rank {rank} on {host} called MPI_Abort with code {code}")?;

@@ -117,7 +117,8 @@ mod tests {
 
     use super::*;
 
-    const PLACE: Place<'_> = Place { rank: Rank(17), local_rank: LocalRank(1), node: NodeIndex(8), launch_id: "k3jq" };
+    const PLACE: Place<'_> =
+        Place { rank: Rank(17), local_rank: LocalRank(1), node: NodeIndex(8), launch_id: "k3jq" };
 
     #[test]
     fn templates_name_one_file_per_place() {

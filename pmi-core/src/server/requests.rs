@@ -125,7 +125,9 @@ impl Server {
                 self.look_for_deserters();
                 Response::Done
             }
-            Request::Unimplemented => Response::Error { code: ErrorCode::Other, text: "not_implemented".into() },
+            Request::Unimplemented => {
+                Response::Error { code: ErrorCode::Other, text: "not_implemented".into() }
+            }
         })
     }
 
