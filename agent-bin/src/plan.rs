@@ -142,6 +142,11 @@ impl Common<'_> {
         Ok(Plan { commands, programs })
     }
 
+    /// Whether there are more ranks than CPUs that this process may use.
+    fn is_crowded(&self) -> bool {
+        std::thread::available_parallelism().is_ok_and(|cpus| self.ranks.len() > cpus.get())
+    }
+
     fn prepare(&self, app: &AppSpec) -> Result<Prepared, PlanError> {
         let mut variables: BTreeMap<&OsStr, &OsStr> = BTreeMap::new();
         for (name, value) in &self.spec.environment {
@@ -151,7 +156,7 @@ impl Common<'_> {
             }
         }
         if self.entrances.pmix.is_some() {
-            for (name, value) in pmix_core::env::defaults(self.spec.pmi.family.has_pmi()) {
+            for (name, value) in pmix_core::env::defaults(self.spec.pmi.family.has_pmi(), self.is_crowded()) {
                 variables.entry(OsStr::new(name)).or_insert(OsStr::new(value));
             }
         }

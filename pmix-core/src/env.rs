@@ -51,9 +51,14 @@ impl RankEnvironment<'_> {
 /// Settings that a rank gets unless its user has set them.
 ///
 /// With `beside_pmi` the variables of PMI-1 and PMI-2 are there too; MPICH 5 refuses to choose between the families when it sees both.
-pub fn defaults(beside_pmi: bool) -> Vec<(&'static str, &'static str)> {
+///
+/// With `crowded` there are more ranks than CPUs; Open MPI's busy waiting then takes the CPU from the rank that it waits for.
+pub fn defaults(beside_pmi: bool, crowded: bool) -> Vec<(&'static str, &'static str)> {
     // The launcher has bound the rank already.
     let mut defaults = vec![("OMPI_MCA_hwloc_base_binding_policy", "none")];
+    if crowded {
+        defaults.push(("OMPI_MCA_mpi_yield_when_idle", "1"));
+    }
     if beside_pmi {
         defaults.push(("MPIR_CVAR_PMI_VERSION", "1"));
     }
@@ -74,6 +79,6 @@ mod tests {
         }
         // any other name would let a client choose an encoding that is not served
         assert_eq!(variables.iter().filter(|(name, _)| name.starts_with("PMIX_SERVER_URI")).count(), 2);
-        assert!(!defaults(false).iter().any(|(name, _)| name.starts_with("MPIR")));
+        assert!(!defaults(false, false).iter().any(|(name, _)| name.starts_with("MPIR")));
     }
 }
