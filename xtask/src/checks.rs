@@ -11,7 +11,7 @@ use crate::shell::{cargo, command, run, works};
 const FUZZ_SECONDS: u32 = 20;
 /// The longest input that is tried: room for a spawn of several programs, and for messages beyond their limits.
 const FUZZ_INPUT_BYTES: u32 = 8192;
-const FUZZ_DIRECTORY: &str = "pmi-core/fuzz";
+const FUZZ_DIRECTORIES: &[&str] = &["pmi-core/fuzz", "pmix-core/fuzz"];
 
 /// Every test.
 pub(crate) fn test() -> Result<()> {
@@ -20,7 +20,7 @@ pub(crate) fn test() -> Result<()> {
     run(&mut cargo("build --workspace --bins"))?;
     run(&mut cargo("test --workspace"))?;
     // A server without tokio is a promise to those who embed it.
-    run(&mut cargo("build --package pmi-core --no-default-features"))
+    run(&mut cargo("build --package pmi-core --package pmix-core --no-default-features"))
 }
 
 /// Everything.
@@ -44,20 +44,22 @@ fn fuzz() -> Result<()> {
     if !works(&mut cargo("fuzz --version")) {
         run(&mut cargo("install --locked cargo-fuzz"))?;
     }
-    // The seeds: the recorded conversations.
+    // The recorded conversations become seeds.
     run(&mut cargo("test --package pmi-core --test fuzz_seeds -- --ignored"))?;
     let limits = format!("-max_total_time={FUZZ_SECONDS} -max_len={FUZZ_INPUT_BYTES}");
-    for target in fuzz_targets()? {
-        let words = format!("fuzz run --fuzz-dir {FUZZ_DIRECTORY} {target} -- {limits}");
-        // The sanitizer's flags are unstable; this makes the one toolchain take them.
-        run(cargo(&words).env("RUSTC_BOOTSTRAP", "1"))?;
+    for directory in FUZZ_DIRECTORIES {
+        for target in fuzz_targets(directory)? {
+            let words = format!("fuzz run --fuzz-dir {directory} {target} -- {limits}");
+            // The sanitizer's flags are unstable; this makes the one toolchain take them.
+            run(cargo(&words).env("RUSTC_BOOTSTRAP", "1"))?;
+        }
     }
     Ok(())
 }
 
 /// The names of the fuzz targets, sorted.
-fn fuzz_targets() -> Result<Vec<String>> {
-    let directory = Path::new(FUZZ_DIRECTORY).join("fuzz_targets");
+fn fuzz_targets(directory: &str) -> Result<Vec<String>> {
+    let directory = Path::new(directory).join("fuzz_targets");
     let entries = directory.read_dir().with_context(|| format!("cannot read {}", directory.display()))?;
     let mut names = Vec::new();
     for entry in entries {
