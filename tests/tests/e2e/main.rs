@@ -14,6 +14,7 @@ mod json;
 mod load;
 mod mpi_programs;
 mod nested;
+mod openmpi;
 mod output;
 mod pmi;
 mod raw;
