@@ -17,6 +17,7 @@ mod nested;
 mod openmpi;
 mod output;
 mod pmi;
+mod pmix;
 mod raw;
 mod signals;
 mod stdin;
