@@ -12,6 +12,7 @@ mod environment;
 mod files;
 mod json;
 mod load;
+mod meetings;
 mod mpi4py;
 mod mpi_programs;
 mod nested;
