@@ -76,7 +76,7 @@ impl Flavour {
 
     fn compiler(self) -> PathBuf {
         match self {
-            // Plain `mpicc` is whichever of the two was installed first.
+            // Plain `mpicc` is whichever of the two the system prefers.
             Self::DebianMpich => "mpicc.mpich".into(),
             Self::DebianOpenMpi => "mpicc.openmpi".into(),
             Self::WheelMpich => wheel_program(MPICH, "mpicc"),
@@ -107,7 +107,11 @@ impl Flavour {
 pub fn python(flavour: Flavour) -> PathBuf {
     match flavour {
         // The one that Debian's mpi4py belongs to, whatever other Python is in the PATH.
-        Flavour::DebianOpenMpi => "/usr/bin/python3".into(),
+        Flavour::DebianOpenMpi => {
+            let module = Path::new("/usr/lib/python3/dist-packages/mpi4py");
+            assert!(module.exists(), "there is no {}; {SET_UP}", module.display());
+            "/usr/bin/python3".into()
+        }
         Flavour::WheelMpich => wheel_program(MPICH, "python"),
         Flavour::WheelOpenMpi => wheel_program(OPEN_MPI, "python"),
         _ => panic!("no mpi4py is installed for {flavour:?}"),

@@ -136,11 +136,25 @@ fn a_rank_that_leaves_before_init_ends_the_job() {
     }
 }
 
+/// The session directory is given to the libraries, and taken away again.
+#[test]
+fn nothing_is_left_of_a_job_that_aborted() {
+    for mpi in OPEN_MPIS {
+        let directory = tempfile::tempdir().unwrap();
+        let command = launch("-n 3").env("TMPDIR", directory.path()).arg(mpi.program("abort"));
+        command.words("1 3").run().exits(3);
+        let left: Vec<_> = directory.path().read_dir().unwrap().flatten().map(|entry| entry.file_name()).collect();
+        assert!(left.is_empty(), "{mpi:?} left {left:?}");
+    }
+}
+
 /// With PMI-1 alone it would run as three jobs of size 1, and say so nowhere.
 #[test]
 fn three_jobs_of_size_1_do_not_go_unnoticed() {
     for mpi in OPEN_MPIS {
-        let outcome = launch("-n 3 --pmi pmi1").arg(mpi.program("hello")).run();
+        // A job of its own leaves shared memory behind, if it is let.
+        let command = launch("-n 3 --pmi pmi1").env("OMPI_MCA_btl", "self");
+        let outcome = command.arg(mpi.program("hello")).run();
         outcome.exits(0).prints_lines(["rank 0 of 1"; 3]);
         outcome.says("warning: ranks 0-2 ended without a word").says("Open MPI (").says("libmpi.so.40");
         outcome.says("3 jobs of size 1 instead of one job of size 3").says("lattice: try: --pmi=auto or --pmi=pmix");
