@@ -1,5 +1,7 @@
 //! Repeated measurements of one quantity, and how two of them compare.
 
+use std::fmt;
+
 /// How often the bootstrap draws.
 const DRAWS: usize = 4000;
 
@@ -38,6 +40,13 @@ impl Ratio {
         ratios.sort_by(f64::total_cmp);
         let tail = DRAWS / 40;
         Self { value: median(over) / median(under), low: ratios[tail], high: ratios[DRAWS - 1 - tail] }
+    }
+}
+
+/// The columns `ratio` and `95 % interval` of a table.
+impl fmt::Display for Ratio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>6.3}  {:.3} to {:.3}", self.value, self.low, self.high)
     }
 }
 

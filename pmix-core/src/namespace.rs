@@ -31,6 +31,13 @@ pub struct Namespace {
     pub parent: Option<(String, Rank)>,
 }
 
+impl Namespace {
+    /// The rank that spawned the job, as it is named on the wire.
+    pub(crate) fn parent_proc(&self) -> Option<Proc<'_>> {
+        self.parent.as_ref().map(|(name, rank)| Proc { namespace: name.as_bytes(), rank: rank.0 })
+    }
+}
+
 /// Names a job within a server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct JobIndex(pub usize);
@@ -109,8 +116,9 @@ impl JobState {
 
     /// The job's facts; written at the first question.
     pub(crate) fn facts(&mut self, encoding: Encoding) -> Bytes {
-        let Self { namespace: Namespace { job, hosts, parent, directory, .. }, facts, .. } = self;
-        let parent = parent.as_ref().map(|(name, rank)| Proc { namespace: name.as_bytes(), rank: rank.0 });
+        let (namespace, facts) = (&self.namespace, &mut self.facts);
+        let parent = namespace.parent_proc();
+        let Namespace { job, hosts, directory, .. } = namespace;
         let facts = &mut facts[encoding as usize];
         facts
             .get_or_insert_with(|| {

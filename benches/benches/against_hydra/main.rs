@@ -9,15 +9,14 @@
 //! ```
 //! Without `--bench`, as under `cargo test --benches`, it only proves that it works: one round with two ranks.
 
-mod launcher;
 mod scenario;
 
 use std::process::ExitCode;
 
-use lattice_benches::machine;
+use lattice_benches::launcher::{Launcher, in_path};
 use lattice_benches::sample::{Ratio, median};
+use lattice_benches::{is_measured, machine, turns};
 
-use crate::launcher::Launcher;
 use crate::scenario::{Figure, Program, Scenario};
 
 /// Turns that each launcher takes in a scenario.
@@ -25,20 +24,18 @@ const ROUNDS: usize = 15;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let is_given = |word: &str| words.iter().any(|given| given == word);
     let only = words.iter().position(|word| word == "--only").and_then(|at| words.get(at + 1));
     let is_wanted = |name: &str| only.is_none_or(|only| only == name);
 
     println!("{}", machine::line());
     let mut launchers = vec![Launcher::bare()];
-    for (name, found) in [("hydra", Launcher::hydra()), ("lattice", Launcher::lattice())] {
+    for (name, found) in [("hydra", hydra()), ("lattice", Launcher::lattice(env!("CARGO_BIN_EXE_pmi_raw")))] {
         match found.and_then(|launcher| is_wanted(name).then_some(launcher).ok_or_else(|| "not wanted".into())) {
             Ok(launcher) => launchers.push(launcher),
             Err(why) => println!("{name}: absent, {why}"),
         }
     }
-    let is_measured = is_given("--bench") && !is_given("--test");
-    let (scenarios, rounds) = if is_measured { (questions(), ROUNDS) } else { (smoke(), 1) };
+    let (scenarios, rounds) = if is_measured() { (questions(), ROUNDS) } else { (smoke(), 1) };
     println!(
         "{:<28} {:>5} {:>4}  {:>9} {:>9} {:>9}  {:>6}  95 % interval",
         "median", "ranks", "unit", "bare", "hydra", "lattice", "ratio"
@@ -48,6 +45,12 @@ fn main() -> ExitCode {
         has_failed |= !compare(&scenario, &launchers, rounds);
     }
     if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Debian's Hydra, or why it cannot be measured.
+fn hydra() -> Result<Launcher, String> {
+    let file = in_path("mpiexec.hydra").ok_or("no mpiexec.hydra in PATH; Debian's package mpich has it")?;
+    Ok(Launcher::program("hydra", file, &[]))
 }
 
 fn questions() -> Vec<Scenario> {
@@ -64,16 +67,7 @@ fn smoke() -> Vec<Scenario> {
 /// Lets the launchers take turns and prints a line for each figure; false if Lattice failed.
 fn compare(scenario: &Scenario, launchers: &[Launcher], rounds: usize) -> bool {
     let launchers: Vec<&Launcher> = launchers.iter().filter(|launcher| scenario.suits(launcher)).collect();
-    let mut taken: Vec<Result<Vec<Vec<Figure>>, String>> = launchers.iter().map(|_| Ok(Vec::new())).collect();
-    for _ in 0..rounds {
-        for (&launcher, taken) in launchers.iter().zip(&mut taken) {
-            let Ok(runs) = taken else { continue };
-            match scenario.measure(launcher) {
-                Ok(figures) => runs.push(figures),
-                Err(why) => *taken = Err(why),
-            }
-        }
-    }
+    let taken = turns::take(&launchers, rounds, |launcher| scenario.measure(launcher));
     for why in taken.iter().filter_map(|taken| taken.as_ref().err()) {
         println!("{:<28} {:>5}  absent, {why}", "", scenario.ranks);
     }
@@ -93,13 +87,12 @@ fn print_figures(ranks: usize, runs: [Option<&Vec<Vec<Figure>>>; 3]) {
         let shown =
             |values: &Option<Vec<f64>>| values.as_ref().map_or("-".into(), |values| format!("{:.1}", median(values)));
         let ratio = lattice.as_ref().zip(hydra.as_ref()).map(|(lattice, hydra)| Ratio::of(lattice, hydra));
-        let ratio = ratio.map(|Ratio { value, low, high }| format!("{value:>6.3}  {low:.3} to {high:.3}"));
         println!(
             "{what:<28} {ranks:>5} {unit:>4}  {:>9} {:>9} {:>9}  {}",
             shown(&bare),
             shown(&hydra),
             shown(&lattice),
-            ratio.unwrap_or_default()
+            ratio.map(|ratio| ratio.to_string()).unwrap_or_default()
         );
     }
 }

@@ -3,9 +3,8 @@
 use std::ffi::OsString;
 use std::time::Instant;
 
+use lattice_benches::launcher::Launcher;
 use lattice_benches::sample::median;
-
-use crate::launcher::Launcher;
 
 /// One kind of run, and how much of it.
 pub(crate) struct Scenario {

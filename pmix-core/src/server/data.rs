@@ -9,7 +9,7 @@ use super::{Action, Address, Server, Ticket};
 use crate::namespace::{JobIndex, RankData, Stored};
 use crate::wire::reader::Proc;
 use crate::wire::request::Committed;
-use crate::wire::value::Info;
+use crate::wire::value::{Info, Value};
 use crate::wire::{reply, status, types};
 
 /// A get that waits for a commit.
@@ -23,6 +23,9 @@ pub(super) struct Wait {
 
 /// The key under which a rank tells its own number of a group's communicator.
 const GROUP_LOCAL_ID: &[u8] = b"pmix.grp.lclid";
+
+/// The rank that spawned a job. libpmix looks for it among the facts about a rank, and asks when it is not there.
+const PARENT: &[u8] = b"pmix.parent";
 
 /// The key that names the group.
 const GROUP_CONTEXT: &str = "pmix.grp.ctxid";
@@ -78,6 +81,9 @@ impl Server {
         }
         if self.is_there(job, rank, key) {
             return self.tell_data(address, job, rank);
+        }
+        if key == Some(PARENT) && self.jobs[job.0].namespace.parent.is_some() {
+            return self.tell_parent(address, job, rank);
         }
         let reserved = key.is_some_and(|key| key.starts_with(b"pmix."));
         if reserved && !is_own {
@@ -205,6 +211,17 @@ impl Server {
         let mut object = reply::proc_heading(encoding, all);
         object.raw(&facts);
         object.into_bytes()
+    }
+
+    fn tell_parent(&mut self, address: Address, job: JobIndex, rank: Rank) {
+        let encoding = address.identity.encoding;
+        let namespace = &self.jobs[job.0].namespace;
+        let mut object = reply::proc_heading(encoding, Proc { namespace: namespace.name.as_bytes(), rank: rank.0 });
+        if let Some(parent) = namespace.parent_proc() {
+            object.kval("pmix.parent", &Value::Proc(parent));
+        }
+        let reply = reply::objects(encoding, [&object.into_bytes()[..]]);
+        self.reply(address, &reply);
     }
 
     /// A rank's own numbers of the communicators of its groups.

@@ -1,63 +1,64 @@
-//! The two launchers, and how one run of each is started.
+//! Launchers that are compared, and how one run of each is started.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use lattice_benches::lattice_binary;
+use crate::lattice_binary;
 
 /// A launcher that can be measured.
-pub(crate) struct Launcher {
-    pub(crate) name: &'static str,
+#[derive(Debug)]
+pub struct Launcher {
+    /// What it is called in a table.
+    pub name: &'static str,
     way: Way,
 }
 
 /// How it starts ranks.
+#[derive(Debug)]
 enum Way {
     /// A program that is asked to.
     Program {
         file: PathBuf,
         /// What stands before `-n`.
-        subcommand: &'static [&'static str],
+        arguments: &'static [&'static str],
     },
     /// This process starts them with `posix_spawn` and waits for them: the least that starting programs takes here.
     Bare,
 }
 
 impl Launcher {
-    /// Debian's Hydra, or why it cannot be measured.
-    pub(crate) fn hydra() -> Result<Self, String> {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let program =
-            std::env::split_paths(&path).map(|folder| folder.join("mpiexec.hydra")).find(|file| file.exists());
-        let file = program.ok_or("no mpiexec.hydra in PATH; Debian's package mpich has it")?;
-        Ok(Self { name: "hydra", way: Way::Program { file, subcommand: &[] } })
+    /// A program that takes `arguments -n RANKS COMMAND`.
+    pub fn program(name: &'static str, file: PathBuf, arguments: &'static [&'static str]) -> Self {
+        Self { name, way: Way::Program { file, arguments } }
     }
 
-    /// The program in `LATTICE_BIN`, else the one built beside this bench; or why it cannot be measured.
-    pub(crate) fn lattice() -> Result<Self, String> {
-        let file = lattice_binary(env!("CARGO_BIN_EXE_pmi_raw"))?;
-        Ok(Self { name: "lattice", way: Way::Program { file, subcommand: &["launch"] } })
+    /// The program in `LATTICE_BIN`, else the one built beside `program`; or why it cannot be measured.
+    pub fn lattice(program: &str) -> Result<Self, String> {
+        Ok(Self::program("lattice", lattice_binary(program)?, &["launch"]))
     }
 
     /// No launcher at all: the floor under every other one.
-    pub(crate) fn bare() -> Self {
+    pub fn bare() -> Self {
         Self { name: "bare", way: Way::Bare }
     }
 
     /// Whether its ranks can speak PMI.
-    pub(crate) fn has_pmi(&self) -> bool {
+    pub fn has_pmi(&self) -> bool {
         matches!(self.way, Way::Program { .. })
     }
 
     /// Runs a command in so many ranks to its end, and returns what they printed.
-    pub(crate) fn run(&self, ranks: usize, command: &[OsString]) -> Result<String, String> {
-        let (file, subcommand) = match &self.way {
-            Way::Program { file, subcommand } => (file, subcommand),
+    ///
+    /// # Errors
+    /// Says why, if the launcher cannot be started, ends with a failure, or prints what is no text.
+    pub fn run(&self, ranks: usize, command: &[OsString]) -> Result<String, String> {
+        let (file, arguments) = match &self.way {
+            Way::Program { file, arguments } => (file, arguments),
             Way::Bare => return run_bare(ranks, command),
         };
         let mut launch = Command::new(file);
-        launch.args(*subcommand).arg("-n").arg(ranks.to_string()).args(command).stdin(Stdio::null());
+        launch.args(*arguments).arg("-n").arg(ranks.to_string()).args(command).stdin(Stdio::null());
         let output = launch.output().map_err(|error| format!("{} did not start: {error}", file.display()))?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
@@ -65,6 +66,12 @@ impl Launcher {
         }
         String::from_utf8(output.stdout).map_err(|error| format!("{} printed no text: {error}", self.name))
     }
+}
+
+/// Where a program is that a shell would find.
+pub fn in_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.exists())
 }
 
 fn run_bare(ranks: usize, command: &[OsString]) -> Result<String, String> {

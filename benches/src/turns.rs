@@ -1,0 +1,42 @@
+//! Launchers take turns at the same run, so that what the machine does meanwhile hits all of them.
+
+use crate::launcher::Launcher;
+
+/// What the runs of one launcher gave, in order; or why it cannot be measured.
+pub type Taken<T> = Result<Vec<T>, String>;
+
+/// Lets each launcher make one run a round, and leaves out those that failed before. The results are in the order of `launchers`.
+pub fn take<T>(
+    launchers: &[&Launcher],
+    rounds: usize,
+    mut measure: impl FnMut(&Launcher) -> Result<T, String>,
+) -> Vec<Taken<T>> {
+    let mut taken: Vec<Taken<T>> = launchers.iter().map(|_| Ok(Vec::new())).collect();
+    for _ in 0..rounds {
+        for (&launcher, taken) in launchers.iter().zip(&mut taken) {
+            let Ok(runs) = taken else { continue };
+            match measure(launcher) {
+                Ok(figures) => runs.push(figures),
+                Err(why) => *taken = Err(why),
+            }
+        }
+    }
+    taken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_fails_takes_no_further_turn() {
+        let launchers = [Launcher::program("first", "a".into(), &[]), Launcher::program("second", "b".into(), &[])];
+        let mut turns = Vec::new();
+        let taken = take(&launchers.each_ref(), 3, |launcher| {
+            turns.push(launcher.name);
+            if launcher.name == "first" && turns.len() > 2 { Err("no more".to_owned()) } else { Ok(turns.len()) }
+        });
+        assert_eq!(turns, ["first", "second", "first", "second", "second"]);
+        assert_eq!(taken, [Err("no more".to_owned()), Ok(vec![2, 4, 5])]);
+    }
+}

@@ -1,0 +1,57 @@
+//! Ranks that spawn new ones: they meet, part, fail and abort together with those who asked for them.
+
+use lattice_tests::launch;
+use lattice_tests::mpi::Flavour;
+
+/// MPICH 4.0.2 cannot spawn, whoever launches it.
+const SPAWNING: [Flavour; 3] = [Flavour::WheelMpich, Flavour::DebianOpenMpi, Flavour::WheelOpenMpi];
+
+#[test]
+fn parents_and_children_merge_and_part() {
+    for mpi in SPAWNING {
+        let outcome = launch("-n 2").arg(mpi.program("spawn")).arg("3").run();
+        let line = |who, rank, size, place, word| {
+            format!("{who} {rank} of {size}: {place} of 5 together, the last word is '{word}'")
+        };
+        let parents = (0..2).map(|rank| line("parent", rank, 2, rank, "3"));
+        let children = (0..3).map(|rank| line("child", rank, 3, 2 + rank, "words that belong together"));
+        outcome.exits(0).says_nothing().prints_lines(parents.chain(children));
+    }
+}
+
+#[test]
+fn two_programs_are_spawned_as_one_job() {
+    for mpi in SPAWNING {
+        let outcome = launch("-n 2").arg(mpi.program("spawn_multiple")).run();
+        outcome.exits(0).says_nothing().prints_lines([
+            "child 0 of 3: first, appnum 0, 5 together",
+            "child 1 of 3: second, appnum 1, 5 together",
+            "child 2 of 3: second, appnum 1, 5 together",
+        ]);
+    }
+}
+
+/// With two ranks, the second one of Open MPI 4.1 would wait for ever: its library does not tell it that the first one failed.
+#[test]
+fn a_spawn_that_fails_harms_nobody() {
+    for mpi in SPAWNING {
+        let outcome = launch("-n 1").arg(mpi.program("spawn_missing")).run();
+        outcome.exits(0).prints_lines(["rank 0: the spawn fails, 1 ranks go on"]);
+    }
+}
+
+#[test]
+fn an_abort_of_a_child_ends_its_parents_too() {
+    for mpi in SPAWNING {
+        let outcome = launch("-n 2").arg(mpi.program("spawn_abort")).arg("9").run();
+        outcome.exits(9).prints("aborting").says("called MPI_Abort with code 9");
+    }
+}
+
+#[test]
+fn a_child_on_libpmix_knows_its_parent() {
+    let outcome = launch("-n 1").arg(Flavour::Pmix.program("pmix_spawn")).run();
+    let children = (0..3).map(|rank| format!("child {rank}: SUCCESS, 1 others, whose numbers make 1"));
+    let parent = "parent 0: SUCCESS, 3 others, whose numbers make 33".to_owned();
+    outcome.exits(0).says_nothing().prints_lines(children.chain([parent]));
+}

@@ -1,0 +1,26 @@
+//! Groups of one launch that find each other by a published name and connect.
+
+use lattice_tests::mpi::{Flavour, OPEN_MPIS};
+use lattice_tests::{Command, launch};
+
+/// Twice in a row, even ranks accept and odd ranks connect.
+#[track_caller]
+fn meet(command: Command, mpi: Flavour) {
+    let outcome = command.arg(mpi.program("names")).run();
+    let line = |round, rank| format!("round {round}, rank {rank}: 2 on the other side, 4 together");
+    outcome.exits(0).does_not_say("lattice:");
+    outcome.prints_lines((0..2).flat_map(|round| (0..4).map(move |rank| line(round, rank))));
+}
+
+#[test]
+fn groups_of_open_mpi_meet_by_a_name() {
+    for mpi in OPEN_MPIS {
+        meet(launch("-n 4"), mpi);
+    }
+}
+
+/// MPICH 4.0.2 cannot open a port, whoever launches it; over UCX, what 5.0.2 has to say of itself does not fit into a port's name.
+#[test]
+fn groups_of_mpich_meet_by_a_name() {
+    meet(launch("-n 4").env("MPIR_CVAR_CH4_NETMOD", "ofi"), Flavour::WheelMpich);
+}

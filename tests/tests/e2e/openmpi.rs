@@ -1,0 +1,183 @@
+//! Programs of Open MPI 4.1 and 5.0, unmodified and without a flag: what holds for MPICH holds for them.
+//!
+//! The wheel's libraries themselves have something to say on standard error now and then, so what is checked there is that
+//! Lattice has not.
+
+use std::time::{Duration, Instant};
+
+use lattice_tests::mpi::{Flavour, OPEN_MPIS};
+use lattice_tests::{Command, Outcome, launch, turn};
+use nix::sys::signal::Signal;
+
+use crate::LOADED;
+
+/// What begins every line of ours.
+const OURS: &str = "lattice:";
+
+/// Runs a job in which a rank says `word` and ends the job thereby: all ranks must be gone within a second.
+#[track_caller]
+fn ends_within_a_second_of(word: &str, command: Command) -> Outcome {
+    let mut running = command.start();
+    let said = running.wait_for_stdout(word);
+    let outcome = running.finish();
+    let took = Instant::now().duration_since(said);
+    outcome.check(took < LOADED * Duration::from_secs(1), || format!("took {took:?} from {word:?} to its end"));
+    outcome
+}
+
+#[test]
+fn hello_knows_its_rank_and_size() {
+    for mpi in OPEN_MPIS {
+        let outcome = launch("-n 4").arg(mpi.program("hello")).run();
+        outcome.exits(0).says_nothing().prints_lines((0..4).map(|rank| format!("rank {rank} of 4")));
+        launch("").arg(mpi.program("hello")).run().exits(0).says_nothing().prints_lines(["rank 0 of 1"]);
+    }
+}
+
+#[test]
+fn a_token_goes_round_the_ring() {
+    for mpi in OPEN_MPIS {
+        let outcome = launch("-n 5").arg(mpi.program("ring")).run();
+        outcome.exits(0).says_nothing().prints_lines(["the token came back with 10"]);
+    }
+}
+
+#[test]
+fn sixteen_ranks_add_up() {
+    let _machine = turn::heavy();
+    for mpi in OPEN_MPIS {
+        let outcome = launch("-n 16").arg(mpi.program("allreduce")).run();
+        outcome.exits(0).says_nothing().prints_lines(["16 ranks, 0 wrong sums"]);
+    }
+}
+
+#[test]
+fn ranks_of_a_node_share_memory() {
+    for mpi in OPEN_MPIS {
+        let outcome = launch("-n 3").arg(mpi.program("split_type")).run();
+        let heard = |rank: u32| format!("rank {rank} of 3 on its node heard of {}", (rank + 2) % 3);
+        outcome.exits(0).does_not_say(OURS).prints_lines((0..3).map(heard));
+    }
+}
+
+/// Sessions came with 5.0. A second one after the first ended crashes in the client, whoever launches it.
+#[test]
+fn ranks_make_a_communicator_from_a_session() {
+    let outcome = launch("-n 3").arg(Flavour::WheelOpenMpi.program("one_session")).run();
+    outcome.exits(0).says_nothing().prints_lines((0..3).map(|rank| format!("rank {rank} of 3: sum 3")));
+}
+
+#[test]
+fn mpmd_appnums() {
+    for mpi in OPEN_MPIS {
+        let appnum = mpi.program("appnum");
+        let first = launch("--universe-size 9 -n 1").arg(&appnum);
+        let outcome = first.words(": -n 2").arg(&appnum).words(": -n 1").arg(&appnum).run();
+        let appnums = [0, 1, 1, 2].into_iter().enumerate().map(|(rank, app)| format!("rank {rank}: appnum {app}"));
+        let universe = (0..4).map(|rank| format!("rank {rank}: universe size 9"));
+        outcome.exits(0).says_nothing().prints_lines(appnums.chain(universe));
+    }
+}
+
+#[test]
+fn two_launches_at_once_do_not_meet() {
+    for mpi in OPEN_MPIS {
+        let ring = mpi.program("ring");
+        let (three, four) = (launch("-n 3").arg(&ring).start(), launch("-n 4").arg(&ring).start());
+        three.finish().exits(0).says_nothing().prints_lines(["the token came back with 3"]);
+        four.finish().exits(0).says_nothing().prints_lines(["the token came back with 6"]);
+    }
+}
+
+#[test]
+fn abort_reaches_every_rank() {
+    for mpi in OPEN_MPIS {
+        let abort = mpi.program("abort");
+        let outcome = ends_within_a_second_of("aborting", launch("-n 4").arg(&abort).words("2 42"));
+        outcome.exits(42).says("rank 2 on ").says("called MPI_Abort with code 42");
+        launch("").arg(&abort).words("0 42").run().exits(42).says("lattice: rank 0 on ");
+        launch("-n 2").arg(&abort).words("1 256").run().exits(1).says("called MPI_Abort with code 256");
+    }
+}
+
+#[test]
+fn a_crash_ends_the_job() {
+    for mpi in OPEN_MPIS {
+        let outcome = ends_within_a_second_of("crashing", launch("-n 3").arg(mpi.program("crash")).arg("2"));
+        outcome.exits(139).says("rank 2 on ").says("signal 11 (SIGSEGV)");
+    }
+}
+
+#[test]
+fn exit_without_finalize_ends_the_job() {
+    for mpi in OPEN_MPIS {
+        let program = mpi.program("exit_without_finalize");
+        let outcome = ends_within_a_second_of("leaving", launch("-n 3").arg(&program).words("1 3"));
+        outcome.exits(3).says("rank 1 on ").says("exited with status 3");
+        let outcome = ends_within_a_second_of("leaving", launch("-n 3").arg(&program).words("1 0"));
+        outcome.exits(1).says("rank 1 on ").says("without calling MPI_Finalize");
+    }
+}
+
+#[test]
+fn a_status_after_finalize_is_the_launchs_own() {
+    for mpi in OPEN_MPIS {
+        let outcome = launch("-n 3").arg(mpi.program("exit_after_finalize")).words("1 5").run();
+        outcome.exits(5).says("rank 1 on ").says("exited with status 5");
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_before_init_ends_the_job() {
+    for mpi in OPEN_MPIS {
+        let program = mpi.program("leave_before_init");
+        let outcome = launch("-n 3").arg(&program).words("1 0").run();
+        outcome.exits(1).says("rank 1 on ").says("before MPI_Init");
+    }
+}
+
+/// The session directory is given to the libraries, and taken away again.
+#[test]
+fn nothing_is_left_of_a_job_that_aborted() {
+    for mpi in OPEN_MPIS {
+        let directory = tempfile::tempdir().unwrap();
+        let command = launch("-n 3").env("TMPDIR", directory.path()).arg(mpi.program("abort"));
+        command.words("1 3").run().exits(3);
+        let left: Vec<_> = directory.path().read_dir().unwrap().flatten().map(|entry| entry.file_name()).collect();
+        assert!(left.is_empty(), "{mpi:?} left {left:?}");
+    }
+}
+
+/// With PMI-1 alone it would run as three jobs of size 1, and say so nowhere.
+#[test]
+fn three_jobs_of_size_1_do_not_go_unnoticed() {
+    for mpi in OPEN_MPIS {
+        // A job of its own leaves shared memory behind, if it is let.
+        let command = launch("-n 3 --pmi pmi1").env("OMPI_MCA_btl", "self");
+        let outcome = command.arg(mpi.program("hello")).run();
+        outcome.exits(0).prints_lines(["rank 0 of 1"; 3]);
+        outcome.says("warning: ranks 0-2 ended without a word").says("Open MPI (").says("libmpi.so.40");
+        outcome.says("3 jobs of size 1 instead of one job of size 3").says("lattice: try: --pmi=auto or --pmi=pmix");
+    }
+}
+
+#[test]
+fn pmix_can_be_asked_for_alone() {
+    for mpi in OPEN_MPIS {
+        let outcome = launch("-n 3 --pmi pmix").arg(mpi.program("hello")).run();
+        outcome.exits(0).says_nothing().prints_lines((0..3).map(|rank| format!("rank {rank} of 3")));
+    }
+}
+
+/// One job cannot be of two families: each half waits for ranks that speak another protocol, and the user is told of both.
+#[test]
+fn a_job_of_both_families_is_called_stuck() {
+    for (mpich, open_mpi) in [Flavour::DebianMpich, Flavour::WheelMpich].into_iter().zip(OPEN_MPIS) {
+        let command = launch("-n 2 --stuck-after 1s").arg(mpich.program("hello"));
+        let mut running = command.words(": -n 2").arg(open_mpi.program("hello")).start();
+        running.wait_for_stderr("start-up is not complete after");
+        running.wait_for_stderr("its last PMI command was");
+        running.signal(Signal::SIGTERM);
+        running.finish().exits(143).says("wait for ranks ");
+    }
+}

@@ -1,0 +1,60 @@
+//! Programs on libpmix itself: what our own PMIx server must do where no MPI asks for it.
+
+use lattice_tests::launch;
+use lattice_tests::mpi::Flavour;
+
+#[test]
+fn values_of_every_scope_are_found_where_they_belong() {
+    let outcome = launch("-n 4").arg(Flavour::Pmix.program("pmix_exchange")).run();
+    outcome.exits(0).says_nothing().prints_lines((0..4).map(|rank| format!("rank {rank} of 4: 0 wrong, late 400")));
+}
+
+#[test]
+fn a_lookup_waits_for_what_is_published() {
+    let outcome = launch("-n 3").arg(Flavour::Pmix.program("pmix_names")).run();
+    outcome.exits(0).says_nothing().prints_lines([
+        "published: SUCCESS",
+        "looked up: SUCCESS, pacific of rank 0",
+        "again: refused",
+        "withdrawn: SUCCESS",
+        "looked up again: not found",
+    ]);
+}
+
+#[test]
+fn ranks_connect_in_groups() {
+    let outcome = launch("-n 5").arg(Flavour::Pmix.program("pmix_connect")).run();
+    outcome.exits(0).says_nothing().prints_lines((0..5).map(|rank| format!("rank {rank} of 5: 0 wrong")));
+}
+
+#[test]
+fn an_event_reaches_those_who_wait_for_it() {
+    let outcome = launch("-n 4").arg(Flavour::Pmix.program("pmix_event")).run();
+    let heard = |rank| format!("rank {rank}: rank 0 says that the tide is high");
+    outcome.exits(0).says_nothing().prints_lines((1..4).map(heard));
+}
+
+#[test]
+fn an_abort_has_its_code_and_its_words() {
+    let outcome = launch("-n 4").arg(Flavour::Pmix.program("pmix_abort")).words("1 42").run();
+    outcome.exits(42).prints_lines(["aborting"]).says("rank 1 on ").says("code 42: the sea is dry; all of it");
+}
+
+#[test]
+fn both_families_are_offered_and_either_can_be_left_out() {
+    let script = r#"echo "${PMI_FD:+pmi} ${PMIX_NAMESPACE:+pmix} $PMIX_RANK $MPIR_CVAR_PMI_VERSION $OMPI_MCA_schizo""#;
+    let prints = |flags: &str, line: &str| {
+        launch(flags).bash(script).run().exits(0).prints_lines([line]);
+    };
+    prints("", "pmi pmix 0 1 ^orte");
+    prints("--pmi pmix", " pmix 0  ^orte");
+    prints("--pmi pmi1", "pmi    ");
+    prints("--pmi none", "    ");
+}
+
+#[test]
+fn what_the_user_says_to_mpich_stays() {
+    let script = "echo $MPIR_CVAR_PMI_VERSION";
+    launch("").env("MPIR_CVAR_PMI_VERSION", "2").bash(script).run().exits(0).prints_lines(["2"]);
+    launch("--env MPIR_CVAR_PMI_VERSION=x").bash(script).run().exits(0).prints_lines(["x"]);
+}
