@@ -55,3 +55,14 @@ fn a_child_on_libpmix_knows_its_parent() {
     let parent = "parent 0: SUCCESS, 3 others, whose numbers make 33".to_owned();
     outcome.exits(0).says_nothing().prints_lines(children.chain([parent]));
 }
+
+#[test]
+fn pmi2_spawns_as_well() {
+    let outcome = launch("-n 1").arg(Flavour::SlurmPmi2.program("pmi2_spawn")).run();
+    outcome.exits(0).says_nothing().prints_lines([
+        "child 0 of 3: first, appnum 0, found 'hello; child'",
+        "child 1 of 3: the; second, appnum 1, found 'hello; child'",
+        "child 2 of 3: the; second, appnum 1, found 'hello; child'",
+        "parent: spawn 0, a job with a name",
+    ]);
+}
