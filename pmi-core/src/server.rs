@@ -56,7 +56,7 @@ impl Default for Settings {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnectionId(pub u32);
 
-/// Names a [`Call`] until its answer comes.
+/// Names a [`Call`](crate::services::Call) until its answer comes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ticket(u64);
 

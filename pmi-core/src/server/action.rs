@@ -27,14 +27,14 @@ pub enum Action {
         /// Which one.
         connection: ConnectionId,
     },
-    /// Bring this contribution to the fence and hand its result to [`Server::handle_fence`].
+    /// Bring this contribution to the fence and hand its result to [`Server::handle_fence`](super::Server::handle_fence).
     Fence {
         /// Which fence.
         id: FenceId,
         /// What this node brings.
         contribution: Contribution,
     },
-    /// Ask the host, and hand its answer to [`Server::handle_answer`].
+    /// Ask the host, and hand its answer to [`Server::handle_answer`](super::Server::handle_answer).
     Call {
         /// Names the question.
         ticket: Ticket,
@@ -45,7 +45,7 @@ pub enum Action {
     },
     /// The job must end, for this reason; reported once. The server ignores everything that comes after it.
     End(EndReason),
-    /// A message was received or sent; only with [`Settings::trace`].
+    /// A message was received or sent; only with [`Settings::trace`](super::Settings::trace).
     Trace(Trace),
 }
 
