@@ -105,7 +105,8 @@ fn variables_of_an_outer_launcher_do_not_reach_a_rank() {
     }
     let environment = environment_of(command);
     for name in outer {
-        assert!(!environment.contains_key(name), "{name} came through");
+        // Some of them we set ourselves.
+        assert_ne!(environment.get(name).map(String::as_str), Some("7"), "{name} came through");
     }
     has(&environment, &[("OMPI_MCA_btl", "self"), ("PLAIN", "stays")]);
 }
