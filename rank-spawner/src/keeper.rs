@@ -91,6 +91,9 @@ impl Keeper {
         fcntl(&records, FcntlArg::F_SETFL(OFlag::O_WRONLY | OFlag::O_NONBLOCK)).map_err(io::Error::from)?;
         // Room for 16,000 ranks at once; a system that grants less has room for 1,000.
         let _ = fcntl(&records, FcntlArg::F_SETPIPE_SZ(1 << 20));
+        // The keeper is born with its name: another launch's keeper, which spares it for that, may look at it at once.
+        let ours = prctl::get_name().map_err(io::Error::from)?;
+        prctl::set_name(NAME).map_err(io::Error::from)?;
         // It makes no noise among the children: with no other child left, nothing of a launch is left (see `sweep`).
         // SAFETY: this process has one thread, as was just seen, and only that thread could make another; so no lock is held
         // by a thread that the child lacks. The child reads, opens files and sends signals, and never asks for its thread.
@@ -103,6 +106,7 @@ impl Keeper {
             }
             child => {
                 let child = Pid::from_raw(child);
+                prctl::set_name(&ours).map_err(io::Error::from)?;
                 let pidfd = pidfd_open(child).map_err(io::Error::from)?;
                 Ok(Self { pid: child, pidfd, records })
             }
@@ -258,7 +262,6 @@ fn withdraw(pipe: OwnedFd) -> io::Result<fs::File> {
         // SAFETY: installs no handler.
         unsafe { signal(number, SigHandler::SigIgn)? };
     }
-    prctl::set_name(NAME)?;
     // Not to keep a file system busy.
     chdir("/")?;
     // Raw numbers from here: whoever owned the launcher's descriptors never runs in this process again.

@@ -96,15 +96,18 @@ impl Session {
         }
     }
 
+    /// Tells of each job that has silent ranks and should have none.
     fn tell_of_silence(&mut self, ended: bool, after: Duration) {
         let silent = self.silent_ranks(ended);
-        if silent.is_empty() {
-            return;
+        for (index, job) in self.jobs.iter().enumerate().filter(|(_, job)| job.spec.job.size() > 1) {
+            let of_job = |local: &&LocalRank| self.ranks[local.index()].job == index;
+            let mine: Vec<LocalRank> = silent.iter().filter(of_job).copied().collect();
+            let Some(&first) = mine.first() else { continue };
+            let ranks = mine.iter().map(|local| self.ranks[local.index()].rank).collect();
+            let library = self.watch.library.clone().or_else(|| library::needed_by(&self.program_of(first)?));
+            let size = job.spec.job.size();
+            self.outbox.push_back(Event::Notice(Notice::Silent { ranks, size, ended, after, library }));
         }
-        let ranks = silent.iter().map(|local| self.ranks[local.index()].rank).collect();
-        let library = self.watch.library.clone().or_else(|| library::needed_by(&self.program_of(silent[0])?));
-        let size = self.spec.job.size();
-        self.outbox.push_back(Event::Notice(Notice::Silent { ranks, size, ended, after, library }));
     }
 
     fn program_of(&self, local: LocalRank) -> Option<PathBuf> {

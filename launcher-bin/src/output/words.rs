@@ -119,7 +119,8 @@ fn silent(silent: &Silent<'_>, library: Option<&MpiLibrary>) -> String {
         _ => format!(
             "warning: {happened}, though {name} ({file}) was found, which speaks PMI: \
              if MPI_Init was called, {they} {verb} as {singletons}\n\
-             try: --pmi-port, if a container runtime or a wrapper closes inherited descriptors or clears the environment"
+             try: --pmi=auto, if this launch has another --pmi; or --pmi-port, if a container runtime or a wrapper closes \
+             inherited descriptors or clears the environment"
         ),
     }
 }
