@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::TcpListener;
+use std::num::NonZeroUsize;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -130,6 +131,10 @@ impl Session {
         let server = Server::new(self.jobs[job].spec.job.clone(), self.spec.node, settings);
         let fence = Arc::clone(&self.surroundings.fence);
         let (driver, end_reason) = Driver::new(server, fence, self.services(job), trace.map(share));
+        let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        if self.jobs[job].spec.job.placement.ranks_on(self.spec.node).len() < cores {
+            driver.stay_awake();
+        }
         let port = match pmi.entrance {
             Entrance::Socket => None,
             Entrance::Port => {
