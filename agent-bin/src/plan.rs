@@ -11,8 +11,8 @@ use std::sync::Arc;
 use pmi_core::env::{Entrance, RankEnvironment, is_scrubbed};
 use pmi_core::ids::{LocalRank, Rank};
 use rank_spawner::{
-    ArgumentError, Arguments, BindError, CpuBind, Environment, EnvironmentError, Limit, PMI_FD, Program, ProgramError,
-    ProgramFailure, RankCommand, Stdio, Topology, TopologyError, plan,
+    ArgumentError, Arguments, BindHereError, Environment, EnvironmentError, Limit, PMI_FD, Program, ProgramError,
+    ProgramFailure, RankCommand, Stdio, plan_here,
 };
 
 use crate::cause::StartClass;
@@ -33,12 +33,9 @@ pub enum PlanError {
     /// A variable that no program can be given.
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
-    /// The CPUs of this node cannot be read.
-    #[error(transparent)]
-    Topology(#[from] TopologyError),
     /// The ranks cannot be bound as asked.
     #[error(transparent)]
-    Bind(#[from] BindError),
+    Bind(#[from] BindHereError),
     /// The name of the ranks' standard input makes no sense.
     #[error("the file for standard input: {0}")]
     StdinName(#[from] TemplateError),
@@ -113,10 +110,7 @@ pub(crate) struct Plan {
 impl Common<'_> {
     /// The command of each rank of this node.
     pub(crate) fn plan(&self, stdin: &StdinSource) -> Result<Plan, PlanError> {
-        let cpus = match &self.spec.cpu_bind {
-            CpuBind::None => vec![None; self.ranks.len()],
-            bind => plan(&Topology::of_this_process()?, bind, self.ranks.len() as u32)?,
-        };
+        let cpus = plan_here(&self.spec.cpu_bind, self.ranks.len() as u32)?;
         let programs: Vec<_> = self.spec.apps.iter().map(|app| self.prepare(app)).collect::<Result<_, _>>()?;
         let direct = match stdin {
             StdinSource::Direct(fd) => fd.try_clone().ok().map(Arc::new),

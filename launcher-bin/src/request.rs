@@ -17,7 +17,7 @@ use lattice_agent::template::{Place, Template};
 use nix::unistd::{AccessFlags, eaccess, gethostname};
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::job::{App, Job};
-use rank_spawner::{CpuSet, Program, Topology};
+use rank_spawner::{CpuSet, Program, plan_here};
 
 pub use self::error::RequestError;
 use crate::args::{EnvSetting, LaunchArgs, Pmi, PmiArgs, ProgramArgs, Stdin, StreamArgs, TimeArgs};
@@ -260,8 +260,7 @@ fn job_id(launch_id: &str) -> Result<JobId, RequestError> {
 fn seats(args: &LaunchArgs, job: &Job, programs: &[PathBuf]) -> Result<Vec<Seat>, RequestError> {
     let node = NodeIndex(0);
     let ranks = job.placement.ranks_on(node);
-    let topology = Topology::of_this_process()?;
-    let cpus = rank_spawner::plan(&topology, &args.placement.cpu_bind, job.size())?;
+    let cpus = plan_here(&args.placement.cpu_bind, job.size())?;
     let apps = (0..).zip(&job.apps).flat_map(|(index, app)| std::iter::repeat_n(index, app.ranks as usize));
     let local_ranks = (0..).map(LocalRank);
     let seats = ranks.into_iter().zip(local_ranks).zip(cpus).zip(apps);

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::cpus::{CpuSet, CpuSetParseError};
-use crate::topology::Topology;
+use crate::topology::{Topology, TopologyError};
 
 /// What a user asked for: `none`, `cores`, `threads`, or `map:` with one CPU or range per rank, as in `map:0,2,4-5`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -96,6 +96,29 @@ impl fmt::Display for CpuBind {
                 write!(f, "map:{}", sets.join(","))
             }
         }
+    }
+}
+
+/// Why ranks cannot be bound on this machine.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindHereError {
+    /// The CPUs of this machine cannot be read.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// What was asked for is not there.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+}
+
+/// As [`plan`], for the CPUs that this process may use. They are read only if ranks are to be bound.
+///
+/// # Errors
+/// See the variants of [`BindHereError`].
+pub fn plan_here(bind: &CpuBind, local_ranks: u32) -> Result<Vec<Option<CpuSet>>, BindHereError> {
+    match bind {
+        CpuBind::None => Ok(vec![None; local_ranks as usize]),
+        _ => Ok(plan(&Topology::of_this_process()?, bind, local_ranks)?),
     }
 }
 

@@ -37,7 +37,7 @@ mod syscalls;
 mod topology;
 
 pub use arguments::{ArgumentError, Arguments};
-pub use binding::{BindError, CpuBind, CpuBindParseError, plan};
+pub use binding::{BindError, BindHereError, CpuBind, CpuBindParseError, plan, plan_here};
 pub use child::Step;
 pub use cpus::{CpuSet, CpuSetParseError};
 pub use environment::{Environment, EnvironmentError, RankEnvironment};

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use pmi_core::ids::JobIdError;
-use rank_spawner::{BindError, ProgramError, TopologyError};
+use rank_spawner::{BindHereError, ProgramError};
 
 use crate::limits::TooManyRanks;
 
@@ -86,12 +86,9 @@ pub enum RequestError {
         /// The flag.
         flag: &'static str,
     },
-    /// The CPUs of this machine cannot be told.
-    #[error(transparent)]
-    Topology(#[from] TopologyError),
     /// Ranks cannot be bound as asked.
     #[error("--cpu-bind: {0}")]
-    Bind(#[from] BindError),
+    Bind(#[from] BindHereError),
     /// The name of this node cannot be told.
     #[error("cannot tell the name of this node: {0}")]
     HostName(#[source] nix::Error),
