@@ -76,6 +76,20 @@ pub enum CauseKind {
         /// What happened, in words.
         reason: String,
     },
+    /// A fence was not complete within the time that the launch gives it.
+    FenceTimeout {
+        /// The limit.
+        limit: Duration,
+        /// How many ranks waited.
+        waiting: usize,
+        /// The ranks that they waited for, each with the last PMI command it sent, if it sent any.
+        missing: Vec<(Rank, Option<String>)>,
+    },
+    /// The node itself was lost.
+    NodeLost {
+        /// What was seen of it, in words.
+        reason: String,
+    },
     /// A rank's process could not be started.
     NotStarted {
         /// What happened, in words; names rank and path.
@@ -137,6 +151,17 @@ impl fmt::Display for Cause {
                 write!(f, "rank {rank} on {host} speaks {protocol}, which --pmi switched off for this launch")
             }
             CauseKind::Fence { reason } | CauseKind::NotStarted { reason, .. } => write!(f, "{host}: {reason}"),
+            CauseKind::FenceTimeout { limit, missing, .. } => {
+                write!(f, "PMI fence timeout: after {limit:?}, {host} still waits")?;
+                let mut separator = " for ";
+                for (rank, last) in missing {
+                    let last = last.as_deref().unwrap_or("none");
+                    write!(f, "{separator}rank {rank} (last PMI command: {last})")?;
+                    separator = ", ";
+                }
+                Ok(())
+            }
+            CauseKind::NodeLost { reason } => write!(f, "node {host} was lost: {reason}"),
             CauseKind::Interrupted { signal } => match Signal::try_from(*signal) {
                 Ok(name) => write!(f, "interrupted by {name}"),
                 Err(_) => write!(f, "interrupted by signal {signal}"),

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use pmi_core::ids::Rank;
+use pmi_core::Phase;
+use pmi_core::ids::{JobId, Rank};
 use rank_spawner::RankExit;
 use serde::{Deserialize, Serialize};
 
@@ -30,9 +31,47 @@ pub enum Event {
         rank: Rank,
         /// How it ended.
         exit: RankExit,
+        /// How far its dialogue with its PMI server had come; `None` where it has none.
+        phase: Option<Phase>,
+    },
+    /// A spawned job's part on this node was started, or was not.
+    Spawned {
+        /// The job.
+        job: JobId,
+        /// Why its ranks do not all run, if they do not.
+        failure: Option<String>,
+    },
+    /// How far each rank has come; the answer to [`crate::session::Control::AskProgress`].
+    Progress {
+        /// The number of the question.
+        question: u64,
+        /// Every rank of this node.
+        ranks: Vec<RankProgress>,
+    },
+    /// Ranks of this node have waited in a fence of all ranks for a while, and none of this node is missing; told once.
+    Waiting {
+        /// Which ranks.
+        ranks: Vec<Rank>,
     },
     /// The launch is coming to its end before all ranks ended by themselves; reported once.
     Ending(Cause),
+}
+
+/// How far one rank has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankProgress {
+    /// Which rank.
+    pub rank: Rank,
+    /// Its process id on this node; `None` before it was started.
+    pub pid: Option<u32>,
+    /// How far its dialogue with its PMI server has come; `None` where it has none.
+    pub phase: Option<Phase>,
+    /// The last PMI command that it sent, if it sent any.
+    pub last_command: Option<String>,
+    /// It waits in a fence for others.
+    pub waiting: bool,
+    /// How it ended, if it has.
+    pub exit: Option<RankExit>,
 }
 
 /// A piece of a rank's output.

@@ -9,9 +9,8 @@ use std::sync::Arc;
 
 use lattice_agent::event::{Event, Stream};
 use lattice_agent::services::LocalServices;
-use lattice_agent::session::{self, StdinSource, Surroundings};
+use lattice_agent::session::{self, Alone, StdinSource, Surroundings};
 use lattice_agent::spec::SessionSpec;
-use pmi_core::fence::LocalFence;
 use pmi_core::ids::JobId;
 use rank_spawner::LaunchTag;
 use tokio::sync::mpsc;
@@ -47,9 +46,10 @@ fn run_session() -> io::Result<ExitCode> {
         // The session ends its ranks when nobody holds this end any more.
         let (_control, control) = mpsc::channel(1);
         let surroundings = Surroundings {
-            fence: Arc::new(LocalFence),
+            nodes: Arc::new(Alone),
             services: Arc::new(LocalServices::default()),
             events,
+            alarm: None,
             control,
             stdin: StdinSource::Empty,
             trace: None,

@@ -49,7 +49,7 @@ use self::ending::Ending;
 use self::job::JobAtWork;
 use self::serving::{Serving, SharedTrace};
 use self::spawning::Order;
-pub use self::surroundings::{Control, StdinSource, Surroundings};
+pub use self::surroundings::{Alone, AskError, Control, Nodes, SpawnOrder, StdinSource, Surroundings};
 use self::watch::Watch;
 use crate::cause::{Cause, CauseKind, StartClass};
 use crate::event::{Event, Notice, Output, Report, Stream};
@@ -308,7 +308,9 @@ impl Session {
     fn tell_exit(&mut self, local: LocalRank) {
         let slot = &self.ranks[local.index()];
         if let (Some(exit), 0) = (slot.exit, slot.pumps) {
-            self.outbox.push_back(Event::Exited { rank: slot.rank, exit });
+            let phase = self.phase(local);
+            let rank = self.ranks[local.index()].rank;
+            self.outbox.push_back(Event::Exited { rank, exit, phase });
         }
     }
 

@@ -24,6 +24,10 @@ pub struct SessionSpec {
     pub node: NodeIndex,
     /// The names of the job's nodes, by node index.
     pub hosts: Vec<String>,
+    /// The address by which other nodes reach this one; `None` where there are no others.
+    pub address: Option<String>,
+    /// Who knows it may claim a rank of the job, so it cannot be guessed: 128 bits in hexadecimal, the same on all nodes.
+    pub secret: String,
     /// The programs, in the order of `job.apps`.
     pub apps: Vec<AppSpec>,
     /// The environment that every rank starts from; an outer launcher's variables are scrubbed from it.
@@ -144,6 +148,8 @@ pub struct Patience {
     /// The beginning of a line that a rank paused in for this long is passed on: somebody may be waiting for a prompt. `None` waits
     /// for the line end, so that no line is ever cut.
     pub prompt: Option<Duration>,
+    /// The launch ends when ranks have waited in a fence for this long; `None` lets them wait.
+    pub fence: Option<Duration>,
     /// The launch ends when it has run this long; `None` lets it run.
     pub timeout: Option<Duration>,
 }
@@ -156,6 +162,7 @@ impl Default for Patience {
             after_failure: Duration::from_millis(400),
             after_interrupt: Duration::from_secs(5),
             prompt: None,
+            fence: None,
             timeout: None,
         }
     }

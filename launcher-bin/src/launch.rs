@@ -14,9 +14,8 @@ use std::io;
 use std::sync::Arc;
 
 use lattice_agent::services::LocalServices;
-use lattice_agent::session::{self, Surroundings};
+use lattice_agent::session::{self, Alone, Surroundings};
 use nix::sys::resource::{Resource, setrlimit};
-use pmi_core::fence::LocalFence;
 use pmi_core::ids::JobId;
 use rank_spawner::{Keeper, KeeperError, LaunchTag, become_subreaper, raise_descriptor_limit};
 use tokio::sync::mpsc;
@@ -96,9 +95,10 @@ async fn drive(
     let (events, happened) = mpsc::channel(EVENTS);
     let (steering, reins) = Steering::new()?;
     let surroundings = Surroundings {
-        fence: Arc::new(LocalFence),
+        nodes: Arc::new(Alone),
         services: Arc::new(LocalServices::default()),
         events,
+        alarm: None,
         control: reins.control,
         stdin: stdin::source(&request.spec.stdin)?,
         trace: request.pmi_trace.as_deref().map(|path| trace::sink(path, faults.clone())).transpose()?,

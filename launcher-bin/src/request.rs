@@ -137,6 +137,8 @@ impl LaunchRequest {
             allocation_id: None,
             node: NodeIndex(0),
             hosts: vec![machine.host.clone()],
+            address: None,
+            secret: secret().map_err(RequestError::Random)?,
             job,
             apps,
             environment: machine.environment.clone(),
@@ -369,6 +371,13 @@ fn random_id() -> io::Result<String> {
     let mut random = [0; 10];
     File::open("/dev/urandom")?.read_exact(&mut random)?;
     Ok(random.iter().map(|byte| char::from(DIGITS[usize::from(byte % 32)])).collect())
+}
+
+/// 128 random bits in hexadecimal.
+fn secret() -> io::Result<String> {
+    let mut random = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut random)?;
+    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 #[cfg(test)]

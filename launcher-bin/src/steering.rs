@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     /// Steers by `signals` until nothing more happens; returns what the session was told, and whether all was abandoned.
-    fn steered(signals: &[Signal], hang_up: bool) -> (Vec<Control>, bool) {
+    fn steered(signals: &[Signal], hang_up: bool) -> (String, bool) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let (sender, receiver) = mpsc::unbounded_channel();
@@ -198,36 +198,41 @@ mod tests {
             while let Ok(control) = reins.control.try_recv() {
                 told.push(control);
             }
-            (told, *reins.abandoned.borrow())
+            (shown(&told), *reins.abandoned.borrow())
         })
+    }
+
+    /// A reply channel can be in a control, so that two of them are compared by what they show.
+    fn shown(told: &[Control]) -> String {
+        format!("{told:?}")
     }
 
     #[test]
     fn one_ends_in_order_two_end_at_once() {
         let (int, term) = (Signal::SIGINT as i32, Signal::SIGTERM as i32);
-        assert_eq!(steered(&[Signal::SIGINT], false), (vec![Control::End(int)], false));
-        let twice = vec![Control::End(int), Control::Kill(int)];
+        assert_eq!(steered(&[Signal::SIGINT], false), (shown(&[Control::End(int)]), false));
+        let twice = shown(&[Control::End(int), Control::Kill(int)]);
         assert_eq!(steered(&[Signal::SIGINT, Signal::SIGINT], false), (twice, true));
-        let other = vec![Control::End(int), Control::Kill(term)];
+        let other = shown(&[Control::End(int), Control::Kill(term)]);
         assert_eq!(steered(&[Signal::SIGINT, Signal::SIGTERM], false), (other, true));
     }
 
     #[test]
     fn other_signals_are_passed_on() {
         let (usr1, cont) = (Signal::SIGUSR1 as i32, Signal::SIGCONT as i32);
-        let expected = vec![Control::Signal(usr1), Control::Signal(cont)];
+        let expected = shown(&[Control::Signal(usr1), Control::Signal(cont)]);
         assert_eq!(steered(&[Signal::SIGUSR1, Signal::SIGCONT], false), (expected, false));
     }
 
     #[test]
     fn closed_output_ends_in_order_like_sigpipe() {
-        assert_eq!(steered(&[], true), (vec![Control::End(Signal::SIGPIPE as i32)], false));
+        assert_eq!(steered(&[], true), (shown(&[Control::End(Signal::SIGPIPE as i32)]), false));
     }
 
     #[test]
     fn a_session_that_takes_no_commands_does_not_stop_us() {
         let (told, abandoned) = steered(&[Signal::SIGUSR1; 20], false);
-        assert_eq!(told.len(), 8);
+        assert_eq!(told.matches("Signal").count(), 8);
         assert!(!abandoned);
     }
 }

@@ -95,6 +95,10 @@ impl Session {
         if self.cause.is_none() {
             let host = self.spec.hosts.get(self.spec.node.index());
             let cause = Cause { host: host.cloned().unwrap_or_else(|| "localhost".to_owned()), kind };
+            if let Some(alarm) = self.surroundings.alarm.take() {
+                // Who does not listen any more gets it with the events.
+                let _ = alarm.send(cause.clone());
+            }
             self.outbox.push_back(Event::Ending(cause.clone()));
             self.cause = Some(cause);
         }
@@ -138,6 +142,17 @@ impl Session {
             Some(Control::Kill(signal)) => {
                 self.blame(CauseKind::Interrupted { signal });
                 self.end(Signal::SIGKILL, Duration::ZERO);
+            }
+            Some(Control::GiveUp) => self.end(Signal::SIGTERM, self.spec.patience.after_failure),
+            Some(Control::AskProgress(question)) => self.tell_progress(question),
+            Some(Control::Release) => {}
+            Some(Control::Spawn(order)) => {
+                let failure = Some("this node starts no spawned jobs".to_owned());
+                self.outbox.push_back(Event::Spawned { job: order.job.id, failure });
+            }
+            Some(Control::Question { reply, .. }) => {
+                // The one who asked may be gone.
+                let _ = reply.send(Err("this node's server answers no questions".to_owned()));
             }
             // The launch is gone without a word.
             None => {

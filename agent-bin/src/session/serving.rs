@@ -1,7 +1,6 @@
 //! The servers of one job's ranks on this node: one for each family of protocols. Each rank speaks to one of them, or to none.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::net::TcpListener;
 use std::num::NonZeroUsize;
 use std::os::unix::net::UnixStream;
@@ -129,7 +128,7 @@ impl Session {
         };
         let settings = Settings { offer, trace: trace.is_some(), ..Settings::default() };
         let server = Server::new(self.jobs[job].spec.job.clone(), self.spec.node, settings);
-        let fence = Arc::clone(&self.surroundings.fence);
+        let fence = self.surroundings.nodes.fence(&self.jobs[job].spec.job);
         let (driver, end_reason) = Driver::new(server, fence, self.services(job), trace.map(share));
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         if self.jobs[job].spec.job.placement.ranks_on(self.spec.node).len() < cores {
@@ -157,7 +156,7 @@ impl Session {
         };
         let SessionSpec { job, node, hosts, .. } = &*self.jobs[index].spec;
         let directory = self.spec.rank_files();
-        let name = format!("{}.{}", job.id, unguessable()?);
+        let name = format!("{}.{}", job.id, self.spec.secret);
         let parent =
             parent.and_then(|(parent, rank)| Some((self.jobs[parent].serving.pmix.as_ref()?.name.clone(), rank)));
         let namespace = Namespace {
@@ -168,7 +167,8 @@ impl Session {
             directory: Some(directory.to_string_lossy().into_owned()),
             parent,
         };
-        let job = driver.add(namespace, Arc::clone(&self.surroundings.fence), self.services(index));
+        let fence = self.surroundings.nodes.fence(job);
+        let job = driver.add(namespace, fence, self.services(index));
         let server = driver.address();
         self.jobs[index].serving.pmix = Some(Pmix { driver, job, name: name.clone() });
         Ok(PmixEntrance { namespace: name, server })
@@ -201,11 +201,4 @@ pub(super) type SharedTrace = Arc<Mutex<TraceSink>>;
 fn share(trace: &SharedTrace) -> TraceSink {
     let trace = Arc::clone(trace);
     Box::new(move |message| (trace.lock())(message))
-}
-
-/// 128 random bits: who knows a namespace may claim its ranks.
-fn unguessable() -> io::Result<String> {
-    let mut bytes = [0; 16];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -1,26 +1,33 @@
-//! What a session needs beside its spec: the things that cannot travel.
+//! What a session is connected to: all that a spec cannot carry.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use pmi_core::driver::TraceSink;
-use pmi_core::fence::Fence;
+use pmi_core::fence::{Fence, LocalFence};
+use pmi_core::ids::{NodeIndex, Rank};
+use pmi_core::job::Job;
 use pmi_core::services::Services;
 use rank_spawner::{Keeper, LaunchTag};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
+use crate::cause::Cause;
 use crate::event::Event;
+use crate::spec::AppSpec;
 
-/// What a session needs beside its spec.
+/// What a session is connected to.
 pub struct Surroundings {
-    /// How contributions reach the other nodes.
-    pub fence: Arc<dyn Fence>,
-    /// Names and spawns.
+    /// The way to the launch's other nodes.
+    pub nodes: Arc<dyn Nodes>,
+    /// Answers what ranks ask of their launcher: names; and new jobs, where other nodes must know of them.
     pub services: Arc<dyn Services>,
-    /// Where events go. The session's ranks wait while it is full: a slow reader slows the ranks.
+    /// Where events go. A session whose events are not taken slows its ranks down.
     pub events: mpsc::Sender<Event>,
-    /// What the user wants meanwhile. When it closes, the session ends its ranks.
+    /// Told of the first cause at once, ahead of events that wait for room.
+    pub alarm: Option<oneshot::Sender<Cause>>,
+    /// What is asked of the session. When all senders are gone, the session ends its ranks.
     pub control: mpsc::Receiver<Control>,
     /// Where the launch's standard input comes from.
     pub stdin: StdinSource,
@@ -31,6 +38,44 @@ pub struct Surroundings {
     /// Ends the launch should this process be killed. Who has one serves this launch alone and is a subreaper: every child
     /// of this process belongs to the launch.
     pub keeper: Option<Keeper>,
+}
+
+/// The way to the launch's other nodes.
+#[async_trait]
+pub trait Nodes: Send + Sync {
+    /// The fences of one job, among the nodes that hold its ranks.
+    fn fence(&self, job: &Job) -> Arc<dyn Fence>;
+
+    /// Asks the PMI server of another node, which understands the question and whose answer this node's server understands.
+    ///
+    /// # Errors
+    /// Fails when the node is lost, or has ended its part of the launch.
+    async fn ask(&self, node: NodeIndex, question: Bytes) -> Result<Bytes, AskError>;
+}
+
+/// Why another node's server gave no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("node {node} gives no answer: {reason}")]
+pub struct AskError {
+    /// The node.
+    pub node: NodeIndex,
+    /// What was seen.
+    pub reason: String,
+}
+
+/// No other nodes: the launch is on this one alone.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Alone;
+
+#[async_trait]
+impl Nodes for Alone {
+    fn fence(&self, _: &Job) -> Arc<dyn Fence> {
+        Arc::new(LocalFence)
+    }
+
+    async fn ask(&self, node: NodeIndex, _: Bytes) -> Result<Bytes, AskError> {
+        Err(AskError { node, reason: "the launch has one node only".to_owned() })
+    }
 }
 
 /// Where a launch's standard input comes from.
@@ -45,7 +90,8 @@ pub enum StdinSource {
 }
 
 /// What a launch asks of a running session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
+#[non_exhaustive]
 pub enum Control {
     /// Send this signal to every rank's process group.
     Signal(i32),
@@ -53,4 +99,32 @@ pub enum Control {
     End(i32),
     /// End now: SIGKILL. Counts as ended by this signal if nothing ended the launch before.
     Kill(i32),
+    /// The launch failed on another node, where its cause is: end the ranks here, and give no cause.
+    GiveUp,
+    /// Start this node's part of a job that a rank of the launch spawned; answered by [`Event::Spawned`].
+    Spawn(SpawnOrder),
+    /// Tell how far each rank has come; answered by [`Event::Progress`] with the same number.
+    AskProgress(u64),
+    /// No job will be spawned here any more: a session that has no ranks, and waits for some, may end.
+    Release,
+    /// A question of another node's server to this one's; see [`Nodes::ask`].
+    Question {
+        /// The question.
+        question: Bytes,
+        /// Where the answer goes.
+        reply: oneshot::Sender<Result<Bytes, String>>,
+    },
+}
+
+/// A job that a rank of the launch spawned.
+#[derive(Clone, Debug)]
+pub struct SpawnOrder {
+    /// The job; its `spawner` names the job whose rank asked for it.
+    pub job: Job,
+    /// The programs, in the order of `job.apps`.
+    pub apps: Vec<AppSpec>,
+    /// The rank that asked for it.
+    pub parent_rank: Rank,
+    /// The number under which the new job's rank 0 is shown; all other ranks are counted on from there.
+    pub first_shown: Rank,
 }

@@ -8,7 +8,7 @@ use pmi_core::ids::LocalRank;
 use tokio::time::Instant;
 
 use super::Session;
-use crate::event::{Event, MpiLibrary, Notice};
+use crate::event::{Event, MpiLibrary, Notice, RankProgress};
 use crate::library;
 use crate::spec::{Patience, PmiFamily, SessionSpec};
 
@@ -122,6 +122,24 @@ impl Session {
         if self.watch.minds_silence && self.cause.is_none() && !self.watch.silence_told {
             self.tell_of_silence(true, self.started.elapsed());
         }
+    }
+
+    /// Tells how far each rank has come.
+    pub(super) fn tell_progress(&mut self, question: u64) {
+        let mut ranks = Vec::with_capacity(self.ranks.len());
+        for (local, slot) in (0..).map(LocalRank).zip(&self.ranks) {
+            let (serving, own) = self.serving(local);
+            let progress = serving.progress(own);
+            ranks.push(RankProgress {
+                rank: slot.rank,
+                pid: slot.process.as_ref().map(|process| process.pid().as_raw().unsigned_abs()),
+                phase: progress.as_ref().map(|progress| progress.phase),
+                last_command: progress.and_then(|progress| progress.last_command),
+                waiting: serving.missing().is_some_and(|(_, missing)| !missing.contains(&own)),
+                exit: slot.exit,
+            });
+        }
+        self.outbox.push_back(Event::Progress { question, ranks });
     }
 
     fn tell_if_stuck(&mut self, after: Duration) {

@@ -141,7 +141,7 @@ pub(crate) fn event(event: &Event, node: &str) -> Option<Bytes> {
         Event::Started { rank, pid } => Body::Started { rank: *rank, node, pid: *pid },
         Event::Output(output) => output_body(output),
         Event::Notice(notice) => Body::Notice { notice: notice_line(notice), message: words::notice(notice) },
-        Event::Exited { rank, exit } => Body::Exited(rank_end(*rank, exit)),
+        Event::Exited { rank, exit, .. } => Body::Exited(rank_end(*rank, exit)),
         Event::Ending(cause) => Body::Ending { cause: cause_line(cause) },
         _ => return None,
     };
@@ -280,8 +280,8 @@ mod tests {
             Event::Notice(silent(None)),
             Event::Notice(Notice::Stuck { after, waiting: 1, missing }),
             Event::Notice(Notice::Leftover { pids: vec![4711] }),
-            Event::Exited { rank, exit: RankExit::Code(3) },
-            Event::Exited { rank, exit: killed },
+            Event::Exited { rank, exit: RankExit::Code(3), phase: None },
+            Event::Exited { rank, exit: killed, phase: None },
             Event::Ending(cause.clone()),
         ];
         let failed = Report { exits: vec![(rank, killed)], cause: Some(cause), duration: after };

@@ -24,7 +24,7 @@ pub(crate) fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
     let text = match event {
         Event::Notice(warning) if verbosity > Verbosity::Quiet => return Some(notice(warning)),
         Event::Started { rank, pid } => format!("rank {rank} runs as process {pid}"),
-        Event::Exited { rank, exit } => format!("rank {rank} {exit}"),
+        Event::Exited { rank, exit, .. } => format!("rank {rank} {exit}"),
         Event::Ending(cause) => format!("ending the launch: {cause}"),
         _ => return None,
     };
