@@ -90,7 +90,7 @@ fn time(what: &'static str, milliseconds: u64) -> Result<Duration, WireError> {
     Ok(time)
 }
 
-fn bytes(text: &OsStr) -> Bytes {
+pub(crate) fn bytes(text: &OsStr) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())
 }
 

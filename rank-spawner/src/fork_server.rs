@@ -325,10 +325,10 @@ impl Server {
         if received.is_err() || received == Ok(0) {
             return Ok(false);
         }
-        if self.spare.is_none() {
-            if let Err(errno) = self.make_spare() {
-                return Ok(Message::send(self.control.as_fd(), [Message::NOT_STARTED, errno as i32, 0], &[]).is_ok());
-            }
+        let made = if self.spare.is_none() { self.make_spare() } else { Ok(()) };
+        if let Err(errno) = made {
+            let refusal = [Message::NOT_STARTED, errno as i32, 0];
+            return Ok(Message::send(self.control.as_fd(), refusal, &[]).is_ok());
         }
         let Some(Spare { pid, pidfd, socket }) = self.spare.take() else { return Ok(true) };
         let started = [Message::STARTED, pid.as_raw(), 0];
