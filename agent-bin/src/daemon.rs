@@ -22,13 +22,14 @@ mod report;
 mod service;
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pmi_transport::address::Address;
 use pmi_transport::connect::{self, Channel, ConnectError};
 use pmi_transport::fence::{FenceNode, Grpc};
-use pmi_transport::identity::{Caller, Security};
+use pmi_transport::identity::{Caller, IdentityError, Security};
 use pmi_transport::limits::MESSAGE_MAX;
 use pmi_transport::listen::{self, ListenError, Listener};
 use pmi_transport::proto::v1::node_agent_service_server::NodeAgentServiceServer;
@@ -54,6 +55,19 @@ pub enum DaemonError {
     /// It cannot reach the API server.
     #[error("the API server: {0}")]
     Connect(#[from] ConnectError),
+    /// It cannot prove who it is.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// Its certificate is somebody else's.
+    #[error("{} is the certificate of {named}; this node is {node_id}", path.display())]
+    AnothersCertificate {
+        /// The file.
+        path: PathBuf,
+        /// Whom it names.
+        named: Caller,
+        /// This node.
+        node_id: String,
+    },
     /// The process that makes its sessions is gone.
     #[error("the fork server ended; start the agent again")]
     ForkServer,
@@ -90,12 +104,12 @@ pub fn run(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
 }
 
 async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
-    let security = config.security();
+    let security = config.security()?;
     let listener = Listener::bind(&config.listen, &security).await?;
     let address = config.advertised(&listener.local_address());
     let api = connect::channel(&config.api, &Caller::Api, &security)?;
     let fences = FenceNode::new(config.node_id.clone(), Arc::new(Grpc { security: security.clone() }));
-    let (forks, server_gone) = Forks::new(forks)?;
+    let (forks, server_gone) = Forks::new(forks);
     let incarnation = facts::random()?;
     let metrics = Metrics::default();
     let launches = Launches::default();

@@ -1,79 +1,84 @@
-//! `lattice-agent`: runs one session that is given to it as JSON.
-//!
-//! `lattice-agent session < spec.json` carries out a [`lattice_agent::spec::SessionSpec`], passes the ranks' output through, and writes
-//! how each rank ended as JSON lines to standard error.
+//! `lattice-agent`: the node agent. Reads its settings, forks the fork server while it has one thread, and runs.
 
-use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
-use lattice_agent::event::{Event, Stream};
-use lattice_agent::services::LocalServices;
-use lattice_agent::session::{self, Alone, StdinSource, Surroundings};
-use lattice_agent::spec::SessionSpec;
-use pmi_core::ids::JobId;
-use rank_spawner::LaunchTag;
-use tokio::sync::mpsc;
+use clap::Parser;
+use lattice_agent::daemon::{self, Config, Overrides};
+use lattice_agent::session_process;
+use rank_spawner::ForkServer;
+use tracing_subscriber::EnvFilter;
+
+/// Where the settings are, unless a flag says otherwise; the file need not be there.
+const CONFIG: &str = "/etc/lattice/agent.toml";
+
+/// The exit code of every failure of ours, as in `lattice`.
+const FAILURE: u8 = 125;
+
+/// Runs the processes of launches on this node, for an API server.
+#[derive(Parser)]
+#[command(name = "lattice-agent", version)]
+struct Args {
+    /// The settings, in TOML [default: /etc/lattice/agent.toml, if it is there]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// This node's name [default: the host's]
+    #[arg(long, value_name = "NAME", env = "LATTICE_NODE_ID")]
+    node_id: Option<String>,
+    /// Where to listen [default: 0.0.0.0:50052; insecure: 127.0.0.1:50052]
+    #[arg(long, value_name = "HOST:PORT", visible_alias = "grpc-addr", env = "LATTICE_AGENT_LISTEN")]
+    listen: Option<String>,
+    /// Where others reach this agent [default: where it listens]
+    #[arg(long, value_name = "HOST:PORT", visible_alias = "advertise-addr", env = "LATTICE_ADVERTISE_ADDR")]
+    advertise: Option<String>,
+    /// The API server
+    #[arg(long, value_name = "HOST:PORT", env = "LATTICE_API_URL")]
+    api: Option<String>,
+    /// Use no certificates: anybody on this machine is believed whatever they say they are. For trying out
+    #[arg(long)]
+    insecure: bool,
+    /// Run launches of root too
+    #[arg(long)]
+    allow_root: bool,
+    /// Serve Prometheus metrics over HTTP
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
+    /// Check the settings and do nothing
+    #[arg(long)]
+    check_config: bool,
+}
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["session"] => match run_session() {
-            Ok(code) => code,
-            Err(error) => {
-                eprintln!("lattice-agent: {error}");
-                ExitCode::from(125)
-            }
-        },
-        ["--version"] => {
-            println!("lattice-agent {}", env!("CARGO_PKG_VERSION"));
-            ExitCode::SUCCESS
-        }
-        _ => {
-            eprintln!("usage: lattice-agent session < spec.json");
-            ExitCode::from(125)
+    match run(Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("lattice-agent: {error}");
+            ExitCode::from(FAILURE)
         }
     }
 }
 
-/// Reads a spec from standard input and runs it to its end.
-fn run_session() -> io::Result<ExitCode> {
-    let spec: SessionSpec = serde_json::from_reader(io::stdin().lock())?;
-    let tag = LaunchTag::new(JobId::new(&spec.launch_id).map_err(io::Error::other)?);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let (events, mut happened) = mpsc::channel(64);
-        // The session ends its ranks when nobody holds this end any more.
-        let (_control, control) = mpsc::channel(1);
-        let surroundings = Surroundings {
-            nodes: Arc::new(Alone),
-            services: Arc::new(LocalServices::default()),
-            events,
-            alarm: None,
-            control,
-            stdin: StdinSource::Empty,
-            trace: None,
-            tag,
-            keeper: None,
-        };
-        let show = async {
-            while let Some(event) = happened.recv().await {
-                if let Event::Output(output) = event {
-                    // Who does not read the output any more still wants the report.
-                    let _ = match output.stream {
-                        Stream::Stdout => io::stdout().write_all(&output.bytes),
-                        Stream::Stderr => io::stderr().write_all(&output.bytes),
-                    };
-                }
-            }
-        };
-        let (report, ()) = tokio::join!(session::run(spec, surroundings), show);
-        for (rank, exit) in &report.exits {
-            eprintln!("{}", serde_json::json!({ "rank": rank, "exit": exit }));
-        }
-        if let Some(cause) = &report.cause {
-            eprintln!("{}", serde_json::json!({ "cause": cause.to_string() }));
-        }
-        Ok(ExitCode::from(u8::from(report.cause.is_some())))
-    })
+fn run(args: Args) -> Result<(), Box<dyn std::error::Error>> {
+    let default = Path::new(CONFIG);
+    let file = args.config.as_deref().or(default.exists().then_some(default));
+    let overrides = Overrides {
+        node_id: args.node_id,
+        listen: args.listen,
+        advertise: args.advertise,
+        api: args.api,
+        insecure: args.insecure,
+        allow_root: args.allow_root,
+        metrics: args.metrics,
+    };
+    let config = Config::load(file, overrides)?;
+    if args.check_config {
+        println!("lattice-agent: the settings of {} make sense", config.node_id);
+        return Ok(());
+    }
+    // Before any thread, any key and any connection: session processes are copies of what this process is now.
+    let forks = ForkServer::fork(session_process::main)?;
+    let filter = EnvFilter::try_from_env("LATTICE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    Ok(daemon::run(config, forks)?)
 }

@@ -1,4 +1,4 @@
-//! Waiting for the end of a rank in a tokio runtime.
+//! Waiting in a tokio runtime: for the end of a rank, and for news of a fork server.
 
 #![expect(unsafe_code, reason = "registering a borrowed descriptor")]
 
@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use crate::fork_server::ForkServer;
 use crate::process::RankProcess;
 
 impl RankProcess {
@@ -20,6 +21,20 @@ impl RankProcess {
         // registration; nothing replaces it meanwhile.
         let pidfd = unsafe { AsyncFd::register_with_interest(self.as_fd(), Interest::READABLE)? };
         pidfd.readable().await?.retain_ready();
+        Ok(())
+    }
+}
+
+impl ForkServer {
+    /// Waits until there is news, which [`ForkServer::news`] tells then.
+    ///
+    /// # Errors
+    /// Fails when the runtime cannot watch another descriptor.
+    pub async fn has_news(&self) -> io::Result<()> {
+        // SAFETY: the borrowed descriptor stays open as long as `self`, which this future borrows and so outlives the
+        // registration; nothing replaces it meanwhile.
+        let control = unsafe { AsyncFd::register_with_interest(self.as_fd(), Interest::READABLE)? };
+        control.readable().await?.retain_ready();
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ use pmi_transport::identity::{Caller, Security, is_node_name};
 use rank_spawner::{Limit, LimitParseError};
 use serde::Deserialize;
 
-use super::facts;
+use super::{DaemonError, facts};
 
 /// The port of node agents.
 const PORT: u16 = 50052;
@@ -165,7 +165,8 @@ impl Config {
         let tls = match (insecure, file.tls) {
             (true, Some(_)) => return Err(ConfigError::InsecureTls),
             (false, None) => {
-                let remedy = "issue a certificate with `lattice pki`, or try without on loopback addresses with --insecure";
+                let remedy =
+                    "issue a certificate with `lattice pki`, or try without on loopback addresses with --insecure";
                 return Err(ConfigError::Missing { setting: "tls", remedy });
             }
             (_, tls) => tls,
@@ -192,8 +193,20 @@ impl Config {
     }
 
     /// How this agent proves who it is.
-    pub(super) fn security(&self) -> Security {
-        Security::Insecure { name: Caller::Agent(self.node_id.clone()) }
+    ///
+    /// # Errors
+    /// Fails if a file of the identity cannot be used, or is another's.
+    pub(super) fn security(&self) -> Result<Security, DaemonError> {
+        let me = Caller::Agent(self.node_id.clone());
+        let Some(TlsFiles { ca, cert, key }) = &self.tls else {
+            return Ok(Security::Insecure { name: me });
+        };
+        let security = Security::from_files(ca, cert, key)?;
+        if *security.caller() != me {
+            let (path, named) = (cert.clone(), security.caller().clone());
+            return Err(DaemonError::AnothersCertificate { path, named, node_id: self.node_id.clone() });
+        }
+        Ok(security)
     }
 
     /// Where others reach an agent that listens at `local`.
@@ -212,13 +225,16 @@ impl Config {
     pub(super) fn refuse_user(&self, uid: u32) -> Option<String> {
         let me = Uid::effective();
         if !me.is_root() && me.as_raw() != uid {
-            return Some(format!("this agent runs as user {me} and starts processes of that user only, not of user {uid}"));
+            return Some(format!(
+                "this agent runs as user {me} and starts processes of that user only, not of user {uid}"
+            ));
         }
         if uid == 0 {
             let remedy = "set allow_root in the agent's configuration if it shall";
             return (!self.allow_root).then(|| format!("this node starts no processes of root; {remedy}"));
         }
-        (uid < self.min_uid).then(|| format!("this node starts processes of users from {} on, not of user {uid}", self.min_uid))
+        (uid < self.min_uid)
+            .then(|| format!("this node starts processes of users from {} on, not of user {uid}", self.min_uid))
     }
 }
 

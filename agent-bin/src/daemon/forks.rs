@@ -1,15 +1,12 @@
 //! The agent's side of the fork server: asks for session processes, and hears how they ended.
 
 use std::collections::{HashMap, VecDeque};
-use std::io;
 use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::unistd::Pid;
 use parking_lot::Mutex;
 use rank_spawner::{ForkNews, ForkServer, ForkedProcess, RankExit};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
 /// A session process, and the news of its end.
@@ -21,7 +18,7 @@ pub(super) struct Forked {
 
 /// Asks the fork server.
 pub(super) struct Forks {
-    server: Arc<AsyncFd<ForkServer>>,
+    server: Arc<ForkServer>,
     expected: Arc<Mutex<Expected>>,
 }
 
@@ -35,15 +32,15 @@ struct Expected {
 
 impl Forks {
     /// Begins to listen to the server. The future ends when the server is gone.
-    pub(super) fn new(server: ForkServer) -> io::Result<(Self, impl Future<Output = ()>)> {
-        let server = Arc::new(AsyncFd::with_interest(server, Interest::READABLE)?);
+    pub(super) fn new(server: ForkServer) -> (Self, impl Future<Output = ()>) {
+        let server = Arc::new(server);
         let expected = Arc::new(Mutex::new(Expected::default()));
         let listening = tokio::spawn(listen(Arc::clone(&server), Arc::clone(&expected)));
         let gone = async {
             // It does not panic, and nobody aborts it.
             let _ = listening.await;
         };
-        Ok((Self { server, expected }, gone))
+        (Self { server, expected }, gone)
     }
 
     /// A new process.
@@ -51,29 +48,26 @@ impl Forks {
         let (sender, started) = oneshot::channel();
         {
             let mut expected = self.expected.lock();
-            self.server.get_ref().ask()?;
+            self.server.ask()?;
             expected.starts.push_back(sender);
         }
         started.await.unwrap_or(Err(Errno::EPIPE))
     }
 }
 
-async fn listen(server: Arc<AsyncFd<ForkServer>>, expected: Arc<Mutex<Expected>>) {
-    while let Ok(mut ready) = server.readable().await {
-        loop {
-            match server.get_ref().news() {
-                Ok(Some(news)) => expected.lock().take(news),
-                Ok(None) => break ready.clear_ready(),
-                // News that cannot be taken in, for want of descriptors, is an answer too.
-                Err(Errno::EMFILE) => expected.lock().take(ForkNews::NotStarted(Errno::EMFILE)),
-                Err(errno) => {
-                    tracing::error!(%errno, "the fork server is gone");
-                    *expected.lock() = Expected::default();
-                    return;
-                }
-            }
+async fn listen(server: Arc<ForkServer>, expected: Arc<Mutex<Expected>>) {
+    loop {
+        match server.news() {
+            Ok(Some(news)) => expected.lock().take(news),
+            Ok(None) if server.has_news().await.is_ok() => {}
+            // News that cannot be taken in, for want of descriptors, is an answer too.
+            Err(Errno::EMFILE) => expected.lock().take(ForkNews::NotStarted(Errno::EMFILE)),
+            Ok(None) | Err(_) => break,
         }
     }
+    tracing::error!("the fork server is gone");
+    // Whoever waits for it hears so.
+    *expected.lock() = Expected::default();
 }
 
 impl Expected {

@@ -1,0 +1,132 @@
+//! Whether a launch is taken: who asks for it, whether it makes sense, and whether its user may start processes here.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::Read;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pmi_core::ids::NodeIndex;
+use pmi_transport::fence::{FanOut, Member};
+use pmi_transport::identity::Caller;
+use pmi_transport::proto::v1 as proto;
+use pmi_transport::signature;
+use prost::Message;
+use proto::RefusalReason;
+use rank_spawner::{Account, AccountError};
+
+use super::Node;
+use crate::wire;
+use crate::wire::WireError;
+
+/// What this node shall do.
+pub(super) struct Assignment {
+    pub(super) launch_id: String,
+    pub(super) uid: u32,
+    /// The whole launch, as it came.
+    pub(super) spec: Bytes,
+    pub(super) index: NodeIndex,
+    /// All nodes of the launch.
+    pub(super) members: Arc<[Member]>,
+    pub(super) fan_out: FanOut,
+}
+
+/// Why a launch is not taken, by this node or by one that it was to be passed on to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) reason: RefusalReason,
+    pub(super) message: String,
+    pub(super) node_id: String,
+}
+
+impl Refusal {
+    pub(super) fn of(node: &Node, reason: RefusalReason, message: impl ToString) -> Self {
+        Self { reason, message: message.to_string(), node_id: node.config.node_id.clone() }
+    }
+}
+
+/// Looks at a request from all sides.
+pub(super) async fn admit(
+    node: &Node,
+    caller: &Caller,
+    request: &proto::LaunchProcessesRequest,
+) -> Result<Assignment, Refusal> {
+    if let Caller::Agent(_) = caller {
+        // A stolen agent's key starts nothing: what an agent passes on must have been signed by the API server.
+        signature::verify(&node.security, &request.spec, &request.signature, &request.signer)
+            .map_err(|error| Refusal::of(node, RefusalReason::Signature, error))?;
+    }
+    let assignment =
+        understand(node, request).map_err(|error| Refusal::of(node, RefusalReason::MalformedRequest, error))?;
+    if let Some(why) = node.config.refuse_user(assignment.uid) {
+        return Err(Refusal::of(node, RefusalReason::User, why));
+    }
+    know_user(assignment.uid).await.map_err(|error| Refusal::of(node, RefusalReason::User, error))?;
+    Ok(assignment)
+}
+
+/// Reads the launch, and makes sure that a session can.
+fn understand(node: &Node, request: &proto::LaunchProcessesRequest) -> Result<Assignment, WireError> {
+    let (launch, index) = if request.spec.is_empty() {
+        let unsaid = wire::foreign::Unsaid {
+            node_id: &node.config.node_id,
+            address: &node.address.to_string(),
+            uid: nix::unistd::geteuid().as_raw(),
+            secret: secret(),
+        };
+        wire::foreign::launch_spec(request, &unsaid)?
+    } else {
+        (proto::LaunchSpec::decode(request.spec.clone())?, request.node_index)
+    };
+    let foreign = request.spec.is_empty();
+    let spec = if foreign { launch.encode_to_vec().into() } else { request.spec.clone() };
+    let addresses = launch.addresses.clone();
+    let (uid, mut fan_out) = (launch.uid, FanOut::from_spec(launch.barrier_fan_out, launch.data_fan_out));
+    if foreign {
+        // Its other agents may know no more than `PmiFence` of the head.
+        fan_out = FanOut::STAR;
+    }
+    let index = NodeIndex(index);
+    let session = wire::spec::decode(launch, index)?;
+    let addresses = wire::spec::addresses(&addresses, session.hosts.len())?;
+    let members: Vec<Member> =
+        session.hosts.into_iter().zip(addresses).map(|(name, address)| Member { name, address }).collect();
+    check_members(&node.config.node_id, &members, index)?;
+    Ok(Assignment { launch_id: session.launch_id, uid, spec, index, members: members.into(), fan_out })
+}
+
+fn check_members(me: &str, members: &[Member], index: NodeIndex) -> Result<(), WireError> {
+    let named = &members[index.index()].name;
+    if named != me {
+        let possible = format!("{me}, which the request was sent to");
+        return Err(WireError::Value { what: "the name of the receiving node", seen: named.clone(), possible });
+    }
+    let mut names = HashSet::with_capacity(members.len());
+    match members.iter().find(|member| !names.insert(&member.name)) {
+        Some(twice) => {
+            let possible = "each node once".to_owned();
+            Err(WireError::Value { what: "a node of the launch", seen: format!("{} again", twice.name), possible })
+        }
+        None => Ok(()),
+    }
+}
+
+/// 128 random bits; none where the system has none, and then the launch is refused.
+fn secret() -> Bytes {
+    let mut secret = vec![0; wire::spec::SECRET_LEN];
+    match File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut secret)) {
+        Ok(()) => secret.into(),
+        Err(_) => Bytes::new(),
+    }
+}
+
+/// Makes sure that the user is known here; the database may be behind a network, and must hold nobody else up.
+async fn know_user(uid: u32) -> Result<(), AccountError> {
+    if uid == nix::unistd::geteuid().as_raw() {
+        return Ok(());
+    }
+    match tokio::task::spawn_blocking(move || Account::of(uid)).await {
+        Ok(result) => result.map(drop),
+        Err(_) => Err(AccountError::Unknown { uid }),
+    }
+}

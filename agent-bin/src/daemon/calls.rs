@@ -1,0 +1,142 @@
+//! What sessions ask of their agent, and what other nodes ask of sessions.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use pmi_core::fence::FenceError;
+use pmi_core::ids::{Epoch, NodeIndex};
+use pmi_core::services::NameError;
+use pmi_transport::fence::{LaunchFences, Questions};
+use pmi_transport::proto::v1 as proto;
+use proto::answer::What as AnswerWhat;
+use proto::call::What as CallWhat;
+use proto::node_service_client::NodeServiceClient;
+use tokio::sync::{mpsc, oneshot};
+
+use super::Node;
+use crate::wire;
+
+/// Answers the calls of one session.
+pub(super) struct Callee {
+    pub(super) node: Arc<Node>,
+    pub(super) launch_id: String,
+    pub(super) fences: LaunchFences,
+}
+
+impl Callee {
+    /// The answer to one call; it may take as long as other nodes' ranks take.
+    pub(super) async fn answer(&self, call: proto::Call) -> proto::Answer {
+        let what = match call.what {
+            Some(CallWhat::Fence(fence)) => self.fence(fence).await,
+            Some(CallWhat::Name(name)) => AnswerWhat::Name(self.name(name).await),
+            Some(CallWhat::Spawn(spawn)) => AnswerWhat::Spawn(self.spawn(spawn).await),
+            Some(CallWhat::Data(data)) => match self.fences.ask(NodeIndex(data.node), data.question).await {
+                Ok(answer) => AnswerWhat::Data(answer),
+                Err(error) => AnswerWhat::DataError(error.to_string()),
+            },
+            None => AnswerWhat::DataError("the node agent does not know this call".to_owned()),
+        };
+        proto::Answer { id: call.id, what: Some(what) }
+    }
+
+    async fn fence(&self, call: proto::FenceCall) -> AnswerWhat {
+        let fault = |reason: String| AnswerWhat::FenceFault(proto::FenceFault { node: None, reason });
+        let Some(scope) = call.scope else { return fault("the call has no scope".to_owned()) };
+        let (scope, members) = match (wire::fence::decode_scope(scope), wire::fence::decode_nodes(&call.member_gaps)) {
+            (Ok(scope), Ok(members)) => (scope, members),
+            (Err(error), _) | (_, Err(error)) => return fault(error.to_string()),
+        };
+        let result = self.fences.exchange(&call.job_id, &members, &scope, Epoch(call.epoch), call.segments).await;
+        match result {
+            Ok(segments) => AnswerWhat::Merged(proto::Segments { segments }),
+            Err(error) => AnswerWhat::FenceFault(wire::fence::encode_fault(&FenceError::from(error))),
+        }
+    }
+
+    async fn name(&self, call: proto::NameCall) -> proto::NameAnswer {
+        let request = proto::NameRequest {
+            launch_id: self.launch_id.clone(),
+            node_id: self.node.config.node_id.clone(),
+            call: Some(call),
+        };
+        match NodeServiceClient::new(self.node.api.clone()).call_name(request).await {
+            Ok(answer) => answer.into_inner(),
+            Err(status) => {
+                let reason = format!("the API server: {}", status.message());
+                wire::call::encode_name_answer(&Err(NameError::Unavailable { reason }))
+            }
+        }
+    }
+
+    async fn spawn(&self, call: proto::SpawnCall) -> proto::SpawnAnswer {
+        let request = proto::SpawnRequest {
+            launch_id: self.launch_id.clone(),
+            node_id: self.node.config.node_id.clone(),
+            call: Some(call),
+        };
+        match NodeServiceClient::new(self.node.api.clone()).spawn_tasks(request).await {
+            Ok(answer) => answer.into_inner(),
+            Err(status) => {
+                let refusal = format!("the API server: {}", status.message());
+                proto::SpawnAnswer { job_id: String::new(), refusal }
+            }
+        }
+    }
+}
+
+/// Passes other nodes' questions to a session, and its replies back.
+pub(super) struct SessionQuestions {
+    launch_id: String,
+    to_session: mpsc::Sender<proto::ToSession>,
+    last: AtomicU64,
+    /// `None` after the end of the session.
+    asked: Mutex<Option<HashMap<u64, oneshot::Sender<Result<Bytes, String>>>>>,
+}
+
+impl SessionQuestions {
+    pub(super) fn new(launch_id: String, to_session: mpsc::Sender<proto::ToSession>) -> Self {
+        Self { launch_id, to_session, last: AtomicU64::new(0), asked: Mutex::new(Some(HashMap::new())) }
+    }
+
+    /// The session replied to a question.
+    pub(super) fn replied(&self, reply: proto::DataReply) {
+        let asked = self.asked.lock().as_mut().and_then(|asked| asked.remove(&reply.request_id));
+        let Some(asked) = asked else { return };
+        let result = match reply.result {
+            Some(proto::data_reply::Result::Data(data)) => Ok(data),
+            Some(proto::data_reply::Result::Error(reason)) => Err(reason),
+            None => Err("it gave no answer".to_owned()),
+        };
+        // The one who asked may have gone.
+        let _ = asked.send(result);
+    }
+
+    /// The session has ended.
+    pub(super) fn close(&self) {
+        *self.asked.lock() = None;
+    }
+
+    fn ask(&self, question: u64) -> Option<oneshot::Receiver<Result<Bytes, String>>> {
+        let (sender, answer) = oneshot::channel();
+        self.asked.lock().as_mut()?.insert(question, sender);
+        Some(answer)
+    }
+}
+
+#[async_trait]
+impl Questions for SessionQuestions {
+    async fn answer(&self, from: NodeIndex, question: Bytes) -> Result<Bytes, String> {
+        let ended = || "its part of the launch has ended".to_owned();
+        let request_id = self.last.fetch_add(1, Ordering::Relaxed);
+        let answer = self.ask(request_id).ok_or_else(ended)?;
+        let launch_id = self.launch_id.clone();
+        let request = proto::DataRequest { launch_id, request_id, from_node: from.0, question };
+        let what = Some(proto::to_session::What::Question(request));
+        self.to_session.send(proto::ToSession { what }).await.map_err(|_| ended())?;
+        answer.await.unwrap_or_else(|_| Err(ended()))
+    }
+}

@@ -1,0 +1,314 @@
+//! One launch on this node: the session process, and everything between it and the rest of the cluster.
+//!
+//! ```text
+//!              ToSession              FromSession
+//! commands ─┐                                    ┌─> events ──> Delivery (the API server's stream)
+//! answers  ─┼──> write ──> session process ──> read ─> calls ─> Callee ──> answers
+//! questions ┘                                    └─> replies ─> SessionQuestions
+//! ```
+//!
+//! It is over when the session has ended and its report was delivered. A session that ends without a report has been killed.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{BufMut, BytesMut};
+use pmi_transport::fence::Membership;
+use pmi_transport::proto::v1 as proto;
+use prost::Message;
+use proto::from_session::What as FromWhat;
+use proto::node_command::What as CommandWhat;
+use proto::node_event::What as EventWhat;
+use proto::to_session::What as ToWhat;
+use rank_spawner::{ForkedProcess, RankExit};
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_stream::StreamExt;
+use tokio_util::codec::FramedRead;
+
+use super::Node;
+use super::admission::{Assignment, Refusal};
+use super::calls::{Callee, SessionQuestions};
+use super::forks::Forked;
+use super::launches::LaunchOrder;
+use super::report::{Delivered, Delivery, Events};
+use crate::cause::{Cause, CauseKind};
+use crate::event::{Event, Report};
+use crate::session_process::Order;
+use crate::session_process::frames::{FROM_SESSION_MAX, append_frame, codec};
+use crate::wire;
+
+/// How many messages may wait for a session to read them.
+const TO_SESSION: usize = 256;
+
+/// How many calls of a session may wait for their answers; a session that makes more is not read from meanwhile.
+const CALLS_MAX: usize = 4096;
+
+/// How long a session may take to end after it was told to; then it is killed.
+const END_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long the fork server may take to tell how a session ended.
+const EXIT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a report waits for an API server that does not answer.
+const REPORT_PATIENCE: Duration = Duration::from_secs(600);
+
+/// Starts the session of a launch that was entered into the table; it removes itself from there.
+pub(super) async fn start(
+    node: &Arc<Node>,
+    assignment: &Assignment,
+    orders: mpsc::UnboundedReceiver<LaunchOrder>,
+) -> Result<(), Refusal> {
+    let launch = match node.forks.start().await {
+        Ok(forked) => Launch::new(node, assignment, forked, orders).map_err(|error| error.to_string()),
+        Err(errno) => Err(format!("no process for a session: {}", errno.desc())),
+    };
+    match launch {
+        Ok(launch) => {
+            node.metrics.started.inc();
+            tokio::spawn(launch.run());
+            Ok(())
+        }
+        Err(text) => {
+            node.launches.remove(&assignment.launch_id);
+            Err(Refusal::of(node, proto::RefusalReason::Busy, text))
+        }
+    }
+}
+
+/// A launch at work.
+struct Launch {
+    node: Arc<Node>,
+    id: String,
+    process: ForkedProcess,
+    ended: oneshot::Receiver<RankExit>,
+    orders: mpsc::UnboundedReceiver<LaunchOrder>,
+    to_session: mpsc::Sender<proto::ToSession>,
+    writing: JoinHandle<()>,
+    reading: JoinHandle<bool>,
+    events: Arc<Events>,
+    questions: Arc<SessionQuestions>,
+    delivering: JoinHandle<Delivered>,
+}
+
+impl Launch {
+    fn new(
+        node: &Arc<Node>,
+        assignment: &Assignment,
+        forked: Forked,
+        orders: mpsc::UnboundedReceiver<LaunchOrder>,
+    ) -> io::Result<Self> {
+        let Forked { process, ended } = forked;
+        let (reader, writer) = split(process.socket.try_clone()?)?;
+        let id = assignment.launch_id.clone();
+        let (to_session, queue) = mpsc::channel(TO_SESSION);
+        let writing = tokio::spawn(write(writer, first_frames(node, assignment)?, queue));
+        let questions = Arc::new(SessionQuestions::new(id.clone(), to_session.clone()));
+        let membership = Membership {
+            launch_id: id.clone(),
+            me: assignment.index,
+            nodes: Arc::clone(&assignment.members),
+            fan_out: assignment.fan_out,
+        };
+        let fences = node.fences.join(membership, Arc::clone(&questions) as _);
+        let callee = Arc::new(Callee { node: Arc::clone(node), launch_id: id.clone(), fences });
+        let of = proto::ReportFor {
+            launch_id: id.clone(),
+            node_id: node.config.node_id.clone(),
+            node_index: assignment.index.0,
+        };
+        let (delivery, events) = Delivery::new(Arc::clone(node), of, to_session.clone());
+        let events = Arc::new(events);
+        let session = Session {
+            callee,
+            to_session: to_session.clone(),
+            events: Arc::clone(&events),
+            questions: Arc::clone(&questions),
+        };
+        let reading = tokio::spawn(session.read(reader));
+        let delivering = tokio::spawn(delivery.run());
+        let node = Arc::clone(node);
+        Ok(Self { node, id, process, ended, orders, to_session, writing, reading, events, questions, delivering })
+    }
+
+    /// Stays with the launch to its end.
+    async fn run(mut self) {
+        tracing::info!(launch = self.id, pid = self.process.pid.as_raw(), "started");
+        let mut delivered = None;
+        let reported = self.until_session_ends(&mut delivered).await;
+        self.writing.abort();
+        self.questions.close();
+        if !reported {
+            self.tell_of_lost_session().await;
+        }
+        if delivered.is_none() {
+            self.until_delivered().await;
+        }
+        self.delivering.abort();
+        self.node.launches.remove(&self.id);
+        tracing::info!(launch = self.id, "ended");
+    }
+
+    /// Carries out orders until the session has said everything; returns whether it reported.
+    async fn until_session_ends(&mut self, delivered: &mut Option<Delivered>) -> bool {
+        let mut deadline = None;
+        loop {
+            tokio::select! {
+                reported = &mut self.reading => return reported.unwrap_or(false),
+                Some(order) = self.orders.recv() => match order {
+                    LaunchOrder::End(how) => {
+                        self.command(how);
+                        deadline.get_or_insert(Instant::now() + END_PATIENCE);
+                    }
+                    LaunchOrder::Forget => self.delivering.abort(),
+                },
+                result = &mut self.delivering, if delivered.is_none() => {
+                    if let Ok(Delivered::Unwanted(status)) = &result {
+                        tracing::warn!(launch = self.id, "nobody wants this launch: {}", status.message());
+                        self.command(CommandWhat::GiveUp(proto::Nothing {}));
+                        deadline.get_or_insert(Instant::now() + END_PATIENCE);
+                    }
+                    *delivered = Some(result.unwrap_or(Delivered::All));
+                },
+                () = until(deadline), if deadline.is_some() => {
+                    tracing::warn!(launch = self.id, "the session does not end; it is killed");
+                    // It may have ended this very moment.
+                    let _ = self.process.kill();
+                    deadline = None;
+                }
+            }
+        }
+    }
+
+    /// A session that reads nothing any more is killed in the end.
+    fn command(&self, what: CommandWhat) {
+        let what = Some(ToWhat::Command(proto::NodeCommand { what: Some(what) }));
+        let _ = self.to_session.try_send(proto::ToSession { what });
+    }
+
+    /// Tells what became of a session that did not.
+    async fn tell_of_lost_session(&mut self) {
+        self.node.metrics.lost.inc();
+        // Whatever it does, nobody listens to it any more.
+        let _ = self.process.kill();
+        let reason = match timeout(EXIT_PATIENCE, &mut self.ended).await {
+            Ok(Ok(exit)) => format!("the session process {exit}"),
+            _ => "the session process is gone".to_owned(),
+        };
+        tracing::error!(launch = self.id, "{reason}");
+        let cause = Cause { host: self.node.config.node_id.clone(), kind: CauseKind::NodeLost { reason } };
+        self.events.push(wire::event::encode(&Event::Ending(cause))).await;
+        let report = Report { exits: Vec::new(), cause: None, duration: Duration::ZERO };
+        self.events.push(wire::event::encode_report(&report)).await;
+    }
+
+    /// Waits until the API server has the report, or nobody wants it any more.
+    async fn until_delivered(&mut self) {
+        let deadline = Instant::now() + REPORT_PATIENCE;
+        loop {
+            tokio::select! {
+                _ = &mut self.delivering => return,
+                Some(LaunchOrder::Forget) = self.orders.recv() => return,
+                () = sleep_until(deadline) => {
+                    tracing::error!(launch = self.id, "the API server was never told of the end");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn split(socket: OwnedFd) -> io::Result<(OwnedReadHalf, OwnedWriteHalf)> {
+    let socket = StdStream::from(socket);
+    socket.set_nonblocking(true)?;
+    Ok(UnixStream::from_std(socket)?.into_split())
+}
+
+/// What a session process must hear first: who to be, then what to do.
+fn first_frames(node: &Node, assignment: &Assignment) -> io::Result<BytesMut> {
+    let order = serde_json::to_vec(&Order {
+        uid: assignment.uid,
+        setuid_programs: node.config.setuid_programs,
+        limits: node.config.limits.clone(),
+        host: node.config.node_id.clone(),
+    })?;
+    let mut bytes = BytesMut::new();
+    bytes.put_u32(order.len() as u32);
+    bytes.extend_from_slice(&order);
+    let (spec, node_index) = (assignment.spec.clone(), assignment.index.0);
+    append_frame(&mut bytes, &proto::StartSession { spec, node_index, environment: Vec::new() });
+    Ok(bytes)
+}
+
+/// Writes what waits for the session until nobody writes to it any more, or it reads no more.
+async fn write(mut socket: OwnedWriteHalf, mut bytes: BytesMut, mut queue: mpsc::Receiver<proto::ToSession>) {
+    loop {
+        while let Ok(message) = queue.try_recv() {
+            append_frame(&mut bytes, &message);
+        }
+        if socket.write_all(&bytes).await.is_err() {
+            return;
+        }
+        bytes.clear();
+        let Some(message) = queue.recv().await else { return };
+        append_frame(&mut bytes, &message);
+    }
+}
+
+/// What the session's words are passed to.
+struct Session {
+    callee: Arc<Callee>,
+    to_session: mpsc::Sender<proto::ToSession>,
+    events: Arc<Events>,
+    questions: Arc<SessionQuestions>,
+}
+
+impl Session {
+    /// Reads to the end of the socket; returns whether the session reported. Its fences end with it.
+    async fn read(self, reader: OwnedReadHalf) -> bool {
+        let mut frames = FramedRead::new(reader, codec(FROM_SESSION_MAX));
+        let mut calls = JoinSet::new();
+        let mut reported = false;
+        while let Some(Ok(frame)) = frames.next().await {
+            let Ok(message) = proto::FromSession::decode(frame.freeze()) else { break };
+            match message.what {
+                Some(FromWhat::Event(event)) => {
+                    reported = matches!(event.what, Some(EventWhat::Report(_)));
+                    self.events.push(event).await;
+                    if reported {
+                        break;
+                    }
+                }
+                Some(FromWhat::Call(call)) => {
+                    while calls.try_join_next().is_some() {}
+                    if calls.len() >= CALLS_MAX {
+                        calls.join_next().await;
+                    }
+                    let (callee, to_session) = (Arc::clone(&self.callee), self.to_session.clone());
+                    calls.spawn(async move {
+                        let what = Some(ToWhat::Answer(callee.answer(call).await));
+                        // A session that has ended needs no answer.
+                        let _ = to_session.send(proto::ToSession { what }).await;
+                    });
+                }
+                Some(FromWhat::Reply(reply)) => self.questions.replied(reply),
+                None => {}
+            }
+        }
+        reported
+    }
+}

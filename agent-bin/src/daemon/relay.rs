@@ -1,0 +1,116 @@
+//! A request to start a launch on its way through a tree of nodes: each passes it on to those below it, all at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pmi_transport::connect;
+use pmi_transport::fence::Member;
+use pmi_transport::identity::Caller;
+use pmi_transport::limits::MESSAGE_MAX;
+use pmi_transport::proto::v1 as proto;
+use proto::RefusalReason;
+use proto::node_agent_service_client::NodeAgentServiceClient;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::Node;
+use super::admission::Refusal;
+
+/// How long the nodes below may take to answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A node to pass a request on to, and how many nodes it has to pass it on to itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Share {
+    node: u32,
+    relay_nodes: u32,
+}
+
+/// Shares `count` nodes from `first` on out among at most `fan_out`, as evenly as can be.
+fn shares(first: u32, count: u32, fan_out: u32) -> Vec<Share> {
+    let heads = fan_out.clamp(1, count.max(1)).min(count);
+    let mut next = first;
+    let share = |head: u32| {
+        let nodes = count / heads + u32::from(head < count % heads);
+        let node = next;
+        next += nodes;
+        Share { node, relay_nodes: nodes - 1 }
+    };
+    (0..heads).map(share).collect()
+}
+
+/// Passes `request` on, and waits until all nodes below have taken the launch.
+///
+/// The first refusal counts; who asked this node ends the launch on all nodes then.
+pub(super) async fn pass_on(
+    node: &Arc<Node>,
+    request: &proto::LaunchProcessesRequest,
+    members: &Arc<[Member]>,
+) -> Result<(), Refusal> {
+    let (first, count) = (request.node_index.saturating_add(1), request.relay_nodes);
+    if u64::from(first) + u64::from(count) > members.len() as u64 {
+        let text = format!("the launch was to be passed on to {count} nodes from {first} on; it has {}", members.len());
+        return Err(Refusal::of(node, RefusalReason::MalformedRequest, text));
+    }
+    let mut calls = JoinSet::new();
+    for share in shares(first, count, request.relay_fan_out) {
+        let (node, members) = (Arc::clone(node), Arc::clone(members));
+        let Share { node: node_index, relay_nodes } = share;
+        let request = proto::LaunchProcessesRequest { node_index, relay_nodes, ..request.clone() };
+        calls.spawn(async move { ask(&node, &members[node_index as usize], request).await });
+    }
+    let mut first_refusal = Ok(());
+    while let Some(answer) = calls.join_next().await {
+        if let (Ok(Err(refusal)), Ok(())) = (answer, &first_refusal) {
+            first_refusal = Err(refusal);
+        }
+    }
+    first_refusal
+}
+
+async fn ask(node: &Node, member: &Member, request: proto::LaunchProcessesRequest) -> Result<(), Refusal> {
+    let unreachable = |error: &dyn std::fmt::Display| Refusal {
+        reason: RefusalReason::Unreachable,
+        message: format!("{} at {} cannot be reached: {error}", member.name, member.address),
+        node_id: member.name.clone(),
+    };
+    let address = member.address.parse().map_err(|error| unreachable(&error))?;
+    let peer = Caller::Agent(member.name.clone());
+    let channel = connect::channel(&address, &peer, &node.security).map_err(|error| unreachable(&error))?;
+    let mut client = NodeAgentServiceClient::new(channel).max_encoding_message_size(MESSAGE_MAX);
+    let answer = match timeout(PATIENCE, client.launch_processes(request)).await {
+        Ok(answer) => answer.map_err(|status| unreachable(&status.message()))?.into_inner(),
+        Err(_) => return Err(unreachable(&format!("no answer within {PATIENCE:?}"))),
+    };
+    // One that runs there already was started by this very request, sent twice.
+    if answer.accepted || answer.reason() == RefusalReason::AlreadyRunning {
+        return Ok(());
+    }
+    let node_id = if answer.node_id.is_empty() { member.name.clone() } else { answer.node_id.clone() };
+    Err(Refusal { reason: answer.reason(), message: answer.message, node_id })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_node_gets_the_request_once_whatever_the_fan_out() {
+        fn reached(first: u32, count: u32, fan_out: u32, all: &mut Vec<u32>) {
+            for Share { node, relay_nodes } in shares(first, count, fan_out) {
+                all.push(node);
+                reached(node + 1, relay_nodes, fan_out, all);
+            }
+        }
+        for count in [0, 1, 2, 7, 63, 100] {
+            for fan_out in [0, 1, 2, 8, 1000] {
+                let mut all = Vec::new();
+                reached(1, count, fan_out, &mut all);
+                all.sort_unstable();
+                assert_eq!(all, (1..=count).collect::<Vec<_>>(), "{count} nodes, fan-out {fan_out}");
+            }
+        }
+        let share = |node, relay_nodes| Share { node, relay_nodes };
+        assert_eq!(shares(1, 7, 3), [share(1, 2), share(4, 1), share(6, 1)]);
+    }
+}

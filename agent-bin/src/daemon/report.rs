@@ -1,0 +1,173 @@
+//! The stream on which a launch's events go to the API server and its commands come back; opened again when it breaks.
+//!
+//! What was on its way when a stream broke is lost, but for what matters to everybody: the first cause and the report are sent
+//! again until the API server has ended the stream after the report.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pmi_transport::limits::MESSAGE_MAX;
+use pmi_transport::proto::v1 as proto;
+use prost::Message;
+use proto::launch_report::What as ReportWhat;
+use proto::node_event::What;
+use proto::node_service_client::NodeServiceClient;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{sleep, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status};
+
+use super::Node;
+
+/// How many bytes of events may wait for the API server; a session that has more to say waits.
+const WAITING_MAX: usize = 32 << 20;
+
+/// How many events may wait.
+const EVENTS_MAX: usize = 1 << 16;
+
+/// From one attempt to open the stream to the next: at first, and at most.
+const PAUSE_FIRST: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// How long the API server may take to end the stream after the report.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// An event, and its share of the room for events.
+type Waiting = (proto::NodeEvent, OwnedSemaphorePermit);
+
+/// Where a session's events are put.
+pub(super) struct Events {
+    urgent: mpsc::Sender<Waiting>,
+    normal: mpsc::Sender<Waiting>,
+    room: Arc<Semaphore>,
+}
+
+impl Events {
+    /// Puts an event in line; waits while there is no room.
+    pub(super) async fn push(&self, event: proto::NodeEvent) {
+        // No event is larger than all the room.
+        let size = event.encoded_len().clamp(1, WAITING_MAX) as u32;
+        let Ok(permit) = Arc::clone(&self.room).acquire_many_owned(size).await else { return };
+        let line = if matches!(event.what, Some(What::Ending(_))) { &self.urgent } else { &self.normal };
+        // Nobody takes events once the API server does not know the launch.
+        let _ = line.send((event, permit)).await;
+    }
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub(super) enum Delivered {
+    /// The API server has the report.
+    All,
+    /// The API server does not want to hear of this launch.
+    Unwanted(Status),
+}
+
+/// The delivery of one launch's events.
+pub(super) struct Delivery {
+    node: Arc<Node>,
+    of: proto::ReportFor,
+    to_session: mpsc::Sender<proto::ToSession>,
+    urgent: mpsc::Receiver<Waiting>,
+    normal: mpsc::Receiver<Waiting>,
+    /// What is sent again on each new stream.
+    cause: Option<proto::NodeEvent>,
+    report: Option<proto::NodeEvent>,
+}
+
+impl Delivery {
+    /// A delivery, and where its events are put.
+    pub(super) fn new(
+        node: Arc<Node>,
+        of: proto::ReportFor,
+        to_session: mpsc::Sender<proto::ToSession>,
+    ) -> (Self, Events) {
+        let (urgent, urgent_out) = mpsc::channel(EVENTS_MAX);
+        let (normal, normal_out) = mpsc::channel(EVENTS_MAX);
+        let events = Events { urgent, normal, room: Arc::new(Semaphore::new(WAITING_MAX)) };
+        let (cause, report) = (None, None);
+        (Self { node, of, to_session, urgent: urgent_out, normal: normal_out, cause, report }, events)
+    }
+
+    /// Delivers until the report was delivered, however often the stream has to be opened again.
+    pub(super) async fn run(mut self) -> Delivered {
+        let mut pause = PAUSE_FIRST;
+        loop {
+            match self.one_stream().await {
+                Ok(()) if self.report.is_some() => return Delivered::All,
+                Ok(()) => tracing::warn!(launch = self.of.launch_id, "the API server ended the stream of reports"),
+                Err(status) => match status.code() {
+                    Code::NotFound | Code::PermissionDenied | Code::FailedPrecondition => {
+                        return Delivered::Unwanted(status);
+                    }
+                    // An API server that knows nothing of reports: the launch runs for itself.
+                    Code::Unimplemented => return self.drain().await,
+                    _ => tracing::warn!(launch = self.of.launch_id, "reports wait: {}", status.message()),
+                },
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Sends events and receives commands until either end ends it.
+    async fn one_stream(&mut self) -> Result<(), Status> {
+        let (sender, receiver) = mpsc::channel(1);
+        let client = NodeServiceClient::new(self.node.api.clone());
+        let mut client = client.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX);
+        let to_session = self.to_session.clone();
+        let receive = async {
+            let mut commands = client.report_launch(ReceiverStream::new(receiver)).await?.into_inner();
+            while let Some(command) = commands.message().await? {
+                let what = Some(proto::to_session::What::Command(command));
+                // A session that has ended needs no commands.
+                let _ = to_session.send(proto::ToSession { what }).await;
+            }
+            Ok(())
+        };
+        let mut receive = std::pin::pin!(receive);
+        tokio::select! {
+            result = &mut receive => return result,
+            () = self.send(sender) => {}
+        }
+        timeout(FAREWELL, receive).await.unwrap_or(Ok(()))
+    }
+
+    /// Sends events until the report has been sent, or the stream takes no more.
+    async fn send(&mut self, stream: mpsc::Sender<proto::LaunchReport>) {
+        let report = |what| proto::LaunchReport { what: Some(what) };
+        let again = self.cause.iter().chain(&self.report).cloned().map(ReportWhat::Event);
+        for what in std::iter::once(ReportWhat::Of(self.of.clone())).chain(again) {
+            if stream.send(report(what)).await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+        while self.report.is_none() {
+            // First the place, then what is put there: an event that was taken out is never lost.
+            let Ok(place) = stream.reserve().await else { return std::future::pending().await };
+            let Some(event) = self.next().await else { return };
+            place.send(report(ReportWhat::Event(event)));
+        }
+    }
+
+    /// The next event; remembers what has to be sent again. `None` if the launch ended without a report.
+    async fn next(&mut self) -> Option<proto::NodeEvent> {
+        let (event, _room) = tokio::select! {
+            biased;
+            Some(event) = self.urgent.recv() => event,
+            Some(event) = self.normal.recv() => event,
+            else => return None,
+        };
+        match &event.what {
+            Some(What::Ending(_)) => self.cause = Some(event.clone()),
+            Some(What::Report(_)) => self.report = Some(event.clone()),
+            _ => {}
+        }
+        Some(event)
+    }
+
+    async fn drain(mut self) -> Delivered {
+        while self.report.is_none() && self.next().await.is_some() {}
+        Delivered::All
+    }
+}

@@ -1,0 +1,120 @@
+//! What the agent serves over gRPC.
+
+use std::sync::Arc;
+
+use nix::libc::{SIGKILL, SIGTERM};
+use pmi_transport::identity::{Caller, caller_of};
+use pmi_transport::proto::v1 as proto;
+use proto::node_agent_service_server::NodeAgentService;
+use proto::node_command::What;
+use proto::{LinkFrame, RefusalReason};
+use tokio::sync::mpsc;
+use tonic::codegen::BoxStream;
+use tonic::{Request, Response, Status, Streaming, async_trait};
+
+use super::admission::{Refusal, admit};
+use super::launches::{Handle, LaunchOrder, NotTaken};
+use super::{Node, launch, relay};
+
+/// The agent as others call it. Which role may call what was checked before.
+pub(super) struct Service {
+    pub(super) node: Arc<Node>,
+}
+
+impl Service {
+    async fn launch(&self, caller: &Caller, request: &proto::LaunchProcessesRequest) -> Result<(), Refusal> {
+        let node = &self.node;
+        let assignment = admit(node, caller, request).await?;
+        let (orders, ordered) = mpsc::unbounded_channel();
+        let nodes = assignment.members.iter().map(|member| member.name.clone()).collect();
+        let handle = Handle { nodes, orders };
+        node.launches.enter(&assignment.launch_id, handle.clone()).map_err(|not_taken| {
+            let (reason, text) = match not_taken {
+                NotTaken::AtWork => (RefusalReason::AlreadyRunning, "the launch runs here already"),
+                NotTaken::Ended => (RefusalReason::MalformedRequest, "the launch was here, and has ended"),
+                NotTaken::Stopping => (RefusalReason::Busy, "the agent is stopping"),
+            };
+            Refusal::of(node, reason, text)
+        })?;
+        let (started, passed_on) =
+            tokio::join!(launch::start(node, &assignment, ordered), relay::pass_on(node, request, &assignment.members));
+        if started.is_ok() && passed_on.is_err() {
+            // Who asked ends it on the nodes that took it; here nobody need be asked.
+            handle.order(LaunchOrder::End(What::Kill(SIGTERM)));
+        }
+        started.and(passed_on)
+    }
+
+    /// The name of the agent that calls.
+    fn agent<T>(request: &Request<T>) -> Result<String, Status> {
+        match caller_of(request)? {
+            Caller::Agent(name) => Ok(name.clone()),
+            other => Err(Status::permission_denied(format!("{other} takes part in no fence; agents do"))),
+        }
+    }
+}
+
+#[async_trait]
+impl NodeAgentService for Service {
+    async fn launch_processes(
+        &self,
+        request: Request<proto::LaunchProcessesRequest>,
+    ) -> Result<Response<proto::LaunchProcessesResponse>, Status> {
+        let caller = caller_of(&request)?.clone();
+        let request = request.into_inner();
+        Ok(Response::new(match self.launch(&caller, &request).await {
+            Ok(()) => proto::LaunchProcessesResponse { accepted: true, ..Default::default() },
+            Err(Refusal { reason, message, node_id }) => {
+                self.node.metrics.refused.inc();
+                tracing::warn!(launch = request.launch_id, node = node_id, "refused: {message}");
+                proto::LaunchProcessesResponse { accepted: false, message, reason: reason.into(), node_id }
+            }
+        }))
+    }
+
+    async fn abort_processes(
+        &self,
+        request: Request<proto::AbortProcessesRequest>,
+    ) -> Result<Response<proto::AbortProcessesResponse>, Status> {
+        let caller = caller_of(&request)?.clone();
+        let proto::AbortProcessesRequest { launch_id, reason, signal } = request.into_inner();
+        if let Some(launch) = self.node.launches.get(&launch_id) {
+            if let Caller::Agent(name) = &caller
+                && !launch.nodes.contains(name)
+            {
+                return Err(Status::permission_denied(format!("{caller} takes no part in launch {launch_id}")));
+            }
+            tracing::info!(launch = launch_id, "{caller} ends it: {reason}");
+            let how = match signal {
+                0 => What::GiveUp(proto::Nothing {}),
+                SIGKILL => What::Kill(SIGKILL),
+                signal => What::End(signal),
+            };
+            launch.order(LaunchOrder::End(how));
+        }
+        Ok(Response::new(proto::AbortProcessesResponse {}))
+    }
+
+    async fn pmi_fence(
+        &self,
+        request: Request<proto::PmiFenceRequest>,
+    ) -> Result<Response<proto::PmiFenceResponse>, Status> {
+        let agent = Self::agent(&request)?;
+        Err(Status::unimplemented(agent))
+    }
+
+    async fn pmi_fence_complete(
+        &self,
+        request: Request<proto::PmiFenceCompleteRequest>,
+    ) -> Result<Response<proto::PmiFenceCompleteResponse>, Status> {
+        let agent = Self::agent(&request)?;
+        Err(Status::unimplemented(agent))
+    }
+
+    type LinkStream = BoxStream<LinkFrame>;
+
+    async fn link(&self, request: Request<Streaming<LinkFrame>>) -> Result<Response<Self::LinkStream>, Status> {
+        let agent = Self::agent(&request)?;
+        Ok(Response::new(self.node.fences.link(&agent, request.into_inner())))
+    }
+}

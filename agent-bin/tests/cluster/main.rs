@@ -1,0 +1,244 @@
+//! The agent as a program, between a scripted API server and real session processes.
+
+mod world;
+
+use std::time::Duration;
+
+use pmi_transport::proto::v1 as proto;
+use proto::RefusalReason;
+use proto::node_command::What as Command;
+
+use world::{Agent, Api, Launch, NOBODY, eventually, ignored_when_not_root, launch_on, runs, with_tag};
+
+#[tokio::test(flavor = "current_thread")]
+async fn an_agent_registers_and_says_that_it_lives() {
+    let mut api = Api::start().await;
+    let agent = Agent::start(&mut api, "node0").await;
+    assert_eq!(agent.registration.node_id, "node0");
+    assert_eq!(agent.registration.capabilities, ["pmi1", "pmi2", "pmix"]);
+    assert!(agent.registration.cores > 0 && agent.registration.memory_bytes > 0);
+    // Forgotten, it comes again, and is the same.
+    api.forget_nodes();
+    let again = api.next_registration().await;
+    assert_eq!(again.incarnation, agent.registration.incarnation);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_launch_runs_as_its_user_and_reports() {
+    let mut api = Api::start().await;
+    let agent = Agent::start(&mut api, "node0").await;
+    let mut launch = agent
+        .launch(&mut api, launch_on(&[&agent], 2, "id -u; echo \"$HOME $LATTICE_RANK\" >&2; exit $LATTICE_RANK"))
+        .await;
+    let said = launch.to_report().await;
+    let uid = nix::unistd::getuid().to_string();
+    assert_eq!(launch.stdout, format!("{uid}\n{uid}\n"));
+    assert_eq!(said.exits.iter().map(|exit| (exit.rank, exit.exit_code)).collect::<Vec<_>>(), [(0, 0), (1, 1)]);
+    assert!(matches!(launch.cause.clone().unwrap().kind, Some(proto::cause::Kind::Failed(exit)) if exit.rank == 1));
+    assert!(launch.programs.iter().all(|program| program.starts_with('/')), "{:?}", launch.programs);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn root_runs_what_others_want_as_them() {
+    if ignored_when_not_root() {
+        return;
+    }
+    let mut api = Api::start().await;
+    let agent = Agent::start(&mut api, "node0").await;
+    let mut spec =
+        launch_on(&[&agent], 1, "id -un; grep -E 'CapEff|NoNewPrivs' /proc/self/status; echo $HOME; touch /root/x");
+    spec.uid = NOBODY;
+    let mut launch = agent.launch(&mut api, spec).await;
+    launch.to_report().await;
+    assert!(launch.stdout.starts_with("nobody\nCapEff:\t0000000000000000\nNoNewPrivs:\t1\n/"), "{}", launch.stdout);
+    assert!(launch.stderr.contains("Permission denied"), "{}", launch.stderr);
+    let mut unknown = launch_on(&[&agent], 1, "true");
+    unknown.uid = 12345;
+    let refusal = agent.ask(&unknown, 0).await;
+    assert_eq!(refusal.reason(), RefusalReason::User);
+    assert_eq!(refusal.message, "user 12345 is not known on this node");
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn what_makes_no_sense_is_refused_with_a_reason() {
+    let mut api = Api::start().await;
+    let agent = Agent::start(&mut api, "node0").await;
+    let spec = launch_on(&[&agent], 1, "sleep 1000");
+    let check = async |spec: &proto::LaunchSpec, reason: RefusalReason, text: &str| {
+        let answer = agent.ask(spec, 0).await;
+        assert_eq!((answer.accepted, answer.reason(), answer.node_id.as_str()), (false, reason, "node0"));
+        assert!(answer.message.contains(text), "{}", answer.message);
+    };
+    let elsewhere = proto::LaunchSpec { nodes: "node7".into(), ..spec.clone() };
+    check(&elsewhere, RefusalReason::MalformedRequest, "node0, which the request was sent to").await;
+    check(&proto::LaunchSpec { job: None, ..spec.clone() }, RefusalReason::MalformedRequest, "has no job").await;
+    let mut launch = agent.launch(&mut api, spec.clone()).await;
+    check(&spec, RefusalReason::AlreadyRunning, "runs here already").await;
+    agent.abort(&spec.launch_id, 9).await;
+    launch.to_report().await;
+    launch.end().await;
+    eventually("the launch has left", async || agent.ask(&spec, 0).await.reason() == RefusalReason::MalformedRequest)
+        .await;
+    // A launch that nobody knows has ended.
+    agent.abort("nosuchid", 0).await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn output_waits_for_credit_and_the_cause_does_not() {
+    let mut api = Api::start().await;
+    let agent = Agent::start(&mut api, "node0").await;
+    let mut spec = launch_on(&[&agent], 2, "[ $LATTICE_RANK = 0 ] && exec head -c 3000000 /dev/zero; exec sleep 1000");
+    spec.output_window = 100_000;
+    let mut launch = agent.launch(&mut api, spec).await;
+    launch.until(|launch| launch.output_bytes >= 100_000).await;
+    // Nothing more comes than what there is credit for, and one piece.
+    launch.command(Command::AskProgress(7)).await;
+    launch.until(|launch| launch.progress.is_some()).await;
+    assert!(launch.output_bytes < 400_000, "{}", launch.output_bytes);
+    launch.command(Command::End(15)).await;
+    launch.until(|launch| launch.cause.is_some()).await;
+    assert!(launch.output_bytes < 400_000, "{}", launch.output_bytes);
+    launch.command(Command::OutputCredit(u64::MAX)).await;
+    launch.to_report().await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn input_flows_as_it_is_read() {
+    let mut api = Api::start().await;
+    let agent = Agent::start(&mut api, "node0").await;
+    let mut spec = launch_on(&[&agent], 2, "[ $LATTICE_RANK = 1 ] && exec wc -c; exec cat");
+    spec.stdin = Some(proto::StdinTarget { target: Some(proto::stdin_target::Target::Rank(1)) });
+    spec.stdin_window = 1 << 16;
+    let mut launch = agent.launch(&mut api, spec).await;
+    let piece = vec![b'x'; 1 << 15];
+    for sent in 1..=100_u64 {
+        launch.command(Command::Stdin(piece.clone().into())).await;
+        // Never more on its way than the window.
+        launch.until(|launch| sent * (1 << 15) - launch.stdin_taken <= 1 << 15).await;
+    }
+    launch.command(Command::StdinEnd(proto::Nothing {})).await;
+    launch.to_report().await;
+    assert_eq!(launch.stdout.trim(), (100 * (1 << 15)).to_string());
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_killed_session_is_a_lost_node_and_leaves_nothing() {
+    let mut api = Api::start().await;
+    let agent = Agent::start(&mut api, "node0").await;
+    let spec = launch_on(&[&agent], 2, "(setsid env -i sleep 1000 & echo $!); echo $$; exec sleep 1000");
+    let id = spec.launch_id.clone();
+    let mut launch = agent.launch(&mut api, spec).await;
+    launch.until(|launch| launch.stdout.lines().count() == 4).await;
+    let ranks: Vec<i32> = launch.stdout.lines().map(|line| line.parse().unwrap()).collect();
+    world::kill(world::parent_of(launch.pids[0]));
+    let report = launch.to_report().await;
+    assert_eq!(report.exits, []);
+    let cause = launch.cause.clone().unwrap();
+    let text = "the session process was killed by signal 9 (SIGKILL)";
+    assert_eq!(cause.kind, Some(proto::cause::Kind::NodeLost(text.into())));
+    eventually("nothing is left", async || with_tag(&id).is_empty() && !ranks.iter().any(|&pid| runs(pid))).await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_killed_agent_leaves_nothing() {
+    let mut api = Api::start().await;
+    let mut agent = Agent::start(&mut api, "node0").await;
+    let spec = launch_on(&[&agent], 2, "trap '' TERM; (setsid env -i sleep 1000 & echo $!); echo $$; sleep 1000");
+    let id = spec.launch_id.clone();
+    let mut launch = agent.launch(&mut api, spec).await;
+    launch.until(|launch| launch.stdout.lines().count() == 4).await;
+    let mut all: Vec<i32> = launch.stdout.lines().map(|line| line.parse().unwrap()).collect();
+    let session = world::parent_of(launch.pids[0]);
+    all.extend([session, world::parent_of(session)]);
+    assert!(all.iter().all(|&pid| runs(pid)));
+    agent.kill();
+    eventually("nothing is left", async || with_tag(&id).is_empty() && !all.iter().any(|&pid| runs(pid))).await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn an_agent_that_is_told_to_stop_ends_its_launches_first() {
+    let mut api = Api::start().await;
+    let mut agent = Agent::start(&mut api, "node0").await;
+    let spec = launch_on(&[&agent], 1, "exec sleep 1000");
+    let id = spec.launch_id.clone();
+    let mut launch = agent.launch(&mut api, spec).await;
+    launch.until(|launch| !launch.pids.is_empty()).await;
+    agent.terminate();
+    launch.to_report().await;
+    launch.end().await;
+    assert!(agent.exit().await.success());
+    assert_eq!(with_tag(&id), Vec::<i32>::new());
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_broken_stream_is_opened_again_and_the_report_comes() {
+    let mut api = Api::start().await;
+    let agent = Agent::start(&mut api, "node0").await;
+    let go = tempfile::tempdir().unwrap();
+    let file = go.path().join("go");
+    let script = format!("until [ -e {} ]; do sleep 0.01; done; exit 3", file.display());
+    let spec = launch_on(&[&agent], 1, &script);
+    let mut launch = agent.launch(&mut api, spec).await;
+    launch.until(|launch| !launch.pids.is_empty()).await;
+    drop(launch);
+    std::fs::write(&file, "").unwrap();
+    let mut launch: Launch = api.next_launch().await;
+    assert_eq!(launch.to_report().await.exits[0].exit_code, 3);
+    assert!(launch.cause.is_some());
+    // The stream breaks before it was ended: the report comes again.
+    drop(launch);
+    let mut launch: Launch = api.next_launch().await;
+    assert_eq!(launch.to_report().await.exits[0].exit_code, 3);
+    launch.end().await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn nobody_but_the_api_server_starts_anything() {
+    let mut api = Api::start().await;
+    let agent = Agent::start(&mut api, "node0").await;
+    for (caller, may) in [("lattice:///user/0", false), ("lattice:///admin", false), ("lattice:///api", true)] {
+        let spec = launch_on(&[&agent], 1, "true");
+        let answer = agent.ask_as(caller, &spec).await;
+        assert_eq!(answer.is_ok(), may, "{caller}: {answer:?}");
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_launch_is_passed_on_and_fenced_between_nodes() {
+    let Some(hello) = world::mpich_hello() else { return };
+    let mut api = Api::start().await;
+    let mut agents = Vec::new();
+    for node in ["node0", "node1", "node2"] {
+        agents.push(Agent::start(&mut api, node).await);
+    }
+    let nodes: Vec<&Agent> = agents.iter().collect();
+    let spec = launch_on(&nodes, 2, &format!("exec {}", hello.display()));
+    // node0 passes it on to node1, and that one to node2.
+    let answer = agents[0].ask_through(&spec, 2, 1).await;
+    assert!(answer.accepted, "{answer:?}");
+    let mut stdout = String::new();
+    for _ in 0..3 {
+        let mut launch = api.next_launch().await;
+        let report = tokio::time::timeout(Duration::from_secs(60), launch.to_report()).await.unwrap();
+        assert!(report.exits.iter().all(|exit| exit.exit_code == 0 && !exit.signaled), "{report:?} {}", launch.stderr);
+        assert_eq!(launch.cause, None);
+        stdout += &launch.stdout;
+    }
+    for rank in 0..6 {
+        assert!(stdout.contains(&format!("{rank} of 6")), "{stdout}");
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_node_that_cannot_be_reached_is_named() {
+    let mut api = Api::start().await;
+    let agent = Agent::start(&mut api, "node0").await;
+    let mut spec = launch_on(&[&agent], 1, "exec sleep 1000");
+    spec.nodes = "node[0-1]".into();
+    spec.addresses = format!("{},127.0.0.1:1", agent.registration.grpc_address);
+    let id = spec.launch_id.clone();
+    let answer = agent.ask_through(&spec, 1, 1).await;
+    assert_eq!((answer.accepted, answer.reason()), (false, RefusalReason::Unreachable));
+    assert_eq!(answer.node_id, "node1");
+    eventually("what was started is ended", async || with_tag(&id).is_empty()).await;
+}
