@@ -52,6 +52,10 @@ impl Incoming {
 
     async fn obey(&mut self, command: proto::NodeCommand) {
         match command::decode(command, self.nodes) {
+            Ok(Command::Control(question @ Control::AskProgress(_))) => {
+                self.credit.expect_answer();
+                drop(self.control.send(question).await);
+            }
             // The session has ended if it takes no more.
             Ok(Command::Control(control)) => drop(self.control.send(control).await),
             Ok(Command::Stdin(bytes)) => self.input.push(bytes),

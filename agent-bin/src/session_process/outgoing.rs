@@ -28,6 +28,9 @@ use crate::wire;
 /// How many bytes may be held; beyond that the session's events are not taken, which slows its ranks down.
 const HELD_MAX: usize = 1 << 20;
 
+/// The same while the answer to a question of the launch is among the events that are not taken.
+const HELD_MAX_FOR_ANSWER: usize = 16 << 20;
+
 /// How many bytes are gathered for one write.
 const BATCH: usize = 256 << 10;
 
@@ -39,12 +42,14 @@ pub(super) fn event(event: proto::NodeEvent) -> proto::FromSession {
 /// How much output may be sent. It may run into the negative by one piece, so that a small window is no dead end.
 pub(super) struct Credit {
     bytes: AtomicI64,
+    /// How many questions of the launch wait for their answers, which come behind the output that nobody has credit for.
+    questions: AtomicI64,
     more: Notify,
 }
 
 impl Credit {
     pub(super) fn new(window: u64) -> Self {
-        Self { bytes: AtomicI64::new(amount(window)), more: Notify::new() }
+        Self { bytes: AtomicI64::new(amount(window)), questions: AtomicI64::new(0), more: Notify::new() }
     }
 
     pub(super) fn add(&self, bytes: u64) {
@@ -52,6 +57,17 @@ impl Credit {
         // It never says no.
         let _ = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
         self.more.notify_one();
+    }
+
+    /// An answer is wanted from the session.
+    pub(super) fn expect_answer(&self) {
+        self.questions.fetch_add(1, Ordering::Relaxed);
+        self.more.notify_one();
+    }
+
+    /// How much may be held at present.
+    fn held_max(&self) -> usize {
+        if self.questions.load(Ordering::Relaxed) > 0 { HELD_MAX_FOR_ANSWER } else { HELD_MAX }
     }
 
     /// The agent is gone: what is said goes nowhere, and need not wait.
@@ -119,7 +135,12 @@ impl Outgoing {
                 }
                 // The alarm was it.
                 Happening::Event(Event::Ending(_)) if alarmed => {}
-                Happening::Event(happened) => held.take(happened, &mut batch),
+                Happening::Event(happened) => {
+                    if matches!(happened, Event::Progress { .. }) {
+                        self.credit.questions.fetch_sub(1, Ordering::Relaxed);
+                    }
+                    held.take(happened, &mut batch);
+                }
                 Happening::Trace(line) => {
                     held.push(proto::NodeEvent { what: Some(What::Trace(line.clone())) }, line.len())
                 }
@@ -128,7 +149,7 @@ impl Outgoing {
             }
             held.release(&self.credit, &mut batch);
             let more_to_gather = batch.len() < BATCH && (!self.urgent.is_empty() || !self.events.is_empty());
-            if !batch.is_empty() && !(more_to_gather && held.bytes < HELD_MAX) {
+            if !batch.is_empty() && !(more_to_gather && held.bytes < self.credit.held_max()) {
                 if written.is_ok() {
                     written = socket.write_all(&batch).await;
                 }
@@ -147,7 +168,7 @@ impl Outgoing {
     }
 
     async fn next(&mut self, held: &Held, told_all: bool) -> Happening {
-        let room = held.bytes < HELD_MAX;
+        let room = held.bytes < self.credit.held_max();
         tokio::select! {
             biased;
             Some(cause) = alarm(&mut self.alarm) => Happening::Alarm(cause),

@@ -27,14 +27,13 @@ async fn an_agent_registers_and_says_that_it_lives() {
 async fn a_launch_runs_as_its_user_and_reports() {
     let mut api = Api::start().await;
     let agent = Agent::start(&mut api, "node0").await;
-    let mut launch = agent
-        .launch(&mut api, launch_on(&[&agent], 2, "id -u; echo \"$HOME $LATTICE_RANK\" >&2; exit $LATTICE_RANK"))
-        .await;
-    let said = launch.to_report().await;
-    let uid = nix::unistd::getuid().to_string();
-    assert_eq!(launch.stdout, format!("{uid}\n{uid}\n"));
-    assert_eq!(said.exits.iter().map(|exit| (exit.rank, exit.exit_code)).collect::<Vec<_>>(), [(0, 0), (1, 1)]);
-    assert!(matches!(launch.cause.clone().unwrap().kind, Some(proto::cause::Kind::Failed(exit)) if exit.rank == 1));
+    let spec = launch_on(&[&agent], 1, "id -u; echo \"$HOME $LATTICE_RANK\" >&2; exit 3");
+    let mut launch = agent.launch(&mut api, spec).await;
+    let report = launch.to_report().await;
+    assert_eq!(launch.stdout, format!("{}\n", nix::unistd::getuid()));
+    assert!(launch.stderr.starts_with('/') && launch.stderr.ends_with(" 0\n"), "{}", launch.stderr);
+    assert_eq!(report.exits.iter().map(|exit| (exit.rank, exit.exit_code)).collect::<Vec<_>>(), [(0, 3)]);
+    assert!(matches!(launch.cause.clone().unwrap().kind, Some(proto::cause::Kind::Failed(exit)) if exit.rank == 0));
     assert!(launch.programs.iter().all(|program| program.starts_with('/')), "{:?}", launch.programs);
 }
 
@@ -180,13 +179,13 @@ async fn a_broken_stream_is_opened_again_and_the_report_comes() {
     let spec = launch_on(&[&agent], 1, &script);
     let mut launch = agent.launch(&mut api, spec).await;
     launch.until(|launch| !launch.pids.is_empty()).await;
-    drop(launch);
+    launch.break_off().await;
     std::fs::write(&file, "").unwrap();
     let mut launch: Launch = api.next_launch().await;
     assert_eq!(launch.to_report().await.exits[0].exit_code, 3);
     assert!(launch.cause.is_some());
     // The stream breaks before it was ended: the report comes again.
-    drop(launch);
+    launch.break_off().await;
     let mut launch: Launch = api.next_launch().await;
     assert_eq!(launch.to_report().await.exits[0].exit_code, 3);
     launch.end().await;

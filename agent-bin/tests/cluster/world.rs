@@ -137,7 +137,7 @@ impl NodeService for Script {
     }
 }
 
-/// One node's part of a launch, as the API server sees it. Dropping it breaks the stream.
+/// One node's part of a launch, as the API server sees it. Dropping it ends the stream.
 pub(crate) struct Launch {
     pub(crate) of: proto::ReportFor,
     stream: Option<(Streaming<proto::LaunchReport>, mpsc::Sender<Result<proto::NodeCommand, Status>>)>,
@@ -189,6 +189,12 @@ impl Launch {
     pub(crate) async fn to_report(&mut self) -> proto::SessionReport {
         self.until(|seen| seen.report.is_some()).await;
         self.seen.report.clone().unwrap()
+    }
+
+    /// Breaks the stream.
+    pub(crate) async fn break_off(self) {
+        let (_, commands) = self.stream.unwrap();
+        commands.send(Err(Status::unavailable("the script breaks it"))).await.unwrap();
     }
 
     /// Ends the stream as an API server does after the report.
