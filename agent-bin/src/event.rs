@@ -48,7 +48,8 @@ pub enum Event {
         /// Every rank of this node.
         ranks: Vec<RankProgress>,
     },
-    /// Ranks of this node have waited in a fence of all ranks for a while, and none of this node is missing; told once.
+    /// Ranks of this node have waited in a fence of all ranks for a while, and none of this node is missing; told once for each fence.
+    /// It may have come to its end since: ask with [`crate::session::Control::AskProgress`] before you conclude anything.
     Waiting {
         /// Which ranks.
         ranks: Vec<Rank>,

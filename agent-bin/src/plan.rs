@@ -1,6 +1,6 @@
 //! From a session spec to one command per rank: program, arguments, environment, CPUs, standard input.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::net::SocketAddr;
@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use pmi_core::env::{Entrance, RankEnvironment, is_scrubbed};
 use pmi_core::ids::{LocalRank, Rank};
+use pmi_transport::hostlist;
 use rank_spawner::{
     ArgumentError, Arguments, BindHereError, Environment, EnvironmentError, Limit, PMI_FD, Program, ProgramError,
     ProgramFailure, RankCommand, Stdio, plan_here,
@@ -19,6 +20,9 @@ use crate::cause::StartClass;
 use crate::session::StdinSource;
 use crate::spec::{AppSpec, SessionSpec, StdinTarget};
 use crate::template::{Place, Template, TemplateError};
+
+/// The longest plain list of nodes in a rank's environment, in bytes. The kernel takes up to 128 KiB in one variable.
+const NODE_LIST_MAX: usize = 32 * 1024;
 
 /// Why a spec cannot be carried out on this node. Nothing was started.
 #[derive(Debug, thiserror::Error)]
@@ -103,25 +107,25 @@ pub(crate) struct PmixEntrance {
 pub(crate) struct Plan {
     /// One command per rank, by local rank.
     pub(crate) commands: Vec<RankCommand>,
-    /// The file of each program, by app index.
-    pub(crate) programs: Vec<PathBuf>,
+    /// The file of each program that runs here, by app index.
+    pub(crate) programs: BTreeMap<usize, PathBuf>,
 }
 
 impl Common<'_> {
     /// The command of each rank of this node.
     pub(crate) fn plan(&self, stdin: &StdinSource) -> Result<Plan, PlanError> {
         let cpus = plan_here(&self.spec.cpu_bind, self.ranks.len() as u32)?;
-        let programs: Vec<_> = self.spec.apps.iter().map(|app| self.prepare(app)).collect::<Result<_, _>>()?;
+        let programs = self.programs()?;
+        let nodes = node_list(&self.spec.hosts);
         let direct = match stdin {
             StdinSource::Direct(fd) => fd.try_clone().ok().map(Arc::new),
             StdinSource::Empty | StdinSource::Stream(_) => None,
         };
         let mut commands = Vec::with_capacity(self.ranks.len());
         for ((local, &rank), cpus) in (0..).map(LocalRank).zip(self.ranks).zip(cpus) {
-            let index = self.spec.job.app_index(rank).filter(|&index| index < programs.len());
-            let index = index.ok_or(PlanError::NoProgram { rank, apps: programs.len() })?;
-            let prepared = &programs[index];
-            let environment = prepared.environment.for_rank(self.variables(rank, local, index))?;
+            let index = self.app_index(rank)?;
+            let prepared = &programs[&index];
+            let environment = prepared.environment.for_rank(self.variables(rank, local, index, &nodes))?;
             let mut command = RankCommand::new(rank, prepared.program.clone(), prepared.arguments.clone(), environment);
             command.directory = Some(prepared.directory.clone());
             command.stdin = self.stdin(rank, local, stdin, direct.as_ref())?;
@@ -132,8 +136,20 @@ impl Common<'_> {
             command.limits = Arc::clone(&self.limits);
             commands.push(command);
         }
-        let programs = programs.iter().map(|prepared| prepared.program.path().to_owned()).collect();
-        Ok(Plan { commands, programs })
+        let files = programs.iter().map(|(&index, prepared)| (index, prepared.program.path().to_owned()));
+        Ok(Plan { commands, programs: files.collect() })
+    }
+
+    /// The programs that ranks of this node run, by app index. Others need not exist here.
+    fn programs(&self) -> Result<BTreeMap<usize, Prepared>, PlanError> {
+        let indexes: BTreeSet<usize> = self.ranks.iter().map(|&rank| self.app_index(rank)).collect::<Result<_, _>>()?;
+        indexes.into_iter().map(|index| Ok((index, self.prepare(&self.spec.apps[index])?))).collect()
+    }
+
+    fn app_index(&self, rank: Rank) -> Result<usize, PlanError> {
+        let apps = self.spec.apps.len();
+        let index = self.spec.job.app_index(rank).filter(|&index| index < apps);
+        index.ok_or(PlanError::NoProgram { rank, apps })
     }
 
     /// Whether there are more ranks than CPUs that this process may use.
@@ -165,16 +181,15 @@ impl Common<'_> {
     }
 
     /// The variables that are a rank's own. They come last and win.
-    fn variables(&self, rank: Rank, local: LocalRank, app: usize) -> Vec<(&'static str, String)> {
+    fn variables(&self, rank: Rank, local: LocalRank, app: usize, nodes: &str) -> Vec<(&'static str, String)> {
         let spec = self.spec;
         let (size, local_size) = (spec.job.size(), self.ranks.len() as u32);
-        let host = spec.hosts.get(spec.node.index()).map_or("localhost", String::as_str);
-        let nodes = spec.hosts.join(",");
+        let host = spec.host(spec.node);
         let mut variables = vec![
             ("LATTICE_LAUNCH_ID", spec.launch_id.clone()),
             // A launch without an allocation says so; an id would send a nested launch to a cluster.
             ("LATTICE_ALLOC_ID", spec.allocation_id.clone().unwrap_or_else(|| "local".to_owned())),
-            ("LATTICE_NODELIST", nodes.clone()),
+            ("LATTICE_NODELIST", nodes.to_owned()),
             ("LATTICE_NNODES", spec.hosts.len().to_string()),
             ("LATTICE_NPROCS", size.to_string()),
             ("LATTICE_RANK", rank.to_string()),
@@ -195,6 +210,8 @@ impl Common<'_> {
                 None => Entrance::Descriptor(PMI_FD),
             };
             let spawned = spec.job.spawner.is_some();
+            // MPICH chooses its network interface by it.
+            let host = spec.address.as_deref().unwrap_or(host);
             let pmi = RankEnvironment { rank, size, local_rank: local, local_size, host, spawned, entrance };
             variables.extend(pmi.variables());
         }
@@ -203,7 +220,7 @@ impl Common<'_> {
                 ("SLURM_PROCID", rank.to_string()),
                 ("SLURM_NPROCS", size.to_string()),
                 ("SLURM_LOCALID", local.to_string()),
-                ("SLURM_NODELIST", nodes),
+                ("SLURM_NODELIST", nodes.to_owned()),
             ]);
         }
         variables
@@ -235,6 +252,12 @@ impl Common<'_> {
     }
 }
 
+/// The names of a launch's nodes for its ranks: a comma list, or a hostlist where that would be a burden for every process.
+fn node_list(hosts: &[String]) -> String {
+    let plain = hosts.join(",");
+    if plain.len() <= NODE_LIST_MAX { plain } else { hostlist::fold(hosts) }
+}
+
 /// What the ranks of one program share.
 struct Prepared {
     program: Program,
@@ -256,4 +279,16 @@ impl AppSpec {
 /// The environment of this process, as a session spec takes it.
 pub fn inherited_environment() -> Vec<(OsString, OsString)> {
     std::env::vars_os().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_node_lists_are_folded() {
+        let names = |count: u32| (0..count).map(|node| format!("node{node}")).collect::<Vec<_>>();
+        assert_eq!(node_list(&names(3)), "node0,node1,node2");
+        assert_eq!(node_list(&names(10_000)), "node[0-9999]");
+    }
 }

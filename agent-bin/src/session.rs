@@ -9,11 +9,13 @@
 //!               v
 //!            Ending: signal ─grace─> SIGTERM ─grace─> SIGKILL, until the last rank ended
 //! ```
+//! A node of a launch that holds no rank is Running too: it waits for spawned jobs, until it is released.
 //!
 //! One task owns all state; what happens comes to it as one of its `on_*` functions. Beside it run one task per connection (in
 //! the PMI driver), one per output stream, one per process (to see it end).
 
 mod clean_up;
+mod control;
 mod ending;
 mod job;
 mod judgement;
@@ -21,6 +23,7 @@ mod serving;
 mod spawning;
 mod starting;
 mod surroundings;
+mod waits;
 mod watch;
 
 use std::collections::VecDeque;
@@ -47,13 +50,15 @@ use tokio::time::Instant;
 
 use self::ending::Ending;
 use self::job::JobAtWork;
+use self::judgement::Verdict;
 use self::serving::{Serving, SharedTrace};
 use self::spawning::Order;
 pub use self::surroundings::{Alone, AskError, Control, Nodes, SpawnOrder, StdinSource, Surroundings};
+use self::waits::Waits;
 use self::watch::Watch;
-use crate::cause::{Cause, CauseKind, StartClass};
+use crate::cause::{CauseKind, StartClass};
 use crate::event::{Event, Notice, Output, Report, Stream};
-use crate::plan::{Common, PlanError};
+use crate::plan::{Common, Entrances, PlanError};
 use crate::pump;
 use crate::spec::SessionSpec;
 
@@ -103,9 +108,12 @@ struct Session {
     starting: usize,
     /// Ranks whose process runs.
     running: usize,
-    cause: Option<Cause>,
+    verdict: Verdict,
     ending: Ending,
     watch: Watch,
+    waits: Waits,
+    /// Whether no job will be spawned here any more. Who has ranks of the launched job does not wait for it.
+    released: bool,
     /// Whether anybody can still ask for anything.
     controlled: bool,
     /// Events that wait for room; output goes its own way.
@@ -169,6 +177,8 @@ impl Session {
         let ranks = spec.job.placement.ranks_on(spec.node);
         Self {
             watch: Watch::new(&spec, started),
+            waits: Waits::new(&spec, started),
+            released: !ranks.is_empty() || spec.job.size() == 0,
             ending: Ending::new(spec.patience, started),
             spec: Arc::new(spec),
             started,
@@ -185,7 +195,7 @@ impl Session {
             ranks: (0..).zip(ranks).map(|(local, rank)| RankSlot::new(rank, 0, LocalRank(local))).collect(),
             starting: 0,
             running: 0,
-            cause: None,
+            verdict: Verdict::Open,
             controlled: true,
             outbox: VecDeque::new(),
             pumps: JoinSet::new(),
@@ -202,22 +212,30 @@ impl Session {
         let limit = raise_descriptor_limit().map_err(|errno| system(format!("cannot read the limits: {errno}")))?;
         self.limits = Arc::new([limit]);
         self.trace = self.surroundings.trace.take().map(|trace| Arc::new(Mutex::new(trace)));
-        self.jobs.push(JobAtWork::new(Arc::clone(&self.spec), 0));
+        self.jobs.push(JobAtWork::new(Arc::clone(&self.spec), Rank(0)));
         let entrances = self.serve(0, None).map_err(|error| system(format!("cannot serve PMI: {error}")))?;
-        let ranks: Vec<Rank> = self.ranks.iter().map(|slot| slot.rank).collect();
-        let common = Common { spec: &self.spec, ranks: &ranks, entrances, limits: Arc::clone(&self.limits) };
-        let stdin = &self.surroundings.stdin;
-        let refuse = |error: PlanError| CauseKind::NotStarted { class: error.class(), reason: error.to_string() };
-        let plan = common.plan(stdin).map_err(refuse)?;
-        self.jobs[0].programs = plan.programs;
+        let commands = self.plan(entrances)?;
         // The ranks have what they need of it; a pipe must not stay open on our side.
-        if matches!(stdin, StdinSource::Direct(_)) {
+        if matches!(self.surroundings.stdin, StdinSource::Direct(_)) {
             self.surroundings.stdin = StdinSource::Empty;
         }
         if let Some(keeper) = &self.surroundings.keeper {
             keeper.guard(&self.tag()).map_err(|errno| system(format!("cannot reach the keeper: {errno}")))?;
         }
         self.spawner = Some(Spawner::new().map_err(|error| system(format!("cannot start ranks: {error}")))?);
+        Ok(commands)
+    }
+
+    /// The commands of the launched job's ranks here.
+    fn plan(&mut self, entrances: Entrances) -> Result<Vec<RankCommand>, CauseKind> {
+        let ranks: Vec<Rank> = self.ranks.iter().map(|slot| slot.rank).collect();
+        if ranks.is_empty() {
+            return Ok(Vec::new());
+        }
+        let common = Common { spec: &self.spec, ranks: &ranks, entrances, limits: Arc::clone(&self.limits) };
+        let refuse = |error: PlanError| CauseKind::NotStarted { class: error.class(), reason: error.to_string() };
+        let plan = common.plan(&self.surroundings.stdin).map_err(refuse)?;
+        self.jobs[0].programs = plan.programs;
         Ok(plan.commands)
     }
 
@@ -225,7 +243,10 @@ impl Session {
     async fn go(&mut self, commands: Vec<RankCommand>) {
         self.start_all(commands);
         let mut stdin_readers = Vec::new();
-        while self.starting > 0 || self.running > 0 {
+        if self.starting == 0 {
+            self.feed_stdin(Vec::new());
+        }
+        while self.starting > 0 || self.running > 0 || self.expects_jobs() {
             match self.next_happening().await {
                 Happening::Start(result) => {
                     self.on_start(result, &mut stdin_readers);
@@ -243,6 +264,11 @@ impl Session {
                 Happening::Time => self.on_time(),
             }
         }
+    }
+
+    /// Whether ranks may come though there are none.
+    fn expects_jobs(&self) -> bool {
+        !self.released && !self.ending.has_begun()
     }
 
     async fn next_happening(&mut self) -> Happening {
@@ -294,7 +320,8 @@ impl Session {
     }
 
     fn on_said(&mut self, Said { job, rank, on_stderr, text }: Said) {
-        let rank = self.jobs.get(job.0).map_or(rank, |job| job.shown(rank));
+        let job = self.jobs.iter().find(|known| known.serving.is_pmix_job(job));
+        let rank = job.map_or(rank, |job| job.shown(rank));
         let stream = if on_stderr { Stream::Stderr } else { Stream::Stdout };
         self.outbox.push_back(Event::Output(Output { rank, stream, bytes: text }));
     }
@@ -317,10 +344,11 @@ impl Session {
     fn on_time(&mut self) {
         self.end_by_time();
         self.look_at_ranks();
+        self.look_at_waits();
     }
 
     fn next_wake(&self) -> Instant {
-        self.ending.next().into_iter().chain(self.watch.next()).min().unwrap_or_else(|| {
+        [self.ending.next(), self.watch.next(), self.waits.next()].into_iter().flatten().min().unwrap_or_else(|| {
             // Nothing to wait for but events.
             Instant::now() + Duration::from_secs(3600)
         })
@@ -329,6 +357,7 @@ impl Session {
     /// Clears up after the last rank: kills what it left behind, reads the pipes empty, hands over what is to be told.
     async fn finish(mut self) -> Report {
         let duration = self.started.elapsed();
+        self.stop_listening();
         let survivors = self.sweep().await;
         if !survivors.is_empty() {
             self.outbox.push_back(Event::Notice(Notice::Leftover { pids: survivors }));
@@ -355,7 +384,11 @@ impl Session {
         // Kills what it started, if anything were left; nothing is.
         drop(self.spawner.take());
         let exits = self.ranks.iter().filter_map(|slot| Some((slot.rank, slot.exit?))).collect();
-        Report { exits, cause: self.cause, duration }
+        let cause = match self.verdict {
+            Verdict::Here(cause) => Some(cause),
+            Verdict::Open | Verdict::Elsewhere => None,
+        };
+        Report { exits, cause, duration }
     }
 
     /// Removes what ranks wanted removed, and the directory that they were given for files.
@@ -394,7 +427,8 @@ impl Session {
 /// Waits for a server's reason to end, for ever if no server has one.
 async fn end_reason(jobs: &mut [JobAtWork], pmix: &mut Option<oneshot::Receiver<(JobIndex, EndReason)>>) -> EndReason {
     poll_fn(|context| {
-        for job in jobs.iter_mut() {
+        // A disowned job has no say.
+        for job in jobs.iter_mut().filter(|job| !job.disowned) {
             if let Some(Poll::Ready(reason)) = job.end_reason.as_mut().map(|receiver| Pin::new(receiver).poll(context))
             {
                 job.end_reason = None;
@@ -405,8 +439,10 @@ async fn end_reason(jobs: &mut [JobAtWork], pmix: &mut Option<oneshot::Receiver<
         }
         if let Some(Poll::Ready(reason)) = pmix.as_mut().map(|receiver| Pin::new(receiver).poll(context)) {
             *pmix = None;
-            if let Ok((job, reason)) = reason {
-                return Poll::Ready(jobs[job.0].show(reason));
+            if let Ok((job, reason)) = reason
+                && let Some(job) = jobs.iter().find(|known| known.serving.is_pmix_job(job))
+            {
+                return Poll::Ready(job.show(reason));
             }
         }
         Poll::Pending

@@ -29,7 +29,7 @@ use tokio::time;
 
 use crate::fence::{Contribution, Fence, FenceId};
 use crate::ids::{LocalRank, Rank};
-use crate::server::{Action, ConnectionId, EndReason, Progress, Server, Ticket, Trace};
+use crate::server::{Action, ConnectionId, EndReason, Progress, Server, Standing, Ticket, Trace};
 use crate::services::{Call, Services};
 
 /// Takes every message of a traced server, in order.
@@ -180,9 +180,9 @@ impl Driver {
         self.shared.state.lock().server.progress(local)
     }
 
-    /// While some ranks of this node wait in a fence of the whole job: how many do, and which do not.
-    pub fn missing(&self) -> Option<(usize, Vec<LocalRank>)> {
-        self.shared.state.lock().server.missing()
+    /// The fences in which ranks of this node wait.
+    pub fn standings(&self) -> Vec<Standing> {
+        self.shared.state.lock().server.standings()
     }
 }
 

@@ -99,6 +99,21 @@ impl<R: Copy + Ord, W> Gathering<R, W> {
         self.leaving.is_none() && self.present == 0
     }
 
+    /// Those who wait: for the exchange that is under way, for a round to be complete, or both.
+    pub fn waiters(&self) -> impl Iterator<Item = &W> {
+        self.leaving().iter().chain(self.members.iter().flat_map(|member| &member.queue))
+    }
+
+    /// While somebody waits: in which round, who waits, and who is waited for. Nobody of this node is missing in a round that is being
+    /// exchanged.
+    pub fn standing(&self) -> Option<(Epoch, Vec<R>, Vec<R>)> {
+        if self.leaving.is_some() {
+            // `begin` has counted this round already.
+            return Some((Epoch(self.epoch.0 - 1), self.members().collect(), Vec::new()));
+        }
+        self.split().map(|(present, absent)| (self.epoch, present, absent))
+    }
+
     /// Who is here and who is not, while some are here and wait for others: `(present, absent)`.
     pub fn split(&self) -> Option<(Vec<R>, Vec<R>)> {
         if self.present == 0 || self.leaving.is_some() {

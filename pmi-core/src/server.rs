@@ -25,7 +25,7 @@ use self::fences::Waiter;
 use crate::conversation::{Conversation, Offer, Phase};
 use crate::fence::{FenceError, FenceId};
 use crate::gathering::{Gathering, Groups};
-use crate::ids::{LocalRank, NodeIndex, Rank};
+use crate::ids::{Epoch, LocalRank, NodeIndex, Rank};
 use crate::job::Job;
 use crate::kvs::Kvs;
 use crate::services::{Answer, NameError};
@@ -69,6 +69,29 @@ pub struct Progress {
     pub phase: Phase,
     /// The last command it sent, as written; shortened if it is longer than any real one.
     pub last_command: Option<String>,
+}
+
+/// A fence in which ranks of this node wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Tells this wait from all others of the job, together with `epoch`.
+    pub name: Arc<str>,
+    /// How many fences of that name came before.
+    pub epoch: Epoch,
+    /// Whether every rank of the job takes part.
+    pub whole_job: bool,
+    /// The ranks of this node that wait.
+    pub waiting: Vec<LocalRank>,
+    /// Those of this node that they wait for. When there are none, ranks of other nodes are missing, or the result is on its way.
+    pub missing: Vec<LocalRank>,
+}
+
+impl Standing {
+    /// How a gathering stands; `None` when nobody waits in it.
+    fn of<W>(name: &Arc<str>, whole_job: bool, gathering: &Gathering<LocalRank, W>) -> Option<Self> {
+        let (epoch, waiting, missing) = gathering.standing()?;
+        Some(Self { name: Arc::clone(name), epoch, whole_job, waiting, missing })
+    }
 }
 
 /// The PMI server of one job's ranks on one node. See the [module](self) for how to drive it.
@@ -189,10 +212,11 @@ impl Server {
         })
     }
 
-    /// While some ranks of this node wait in a fence of the whole job: how many do, and which do not.
-    pub fn missing(&self) -> Option<(usize, Vec<LocalRank>)> {
-        let (present, absent) = self.world.split()?;
-        (!absent.is_empty()).then_some((present.len(), absent))
+    /// The fences in which ranks of this node wait.
+    pub fn standings(&self) -> Vec<Standing> {
+        let whole = [("fence", &self.world), ("ring", &self.ring.gathering)];
+        let whole = whole.into_iter().filter_map(|(name, gathering)| Standing::of(&name.into(), true, gathering));
+        whole.chain(self.groups.named().filter_map(|(name, group)| Standing::of(name, false, group))).collect()
     }
 
     /// Begins the conversation with a rank over a socket that nobody else holds: the socket is the rank's identity.

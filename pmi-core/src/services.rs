@@ -14,6 +14,8 @@ use crate::ids::{JobId, Rank};
 /// A request to start a new job, as `MPI_Comm_spawn` and `MPI_Comm_spawn_multiple` make it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct SpawnRequest {
+    /// The job whose rank asks, where that is not plain to the host: whoever hands the request on fills it in.
+    pub parent: Option<JobId>,
     /// The programs, in the order of their `MPI_APPNUM`.
     pub apps: Vec<SpawnApp>,
     /// Pairs to be readable in the new job before its first rank starts.
@@ -103,6 +105,11 @@ pub trait Services: Send + Sync {
 
     /// Withdraws `service`; any rank may withdraw any name of its user.
     async fn unpublish(&self, rank: Rank, service: Bytes) -> Result<(), NameError>;
+
+    /// Whether [`Services::spawn`] starts new jobs. Else whoever serves the ranks starts them, on its own node.
+    fn starts_jobs(&self) -> bool {
+        false
+    }
 
     /// Starts a new job and returns its id once its ranks are running.
     async fn spawn(&self, rank: Rank, request: SpawnRequest) -> Result<JobId, SpawnError>;

@@ -231,7 +231,7 @@ impl<'t> Stage<'t> {
     fn join_fences_of_silent_ranks(&mut self) {
         let job = self.jobs[&None];
         for rank in self.silent_ranks() {
-            if self.world.server_of(job, Rank(rank)).missing().is_some() {
+            if self.world.server_of(job, Rank(rank)).standings().iter().any(|standing| standing.whole_job) {
                 self.world.ask(job, rank, "cmd=barrier_in\n");
             }
         }
@@ -373,14 +373,17 @@ fn recorded_spawn(file: &str) -> SpawnRequest {
         "pmi1-spawn-mpich-5.0.2.txt" => SpawnRequest {
             apps: vec![SpawnApp { info: hints(), ..mpich() }],
             preput: parent("tag#0$connentry#766D0002008B33C0000202[8]$"),
+            parent: None,
         },
         "pmi1-spawn-multiple-mpich-5.0.2.txt" => SpawnRequest {
             apps: vec![SpawnApp { info: hints(), ..mpich() }, mpich()],
             preput: parent("tag#0$connentry#766D0002009039C0000202[8]$"),
+            parent: None,
         },
         "pmi1-spawn-multiple-writes-intelmpi-2021.18.txt" => SpawnRequest {
             apps: vec![SpawnApp { info: hints(), ..intel() }, intel()],
             preput: parent("tag#0$connentry#02008AB9C00002020000000000000000$"),
+            parent: None,
         },
         "pmi2-spawn-mpichlib.txt" => SpawnRequest {
             apps: vec![
@@ -388,10 +391,12 @@ fn recorded_spawn(file: &str) -> SpawnRequest {
                 app("/opt/example/app/bin/p2m", &["child"]),
             ],
             preput: parent("the port"),
+            parent: None,
         },
         "pmi2-spawn-slurmlib.txt" => SpawnRequest {
             apps: vec![app("/opt/example/app/bin/p2", &["child", "x y;z"]), app("/opt/example/app/bin/p2", &["child"])],
             preput: Vec::new(),
+            parent: None,
         },
         other => panic!("{other} holds no spawn"),
     }

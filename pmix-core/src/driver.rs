@@ -12,6 +12,7 @@
 mod connection;
 mod owner;
 
+use std::collections::HashMap;
 use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,8 +23,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use pmi_core::driver::TraceSink;
 use pmi_core::fence::{Contribution, Fence, FenceId};
-use pmi_core::ids::{LocalRank, Rank};
-use pmi_core::server::{ConnectionId, EndReason, Progress};
+use pmi_core::ids::{NodeIndex, Rank};
+use pmi_core::server::{ConnectionId, EndReason, Progress, Standing};
 use pmi_core::services::Services;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -35,7 +36,7 @@ use self::owner::owner_of;
 use crate::clean_up::CleanUp;
 use crate::namespace::{JobIndex, Namespace, Seat};
 use crate::server::{Action, Server, Ticket};
-use crate::services::Call;
+use crate::services::{Call, Peers};
 
 /// A client must say within this time which rank it is.
 const CLAIM_WITHIN: Duration = Duration::from_secs(30);
@@ -80,6 +81,7 @@ struct Shared {
     state: Mutex<State>,
     /// Only processes of this user are served.
     uid: u32,
+    peers: Arc<dyn Peers>,
 }
 
 struct State {
@@ -91,6 +93,8 @@ struct State {
     tasks: JoinSet<()>,
     ended: Option<oneshot::Sender<(JobIndex, EndReason)>>,
     sinks: Sinks,
+    /// Where the answers to other nodes' questions go.
+    replies: HashMap<Ticket, oneshot::Sender<Bytes>>,
 }
 
 /// What a job can reach beyond its server.
@@ -107,12 +111,17 @@ impl fmt::Debug for Driver {
 }
 
 impl Driver {
-    /// Runs `server` for processes of the user `uid`. The receiver tells, once, why the launch must end, if it must, and which job
+    /// Runs `server` for processes of the user `uid`; `peers` are the same launch's servers on other nodes. The receiver tells, once, why the launch must end, if it must, and which job
     /// ends it. Needs a tokio runtime with I/O and time.
     ///
     /// # Errors
     /// Fails when no port of the loopback address can be listened on.
-    pub fn new(server: Server, uid: u32, sinks: Sinks) -> io::Result<(Self, oneshot::Receiver<(JobIndex, EndReason)>)> {
+    pub fn new(
+        server: Server,
+        uid: u32,
+        peers: Arc<dyn Peers>,
+        sinks: Sinks,
+    ) -> io::Result<(Self, oneshot::Receiver<(JobIndex, EndReason)>)> {
         let listener = net::TcpListener::bind(("127.0.0.1", 0))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
@@ -126,8 +135,9 @@ impl Driver {
             tasks: JoinSet::new(),
             ended: Some(ended),
             sinks,
+            replies: HashMap::new(),
         };
-        let shared = Arc::new(Shared { state: Mutex::new(state), uid });
+        let shared = Arc::new(Shared { state: Mutex::new(state), uid, peers });
         let accepting = Arc::clone(&shared);
         shared.state.lock().spawn(async move { accepting.accept_all(listener).await });
         Ok((Self { shared, address }, end))
@@ -142,7 +152,20 @@ impl Driver {
     pub fn add(&self, namespace: Namespace, fence: Arc<dyn Fence>, services: Arc<dyn Services>) -> JobIndex {
         let mut state = self.shared.state.lock();
         state.hosts.push(Host { fence, services });
-        state.server.add(namespace)
+        let job = state.server.add(namespace);
+        self.shared.carry_out(&mut state);
+        job
+    }
+
+    /// Takes a question that this launch's server of another node sent through its [`Peers`]. The answer comes when it is known, and
+    /// not at all when the driver is dropped before.
+    pub fn question(&self, question: &Bytes) -> oneshot::Receiver<Bytes> {
+        let (reply, answer) = oneshot::channel();
+        let mut state = self.shared.state.lock();
+        let ticket = state.server.handle_question(question);
+        state.replies.insert(ticket, reply);
+        self.shared.carry_out(&mut state);
+        answer
     }
 
     /// Handles at once what the rank has sent so far. A host calls it when the rank's process has ended, so that the rank's last
@@ -176,9 +199,9 @@ impl Driver {
         self.shared.state.lock().server.progress(seat)
     }
 
-    /// While some ranks wait in a collective: how many do, and which of this job do not.
-    pub fn missing(&self, job: JobIndex) -> Option<(usize, Vec<LocalRank>)> {
-        self.shared.state.lock().server.missing(job)
+    /// The collectives in which ranks of a job wait on this node.
+    pub fn standings(&self, job: JobIndex) -> Vec<Standing> {
+        self.shared.state.lock().server.standings(job)
     }
 }
 
@@ -188,6 +211,7 @@ impl Drop for Driver {
         // The tasks hold the state that holds the tasks.
         state.tasks = JoinSet::new();
         state.connections.clear();
+        state.replies.clear();
     }
 }
 
@@ -333,6 +357,16 @@ impl Shared {
                     let (shared, host) = (Arc::clone(self), state.hosts[job.0].clone());
                     state.spawn(async move { shared.ask(&*host.services, ticket, rank, call).await });
                 }
+                Action::Ask { ticket, node, question } => {
+                    let shared = Arc::clone(self);
+                    state.spawn(async move { shared.ask_peer(ticket, node, question).await });
+                }
+                Action::Reply { ticket, answer } => {
+                    if let Some(reply) = state.replies.remove(&ticket) {
+                        // The one who asked may be gone.
+                        let _ = reply.send(answer);
+                    }
+                }
                 Action::Wake { ticket, after } => {
                     let shared = Arc::clone(self);
                     state.spawn(async move {
@@ -364,6 +398,13 @@ impl Shared {
         let result = fence.exchange(&id, contribution).await;
         let mut state = self.state.lock();
         state.server.handle_fence(job, &id, result);
+        self.carry_out(&mut state);
+    }
+
+    async fn ask_peer(self: Arc<Self>, ticket: Ticket, node: NodeIndex, question: Bytes) {
+        let answer = self.peers.ask(node, question).await;
+        let mut state = self.state.lock();
+        state.server.handle_peer_answer(ticket, answer.as_ref());
         self.carry_out(&mut state);
     }
 

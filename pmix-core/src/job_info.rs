@@ -26,31 +26,35 @@ impl JobFacts<'_> {
     /// All facts, as a row of keys with values.
     pub(crate) fn encode(&self, encoding: Encoding) -> Vec<u8> {
         let mut out = Writer::new(encoding);
-        self.job_level(&mut out);
-        for node in 0..self.nodes() {
-            self.node_level(&mut out, NodeIndex(node));
+        let nodes = self.nodes();
+        self.job_level(&mut out, &nodes);
+        for (node, ranks) in &nodes {
+            self.node_level(&mut out, *node, ranks);
         }
         self.app_level(&mut out);
-        for node in 0..self.nodes() {
-            for (rank, local) in self.job.placement.ranks_on(NodeIndex(node)).into_iter().zip(0..) {
-                self.rank_level(&mut out, rank, NodeIndex(node), LocalRank(local));
+        for (node, ranks) in &nodes {
+            for (&rank, local) in ranks.iter().zip(0..) {
+                self.rank_level(&mut out, rank, *node, LocalRank(local));
             }
         }
         out.into_bytes()
     }
 
-    fn nodes(&self) -> u32 {
-        self.job.placement.nodes()
+    /// The nodes that hold ranks of the job, which need not be all nodes of its launch, and their ranks. A node keeps its number in all
+    /// jobs of a launch.
+    fn nodes(&self) -> Vec<(NodeIndex, Vec<Rank>)> {
+        let all = (0..self.job.placement.nodes()).map(NodeIndex);
+        all.map(|node| (node, self.job.placement.ranks_on(node))).filter(|(_, ranks)| !ranks.is_empty()).collect()
     }
 
     fn host(&self, node: NodeIndex) -> &str {
         self.hosts.get(node.index()).map_or("localhost", String::as_str)
     }
 
-    fn job_level(&self, out: &mut Writer) {
+    fn job_level(&self, out: &mut Writer, nodes: &[(NodeIndex, Vec<Rank>)]) {
         let size = self.job.size();
-        let hosts: Vec<&str> = (0..self.nodes()).map(|node| self.host(NodeIndex(node))).collect();
-        out.kval("pmix.num.nodes", &Value::U32(self.nodes()));
+        let hosts: Vec<&str> = nodes.iter().map(|(node, _)| self.host(*node)).collect();
+        out.kval("pmix.num.nodes", &Value::U32(nodes.len() as u32));
         out.kval("pmix.nlist", &Value::Text(hosts.join(",").as_bytes()));
         out.kval("pmix.job.size", &Value::U32(size));
         out.kval("pmix.max.size", &Value::U32(size));
@@ -67,8 +71,7 @@ impl JobFacts<'_> {
         }
     }
 
-    fn node_level(&self, out: &mut Writer, node: NodeIndex) {
-        let ranks = self.job.placement.ranks_on(node);
+    fn node_level(&self, out: &mut Writer, node: NodeIndex, ranks: &[Rank]) {
         let peers: Vec<String> = ranks.iter().map(Rank::to_string).collect();
         let Some(leader) = ranks.first() else { return };
         let infos = vec![

@@ -11,8 +11,9 @@ use pmi_core::server::ConnectionId;
 use crate::clean_up::CleanUp;
 use crate::job_info::JobFacts;
 use crate::wire::Encoding;
-use crate::wire::reader::Proc;
+use crate::wire::reader::{Proc, Reader};
 use crate::wire::reply::Encoded;
+use crate::wire::types;
 
 /// What a host tells of a job that is to be served.
 #[derive(Clone, Debug)]
@@ -102,6 +103,19 @@ pub(crate) struct Stored {
 impl Stored {
     pub(crate) fn encoded(&self) -> Encoded<'_> {
         Encoded { encoding: self.encoding, bytes: &self.bytes }
+    }
+
+    /// The form in which it goes to other nodes: behind the tag of its encoding.
+    pub(crate) fn tagged(&self) -> Vec<u8> {
+        [&[self.encoding as u8], &self.bytes[..]].concat()
+    }
+
+    /// Takes what came from another node; `None` if it cannot be read. It is read once before anybody relies on it.
+    pub(crate) fn untag(bytes: &[u8]) -> Option<Self> {
+        let (&tag, value) = bytes.split_first()?;
+        let encoding = Encoding::ALL.into_iter().find(|&encoding| encoding as u8 == tag)?;
+        Reader::new(encoding, value).skip(types::VALUE).ok()?;
+        Some(Self { encoding, bytes: Bytes::copy_from_slice(value) })
     }
 }
 

@@ -15,6 +15,7 @@ mod collectives;
 mod data;
 mod events;
 mod host;
+mod remote;
 mod requests;
 
 use std::collections::{HashMap, VecDeque};
@@ -25,13 +26,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use pmi_core::Phase;
 use pmi_core::fence::{Contribution, FenceError, FenceId, Merged};
-use pmi_core::gathering::Groups;
-use pmi_core::ids::{LocalRank, Rank};
-use pmi_core::server::{ConnectionId, EndReason, Offence, Progress, Trace};
+use pmi_core::gathering::{Gathering, Groups};
+use pmi_core::ids::{LocalRank, NodeIndex, Rank};
+use pmi_core::server::{ConnectionId, EndReason, Offence, Progress, Standing, Trace};
 
 use self::collectives::Waiter;
-use self::data::Wait;
+use self::data::{Wait, Wanted};
 use self::host::Asked;
+use self::remote::Question;
 use crate::clean_up::CleanUp;
 use crate::namespace::{JobIndex, JobState, Namespace, RankState, Seat};
 use crate::services::Call;
@@ -67,7 +69,7 @@ impl Default for Settings {
     }
 }
 
-/// Names a [`Call`] or an [`Action::Wake`] until its answer comes.
+/// Names a question, or an [`Action::Wake`], until its answer comes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket(u64);
 
@@ -89,7 +91,7 @@ pub enum Action {
     },
     /// Bring this contribution to the fence and hand its result to [`Server::handle_fence`].
     Fence {
-        /// The job whose nodes take part, the first one if there are several.
+        /// The job whose nodes take part; where there are several, one of them, the same on all nodes.
         job: JobIndex,
         /// Which fence.
         id: FenceId,
@@ -106,6 +108,22 @@ pub enum Action {
         rank: Rank,
         /// What is asked.
         call: Call,
+    },
+    /// Ask the PMIx server of another node, and hand what its [`Server::handle_question`] leads to to [`Server::handle_peer_answer`].
+    Ask {
+        /// Names the question.
+        ticket: Ticket,
+        /// Which node.
+        node: NodeIndex,
+        /// The question.
+        question: Bytes,
+    },
+    /// The answer to a question of another node.
+    Reply {
+        /// What [`Server::handle_question`] returned.
+        ticket: Ticket,
+        /// The answer.
+        answer: Bytes,
     },
     /// Call [`Server::handle_time`] after this time.
     Wake {
@@ -146,6 +164,10 @@ pub struct Server {
     collectives: Groups<Seat, Waiter>,
     /// Gets that wait for a commit.
     waits: HashMap<Ticket, Wait>,
+    /// What other nodes' servers were asked for and have not answered yet.
+    asking: HashMap<Ticket, Wanted>,
+    /// Questions of other nodes' servers that wait for a commit.
+    parked: HashMap<Ticket, Question>,
     /// Questions to the host that are not answered yet.
     asked: HashMap<Ticket, Asked>,
     next_ticket: u64,
@@ -195,6 +217,7 @@ impl Server {
     /// Serves one more job.
     pub fn add(&mut self, namespace: Namespace) -> JobIndex {
         self.jobs.push(JobState::new(namespace));
+        self.serve_peers();
         JobIndex(self.jobs.len() - 1)
     }
 
@@ -205,16 +228,20 @@ impl Server {
         Some(Progress { rank: state.rank, phase: state.phase, last_command })
     }
 
-    /// While some ranks of a job wait in a collective: how many do, and which of the job do not.
-    pub fn missing(&self, job: JobIndex) -> Option<(usize, Vec<LocalRank>)> {
-        self.collectives.iter().find_map(|gathering| {
-            let (present, absent) = gathering.split()?;
-            let of_job = |seats: Vec<Seat>| -> Vec<LocalRank> {
-                seats.into_iter().filter(|seat| seat.job == job).map(|seat| seat.local).collect()
-            };
-            let absent = of_job(absent);
-            (!absent.is_empty()).then_some((present.len(), absent))
-        })
+    /// The collectives in which ranks of a job wait on this node. The numbers of ranks are those within that job.
+    pub fn standings(&self, job: JobIndex) -> Vec<Standing> {
+        let of_job = |seats: Vec<Seat>| -> Vec<LocalRank> {
+            seats.into_iter().filter(|seat| seat.job == job).map(|seat| seat.local).collect()
+        };
+        let standing = |(name, gathering): (&Arc<str>, &Gathering<Seat, Waiter>)| {
+            let (epoch, waiting, missing) = gathering.standing()?;
+            let (waiting, missing) = (of_job(waiting), of_job(missing));
+            let whole_job = gathering.waiters().next()?.takes_whole(job);
+            let takes_part = !waiting.is_empty() || !missing.is_empty();
+            let name = Arc::clone(name);
+            takes_part.then(|| Standing { name, epoch, whole_job, waiting, missing })
+        };
+        self.collectives.named().filter_map(standing).collect()
     }
 
     /// What a rank wants removed now that it has ended; told once.

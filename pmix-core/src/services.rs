@@ -4,14 +4,34 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
-use pmi_core::ids::{JobId, Rank};
+use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::services::{Lifetime, NameError, Services, SpawnError, SpawnRequest};
 
 use crate::wire::Encoding;
 use crate::wire::reader::{Proc, Reader};
 use crate::wire::reply::Encoded;
 use crate::wire::writer::Writer;
+
+/// The PMIx servers of the same launch on other nodes.
+#[async_trait]
+pub trait Peers: Send + Sync {
+    /// Hands a question to [`crate::driver::Driver::question`] of another node and returns its answer; `None` if there is none, because
+    /// that node is lost or through with its part.
+    async fn ask(&self, node: NodeIndex, question: Bytes) -> Option<Bytes>;
+}
+
+/// No other nodes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Alone;
+
+#[async_trait]
+impl Peers for Alone {
+    async fn ask(&self, _: NodeIndex, _: Bytes) -> Option<Bytes> {
+        None
+    }
+}
 
 /// One question of a rank to the host.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,6 +11,7 @@ use pmi_core::server::EndReason;
 use pmi_core::services::{Lifetime, NameError, Services, SpawnError, SpawnRequest};
 use pmix_core::driver::{Driver, Sinks};
 use pmix_core::server::{Server, Settings};
+use pmix_core::services::Alone;
 use pmix_core::{JobIndex, Namespace, Seat};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -50,7 +51,7 @@ fn driver(uid: u32, trace: &Arc<Mutex<Vec<String>>>) -> (Driver, End) {
     };
     let sinks = Sinks { say: Box::new(|_| {}), trace: Some(Box::new(sink)) };
     let server = Server::new(Settings { trace: true, ..Settings::default() });
-    let (driver, end) = Driver::new(server, uid, sinks).unwrap();
+    let (driver, end) = Driver::new(server, uid, Arc::new(Alone), sinks).unwrap();
     let namespace = Namespace {
         name: "job1".to_owned(),
         job: Job::on_one_node(JobId::new("job1").unwrap(), 2),

@@ -3,8 +3,10 @@
 mod world;
 
 use pmi_core::Phase;
-use pmi_core::ids::Rank;
+use pmi_core::ids::{LocalRank, Rank};
 use pmi_core::server::EndReason;
+use pmix_core::JobIndex;
+use pmix_core::server::Action;
 use pmix_core::wire::Encoding::{self, Fixed, Flex};
 use pmix_core::wire::reader::{Proc, Reader};
 use pmix_core::wire::request::command;
@@ -123,6 +125,91 @@ fn a_get_waits_for_the_commit_and_not_for_ever() {
 }
 
 #[test]
+fn a_get_asks_the_node_of_the_rank_when_no_fence_has_brought_the_key() {
+    for (asks, answers) in [(Flex, Flex), (Flex, Fixed), (Fixed, Flex)] {
+        let mut world = World::new(1, &[2, 1]);
+        let [a, b] = [0, 1].map(|rank| world.join(0, "job0", rank, asks).unwrap());
+        let far = world.join(1, "job0", 2, answers).unwrap();
+        get(&mut world, a, "job0", 2, "card", true);
+        assert_eq!(world.status(a), Some((status::NOT_FOUND, vec![])), "an immediate get looks at this node only");
+        for client in [a, b] {
+            get(&mut world, client, "job0", 2, "card", false);
+            assert_eq!(world.status(client), None);
+        }
+        assert_eq!(world.questions, 1, "two ranks want one thing");
+        commit(&mut world, far, "card", b"near", b"far");
+        for client in [a, b] {
+            let (status, objects) = world.status(client).expect("the commit was not heard of");
+            assert_eq!((status, values(asks, &objects)), (0, found("card", b"far")));
+        }
+        get(&mut world, b, "job0", 2, "card", false);
+        assert_eq!(values(asks, &world.status(b).unwrap().1), found("card", b"far"), "it is known now");
+        assert_eq!(world.questions, 1);
+    }
+}
+
+#[test]
+fn a_get_from_another_node_ends_with_the_rank_the_time_or_the_node() {
+    let ends: [(&str, fn(&mut World, Client)); 4] = [
+        ("the rank finalized", |world, far| world.send(far, 110, command::FINALIZE, |_| {})),
+        ("time is over there", |world, _| {
+            let late = world.wakes.iter().position(|(node, _)| *node == 1).expect("node 1 has no limit");
+            let (node, ticket) = world.wakes.remove(late);
+            world.nodes[node].handle_time(ticket);
+            world.run();
+        }),
+        ("time is over here", |world, _| world.let_time_pass()),
+        ("the rank's process has ended", |world, far| {
+            world.send(far, 110, command::FINALIZE, |_| {});
+            world.exit(1, 0);
+        }),
+    ];
+    for (case, end) in ends {
+        let mut world = World::new(1, &[1, 1]);
+        let [a, far] = [0, 1].map(|rank| world.join(rank, "job0", rank as u32, Flex).unwrap());
+        get(&mut world, a, "job0", 1, "card", false);
+        assert_eq!(world.status(a), None);
+        end(&mut world, far);
+        assert_eq!(world.status(a), Some((status::NOT_FOUND, vec![])), "{case}");
+        assert!(world.end.is_none());
+    }
+    let mut world = World::new(1, &[1, 1]);
+    world.lost = Some(1);
+    let a = world.join(0, "job0", 0, Flex).unwrap();
+    get(&mut world, a, "job0", 1, "card", false);
+    assert_eq!(world.status(a), Some((status::NOT_FOUND, vec![])), "the node is lost");
+}
+
+#[test]
+fn what_is_no_question_is_answered_too() {
+    let mut world = World::new(1, &[1, 1]);
+    let ticket = world.nodes[0].handle_question(&bytes::Bytes::from_static(b"noise"));
+    let Some(Action::Reply { ticket: answered, answer }) = world.nodes[0].poll_action() else { panic!("no answer") };
+    assert_eq!((answered, &answer[..]), (ticket, &status::BAD_PARAM.to_be_bytes()[..]));
+}
+
+#[test]
+fn it_is_known_who_waits_and_for_whom() {
+    let mut world = World::new(1, &[2, 1]);
+    let clients = [(0, 0), (0, 1), (1, 2)].map(|(node, rank)| world.join(node, "job0", rank, Flex).unwrap());
+    let fence = |world: &mut World, client| world.send(client, 101, command::FENCE, procs(&whole("job0")));
+    let standing = |world: &World| {
+        let standings = world.nodes[0].standings(JobIndex(0));
+        standings.into_iter().map(|standing| (standing.whole_job, standing.waiting, standing.missing)).next()
+    };
+    assert_eq!(standing(&world), None);
+    fence(&mut world, clients[0]);
+    assert_eq!(standing(&world), Some((true, vec![LocalRank(0)], vec![LocalRank(1)])));
+    fence(&mut world, clients[1]);
+    assert_eq!(standing(&world), Some((true, vec![LocalRank(0), LocalRank(1)], vec![])), "another node is waited for");
+    fence(&mut world, clients[2]);
+    assert_eq!(standing(&world), None);
+    let some = [0, 1].map(|rank| Proc { namespace: b"job0", rank });
+    world.send(clients[0], 102, command::FENCE, procs(&some));
+    assert_eq!(standing(&world), Some((false, vec![LocalRank(0)], vec![LocalRank(1)])));
+}
+
+#[test]
 fn only_ranks_get_in_and_each_once() {
     let mut world = World::new(1, &[1, 1]);
     assert!(world.join(0, "job1", 0, Flex).is_none(), "an unknown namespace");
@@ -136,10 +223,10 @@ fn only_ranks_get_in_and_each_once() {
 }
 
 #[test]
-fn job_facts_are_heard_in_the_clients_encoding() {
+fn job_facts_are_heard_in_the_clients_encoding_and_name_the_jobs_nodes_only() {
     for encoding in Encoding::ALL {
-        let mut world = World::new(1, &[2, 1]);
-        let client = world.join(1, "job0", 2, encoding).unwrap();
+        let mut world = World::new(1, &[2, 0, 1]);
+        let client = world.join(2, "job0", 2, encoding).unwrap();
         world.send(client, 101, command::REQ, |_| {});
         let message = world.receive(client).unwrap();
         let mut reader = Reader::new(encoding, &message.payload);
@@ -155,8 +242,16 @@ fn job_facts_are_heard_in_the_clients_encoding() {
         }
         let fact = |key: &str| facts.iter().find(|(known, _)| known == key).map(|(_, value)| value);
         assert_eq!(fact("pmix.job.size"), Some(&Value::U32(3)));
-        assert_eq!(fact("pmix.nlist"), Some(&Value::Text(b"n0,n1")));
+        assert_eq!(fact("pmix.num.nodes"), Some(&Value::U32(2)));
+        assert_eq!(fact("pmix.nlist"), Some(&Value::Text(b"n0,n2")));
         assert_eq!(facts.iter().filter(|(key, _)| key == "pmix.pblob").count(), 3);
+        let nodes: Vec<_> = facts.iter().filter(|(key, _)| key == "pmix.node.arr").map(|(_, value)| value).collect();
+        assert_eq!(nodes.len(), 2);
+        let Value::Infos(last) = nodes[1] else { panic!("{:?}", nodes[1]) };
+        let of_node = |key: &str| last.iter().find(|info| info.key == key.as_bytes()).map(|info| &info.value);
+        assert_eq!(of_node("pmix.nodeid"), Some(&Value::U32(2)), "a node has one number in all jobs");
+        assert_eq!(of_node("pmix.lldr"), Some(&Value::Rank(2)));
+        assert_eq!(of_node("pmix.lpeers"), Some(&Value::Text(b"2")));
     }
 }
 

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use pmi_core::ids::NodeIndex;
 use rank_spawner::{Belongings, Orphans, sweep};
 use tokio::time::Instant;
 
 use super::Session;
+use super::judgement::Verdict;
 use crate::cause::{Cause, CauseKind};
 use crate::event::Event;
-use crate::session::Control;
 use crate::spec::Patience;
 
 /// How long leftover processes are hunted.
@@ -76,8 +77,13 @@ impl Ending {
 }
 
 impl Session {
-    /// The launch has failed: this is why, if nothing was before. Its ranks end soon.
+    /// The launch has failed here: this is why, if nothing was before. Its ranks end soon.
     pub(super) fn fail(&mut self, kind: CauseKind) {
+        self.fail_on(self.spec.node, kind);
+    }
+
+    /// The same for what has happened on another node.
+    pub(super) fn fail_on(&mut self, node: NodeIndex, kind: CauseKind) {
         let grace = match kind {
             CauseKind::Interrupted { .. } | CauseKind::TimedOut { .. } => self.spec.patience.after_interrupt,
             _ => self.spec.patience.after_failure,
@@ -86,25 +92,29 @@ impl Session {
             CauseKind::Interrupted { signal } => Signal::try_from(signal).unwrap_or(Signal::SIGTERM),
             _ => Signal::SIGTERM,
         };
-        self.blame(kind);
+        self.blame_on(node, kind);
         self.end(first, grace);
     }
 
     /// Remembers the first cause, and tells of it.
     pub(super) fn blame(&mut self, kind: CauseKind) {
-        if self.cause.is_none() {
-            let host = self.spec.hosts.get(self.spec.node.index());
-            let cause = Cause { host: host.cloned().unwrap_or_else(|| "localhost".to_owned()), kind };
-            if let Some(alarm) = self.surroundings.alarm.take() {
-                // Who does not listen any more gets it with the events.
-                let _ = alarm.send(cause.clone());
-            }
-            self.outbox.push_back(Event::Ending(cause.clone()));
-            self.cause = Some(cause);
-        }
+        self.blame_on(self.spec.node, kind);
     }
 
-    fn end(&mut self, first: Signal, grace: Duration) {
+    fn blame_on(&mut self, node: NodeIndex, kind: CauseKind) {
+        if !matches!(self.verdict, Verdict::Open) {
+            return;
+        }
+        let cause = Cause { host: self.spec.host(node).to_owned(), kind };
+        if let Some(alarm) = self.surroundings.alarm.take() {
+            // Who does not listen any more gets it with the events.
+            let _ = alarm.send(cause.clone());
+        }
+        self.outbox.push_back(Event::Ending(cause.clone()));
+        self.verdict = Verdict::Here(cause);
+    }
+
+    pub(super) fn end(&mut self, first: Signal, grace: Duration) {
         self.ending.plan(first, grace);
         self.end_by_time();
     }
@@ -127,39 +137,6 @@ impl Session {
             if let Some(process) = &slot.process {
                 // It may have ended this very moment.
                 let _ = process.signal_group(signal);
-            }
-        }
-    }
-
-    pub(super) fn on_control(&mut self, control: Option<Control>) {
-        match control {
-            Some(Control::Signal(signal)) => {
-                if let Ok(signal) = Signal::try_from(signal) {
-                    self.signal_ranks(signal);
-                }
-            }
-            Some(Control::End(signal)) => self.fail(CauseKind::Interrupted { signal }),
-            Some(Control::Kill(signal)) => {
-                self.blame(CauseKind::Interrupted { signal });
-                self.end(Signal::SIGKILL, Duration::ZERO);
-            }
-            Some(Control::GiveUp) => self.end(Signal::SIGTERM, self.spec.patience.after_failure),
-            Some(Control::AskProgress(question)) => self.tell_progress(question),
-            Some(Control::Release) => {}
-            Some(Control::Spawn(order)) => {
-                let failure = Some("this node starts no spawned jobs".to_owned());
-                self.outbox.push_back(Event::Spawned { job: order.job.id, failure });
-            }
-            Some(Control::Question { reply, .. }) => {
-                // The one who asked may be gone.
-                let _ = reply.send(Err("this node's server answers no questions".to_owned()));
-            }
-            // The launch is gone without a word.
-            None => {
-                self.controlled = false;
-                if !self.ending.has_begun() {
-                    self.fail(CauseKind::Interrupted { signal: Signal::SIGHUP as i32 });
-                }
             }
         }
     }

@@ -1,11 +1,24 @@
 //! What an end means: which exit, word or silence of a rank fails the launch.
 
+use pmi_core::fence::FenceError;
 use pmi_core::ids::LocalRank;
 use pmi_core::server::EndReason;
+use pmix_core::JobIndex;
 use rank_spawner::RankExit;
 
 use super::Session;
-use crate::cause::CauseKind;
+use crate::cause::{Cause, CauseKind};
+
+/// Whether the launch has failed, and where the first cause is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Nothing has gone wrong.
+    Open,
+    /// Something has gone wrong on another node, which tells of it: what happens here only follows from it.
+    Elsewhere,
+    /// Here; this is it.
+    Here(Cause),
+}
 
 impl Session {
     /// Judges the end of a rank's process. What the rank said last counts first: a client may abort and exit at once.
@@ -16,7 +29,8 @@ impl Session {
         }
         let (serving, own) = self.serving(local);
         serving.drain(own);
-        if exit.is_success() && self.cause.is_none() {
+        let open = matches!(self.verdict, Verdict::Open);
+        if exit.is_success() && open {
             serving.rank_exited(own);
         }
         if let Some(reason) = self.jobs[job].end_reason.as_mut().and_then(|receiver| receiver.try_recv().ok()) {
@@ -25,15 +39,34 @@ impl Session {
         }
         if let Some((job, reason)) = self.pmix_end_reason.as_mut().and_then(|receiver| receiver.try_recv().ok()) {
             self.pmix_end_reason = None;
-            self.on_end_reason(self.jobs[job.0].show(reason));
+            self.on_pmix_end_reason(job, reason);
         }
-        if !exit.is_success() && self.cause.is_none() {
+        if !exit.is_success() {
+            self.on_failure(local, exit);
+        }
+    }
+
+    /// A rank failed; unless something ended the launch before, this does.
+    fn on_failure(&mut self, local: LocalRank, exit: RankExit) {
+        if matches!(self.verdict, Verdict::Open) {
             self.fail(CauseKind::Failed { rank: self.ranks[local.index()].rank, exit });
+        }
+    }
+
+    /// The PMIx server, which knows jobs by numbers of its own, says that the launch must end.
+    fn on_pmix_end_reason(&mut self, job: JobIndex, reason: EndReason) {
+        if let Some(job) = self.jobs.iter().find(|known| known.serving.is_pmix_job(job)) {
+            self.on_end_reason(job.show(reason));
         }
     }
 
     /// The PMI server says that the job must end.
     pub(super) fn on_end_reason(&mut self, reason: EndReason) {
+        if let EndReason::Fence(error) = &reason
+            && let FenceError::NodeLost { node, reason, .. } = &**error
+        {
+            return self.fail_on(*node, CauseKind::NodeLost { reason: reason.clone() });
+        }
         self.fail(match reason {
             EndReason::Abort { rank, code, message, .. } => {
                 CauseKind::Aborted { rank, code: abort_code(code, &message), message }

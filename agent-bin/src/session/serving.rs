@@ -7,19 +7,23 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
+use bytes::Bytes;
 use nix::unistd::geteuid;
 use parking_lot::Mutex;
 use pmi_core::driver::{Driver, TraceSink};
-use pmi_core::ids::{LocalRank, Rank};
-use pmi_core::server::{Progress, Server, Settings};
+use pmi_core::ids::{LocalRank, NodeIndex, Rank};
+use pmi_core::server::{Progress, Server, Settings, Standing};
 use pmi_core::services::Services;
 use pmi_core::{Offer, Phase};
 use pmix_core::driver::{self as pmix, Sinks};
 use pmix_core::server::{Server as PmixServer, Settings as PmixSettings};
+use pmix_core::services::Peers;
 use pmix_core::{CleanUp, JobIndex, Namespace, Seat};
+use tokio::sync::oneshot;
 
-use super::Session;
 use super::spawning::JobServices;
+use super::{Nodes, Session};
 use crate::plan::{Entrances, PmixEntrance};
 use crate::spec::{Entrance, PmiFamily, SessionSpec};
 
@@ -82,10 +86,16 @@ impl Serving {
         self.progress(local).map(|progress| progress.phase)
     }
 
-    /// While some ranks wait in a fence: how many do, and which do not.
-    pub(super) fn missing(&self) -> Option<(usize, Vec<LocalRank>)> {
-        let pmi = self.pmi.as_ref().and_then(Driver::missing);
-        pmi.or_else(|| self.pmix.as_ref().and_then(|pmix| pmix.driver.missing(pmix.job)))
+    /// The fences in which ranks wait, with whichever server.
+    pub(super) fn standings(&self) -> Vec<Standing> {
+        let mut standings = self.pmi.as_ref().map(Driver::standings).unwrap_or_default();
+        standings.extend(self.pmix.iter().flat_map(|pmix| pmix.driver.standings(pmix.job)));
+        standings
+    }
+
+    /// Whether this is the job that the PMIx server knows by that index.
+    pub(super) fn is_pmix_job(&self, job: JobIndex) -> bool {
+        self.pmix.as_ref().is_some_and(|pmix| pmix.job == job)
     }
 
     /// What a rank wants removed now that it has ended.
@@ -112,7 +122,9 @@ impl Session {
     /// Makes the servers of both families, as far as they are wanted, and returns how ranks find them.
     pub(super) fn serve(&mut self, job: usize, parent: Option<(usize, Rank)>) -> io::Result<Entrances> {
         let family = self.spec.pmi.family;
-        let port = if family.has_pmi() { self.serve_pmi(job)? } else { None };
+        // PMI knows nothing of jobs but a rank's own; PMIx does, and a rank here may meet one of theirs.
+        let has_ranks = !self.jobs[job].ranks_here().is_empty();
+        let port = if family.has_pmi() && has_ranks { self.serve_pmi(job)? } else { None };
         let pmix = if family.has_pmix() { Some(self.serve_pmix(job, parent)?) } else { None };
         Ok(Entrances { port, pmix })
     }
@@ -131,7 +143,7 @@ impl Session {
         let fence = self.surroundings.nodes.fence(&self.jobs[job].spec.job);
         let (driver, end_reason) = Driver::new(server, fence, self.services(job), trace.map(share));
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        if self.jobs[job].spec.job.placement.ranks_on(self.spec.node).len() < cores {
+        if self.jobs[job].ranks_here().len() < cores {
             driver.stay_awake();
         }
         let port = match pmi.entrance {
@@ -182,7 +194,8 @@ impl Session {
             let _ = said.try_send(text);
         });
         let sinks = Sinks { say, trace: self.trace.as_ref().map(share) };
-        let (driver, end_reason) = pmix::Driver::new(PmixServer::new(settings), geteuid().as_raw(), sinks)?;
+        let peers = Arc::new(OtherServers(Arc::clone(&self.surroundings.nodes)));
+        let (driver, end_reason) = pmix::Driver::new(PmixServer::new(settings), geteuid().as_raw(), peers, sinks)?;
         let driver = Arc::new(driver);
         self.pmix = Some(Arc::clone(&driver));
         self.pmix_end_reason = Some(end_reason);
@@ -191,7 +204,33 @@ impl Session {
 
     fn services(&self, job: usize) -> Arc<dyn Services> {
         let host = Arc::clone(&self.surroundings.services);
-        Arc::new(JobServices { host, job, orders: self.orders.0.clone() })
+        let id = self.jobs[job].spec.job.id.clone();
+        Arc::new(JobServices { host, job, id, orders: self.orders.0.clone() })
+    }
+
+    /// A server of another node asks this node's. Its answer may take a while, and nothing waits for it.
+    pub(super) fn on_question(&mut self, question: &Bytes, reply: oneshot::Sender<Result<Bytes, String>>) {
+        let answer = self.pmix.as_ref().map(|pmix| pmix.question(question));
+        while self.helpers.try_join_next().is_some() {}
+        self.helpers.spawn(async move {
+            let answer = match answer {
+                Some(answer) => answer.await.map_err(|_| "its part of the launch is over"),
+                None => Err("it serves no PMIx"),
+            };
+            // The one who asked may be gone.
+            let _ = reply.send(answer.map_err(str::to_owned));
+        });
+    }
+}
+
+/// The PMIx servers of this launch on other nodes.
+struct OtherServers(Arc<dyn Nodes>);
+
+#[async_trait]
+impl Peers for OtherServers {
+    async fn ask(&self, node: NodeIndex, question: Bytes) -> Option<Bytes> {
+        let answer = self.0.ask(node, question).await;
+        answer.inspect_err(|error| tracing::debug!("{error}")).ok()
     }
 }
 

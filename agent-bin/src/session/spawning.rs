@@ -1,7 +1,11 @@
 //! New jobs in a session: what `MPI_Comm_spawn` asks for, whichever protocol it came by. Parent and children are judged together.
+//!
+//! ```text
+//! rank ──spawn──> its server ──> JobServices ─┬─ the host starts jobs: Services::spawn ──> every node of the launch: Control::Spawn
+//!                                             │                                                └─> its part, Event::Spawned
+//!                                             └─ it does not: Order ──> this session starts the whole job here
+//! ```
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,17 +15,21 @@ use bytes::Bytes;
 use nix::sys::signal::Signal;
 use pmi_core::ids::{JobId, LocalRank, Rank};
 use pmi_core::job::{App, Job};
-use pmi_core::services::{Lifetime, NameError, Services, SpawnApp, SpawnError, SpawnRequest};
+use pmi_core::services::{Lifetime, NameError, Services, SpawnError, SpawnRequest};
 use rank_spawner::CpuBind;
 use tokio::sync::{mpsc, oneshot};
 
 use super::job::JobAtWork;
-use super::{RankSlot, Session, StdinSource};
+use super::{RankSlot, Session, SpawnOrder, StdinSource};
+use crate::event::Event;
 use crate::plan::Common;
 use crate::spec::{AppSpec, SessionSpec, StdinTarget};
 
 /// The most ranks of one session, spawned ones included.
 const RANKS_MAX: usize = 16 * 1024;
+
+/// The most jobs of one session, those included that could not be started.
+const JOBS_MAX: usize = 4096;
 
 /// A spawn on its way to the session.
 pub(super) struct Order {
@@ -34,12 +42,21 @@ pub(super) struct Order {
 }
 
 /// Who waits for a spawned job to run.
-pub(super) type Reply = oneshot::Sender<Result<JobId, SpawnError>>;
+type Reply = oneshot::Sender<Result<JobId, SpawnError>>;
 
-/// The services of one job: names are the host's matter, new jobs the session's.
+/// Who waits for the ranks of a spawned job that sit here to run.
+pub(super) enum Awaited {
+    /// The rank that asked for the job, all of which is here.
+    Parent(Reply),
+    /// The launch, of which other nodes have parts of the job.
+    Launch,
+}
+
+/// The services of one job. Names are the host's matter, and so are new jobs if it says so.
 pub(super) struct JobServices {
     pub(super) host: Arc<dyn Services>,
     pub(super) job: usize,
+    pub(super) id: JobId,
     pub(super) orders: mpsc::Sender<Order>,
 }
 
@@ -58,6 +75,9 @@ impl Services for JobServices {
     }
 
     async fn spawn(&self, rank: Rank, request: SpawnRequest) -> Result<JobId, SpawnError> {
+        if self.host.starts_jobs() {
+            return self.host.spawn(rank, SpawnRequest { parent: Some(self.id.clone()), ..request }).await;
+        }
         let ending = || SpawnError::Refused { reason: "the launch is ending".to_owned() };
         let (reply, answer) = oneshot::channel();
         let order = Order { job: self.job, rank, request, reply };
@@ -66,56 +86,125 @@ impl Services for JobServices {
     }
 }
 
+/// Why a job, or this node's part of it, was not begun.
+#[derive(Debug, thiserror::Error)]
+enum NotBegun {
+    #[error("{0}")]
+    Refused(String),
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<NotBegun> for SpawnError {
+    fn from(error: NotBegun) -> Self {
+        match error {
+            NotBegun::Refused(reason) => Self::Refused { reason },
+            NotBegun::Failed(reason) => Self::Failed { reason },
+        }
+    }
+}
+
 impl Session {
-    /// Begins a new job. Its ranks are told of when the last one runs.
+    /// Begins a job that is all on this node. Its parent is told of when the last rank runs.
     pub(super) fn on_order(&mut self, order: Order) {
         let Order { job, rank, request, reply } = order;
-        // Nobody listens if the rank that asked is gone: then there is nobody to tell.
         if let Err(error) = self.begin_job(job, rank, &request) {
-            let _ = reply.send(Err(error));
+            // Nobody listens if the rank that asked is gone: then there is nobody to tell.
+            let _ = reply.send(Err(error.into()));
         } else if let Some(job) = self.jobs.last_mut() {
-            job.awaited = Some(reply);
+            job.awaited = Some(Awaited::Parent(reply));
         }
     }
 
-    fn begin_job(&mut self, parent: usize, rank: Rank, request: &SpawnRequest) -> Result<(), SpawnError> {
-        let refused = |reason: &str| Err(SpawnError::Refused { reason: reason.to_owned() });
-        let failed = |reason: String| SpawnError::Failed { reason };
-        if self.ending.has_begun() {
-            return refused("the launch is ending");
-        }
+    fn begin_job(&mut self, parent: usize, rank: Rank, request: &SpawnRequest) -> Result<(), NotBegun> {
         if self.jobs[0].spec.job.placement.nodes() > 1 {
-            return refused("new processes are started by launches on one machine only");
+            let reason = "new processes are started by launches on one machine only";
+            return Err(NotBegun::Refused(reason.to_owned()));
         }
         let size = request.apps.iter().fold(0_usize, |sum, app| sum.saturating_add(app.ranks as usize));
-        if size == 0 || self.ranks.len().saturating_add(size) > RANKS_MAX {
-            return refused(&format!("{size} more ranks were asked for; a launch has 1 to {RANKS_MAX}"));
+        if size == 0 {
+            return Err(NotBegun::Refused("no rank was asked for".to_owned()));
         }
-        let index = self.jobs.len();
-        let spec = Arc::new(child_spec(&self.jobs[parent].spec, index, request).map_err(failed)?);
-        let first = self.ranks.len();
-        self.jobs.push(JobAtWork::new(Arc::clone(&spec), first));
-        let begun = self.start_job(index, &spec, Some((parent, rank)));
-        if begun.is_err() {
-            self.jobs.pop();
-            self.ranks.truncate(first);
-        }
-        begun.map_err(failed)
+        self.check_room(size)?;
+        let spec = child_spec(&self.jobs[parent].spec, self.jobs.len(), request).map_err(NotBegun::Failed)?;
+        // Ranks are never taken out of the list, so no number is shown twice.
+        let first_shown = Rank(self.ranks.len() as u32);
+        self.begin(spec, first_shown, (parent, rank))
     }
 
-    fn start_job(&mut self, index: usize, spec: &SessionSpec, parent: Option<(usize, Rank)>) -> Result<(), String> {
-        let ranks = spec.job.placement.ranks_on(spec.node);
-        let entrances = self.serve(index, parent).map_err(|error| format!("cannot serve PMI: {error}"))?;
+    /// Begins this node's part of a job, which may be without ranks. The launch is told when all its ranks here run.
+    pub(super) fn on_spawn(&mut self, order: SpawnOrder) {
+        let id = order.job.id.clone();
+        match self.begin_part(order) {
+            Err(error) => {
+                self.outbox.push_back(Event::Spawned { job: id, failure: Some(error.to_string()) });
+            }
+            Ok(()) => {
+                let index = self.jobs.len() - 1;
+                self.jobs[index].awaited = Some(Awaited::Launch);
+                self.settle_start(index, None);
+            }
+        }
+    }
+
+    fn begin_part(&mut self, order: SpawnOrder) -> Result<(), NotBegun> {
+        let SpawnOrder { job, apps, parent_rank, first_shown } = order;
+        if self.jobs.iter().any(|known| known.spec.job.id == job.id) {
+            return Err(NotBegun::Refused(format!("job {} is here already", job.id)));
+        }
+        let parent = job.spawner.as_ref().and_then(|spawner| self.job_by_id(spawner));
+        let parent =
+            parent.ok_or_else(|| NotBegun::Refused(format!("the parent of job {} is not known here", job.id)))?;
+        self.check_room(job.placement.ranks_on(self.spec.node).len())?;
+        let spec = spawned_spec(&self.spec, job, apps);
+        self.begin(spec, first_shown, (parent, parent_rank))
+    }
+
+    pub(super) fn job_by_id(&self, id: &JobId) -> Option<usize> {
+        self.jobs.iter().position(|job| job.spec.job.id == *id)
+    }
+
+    fn check_room(&self, ranks: usize) -> Result<(), NotBegun> {
+        if self.ending.has_begun() {
+            return Err(NotBegun::Refused("the launch is ending".to_owned()));
+        }
+        if self.ranks.len().saturating_add(ranks) > RANKS_MAX {
+            let there = self.ranks.len();
+            let reason = format!(
+                "{ranks} more ranks were asked for; a node has up to {RANKS_MAX} of a launch, and {there} already"
+            );
+            return Err(NotBegun::Refused(reason));
+        }
+        if self.jobs.len() >= JOBS_MAX {
+            return Err(NotBegun::Refused(format!("a launch has up to {JOBS_MAX} jobs")));
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, spec: SessionSpec, first_shown: Rank, parent: (usize, Rank)) -> Result<(), NotBegun> {
+        let index = self.jobs.len();
+        let spec = Arc::new(spec);
+        self.jobs.push(JobAtWork::new(Arc::clone(&spec), first_shown));
+        let begun = self.start_job(index, &spec, parent);
+        // Its servers know it, so it stays, without ranks: the name must not be used again.
+        self.jobs[index].disowned = begun.is_err();
+        begun.map_err(NotBegun::Failed)
+    }
+
+    fn start_job(&mut self, index: usize, spec: &SessionSpec, parent: (usize, Rank)) -> Result<(), String> {
+        let ranks = self.jobs[index].ranks_here();
+        let entrances = self.serve(index, Some(parent)).map_err(|error| format!("cannot serve PMI: {error}"))?;
+        if ranks.is_empty() {
+            return Ok(());
+        }
         let limits = Arc::clone(&self.limits);
         let plan = Common { spec, ranks: &ranks, entrances, limits }.plan(&StdinSource::Empty);
         let mut plan = plan.map_err(|error| error.to_string())?;
-        let first = self.jobs[index].first;
         for (local, command) in (0..).zip(&mut plan.commands) {
             // What the session shows of a rank tells it from those of other jobs.
             command.rank = self.jobs[index].shown(command.rank);
             self.ranks.push(RankSlot::new(command.rank, index, LocalRank(local)));
         }
-        debug_assert_eq!(self.ranks.len(), first + ranks.len());
         let job = &mut self.jobs[index];
         job.programs = plan.programs;
         job.starting = plan.commands.len();
@@ -123,23 +212,43 @@ impl Session {
         Ok(())
     }
 
-    /// A rank of a spawned job runs, or does not: the one who asked hears of it when all do, or when one does not.
+    /// A rank of a spawned job runs, or does not.
     pub(super) fn count_start(&mut self, job: usize, failure: Option<String>) {
+        self.jobs[job].starting -= 1;
+        self.settle_start(job, failure);
+    }
+
+    /// Who waits for a job to run hears of it when all its ranks here do, or when one does not.
+    fn settle_start(&mut self, job: usize, failure: Option<String>) {
         let state = &mut self.jobs[job];
-        state.starting -= 1;
-        let outcome = match failure {
-            Some(reason) => Some(Err(SpawnError::Failed { reason })),
-            None if state.starting == 0 => Some(Ok(state.spec.job.id.clone())),
-            None => None,
-        };
-        if let Some(outcome) = outcome {
-            state.disowned |= outcome.is_err();
-            if let Some(reply) = state.awaited.take() {
-                // The rank that asked may be gone.
-                let _ = reply.send(outcome);
+        if failure.is_some() || state.starting == 0 {
+            state.disowned |= failure.is_some();
+            let id = state.spec.job.id.clone();
+            match state.awaited.take() {
+                Some(Awaited::Parent(reply)) => {
+                    let outcome = failure.map_or(Ok(id), |reason| Err(SpawnError::Failed { reason }));
+                    // The rank that asked may be gone.
+                    let _ = reply.send(outcome);
+                }
+                Some(Awaited::Launch) => self.outbox.push_back(Event::Spawned { job: id, failure }),
+                None => {}
             }
         }
-        if state.disowned && state.starting == 0 {
+        self.kill_if_disowned(job);
+    }
+
+    /// A job was not started on another node.
+    pub(super) fn disown(&mut self, id: &JobId) {
+        // The job that was launched is the launch itself.
+        if let Some(job) = self.job_by_id(id).filter(|&job| job > 0) {
+            self.jobs[job].disowned = true;
+            self.kill_if_disowned(job);
+        }
+    }
+
+    /// Kills the ranks of a job that is not there as a whole, once none of them is on its way.
+    fn kill_if_disowned(&self, job: usize) {
+        if self.jobs[job].disowned && self.jobs[job].starting == 0 {
             self.signal_job(job, Signal::SIGKILL);
         }
     }
@@ -159,7 +268,7 @@ fn child_spec(parent: &SessionSpec, index: usize, request: &SpawnRequest) -> Res
     let family = parent.job.id.as_str().split(".s").next().unwrap_or_default();
     let id = JobId::new(&format!("{family}.s{index}")).map_err(|error| error.to_string())?;
     let directory = parent.apps.first().map_or_else(|| PathBuf::from("/"), |app| app.directory.clone());
-    let apps: Vec<AppSpec> = request.apps.iter().map(|app| app_spec(app, &directory)).collect();
+    let apps = request.apps.iter().map(|app| AppSpec::spawned(app, &directory)).collect();
     let size: u32 = request.apps.iter().map(|app| app.ranks).sum();
     let text = |bytes: &Bytes| String::from_utf8(bytes.to_vec()).map_err(|_| "a preput pair is not text".to_owned());
     let preput = request.preput.iter().map(|(key, value)| Ok((text(key)?, text(value)?)));
@@ -170,25 +279,10 @@ fn child_spec(parent: &SessionSpec, index: usize, request: &SpawnRequest) -> Res
         preput: preput.collect::<Result<_, String>>()?,
         ..Job::on_one_node(id, size)
     };
-    Ok(SessionSpec {
-        job,
-        apps,
-        // Its parent has the CPUs that a binding would begin with.
-        cpu_bind: CpuBind::None,
-        stdin: StdinTarget::None,
-        ..parent.clone()
-    })
+    Ok(spawned_spec(parent, job, apps))
 }
 
-fn app_spec(app: &SpawnApp, parent: &std::path::Path) -> AppSpec {
-    let own = |bytes: &Bytes| OsStr::from_bytes(bytes).to_owned();
-    let hint = app.info.iter().find(|(key, _)| key == "wdir").map(|(_, value)| value);
-    let directory = app.directory.as_ref().or(hint).map_or_else(|| parent.to_owned(), |path| parent.join(own(path)));
-    AppSpec {
-        program: own(&app.program),
-        args: app.args.iter().map(own).collect(),
-        directory,
-        set: app.variables.iter().map(|(name, value)| (own(name), own(value))).collect::<Vec<(OsString, OsString)>>(),
-        remove: Vec::new(),
-    }
+fn spawned_spec(launched: &SessionSpec, job: Job, apps: Vec<AppSpec>) -> SessionSpec {
+    // The launched job has the CPUs that a binding would begin with.
+    SessionSpec { job, apps, cpu_bind: CpuBind::None, stdin: StdinTarget::None, ..launched.clone() }
 }

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use pmi_core::driver::TraceSink;
 use pmi_core::fence::{Fence, LocalFence};
-use pmi_core::ids::{NodeIndex, Rank};
+use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::job::Job;
 use pmi_core::services::Services;
 use rank_spawner::{Keeper, LaunchTag};
@@ -21,7 +21,8 @@ use crate::spec::AppSpec;
 pub struct Surroundings {
     /// The way to the launch's other nodes.
     pub nodes: Arc<dyn Nodes>,
-    /// Answers what ranks ask of their launcher: names; and new jobs, where other nodes must know of them.
+    /// Answers what ranks ask of their launcher: names; and new jobs, if it says that it starts them. Then this node's part of each, its
+    /// own ranks' children among them, is asked for by [`Control::Spawn`]; else the session starts new jobs by itself, here.
     pub services: Arc<dyn Services>,
     /// Where events go. A session whose events are not taken slows its ranks down.
     pub events: mpsc::Sender<Event>,
@@ -103,6 +104,8 @@ pub enum Control {
     GiveUp,
     /// Start this node's part of a job that a rank of the launch spawned; answered by [`Event::Spawned`].
     Spawn(SpawnOrder),
+    /// The job could not be started on all its nodes: kill its ranks here, whose ends then say nothing about the launch.
+    Disown(JobId),
     /// Tell how far each rank has come; answered by [`Event::Progress`] with the same number.
     AskProgress(u64),
     /// No job will be spawned here any more: a session that has no ranks, and waits for some, may end.

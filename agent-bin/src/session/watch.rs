@@ -1,13 +1,16 @@
 //! The wire-up watch: notices ranks that never speak to their server, and start-ups that do not come to an end.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use pmi_core::Phase;
 use pmi_core::ids::LocalRank;
+use pmi_core::server::Standing;
 use tokio::time::Instant;
 
 use super::Session;
+use super::judgement::Verdict;
 use crate::event::{Event, MpiLibrary, Notice, RankProgress};
 use crate::library;
 use crate::spec::{Patience, PmiFamily, SessionSpec};
@@ -113,13 +116,13 @@ impl Session {
     fn program_of(&self, local: LocalRank) -> Option<PathBuf> {
         let slot = &self.ranks[local.index()];
         let job = self.jobs.get(slot.job)?;
-        let rank = *job.spec.job.placement.ranks_on(job.spec.node).get(slot.local.index())?;
-        job.programs.get(job.spec.job.app_index(rank)?).cloned()
+        let rank = *job.ranks_here().get(slot.local.index())?;
+        job.programs.get(&job.spec.job.app_index(rank)?).cloned()
     }
 
     /// At the end of a launch that nothing else explains: which ranks came and went without a word.
     pub(super) fn tell_of_silent_ranks(&mut self) {
-        if self.watch.minds_silence && self.cause.is_none() && !self.watch.silence_told {
+        if self.watch.minds_silence && matches!(self.verdict, Verdict::Open) && !self.watch.silence_told {
             self.tell_of_silence(true, self.started.elapsed());
         }
     }
@@ -127,6 +130,8 @@ impl Session {
     /// Tells how far each rank has come.
     pub(super) fn tell_progress(&mut self, question: u64) {
         let mut ranks = Vec::with_capacity(self.ranks.len());
+        let waits = |(job, standing): (usize, Standing)| standing.waiting.into_iter().map(move |local| (job, local));
+        let waiting: HashSet<(usize, LocalRank)> = self.standings().into_iter().flat_map(waits).collect();
         for (local, slot) in (0..).map(LocalRank).zip(&self.ranks) {
             let (serving, own) = self.serving(local);
             let progress = serving.progress(own);
@@ -135,21 +140,21 @@ impl Session {
                 pid: slot.process.as_ref().map(|process| process.pid().as_raw().unsigned_abs()),
                 phase: progress.as_ref().map(|progress| progress.phase),
                 last_command: progress.and_then(|progress| progress.last_command),
-                waiting: serving.missing().is_some_and(|(_, missing)| !missing.contains(&own)),
+                waiting: waiting.contains(&(slot.job, own)),
                 exit: slot.exit,
             });
         }
         self.outbox.push_back(Event::Progress { question, ranks });
     }
 
+    /// Tells of ranks that wait for others. In a launch on several nodes these may be elsewhere, and the launch finds out who they are.
     fn tell_if_stuck(&mut self, after: Duration) {
-        let stuck = self.jobs.iter().find_map(|job| Some((job, job.serving.missing()?)));
-        let Some((job, (waiting, missing))) = stuck else { return };
-        let missing = missing
-            .into_iter()
-            .filter_map(|local| job.serving.progress(local))
-            .map(|progress| (job.shown(progress.rank), progress.last_command))
-            .collect();
-        self.outbox.push_back(Event::Notice(Notice::Stuck { after, waiting, missing }));
+        let several_nodes = self.spec.hosts.len() > 1;
+        let is_stuck = |standing: &Standing| !standing.missing.is_empty() || (several_nodes && standing.whole_job);
+        let stuck = self.standings().into_iter().find(|(_, standing)| is_stuck(standing));
+        if let Some((job, standing)) = stuck {
+            let (waiting, missing) = (standing.waiting.len(), self.with_last_words(job, &standing.missing));
+            self.outbox.push_back(Event::Notice(Notice::Stuck { after, waiting, missing }));
+        }
     }
 }

@@ -59,6 +59,11 @@ impl<R: Copy + Ord, W> Groups<R, W> {
         self.open.values()
     }
 
+    /// The same, each with its name.
+    pub fn named(&self) -> impl Iterator<Item = (&Arc<str>, &Gathering<R, W>)> {
+        self.open.iter()
+    }
+
     /// Closes a fence in which nobody waits. Its epoch matters only where several nodes must agree on it.
     pub fn rest(&mut self, name: &Arc<str>, several_nodes: bool) {
         if !several_nodes {

@@ -15,7 +15,6 @@ use pmi_core::kvs::Segment;
 
 use super::{Action, Address, Server};
 use crate::namespace::{JobIndex, Seat, Stored};
-use crate::wire::Encoding;
 use crate::wire::reader::Proc;
 use crate::wire::value::{Info, Value};
 use crate::wire::{reply, status, types};
@@ -24,6 +23,7 @@ use crate::wire::{reply, status, types};
 #[derive(Clone, Debug)]
 pub(super) struct Waiter {
     address: Address,
+    members: Arc<Members>,
     outcome: Outcome,
 }
 
@@ -33,9 +33,9 @@ enum Outcome {
     /// That it is over.
     Over,
     /// The facts about the other jobs.
-    Jobs(Arc<Members>),
+    Jobs,
     /// The group's members and context id; the rank brought its own number of the group's communicator.
-    Group { members: Arc<Members>, number: Option<u64> },
+    Group { number: Option<u64> },
 }
 
 /// Who takes part: by job, the whole of it or these ranks.
@@ -49,7 +49,7 @@ const NUMBER: u8 = b'n';
 
 impl Server {
     pub(super) fn fence(&mut self, address: Address, procs: &[Proc<'_>]) {
-        self.arrive(address, "fence", procs, |_| Outcome::Over);
+        self.arrive(address, "fence", procs, Outcome::Over);
     }
 
     pub(super) fn connect(&mut self, address: Address, procs: &[Proc<'_>]) {
@@ -57,7 +57,7 @@ impl Server {
     }
 
     pub(super) fn disconnect(&mut self, address: Address, procs: &[Proc<'_>]) {
-        self.arrive(address, "disconnect", procs, |_| Outcome::Over);
+        self.arrive(address, "disconnect", procs, Outcome::Over);
     }
 
     pub(super) fn construct_group(&mut self, address: Address, name: &[u8], procs: &[Proc<'_>], infos: &[Info<'_>]) {
@@ -66,16 +66,10 @@ impl Server {
             _ => None,
         });
         let kind = format!("group {}", name.escape_ascii());
-        self.arrive(address, &kind, procs, |members| Outcome::Group { members, number });
+        self.arrive(address, &kind, procs, Outcome::Group { number });
     }
 
-    fn arrive(
-        &mut self,
-        address: Address,
-        kind: &str,
-        procs: &[Proc<'_>],
-        outcome: impl FnOnce(Arc<Members>) -> Outcome,
-    ) {
+    fn arrive(&mut self, address: Address, kind: &str, procs: &[Proc<'_>], outcome: Outcome) {
         let seat = address.identity.seat;
         let Some(members) = self.members(procs) else { return self.answer(address, status::NOT_FOUND) };
         if !members.include(seat.job, self.rank(seat).rank) {
@@ -84,7 +78,7 @@ impl Server {
         let name = self.name(kind, &members);
         let seats = self.seats(&members);
         let nodes = self.nodes(&members);
-        let waiter = Waiter { address, outcome: outcome(Arc::new(members)) };
+        let waiter = Waiter { address, members: Arc::new(members), outcome };
         let begun = self.collectives.open(&name, || Gathering::new(seats)).and_then(|gathering| {
             let arrived = gathering.arrive(seat, waiter);
             arrived.then(|| gathering.begin())
@@ -177,10 +171,17 @@ impl Server {
         let Some(gathering) = self.collectives.get_mut(name) else { return };
         let seats: Vec<Seat> = gathering.members().collect();
         let numbers: Vec<(Seat, u64)> = gathering.leaving().iter().filter_map(Waiter::number).collect();
-        let Some(first) = seats.first() else { return };
+        let Some(members) = gathering.leaving().first().map(|waiter| Arc::clone(&waiter.members)) else { return };
+        let Some(job) = self.host_of(&members) else { return };
         let segments = vec![self.data_of(&seats), self.numbers_of(&numbers), self.context()];
         let contribution = Contribution { segments };
-        self.actions.push_back(Action::Fence { job: first.job, id, contribution });
+        self.actions.push_back(Action::Fence { job, id, contribution });
+    }
+
+    /// The job through whose fence the members of several jobs meet: every node must choose the same, and nodes may have learnt of
+    /// the jobs in different orders.
+    fn host_of(&self, members: &Members) -> Option<JobIndex> {
+        members.0.keys().copied().min_by_key(|job| &self.jobs[job.0].namespace.name)
     }
 
     /// A context id that nobody else gives out. The first node's is taken.
@@ -198,10 +199,7 @@ impl Server {
             let job = &self.jobs[seat.job.0];
             let rank = self.rank(seat).rank;
             for (key, value) in job.data.get(&rank).iter().flat_map(|data| &data.remote) {
-                pairs.push((
-                    data_key(DATA, &job.namespace.name, rank, key),
-                    [&[value.encoding as u8], &value.bytes[..]].concat(),
-                ));
+                pairs.push((data_key(DATA, &job.namespace.name, rank, key), value.tagged()));
             }
         }
         pairs.into_iter().collect()
@@ -258,20 +256,18 @@ impl Server {
             return;
         }
         if kind == DATA {
-            let Some((&tag, bytes)) = value.split_first() else { return };
-            let Some(encoding) = Encoding::ALL.into_iter().find(|&encoding| encoding as u8 == tag) else { return };
-            let stored = Stored { encoding, bytes: Bytes::copy_from_slice(bytes) };
+            let Some(stored) = Stored::untag(value) else { return };
             job.data.entry(rank).or_default().remote.insert(Bytes::copy_from_slice(key), stored);
         } else if let Ok(number) = value.try_into() {
             job.add_group(rank, context, u64::from_be_bytes(number));
         }
     }
 
-    fn release(&mut self, Waiter { address, outcome }: Waiter, context: u64) {
+    fn release(&mut self, Waiter { address, members, outcome }: Waiter, context: u64) {
         match outcome {
             Outcome::Over => self.answer(address, status::SUCCESS),
-            Outcome::Jobs(members) => self.tell_jobs(address, &members),
-            Outcome::Group { members, number } => {
+            Outcome::Jobs => self.tell_jobs(address, &members),
+            Outcome::Group { number } => {
                 let seat = address.identity.seat;
                 let rank = self.rank(seat).rank;
                 if let Some(number) = number {
@@ -313,9 +309,14 @@ impl Waiter {
     /// Who it is, and its own number of the group's communicator.
     fn number(&self) -> Option<(Seat, u64)> {
         match self.outcome {
-            Outcome::Group { number: Some(number), .. } => Some((self.address.identity.seat, number)),
+            Outcome::Group { number: Some(number) } => Some((self.address.identity.seat, number)),
             _ => None,
         }
+    }
+
+    /// Whether every rank of a job takes part in what it waits for.
+    pub(super) fn takes_whole(&self, job: JobIndex) -> bool {
+        self.members.0.get(&job).is_some_and(Option::is_none)
     }
 }
 

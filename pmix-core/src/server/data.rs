@@ -16,9 +16,18 @@ use crate::wire::{reply, status, types};
 #[derive(Clone, Debug)]
 pub(super) struct Wait {
     address: Address,
-    job: JobIndex,
-    rank: Rank,
-    key: Option<Bytes>,
+    wanted: Wanted,
+}
+
+/// What a get waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) job: JobIndex,
+    pub(super) rank: Rank,
+    /// Without one, anything that the rank has committed.
+    pub(super) key: Option<Bytes>,
+    /// How long the client says that it waits.
+    pub(super) patience: Option<Duration>,
 }
 
 /// The key under which a rank tells its own number of a group's communicator.
@@ -29,6 +38,9 @@ const PARENT: &[u8] = b"pmix.parent";
 
 /// The key that names the group.
 const GROUP_CONTEXT: &str = "pmix.grp.ctxid";
+
+/// By how much another node's answer may be late.
+const PEER_GRACE: Duration = Duration::from_secs(5);
 
 impl Server {
     pub(super) fn commit(&mut self, address: Address, scopes: &[Committed<'_>], payload: &Bytes) {
@@ -63,6 +75,7 @@ impl Server {
         }
         self.answer(address, status::SUCCESS);
         self.serve_waits(identity.seat.job, Some(rank));
+        self.serve_peers();
     }
 
     pub(super) fn get(&mut self, address: Address, proc: Proc<'_>, infos: &[Info<'_>], key: Option<&[u8]>) {
@@ -94,46 +107,62 @@ impl Server {
         if immediate || reserved || self.is_gone(job, rank) {
             return self.answer(address, status::NOT_FOUND);
         }
-        let patience = self.patience(job, rank, infos);
         if !self.may_ask(address.identity.seat) {
             return self.answer(address, status::OUT_OF_RESOURCE);
         }
+        let wanted = Wanted { job, rank, key: key.map(Bytes::copy_from_slice), patience: told_patience(infos) };
+        let node = self.other_node(job, rank);
+        let after = match node {
+            // The other node knows how long to wait; this is for the case that it never answers.
+            Some(_) => wanted.patience.unwrap_or(self.settings.patience_for_rank) + PEER_GRACE,
+            None => self.patience(job, rank, wanted.patience),
+        };
+        if let Some(node) = node {
+            self.ask_node(node, &wanted);
+        }
         let ticket = self.new_ticket();
-        self.waits.insert(ticket, Wait { address, job, rank, key: key.map(Bytes::copy_from_slice) });
-        self.actions.push_back(Action::Wake { ticket, after: patience });
+        self.waits.insert(ticket, Wait { address, wanted });
+        self.actions.push_back(Action::Wake { ticket, after });
     }
 
-    /// How long a get may wait: as long as the client says, else long for a rank that has said nothing yet, and shortly for one
-    /// that has said other things.
-    fn patience(&self, job: JobIndex, rank: Rank, infos: &[Info<'_>]) -> Duration {
-        let told = infos.iter().find(|info| info.key == b"pmix.timeout").and_then(|info| info.value.number());
+    /// How long a get may wait for a rank of this node: as long as the client says, else long for a rank that has said nothing yet,
+    /// and shortly for one that has said other things.
+    pub(super) fn patience(&self, job: JobIndex, rank: Rank, told: Option<Duration>) -> Duration {
         match told {
-            Some(seconds @ 1..) => Duration::from_secs(seconds.min(self.settings.patience_for_rank.as_secs())),
-            _ if self.jobs[job.0].data.contains_key(&rank) => self.settings.patience_for_key,
-            _ => self.settings.patience_for_rank,
+            Some(told) => told.min(self.settings.patience_for_rank),
+            None if self.jobs[job.0].data.contains_key(&rank) => self.settings.patience_for_key,
+            None => self.settings.patience_for_rank,
         }
     }
 
     /// A time that an [`Action::Wake`] asked for is over.
     pub fn handle_time(&mut self, ticket: Ticket) {
-        if let Some(wait) = self.waits.remove(&ticket) {
-            self.end_wait(&wait, false);
+        match self.waits.remove(&ticket) {
+            Some(wait) => self.end_wait(&wait, false),
+            None => self.end_question(ticket),
         }
     }
 
     /// Looks again at the gets that wait for a rank, or for any rank of a job.
     pub(super) fn serve_waits(&mut self, job: JobIndex, rank: Option<Rank>) {
         let served = |server: &Self, wait: &Wait| {
-            wait.job == job
-                && rank.is_none_or(|rank| rank == wait.rank)
-                && server.is_there(job, wait.rank, wait.key.as_deref())
+            let wanted = &wait.wanted;
+            wanted.job == job
+                && rank.is_none_or(|rank| rank == wanted.rank)
+                && server.is_there(job, wanted.rank, wanted.key.as_deref())
         };
         self.end_waits(served, true);
     }
 
     /// The rank commits nothing more.
     pub(super) fn give_up_on(&mut self, job: JobIndex, rank: Rank) {
-        self.end_waits(|_, wait| wait.job == job && wait.rank == rank, false);
+        self.end_waits(|_, wait| wait.wanted.job == job && wait.wanted.rank == rank, false);
+        self.serve_peers();
+    }
+
+    /// What was asked for is not to be had.
+    pub(super) fn give_up_waits(&mut self, wanted: &Wanted) {
+        self.end_waits(|_, wait| wait.wanted == *wanted, false);
     }
 
     fn end_waits(&mut self, over: impl Fn(&Self, &Wait) -> bool, found: bool) {
@@ -152,7 +181,7 @@ impl Server {
             state.questions -= 1;
         }
         if found {
-            self.tell_data(wait.address, wait.job, wait.rank);
+            self.tell_data(wait.address, wait.wanted.job, wait.wanted.rank);
         } else {
             self.answer(wait.address, status::NOT_FOUND);
         }
@@ -174,7 +203,7 @@ impl Server {
         if self.jobs[job.0].local(rank).is_some() { &data.local } else { &data.remote }
     }
 
-    fn is_gone(&self, job: JobIndex, rank: Rank) -> bool {
+    pub(super) fn is_gone(&self, job: JobIndex, rank: Rank) -> bool {
         let job = &self.jobs[job.0];
         job.local(rank).is_some_and(|local| job.ranks[local.index()].is_gone())
     }
@@ -240,4 +269,10 @@ impl Server {
         let reply = reply::objects(encoding, [&object.into_bytes()[..]]);
         self.reply(address, &reply);
     }
+}
+
+/// How long a client says that it waits for a get.
+fn told_patience(infos: &[Info<'_>]) -> Option<Duration> {
+    let told = infos.iter().find(|info| info.key == b"pmix.timeout")?;
+    told.value.number().filter(|&seconds| seconds > 0).map(Duration::from_secs)
 }

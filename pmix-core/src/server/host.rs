@@ -64,7 +64,7 @@ impl Server {
 
     pub(super) fn spawn(&mut self, address: Address, infos: &[Info<'_>], apps: &[App<'_>]) {
         let apps = apps.iter().map(|app| spawn_app(app, infos)).collect();
-        self.ask(address, Call::Spawn(SpawnRequest { apps, preput: Vec::new() }));
+        self.ask(address, Call::Spawn(SpawnRequest { apps, ..SpawnRequest::default() }));
     }
 
     fn ask(&mut self, address: Address, call: Call) {

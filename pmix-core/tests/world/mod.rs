@@ -23,6 +23,12 @@ pub(crate) struct World {
     closed: Vec<(usize, ConnectionId)>,
     rounds: HashMap<FenceId, Vec<(usize, JobIndex, Contribution)>>,
     names: Names,
+    /// Questions between nodes: who was asked under which ticket, by whom under which.
+    asked: HashMap<(usize, Ticket), (usize, Ticket)>,
+    /// The node that gives no answer.
+    pub(crate) lost: Option<usize>,
+    /// How many questions nodes have asked each other.
+    pub(crate) questions: usize,
     pub(crate) wakes: Vec<(usize, Ticket)>,
     pub(crate) end: Option<EndReason>,
     pub(crate) said: Vec<Bytes>,
@@ -63,6 +69,9 @@ impl World {
             closed: Vec::new(),
             rounds: HashMap::new(),
             names: Names::default(),
+            asked: HashMap::new(),
+            lost: None,
+            questions: 0,
             wakes: Vec::new(),
             end: None,
             said: Vec::new(),
@@ -152,7 +161,7 @@ impl World {
         self.run();
     }
 
-    fn run(&mut self) {
+    pub(crate) fn run(&mut self) {
         for node in 0..self.nodes.len() {
             while let Some(action) = self.nodes[node].poll_action() {
                 self.carry_out(node, action);
@@ -181,6 +190,21 @@ impl World {
             Action::Call { ticket, call, .. } => {
                 let answer = self.serve(call);
                 self.nodes[node].handle_answer(ticket, &answer);
+            }
+            Action::Ask { ticket, node: other, question } => {
+                self.questions += 1;
+                let other = other.index();
+                if self.lost == Some(other) {
+                    return self.nodes[node].handle_peer_answer(ticket, None);
+                }
+                let at_other = self.nodes[other].handle_question(&question);
+                self.asked.insert((other, at_other), (node, ticket));
+                self.run();
+            }
+            Action::Reply { ticket, answer } => {
+                let (asker, ticket) = self.asked.remove(&(node, ticket)).expect("a question is answered twice");
+                self.nodes[asker].handle_peer_answer(ticket, Some(&answer));
+                self.run();
             }
             Action::Wake { ticket, .. } => self.wakes.push((node, ticket)),
             Action::Say { text, .. } => self.said.push(text),
