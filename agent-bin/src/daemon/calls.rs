@@ -88,13 +88,16 @@ impl Callee {
     }
 }
 
+/// What a session replied.
+type Reply = Result<Bytes, String>;
+
 /// Passes other nodes' questions to a session, and its replies back.
 pub(super) struct SessionQuestions {
     launch_id: String,
     to_session: mpsc::Sender<proto::ToSession>,
     last: AtomicU64,
     /// `None` after the end of the session.
-    asked: Mutex<Option<HashMap<u64, oneshot::Sender<Result<Bytes, String>>>>>,
+    asked: Mutex<Option<HashMap<u64, oneshot::Sender<Reply>>>>,
 }
 
 impl SessionQuestions {
@@ -120,7 +123,7 @@ impl SessionQuestions {
         *self.asked.lock() = None;
     }
 
-    fn ask(&self, question: u64) -> Option<oneshot::Receiver<Result<Bytes, String>>> {
+    fn ask(&self, question: u64) -> Option<oneshot::Receiver<Reply>> {
         let (sender, answer) = oneshot::channel();
         self.asked.lock().as_mut()?.insert(question, sender);
         Some(answer)

@@ -215,7 +215,11 @@ impl Launch {
         loop {
             tokio::select! {
                 _ = &mut self.delivering => return,
-                Some(LaunchOrder::Forget) = self.orders.recv() => return,
+                order = self.orders.recv() => match order {
+                    // It has ended.
+                    Some(LaunchOrder::End(_)) => {}
+                    Some(LaunchOrder::Forget) | None => return,
+                },
                 () = sleep_until(deadline) => {
                     tracing::error!(launch = self.id, "the API server was never told of the end");
                     return;

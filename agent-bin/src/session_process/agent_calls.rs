@@ -117,8 +117,13 @@ impl Services for AgentCalls {
         self.name(wire::call::NameCall::Unpublish { service }).await.map(drop)
     }
 
+    fn starts_jobs(&self) -> bool {
+        true
+    }
+
     async fn spawn(&self, rank: Rank, request: SpawnRequest) -> Result<JobId, SpawnError> {
-        let call = CallWhat::Spawn(wire::call::encode_spawn(&self.job, rank, &request));
+        let parent = request.parent.as_ref().unwrap_or(&self.job);
+        let call = CallWhat::Spawn(wire::call::encode_spawn(parent, rank, &request));
         match self.call(call).await {
             Some(AnswerWhat::Spawn(answer)) => wire::call::decode_spawn_answer(answer),
             other => Err(SpawnError::Failed { reason: no_answer(other) }),

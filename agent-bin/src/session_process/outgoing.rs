@@ -142,14 +142,14 @@ impl Outgoing {
                     held.take(happened, &mut batch);
                 }
                 Happening::Trace(line) => {
-                    held.push(proto::NodeEvent { what: Some(What::Trace(line.clone())) }, line.len())
+                    held.push(proto::NodeEvent { what: Some(What::Trace(line.clone())) }, line.len());
                 }
                 Happening::Credit => {}
                 Happening::End => told_all = true,
             }
             held.release(&self.credit, &mut batch);
-            let more_to_gather = batch.len() < BATCH && (!self.urgent.is_empty() || !self.events.is_empty());
-            if !batch.is_empty() && !(more_to_gather && held.bytes < self.credit.held_max()) {
+            let at_hand = !self.urgent.is_empty() || (!self.events.is_empty() && held.bytes < self.credit.held_max());
+            if !at_hand || batch.len() >= BATCH {
                 if written.is_ok() {
                     written = socket.write_all(&batch).await;
                 }

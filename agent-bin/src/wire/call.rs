@@ -120,7 +120,7 @@ pub fn decode_name_answer(answer: proto::NameAnswer) -> Result<Bytes, NameError>
     }
 }
 
-/// A spawn that `rank` of `job` asks for, in a message.
+/// A spawn that `rank` of `job` asks for, in a message; what `request` says of its parent does not count.
 pub fn encode_spawn(job: &JobId, rank: Rank, request: &SpawnRequest) -> proto::SpawnCall {
     proto::SpawnCall {
         parent_job: job.as_str().to_owned(),
@@ -137,7 +137,8 @@ pub fn encode_spawn(job: &JobId, rank: Rank, request: &SpawnRequest) -> proto::S
 pub fn decode_spawn(call: proto::SpawnCall) -> Result<(JobId, Rank, SpawnRequest), WireError> {
     let job = job_id("the job that spawns", &call.parent_job)?;
     let apps = call.apps.into_iter().map(decode_app).collect();
-    Ok((job, Rank(call.parent_rank), SpawnRequest { apps, preput: decode_pairs(call.preput) }))
+    let request = SpawnRequest { apps, preput: decode_pairs(call.preput), parent: Some(job.clone()) };
+    Ok((job, Rank(call.parent_rank), request))
 }
 
 fn encode_app(app: &SpawnApp) -> proto::SpawnApp {

@@ -5,7 +5,7 @@ use pmi_core::ids::Rank;
 use pmi_transport::proto::v1 as proto;
 use proto::node_command::What;
 
-use super::{WireError, job};
+use super::{WireError, job, job_id};
 use crate::session::{Control, SpawnOrder};
 
 /// One command, sorted by whom it concerns.
@@ -35,6 +35,7 @@ pub fn decode(command: proto::NodeCommand, nodes: usize) -> Result<Command, Wire
         What::AskProgress(question) => Command::Control(Control::AskProgress(question)),
         What::Release(proto::Nothing {}) => Command::Control(Control::Release),
         What::Spawn(order) => Command::Control(Control::Spawn(spawn(order, nodes)?)),
+        What::Disown(job) => Command::Control(Control::Disown(job_id("the job to end", &job)?)),
         What::Stdin(bytes) => Command::Stdin(bytes),
         What::StdinEnd(proto::Nothing {}) => Command::StdinEnd,
         What::OutputCredit(bytes) => Command::OutputCredit(bytes),

@@ -238,6 +238,7 @@ fn commands_say_whom_they_concern() {
     check(What::GiveUp(proto::Nothing {}), "Control(GiveUp)");
     check(What::AskProgress(4), "Control(AskProgress(4))");
     check(What::Release(proto::Nothing {}), "Control(Release)");
+    check(What::Disown("kvs_a_0.s1".into()), "Control(Disown(JobId(\"kvs_a_0.s1\")))");
     check(What::Stdin(Bytes::from_static(b"in")), "Stdin(b\"in\")");
     check(What::StdinEnd(proto::Nothing {}), "StdinEnd");
     check(What::OutputCredit(8), "OutputCredit(8)");
@@ -313,8 +314,8 @@ fn names_and_spawns_travel() {
         variables: vec![pair.clone()],
         directory: Some("/d".into()),
     };
-    let request = SpawnRequest { apps: vec![app], preput: vec![pair] };
     let job = JobId::new("kvs_a_0").unwrap();
+    let request = SpawnRequest { apps: vec![app], preput: vec![pair], parent: Some(job.clone()) };
     let sent = call::encode_spawn(&job, Rank(1), &request);
     assert_eq!(call::decode_spawn(sent).unwrap(), (job.clone(), Rank(1), request));
     assert_eq!(call::decode_spawn_answer(call::encode_spawn_answer(&Ok(job.clone()))), Ok(job));

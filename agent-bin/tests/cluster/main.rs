@@ -29,7 +29,7 @@ async fn a_launch_runs_as_its_user_and_reports() {
     let agent = Agent::start(&mut api, "node0").await;
     let spec = launch_on(&[&agent], 1, "id -u; echo \"$HOME $LATTICE_RANK\" >&2; exit 3");
     let mut launch = agent.launch(&mut api, spec).await;
-    let report = launch.to_report().await;
+    let report = launch.until_report().await;
     assert_eq!(launch.stdout, format!("{}\n", nix::unistd::getuid()));
     assert!(launch.stderr.starts_with('/') && launch.stderr.ends_with(" 0\n"), "{}", launch.stderr);
     assert_eq!(report.exits.iter().map(|exit| (exit.rank, exit.exit_code)).collect::<Vec<_>>(), [(0, 3)]);
@@ -48,7 +48,7 @@ async fn root_runs_what_others_want_as_them() {
         launch_on(&[&agent], 1, "id -un; grep -E 'CapEff|NoNewPrivs' /proc/self/status; echo $HOME; touch /root/x");
     spec.uid = NOBODY;
     let mut launch = agent.launch(&mut api, spec).await;
-    launch.to_report().await;
+    launch.until_report().await;
     assert!(launch.stdout.starts_with("nobody\nCapEff:\t0000000000000000\nNoNewPrivs:\t1\n/"), "{}", launch.stdout);
     assert!(launch.stderr.contains("Permission denied"), "{}", launch.stderr);
     let mut unknown = launch_on(&[&agent], 1, "true");
@@ -74,7 +74,7 @@ async fn what_makes_no_sense_is_refused_with_a_reason() {
     let mut launch = agent.launch(&mut api, spec.clone()).await;
     check(&spec, RefusalReason::AlreadyRunning, "runs here already").await;
     agent.abort(&spec.launch_id, 9).await;
-    launch.to_report().await;
+    launch.until_report().await;
     launch.end().await;
     eventually("the launch has left", async || agent.ask(&spec, 0).await.reason() == RefusalReason::MalformedRequest)
         .await;
@@ -98,7 +98,7 @@ async fn output_waits_for_credit_and_the_cause_does_not() {
     launch.until(|launch| launch.cause.is_some()).await;
     assert!(launch.output_bytes < 400_000, "{}", launch.output_bytes);
     launch.command(Command::OutputCredit(u64::MAX)).await;
-    launch.to_report().await;
+    launch.until_report().await;
 }
 
 #[tokio::test(flavor = "current_thread")]
@@ -116,7 +116,7 @@ async fn input_flows_as_it_is_read() {
         launch.until(|launch| sent * (1 << 15) - launch.stdin_taken <= 1 << 15).await;
     }
     launch.command(Command::StdinEnd(proto::Nothing {})).await;
-    launch.to_report().await;
+    launch.until_report().await;
     assert_eq!(launch.stdout.trim(), (100 * (1 << 15)).to_string());
 }
 
@@ -130,7 +130,7 @@ async fn a_killed_session_is_a_lost_node_and_leaves_nothing() {
     launch.until(|launch| launch.stdout.lines().count() == 4).await;
     let ranks: Vec<i32> = launch.stdout.lines().map(|line| line.parse().unwrap()).collect();
     world::kill(world::parent_of(launch.pids[0]));
-    let report = launch.to_report().await;
+    let report = launch.until_report().await;
     assert_eq!(report.exits, []);
     let cause = launch.cause.clone().unwrap();
     let text = "the session process was killed by signal 9 (SIGKILL)";
@@ -163,7 +163,7 @@ async fn an_agent_that_is_told_to_stop_ends_its_launches_first() {
     let mut launch = agent.launch(&mut api, spec).await;
     launch.until(|launch| !launch.pids.is_empty()).await;
     agent.terminate();
-    launch.to_report().await;
+    launch.until_report().await;
     launch.end().await;
     assert!(agent.exit().await.success());
     assert_eq!(with_tag(&id), Vec::<i32>::new());
@@ -182,12 +182,12 @@ async fn a_broken_stream_is_opened_again_and_the_report_comes() {
     launch.break_off().await;
     std::fs::write(&file, "").unwrap();
     let mut launch: Launch = api.next_launch().await;
-    assert_eq!(launch.to_report().await.exits[0].exit_code, 3);
+    assert_eq!(launch.until_report().await.exits[0].exit_code, 3);
     assert!(launch.cause.is_some());
     // The stream breaks before it was ended: the report comes again.
     launch.break_off().await;
     let mut launch: Launch = api.next_launch().await;
-    assert_eq!(launch.to_report().await.exits[0].exit_code, 3);
+    assert_eq!(launch.until_report().await.exits[0].exit_code, 3);
     launch.end().await;
 }
 
@@ -218,7 +218,7 @@ async fn a_launch_is_passed_on_and_fenced_between_nodes() {
     let mut stdout = String::new();
     for _ in 0..3 {
         let mut launch = api.next_launch().await;
-        let report = tokio::time::timeout(Duration::from_secs(60), launch.to_report()).await.unwrap();
+        let report = tokio::time::timeout(Duration::from_secs(60), launch.until_report()).await.unwrap();
         assert!(report.exits.iter().all(|exit| exit.exit_code == 0 && !exit.signaled), "{report:?} {}", launch.stderr);
         assert_eq!(launch.cause, None);
         stdout += &launch.stdout;

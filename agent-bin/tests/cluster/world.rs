@@ -137,10 +137,13 @@ impl NodeService for Script {
     }
 }
 
+/// Both directions of a stream of reports.
+type Stream = (Streaming<proto::LaunchReport>, mpsc::Sender<Result<proto::NodeCommand, Status>>);
+
 /// One node's part of a launch, as the API server sees it. Dropping it ends the stream.
 pub(crate) struct Launch {
     pub(crate) of: proto::ReportFor,
-    stream: Option<(Streaming<proto::LaunchReport>, mpsc::Sender<Result<proto::NodeCommand, Status>>)>,
+    stream: Option<Stream>,
     seen: Seen,
 }
 
@@ -186,7 +189,7 @@ impl Launch {
         timeout(PATIENCE, wait).await.expect("it happens in time");
     }
 
-    pub(crate) async fn to_report(&mut self) -> proto::SessionReport {
+    pub(crate) async fn until_report(&mut self) -> proto::SessionReport {
         self.until(|seen| seen.report.is_some()).await;
         self.seen.report.clone().unwrap()
     }
