@@ -25,6 +25,7 @@ mod settings;
 mod state;
 mod strays;
 mod tree;
+mod unary;
 
 pub use counted::Counted;
 pub use error::{AskError, FenceError};

@@ -2,14 +2,32 @@
 
 mod agents;
 
+use std::sync::Arc;
+
 use agents::{DEADLINE, Over, World};
-use pmi_core::conformance::check;
-use pmi_transport::fence::{FanOut, Limits};
+use pmi_core::conformance::{Cluster, check};
+use pmi_core::fence::Fence;
+use pmi_core::ids::NodeIndex;
+use pmi_transport::fence::{FanOut, LaunchFences, Limits};
+
+/// One launch of all agents. The world lives as long as the means to lose a node.
+fn cluster(mut world: World, fan_out: FanOut) -> Cluster {
+    let launches = world.join_all("launch", fan_out);
+    let members: Arc<[NodeIndex]> = world.all().into();
+    let fence = |launch: &LaunchFences| launch.fence_of("job", Arc::clone(&members)) as Arc<dyn Fence>;
+    let fences = launches.iter().map(fence).collect();
+    let lose = move |node: NodeIndex| {
+        world.kill(node.0);
+        // The others live on until the runtime ends.
+        std::mem::forget((world, launches));
+    };
+    Cluster { fences, lose: Some(Box::new(lose)) }
+}
 
 fn keeps_all_promises(nodes: u32, over: Over, fan_out: FanOut, is_paused: bool) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().start_paused(is_paused).build().unwrap();
-    let make = |nodes| async move { World::new(nodes, over, Limits::default()).await.into_cluster(fan_out) };
+    let make = |nodes| async move { cluster(World::new(nodes, over, Limits::default()).await, fan_out) };
     let checked = runtime.block_on(async { tokio::time::timeout(DEADLINE, check(nodes, make)).await });
     checked
         .expect("an end within the deadline")

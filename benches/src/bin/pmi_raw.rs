@@ -1,13 +1,14 @@
 //! A rank that speaks bare PMI-1 over `PMI_FD`, measures its own requests and prints one line of figures.
 //!
 //! It uses the standard library alone, so that what it measures is the launcher, and runs under every launcher that
-//! serves PMI-1 on a descriptor. Usage: `pmi_raw BARRIERS PUTS GETS`, how many of each. All ranks put, meet and then get
-//! at the same time. The line holds `name=figure` words, all times in nanoseconds:
+//! serves PMI-1 on a descriptor. Usage: `pmi_raw BARRIERS PUTS GETS [FENCES]`, how many of each. All ranks put, meet and then
+//! get at the same time; for each of FENCES they meet, put a pair of 128 bytes, and meet again. The line holds `name=figure` words, all times in nanoseconds:
 //!
 //! ```text
-//! rank=3 handshake=812345 barrier=130211 put=51020 get=46800 all_gets=23400000
+//! rank=3 handshake=812345 barrier=130211 put=51020 get=46800 all_gets=23400000 fence=1420000
 //! ```
-//! `handshake` is the whole of five requests; `barrier`, `put` and `get` are medians of one; `all_gets` is the whole of GETS.
+//! `handshake` is the whole of five requests; `barrier`, `put`, `get` and `fence` (the barrier after
+//! the put) are medians of one; `all_gets` is the whole of GETS.
 
 use std::env;
 use std::error::Error;
@@ -22,8 +23,9 @@ const VALUE: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789a
 
 fn main() -> Outcome<()> {
     let mut counts = env::args().skip(1).map(|word| word.parse::<usize>());
-    let mut count = || counts.next().ok_or("usage: pmi_raw BARRIERS PUTS GETS")?.map_err(Box::<dyn Error>::from);
+    let mut count = || counts.next().ok_or("usage: pmi_raw BARRIERS PUTS GETS [FENCES]")?.map_err(Box::<dyn Error>::from);
     let (barriers, puts, gets) = (count()?, count()?, count()?);
+    let fences = counts.next().unwrap_or(Ok(0))?;
     let (rank, size): (usize, usize) = (variable("PMI_RANK")?, variable("PMI_SIZE")?);
     let mut server = Server::from_environment()?;
 
@@ -40,11 +42,14 @@ fn main() -> Outcome<()> {
             (format!("cmd=get kvsname={kvs} key=raw-{owner}-{index}"), "cmd=get_result rc=0")
         })
     })?;
+    let fence = server.fences(rank, &kvs, fences)?;
     server.repeat(1, |_| ("cmd=barrier_in".into(), "cmd=barrier_out"))?;
     server.ask("cmd=finalize", "cmd=finalize_ack")?;
 
-    let [handshake, barrier, put, get, all_gets] = [handshake, barrier, put, get, all_gets].map(|time| time.as_nanos());
-    let line = format!("rank={rank} handshake={handshake} barrier={barrier} put={put} get={get} all_gets={all_gets}\n");
+    let times = [handshake, barrier, put, get, all_gets, fence].map(|time| time.as_nanos());
+    let names = ["handshake", "barrier", "put", "get", "all_gets", "fence"];
+    let figures: String = names.iter().zip(times).map(|(name, time)| format!(" {name}={time}")).collect();
+    let line = format!("rank={rank}{figures}\n");
     // One write, so that lines of several ranks do not mix.
     Ok(std::io::stdout().write_all(line.as_bytes())?)
 }
@@ -82,6 +87,19 @@ impl Server {
         for index in 0..times {
             let (request, expected) = request(index);
             taken.push(timed(|| self.ask(&request, expected).map(drop))?.1);
+        }
+        taken.sort();
+        Ok(taken.get(times / 2).copied().unwrap_or_default())
+    }
+
+    /// Exchanges a pair of 128 bytes with all ranks, so many times; returns the median time of the barrier that does it.
+    fn fences(&mut self, rank: usize, kvs: &str, times: usize) -> Outcome<Duration> {
+        let mut taken = Vec::with_capacity(times);
+        for index in 0..times {
+            self.ask("cmd=barrier_in", "cmd=barrier_out")?;
+            let put = format!("cmd=put kvsname={kvs} key=fence-{rank:05}-{index:04} value={VALUE:0<112}");
+            self.ask(&put, "cmd=put_result rc=0")?;
+            taken.push(timed(|| self.ask("cmd=barrier_in", "cmd=barrier_out").map(drop))?.1);
         }
         taken.sort();
         Ok(taken.get(times / 2).copied().unwrap_or_default())

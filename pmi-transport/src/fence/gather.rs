@@ -88,10 +88,17 @@ struct Collecting {
     is_here: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Child {
+    position: u32,
     next_part: u32,
     is_through: bool,
+}
+
+impl Child {
+    fn new(position: u32) -> Self {
+        Self { position, next_part: 0, is_through: false }
+    }
 }
 
 /// The way down.
@@ -112,8 +119,9 @@ enum Turn {
 impl Gather {
     /// The part of the node at `position` in a fence of `nodes` nodes. All nodes must be given the same fan-outs.
     pub fn new(position: u32, nodes: u32, fan_out: FanOut, limits: Limits) -> Self {
-        let missing = Tree::new(nodes, fan_out.barrier).children(position).len();
-        let children = (0..missing).map(|_| Child::default()).collect();
+        let children = Tree::new(nodes, fan_out.barrier).children(position);
+        let children: Vec<_> = children.into_iter().map(Child::new).collect();
+        let missing = children.len();
         let stage = Stage::Collecting(Collecting { children, missing, ..Collecting::default() });
         Self { position, nodes, fan_out, limits, bytes: 0, stage }
     }
@@ -139,18 +147,16 @@ impl Gather {
     /// The fence fails when more was brought than it may carry, or a frame was left out, or a node spoke for another one.
     pub fn on_up(&mut self, from: u32, frame: FenceUp, out: &mut Outbox) -> Progress {
         let tree = self.up();
-        let children = tree.children(self.position);
-        let Stage::Collecting(collecting) = &mut self.stage else {
-            let counter =
-                if children.contains(&from) { &mut out.counted.duplicate } else { &mut out.counted.misdirected };
-            *counter += 1;
-            return Ok(None);
-        };
-        if !children.contains(&from) {
+        if tree.parent(from) != Some(self.position) {
             out.counted.misdirected += 1;
             return Ok(None);
         }
-        let child = &mut collecting.children[(from - children.start) as usize];
+        let Stage::Collecting(collecting) = &mut self.stage else {
+            out.counted.duplicate += 1;
+            return Ok(None);
+        };
+        let Ok(at) = collecting.children.binary_search_by_key(&from, |child| child.position) else { return Ok(None) };
+        let child = &mut collecting.children[at];
         if let Turn::Repeated = turn(&mut child.next_part, frame.part, from)? {
             out.counted.duplicate += 1;
             return Ok(None);
@@ -162,7 +168,8 @@ impl Gather {
             child.is_through = true;
             collecting.missing -= 1;
         }
-        if frame.brought.iter().any(|piece| piece.position >= self.nodes || !tree.is_under(piece.position, from)) {
+        let branch = tree.branch(from);
+        if !frame.brought.iter().all(|piece| branch.contains(&piece.position)) {
             return Err(Fault::Misbehaved { from, what: "brought what nodes outside its branch put" });
         }
         self.add(frame.brought)?;
@@ -219,8 +226,7 @@ impl Gather {
     pub fn awaited(&self) -> Vec<u32> {
         match &self.stage {
             Stage::Collecting(collecting) => {
-                let children = self.up().children(self.position).zip(&collecting.children);
-                children.filter(|(_, child)| !child.is_through).map(|(position, _)| position).collect()
+                collecting.children.iter().filter(|child| !child.is_through).map(|child| child.position).collect()
             }
             Stage::Awaiting(_) => {
                 let above = [self.up(), self.down()].into_iter().filter_map(|tree| tree.parent(self.position));
@@ -338,7 +344,7 @@ impl Collecting {
 }
 
 fn send_down(tree: Tree, position: u32, frame: FenceDown, out: &mut Outbox) {
-    out.frames.extend(tree.children(position).map(|child| (child, What::Down(frame.clone()))));
+    out.frames.extend(tree.children(position).into_iter().map(|child| (child, What::Down(frame.clone()))));
 }
 
 /// Tells a frame that comes again from the next one. Links keep the order, so a gap means that a frame is missing for good.

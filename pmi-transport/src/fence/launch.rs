@@ -190,6 +190,11 @@ impl Launch {
         }
     }
 
+    /// Whether this fence was begun here and has ended, not long ago.
+    pub fn has_ended(&self, key: &FenceKey) -> bool {
+        self.ended.get(key).is_some()
+    }
+
     /// How many fences are known and have not ended: those that run here, and those of which only frames came.
     pub fn open_fences(&self) -> usize {
         self.fences.len()

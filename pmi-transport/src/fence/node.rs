@@ -13,8 +13,8 @@ use pmi_core::kvs::Segment;
 use tokio::runtime::Handle;
 use tokio::time::MissedTickBehavior;
 use tokio_stream::{Stream, StreamExt};
-use tonic::Status;
 use tonic::codegen::BoxStream;
+use tonic::{Code, Status};
 
 use super::counted::Counted;
 use super::links::StreamId;
@@ -151,6 +151,14 @@ impl FenceNode {
         result
     }
 
+    pub(super) fn reach(&self) -> Arc<dyn Reach> {
+        Arc::clone(&self.reach)
+    }
+
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(task);
+    }
+
     fn execute(&self, deed: Deed) {
         match deed {
             Deed::Open { id, name, address, outgoing } => {
@@ -158,6 +166,7 @@ impl FenceNode {
                 self.read(name, id, async move {
                     match reach.link(&peer, &address, outgoing).await {
                         Ok(incoming) => read(this, peer, id, incoming).await,
+                        Err(status) if status.code() == Code::Unimplemented => no_link(&this, &peer, id),
                         Err(status) => {
                             let reason = format!("no link to {address}: {}", status.message());
                             end_of_link(&this, &peer, id, &reason);
@@ -215,6 +224,13 @@ fn end_of_link(node: &Weak<FenceNode>, peer: &str, id: StreamId, reason: &str) {
             state.lost(peer, reason, false);
         }
     });
+}
+
+/// An agent of the design document has no links, and is not lost for that: it calls `PmiFence` when it is ready.
+fn no_link(node: &Weak<FenceNode>, peer: &str, id: StreamId) {
+    if let Some(node) = node.upgrade() {
+        node.change(|state| state.post.links.close(peer, id));
+    }
 }
 
 async fn tick(node: Weak<FenceNode>) {

@@ -16,6 +16,7 @@ use super::links::{Links, Outgoing, Sent, StreamId};
 use super::node::{Member, Membership, Questions};
 use super::recent::Recent;
 use super::strays::{Strays, launch_of};
+use super::unary::Calls;
 use super::{AskError, FenceError, Limits};
 use crate::proto::v1::{DataReply, DataRequest, FenceKey, LinkFrame, data_reply, link_frame::What};
 
@@ -54,11 +55,13 @@ pub(super) struct Post {
 }
 
 /// A launch in which this node takes part.
-struct Entry {
+pub(super) struct Entry {
     join: u64,
-    launch: Launch,
-    membership: Membership,
-    by_name: HashMap<String, NodeIndex>,
+    pub(super) launch: Launch,
+    pub(super) membership: Membership,
+    pub(super) by_name: HashMap<String, NodeIndex>,
+    pub(super) limits: Limits,
+    pub(super) calls: Calls,
     waiters: HashMap<FenceKey, Waiter>,
     asked: HashMap<u64, (NodeIndex, oneshot::Sender<Result<Bytes, AskError>>)>,
     next_request: u64,
@@ -91,6 +94,8 @@ impl State {
             launch: Launch::new(membership.me, count, membership.fan_out, self.post.limits),
             by_name: nodes.zip((0..).map(NodeIndex)).collect(),
             membership,
+            limits: self.post.limits,
+            calls: Calls::default(),
             waiters: HashMap::new(),
             asked: HashMap::new(),
             next_request: 0,
@@ -259,6 +264,10 @@ impl State {
         !self.is_ticking && (!self.strays.is_empty() || !self.launches.is_empty())
     }
 
+    pub(super) fn chunk(&self) -> usize {
+        self.post.limits.chunk
+    }
+
     fn on_question(&mut self, id: String, from: NodeIndex, request: DataRequest) {
         let Some(entry) = self.launches.get_mut(&id) else { return };
         while entry.answering.try_join_next().is_some() {}
@@ -306,7 +315,7 @@ impl State {
     }
 
     /// Lets a launch do something, and sees to what comes of it.
-    fn within(&mut self, id: &str, join: Option<u64>, act: impl FnOnce(&mut Entry, &mut Outbox)) {
+    pub(super) fn within(&mut self, id: &str, join: Option<u64>, act: impl FnOnce(&mut Entry, &mut Outbox)) {
         let Some(entry) = self.launches.get_mut(id) else { return };
         if join.is_none_or(|join| entry.join == join) {
             let mut out = Outbox::default();
@@ -320,7 +329,9 @@ impl Post {
     fn deliver(&mut self, entry: &mut Entry, out: Outbox) {
         self.counted += out.counted;
         for (node, frame) in out.frames {
-            self.send(&entry.membership.nodes[node.index()], frame);
+            if let Some(frame) = entry.calls.take(node, frame) {
+                self.send(&entry.membership.nodes[node.index()], frame);
+            }
         }
         for (key, result) in out.ended {
             if let Some(waiter) = entry.waiters.remove(&key) {

@@ -1,7 +1,9 @@
 //! Frames of launches that this node does not know: it may be told of them any moment, so they are kept for a while.
 
 use std::collections::{HashMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::launch::held_bytes;
 use crate::proto::v1::link_frame::What;

@@ -7,8 +7,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use pmi_core::conformance::Cluster;
-use pmi_core::fence::Fence;
 use pmi_core::ids::NodeIndex;
 use pmi_transport::fence::{
     FanOut, FenceNode, Grpc, Incoming, LaunchFences, Limits, Member, Membership, Outgoing, Questions, Reach,
@@ -48,8 +46,9 @@ impl NodeAgentService for Service {
         Ok(Response::new(node.link(&caller, request.into_inner())))
     }
 
-    async fn pmi_fence(&self, _: Request<v1::PmiFenceRequest>) -> Result<Response<v1::PmiFenceResponse>, Status> {
-        Err(Status::unimplemented("not here"))
+    async fn pmi_fence(&self, request: Request<v1::PmiFenceRequest>) -> Result<Response<v1::PmiFenceResponse>, Status> {
+        let (node, caller) = self.node(&request)?;
+        node.pmi_fence(&caller, request.into_inner()).await.map(Response::new)
     }
 
     async fn pmi_fence_complete(
@@ -181,20 +180,6 @@ impl World {
         if let Some(serving) = self.serving.get(node as usize) {
             serving.abort();
         }
-    }
-
-    /// One launch of all agents, as the conformance suite wants it. The world lives as long as the means to lose a node.
-    pub(crate) fn into_cluster(mut self, fan_out: FanOut) -> Cluster {
-        let launches = self.join_all("launch", fan_out);
-        let members: Arc<[NodeIndex]> = self.all().into();
-        let fences: Vec<Arc<dyn Fence>> =
-            launches.iter().map(|launch| launch.fence_of("job", Arc::clone(&members))).collect();
-        let lose = move |node: NodeIndex| {
-            self.kill(node.0);
-            // The others live on until the runtime ends.
-            std::mem::forget((self, launches));
-        };
-        Cluster { fences, lose: Some(Box::new(lose)) }
     }
 }
 

@@ -1,0 +1,145 @@
+//! Which fan-outs are best, and what do fences of very many nodes take?
+//!
+//! All nodes are in this process and hand frames to each other through memory, so messages and bytes are exact. The time is that
+//! of a model: one hop takes 30 us, a frame takes its sender and its receiver 5 us of work each, and a link moves 1.2 GB/s. The
+//! wall time is what this process took for all nodes together.
+//!
+//! ```text
+//! cargo bench -p lattice-benches --bench fence_mem
+//! ```
+//! Without `--bench`, as under `cargo test --benches`, it only proves that it works: 64 nodes.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::time::Instant;
+
+use bytes::Bytes;
+use lattice_benches::{is_measured, machine};
+use pmi_transport::fence::{FanOut, Gather, GatherOutbox, Limits, Progress};
+use pmi_transport::proto::v1::link_frame::What;
+
+/// The model, in nanoseconds.
+const HOP: u64 = 30_000;
+const WORK: u64 = 5_000;
+const BYTES_PER_MICROSECOND: u64 = 1_200;
+/// About what the key and the envelope of a frame take.
+const ENVELOPE: usize = 60;
+
+/// Frames on their way, by the time at which they arrive.
+#[derive(Default)]
+struct Network {
+    arriving: BinaryHeap<Reverse<(u64, u64)>>,
+    frames: HashMap<u64, (u32, u32, What)>,
+    /// When each node has done its work.
+    free: Vec<u64>,
+    sent_frames: Vec<u64>,
+    sent_bytes: Vec<u64>,
+    count: u64,
+}
+
+fn main() {
+    println!("{}", machine::line());
+    println!(
+        "{:>6} {:>8} {:>5} {:>7}  {:>9} {:>8} {:>9} {:>9}  {:>9}",
+        "nodes", "barrier", "data", "bytes", "model, us", "frames", "of 1 node", "of mean", "wall, ms"
+    );
+    let sizes: &[u32] = if is_measured() { &[64, 128, 1024, 4096, 16384] } else { &[64] };
+    for &nodes in sizes {
+        for barrier in [2, 4, 8, 16, 32, 64, nodes - 1] {
+            measure(nodes, FanOut { barrier, data: 2 }, 0);
+        }
+        for data in [1, 2, 3, 4, 8, 16] {
+            measure(nodes, FanOut { data, ..FanOut::default() }, 100);
+        }
+    }
+    println!("memory of this process at its highest: {}", highest_memory());
+}
+
+/// One fence to which each node brings so many bytes, in one line.
+fn measure(nodes: u32, fan_out: FanOut, len: usize) {
+    let start = Instant::now();
+    let mut network = Network::new(nodes);
+    let mut gathers: Vec<_> = (0..nodes).map(|node| Gather::new(node, nodes, fan_out, Limits::default())).collect();
+    let mut done = 0;
+    for node in (0..nodes).rev() {
+        let segments = if len == 0 { Vec::new() } else { vec![vec![node as u8; len].into()] };
+        let mut out = GatherOutbox::default();
+        let progress = gathers[node as usize].bring(segments, &mut out);
+        done += check(progress, nodes as usize * len);
+        network.send(node, out);
+    }
+    while let Some((from, to, what)) = network.receive() {
+        let (gather, mut out) = (&mut gathers[to as usize], GatherOutbox::default());
+        let progress = match what {
+            What::Up(frame) => gather.on_up(from, frame, &mut out),
+            What::Down(frame) => gather.on_down(from, frame, &mut out),
+            _ => unreachable!("a gather sends nothing else"),
+        };
+        done += check(progress, nodes as usize * len);
+        network.send(to, out);
+    }
+    assert_eq!(done, nodes);
+    let model = network.free.iter().max().copied().unwrap_or_default() / 1000;
+    let (frames, bytes): (u64, u64) = (network.sent_frames.iter().sum(), network.sent_bytes.iter().sum());
+    let (most, busiest) = (network.sent_frames.iter().max(), network.sent_bytes.iter().max());
+    println!(
+        "{nodes:>6} {:>8} {:>5} {len:>7}  {model:>9} {frames:>8} {:>9} {:>9.2}  {:>9.1}",
+        fan_out.barrier,
+        fan_out.data,
+        most.copied().unwrap_or_default(),
+        busiest.copied().unwrap_or_default() as f64 * f64::from(nodes) / bytes as f64,
+        start.elapsed().as_secs_f64() * 1e3
+    );
+}
+
+/// 1 if the node is through, with as much as there must be.
+fn check(progress: Progress, expected: usize) -> u32 {
+    let runs = progress.expect("nothing is lost here");
+    runs.map_or(0, |runs| {
+        assert_eq!(runs.iter().map(Bytes::len).sum::<usize>(), expected);
+        1
+    })
+}
+
+impl Network {
+    fn new(nodes: u32) -> Self {
+        let zeros = vec![0; nodes as usize];
+        Self { free: zeros.clone(), sent_frames: zeros.clone(), sent_bytes: zeros, ..Self::default() }
+    }
+
+    fn send(&mut self, from: u32, out: GatherOutbox) {
+        for (to, what) in out.frames {
+            let bytes = size(&what) as u64;
+            let free = &mut self.free[from as usize];
+            *free += WORK + bytes * 1000 / BYTES_PER_MICROSECOND;
+            self.sent_frames[from as usize] += 1;
+            self.sent_bytes[from as usize] += bytes;
+            self.count += 1;
+            self.arriving.push(Reverse((*free + HOP, self.count)));
+            self.frames.insert(self.count, (from, to, what));
+        }
+    }
+
+    fn receive(&mut self) -> Option<(u32, u32, What)> {
+        let Reverse((time, number)) = self.arriving.pop()?;
+        let (from, to, what) = self.frames.remove(&number)?;
+        let free = &mut self.free[to as usize];
+        *free = time.max(*free) + WORK;
+        Some((from, to, what))
+    }
+}
+
+fn size(what: &What) -> usize {
+    ENVELOPE
+        + match what {
+            What::Up(frame) => frame.brought.iter().map(|piece| piece.run.len() + 6).sum(),
+            What::Down(frame) => frame.run.len(),
+            _ => 0,
+        }
+}
+
+fn highest_memory() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.map_or("unknown", str::trim).to_owned()
+}

@@ -1,0 +1,160 @@
+//! A cluster in one thread, without a runtime: the fences of many nodes, and a network that delivers in seeded random order and
+//! repeats itself. Only between two nodes does it keep the order, as links do.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use bytes::Bytes;
+use pmi_core::ids::NodeIndex;
+use pmi_transport::fence::{Counted, FanOut, FenceError, Launch, Limits, Outbox};
+use pmi_transport::proto::v1::{FenceKey, FenceScope, LinkFrame, fence_scope::Kind};
+use prost::Message;
+
+/// What came of a fence on a node.
+pub(crate) type Ended = Result<Vec<u8>, FenceError>;
+
+pub(crate) struct Network {
+    pub(crate) launches: Vec<Launch>,
+    /// Frames under way, by sender and receiver.
+    edges: HashMap<(u32, u32), VecDeque<LinkFrame>>,
+    /// Those edges on which something is under way.
+    busy: Vec<(u32, u32)>,
+    random: Random,
+    /// One frame in so many comes twice; 0 for none.
+    pub(crate) repeats: u32,
+    /// How fences ended, by node and key.
+    pub(crate) ended: HashMap<(u32, FenceKey), Ended>,
+    pub(crate) counted: Counted,
+    pub(crate) sent: Vec<Sent>,
+}
+
+/// What a node has sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sent {
+    pub(crate) frames: usize,
+    pub(crate) bytes: usize,
+    /// The longest frame.
+    pub(crate) longest: usize,
+}
+
+impl Network {
+    pub(crate) fn new(nodes: u32, fan_out: FanOut, limits: Limits, seed: u64) -> Self {
+        Self {
+            launches: (0..nodes).map(|node| Launch::new(NodeIndex(node), nodes, fan_out, limits)).collect(),
+            edges: HashMap::new(),
+            busy: Vec::new(),
+            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            repeats: 0,
+            ended: HashMap::new(),
+            counted: Counted::default(),
+            sent: vec![Sent::default(); nodes as usize],
+        }
+    }
+
+    /// Lets a node begin a fence.
+    pub(crate) fn begin(&mut self, node: u32, key: &FenceKey, members: &[NodeIndex], segments: Vec<Bytes>) {
+        self.act(node, |launch, out| launch.begin(key.clone(), members, segments, out)).expect("it makes sense");
+    }
+
+    /// Lets a node do something, and takes what comes of it.
+    pub(crate) fn act<T>(&mut self, node: u32, act: impl FnOnce(&mut Launch, &mut Outbox) -> T) -> T {
+        let mut out = Outbox::default();
+        let result = act(&mut self.launches[node as usize], &mut out);
+        self.counted += out.counted;
+        for (to, frame) in out.frames {
+            let sent = &mut self.sent[node as usize];
+            let len = frame.encoded_len();
+            *sent = Sent { frames: sent.frames + 1, bytes: sent.bytes + len, longest: sent.longest.max(len) };
+            self.push((node, to.0), frame);
+        }
+        for (mut key, result) in out.ended {
+            // As it was asked for: scopes have names of their own here.
+            key.members = 0;
+            let ended = result.map(|runs| runs.concat());
+            assert!(self.ended.insert((node, key), ended).is_none(), "a fence ends once");
+        }
+        result
+    }
+
+    fn push(&mut self, edge: (u32, u32), frame: LinkFrame) {
+        let queue = self.edges.entry(edge).or_default();
+        if queue.is_empty() {
+            self.busy.push(edge);
+        }
+        queue.push_back(frame);
+    }
+
+    /// Delivers one frame; false if none is under way.
+    pub(crate) fn deliver_one(&mut self) -> bool {
+        if self.busy.is_empty() {
+            return false;
+        }
+        let at = self.random.below(self.busy.len() as u64) as usize;
+        let edge = self.busy[at];
+        let queue = self.edges.get_mut(&edge).expect("a busy edge");
+        let frame = queue.pop_front().expect("a frame on a busy edge");
+        if self.repeats > 0 && self.random.below(u64::from(self.repeats)) == 0 {
+            queue.push_back(frame.clone());
+        }
+        if queue.is_empty() {
+            self.busy.swap_remove(at);
+        }
+        let (from, to) = edge;
+        self.act(to, |launch, out| launch.on_frame(NodeIndex(from), frame.what.expect("a frame says what"), out));
+        true
+    }
+
+    pub(crate) fn deliver_all(&mut self) {
+        while self.deliver_one() {}
+    }
+
+    /// A node is gone: what it sent and what it is sent is lost, and all others hear of it.
+    pub(crate) fn lose(&mut self, lost: u32) {
+        self.edges.retain(|&(from, to), _| from != lost && to != lost);
+        self.busy.retain(|&(from, to)| from != lost && to != lost);
+        for node in (0..self.launches.len() as u32).filter(|node| *node != lost) {
+            self.act(node, |launch, out| launch.lost(NodeIndex(lost), "it was lost", true, out));
+        }
+        self.edges.retain(|&(_, to), _| to != lost);
+        self.busy.retain(|&(_, to)| to != lost);
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.random.below(bound)
+    }
+
+    /// Fences that are neither begun nor forgotten.
+    pub(crate) fn open_fences(&self) -> usize {
+        self.launches.iter().map(Launch::open_fences).sum()
+    }
+}
+
+pub(crate) fn all(nodes: u32) -> Vec<NodeIndex> {
+    (0..nodes).map(NodeIndex).collect()
+}
+
+pub(crate) fn world(job: &str, epoch: u64) -> FenceKey {
+    key(job, Kind::World, "", epoch)
+}
+
+pub(crate) fn key(job: &str, kind: Kind, name: &str, epoch: u64) -> FenceKey {
+    let scope = FenceScope { kind: kind.into(), name: name.into(), node_gaps: Vec::new() };
+    FenceKey { launch_id: "launch".into(), job_id: job.into(), scope: Some(scope), epoch, members: 0 }
+}
+
+/// What everybody should get: what each node brought, in the order of the nodes.
+pub(crate) fn merged(brought: &BTreeMap<u32, Vec<Bytes>>) -> Vec<u8> {
+    brought.values().flat_map(|segments| segments.concat()).collect()
+}
+
+/// xorshift64: the same on every run.
+pub(crate) struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % bound
+    }
+}
