@@ -100,7 +100,7 @@ impl NodeAgentService for Service {
         request: Request<proto::PmiFenceRequest>,
     ) -> Result<Response<proto::PmiFenceResponse>, Status> {
         let agent = Self::agent(&request)?;
-        Err(Status::unimplemented(agent))
+        self.node.fences.pmi_fence(&agent, request.into_inner()).await.map(Response::new)
     }
 
     async fn pmi_fence_complete(
@@ -108,7 +108,7 @@ impl NodeAgentService for Service {
         request: Request<proto::PmiFenceCompleteRequest>,
     ) -> Result<Response<proto::PmiFenceCompleteResponse>, Status> {
         let agent = Self::agent(&request)?;
-        Err(Status::unimplemented(agent))
+        self.node.fences.pmi_fence_complete(&agent, request.into_inner()).await.map(Response::new)
     }
 
     type LinkStream = BoxStream<LinkFrame>;

@@ -241,3 +241,75 @@ async fn a_node_that_cannot_be_reached_is_named() {
     assert_eq!(answer.node_id, "node1");
     eventually("what was started is ended", async || with_tag(&id).is_empty()).await;
 }
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_request_without_a_spec_runs_as_the_agents_user() {
+    let mut api = Api::start().await;
+    let agent = Agent::start(&mut api, "node0").await;
+    let request = proto::LaunchProcessesRequest {
+        launch_id: format!("foreign{}", std::process::id()),
+        entrypoint: "/bin/sh".into(),
+        args: vec!["-c".into(), "echo $LATTICE_RANK of $LATTICE_NPROCS $WORD".into()],
+        tasks_per_node: 2,
+        world_size: 2,
+        env: [("WORD".to_owned(), "spoken".to_owned()), ("PATH".to_owned(), "/bin:/usr/bin".to_owned())].into(),
+        ..Default::default()
+    };
+    let answer = agent.send(request).await;
+    assert!(answer.accepted, "{answer:?}");
+    let mut launch = api.next_launch().await;
+    launch.until_report().await;
+    let mut lines: Vec<_> = launch.stdout.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["0 of 2 spoken", "1 of 2 spoken"]);
+    let strange = proto::LaunchProcessesRequest { launch_id: "x".into(), entrypoint: "y".into(), ..Default::default() };
+    assert_eq!(agent.send(strange).await.reason(), RefusalReason::MalformedRequest);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn an_abort_on_one_node_fails_the_fences_of_the_others() {
+    let Some(hello) = world::mpich_hello() else { return };
+    let mut api = Api::start().await;
+    let agents = [Agent::start(&mut api, "node0").await, Agent::start(&mut api, "node1").await];
+    // The second node's only rank never comes to the fence.
+    let script = format!("[ $LATTICE_RANK = 1 ] && exec sleep 1000; exec {}", hello.display());
+    let spec = launch_on(&[&agents[0], &agents[1]], 1, &script);
+    assert!(agents[0].ask_through(&spec, 1, 1).await.accepted);
+    let (one, two) = (api.next_launch().await, api.next_launch().await);
+    let (mut first, mut second) = if one.of.node_index == 0 { (one, two) } else { (two, one) };
+    first.until(|launch| !launch.pids.is_empty()).await;
+    second.until(|launch| !launch.pids.is_empty()).await;
+    // The rank waits in its fence.
+    eventually("the first rank waits", async || world::is_asleep_in_read(first.pids[0])).await;
+    agents[1].abort(&spec.launch_id, 9).await;
+    let report = first.until_report().await;
+    assert!(report.exits.iter().all(|exit| exit.signaled || exit.exit_code != 0), "{report:?}");
+    let cause = first.cause.clone().unwrap();
+    assert!(matches!(cause.kind, Some(proto::cause::Kind::NodeLost(_))), "{cause:?}");
+    assert_eq!(cause.host, "node1");
+    second.until_report().await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn metrics_count_launches() {
+    let mut api = Api::start().await;
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = format!("127.0.0.1:{port}");
+    let agent = Agent::start_with(&mut api, "node0", &["--metrics", &address]).await;
+    let mut launch = agent.launch(&mut api, launch_on(&[&agent], 1, "true")).await;
+    launch.until_report().await;
+    let text = world::http_get(&address).await;
+    assert!(text.contains("lattice_agent_launches_started_total 1\n"), "{text}");
+}
+
+#[test]
+fn settings_are_checked_without_running() {
+    let (out, code) = world::check_config(&["--insecure", "--api", "127.0.0.1:1", "--node-id", "n"]);
+    assert_eq!((out.as_str(), code), ("lattice-agent: the settings of n make sense\n", Some(0)));
+    let (out, code) = world::check_config(&["--insecure", "--api", "nonsense"]);
+    assert_eq!(code, Some(125));
+    assert!(out.starts_with("lattice-agent: api: \"nonsense\" is no address"), "{out}");
+    let (out, code) = world::check_config(&["--api", "127.0.0.1:1"]);
+    assert_eq!(code, Some(125));
+    assert!(out.contains("no tls is given; issue a certificate with `lattice pki`"), "{out}");
+}

@@ -239,9 +239,14 @@ pub(crate) struct Agent {
 
 impl Agent {
     pub(crate) async fn start(api: &mut Api, node: &str) -> Self {
+        Self::start_with(api, node, &[]).await
+    }
+
+    pub(crate) async fn start_with(api: &mut Api, node: &str, flags: &[&str]) -> Self {
         let process = tokio::process::Command::new(env!("CARGO_BIN_EXE_lattice-agent"))
             .args(["--insecure", "--allow-root", "--node-id", node, "--listen", "127.0.0.1:0", "--api", &api.address])
             .args(["--config", "/dev/null"])
+            .args(flags)
             .stdin(Stdio::null())
             .kill_on_drop(true)
             .spawn()
@@ -266,9 +271,13 @@ impl Agent {
         launch
     }
 
+    pub(crate) async fn send(&self, request: proto::LaunchProcessesRequest) -> proto::LaunchProcessesResponse {
+        self.client("lattice:///api").launch_processes(request).await.unwrap().into_inner()
+    }
+
     pub(crate) async fn ask(&self, spec: &proto::LaunchSpec, node_index: u32) -> proto::LaunchProcessesResponse {
         let request = proto::LaunchProcessesRequest { node_index, ..request(spec) };
-        self.client("lattice:///api").launch_processes(request).await.unwrap().into_inner()
+        self.send(request).await
     }
 
     pub(crate) async fn ask_as(&self, caller: &str, spec: &proto::LaunchSpec) -> Result<bool, Status> {
@@ -284,7 +293,7 @@ impl Agent {
         relay_fan_out: u32,
     ) -> proto::LaunchProcessesResponse {
         let request = proto::LaunchProcessesRequest { relay_nodes, relay_fan_out, ..request(spec) };
-        self.client("lattice:///api").launch_processes(request).await.unwrap().into_inner()
+        self.send(request).await
     }
 
     pub(crate) async fn abort(&self, launch_id: &str, signal: i32) {
@@ -414,4 +423,31 @@ pub(crate) fn parent_of(pid: i32) -> i32 {
 
 pub(crate) fn kill(pid: i32) {
     nix::sys::signal::kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+}
+
+/// Whether a process waits for something to read.
+pub(crate) fn is_asleep_in_read(pid: i32) -> bool {
+    // The calls of a sleeping process, by number: read, poll and recvfrom.
+    let call = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+    matches!(call.split(' ').next(), Some("0" | "7" | "45"))
+}
+
+/// All that an HTTP server says.
+pub(crate) async fn http_get(address: &str) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let mut text = String::new();
+    timeout(PATIENCE, stream.read_to_string(&mut text)).await.unwrap().unwrap();
+    text
+}
+
+/// What the agent says of settings, on either stream, and its exit code.
+pub(crate) fn check_config(flags: &[&str]) -> (String, Option<i32>) {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_lattice-agent"))
+        .args(["--check-config", "--config", "/dev/null"])
+        .args(flags)
+        .output()
+        .unwrap();
+    (String::from_utf8([output.stdout, output.stderr].concat()).unwrap(), output.status.code())
 }
