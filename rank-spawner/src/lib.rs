@@ -4,7 +4,9 @@
 //! Program, Arguments, Environment ──┐
 //! plan(Topology, CpuBind) ──CpuSet──┴─> RankCommand ──Spawner──> RankProcess ──try_wait──> RankExit
 //!
-//! Keeper::fork (first thing in main), become_subreaper, ..., sweep, Keeper::done
+//! Keeper::fork (first thing in main), become_subreaper, ..., sweep, Keeper::done      a launcher
+//! ForkServer::fork (first thing in main), ask, news                                   a daemon that runs many sessions
+//!     └─> become_user, ...                                                            each of them
 //! ```
 //!
 //! No event loop: what is to be waited for is handed out as a descriptor (the feature `tokio` adds one wait). A rank is tied to its launcher; it
