@@ -359,10 +359,9 @@ pub(crate) fn launch_on(agents: &[&Agent], ranks: u32, script: &str) -> proto::L
 }
 
 /// The real MPICH's hello, compiled for this test; `None`, and a word about it, where there is no MPICH.
-pub(crate) fn mpich_hello() -> Option<PathBuf> {
-    let directory = std::env::temp_dir().join(format!("lattice-hello-{}", std::process::id()));
-    fs::create_dir_all(&directory).unwrap();
-    let (source, program) = (directory.join("hello.c"), directory.join("hello"));
+pub(crate) fn mpich_hello() -> Option<(tempfile::TempDir, PathBuf)> {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, program) = (directory.path().join("hello.c"), directory.path().join("hello"));
     let text = r#"
         #include <mpi.h>
         #include <stdio.h>
@@ -379,7 +378,7 @@ pub(crate) fn mpich_hello() -> Option<PathBuf> {
     fs::write(&source, text).unwrap();
     let compiled = std::process::Command::new("mpicc.mpich").arg("-o").arg(&program).arg(&source).status();
     match compiled {
-        Ok(status) if status.success() => Some(program),
+        Ok(status) if status.success() => Some((directory, program)),
         other => {
             println!("no mpicc.mpich here: {other:?}");
             None
