@@ -2,7 +2,7 @@
 //!
 //! Only what the command line means is here; certificates are made in [`pmi_transport::pki`].
 
-use std::collections::BTreeMap;
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Subcommand};
@@ -108,27 +108,28 @@ fn issue(args: IssueArgs) -> Result<String, PkiError> {
     let validity = Validity::days(args.days)?;
     let authority = Authority::open(&args.directory)?;
     let subjects = subjects(&args);
-    for name in subjects.keys() {
-        refuse_existing(&args.directory.join(name))?;
+    for subject in &subjects {
+        refuse_existing(&args.directory.join(directory_name(subject)))?;
     }
     let hosts = args.api.map_or_else(Vec::new, |Names(hosts)| hosts);
     let api_hosts: Vec<String> = hosts.into_iter().chain(LOOPBACK.map(str::to_owned)).collect();
-    for (name, subject) in &subjects {
+    for subject in &subjects {
         let hosts = if *subject == Caller::Api { &api_hosts[..] } else { &[] };
         let issued = authority.issue(subject, hosts, validity)?;
-        authority.write(&args.directory.join(name), &issued)?;
+        authority.write(&args.directory.join(directory_name(subject)), &issued)?;
     }
-    let names: Vec<&String> = subjects.keys().collect();
+    let names: Vec<String> = subjects.iter().map(directory_name).collect();
     Ok(format!("{}: {}, valid for {} days\n", args.directory.display(), hostlist::fold(&names), args.days))
 }
 
-/// To whom to issue, by the name of the directory.
-fn subjects(args: &IssueArgs) -> BTreeMap<String, Caller> {
-    let agents = args.agents.iter().flat_map(|Names(nodes)| nodes).cloned().map(Caller::Agent);
+/// To whom to issue, each once.
+fn subjects(args: &IssueArgs) -> Vec<Caller> {
     let api = args.api.iter().map(|_| Caller::Api);
+    let agents = args.agents.iter().flat_map(|Names(nodes)| nodes).cloned().map(Caller::Agent);
     let users = args.users.iter().copied().map(Caller::User);
     let admin = args.admin.then_some(Caller::Admin(None));
-    agents.chain(api).chain(users).chain(admin).map(|subject| (directory_name(&subject), subject)).collect()
+    let mut seen = HashSet::new();
+    api.chain(agents).chain(users).chain(admin).filter(|subject| seen.insert(subject.clone())).collect()
 }
 
 #[cfg(test)]
@@ -168,11 +169,11 @@ mod tests {
         let at = root.to_str().unwrap();
         assert_eq!(pki(&["init", at]).unwrap(), format!("{at}/ca.pem\n"));
         let made = pki(&["issue", at, "--api", "head,10.0.0.1", "--agents", "node[0-1],node1"]).unwrap();
-        assert_eq!(made, format!("{at}: agent-node[0-1],api, valid for 90 days\n"));
+        assert_eq!(made, format!("{at}: api,agent-node[0-1], valid for 90 days\n"));
         assert_eq!(caller(&root.join("api")), Caller::Api);
         assert_eq!(caller(&root.join("agent-node1")), Caller::Agent("node1".to_owned()));
         let made = pki(&["issue", at, "--user", "1000", "--admin", "--days", "1"]).unwrap();
-        assert_eq!(made, format!("{at}: admin,user-1000, valid for 1 days\n"));
+        assert_eq!(made, format!("{at}: user-1000,admin, valid for 1 days\n"));
         assert_eq!(caller(&root.join("user-1000")), Caller::User(1000));
         assert_eq!(caller(&root.join("admin")), Caller::Admin(None));
     }
