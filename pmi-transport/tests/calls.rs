@@ -11,6 +11,10 @@ use pmi_transport::proto::v1::node_service_client::NodeServiceClient;
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use world::{Running, who_am_i};
 
 fn named(name: Caller) -> Security {
@@ -41,6 +45,21 @@ async fn the_table_is_held_against_every_call() {
     NodeServiceClient::new(agent).heartbeat(v1::HeartbeatRequest::default()).await.unwrap();
     let health = HealthClient::new(user).check(HealthCheckRequest { service: String::new() }).await.unwrap();
     assert_eq!(health.into_inner().status, 1);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_describes_its_services() {
+    let server = Running::start("127.0.0.1:0", &named(Caller::Api)).await;
+    let question = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::FileContainingSymbol("lattice.v1.LaunchService".to_owned())),
+    };
+    let mut client = ServerReflectionClient::new(to(&server, Caller::User(1000)));
+    let mut answers = client.server_reflection_info(tokio_stream::once(question)).await.unwrap().into_inner();
+    let answer = answers.message().await.unwrap().unwrap().message_response.unwrap();
+    let MessageResponse::FileDescriptorResponse(files) = answer else { panic!("{answer:?}") };
+    assert!(!files.file_descriptor_proto.is_empty());
     server.stop().await;
 }
 
