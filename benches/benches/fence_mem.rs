@@ -48,7 +48,7 @@ fn main() {
         for barrier in [2, 4, 8, 16, 32, 64, nodes - 1] {
             measure(nodes, FanOut { barrier, data: 2 }, 0);
         }
-        for data in [1, 2, 3, 4, 8, 16] {
+        for data in [2, 3, 4, 8, 16] {
             measure(nodes, FanOut { data, ..FanOut::default() }, 100);
         }
     }

@@ -23,7 +23,8 @@ const VALUE: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789a
 
 fn main() -> Outcome<()> {
     let mut counts = env::args().skip(1).map(|word| word.parse::<usize>());
-    let mut count = || counts.next().ok_or("usage: pmi_raw BARRIERS PUTS GETS [FENCES]")?.map_err(Box::<dyn Error>::from);
+    let mut count =
+        || counts.next().ok_or("usage: pmi_raw BARRIERS PUTS GETS [FENCES]")?.map_err(Box::<dyn Error>::from);
     let (barriers, puts, gets) = (count()?, count()?, count()?);
     let fences = counts.next().unwrap_or(Ok(0))?;
     let (rank, size): (usize, usize) = (variable("PMI_RANK")?, variable("PMI_SIZE")?);

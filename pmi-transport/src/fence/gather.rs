@@ -10,6 +10,8 @@
 //! Upwards goes one frame per node, unless what it carries is more than a chunk: then chunk by chunk, as it comes. Downwards
 //! go frames that every node forwards as they are. A relay does not look into what it forwards.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 
 use super::counted::Counted;
@@ -59,12 +61,33 @@ const PIECE_COST: usize = 64;
 #[derive(Debug)]
 pub struct Gather {
     position: u32,
-    nodes: u32,
-    fan_out: FanOut,
     limits: Limits,
+    /// On the way up, and on the way down of nothing.
+    wide: Place,
+    /// On the way down of data.
+    narrow: Place,
     /// How much was brought through this node, as [`Limits::fence_bytes`] counts.
     bytes: usize,
     stage: Stage,
+}
+
+/// A node's place in a tree.
+#[derive(Debug)]
+struct Place {
+    fan_out: u32,
+    above: Option<u32>,
+    below: Vec<u32>,
+}
+
+impl Place {
+    fn new(nodes: u32, fan_out: u32, position: u32) -> Self {
+        let tree = Tree::new(nodes, fan_out);
+        Self { fan_out, above: tree.parent(position), below: tree.children(position) }
+    }
+
+    fn send_down(&self, frame: &FenceDown, out: &mut Outbox) {
+        out.frames.extend(self.below.iter().map(|child| (*child, What::Down(frame.clone()))));
+    }
 }
 
 #[derive(Debug)]
@@ -90,15 +113,10 @@ struct Collecting {
 
 #[derive(Debug)]
 struct Child {
-    position: u32,
+    /// The child and all below it.
+    branch: Range<u32>,
     next_part: u32,
     is_through: bool,
-}
-
-impl Child {
-    fn new(position: u32) -> Self {
-        Self { position, next_part: 0, is_through: false }
-    }
 }
 
 /// The way down.
@@ -119,11 +137,13 @@ enum Turn {
 impl Gather {
     /// The part of the node at `position` in a fence of `nodes` nodes. All nodes must be given the same fan-outs.
     pub fn new(position: u32, nodes: u32, fan_out: FanOut, limits: Limits) -> Self {
-        let children = Tree::new(nodes, fan_out.barrier).children(position);
-        let children: Vec<_> = children.into_iter().map(Child::new).collect();
+        let [wide, narrow] = [fan_out.barrier, fan_out.data].map(|fan_out| Place::new(nodes, fan_out, position));
+        let tree = Tree::new(nodes, fan_out.barrier);
+        let child = |child: &u32| Child { branch: tree.branch(*child), next_part: 0, is_through: false };
+        let children: Vec<_> = wide.below.iter().map(child).collect();
         let missing = children.len();
         let stage = Stage::Collecting(Collecting { children, missing, ..Collecting::default() });
-        Self { position, nodes, fan_out, limits, bytes: 0, stage }
+        Self { position, limits, wide, narrow, bytes: 0, stage }
     }
 
     /// Brings what this node's ranks put. To be called once.
@@ -146,16 +166,14 @@ impl Gather {
     /// # Errors
     /// The fence fails when more was brought than it may carry, or a frame was left out, or a node spoke for another one.
     pub fn on_up(&mut self, from: u32, frame: FenceUp, out: &mut Outbox) -> Progress {
-        let tree = self.up();
-        if tree.parent(from) != Some(self.position) {
+        let Ok(at) = self.wide.below.binary_search(&from) else {
             out.counted.misdirected += 1;
             return Ok(None);
-        }
+        };
         let Stage::Collecting(collecting) = &mut self.stage else {
             out.counted.duplicate += 1;
             return Ok(None);
         };
-        let Ok(at) = collecting.children.binary_search_by_key(&from, |child| child.position) else { return Ok(None) };
         let child = &mut collecting.children[at];
         if let Turn::Repeated = turn(&mut child.next_part, frame.part, from)? {
             out.counted.duplicate += 1;
@@ -168,8 +186,7 @@ impl Gather {
             child.is_through = true;
             collecting.missing -= 1;
         }
-        let branch = tree.branch(from);
-        if !frame.brought.iter().all(|piece| branch.contains(&piece.position)) {
+        if !frame.brought.iter().all(|piece| child.branch.contains(&piece.position)) {
             return Err(Fault::Misbehaved { from, what: "brought what nodes outside its branch put" });
         }
         self.add(frame.brought)?;
@@ -181,12 +198,11 @@ impl Gather {
     /// # Errors
     /// The fence fails when a frame was left out, or the frames make no whole.
     pub fn on_down(&mut self, from: u32, frame: FenceDown, out: &mut Outbox) -> Progress {
-        let is_known = frame.fan_out == self.fan_out.barrier || frame.fan_out == self.fan_out.data;
-        let tree = Tree::new(self.nodes, frame.fan_out);
-        if !is_known || tree.parent(self.position) != Some(from) {
+        let mut places = [&self.wide, &self.narrow].into_iter();
+        let Some(place) = places.find(|place| place.fan_out == frame.fan_out && place.above == Some(from)) else {
             out.counted.misdirected += 1;
             return Ok(None);
-        }
+        };
         let awaiting = match &mut self.stage {
             Stage::Awaiting(awaiting) => awaiting,
             Stage::Collecting(_) => {
@@ -207,18 +223,14 @@ impl Gather {
         awaiting.fan_out = frame.fan_out;
         self.bytes += PIECE_COST + frame.run.len();
         check_bytes(self.bytes, &self.limits)?;
-        let (run, goes_on, is_last) = (frame.run.clone(), frame.goes_on, frame.last);
-        awaiting.assembly.push(Piece { run, goes_on });
-        let whole = is_last.then(|| std::mem::take(&mut awaiting.assembly));
-        send_down(tree, self.position, frame, out);
-        match whole {
-            None => Ok(None),
-            Some(assembly) => {
-                self.stage = Stage::Done;
-                let runs = assembly.finish();
-                runs.map(Some).ok_or(Fault::Misbehaved { from, what: "ended inside a segment" })
-            }
+        place.send_down(&frame, out);
+        awaiting.assembly.push(Piece { run: frame.run, goes_on: frame.goes_on });
+        if !frame.last {
+            return Ok(None);
         }
+        let runs = std::mem::take(&mut awaiting.assembly).finish();
+        self.stage = Stage::Done;
+        runs.map(Some).ok_or(Fault::Misbehaved { from, what: "ended inside a segment" })
     }
 
     /// The positions of the nodes that this one waits for: those below that are not through, or those that may be above it
@@ -226,31 +238,17 @@ impl Gather {
     pub fn awaited(&self) -> Vec<u32> {
         match &self.stage {
             Stage::Collecting(collecting) => {
-                collecting.children.iter().filter(|child| !child.is_through).map(|child| child.position).collect()
+                collecting.children.iter().filter(|child| !child.is_through).map(|child| child.branch.start).collect()
             }
-            Stage::Awaiting(_) => {
-                let above = [self.up(), self.down()].into_iter().filter_map(|tree| tree.parent(self.position));
-                distinct(above)
-            }
+            Stage::Awaiting(_) => distinct(self.wide.above.into_iter().chain(self.narrow.above)),
             Stage::Done => Vec::new(),
         }
     }
 
     /// The positions of all nodes that this one may exchange frames with.
     pub fn neighbours(&self) -> Vec<u32> {
-        distinct(
-            [self.up(), self.down()]
-                .into_iter()
-                .flat_map(|tree| tree.parent(self.position).into_iter().chain(tree.children(self.position))),
-        )
-    }
-
-    fn up(&self) -> Tree {
-        Tree::new(self.nodes, self.fan_out.barrier)
-    }
-
-    fn down(&self) -> Tree {
-        Tree::new(self.nodes, self.fan_out.data)
+        let places = [&self.wide, &self.narrow].into_iter();
+        distinct(places.flat_map(|place| place.above.into_iter().chain(place.below.iter().copied())))
     }
 
     fn add(&mut self, mut brought: Vec<NodePiece>) -> Result<(), Fault> {
@@ -266,7 +264,7 @@ impl Gather {
 
     /// Sends up what should not wait any longer, and turns round when nothing more comes from below.
     fn move_up(&mut self, out: &mut Outbox) -> Progress {
-        let above = self.up().parent(self.position);
+        let above = self.wide.above;
         let Stage::Collecting(collecting) = &mut self.stage else { return Ok(None) };
         let is_through = collecting.is_here && collecting.missing == 0;
         match above {
@@ -294,16 +292,16 @@ impl Gather {
         brought.sort_by_key(|piece| piece.position);
         let pieces = brought.into_iter().map(|NodePiece { run, goes_on, .. }| Piece { run, goes_on });
         let mut pieces = pack(pieces, self.limits.chunk);
-        let fan_out = if pieces.is_empty() { self.fan_out.barrier } else { self.fan_out.data };
+        let place = if pieces.is_empty() { &self.wide } else { &self.narrow };
         if pieces.is_empty() {
             pieces.push(Piece { run: Bytes::new(), goes_on: false });
         }
-        let (tree, count) = (Tree::new(self.nodes, fan_out), pieces.len());
+        let (fan_out, count) = (place.fan_out, pieces.len());
         let mut assembly = Assembly::default();
         for (part, Piece { run, goes_on }) in (0..).zip(pieces) {
             let last = part as usize + 1 == count;
             let frame = FenceDown { key: None, run: run.clone(), goes_on, last, fan_out, part };
-            send_down(tree, self.position, frame, out);
+            place.send_down(&frame, out);
             assembly.push(Piece { run, goes_on });
         }
         assembly.finish().unwrap_or_default()
@@ -341,10 +339,6 @@ impl Collecting {
         self.sent += 1;
         out.frames.push((above, What::Up(frame)));
     }
-}
-
-fn send_down(tree: Tree, position: u32, frame: FenceDown, out: &mut Outbox) {
-    out.frames.extend(tree.children(position).into_iter().map(|child| (child, What::Down(frame.clone()))));
 }
 
 /// Tells a frame that comes again from the next one. Links keep the order, so a gap means that a frame is missing for good.

@@ -56,7 +56,7 @@ pub struct Launch {
 enum Fence {
     /// Begun elsewhere.
     Early(Vec<(NodeIndex, What)>),
-    Running(Running),
+    Running(Box<Running>),
 }
 
 #[derive(Debug)]
@@ -112,7 +112,7 @@ impl Launch {
         let gone = self.lost.iter().find(|(node, _)| members.position(**node).is_some());
         let gone = gone.map(|(node, reason)| (*node, reason.clone()));
         let gather = Gather::new(position, members.count(), self.fan_out, self.limits);
-        self.fences.insert(key.clone(), Fence::Running(Running { gather, members, age: 0 }));
+        self.fences.insert(key.clone(), Fence::Running(Box::new(Running { gather, members, age: 0 })));
         if let Some((node, reason)) = gone {
             self.fail(&key, node, reason, None, out);
             return Ok(key);

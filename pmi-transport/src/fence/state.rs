@@ -23,8 +23,10 @@ use crate::proto::v1::{DataReply, DataRequest, FenceKey, LinkFrame, data_reply, 
 /// How many launches that this node has left are remembered.
 const REMEMBERED: usize = 1024;
 
-/// How the caller of a fence hears of its end.
-pub(super) type Waiter = oneshot::Sender<Result<Vec<Bytes>, FenceError>>;
+/// What a fence comes to.
+type Ending = Result<Vec<Bytes>, FenceError>;
+/// A fence that was begun, and how its caller hears of its end.
+type Begun = (FenceKey, oneshot::Receiver<Ending>);
 
 /// What follows from an input and needs a runtime.
 pub(super) enum Deed {
@@ -62,7 +64,7 @@ pub(super) struct Entry {
     pub(super) by_name: HashMap<String, NodeIndex>,
     pub(super) limits: Limits,
     pub(super) calls: Calls,
-    waiters: HashMap<FenceKey, Waiter>,
+    waiters: HashMap<FenceKey, oneshot::Sender<Ending>>,
     asked: HashMap<u64, (NodeIndex, oneshot::Sender<Result<Bytes, AskError>>)>,
     next_request: u64,
     questions: Arc<dyn Questions>,
@@ -123,14 +125,14 @@ impl State {
         self.post.deliver(&mut entry, out);
     }
 
-    /// Begins a fence; its caller hears through `waiter`, also of a refusal.
+    /// Begins a fence.
     pub(super) fn begin(
         &mut self,
         (id, join): (&str, u64),
         key: FenceKey,
         members: &[NodeIndex],
         segments: Vec<Bytes>,
-    ) -> Result<(FenceKey, oneshot::Receiver<Result<Vec<Bytes>, FenceError>>), FenceError> {
+    ) -> Result<Begun, FenceError> {
         let ended = FenceError::LaunchEnded { epoch: Epoch(key.epoch) };
         let mut begun = None;
         self.within(id, Some(join), |entry, out| {
@@ -204,7 +206,7 @@ impl State {
             } else if self.left.get(&id.to_owned()).is_some() {
                 self.post.counted.late += 1;
                 self.refuse(from, &what, "it has left the launch");
-            } else if let Err(what) = self.strays.keep(from, what, self.post.limits.stray_bytes) {
+            } else if let Some(what) = self.strays.keep(from, what, self.post.limits.stray_bytes) {
                 self.post.counted.dropped += 1;
                 self.refuse(from, &what, "it knows no such launch, and cannot keep more");
             }

@@ -26,14 +26,14 @@ pub(super) struct Strays {
 
 impl Strays {
     /// Keeps a frame, or gives it back if its sender has `max` bytes here already.
-    pub(super) fn keep(&mut self, from: &str, what: What, max: usize) -> Result<(), What> {
+    pub(super) fn keep(&mut self, from: &str, what: What, max: usize) -> Option<What> {
         let bytes = self.bytes.entry(from.to_owned()).or_default();
         if *bytes + held_bytes(&what) > max {
-            return Err(what);
+            return Some(what);
         }
         *bytes += held_bytes(&what);
         self.frames.push_back(Stray { since: Instant::now(), from: from.to_owned(), what });
-        Ok(())
+        None
     }
 
     /// Takes out the frames of a launch that has become known.
@@ -100,7 +100,7 @@ mod tests {
     fn frames_are_claimed_in_their_order_and_by_their_launch_alone() {
         let mut strays = Strays::default();
         for (from, launch) in [("a", "1"), ("b", "2"), ("b", "1")] {
-            strays.keep(from, awaited(launch), usize::MAX).unwrap();
+            strays.keep(from, awaited(launch), usize::MAX);
         }
         let claimed: Vec<_> = strays.claim("1").into_iter().map(|stray| stray.from).collect();
         assert_eq!(claimed, ["a", "b"]);
@@ -111,9 +111,9 @@ mod tests {
     fn one_sender_cannot_take_the_room_of_others() {
         let mut strays = Strays::default();
         let max = 2 * held_bytes(&awaited("1"));
-        let mut keep = |from| strays.keep(from, awaited("1"), max).is_ok();
+        let mut keep = |from| strays.keep(from, awaited("1"), max).is_none();
         assert_eq!(["a", "a", "a", "b"].map(&mut keep), [true, true, false, true]);
         assert_eq!(strays.expire(Duration::ZERO).len(), 3);
-        assert!(strays.keep("a", awaited("1"), max).is_ok() && strays.expire(Duration::from_secs(3600)).is_empty());
+        assert!(strays.keep("a", awaited("1"), max).is_none() && strays.expire(Duration::from_secs(3600)).is_empty());
     }
 }
