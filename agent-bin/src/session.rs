@@ -28,11 +28,8 @@ mod watch;
 
 use std::collections::VecDeque;
 use std::fs;
-use std::future::poll_fn;
 use std::os::fd::OwnedFd;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use nix::unistd::Pid;
@@ -50,7 +47,7 @@ use tokio::time::Instant;
 
 use self::ending::Ending;
 use self::job::JobAtWork;
-use self::judgement::Verdict;
+use self::judgement::{Verdict, end_reason};
 use self::serving::{Serving, SharedTrace};
 use self::spawning::Order;
 pub use self::surroundings::{Alone, AskError, Control, Nodes, SpawnOrder, StdinSource, Surroundings};
@@ -422,30 +419,4 @@ impl Session {
         let (serving, own) = self.serving(local);
         serving.phase(own)
     }
-}
-
-/// Waits for a server's reason to end, for ever if no server has one.
-async fn end_reason(jobs: &mut [JobAtWork], pmix: &mut Option<oneshot::Receiver<(JobIndex, EndReason)>>) -> EndReason {
-    poll_fn(|context| {
-        // A disowned job has no say.
-        for job in jobs.iter_mut().filter(|job| !job.disowned) {
-            if let Some(Poll::Ready(reason)) = job.end_reason.as_mut().map(|receiver| Pin::new(receiver).poll(context))
-            {
-                job.end_reason = None;
-                if let Ok(reason) = reason {
-                    return Poll::Ready(job.show(reason));
-                }
-            }
-        }
-        if let Some(Poll::Ready(reason)) = pmix.as_mut().map(|receiver| Pin::new(receiver).poll(context)) {
-            *pmix = None;
-            if let Ok((job, reason)) = reason
-                && let Some(job) = jobs.iter().find(|known| known.serving.is_pmix_job(job))
-            {
-                return Poll::Ready(job.show(reason));
-            }
-        }
-        Poll::Pending
-    })
-    .await
 }

@@ -22,7 +22,8 @@ use crate::kvs::Segment;
 pub enum Scope {
     /// Every rank of the job; the segments hold pairs of the key-value space.
     World,
-    /// The members of a PMI-1.2 group barrier; the segments hold pairs of the key-value space.
+    /// The members of a PMI-1.2 group barrier; the segments hold pairs of the key-value space, behind a label that tells how old they
+    /// are.
     Group {
         /// The group and tag as the client wrote them; all members write the same text.
         name: Arc<str>,

@@ -6,16 +6,25 @@
 //! put ──> staged ──contribute──> in flight ──commit──> merged <──commit, absorb── what the fence brought
 //!            └──share──> (a copy for a group's fence; the pairs stay staged)
 //! ```
+//! Within the merged layer the newer is read, as `age.rs` defines it.
+//!
 //! Pairs lie in immutable segments, which are kept as they arrive; one index over all of them knows each key's readable
 //! pair. So a get is one search whatever the layer, and a value that a later one hides is never found again. Segments in
 //! which little can be read any more are rewritten, so that putting one key for ever takes no more memory than once.
 
+mod age;
 mod index;
 #[cfg(test)]
 mod model;
 mod segment;
 mod store;
+#[cfg(test)]
+mod tests;
 
+use std::collections::BTreeMap;
+
+pub use self::age::Unlabelled;
+use self::age::{Age, Label, Labelled};
 use self::index::{Found, Index, Place};
 use self::segment::{Pair, Pairs, SegmentBuilder};
 pub use self::segment::{Segment, SegmentError};
@@ -33,6 +42,15 @@ pub struct Kvs {
     staged: Vec<u32>,
     /// The segments of layer `InFlight`.
     in_flight: Vec<u32>,
+    /// How many world fences were begun here.
+    begun: u64,
+    /// How many of them are complete.
+    complete: u64,
+    /// See [`Age`].
+    clock: u64,
+    /// Merged pairs that are newer than the pair of their key that was put here and is in no complete world fence. That one is read
+    /// until then, and these are from then on.
+    overtaking: BTreeMap<Vec<u8>, (Age, Vec<u8>)>,
 }
 
 /// How many pairs of a fence's result are looked up together, so that their waits for memory overlap.
@@ -87,7 +105,8 @@ impl Kvs {
 
     /// The bytes held: pairs, readable or not, and the index over them.
     pub fn memory(&self) -> usize {
-        size_of::<Self>() + self.store.memory() + self.index.memory()
+        let overtaking: usize = self.overtaking.iter().map(|(key, (_, value))| key.len() + value.len()).sum();
+        size_of::<Self>() + self.store.memory() + self.index.memory() + overtaking
     }
 
     /// What this node brings to a world fence: all pairs put since the last one. They stay readable meanwhile.
@@ -95,6 +114,7 @@ impl Kvs {
     /// The result holds no segment when nothing was put.
     pub fn contribute(&mut self) -> Contribution {
         self.seal();
+        self.begun += 1;
         let mut segments = Vec::with_capacity(self.staged.len());
         for number in std::mem::take(&mut self.staged) {
             if let Some(segment) = self.store.lower(number, Layer::InFlight) {
@@ -105,12 +125,19 @@ impl Kvs {
         Contribution { segments }
     }
 
-    /// What this node brings to a group's fence: the same pairs, which are still to be contributed to a world fence.
+    /// What this node brings to a group's fence: the same pairs, which are still to be contributed to a world fence, and how old they
+    /// are.
     pub fn share(&mut self) -> Contribution {
         self.seal();
-        Contribution {
-            segments: self.staged.iter().filter_map(|&number| self.store.segment(number)).cloned().collect(),
+        if self.staged.is_empty() && self.clock == 0 {
+            return Contribution::default();
         }
+        let clocks = self.staged.iter().map(|&number| self.store.age(number).clock).collect();
+        let label = Label { interval: self.begun, clock: self.clock, clocks };
+        // What is put from now on is newer.
+        self.clock += 1;
+        let shared = self.staged.iter().filter_map(|&number| self.store.segment(number)).cloned();
+        Contribution { segments: std::iter::once(label.encode()).chain(shared).collect() }
     }
 
     /// Takes what a world fence brought, the pairs contributed here among it.
@@ -121,32 +148,54 @@ impl Kvs {
         for number in std::mem::take(&mut self.in_flight) {
             self.store.lower(number, Layer::Merged);
         }
-        self.merge(merged);
+        let age = Age::fenced(self.complete);
+        self.complete += 1;
+        self.merge(merged.segments.iter().map(|segment| (age, segment)));
+        for (key, (age, value)) in std::mem::take(&mut self.overtaking) {
+            // What this fence did not bring is newer than what it brought.
+            if age.interval >= self.complete {
+                self.merge([(age, &[(key, value)].into_iter().collect())].into_iter());
+            }
+        }
     }
 
-    /// Takes what a group's fence brought. Pairs that were put here and are not in a complete world fence stay readable.
-    pub fn absorb(&mut self, merged: Merged) {
-        self.merge(merged);
+    /// Takes what a group's fence brought. Pairs that were put here and are not in a complete world fence stay readable, and so do
+    /// those that are newer than what it brought.
+    ///
+    /// # Errors
+    /// Fails when it does not come from [`Kvs::share`]; then nothing is taken.
+    pub fn absorb(&mut self, merged: &Merged) -> Result<(), Unlabelled> {
+        let Labelled { latest, segments } = Labelled::read(&merged.segments)?;
+        if let Some(latest) = latest {
+            // What was put before is not newer than what comes now.
+            self.seal();
+            self.clock = self.clock.max(latest.saturating_add(1));
+        }
+        let complete = self.complete;
+        self.merge(segments.iter().copied().filter(|(age, _)| age.interval >= complete));
+        Ok(())
     }
 
-    /// The one function in which merged pairs change: each of `merged` replaces the merged pair of its key.
-    fn merge(&mut self, merged: Merged) {
-        let pairs: usize = merged.segments.iter().map(Segment::pair_count).sum();
+    /// The one function in which merged pairs change: each of `brought` replaces the merged pair of its key, unless that is newer.
+    fn merge<'s>(&mut self, brought: impl Iterator<Item = (Age, &'s Segment)> + Clone) {
+        let pairs: usize = brought.clone().map(|(_, segment)| segment.pair_count()).sum();
         // Either the keys are new, or most of them were there before: both cases end with room for all and little more.
         self.reserve(pairs.saturating_sub(self.len()));
-        for segment in merged.segments {
-            self.merge_segment(&segment);
+        for (age, segment) in brought {
+            self.merge_segment(age, segment);
         }
         if self.store.is_wasteful(Layer::Merged) {
-            self.rewrite(self.store.numbers(Layer::Merged), Layer::Merged);
+            let mut numbers = self.store.numbers(Layer::Merged);
+            numbers.sort_by_key(|&number| self.settled(self.store.age(number)));
+            self.rewrite(numbers, Layer::Merged);
         }
     }
 
-    fn merge_segment(&mut self, segment: &Segment) {
+    fn merge_segment(&mut self, age: Age, segment: &Segment) {
         if segment.pair_count() == 0 {
             return;
         }
-        let number = self.store.hold(segment.clone(), Layer::Merged);
+        let number = self.store.hold(segment.clone(), Layer::Merged, age);
         let mut pairs = segment.located_pairs();
         let mut batch = [(0, Pair::default()); BATCH];
         loop {
@@ -180,22 +229,45 @@ impl Kvs {
         batch
     }
 
-    /// Points the index at the pair of `key` at `place`, unless a higher layer has the key; releases the pair that is
+    /// Points the index at the pair of `key` at `place`, unless a higher layer or a newer pair has the key; releases the pair that is
     /// not readable thereby.
     fn make_readable(&mut self, hash: u64, key: &[u8], place: Place) {
-        match self.find(hash, key) {
-            Found::Vacant(slot) => self.index.insert(slot, hash, place),
-            Found::Number(number) => {
-                let before = self.index.place(number);
-                match before.filter(|&before| self.store.layer(before) <= self.store.layer(place)) {
-                    Some(before) => {
-                        self.index.set_place(number, place);
-                        self.store.release(before);
-                    }
-                    None => self.store.release(place),
-                }
+        let number = match self.find(hash, key) {
+            Found::Vacant(slot) => return self.index.insert(slot, hash, place),
+            Found::Number(number) => number,
+        };
+        let Some(before) = self.index.place(number) else { return };
+        if self.store.standing(before) <= self.store.standing(place) {
+            self.index.set_place(number, place);
+            self.store.release(before);
+        } else {
+            self.remember_overtaking(before, place);
+            self.store.release(place);
+        }
+    }
+
+    /// Keeps the pair at `place` for later if the one that hides it, at `hiding`, will be older than it in a world fence.
+    fn remember_overtaking(&mut self, hiding: Place, place: Place) {
+        let ((layer, hiding_age), (_, age)) = (self.store.standing(hiding), self.store.standing(place));
+        if layer != Layer::Merged && hiding_age.min(self.next_age()).interval < age.interval {
+            let pair = self.store.pair(place);
+            let (key, value) = (pair.key.to_vec(), pair.value.to_vec());
+            let known = self.overtaking.entry(key).or_default();
+            if known.0 <= age {
+                *known = (age, value);
             }
         }
+    }
+
+    /// The age of what is put now.
+    fn next_age(&self) -> Age {
+        Age { interval: self.begun, clock: self.clock }
+    }
+
+    /// An age without the differences that do not matter any more: of two pairs that world fences have brought, only the one that can
+    /// be read was kept.
+    fn settled(&self, age: Age) -> Age {
+        self.complete.checked_sub(1).map_or(age, |last| age.max(Age::fenced(last)))
     }
 
     #[inline]
@@ -209,18 +281,24 @@ impl Kvs {
 
     /// Ends the open segment.
     fn seal(&mut self) {
-        self.staged.extend(self.store.seal());
+        self.staged.extend(self.store.seal(self.next_age()));
         if self.store.is_wasteful(Layer::Staged) {
             let staged = std::mem::take(&mut self.staged);
             self.staged = self.rewrite(staged, Layer::Staged);
         }
     }
 
-    /// Copies the readable pairs of some segments, in order, into new segments, removes the old and returns the new.
+    /// Copies the readable pairs of some segments, in order, into new segments, removes the old and returns the new. No segment holds
+    /// pairs of several ages.
     fn rewrite(&mut self, numbers: Vec<u32>, layer: Layer) -> Vec<u32> {
         let mut rewritten = Vec::new();
         let mut copied = Copied::default();
         for &segment in &numbers {
+            let age = self.settled(self.store.age(segment));
+            if age != copied.age {
+                rewritten.extend(self.keep(&mut copied, layer));
+                copied.age = age;
+            }
             let pairs = self.store.segment(segment).cloned().unwrap_or_default();
             for pair in pairs.located_pairs() {
                 let place = Place { segment, offset: pair.offset as u32 };
@@ -230,171 +308,34 @@ impl Kvs {
                     copied.keys.push((number, copied.pairs.push(pair.key, pair.value)));
                 }
                 if copied.pairs.len() >= CHUNK {
-                    rewritten.push(self.keep(&mut copied, layer));
+                    rewritten.extend(self.keep(&mut copied, layer));
                 }
             }
         }
-        if copied.pairs.len() > 0 {
-            rewritten.push(self.keep(&mut copied, layer));
-        }
+        rewritten.extend(self.keep(&mut copied, layer));
         for number in numbers {
             self.store.remove(number);
         }
         rewritten
     }
 
-    fn keep(&mut self, copied: &mut Copied, layer: Layer) -> u32 {
-        let segment = self.store.hold(copied.pairs.finish(), layer);
+    /// Makes what was copied a segment, if anything was.
+    fn keep(&mut self, copied: &mut Copied, layer: Layer) -> Option<u32> {
+        if copied.pairs.len() == 0 {
+            return None;
+        }
+        let segment = self.store.hold(copied.pairs.finish(), layer, copied.age);
         for (number, offset) in copied.keys.drain(..) {
             self.index.set_place(number, Place { segment, offset: offset as u32 });
         }
-        segment
+        Some(segment)
     }
 }
 
-/// Pairs on their way from old segments into a new one, and the numbers and new offsets of their keys.
+/// Pairs of one age on their way from old segments into a new one, and the numbers and new offsets of their keys.
 #[derive(Default)]
 struct Copied {
+    age: Age,
     pairs: SegmentBuilder,
     keys: Vec<(usize, usize)>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn fence_of(contributions: impl IntoIterator<Item = Contribution>) -> Merged {
-        Merged { segments: contributions.into_iter().flat_map(|contribution| contribution.segments).collect() }
-    }
-
-    fn brought(pairs: &[(&str, &str)]) -> Merged {
-        Merged { segments: vec![pairs.iter().copied().collect()] }
-    }
-
-    fn value<'a>(kvs: &'a Kvs, key: &str) -> Option<&'a str> {
-        kvs.get(key.as_bytes()).map(|value| std::str::from_utf8(value).unwrap())
-    }
-
-    #[test]
-    fn a_put_is_read_at_once_and_through_every_step_of_its_fence() {
-        let mut kvs = Kvs::new();
-        kvs.put(b"k", b"1");
-        assert_eq!(value(&kvs, "k"), Some("1"), "staged");
-        let contribution = kvs.contribute();
-        assert_eq!(value(&kvs, "k"), Some("1"), "in flight");
-        kvs.commit(fence_of([contribution]));
-        assert_eq!(value(&kvs, "k"), Some("1"), "merged");
-        assert!(kvs.contribute().segments.is_empty(), "a pair was contributed twice");
-    }
-
-    #[test]
-    fn a_fence_without_puts_brings_no_segment() {
-        let mut kvs = Kvs::new();
-        assert!(kvs.contribute().segments.is_empty());
-        assert!(kvs.share().segments.is_empty());
-    }
-
-    #[test]
-    fn after_a_commit_its_last_value_is_read_on_every_node() {
-        let (mut first, mut second) = (Kvs::new(), Kvs::new());
-        first.put(b"k", b"of the first node");
-        second.put(b"k", b"of the second node");
-        let merged = fence_of([first.contribute(), second.contribute()]);
-        first.commit(merged.clone());
-        second.commit(merged);
-        assert_eq!(value(&first, "k"), Some("of the second node"));
-        assert_eq!(value(&second, "k"), Some("of the second node"));
-    }
-
-    #[test]
-    fn a_put_during_a_fence_is_newer_than_what_the_fence_brings() {
-        let mut kvs = Kvs::new();
-        kvs.put(b"k", b"before");
-        let before = kvs.contribute();
-        kvs.put(b"k", b"meanwhile");
-        kvs.commit(fence_of([before, Contribution { segments: brought(&[("k", "foreign")]).segments }]));
-        assert_eq!(value(&kvs, "k"), Some("meanwhile"));
-        let meanwhile = kvs.contribute();
-        kvs.commit(fence_of([meanwhile]));
-        assert_eq!(value(&kvs, "k"), Some("meanwhile"));
-    }
-
-    #[test]
-    fn shared_pairs_are_contributed_again_and_hide_what_their_group_brings() {
-        let mut kvs = Kvs::new();
-        kvs.put(b"k", b"own");
-        let shared = kvs.share();
-        kvs.absorb(fence_of([
-            shared.clone(),
-            Contribution { segments: brought(&[("k", "foreign"), ("l", "new")]).segments },
-        ]));
-        assert_eq!((value(&kvs, "k"), value(&kvs, "l")), (Some("own"), Some("new")));
-        assert_eq!(kvs.contribute().segments, shared.segments);
-    }
-
-    #[test]
-    fn a_key_keeps_its_index_and_occurs_once() {
-        let mut kvs = Kvs::new();
-        kvs.commit(brought(&[("a", "1"), ("b", "2"), ("a", "3")]));
-        kvs.put(b"c", b"4");
-        kvs.put(b"b", b"5");
-        let all: Vec<_> = (0..kvs.len()).map(|index| kvs.nth(index).unwrap()).collect();
-        assert_eq!(all, [(&b"a"[..], &b"3"[..]), (b"b", b"5"), (b"c", b"4")]);
-        assert_eq!(kvs.nth(3), None);
-    }
-
-    #[test]
-    fn an_empty_key_is_never_there() {
-        let mut kvs = Kvs::new();
-        kvs.put(b"", b"value");
-        assert_eq!((kvs.get(b""), kvs.len()), (None, 0));
-    }
-
-    #[test]
-    fn a_small_job_takes_little_memory() {
-        let mut kvs = Kvs::new();
-        assert!(kvs.memory() < 512, "an empty space takes {} bytes", kvs.memory());
-        for key in [b"a", b"b", b"c", b"d"] {
-            kvs.put(key, &[b'v'; 80]);
-        }
-        assert!(kvs.memory() < 1024, "four pairs take {} bytes", kvs.memory());
-    }
-
-    #[test]
-    fn many_pairs_take_a_quarter_more_than_their_text() {
-        const NODES: usize = 20;
-        const PAIRS: usize = 1000;
-        let pair = |node, rank| (format!("key-{node:06}-{rank:09}"), [b'v'; 71]);
-        let segments: Vec<Segment> = (0..NODES).map(|node| (0..PAIRS).map(|rank| pair(node, rank)).collect()).collect();
-        let mut kvs = Kvs::new();
-        for round in 1..=5 {
-            kvs.commit(Merged { segments: segments.clone() });
-            let text = NODES * PAIRS * (20 + 71);
-            assert!(kvs.memory() * 4 <= text * 5, "{} bytes for {text} in round {round}", kvs.memory());
-        }
-        assert_eq!(kvs.len(), NODES * PAIRS);
-    }
-
-    #[test]
-    fn putting_the_same_keys_for_ever_takes_no_more_memory() {
-        let mut kvs = Kvs::new();
-        for round in 0..2000_u32 {
-            for key in 0..10_u8 {
-                kvs.put(&[b'k', key], &round.to_be_bytes().repeat(10));
-            }
-            // Now and then a key of its own, so that no segment becomes quite unreadable.
-            kvs.put(&(round / 50).to_be_bytes(), b"kept");
-            match round % 5 {
-                0 => drop(kvs.share()),
-                1 if round > 1000 => {
-                    let contribution = kvs.contribute();
-                    kvs.commit(fence_of([contribution]));
-                }
-                _ => {}
-            }
-            assert!(kvs.memory() < 16 * 1024, "{} bytes in round {round}", kvs.memory());
-        }
-        assert_eq!(kvs.len(), 10 + 40);
-        assert_eq!(kvs.get(&[b'k', 9]), Some(&*1999_u32.to_be_bytes().repeat(10)));
-    }
 }

@@ -329,6 +329,52 @@ fn a_group_barrier_during_a_world_fence_hides_nothing_that_is_on_its_way() {
 }
 
 #[test]
+fn a_group_barrier_that_ends_after_later_fences_brings_nothing_old_back() {
+    let offer = Offer { group_barriers: true, ..Offer::default() };
+    let get = "cmd=get kvsname=j key=k\n";
+    for seed in 0..50 {
+        let mut world = World::unkind(seed);
+        let job = world.start(job("j", Placement::block(&[1, 2])), Settings { offer, ..Settings::default() });
+        for rank in 0..3 {
+            world.ask(job, rank, INIT);
+        }
+        // threads of rank 0 put one value after the other, each in a fence of its own, and all of them are under way at once
+        let fences = [
+            "cmd=barrier_in group=0,1:3\n",
+            "cmd=barrier_in group=0,2:4\n",
+            "cmd=barrier_in\n",
+            "cmd=barrier_in group=0,1:5\n",
+        ];
+        for (value, fence) in fences.into_iter().enumerate() {
+            world.send(job, Rank(0), format!("cmd=put kvsname=j key=k value={value}\n").as_bytes());
+            let members =
+                (0..3).filter(|rank| !fence.contains("group") || fence.contains(&format!(",{rank}:")) || *rank == 0);
+            members.for_each(|rank| world.send(job, Rank(rank), fence.as_bytes()));
+        }
+        world.settle();
+        for rank in 0..3 {
+            world.told(job, rank);
+            assert_eq!(world.ask(job, rank, get), "cmd=get_result rc=0 value=3\n", "rank {rank} with seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn ranks_of_other_nodes_are_nobodys_deserters_here() {
+    let mut world = World::kind();
+    let job = world.start(job("j", Placement::block(&[1, 1, 1])), Settings::default());
+    world.exit(job, Rank(1));
+    for (rank, message) in [(0, "cmd=barrier_in\n"), (2, "cmd=finalize\n")] {
+        world.ask(job, rank, INIT);
+        world.ask(job, rank, message);
+    }
+    assert!(world.ended(job).is_none(), "{:?}", world.endings(job));
+    let standings = world.server_of(job, Rank(0)).standings();
+    let [standing] = &standings[..] else { panic!("{standings:?}") };
+    assert!(standing.whole_job && standing.missing.is_empty(), "whoever sees all nodes must judge: {standing:?}");
+}
+
+#[test]
 fn the_mapping_of_64_uneven_nodes_is_the_same_on_all_of_them() {
     let mut dice = Dice::new(7);
     let mut world = World::kind();

@@ -239,7 +239,7 @@ impl Server {
             let whole_job = gathering.waiters().next()?.takes_whole(job);
             let takes_part = !waiting.is_empty() || !missing.is_empty();
             let name = Arc::clone(name);
-            takes_part.then(|| Standing { name, epoch, whole_job, waiting, missing })
+            takes_part.then_some(Standing { name, epoch, whole_job, waiting, missing })
         };
         self.collectives.named().filter_map(standing).collect()
     }

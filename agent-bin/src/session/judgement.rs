@@ -1,12 +1,17 @@
 //! What an end means: which exit, word or silence of a rank fails the launch.
 
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+
 use pmi_core::fence::FenceError;
 use pmi_core::ids::LocalRank;
 use pmi_core::server::EndReason;
 use pmix_core::JobIndex;
 use rank_spawner::RankExit;
+use tokio::sync::oneshot;
 
-use super::Session;
+use super::{JobAtWork, Session};
 use crate::cause::{Cause, CauseKind};
 
 /// Whether the launch has failed, and where the first cause is known.
@@ -86,6 +91,35 @@ impl Session {
             other => CauseKind::Fence { reason: format!("{other:?}") },
         });
     }
+}
+
+/// Waits for a server's reason to end, for ever if no server has one.
+pub(super) async fn end_reason(
+    jobs: &mut [JobAtWork],
+    pmix: &mut Option<oneshot::Receiver<(JobIndex, EndReason)>>,
+) -> EndReason {
+    poll_fn(|context| {
+        // A disowned job has no say.
+        for job in jobs.iter_mut().filter(|job| !job.disowned) {
+            if let Some(Poll::Ready(reason)) = job.end_reason.as_mut().map(|receiver| Pin::new(receiver).poll(context))
+            {
+                job.end_reason = None;
+                if let Ok(reason) = reason {
+                    return Poll::Ready(job.show(reason));
+                }
+            }
+        }
+        if let Some(Poll::Ready(reason)) = pmix.as_mut().map(|receiver| Pin::new(receiver).poll(context)) {
+            *pmix = None;
+            if let Ok((job, reason)) = reason
+                && let Some(job) = jobs.iter().find(|known| known.serving.is_pmix_job(job))
+            {
+                return Poll::Ready(job.show(reason));
+            }
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 /// The code of an abort. PMI-2 clients send none, or -1, and MPI's text with the code in it:

@@ -42,11 +42,18 @@ struct Between {
     controls: Vec<mpsc::Sender<Control>>,
     rounds: Mutex<HashMap<(JobId, FenceId), Round>>,
     names: LocalServices,
-    /// Parts of spawned jobs that are being started: how many nodes have not answered, and who waits.
-    spawning: Mutex<HashMap<JobId, (usize, Option<oneshot::Sender<Option<String>>>)>>,
+    spawning: Mutex<HashMap<JobId, Spawning>>,
     jobs: Mutex<u32>,
     ranks: Mutex<u32>,
     launched: Job,
+}
+
+/// A spawned job whose parts are being started.
+struct Spawning {
+    /// How many nodes have not answered.
+    left: usize,
+    /// Who waits for them, or for the first failure.
+    waiting: Option<oneshot::Sender<Option<String>>>,
 }
 
 #[derive(Default)]
@@ -302,7 +309,11 @@ impl Services for Host {
         let order = between.order(rank, &request);
         let (answer, answered) = oneshot::channel();
         let id = order.job.id.clone();
-        between.spawning.lock().unwrap().insert(id.clone(), (between.controls.len(), Some(answer)));
+        between
+            .spawning
+            .lock()
+            .unwrap()
+            .insert(id.clone(), Spawning { left: between.controls.len(), waiting: Some(answer) });
         for control in &between.controls {
             let refused = |_| SpawnError::Refused { reason: "a node has ended".to_owned() };
             control.send(Control::Spawn(order.clone())).await.map_err(refused)?;
@@ -348,12 +359,12 @@ impl Between {
 
     fn count_part(&self, job: &JobId, failure: Option<String>) {
         let mut spawning = self.spawning.lock().unwrap();
-        let Some((left, waiting)) = spawning.get_mut(job) else { return };
+        let Some(Spawning { left, waiting }) = spawning.get_mut(job) else { return };
         *left -= 1;
-        if failure.is_some() || *left == 0 {
-            if let Some(waiting) = waiting.take() {
-                let _ = waiting.send(failure);
-            }
+        if (failure.is_some() || *left == 0)
+            && let Some(waiting) = waiting.take()
+        {
+            let _ = waiting.send(failure);
         }
     }
 }

@@ -1,35 +1,62 @@
-//! Checks [`Kvs`] against a model of three plain maps, over random courses of puts and fences on several nodes.
+//! Checks [`Kvs`] against a model of three plain maps, over random courses of puts and fences on several nodes. Fences of groups end
+//! on each node at a time of its own, before or after world fences that began later.
 
 use std::collections::BTreeMap;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use super::age::Age;
 use super::{Kvs, Segment};
 use crate::fence::Merged;
 
-/// The three layers, each as the plainest map.
+/// The three layers, each as the plainest map; and the clock that orders what groups bring.
 #[derive(Default)]
 struct Model {
-    staged: Pairs,
-    in_flight: Pairs,
-    merged: Pairs,
+    staged: AgedPairs,
+    in_flight: AgedPairs,
+    /// The newest of all that fences have brought, whatever is read instead.
+    merged: AgedPairs,
+    begun: u64,
+    clock: u64,
 }
 
 type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
+type AgedPairs = BTreeMap<Vec<u8>, (Age, Vec<u8>)>;
 
 impl Model {
     fn readable(&self) -> Pairs {
-        [&self.merged, &self.in_flight, &self.staged]
-            .into_iter()
-            .flatten()
-            .map(|(k, v)| (k.clone(), v.clone()))
-            .collect()
+        [&self.merged, &self.in_flight, &self.staged].into_iter().flat_map(plain).collect()
     }
+
+    fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
+        self.staged.insert(key, (Age { interval: self.begun, clock: self.clock }, value));
+    }
+
+    fn bring(&mut self, brought: impl IntoIterator<Item = (Vec<u8>, (Age, Vec<u8>))>) {
+        for (key, (age, value)) in brought {
+            if self.merged.get(&key).is_none_or(|(known, _)| *known <= age) {
+                self.merged.insert(key, (age, value));
+            }
+        }
+    }
+}
+
+fn plain(pairs: &AgedPairs) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
+    pairs.iter().map(|(key, (_, value))| (key.clone(), value.clone()))
 }
 
 fn pairs_of<'a>(segments: impl IntoIterator<Item = &'a Segment>) -> Pairs {
     segments.into_iter().flat_map(Segment::pairs).map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
+}
+
+/// What a group's fence brings to one node, and has not yet.
+struct Late {
+    node: usize,
+    merged: Merged,
+    /// The same for the model, in the order of the nodes; and their latest clock.
+    brought: Vec<AgedPairs>,
+    clock: Option<u64>,
 }
 
 /// One node under test: the space, its model, and the key that each index was seen with.
@@ -72,9 +99,13 @@ enum Step {
     },
     /// The world fence that is open, if one is, completes on all nodes.
     WorldEnds,
-    Group {
+    /// Some nodes enter a group's fence.
+    GroupBegins {
         members: [bool; NODES],
-        foreign: Vec<(u8, Vec<u8>)>,
+    },
+    /// One of those that are open ends on one of its nodes.
+    GroupEnds {
+        which: usize,
     },
 }
 
@@ -87,7 +118,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         12 => (0..NODES, any::<u8>(), value()).prop_map(|(node, key, value)| Step::Put { node, key, value }),
         2 => foreign().prop_map(|foreign| Step::WorldBegins { foreign }),
         2 => Just(Step::WorldEnds),
-        1 => (any::<[bool; NODES]>(), foreign()).prop_map(|(members, foreign)| Step::Group { members, foreign }),
+        2 => any::<[bool; NODES]>().prop_map(|members| Step::GroupBegins { members }),
+        4 => any::<usize>().prop_map(|which| Step::GroupEnds { which }),
     ];
     vec(step, 0..150)
 }
@@ -102,44 +134,68 @@ fn foreign_segment(pairs: &[(u8, Vec<u8>)]) -> Segment {
     Segment::decode(segment.into_bytes()).unwrap()
 }
 
-fn take(nodes: &mut [Node; NODES], step: Step, open: &mut Option<Merged>) {
+/// The fences that are open.
+#[derive(Default)]
+struct Open {
+    world: Option<Merged>,
+    fenced: u64,
+    groups: Vec<Late>,
+}
+
+fn take(nodes: &mut [Node; NODES], step: Step, open: &mut Open) {
     match step {
         Step::Put { node, key: number, value } => {
             nodes[node].kvs.put(&key(number), &value);
-            nodes[node].model.staged.insert(key(number), value);
+            nodes[node].model.put(key(number), value);
         }
-        Step::WorldBegins { foreign } if open.is_none() => {
+        Step::WorldBegins { foreign } if open.world.is_none() => {
             let mut merged = Merged { segments: vec![foreign_segment(&foreign)] };
             for Node { kvs, model, .. } in nodes {
                 let contribution = kvs.contribute();
-                assert_eq!(pairs_of(&contribution.segments), model.staged);
+                assert_eq!(pairs_of(&contribution.segments), plain(&model.staged).collect());
                 model.in_flight = std::mem::take(&mut model.staged);
+                model.begun += 1;
                 merged.segments.extend(contribution.segments);
             }
-            *open = Some(merged);
+            open.world = Some(merged);
         }
         Step::WorldBegins { .. } => {}
         Step::WorldEnds => {
-            let Some(merged) = open.take() else { return };
+            let Some(merged) = open.world.take() else { return };
+            let age = Age::fenced(open.fenced);
+            open.fenced += 1;
             for Node { kvs, model, .. } in nodes {
                 kvs.commit(merged.clone());
                 model.in_flight.clear();
-                model.merged.extend(pairs_of(&merged.segments));
+                model.bring(pairs_of(&merged.segments).into_iter().map(|(key, value)| (key, (age, value))));
             }
         }
-        Step::Group { members, foreign } => {
-            let mut merged = Merged { segments: vec![foreign_segment(&foreign)] };
-            let mut members: Vec<_> = nodes.iter_mut().zip(members).filter(|(_, is_in)| *is_in).collect();
-            for (Node { kvs, model, .. }, _) in &mut members {
-                let shared = kvs.share();
-                assert_eq!(pairs_of(&shared.segments), model.staged);
-                merged.segments.extend(shared.segments);
-            }
-            for (Node { kvs, model, .. }, _) in members {
-                kvs.absorb(merged.clone());
-                model.merged.extend(pairs_of(&merged.segments));
-            }
+        Step::GroupBegins { members } => begin_group(nodes, members, open),
+        Step::GroupEnds { .. } if open.groups.is_empty() => {}
+        Step::GroupEnds { which } => {
+            let Late { node, merged, brought, clock } = open.groups.remove(which % open.groups.len());
+            let Node { kvs, model, .. } = &mut nodes[node];
+            kvs.absorb(&merged).unwrap();
+            model.bring(brought.into_iter().flatten());
+            model.clock = model.clock.max(clock.map_or(0, |clock| clock + 1));
         }
+    }
+}
+
+fn begin_group(nodes: &mut [Node; NODES], members: [bool; NODES], open: &mut Open) {
+    let (mut merged, mut brought, mut latest) = (Merged::default(), Vec::new(), None);
+    for (Node { kvs, model, .. }, _) in nodes.iter_mut().zip(members).filter(|(_, is_in)| *is_in) {
+        let shared = kvs.share();
+        assert_eq!(pairs_of(shared.segments.iter().skip(1)), plain(&model.staged).collect());
+        if !shared.segments.is_empty() {
+            latest = latest.max(Some(model.clock));
+            model.clock += 1;
+        }
+        merged.segments.extend(shared.segments);
+        brought.push(model.staged.clone());
+    }
+    for node in (0..NODES).filter(|&node| members[node]) {
+        open.groups.push(Late { node, merged: merged.clone(), brought: brought.clone(), clock: latest });
     }
 }
 
@@ -147,7 +203,7 @@ proptest! {
     #[test]
     fn any_course_of_puts_and_fences_reads_as_the_model_does(steps in steps()) {
         let mut nodes: [Node; NODES] = Default::default();
-        let mut open = None;
+        let mut open = Open::default();
         for step in steps {
             take(&mut nodes, step, &mut open);
             nodes.iter_mut().for_each(Node::check);

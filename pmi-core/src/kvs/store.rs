@@ -2,6 +2,7 @@
 //!
 //! A segment is in one of three layers and only ever moves down; how it does so is drawn in the parent module.
 
+use super::age::Age;
 use super::index::Place;
 use super::segment::{Pair, Segment, SegmentBuilder};
 
@@ -42,6 +43,7 @@ struct Open {
 struct Held {
     segment: Segment,
     layer: Layer,
+    age: Age,
     /// The bytes of those pairs in it that can be read.
     readable: usize,
 }
@@ -88,17 +90,17 @@ impl Store {
     }
 
     /// Ends the open segment, if there is one, and returns its number; places in it stay what they are.
-    pub(super) fn seal(&mut self) -> Option<u32> {
+    pub(super) fn seal(&mut self, age: Age) -> Option<u32> {
         let Open { number, mut pairs, readable } = self.open.take()?;
-        self.fill(number, Held { segment: pairs.finish(), layer: Layer::Staged, readable });
+        self.fill(number, Held { segment: pairs.finish(), layer: Layer::Staged, age, readable });
         Some(number)
     }
 
     /// Keeps a segment, all of whose pairs count as readable until they are released. Returns its number.
-    pub(super) fn hold(&mut self, segment: Segment, layer: Layer) -> u32 {
+    pub(super) fn hold(&mut self, segment: Segment, layer: Layer, age: Age) -> u32 {
         let number = self.allot();
         let readable = segment.as_bytes().len();
-        self.fill(number, Held { segment, layer, readable });
+        self.fill(number, Held { segment, layer, age, readable });
         number
     }
 
@@ -162,8 +164,14 @@ impl Store {
         Pair::read(bytes, place.offset as usize).expect("a place is where a pair of a well-formed segment begins")
     }
 
-    pub(super) fn layer(&self, place: Place) -> Layer {
-        self.held[place.segment as usize].as_ref().map_or(Layer::Staged, |held| held.layer)
+    /// How a pair stands against others of its key: the greater is read.
+    pub(super) fn standing(&self, place: Place) -> (Layer, Age) {
+        self.held[place.segment as usize].as_ref().map_or((Layer::Staged, Age::LATEST), |held| (held.layer, held.age))
+    }
+
+    /// The age of the segment with this number; that of an open or removed one is the latest.
+    pub(super) fn age(&self, number: u32) -> Age {
+        self.held[number as usize].as_ref().map_or(Age::LATEST, |held| held.age)
     }
 
     /// The segment with this number, unless it is open or was removed.

@@ -1,12 +1,13 @@
 //! How ranks come together in a fence, and how they leave it.
 
 use std::str;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::requests::address_of;
-use super::{Action, ConnectionId, Server};
-use crate::fence::{Contribution, FenceId, Merged, Scope};
+use super::{Action, ConnectionId, EndReason, Server};
+use crate::fence::{Contribution, FenceError, FenceId, Merged, Scope};
 use crate::gathering::Gathering;
 use crate::ids::{Epoch, LocalRank, NodeIndex, Rank};
 use crate::job::Block;
@@ -150,7 +151,10 @@ impl Server {
                 }
             }
             Scope::Group { name, nodes } => {
-                self.kvs.absorb(merged);
+                if let Err(error) = self.kvs.absorb(&merged) {
+                    let error = FenceError::BadSegment { epoch: id.epoch, reason: error.to_string() };
+                    return self.end(EndReason::Fence(Arc::new(error)));
+                }
                 let Some(gathering) = self.groups.get_mut(name) else { return };
                 let waiters = gathering.complete();
                 let next = gathering.begin();

@@ -166,7 +166,7 @@ impl RankData {
 fn encode_answer(data: &RankData) -> Vec<u8> {
     let pairs = data.remote.iter().map(|(key, value)| (key, value.tagged()));
     let segment: Segment = pairs.collect();
-    [&status::SUCCESS.to_be_bytes(), &segment.as_bytes()[..]].concat()
+    [&status::SUCCESS.to_be_bytes(), segment.as_bytes()].concat()
 }
 
 /// What an answer brings; `None` if it says that there is nothing.
