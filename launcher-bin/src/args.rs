@@ -20,6 +20,7 @@ use rank_spawner::CpuBind;
 
 pub use self::value::{EnvSetting, EnvSettingError, RankCountError, Stdin};
 use self::value::{rank_count, template, variable_pattern};
+use crate::api::args::ApiArgs;
 use crate::exit;
 use crate::pmi_command::PmiCommand;
 
@@ -50,6 +51,8 @@ pub enum Command {
     /// Talk PMI to the launcher of this process, as one rank of its job.
     #[command(after_help = "Example:\n  lattice launch -n 4 lattice pmi exchange")]
     Pmi(PmiCommand),
+    /// Serve a cluster: its nodes, allocations and launches.
+    Api(ApiArgs),
     /// Print the completions of a shell.
     #[command(after_help = "Example:\n  lattice completions bash > ~/.local/share/bash-completion/completions/lattice")]
     Completions {

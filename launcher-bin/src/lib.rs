@@ -4,6 +4,7 @@
 //! downstream checks again) → [`launch`] (runs the session in this process) → [`output`] (events become bytes) → [`exit`]
 //! (the first cause becomes an exit code).
 
+pub mod api;
 pub mod args;
 mod documents;
 pub mod exit;
@@ -47,6 +48,13 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
             Err(error) => {
                 complain(&chain(&error));
                 exit::PROBE_FAILED
+            }
+        },
+        Command::Api(args) => match api::run(&args) {
+            Ok(()) => 0,
+            Err(error) => {
+                complain(&chain(&error));
+                exit::OURS
             }
         },
         Command::Completions { shell } => show(&documents::completions(shell)),
