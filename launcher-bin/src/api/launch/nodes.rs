@@ -298,8 +298,10 @@ impl Launch {
     pub(super) fn inquire(&mut self, purpose: Purpose) {
         let reporting = |&node: &u32| self.judge.standing(node) == Standing::Reporting;
         let nodes: Vec<u32> = self.judge.live().filter(reporting).collect();
-        let number = self.inquiries.ask(purpose, nodes, self.nodes.len(), Instant::now());
-        self.tell_all(&node_command::What::AskProgress(number));
+        let number = self.inquiries.ask(purpose, nodes.clone(), self.nodes.len(), Instant::now());
+        for node in nodes {
+            self.nodes[node as usize].outbox.push(node_command::What::AskProgress(number));
+        }
     }
 
     /// Carries out what questions were asked for, when they are answered.
