@@ -119,7 +119,8 @@ async fn output_waits_for_a_client_that_is_slow_and_is_told_again_to_the_next() 
     let window = world.agents[0].seen.lock().launched[0].spec.clone();
     let window = <LaunchSpec as prost::Message>::decode(window).unwrap().output_window as usize;
     let report = &mut launch.reports[0];
-    (report.output(0, window / 2).await, report.output(0, window / 2).await);
+    report.output(0, window / 2).await;
+    report.output(0, window / 2).await;
     let mut first = world.attach(&launch.id, 0).await;
     assert!(matches!(first.event().await, Event::Output(_)));
     assert!(matches!(first.event().await, Event::Output(_)));
@@ -204,7 +205,8 @@ async fn a_fence_timeout_names_the_missing_ranks_of_all_nodes() {
     launch.reports[0].answer(&[(0, true), (1, true)]).await;
     launch.reports[1].answer(&[(2, false)]).await;
     assert_eq!(launch.reports[1].command().await, Some(Command::GiveUp(Nothing {})));
-    (launch.reports[0].finish().await, launch.reports[1].finish().await);
+    launch.reports[0].finish().await;
+    launch.reports[1].finish().await;
     let complete = client.complete().await;
     let expected = "PMI fence timeout: after 1s, node0 still waits for rank 2 (last PMI command: put)";
     assert_eq!(complete.error_message, expected);

@@ -99,17 +99,13 @@ impl Launch {
         }
         self.server.metrics.count_event();
         match event.what {
-            Some(What::Started(ref started)) => {
-                if self.judge.started(node, started) {
-                    self.audience.start_has_news = true;
-                    self.keep(node, event);
-                }
+            Some(What::Started(ref started)) if self.judge.started(node, started) => {
+                self.audience.start_has_news = true;
+                self.keep(node, event);
             }
-            Some(What::Output(ref output)) => {
-                if self.judge.owns(node, output.rank) {
-                    self.keep(node, event);
-                }
-            }
+            Some(What::Output(ref output)) if self.judge.owns(node, output.rank) => self.keep(node, event),
+            // News that is none, or that is not this node's to tell.
+            Some(What::Started(_) | What::Output(_)) => {}
             Some(What::Exited(exit)) => self.on_exited(node, exit),
             Some(What::Notice(notice)) => self.on_notice(node, notice),
             Some(What::Ending(cause)) => self.on_ending(node, cause),
