@@ -20,6 +20,7 @@ use rank_spawner::CpuBind;
 
 pub use self::value::{EnvSetting, EnvSettingError, RankCountError, Stdin};
 use self::value::{rank_count, template, variable_pattern};
+use crate::api::args::ApiArgs;
 use crate::exit;
 use crate::pki::PkiCommand;
 use crate::pmi_command::PmiCommand;
@@ -53,6 +54,8 @@ pub enum Command {
     Pmi(PmiCommand),
     /// Make the certificates by which the API server, node agents and remote users prove who they are.
     Pki(PkiCommand),
+    /// Serve a cluster: its nodes, allocations and launches.
+    Api(ApiArgs),
     /// Print the completions of a shell.
     #[command(after_help = "Example:\n  lattice completions bash > ~/.local/share/bash-completion/completions/lattice")]
     Completions {

@@ -4,6 +4,7 @@
 //! downstream checks again) → [`launch`] (runs the session in this process) → [`output`] (events become bytes) → [`exit`]
 //! (the first cause becomes an exit code).
 
+pub mod api;
 pub mod args;
 mod documents;
 pub mod exit;
@@ -53,6 +54,13 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Pki(command) => match pki::run(command) {
             Ok(_) if cli.quiet => 0,
             Ok(made) => show(made.as_bytes()),
+            Err(error) => {
+                complain(&chain(&error));
+                exit::OURS
+            }
+        },
+        Command::Api(args) => match api::run(&args) {
+            Ok(()) => 0,
             Err(error) => {
                 complain(&chain(&error));
                 exit::OURS

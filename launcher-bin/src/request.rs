@@ -366,7 +366,7 @@ impl Seat {
 }
 
 /// Ten characters that no other launch has: 50 random bits, in digits that cannot be mistaken for each other.
-fn random_id() -> io::Result<String> {
+pub(crate) fn random_id() -> io::Result<String> {
     const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
     let mut random = [0; 10];
     File::open("/dev/urandom")?.read_exact(&mut random)?;

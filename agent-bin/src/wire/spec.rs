@@ -161,7 +161,8 @@ fn stdin(stdin: Option<proto::StdinTarget>, size: u32) -> Result<StdinTarget, Wi
     })
 }
 
-fn encode_patience(patience: &Patience) -> proto::Patience {
+/// How long a session waits for what, in a message.
+pub fn encode_patience(patience: &Patience) -> proto::Patience {
     proto::Patience {
         silent_ms: milliseconds(patience.silent),
         stuck_ms: milliseconds(patience.stuck),

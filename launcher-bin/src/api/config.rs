@@ -1,0 +1,268 @@
+//! What the API server is told: a file in TOML, and flags over it, checked together once.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pmi_transport::address::{Address, AddressError};
+use serde::Deserialize;
+
+use super::args::ApiArgs;
+
+/// The file that is read when none is named; it need not exist.
+pub(crate) const DEFAULT_FILE: &str = "/etc/lattice/api.toml";
+const DEFAULT_SOCKET: &str = "/run/lattice/api.sock";
+const DEFAULT_STATE: &str = "/var/lib/lattice/api.redb";
+const DEFAULT_PORT: u16 = 50051;
+
+/// A configuration that is consistent.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    /// Where agents and users on other machines connect.
+    pub listen: Vec<Address>,
+    /// The Unix socket of users on this machine.
+    pub socket: Option<PathBuf>,
+    /// Where state is kept.
+    pub state: PathBuf,
+    /// Where metrics are served, if they are.
+    pub metrics: Option<SocketAddr>,
+    /// How others are made to prove who they are.
+    pub identity: Identity,
+    /// Who may take nodes for an allocation.
+    pub create_allocations: Creators,
+    /// How launches reach their nodes, and what holds for each of them.
+    pub launches: LaunchSettings,
+}
+
+/// How processes prove who they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Identity {
+    /// They do not: loopback addresses only.
+    Insecure,
+    /// By certificates in these files.
+    Tls { ca: PathBuf, cert: PathBuf, key: PathBuf },
+}
+
+/// Who may create allocations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Creators {
+    /// Every user, for itself.
+    #[default]
+    Users,
+    /// Administrators, for anybody.
+    Admins,
+}
+
+/// What holds for every launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LaunchSettings {
+    /// A launch on more nodes is forwarded by some of them.
+    pub relay_above: u32,
+    /// How many nodes a relay shares the others out among.
+    pub relay_fan_out: u32,
+    /// Among how many nodes a node of the fence tree shares out a barrier, and data; 0 leaves it to the agents.
+    pub barrier_fan_out: u32,
+    pub data_fan_out: u32,
+    /// The longest time that ranks may wait in a fence; `None` leaves it to the launch.
+    pub fence_timeout: Option<Duration>,
+}
+
+impl Default for LaunchSettings {
+    fn default() -> Self {
+        Self { relay_above: 64, relay_fan_out: 8, barrier_fan_out: 0, data_fan_out: 0, fence_timeout: None }
+    }
+}
+
+/// A configuration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigError {
+    #[error("cannot read {}", path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{} is not a configuration of the API server", path.display())]
+    Parse {
+        path: PathBuf,
+        #[source]
+        source: toml::de::Error,
+    },
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    #[error("nobody could reach the server: neither a listen address nor a socket is set")]
+    Unreachable,
+    #[error("unix:{} is a socket; name it as `socket`, and leave `listen` to host:port", path.display())]
+    SocketAsListen { path: PathBuf },
+    #[error("{given} is set, {missing} is not; certificates need ca, cert and key")]
+    HalfIdentity { given: &'static str, missing: &'static str },
+    #[error("`insecure` and certificates exclude each other; take one of them out")]
+    InsecureWithCertificates,
+    #[error("neither certificates (ca, cert, key) nor `insecure` are set; `lattice pki` makes certificates")]
+    NoIdentity,
+    #[error("{name} is {value}; it can be {possible}")]
+    Range { name: &'static str, value: u32, possible: &'static str },
+    #[error("fence_timeout is 0 seconds; leave it out for no limit")]
+    NoTime,
+}
+
+/// The file as it is written.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    listen: Option<Vec<String>>,
+    socket: Option<PathBuf>,
+    state: Option<PathBuf>,
+    metrics: Option<SocketAddr>,
+    #[serde(default)]
+    insecure: bool,
+    ca: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    #[serde(default)]
+    create_allocations: Creators,
+    relay_above: Option<u32>,
+    relay_fan_out: Option<u32>,
+    barrier_fan_out: Option<u32>,
+    data_fan_out: Option<u32>,
+    /// In seconds.
+    fence_timeout: Option<u64>,
+}
+
+impl Config {
+    /// Reads the file that the flags name, else the default one if it is there, puts the flags over it, and checks it all.
+    pub(crate) fn load(args: &ApiArgs) -> Result<Self, ConfigError> {
+        let file = match &args.config {
+            Some(path) => read(path)?,
+            None if Path::new(DEFAULT_FILE).exists() => read(Path::new(DEFAULT_FILE))?,
+            None => File::default(),
+        };
+        Self::check(over(file, args))
+    }
+
+    fn check(file: File) -> Result<Self, ConfigError> {
+        let identity = identity(&file)?;
+        let listen = match &file.listen {
+            Some(addresses) => addresses.iter().map(|text| text.parse()).collect::<Result<Vec<Address>, _>>()?,
+            None => vec![default_address(&identity)],
+        };
+        for address in &listen {
+            if let Address::Unix(path) = address {
+                return Err(ConfigError::SocketAsListen { path: path.clone() });
+            }
+        }
+        let socket = file.socket.clone().unwrap_or_else(|| DEFAULT_SOCKET.into());
+        let socket = (!socket.as_os_str().is_empty()).then_some(socket);
+        if listen.is_empty() && socket.is_none() {
+            return Err(ConfigError::Unreachable);
+        }
+        Ok(Self {
+            launches: launch_settings(&file)?,
+            listen,
+            socket,
+            state: file.state.unwrap_or_else(|| DEFAULT_STATE.into()),
+            metrics: file.metrics,
+            identity,
+            create_allocations: file.create_allocations,
+        })
+    }
+}
+
+fn read(path: &Path) -> Result<File, ConfigError> {
+    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    toml::from_str(&text).map_err(|source| ConfigError::Parse { path: path.to_owned(), source })
+}
+
+fn over(file: File, args: &ApiArgs) -> File {
+    let ApiArgs { listen, socket, state, metrics, insecure, ca, cert, key, config: _, check_config: _ } = args;
+    File {
+        listen: if listen.is_empty() { file.listen } else { Some(listen.clone()) },
+        socket: socket.clone().or(file.socket),
+        state: state.clone().or(file.state),
+        metrics: metrics.or(file.metrics),
+        insecure: *insecure || file.insecure,
+        ca: ca.clone().or(file.ca),
+        cert: cert.clone().or(file.cert),
+        key: key.clone().or(file.key),
+        ..file
+    }
+}
+
+fn identity(file: &File) -> Result<Identity, ConfigError> {
+    match (&file.ca, &file.cert, &file.key) {
+        (None, None, None) if file.insecure => Ok(Identity::Insecure),
+        (None, None, None) => Err(ConfigError::NoIdentity),
+        _ if file.insecure => Err(ConfigError::InsecureWithCertificates),
+        (Some(ca), Some(cert), Some(key)) => Ok(Identity::Tls { ca: ca.clone(), cert: cert.clone(), key: key.clone() }),
+        (ca, cert, key) => {
+            let named = [("ca", ca.is_some()), ("cert", cert.is_some()), ("key", key.is_some())];
+            let first = |set: bool| named.iter().find(|&&(_, is_set)| is_set == set).map_or("", |&(name, _)| name);
+            Err(ConfigError::HalfIdentity { given: first(true), missing: first(false) })
+        }
+    }
+}
+
+fn default_address(identity: &Identity) -> Address {
+    let host = match identity {
+        Identity::Insecure => "127.0.0.1",
+        Identity::Tls { .. } => "0.0.0.0",
+    };
+    Address::Tcp { host: host.to_owned(), port: DEFAULT_PORT }
+}
+
+fn launch_settings(file: &File) -> Result<LaunchSettings, ConfigError> {
+    let default = LaunchSettings::default();
+    let in_range = |name, value: Option<u32>, default, possible: std::ops::RangeInclusive<u32>, words| match value {
+        Some(value) if !possible.contains(&value) => Err(ConfigError::Range { name, value, possible: words }),
+        value => Ok(value.unwrap_or(default)),
+    };
+    Ok(LaunchSettings {
+        relay_above: in_range("relay_above", file.relay_above, default.relay_above, 1..=u32::MAX, "1 or more")?,
+        relay_fan_out: in_range("relay_fan_out", file.relay_fan_out, default.relay_fan_out, 1..=1024, "1 to 1024")?,
+        barrier_fan_out: in_range("barrier_fan_out", file.barrier_fan_out, 0, 0..=1024, "0 to 1024")?,
+        data_fan_out: in_range("data_fan_out", file.data_fan_out, 0, 0..=1024, "0 to 1024")?,
+        fence_timeout: match file.fence_timeout {
+            Some(0) => return Err(ConfigError::NoTime),
+            seconds => seconds.map(Duration::from_secs),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(text: &str) -> Result<Config, String> {
+        let file = toml::from_str(text).map_err(|error| error.to_string())?;
+        Config::check(file).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn defaults_suit_their_identity() {
+        let insecure = checked("insecure = true").unwrap();
+        assert_eq!(insecure.listen[0].to_string(), "127.0.0.1:50051");
+        assert_eq!(insecure.socket, Some(DEFAULT_SOCKET.into()));
+        let secure = checked("ca = \"/a\"\ncert = \"/b\"\nkey = \"/c\"\nfence_timeout = 60").unwrap();
+        assert_eq!(secure.listen[0].to_string(), "0.0.0.0:50051");
+        assert_eq!(secure.launches.fence_timeout, Some(Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused() {
+        let check = |text, expected: &str| {
+            let error = checked(text).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        };
+        check("", "neither certificates");
+        check("insecure = true\nca = \"/a\"", "exclude each other");
+        check("ca = \"/a\"\nkey = \"/b\"", "ca is set, cert is not");
+        check("insecure = true\nlisten = []\nsocket = \"\"", "nobody could reach");
+        check("insecure = true\nlisten = [\"unix:/a\"]", "is a socket");
+        check("insecure = true\nlisten = [\"http://a\"]", "no address");
+        check("insecure = true\nrelay_fan_out = 0", "relay_fan_out is 0");
+        check("insecure = true\nfence_timeout = 0", "leave it out");
+        check("insecure = true\ncolour = 1", "unknown field");
+        check("insecure = true\ncreate_allocations = \"nobody\"", "unknown variant");
+    }
+}

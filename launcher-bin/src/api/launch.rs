@@ -1,0 +1,125 @@
+//! One launch: a task that owns all that is known of it, and to which everything that concerns it is told as an [`Ask`].
+//!
+//! ```text
+//!            every node accepted            a cause                every node reported, or was lost
+//! Starting ───────────────────────> Active ─────────> (ending) ───────────────────────────────────> Over ──> (forgotten)
+//!     └──a node refused: the others are told to end, nothing is kept─────────────────────────────────^
+//!
+//! agents ──ReportLaunch──> reporting ──┐                         ┌──> outbox (one per node) ──> agents
+//! client ──AttachLaunch──> following ──┼──Ask──> Launch (task) ──┼──> journal ──> client
+//! others ──other calls─────────────────┘                         └──> store, allocations
+//! ```
+//! The task never waits for a node or a client: what is to be said to them is kept in places that are bounded
+//! ([`outbox`], [`journal`], [`input`]), and fetched from there.
+
+pub(crate) mod fan_out;
+pub(crate) mod following;
+mod input;
+mod inquiry;
+mod journal;
+mod judge;
+mod nodes;
+pub(crate) mod outbox;
+mod over;
+mod spawning;
+mod task;
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use pmi_core::ids::JobId;
+use pmi_core::services::SpawnError;
+use pmi_transport::proto::v1::{LaunchStatus, LaunchSummary, NodeEvent, SpawnCall, attach_request};
+use tokio::sync::{mpsc, oneshot};
+
+use self::fan_out::Refusal;
+use self::following::ClientSender;
+use self::outbox::Outbox;
+pub(crate) use self::task::{resume, start};
+
+/// What may wait to be told to a launch, before those who tell it have to wait.
+const INBOX: usize = 1024;
+
+/// What a launch is told, or asked.
+#[derive(Debug)]
+pub(crate) enum Ask {
+    /// All nodes have answered the request to start.
+    FannedOut(Result<(), Refusal>),
+    /// A node's report stream is there, with this number.
+    Opened { node: u32, stream: u64 },
+    /// Something happened on a node.
+    Event { node: u32, stream: u64, event: NodeEvent },
+    /// A node's report stream ended.
+    Closed { node: u32, stream: u64 },
+    /// A node is lost.
+    NodeLost { node: String, reason: String },
+    /// A client follows from now on, instead of the one before; answered with its number.
+    Attach { after: u64, tied: bool, client: ClientSender, reply: oneshot::Sender<u64> },
+    /// A client says something.
+    Said { client: u64, what: attach_request::What },
+    /// A client has said all that it will say, in order.
+    Goodbye { client: u64 },
+    /// Send this signal to all ranks.
+    Signal(i32),
+    /// End the launch for this reason.
+    Abort { reason: String },
+    /// How far is every rank?
+    Status(oneshot::Sender<LaunchStatus>),
+    /// A rank of `node` wants a new job.
+    Spawn { node: u32, call: SpawnCall, reply: oneshot::Sender<Result<JobId, SpawnError>> },
+    /// There are too many launches that are over.
+    Forget,
+}
+
+/// How a launch is reached.
+#[derive(Clone, Debug)]
+pub(crate) struct LaunchHandle {
+    inbox: mpsc::Sender<Ask>,
+    /// By node index.
+    nodes: Arc<[Outlet]>,
+    summary: Arc<Mutex<LaunchSummary>>,
+    /// Nodes whose part has ended, or that were lost.
+    gone: Arc<Mutex<Vec<bool>>>,
+}
+
+/// One node of a launch, from outside of it.
+#[derive(Debug)]
+struct Outlet {
+    name: String,
+    outbox: Outbox,
+}
+
+impl LaunchHandle {
+    /// Tells the launch something. False when it has been forgotten.
+    pub(crate) async fn tell(&self, ask: Ask) -> bool {
+        self.inbox.send(ask).await.is_ok()
+    }
+
+    /// Asks the launch something; `None` when it is forgotten, or does not answer any more.
+    pub(crate) async fn ask<T>(&self, ask: impl FnOnce(oneshot::Sender<T>) -> Ask) -> Option<T> {
+        let (reply, answer) = oneshot::channel();
+        self.inbox.send(ask(reply)).await.ok()?;
+        answer.await.ok()
+    }
+
+    /// The launch in short.
+    pub(crate) fn summary(&self) -> LaunchSummary {
+        self.summary.lock().clone()
+    }
+
+    /// The index of a node in the launch.
+    pub(crate) fn index_of(&self, node: &str) -> Option<u32> {
+        self.nodes.iter().position(|outlet| outlet.name == node).map(|index| index as u32)
+    }
+
+    /// Whether a node's part of the launch may still run.
+    pub(crate) fn runs_on(&self, node: &str) -> bool {
+        let gone = self.gone.lock();
+        self.index_of(node).is_some_and(|index| !gone[index as usize])
+    }
+
+    /// The commands for a node, if the launch has one with this index and name.
+    pub(crate) fn outbox(&self, index: u32, name: &str) -> Option<&Outbox> {
+        self.nodes.get(index as usize).filter(|outlet| outlet.name == name).map(|outlet| &outlet.outbox)
+    }
+}

@@ -1,0 +1,198 @@
+//! From the API server to the agents: the request to start a launch, and the request to end it.
+//!
+//! Few nodes are asked one by one, all at once. Many are asked by way of relays, each of which forwards the request to the
+//! nodes behind it in node order; the spec is signed, because a relay is not to be believed what to start.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use pmi_transport::connect::reason;
+use pmi_transport::proto::v1::node_agent_service_client::NodeAgentServiceClient;
+use pmi_transport::proto::v1::{AbortProcessesRequest, LaunchProcessesRequest, LaunchProcessesResponse, RefusalReason};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tonic::{Code, Status};
+
+use super::super::channels::Channels;
+use super::super::config::LaunchSettings;
+
+/// How long a node may take to accept a launch; with relays, all nodes behind it as well.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a node may take to hear that a launch has ended.
+const ABORT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// One node of a launch, as it is reached.
+#[derive(Clone, Debug)]
+pub(crate) struct Recipient {
+    pub name: String,
+    pub address: String,
+}
+
+/// A launch on its way to its nodes.
+#[derive(Clone, Debug)]
+pub(crate) struct FanOut {
+    pub launch_id: String,
+    pub allocation_id: String,
+    pub nodes: Vec<Recipient>,
+    pub world_size: u32,
+    /// The `LaunchSpec`.
+    pub spec: Bytes,
+    /// The API server's signature of it, and its certificates.
+    pub signature: Bytes,
+    pub signer: Vec<Bytes>,
+}
+
+/// A launch that a node does not take part in.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("node {node} does not start its part of the launch: {message}")]
+pub(crate) struct Refusal {
+    pub node: String,
+    pub message: String,
+    pub reason: RefusalReason,
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        let code = match refusal.reason {
+            RefusalReason::Busy => Code::ResourceExhausted,
+            RefusalReason::Unreachable => Code::Unavailable,
+            RefusalReason::MalformedRequest => Code::InvalidArgument,
+            RefusalReason::User => Code::PermissionDenied,
+            _ => Code::FailedPrecondition,
+        };
+        Self::new(code, refusal.to_string())
+    }
+}
+
+/// The part of the nodes that one request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Share {
+    first: usize,
+    /// How many nodes after the first one it forwards the request to.
+    relayed: usize,
+}
+
+/// `nodes` nodes in at most `relays` shares of neighbours; as many shares as nodes without relays.
+fn shares(nodes: usize, settings: &LaunchSettings) -> Vec<Share> {
+    let alone = nodes <= settings.relay_above as usize;
+    let count = if alone { nodes } else { nodes.min(settings.relay_fan_out as usize) };
+    let mut first = 0;
+    let share = |index: usize| {
+        let size = nodes / count + usize::from(index < nodes % count);
+        let share = Share { first, relayed: size - 1 };
+        first += size;
+        share
+    };
+    (0..count).map(share).collect()
+}
+
+impl FanOut {
+    /// Asks all nodes. Returns when all have accepted, or when all have answered and some have not accepted; then those that may
+    /// have are told to end.
+    ///
+    /// # Errors
+    /// Names the first node that did not accept.
+    pub(crate) async fn run(&self, channels: &Channels, settings: &LaunchSettings) -> Result<(), Refusal> {
+        let mut calls = JoinSet::new();
+        for share in shares(self.nodes.len(), settings) {
+            let call = call(channels.clone(), self.nodes[share.first].clone(), self.request(share, settings));
+            calls.spawn(call);
+        }
+        let mut refusal: Option<Refusal> = None;
+        while let Some(answer) = calls.join_next().await {
+            // Calls are neither cancelled nor do they panic.
+            if let Ok(Err(refused)) = answer {
+                refusal.get_or_insert(refused);
+            }
+        }
+        let Some(refusal) = refusal else { return Ok(()) };
+        let why = refusal.to_string();
+        let others = self.nodes.iter().filter(|node| node.name != refusal.node);
+        let aborts: JoinSet<()> =
+            others.map(|node| abort(channels.clone(), node.clone(), self.launch_id.clone(), why.clone(), 0)).collect();
+        aborts.join_all().await;
+        Err(refusal)
+    }
+
+    fn request(&self, share: Share, settings: &LaunchSettings) -> LaunchProcessesRequest {
+        LaunchProcessesRequest {
+            launch_id: self.launch_id.clone(),
+            allocation_id: self.allocation_id.clone(),
+            world_size: self.world_size,
+            spec: self.spec.clone(),
+            node_index: share.first as u32,
+            relay_nodes: share.relayed as u32,
+            relay_fan_out: if share.relayed == 0 { 0 } else { settings.relay_fan_out },
+            signature: self.signature.clone(),
+            signer: self.signer.clone(),
+            ..Default::default()
+        }
+    }
+}
+
+async fn call(channels: Channels, node: Recipient, request: LaunchProcessesRequest) -> Result<(), Refusal> {
+    let unreachable =
+        |message: String| Refusal { node: node.name.clone(), message, reason: RefusalReason::Unreachable };
+    let channel = channels.to(&node).map_err(|error| unreachable(crate::chain(&error)))?;
+    // Behind a relay, a node that cannot be reached takes its time, too.
+    let patience = if request.relay_nodes == 0 { PATIENCE } else { 2 * PATIENCE };
+    let answer = timeout(patience, NodeAgentServiceClient::new(channel).launch_processes(request)).await;
+    let answer = answer.map_err(|_| unreachable(format!("no answer for {patience:?}")))?;
+    accepted(&node, answer.map_err(|status| unreachable(reason(&status)))?.into_inner())
+}
+
+fn accepted(node: &Recipient, answer: LaunchProcessesResponse) -> Result<(), Refusal> {
+    let reason = answer.reason();
+    if answer.accepted || reason == RefusalReason::AlreadyRunning {
+        return Ok(());
+    }
+    let node = if answer.node_id.is_empty() { node.name.clone() } else { answer.node_id };
+    let message = if answer.message.is_empty() { reason.as_str_name().to_owned() } else { answer.message };
+    Err(Refusal { node, message, reason })
+}
+
+/// Tells a node that a launch has ended, beginning with `signal`. A node that does not listen hears it when it registers again.
+pub(crate) async fn abort(channels: Channels, node: Recipient, launch_id: String, reason: String, signal: i32) {
+    let Ok(channel) = channels.to(&node) else { return };
+    let request = AbortProcessesRequest { launch_id: launch_id.clone(), reason, signal };
+    let answer = timeout(ABORT_PATIENCE, NodeAgentServiceClient::new(channel).abort_processes(request)).await;
+    if !matches!(answer, Ok(Ok(_))) {
+        tracing::info!(launch = launch_id, node = node.name, "a node could not be told that the launch has ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_node_is_asked_once() {
+        let settings = LaunchSettings { relay_above: 4, relay_fan_out: 3, ..Default::default() };
+        let check = |nodes, expected: &[(usize, usize)]| {
+            let shares: Vec<_> = shares(nodes, &settings).iter().map(|share| (share.first, share.relayed)).collect();
+            assert_eq!(shares, expected);
+        };
+        check(1, &[(0, 0)]);
+        check(4, &[(0, 0), (1, 0), (2, 0), (3, 0)]);
+        check(5, &[(0, 1), (2, 1), (4, 0)]);
+        check(10, &[(0, 3), (4, 2), (7, 2)]);
+    }
+
+    #[test]
+    fn a_refusal_names_the_node_and_what_it_said() {
+        let node = Recipient { name: "relay".to_owned(), address: String::new() };
+        let answer = |reason: RefusalReason, node_id: &str, message: &str| LaunchProcessesResponse {
+            accepted: false,
+            message: message.to_owned(),
+            reason: reason.into(),
+            node_id: node_id.to_owned(),
+        };
+        let check = |answer, expected: &str| {
+            let text = accepted(&node, answer).map_err(|refusal| refusal.to_string());
+            assert_eq!(text.unwrap_err(), format!("node {expected}"));
+        };
+        check(answer(RefusalReason::Busy, "", ""), "relay does not start its part of the launch: REFUSAL_REASON_BUSY");
+        check(answer(RefusalReason::User, "n7", "no uid 7"), "n7 does not start its part of the launch: no uid 7");
+        assert_eq!(accepted(&node, answer(RefusalReason::AlreadyRunning, "", "")), Ok(()));
+    }
+}

@@ -1,0 +1,423 @@
+//! What is known of a launch's nodes and ranks, and what follows from it: whether it goes on, why it does not, and whether it
+//! is over. Pure; what comes from nodes is believed only where it concerns ranks of theirs.
+//!
+//! ```text
+//! a node:  Awaited ──stream──> Reporting ──report──> Over
+//!             └───────────┬───────┘
+//!                         └──no word for too long──> Lost
+//! ```
+//! The first cause counts. A node judges its own ranks; across nodes, a rank that has left while others wait for it in a fence
+//! is seen only here.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use pmi_core::ids::NodeIndex;
+use pmi_core::job::Placement;
+use pmi_transport::proto::v1::cause::Kind;
+use pmi_transport::proto::v1::{
+    Cause, LeftBeforeInit, LeftFence, Progress, RankExitStatus, RankPhase, RankProgress, RankStarted, SessionReport,
+};
+
+/// All ranks and nodes of one launch.
+#[derive(Debug)]
+pub(crate) struct Judge {
+    nodes: Vec<Node>,
+    /// By the number under which a rank is shown; those of spawned jobs follow those of the launched one.
+    ranks: Vec<Rank>,
+    /// How many of them are of the launched job.
+    launched: u32,
+    cause: Option<Cause>,
+}
+
+#[derive(Debug)]
+struct Node {
+    host: String,
+    standing: Standing,
+    /// Its ranks that were said to wait in a fence of all ranks.
+    waiting: BTreeSet<u32>,
+}
+
+/// Where a node is in its part of the launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It was asked, and has not begun to report.
+    Awaited,
+    /// It reports.
+    Reporting,
+    /// It has said how its part ended.
+    Over,
+    /// It was lost.
+    Lost,
+}
+
+impl Standing {
+    /// Whether more is to be expected from the node.
+    pub(crate) fn is_live(self) -> bool {
+        matches!(self, Self::Awaited | Self::Reporting)
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Rank {
+    node: u32,
+    pid: Option<u32>,
+    program: Bytes,
+    /// It was seen to have spoken to its PMI server.
+    initialized: bool,
+    exit: Option<RankExitStatus>,
+}
+
+/// A rank has left, others wait for it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Desertion {
+    /// Certain: it never spoke to its PMI server, so no fence of all ranks can have been complete.
+    Certain(Cause),
+    /// It went through MPI_Finalize; those who wait may be about to leave the last fence that it took part in. Certain if they
+    /// still wait when they are asked again.
+    Suspected,
+}
+
+impl Judge {
+    /// A launch on `hosts`, whose job is placed like this.
+    pub(crate) fn new(hosts: &[String], placement: &Placement) -> Self {
+        let node = |host: &String| Node { host: host.clone(), standing: Standing::Awaited, waiting: BTreeSet::new() };
+        let mut judge = Self {
+            nodes: hosts.iter().map(node).collect(),
+            ranks: Vec::new(),
+            launched: placement.size(),
+            cause: None,
+        };
+        judge.add(placement);
+        judge
+    }
+
+    /// The ranks of one more job. Returns the number under which its first rank is shown.
+    pub(crate) fn add(&mut self, placement: &Placement) -> u32 {
+        let first = self.ranks.len() as u32;
+        for block in placement.blocks() {
+            for node in block.first_node.0..block.first_node.0 + block.nodes {
+                let rank = Rank { node, pid: None, program: Bytes::new(), initialized: false, exit: None };
+                self.ranks.extend(std::iter::repeat_n(rank, block.ranks_per_node as usize));
+            }
+        }
+        first
+    }
+
+    /// A node begins to report, or does so again.
+    pub(crate) fn reports(&mut self, node: u32) {
+        let standing = &mut self.nodes[node as usize].standing;
+        if *standing == Standing::Awaited {
+            *standing = Standing::Reporting;
+        }
+    }
+
+    /// A rank runs. False for news that is none, or that is not this node's to tell.
+    pub(crate) fn started(&mut self, node: u32, started: &RankStarted) -> bool {
+        let Some(rank) = self.rank_of(node, started.rank) else { return false };
+        let new = rank.pid.is_none();
+        rank.pid = Some(started.pid);
+        rank.program.clone_from(&started.program);
+        new
+    }
+
+    /// A rank has ended. False for news that is none, or that is not this node's to tell.
+    pub(crate) fn exited(&mut self, node: u32, exit: &RankExitStatus) -> bool {
+        let Some(rank) = self.rank_of(node, exit.rank) else { return false };
+        if rank.exit.is_some() {
+            return false;
+        }
+        rank.exit = Some(*exit);
+        self.nodes[node as usize].waiting.remove(&exit.rank);
+        true
+    }
+
+    /// Ranks of a node wait in a fence of all ranks, and miss none of their own node.
+    pub(crate) fn waits(&mut self, node: u32, ranks: &[u32]) {
+        let mine = |rank: &&u32| self.ranks.get(**rank as usize).is_some_and(|known| known.node == node);
+        let waiting: BTreeSet<u32> = ranks.iter().filter(mine).copied().collect();
+        self.nodes[node as usize].waiting = waiting;
+    }
+
+    /// A node's part is over.
+    pub(crate) fn over(&mut self, node: u32, report: &SessionReport) {
+        for exit in &report.exits {
+            self.exited(node, exit);
+        }
+        self.leave(node, Standing::Over);
+    }
+
+    /// A node is lost. Returns whether that ends the launch.
+    pub(crate) fn lost(&mut self, node: u32, reason: &str) -> bool {
+        if !self.standing(node).is_live() {
+            return false;
+        }
+        self.leave(node, Standing::Lost);
+        let host = self.nodes[node as usize].host.clone();
+        self.fail(Cause { host, kind: Some(Kind::NodeLost(reason.to_owned())) })
+    }
+
+    fn leave(&mut self, node: u32, standing: Standing) {
+        let node = &mut self.nodes[node as usize];
+        node.standing = standing;
+        node.waiting.clear();
+    }
+
+    /// Something ends the launch. False if something else has before.
+    pub(crate) fn fail(&mut self, cause: Cause) -> bool {
+        let first = self.cause.is_none();
+        if first {
+            self.cause = Some(cause);
+        }
+        first
+    }
+
+    /// More is known of the cause that counts.
+    pub(crate) fn complete_cause(&mut self, cause: Cause) {
+        self.cause = Some(cause);
+    }
+
+    /// Whether a rank of the launched job has left while others wait for it.
+    pub(crate) fn desertion(&self) -> Option<Desertion> {
+        if self.cause.is_some() || self.nodes.iter().all(|node| node.waiting.is_empty()) {
+            return None;
+        }
+        if let Some((rank, exit)) = self.first_gone(RankPhase::Silent) {
+            let left = LeftBeforeInit { exit: Some(exit), others: self.waiting() };
+            return Some(Desertion::Certain(self.cause_at(rank, Kind::LeftBeforeInit(left))));
+        }
+        self.first_gone(RankPhase::Finalized).map(|_| Desertion::Suspected)
+    }
+
+    /// The cause of a desertion that was suspected, now that nodes have said which ranks wait.
+    pub(crate) fn confirm(&mut self, answers: &[Option<Progress>]) -> Option<Cause> {
+        for (node, answer) in (0..).zip(answers) {
+            let Some(answer) = answer else { continue };
+            let waiting: Vec<u32> = answer.ranks.iter().filter(|rank| rank.waiting).map(|rank| rank.rank).collect();
+            self.waits(node, &waiting);
+        }
+        let waiting = self.waiting();
+        if self.cause.is_some() || waiting.is_empty() {
+            return None;
+        }
+        let (rank, _) = self.first_gone(RankPhase::Finalized)?;
+        Some(self.cause_at(rank, Kind::LeftFence(LeftFence { rank: rank as u32, waiting })))
+    }
+
+    fn waiting(&self) -> Vec<u32> {
+        let waiting: BTreeSet<u32> = self.nodes.iter().flat_map(|node| node.waiting.iter().copied()).collect();
+        waiting.into_iter().collect()
+    }
+
+    fn first_gone(&self, phase: RankPhase) -> Option<(usize, RankExitStatus)> {
+        let launched = self.ranks.iter().take(self.launched as usize).enumerate();
+        launched.filter_map(|(rank, known)| Some((rank, known.exit?))).find(|(_, exit)| exit.phase() == phase)
+    }
+
+    fn cause_at(&self, rank: usize, kind: Kind) -> Cause {
+        let node = self.ranks[rank].node;
+        Cause { host: self.nodes[node as usize].host.clone(), kind: Some(kind) }
+    }
+
+    /// Where a node is in its part.
+    pub(crate) fn standing(&self, node: u32) -> Standing {
+        self.nodes[node as usize].standing
+    }
+
+    /// The name of a node.
+    pub(crate) fn host(&self, node: u32) -> &str {
+        &self.nodes[node as usize].host
+    }
+
+    /// The nodes from which more is to be expected.
+    pub(crate) fn live(&self) -> impl Iterator<Item = u32> {
+        (0..).zip(&self.nodes).filter(|(_, node)| node.standing.is_live()).map(|(index, _)| index)
+    }
+
+    /// Whether nothing more is to be expected from any node.
+    pub(crate) fn is_over(&self) -> bool {
+        self.live().next().is_none()
+    }
+
+    /// Whether every rank of every job has ended, so that nodes without ranks have nothing to wait for.
+    pub(crate) fn all_exited(&self) -> bool {
+        self.ranks.iter().all(|rank| rank.exit.is_some())
+    }
+
+    /// Why the launch ends early or failed, if it does.
+    pub(crate) fn cause(&self) -> Option<&Cause> {
+        self.cause.as_ref()
+    }
+
+    /// How every rank that is known to have ended did so, in the order of their numbers.
+    pub(crate) fn exits(&self) -> Vec<RankExitStatus> {
+        self.ranks.iter().filter_map(|rank| rank.exit).collect()
+    }
+
+    /// The number of ranks of all jobs.
+    pub(crate) fn size(&self) -> u32 {
+        self.ranks.len() as u32
+    }
+
+    /// How many ranks run on each node at present.
+    pub(crate) fn load(&self) -> Vec<u32> {
+        let mut load = vec![0; self.nodes.len()];
+        for rank in self.ranks.iter().filter(|rank| rank.exit.is_none()) {
+            load[rank.node as usize] += 1;
+        }
+        load
+    }
+
+    /// How many nodes have started all their ranks of the launched job, and how many of its ranks have started.
+    pub(crate) fn starts(&self) -> (u32, u32) {
+        let mut missing = vec![0_u32; self.nodes.len()];
+        let mut started = 0;
+        for rank in self.ranks.iter().take(self.launched as usize) {
+            match rank.pid {
+                Some(_) => started += 1,
+                None => missing[rank.node as usize] += 1,
+            }
+        }
+        let complete = |(node, &missing): (&Node, &u32)| missing == 0 && node.standing != Standing::Awaited;
+        (self.nodes.iter().zip(&missing).filter(|&pair| complete(pair)).count() as u32, started)
+    }
+
+    /// Takes over what a node says of its ranks; after a restart of the API server, nothing else tells that they run.
+    pub(crate) fn learn(&mut self, node: u32, progress: &Progress) {
+        for told in &progress.ranks {
+            if let Some(rank) = self.rank_of(node, told.rank) {
+                rank.pid = rank.pid.or((told.pid != 0).then_some(told.pid));
+                rank.initialized |= matches!(told.phase(), RankPhase::Initialized | RankPhase::Finalized);
+                rank.exit = rank.exit.or(told.exit);
+            }
+        }
+    }
+
+    /// What is known of a node's ranks without asking it, with the program of each.
+    pub(crate) fn known(&self, node: NodeIndex) -> (Vec<RankProgress>, Vec<Bytes>) {
+        let mine = (0..).zip(&self.ranks).filter(|(_, rank)| rank.node == node.0);
+        let progress = |(number, rank): (u32, &Rank)| {
+            let known = RankProgress {
+                rank: number,
+                pid: rank.pid.unwrap_or(0),
+                phase: rank.exit.map_or(0, |exit| exit.phase),
+                exit: rank.exit,
+                ..Default::default()
+            };
+            (known, rank.program.clone())
+        };
+        mine.map(progress).unzip()
+    }
+
+    /// Whether a rank with this number runs, or ran, on the node.
+    pub(crate) fn owns(&self, node: u32, rank: u32) -> bool {
+        self.ranks.get(rank as usize).is_some_and(|known| known.node == node)
+    }
+
+    /// How many ranks of the launched job are known to have spoken to their PMI server.
+    pub(crate) fn initialized(&self) -> u32 {
+        self.ranks.iter().take(self.launched as usize).filter(|rank| rank.initialized).count() as u32
+    }
+
+    fn rank_of(&mut self, node: u32, rank: u32) -> Option<&mut Rank> {
+        self.ranks.get_mut(rank as usize).filter(|known| known.node == node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two ranks on each of two nodes.
+    fn judge() -> Judge {
+        Judge::new(&["a".to_owned(), "b".to_owned()], &Placement::block(&[2, 2]))
+    }
+
+    fn exit(rank: u32, phase: RankPhase) -> RankExitStatus {
+        RankExitStatus { rank, phase: phase.into(), ..Default::default() }
+    }
+
+    fn waiting(ranks: &[u32]) -> Option<Progress> {
+        let ranks = ranks.iter().map(|&rank| RankProgress { rank, waiting: true, ..Default::default() });
+        Some(Progress { question: 1, ranks: ranks.collect() })
+    }
+
+    #[test]
+    fn the_first_cause_counts() {
+        let mut judge = judge();
+        assert!(judge.lost(1, "3 heartbeats were missed"));
+        assert!(!judge.fail(Cause { host: "a".to_owned(), kind: Some(Kind::Fence("node b".to_owned())) }));
+        let cause = judge.cause().unwrap();
+        assert_eq!((cause.host.as_str(), judge.standing(1)), ("b", Standing::Lost));
+        assert!(!judge.is_over());
+        judge.over(0, &SessionReport::default());
+        assert!(judge.is_over());
+    }
+
+    #[test]
+    fn a_node_speaks_for_its_own_ranks_only() {
+        let mut judge = judge();
+        assert!(!judge.exited(0, &exit(2, RankPhase::Silent)));
+        assert!(!judge.exited(0, &exit(99, RankPhase::Silent)));
+        assert!(judge.exited(1, &exit(2, RankPhase::Finalized)));
+        assert!(!judge.exited(1, &exit(2, RankPhase::Silent)), "told twice");
+        judge.waits(0, &[0, 3, 77]);
+        assert_eq!(judge.waiting(), [0]);
+    }
+
+    #[test]
+    fn a_rank_that_never_spoke_is_missed_for_certain() {
+        // In either order of the news.
+        for exit_first in [true, false] {
+            let mut judge = judge();
+            let leave = |judge: &mut Judge| assert!(judge.exited(1, &exit(3, RankPhase::Silent)));
+            if exit_first {
+                leave(&mut judge);
+            }
+            assert_eq!(judge.desertion(), None);
+            judge.waits(0, &[0, 1]);
+            if !exit_first {
+                leave(&mut judge);
+            }
+            let Some(Desertion::Certain(cause)) = judge.desertion() else { panic!("{:?}", judge.desertion()) };
+            assert_eq!(cause.host, "b");
+            let left = LeftBeforeInit { exit: Some(exit(3, RankPhase::Silent)), others: vec![0, 1] };
+            assert_eq!(cause.kind, Some(Kind::LeftBeforeInit(left)));
+        }
+    }
+
+    #[test]
+    fn a_rank_that_finalized_is_missed_only_by_those_who_still_wait() {
+        let mut judge = judge();
+        judge.waits(0, &[0, 1]);
+        assert!(judge.exited(1, &exit(2, RankPhase::Finalized)));
+        assert_eq!(judge.desertion(), Some(Desertion::Suspected));
+        assert_eq!(judge.confirm(&[waiting(&[]), None]), None);
+        assert_eq!(judge.desertion(), None, "the fence was complete");
+
+        judge.waits(0, &[0, 1]);
+        let cause = judge.confirm(&[waiting(&[1]), None]).unwrap();
+        assert_eq!(cause.kind, Some(Kind::LeftFence(LeftFence { rank: 2, waiting: vec![1] })));
+    }
+
+    #[test]
+    fn a_rank_without_pmi_is_missed_by_nobody() {
+        let mut judge = judge();
+        judge.waits(0, &[0]);
+        assert!(judge.exited(1, &exit(2, RankPhase::Unspecified)));
+        assert!(judge.exited(1, &exit(3, RankPhase::Initialized)));
+        assert_eq!(judge.desertion(), None);
+    }
+
+    #[test]
+    fn spawned_ranks_are_counted_on() {
+        let mut judge = judge();
+        assert_eq!(judge.add(&Placement::block(&[0, 3])), 4);
+        assert!(judge.started(1, &RankStarted { rank: 6, pid: 7, ..Default::default() }));
+        assert_eq!((judge.size(), judge.load()), (7, vec![2, 5]));
+        assert!(judge.exited(1, &exit(6, RankPhase::Silent)));
+        judge.waits(0, &[0]);
+        assert_eq!(judge.desertion(), None, "it is not of their job");
+        assert_eq!(judge.exits().len(), 1);
+    }
+}

@@ -1,0 +1,355 @@
+//! The task of a launch: its state, its loop, and the few things that time brings about.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use pmi_core::job::Placement;
+use pmi_transport::proto::v1::stdin_target::Target;
+use pmi_transport::proto::v1::{
+    Cause, FenceTimeout, LaunchSpec, LaunchState, LaunchStatus, LaunchSummary, NodeEvent, attach_response,
+    node_command, node_event,
+};
+use pmi_transport::proto::v1::{Nothing, cause::Kind};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tracing::Instrument;
+
+use super::fan_out::{FanOut, Refusal};
+use super::following::{Audience, Client};
+use super::input::{Flow, Input};
+use super::inquiry::Inquiries;
+use super::journal::Journal;
+use super::judge::Judge;
+use super::nodes::Link;
+use super::spawning::Spawns;
+use super::{Ask, INBOX, LaunchHandle, Outlet};
+use crate::api::order::Order;
+use crate::api::server::Server;
+use crate::api::store::LaunchRecord;
+
+/// How often the clock is looked at: for deadlines of a second and more.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Everything about one launch.
+pub(super) struct Launch {
+    pub(super) server: Arc<Server>,
+    pub(super) spec: LaunchSpec,
+    pub(super) placement: Placement,
+    pub(super) record: LaunchRecord,
+    pub(super) summary: Arc<Mutex<LaunchSummary>>,
+    pub(super) gone: Arc<Mutex<Vec<bool>>>,
+    pub(super) nodes: Vec<Link>,
+    pub(super) phase: Phase,
+    /// Since when it is coming to its end.
+    pub(super) ending: Option<Instant>,
+    /// It was begun by a server that has ended.
+    pub(super) resumed: bool,
+    pub(super) begun: Instant,
+    pub(super) judge: Judge,
+    pub(super) journal: Journal,
+    pub(super) input: Input,
+    pub(super) inquiries: Inquiries<Purpose>,
+    /// Since when a rank is suspected of having left others that wait for it.
+    pub(super) suspicion: Option<Instant>,
+    /// Whether the client was told of a start that is stuck.
+    pub(super) stuck_told: bool,
+    /// Nodes without ranks were told that they are not needed.
+    pub(super) released: bool,
+    pub(super) spawns: Spawns,
+    pub(super) client: Option<Client>,
+    pub(super) audience: Audience,
+    inbox: mpsc::Receiver<Ask>,
+}
+
+/// Where a launch is.
+#[derive(Debug)]
+pub(super) enum Phase {
+    /// Nodes are being asked; who ordered it waits.
+    Starting(oneshot::Sender<Result<(), Refusal>>),
+    /// Every node has accepted; or the server was started anew, and nodes are expected back until then.
+    Active { nodes_by: Instant },
+    /// Nothing more happens; a client may still fetch what did.
+    Over { since: Instant },
+}
+
+/// What nodes were asked for about their progress.
+#[derive(Debug)]
+pub(super) enum Purpose {
+    /// Somebody wants to know.
+    Status(oneshot::Sender<LaunchStatus>),
+    /// The start is stuck; what nodes have said of it is in the notice.
+    Stuck(Box<NodeEvent>),
+    /// A fence was not complete in time, says a node, which is ending its ranks; all others wait to be told why.
+    FenceTimeout { node: u32, host: String, timeout: FenceTimeout },
+    /// A rank that finalized may be waited for.
+    Desertion,
+}
+
+/// How long nodes have to begin their reports: after they accepted, and after the server was started anew.
+const FIRST_REPORT: Duration = Duration::from_secs(10);
+const REPORT_AFTER_RESTART: Duration = Duration::from_secs(30);
+/// A rank that left is certainly missed if others still wait for it after this time: the last fence with it is complete by then.
+const SUSPICION: Duration = Duration::from_secs(1);
+
+/// Starts a launch whose record is durable. The receiver hears whether all nodes have accepted it.
+pub(crate) fn start(
+    server: &Arc<Server>,
+    order: Order,
+    record: LaunchRecord,
+    fan_out: FanOut,
+) -> (LaunchHandle, oneshot::Receiver<Result<(), Refusal>>) {
+    let (reply, accepted) = oneshot::channel();
+    let (sender, inbox) = mpsc::channel(INBOX);
+    let launch = Launch::new(server, order, record, Phase::Starting(reply), 1, inbox);
+    let handle = launch.handle(sender.clone());
+    let span = tracing::info_span!("launch", id = launch.spec.launch_id);
+    let asking = {
+        let (channels, settings) = (server.channels.clone(), server.config.launches);
+        let timer = server.metrics.time_fan_out();
+        async move {
+            let result = fan_out.run(&channels, &settings).await;
+            timer.stop();
+            // The launch outlives this.
+            let _ = sender.send(Ask::FannedOut(result)).await;
+        }
+    };
+    tokio::spawn(asking.instrument(span.clone()));
+    tokio::spawn(launch.run().instrument(span));
+    (handle, accepted)
+}
+
+/// Takes up a launch that ran when the server ended. Its nodes are expected to report again.
+pub(crate) fn resume(server: &Arc<Server>, order: Order, record: LaunchRecord) -> LaunchHandle {
+    let (sender, inbox) = mpsc::channel(INBOX);
+    // Numbers must go on counting up, and what they had come to is not known.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let phase = Phase::Active { nodes_by: Instant::now() + REPORT_AFTER_RESTART };
+    let launch = Launch { resumed: true, ..Launch::new(server, order, record, phase, now << 20, inbox) };
+    let handle = launch.handle(sender);
+    let span = tracing::info_span!("launch", id = launch.spec.launch_id);
+    tokio::spawn(launch.run().instrument(span));
+    handle
+}
+
+impl Launch {
+    fn new(
+        server: &Arc<Server>,
+        order: Order,
+        record: LaunchRecord,
+        phase: Phase,
+        first_event: u64,
+        inbox: mpsc::Receiver<Ask>,
+    ) -> Self {
+        let Order { spec, nodes, placement, detached } = order;
+        let hosts: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
+        let now = Instant::now();
+        Self {
+            server: Arc::clone(server),
+            summary: Arc::new(Mutex::new(record.summary.clone().unwrap_or_default())),
+            record,
+            gone: Arc::new(Mutex::new(vec![false; nodes.len()])),
+            phase,
+            ending: None,
+            resumed: false,
+            begun: now,
+            judge: Judge::new(&hosts, &placement),
+            journal: Journal::new(nodes.len(), u64::from(spec.output_window), first_event, !detached),
+            input: Input::new(&readers(&spec, &placement), u64::from(spec.stdin_window)),
+            nodes: nodes.into_iter().map(|recipient| Link::new(recipient, now)).collect(),
+            inquiries: Inquiries::default(),
+            suspicion: None,
+            stuck_told: false,
+            released: false,
+            spawns: Spawns::default(),
+            client: None,
+            audience: Audience::new(detached, now),
+            spec,
+            placement,
+            inbox,
+        }
+    }
+
+    fn handle(&self, inbox: mpsc::Sender<Ask>) -> LaunchHandle {
+        let outlet = |link: &Link| Outlet { name: link.recipient.name.clone(), outbox: link.outbox.clone() };
+        LaunchHandle {
+            inbox,
+            nodes: self.nodes.iter().map(outlet).collect(),
+            summary: Arc::clone(&self.summary),
+            gone: Arc::clone(&self.gone),
+        }
+    }
+
+    async fn run(mut self) {
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while !self.is_forgotten() {
+            tokio::select! {
+                ask = self.inbox.recv() => match ask {
+                    Some(ask) => self.on_ask(ask).await,
+                    None => break,
+                },
+                permit = Client::room(self.client.as_ref(), &self.journal) => self.on_room(permit),
+                () = Client::gone(self.client.as_ref()) => self.on_client_gone(),
+                _ = tick.tick() => self.on_tick(),
+            }
+            self.close_inquiries();
+            if self.judge.is_over() && !matches!(self.phase, Phase::Over { .. } | Phase::Starting(_)) {
+                self.finish().await;
+            }
+        }
+        self.server.forget(&self.spec.launch_id);
+    }
+
+    async fn on_ask(&mut self, ask: Ask) {
+        match ask {
+            Ask::FannedOut(result) => self.on_fanned_out(result).await,
+            Ask::Opened { node, stream } => self.on_opened(node, stream),
+            Ask::Event { node, stream, event } => self.on_event(node, stream, event),
+            Ask::Closed { node, stream } => self.on_closed(node, stream),
+            Ask::NodeLost { node, reason } => {
+                if let Some(index) = self.nodes.iter().position(|link| link.recipient.name == node) {
+                    self.lose(index as u32, &reason);
+                }
+            }
+            Ask::Attach { after, tied, client, reply } => self.on_attach(after, tied, client, reply),
+            Ask::Said { client, what } => self.on_said(client, what),
+            Ask::Goodbye { client } => self.on_goodbye(client),
+            Ask::Signal(signal) => self.tell_all(&node_command::What::Signal(signal)),
+            Ask::Abort { reason } => self.end_by(nix::libc::SIGTERM, &reason),
+            Ask::Status(reply) => self.inquire(Purpose::Status(reply)),
+            Ask::Spawn { node, call, reply } => self.on_spawn(node, call, reply),
+            Ask::Forget => self.phase = Phase::Over { since: self.begun },
+        }
+    }
+
+    async fn on_fanned_out(&mut self, result: Result<(), Refusal>) {
+        let now = Instant::now();
+        let phase = std::mem::replace(&mut self.phase, Phase::Active { nodes_by: now + FIRST_REPORT });
+        match (result, phase) {
+            (Ok(()), Phase::Starting(reply)) => {
+                self.note_state();
+                // Who ordered it may have gone.
+                let _ = reply.send(Ok(()));
+            }
+            (Err(refusal), Phase::Starting(reply)) => {
+                tracing::info!(%refusal, "the launch is rolled back");
+                self.refuse(&refusal).await;
+                let _ = reply.send(Err(refusal));
+            }
+            (_, other) => self.phase = other,
+        }
+    }
+
+    fn on_tick(&mut self) {
+        let now = Instant::now();
+        self.check_streams(now);
+        self.check_stragglers(now);
+        self.check_spawns(now);
+        self.check_audience(now);
+        if self.suspicion.is_some_and(|since| now.duration_since(since) >= SUSPICION)
+            && !self.inquiries.any(|purpose| matches!(purpose, Purpose::Desertion))
+        {
+            self.inquire(Purpose::Desertion);
+        }
+    }
+
+    /// Something ends the launch. All nodes but the one that ends it by itself are told to give up.
+    pub(super) fn fail(&mut self, cause: Cause, by: Option<u32>) {
+        if self.judge.fail(cause) {
+            self.announce(by);
+        }
+    }
+
+    /// Tells everybody of the cause.
+    pub(super) fn announce(&mut self, by: Option<u32>) {
+        let Some(cause) = self.judge.cause().cloned() else { return };
+        self.ending = Some(Instant::now());
+        self.note_state();
+        tracing::info!(cause = super::over::words(&cause), "the launch is ending");
+        let ending = NodeEvent { what: Some(node_event::What::Ending(cause)) };
+        self.journal.push_own(attach_response::What::Event(ending));
+        let give_up = node_command::What::GiveUp(Nothing {});
+        for node in self.judge.live().filter(|&node| Some(node) != by) {
+            self.nodes[node as usize].outbox.push(give_up.clone());
+        }
+    }
+
+    /// Ends the launch in order, with a signal that stands for `reason`.
+    pub(super) fn end_by(&mut self, signal: i32, reason: &str) {
+        tracing::info!(signal, reason, "the launch is to end");
+        self.interrupted(signal);
+        self.tell_all(&node_command::What::End(signal));
+    }
+
+    /// The user ends the launch. Nodes end their ranks by themselves when they are told, so none is told to give up.
+    pub(super) fn interrupted(&mut self, signal: i32) {
+        let cause = Cause { host: String::new(), kind: Some(Kind::InterruptedBy(signal)) };
+        if !matches!(self.phase, Phase::Over { .. }) && self.judge.fail(cause.clone()) {
+            self.ending = Some(Instant::now());
+            self.note_state();
+            let ending = NodeEvent { what: Some(node_event::What::Ending(cause)) };
+            self.journal.push_own(attach_response::What::Event(ending));
+        }
+    }
+
+    /// Gives a command to every node from which more is to be expected.
+    pub(super) fn tell_all(&self, command: &node_command::What) {
+        for node in self.judge.live() {
+            self.nodes[node as usize].outbox.push(command.clone());
+        }
+    }
+
+    /// Carries out what follows from a change of the input.
+    pub(super) fn pass_on(&mut self, flow: Flow) {
+        for node in self.input.readers() {
+            let outbox = &self.nodes[node as usize].outbox;
+            flow.pieces.iter().for_each(|piece| outbox.push(node_command::What::Stdin(piece.clone())));
+            if flow.end {
+                outbox.push(node_command::What::StdinEnd(Nothing {}));
+            }
+        }
+        if let Some(client) = &mut self.client {
+            client.grant_input(flow.credit);
+        }
+    }
+
+    /// Grants nodes room for output.
+    pub(super) fn grant(&self, grants: impl IntoIterator<Item = (u32, u64)>) {
+        for (node, bytes) in grants {
+            self.nodes[node as usize].outbox.push(node_command::What::OutputCredit(bytes));
+        }
+    }
+
+    /// Brings the summary up to date.
+    pub(super) fn note_state(&self) {
+        let state = match self.phase {
+            Phase::Over { .. } => return,
+            _ if self.ending.is_some() => LaunchState::Ending,
+            Phase::Starting(_) => LaunchState::Starting,
+            Phase::Active { .. } => LaunchState::Active,
+        };
+        let mut summary = self.summary.lock();
+        summary.state = state.into();
+        summary.ranks = self.judge.size();
+    }
+}
+
+/// The nodes whose ranks read the launch's input.
+fn readers(spec: &LaunchSpec, placement: &Placement) -> Vec<u32> {
+    match spec.stdin.as_ref().and_then(|stdin| stdin.target.as_ref()) {
+        Some(Target::Rank(rank)) => {
+            placement.node_of(pmi_core::ids::Rank(*rank)).map(|node| node.0).into_iter().collect()
+        }
+        Some(Target::All(_)) => {
+            let mut nodes: Vec<u32> = Vec::new();
+            for block in placement.blocks() {
+                nodes.extend(block.first_node.0..block.first_node.0 + block.nodes);
+            }
+            nodes.sort_unstable();
+            nodes.dedup();
+            nodes
+        }
+        Some(Target::File(_)) | None => Vec::new(),
+    }
+}

@@ -1,0 +1,223 @@
+//! The calls about launches that have been started.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pmi_core::ids::{NodeIndex, Rank};
+use pmi_transport::identity::{Caller, caller_of};
+use pmi_transport::proto::v1::launch_service_server::LaunchService;
+use pmi_transport::proto::v1::{
+    AbortLaunchRequest, AbortLaunchResponse, AttachRequest, AttachResponse, AttachTo, GetLaunchRequest, LaunchState,
+    LaunchStatus, LaunchSummary, ListLaunchesRequest, ListLaunchesResponse, NodeStatus, RankExitStatus, RankProgress,
+    SignalLaunchRequest, SignalLaunchResponse, attach_request, attach_response,
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::allocations::may_use;
+use super::launch::fan_out::Recipient;
+use super::launch::{Ask, LaunchHandle};
+use super::order::Order;
+use super::server::Server;
+use super::store::{self, LaunchRecord};
+
+/// Messages on their way to a client.
+const TO_CLIENT: usize = 64;
+
+/// Answers calls about launches.
+pub(crate) struct Launching(pub Arc<Server>);
+
+/// A launch that somebody asks about.
+enum Found {
+    /// It has a task.
+    Task(LaunchHandle),
+    /// It ended; this is kept of it.
+    Record(Box<LaunchRecord>),
+}
+
+#[tonic::async_trait]
+impl LaunchService for Launching {
+    type AttachLaunchStream = ReceiverStream<Result<AttachResponse, Status>>;
+
+    async fn attach_launch(
+        &self,
+        request: Request<Streaming<AttachRequest>>,
+    ) -> Result<Response<Self::AttachLaunchStream>, Status> {
+        let caller = caller_of(&request)?.clone();
+        let mut said = request.into_inner();
+        let Some(AttachRequest { what: Some(attach_request::What::Attach(to)) }) = said.message().await? else {
+            return Err(Status::invalid_argument("the first message must say which launch to follow"));
+        };
+        let (sender, receiver) = mpsc::channel(TO_CLIENT);
+        match self.find(&caller, &to.launch_id).await? {
+            Found::Task(handle) => follow(handle, to, said, sender).await?,
+            Found::Record(record) => tell_end(*record, to.after, &sender),
+        }
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn list_launches(
+        &self,
+        request: Request<ListLaunchesRequest>,
+    ) -> Result<Response<ListLaunchesResponse>, Status> {
+        let caller = caller_of(&request)?.clone();
+        let all = request.into_inner().all;
+        let mut launches: Vec<LaunchSummary> = self.0.handles().iter().map(LaunchHandle::summary).collect();
+        match all {
+            true => {
+                let kept = store::blocking(&self.0.store, |store| store.read()).await;
+                let kept = kept.map_err(|error| Status::unavailable(crate::chain(&error)))?;
+                let ended = kept.launches.into_iter().filter(|record| record.complete.is_some());
+                launches.extend(ended.filter_map(|record| record.summary));
+            }
+            false => launches.retain(|launch| !is_over(launch) && may_use(&caller, launch.uid)),
+        }
+        launches.sort_by(|one, other| (one.started_at, &one.id).cmp(&(other.started_at, &other.id)));
+        launches.dedup_by(|one, other| one.id == other.id);
+        Ok(Response::new(ListLaunchesResponse { launches }))
+    }
+
+    async fn get_launch(&self, request: Request<GetLaunchRequest>) -> Result<Response<LaunchStatus>, Status> {
+        let caller = caller_of(&request)?.clone();
+        let id = request.into_inner().id;
+        let status = match self.find(&caller, &id).await? {
+            Found::Task(handle) => handle.ask(Ask::Status).await.ok_or_else(|| unknown(&id))?,
+            Found::Record(record) => ended(*record),
+        };
+        Ok(Response::new(status))
+    }
+
+    async fn signal_launch(
+        &self,
+        request: Request<SignalLaunchRequest>,
+    ) -> Result<Response<SignalLaunchResponse>, Status> {
+        let caller = caller_of(&request)?.clone();
+        let SignalLaunchRequest { id, signal } = request.into_inner();
+        if !(1..=64).contains(&signal) {
+            return Err(Status::invalid_argument(format!("{signal} is no signal; there are 1 to 64")));
+        }
+        match self.find(&caller, &id).await? {
+            Found::Task(handle) if !is_over(&handle.summary()) => handle.tell(Ask::Signal(signal)).await,
+            _ => return Err(Status::failed_precondition(format!("launch {id} has ended"))),
+        };
+        Ok(Response::new(SignalLaunchResponse {}))
+    }
+
+    async fn abort_launch(
+        &self,
+        request: Request<AbortLaunchRequest>,
+    ) -> Result<Response<AbortLaunchResponse>, Status> {
+        let caller = caller_of(&request)?.clone();
+        let AbortLaunchRequest { id, reason } = request.into_inner();
+        if let Found::Task(handle) = self.find(&caller, &id).await? {
+            let reason = format!("{caller} asks for it: {reason}");
+            handle.tell(Ask::Abort { reason }).await;
+        }
+        Ok(Response::new(AbortLaunchResponse {}))
+    }
+}
+
+impl Launching {
+    /// One of the caller's own launches.
+    async fn find(&self, caller: &Caller, id: &str) -> Result<Found, Status> {
+        let found = match self.0.find(id) {
+            Some(handle) => Found::Task(handle),
+            None => {
+                let wanted = id.to_owned();
+                let record = store::blocking(&self.0.store, move |store| store.launch(&wanted)).await;
+                let record = record.map_err(|error| Status::unavailable(crate::chain(&error)))?;
+                Found::Record(Box::new(record.ok_or_else(|| unknown(id))?))
+            }
+        };
+        let owner = match &found {
+            Found::Task(handle) => handle.summary().uid,
+            Found::Record(record) => record.summary.as_ref().map_or(0, |summary| summary.uid),
+        };
+        match may_use(caller, owner) {
+            true => Ok(found),
+            false => Err(Status::permission_denied(format!("launch {id} belongs to another user"))),
+        }
+    }
+}
+
+/// Connects a client to a launch, and listens to what it says for as long as it says something.
+async fn follow(
+    handle: LaunchHandle,
+    to: AttachTo,
+    mut said: Streaming<AttachRequest>,
+    sender: mpsc::Sender<Result<AttachResponse, Status>>,
+) -> Result<(), Status> {
+    let AttachTo { launch_id, after, tied } = to;
+    let attach = |reply| Ask::Attach { after, tied, client: sender.clone(), reply };
+    let client = handle.ask(attach).await.ok_or_else(|| unknown(&launch_id))?;
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                message = said.message() => match message {
+                    Ok(Some(AttachRequest { what: Some(what) })) => {
+                        if !handle.tell(Ask::Said { client, what }).await {
+                            return;
+                        }
+                    }
+                    // Of a later version.
+                    Ok(Some(AttachRequest { what: None })) => {}
+                    Ok(None) => {
+                        handle.tell(Ask::Goodbye { client }).await;
+                        return;
+                    }
+                    // Its answers' end tells the launch.
+                    Err(_) => return,
+                },
+                () = sender.closed() => return,
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Tells a client of a launch that ended long ago how it did.
+fn tell_end(record: LaunchRecord, after: u64, sender: &mpsc::Sender<Result<AttachResponse, Status>>) {
+    let spec = record.spec.unwrap_or_default();
+    let complete = record.complete.unwrap_or_default();
+    let spec = AttachResponse { what: Some(attach_response::What::Spec(spec)), ..Default::default() };
+    let what = Some(attach_response::What::Complete(complete));
+    let complete = AttachResponse { sequence: after.saturating_add(1), node: 0, what };
+    for message in [spec, complete] {
+        // There is room for two.
+        let _ = sender.try_send(Ok(message));
+    }
+}
+
+/// The status of a launch that is over.
+fn ended(record: LaunchRecord) -> LaunchStatus {
+    let cause = record.complete.as_ref().and_then(|complete| complete.cause.clone());
+    LaunchStatus { nodes: ended_nodes(&record), summary: record.summary, cause }
+}
+
+/// How the ranks of each node ended; those of spawned jobs are in nobody's placement any more, and left out.
+fn ended_nodes(record: &LaunchRecord) -> Vec<NodeStatus> {
+    let Some(order) = Order::resumed(record) else { return Vec::new() };
+    let exits = record.complete.iter().flat_map(|complete| &complete.ranks).map(|exit| (exit.rank, *exit));
+    let exits: HashMap<u32, RankExitStatus> = exits.collect();
+    let status = |(index, node): (u32, &Recipient)| {
+        let ranks = order.placement.ranks_on(NodeIndex(index));
+        let progress = |rank: &Rank| {
+            let exit = exits.get(&rank.0).copied();
+            RankProgress { rank: rank.0, phase: exit.map_or(0, |exit| exit.phase), exit, ..Default::default() }
+        };
+        let ranks: Vec<RankProgress> = ranks.iter().map(progress).collect();
+        let programs = vec![Bytes::new(); ranks.len()];
+        NodeStatus { node_id: node.name.clone(), silent: false, ranks, programs }
+    };
+    (0..).zip(&order.nodes).map(status).collect()
+}
+
+fn is_over(launch: &LaunchSummary) -> bool {
+    matches!(launch.state(), LaunchState::Succeeded | LaunchState::LaunchFailed)
+}
+
+fn unknown(id: &str) -> Status {
+    Status::not_found(format!("there is no launch {id}, or it ended long ago"))
+}

@@ -1,0 +1,291 @@
+//! A launch as a user asks for it becomes the launch that all nodes are told of: checked, placed, with an id, a user and a secret.
+
+use std::fs::File;
+use std::io::{self, Read};
+
+use bytes::Bytes;
+use lattice_agent::spec::Patience;
+use lattice_agent::wire::{self, WireError};
+use pmi_core::ids::NodeIndex;
+use pmi_core::job::Placement;
+use pmi_transport::hostlist;
+use pmi_transport::proto::v1::{
+    Allocation, App, AppSpec, Block, Job, LaunchSpec, LaunchTasksRequest, NodeState, PlacementRequest, PmiFamily,
+    Variable,
+};
+use tonic::{Code, Status};
+
+use super::allocations;
+use super::config::LaunchSettings;
+use super::launch::fan_out::Recipient;
+use super::nodes::Registry;
+use super::placement::{Placed, PlacementError, Wish};
+use super::store::LaunchRecord;
+use crate::request::random_id;
+
+/// The output of one launch that may be on its way or wait here, shared out among its nodes, each of which gets at least and at
+/// most this much.
+const OUTPUT_OF_LAUNCH: u32 = 64 << 20;
+const OUTPUT_OF_NODE: std::ops::RangeInclusive<u32> = (64 << 10)..=(1 << 20);
+/// The input that may be on its way.
+const STDIN_WINDOW: u32 = 256 << 10;
+/// The most programs of a launch.
+const PROGRAMS_MAX: usize = 4096;
+/// Where programs of a request without an environment are looked for.
+const PLAIN_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// A launch that can be started.
+#[derive(Clone, Debug)]
+pub(crate) struct Order {
+    /// What all nodes are told.
+    pub spec: LaunchSpec,
+    /// The nodes, in node order.
+    pub nodes: Vec<Recipient>,
+    pub placement: Placement,
+    pub detached: bool,
+}
+
+/// A launch that cannot be started as it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OrderError {
+    #[error(transparent)]
+    Placement(#[from] PlacementError),
+    #[error("the launch cannot be understood: {0}")]
+    Spec(#[from] WireError),
+    #[error(
+        "{given} programs are described, and {counted} are in the job; a launch has as many of both, and at most {PROGRAMS_MAX}"
+    )]
+    Programs { given: usize, counted: usize },
+    #[error("{ranks} ranks were asked for, and {counted} are in the job; leave num_tasks at 0, or make them the same")]
+    TwoCounts { ranks: u32, counted: u64 },
+    #[error("pmi_mode {mode:?} is unknown; there are auto, pmi1, pmi2, pmix and none")]
+    PmiMode { mode: String },
+    #[error("node {node} is {state}; leave it out, or have its agent started")]
+    NodeDown { node: String, state: &'static str },
+    #[error("no random number can be had for the launch")]
+    Random(#[source] io::Error),
+}
+
+impl From<OrderError> for Status {
+    fn from(error: OrderError) -> Self {
+        let code = match &error {
+            OrderError::NodeDown { .. } => Code::Unavailable,
+            OrderError::Random(_) => Code::Internal,
+            _ => Code::InvalidArgument,
+        };
+        Self::new(code, crate::chain(&error))
+    }
+}
+
+impl Order {
+    /// What `request` means in `allocation`, on the nodes as they are now.
+    pub(crate) fn new(
+        request: LaunchTasksRequest,
+        allocation: &Allocation,
+        registry: &Registry,
+        settings: &LaunchSettings,
+    ) -> Result<Self, OrderError> {
+        let wish = Wish::read(&placement_request(&request))?;
+        let detached = request.detached;
+        let ranks = request.num_tasks;
+        let spec = match request.spec.clone() {
+            Some(spec) => spec,
+            None => plain_spec(request)?,
+        };
+        let given = rank_counts(&spec, ranks)?;
+        let placed = wish.place(&given, &allocations::nodes(allocation))?;
+        let nodes = placed.nodes.iter().map(|node| recipient(node, registry)).collect::<Result<Vec<_>, _>>()?;
+        let spec = decided(spec, &placed, &nodes, allocation, settings)?;
+        // Everything that a node would refuse is refused here, before any is asked.
+        wire::spec::decode(spec.clone(), NodeIndex(0))?;
+        Ok(Self { spec, nodes, placement: placed.placement, detached })
+    }
+}
+
+impl Order {
+    /// The launch that a record describes; `None` for a record that makes no sense.
+    pub(crate) fn resumed(record: &LaunchRecord) -> Option<Self> {
+        let spec = record.spec.clone()?;
+        let names = wire::spec::nodes(&spec.nodes).ok()?;
+        let addresses = wire::spec::addresses(&spec.addresses, names.len()).ok()?;
+        let job = wire::job::decode(spec.job.clone()?, names.len()).ok()?;
+        let pairs = names.into_iter().zip(addresses);
+        let nodes = pairs.map(|(name, address)| Recipient { name, address }).collect();
+        Some(Self { spec, nodes, placement: job.placement, detached: record.detached })
+    }
+}
+
+fn placement_request(request: &LaunchTasksRequest) -> PlacementRequest {
+    let mut placement = request.placement.clone().unwrap_or_default();
+    if placement.tasks_per_node == 0 {
+        placement.tasks_per_node = request.tasks_per_node;
+    }
+    placement
+}
+
+/// A spec for a request in the design document's shape.
+fn plain_spec(request: LaunchTasksRequest) -> Result<LaunchSpec, OrderError> {
+    let family = match request.pmi_mode.as_str() {
+        "" | "auto" => PmiFamily::Auto,
+        "pmi1" => PmiFamily::Pmi1,
+        "pmi2" => PmiFamily::Pmi2,
+        "pmix" => PmiFamily::PmixOnly,
+        "none" => PmiFamily::None,
+        _ => return Err(OrderError::PmiMode { mode: request.pmi_mode }),
+    };
+    let variable = |name: String, value: String| Variable { name: name.into(), value: value.into() };
+    let app = AppSpec {
+        program: request.entrypoint.into(),
+        args: request.args.into_iter().map(Bytes::from).collect(),
+        directory: Bytes::from_static(b"/"),
+        set: request.env.into_iter().map(|(name, value)| variable(name, value)).collect(),
+        remove: Vec::new(),
+    };
+    Ok(LaunchSpec {
+        job: Some(Job { apps: vec![App { ranks: request.num_tasks, appnum: 0 }], ..Job::default() }),
+        apps: vec![app],
+        environment: vec![variable("PATH".to_owned(), PLAIN_PATH.to_owned())],
+        pmi_family: family.into(),
+        ..LaunchSpec::default()
+    })
+}
+
+/// How many ranks each program was given; 0 where none were.
+fn rank_counts(spec: &LaunchSpec, asked: u32) -> Result<Vec<u32>, OrderError> {
+    let mut ranks: Vec<u32> = spec.job.iter().flat_map(|job| &job.apps).map(|app| app.ranks).collect();
+    if ranks.len() != spec.apps.len() || ranks.len() > PROGRAMS_MAX {
+        return Err(OrderError::Programs { given: spec.apps.len(), counted: ranks.len() });
+    }
+    if let ([ranks @ 0], true) = (ranks.as_mut_slice(), asked > 0) {
+        *ranks = asked;
+    }
+    match ranks.iter().map(|&ranks| u64::from(ranks)).sum() {
+        counted if asked > 0 && counted != u64::from(asked) => Err(OrderError::TwoCounts { ranks: asked, counted }),
+        _ => Ok(ranks),
+    }
+}
+
+fn recipient(node: &str, registry: &Registry) -> Result<Recipient, OrderError> {
+    match registry.up(node) {
+        Some(told) => Ok(Recipient { name: node.to_owned(), address: told.grpc_address.clone() }),
+        None => {
+            let state = registry.state(node).map_or("not registered", |state| match state {
+                NodeState::Lost => "lost",
+                NodeState::Up | NodeState::Unspecified => "not registered",
+            });
+            Err(OrderError::NodeDown { node: node.to_owned(), state })
+        }
+    }
+}
+
+/// The spec with everything that is not for users to say.
+fn decided(
+    spec: LaunchSpec,
+    placed: &Placed,
+    nodes: &[Recipient],
+    allocation: &Allocation,
+    settings: &LaunchSettings,
+) -> Result<LaunchSpec, OrderError> {
+    let launch_id = random_id().map_err(OrderError::Random)?;
+    let asked = spec.job.unwrap_or_default();
+    let appnums = (0..).zip(&placed.ranks);
+    let job = Job {
+        id: format!("kvs_{launch_id}_0"),
+        blocks: blocks(&placed.placement),
+        apps: appnums.map(|(appnum, &ranks)| App { ranks, appnum }).collect(),
+        spawner: None,
+        ..asked
+    };
+    let mut patience = spec.patience.unwrap_or_else(|| wire::spec::encode_patience(&Patience::default()));
+    if let Some(limit) = settings.fence_timeout {
+        let limit = limit.as_millis() as u64;
+        patience.fence_ms = Some(patience.fence_ms.map_or(limit, |asked| asked.min(limit)));
+    }
+    let addresses: Vec<&str> = nodes.iter().map(|node| node.address.as_str()).collect();
+    let window = OUTPUT_OF_LAUNCH / nodes.len().max(1) as u32;
+    Ok(LaunchSpec {
+        launch_id,
+        allocation_id: allocation.id.clone(),
+        uid: allocation.uid,
+        nodes: hostlist::fold(&placed.nodes),
+        addresses: hostlist::fold(&addresses),
+        job: Some(job),
+        patience: Some(patience),
+        secret: secret().map_err(OrderError::Random)?,
+        barrier_fan_out: settings.barrier_fan_out,
+        data_fan_out: settings.data_fan_out,
+        output_window: window.clamp(*OUTPUT_OF_NODE.start(), *OUTPUT_OF_NODE.end()),
+        stdin_window: STDIN_WINDOW,
+        ..spec
+    })
+}
+
+/// A placement as messages carry it.
+pub(crate) fn blocks(placement: &Placement) -> Vec<Block> {
+    let block = |block: &pmi_core::job::Block| Block {
+        first_node: block.first_node.0,
+        nodes: block.nodes,
+        ranks_per_node: block.ranks_per_node,
+    };
+    placement.blocks().iter().map(block).collect()
+}
+
+fn secret() -> io::Result<Bytes> {
+    let mut random = [0; wire::spec::SECRET_LEN];
+    File::open("/dev/urandom")?.read_exact(&mut random)?;
+    Ok(Bytes::copy_from_slice(&random))
+}
+
+#[cfg(test)]
+mod tests {
+    use pmi_transport::proto::v1::{AllocationState, RegisterNodeRequest};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    fn ordered(request: LaunchTasksRequest, settings: &LaunchSettings) -> Result<Order, OrderError> {
+        let mut registry = Registry::default();
+        for node in ["node0", "node1", "node2"] {
+            let grpc_address = "127.0.0.1:50052".to_owned();
+            let told = RegisterNodeRequest { node_id: node.to_owned(), grpc_address, ..Default::default() };
+            registry.register(told, Instant::now()).unwrap();
+        }
+        let state = AllocationState::Running.into();
+        let nodes = "node[0-3]".to_owned();
+        let allocation = Allocation { id: "a".to_owned(), state, uid: 7, nodes, ..Default::default() };
+        Order::new(request, &allocation, &registry, settings)
+    }
+
+    fn plain(ranks: u32) -> LaunchTasksRequest {
+        LaunchTasksRequest { num_tasks: ranks, entrypoint: "./app".to_owned(), ..Default::default() }
+    }
+
+    #[tokio::test]
+    async fn what_users_cannot_decide_is_decided() {
+        let settings = LaunchSettings { fence_timeout: Some(std::time::Duration::from_secs(60)), ..Default::default() };
+        let spec = ordered(plain(3), &settings).unwrap().spec;
+        assert_eq!((spec.uid, spec.nodes.as_str(), spec.secret.len()), (7, "node[0-2]", 16));
+        assert_eq!(spec.launch_id.len(), 10);
+        assert_eq!(spec.job.unwrap().id, format!("kvs_{}_0", spec.launch_id));
+        assert_eq!(spec.patience.unwrap().fence_ms, Some(60_000));
+        assert_eq!(spec.output_window, 1 << 20);
+    }
+
+    #[tokio::test]
+    async fn what_makes_no_sense_is_refused_before_a_node_is_asked() {
+        let check = |request: LaunchTasksRequest, code: Code, expected: &str| {
+            let status = Status::from(ordered(request, &LaunchSettings::default()).unwrap_err());
+            assert_eq!(status.code(), code, "{status}");
+            assert!(status.message().contains(expected), "{status}");
+        };
+        check(plain(4), Code::Unavailable, "node node3 is not registered");
+        check(LaunchTasksRequest { pmi_mode: "pmi3".into(), ..plain(1) }, Code::InvalidArgument, "pmi_mode \"pmi3\"");
+        check(LaunchTasksRequest { entrypoint: String::new(), ..plain(1) }, Code::InvalidArgument, "program");
+        let spec = LaunchSpec { apps: vec![AppSpec::default()], ..Default::default() };
+        check(
+            LaunchTasksRequest { spec: Some(spec), ..plain(1) },
+            Code::InvalidArgument,
+            "1 programs are described, and 0",
+        );
+    }
+}

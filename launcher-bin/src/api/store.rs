@@ -1,0 +1,88 @@
+//! What outlives the API server: allocations, and launches with how they ended. A change is durable before anything is done
+//! that depends on it, so that after a crash nothing runs that nobody knows of.
+
+mod redb_store;
+
+use std::sync::Arc;
+
+use pmi_transport::proto::v1::{Allocation, LaunchCompleteNotification, LaunchSpec, LaunchSummary};
+
+pub(crate) use self::redb_store::RedbStore;
+
+/// A launch as it is kept.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct LaunchRecord {
+    #[prost(message, optional, tag = "1")]
+    pub summary: Option<LaunchSummary>,
+    /// What all nodes were told; without the environment and the secret when the launch is over.
+    #[prost(message, optional, tag = "2")]
+    pub spec: Option<LaunchSpec>,
+    #[prost(bool, tag = "3")]
+    pub detached: bool,
+    /// How it ended; `None` while it runs.
+    #[prost(message, optional, tag = "4")]
+    pub complete: Option<LaunchCompleteNotification>,
+}
+
+/// One change of what is kept.
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    /// An allocation is new or different.
+    Allocation(Allocation),
+    /// A launch is new or different.
+    Launch(Box<LaunchRecord>),
+}
+
+/// All that is kept.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    pub allocations: Vec<Allocation>,
+    pub launches: Vec<LaunchRecord>,
+}
+
+/// State that cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StoreError {
+    #[error("the state file cannot be opened, read or written")]
+    Database(#[source] Box<redb::Error>),
+    #[error("the state file holds a record that this version cannot read")]
+    Record(#[from] prost::DecodeError),
+    #[error("the state file's directory cannot be made")]
+    Directory(#[source] std::io::Error),
+}
+
+impl From<redb::Error> for StoreError {
+    fn from(error: redb::Error) -> Self {
+        Self::Database(Box::new(error))
+    }
+}
+
+/// Where state is kept. Calls block.
+pub(crate) trait Store: Send + Sync {
+    /// Makes changes durable: all of them, or none.
+    fn write(&self, changes: &[Change]) -> Result<(), StoreError>;
+
+    /// Everything.
+    fn read(&self) -> Result<Kept, StoreError>;
+
+    /// One launch, running or ended.
+    fn launch(&self, id: &str) -> Result<Option<LaunchRecord>, StoreError>;
+}
+
+/// Makes changes durable without blocking the other tasks of this thread.
+pub(crate) async fn write(store: &Arc<dyn Store>, changes: Vec<Change>) -> Result<(), StoreError> {
+    blocking(store, move |store| store.write(&changes)).await
+}
+
+/// Asks a store without blocking the other tasks of this thread.
+pub(crate) async fn blocking<T: Send + 'static>(
+    store: &Arc<dyn Store>,
+    ask: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    let store = Arc::clone(store);
+    match tokio::task::spawn_blocking(move || ask(&*store)).await {
+        Ok(result) => result,
+        // It is never cancelled; a panic of the database goes on here.
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}

@@ -1,0 +1,337 @@
+//! The whole server with agents and clients that are scripted: what each of them gets to hear.
+
+mod world;
+
+use node_command::What as Command;
+use node_event::What as Event;
+use pmi_transport::proto::v1::cause::Kind;
+use pmi_transport::proto::v1::*;
+use tonic::Code;
+
+use self::world::{USER, World, exit, order, soon};
+use pmi_transport::identity::Caller;
+
+#[tokio::test]
+async fn a_launch_is_told_of_from_its_start_to_its_end() {
+    let world = World::new(2).await;
+    let launch = world.launch(3).await;
+    let mut client = world.attach(&launch.id, 0).await;
+    let Some(attach_response::What::Spec(spec)) = client.hear().await.unwrap().what else { panic!("no spec") };
+    assert_eq!((spec.nodes.as_str(), spec.secret.len()), ("node[0-1]", 0));
+    let blocks: Vec<_> = spec.job.unwrap().blocks.iter().map(|block| (block.nodes, block.ranks_per_node)).collect();
+    assert_eq!(blocks, [(1, 2), (1, 1)]);
+
+    launch.reports[0].run(0, 0, RankPhase::Finalized).await;
+    launch.reports[0].output(1, 5).await;
+    launch.reports[0].run(1, 0, RankPhase::Finalized).await;
+    launch.reports[0].finish().await;
+    assert!(matches!(client.event().await, Event::Started(_)));
+    assert!(matches!(client.event().await, Event::Exited(_)));
+    assert!(matches!(client.event().await, Event::Output(_)));
+    launch.reports[1].run(2, 0, RankPhase::Finalized).await;
+    launch.reports[1].finish().await;
+    let complete = client.complete().await;
+    assert!(complete.success, "{complete:?}");
+    assert_eq!(complete.ranks.len(), 3);
+
+    // It is over, and still known.
+    let status =
+        soon(world.launches().get_launch(GetLaunchRequest { id: launch.id.clone() })).await.unwrap().into_inner();
+    assert_eq!(status.summary.unwrap().state(), LaunchState::Succeeded);
+    assert_eq!(status.nodes[1].ranks[0].rank, 2);
+    let mut late = world.attach(&launch.id, 0).await;
+    assert!(late.complete().await.success);
+}
+
+#[tokio::test]
+async fn one_refusal_rolls_all_others_back() {
+    let world = World::new(3).await;
+    let allocation = world.allocate(RequeuePolicy::Never).await;
+    world.agents[1].seen.lock().refusal = Some(LaunchProcessesResponse {
+        message: "no user 1000 here".to_owned(),
+        reason: RefusalReason::User.into(),
+        ..Default::default()
+    });
+    let request = LaunchTasksRequest { num_tasks: 3, ..order(&allocation) };
+    let refused = soon(world.allocations(&USER).launch_tasks(request.clone())).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    assert_eq!(refused.message(), "node node1 does not start its part of the launch: no user 1000 here");
+    let aborted = |index: usize| world.agents[index].seen.lock().aborted.len();
+    assert_eq!([aborted(0), aborted(1), aborted(2)], [1, 0, 1]);
+
+    // The allocation is as good as before.
+    world.agents[1].seen.lock().refusal = None;
+    assert_eq!(world.launch_in(&request).await.reports.len(), 3);
+    let all = soon(world.launches().list_launches(ListLaunchesRequest { all: true })).await.unwrap().into_inner();
+    let states: Vec<_> = all.launches.iter().map(LaunchSummary::state).collect();
+    assert!(states.contains(&LaunchState::LaunchFailed) && states.contains(&LaunchState::Active), "{states:?}");
+}
+
+#[tokio::test]
+async fn the_first_cause_ends_the_launch_everywhere() {
+    let world = World::new(2).await;
+    let mut launch = world.launch(2).await;
+    let mut client = world.attach(&launch.id, 0).await;
+    let killed = RankExitStatus { rank: 1, signaled: true, signal: 9, ..Default::default() };
+    let cause = Cause { host: "node1".to_owned(), kind: Some(Kind::Failed(killed)) };
+    launch.reports[1].tell(Event::Ending(cause.clone())).await;
+    assert_eq!(launch.reports[0].command().await, Some(Command::GiveUp(Nothing {})));
+    // What follows from it is not a cause.
+    let fence = Cause { host: "node0".to_owned(), kind: Some(Kind::Fence("node1 left".to_owned())) };
+    launch.reports[0].tell(Event::Ending(fence)).await;
+    assert_eq!(client.event().await, Event::Ending(cause.clone()));
+    launch.reports[0].finish().await;
+    launch.reports[1].tell(Event::Exited(killed)).await;
+    launch.reports[1].finish().await;
+    let complete = client.complete().await;
+    assert_eq!((complete.success, complete.cause), (false, Some(cause)));
+    assert!(complete.error_message.contains("rank 1 on node1"), "{}", complete.error_message);
+}
+
+#[tokio::test]
+async fn an_agent_that_starts_anew_has_lost_its_launches() {
+    let world = World::new(2).await;
+    let allocation = world.allocate(RequeuePolicy::OnNodeFailure).await;
+    let request = LaunchTasksRequest { num_tasks: 2, ..order(&allocation) };
+    let mut launch = world.launch_in(&request).await;
+    let mut client = world.attach(&launch.id, 0).await;
+    world.register(1, 2, &[]).await;
+    assert_eq!(launch.reports[0].command().await, Some(Command::GiveUp(Nothing {})));
+    launch.reports[0].finish().await;
+    let complete = client.complete().await;
+    assert_eq!(complete.error_message, "node node1 was lost: its agent was started anew");
+    // Its nodes are up, so it runs again at once, or is about to.
+    let now = loop {
+        let request = GetAllocationRequest { id: allocation.clone() };
+        let now = soon(world.allocations(&USER).get_allocation(request)).await.unwrap().into_inner();
+        if now.requeues == 1 && now.state() == AllocationState::Running {
+            break now;
+        }
+    };
+    assert_eq!(now.reason, "");
+    assert_eq!(world.register(1, 2, &[&launch.id]).await, [launch.id.clone()], "it must end what is over");
+}
+
+#[tokio::test]
+async fn output_waits_for_a_client_that_is_slow_and_is_told_again_to_the_next() {
+    let world = World::new(1).await;
+    let mut launch = world.launch(1).await;
+    let window = world.agents[0].seen.lock().launched[0].spec.clone();
+    let window = <LaunchSpec as prost::Message>::decode(window).unwrap().output_window as usize;
+    let report = &mut launch.reports[0];
+    report.output(0, window / 2).await;
+    report.output(0, window / 2).await;
+    let mut first = world.attach(&launch.id, 0).await;
+    assert!(matches!(first.event().await, Event::Output(_)));
+    assert!(matches!(first.event().await, Event::Output(_)));
+    first.say(attach_request::What::Acknowledge(1)).await;
+    assert_eq!(report.command().await, Some(Command::OutputCredit(window as u64 / 2)));
+
+    let mut second = world.attach(&launch.id, 1).await;
+    let replaced = loop {
+        if let Err(status) = first.hear().await {
+            break status;
+        }
+    };
+    assert_eq!(replaced.code(), Code::Aborted);
+    second.hear().await.unwrap();
+    assert_eq!(second.hear().await.unwrap().sequence, 2);
+    second.say(attach_request::What::Acknowledge(2)).await;
+    assert_eq!(report.command().await, Some(Command::OutputCredit(window as u64 / 2)));
+}
+
+#[tokio::test]
+async fn a_detached_launch_runs_on_when_nobody_reads_its_output() {
+    let world = World::new(1).await;
+    let allocation = world.allocate(RequeuePolicy::Never).await;
+    let mut launch = world.launch_in(&LaunchTasksRequest { detached: true, ..order(&allocation) }).await;
+    let mut granted = 0;
+    for _ in 0..100 {
+        launch.reports[0].output(0, 256 << 10).await;
+        if let Some(Command::OutputCredit(bytes)) = launch.reports[0].command().await {
+            granted += bytes;
+        }
+    }
+    assert_eq!(granted, 100 * (256 << 10));
+    launch.reports[0].run(0, 0, RankPhase::Finalized).await;
+    launch.reports[0].finish().await;
+    let mut client = world.attach(&launch.id, 0).await;
+    client.hear().await.unwrap();
+    let dropped = client.hear().await.unwrap().what;
+    assert!(matches!(dropped, Some(attach_response::What::DroppedOutput(20_000_000..))), "{dropped:?}");
+    assert!(client.complete().await.success);
+}
+
+#[tokio::test]
+async fn a_rank_that_left_is_missed_by_those_on_other_nodes() {
+    let world = World::new(2).await;
+    let mut launch = world.launch(2).await;
+    let mut client = world.attach(&launch.id, 0).await;
+    launch.reports[0].tell(Event::Waiting(Waiting { ranks: vec![0] })).await;
+    launch.reports[1].run(1, 0, RankPhase::Silent).await;
+    launch.reports[1].finish().await;
+    assert_eq!(launch.reports[0].command().await, Some(Command::GiveUp(Nothing {})));
+    launch.reports[0].finish().await;
+    let cause = client.complete().await.cause.unwrap();
+    assert_eq!(cause.host, "node1");
+    let left = LeftBeforeInit { exit: Some(exit(1, 0, RankPhase::Silent)), others: vec![0] };
+    assert_eq!(cause.kind, Some(Kind::LeftBeforeInit(left)));
+}
+
+#[tokio::test]
+async fn a_rank_that_finalized_is_missed_once_others_are_seen_to_wait() {
+    let world = World::new(2).await;
+    let mut launch = world.launch(3).await;
+    let mut client = world.attach(&launch.id, 0).await;
+    launch.reports[0].tell(Event::Waiting(Waiting { ranks: vec![0, 1] })).await;
+    launch.reports[1].run(2, 0, RankPhase::Finalized).await;
+    launch.reports[1].finish().await;
+    launch.reports[0].answer(&[(0, true), (1, false)]).await;
+    assert_eq!(launch.reports[0].command().await, Some(Command::GiveUp(Nothing {})));
+    launch.reports[0].finish().await;
+    let kind = client.complete().await.cause.unwrap().kind;
+    assert_eq!(kind, Some(Kind::LeftFence(LeftFence { rank: 2, waiting: vec![0] })));
+}
+
+#[tokio::test]
+async fn a_fence_timeout_names_the_missing_ranks_of_all_nodes() {
+    let world = World::new(2).await;
+    let mut launch = world.launch(3).await;
+    let mut client = world.attach(&launch.id, 0).await;
+    let timeout = FenceTimeout { limit_ms: 1000, waiting: 2, missing: Vec::new() };
+    launch.reports[0]
+        .tell(Event::Ending(Cause { host: "node0".into(), kind: Some(Kind::FenceTimeout(timeout)) }))
+        .await;
+    launch.reports[0].answer(&[(0, true), (1, true)]).await;
+    launch.reports[1].answer(&[(2, false)]).await;
+    assert_eq!(launch.reports[1].command().await, Some(Command::GiveUp(Nothing {})));
+    launch.reports[0].finish().await;
+    launch.reports[1].finish().await;
+    let complete = client.complete().await;
+    let expected = "PMI fence timeout: after 1s, node0 still waits for rank 2 (last PMI command: put)";
+    assert_eq!(complete.error_message, expected);
+}
+
+#[tokio::test]
+async fn a_stuck_start_is_told_once_with_the_ranks_of_all_nodes() {
+    let world = World::new(2).await;
+    let mut launch = world.launch(2).await;
+    let mut client = world.attach(&launch.id, 0).await;
+    let stuck =
+        || Notice { what: Some(notice::What::Stuck(StuckStart { after_ms: 30_000, waiting: 1, missing: vec![] })) };
+    launch.reports[0].tell(Event::Notice(stuck())).await;
+    launch.reports[0].answer(&[(0, true)]).await;
+    launch.reports[1].answer(&[(1, false)]).await;
+    let Event::Notice(Notice { what: Some(notice::What::Stuck(told)) }) = client.event().await else { panic!() };
+    assert_eq!((told.waiting, told.missing[0].rank), (1, 1));
+    launch.reports[1].tell(Event::Notice(stuck())).await;
+    launch.reports[1].output(1, 1).await;
+    assert!(matches!(client.event().await, Event::Output(_)), "the second notice is nothing new");
+}
+
+#[tokio::test]
+async fn only_the_owner_launches_and_only_where_it_can() {
+    let world = World::new(1).await;
+    let allocation = world.allocate(RequeuePolicy::Never).await;
+    let check = async |caller: Caller, id: &str, code: Code, expected: &str| {
+        let error = soon(world.allocations(&caller).launch_tasks(order(id))).await.unwrap_err();
+        assert_eq!(error.code(), code, "{error}");
+        assert!(error.message().contains(expected), "{error}");
+    };
+    check(Caller::User(7), &allocation, Code::PermissionDenied, "belongs to another user").await;
+    check(USER, "nowhere", Code::NotFound, "no allocation nowhere").await;
+    let launch = world.launch_in(&order(&allocation)).await;
+    let mut stranger = launch_service_client::LaunchServiceClient::new(world.channel(&Caller::User(7)));
+    let refused = soon(stranger.get_launch(GetLaunchRequest { id: launch.id.clone() })).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    let mut liar = node_service_client::NodeServiceClient::new(world.channel(&Caller::Agent("x".into())));
+    let refused = soon(liar.heartbeat(HeartbeatRequest { node_id: "node0".into(), incarnation: 1 })).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+
+    // Releasing waits for the launch to end.
+    let release = ReleaseAllocationRequest { id: allocation.clone() };
+    let releasing = soon(world.allocations(&USER).release_allocation(release.clone())).await.unwrap().into_inner();
+    assert_eq!(releasing.state(), AllocationState::Releasing);
+    check(USER, &allocation, Code::FailedPrecondition, "is RELEASING, not RUNNING").await;
+    let mut report = launch.reports.into_iter().next().unwrap();
+    assert_eq!(report.command().await, Some(Command::End(15)));
+    report.finish().await;
+    while soon(world.allocations(&USER).release_allocation(release.clone())).await.unwrap().into_inner().state()
+        != AllocationState::Released
+    {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn input_goes_to_the_ranks_that_read_it() {
+    let world = World::new(2).await;
+    let allocation = world.allocate(RequeuePolicy::Never).await;
+    let app = AppSpec { program: "cat".into(), directory: "/".into(), ..Default::default() };
+    let spec = LaunchSpec {
+        apps: vec![app],
+        job: Some(Job { apps: vec![App { ranks: 2, appnum: 0 }], ..Default::default() }),
+        stdin: Some(StdinTarget { target: Some(stdin_target::Target::Rank(1)) }),
+        ..Default::default()
+    };
+    let mut launch =
+        world.launch_in(&LaunchTasksRequest { spec: Some(spec), num_tasks: 0, ..order(&allocation) }).await;
+    let mut client = world.attach(&launch.id, 0).await;
+    client.say(attach_request::What::Stdin("hello".into())).await;
+    assert_eq!(launch.reports[1].command().await, Some(Command::Stdin("hello".into())));
+    client.say(attach_request::What::StdinEnd(Nothing {})).await;
+    assert_eq!(launch.reports[1].command().await, Some(Command::StdinEnd(Nothing {})));
+    client.hear().await.unwrap();
+    assert_eq!(client.hear().await.unwrap().what, Some(attach_response::What::StdinCredit(5)));
+    // The other node has heard nothing of it.
+    client.say(attach_request::What::Signal(10)).await;
+    assert_eq!(launch.reports[0].command().await, Some(Command::Signal(10)));
+    client.say(attach_request::What::Signal(99)).await;
+    assert_eq!(client.hear().await.unwrap_err().code(), Code::InvalidArgument);
+}
+
+#[tokio::test]
+async fn spawned_ranks_are_placed_and_their_parent_is_answered_when_they_run() {
+    let world = World::new(2).await;
+    let mut launch = world.launch(1).await;
+    assert_eq!(launch.reports.len(), 1);
+    let app = SpawnApp { program: "./child".into(), ranks: 2, ..Default::default() };
+    let call =
+        SpawnCall { parent_job: format!("kvs_{}_0", launch.id), parent_rank: 0, apps: vec![app], preput: vec![] };
+    let request = SpawnRequest { launch_id: launch.id.clone(), node_id: "node0".into(), call: Some(call) };
+    let mut nodes = world.nodes(0);
+    let answer = tokio::spawn(async move { nodes.spawn_tasks(request).await.unwrap().into_inner() });
+    let Some(Command::Spawn(spawn)) = launch.reports[0].command().await else { panic!("no order") };
+    let job = spawn.job.unwrap();
+    assert_eq!((job.id.clone(), spawn.first_shown), (format!("kvs_{}_0.s1", launch.id), 1));
+    assert_eq!(job.blocks, [Block { first_node: 0, nodes: 1, ranks_per_node: 2 }]);
+    launch.reports[0].tell(Event::Spawned(Spawned { job_id: job.id.clone(), failure: String::new() })).await;
+    assert_eq!(soon(answer).await.unwrap().job_id, job.id);
+}
+
+#[tokio::test]
+async fn launches_outlive_the_server() {
+    let mut world = World::new(2).await;
+    let launch = world.launch(2).await;
+    let id = launch.id.clone();
+    world.restart().await;
+    assert!(world.register(0, 1, &[&id]).await.is_empty());
+    assert!(world.register(1, 1, &[&id, "stranger"]).await == ["stranger"]);
+    let mut reports = [world.report(&id, 0, 0).await, world.report(&id, 1, 1).await];
+    let mut client = world.attach(&id, 0).await;
+    for (rank, report) in (0..).zip(&mut reports) {
+        assert!(matches!(report.command().await, Some(Command::OutputCredit(_))), "it may send again");
+        report.tell(Event::Exited(exit(rank, 0, RankPhase::Finalized))).await;
+        report.finish().await;
+    }
+    let complete = client.complete().await;
+    assert!(complete.success && complete.ranks.len() == 2, "{complete:?}");
+}
+
+#[tokio::test]
+async fn a_launch_whose_client_vanishes_ends() {
+    let world = World::new(1).await;
+    let mut launch = world.launch(1).await;
+    world.attach_and_die(&launch.id).await;
+    assert_eq!(launch.reports[0].command().await, Some(Command::End(1)));
+}
