@@ -1,0 +1,223 @@
+//! Who may make which call: one table, and the layer that holds every request against it.
+//!
+//! What the table does not name is refused. A handler may refuse more (a user's launch is not another user's), but nothing
+//! reaches a handler that is not here.
+
+use std::future::{Future, ready};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http::{HeaderMap, Request, Response};
+use tonic::Status;
+use tonic::body::Body;
+use tower::{Layer, Service};
+
+use crate::identity::{Caller, Role};
+use crate::listen::Peer;
+
+/// The metadata in which a caller on an insecure connection says who it is, as a URI.
+pub(crate) const CALLER_HEADER: &str = "x-lattice-caller";
+
+/// Who may make a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Admitted {
+    /// Whoever gets as far as to ask.
+    Anybody,
+    /// Everybody whose name is known.
+    Known,
+    /// Those of these roles.
+    Roles(&'static [Role]),
+}
+
+const USERS: Admitted = Admitted::Roles(&[Role::User, Role::Admin]);
+const AGENTS: Admitted = Admitted::Roles(&[Role::Agent]);
+// An agent relays what the API server signed; the handlers check the signature, and that the agent is of the launch.
+const API_AND_AGENTS: Admitted = Admitted::Roles(&[Role::Api, Role::Agent]);
+
+/// Every call that there is, by its path, and who may make it.
+const TABLE: &[(&str, Admitted)] = &[
+    ("/lattice.v1.AllocationService/LaunchTasks", USERS),
+    ("/lattice.v1.AllocationService/CreateAllocation", USERS),
+    ("/lattice.v1.AllocationService/GetAllocation", USERS),
+    ("/lattice.v1.AllocationService/ListAllocations", USERS),
+    ("/lattice.v1.AllocationService/ReleaseAllocation", USERS),
+    ("/lattice.v1.LaunchService/AttachLaunch", USERS),
+    ("/lattice.v1.LaunchService/ListLaunches", USERS),
+    ("/lattice.v1.LaunchService/GetLaunch", USERS),
+    ("/lattice.v1.LaunchService/SignalLaunch", USERS),
+    ("/lattice.v1.LaunchService/AbortLaunch", USERS),
+    ("/lattice.v1.NodeService/RegisterNode", AGENTS),
+    ("/lattice.v1.NodeService/Heartbeat", AGENTS),
+    ("/lattice.v1.NodeService/ListNodes", Admitted::Known),
+    ("/lattice.v1.NodeService/ReportLaunch", AGENTS),
+    ("/lattice.v1.NodeService/CallName", AGENTS),
+    ("/lattice.v1.NodeService/SpawnTasks", AGENTS),
+    ("/lattice.v1.NodeAgentService/LaunchProcesses", API_AND_AGENTS),
+    ("/lattice.v1.NodeAgentService/PmiFence", AGENTS),
+    ("/lattice.v1.NodeAgentService/PmiFenceComplete", AGENTS),
+    ("/lattice.v1.NodeAgentService/AbortProcesses", API_AND_AGENTS),
+    ("/lattice.v1.NodeAgentService/Link", AGENTS),
+    ("/grpc.health.v1.Health/Check", Admitted::Anybody),
+    ("/grpc.health.v1.Health/Watch", Admitted::Anybody),
+    ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Admitted::Anybody),
+    ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Admitted::Anybody),
+];
+
+/// Whether `caller` may make the call at `path`; `Err` says in words why it is unknown who calls.
+fn admit(path: &str, caller: Result<&Caller, &str>) -> Result<(), Status> {
+    let Some((_, admitted)) = TABLE.iter().find(|(known, _)| *known == path) else {
+        return Err(Status::unimplemented(format!("there is no call {path} here")));
+    };
+    match (admitted, caller) {
+        (Admitted::Anybody, _) | (Admitted::Known, Ok(_)) => Ok(()),
+        (Admitted::Roles(roles), Ok(caller)) if roles.contains(&caller.role()) => Ok(()),
+        (Admitted::Roles(_), Ok(caller)) => Err(Status::permission_denied(format!("{caller} may not call {path}"))),
+        (_, Err(why)) => Err(Status::unauthenticated(format!("it is not known who calls {path}: {why}"))),
+    }
+}
+
+/// Who sent a request with these headers over a connection to `peer`.
+fn identify(peer: Option<&Peer>, headers: &HeaderMap) -> Result<Caller, String> {
+    match peer {
+        Some(Peer::Proven(caller)) => caller.clone().map_err(|reason| reason.to_string()),
+        Some(Peer::Claimed) => {
+            let header = headers.get(CALLER_HEADER).ok_or("the call has no metadata x-lattice-caller")?;
+            let uri = header.to_str().map_err(|_| "the metadata x-lattice-caller is not ASCII")?;
+            uri.parse().map_err(|error| format!("{error}"))
+        }
+        None => Err("the request came over no connection of ours".to_owned()),
+    }
+}
+
+/// Refuses what the table does not admit, and adds the [`Caller`] to the extensions of what it does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AuthorizeLayer;
+
+impl<S> Layer<S> for AuthorizeLayer {
+    type Service = Authorize<S>;
+
+    fn layer(&self, services: S) -> Authorize<S> {
+        Authorize { services }
+    }
+}
+
+/// The services behind an [`AuthorizeLayer`].
+#[derive(Clone, Debug)]
+pub(crate) struct Authorize<S> {
+    services: S,
+}
+
+impl<S> Service<Request<Body>> for Authorize<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>>,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.services.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        let caller = identify(request.extensions().get(), request.headers());
+        if let Err(status) = admit(request.uri().path(), caller.as_ref().map_err(String::as_str)) {
+            tracing::info!(reason = status.message(), "a call was refused");
+            return Box::pin(ready(Ok(status.into_http())));
+        }
+        if let Ok(caller) = caller {
+            request.extensions_mut().insert(caller);
+        }
+        Box::pin(self.services.call(request))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+    use tonic::Code;
+
+    use super::*;
+    use crate::proto::DESCRIPTORS;
+
+    /// The paths of all calls that the protocol's files define.
+    fn defined() -> Vec<String> {
+        let files = prost_types::FileDescriptorSet::decode(DESCRIPTORS).unwrap().file;
+        let path = |package: &str, service: &str, method: &str| format!("/{package}.{service}/{method}");
+        let mut paths = Vec::new();
+        for file in &files {
+            for service in &file.service {
+                paths.extend(service.method.iter().map(|method| path(file.package(), service.name(), method.name())));
+            }
+        }
+        paths
+    }
+
+    #[test]
+    fn the_table_names_every_call_of_the_protocol_and_no_other() {
+        let mut defined = defined();
+        defined.sort();
+        let ours = TABLE.iter().map(|(path, _)| (*path).to_owned()).filter(|path| path.starts_with("/lattice."));
+        let mut ours: Vec<String> = ours.collect();
+        ours.sort();
+        assert_eq!(ours, defined);
+        assert!(defined.len() > 20, "{defined:?}");
+    }
+
+    /// Who may call what, written down a second time: by service, from reliability-security.md 4.2.
+    fn expected(path: &str, role: Role) -> bool {
+        let (service, method) = path.strip_prefix("/lattice.v1.").unwrap().split_once('/').unwrap();
+        match (service, method) {
+            ("AllocationService" | "LaunchService", _) => matches!(role, Role::User | Role::Admin),
+            ("NodeService", "ListNodes") => true,
+            ("NodeService", _) => role == Role::Agent,
+            ("NodeAgentService", "LaunchProcesses" | "AbortProcesses") => matches!(role, Role::Api | Role::Agent),
+            ("NodeAgentService", _) => role == Role::Agent,
+            _ => panic!("{path} is of no service that this test knows"),
+        }
+    }
+
+    #[test]
+    fn every_call_is_open_to_its_roles_only() {
+        let callers =
+            [Caller::Agent("node3".to_owned()), Caller::Api, Caller::User(1000), Caller::User(0), Caller::Admin(None)];
+        for path in defined() {
+            for caller in &callers {
+                let answer = admit(&path, Ok(caller));
+                match expected(&path, caller.role()) {
+                    true => assert!(answer.is_ok(), "{path} by {caller}"),
+                    false => assert_eq!(answer.unwrap_err().code(), Code::PermissionDenied, "{path} by {caller}"),
+                }
+            }
+            let status = admit(&path, Err("it said nothing")).unwrap_err();
+            assert_eq!(status.code(), Code::Unauthenticated);
+            assert_eq!(status.message(), format!("it is not known who calls {path}: it said nothing"));
+        }
+    }
+
+    #[test]
+    fn unknown_calls_are_refused_whoever_makes_them() {
+        for path in [
+            "/",
+            "/lattice.v1.NodeService/Reboot",
+            "/lattice.v1.nodeservice/ListNodes",
+            "/lattice.v1.NodeService/ListNodes/",
+        ] {
+            let status = admit(path, Ok(&Caller::Admin(Some(0)))).unwrap_err();
+            assert_eq!(status.code(), Code::Unimplemented, "{path}");
+        }
+        assert!(admit("/grpc.health.v1.Health/Check", Err("no certificate")).is_ok());
+    }
+
+    #[test]
+    fn a_claim_counts_only_where_claims_are_believed() {
+        let mut headers = HeaderMap::new();
+        assert!(identify(Some(&Peer::Claimed), &headers).unwrap_err().contains("no metadata"));
+        headers.insert(CALLER_HEADER, "lattice:///admin".parse().unwrap());
+        assert_eq!(identify(Some(&Peer::Claimed), &headers), Ok(Caller::Admin(None)));
+        assert_eq!(identify(Some(&Peer::Proven(Ok(Caller::User(7)))), &headers), Ok(Caller::User(7)));
+        assert!(identify(None, &headers).is_err());
+    }
+}

@@ -1,0 +1,402 @@
+//! Lists of names in few words: `node[0-3,7],login` stands for five names, in this order.
+//!
+//! The protocol carries the names and the addresses of a launch's nodes like this, so that a message does not grow with the
+//! number of nodes. [`expand`] reads what users write as well (several brackets in a name, text after a bracket) and is bounded
+//! before it allocates; [`fold`] writes one bracket per name at most.
+//!
+//! ```text
+//! 10.0.0.[2-65]:50052      64 addresses            rack[0-1]n[00-15]   32 names, rack0n00 first
+//! node[08-11]              08 09 10 11             [fd00::7]:50052     itself: a bracket with a colon is an IPv6 address
+//! ```
+
+use std::fmt::Write;
+
+/// The most names that one list may stand for.
+pub const NAMES_MAX: usize = 1 << 20;
+/// The longest name, in bytes: a host name of 255 and a port.
+pub const NAME_MAX: usize = 255 + ":65535".len();
+/// The longest number in a bracket, in digits; it fits into 64 bits.
+const DIGITS_MAX: usize = 18;
+
+/// A text that is no list of names.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostlistError {
+    /// Nothing stands between two commas, or at an end.
+    #[error("a name is missing in the list {list:?}; commas stand between names")]
+    MissingName {
+        /// The list, cut short if it is long.
+        list: String,
+    },
+    /// A bracket has no partner.
+    #[error("{name:?} has a bracket without its partner")]
+    Unbalanced {
+        /// The name, with its brackets.
+        name: String,
+    },
+    /// What stands in a bracket is no number, and no two numbers in rising order.
+    #[error("{range:?} in {name:?} is no range; write numbers and ranges such as 0-3 or 00-15")]
+    BadRange {
+        /// What was found.
+        range: String,
+        /// The name that it was found in.
+        name: String,
+    },
+    /// A character that no host has.
+    #[error("{name:?} holds {character:?}, which no name of a node does")]
+    BadCharacter {
+        /// The name.
+        name: String,
+        /// The first such character.
+        character: char,
+    },
+    /// A name is longer than [`NAME_MAX`].
+    #[error("{name:?}... is longer than {NAME_MAX} bytes")]
+    LongName {
+        /// How it begins.
+        name: String,
+    },
+    /// The list stands for more names than [`NAMES_MAX`].
+    #[error("the list {list:?} stands for more than {NAMES_MAX} names")]
+    TooMany {
+        /// The list, cut short if it is long.
+        list: String,
+    },
+}
+
+/// The names that `text` stands for, in its order, repeated where it repeats them; none for an empty text.
+///
+/// # Errors
+/// Fails on a text that is no such list, and on one that stands for more than [`NAMES_MAX`] names.
+pub fn expand(text: &str) -> Result<Vec<String>, HostlistError> {
+    if text.trim().is_empty() {
+        return Ok(Vec::new());
+    }
+    let too_many = || HostlistError::TooMany { list: excerpt(text) };
+    let mut names = Vec::new();
+    for item in items(text)? {
+        let parts = parse_item(item)?;
+        let count = parts.iter().try_fold(1_usize, |count, part| count.checked_mul(part.count()));
+        let total = count.and_then(|count| count.checked_add(names.len()));
+        if total.is_none_or(|total| total > NAMES_MAX) {
+            return Err(too_many());
+        }
+        append_names(&parts, &mut names);
+    }
+    match names.iter().find(|name| name.len() > NAME_MAX) {
+        Some(name) => Err(HostlistError::LongName { name: excerpt(name) }),
+        None => Ok(names),
+    }
+}
+
+/// Splits at the commas that are in no bracket.
+fn items(text: &str) -> Result<Vec<&str>, HostlistError> {
+    let mut in_bracket = false;
+    let items: Vec<&str> = text
+        .split(|character| {
+            match character {
+                '[' => in_bracket = true,
+                ']' => in_bracket = false,
+                _ => {}
+            }
+            character == ',' && !in_bracket
+        })
+        .map(str::trim)
+        .collect();
+    match items.iter().any(|item| item.is_empty()) {
+        true => Err(HostlistError::MissingName { list: excerpt(text) }),
+        false => Ok(items),
+    }
+}
+
+/// A piece of a name.
+enum Part<'a> {
+    Text(&'a str),
+    Ranges(Vec<Range>),
+}
+
+/// The numbers from `first` to `last`, written with at least `width` digits.
+struct Range {
+    first: u64,
+    last: u64,
+    width: usize,
+}
+
+impl Part<'_> {
+    fn count(&self) -> usize {
+        match self {
+            Self::Text(_) => 1,
+            Self::Ranges(ranges) => ranges.iter().fold(0, |count, range| count.saturating_add(range.count())),
+        }
+    }
+}
+
+impl Range {
+    fn count(&self) -> usize {
+        usize::try_from(self.last - self.first).unwrap_or(usize::MAX).saturating_add(1)
+    }
+}
+
+fn parse_item(item: &str) -> Result<Vec<Part<'_>>, HostlistError> {
+    let unbalanced = || HostlistError::Unbalanced { name: excerpt(item) };
+    let mut parts = Vec::new();
+    let mut fixed = 0;
+    let mut rest = item;
+    while !rest.is_empty() {
+        let end = rest.find(['[', ']']).unwrap_or(rest.len());
+        let (text, from_bracket) = rest.split_at(end);
+        if !text.is_empty() {
+            fixed += text.len();
+            parts.push(Part::Text(checked(text, item)?));
+        }
+        rest = from_bracket;
+        if let Some(inside) = rest.strip_prefix('[') {
+            let (inside, after) = inside.split_once(']').ok_or_else(unbalanced)?;
+            if inside.contains(':') {
+                let literal = &rest[..inside.len() + "[]".len()];
+                fixed += literal.len();
+                parts.push(Part::Text(checked(literal, item)?));
+            } else {
+                let ranges = inside.split(',').map(|range| parse_range(range.trim(), item));
+                parts.push(Part::Ranges(ranges.collect::<Result<_, _>>()?));
+            }
+            rest = after;
+        } else if !rest.is_empty() {
+            return Err(unbalanced());
+        }
+    }
+    // Before anything is multiplied: a long text must not be copied a million times.
+    if fixed > NAME_MAX {
+        return Err(HostlistError::LongName { name: excerpt(item) });
+    }
+    Ok(parts)
+}
+
+fn checked<'a>(text: &'a str, item: &str) -> Result<&'a str, HostlistError> {
+    match text.chars().find(|character| character.is_whitespace() || character.is_control()) {
+        Some(character) => Err(HostlistError::BadCharacter { name: excerpt(item), character }),
+        None => Ok(text),
+    }
+}
+
+fn parse_range(text: &str, item: &str) -> Result<Range, HostlistError> {
+    let bad = || HostlistError::BadRange { range: excerpt(text), name: excerpt(item) };
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let range =
+        Range { first: number(first).ok_or_else(bad)?, last: number(last).ok_or_else(bad)?, width: first.len() };
+    // "[1-08]" could mean two things.
+    let ambiguous = last.starts_with('0') && last.len() != first.len();
+    if range.first > range.last || ambiguous { Err(bad()) } else { Ok(range) }
+}
+
+fn number(digits: &str) -> Option<u64> {
+    let plain = !digits.is_empty() && digits.len() <= DIGITS_MAX && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if plain { digits.parse().ok() } else { None }
+}
+
+/// Appends all combinations of the parts; the last bracket counts fastest.
+fn append_names(parts: &[Part<'_>], names: &mut Vec<String>) {
+    let mut combined = vec![String::new()];
+    for part in parts {
+        match part {
+            Part::Text(text) => combined.iter_mut().for_each(|name| name.push_str(text)),
+            Part::Ranges(ranges) => {
+                combined = combined
+                    .iter()
+                    .flat_map(|name| ranges.iter().map(move |range| (name, range)))
+                    .flat_map(|(name, range)| {
+                        let width = range.width;
+                        (range.first..=range.last).map(move |number| format!("{name}{number:0width$}"))
+                    })
+                    .collect();
+            }
+        }
+    }
+    names.append(&mut combined);
+}
+
+/// How a text begins, for messages.
+fn excerpt(text: &str) -> String {
+    text.chars().take(64).collect()
+}
+
+/// The shortest list we can write that [`expand`] turns into exactly these names, in this order.
+///
+/// Neighbours that differ in one number share a bracket. The names must be such that `expand` can return: neither empty nor
+/// with commas or spaces in them, and brackets only around an IPv6 address.
+pub fn fold<S: AsRef<str>>(names: &[S]) -> String {
+    let mut list = String::new();
+    let mut names = names.iter().map(AsRef::as_ref).peekable();
+    while let Some(first) = names.next() {
+        if !list.is_empty() {
+            list.push(',');
+        }
+        let Some((prefix, suffix)) = names.peek().and_then(|second| frame(first, second)) else {
+            list.push_str(first);
+            continue;
+        };
+        list.push_str(prefix);
+        list.push('[');
+        let mut runs = Runs::begin(middle(first, prefix, suffix));
+        while let Some(digits) = names.next_if(|name| is_framed(name, prefix, suffix)) {
+            runs.add(middle(digits, prefix, suffix), &mut list);
+        }
+        runs.end(&mut list);
+        list.push(']');
+        list.push_str(suffix);
+    }
+    list
+}
+
+/// What two names have before and after the one number in which they differ.
+fn frame<'a>(first: &'a str, second: &str) -> Option<(&'a str, &'a str)> {
+    if first.contains('[') {
+        return None;
+    }
+    let same = first.bytes().zip(second.bytes()).take_while(|(a, b)| a == b).count();
+    // A number is never cut, so that node10 and node11 become node[10-11]; digits are ASCII, so this is a char boundary.
+    let start = first.as_bytes()[..same].iter().rposition(|byte| !byte.is_ascii_digit()).map_or(0, |last| last + 1);
+    let digits = first.as_bytes()[start..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (prefix, suffix) = (first.get(..start)?, first.get(start + digits..)?);
+    let fits = is_framed(first, prefix, suffix) && is_framed(second, prefix, suffix);
+    fits.then_some((prefix, suffix))
+}
+
+fn is_framed(name: &str, prefix: &str, suffix: &str) -> bool {
+    let middle = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(suffix));
+    middle.is_some_and(|digits| number(digits).is_some())
+}
+
+fn middle<'a>(name: &'a str, prefix: &str, suffix: &str) -> &'a str {
+    &name[prefix.len()..name.len() - suffix.len()]
+}
+
+/// Consecutive numbers on their way into a bracket.
+struct Runs<'a> {
+    first: &'a str,
+    last: &'a str,
+}
+
+impl<'a> Runs<'a> {
+    fn begin(digits: &'a str) -> Self {
+        Self { first: digits, last: digits }
+    }
+
+    fn add(&mut self, digits: &'a str, list: &mut String) {
+        let width = self.first.len();
+        let follows = number(self.last).is_some_and(|last| format!("{:0width$}", last + 1) == digits);
+        if follows {
+            self.last = digits;
+        } else {
+            Self { first: self.first, last: self.last }.end(list);
+            list.push(',');
+            *self = Self::begin(digits);
+        }
+    }
+
+    fn end(self, list: &mut String) {
+        list.push_str(self.first);
+        if self.first != self.last {
+            write!(list, "-{}", self.last).expect("writing to memory cannot fail");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn lists_expand_in_their_order() {
+        let check = |text: &str, expected: &[&str]| assert_eq!(expand(text).unwrap(), expected, "{text}");
+        check("", &[]);
+        check(" ", &[]);
+        check("login", &["login"]);
+        check("b, a ,b", &["b", "a", "b"]);
+        check("node[0-3,7],login", &["node0", "node1", "node2", "node3", "node7", "login"]);
+        check("n[3,1-2]", &["n3", "n1", "n2"]);
+        check("n[08-11]", &["n08", "n09", "n10", "n11"]);
+        check("n[98-101]", &["n98", "n99", "n100", "n101"]);
+        check("r[0-1]n[00-01]-ib", &["r0n00-ib", "r0n01-ib", "r1n00-ib", "r1n01-ib"]);
+        check("10.0.0.[2-3]:50052", &["10.0.0.2:50052", "10.0.0.3:50052"]);
+        check("[fd00::7]:50052,a[1]", &["[fd00::7]:50052", "a1"]);
+        check("[0-1]", &["0", "1"]);
+        check("knötchen[1-2]", &["knötchen1", "knötchen2"]);
+    }
+
+    #[test]
+    fn what_is_no_list_is_refused_with_its_reason() {
+        let check = |text: &str, expected: &str| assert_eq!(expand(text).unwrap_err().to_string(), expected);
+        check("a,,b", r#"a name is missing in the list "a,,b"; commas stand between names"#);
+        check("a,", r#"a name is missing in the list "a,"; commas stand between names"#);
+        check("a[0-1", r#""a[0-1" has a bracket without its partner"#);
+        check("a0-1]", r#""a0-1]" has a bracket without its partner"#);
+        let bad =
+            |range, name| format!("{range:?} in {name:?} is no range; write numbers and ranges such as 0-3 or 00-15");
+        check("a[]", &bad("", "a[]"));
+        check("a[1,]", &bad("", "a[1,]"));
+        check("a[3-1]", &bad("3-1", "a[3-1]"));
+        check("a[1-08]", &bad("1-08", "a[1-08]"));
+        check("a[x]", &bad("x", "a[x]"));
+        check("a[[0]]", &bad("[0", "a[[0]]"));
+        check("a[1-9999999999999999999]", &bad("1-9999999999999999999", "a[1-9999999999999999999]"));
+        check("a b", r#""a b" holds ' ', which no name of a node does"#);
+    }
+
+    #[test]
+    fn expansion_is_bounded_before_it_allocates() {
+        let many = |text: &str| matches!(expand(text), Err(HostlistError::TooMany { .. }));
+        assert_eq!(expand("n[1-1048576]").unwrap().len(), NAMES_MAX);
+        assert!(many("n[0-1048576]"));
+        assert!(many("a,n[1-1048576]"));
+        assert!(many("n[0-999999999999999999]"));
+        assert!(many(&"[0-9]".repeat(100)));
+        let long = |text: &str| matches!(expand(text), Err(HostlistError::LongName { .. }));
+        assert!(long(&format!("{}[1-1048576]", "x".repeat(NAME_MAX + 1))));
+        assert!(long(&"[0]".repeat(NAME_MAX + 1)));
+        assert!(!long(&"x".repeat(NAME_MAX)));
+    }
+
+    #[test]
+    fn regular_names_fold_into_one_bracket() {
+        let check = |names: &[&str], expected: &str| assert_eq!(fold(names), expected);
+        check(&[], "");
+        check(&["login"], "login");
+        check(&["node7"], "node7");
+        check(&["node9", "node10", "node11"], "node[9-11]");
+        check(&["n09", "n10", "login", "n12"], "n[09-10],login,n12");
+        check(&["n3", "n1", "n2", "n2"], "n[3,1-2,2]");
+        check(&["n07", "n8", "n9"], "n[07,8-9]");
+        check(&["10.0.0.2:50052", "10.0.0.3:50052", "10.0.1.1:50052"], "10.0.0.[2-3]:50052,10.0.1.1:50052");
+        check(&["[fd00::1]:1", "[fd00::2]:1"], "[fd00::1]:1,[fd00::2]:1");
+        check(&["a1b1", "a2b2"], "a1b1,a2b2");
+        let names: Vec<String> = (0..16_384).map(|node| format!("node{node}")).collect();
+        assert_eq!(fold(&names), "node[0-16383]");
+    }
+
+    fn name() -> impl Strategy<Value = String> {
+        prop_oneof![
+            "n[0-9]{1,3}",
+            "r[0-2]n[0-9]{1,2}-ib",
+            "10\\.0\\.[01]\\.[0-9]{1,3}:50052",
+            "[a-z0-9é]{1,4}",
+            "[0-9]{1,20}"
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_folded_expands_to_itself(names in proptest::collection::vec(name(), 0..40)) {
+            prop_assert_eq!(expand(&fold(&names)).unwrap(), names);
+        }
+
+        #[test]
+        fn no_text_makes_expansion_panic(text in "[a\\[\\]0-3,:é -]{0,24}") {
+            if let Ok(names) = expand(&text) {
+                prop_assert_eq!(expand(&fold(&names)).unwrap(), names);
+            }
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Listening for calls: sockets, who is at the other end of their connections, and serving until told to end.
+//!
+//! ```text
+//! Listener ──accept──> who is it? ──Connection { stream, Peer }──> HTTP/2 ──> authorization table ──> services
+//!  (a task each)   (kernel, certificate,                           (tonic)     (Caller in the extensions)
+//!                   or each call's claim)
+//! ```
+//!
+//! Nothing that a peer does ends the listening: a connection that fails, fails alone, and when the system is out of descriptors
+//! accepting pauses until there are some again.
+
+mod arrival;
+mod connection;
+mod socket_file;
+mod users;
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+
+use tokio::net::{TcpListener, TcpSocket, UnixListener, lookup_host};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+use tonic::transport::Server;
+
+use self::arrival::Arrival;
+use self::connection::Connection;
+pub(crate) use self::connection::Peer;
+use self::socket_file::SocketFile;
+use self::users::Users;
+use crate::address::Address;
+use crate::authorize::AuthorizeLayer;
+use crate::identity::{Security, TlsIdentity};
+use crate::limits;
+use crate::proto::DESCRIPTORS;
+
+/// Connections that the kernel keeps until we accept them; a whole cluster may come at once.
+const BACKLOG: u32 = 4096;
+
+/// Why nothing can be listened to, or served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// The address cannot be had.
+    #[error("cannot listen at {address}")]
+    Bind {
+        /// The address.
+        address: Address,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Somebody answers at the Unix socket already.
+    #[error("cannot listen at unix:{}: another process does", path.display())]
+    Taken {
+        /// The socket's path.
+        path: PathBuf,
+    },
+    /// Without certificates, only this machine may call.
+    #[error(
+        "{address} can be reached from other machines; without certificates, listen at a loopback address such as 127.0.0.1"
+    )]
+    InsecureBeyondLoopback {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The services cannot be served.
+    #[error("cannot serve")]
+    Serve(#[source] tonic::transport::Error),
+    /// The protocol's descriptors cannot be served.
+    #[error("cannot serve the protocol's descriptors")]
+    Reflection(#[source] tonic_reflection::server::Error),
+}
+
+/// A socket that listens. Connections wait in the kernel until [`serve`] has it.
+pub struct Listener {
+    socket: Socket,
+    local: Address,
+}
+
+enum Socket {
+    Tcp(TcpListener, Option<TlsIdentity>),
+    // The fields are dropped in this order: nobody finds a file that nobody listens to.
+    Unix { _file: SocketFile, listener: UnixListener, users: Arc<Users> },
+}
+
+impl Socket {
+    async fn accept(&self) -> io::Result<Arrival> {
+        match self {
+            Self::Tcp(listener, identity) => {
+                let (stream, from) = listener.accept().await?;
+                Ok(Arrival::Tcp { stream, from, identity: identity.clone() })
+            }
+            Self::Unix { listener, users, .. } => {
+                let (stream, _) = listener.accept().await?;
+                Ok(Arrival::Unix { stream, users: Arc::clone(users) })
+            }
+        }
+    }
+}
+
+impl Listener {
+    /// Listens at `address`, which names this process: a Unix socket's file is made for everybody to talk to, and removed with
+    /// the listener; one that was left over is replaced. At a Unix socket callers are named by the kernel, elsewhere by what
+    /// `security` says.
+    ///
+    /// # Errors
+    /// Fails if the address cannot be had, and for one that other machines reach if nobody has to prove who they are.
+    pub async fn bind(address: &Address, security: &Security) -> Result<Self, ListenError> {
+        let failed = |source| ListenError::Bind { address: address.clone(), source };
+        match address {
+            Address::Unix(path) => {
+                let (file, listener) = SocketFile::bind(path).map_err(|source| match source.kind() {
+                    io::ErrorKind::AddrInUse => ListenError::Taken { path: path.clone() },
+                    _ => failed(source),
+                })?;
+                let listener = UnixListener::from_std(listener).map_err(failed)?;
+                let socket = Socket::Unix { _file: file, listener, users: Arc::default() };
+                Ok(Self { socket, local: address.clone() })
+            }
+            Address::Tcp { host, port } => {
+                let found = lookup_host((host.as_str(), *port)).await.map_err(failed)?.next();
+                let found = found.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+                let identity = match security {
+                    Security::Insecure { .. } if !found.ip().is_loopback() => {
+                        return Err(ListenError::InsecureBeyondLoopback { address: found });
+                    }
+                    Security::Insecure { .. } => {
+                        tracing::warn!(%address, "INSECURE: everybody on this machine is believed whatever they say they are");
+                        None
+                    }
+                    Security::Tls(identity) => Some(identity.clone()),
+                };
+                let listener = listen_tcp(found).map_err(failed)?;
+                let local = listener.local_addr().map_err(failed)?;
+                let local = Address::Tcp { host: local.ip().to_string(), port: local.port() };
+                Ok(Self { socket: Socket::Tcp(listener, identity), local })
+            }
+        }
+    }
+
+    /// Where it listens: with the port that the kernel chose, if it did.
+    pub fn local_address(&self) -> Address {
+        self.local.clone()
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Listener").field(&self.local).finish()
+    }
+}
+
+fn listen_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // A daemon that was restarted gets its port back at once.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Serves `services`, and health and reflection beside them, to whoever connects to the `listeners`, until `shutdown`.
+///
+/// Each request is held against the table in [`crate::authorize`]; the handlers find its [`Caller`](crate::identity::Caller) with
+/// [`crate::identity::caller_of`]. At the end the listeners are closed at once, calls in progress are given
+/// a second, and then all connections are cut.
+///
+/// # Errors
+/// Fails only at once, never because of what peers do.
+pub async fn serve(
+    listeners: Vec<Listener>,
+    services: Routes,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ListenError> {
+    let routes = with_our_services(services)?;
+    let cut = CancellationToken::new();
+    let mut accepting = JoinSet::new();
+    let (sender, receiver) = mpsc::channel(1);
+    for listener in listeners {
+        accepting.spawn(accept_all(listener, sender.clone(), cut.clone()));
+    }
+    drop(sender);
+
+    let (tell, told) = oneshot::channel();
+    let shutdown = async {
+        shutdown.await;
+        // Nobody hears it if serving is over already.
+        let _ = tell.send(());
+    };
+    let connections = ReceiverStream::new(receiver).map(Ok::<_, io::Error>);
+    let serving = server().layer(AuthorizeLayer).serve_with_incoming_shutdown(routes.prepare(), connections, shutdown);
+    let mut serving = pin!(serving);
+    let wind_up = async {
+        let _ = told.await;
+        accepting.shutdown().await;
+        sleep(limits::SHUTDOWN_PATIENCE).await;
+        cut.cancel();
+    };
+    let result = tokio::select! {
+        result = &mut serving => result,
+        () = wind_up => serving.await,
+    };
+    accepting.shutdown().await;
+    result.map_err(ListenError::Serve)
+}
+
+fn with_our_services(services: Routes) -> Result<Routes, ListenError> {
+    let (_, health) = tonic_health::server::health_reporter();
+    let reflection =
+        || tonic_reflection::server::Builder::configure().register_encoded_file_descriptor_set(DESCRIPTORS);
+    // grpcurl of today still asks by the old name.
+    let (v1, v1alpha) = (reflection().build_v1(), reflection().build_v1alpha());
+    let services = services.add_service(health).add_service(v1.map_err(ListenError::Reflection)?);
+    Ok(services.add_service(v1alpha.map_err(ListenError::Reflection)?))
+}
+
+fn server() -> Server {
+    Server::builder()
+        .initial_stream_window_size(limits::STREAM_WINDOW)
+        .initial_connection_window_size(limits::CONNECTION_WINDOW)
+        .max_frame_size(limits::FRAME_MAX)
+        .max_concurrent_streams(limits::STREAMS_MAX)
+        .http2_max_header_list_size(limits::HEADERS_MAX)
+        .http2_max_pending_accept_reset_streams(Some(limits::PENDING_RESETS_MAX))
+        .http2_keepalive_interval(Some(limits::KEEP_ALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(limits::KEEP_ALIVE_PATIENCE))
+}
+
+/// Accepts connections at one socket for ever.
+async fn accept_all(listener: Listener, connections: mpsc::Sender<Connection>, cut: CancellationToken) {
+    let mut greetings = JoinSet::new();
+    loop {
+        // A peer that is slow to say who it is keeps nobody else waiting, unless a thousand are.
+        while greetings.try_join_next().is_some() {}
+        if greetings.len() >= limits::GREETINGS_MAX {
+            greetings.join_next().await;
+        }
+        match listener.socket.accept().await {
+            Ok(arrival) => {
+                greetings.spawn(greet(arrival, connections.clone(), cut.clone()));
+            }
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => {
+                tracing::warn!(at = %listener.local, %error, "cannot accept connections; trying on");
+                sleep(limits::ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Finds out who arrived, and passes on who may stay.
+async fn greet(arrival: Arrival, connections: mpsc::Sender<Connection>, cut: CancellationToken) {
+    let from = arrival.to_string();
+    match arrival.identify(&cut).await {
+        // Nobody takes it any more when serving ends.
+        Ok(connection) => drop(connections.send(connection).await),
+        Err(error) => tracing::info!(%from, %error, "a connection was refused"),
+    }
+}
+
+/// Whether `accept` failed because the connection that it was about is gone, according to accept(2).
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
+}

@@ -1,0 +1,107 @@
+//! A server that tells callers who they are, and what asks it.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+pub(crate) mod cluster;
+
+use std::time::Duration;
+
+use pmi_transport::address::Address;
+use pmi_transport::connect::Channel;
+use pmi_transport::identity::{Security, caller_of};
+use pmi_transport::listen::{ListenError, Listener, serve};
+use pmi_transport::proto::v1;
+use pmi_transport::proto::v1::node_service_client::NodeServiceClient;
+use pmi_transport::proto::v1::node_service_server::{NodeService, NodeServiceServer};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::service::Routes;
+use tonic::{Request, Response, Status, Streaming};
+
+/// Against hangs; nothing here takes long.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Answers a list of nodes with one node, whose name is that of the caller.
+struct Mirror;
+
+#[tonic::async_trait]
+impl NodeService for Mirror {
+    type ReportLaunchStream = ReceiverStream<Result<v1::NodeCommand, Status>>;
+
+    async fn list_nodes(
+        &self,
+        request: Request<v1::ListNodesRequest>,
+    ) -> Result<Response<v1::ListNodesResponse>, Status> {
+        let id = caller_of(&request)?.to_string();
+        Ok(Response::new(v1::ListNodesResponse { nodes: vec![v1::Node { id, ..v1::Node::default() }] }))
+    }
+
+    async fn heartbeat(&self, _: Request<v1::HeartbeatRequest>) -> Result<Response<v1::HeartbeatResponse>, Status> {
+        Ok(Response::new(v1::HeartbeatResponse::default()))
+    }
+
+    /// A stream that never ends by itself.
+    async fn report_launch(
+        &self,
+        request: Request<Streaming<v1::LaunchReport>>,
+    ) -> Result<Response<Self::ReportLaunchStream>, Status> {
+        let (sender, receiver) = tokio::sync::mpsc::channel(1);
+        tokio::spawn(async move {
+            let mut reports = request.into_inner();
+            while let Ok(Some(_)) = reports.message().await {}
+            drop(sender);
+        });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn register_node(
+        &self,
+        _: Request<v1::RegisterNodeRequest>,
+    ) -> Result<Response<v1::RegisterNodeResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn call_name(&self, _: Request<v1::NameRequest>) -> Result<Response<v1::NameAnswer>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn spawn_tasks(&self, _: Request<v1::SpawnRequest>) -> Result<Response<v1::SpawnAnswer>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+}
+
+/// A server that runs until it is stopped.
+pub(crate) struct Running {
+    pub(crate) address: Address,
+    stop: oneshot::Sender<()>,
+    serving: JoinHandle<Result<(), ListenError>>,
+}
+
+impl Running {
+    /// Serves at `address`.
+    pub(crate) async fn start(address: &str, security: &Security) -> Self {
+        let listener = Listener::bind(&address.parse().unwrap(), security).await.unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let address = listener.local_address();
+        let services = Routes::new(NodeServiceServer::new(Mirror));
+        let serving = tokio::spawn(serve(vec![listener], services, async {
+            let _ = stopped.await;
+        }));
+        Self { address, stop, serving }
+    }
+
+    /// Ends it, and waits until it has ended.
+    pub(crate) async fn stop(self) {
+        self.stop.send(()).unwrap();
+        tokio::time::timeout(DEADLINE, self.serving).await.unwrap().unwrap().unwrap();
+    }
+}
+
+/// Asks the server at the other end of `channel` who we are.
+pub(crate) async fn who_am_i(channel: &Channel) -> Result<String, Status> {
+    let asked = tokio::time::timeout(DEADLINE, async {
+        NodeServiceClient::new(channel.clone()).list_nodes(v1::ListNodesRequest {}).await
+    });
+    let nodes = asked.await.expect("an answer within the deadline")?.into_inner().nodes;
+    Ok(nodes[0].id.clone())
+}
