@@ -12,3 +12,4 @@ pub mod services;
 pub mod session;
 pub mod spec;
 pub mod template;
+pub mod wire;
