@@ -4,6 +4,7 @@
 //! [`crate::request`]'s business. The programs of a launch are split at each lone `:` before clap sees them, so that every
 //! program has its own `-n`, `--env`, `--env-remove` and `--chdir`.
 
+mod cluster;
 mod duration;
 mod value;
 
@@ -18,6 +19,9 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use lattice_agent::template::Template;
 use rank_spawner::CpuBind;
 
+pub use self::cluster::{
+    AbortArgs, AllocCommand, AttachArgs, CreateArgs, Nodes, Requeue, ServerArgs, SignalArgs, TableArgs,
+};
 pub use self::value::{EnvSetting, EnvSettingError, RankCountError, Stdin};
 use self::value::{rank_count, template, variable_pattern};
 use crate::api::args::ApiArgs;
@@ -49,6 +53,43 @@ pub enum Command {
     /// Run a program as the ranks of a job.
     #[command(after_help = launch_after_help(), override_usage = LAUNCH_USAGE)]
     Launch(Box<LaunchArgs>),
+    /// Make, show and release allocations: nodes of a cluster to launch on.
+    #[command(subcommand)]
+    Alloc(AllocCommand),
+    /// Show the nodes of the cluster.
+    Nodes(TableArgs),
+    /// Show the launches on the cluster.
+    Launches {
+        /// Also those of other users, and those that have ended.
+        #[arg(long)]
+        all: bool,
+        /// Where from, and how.
+        #[command(flatten)]
+        table: TableArgs,
+    },
+    /// Show how far each rank of a launch has come, node by node.
+    Status {
+        /// The launch.
+        launch: String,
+        /// Where from, and how.
+        #[command(flatten)]
+        table: TableArgs,
+    },
+    /// Follow a launch that runs already; Ctrl-C leaves it running.
+    Attach(AttachArgs),
+    /// Send a signal to every rank of a launch.
+    #[command(after_help = "Example:\n  lattice signal k3jq09zmf2 USR1")]
+    Signal(SignalArgs),
+    /// End a launch.
+    Abort(AbortArgs),
+    /// Print where each rank of a launch runs, for debuggers.
+    Proctable {
+        /// The launch.
+        launch: String,
+        /// Where from, and how.
+        #[command(flatten)]
+        table: TableArgs,
+    },
     /// Talk PMI to the launcher of this process, as one rank of its job.
     #[command(after_help = "Example:\n  lattice launch -n 4 lattice pmi exchange")]
     Pmi(PmiCommand),
@@ -75,6 +116,7 @@ const LAUNCH_USAGE: &str = "lattice launch [OPTIONS] PROGRAM [ARGS]... [: [PROGR
 fn launch_after_help() -> String {
     let examples = "Examples:\n  \
         lattice launch -n 4 ./a.out\n  \
+        lattice launch --alloc 7f3k -N 2 --tasks-per-node 8 ./a.out\n  \
         lattice launch --label -n 1 ./ocean : -n 3 --env GRID=fine ./atmosphere";
     format!("{}\n{examples}", exit::help_text())
 }
@@ -91,6 +133,9 @@ pub struct LaunchArgs {
     /// Where ranks run.
     #[command(flatten)]
     pub placement: PlacementArgs,
+    /// On which cluster.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
     /// How ranks find each other.
     #[command(flatten)]
     pub pmi: PmiArgs,
@@ -106,7 +151,7 @@ pub struct LaunchArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "For each program")]
 pub struct ProgramArgs {
-    /// Start N ranks of the program; 1 if neither this nor --tasks-per-node is given.
+    /// Start N ranks of the program; else an only one fills --tasks-per-node, --hostfile or --nodes, and others have 1.
     #[arg(short = 'n', long = "ntasks", value_name = "N", value_parser = rank_count)]
     pub ranks: Option<u32>,
     /// Set a variable in its ranks; NAME alone passes on ours even if it would be cleaned away.
@@ -127,9 +172,24 @@ pub struct ProgramArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Placement")]
 pub struct PlacementArgs {
-    /// Put at most K ranks on a node; without -n, start K.
-    #[arg(long, value_name = "K", value_parser = rank_count)]
+    /// Use N nodes of the allocation; else as many as the ranks need, up to all.
+    #[arg(short = 'N', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub nodes: Option<u32>,
+    /// Put at most K ranks on a node; without -n, start K on each.
+    #[arg(long, value_name = "K", value_parser = rank_count, conflicts_with = "hostfile")]
     pub tasks_per_node: Option<u32>,
+    /// Use only these nodes, in this order, such as node[0-3,7].
+    #[arg(short = 'w', long, value_name = "NODES", conflicts_with = "hostfile")]
+    pub nodelist: Option<String>,
+    /// Use none of these nodes.
+    #[arg(short = 'x', long, value_name = "NODES")]
+    pub exclude: Option<String>,
+    /// Use the nodes in FILE, in its order: lines `HOST slots=N`, `HOST:N` or `HOST`; without -n, start a rank in each slot.
+    #[arg(long, value_name = "FILE")]
+    pub hostfile: Option<PathBuf>,
+    /// `block` fills one node after the other with its share of the ranks, `cyclic` deals them out one by one.
+    #[arg(long, value_enum, value_name = "block|cyclic", hide_possible_values = true)]
+    pub distribution: Option<Distribution>,
     /// Bind each rank to CPUs: none, cores, threads, or map:LIST with a CPU or range for each.
     #[arg(long, value_name = "BIND", default_value = "none")]
     pub cpu_bind: CpuBind,
@@ -139,6 +199,30 @@ pub struct PlacementArgs {
     /// Print where each rank would run, and start nothing.
     #[arg(long, conflicts_with = "json")]
     pub dry_run: bool,
+}
+
+/// How ranks are dealt out among nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Distribution {
+    /// Consecutive ranks share a node.
+    Block,
+    /// Consecutive ranks sit on different nodes.
+    Cyclic,
+}
+
+/// On which cluster a launch runs.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Cluster")]
+pub struct ClusterArgs {
+    /// Launch on the nodes of this allocation (else LATTICE_ALLOC_ID); `local` or none: on this machine.
+    #[arg(long, value_name = "ID")]
+    pub alloc: Option<String>,
+    /// The API server.
+    #[command(flatten)]
+    pub api: ServerArgs,
+    /// Start the launch, print its id, and do not follow it; ranks' standard input is empty, unless it is a file.
+    #[arg(long, conflicts_with_all = ["json", "output", "error", "label", "timestamp", "pmi_trace"])]
+    pub detach: bool,
 }
 
 /// How ranks find each other.
@@ -169,7 +253,8 @@ pub struct PmiArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Input and output")]
 pub struct StreamArgs {
-    /// Give our standard input to one rank, to all, to none, or give each rank FILE (%r, %t, %n, %j as in --output).
+    /// Give our standard input to one rank, to all, to none, or give each rank FILE (%r, %t, %n, %j as in --output). What ranks
+    /// on other machines leave unread of ours is lost for the next command.
     #[arg(long, value_name = "none|RANK|all|FILE", default_value = "0",
           value_parser = OsStringValueParser::new().try_map(Stdin::parse))]
     pub stdin: Stdin,
@@ -203,6 +288,9 @@ pub struct TimeArgs {
     /// Report which ranks are missing when start-up takes longer than this.
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub stuck_after: Option<Duration>,
+    /// End the launch when ranks have waited this long for others in a fence.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    pub fence_timeout: Option<Duration>,
     /// Leave ranks this long from SIGTERM to SIGKILL.
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub kill_wait: Option<Duration>,
@@ -356,6 +444,10 @@ mod tests {
         check("--lable", "--label");
         check("--json --label", "cannot be used with");
         check("--json --dry-run", "cannot be used with");
+        check("--json --detach", "cannot be used with");
+        check("-N 0", "0 is not in 1..");
+        check("-w node1 --hostfile hosts", "cannot be used with");
+        check("--distribution plane", "block, cyclic");
         check("-q -v", "cannot be used with");
     }
 
@@ -377,9 +469,11 @@ mod tests {
         for (code, meaning) in exit::TABLE {
             assert!(error.contains(&format!("  {code:<6} {meaning}")), "{code} is not in {error}");
         }
-        for heading in ["For each program", "Placement", "PMI", "Input and output", "Time", "Exit codes", "Examples"] {
+        for heading in
+            ["For each program", "Placement", "Cluster", "PMI", "Input and output", "Time", "Exit codes", "Examples"]
+        {
             assert!(error.contains(heading), "{heading} is not in {error}");
         }
-        assert_eq!(error.matches("\n  lattice launch ").count(), 2);
+        assert_eq!(error.matches("\n  lattice launch ").count(), 3);
     }
 }

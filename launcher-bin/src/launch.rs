@@ -1,42 +1,60 @@
-//! Runs one launch on this machine, in this process: the session that an agent would run elsewhere, its output, its signals.
+//! Runs one launch: the same request, output and exit code, wherever its ranks are.
 //!
 //! ```text
-//!                     ┌──────── Control ───────┐
-//! signals ──> Steering│                        v
-//!     ^ hung up       └──interrupts──┐      session::run ──Event──> Renderer ──> writer threads
-//!     └──────────────────────────────┼─────────────────────────────────┘
-//!                                    └────────────> (says so)
+//!                      ┌──────── Control ───────┐
+//! signals ──> Steering │                        v
+//!     ^ hung up        └──interrupts──┐    a session in this process  ──News──> Renderer ──> writer threads
+//!     └───────────────────────────────┼─── or the API server's word of many ──────┘
+//!                                     └─────────────> (says so)
 //! ```
 //!
-//! All of it is one task on one thread, apart from the writers and a reader of terminal input.
+//! `here` and `elsewhere` differ in where news come from and where commands go; `Show` is what they share. All of it is one
+//! task on one thread, apart from the writers and a reader of input.
+
+mod elsewhere;
+mod following;
+mod here;
 
 use std::io;
-use std::sync::Arc;
 
-use lattice_agent::services::LocalServices;
-use lattice_agent::session::{self, Alone, Surroundings};
+use lattice_agent::event::Report;
+use lattice_agent::session::Control;
 use nix::sys::resource::{Resource, setrlimit};
-use pmi_core::ids::JobId;
-use rank_spawner::{Keeper, KeeperError, LaunchTag, become_subreaper, raise_descriptor_limit};
+use rank_spawner::{KeeperError, raise_descriptor_limit};
 use tokio::sync::mpsc;
 
+pub(crate) use self::elsewhere::{abort, attach};
 use crate::args::LaunchArgs;
-use crate::output::{FileError, OpenFiles, Renderer, Verbosity, Wires};
+use crate::cluster::{self, ApiServer, ClusterError};
+use crate::exit;
+use crate::news::NewsSource;
+use crate::output::{Fault, FileError, OpenFiles, Renderer, Verbosity, Wires};
+use crate::placed::PlacedLaunch;
 use crate::request::{LaunchRequest, Machine, RequestError};
-use crate::steering::Steering;
-use crate::trace::{self, TraceError};
-use crate::{map, print, stdin};
+use crate::steering::{Distance, Reins, Steering};
+use crate::trace::TraceError;
 
-/// How many events may wait for the renderer.
-const EVENTS: usize = 64;
-
-/// Why a launch did not start. Once it runs, whatever happens becomes its [`lattice_agent::event::Report`].
+/// Why a launch did not start, or was lost sight of. Once it runs, whatever happens becomes its [`lattice_agent::event::Report`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
     /// It makes no sense, or not on this machine.
     #[error(transparent)]
     Request(#[from] RequestError),
+    /// The cluster refused it, or cannot be reached.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// The API server cannot be reached any more.
+    #[error(
+        "launch {launch} was lost sight of: {source}\n\
+         try: lattice attach {launch}"
+    )]
+    LostSight {
+        /// The launch.
+        launch: String,
+        /// What was seen last.
+        source: Box<ClusterError>,
+    },
     /// A file for ranks' output cannot be opened.
     #[error(transparent)]
     OutputFile(#[from] FileError),
@@ -59,66 +77,101 @@ pub enum LaunchError {
 /// Must be called while this process has one thread.
 ///
 /// # Errors
-/// Fails if the launch cannot start; then no rank was started.
+/// Fails if the launch cannot start; then no rank was started. One on a cluster may also be lost sight of.
 pub fn run(args: &LaunchArgs, verbosity: Verbosity) -> Result<u8, LaunchError> {
-    let request = LaunchRequest::new(args, &Machine::this()?)?;
-    if request.dry_run {
-        return Ok(print(map::table(&request).as_bytes())?);
+    let machine = Machine::this()?;
+    let request = LaunchRequest::new(args, &machine)?;
+    match cluster::allocation(args.cluster.alloc.as_deref(), &machine.environment) {
+        Some(allocation) => {
+            let server = ApiServer::find(args.cluster.api.api.as_deref(), &machine.environment)?;
+            elsewhere::run(request, &server, allocation, verbosity)
+        }
+        None if args.cluster.api.api.is_some() => Err(RequestError::NoAllocation { flag: "--api" }.into()),
+        None => here::run(request, &machine, verbosity),
     }
-    let keeper = Keeper::fork()?;
-    become_subreaper().map_err(io::Error::from)?;
-    // Last, as it empties files.
-    let files = open_files(&request)?;
+}
+
+/// Runs `work` on a runtime of this thread. A thread that is stuck in a write is left behind.
+fn block_on<T>(work: impl Future<Output = Result<T, LaunchError>>) -> Result<T, LaunchError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let code = runtime.block_on(drive(request, files, keeper, verbosity));
-    // A thread that is stuck in a write is left behind.
+    let outcome = runtime.block_on(work);
     runtime.shutdown_background();
-    code
+    outcome
 }
 
 /// Opens the files for ranks' output, however many the hard limit allows.
-fn open_files(request: &LaunchRequest) -> Result<OpenFiles, LaunchError> {
+fn open_files(launch: &PlacedLaunch) -> Result<OpenFiles, LaunchError> {
     let former = raise_descriptor_limit().map_err(LaunchError::DescriptorLimit)?;
-    let files = OpenFiles::open(request);
-    // The session raises it for itself, and gives its ranks what it finds: they shall get what we were given.
+    let files = OpenFiles::open(launch);
+    // A session raises it for itself, and gives its ranks what it finds: they shall get what we were given.
     setrlimit(Resource::RLIMIT_NOFILE, former.soft, former.hard).map_err(LaunchError::DescriptorLimit)?;
     Ok(files?)
 }
 
-async fn drive(
-    request: LaunchRequest,
-    files: OpenFiles,
-    keeper: Keeper,
-    verbosity: Verbosity,
-) -> Result<u8, LaunchError> {
-    let (faults, reported) = mpsc::unbounded_channel();
-    let (events, happened) = mpsc::channel(EVENTS);
-    let (steering, reins) = Steering::new()?;
-    let surroundings = Surroundings {
-        nodes: Arc::new(Alone),
-        services: Arc::new(LocalServices::default()),
-        events,
-        alarm: None,
-        control: reins.control,
-        stdin: stdin::source(&request.spec.stdin)?,
-        trace: request.pmi_trace.as_deref().map(|path| trace::sink(path, faults.clone())).transpose()?,
-        tag: LaunchTag::new(JobId::new(&request.spec.launch_id).map_err(RequestError::JobId)?),
-        keeper: Some(keeper),
-    };
-    let wires = Wires {
-        hung_up: reins.hung_up,
-        interrupts: reins.interrupts,
-        abandoned: reins.abandoned,
-        faults: (faults, reported),
-    };
-    let mut renderer = Renderer::start(&request, verbosity, files, wires)?;
-    let work = async {
-        renderer.open(&request).await;
-        let (report, ()) = tokio::join!(session::run(request.spec, surroundings), renderer.run(happened));
-        renderer.finish(&report).await
-    };
-    tokio::select! {
-        code = work => Ok(code),
-        never = steering.run() => match never {},
+/// Where faults of writers are reported, and how.
+type Faults = (mpsc::UnboundedSender<Fault>, mpsc::UnboundedReceiver<Fault>);
+
+/// A launch as it is shown and steered, wherever it runs.
+struct Show {
+    steering: Steering,
+    renderer: Renderer,
+}
+
+/// How a launch ended for those who followed it.
+enum End {
+    /// No process of it is left.
+    Over(Report),
+    /// The user does not follow it any more, because of this signal; it goes on.
+    Left(i32),
+}
+
+impl Show {
+    /// Takes over this process's signals, and starts the writers. What the user wants of the launch comes from the receiver.
+    ///
+    /// # Errors
+    /// Fails if our streams or signals cannot be used.
+    fn new(
+        launch: &PlacedLaunch,
+        distance: Distance,
+        verbosity: Verbosity,
+        files: OpenFiles,
+        faults: Faults,
+    ) -> Result<(Self, mpsc::Receiver<Control>), LaunchError> {
+        let (steering, reins) = Steering::new(distance)?;
+        let Reins { control, hung_up, interrupts, abandoned } = reins;
+        let renderer = Renderer::start(launch, verbosity, files, Wires { hung_up, interrupts, abandoned, faults })?;
+        Ok((Self { steering, renderer }, control))
+    }
+
+    /// Shows what `source` tells, until `work` has come to its end; returns the exit code.
+    ///
+    /// # Errors
+    /// Fails if `work` does.
+    async fn run(
+        self,
+        launch: &PlacedLaunch,
+        source: impl NewsSource,
+        work: impl Future<Output = Result<End, LaunchError>>,
+    ) -> Result<u8, LaunchError> {
+        let Self { steering, mut renderer } = self;
+        let shown = async {
+            renderer.open(launch).await;
+            let (end, ()) = tokio::join!(work, renderer.run(source));
+            match end {
+                Ok(End::Over(report)) => Ok(renderer.finish(&report).await),
+                Ok(End::Left(signal)) => {
+                    renderer.abandon().await;
+                    Ok(exit::by_signal(signal))
+                }
+                Err(error) => {
+                    renderer.abandon().await;
+                    Err(error)
+                }
+            }
+        };
+        tokio::select! {
+            code = shown => code,
+            never = steering.run() => match never {},
+        }
     }
 }

@@ -6,17 +6,24 @@
 
 pub mod api;
 pub mod args;
+pub mod cluster;
+mod commands;
 mod documents;
 pub mod exit;
+pub mod hostfile;
+mod human;
 pub mod launch;
 pub mod limits;
 mod map;
+mod news;
 pub mod output;
 pub mod pki;
+pub mod placed;
 pub mod pmi_command;
 pub mod request;
 mod stdin;
 mod steering;
+mod table;
 mod trace;
 
 use std::error::Error;
@@ -44,6 +51,17 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
             complain(&error.to_string());
             exit::of_error(&error)
         }),
+        Command::Attach(args) => launch::attach(&args, verbosity).unwrap_or_else(|error| {
+            complain(&error.to_string());
+            exit::of_error(&error)
+        }),
+        Command::Alloc(command) => answered(commands::alloc(&command, verbosity)),
+        Command::Nodes(table) => answered(commands::nodes(&table)),
+        Command::Launches { all, table } => answered(commands::launches(all, &table)),
+        Command::Status { launch, table } => answered(commands::status(&launch, &table)),
+        Command::Signal(args) => answered(commands::signal(&args)),
+        Command::Abort(args) => answered(commands::abort(&args)),
+        Command::Proctable { launch, table } => answered(commands::proctable(&launch, &table)),
         Command::Pmi(command) => match pmi_command::run(command) {
             Ok(()) => 0,
             Err(error) => {
@@ -75,6 +93,13 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
             }
         },
     }
+}
+
+fn answered(outcome: Result<u8, commands::CommandError>) -> u8 {
+    outcome.unwrap_or_else(|error| {
+        complain(&error.to_string());
+        exit::OURS
+    })
 }
 
 fn verbosity(cli: &Cli) -> Verbosity {

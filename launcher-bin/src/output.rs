@@ -1,8 +1,8 @@
 //! The output side of a launch: events go in, bytes come out, in the order and the form that the user asked for.
 //!
 //! ```text
-//!              Event                       Piece                Step           Bytes
-//! session ──(bounded)──> Renderer ──────> Targets: LineHold ──> Decoration ──(bounded)──> Writer threads
+//!             News                         Piece                Step           Bytes
+//! launch ──(bounded)──> Renderer ──────> Targets: LineHold ──> Decoration ──(bounded)──> Writer threads
 //!                        text or JSON       one for each place
 //! ```
 //!
@@ -17,24 +17,27 @@ mod targets;
 mod words;
 mod writer;
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::time::Instant;
 
 use lattice_agent::cause::{Cause, CauseKind};
 use lattice_agent::event::{Event, Report};
 use nix::sys::signal::Signal;
+use pmi_core::ids::NodeIndex;
 use tokio::sync::{Notify, mpsc, watch};
 
 use self::decoration::Decoration;
 pub use self::files::FileError;
 use self::files::Files;
+pub(crate) use self::json::{CauseLine, RankEnd};
 use self::targets::{Targets, WriterName};
-pub(crate) use self::words::message;
+pub(crate) use self::words::{message, settings};
 pub(crate) use self::writer::{Fault, PlaceName};
 use crate::exit::{self, Losses};
 use crate::map;
-use crate::request::LaunchRequest;
+use crate::news::{News, NewsSource, StartProgress};
+use crate::placed::PlacedLaunch;
 
 /// How much Lattice itself says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -57,8 +60,8 @@ impl OpenFiles {
     ///
     /// # Errors
     /// Fails at the first file that cannot be opened.
-    pub fn open(request: &LaunchRequest) -> Result<Self, FileError> {
-        Files::open(request).map(Self)
+    pub fn open(launch: &PlacedLaunch) -> Result<Self, FileError> {
+        Files::open(launch).map(Self)
     }
 }
 
@@ -67,9 +70,13 @@ impl OpenFiles {
 pub(crate) struct Renderer {
     form: Form,
     verbosity: Verbosity,
-    /// The node that this session's ranks run on.
-    host: String,
+    /// The names of the launch's nodes, by node index.
+    hosts: Vec<String>,
     launch_id: String,
+    /// The launch's end was told of; with several nodes, more than one may tell.
+    ending: bool,
+    /// Whether the progress of the start is shown: somebody watches, and nothing else explains a wait.
+    shows_progress: bool,
     targets: Targets,
     faults: mpsc::UnboundedReceiver<Fault>,
     interrupts: mpsc::UnboundedReceiver<Signal>,
@@ -104,19 +111,21 @@ impl Renderer {
     /// # Errors
     /// Fails if our own streams cannot be used or the system has no thread left.
     pub(crate) fn start(
-        request: &LaunchRequest,
+        launch: &PlacedLaunch,
         verbosity: Verbosity,
         OpenFiles(files): OpenFiles,
         wires: Wires,
     ) -> io::Result<Self> {
-        let output = &request.output;
-        let decoration = Decoration::new(output.label, output.timestamp, request.spec.job.size());
+        let output = &launch.output;
+        let decoration = Decoration::new(output.label, output.timestamp, launch.spec.job.size());
         let (report, faults) = wires.faults;
         Ok(Self {
             form: if output.json { Form::Json } else { Form::Text },
             verbosity,
-            host: request.spec.hosts[request.spec.node.index()].clone(),
-            launch_id: request.spec.launch_id.clone(),
+            hosts: launch.spec.hosts.clone(),
+            launch_id: launch.spec.launch_id.clone(),
+            ending: false,
+            shows_progress: verbosity > Verbosity::Quiet && io::stderr().is_terminal(),
             targets: Targets::start(files, decoration, &report, wires.abandoned)?,
             faults,
             interrupts: wires.interrupts,
@@ -125,27 +134,35 @@ impl Renderer {
         })
     }
 
+    /// From now on the user's signals are no news: they do not end the launch.
+    pub(crate) fn ignore_interrupts(&mut self) {
+        self.interrupts.close();
+        while self.interrupts.try_recv().is_ok() {}
+    }
+
     /// Says what is about to start.
-    pub(crate) async fn open(&mut self, request: &LaunchRequest) {
+    pub(crate) async fn open(&mut self, launch: &PlacedLaunch) {
         let now = Instant::now();
         if self.form == Form::Json {
-            self.targets.print(json::launch(request), now).await;
+            self.targets.print(json::launch(launch), now).await;
         }
         if self.verbosity == Verbosity::Verbose {
-            self.targets.say(message(&words::settings(request)), now).await;
+            self.targets.say(message(&settings(launch)), now).await;
         }
-        if request.show_map {
-            self.targets.say(map::table(request).into(), now).await;
+        if launch.output.show_map {
+            self.targets.say(map::table(launch).into(), now).await;
         }
     }
 
-    /// Renders events until the session has no more.
-    pub(crate) async fn run(&mut self, mut events: mpsc::Receiver<Event>) {
+    /// Renders what happens until there is no more.
+    pub(crate) async fn run(&mut self, mut source: impl NewsSource) {
         loop {
             let tick = self.targets.next_tick();
             tokio::select! {
-                event = events.recv() => match event {
-                    Some(event) => self.event(event).await,
+                news = source.next() => match news {
+                    Some(News::Event(node, event)) => self.event(node, event).await,
+                    Some(News::Starting(progress)) => self.starting(progress).await,
+                    Some(News::Remark(text)) => self.remark(&text).await,
                     None => return,
                 },
                 Some(fault) = self.faults.recv() => self.fault(fault).await,
@@ -158,9 +175,7 @@ impl Renderer {
     /// Writes all that is left, says why the launch failed if it did, and returns its exit code.
     pub(crate) async fn finish(mut self, report: &Report) -> u8 {
         let now = Instant::now();
-        self.targets.release_all(now).await;
-        self.targets.close(WriterName::Files).await;
-        self.drain_faults().await;
+        self.write_the_rest(now).await;
         if self.form == Form::Json {
             let code = exit::code(report.cause.as_ref(), self.losses);
             self.targets.print(json::complete(&self.launch_id, code, report), now).await;
@@ -181,9 +196,25 @@ impl Renderer {
         exit::code(report.cause.as_ref(), self.losses)
     }
 
-    async fn event(&mut self, event: Event) {
+    /// Writes all that is left of a launch whose end is not known.
+    pub(crate) async fn abandon(mut self) {
+        self.write_the_rest(Instant::now()).await;
+        self.targets.close(WriterName::Stdout).await;
+        self.targets.close(WriterName::Stderr).await;
+    }
+
+    async fn write_the_rest(&mut self, now: Instant) {
+        self.targets.show_progress("").await;
+        self.targets.release_all(now).await;
+        self.targets.close(WriterName::Files).await;
+        self.drain_faults().await;
+    }
+
+    async fn event(&mut self, node: NodeIndex, event: Event) {
         let now = Instant::now();
         match event {
+            Event::Ending(_) if self.ending => return,
+            Event::Ending(_) => self.ending = true,
             Event::Output(output) if self.form == Form::Text || self.targets.is_file(output.rank, output.stream) => {
                 self.targets.output(output, now).await;
                 return;
@@ -192,12 +223,24 @@ impl Renderer {
             _ => {}
         }
         if self.form == Form::Json
-            && let Some(line) = json::event(&event, &self.host)
+            && let Some(line) = json::event(&event, self.hosts.get(node.index()).map_or("", String::as_str))
         {
             self.targets.print(line, now).await;
         }
         if let Some(text) = words::event(&event, self.verbosity) {
             self.targets.say(message(&text), now).await;
+        }
+    }
+
+    async fn starting(&mut self, progress: StartProgress) {
+        if self.shows_progress {
+            self.targets.show_progress(&words::starting(progress)).await;
+        }
+    }
+
+    async fn remark(&mut self, text: &str) {
+        if self.verbosity > Verbosity::Quiet {
+            self.targets.say(message(text), Instant::now()).await;
         }
     }
 

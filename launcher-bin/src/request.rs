@@ -1,9 +1,10 @@
-//! Flags become one checked [`LaunchRequest`], once. Nothing downstream parses or checks again, and everything that can be
-//! known to be wrong is refused here, before anything is started or any file is touched.
+//! Flags become one checked [`LaunchRequest`], once. Nothing downstream parses or checks again.
+//!
+//! It holds for a launch on this machine and for one on a cluster alike. What is wrong anywhere is refused here; what only this
+//! machine can know to be wrong, where the ranks get their places ([`crate::placed`]): both before anything is started.
 
 mod error;
 
-use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
@@ -11,53 +12,94 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lattice_agent::event::Stream;
-use lattice_agent::spec::{AppSpec, Entrance, Patience, PmiFamily, PmiSpec, SessionSpec, StdinTarget};
-use lattice_agent::template::{Place, Template};
-use nix::unistd::{AccessFlags, eaccess, gethostname};
-use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
-use pmi_core::job::{App, Job};
-use rank_spawner::{CpuSet, Program, plan_here};
+use lattice_agent::spec::{AppSpec, Entrance, Patience, PmiFamily, PmiSpec, StdinTarget};
+use lattice_agent::template::Template;
+use nix::unistd::gethostname;
+use pmi_core::ids::Rank;
+use pmi_transport::hostlist::expand;
+use rank_spawner::CpuBind;
 
 pub use self::error::RequestError;
-use crate::args::{EnvSetting, LaunchArgs, Pmi, PmiArgs, ProgramArgs, Stdin, StreamArgs, TimeArgs};
+use crate::args::{
+    Distribution, EnvSetting, LaunchArgs, PlacementArgs, Pmi, PmiArgs, ProgramArgs, Stdin, StreamArgs, TimeArgs,
+};
+use crate::hostfile::{self, HostSlots};
 use crate::limits::Limits;
 
-/// A launch that can be started: what its session must know, and what the launcher does with the ranks' output.
+/// A launch that makes sense, and that no rank has a place in yet.
 #[derive(Clone, Debug)]
 pub struct LaunchRequest {
-    /// What the session runs.
-    pub spec: SessionSpec,
-    /// Each rank's place in the launch, in rank order.
-    pub seats: Vec<Seat>,
-    /// Where the ranks' output goes.
+    /// The programs, in the order of their ranks.
+    pub programs: Vec<ProgramRequest>,
+    /// Which nodes they want.
+    pub placement: PlacementRequest,
+    /// The environment that every rank starts from.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Which PMI the ranks are served, and how they reach it.
+    pub pmi: PmiSpec,
+    /// What MPI_UNIVERSE_SIZE shall be.
+    pub universe_size: Option<u32>,
+    /// Also set the `SLURM_*` variables.
+    pub slurm_environment: bool,
+    /// Which CPUs each rank may use.
+    pub cpu_bind: CpuBind,
+    /// Which ranks read standard input.
+    pub stdin: Input,
+    /// How long the session waits for what.
+    pub patience: Patience,
+    /// Where the ranks' output goes, and what is shown of the launch.
     pub output: OutputRequest,
-    /// The file that every PMI message is written to.
-    pub pmi_trace: Option<PathBuf>,
-    /// Print the seats before the start.
-    pub show_map: bool,
     /// Print the seats and start nothing.
     pub dry_run: bool,
+    /// Nobody follows the launch.
+    pub detach: bool,
 }
 
-/// Where one rank runs, and what.
+/// One program of a launch.
+#[derive(Clone, Debug)]
+pub struct ProgramRequest {
+    /// The program; its directory is absolute.
+    pub app: AppSpec,
+    /// How many ranks it has; `None`, for an only program, for as many as the placement gives it.
+    pub ranks: Option<u32>,
+}
+
+/// Which nodes a launch wants, and how its ranks are dealt out among them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlacementRequest {
+    /// How many nodes; `None` for as many as are needed.
+    pub nodes: Option<u32>,
+    /// The most ranks of a node.
+    pub tasks_per_node: Option<u32>,
+    /// A hostlist of the nodes to use, in this order.
+    pub only: Option<String>,
+    /// A hostlist of nodes not to use.
+    pub except: Option<String>,
+    /// The lines of a hostfile; empty without one.
+    pub hosts: Vec<HostSlots>,
+    /// How the ranks are dealt out; `None` for block, or slot after slot of a hostfile.
+    pub distribution: Option<Distribution>,
+}
+
+/// Where the ranks' standard input comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seat {
-    /// Which rank.
-    pub rank: Rank,
-    /// Its node.
-    pub node: NodeIndex,
-    /// Its position on that node.
-    pub local_rank: LocalRank,
-    /// The CPUs it is bound to; `None` leaves it unbound.
-    pub cpus: Option<CpuSet>,
-    /// The index of its program in the spec.
-    pub app: usize,
-    /// The file that is executed.
-    pub program: PathBuf,
+pub enum Input {
+    /// From nowhere: it is empty.
+    None,
+    /// One rank reads ours.
+    Rank(Rank),
+    /// Every rank reads a copy of ours.
+    All,
+    /// Each rank opens a file by itself.
+    File {
+        /// Its absolute name, with escapes.
+        name: PathBuf,
+        /// What names it from our directory.
+        template: Template,
+    },
 }
 
-/// Where the ranks' output goes, and how it looks.
+/// Where the ranks' output goes, how it looks, and what else is shown of a launch.
 #[derive(Clone, Debug, Default)]
 pub struct OutputRequest {
     /// Files for standard output; `None` for our own.
@@ -72,6 +114,10 @@ pub struct OutputRequest {
     pub timestamp: bool,
     /// Events as JSON instead of output as it is.
     pub json: bool,
+    /// The file that every PMI message is written to.
+    pub pmi_trace: Option<PathBuf>,
+    /// Print where each rank runs.
+    pub show_map: bool,
 }
 
 /// What a request is checked against.
@@ -105,73 +151,65 @@ impl Machine {
         })
     }
 
-    fn variable(&self, name: &OsStr) -> Option<&OsStr> {
+    pub(crate) fn variable(&self, name: &OsStr) -> Option<&OsStr> {
         self.environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_os_str())
     }
 }
 
 impl LaunchRequest {
-    /// Checks `args` against `machine`, and gives the launch a new id.
+    /// Checks `args`, as far as that can be done without knowing the nodes.
     ///
     /// # Errors
     /// See the variants of [`RequestError`]; each says what was asked for and what is possible.
     pub fn new(args: &LaunchArgs, machine: &Machine) -> Result<Self, RequestError> {
         refuse_idle_flags(args)?;
-        let programs: Vec<&ProgramArgs> = std::iter::once(&args.first).chain(&args.more).collect();
-        let counts = rank_counts(&programs, args.placement.tasks_per_node)?;
-        let size = counts.iter().sum();
-        // Before anything is made of that many parts.
-        machine.limits.check(size, 0)?;
-        let checked = programs.iter().map(|program| check_program(program, machine)).collect::<Result<Vec<_>, _>>()?;
-        let (apps, paths): (Vec<AppSpec>, Vec<PathBuf>) = checked.into_iter().unzip();
-        let launch_id = random_id().map_err(RequestError::Random)?;
-        let job = Job {
-            apps: (0..).zip(&counts).map(|(appnum, &ranks)| App { ranks, appnum }).collect(),
-            universe_size: args.pmi.universe_size,
-            ..Job::on_one_node(job_id(&launch_id)?, size)
-        };
-        let seats = seats(args, &job, &paths)?;
-        let spec = SessionSpec {
-            stdin: stdin_target(&args.streams.stdin, &seats, &launch_id, &machine.directory)?,
-            launch_id,
-            allocation_id: None,
-            node: NodeIndex(0),
-            hosts: vec![machine.host.clone()],
-            address: None,
-            secret: secret().map_err(RequestError::Random)?,
-            job,
-            apps,
+        let placement = placement(&args.placement)?;
+        let mut programs = std::iter::once(&args.first)
+            .chain(&args.more)
+            .map(|program| program_request(program, machine))
+            .collect::<Result<Vec<_>, _>>()?;
+        count_ranks(&mut programs)?;
+        let request = Self {
+            stdin: input(&args.streams.stdin, &machine.directory, args.cluster.detach),
+            programs,
+            placement,
             environment: machine.environment.clone(),
             pmi: pmi_spec(&args.pmi),
+            universe_size: args.pmi.universe_size,
             slurm_environment: args.pmi.slurm_env,
             cpu_bind: args.placement.cpu_bind.clone(),
             patience: patience(&args.time, machine.watched && !args.streams.json)?,
-        };
-        let request = Self {
-            spec,
-            seats,
-            output: output_request(&args.streams),
-            pmi_trace: args.pmi.pmi_trace.clone(),
-            show_map: args.placement.show_map,
+            output: output_request(args),
             dry_run: args.placement.dry_run,
+            detach: args.cluster.detach,
         };
-        machine.limits.check(size, request.output_files().len())?;
+        if let (&Input::Rank(rank), Some(size)) = (&request.stdin, request.size()) {
+            check_rank(rank, size)?;
+        }
         Ok(request)
     }
 
-    /// The file that a rank's stream is written to; `None` for our own stream.
-    pub fn output_file(&self, seat: &Seat, stream: Stream) -> Option<PathBuf> {
-        let template = match stream {
-            Stream::Stdout => self.output.stdout.as_ref(),
-            Stream::Stderr => self.output.stderr.as_ref(),
-        };
-        template.map(|template| seat.fill(template, &self.spec.launch_id))
+    /// How many ranks there are; `None` if that depends on the nodes.
+    pub fn size(&self) -> Option<u32> {
+        self.programs.iter().map(|program| program.ranks).sum()
     }
+}
 
-    fn output_files(&self) -> HashSet<PathBuf> {
-        let streams = [Stream::Stdout, Stream::Stderr];
-        self.seats.iter().flat_map(|seat| streams.map(|stream| self.output_file(seat, stream))).flatten().collect()
+impl Input {
+    /// The same for a session.
+    pub fn target(&self) -> StdinTarget {
+        match self {
+            Self::None => StdinTarget::None,
+            &Self::Rank(rank) => StdinTarget::Rank(rank),
+            Self::All => StdinTarget::All,
+            Self::File { name, .. } => StdinTarget::File(name.clone()),
+        }
     }
+}
+
+/// Refuses a rank that reads standard input, and that a job of `size` ranks does not have.
+pub(crate) fn check_rank(rank: Rank, size: u32) -> Result<(), RequestError> {
+    if rank.0 < size { Ok(()) } else { Err(RequestError::NoSuchRank { rank: rank.0, last: size.saturating_sub(1) }) }
 }
 
 /// Refuses flags that would do nothing beside the others.
@@ -182,6 +220,7 @@ fn refuse_idle_flags(args: &LaunchArgs) -> Result<(), RequestError> {
         ("--pmi-port", *pmi_port),
         ("--pmi-group-barriers", *pmi_group_barriers),
         ("--universe-size", universe_size.is_some()),
+        ("--fence-timeout", args.time.fence_timeout.is_some()),
     ];
     match needs_pmi.into_iter().find(|&(_, given)| given && *pmi == Pmi::None) {
         Some((flag, _)) => return Err(RequestError::NoPmi { flag }),
@@ -195,47 +234,46 @@ fn refuse_idle_flags(args: &LaunchArgs) -> Result<(), RequestError> {
     Ok(())
 }
 
-/// How many ranks each program gets.
-fn rank_counts(programs: &[&ProgramArgs], tasks_per_node: Option<u32>) -> Result<Vec<u32>, RequestError> {
-    let counts: Vec<u32> = match (programs, tasks_per_node) {
-        ([only], Some(per_node)) => vec![only.ranks.unwrap_or(per_node)],
-        _ => programs.iter().map(|program| program.ranks.unwrap_or(1)).collect(),
-    };
-    let size: u64 = counts.iter().copied().map(u64::from).sum();
-    match tasks_per_node {
-        Some(per_node) if size > u64::from(per_node) => Err(RequestError::NodeTooSmall { ranks: size, per_node }),
-        _ if size > i32::MAX as u64 => Err(RequestError::BeyondMpi { ranks: size }),
-        _ => Ok(counts),
+fn placement(args: &PlacementArgs) -> Result<PlacementRequest, RequestError> {
+    for (flag, list) in [("--nodelist", &args.nodelist), ("--exclude", &args.exclude)] {
+        if let Some(list) = list {
+            expand(list).map_err(|source| RequestError::Hostlist { flag, source })?;
+        }
     }
+    Ok(PlacementRequest {
+        nodes: args.nodes,
+        tasks_per_node: args.tasks_per_node,
+        only: args.nodelist.clone(),
+        except: args.exclude.clone(),
+        hosts: args.hostfile.as_deref().map(hostfile::read).transpose()?.unwrap_or_default(),
+        distribution: args.distribution,
+    })
 }
 
-/// Everything about one program that can be wrong on this machine; returns the file that it means.
-fn check_program(program: &ProgramArgs, machine: &Machine) -> Result<(AppSpec, PathBuf), RequestError> {
-    let directory = match &program.chdir {
-        Some(directory) => machine.directory.join(directory),
-        None => machine.directory.clone(),
-    };
-    check_directory(&directory)?;
+/// One of several programs has a rank if nobody says how many, and their sum can be counted.
+fn count_ranks(programs: &mut [ProgramRequest]) -> Result<(), RequestError> {
+    if programs.len() > 1 {
+        programs.iter_mut().for_each(|program| program.ranks = program.ranks.or(Some(1)));
+    }
+    let ranks = programs.iter().filter_map(|program| program.ranks).map(u64::from).sum();
+    if ranks > i32::MAX as u64 { Err(RequestError::BeyondMpi { ranks }) } else { Ok(()) }
+}
+
+/// One program; its ranks are those of `-n`.
+fn program_request(program: &ProgramArgs, machine: &Machine) -> Result<ProgramRequest, RequestError> {
     let set = program.env.iter().map(|setting| variable(setting, machine)).collect::<Result<Vec<_>, _>>()?;
     let mut command = program.command.iter();
-    let name = command.next().ok_or(RequestError::NoProgram)?;
     let app = AppSpec {
-        program: name.clone(),
+        program: command.next().ok_or(RequestError::NoProgram)?.clone(),
         args: command.cloned().collect(),
         set,
         remove: program.env_remove.clone(),
-        directory,
+        directory: program
+            .chdir
+            .as_ref()
+            .map_or_else(|| machine.directory.clone(), |path| machine.directory.join(path)),
     };
-    let resolved = Program::resolve(name, path_variable(&app, machine), &app.directory)?;
-    Ok((app, resolved.path().to_owned()))
-}
-
-fn check_directory(directory: &Path) -> Result<(), RequestError> {
-    let refused = |source| RequestError::Directory { path: directory.to_owned(), source };
-    if !std::fs::metadata(directory).map_err(refused)?.is_dir() {
-        return Err(refused(io::ErrorKind::NotADirectory.into()));
-    }
-    eaccess(directory, AccessFlags::X_OK).map_err(|errno| refused(errno.into()))
+    Ok(ProgramRequest { app, ranks: program.ranks })
 }
 
 fn variable(setting: &EnvSetting, machine: &Machine) -> Result<(OsString, OsString), RequestError> {
@@ -248,61 +286,16 @@ fn variable(setting: &EnvSetting, machine: &Machine) -> Result<(OsString, OsStri
     Ok((setting.name.clone(), value.to_owned()))
 }
 
-/// `PATH` as the ranks of `app` will see it.
-fn path_variable<'a>(app: &'a AppSpec, machine: &'a Machine) -> Option<&'a OsStr> {
-    let set = app.set.iter().rev().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
-    let removed = app.removes("PATH");
-    set.or_else(|| if removed { None } else { machine.variable(OsStr::new("PATH")) })
-}
-
-fn job_id(launch_id: &str) -> Result<JobId, RequestError> {
-    JobId::new(&format!("kvs_{launch_id}_0")).map_err(RequestError::JobId)
-}
-
-fn seats(args: &LaunchArgs, job: &Job, programs: &[PathBuf]) -> Result<Vec<Seat>, RequestError> {
-    let node = NodeIndex(0);
-    let ranks = job.placement.ranks_on(node);
-    let cpus = plan_here(&args.placement.cpu_bind, job.size())?;
-    let apps = (0..).zip(&job.apps).flat_map(|(index, app)| std::iter::repeat_n(index, app.ranks as usize));
-    let local_ranks = (0..).map(LocalRank);
-    let seats = ranks.into_iter().zip(local_ranks).zip(cpus).zip(apps);
-    Ok(seats
-        .map(|(((rank, local_rank), cpus), app)| Seat {
-            rank,
-            node,
-            local_rank,
-            cpus,
-            app,
-            program: programs[app].clone(),
-        })
-        .collect())
-}
-
-/// Where input comes from; a file is checked to be readable under the name that each rank will open it by.
-fn stdin_target(stdin: &Stdin, seats: &[Seat], launch_id: &str, directory: &Path) -> Result<StdinTarget, RequestError> {
-    Ok(match stdin {
-        Stdin::None => StdinTarget::None,
-        Stdin::All => StdinTarget::All,
-        &Stdin::Rank(rank) if rank as usize >= seats.len() => {
-            return Err(RequestError::NoSuchRank { rank, last: seats.len() as u32 - 1 });
-        }
-        &Stdin::Rank(rank) => StdinTarget::Rank(Rank(rank)),
+/// Nobody is there to give input to a detached launch, so its ranks shall not wait for any.
+fn input(stdin: &Stdin, directory: &Path, detached: bool) -> Input {
+    match stdin {
         Stdin::File(name, template) => {
-            let names: HashSet<PathBuf> = seats.iter().map(|seat| seat.fill(template, launch_id)).collect();
-            for name in names {
-                check_input_file(&directory.join(name))?;
-            }
-            StdinTarget::File(absolute_template(directory, name))
+            Input::File { name: absolute_template(directory, name), template: template.clone() }
         }
-    })
-}
-
-fn check_input_file(path: &Path) -> Result<(), RequestError> {
-    let refused = |source| RequestError::InputFile { path: path.to_owned(), source };
-    if std::fs::metadata(path).map_err(refused)?.is_dir() {
-        return Err(refused(io::ErrorKind::IsADirectory.into()));
+        Stdin::Rank(rank) if !detached => Input::Rank(Rank(*rank)),
+        Stdin::All if !detached => Input::All,
+        Stdin::None | Stdin::Rank(_) | Stdin::All => Input::None,
     }
-    eaccess(path, AccessFlags::R_OK).map_err(|errno| refused(errno.into()))
 }
 
 /// `name` under `directory`, whose percent signs are no escapes.
@@ -339,6 +332,7 @@ fn patience(args: &TimeArgs, watched: bool) -> Result<Patience, RequestError> {
     let default = Patience::default();
     Ok(Patience {
         timeout: positive("--timeout", args.timeout)?,
+        fence: positive("--fence-timeout", args.fence_timeout)?,
         stuck: positive("--stuck-after", args.stuck_after)?.unwrap_or(default.stuck),
         after_failure: args.kill_wait.unwrap_or(default.after_failure),
         after_interrupt: args.kill_wait.unwrap_or(default.after_interrupt),
@@ -347,21 +341,16 @@ fn patience(args: &TimeArgs, watched: bool) -> Result<Patience, RequestError> {
     })
 }
 
-fn output_request(args: &StreamArgs) -> OutputRequest {
+fn output_request(args: &LaunchArgs) -> OutputRequest {
     OutputRequest {
-        stdout: args.output.clone(),
-        stderr: args.error.clone(),
-        append: args.append,
-        label: args.label,
-        timestamp: args.timestamp,
-        json: args.json,
-    }
-}
-
-impl Seat {
-    /// The file that a template names for this rank.
-    fn fill(&self, template: &Template, launch_id: &str) -> PathBuf {
-        template.expand(Place { rank: self.rank, local_rank: self.local_rank, node: self.node, launch_id })
+        stdout: args.streams.output.clone(),
+        stderr: args.streams.error.clone(),
+        append: args.streams.append,
+        label: args.streams.label,
+        timestamp: args.streams.timestamp,
+        json: args.streams.json,
+        pmi_trace: args.pmi.pmi_trace.clone(),
+        show_map: args.placement.show_map,
     }
 }
 
@@ -373,12 +362,5 @@ pub(crate) fn random_id() -> io::Result<String> {
     Ok(random.iter().map(|byte| char::from(DIGITS[usize::from(byte % 32)])).collect())
 }
 
-/// 128 random bits in hexadecimal.
-fn secret() -> io::Result<String> {
-    let mut random = [0; 16];
-    File::open("/dev/urandom")?.read_exact(&mut random)?;
-    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

@@ -33,21 +33,30 @@ pub(crate) fn source(target: &StdinTarget) -> io::Result<StdinSource> {
         StdinTarget::None | StdinTarget::File(_) => Ok(StdinSource::Empty),
         StdinTarget::Rank(_) => {
             let input = io::stdin().as_fd().try_clone_to_owned()?;
-            if is_terminal(&input) { stream(input) } else { Ok(StdinSource::Direct(input)) }
+            if is_terminal(&input) { stream(input).map(StdinSource::Stream) } else { Ok(StdinSource::Direct(input)) }
         }
-        StdinTarget::All => stream(io::stdin().as_fd().try_clone_to_owned()?),
+        StdinTarget::All => pieces().map(StdinSource::Stream),
     }
+}
+
+/// Our own standard input piece by piece, as ranks on other machines can have it. Up to two pieces are read that no rank may
+/// ever want: they are lost for the next command of a script.
+///
+/// # Errors
+/// Fails if the system has no descriptor or thread left.
+pub(crate) fn pieces() -> io::Result<mpsc::Receiver<Bytes>> {
+    stream(io::stdin().as_fd().try_clone_to_owned()?)
 }
 
 fn is_terminal(input: &OwnedFd) -> bool {
     isatty(input).unwrap_or(false)
 }
 
-fn stream(input: OwnedFd) -> io::Result<StdinSource> {
+fn stream(input: OwnedFd) -> io::Result<mpsc::Receiver<Bytes>> {
     let (pieces, stream) = mpsc::channel(1);
     let runtime = Handle::current();
     thread::Builder::new().name("stdin".to_owned()).spawn(move || pass_on(&input, &pieces, &runtime))?;
-    Ok(StdinSource::Stream(stream))
+    Ok(stream)
 }
 
 /// Reads `input` to its end; a piece is read only once the one before it was taken.
@@ -121,7 +130,7 @@ mod tests {
                 drop(writer);
             });
             runtime.block_on(async {
-                let StdinSource::Stream(mut pieces) = stream(reader.into()).unwrap() else { panic!("no stream") };
+                let mut pieces = stream(reader.into()).unwrap();
                 let mut received = Vec::new();
                 while let Some(piece) = pieces.recv().await {
                     received.extend_from_slice(&piece);
@@ -138,7 +147,7 @@ mod tests {
         let rest = OwnedFd::from(reader.try_clone().unwrap());
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
-            let StdinSource::Stream(pieces) = stream(reader.into()).unwrap() else { panic!("no stream") };
+            let pieces = stream(reader.into()).unwrap();
             writer.write_all(b"one").unwrap();
             while pieces.is_empty() {
                 tokio::task::yield_now().await;

@@ -18,7 +18,7 @@ use lattice_agent::session::Control;
 use nix::sys::signal::{Signal, raise};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// The signals that end a launch.
 const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
@@ -39,6 +39,15 @@ const LAST_WRITES: Duration = Duration::from_millis(500);
 /// How long the session may take to stop the ranks before we stop ourselves.
 const STOPPING: Duration = Duration::from_millis(200);
 
+/// How far it is to the ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Distance {
+    /// A command has reached them when it has been taken out of the queue.
+    Here,
+    /// It is on its way then.
+    Elsewhere,
+}
+
 /// The reins of a launch.
 #[derive(Debug)]
 pub(crate) struct Steering {
@@ -47,6 +56,7 @@ pub(crate) struct Steering {
     hung_up: Arc<Notify>,
     interrupts: mpsc::UnboundedSender<Signal>,
     abandon: watch::Sender<bool>,
+    distance: Distance,
     phase: Phase,
 }
 
@@ -81,17 +91,17 @@ impl Steering {
     ///
     /// # Errors
     /// Fails if the system refuses a handler.
-    pub(crate) fn new() -> io::Result<(Self, Reins)> {
-        Ok(Self::fed_by(listen()?))
+    pub(crate) fn new(distance: Distance) -> io::Result<(Self, Reins)> {
+        Ok(Self::fed_by(listen()?, distance))
     }
 
-    fn fed_by(signals: mpsc::UnboundedReceiver<Signal>) -> (Self, Reins) {
+    fn fed_by(signals: mpsc::UnboundedReceiver<Signal>, distance: Distance) -> (Self, Reins) {
         let (control, controls) = mpsc::channel(8);
         let (interrupts, interrupted) = mpsc::unbounded_channel();
         let (abandon, abandoned) = watch::channel(false);
         let hung_up = Arc::new(Notify::new());
         let reins = Reins { control: controls, interrupts: interrupted, hung_up: Arc::clone(&hung_up), abandoned };
-        (Self { signals, control, hung_up, interrupts, abandon, phase: Phase::Running }, reins)
+        (Self { signals, control, hung_up, interrupts, abandon, distance, phase: Phase::Running }, reins)
     }
 
     /// Passes on what the user wants, for as long as it is polled.
@@ -144,6 +154,9 @@ impl Steering {
         // The session has stopped the ranks when it has taken the command out of the queue.
         let taken = self.control.reserve_many(self.control.max_capacity());
         drop(timeout(STOPPING, taken).await);
+        if self.distance == Distance::Elsewhere {
+            sleep(STOPPING).await;
+        }
         // Cannot fail: SIGSTOP is a signal, and we may signal ourselves.
         let _ = raise(Signal::SIGSTOP);
     }
@@ -188,7 +201,7 @@ mod tests {
         runtime.block_on(async {
             let (sender, receiver) = mpsc::unbounded_channel();
             signals.iter().for_each(|&signal| sender.send(signal).unwrap());
-            let (steering, mut reins) = Steering::fed_by(receiver);
+            let (steering, mut reins) = Steering::fed_by(receiver, Distance::Here);
             if hang_up {
                 reins.hung_up.notify_one();
             }

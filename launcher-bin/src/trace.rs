@@ -8,12 +8,13 @@
 //!
 //! Bytes stand for themselves, but for `\n`, `\r` and `\\`. `@rank` opens the lines of another rank.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use pmi_core::driver::TraceSink;
-use pmi_core::ids::Rank;
+use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::server::Trace;
 use tokio::sync::mpsc;
 
@@ -48,6 +49,54 @@ pub(crate) fn sink(path: &Path, faults: mpsc::UnboundedSender<Fault>) -> Result<
         }
     }))
 }
+
+/// The same of a launch on a cluster: its nodes bring lines, and what a rank said stays below that rank's `@rank`.
+#[derive(Debug)]
+pub(crate) struct ClusterTrace {
+    /// `None` once it cannot be written to.
+    file: Option<File>,
+    place: PlaceName,
+    faults: mpsc::UnboundedSender<Fault>,
+    /// The node that wrote last.
+    writer: Option<NodeIndex>,
+    /// The last `@rank` line of each node.
+    headings: HashMap<NodeIndex, Vec<u8>>,
+}
+
+impl ClusterTrace {
+    /// Creates `path`. The first failure to write is reported to `faults`, and ends the trace.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be created.
+    pub(crate) fn create(path: &Path, faults: mpsc::UnboundedSender<Fault>) -> Result<Self, TraceError> {
+        let file = File::create(path).map_err(|source| TraceError { path: path.to_owned(), source })?;
+        let place = PlaceName::File(path.to_owned());
+        Ok(Self { file: Some(file), place, faults, writer: None, headings: HashMap::new() })
+    }
+
+    /// Writes lines of a node, the first of which may be an `@rank` or go on below the node's last one.
+    pub(crate) fn write(&mut self, node: NodeIndex, lines: &[u8]) {
+        let mut text = Vec::with_capacity(lines.len() + 16);
+        let goes_on = !lines.starts_with(HEADING);
+        if goes_on && self.writer != Some(node) {
+            text.extend_from_slice(self.headings.get(&node).map_or(&b""[..], Vec::as_slice));
+        }
+        text.extend_from_slice(lines);
+        self.writer = Some(node);
+        let last = lines.split_inclusive(|&byte| byte == b'\n').rfind(|line| line.starts_with(HEADING));
+        if let Some(heading) = last {
+            self.headings.insert(node, heading.to_vec());
+        }
+        if let Some(Err(error)) = self.file.as_mut().map(|file| file.write_all(&text)) {
+            self.file = None;
+            // Nobody listens when the launch is over.
+            let _ = self.faults.send(Fault { place: self.place.clone(), error });
+        }
+    }
+}
+
+/// What opens the lines of another rank.
+const HEADING: &[u8] = b"@rank ";
 
 /// The lines of one message; `last` is whose message the one before was, if there was one.
 fn lines(message: &Trace, last: &mut Option<Option<Rank>>) -> Vec<u8> {
@@ -87,6 +136,19 @@ mod tests {
         check(Some(0), true, b"cmd=get_maxes\n", "@rank 0\nC> cmd=get_maxes\\n\n");
         check(Some(0), false, b"    14cmd=a;b=\\\r;", "S>     14cmd=a;b=\\\\\\r;\n");
         check(Some(1), true, b"x", "@rank 1\nC> x\n");
+    }
+
+    #[test]
+    fn nodes_do_not_mix_their_ranks_lines() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut trace = ClusterTrace::create(file.path(), mpsc::unbounded_channel().0).unwrap();
+        let pieces =
+            [(0, "@rank 0\nC> a\n"), (1, "@rank 5\nC> b\n"), (0, "S> c\n"), (0, "S> d\n"), (1, "@rank 6\nC> e\n")];
+        for (node, lines) in pieces {
+            trace.write(NodeIndex(node), lines.as_bytes());
+        }
+        let expected = "@rank 0\nC> a\n@rank 5\nC> b\n@rank 0\nS> c\nS> d\n@rank 6\nC> e\n";
+        assert_eq!(std::fs::read_to_string(file.path()).unwrap(), expected);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use lattice_agent::event::Stream;
 use pmi_core::ids::Rank;
 
 use super::writer::{Place, PlaceName};
-use crate::request::LaunchRequest;
+use crate::placed::PlacedLaunch;
 
 /// The open files of a launch, and who writes to which.
 #[derive(Debug, Default)]
@@ -39,23 +39,23 @@ pub struct FileError {
 type Identity = (u64, u64);
 
 impl Files {
-    /// Opens every file that `request` names, and empties those that are not to be appended to.
+    /// Opens every file that `launch` names, and empties those that are not to be appended to.
     ///
     /// # Errors
     /// Fails at the first file that cannot be opened; those opened before it exist from then on.
-    pub(crate) fn open(request: &LaunchRequest) -> Result<Self, FileError> {
+    pub(crate) fn open(launch: &PlacedLaunch) -> Result<Self, FileError> {
         let mut files = Self::default();
         let mut names: HashMap<PathBuf, usize> = HashMap::new();
         let mut identities: HashMap<Identity, usize> = HashMap::new();
-        for seat in &request.seats {
+        for seat in &launch.seats {
             for stream in [Stream::Stdout, Stream::Stderr] {
-                let Some(path) = request.output_file(seat, stream) else { continue };
+                let Some(path) = launch.output_file(seat, stream) else { continue };
                 let index = match names.entry(path) {
                     Entry::Occupied(known) => *known.get(),
                     Entry::Vacant(new) => {
                         let path = new.key().clone();
                         let index = files
-                            .add(path.clone(), request.output.append, &mut identities)
+                            .add(path.clone(), launch.output.append, &mut identities)
                             .map_err(|source| FileError { rank: seat.rank, path, source })?;
                         *new.insert(index)
                     }

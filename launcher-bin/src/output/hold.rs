@@ -134,6 +134,11 @@ impl LineHold {
         self.advance(now, steps);
     }
 
+    /// Whether the place ends with a whole line, and nobody waits.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.tail == Tail::Clean && self.waiting.is_empty()
+    }
+
     /// When [`LineHold::tick`] has something to do; `None` while nobody waits.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self.tail {

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::decoration::time_stamp;
 use super::words;
-use crate::request::LaunchRequest;
+use crate::placed::PlacedLaunch;
 
 /// One line.
 #[derive(Debug, Serialize)]
@@ -34,6 +34,7 @@ enum Body<'a> {
     },
     Output {
         rank: Rank,
+        node: &'a str,
         stream: Stream,
         #[serde(flatten)]
         content: Content<'a>,
@@ -43,7 +44,11 @@ enum Body<'a> {
         notice: NoticeLine<'a>,
         message: String,
     },
-    Exited(RankEnd),
+    Exited {
+        node: &'a str,
+        #[serde(flatten)]
+        end: RankEnd,
+    },
     Ending {
         cause: CauseLine<'a>,
     },
@@ -60,6 +65,7 @@ enum Body<'a> {
 #[derive(Debug, Serialize)]
 struct Launch<'a> {
     launch_id: &'a str,
+    allocation_id: Option<&'a str>,
     size: u32,
     nodes: &'a [String],
     programs: Vec<Program<'a>>,
@@ -102,8 +108,9 @@ struct Missing<'a> {
     last_command: Option<&'a str>,
 }
 
+/// How a rank ended.
 #[derive(Debug, Serialize)]
-struct RankEnd {
+pub(crate) struct RankEnd {
     rank: Rank,
     #[serde(flatten)]
     end: End,
@@ -116,8 +123,9 @@ enum End {
     Signal(i32),
 }
 
+/// Why a launch failed.
 #[derive(Debug, Serialize)]
-struct CauseLine<'a> {
+pub(crate) struct CauseLine<'a> {
     kind: &'static str,
     node: &'a str,
     rank: Option<Rank>,
@@ -125,24 +133,30 @@ struct CauseLine<'a> {
 }
 
 /// The line that opens a launch.
-pub(crate) fn launch(request: &LaunchRequest) -> Bytes {
-    let SessionSpec { launch_id, job, hosts, apps, .. } = &request.spec;
+pub(crate) fn launch(launch: &PlacedLaunch) -> Bytes {
+    let SessionSpec { launch_id, allocation_id, job, hosts, apps, .. } = &launch.spec;
     let programs = job.apps.iter().zip(apps).map(|(app, program)| Program {
         ranks: app.ranks,
         program: program.program.to_string_lossy(),
         args: program.args.iter().map(|arg| arg.to_string_lossy()).collect(),
     });
-    line(Body::Launch(Launch { launch_id, size: job.size(), nodes: hosts, programs: programs.collect() }))
+    line(Body::Launch(Launch {
+        launch_id,
+        allocation_id: allocation_id.as_deref(),
+        size: job.size(),
+        nodes: hosts,
+        programs: programs.collect(),
+    }))
 }
 
 /// The line of an event on `node`.
 pub(crate) fn event(event: &Event, node: &str) -> Option<Bytes> {
     let body = match event {
         Event::Started { rank, pid } => Body::Started { rank: *rank, node, pid: *pid },
-        Event::Output(output) => output_body(output),
+        Event::Output(output) => output_body(output, node),
         Event::Notice(notice) => Body::Notice { notice: notice_line(notice), message: words::notice(notice) },
-        Event::Exited { rank, exit, .. } => Body::Exited(rank_end(*rank, exit)),
-        Event::Ending(cause) => Body::Ending { cause: cause_line(cause) },
+        Event::Exited { rank, exit, .. } => Body::Exited { node, end: RankEnd::of(*rank, *exit) },
+        Event::Ending(cause) => Body::Ending { cause: CauseLine::of(cause) },
         _ => return None,
     };
     Some(line(body))
@@ -153,8 +167,8 @@ pub(crate) fn complete(launch_id: &str, exit_code: u8, report: &Report) -> Bytes
     line(Body::Complete {
         launch_id,
         exit_code,
-        cause: report.cause.as_ref().map(cause_line),
-        ranks: report.exits.iter().map(|(rank, exit)| rank_end(*rank, exit)).collect(),
+        cause: report.cause.as_ref().map(CauseLine::of),
+        ranks: report.exits.iter().map(|(rank, exit)| RankEnd::of(*rank, *exit)).collect(),
         duration_s: report.duration.as_secs_f64(),
     })
 }
@@ -166,12 +180,12 @@ fn line(body: Body<'_>) -> Bytes {
     text.into()
 }
 
-fn output_body(output: &Output) -> Body<'_> {
+fn output_body<'a>(output: &'a Output, node: &'a str) -> Body<'a> {
     let content = match std::str::from_utf8(&output.bytes) {
         Ok(text) => Content::Text(text),
         Err(_) => Content::Base64(base64(&output.bytes)),
     };
-    Body::Output { rank: output.rank, stream: output.stream, content }
+    Body::Output { rank: output.rank, node, stream: output.stream, content }
 }
 
 fn notice_line(notice: &Notice) -> NoticeLine<'_> {
@@ -205,32 +219,38 @@ fn library_line(library: &MpiLibrary) -> Library<'_> {
     Library { name: &library.name, file: &library.file, speaks }
 }
 
-fn rank_end(rank: Rank, exit: &RankExit) -> RankEnd {
-    let end = match *exit {
-        RankExit::Code(code) => End::Code(code),
-        RankExit::Signal { signal, .. } => End::Signal(signal),
-    };
-    RankEnd { rank, end }
+impl RankEnd {
+    pub(crate) fn of(rank: Rank, exit: RankExit) -> Self {
+        let end = match exit {
+            RankExit::Code(code) => End::Code(code),
+            RankExit::Signal { signal, .. } => End::Signal(signal),
+        };
+        Self { rank, end }
+    }
 }
 
-fn cause_line(cause: &Cause) -> CauseLine<'_> {
-    let (kind, rank) = match &cause.kind {
-        CauseKind::Failed { rank, .. } => ("failed", Some(*rank)),
-        CauseKind::LeftWithoutFinalize { rank } => ("left_without_finalize", Some(*rank)),
-        CauseKind::LeftBeforeInit { rank, .. } => ("left_before_init", Some(*rank)),
-        CauseKind::LeftFence { rank, .. } => ("left_fence", Some(*rank)),
-        CauseKind::Aborted { rank, .. } => ("aborted", Some(*rank)),
-        CauseKind::Offence { rank, .. } => ("offence", Some(*rank)),
-        CauseKind::NotServed { rank, .. } => ("not_served", Some(*rank)),
-        CauseKind::Fence { .. } => ("fence", None),
-        CauseKind::NotStarted { class: StartClass::NotFound, .. } => ("not_found", None),
-        CauseKind::NotStarted { class: StartClass::CannotExecute, .. } => ("cannot_execute", None),
-        CauseKind::NotStarted { class: StartClass::System, .. } => ("not_started", None),
-        CauseKind::Interrupted { .. } => ("interrupted", None),
-        CauseKind::TimedOut { .. } => ("timed_out", None),
-        _ => ("other", None),
-    };
-    CauseLine { kind, node: &cause.host, rank, message: cause.to_string() }
+impl<'a> CauseLine<'a> {
+    pub(crate) fn of(cause: &'a Cause) -> Self {
+        let (kind, rank) = match &cause.kind {
+            CauseKind::Failed { rank, .. } => ("failed", Some(*rank)),
+            CauseKind::LeftWithoutFinalize { rank } => ("left_without_finalize", Some(*rank)),
+            CauseKind::LeftBeforeInit { rank, .. } => ("left_before_init", Some(*rank)),
+            CauseKind::LeftFence { rank, .. } => ("left_fence", Some(*rank)),
+            CauseKind::Aborted { rank, .. } => ("aborted", Some(*rank)),
+            CauseKind::Offence { rank, .. } => ("offence", Some(*rank)),
+            CauseKind::NotServed { rank, .. } => ("not_served", Some(*rank)),
+            CauseKind::Fence { .. } => ("fence", None),
+            CauseKind::FenceTimeout { .. } => ("fence_timeout", None),
+            CauseKind::NodeLost { .. } => ("node_lost", None),
+            CauseKind::NotStarted { class: StartClass::NotFound, .. } => ("not_found", None),
+            CauseKind::NotStarted { class: StartClass::CannotExecute, .. } => ("cannot_execute", None),
+            CauseKind::NotStarted { class: StartClass::System, .. } => ("not_started", None),
+            CauseKind::Interrupted { .. } => ("interrupted", None),
+            CauseKind::TimedOut { .. } => ("timed_out", None),
+            _ => ("other", None),
+        };
+        Self { kind, node: &cause.host, rank, message: cause.to_string() }
+    }
 }
 
 /// RFC 4648, section 4, with padding.
@@ -263,10 +283,12 @@ mod tests {
         let rank = Rank(1);
         let killed = RankExit::Signal { signal: 11, core_dumped: false };
         let cause = Cause { host: "node3".to_owned(), kind: CauseKind::Failed { rank, exit: killed } };
+        let lost = CauseKind::NodeLost { reason: "no heartbeat for 3 s".to_owned() };
+        let lost = Cause { host: "node7".to_owned(), kind: lost };
         let library =
             MpiLibrary { name: "Open MPI".to_owned(), file: "libmpi.so.40".to_owned(), family: MpiFamily::Pmix };
         let after = Duration::from_millis(1500);
-        let opening = crate::request::tests::checked("-n 2 true -x").unwrap();
+        let opening = crate::placed::tests::placed("-n 2 true -x").unwrap();
         let output = |bytes: &'static [u8]| {
             Event::Output(Output { rank, stream: Stream::Stderr, bytes: Bytes::from_static(bytes) })
         };
@@ -283,6 +305,7 @@ mod tests {
             Event::Exited { rank, exit: RankExit::Code(3), phase: None },
             Event::Exited { rank, exit: killed, phase: None },
             Event::Ending(cause.clone()),
+            Event::Ending(lost),
         ];
         let failed = Report { exits: vec![(rank, killed)], cause: Some(cause), duration: after };
         let fine = Report { exits: vec![(rank, RankExit::Code(0))], cause: None, duration: after };

@@ -35,10 +35,15 @@ pub(crate) struct Targets {
     writers: Writers,
     /// No target needs a tick before this; there may be no need even then.
     next_tick: Option<Instant>,
+    /// Whether the last thing on the terminal is a progress line, which goes when anything else is written there.
+    shows_progress: bool,
     abandoned: watch::Receiver<bool>,
     steps: Vec<Step>,
     bytes: Vec<Bytes>,
 }
+
+/// Takes back what stands on the terminal's last line.
+const ERASE_LINE: &[u8] = b"\r\x1b[K";
 
 #[derive(Debug)]
 struct Target {
@@ -107,6 +112,7 @@ impl Targets {
             decoration,
             writers,
             next_tick: None,
+            shows_progress: false,
             abandoned,
             steps: Vec::new(),
             bytes: Vec::new(),
@@ -137,6 +143,21 @@ impl Targets {
     /// Writes whole lines of ours to our standard error.
     pub(crate) async fn say(&mut self, lines: Bytes, now: Instant) {
         self.push(self.stderr, Piece { source: Source::Lattice, bytes: lines }, now).await;
+    }
+
+    /// Shows `text` on the last line of the terminal that our standard error is, until something else is written there;
+    /// an empty text takes the line away. Passed over while a rank's line is open there.
+    pub(crate) async fn show_progress(&mut self, text: &str) {
+        let Target { hold, writer, place } = &self.targets[self.stderr];
+        if !hold.is_clean() || (text.is_empty() && !self.shows_progress) {
+            return;
+        }
+        let before = if self.shows_progress { ERASE_LINE } else { b"" };
+        self.shows_progress = !text.is_empty();
+        if let Some(writer) = self.writers.get(*writer) {
+            let line = [before, text.as_bytes()].concat();
+            writer.write(*place, line.into(), &mut self.abandoned).await;
+        }
     }
 
     /// Notes that `rank` writes nothing any more.
@@ -193,6 +214,10 @@ impl Targets {
         self.next_tick = [self.next_tick, hold.deadline()].into_iter().flatten().min();
         for step in self.steps.drain(..) {
             self.decoration.apply(step, &mut self.bytes);
+        }
+        if index == self.stderr && self.shows_progress && !self.bytes.is_empty() {
+            self.shows_progress = false;
+            self.bytes.insert(0, Bytes::from_static(ERASE_LINE));
         }
         let writer = self.writers.get(*writer);
         for bytes in self.bytes.drain(..) {

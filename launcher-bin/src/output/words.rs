@@ -7,9 +7,11 @@ use lattice_agent::cause::RankList;
 use lattice_agent::event::{Event, MpiFamily, MpiLibrary, Notice};
 use lattice_agent::spec::{Entrance, PmiFamily, PmiSpec, SessionSpec};
 use pmi_core::ids::Rank;
+use pmi_transport::hostlist::fold;
 
 use super::Verbosity;
-use crate::request::LaunchRequest;
+use crate::news::StartProgress;
+use crate::placed::PlacedLaunch;
 
 /// How many of the ranks that are missing are named one by one.
 const NAMED: usize = 8;
@@ -32,8 +34,12 @@ pub(crate) fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
 }
 
 /// What a launch is about to do, for those who want to know.
-pub(crate) fn settings(request: &LaunchRequest) -> String {
-    let SessionSpec { launch_id, job, hosts, pmi, cpu_bind, patience, .. } = &request.spec;
+pub(crate) fn settings(launch: &PlacedLaunch) -> String {
+    let SessionSpec { launch_id, allocation_id, job, hosts, pmi, cpu_bind, patience, .. } = &launch.spec;
+    let place = match allocation_id {
+        Some(id) => format!("allocation {id}"),
+        None => "this machine, as no allocation is named".to_owned(),
+    };
     let pmi = match pmi {
         PmiSpec { family: PmiFamily::None, .. } => "no PMI",
         PmiSpec { family: PmiFamily::Pmix, .. } => "PMIx through a loopback port",
@@ -42,17 +48,26 @@ pub(crate) fn settings(request: &LaunchRequest) -> String {
     };
     let limit = patience.timeout.map_or_else(|| "none".to_owned(), seconds);
     let mut text = format!(
-        "launch {launch_id} on {}; size: {}; {pmi}; CPU binding: {cpu_bind}; time limit: {limit}",
-        hosts.join(", "),
+        "launch {launch_id} on {} ({place}); size: {}; {pmi}; CPU binding: {cpu_bind}; time limit: {limit}",
+        fold(hosts),
         job.size(),
     );
-    for (app, program) in job.apps.iter().zip(&request.spec.apps) {
+    for (app, program) in job.apps.iter().zip(&launch.spec.apps) {
         text += &format!("\n  {} x {} in {}", app.ranks, program.program.display(), program.directory.display());
         for (name, value) in &program.set {
             text += &format!("\n    {}={}", name.display(), value.display());
         }
     }
     text
+}
+
+/// How far a start has come, as one line without its end; empty when nothing is left to wait for.
+pub(crate) fn starting(progress: StartProgress) -> String {
+    let StartProgress { nodes, nodes_started, ranks, ranks_started } = progress;
+    if nodes_started >= nodes && ranks_started >= ranks {
+        return String::new();
+    }
+    format!("lattice: starting: {nodes_started} of {nodes} nodes, {ranks_started} of {ranks} ranks")
 }
 
 /// A notice in words, without the prefix.
@@ -191,6 +206,15 @@ mod tests {
         assert_eq!(lines[1], "  rank 1: its last PMI command was put");
         assert_eq!(lines[2], "  rank 2: has not called MPI_Init");
         assert_eq!(lines.last(), Some(&"  and 11 more"));
+    }
+
+    #[test]
+    fn progress_ends_with_the_start() {
+        let progress = |nodes_started, ranks_started| {
+            starting(StartProgress { nodes: 64, nodes_started, ranks: 512, ranks_started })
+        };
+        assert_eq!(progress(12, 96), "lattice: starting: 12 of 64 nodes, 96 of 512 ranks");
+        assert_eq!(progress(64, 512), "");
     }
 
     #[test]

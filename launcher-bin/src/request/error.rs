@@ -4,8 +4,10 @@ use std::io;
 use std::path::PathBuf;
 
 use pmi_core::ids::JobIdError;
+use pmi_transport::hostlist::HostlistError;
 use rank_spawner::{BindHereError, ProgramError};
 
+use crate::hostfile::HostfileError;
 use crate::limits::TooManyRanks;
 
 /// Why a launch is refused before anything is started.
@@ -24,6 +26,32 @@ pub enum RequestError {
     /// `--append` without a file.
     #[error("--append needs --output or --error: only files can be appended to")]
     NothingToAppendTo,
+    /// A flag that chooses among nodes, where there is one only.
+    #[error(
+        "{flag} needs the nodes of an allocation; this launch has none, and stays on this machine\n\
+         try: --alloc ID or LATTICE_ALLOC_ID, to name one (lattice alloc list shows them)"
+    )]
+    NoAllocation {
+        /// The flag.
+        flag: &'static str,
+    },
+    /// A plan was asked for that the API server makes.
+    #[error(
+        "--dry-run: the API server decides where ranks run, as it starts them\n\
+         try: --show-map, which prints it then; or --alloc local, for this machine"
+    )]
+    DryRunElsewhere,
+    /// A list of nodes makes no sense.
+    #[error("{flag}: {source}")]
+    Hostlist {
+        /// The flag.
+        flag: &'static str,
+        /// What is wrong with it.
+        source: HostlistError,
+    },
+    /// The hostfile cannot be used.
+    #[error(transparent)]
+    Hostfile(#[from] HostfileError),
     /// The job does not fit on the one node.
     #[error(
         "{ranks} ranks do not fit on 1 node with --tasks-per-node={per_node}: \

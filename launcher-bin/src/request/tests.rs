@@ -1,109 +1,57 @@
-use std::os::unix::fs::PermissionsExt;
-
 use super::*;
-use crate::args::{self, Command};
-
-fn machine() -> Machine {
-    let limits = Limits { processes: vec![("pid_max".to_owned(), 1000)], descriptors: Some(100_000) };
-    let environment = vec![("PATH".into(), "/usr/bin:/bin".into()), ("HERE".into(), "x".into())];
-    Machine { host: "node3".to_owned(), directory: "/".into(), environment, limits, watched: false }
-}
-
-fn checked_on(line: &str, machine: &Machine) -> Result<LaunchRequest, RequestError> {
-    let words = ["lattice", "launch"].into_iter().chain(line.split_whitespace());
-    match args::parse(words.map(OsString::from)).unwrap_or_else(|error| panic!("{error}")).command {
-        Command::Launch(args) => LaunchRequest::new(&args, machine),
-        other => panic!("{line} became {other:?}"),
-    }
-}
-
-/// The request of a line of flags, on an imaginary machine.
-pub(crate) fn checked(line: &str) -> Result<LaunchRequest, RequestError> {
-    checked_on(line, &machine())
-}
+use crate::placed::tests::requested;
 
 fn refused(line: &str, expected: &str) {
-    match checked(line) {
+    match requested(line) {
         Err(error) => assert!(error.to_string().contains(expected), "{line}: {error}"),
         Ok(_) => panic!("{line} was not refused"),
     }
 }
 
 #[test]
-fn ranks_are_counted_from_either_flag() {
-    let check = |line: &str, expected: &[u32]| {
-        let request = checked(line).unwrap();
-        let counts: Vec<u32> = request.spec.job.apps.iter().map(|app| app.ranks).collect();
-        assert_eq!(counts, expected, "{line}");
-        assert_eq!(request.seats.len() as u32, request.spec.job.size());
+fn ranks_are_counted_as_far_as_they_can_be() {
+    let check = |line: &str, expected: &[Option<u32>]| {
+        let request = requested(line).unwrap();
+        let ranks: Vec<_> = request.programs.iter().map(|program| program.ranks).collect();
+        assert_eq!(ranks, expected, "{line}");
     };
-    check("true", &[1]);
-    check("-n 4 true", &[4]);
-    check("--tasks-per-node 3 true", &[3]);
-    check("-n 2 --tasks-per-node 3 true", &[2]);
-    check("-n 2 true : -n 3 false : true", &[2, 3, 1]);
-    refused("-n 8 --tasks-per-node 4 true", "8 ranks do not fit on 1 node with --tasks-per-node=4: use -n 4 or fewer");
-    refused("-n 2 --tasks-per-node 3 true : -n 2 true", "4 ranks do not fit on 1 node");
+    check("true", &[None]);
+    check("-N 2 --tasks-per-node 3 true", &[None]);
+    check("-N 2 --tasks-per-node 3 -n 5 true", &[Some(5)]);
+    check("true : -n 3 true", &[Some(1), Some(3)]);
     refused("-n 2147483647 true : -n 2147483647 true", "4294967294 ranks together");
-    refused("-n 1001 true", "1001 ranks do not fit on this machine: pid_max is 1000, which is enough for 1000 ranks");
 }
 
 #[test]
-fn every_program_has_its_own_settings() {
-    let line = "-n 2 --env A=1 --env HERE true x : -n 1 --env-remove PATH --chdir usr bin/env --label";
-    let request = checked(line).unwrap();
-    let [first, second] = request.spec.apps.as_slice() else { panic!("{:?}", request.spec.apps) };
-    assert_eq!((first.program.to_str(), first.args.as_slice()), (Some("true"), &["x".into()][..]));
-    assert_eq!(first.set, [("A".into(), "1".into()), ("HERE".into(), "x".into())]);
-    assert_eq!(first.directory, Path::new("/"));
-    assert_eq!((second.remove.as_slice(), second.directory.as_path()), (&["PATH".to_owned()][..], Path::new("/usr")));
-    let appnums: Vec<i32> = (0..3).map(|rank| request.spec.job.appnum(Rank(rank))).collect();
-    assert_eq!(appnums, [0, 0, 1]);
-    let programs: Vec<_> = request.seats.iter().map(|seat| (seat.app, seat.program.to_str().unwrap())).collect();
-    assert_eq!(programs, [(0, "/usr/bin/true"), (0, "/usr/bin/true"), (1, "/usr/bin/env")]);
-    refused("--env NOWHERE true", "--env NOWHERE: there is no such variable to pass on");
+fn nodes_are_named_as_the_user_named_them() {
+    let placement = requested("-N 3 -w node[2,0-1] -x node7 --distribution cyclic true").unwrap().placement;
+    assert_eq!(placement.nodes, Some(3));
+    assert_eq!(placement.only.as_deref(), Some("node[2,0-1]"));
+    assert_eq!(placement.except.as_deref(), Some("node7"));
+    assert_eq!(placement.distribution, Some(Distribution::Cyclic));
+    let hosts = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(hosts.path(), "node0 slots=4\nnode1:2\n").unwrap();
+    let placement = requested(&format!("--hostfile {} true", hosts.path().display())).unwrap().placement;
+    let hosts: Vec<_> = placement.hosts.iter().map(|host| (host.node.as_str(), host.slots)).collect();
+    assert_eq!(hosts, [("node0", 4), ("node1", 2)]);
+    refused("-w node[3 true", "--nodelist: ");
+    refused("-x node[3-1] true", "--exclude: ");
+    refused("--hostfile /nonexistent true", "cannot read the hostfile /nonexistent");
 }
 
 #[test]
-fn programs_are_looked_up_as_their_ranks_will_see_the_path() {
-    let code = |line: &str| crate::exit::of_error(&checked(line).unwrap_err().into());
-    assert_eq!(code("no-such-program"), 127);
-    assert_eq!(code("--env PATH=/nowhere true"), 127);
-    assert_eq!(code("/etc/passwd"), 126);
-    assert_eq!(code("--chdir /nowhere true"), 125);
-    assert!(checked("--env-remove PA* true").is_ok(), "without PATH, the system's own directories are searched");
+fn a_detached_launch_waits_for_nobodys_input() {
+    assert_eq!(requested("true").unwrap().stdin, Input::Rank(Rank(0)));
+    assert_eq!(requested("--detach true").unwrap().stdin, Input::None);
+    assert!(matches!(requested("--detach --stdin in true").unwrap().stdin, Input::File { .. }));
 }
 
 #[test]
-fn flags_that_exclude_each_other_are_refused() {
-    refused("--pmi none --pmi-trace /dev/null true", "--pmi-trace and --pmi=none exclude each other");
-    refused("--pmi none --pmi-port true", "--pmi-port and --pmi=none exclude each other");
-    refused("--pmi pmi2 --pmi-group-barriers true", "group barriers are a part of PMI 1.2");
-    refused("--append true", "--append needs --output or --error");
-    refused("--timeout 0 true", "--timeout: the time must be more than 0");
-    refused("--cpu-bind map:60000 true", "CPU 60000");
-    assert!(checked("--kill-wait 0 true").is_ok());
-}
-
-#[test]
-fn standard_input_is_checked_for_every_rank() {
-    let directory = tempfile::tempdir().unwrap();
-    let unreadable = directory.path().join("in.2");
-    for name in ["in.0", "in.1", "in.2"] {
-        std::fs::write(directory.path().join(name), "").unwrap();
-    }
-    std::fs::set_permissions(&unreadable, PermissionsExt::from_mode(0o000)).unwrap();
-    let machine = Machine { directory: directory.path().to_owned(), ..machine() };
-    let spec = |line: &str| checked_on(line, &machine).map(|request| request.spec.stdin);
-    assert_eq!(spec("-n 2 --stdin in.%r true").unwrap(), StdinTarget::File(directory.path().join("in.%r")));
-    assert!(spec("-n 4 --stdin in.%r true").unwrap_err().to_string().contains("in.3: No such file"));
-    assert!(spec("--stdin . true").unwrap_err().to_string().contains("is a directory"));
-    // Root may read everything.
-    if !nix::unistd::geteuid().is_root() {
-        assert!(spec("-n 3 --stdin in.%r true").unwrap_err().to_string().contains("in.2: Permission denied"));
-    }
-    assert_eq!(spec("-n 2 --stdin 1 true").unwrap(), StdinTarget::Rank(Rank(1)));
-    refused("-n 4 --stdin 4 true", "--stdin 4: there is no such rank; the job has ranks 0 to 3");
+fn the_fence_has_a_time_limit_if_it_is_asked_for() {
+    assert_eq!(requested("true").unwrap().patience.fence, None);
+    assert_eq!(requested("--fence-timeout 30s true").unwrap().patience.fence, Some(Duration::from_secs(30)));
+    refused("--fence-timeout 0 true", "--fence-timeout: the time must be more than 0");
+    refused("--fence-timeout 1 --pmi none true", "--fence-timeout and --pmi=none exclude each other");
 }
 
 #[test]
@@ -111,22 +59,4 @@ fn percent_signs_in_our_directory_are_no_escapes() {
     let path = absolute_template(Path::new("/a%r/b"), Path::new("in.%r"));
     assert_eq!(path, Path::new("/a%%r/b/in.%r"));
     assert_eq!(absolute_template(Path::new("/a%r/b"), Path::new("/in.%r")), Path::new("/in.%r"));
-}
-
-#[test]
-fn output_files_are_named_for_every_rank() {
-    let request = checked("-n 2 --output %j/out.%r --error all true").unwrap();
-    let id = &request.spec.launch_id;
-    let file = |rank: usize, stream| request.output_file(&request.seats[rank], stream);
-    assert_eq!(file(1, Stream::Stdout), Some(PathBuf::from(format!("{id}/out.1"))));
-    assert_eq!(file(1, Stream::Stderr), Some(PathBuf::from("all")));
-    assert_eq!(request.output_files().len(), 3);
-}
-
-#[test]
-fn launch_ids_are_new_each_time_and_make_job_ids() {
-    let (one, other) = (checked("true").unwrap().spec, checked("true").unwrap().spec);
-    assert_ne!(one.launch_id, other.launch_id);
-    assert_eq!(one.launch_id.len(), 10);
-    assert_eq!(one.job.id.as_str(), format!("kvs_{}_0", one.launch_id));
 }

@@ -1,0 +1,170 @@
+//! The commands about a cluster, and the flags that they share.
+
+use clap::{Args, Subcommand, ValueEnum};
+use nix::sys::signal::Signal;
+
+/// Which API server to ask.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ServerArgs {
+    /// The API server: unix:PATH, https://HOST:PORT, or http://127.0.0.1:PORT (else LATTICE_API_URL, or api in the config file).
+    #[arg(long, value_name = "URL")]
+    pub api: Option<String>,
+}
+
+/// What every command has that shows a table.
+#[derive(Clone, Debug, Args)]
+pub struct TableArgs {
+    /// The API server.
+    #[command(flatten)]
+    pub api: ServerArgs,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The commands about allocations.
+#[derive(Clone, Debug, Subcommand)]
+pub enum AllocCommand {
+    /// Make an allocation, and print its id.
+    #[command(after_help = "Example:\n  export LATTICE_ALLOC_ID=$(lattice alloc create -N 4)")]
+    Create(CreateArgs),
+    /// Show allocations.
+    List {
+        /// Also those of other users, and those that have ended.
+        #[arg(long)]
+        all: bool,
+        /// Where from, and how.
+        #[command(flatten)]
+        table: TableArgs,
+    },
+    /// Show one allocation.
+    Show {
+        /// The allocation; else the one in LATTICE_ALLOC_ID.
+        id: Option<String>,
+        /// Where from, and how.
+        #[command(flatten)]
+        table: TableArgs,
+    },
+    /// End an allocation, and every launch in it.
+    Release {
+        /// The allocation; never taken from the environment.
+        id: String,
+        /// Where from, and how.
+        #[command(flatten)]
+        table: TableArgs,
+    },
+}
+
+/// The flags of `lattice alloc create`.
+#[derive(Clone, Debug, Args)]
+pub struct CreateArgs {
+    /// Which nodes.
+    #[command(flatten)]
+    pub nodes: Nodes,
+    /// Queue the allocation again after a failure: never, on-node-failure or on-any-failure.
+    #[arg(long, value_enum, default_value_t = Requeue::Never, value_name = "WHEN", hide_possible_values = true)]
+    pub requeue: Requeue,
+    /// For this user; administrators only.
+    #[arg(long, value_name = "UID")]
+    pub uid: Option<u32>,
+    /// Where from, and how.
+    #[command(flatten)]
+    pub table: TableArgs,
+}
+
+/// Which nodes an allocation shall have.
+#[derive(Clone, Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct Nodes {
+    /// N nodes that are free.
+    #[arg(short = 'N', long = "nodes", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub count: Option<u32>,
+    /// Exactly these nodes, such as node[0-3,7].
+    #[arg(short = 'w', long = "nodelist", value_name = "NODES")]
+    pub list: Option<String>,
+}
+
+/// When an allocation is queued again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Requeue {
+    /// Never: a failed launch leaves it as it is.
+    Never,
+    /// When one of its nodes is lost.
+    OnNodeFailure,
+    /// When a launch in it fails.
+    OnAnyFailure,
+}
+
+/// The flags of `lattice attach`.
+#[derive(Clone, Debug, Args)]
+pub struct AttachArgs {
+    /// The launch.
+    pub launch: String,
+    /// Also give our standard input to the ranks that read the launch's.
+    #[arg(long)]
+    pub stdin: bool,
+    /// Start each line with the number of its rank.
+    #[arg(long, conflicts_with = "json")]
+    pub label: bool,
+    /// Start each line with the time.
+    #[arg(long, conflicts_with = "json")]
+    pub timestamp: bool,
+    /// Where from, and how: JSON is one event on each line, as of `lattice launch --json`.
+    #[command(flatten)]
+    pub table: TableArgs,
+}
+
+/// The flags of `lattice signal`.
+#[derive(Clone, Debug, Args)]
+pub struct SignalArgs {
+    /// The launch.
+    pub launch: String,
+    /// The signal: a name with or without SIG, or a number.
+    #[arg(value_name = "SIGNAL", value_parser = signal)]
+    pub signal: Signal,
+    /// The API server.
+    #[command(flatten)]
+    pub api: ServerArgs,
+}
+
+/// The flags of `lattice abort`.
+#[derive(Clone, Debug, Args)]
+pub struct AbortArgs {
+    /// The launch.
+    pub launch: String,
+    /// Why, for those who read it in the launch's record.
+    #[arg(long, value_name = "TEXT", default_value = "ended by lattice abort")]
+    pub reason: String,
+    /// The API server.
+    #[command(flatten)]
+    pub api: ServerArgs,
+}
+
+/// A text that is no signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no signal; a name such as TERM or SIGUSR1, or a number from 1 to 31, is")]
+struct NoSignal;
+
+fn signal(text: &str) -> Result<Signal, NoSignal> {
+    if let Ok(number) = text.parse::<i32>() {
+        return Signal::try_from(number).map_err(|_| NoSignal);
+    }
+    let name = text.to_ascii_uppercase();
+    let name = if name.starts_with("SIG") { name } else { format!("SIG{name}") };
+    name.parse().map_err(|_| NoSignal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_are_known_by_name_and_number() {
+        for text in ["USR1", "usr1", "SIGUSR1", "10"] {
+            assert_eq!(signal(text), Ok(Signal::SIGUSR1), "{text}");
+        }
+        for text in ["", "0", "99", "-1", "SIGNONE"] {
+            assert_eq!(signal(text), Err(NoSignal), "{text}");
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The cluster, as a command sees it: which API server it asks, over which channel, and in which words a refusal is told.
+//!
+//! ```text
+//! allocation   --alloc   else LATTICE_ALLOC_ID   else none: this machine
+//! API server   --api     else LATTICE_API_URL    else `api` in the config file   else the socket of an API server on this machine
+//! ```
+
+mod config;
+mod error;
+mod url;
+
+use std::ffi::{OsStr, OsString};
+use std::time::Duration;
+
+use nix::unistd::geteuid;
+use pmi_transport::connect::{self, Channel};
+use pmi_transport::identity::{Caller, Security};
+use pmi_transport::proto::v1::allocation_service_client::AllocationServiceClient;
+use pmi_transport::proto::v1::launch_service_client::LaunchServiceClient;
+use pmi_transport::proto::v1::node_service_client::NodeServiceClient;
+use tonic::{Response, Status};
+
+use self::config::Config;
+pub use self::config::ConfigError;
+pub use self::error::ClusterError;
+use self::url::ApiUrl;
+pub use self::url::ApiUrlError;
+
+/// Where an API server listens on its own machine, if nobody says otherwise.
+const DEFAULT_URL: &str = "unix:/run/lattice/api.sock";
+/// What `LATTICE_ALLOC_ID` is in a launch without an allocation.
+const NO_ALLOCATION: &str = "local";
+/// How long the API server may take for an answer.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// The variables of an environment.
+pub(crate) type Environment = [(OsString, OsString)];
+
+/// The allocation that a command is about: that of its flag, else that of the environment. `local` is none.
+pub(crate) fn allocation(flag: Option<&str>, environment: &Environment) -> Option<String> {
+    let named = flag.map(str::to_owned).or_else(|| variable("LATTICE_ALLOC_ID", environment));
+    named.filter(|id| !id.is_empty() && id != NO_ALLOCATION)
+}
+
+/// A variable that is set, and to text.
+fn variable(name: &str, environment: &Environment) -> Option<String> {
+    let value = environment.iter().find(|(known, _)| known == OsStr::new(name))?.1.to_str()?;
+    Some(value.to_owned()).filter(|value| !value.is_empty())
+}
+
+/// An API server, and how we prove to it who we are.
+#[derive(Clone, Debug)]
+pub(crate) struct ApiServer {
+    url: ApiUrl,
+    security: Security,
+}
+
+impl ApiServer {
+    /// Finds out which one is meant: by `flag`, the environment, the config file, or nothing.
+    ///
+    /// # Errors
+    /// Fails for a URL or a config file that makes no sense, and for certificates that cannot be used.
+    pub(crate) fn find(flag: Option<&str>, environment: &Environment) -> Result<Self, ClusterError> {
+        let named = flag.map(str::to_owned).or_else(|| variable("LATTICE_API_URL", environment));
+        let named = named.map(|url| url.parse::<ApiUrl>()).transpose()?;
+        // A config file that is not needed cannot be in the way.
+        let config = match &named {
+            Some(url) if !url.is_secured() => Config::default(),
+            _ => Config::find(environment)?,
+        };
+        let url = match named.or_else(|| config.api.clone()) {
+            Some(url) => url,
+            None => DEFAULT_URL.parse()?,
+        };
+        let security = if url.is_secured() {
+            config.certificates()?
+        } else {
+            Security::Insecure { name: Caller::User(geteuid().as_raw()) }
+        };
+        Ok(Self { url, security })
+    }
+
+    /// A channel to it, which connects when it is used. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// Fails for an address that nobody may be talked to at without certificates.
+    pub(crate) fn connect(&self) -> Result<Cluster, ClusterError> {
+        let channel = connect::channel(self.url.address(), &Caller::Api, &self.security)?;
+        Ok(Cluster { url: self.url.clone(), channel })
+    }
+}
+
+/// A cluster, by its API server.
+#[derive(Clone, Debug)]
+pub(crate) struct Cluster {
+    url: ApiUrl,
+    channel: Channel,
+}
+
+impl Cluster {
+    pub(crate) fn allocations(&self) -> AllocationServiceClient<Channel> {
+        AllocationServiceClient::new(self.channel.clone())
+    }
+
+    pub(crate) fn launches(&self) -> LaunchServiceClient<Channel> {
+        LaunchServiceClient::new(self.channel.clone()).max_decoding_message_size(pmi_transport::limits::MESSAGE_MAX)
+    }
+
+    pub(crate) fn nodes(&self) -> NodeServiceClient<Channel> {
+        NodeServiceClient::new(self.channel.clone())
+    }
+
+    /// Waits for an answer of the API server, but not for ever.
+    ///
+    /// # Errors
+    /// Fails if it refuses, cannot be reached, or gives no answer within [`ANSWER`].
+    pub(crate) async fn ask<T>(
+        &self,
+        question: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, ClusterError> {
+        self.ask_within(ANSWER, question).await
+    }
+
+    /// The same with another patience.
+    pub(crate) async fn ask_within<T>(
+        &self,
+        patience: Duration,
+        question: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, ClusterError> {
+        match tokio::time::timeout(patience, question).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(status)) => Err(self.refused(&status)),
+            Err(_) => Err(ClusterError::NoAnswer { url: self.url.to_string(), patience }),
+        }
+    }
+
+    /// An answer of the API server that means nothing.
+    pub(crate) fn nonsense(&self, reason: impl ToString) -> ClusterError {
+        ClusterError::Nonsense { url: self.url.to_string(), reason: reason.to_string() }
+    }
+
+    /// A conversation that the API server ended without a word.
+    pub(crate) fn broken(&self, reason: &str) -> ClusterError {
+        ClusterError::Unreachable { url: self.url.to_string(), reason: reason.to_owned() }
+    }
+
+    /// What a refusal of the API server means.
+    pub(crate) fn refused(&self, status: &Status) -> ClusterError {
+        ClusterError::of_status(status, &self.url)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(variables: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
+        variables.iter().map(|&(name, value)| (name.into(), value.into())).collect()
+    }
+
+    #[test]
+    fn the_flag_comes_before_the_environment() {
+        let check = |flag, variable: &str, expected: Option<&str>| {
+            let found = allocation(flag, &environment(&[("LATTICE_ALLOC_ID", variable)]));
+            assert_eq!(found.as_deref(), expected);
+        };
+        check(Some("a"), "b", Some("a"));
+        check(None, "b", Some("b"));
+        check(None, "local", None);
+        check(Some("local"), "b", None);
+        check(None, "", None);
+        assert_eq!(allocation(None, &[]), None);
+    }
+
+    #[test]
+    fn the_api_server_is_found_by_flag_variable_file_and_custom() {
+        let home = tempfile::tempdir().unwrap();
+        let variables = [("LATTICE_API_URL", "unix:/variable"), ("XDG_CONFIG_HOME", home.path().to_str().unwrap())];
+        let found = |flag, variables: &[_]| match ApiServer::find(flag, &environment(variables)) {
+            Ok(server) => server.url.to_string(),
+            Err(error) => error.to_string(),
+        };
+        assert_eq!(found(None, &variables[1..]), DEFAULT_URL);
+        std::fs::create_dir(home.path().join("lattice")).unwrap();
+        std::fs::write(home.path().join("lattice/config.toml"), "api = 'unix:/file'").unwrap();
+        assert_eq!(found(Some("unix:/flag"), &variables), "unix:/flag");
+        assert_eq!(found(None, &variables), "unix:/variable");
+        assert_eq!(found(None, &variables[1..]), "unix:/file");
+        std::fs::write(home.path().join("lattice/config.toml"), "nonsense").unwrap();
+        assert_eq!(found(None, &variables), "unix:/variable", "a file that is not needed is not read");
+        assert!(found(None, &variables[1..]).contains("lattice/config.toml: "));
+    }
+}

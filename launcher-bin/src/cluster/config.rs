@@ -1,0 +1,189 @@
+//! The config file of the commands: `~/.config/lattice/config.toml`, else `/etc/lattice/config.toml`.
+//!
+//! ```toml
+//! api = "https://head:50051"  # or unix:/run/lattice/api.sock
+//! ca = "ca.pem"               # for https; from the directory of this file
+//! cert = "alice.pem"
+//! key = "alice.key"
+//! insecure = true             # for http, which believes everybody
+//! ```
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use pmi_transport::identity::{IdentityError, Security};
+use serde::Deserialize;
+
+use super::url::{ApiUrl, ApiUrlError};
+use super::{Environment, variable};
+
+/// The config file of the whole machine.
+const SYSTEM: &str = "/etc/lattice/config.toml";
+
+/// What a config file says, checked.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Config {
+    pub(crate) api: Option<ApiUrl>,
+    /// CA, certificate and key; absolute.
+    certificates: Option<[PathBuf; 3]>,
+    /// Where it was read from; `None` if there is none.
+    path: Option<PathBuf>,
+}
+
+/// Why a config file cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// It cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It is no TOML, or has keys or values that mean nothing.
+    #[error("{}: {source}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and where.
+        source: Box<toml::de::Error>,
+    },
+    /// Its `api` is no URL.
+    #[error("{}: api: {source}", path.display())]
+    Url {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: ApiUrlError,
+    },
+    /// It names some of the certificate's files only.
+    #[error("{}: {missing} is missing: ca, cert and key belong together", path.display())]
+    Incomplete {
+        /// The file.
+        path: PathBuf,
+        /// The first key that is not there.
+        missing: &'static str,
+    },
+    /// It does not say that it knows what `http` means.
+    #[error("{}: api is an http URL, and there everybody is believed: add `insecure = true`, or use https or unix", path.display())]
+    Insecure {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The certificates cannot be used.
+    #[error(transparent)]
+    Certificates(#[from] IdentityError),
+    /// There are no certificates for `https`.
+    #[error("an https URL needs certificates: name ca, cert and key in {}", path.display())]
+    NoCertificates {
+        /// The file to name them in.
+        path: PathBuf,
+    },
+}
+
+/// The file as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    api: Option<String>,
+    ca: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    #[serde(default)]
+    insecure: bool,
+}
+
+impl Config {
+    /// Reads the user's config file, else the machine's; without either, nothing is said.
+    ///
+    /// # Errors
+    /// Fails for a file that is there and cannot be used.
+    pub(crate) fn find(environment: &Environment) -> Result<Self, ConfigError> {
+        let user = variable("XDG_CONFIG_HOME", environment)
+            .map(PathBuf::from)
+            .or_else(|| variable("HOME", environment).map(|home| Path::new(&home).join(".config")))
+            .map(|directory| directory.join("lattice/config.toml"));
+        for path in user.into_iter().chain([PathBuf::from(SYSTEM)]) {
+            match std::fs::read_to_string(&path) {
+                Ok(text) => return Self::parse(&text, path),
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+                Err(source) => return Err(ConfigError::Read { path, source }),
+            }
+        }
+        Ok(Self::default())
+    }
+
+    fn parse(text: &str, path: PathBuf) -> Result<Self, ConfigError> {
+        let Written { api, ca, cert, key, insecure } = match toml::from_str(text) {
+            Ok(written) => written,
+            Err(source) => return Err(ConfigError::Format { path, source: Box::new(source) }),
+        };
+        let api = match api.map(|api| api.parse::<ApiUrl>()).transpose() {
+            Ok(api) => api,
+            Err(source) => return Err(ConfigError::Url { path, source }),
+        };
+        if api.as_ref().is_some_and(ApiUrl::is_insecure) && !insecure {
+            return Err(ConfigError::Insecure { path });
+        }
+        let certificates = match (ca, cert, key) {
+            (None, None, None) => None,
+            (Some(ca), Some(cert), Some(key)) => {
+                let directory = path.parent().unwrap_or(Path::new("/"));
+                Some([ca, cert, key].map(|file| directory.join(file)))
+            }
+            (None, _, _) => return Err(ConfigError::Incomplete { path, missing: "ca" }),
+            (_, None, _) => return Err(ConfigError::Incomplete { path, missing: "cert" }),
+            (_, _, None) => return Err(ConfigError::Incomplete { path, missing: "key" }),
+        };
+        Ok(Self { api, certificates, path: Some(path) })
+    }
+
+    /// What proves who we are.
+    ///
+    /// # Errors
+    /// Fails if the file names no certificates, or some that cannot be used.
+    pub(crate) fn certificates(&self) -> Result<Security, ConfigError> {
+        match &self.certificates {
+            Some([ca, cert, key]) => Ok(Security::from_files(ca, cert, key)?),
+            None => {
+                Err(ConfigError::NoCertificates { path: self.path.clone().unwrap_or_else(|| PathBuf::from(SYSTEM)) })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<Config, String> {
+        Config::parse(text, "/home/u/.config/lattice/config.toml".into()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_config_file_is_checked_as_a_whole() {
+        let config = parsed("api = 'https://head'\nca = 'ca.pem'\ncert = '/c.pem'\nkey = 'k'").unwrap();
+        assert_eq!(config.api.unwrap().to_string(), "https://head:50051");
+        let directory = Path::new("/home/u/.config/lattice");
+        assert_eq!(config.certificates, Some([directory.join("ca.pem"), "/c.pem".into(), directory.join("k")]));
+        assert!(parsed("").unwrap().api.is_none());
+        assert!(parsed("api = 'http://127.0.0.1:1'\ninsecure = true").is_ok());
+    }
+
+    #[test]
+    fn what_is_wrong_in_it_is_said_with_its_name() {
+        let check = |text: &str, expected: &str| {
+            let error = parsed(text).unwrap_err();
+            assert!(error.starts_with("/home/u/.config/lattice/config.toml: ") && error.contains(expected), "{error}");
+        };
+        check("api = 5", "api");
+        check("apl = 'x'", "unknown field");
+        check("api = 'head'", "api: \"head\" names no API server");
+        check("api = 'http://127.0.0.1'", "add `insecure = true`");
+        check("ca = 'a'\nkey = 'b'", "cert is missing: ca, cert and key belong together");
+        let error = parsed("api = 'https://head'").unwrap().certificates().unwrap_err().to_string();
+        assert!(error.contains("name ca, cert and key in /home/u/.config/lattice/config.toml"), "{error}");
+    }
+}

@@ -1,0 +1,114 @@
+//! The URL of an API server.
+
+use std::fmt;
+use std::str::FromStr;
+
+use pmi_transport::address::{Address, AddressError};
+
+/// The port of an API server whose URL names none.
+const PORT: u16 = 50051;
+
+/// Where an API server is, and whether both sides prove who they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ApiUrl {
+    /// `unix:PATH`: the kernel says who we are.
+    Unix(Address),
+    /// `https://HOST:PORT`: certificates do.
+    Https(Address),
+    /// `http://HOST:PORT`: nobody does, so that it can be a loopback address only.
+    Http(Address),
+}
+
+/// A text that is no URL of an API server.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ApiUrlError {
+    /// It has none of the possible schemes.
+    #[error("{text:?} names no API server; unix:/PATH, https://HOST:PORT and http://127.0.0.1:PORT do")]
+    Scheme {
+        /// What was given.
+        text: String,
+    },
+    /// What follows the scheme is no address.
+    #[error("{text:?} names no API server: {source}")]
+    Address {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        source: AddressError,
+    },
+}
+
+impl ApiUrl {
+    pub(crate) fn address(&self) -> &Address {
+        match self {
+            Self::Unix(address) | Self::Https(address) | Self::Http(address) => address,
+        }
+    }
+
+    /// Whether certificates are needed.
+    pub(crate) fn is_secured(&self) -> bool {
+        matches!(self, Self::Https(_))
+    }
+
+    /// Whether everybody at the other end is believed.
+    pub(crate) fn is_insecure(&self) -> bool {
+        matches!(self, Self::Http(_))
+    }
+}
+
+impl FromStr for ApiUrl {
+    type Err = ApiUrlError;
+
+    fn from_str(text: &str) -> Result<Self, ApiUrlError> {
+        let wrong = |source| ApiUrlError::Address { text: text.to_owned(), source };
+        let tcp = |rest: &str| {
+            let authority = rest.strip_suffix('/').unwrap_or(rest);
+            let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
+            let full = if has_port { authority.to_owned() } else { format!("{authority}:{PORT}") };
+            full.parse::<Address>().map_err(wrong)
+        };
+        if text.starts_with("unix:") {
+            return text.parse().map(Self::Unix).map_err(wrong);
+        }
+        match text.split_once("://") {
+            Some(("https", rest)) => tcp(rest).map(Self::Https),
+            Some(("http", rest)) => tcp(rest).map(Self::Http),
+            _ => Err(ApiUrlError::Scheme { text: text.to_owned() }),
+        }
+    }
+}
+
+impl fmt::Display for ApiUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(address) => address.fmt(f),
+            Self::Https(address) => write!(f, "https://{address}"),
+            Self::Http(address) => write!(f, "http://{address}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_read_with_their_usual_port() {
+        let check = |text: &str, expected: &str| assert_eq!(text.parse::<ApiUrl>().unwrap().to_string(), expected);
+        check("unix:/run/lattice/api.sock", "unix:/run/lattice/api.sock");
+        check("https://head:7000", "https://head:7000");
+        check("https://head/", "https://head:50051");
+        check("http://127.0.0.1", "http://127.0.0.1:50051");
+        check("https://[fd00::7]", "https://[fd00::7]:50051");
+        check("https://[fd00::7]:1", "https://[fd00::7]:1");
+    }
+
+    #[test]
+    fn other_texts_are_refused_with_what_is_possible() {
+        for text in ["", "head:50051", "ftp://head", "unix:api.sock", "https://", "http://head:x", "https://a/b"] {
+            let error = text.parse::<ApiUrl>().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{text:?} names no API server")), "{error}");
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The commands that ask the API server something and print its answer: as a table, or as JSON with the same facts for programs.
+
+mod alloc;
+mod control;
+mod launches;
+mod nodes;
+mod status;
+
+use std::ffi::OsString;
+use std::io;
+
+use serde::Serialize;
+
+pub(crate) use self::alloc::alloc;
+pub(crate) use self::control::{abort, signal};
+pub(crate) use self::launches::launches;
+pub(crate) use self::nodes::nodes;
+pub(crate) use self::status::{proctable, status};
+use crate::args::ServerArgs;
+use crate::cluster::{ApiServer, Cluster, ClusterError};
+use crate::print;
+
+/// Why a command has no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum CommandError {
+    /// The cluster refused it, or cannot be reached.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// Nobody said which allocation.
+    #[error("no allocation is named\ntry: its id, or LATTICE_ALLOC_ID; lattice alloc list shows them")]
+    NoAllocation,
+    /// Our own streams or the runtime cannot be used.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Asks the cluster that `args` names.
+fn ask<T>(
+    args: &ServerArgs,
+    question: impl AsyncFnOnce(Cluster) -> Result<T, CommandError>,
+) -> Result<T, CommandError> {
+    let server = ApiServer::find(args.api.as_deref(), &environment())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async { question(server.connect()?).await })
+}
+
+fn environment() -> Vec<(OsString, OsString)> {
+    std::env::vars_os().collect()
+}
+
+/// Prints JSON on lines of its own.
+fn print_json(value: &impl Serialize) -> Result<u8, CommandError> {
+    let mut text =
+        serde_json::to_string_pretty(value).expect("numbers, texts and maps with text keys always become JSON");
+    text.push('\n');
+    Ok(print(text.as_bytes())?)
+}

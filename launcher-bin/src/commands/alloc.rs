@@ -1,0 +1,202 @@
+//! `lattice alloc`: allocations, made, shown and released.
+
+use pmi_transport::hostlist;
+use pmi_transport::proto::v1 as proto;
+use proto::{AllocationState, RequeuePolicy};
+use serde::Serialize;
+
+use super::{CommandError, ask, environment, print_json};
+use crate::args::{AllocCommand, CreateArgs, Requeue};
+use crate::output::Verbosity;
+use crate::table::{Align, Table};
+use crate::{cluster, complain, human, print};
+
+/// An allocation as it is printed for programs.
+#[derive(Debug, Serialize)]
+struct Allocation {
+    id: String,
+    state: &'static str,
+    uid: u32,
+    nodes: Vec<String>,
+    requeue: &'static str,
+    created_at: String,
+    requeues: u32,
+    reason: String,
+}
+
+/// Does what a command about allocations asks for; returns the exit code.
+pub(crate) fn alloc(command: &AllocCommand, verbosity: Verbosity) -> Result<u8, CommandError> {
+    match command {
+        AllocCommand::Create(args) => create(args, verbosity),
+        AllocCommand::List { all, table } => {
+            let request = proto::ListAllocationsRequest { all: *all };
+            let answer = ask(&table.api, async |cluster| {
+                Ok(cluster.ask(cluster.allocations().list_allocations(request)).await?)
+            })?;
+            show(&answer.allocations, table.json)
+        }
+        AllocCommand::Show { id, table } => {
+            let id = cluster::allocation(id.as_deref(), &environment()).ok_or(CommandError::NoAllocation)?;
+            let request = proto::GetAllocationRequest { id };
+            let answer = ask(&table.api, async |cluster| {
+                Ok(cluster.ask(cluster.allocations().get_allocation(request)).await?)
+            })?;
+            show_one(answer, table.json)
+        }
+        AllocCommand::Release { id, table } => {
+            let request = proto::ReleaseAllocationRequest { id: id.clone() };
+            let answer = ask(&table.api, async |cluster| {
+                Ok(cluster.ask(cluster.allocations().release_allocation(request)).await?)
+            })?;
+            match (table.json, verbosity) {
+                (true, _) => print_json(&Allocation::from(answer)),
+                (false, Verbosity::Verbose) => {
+                    complain(&format!("allocation {} is {}", answer.id, state(answer.state())));
+                    Ok(0)
+                }
+                (false, _) => Ok(0),
+            }
+        }
+    }
+}
+
+fn create(args: &CreateArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
+    let request = proto::CreateAllocationRequest {
+        nodes: args.nodes.list.clone().unwrap_or_default(),
+        num_nodes: args.nodes.count.unwrap_or_default(),
+        requeue: match args.requeue {
+            Requeue::Never => RequeuePolicy::Never,
+            Requeue::OnNodeFailure => RequeuePolicy::OnNodeFailure,
+            Requeue::OnAnyFailure => RequeuePolicy::OnAnyFailure,
+        }
+        .into(),
+        uid: args.uid,
+        id: String::new(),
+    };
+    let made = ask(&args.table.api, async |cluster| {
+        Ok(cluster.ask(cluster.allocations().create_allocation(request)).await?)
+    })?;
+    if args.table.json {
+        return print_json(&Allocation::from(made));
+    }
+    let runs = made.state() == AllocationState::Running;
+    if verbosity == Verbosity::Verbose || (!runs && verbosity == Verbosity::Normal) {
+        let reason = if made.reason.is_empty() { String::new() } else { format!(": {}", made.reason) };
+        complain(&format!("allocation {} of {} is {}{reason}", made.id, made.nodes, state(made.state())));
+    }
+    Ok(print(format!("{}\n", made.id).as_bytes())?)
+}
+
+fn show(allocations: &[proto::Allocation], json: bool) -> Result<u8, CommandError> {
+    if json {
+        let all: Vec<Allocation> = allocations.iter().cloned().map(Allocation::from).collect();
+        return print_json(&all);
+    }
+    Ok(print(table(allocations).as_bytes())?)
+}
+
+fn show_one(allocation: proto::Allocation, json: bool) -> Result<u8, CommandError> {
+    if json {
+        return print_json(&Allocation::from(allocation));
+    }
+    Ok(print(table(&[allocation]).as_bytes())?)
+}
+
+fn table(allocations: &[proto::Allocation]) -> String {
+    let mut table = Table::new([
+        ("ID", Align::Left),
+        ("STATE", Align::Left),
+        ("USER", Align::Left),
+        ("NODES", Align::Left),
+        ("CREATED", Align::Left),
+        ("REQUEUE", Align::Left),
+        ("REASON", Align::Left),
+    ]);
+    for allocation in allocations {
+        let requeued = match allocation.requeues {
+            0 => String::new(),
+            times => format!(" ({times} so far)"),
+        };
+        table.push([
+            allocation.id.clone(),
+            state(allocation.state()).to_owned(),
+            human::user(allocation.uid),
+            allocation.nodes.clone(),
+            human::ago(allocation.created_at),
+            format!("{}{requeued}", requeue(allocation.requeue())),
+            allocation.reason.clone(),
+        ]);
+    }
+    table.to_string()
+}
+
+impl From<proto::Allocation> for Allocation {
+    fn from(allocation: proto::Allocation) -> Self {
+        Self {
+            state: state(allocation.state()),
+            requeue: requeue(allocation.requeue()),
+            // A list that cannot be read is shown as it is.
+            nodes: hostlist::expand(&allocation.nodes).unwrap_or_else(|_| vec![allocation.nodes.clone()]),
+            id: allocation.id,
+            uid: allocation.uid,
+            created_at: human::rfc3339(allocation.created_at),
+            requeues: allocation.requeues,
+            reason: allocation.reason,
+        }
+    }
+}
+
+fn state(state: AllocationState) -> &'static str {
+    match state {
+        AllocationState::Unspecified => "unknown",
+        AllocationState::Pending => "pending",
+        AllocationState::Running => "running",
+        AllocationState::Releasing => "releasing",
+        AllocationState::Released => "released",
+        AllocationState::Failed => "failed",
+    }
+}
+
+fn requeue(policy: RequeuePolicy) -> &'static str {
+    match policy {
+        RequeuePolicy::Never => "never",
+        RequeuePolicy::OnNodeFailure => "on-node-failure",
+        RequeuePolicy::OnAnyFailure => "on-any-failure",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> proto::Allocation {
+        proto::Allocation {
+            id: "7f3k".to_owned(),
+            state: AllocationState::Running.into(),
+            nodes: "node[0-3]".to_owned(),
+            requeue: RequeuePolicy::OnNodeFailure.into(),
+            created_at: 1_795_183_742,
+            requeues: 2,
+            ..proto::Allocation::default()
+        }
+    }
+
+    #[test]
+    fn allocations_are_shown_in_a_table() {
+        let text = table(&[sample()]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("ID    STATE    USER  NODES      CREATED"), "{text}");
+        assert!(lines[1].starts_with("7f3k  running  root  node[0-3]  "), "{text}");
+        assert!(lines[1].ends_with("on-node-failure (2 so far)"), "{text}");
+    }
+
+    #[test]
+    fn programs_get_every_node_by_its_name() {
+        let json = serde_json::to_value(Allocation::from(sample())).unwrap();
+        let expected = serde_json::json!({
+            "id": "7f3k", "state": "running", "uid": 0, "nodes": ["node0", "node1", "node2", "node3"],
+            "requeue": "on-node-failure", "created_at": "2026-11-20T14:09:02Z", "requeues": 2, "reason": "",
+        });
+        assert_eq!(json, expected);
+    }
+}

@@ -1,0 +1,126 @@
+//! `lattice launches`: the launches on the cluster, and the line that describes one.
+
+use std::time::Duration;
+
+use pmi_transport::hostlist;
+use pmi_transport::proto::v1 as proto;
+use proto::LaunchState;
+use serde::Serialize;
+
+use super::{CommandError, ask, print_json};
+use crate::args::TableArgs;
+use crate::table::{Align, Table};
+use crate::{human, print};
+
+/// A launch as it is printed for programs.
+#[derive(Debug, Serialize)]
+pub(super) struct Summary<'a> {
+    id: &'a str,
+    allocation_id: &'a str,
+    uid: u32,
+    state: &'static str,
+    nodes: Vec<String>,
+    ranks: u32,
+    command: &'a str,
+    started_at: String,
+    duration_s: f64,
+    cause: Option<&'a str>,
+}
+
+/// Shows the launches on the cluster; returns the exit code.
+pub(crate) fn launches(all: bool, args: &TableArgs) -> Result<u8, CommandError> {
+    let request = proto::ListLaunchesRequest { all };
+    let answer = ask(&args.api, async |cluster| Ok(cluster.ask(cluster.launches().list_launches(request)).await?))?;
+    if args.json {
+        return print_json(&answer.launches.iter().map(Summary::from).collect::<Vec<_>>());
+    }
+    Ok(print(table(&answer.launches).as_bytes())?)
+}
+
+fn table(launches: &[proto::LaunchSummary]) -> String {
+    let mut table = Table::new([
+        ("ID", Align::Left),
+        ("ALLOCATION", Align::Left),
+        ("USER", Align::Left),
+        ("STATE", Align::Left),
+        ("NODES", Align::Left),
+        ("RANKS", Align::Right),
+        ("RAN", Align::Right),
+        ("COMMAND", Align::Left),
+        ("CAUSE", Align::Left),
+    ]);
+    for launch in launches {
+        table.push([
+            launch.id.clone(),
+            launch.allocation_id.clone(),
+            human::user(launch.uid),
+            state(launch.state()).to_owned(),
+            launch.nodes.clone(),
+            launch.ranks.to_string(),
+            human::duration(Duration::from_micros(launch.duration_us)),
+            launch.command.clone(),
+            launch.cause.clone(),
+        ]);
+    }
+    table.to_string()
+}
+
+impl<'a> From<&'a proto::LaunchSummary> for Summary<'a> {
+    fn from(launch: &'a proto::LaunchSummary) -> Self {
+        Self {
+            id: &launch.id,
+            allocation_id: &launch.allocation_id,
+            uid: launch.uid,
+            state: state(launch.state()),
+            // A list that cannot be read is shown as it is.
+            nodes: hostlist::expand(&launch.nodes).unwrap_or_else(|_| vec![launch.nodes.clone()]),
+            ranks: launch.ranks,
+            command: &launch.command,
+            started_at: human::rfc3339(launch.started_at),
+            duration_s: Duration::from_micros(launch.duration_us).as_secs_f64(),
+            cause: Some(launch.cause.as_str()).filter(|cause| !cause.is_empty()),
+        }
+    }
+}
+
+pub(super) fn state(state: LaunchState) -> &'static str {
+    match state {
+        LaunchState::Unspecified => "unknown",
+        LaunchState::Starting => "starting",
+        LaunchState::Active => "active",
+        LaunchState::Ending => "ending",
+        LaunchState::Succeeded => "succeeded",
+        LaunchState::LaunchFailed => "failed",
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in crate::commands) fn sample() -> proto::LaunchSummary {
+        proto::LaunchSummary {
+            id: "k3jq09zmf2".to_owned(),
+            allocation_id: "7f3k".to_owned(),
+            state: LaunchState::Active.into(),
+            nodes: "node[0-1]".to_owned(),
+            ranks: 3,
+            command: "./a.out -x".to_owned(),
+            started_at: 1_795_183_742,
+            duration_us: 65_000_000,
+            ..proto::LaunchSummary::default()
+        }
+    }
+
+    #[test]
+    fn launches_are_shown_in_a_table_and_as_json() {
+        assert_eq!(
+            table(&[sample()]),
+            "ID          ALLOCATION  USER  STATE   NODES      RANKS        RAN  COMMAND     CAUSE\n\
+             k3jq09zmf2  7f3k        root  active  node[0-1]      3  1 min 5 s  ./a.out -x\n"
+        );
+        let json = serde_json::to_value(Summary::from(&sample())).unwrap();
+        assert_eq!(json["nodes"], serde_json::json!(["node0", "node1"]));
+        assert_eq!((&json["duration_s"], &json["cause"]), (&65.0.into(), &serde_json::Value::Null));
+    }
+}

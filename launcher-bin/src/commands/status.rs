@@ -1,0 +1,262 @@
+//! `lattice status` and `lattice proctable`: one launch, rank by rank.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use lattice_agent::cause::Cause;
+use lattice_agent::event::RankProgress;
+use lattice_agent::wire;
+use pmi_core::Phase;
+use pmi_core::ids::Rank;
+use pmi_transport::proto::v1 as proto;
+use serde::Serialize;
+
+use super::launches::{Summary, state};
+use super::{CommandError, ask, print_json};
+use crate::args::TableArgs;
+use crate::output::{CauseLine, RankEnd};
+use crate::table::{Align, Table};
+use crate::{human, print};
+
+/// A launch as it is printed for programs.
+#[derive(Debug, Serialize)]
+struct Status<'a> {
+    #[serde(flatten)]
+    summary: Option<Summary<'a>>,
+    first_cause: Option<CauseLine<'a>>,
+    ranks: Vec<RankLine<'a>>,
+    /// Nodes that have not answered: their ranks are as they were last known.
+    silent_nodes: Vec<&'a str>,
+}
+
+#[derive(Debug, Serialize)]
+struct RankLine<'a> {
+    rank: Rank,
+    node: &'a str,
+    pid: Option<u32>,
+    program: &'a str,
+    phase: Option<&'static str>,
+    last_command: Option<&'a str>,
+    waiting: bool,
+    /// How it ended; `null` while it runs.
+    exit: Option<RankEnd>,
+}
+
+/// One line of a process table, as debuggers want it.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Process<'a> {
+    rank: Rank,
+    host: &'a str,
+    pid: u32,
+    program: Cow<'a, str>,
+}
+
+/// A rank, and where it is.
+struct Seen<'a> {
+    node: &'a str,
+    silent: bool,
+    program: Cow<'a, str>,
+    progress: RankProgress,
+}
+
+/// Shows one launch; returns the exit code.
+pub(crate) fn status(launch: &str, args: &TableArgs) -> Result<u8, CommandError> {
+    let (answer, cause) = get(launch, args)?;
+    let ranks = ranks(&answer);
+    if args.json {
+        return print_json(&json(&answer, cause.as_ref(), &ranks));
+    }
+    Ok(print(text(&answer, cause.as_ref(), &ranks).as_bytes())?)
+}
+
+/// Prints where the running ranks of a launch are; returns the exit code.
+pub(crate) fn proctable(launch: &str, args: &TableArgs) -> Result<u8, CommandError> {
+    let (answer, _) = get(launch, args)?;
+    let ranks = ranks(&answer);
+    let processes = processes(&ranks);
+    if args.json {
+        return print_json(&processes);
+    }
+    let mut table =
+        Table::new([("RANK", Align::Right), ("HOST", Align::Left), ("PID", Align::Right), ("PROGRAM", Align::Left)]);
+    for Process { rank, host, pid, program } in processes {
+        table.push([rank.to_string(), host.to_owned(), pid.to_string(), program.into_owned()]);
+    }
+    Ok(print(table.to_string().as_bytes())?)
+}
+
+fn get(launch: &str, args: &TableArgs) -> Result<(proto::LaunchStatus, Option<Cause>), CommandError> {
+    let request = proto::GetLaunchRequest { id: launch.to_owned() };
+    ask(&args.api, async |cluster| {
+        let answer = cluster.ask(cluster.launches().get_launch(request)).await?;
+        let cause = answer.cause.clone().map(wire::cause::decode).transpose();
+        Ok((answer, cause.map_err(|error| cluster.nonsense(error))?))
+    })
+}
+
+/// Every rank, in rank order.
+fn ranks(status: &proto::LaunchStatus) -> Vec<Seen<'_>> {
+    let mut ranks: Vec<Seen<'_>> = status.nodes.iter().flat_map(ranks_of).collect();
+    ranks.sort_by_key(|seen| seen.progress.rank);
+    ranks
+}
+
+fn ranks_of(node: &proto::NodeStatus) -> impl Iterator<Item = Seen<'_>> {
+    let programs = node.programs.iter().map(|program| String::from_utf8_lossy(program));
+    let programs = programs.chain(std::iter::repeat(Cow::Borrowed("")));
+    node.ranks.iter().zip(programs).map(|(progress, program)| Seen {
+        node: &node.node_id,
+        silent: node.silent,
+        program,
+        progress: wire::event::decode_progress(progress.clone()),
+    })
+}
+
+fn processes<'a>(ranks: &[Seen<'a>]) -> Vec<Process<'a>> {
+    let running = ranks.iter().filter(|seen| seen.progress.exit.is_none());
+    running
+        .filter_map(|seen| {
+            let pid = seen.progress.pid?;
+            Some(Process { rank: seen.progress.rank, host: seen.node, pid, program: seen.program.clone() })
+        })
+        .collect()
+}
+
+fn json<'a>(status: &'a proto::LaunchStatus, cause: Option<&'a Cause>, ranks: &'a [Seen<'a>]) -> Status<'a> {
+    let line = |seen: &'a Seen<'a>| RankLine {
+        rank: seen.progress.rank,
+        node: seen.node,
+        pid: seen.progress.pid,
+        program: &seen.program,
+        phase: seen.progress.phase.map(phase),
+        last_command: seen.progress.last_command.as_deref(),
+        waiting: seen.progress.waiting,
+        exit: seen.progress.exit.map(|exit| RankEnd::of(seen.progress.rank, exit)),
+    };
+    let silent = status.nodes.iter().filter(|node| node.silent);
+    Status {
+        summary: status.summary.as_ref().map(Summary::from),
+        first_cause: cause.map(CauseLine::of),
+        ranks: ranks.iter().map(line).collect(),
+        silent_nodes: silent.map(|node| node.node_id.as_str()).collect(),
+    }
+}
+
+fn text(status: &proto::LaunchStatus, cause: Option<&Cause>, ranks: &[Seen<'_>]) -> String {
+    let mut text = String::new();
+    if let Some(summary) = &status.summary {
+        let time = human::duration(Duration::from_micros(summary.duration_us));
+        text += &format!("launch {} in allocation {} is {}", summary.id, summary.allocation_id, state(summary.state()));
+        text += &format!("; {} ranks on {}; {time}; {}\n", summary.ranks, summary.nodes, summary.command);
+    }
+    if let Some(cause) = cause {
+        text += &format!("cause: {cause}\n");
+    }
+    text + &table(ranks)
+}
+
+fn table(ranks: &[Seen<'_>]) -> String {
+    let mut table = Table::new([
+        ("RANK", Align::Right),
+        ("NODE", Align::Left),
+        ("PID", Align::Right),
+        ("STATE", Align::Left),
+        ("LAST PMI COMMAND", Align::Left),
+        ("PROGRAM", Align::Left),
+    ]);
+    for seen in ranks {
+        let progress = &seen.progress;
+        let node = if seen.silent { format!("{} (silent)", seen.node) } else { seen.node.to_owned() };
+        table.push([
+            progress.rank.to_string(),
+            node,
+            progress.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
+            rank_state(progress),
+            progress.last_command.clone().unwrap_or_else(|| "-".to_owned()),
+            seen.program.to_string(),
+        ]);
+    }
+    table.to_string()
+}
+
+/// What a rank is doing, as far as its servers can see.
+fn rank_state(progress: &RankProgress) -> String {
+    match (progress.exit, progress.pid, progress.phase) {
+        (Some(exit), ..) => exit.to_string(),
+        (None, None, _) => "not started".to_owned(),
+        _ if progress.waiting => "waits in a fence".to_owned(),
+        (None, Some(_), Some(known)) => format!("runs, {}", phase(known).replace('_', " ")),
+        (None, Some(_), None) => "runs".to_owned(),
+    }
+}
+
+fn phase(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Silent => "not_initialized",
+        Phase::Open => "initialized",
+        Phase::Finalized => "finalized",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rank_spawner::RankExit;
+
+    use super::super::launches::tests::sample;
+    use super::*;
+
+    fn answer() -> proto::LaunchStatus {
+        let rank = |rank, pid, phase: proto::RankPhase| proto::RankProgress {
+            rank,
+            pid,
+            phase: phase.into(),
+            ..proto::RankProgress::default()
+        };
+        let waiting = proto::RankProgress {
+            waiting: true,
+            last_command: Some("barrier_in".to_owned()),
+            ..rank(0, 4711, proto::RankPhase::Initialized)
+        };
+        let exit = proto::RankExitStatus { rank: 2, exit_code: 3, ..proto::RankExitStatus::default() };
+        let ended = proto::RankProgress { exit: Some(exit), ..rank(2, 4713, proto::RankPhase::Finalized) };
+        let node = |name: &str, silent, ranks: Vec<proto::RankProgress>| proto::NodeStatus {
+            node_id: name.to_owned(),
+            silent,
+            programs: vec!["/bin/app".into(); ranks.len()],
+            ranks,
+        };
+        let nodes = vec![
+            node("node0", false, vec![waiting, ended]),
+            node("node1", true, vec![rank(1, 99, proto::RankPhase::Silent)]),
+        ];
+        proto::LaunchStatus { summary: Some(sample()), nodes, cause: None }
+    }
+
+    #[test]
+    fn every_rank_is_shown_with_what_it_does() {
+        let answer = answer();
+        assert_eq!(
+            text(&answer, None, &ranks(&answer)),
+            "launch k3jq09zmf2 in allocation 7f3k is active; 3 ranks on node[0-1]; 1 min 5 s; ./a.out -x\n\
+             RANK  NODE             PID  STATE                  LAST PMI COMMAND  PROGRAM\n   \
+             0  node0           4711  waits in a fence       barrier_in        /bin/app\n   \
+             1  node1 (silent)    99  runs, not initialized  -                 /bin/app\n   \
+             2  node0           4713  exited with status 3   -                 /bin/app\n"
+        );
+        let json = serde_json::to_value(json(&answer, None, &ranks(&answer))).unwrap();
+        assert_eq!(json["id"], "k3jq09zmf2");
+        assert_eq!(json["silent_nodes"], serde_json::json!(["node1"]));
+        assert_eq!(json["ranks"][2]["exit"], serde_json::json!({ "rank": 2, "code": 3 }));
+        assert_eq!(json["ranks"][1]["phase"], "not_initialized");
+    }
+
+    #[test]
+    fn the_process_table_has_those_that_run() {
+        let answer = answer();
+        let ranks = ranks(&answer);
+        let processes = processes(&ranks);
+        let seen: Vec<_> = processes.iter().map(|process| (process.rank.0, process.host, process.pid)).collect();
+        assert_eq!(seen, [(0, "node0", 4711), (1, "node1", 99)]);
+        assert_eq!(ranks[2].progress.exit, Some(RankExit::Code(3)));
+    }
+}

@@ -1,0 +1,112 @@
+//! `--hostfile`: which nodes to fill, in which order, and how many ranks each takes.
+//!
+//! ```text
+//! # Open MPI's form, MPICH's form, and a host with one slot
+//! node0 slots=4
+//! node1:4
+//! node2
+//! ```
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A node of a hostfile, as one of its lines names it. A node may stand in several lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostSlots {
+    /// The node.
+    pub node: String,
+    /// How many ranks it takes; at least 1.
+    pub slots: u32,
+}
+
+/// Why a hostfile cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostfileError {
+    /// It cannot be read.
+    #[error("cannot read the hostfile {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A line is none of the forms.
+    #[error("{}, line {line}: {text:?} names no host; HOST slots=N, HOST:N and HOST do", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+        /// What stands there.
+        text: String,
+    },
+    /// It names no host at all.
+    #[error("the hostfile {} names no host", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// Reads the hostfile at `path`.
+///
+/// # Errors
+/// Fails if it cannot be read, names no host, or has a line that is none of the forms above.
+pub(crate) fn read(path: &Path) -> Result<Vec<HostSlots>, HostfileError> {
+    let text = std::fs::read_to_string(path).map_err(|source| HostfileError::Read { path: path.to_owned(), source })?;
+    parse(&text, path)
+}
+
+fn parse(text: &str, path: &Path) -> Result<Vec<HostSlots>, HostfileError> {
+    let mut hosts = Vec::new();
+    for (line, text) in (1..).zip(text.lines()) {
+        let content = text.split('#').next().unwrap_or_default().trim();
+        if content.is_empty() {
+            continue;
+        }
+        let wrong = || HostfileError::Line { path: path.to_owned(), line, text: content.to_owned() };
+        hosts.push(host(content).ok_or_else(wrong)?);
+    }
+    if hosts.is_empty() { Err(HostfileError::Empty { path: path.to_owned() }) } else { Ok(hosts) }
+}
+
+/// One line without its comment.
+fn host(line: &str) -> Option<HostSlots> {
+    let mut words = line.split_whitespace();
+    let (name, slots) = match (words.next()?, words.next(), words.next()) {
+        (name, Some(slots), None) => (name, slots.strip_prefix("slots=")?),
+        (word, None, None) => word.split_once(':').unwrap_or((word, "1")),
+        _ => return None,
+    };
+    let slots = slots.parse().ok().filter(|&slots| slots > 0)?;
+    let plain = !name.is_empty() && !name.contains([':', '=', ',', '[', ']']);
+    plain.then(|| HostSlots { node: name.to_owned(), slots })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<Vec<HostSlots>, String> {
+        parse(text, Path::new("hosts")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_form_of_line_is_read_in_order() {
+        let text = "# all nodes\n\nnode1 slots=4\n node0:2 # slow\nnode2\nnode1:1\n";
+        let host = |node: &str, slots| HostSlots { node: node.to_owned(), slots };
+        assert_eq!(parsed(text), Ok(vec![host("node1", 4), host("node0", 2), host("node2", 1), host("node1", 1)]));
+    }
+
+    #[test]
+    fn other_lines_are_refused_with_their_number() {
+        for wrong in ["a b", "a:0", "a:x", "a slots=", "a slots=1 max_slots=2", ":3", "a:1:2", "a[0-3]"] {
+            let error = parsed(&format!("node0\n{wrong}")).unwrap_err();
+            assert!(error.starts_with("hosts, line 2: ") && error.contains(wrong), "{error}");
+        }
+        assert_eq!(parsed("# nobody\n"), Err("the hostfile hosts names no host".to_owned()));
+        let error = read(Path::new("/nonexistent/hosts")).unwrap_err().to_string();
+        assert!(error.contains("No such file"), "{error}");
+    }
+}

@@ -1,0 +1,61 @@
+//! A launch on this machine, in this process: the session that an agent would run elsewhere.
+
+use std::io;
+use std::sync::Arc;
+
+use lattice_agent::services::LocalServices;
+use lattice_agent::session::{self, Alone, Surroundings};
+use pmi_core::ids::JobId;
+use rank_spawner::{Keeper, LaunchTag, become_subreaper};
+use tokio::sync::mpsc;
+
+use super::{End, LaunchError, Show, block_on, open_files};
+use crate::output::{OpenFiles, Verbosity};
+use crate::placed::PlacedLaunch;
+use crate::request::{LaunchRequest, Machine, RequestError};
+use crate::steering::Distance;
+
+use crate::{map, print, stdin, trace};
+
+/// How many events may wait for the renderer.
+const EVENTS: usize = 64;
+
+/// Runs a launch on this machine, or only says what it would be; returns its exit code.
+pub(super) fn run(request: LaunchRequest, machine: &Machine, verbosity: Verbosity) -> Result<u8, LaunchError> {
+    let dry_run = request.dry_run;
+    let launch = PlacedLaunch::here(request, machine)?;
+    if dry_run {
+        return Ok(print(map::table(&launch).as_bytes())?);
+    }
+    let keeper = Keeper::fork()?;
+    become_subreaper().map_err(io::Error::from)?;
+    // Last, as it empties files.
+    let files = open_files(&launch)?;
+    block_on(drive(launch, files, keeper, verbosity))
+}
+
+async fn drive(
+    launch: PlacedLaunch,
+    files: OpenFiles,
+    keeper: Keeper,
+    verbosity: Verbosity,
+) -> Result<u8, LaunchError> {
+    let (faults, reported) = mpsc::unbounded_channel();
+    let (events, happened) = mpsc::channel(EVENTS);
+    let trace = launch.output.pmi_trace.as_deref().map(|path| trace::sink(path, faults.clone())).transpose()?;
+    let stdin = stdin::source(&launch.spec.stdin)?;
+    let (show, control) = Show::new(&launch, Distance::Here, verbosity, files, (faults, reported))?;
+    let surroundings = Surroundings {
+        nodes: Arc::new(Alone),
+        services: Arc::new(LocalServices::default()),
+        events,
+        alarm: None,
+        control,
+        stdin,
+        trace,
+        tag: LaunchTag::new(JobId::new(&launch.spec.launch_id).map_err(RequestError::JobId)?),
+        keeper: Some(keeper),
+    };
+    let spec = launch.spec.clone();
+    show.run(&launch, happened, async { Ok(End::Over(session::run(spec, surroundings).await)) }).await
+}

@@ -1,0 +1,66 @@
+//! Tables as the commands print them: a head, aligned columns, nothing behind the last one.
+
+use std::fmt;
+
+/// To which side of its column a text stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Align {
+    /// For names.
+    Left,
+    /// For numbers.
+    Right,
+}
+
+/// A table of `N` columns; its `Display` ends with a line end.
+#[derive(Clone, Debug)]
+pub(crate) struct Table<const N: usize> {
+    aligns: [Align; N],
+    rows: Vec<[String; N]>,
+}
+
+impl<const N: usize> Table<N> {
+    /// A table with these heads.
+    pub(crate) fn new(columns: [(&str, Align); N]) -> Self {
+        Self { aligns: columns.map(|(_, align)| align), rows: vec![columns.map(|(head, _)| head.to_owned())] }
+    }
+
+    /// Appends a row.
+    pub(crate) fn push(&mut self, row: [String; N]) {
+        self.rows.push(row);
+    }
+}
+
+impl<const N: usize> fmt::Display for Table<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut widths = [0; N];
+        for row in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = cell.chars().count().max(*width);
+            }
+        }
+        for row in &self.rows {
+            let mut line = String::new();
+            for ((cell, width), align) in row.iter().zip(widths).zip(self.aligns) {
+                line += &match align {
+                    Align::Left => format!("{cell:<width$}  "),
+                    Align::Right => format!("{cell:>width$}  "),
+                };
+            }
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned_and_lines_end_with_their_text() {
+        let mut table = Table::new([("N", Align::Right), ("NAME", Align::Left), ("WHY", Align::Left)]);
+        table.push(["7".to_owned(), "ä".to_owned(), String::new()]);
+        table.push(["128".to_owned(), "longer".to_owned(), "so".to_owned()]);
+        assert_eq!(table.to_string(), "  N  NAME    WHY\n  7  ä\n128  longer  so\n");
+    }
+}
