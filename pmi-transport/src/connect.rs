@@ -3,25 +3,26 @@
 //! Every client of ours talks through a [`Channel`] made here, so that the limits and time limits of connections are in one
 //! place, and so that nobody talks to a stranger: who makes a channel says who must be at its other end.
 
-use std::io;
+mod dialer;
+
+use std::error::Error;
 use std::net::IpAddr;
-use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use tokio::net::{TcpStream, UnixStream};
-use tokio::time::timeout;
-use tonic::metadata::Ascii;
-use tonic::metadata::MetadataValue;
+use rustls::pki_types::{InvalidDnsNameError, ServerName};
+use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Endpoint;
 use tonic::{Request, Status};
 
+pub use self::dialer::DialError;
+use self::dialer::{Dialer, PeerProof};
 use crate::address::Address;
 use crate::authorize::CALLER_HEADER;
 use crate::identity::{Caller, Security};
 use crate::limits;
-use crate::stream::ByteStream;
+use crate::tls::TlsIdentity;
 
 /// What the clients of all services are made from: `LaunchServiceClient::new(channel)`. Clones share one connection.
 pub type Channel = InterceptedService<tonic::transport::Channel, Introduction>;
@@ -38,25 +39,37 @@ pub enum ConnectError {
         /// Whom to talk to.
         address: Address,
     },
+    /// No certificate can be for this name.
+    #[error("{name:?} is no name that a host can have")]
+    HostName {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        source: InvalidDnsNameError,
+    },
 }
 
 /// A channel to `peer` at `address`.
 ///
 /// It connects when it is first used, and again after a connection was lost; a call fails with the status `Unavailable` when
-/// that is not possible within [`limits::CONNECT_PATIENCE`], and when a connection falls silent. Over a Unix socket we are whom the
-/// kernel says we are; `security` is not used. Must be called within a tokio runtime.
+/// that is not possible within [`limits::CONNECT_PATIENCE`], and when a connection falls silent; [`reason`] says why. With
+/// certificates, who answers must prove to be `peer`. Over a Unix socket we are whom the kernel says we are; `security` is not
+/// used, and who may make sockets in that directory answers. Must be called within a tokio runtime.
 ///
 /// # Errors
 /// Fails if `security` does not suffice for the address.
 pub fn channel(address: &Address, peer: &Caller, security: &Security) -> Result<Channel, ConnectError> {
-    let introduction = match (address, security) {
-        (Address::Unix(_), _) => Introduction { header: None },
-        (Address::Tcp { host, .. }, Security::Insecure { name }) if is_loopback(host) => Introduction::as_caller(name),
+    let (introduction, tls) = match (address, security) {
+        (Address::Unix(_), _) => (Introduction { header: None }, None),
+        (Address::Tcp { host, .. }, Security::Insecure { name }) if is_loopback(host) => (Introduction::of(name), None),
         (Address::Tcp { .. }, Security::Insecure { .. }) => {
             return Err(ConnectError::InsecureBeyondLoopback { address: address.clone() });
         }
+        (Address::Tcp { host, .. }, Security::Tls(identity)) => {
+            (Introduction { header: None }, Some(proof(host, peer, identity)?))
+        }
     };
-    let dialer = Dialer { address: address.clone() };
+    let dialer = Dialer { address: address.clone(), tls };
     let connector = tower::service_fn(move |_| {
         let dialer = dialer.clone();
         async move { dialer.dial().await.map(TokioIo::new) }
@@ -64,7 +77,16 @@ pub fn channel(address: &Address, peer: &Caller, security: &Security) -> Result<
     Ok(InterceptedService::new(endpoint().connect_with_connector_lazy(connector), introduction))
 }
 
-/// The connections' settings. The address is that of every request's `:authority`, and leads nowhere: the connector knows the way.
+/// What `peer` must prove: its role and name, and a name of its host. An agent's host has its node's name, however it is
+/// reached: addresses of nodes change, and nodes have several.
+fn proof(host: &str, peer: &Caller, identity: &TlsIdentity) -> Result<PeerProof, ConnectError> {
+    let name = if let Caller::Agent(node) = peer { node } else { host };
+    let bad = |source| ConnectError::HostName { name: name.to_owned(), source };
+    let name = ServerName::try_from(name.to_owned()).map_err(bad)?;
+    Ok(PeerProof { identity: identity.clone(), peer: peer.clone(), name })
+}
+
+/// The connections' settings. The address is that of every request's `:authority`, and leads nowhere: the dialer knows the way.
 fn endpoint() -> Endpoint {
     Endpoint::from_static("http://lattice")
         .initial_stream_window_size(limits::STREAM_WINDOW)
@@ -80,6 +102,26 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
+/// Why a call failed, for people: what the handler said, or what became of the connection.
+pub fn reason(status: &Status) -> String {
+    let mut last: Option<&dyn Error> = None;
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        last = Some(error);
+        if error.is::<DialError>() {
+            break;
+        }
+        cause = error.source();
+    }
+    let Some(last) = last else { return status.message().to_owned() };
+    match last.source() {
+        Some(cause) if !matches!(last.downcast_ref(), Some(DialError::Unreachable { .. })) => {
+            format!("{last}: {cause}")
+        }
+        _ => last.to_string(),
+    }
+}
+
 /// Says in every call who we are, where nobody can prove it.
 #[derive(Clone, Debug)]
 pub struct Introduction {
@@ -87,7 +129,7 @@ pub struct Introduction {
 }
 
 impl Introduction {
-    fn as_caller(name: &Caller) -> Self {
+    fn of(name: &Caller) -> Self {
         let header = name.uri().parse().expect("the URI of a caller is ASCII");
         Self { header: Some(header) }
     }
@@ -100,33 +142,4 @@ impl Interceptor for Introduction {
         }
         Ok(request)
     }
-}
-
-/// Makes the connections of one channel.
-#[derive(Clone, Debug)]
-struct Dialer {
-    address: Address,
-}
-
-impl Dialer {
-    async fn dial(&self) -> io::Result<ByteStream> {
-        let patience = limits::CONNECT_PATIENCE;
-        timeout(patience, self.connect()).await.unwrap_or_else(|_| Err(late(&self.address, patience)))
-    }
-
-    async fn connect(&self) -> io::Result<ByteStream> {
-        match &self.address {
-            Address::Unix(path) => Ok(ByteStream::Unix(UnixStream::connect(path).await?)),
-            Address::Tcp { host, port } => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await?;
-                // A fence is a chain of small messages; none may wait for the acknowledgement of the one before.
-                stream.set_nodelay(true)?;
-                Ok(ByteStream::Tcp(stream))
-            }
-        }
-    }
-}
-
-fn late(address: &Address, patience: Duration) -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, format!("{address} did not answer within {patience:?}"))
 }

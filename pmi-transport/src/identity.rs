@@ -9,14 +9,18 @@
 //! ```
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
+use rustls::pki_types::DnsName;
 use tonic::{Request, Status};
+
+pub use crate::tls::{CertificateNameError, IdentityError, TlsIdentity};
 
 /// What every URI of a caller begins with.
 pub(crate) const SCHEME: &str = "lattice:///";
-/// The longest name of a node, as of a host.
-const NODE_MAX: usize = 255;
+/// How much of a strange URI is repeated in messages, in characters.
+const EXCERPT: usize = 64;
 
 /// What a caller is, without its name: all that decides which calls it may make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -90,7 +94,7 @@ impl FromStr for Caller {
 
     /// Reads what [`Caller::uri`] writes.
     fn from_str(uri: &str) -> Result<Self, CallerError> {
-        let error = || CallerError { uri: uri.chars().take(NODE_MAX).collect() };
+        let error = || CallerError { uri: uri.chars().take(EXCERPT).collect() };
         let path = uri.strip_prefix(SCHEME).ok_or_else(error)?;
         match path.split_once('/') {
             None if path == "api" => Ok(Self::Api),
@@ -102,10 +106,10 @@ impl FromStr for Caller {
     }
 }
 
-/// Whether a node may have this name: the letters of host names, which mean nothing in URIs, hostlists and paths.
+/// Whether a node may have this name. A node's name is that of a host (RFC 1123, and underscores), so that its certificate can
+/// bear it, and that it means nothing in URIs, hostlists and paths.
 pub fn is_node_name(name: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    (1..=NODE_MAX).contains(&name.len()) && name.bytes().all(plain) && !name.starts_with('.')
+    DnsName::try_from(name).is_ok()
 }
 
 /// How a process proves to others who it is, and has others prove it.
@@ -116,13 +120,24 @@ pub enum Security {
         /// Who we say we are.
         name: Caller,
     },
+    /// Everybody proves who they are by a certificate of one CA.
+    Tls(TlsIdentity),
 }
 
 impl Security {
+    /// Everybody proves who they are: with the certificate of the CA, ours, and the key of ours, each a file in PEM.
+    ///
+    /// # Errors
+    /// Fails if a file cannot be read or used, and for a key that everybody can read.
+    pub fn from_files(ca: &Path, certificate: &Path, key: &Path) -> Result<Self, IdentityError> {
+        TlsIdentity::from_files(ca, certificate, key).map(Self::Tls)
+    }
+
     /// Who we are to others, except on a Unix socket: there the kernel tells.
     pub fn caller(&self) -> &Caller {
         match self {
             Self::Insecure { name } => name,
+            Self::Tls(identity) => identity.caller(),
         }
     }
 }
@@ -151,8 +166,14 @@ mod tests {
     fn what_names_nobody_is_refused() {
         let long = format!("lattice:///agent/{}", "n".repeat(256));
         let strange = ["", "api", "lattice:///", "lattice:///agent", "lattice:///agent/", "lattice:///agent/a/b"];
-        let stranger =
-            ["lattice:///agent/a,b", "lattice:///agent/..", "lattice:///user/-1", "lattice:///user/x", &long];
+        let stranger = [
+            "lattice:///agent/a,b",
+            "lattice:///agent/..",
+            "lattice:///agent/17",
+            "lattice:///user/-1",
+            "lattice:///user/x",
+            &long,
+        ];
         for uri in strange.into_iter().chain(stranger).chain(["lattice:///admin/0", "lattice://api", "LATTICE:///api"])
         {
             let error = uri.parse::<Caller>().unwrap_err().to_string();

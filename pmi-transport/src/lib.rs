@@ -8,5 +8,8 @@ pub mod hostlist;
 pub mod identity;
 pub mod limits;
 pub mod listen;
+pub mod pki;
 pub mod proto;
+pub mod signature;
 mod stream;
+mod tls;

@@ -24,11 +24,13 @@ pub(crate) const STREAMS_MAX: u32 = 256;
 pub(crate) const PENDING_RESETS_MAX: usize = 20;
 /// Connections at once of one user to one Unix socket. Other users' must not fail because one user opens thousands.
 pub(crate) const CONNECTIONS_PER_USER: usize = 256;
-/// Connections on their way through the TLS handshake; more have to wait for their turn.
-pub(crate) const HANDSHAKES_MAX: usize = 256;
+/// Connections of one listener that have not proven yet who they are; more have to wait for their turn.
+pub(crate) const GREETINGS_MAX: usize = 1024;
 
 /// How long a peer may take for the TLS handshake.
 pub(crate) const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a peer that was refused in the handshake may take to read why.
+pub(crate) const REFUSAL_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a connection may take to be made, handshake and all.
 pub const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 /// How often an idle connection is asked whether it still is one.

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! Listener ──accept──> who is it? ──Connection { stream, Peer }──> HTTP/2 ──> authorization table ──> services
-//!    (one task each)   (kernel, or a claim)                        (tonic)     (Caller in the extensions)
+//!  (a task each)   (kernel, certificate,                           (tonic)     (Caller in the extensions)
+//!                   or each call's claim)
 //! ```
 //!
 //! Nothing that a peer does ends the listening: a connection that fails, fails alone, and when the system is out of descriptors
 //! accepting pauses until there are some again.
 
+mod arrival;
 mod connection;
 mod socket_file;
 mod users;
@@ -20,7 +22,7 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 
-use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream, lookup_host};
+use tokio::net::{TcpListener, TcpSocket, UnixListener, lookup_host};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -30,16 +32,16 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::transport::Server;
 
+use self::arrival::Arrival;
 use self::connection::Connection;
 pub(crate) use self::connection::Peer;
 use self::socket_file::SocketFile;
 use self::users::Users;
 use crate::address::Address;
 use crate::authorize::AuthorizeLayer;
-use crate::identity::{Caller, Security};
+use crate::identity::{Security, TlsIdentity};
 use crate::limits;
 use crate::proto::DESCRIPTORS;
-use crate::stream::ByteStream;
 
 /// Connections that the kernel keeps until we accept them; a whole cluster may come at once.
 const BACKLOG: u32 = 4096;
@@ -85,9 +87,24 @@ pub struct Listener {
 }
 
 enum Socket {
-    Tcp(TcpListener),
+    Tcp(TcpListener, Option<TlsIdentity>),
     // The fields are dropped in this order: nobody finds a file that nobody listens to.
     Unix { _file: SocketFile, listener: UnixListener, users: Arc<Users> },
+}
+
+impl Socket {
+    async fn accept(&self) -> io::Result<Arrival> {
+        match self {
+            Self::Tcp(listener, identity) => {
+                let (stream, from) = listener.accept().await?;
+                Ok(Arrival::Tcp { stream, from, identity: identity.clone() })
+            }
+            Self::Unix { listener, users, .. } => {
+                let (stream, _) = listener.accept().await?;
+                Ok(Arrival::Unix { stream, users: Arc::clone(users) })
+            }
+        }
+    }
 }
 
 impl Listener {
@@ -112,18 +129,20 @@ impl Listener {
             Address::Tcp { host, port } => {
                 let found = lookup_host((host.as_str(), *port)).await.map_err(failed)?.next();
                 let found = found.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
-                match security {
+                let identity = match security {
                     Security::Insecure { .. } if !found.ip().is_loopback() => {
                         return Err(ListenError::InsecureBeyondLoopback { address: found });
                     }
                     Security::Insecure { .. } => {
                         tracing::warn!(%address, "INSECURE: everybody on this machine is believed whatever they say they are");
+                        None
                     }
-                }
+                    Security::Tls(identity) => Some(identity.clone()),
+                };
                 let listener = listen_tcp(found).map_err(failed)?;
                 let local = listener.local_addr().map_err(failed)?;
                 let local = Address::Tcp { host: local.ip().to_string(), port: local.port() };
-                Ok(Self { socket: Socket::Tcp(listener), local })
+                Ok(Self { socket: Socket::Tcp(listener, identity), local })
             }
         }
     }
@@ -150,9 +169,9 @@ fn listen_tcp(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Serves `services`, and health and reflection beside them, to whoever connects to the `listeners`, until `shutdown`.
 ///
-/// Each request is held against the table in [`crate::authorize`]; the handlers find its [`Caller`] with
+/// Each request is held against the table in [`crate::authorize`]; the handlers find its [`Caller`](crate::identity::Caller) with
 /// [`crate::identity::caller_of`]. At the end the listeners are closed at once, calls in progress are given
-/// [a moment](limits::SHUTDOWN_PATIENCE), and then all connections are cut.
+/// a second, and then all connections are cut.
 ///
 /// # Errors
 /// Fails only at once, never because of what peers do.
@@ -217,20 +236,17 @@ fn server() -> Server {
 
 /// Accepts connections at one socket for ever.
 async fn accept_all(listener: Listener, connections: mpsc::Sender<Connection>, cut: CancellationToken) {
+    let mut greetings = JoinSet::new();
     loop {
-        let accepted = match &listener.socket {
-            Socket::Tcp(socket) => socket.accept().await.map(|(stream, _)| greet_tcp(stream, &cut)),
-            Socket::Unix { listener, users, .. } => {
-                listener.accept().await.map(|(stream, _)| greet_unix(stream, users, &cut))
+        // A peer that is slow to say who it is keeps nobody else waiting, unless a thousand are.
+        while greetings.try_join_next().is_some() {}
+        if greetings.len() >= limits::GREETINGS_MAX {
+            greetings.join_next().await;
+        }
+        match listener.socket.accept().await {
+            Ok(arrival) => {
+                greetings.spawn(greet(arrival, connections.clone(), cut.clone()));
             }
-        };
-        match accepted {
-            Ok(Ok(connection)) => {
-                if connections.send(connection).await.is_err() {
-                    return;
-                }
-            }
-            Ok(Err(error)) => tracing::info!(at = %listener.local, %error, "a connection was refused"),
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
                 tracing::warn!(at = %listener.local, %error, "cannot accept connections; trying on");
@@ -240,24 +256,18 @@ async fn accept_all(listener: Listener, connections: mpsc::Sender<Connection>, c
     }
 }
 
+/// Finds out who arrived, and passes on who may stay.
+async fn greet(arrival: Arrival, connections: mpsc::Sender<Connection>, cut: CancellationToken) {
+    let from = arrival.to_string();
+    match arrival.identify(&cut).await {
+        // Nobody takes it any more when serving ends.
+        Ok(connection) => drop(connections.send(connection).await),
+        Err(error) => tracing::info!(%from, %error, "a connection was refused"),
+    }
+}
+
 /// Whether `accept` failed because the connection that it was about is gone, according to accept(2).
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
-}
-
-fn greet_tcp(stream: TcpStream, cut: &CancellationToken) -> io::Result<Connection> {
-    // A fence is a chain of small messages; none may wait for the acknowledgement of the one before.
-    stream.set_nodelay(true)?;
-    Ok(Connection::new(ByteStream::Tcp(stream), Peer::Claimed, cut))
-}
-
-fn greet_unix(stream: UnixStream, users: &Arc<Users>, cut: &CancellationToken) -> io::Result<Connection> {
-    let uid = stream.peer_cred()?.uid();
-    let caller = match uid == 0 || uid == nix::unistd::geteuid().as_raw() {
-        true => Caller::Admin(Some(uid)),
-        false => Caller::User(uid),
-    };
-    let place = users.admit(uid).map_err(io::Error::other)?;
-    Ok(Connection::new(ByteStream::Unix(stream), Peer::Proven(Ok(caller)), cut).with_place(place))
 }

@@ -2,22 +2,21 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
 use super::users::Place;
-use crate::identity::Caller;
-use crate::stream::ByteStream;
+use crate::identity::{Caller, CertificateNameError};
+use crate::stream::{ByteStream, write_through_stream};
 
 /// Who is at the other end of a connection. It is in the extensions of each request.
 #[derive(Clone, Debug)]
 pub(crate) enum Peer {
     /// The kernel or a certificate names it; or why the certificate names nobody.
-    Proven(Result<Caller, Arc<str>>),
+    Proven(Result<Caller, CertificateNameError>),
     /// Each call says who makes it, and is believed.
     Claimed,
 }
@@ -62,28 +61,4 @@ impl AsyncRead for Connection {
     }
 }
 
-impl AsyncWrite for Connection {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
+write_through_stream!(Connection);

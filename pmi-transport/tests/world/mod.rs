@@ -1,6 +1,8 @@
 //! A server that tells callers who they are, and what asks it.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub(crate) mod cluster;
+
 use std::time::Duration;
 
 use pmi_transport::address::Address;

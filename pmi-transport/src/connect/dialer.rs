@@ -1,0 +1,164 @@
+//! Makes the connections of one channel, and makes sure of who answers.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use crate::address::Address;
+use crate::identity::Caller;
+use crate::limits::CONNECT_PATIENCE;
+use crate::stream::{ByteStream, write_through_stream};
+use crate::tls::{CertificateNameError, TlsIdentity, caller_in, in_words};
+
+/// The first byte of a TLS alert; a server of HTTP/2 begins with a short frame, whose first byte is 0 (RFC 9113, 3.4 and 4.1).
+const TLS_ALERT: u8 = 0x15;
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DialError {
+    /// Nobody answers at the address, or it leads nowhere.
+    #[error("cannot connect to {address}: {source}")]
+    Unreachable {
+        /// The address.
+        address: Address,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// It took too long.
+    #[error("{address} did not answer within {patience:?}")]
+    Late {
+        /// The address.
+        address: Address,
+        /// How long was waited.
+        patience: Duration,
+    },
+    /// Who answers does not prove who it is, or not with a certificate of our CA.
+    #[error("no TLS with {address}: {reason}")]
+    Handshake {
+        /// The address.
+        address: Address,
+        /// What went wrong; "it" is who answers.
+        reason: String,
+    },
+    /// Who answers proves to be nobody.
+    #[error("it is not known who answers at {address}")]
+    Nameless {
+        /// The address.
+        address: Address,
+        /// What its certificate says.
+        source: CertificateNameError,
+    },
+    /// Another process answers than the one that was meant.
+    #[error("{found} answers at {address}; {meant} was meant")]
+    Stranger {
+        /// The address.
+        address: Address,
+        /// Who was meant to.
+        meant: Caller,
+        /// Who answers.
+        found: Caller,
+    },
+}
+
+/// Makes connections to one peer.
+#[derive(Clone, Debug)]
+pub(super) struct Dialer {
+    pub(super) address: Address,
+    pub(super) tls: Option<PeerProof>,
+}
+
+/// What a peer has to prove.
+#[derive(Clone, Debug)]
+pub(super) struct PeerProof {
+    pub(super) identity: TlsIdentity,
+    pub(super) peer: Caller,
+    pub(super) name: ServerName<'static>,
+}
+
+impl Dialer {
+    pub(super) async fn dial(self) -> Result<Dialed, DialError> {
+        let patience = CONNECT_PATIENCE;
+        let connection = timeout(patience, self.connect()).await;
+        connection.unwrap_or_else(|_| Err(DialError::Late { address: self.address.clone(), patience }))
+    }
+
+    async fn connect(&self) -> Result<Dialed, DialError> {
+        let unreachable = |source| DialError::Unreachable { address: self.address.clone(), source };
+        let stream = match &self.address {
+            Address::Unix(path) => ByteStream::Unix(UnixStream::connect(path).await.map_err(unreachable)?),
+            Address::Tcp { host, port } => {
+                let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(unreachable)?;
+                // A fence is a chain of small messages; none may wait for the acknowledgement of the one before.
+                stream.set_nodelay(true).map_err(unreachable)?;
+                match &self.tls {
+                    Some(proof) => ByteStream::Tls(Box::new(self.prove(stream, proof).await?.into())),
+                    None => ByteStream::Tcp(stream),
+                }
+            }
+        };
+        Ok(Dialed { stream, heard: false })
+    }
+
+    async fn prove(
+        &self,
+        stream: TcpStream,
+        proof: &PeerProof,
+    ) -> Result<tokio_rustls::client::TlsStream<TcpStream>, DialError> {
+        let address = || self.address.clone();
+        let connector = TlsConnector::from(proof.identity.client());
+        let stream = connector.connect(proof.name.clone(), stream).await;
+        let stream = stream.map_err(|error| DialError::Handshake { address: address(), reason: in_words(&error) })?;
+        let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+        let found = shown.map_or(Err(CertificateNameError::Unreadable), caller_in);
+        let found = found.map_err(|source| DialError::Nameless { address: address(), source })?;
+        match found == proof.peer {
+            true => Ok(stream),
+            // A stolen key of one node must not pass for another node, nor for the API server.
+            false => Err(DialError::Stranger { address: address(), meant: proof.peer.clone(), found }),
+        }
+    }
+}
+
+/// A connection that we made; its errors say what they mean.
+pub(super) struct Dialed {
+    stream: ByteStream,
+    heard: bool,
+}
+
+impl AsyncRead for Dialed {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
+        match (&self.stream, polled) {
+            // With TLS 1.3 a server refuses our certificate after the handshake is over for us.
+            (ByteStream::Tls(_), Poll::Ready(Err(error))) => {
+                Poll::Ready(Err(io::Error::new(error.kind(), in_words(&error))))
+            }
+            (ByteStream::Tcp(_), Poll::Ready(Ok(()))) if !self.heard => {
+                self.heard = true;
+                match buffer.filled().get(before) {
+                    Some(&TLS_ALERT) => Poll::Ready(Err(io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        "it speaks TLS, and we have no certificates",
+                    ))),
+                    _ => Poll::Ready(Ok(())),
+                }
+            }
+            (_, polled) => polled,
+        }
+    }
+}
+
+write_through_stream!(Dialed);

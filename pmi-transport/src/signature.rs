@@ -1,0 +1,228 @@
+//! The API server's signature of a launch, which an agent that did not hear from the API server itself relies on.
+//!
+//! A relay forwards the launch's spec byte by byte with signature and signer; whoever gets it checks both against the cluster's
+//! CA. The signed text begins with words of its own, so that a signature of TLS can never pass for one of a launch, nor the other
+//! way around. Where nobody proves anything ([`Security::Insecure`]) signatures are empty, and everything passes.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use rustls::SignatureScheme;
+use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use webpki::{EndEntityCert, KeyUsage};
+
+use crate::identity::{Caller, Security};
+use crate::pki::CLOCK_SKEW;
+use crate::tls::{CertificateNameError, TlsIdentity, caller_in};
+
+/// What every signed text begins with.
+const CONTEXT: &[u8] = b"lattice.v1.LaunchSpec signature\0";
+/// The longest chain that is looked at: an API server's certificate, and CAs in between.
+const CHAIN_MAX: usize = 4;
+/// How a key may sign, best first.
+const SCHEMES: &[SignatureScheme] = &[
+    SignatureScheme::ECDSA_NISTP256_SHA256,
+    SignatureScheme::ECDSA_NISTP384_SHA384,
+    SignatureScheme::ED25519,
+    SignatureScheme::RSA_PSS_SHA256,
+];
+
+/// A signature, with whose it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Signature {
+    /// For `LaunchProcessesRequest.signature`.
+    pub signature: Bytes,
+    /// The signer's certificate and those between it and the CA, in DER; for `LaunchProcessesRequest.signer`.
+    pub signer: Vec<Bytes>,
+}
+
+/// Why a text cannot be signed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SignError {
+    /// The key is of a kind that we do not sign with.
+    #[error("our key cannot sign launches; it must be an ECDSA, Ed25519 or RSA key")]
+    Key,
+    /// Signing failed.
+    #[error("cannot sign")]
+    Sign(#[source] rustls::Error),
+}
+
+/// Why a signature counts for nothing.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerifyError {
+    /// There is no signature, or no signer.
+    #[error("the launch is not signed")]
+    Unsigned,
+    /// The chain of certificates is longer than any of ours.
+    #[error("the launch comes with {count} certificates; {CHAIN_MAX} at most lead to a CA")]
+    LongChain {
+        /// How many there are.
+        count: usize,
+    },
+    /// The signer's certificate is not valid, or not of our CA.
+    #[error("the signer's certificate is not valid here")]
+    Chain(#[source] webpki::Error),
+    /// The signer's certificate does not say whose it is.
+    #[error("nobody is known to have signed the launch")]
+    Nameless(#[from] CertificateNameError),
+    /// Only the API server signs launches.
+    #[error("the launch is signed by {signer}; only the API server may")]
+    NotApi {
+        /// Who signed it.
+        signer: Caller,
+    },
+    /// The signature is not that of this text.
+    #[error("the launch is not what the API server signed")]
+    Forged,
+}
+
+/// Signs a spec as it is sent; empty where nobody proves anything.
+///
+/// # Errors
+/// Fails if our key is of an unknown kind.
+pub fn sign(security: &Security, spec: &[u8]) -> Result<Signature, SignError> {
+    let Security::Tls(identity) = security else { return Ok(Signature::default()) };
+    let key = identity.key();
+    let signer = key.key.choose_scheme(SCHEMES).ok_or(SignError::Key)?;
+    let signature = signer.sign(&signed_text(spec)).map_err(SignError::Sign)?;
+    let certificates = key.cert.iter().map(|certificate| Bytes::copy_from_slice(certificate));
+    Ok(Signature { signature: signature.into(), signer: certificates.collect() })
+}
+
+/// Checks that the API server of our CA signed `spec`; its certificate may be five minutes too young or too old.
+/// Everything passes where nobody proves anything.
+///
+/// # Errors
+/// Says why the signature counts for nothing.
+pub fn verify(security: &Security, spec: &[u8], signature: &[u8], signer: &[Bytes]) -> Result<(), VerifyError> {
+    let Security::Tls(identity) = security else { return Ok(()) };
+    let [own, between @ ..] = signer else { return Err(VerifyError::Unsigned) };
+    if signature.is_empty() {
+        return Err(VerifyError::Unsigned);
+    }
+    if signer.len() > CHAIN_MAX {
+        return Err(VerifyError::LongChain { count: signer.len() });
+    }
+    let own = CertificateDer::from(own.as_ref());
+    let between: Vec<_> = between.iter().map(|certificate| CertificateDer::from(certificate.as_ref())).collect();
+    let certificate = EndEntityCert::try_from(&own).map_err(VerifyError::Chain)?;
+    verify_chain(&certificate, &between, identity)?;
+    match caller_in(&own)? {
+        Caller::Api => {}
+        signer => return Err(VerifyError::NotApi { signer }),
+    }
+    let text = signed_text(spec);
+    let algorithms = ring::default_provider().signature_verification_algorithms.all;
+    match algorithms.iter().any(|algorithm| certificate.verify_signature(*algorithm, &text, signature).is_ok()) {
+        true => Ok(()),
+        false => Err(VerifyError::Forged),
+    }
+}
+
+fn verify_chain(
+    certificate: &EndEntityCert<'_>,
+    between: &[CertificateDer<'_>],
+    identity: &TlsIdentity,
+) -> Result<(), VerifyError> {
+    let algorithms = ring::default_provider().signature_verification_algorithms.all;
+    let verify_at = |time| {
+        let roots = &identity.roots().roots;
+        let path = certificate.verify_for_usage(algorithms, roots, between, time, KeyUsage::server_auth(), None, None);
+        path.map(|_| ())
+    };
+    let now = UnixTime::now();
+    let early = Duration::from_secs(now.as_secs()).saturating_sub(CLOCK_SKEW);
+    let late = Duration::from_secs(now.as_secs()).saturating_add(CLOCK_SKEW);
+    verify_at(now)
+        .or_else(|_| verify_at(UnixTime::since_unix_epoch(early)))
+        .or_else(|_| verify_at(UnixTime::since_unix_epoch(late)))
+        .map_err(VerifyError::Chain)
+}
+
+fn signed_text(spec: &[u8]) -> Vec<u8> {
+    [CONTEXT, spec].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::pki::{Authority, Validity, directory_name};
+
+    fn identity(root: &Path, authority: &Authority, caller: &Caller, validity: Validity) -> Security {
+        let directory = root.join(directory_name(caller));
+        authority.write(&directory, &authority.issue(caller, &[], validity).unwrap()).unwrap();
+        Security::from_files(&root.join("ca.pem"), &directory.join("cert.pem"), &directory.join("key.pem")).unwrap()
+    }
+
+    /// What an agent says to a launch that `signer` signed while its certificate was valid.
+    fn judge(signer: &Caller, validity: Validity) -> Result<(), VerifyError> {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = Authority::create(directory.path()).unwrap();
+        let signing = identity(directory.path(), &authority, signer, validity);
+        let node = Caller::Agent("node3".to_owned());
+        let checking = identity(directory.path(), &authority, &node, Validity::days(1).unwrap());
+        let signed = sign(&signing, b"spec").unwrap();
+        verify(&checking, b"spec", &signed.signature, &signed.signer)
+    }
+
+    fn between(from: Duration, until: Duration) -> Validity {
+        let now = SystemTime::now();
+        Validity { from: now - from, until: now - until }
+    }
+
+    #[test]
+    fn only_the_api_server_signs_launches() {
+        let day = Validity::days(1).unwrap();
+        judge(&Caller::Api, day).unwrap();
+        let error = judge(&Caller::Agent("node4".to_owned()), day).unwrap_err().to_string();
+        assert_eq!(error, "the launch is signed by the agent of node4; only the API server may");
+        // Certificates of users are not for servers at all.
+        assert!(matches!(judge(&Caller::User(0), day), Err(VerifyError::Chain(_))));
+    }
+
+    #[test]
+    fn clocks_may_differ_a_little() {
+        let minute = Duration::from_secs(60);
+        judge(&Caller::Api, between(60 * minute, minute)).unwrap();
+        let expired = judge(&Caller::Api, between(60 * minute, 6 * minute)).unwrap_err();
+        assert!(matches!(expired, VerifyError::Chain(_)), "{expired}");
+        let now = SystemTime::now();
+        judge(&Caller::Api, Validity { from: now + minute, until: now + 60 * minute }).unwrap();
+        let early = judge(&Caller::Api, Validity { from: now + 6 * minute, until: now + 60 * minute }).unwrap_err();
+        assert!(matches!(early, VerifyError::Chain(_)), "{early}");
+    }
+
+    #[test]
+    fn what_was_changed_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = Authority::create(directory.path()).unwrap();
+        let api = identity(directory.path(), &authority, &Caller::Api, Validity::days(1).unwrap());
+        let Signature { signature, signer } = sign(&api, b"spec").unwrap();
+        assert!(matches!(verify(&api, b"sper", &signature, &signer), Err(VerifyError::Forged)));
+        assert!(matches!(verify(&api, b"spec", &signature[1..], &signer), Err(VerifyError::Forged)));
+        assert!(matches!(verify(&api, b"spec", b"", &signer), Err(VerifyError::Unsigned)));
+        assert!(matches!(verify(&api, b"spec", &signature, &[]), Err(VerifyError::Unsigned)));
+        assert!(matches!(verify(&api, b"spec", &signature, &[Bytes::from_static(b"0")]), Err(VerifyError::Chain(_))));
+        let long = vec![signer[0].clone(); 5];
+        assert!(matches!(verify(&api, b"spec", &signature, &long), Err(VerifyError::LongChain { count: 5 })));
+
+        let elsewhere = tempfile::tempdir().unwrap();
+        let other = Authority::create(elsewhere.path()).unwrap();
+        let stranger = identity(elsewhere.path(), &other, &Caller::Api, Validity::days(1).unwrap());
+        assert!(matches!(verify(&stranger, b"spec", &signature, &signer), Err(VerifyError::Chain(_))));
+    }
+
+    #[test]
+    fn nothing_is_signed_where_nobody_proves_anything() {
+        let security = Security::Insecure { name: Caller::Api };
+        let signed = sign(&security, b"spec").unwrap();
+        assert_eq!(signed, Signature::default());
+        verify(&security, b"spec", &signed.signature, &signed.signer).unwrap();
+    }
+}

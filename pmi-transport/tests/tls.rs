@@ -1,0 +1,143 @@
+//! Calls with certificates: whoever proves who they are gets through, everybody else is told why not.
+
+mod world;
+
+use std::time::Duration;
+
+use pmi_transport::address::Address;
+use pmi_transport::connect::{channel, reason};
+use pmi_transport::identity::{Caller, Security};
+use pmi_transport::proto::v1;
+use pmi_transport::proto::v1::node_service_client::NodeServiceClient;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tonic::{Code, Status};
+use world::cluster::Pki;
+use world::{DEADLINE, Running, who_am_i};
+
+const ANYWHERE: &str = "127.0.0.1:0";
+
+fn agent(node: &str) -> Caller {
+    Caller::Agent(node.to_owned())
+}
+
+/// Asks the server who we are, meaning to talk to `meant`.
+async fn ask(server: &Address, meant: &Caller, security: &Security) -> Result<String, Status> {
+    who_am_i(&channel(server, meant, security).unwrap()).await
+}
+
+/// Why we do not get through to a server with `theirs`, with `ours`, meaning to talk to `meant`.
+async fn why_not(theirs: &Security, meant: &Caller, ours: &Security) -> String {
+    let server = Running::start(ANYWHERE, theirs).await;
+    let status = ask(&server.address, meant, ours).await.unwrap_err();
+    let words = reason(&status).replace(&server.address.to_string(), "ADDRESS");
+    server.stop().await;
+    words
+}
+
+#[tokio::test]
+async fn who_proves_who_they_are_gets_through() {
+    let pki = Pki::new();
+    let api = Running::start(ANYWHERE, &pki.identity(&Caller::Api)).await;
+    for caller in [agent("node3"), Caller::User(1000), Caller::Admin(None)] {
+        let answer = ask(&api.address, &Caller::Api, &pki.identity(&caller)).await.unwrap();
+        assert_eq!(answer, caller.to_string());
+    }
+    let user = channel(&api.address, &Caller::Api, &pki.identity(&Caller::User(7))).unwrap();
+    let refused = NodeServiceClient::new(user).heartbeat(v1::HeartbeatRequest::default()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    assert_eq!(reason(&refused), "user 7 may not call /lattice.v1.NodeService/Heartbeat");
+    api.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_is_known_by_its_node_however_it_is_reached() {
+    let pki = Pki::new();
+    for node in ["node4", "rack_1-n07", "n.cluster.example"] {
+        let server = Running::start(ANYWHERE, &pki.identity(&agent(node))).await;
+        let caller = agent(&format!("of-{node}"));
+        assert_eq!(ask(&server.address, &agent(node), &pki.identity(&caller)).await.unwrap(), caller.to_string());
+        server.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_stolen_key_passes_for_nobody_else() {
+    let pki = Pki::new();
+    let node4 = pki.identity(&agent("node4"));
+    let api = pki.identity(&Caller::Api);
+    let words = why_not(&node4, &agent("node5"), &api).await;
+    assert_eq!(words, "no TLS with ADDRESS: its certificate is for lattice:///agent/node4, node4, not for node5");
+    // An agent at the API server's address, with a certificate that is good for this host.
+    let mixed = pki.identity_with_host(&agent("node6"));
+    let words = why_not(&mixed, &Caller::Api, &api).await;
+    assert_eq!(words, "the agent of node6 answers at ADDRESS; the API server was meant");
+    // A user's certificate is no server's.
+    let words = why_not(&pki.identity(&Caller::User(7)), &Caller::Api, &api).await;
+    assert_eq!(words, "no TLS with ADDRESS: its certificate is not meant for this end of a connection");
+}
+
+#[tokio::test]
+async fn another_ca_is_refused_on_both_sides() {
+    let (pki, other) = (Pki::new(), Pki::new());
+    let (ours, theirs) = (pki.identity(&agent("node3")), other.identity(&Caller::Api));
+    let words = why_not(&theirs, &Caller::Api, &ours).await;
+    assert_eq!(words, "no TLS with ADDRESS: its certificate is not from the CA that we trust in");
+    // We trust in their CA, they do not in ours.
+    let fooled = pki.trusting_in(&other, &agent("node4"));
+    let words = why_not(&theirs, &Caller::Api, &fooled).await;
+    assert_eq!(words, "our certificate is not from the CA that it trusts in");
+}
+
+#[tokio::test]
+async fn an_expired_certificate_is_refused_on_both_sides() {
+    let pki = Pki::new();
+    let (node, api) = (pki.expired(&agent("node3")), pki.identity(&Caller::Api));
+    let words = why_not(&api, &Caller::Api, &node).await;
+    assert_eq!(words, "our certificate has expired, or is not valid yet");
+    let words = why_not(&node, &agent("node3"), &api).await;
+    assert_eq!(words, "no TLS with ADDRESS: its certificate has expired");
+}
+
+#[tokio::test]
+async fn plain_text_and_tls_do_not_mix() {
+    let pki = Pki::new();
+    let api = pki.identity(&Caller::Api);
+    let plain = Security::Insecure { name: agent("node3") };
+    let words = why_not(&api, &Caller::Api, &plain).await;
+    assert_eq!(words, "it speaks TLS, and we have no certificates");
+    let words = why_not(&plain, &agent("node3"), &api).await;
+    assert_eq!(words, "no TLS with ADDRESS: it does not speak TLS; perhaps it runs without certificates");
+}
+
+#[tokio::test]
+async fn silent_connections_keep_nobody_waiting_and_are_closed() {
+    let pki = Pki::new();
+    let server = Running::start(ANYWHERE, &pki.identity(&Caller::Api)).await;
+    let Address::Tcp { host, port } = &server.address else { panic!("{} is no port", server.address) };
+    let mut silent = Vec::new();
+    for _ in 0..20 {
+        silent.push(TcpStream::connect((host.as_str(), *port)).await.unwrap());
+    }
+    ask(&server.address, &Caller::Api, &pki.identity(&agent("node3"))).await.unwrap();
+    for stream in &mut silent {
+        let read = tokio::time::timeout(DEADLINE, stream.read(&mut [0; 16])).await.unwrap();
+        assert_eq!(read.unwrap(), 0);
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn nobody_there_is_said_within_the_time_limit() {
+    let security = Security::Insecure { name: Caller::User(7) };
+    // Listens, and never says a word.
+    let deaf = std::net::TcpListener::bind(ANYWHERE).unwrap();
+    let address: Address = deaf.local_addr().unwrap().to_string().parse().unwrap();
+    let pki = Pki::new();
+    let status = ask(&address, &Caller::Api, &pki.identity(&Caller::User(7))).await.unwrap_err();
+    assert_eq!(reason(&status), format!("{address} did not answer within {:?}", Duration::from_secs(5)));
+    drop(deaf);
+    let status = ask(&address, &Caller::Api, &security).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    assert_eq!(reason(&status), format!("cannot connect to {address}: Connection refused (os error 111)"));
+}

@@ -1,0 +1,54 @@
+//! A CA in a directory that goes with it, and identities of its making.
+
+use std::time::{Duration, SystemTime};
+
+use pmi_transport::identity::{Caller, Security};
+use pmi_transport::pki::{Authority, Validity, directory_name};
+use tempfile::TempDir;
+
+/// A CA, and everything that it issued.
+pub(crate) struct Pki {
+    authority: Authority,
+    directory: TempDir,
+}
+
+impl Pki {
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        Self { authority: Authority::create(directory.path()).unwrap(), directory }
+    }
+
+    /// An identity that is valid now, and for the host 127.0.0.1 if it is the API server's.
+    pub(crate) fn identity(&self, caller: &Caller) -> Security {
+        let host = if *caller == Caller::Api { Some(HOST) } else { None };
+        self.load(caller, host, Validity::days(1).unwrap(), self)
+    }
+
+    /// An identity that is valid for the host 127.0.0.1 as well.
+    pub(crate) fn identity_with_host(&self, caller: &Caller) -> Security {
+        self.load(caller, Some(HOST), Validity::days(1).unwrap(), self)
+    }
+
+    /// An identity that was valid until an hour ago.
+    pub(crate) fn expired(&self, caller: &Caller) -> Security {
+        let now = SystemTime::now();
+        self.load(caller, None, Validity { from: now - 24 * HOUR, until: now - HOUR }, self)
+    }
+
+    /// An identity of this CA whose owner trusts in `other`.
+    pub(crate) fn trusting_in(&self, other: &Self, caller: &Caller) -> Security {
+        self.load(caller, None, Validity::days(1).unwrap(), other)
+    }
+
+    fn load(&self, caller: &Caller, host: Option<&str>, validity: Validity, trusted: &Self) -> Security {
+        let directory = self.directory.path().join(directory_name(caller));
+        let hosts: Vec<String> = host.into_iter().map(str::to_owned).collect();
+        let issued = self.authority.issue(caller, &hosts, validity).unwrap();
+        self.authority.write(&directory, &issued).unwrap();
+        let ca = trusted.directory.path().join("ca.pem");
+        Security::from_files(&ca, &directory.join("cert.pem"), &directory.join("key.pem")).unwrap()
+    }
+}
+
+const HOST: &str = "127.0.0.1";
+const HOUR: Duration = Duration::from_secs(3600);
