@@ -10,5 +10,8 @@ pub mod plan;
 mod pump;
 pub mod services;
 pub mod session;
+pub mod session_process;
 pub mod spec;
 pub mod template;
+pub mod transcript;
+pub mod wire;

@@ -4,6 +4,7 @@
 pub mod address;
 pub mod authorize;
 pub mod connect;
+pub mod fence;
 pub mod hostlist;
 pub mod identity;
 pub mod limits;

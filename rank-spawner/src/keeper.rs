@@ -12,10 +12,10 @@
 #![expect(unsafe_code, reason = "the call of `fork`, and of what follows it in the child")]
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, OsStr, c_uint};
+use std::ffi::{CStr, OsStr};
 use std::fs;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -25,16 +25,16 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
 use nix::sys::prctl;
-use nix::sys::signal::{SigHandler, Signal, signal};
-use nix::unistd::{Pid, chdir, getpid, pipe2, setsid, write};
+use nix::sys::signal::Signal;
+use nix::unistd::{Pid, getpid, pipe2, setsid, write};
 use pmi_core::ids::JobId;
 
 use crate::hunt::hunt;
 use crate::launch_tag::{LaunchTag, value_of};
 use crate::process::RankProcess;
 use crate::process_table::{Process, ProcessTable};
-use crate::stdio::open_null;
 use crate::syscalls::{self, Child, pidfd_open, pidfd_send_signal};
+use crate::withdrawal::{ignore_signals, keep_only};
 
 const RECORD_LEN: usize = 2 + JobId::MAX_LEN;
 const KIND_TAG: u8 = 1;
@@ -277,29 +277,10 @@ fn keep(pipe: OwnedFd) -> io::Result<()> {
 
 /// Leaves everything that the launcher and the keeper share; returns the pipe, which is all that is kept.
 fn withdraw(pipe: OwnedFd) -> io::Result<fs::File> {
-    const PIPE: i32 = 3;
     setsid()?;
-    for number in Signal::iterator().filter(|&number| number != Signal::SIGKILL && number != Signal::SIGSTOP) {
-        // SAFETY: installs no handler.
-        unsafe { signal(number, SigHandler::SigIgn)? };
-    }
-    // Not to keep a file system busy.
-    chdir("/")?;
-    // Raw numbers from here: whoever owned the launcher's descriptors never runs in this process again.
-    let (null, pipe) = (open_null()?.into_raw_fd(), pipe.into_raw_fd());
-    let first_free = PIPE + 1;
-    // SAFETY: nothing in this process uses a descriptor but the two just taken.
-    unsafe {
-        // Above all targets first, so that none is overwritten before it is copied.
-        let null = Errno::result(libc::fcntl(null, libc::F_DUPFD_CLOEXEC, first_free))?;
-        let pipe = Errno::result(libc::fcntl(pipe, libc::F_DUPFD_CLOEXEC, first_free))?;
-        for standard in 0..PIPE {
-            Errno::result(libc::dup2(null, standard))?;
-        }
-        Errno::result(libc::dup2(pipe, PIPE))?;
-        Errno::result(libc::syscall(libc::SYS_close_range, first_free as c_uint, c_uint::MAX, 0))?;
-        Ok(fs::File::from_raw_fd(PIPE))
-    }
+    ignore_signals()?;
+    // SAFETY: whoever owned the launcher's descriptors never runs in this process again.
+    Ok(unsafe { keep_only(pipe, false) }?.into())
 }
 
 #[cfg(test)]

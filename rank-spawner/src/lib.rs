@@ -11,6 +11,7 @@
 //! leads a process group of its own, has no descriptors but 0, 1, 2 and [`PMI_FD`], default signal actions and no blocked
 //! signals. Needs Linux 5.9 (`close_range`).
 
+mod account;
 mod arguments;
 mod binding;
 mod child;
@@ -21,6 +22,7 @@ mod ended;
 mod environment;
 mod exec_string;
 mod exit;
+mod fork_server;
 mod hunt;
 mod keeper;
 mod launch_tag;
@@ -35,7 +37,9 @@ mod stdio;
 mod sweep;
 mod syscalls;
 mod topology;
+mod withdrawal;
 
+pub use account::{Account, AccountError, BecomeError, BecomeStep, Privileges, become_user};
 pub use arguments::{ArgumentError, Arguments};
 pub use binding::{BindError, BindHereError, CpuBind, CpuBindParseError, plan, plan_here};
 pub use child::Step;
@@ -43,6 +47,7 @@ pub use cpus::{CpuSet, CpuSetParseError};
 pub use environment::{Environment, EnvironmentError, RankEnvironment};
 pub use exec_string::{MAX_STRING, StringError};
 pub use exit::RankExit;
+pub use fork_server::{ForkNews, ForkServer, ForkServerError, ForkedProcess};
 pub use hunt::Survivor;
 pub use keeper::{Keeper, KeeperError};
 pub use launch_tag::LaunchTag;

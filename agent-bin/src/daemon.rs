@@ -1,0 +1,145 @@
+//! The node agent: takes launches from the API server, runs each as a session process of its user, and carries what they say.
+//!
+//! ```text
+//! API server ──LaunchProcesses──> Service ──> Launches ──> Launch ──socket──> session process ──> ranks
+//!            <──ReportLaunch───── Report <─────────────────┘  │
+//!            <──Heartbeat──────── registration                └──FenceNode <──Link──> other agents
+//! ```
+//! One thread runs all of it. It never looks into what ranks write, and waits for nobody: a session that does not read, an API
+//! server that does not answer and a node that is lost each stop what they take part in and nothing else.
+
+mod admission;
+mod calls;
+mod config;
+mod facts;
+mod forks;
+mod launch;
+mod launches;
+mod metrics;
+mod registration;
+mod relay;
+mod report;
+mod service;
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pmi_transport::address::Address;
+use pmi_transport::connect::{self, Channel, ConnectError};
+use pmi_transport::fence::{FenceNode, Grpc};
+use pmi_transport::identity::{Caller, Security};
+use pmi_transport::limits::MESSAGE_MAX;
+use pmi_transport::listen::{self, ListenError, Listener};
+use pmi_transport::proto::v1::node_agent_service_server::NodeAgentServiceServer;
+use rank_spawner::ForkServer;
+use tokio::signal::unix::{SignalKind, signal};
+use tonic::service::Routes;
+
+pub use self::config::{Config, ConfigError, Overrides, TlsFiles};
+use self::forks::Forks;
+use self::launches::Launches;
+use self::metrics::Metrics;
+
+/// How long sessions may take to end when the agent is told to stop. What is left then is ended by the fork server.
+const STOP_PATIENCE: Duration = Duration::from_secs(20);
+
+/// Why an agent does not run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DaemonError {
+    /// It cannot be reached.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// It cannot reach the API server.
+    #[error("the API server: {0}")]
+    Connect(#[from] ConnectError),
+    /// The process that makes its sessions is gone.
+    #[error("the fork server ended; start the agent again")]
+    ForkServer,
+    /// The system refused something.
+    #[error("cannot run the agent: {0}")]
+    System(#[from] io::Error),
+}
+
+/// What all parts of a running agent share.
+struct Node {
+    config: Config,
+    /// Where others reach it.
+    address: Address,
+    security: Security,
+    api: Channel,
+    fences: Arc<FenceNode>,
+    forks: Forks,
+    launches: Launches,
+    metrics: Metrics,
+    /// Chosen anew at each start.
+    incarnation: u64,
+}
+
+/// Runs an agent until SIGTERM or SIGINT, then ends its sessions.
+///
+/// # Errors
+/// Fails if it cannot listen where it shall, and when the fork server is gone.
+pub fn run(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let result = runtime.block_on(serve(config, forks));
+    // A look-up of a user that never ends is left behind.
+    runtime.shutdown_background();
+    result
+}
+
+async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
+    let security = config.security();
+    let listener = Listener::bind(&config.listen, &security).await?;
+    let address = config.advertised(&listener.local_address());
+    let api = connect::channel(&config.api, &Caller::Api, &security)?;
+    let fences = FenceNode::new(config.node_id.clone(), Arc::new(Grpc { security: security.clone() }));
+    let (forks, server_gone) = Forks::new(forks)?;
+    let incarnation = facts::random()?;
+    let metrics = Metrics::default();
+    let launches = Launches::default();
+    let node = Arc::new(Node { config, address, security, api, fences, forks, launches, metrics, incarnation });
+    if let Some(address) = node.config.metrics {
+        let listener = tokio::net::TcpListener::bind(address).await?;
+        tokio::spawn(metrics::serve(listener, Arc::clone(&node)));
+    }
+    let registering = tokio::spawn(registration::keep_registered(Arc::clone(&node)));
+    let service = NodeAgentServiceServer::new(service::Service { node: Arc::clone(&node) })
+        .max_decoding_message_size(MESSAGE_MAX)
+        .max_encoding_message_size(MESSAGE_MAX);
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let serving = listen::serve(vec![listener], Routes::new(service), async {
+        // The sender is never dropped unused.
+        let _ = stopped.await;
+    });
+    tracing::info!(node = node.config.node_id, address = %node.address, "the agent is ready");
+    // Without systemd nobody is told.
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    let work = async {
+        let result = tokio::select! {
+            () = told_to_stop() => Ok(()),
+            () = server_gone => Err(DaemonError::ForkServer),
+        };
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+        node.launches.end_all(STOP_PATIENCE).await;
+        registering.abort();
+        let _ = stop.send(());
+        result
+    };
+    let (served, worked) = tokio::join!(serving, work);
+    worked.and(served.map_err(DaemonError::from))
+}
+
+/// Waits for SIGTERM or SIGINT; for ever if they cannot be waited for.
+async fn told_to_stop() {
+    match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+        (Ok(mut terminate), Ok(mut interrupt)) => {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        }
+        _ => std::future::pending().await,
+    }
+}

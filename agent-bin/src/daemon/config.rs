@@ -1,0 +1,296 @@
+//! The agent's settings: a TOML file, and flags and variables over it. Checked once, before anything is done with them.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use nix::unistd::Uid;
+use pmi_transport::address::{Address, AddressError};
+use pmi_transport::identity::{Caller, Security, is_node_name};
+use rank_spawner::{Limit, LimitParseError};
+use serde::Deserialize;
+
+use super::facts;
+
+/// The port of node agents.
+const PORT: u16 = 50052;
+
+/// What an agent runs with.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The name of this node.
+    pub node_id: String,
+    /// Where it listens.
+    pub listen: Address,
+    /// Where others reach it; `None` for where it listens.
+    pub advertise: Option<Address>,
+    /// The API server.
+    pub api: Address,
+    /// How it proves who it is; `None` for nobody proves anything, among loopback addresses.
+    pub tls: Option<TlsFiles>,
+    /// Launches of root are run as well.
+    pub allow_root: bool,
+    /// Users below this number, root apart, start nothing.
+    pub min_uid: u32,
+    /// Setuid programs gain their owners' privileges in ranks as well.
+    pub setuid_programs: bool,
+    /// Limits of all ranks.
+    pub limits: Vec<Limit>,
+    /// Where metrics are served over HTTP.
+    pub metrics: Option<SocketAddr>,
+}
+
+/// The files of an identity, in PEM.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsFiles {
+    /// The certificates of those whose word is taken.
+    pub ca: PathBuf,
+    /// This agent's certificate.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+}
+
+/// What flags and variables say, each over what the file says.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    /// See [`Config::node_id`].
+    pub node_id: Option<String>,
+    /// See [`Config::listen`].
+    pub listen: Option<String>,
+    /// See [`Config::advertise`].
+    pub advertise: Option<String>,
+    /// See [`Config::api`].
+    pub api: Option<String>,
+    /// Nobody proves anything.
+    pub insecure: bool,
+    /// See [`Config::allow_root`].
+    pub allow_root: bool,
+    /// See [`Config::metrics`].
+    pub metrics: Option<SocketAddr>,
+}
+
+/// Why the settings make no sense.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is no TOML, or says what there is not to say.
+    #[error("{}: {source}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Box<toml::de::Error>,
+    },
+    /// An address that is none.
+    #[error("{setting}: {source}")]
+    Address {
+        /// Which setting.
+        setting: &'static str,
+        /// What is wrong with it.
+        source: AddressError,
+    },
+    /// A limit that is none.
+    #[error("limits: {0}")]
+    Limit(#[from] LimitParseError),
+    /// A name that no node can have.
+    #[error("node_id is {name:?}; a node's name has letters, digits, `-`, `_` and `.`; set node_id or --node-id")]
+    NodeName {
+        /// The name.
+        name: String,
+    },
+    /// Something that must be said is not.
+    #[error("no {setting} is given; {remedy}")]
+    Missing {
+        /// Which setting.
+        setting: &'static str,
+        /// How to say it.
+        remedy: &'static str,
+    },
+    /// Two settings that exclude each other.
+    #[error("insecure is set, and tls files are given; take one of them out")]
+    InsecureTls,
+}
+
+/// The file as it is written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct File {
+    node_id: Option<String>,
+    listen: Option<String>,
+    advertise: Option<String>,
+    api: Option<String>,
+    tls: Option<TlsFiles>,
+    insecure: bool,
+    allow_root: bool,
+    min_uid: Option<u32>,
+    setuid_programs: bool,
+    limits: Vec<String>,
+    metrics: Option<SocketAddr>,
+}
+
+impl Config {
+    /// Reads `file`, if one is named, and takes `overrides` over it.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be read, or something in it is wrong, unknown or missing.
+    pub fn load(file: Option<&Path>, overrides: Overrides) -> Result<Self, ConfigError> {
+        let file = match file {
+            Some(path) => {
+                let text = std::fs::read_to_string(path)
+                    .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+                toml::from_str(&text)
+                    .map_err(|source| ConfigError::Parse { path: path.to_owned(), source: Box::new(source) })?
+            }
+            None => File::default(),
+        };
+        Self::check(file, overrides)
+    }
+
+    fn check(file: File, over: Overrides) -> Result<Self, ConfigError> {
+        let node_id = over.node_id.or(file.node_id).unwrap_or_else(facts::host_name);
+        if !is_node_name(&node_id) {
+            return Err(ConfigError::NodeName { name: node_id });
+        }
+        let insecure = over.insecure || file.insecure;
+        let tls = match (insecure, file.tls) {
+            (true, Some(_)) => return Err(ConfigError::InsecureTls),
+            (false, None) => {
+                let remedy = "issue a certificate with `lattice pki`, or try without on loopback addresses with --insecure";
+                return Err(ConfigError::Missing { setting: "tls", remedy });
+            }
+            (_, tls) => tls,
+        };
+        let api = over.api.or(file.api).ok_or(ConfigError::Missing {
+            setting: "api",
+            remedy: "name the API server as HOST:PORT in the file, with --api, or in LATTICE_API_URL",
+        })?;
+        let host = if insecure { "127.0.0.1" } else { "0.0.0.0" };
+        let listen = over.listen.or(file.listen).unwrap_or_else(|| format!("{host}:{PORT}"));
+        let advertise = over.advertise.or(file.advertise);
+        Ok(Self {
+            node_id,
+            listen: address("listen", &listen)?,
+            advertise: advertise.map(|text| address("advertise", &text)).transpose()?,
+            api: address("api", &api)?,
+            tls,
+            allow_root: over.allow_root || file.allow_root,
+            min_uid: file.min_uid.unwrap_or(0),
+            setuid_programs: file.setuid_programs,
+            limits: file.limits.iter().map(|text| text.parse()).collect::<Result<_, _>>()?,
+            metrics: over.metrics.or(file.metrics),
+        })
+    }
+
+    /// How this agent proves who it is.
+    pub(super) fn security(&self) -> Security {
+        Security::Insecure { name: Caller::Agent(self.node_id.clone()) }
+    }
+
+    /// Where others reach an agent that listens at `local`.
+    pub(super) fn advertised(&self, local: &Address) -> Address {
+        match (&self.advertise, local) {
+            (Some(address), _) => address.clone(),
+            (None, Address::Tcp { host, port }) if host.parse().is_ok_and(|host: IpAddr| host.is_unspecified()) => {
+                let host = facts::network_addresses().into_iter().next().unwrap_or_else(|| "127.0.0.1".to_owned());
+                Address::Tcp { host, port: *port }
+            }
+            (None, local) => local.clone(),
+        }
+    }
+
+    /// Who may start processes here, for a user who may not.
+    pub(super) fn refuse_user(&self, uid: u32) -> Option<String> {
+        let me = Uid::effective();
+        if !me.is_root() && me.as_raw() != uid {
+            return Some(format!("this agent runs as user {me} and starts processes of that user only, not of user {uid}"));
+        }
+        if uid == 0 {
+            let remedy = "set allow_root in the agent's configuration if it shall";
+            return (!self.allow_root).then(|| format!("this node starts no processes of root; {remedy}"));
+        }
+        (uid < self.min_uid).then(|| format!("this node starts processes of users from {} on, not of user {uid}", self.min_uid))
+    }
+}
+
+/// `HOST:PORT`, with or without `http://` or `https://` before it.
+fn address(setting: &'static str, text: &str) -> Result<Address, ConfigError> {
+    let bare = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")).unwrap_or(text);
+    bare.trim_end_matches('/').parse().map_err(|source| ConfigError::Address { setting, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str, overrides: Overrides) -> Result<Config, ConfigError> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        Config::load(Some(file.path()), overrides)
+    }
+
+    #[test]
+    fn a_file_says_everything_and_flags_are_over_it() {
+        let text = r#"
+            node_id = "node3"
+            listen = "0.0.0.0:1"
+            advertise = "10.0.0.5:2"
+            api = "https://api:50051/"
+            min_uid = 1000
+            setuid_programs = true
+            limits = ["memlock=unlimited"]
+            metrics = "127.0.0.1:9100"
+            [tls]
+            ca = "/ca"
+            cert = "/cert"
+            key = "/key"
+        "#;
+        let config = load(text, Overrides::default()).unwrap();
+        assert_eq!((config.node_id.as_str(), config.api.to_string()), ("node3", "api:50051".to_owned()));
+        assert_eq!(config.advertised(&config.listen).to_string(), "10.0.0.5:2");
+        assert_eq!((config.limits.len(), config.tls.as_ref().unwrap().key.to_str()), (1, Some("/key")));
+        let over = Overrides { node_id: Some("x".into()), api: Some("http://y:1".into()), ..Overrides::default() };
+        let config = load(text, over).unwrap();
+        assert_eq!((config.node_id.as_str(), config.api.to_string()), ("x", "y:1".to_owned()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let check = |text: &str, expected: &str| {
+            let error = load(text, Overrides::default()).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        };
+        check("insecure = true", "no api is given; name the API server");
+        check("api = 'a:1'", "no tls is given; issue a certificate");
+        check("insecure = true\napi = 'nonsense'", "api: \"nonsense\" is no address");
+        check("colour = 1", "unknown field `colour`");
+        check("insecure = true\napi = 'a:1'\nnode_id = 'a b'", "node_id is \"a b\"");
+        check("insecure = true\napi = 'a:1'\nlimits = ['x=1']", "there is no limit \"x\"");
+        check("insecure = true\napi = 'a:1'\n[tls]\nca='/a'\ncert='/b'\nkey='/c'", "insecure is set, and tls files");
+        let missing = Config::load(Some(Path::new("/no/such.toml")), Overrides::default()).unwrap_err();
+        assert!(missing.to_string().starts_with("cannot read /no/such.toml"));
+    }
+
+    #[test]
+    fn users_are_refused_in_words() {
+        let mut config = load("insecure = true\napi = 'a:1'\nmin_uid = 1000", Overrides::default()).unwrap();
+        if !Uid::effective().is_root() {
+            assert!(config.refuse_user(Uid::effective().as_raw() + 1).unwrap().contains("of that user only"));
+            return;
+        }
+        assert_eq!(config.refuse_user(1000), None);
+        assert!(config.refuse_user(999).unwrap().contains("from 1000 on"));
+        assert!(config.refuse_user(0).unwrap().contains("set allow_root"));
+        config.allow_root = true;
+        assert_eq!(config.refuse_user(0), None);
+    }
+}

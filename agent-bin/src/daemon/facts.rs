@@ -1,0 +1,79 @@
+//! What a node is and has.
+
+use std::fs;
+use std::io::{self, Read};
+use std::net::IpAddr;
+
+use nix::ifaddrs::getifaddrs;
+use pmi_transport::proto::v1 as proto;
+
+use super::Node;
+
+/// The first label of the host's name.
+pub(super) fn host_name() -> String {
+    let name = nix::unistd::gethostname().unwrap_or_default();
+    name.to_string_lossy().split('.').next().unwrap_or_default().to_owned()
+}
+
+/// The addresses by which other nodes may reach this one, IPv4 first.
+pub(super) fn network_addresses() -> Vec<String> {
+    let addresses = getifaddrs().into_iter().flatten().filter_map(|interface| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+    });
+    let mut addresses: Vec<IpAddr> = addresses.filter(|address| reaches_far(*address)).collect();
+    addresses.sort_by_key(IpAddr::is_ipv6);
+    addresses.iter().map(ToString::to_string).collect()
+}
+
+fn reaches_far(address: IpAddr) -> bool {
+    let link_local = match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    !address.is_loopback() && !link_local
+}
+
+/// What the API server is told about this node.
+pub(super) fn registration(node: &Node) -> proto::RegisterNodeRequest {
+    proto::RegisterNodeRequest {
+        node_id: node.config.node_id.clone(),
+        grpc_address: node.address.to_string(),
+        network_addresses: network_addresses(),
+        cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
+        memory_bytes: memory_bytes(),
+        capabilities: ["pmi1", "pmi2", "pmix"].map(str::to_owned).to_vec(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        incarnation: node.incarnation,
+        launches: node.launches.ids(),
+    }
+}
+
+/// All memory; 0 where the kernel does not tell.
+fn memory_bytes() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kibibytes: Option<u64> = total.and_then(|total| total.split_whitespace().next()?.parse().ok());
+    kibibytes.unwrap_or(0) * 1024
+}
+
+/// 64 random bits.
+pub(super) fn random() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_knows_itself() {
+        assert!(memory_bytes() > 1 << 20);
+        assert!(!host_name().contains('.'));
+        assert!(network_addresses().iter().all(|address| reaches_far(address.parse().unwrap())));
+        assert_ne!(random().unwrap(), random().unwrap());
+    }
+}

@@ -1,0 +1,181 @@
+//! What a session asks of its agent: fences and questions to other nodes, names, new jobs.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use pmi_core::fence::{Contribution, Fence, FenceError, FenceId, LocalFence, Merged, Scope};
+use pmi_core::ids::{JobId, NodeIndex, Rank};
+use pmi_core::job::Job;
+use pmi_core::kvs::Segment;
+use pmi_core::services::{Lifetime, NameError, Services, SpawnError, SpawnRequest};
+use pmi_transport::proto::v1 as proto;
+use proto::answer::What as AnswerWhat;
+use proto::call::What as CallWhat;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::session::{AskError, Nodes};
+use crate::spec::SessionSpec;
+use crate::wire;
+
+/// The calls that wait for their answers. They end without one when the agent is gone.
+#[derive(Clone)]
+pub(super) struct AgentCalls {
+    node: NodeIndex,
+    job: JobId,
+    outgoing: mpsc::Sender<proto::FromSession>,
+    pending: Arc<Mutex<Pending>>,
+}
+
+struct Pending {
+    last: u64,
+    /// `None` when the agent is gone.
+    waiting: Option<HashMap<u64, oneshot::Sender<AnswerWhat>>>,
+}
+
+impl AgentCalls {
+    pub(super) fn new(spec: &SessionSpec, outgoing: mpsc::Sender<proto::FromSession>) -> Self {
+        let pending = Arc::new(Mutex::new(Pending { last: 0, waiting: Some(HashMap::new()) }));
+        Self { node: spec.node, job: spec.job.id.clone(), outgoing, pending }
+    }
+
+    /// Passes an answer to the one who waits for it, if anybody still does.
+    pub(super) fn answer(&self, answer: proto::Answer) {
+        let waiting = self.pending.lock().waiting.as_mut().and_then(|waiting| waiting.remove(&answer.id));
+        if let (Some(waiting), Some(what)) = (waiting, answer.what) {
+            // It may have given up.
+            let _ = waiting.send(what);
+        }
+    }
+
+    /// Nothing will be answered any more.
+    pub(super) fn close(&self) {
+        self.pending.lock().waiting = None;
+    }
+
+    /// `None` when the agent is gone.
+    async fn call(&self, what: CallWhat) -> Option<AnswerWhat> {
+        let (sender, answer) = oneshot::channel();
+        let id = {
+            let mut pending = self.pending.lock();
+            pending.last += 1;
+            let id = pending.last;
+            pending.waiting.as_mut()?.insert(id, sender);
+            id
+        };
+        let call = proto::Call { id, what: Some(what) };
+        let what = Some(proto::from_session::What::Call(call));
+        self.outgoing.send(proto::FromSession { what }).await.ok()?;
+        answer.await.ok()
+    }
+
+    async fn name(&self, call: wire::call::NameCall) -> Result<Bytes, NameError> {
+        match self.call(CallWhat::Name(wire::call::encode_name(call))).await {
+            Some(AnswerWhat::Name(answer)) => wire::call::decode_name_answer(answer),
+            other => Err(NameError::Unavailable { reason: no_answer(other) }),
+        }
+    }
+}
+
+/// Why there is no answer that means anything.
+fn no_answer(answer: Option<AnswerWhat>) -> String {
+    match answer {
+        None => "the node agent is gone".to_owned(),
+        Some(AnswerWhat::DataError(reason)) => reason,
+        Some(_) => "the node agent answered another question".to_owned(),
+    }
+}
+
+#[async_trait]
+impl Nodes for AgentCalls {
+    fn fence(&self, job: &Job) -> Arc<dyn Fence> {
+        Arc::new(AgentFence { calls: self.clone(), node: self.node, job: job.id.clone(), members: members(job) })
+    }
+
+    async fn ask(&self, node: NodeIndex, question: Bytes) -> Result<Bytes, AskError> {
+        match self.call(CallWhat::Data(proto::DataCall { node: node.0, question })).await {
+            Some(AnswerWhat::Data(answer)) => Ok(answer),
+            other => Err(AskError { node, reason: no_answer(other) }),
+        }
+    }
+}
+
+#[async_trait]
+impl Services for AgentCalls {
+    async fn publish(&self, _: Rank, service: Bytes, port: Bytes, lifetime: Lifetime) -> Result<(), NameError> {
+        self.name(wire::call::NameCall::Publish { service, port, lifetime }).await.map(drop)
+    }
+
+    async fn lookup(&self, _: Rank, service: Bytes, patience: Option<Duration>) -> Result<Bytes, NameError> {
+        self.name(wire::call::NameCall::Lookup { service, patience }).await
+    }
+
+    async fn unpublish(&self, _: Rank, service: Bytes) -> Result<(), NameError> {
+        self.name(wire::call::NameCall::Unpublish { service }).await.map(drop)
+    }
+
+    async fn spawn(&self, rank: Rank, request: SpawnRequest) -> Result<JobId, SpawnError> {
+        let call = CallWhat::Spawn(wire::call::encode_spawn(&self.job, rank, &request));
+        match self.call(call).await {
+            Some(AnswerWhat::Spawn(answer)) => wire::call::decode_spawn_answer(answer),
+            other => Err(SpawnError::Failed { reason: no_answer(other) }),
+        }
+    }
+}
+
+/// The nodes that hold a rank of a job, in order.
+fn members(job: &Job) -> Vec<NodeIndex> {
+    let mut holds = vec![false; job.placement.nodes() as usize];
+    for block in job.placement.blocks() {
+        let first = block.first_node.index();
+        holds[first..first + block.nodes as usize].fill(true);
+    }
+    (0..).zip(holds).filter(|(_, holds)| *holds).map(|(node, _)| NodeIndex(node)).collect()
+}
+
+/// The fences of one job, by way of the agent; those of this node alone need none.
+struct AgentFence {
+    calls: AgentCalls,
+    node: NodeIndex,
+    job: JobId,
+    members: Vec<NodeIndex>,
+}
+
+impl AgentFence {
+    fn is_local(&self, scope: &Scope) -> bool {
+        let nodes = match scope {
+            Scope::Group { nodes, .. } | Scope::Foreign { nodes, .. } => nodes,
+            _ => self.members.as_slice(),
+        };
+        nodes == [self.node]
+    }
+}
+
+#[async_trait]
+impl Fence for AgentFence {
+    async fn exchange(&self, id: &FenceId, contribution: Contribution) -> Result<Merged, FenceError> {
+        if self.is_local(&id.scope) {
+            return LocalFence.exchange(id, contribution).await;
+        }
+        let bad = |reason: String| FenceError::BadSegment { epoch: id.epoch, reason };
+        let of_all = matches!(id.scope, Scope::World | Scope::Ring);
+        let call = proto::FenceCall {
+            job_id: self.job.as_str().to_owned(),
+            member_gaps: if of_all { wire::fence::encode_nodes(&self.members) } else { Vec::new() },
+            scope: Some(wire::fence::encode_scope(&id.scope).map_err(|error| bad(error.to_string()))?),
+            epoch: id.epoch.0,
+            segments: contribution.segments.into_iter().map(Segment::into_bytes).collect(),
+        };
+        match self.calls.call(CallWhat::Fence(call)).await {
+            Some(AnswerWhat::Merged(merged)) => {
+                let segments = merged.segments.into_iter().map(Segment::decode).collect::<Result<_, _>>();
+                Ok(Merged { segments: segments.map_err(|error| bad(error.to_string()))? })
+            }
+            Some(AnswerWhat::FenceFault(fault)) => Err(wire::fence::decode_fault(fault, id.epoch)),
+            other => Err(FenceError::NodeLost { node: self.node, epoch: id.epoch, reason: no_answer(other) }),
+        }
+    }
+}

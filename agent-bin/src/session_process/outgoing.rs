@@ -1,0 +1,208 @@
+//! What a session says to its agent, in an order of its own.
+//!
+//! ```text
+//! alarm, calls, replies ───────────────────────────────┐
+//! events: what is not a rank's output or exit ─────────┼──> socket
+//! output, trace, exits ──> held while there is no credit ┘
+//! ```
+//!
+//! A rank's output and its exit stay in order; nothing else waits for credit.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use bytes::{Bytes, BytesMut};
+use pmi_transport::proto::v1 as proto;
+use proto::node_event::What;
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use super::frames::append_frame;
+use crate::cause::Cause;
+use crate::event::{Event, Report};
+use crate::wire;
+
+/// How many bytes may be held; beyond that the session's events are not taken, which slows its ranks down.
+const HELD_MAX: usize = 1 << 20;
+
+/// How many bytes are gathered for one write.
+const BATCH: usize = 256 << 10;
+
+/// An event as a frame.
+pub(super) fn event(event: proto::NodeEvent) -> proto::FromSession {
+    proto::FromSession { what: Some(proto::from_session::What::Event(event)) }
+}
+
+/// How much output may be sent. It may run into the negative by one piece, so that a small window is no dead end.
+pub(super) struct Credit {
+    bytes: AtomicI64,
+    more: Notify,
+}
+
+impl Credit {
+    pub(super) fn new(window: u64) -> Self {
+        Self { bytes: AtomicI64::new(amount(window)), more: Notify::new() }
+    }
+
+    pub(super) fn add(&self, bytes: u64) {
+        let add = |now: i64| Some(now.saturating_add(amount(bytes)));
+        // It never says no.
+        let _ = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        self.more.notify_one();
+    }
+
+    /// The agent is gone: what is said goes nowhere, and need not wait.
+    pub(super) fn lift(&self) {
+        self.bytes.store(i64::MAX / 2, Ordering::Relaxed);
+        self.more.notify_one();
+    }
+
+    fn is_there(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) > 0
+    }
+
+    fn spend(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes as i64, Ordering::Relaxed);
+    }
+}
+
+/// Half of what fits, so that sums of two do.
+fn amount(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX).min(i64::MAX / 2)
+}
+
+/// The ways from the session to the socket.
+pub(super) struct Outgoing {
+    pub(super) urgent: mpsc::Receiver<proto::FromSession>,
+    pub(super) events: mpsc::Receiver<Event>,
+    pub(super) traces: mpsc::Receiver<Bytes>,
+    /// `None` once it was heard.
+    pub(super) alarm: Option<oneshot::Receiver<Cause>>,
+    pub(super) credit: Arc<Credit>,
+}
+
+/// What can happen on the way out.
+enum Happening {
+    Urgent(proto::FromSession),
+    Alarm(Cause),
+    Event(Event),
+    Trace(Bytes),
+    Credit,
+    /// The session has ended, and all its events have been taken.
+    End,
+}
+
+/// What waits for credit, with the bytes that it will cost.
+struct Held {
+    queue: VecDeque<(proto::NodeEvent, usize)>,
+    bytes: usize,
+}
+
+impl Outgoing {
+    /// Writes until the session has ended and everything it said is written; the report comes last.
+    ///
+    /// When the agent is gone the session must still be able to end: what it says is then taken and thrown away.
+    pub(super) async fn run(mut self, mut socket: OwnedWriteHalf, report: oneshot::Receiver<Report>) -> io::Result<()> {
+        let mut held = Held { queue: VecDeque::new(), bytes: 0 };
+        let mut batch = BytesMut::new();
+        let mut written = Ok(());
+        let (mut alarmed, mut told_all) = (false, false);
+        while !told_all || !held.queue.is_empty() {
+            match self.next(&held, told_all).await {
+                Happening::Urgent(frame) => append_frame(&mut batch, &frame),
+                Happening::Alarm(cause) => {
+                    alarmed = true;
+                    append_frame(&mut batch, &event(wire::event::encode(&Event::Ending(cause))));
+                }
+                // The alarm was it.
+                Happening::Event(Event::Ending(_)) if alarmed => {}
+                Happening::Event(happened) => held.take(happened, &mut batch),
+                Happening::Trace(line) => {
+                    held.push(proto::NodeEvent { what: Some(What::Trace(line.clone())) }, line.len())
+                }
+                Happening::Credit => {}
+                Happening::End => told_all = true,
+            }
+            held.release(&self.credit, &mut batch);
+            let more_to_gather = batch.len() < BATCH && (!self.urgent.is_empty() || !self.events.is_empty());
+            if !batch.is_empty() && !(more_to_gather && held.bytes < HELD_MAX) {
+                if written.is_ok() {
+                    written = socket.write_all(&batch).await;
+                }
+                batch.clear();
+            }
+        }
+        while let Ok(frame) = self.urgent.try_recv() {
+            append_frame(&mut batch, &frame);
+        }
+        if let Ok(report) = report.await {
+            append_frame(&mut batch, &event(wire::event::encode_report(&report)));
+        }
+        written?;
+        socket.write_all(&batch).await?;
+        socket.shutdown().await
+    }
+
+    async fn next(&mut self, held: &Held, told_all: bool) -> Happening {
+        let room = held.bytes < HELD_MAX;
+        tokio::select! {
+            biased;
+            Some(cause) = alarm(&mut self.alarm) => Happening::Alarm(cause),
+            Some(frame) = self.urgent.recv() => Happening::Urgent(frame),
+            () = self.credit.more.notified(), if !held.queue.is_empty() => Happening::Credit,
+            Some(line) = self.traces.recv(), if room => Happening::Trace(line),
+            happened = self.events.recv(), if room && !told_all => happened.map_or(Happening::End, Happening::Event),
+            else => Happening::End,
+        }
+    }
+}
+
+/// The first cause, if there is one; for ever `None` after that.
+async fn alarm(alarm: &mut Option<oneshot::Receiver<Cause>>) -> Option<Cause> {
+    let cause = alarm.as_mut()?.await.ok();
+    *alarm = None;
+    cause
+}
+
+impl Held {
+    /// Holds what must keep its place in a rank's output; everything else goes at once.
+    fn take(&mut self, happened: Event, batch: &mut BytesMut) {
+        match &happened {
+            Event::Output(output) => self.push(wire::event::encode(&happened), output.bytes.len()),
+            Event::Exited { .. } => self.push(wire::event::encode(&happened), 0),
+            _ => append_frame(batch, &event(with_program(wire::event::encode(&happened)))),
+        }
+    }
+
+    fn push(&mut self, happened: proto::NodeEvent, cost: usize) {
+        self.bytes += cost;
+        self.queue.push_back((happened, cost));
+    }
+
+    /// Lets go what there is credit for.
+    fn release(&mut self, credit: &Credit, batch: &mut BytesMut) {
+        while let Some((_, cost)) = self.queue.front() {
+            if *cost > 0 && !credit.is_there() {
+                break;
+            }
+            if let Some((happened, cost)) = self.queue.pop_front() {
+                credit.spend(cost);
+                self.bytes -= cost;
+                append_frame(batch, &event(happened));
+            }
+        }
+    }
+}
+
+/// Says which program a rank that was started runs. A rank that has ended already runs none.
+fn with_program(mut happened: proto::NodeEvent) -> proto::NodeEvent {
+    if let Some(What::Started(started)) = &mut happened.what
+        && let Ok(program) = std::fs::read_link(format!("/proc/{}/exe", started.pid))
+    {
+        started.program = wire::bytes(program.as_os_str());
+    }
+    happened
+}

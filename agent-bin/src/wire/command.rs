@@ -1,0 +1,62 @@
+//! What is asked of a node's part of a launch while it runs.
+
+use bytes::Bytes;
+use pmi_core::ids::Rank;
+use pmi_transport::proto::v1 as proto;
+use proto::node_command::What;
+
+use super::{WireError, job};
+use crate::session::{Control, SpawnOrder};
+
+/// One command, sorted by whom it concerns.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Command {
+    /// The session itself.
+    Control(Control),
+    /// Input for the ranks that read it.
+    Stdin(Bytes),
+    /// There is no more input.
+    StdinEnd,
+    /// There is room for so many bytes of output more.
+    OutputCredit(u64),
+}
+
+/// What a command means, in a launch on `nodes` nodes.
+///
+/// # Errors
+/// Fails if it says nothing that this version knows, and for a spawn whose parts do not fit together.
+pub fn decode(command: proto::NodeCommand, nodes: usize) -> Result<Command, WireError> {
+    Ok(match command.what.ok_or(WireError::Missing { what: "command" })? {
+        What::Signal(signal) => Command::Control(Control::Signal(signal)),
+        What::End(signal) => Command::Control(Control::End(signal)),
+        What::Kill(signal) => Command::Control(Control::Kill(signal)),
+        What::GiveUp(proto::Nothing {}) => Command::Control(Control::GiveUp),
+        What::AskProgress(question) => Command::Control(Control::AskProgress(question)),
+        What::Release(proto::Nothing {}) => Command::Control(Control::Release),
+        What::Spawn(order) => Command::Control(Control::Spawn(spawn(order, nodes)?)),
+        What::Stdin(bytes) => Command::Stdin(bytes),
+        What::StdinEnd(proto::Nothing {}) => Command::StdinEnd,
+        What::OutputCredit(bytes) => Command::OutputCredit(bytes),
+    })
+}
+
+fn spawn(order: proto::SpawnOrder, nodes: usize) -> Result<SpawnOrder, WireError> {
+    let job = job::decode(order.job.ok_or(WireError::Missing { what: "job" })?, nodes)?;
+    Ok(SpawnOrder {
+        apps: job::decode_apps(order.apps, &job)?,
+        job,
+        parent_rank: Rank(order.parent_rank),
+        first_shown: Rank(order.first_shown),
+    })
+}
+
+/// A spawn in a message.
+pub fn encode_spawn(order: &SpawnOrder) -> proto::SpawnOrder {
+    proto::SpawnOrder {
+        job: Some(job::encode(&order.job)),
+        apps: order.apps.iter().map(job::encode_app).collect(),
+        parent_rank: order.parent_rank.0,
+        first_shown: order.first_shown.0,
+    }
+}

@@ -1,0 +1,185 @@
+//! What happens on a node, on its way to the user.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use pmi_core::ids::Rank;
+use pmi_transport::proto::v1 as proto;
+use proto::mpi_library::Family;
+use proto::node_event::What;
+use proto::notice::What as NoticeWhat;
+use rank_spawner::RankExit;
+
+use super::cause::{
+    decode_exit, decode_missing, decode_phase, decode_ranks, encode_exit, encode_missing, encode_phase, encode_ranks,
+};
+use super::{WireError, cause, job_id, milliseconds, time, wrong};
+use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, RankProgress, Report, Stream};
+
+/// What a node tells beside what its session does.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum NodeHappening {
+    /// Something happened in the session.
+    Event(Event),
+    /// So many bytes of input were read.
+    StdinTaken(u64),
+    /// The node's part of the launch is over.
+    Report {
+        /// How each rank of the node ended; ranks that never started are missing.
+        exits: Vec<(Rank, RankExit)>,
+        /// From the first start to the end of the last rank.
+        duration: Duration,
+    },
+    /// A PMI message of a launch that is traced: a line, with its line end.
+    Trace(Bytes),
+}
+
+/// An event in a message.
+pub fn encode(event: &Event) -> proto::NodeEvent {
+    let what = match event {
+        Event::Started { rank, pid } => {
+            What::Started(proto::RankStarted { rank: rank.0, pid: *pid, program: Bytes::new() })
+        }
+        Event::Output(output) => What::Output(proto::RankOutput {
+            rank: output.rank.0,
+            on_stderr: output.stream == Stream::Stderr,
+            data: output.bytes.clone(),
+        }),
+        Event::Notice(notice) => What::Notice(proto::Notice { what: Some(encode_notice(notice)) }),
+        Event::Exited { rank, exit, phase } => What::Exited(encode_exit(*rank, *exit, *phase)),
+        Event::Spawned { job, failure } => What::Spawned(proto::Spawned {
+            job_id: job.as_str().to_owned(),
+            failure: failure.clone().unwrap_or_default(),
+        }),
+        Event::Progress { question, ranks } => {
+            What::Progress(proto::Progress { question: *question, ranks: ranks.iter().map(encode_progress).collect() })
+        }
+        Event::Waiting { ranks } => What::Waiting(proto::Waiting { ranks: encode_ranks(ranks) }),
+        Event::Ending(first) => What::Ending(cause::encode(first)),
+    };
+    proto::NodeEvent { what: Some(what) }
+}
+
+/// The end of a node's part of a launch; its cause was told by [`Event::Ending`].
+pub fn encode_report(report: &Report) -> proto::NodeEvent {
+    let exits = report.exits.iter().map(|&(rank, exit)| encode_exit(rank, exit, None)).collect();
+    let duration_us = u64::try_from(report.duration.as_micros()).unwrap_or(u64::MAX);
+    proto::NodeEvent { what: Some(What::Report(proto::SessionReport { exits, duration_us })) }
+}
+
+/// What a node's message means.
+///
+/// # Errors
+/// Fails if it says nothing that this version knows.
+pub fn decode(event: proto::NodeEvent) -> Result<NodeHappening, WireError> {
+    Ok(NodeHappening::Event(match event.what.ok_or(WireError::Missing { what: "event" })? {
+        What::Started(started) => Event::Started { rank: Rank(started.rank), pid: started.pid },
+        What::Output(output) => Event::Output(Output {
+            rank: Rank(output.rank),
+            stream: if output.on_stderr { Stream::Stderr } else { Stream::Stdout },
+            bytes: output.data,
+        }),
+        What::Exited(exit) => {
+            Event::Exited { rank: Rank(exit.rank), exit: decode_exit(&exit), phase: decode_phase(exit.phase) }
+        }
+        What::Notice(notice) => {
+            Event::Notice(decode_notice(notice.what.ok_or(WireError::Missing { what: "notice" })?)?)
+        }
+        What::Ending(first) => Event::Ending(cause::decode(first)?),
+        What::Spawned(spawned) => Event::Spawned {
+            job: job_id("the spawned job", &spawned.job_id)?,
+            failure: Some(spawned.failure).filter(|failure| !failure.is_empty()),
+        },
+        What::Progress(progress) => Event::Progress {
+            question: progress.question,
+            ranks: progress.ranks.into_iter().map(decode_progress).collect(),
+        },
+        What::Waiting(waiting) => Event::Waiting { ranks: decode_ranks(waiting.ranks) },
+        What::StdinTaken(bytes) => return Ok(NodeHappening::StdinTaken(bytes)),
+        What::Report(report) => {
+            let exits = report.exits.iter().map(|exit| (Rank(exit.rank), decode_exit(exit))).collect();
+            return Ok(NodeHappening::Report { exits, duration: Duration::from_micros(report.duration_us) });
+        }
+        What::Trace(line) => return Ok(NodeHappening::Trace(line)),
+    }))
+}
+
+/// How far one rank has come, in a message.
+pub fn encode_progress(progress: &RankProgress) -> proto::RankProgress {
+    proto::RankProgress {
+        rank: progress.rank.0,
+        pid: progress.pid.unwrap_or_default(),
+        phase: encode_phase(progress.phase).into(),
+        last_command: progress.last_command.clone(),
+        exit: progress.exit.map(|exit| encode_exit(progress.rank, exit, progress.phase)),
+        waiting: progress.waiting,
+    }
+}
+
+/// How far the rank of a message has come.
+pub fn decode_progress(progress: proto::RankProgress) -> RankProgress {
+    RankProgress {
+        rank: Rank(progress.rank),
+        pid: Some(progress.pid).filter(|&pid| pid != 0),
+        phase: decode_phase(progress.phase),
+        last_command: progress.last_command,
+        waiting: progress.waiting,
+        exit: progress.exit.as_ref().map(decode_exit),
+    }
+}
+
+fn encode_notice(notice: &Notice) -> NoticeWhat {
+    match notice {
+        Notice::Silent { ranks, size, ended, after, library } => NoticeWhat::Silent(proto::SilentRanks {
+            ranks: encode_ranks(ranks),
+            size: *size,
+            ended: *ended,
+            after_ms: milliseconds(*after),
+            library: library.as_ref().map(encode_library),
+        }),
+        Notice::Stuck { after, waiting, missing } => NoticeWhat::Stuck(proto::StuckStart {
+            after_ms: milliseconds(*after),
+            waiting: u32::try_from(*waiting).unwrap_or(u32::MAX),
+            missing: encode_missing(missing),
+        }),
+        Notice::Leftover { pids } => NoticeWhat::Leftover(proto::Leftover { pids: pids.clone() }),
+    }
+}
+
+fn decode_notice(notice: NoticeWhat) -> Result<Notice, WireError> {
+    Ok(match notice {
+        NoticeWhat::Silent(silent) => Notice::Silent {
+            ranks: decode_ranks(silent.ranks),
+            size: silent.size,
+            ended: silent.ended,
+            after: time("the time that ranks were silent", silent.after_ms)?,
+            library: silent.library.map(decode_library).transpose()?,
+        },
+        NoticeWhat::Stuck(stuck) => Notice::Stuck {
+            after: time("the time of a start-up", stuck.after_ms)?,
+            waiting: stuck.waiting as usize,
+            missing: decode_missing(stuck.missing),
+        },
+        NoticeWhat::Leftover(leftover) => Notice::Leftover { pids: leftover.pids },
+    })
+}
+
+fn encode_library(library: &MpiLibrary) -> proto::MpiLibrary {
+    let family = match library.family {
+        MpiFamily::Pmi => Family::Pmi,
+        MpiFamily::Pmix => Family::Pmix,
+        MpiFamily::Vendor => Family::Vendor,
+    };
+    proto::MpiLibrary { name: library.name.clone(), file: library.file.clone(), family: family.into() }
+}
+
+fn decode_library(library: proto::MpiLibrary) -> Result<MpiLibrary, WireError> {
+    let family = match Family::try_from(library.family) {
+        Ok(Family::Pmi) => MpiFamily::Pmi,
+        Ok(Family::Pmix) => MpiFamily::Pmix,
+        Ok(Family::Vendor) => MpiFamily::Vendor,
+        Err(_) => return Err(wrong("the family of an MPI library", library.family, "0 to 2")),
+    };
+    Ok(MpiLibrary { name: library.name, file: library.file, family })
+}

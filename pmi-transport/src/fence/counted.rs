@@ -1,0 +1,40 @@
+//! What a node's fences have seen, in numbers.
+
+use std::ops::AddAssign;
+
+/// Frames of fences that were taken, and those that were harmless but should not have come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Fences that this node took part in to their end.
+    pub completed: u64,
+    /// Fences that failed here.
+    pub failed: u64,
+    /// Frames of links.
+    pub frames: u64,
+    /// Frames that came before this node knew their fence, and were kept for it.
+    pub early: u64,
+    /// Frames of fences that had ended here.
+    pub late: u64,
+    /// Frames that had come before.
+    pub duplicate: u64,
+    /// Frames whose sender is not next to this node in the tree.
+    pub misdirected: u64,
+    /// Frames whose sender takes no part in the launch or in the fence, or which name no fence.
+    pub foreign: u64,
+    /// Frames for which there was no room, and those that waited too long for their launch.
+    pub dropped: u64,
+}
+
+impl AddAssign for Counted {
+    fn add_assign(&mut self, more: Self) {
+        self.completed += more.completed;
+        self.failed += more.failed;
+        self.frames += more.frames;
+        self.early += more.early;
+        self.late += more.late;
+        self.duplicate += more.duplicate;
+        self.misdirected += more.misdirected;
+        self.foreign += more.foreign;
+        self.dropped += more.dropped;
+    }
+}

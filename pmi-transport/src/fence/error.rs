@@ -1,0 +1,92 @@
+//! Why a fence or a question failed.
+
+use pmi_core::fence;
+use pmi_core::ids::{Epoch, NodeIndex};
+
+/// Why a fence failed, or was not begun.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FenceError {
+    /// A node was lost, or could not go on. The fence fails on every node that takes part.
+    #[error("fence {epoch} failed because of node {node}: {reason}")]
+    Failed {
+        /// The node that is to blame.
+        node: NodeIndex,
+        /// The fence.
+        epoch: Epoch,
+        /// What was seen.
+        reason: String,
+    },
+    /// The caller named no nodes, or nodes that are not in ascending order or not of the launch, or left out its own.
+    #[error("fence {epoch} was begun with nodes that are not in order, not of the launch, or without this one")]
+    Members {
+        /// The fence.
+        epoch: Epoch,
+    },
+    /// This node is in that fence already, or was.
+    #[error("fence {epoch} was begun twice")]
+    Repeated {
+        /// The fence.
+        epoch: Epoch,
+    },
+    /// The launch has ended on this node.
+    #[error("fence {epoch} was begun after the end of its launch on this node")]
+    LaunchEnded {
+        /// The fence.
+        epoch: Epoch,
+    },
+}
+
+impl FenceError {
+    /// The node that is to blame, if it is another one's doing.
+    pub fn node(&self) -> Option<NodeIndex> {
+        match self {
+            Self::Failed { node, .. } => Some(*node),
+            Self::Members { .. } | Self::Repeated { .. } | Self::LaunchEnded { .. } => None,
+        }
+    }
+}
+
+impl From<FenceError> for fence::FenceError {
+    fn from(error: FenceError) -> Self {
+        match error {
+            FenceError::Failed { node, epoch, reason } => Self::NodeLost { node, epoch, reason },
+            FenceError::Members { epoch } | FenceError::Repeated { epoch } | FenceError::LaunchEnded { epoch } => {
+                Self::BadSegment { epoch, reason: error.to_string() }
+            }
+        }
+    }
+}
+
+/// Why a question to another node has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AskError {
+    /// The launch has no such node.
+    #[error("node {node} was asked; the launch has {nodes} nodes")]
+    NoSuchNode {
+        /// The node.
+        node: NodeIndex,
+        /// How many there are.
+        nodes: u32,
+    },
+    /// The node was lost.
+    #[error("node {node} was lost before it answered: {reason}")]
+    NodeLost {
+        /// The node.
+        node: NodeIndex,
+        /// What was seen.
+        reason: String,
+    },
+    /// The node answered that it does not know.
+    #[error("node {node} has no answer: {reason}")]
+    Refused {
+        /// The node.
+        node: NodeIndex,
+        /// What it said.
+        reason: String,
+    },
+    /// The launch has ended on this node.
+    #[error("the launch has ended on this node")]
+    LaunchEnded,
+}

@@ -1,0 +1,200 @@
+//! Links: one lasting stream of frames per pair of agents, opened by the one who has something to send first.
+//!
+//! ```text
+//!            first frame for it: opened                      it opens one: accepted
+//! no link ─────────────────────────────> one or two streams <────────────────────── no link
+//!                                             │ a stream ends, whatever the reason
+//!                                             v
+//!                                        no link; who needed the other end hears that it was lost
+//! ```
+//! When both open at the same time there are two streams, and each side goes on sending on the one it began with: so frames from
+//! one node to another never overtake each other.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio_stream::Stream;
+
+use super::launch::held_bytes;
+use crate::proto::v1::LinkFrame;
+
+/// The frames that this node sends on a link, as a stream for the transport. It ends when this node closes the link.
+#[derive(Debug)]
+pub struct Outgoing {
+    frames: mpsc::UnboundedReceiver<LinkFrame>,
+    queued: Arc<AtomicUsize>,
+}
+
+impl Stream for Outgoing {
+    type Item = LinkFrame;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<LinkFrame>> {
+        let next = self.frames.poll_recv(context);
+        if let Poll::Ready(Some(frame)) = &next {
+            self.queued.fetch_sub(cost(frame), Ordering::Relaxed);
+        }
+        next
+    }
+}
+
+/// The near end of a link.
+#[derive(Debug)]
+pub(super) struct Sender {
+    frames: mpsc::UnboundedSender<LinkFrame>,
+    queued: Arc<AtomicUsize>,
+}
+
+impl Sender {
+    pub(super) fn new() -> (Self, Outgoing) {
+        let (sender, frames) = mpsc::unbounded_channel();
+        let queued = Arc::new(AtomicUsize::new(0));
+        (Self { frames: sender, queued: Arc::clone(&queued) }, Outgoing { frames, queued })
+    }
+
+    /// Queues a frame; false if `max` bytes wait already. A frame for a link that has just ended is lost with the link.
+    fn send(&self, frame: LinkFrame, max: usize) -> bool {
+        let cost = cost(&frame);
+        if self.queued.fetch_add(cost, Ordering::Relaxed) > max {
+            return false;
+        }
+        // The end of the link is reported by the task that reads it.
+        let _ = self.frames.send(frame);
+        true
+    }
+}
+
+fn cost(frame: &LinkFrame) -> usize {
+    frame.what.as_ref().map_or(0, held_bytes)
+}
+
+/// Names a stream for as long as this process lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct StreamId(u64);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Opened,
+    Accepted,
+}
+
+/// One stream, and the task that reads it; the task ends with it.
+#[derive(Debug)]
+struct OneStream {
+    id: StreamId,
+    origin: Origin,
+    reader: Option<AbortHandle>,
+    /// Keeps the sending side of a stream open on which nothing is sent.
+    _idle: Option<Sender>,
+}
+
+impl Drop for OneStream {
+    fn drop(&mut self) {
+        if let Some(reader) = &self.reader {
+            reader.abort();
+        }
+    }
+}
+
+/// A node to which there is a link.
+#[derive(Debug)]
+struct Peer {
+    sender: Sender,
+    streams: Vec<OneStream>,
+}
+
+/// What came of the wish to send a frame.
+pub(super) enum Sent {
+    /// It is queued.
+    Queued,
+    /// It is queued in a link that must be opened now: `Outgoing` is to be sent, and a reader to be given.
+    Opening(StreamId, Outgoing),
+    /// The other end has not read for too long; the link is closed.
+    Stuck,
+}
+
+/// The links of one node, by the name of the node at the other end.
+#[derive(Debug, Default)]
+pub(super) struct Links {
+    peers: HashMap<String, Peer>,
+    streams: u64,
+}
+
+impl Links {
+    /// Queues a frame for `name`, in a new link if there is none.
+    pub(super) fn send(&mut self, name: &str, frame: LinkFrame, max: usize) -> Sent {
+        if let Some(peer) = self.peers.get(name) {
+            if peer.sender.send(frame, max) {
+                return Sent::Queued;
+            }
+            self.peers.remove(name);
+            return Sent::Stuck;
+        }
+        let (sender, outgoing) = Sender::new();
+        sender.send(frame, max);
+        let id = self.next_id();
+        let streams = vec![OneStream { id, origin: Origin::Opened, reader: None, _idle: None }];
+        self.peers.insert(name.to_owned(), Peer { sender, streams });
+        Sent::Opening(id, outgoing)
+    }
+
+    /// Queues a frame for `name` if there is a link; whoever has none waits for nothing.
+    pub(super) fn answer(&mut self, name: &str, frame: LinkFrame, max: usize) {
+        if let Some(peer) = self.peers.get(name) {
+            peer.sender.send(frame, max);
+        }
+    }
+
+    /// Takes a stream that `name` opened. True if that ends an earlier link: a node opens a second one only after it was
+    /// started anew.
+    pub(super) fn accept(&mut self, name: &str) -> (StreamId, Outgoing, bool) {
+        let (sender, outgoing) = Sender::new();
+        let id = self.next_id();
+        let is_stale = |peer: &Peer| peer.streams.iter().any(|stream| stream.origin == Origin::Accepted);
+        let was_stale = self.peers.get(name).is_some_and(is_stale);
+        if was_stale {
+            self.peers.remove(name);
+        }
+        let stream = |idle| OneStream { id, origin: Origin::Accepted, reader: None, _idle: idle };
+        match self.peers.get_mut(name) {
+            Some(peer) => peer.streams.push(stream(Some(sender))),
+            None => {
+                self.peers.insert(name.to_owned(), Peer { sender, streams: vec![stream(None)] });
+            }
+        }
+        (id, outgoing, was_stale)
+    }
+
+    /// Gives a stream the task that reads it; ends the task if there is no such stream any more.
+    pub(super) fn give_reader(&mut self, name: &str, id: StreamId, reader: AbortHandle) {
+        let mut streams = self.peers.get_mut(name).into_iter().flat_map(|peer| &mut peer.streams);
+        match streams.find(|stream| stream.id == id) {
+            Some(stream) => stream.reader = Some(reader),
+            None => reader.abort(),
+        }
+    }
+
+    /// Closes the link to `name` because its stream `id` has ended; false if that is not one of its streams.
+    pub(super) fn close(&mut self, name: &str, id: StreamId) -> bool {
+        let is_its_own = |peer: &Peer| peer.streams.iter().any(|stream| stream.id == id);
+        self.peers.get(name).is_some_and(is_its_own) && self.peers.remove(name).is_some()
+    }
+
+    /// Closes the link to `name`, if there is one.
+    pub(super) fn cut(&mut self, name: &str) {
+        self.peers.remove(name);
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.peers.len()
+    }
+
+    fn next_id(&mut self) -> StreamId {
+        self.streams += 1;
+        StreamId(self.streams)
+    }
+}

@@ -1,0 +1,62 @@
+//! How one agent calls another for the sake of fences.
+
+use async_trait::async_trait;
+use tonic::Status;
+use tonic::codegen::BoxStream;
+
+use super::links::Outgoing;
+use crate::address::Address;
+use crate::connect::{self, Channel};
+use crate::identity::{Caller, Security};
+use crate::limits::MESSAGE_MAX;
+use crate::proto::v1::node_agent_service_client::NodeAgentServiceClient;
+use crate::proto::v1::{LinkFrame, PmiFenceCompleteRequest};
+
+/// The frames that the other end of a link sends.
+pub type Incoming = BoxStream<LinkFrame>;
+
+/// Calls agents by their names and addresses, written `host:port`.
+#[async_trait]
+pub trait Reach: Send + Sync + 'static {
+    /// Opens a link to the agent of `node`: sends `outgoing` and returns what comes back. The agent at the other end must learn this node's name from
+    /// the transport, not from a message.
+    ///
+    /// # Errors
+    /// Fails when there is no agent at the address, or it does not let this one in.
+    async fn link(&self, node: &str, address: &str, outgoing: Outgoing) -> Result<Incoming, Status>;
+
+    /// Hands the result of a fence to an agent that was answered early.
+    ///
+    /// # Errors
+    /// Fails when there is no agent at the address, or it does not take the result.
+    async fn complete(&self, node: &str, address: &str, request: PmiFenceCompleteRequest) -> Result<(), Status>;
+}
+
+/// Calls agents over gRPC, and proves to them who this one is.
+#[derive(Clone, Debug)]
+pub struct Grpc {
+    /// How.
+    pub security: Security,
+}
+
+impl Grpc {
+    fn client(&self, node: &str, address: &str) -> Result<NodeAgentServiceClient<Channel>, Status> {
+        let unreachable = |error: &dyn std::error::Error| Status::unavailable(error.to_string());
+        let address: Address = address.parse().map_err(|error| unreachable(&error))?;
+        let peer = Caller::Agent(node.to_owned());
+        let channel = connect::channel(&address, &peer, &self.security).map_err(|error| unreachable(&error))?;
+        Ok(NodeAgentServiceClient::new(channel).max_decoding_message_size(MESSAGE_MAX))
+    }
+}
+
+#[async_trait]
+impl Reach for Grpc {
+    async fn link(&self, node: &str, address: &str, outgoing: Outgoing) -> Result<Incoming, Status> {
+        let frames = self.client(node, address)?.link(outgoing).await?.into_inner();
+        Ok(Box::pin(frames))
+    }
+
+    async fn complete(&self, node: &str, address: &str, request: PmiFenceCompleteRequest) -> Result<(), Status> {
+        self.client(node, address)?.pmi_fence_complete(request).await.map(drop)
+    }
+}

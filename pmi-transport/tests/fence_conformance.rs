@@ -1,0 +1,41 @@
+//! The fences of this crate pass the conformance suite of pmi-core, over TCP and over memory, whatever the fan-out.
+
+mod agents;
+
+use agents::{DEADLINE, Over, World};
+use pmi_core::conformance::check;
+use pmi_transport::fence::{FanOut, Limits};
+
+fn keeps_all_promises(nodes: u32, over: Over, fan_out: FanOut, is_paused: bool) {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().start_paused(is_paused).build().unwrap();
+    let make = |nodes| async move { World::new(nodes, over, Limits::default()).await.into_cluster(fan_out) };
+    let checked = runtime.block_on(async { tokio::time::timeout(DEADLINE, check(nodes, make)).await });
+    checked
+        .expect("an end within the deadline")
+        .unwrap_or_else(|broken| panic!("{nodes} nodes, {fan_out:?}: {broken}"));
+}
+
+#[test]
+fn over_tcp_for_every_shape() {
+    for fan_out in [FanOut { barrier: 1, data: 1 }, FanOut { barrier: 3, data: 2 }, FanOut::default(), FanOut::STAR] {
+        keeps_all_promises(7, Over::Tcp, fan_out, false);
+    }
+}
+
+#[test]
+fn over_tcp_for_few_and_for_many_nodes() {
+    for nodes in [1, 2, 33] {
+        keeps_all_promises(nodes, Over::Tcp, FanOut::default(), false);
+    }
+}
+
+/// The clock is not real here: waiting for a lost node costs nothing.
+#[test]
+fn over_memory_for_every_number_of_nodes_and_shape() {
+    for nodes in [1, 2, 3, 4, 9, 18] {
+        for (barrier, data) in [(1, 1), (2, 2), (2, 1), (1, 2), (3, 5), (8, 2), (16, 16), (u32::MAX, u32::MAX)] {
+            keeps_all_promises(nodes, Over::Memory, FanOut { barrier, data }, true);
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Becoming a user for good: what the kernel and the user database know of them is taken on, what root had is given up.
+//!
+//! ```text
+//! limits -> groups -> bounding set -> gid -> uid -> capabilities -> "can root come back?" -> no_new_privs
+//! ```
+//! Any step that fails leaves a process that must end at once.
+
+#![expect(unsafe_code, reason = "capabilities have no safe wrapper here")]
+
+use std::ffi::{CString, c_int, c_ulong};
+use std::fmt;
+use std::fs;
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::prctl;
+use nix::sys::resource::setrlimit;
+use nix::unistd::{Gid, Uid, User, getgrouplist, getresuid, setgroups, setresgid, setresuid, setuid};
+
+use crate::limits::Limit;
+
+/// A user as the node's user database knows them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Account {
+    /// The number.
+    pub uid: u32,
+    /// The primary group.
+    pub gid: u32,
+    /// The name.
+    pub name: String,
+    /// The home directory.
+    pub home: PathBuf,
+    /// The login shell.
+    pub shell: PathBuf,
+}
+
+/// Why there is no account.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AccountError {
+    /// The database does not know the user.
+    #[error("user {uid} is not known on this node")]
+    Unknown {
+        /// The user.
+        uid: u32,
+    },
+    /// The database cannot be asked.
+    #[error("cannot look up user {uid}: {}", errno.desc())]
+    System {
+        /// The user.
+        uid: u32,
+        /// What the system said.
+        errno: Errno,
+    },
+}
+
+impl Account {
+    /// Looks up a user. It may ask a server and take its time.
+    ///
+    /// # Errors
+    /// Fails for a user that is not known on this node.
+    pub fn of(uid: u32) -> Result<Self, AccountError> {
+        let user = User::from_uid(Uid::from_raw(uid)).map_err(|errno| AccountError::System { uid, errno })?;
+        let user = user.ok_or(AccountError::Unknown { uid })?;
+        Ok(Self { uid, gid: user.gid.as_raw(), name: user.name, home: user.dir, shell: user.shell })
+    }
+
+    /// The variables that a login would set: `HOME`, `USER`, `LOGNAME`, `SHELL`.
+    pub fn variables(&self) -> [(&'static str, std::ffi::OsString); 4] {
+        let (name, home, shell) = (&self.name, &self.home, &self.shell);
+        [("HOME", home.into()), ("USER", name.into()), ("LOGNAME", name.into()), ("SHELL", shell.into())]
+    }
+}
+
+/// What a user's processes may have beyond what the user is.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Privileges {
+    /// Programs with the setuid bit or with file capabilities work as they do at a login. Otherwise no program that they
+    /// execute can gain anything.
+    pub setuid_programs: bool,
+    /// Limits to set while that is still allowed.
+    pub limits: Vec<Limit>,
+}
+
+/// Why a process has not become a user.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BecomeError {
+    /// Only root can become another user.
+    #[error("a process of user {ours} cannot become user {uid}; only root can")]
+    NotRoot {
+        /// The user that was asked for.
+        uid: u32,
+        /// The user that this process has.
+        ours: u32,
+    },
+    /// Capabilities belong to threads, so the others would keep theirs.
+    #[error("a process can become a user only while it has one thread; it has {threads}")]
+    Threads {
+        /// How many threads there are.
+        threads: usize,
+    },
+    /// The system refused a step.
+    #[error("cannot become user {uid}: cannot {step}: {}", errno.desc())]
+    Step {
+        /// The user.
+        uid: u32,
+        /// The step.
+        step: BecomeStep,
+        /// What the system said.
+        errno: Errno,
+    },
+    /// The process could still become root.
+    #[error("user {uid} could become root again")]
+    RootComesBack {
+        /// The user.
+        uid: u32,
+    },
+}
+
+/// A step on the way to a user; as text it follows the word "cannot".
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum BecomeStep {
+    /// Setting a resource limit.
+    Limit,
+    /// Taking on the user's groups.
+    Groups,
+    /// Giving up what executed programs could gain.
+    BoundingSet,
+    /// Becoming the group and the user.
+    Ids,
+    /// Giving up capabilities.
+    Capabilities,
+    /// Refusing new privileges.
+    NoNewPrivileges,
+}
+
+impl fmt::Display for BecomeStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Limit => "set a limit",
+            Self::Groups => "take on their groups",
+            Self::BoundingSet => "drop the capability bounding set",
+            Self::Ids => "change user and group",
+            Self::Capabilities => "drop capabilities",
+            Self::NoNewPrivileges => "refuse new privileges",
+        })
+    }
+}
+
+/// Makes this process one of `account`'s for good. Root becomes any user, everybody else only themselves.
+///
+/// For a user other than root all capabilities go, and that root cannot come back is tried out.
+///
+/// # Errors
+/// Fails at the first step that does. The process is neither the one nor the other then, and must end.
+pub fn become_user(account: &Account, privileges: &Privileges) -> Result<(), BecomeError> {
+    let uid = account.uid;
+    let ours = Uid::effective();
+    if !ours.is_root() && ours.as_raw() != uid {
+        return Err(BecomeError::NotRoot { uid, ours: ours.as_raw() });
+    }
+    let threads = fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+    if threads != 1 {
+        return Err(BecomeError::Threads { threads });
+    }
+    let at = |step| move |errno| BecomeError::Step { uid, step, errno };
+    for limit in &privileges.limits {
+        setrlimit(limit.resource.to_nix(), limit.soft, limit.hard).map_err(at(BecomeStep::Limit))?;
+    }
+    if ours.is_root() {
+        take_groups(account).map_err(at(BecomeStep::Groups))?;
+        // While that is still allowed.
+        if uid != 0 && !privileges.setuid_programs {
+            drop_bounding_set().map_err(at(BecomeStep::BoundingSet))?;
+        }
+        let (group, user) = (Gid::from_raw(account.gid), Uid::from_raw(uid));
+        setresgid(group, group, group).map_err(at(BecomeStep::Ids))?;
+        setresuid(user, user, user).map_err(at(BecomeStep::Ids))?;
+    }
+    if uid != 0 {
+        drop_capabilities().map_err(at(BecomeStep::Capabilities))?;
+        let ids = getresuid().map_err(at(BecomeStep::Ids))?;
+        let is_user = [ids.real, ids.effective, ids.saved].iter().all(|id| id.as_raw() == uid);
+        if !is_user || setuid(Uid::from_raw(0)).is_ok() {
+            return Err(BecomeError::RootComesBack { uid });
+        }
+        if !privileges.setuid_programs {
+            prctl::set_no_new_privs().map_err(at(BecomeStep::NoNewPrivileges))?;
+        }
+    }
+    Ok(())
+}
+
+fn take_groups(account: &Account) -> nix::Result<()> {
+    let name = CString::new(account.name.as_str()).map_err(|_| Errno::EINVAL)?;
+    setgroups(&getgrouplist(&name, Gid::from_raw(account.gid))?)
+}
+
+/// Drops every capability from the set that bounds what an executed program can gain.
+fn drop_bounding_set() -> nix::Result<()> {
+    let none: c_ulong = 0;
+    for capability in 0..c_ulong::BITS {
+        // SAFETY: takes integers only.
+        let result = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, c_ulong::from(capability), none, none, none) };
+        match Errno::result(result) {
+            Ok(_) => {}
+            // The kernel knows no capability of this number, nor of any above.
+            Err(Errno::EINVAL) if capability > 0 => break,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Empties this thread's effective, permitted and inheritable sets, and with them the ambient one.
+fn drop_capabilities() -> nix::Result<()> {
+    /// Of `linux/capability.h`: 64 capabilities in two words each.
+    const VERSION_3: u32 = 0x2008_0522;
+    const THIS_THREAD: c_int = 0;
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: c_int,
+    }
+    let header = Header { version: VERSION_3, pid: THIS_THREAD };
+    let empty = [[0_u32; 3]; 2];
+    // SAFETY: both point to what the call expects for this version, and it writes only to a header of an unknown version,
+    // which this is not on any Linux since 2.6.26.
+    let result = unsafe { libc::syscall(libc::SYS_capset, &raw const header, empty.as_ptr()) };
+    Errno::result(result).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_looked_up_by_number() {
+        let root = Account::of(0).unwrap();
+        assert_eq!((root.uid, root.gid, root.name.as_str()), (0, 0, "root"));
+        let variables = root.variables();
+        assert_eq!(variables[1], ("USER", "root".into()));
+        let error = Account::of(4_000_000_001).unwrap_err();
+        assert_eq!(error.to_string(), "user 4000000001 is not known on this node");
+    }
+
+    #[test]
+    fn a_process_with_threads_becomes_nobody() {
+        // The harness waits on another thread than the test runs on.
+        std::thread::scope(|scope| {
+            let become_myself = || {
+                let uid = Uid::effective().as_raw();
+                let myself = Account { uid, gid: 0, name: String::new(), home: PathBuf::new(), shell: PathBuf::new() };
+                become_user(&myself, &Privileges::default())
+            };
+            let error = scope.spawn(become_myself).join().unwrap().unwrap_err();
+            assert!(matches!(error, BecomeError::Threads { threads } if threads > 1), "{error}");
+        });
+    }
+}

@@ -1,0 +1,453 @@
+//! The fork server: a small process that makes others of itself for a daemon that has grown too large and too busy to fork.
+//!
+//! It is forked as the first thing in the daemon's `main`. What it forks runs one function with one end of a socket pair; the
+//! daemon gets the other end. One child is always kept ready, so that nobody waits for a fork; the next one is made when
+//! there is nothing better to do.
+//!
+//! ```text
+//!           ask                  fork             main(socket)
+//! daemon ───────> fork server ────────> spare ─────────────────> at work ──> ended
+//!        <───────             (in idle time)                                  │
+//!   Started(socket)   Ended(pid, exit), what it left behind is killed <───────┘
+//! ```
+//!
+//! It is a subreaper, and whatever is below it and below none of its children has been left behind. It ends when the daemon
+//! does, after its children, which see the end of their sockets.
+
+#![expect(unsafe_code, reason = "the call of `fork`, and of what follows it in the child")]
+
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::fs;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use nix::cmsg_space;
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg, socketpair,
+};
+use nix::unistd::{ForkResult, Pid, fork, getpid, setsid};
+
+use crate::exit::RankExit;
+use crate::hunt::hunt;
+use crate::process_table::ProcessTable;
+use crate::syscalls::{Child, keep_ended_children, pidfd_open, pidfd_send_signal, try_reap};
+use crate::withdrawal::{default_signals, ignore_signals, keep_only};
+
+/// What `ps` shows of a fork server.
+const NAME: &CStr = c"lattice-forks";
+
+/// How long nothing must have happened before a new spare child is made, and before it is looked for what was left behind.
+const IDLE: Duration = Duration::from_millis(10);
+
+/// How long leftovers are hunted before the server turns to other requests; what is left is looked for again later.
+const TIDY_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long children may take to end after the daemon has, and leftovers after them.
+const LAST_PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a child runs: it gets its end of the socket pair, and the process ends with it.
+type Main = fn(OwnedFd);
+
+/// The daemon's hold on its fork server. Dropping it, like any end of the daemon, lets the server and its children end.
+#[derive(Debug)]
+pub struct ForkServer {
+    control: OwnedFd,
+}
+
+/// Why there is no fork server.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ForkServerError {
+    /// A copy of a process with several threads has one thread, and whatever locks the others held.
+    #[error("a fork server can be made only while the process has one thread; it has {threads}")]
+    Threads {
+        /// How many threads there are.
+        threads: usize,
+    },
+    /// The system refused something.
+    #[error("cannot make a fork server: {0}")]
+    System(#[from] io::Error),
+}
+
+/// A process that the fork server made.
+#[derive(Debug)]
+pub struct ForkedProcess {
+    /// Its number.
+    pub pid: Pid,
+    /// The other end of its socket.
+    pub socket: OwnedFd,
+    pidfd: OwnedFd,
+}
+
+impl ForkedProcess {
+    /// Kills it, if it has not ended.
+    ///
+    /// # Errors
+    /// `ESRCH` if it has ended; `EPERM` never for a daemon that is root or its user.
+    pub fn kill(&self) -> nix::Result<()> {
+        pidfd_send_signal(self.pidfd.as_fd(), Signal::SIGKILL)
+    }
+}
+
+/// What a fork server tells its daemon.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ForkNews {
+    /// The answer to [`ForkServer::ask`].
+    Started(ForkedProcess),
+    /// The answer to [`ForkServer::ask`] where the system has no process or descriptor left.
+    NotStarted(Errno),
+    /// A process ended that was started earlier.
+    Ended {
+        /// Its number.
+        pid: Pid,
+        /// How it ended.
+        exit: RankExit,
+    },
+}
+
+impl ForkServer {
+    /// Forks the server. It is a session of its own, ignores signals, holds no descriptor but standard error and its socket,
+    /// and is called `lattice-forks`. Its children run `main` with default signal actions, each in a session of its own.
+    ///
+    /// # Errors
+    /// Refuses to fork a process that has more than one thread; fails when the system has no process or descriptor left.
+    pub fn fork(main: Main) -> Result<Self, ForkServerError> {
+        let threads = fs::read_dir("/proc/self/task")?.count();
+        if threads != 1 {
+            return Err(ForkServerError::Threads { threads });
+        }
+        let (ours, theirs) = control_pair().map_err(io::Error::from)?;
+        // SAFETY: this process has one thread, as was just seen, so no lock is held by a thread that the child lacks.
+        match unsafe { fork() }.map_err(io::Error::from)? {
+            ForkResult::Child => {
+                let served = catch_unwind(AssertUnwindSafe(|| serve(theirs, main)));
+                // SAFETY: leaves without running the daemon's exit handlers, whatever happened.
+                unsafe { libc::_exit(i32::from(!matches!(served, Ok(Ok(()))))) }
+            }
+            ForkResult::Parent { .. } => Ok(Self { control: ours }),
+        }
+    }
+
+    /// Asks for a process; the answer is the next [`ForkNews::Started`] or [`ForkNews::NotStarted`], in the order of the questions.
+    ///
+    /// # Errors
+    /// `EPIPE` if the server is gone, `EAGAIN` if too many questions wait.
+    pub fn ask(&self) -> nix::Result<()> {
+        let nothing: Option<&()> = None;
+        sendmsg(self.control.as_raw_fd(), &[IoSlice::new(&[0])], &[], MsgFlags::MSG_NOSIGNAL, nothing).map(drop)
+    }
+
+    /// What the server told, if it told anything since.
+    ///
+    /// # Errors
+    /// `EPIPE` if the server is gone. Then the children see the end of their sockets only when the daemon closes them.
+    pub fn news(&self) -> nix::Result<Option<ForkNews>> {
+        match Message::receive(self.control.as_fd()) {
+            Ok(Some(message)) => Ok(Some(message.into_news()?)),
+            Ok(None) => Err(Errno::EPIPE),
+            Err(Errno::EAGAIN) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+impl AsFd for ForkServer {
+    /// Readable when there is news.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.control.as_fd()
+    }
+}
+
+impl AsRawFd for ForkServer {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.control.as_raw_fd()
+    }
+}
+
+/// The daemon's end does not block, the server's does.
+fn control_pair() -> nix::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+    fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_RDWR | OFlag::O_NONBLOCK))?;
+    Ok((ours, theirs))
+}
+
+/// News on its way: three numbers, and for a process that was started its socket and its pidfd.
+struct Message {
+    numbers: [i32; 3],
+    descriptors: Vec<OwnedFd>,
+}
+
+impl Message {
+    const LEN: usize = 12;
+    const STARTED: i32 = 1;
+    const NOT_STARTED: i32 = 2;
+    /// Ended with this status.
+    const EXITED: i32 = 3;
+    /// Ended by this signal.
+    const KILLED: i32 = 4;
+
+    fn send(socket: BorrowedFd<'_>, numbers: [i32; 3], descriptors: &[BorrowedFd<'_>]) -> nix::Result<()> {
+        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        let raw: Vec<_> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+        let rights = [ControlMessage::ScmRights(&raw)];
+        let rights = if raw.is_empty() { &[][..] } else { &rights };
+        let nobody: Option<&()> = None;
+        sendmsg(socket.as_raw_fd(), &[IoSlice::new(&bytes)], rights, MsgFlags::MSG_NOSIGNAL, nobody).map(drop)
+    }
+
+    /// `None` at the end.
+    fn receive(socket: BorrowedFd<'_>) -> nix::Result<Option<Self>> {
+        let mut bytes = [0; Self::LEN];
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let mut space = cmsg_space!([i32; 2]);
+        let received = recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
+        let len = received.bytes;
+        let mut descriptors = Vec::new();
+        for part in received.cmsgs()? {
+            if let ControlMessageOwned::ScmRights(raw) = part {
+                // SAFETY: the kernel has just made these descriptors for this message, so nobody else owns them.
+                descriptors.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+            }
+        }
+        let mut numbers = [0; 3];
+        for (number, bytes) in numbers.iter_mut().zip(bytes.chunks_exact(4)) {
+            *number = i32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        }
+        Ok((len > 0).then_some(Self { numbers, descriptors }))
+    }
+
+    fn into_news(self) -> nix::Result<ForkNews> {
+        let [kind, number, detail] = self.numbers;
+        let pid = Pid::from_raw(number);
+        Ok(match kind {
+            Self::STARTED => {
+                // A process without descriptors left gets fewer than were sent.
+                let [socket, pidfd] = self.descriptors.try_into().map_err(|_| Errno::EMFILE)?;
+                ForkNews::Started(ForkedProcess { pid, socket, pidfd })
+            }
+            Self::NOT_STARTED => ForkNews::NotStarted(Errno::from_raw(number)),
+            Self::EXITED => ForkNews::Ended { pid, exit: RankExit::Code(detail) },
+            Self::KILLED => ForkNews::Ended { pid, exit: RankExit::Signal { signal: detail, core_dumped: false } },
+            _ => return Err(Errno::EBADMSG),
+        })
+    }
+}
+
+/// A child that waits at its socket to be handed out.
+struct Spare {
+    pid: Pid,
+    pidfd: OwnedFd,
+    /// The daemon's end.
+    socket: OwnedFd,
+}
+
+/// The server's state.
+struct Server {
+    control: OwnedFd,
+    main: Main,
+    spare: Option<Spare>,
+    /// Children that were handed out and have not been reaped.
+    at_work: BTreeMap<Pid, OwnedFd>,
+    /// Somebody ended since it was last looked for what was left behind.
+    untidy: bool,
+}
+
+/// The life of the server.
+fn serve(control: OwnedFd, main: Main) -> io::Result<()> {
+    setsid()?;
+    ignore_signals()?;
+    // To ignore SIGCHLD would mean never to hear how a child ended.
+    keep_ended_children()?;
+    // SAFETY: whoever owned the daemon's descriptors never runs in this process again.
+    let control = unsafe { keep_only(control, true) }?;
+    prctl::set_name(NAME)?;
+    prctl::set_child_subreaper(true)?;
+    let mut server = Server { control, main, spare: None, at_work: BTreeMap::new(), untidy: false };
+    server.make_spare()?;
+    while server.turn()? {}
+    server.end()
+}
+
+impl Server {
+    /// Waits for one thing to happen, and deals with it; false when the daemon is gone.
+    fn turn(&mut self) -> io::Result<bool> {
+        let idle = self.spare.is_none() || self.untidy;
+        let timeout = if idle { PollTimeout::try_from(IDLE).unwrap_or(PollTimeout::ZERO) } else { PollTimeout::NONE };
+        let (asked, ended) = self.wait(true, timeout)?;
+        for &pid in &ended {
+            self.reap(pid)?;
+        }
+        if asked {
+            return self.answer();
+        }
+        if ended.is_empty() {
+            if self.spare.is_none() {
+                // Without one the next who asks waits for it, and hears why there is none.
+                let _ = self.make_spare();
+            } else if self.untidy {
+                self.tidy(TIDY_PATIENCE)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Waits until the daemon says something, if that is of interest, or children ended; says which.
+    fn wait(&self, control: bool, timeout: PollTimeout) -> nix::Result<(bool, Vec<Pid>)> {
+        let spare = self.spare.iter().map(|spare| (spare.pid, &spare.pidfd));
+        let children: Vec<_> = self.at_work.iter().map(|(&pid, pidfd)| (pid, pidfd)).chain(spare).collect();
+        let mut polled: Vec<_> = children.iter().map(|(_, fd)| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
+        if control {
+            polled.push(PollFd::new(self.control.as_fd(), PollFlags::POLLIN));
+        }
+        match poll(&mut polled, timeout) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+        let happened = |fd: &PollFd<'_>| fd.any() == Some(true);
+        let ended = children.iter().zip(&polled).filter(|(_, fd)| happened(fd)).map(|(child, _)| child.0).collect();
+        Ok((control && polled.last().is_some_and(happened), ended))
+    }
+
+    /// Hands out the spare child; false when the daemon is gone.
+    fn answer(&mut self) -> io::Result<bool> {
+        let mut question = [0];
+        let received = nix::unistd::read(&self.control, &mut question);
+        if received.is_err() || received == Ok(0) {
+            return Ok(false);
+        }
+        let made = if self.spare.is_none() { self.make_spare() } else { Ok(()) };
+        if let Err(errno) = made {
+            let refusal = [Message::NOT_STARTED, errno as i32, 0];
+            return Ok(Message::send(self.control.as_fd(), refusal, &[]).is_ok());
+        }
+        let Some(Spare { pid, pidfd, socket }) = self.spare.take() else { return Ok(true) };
+        let started = [Message::STARTED, pid.as_raw(), 0];
+        let sent = Message::send(self.control.as_fd(), started, &[socket.as_fd(), pidfd.as_fd()]);
+        self.at_work.insert(pid, pidfd);
+        Ok(sent.is_ok())
+    }
+
+    fn make_spare(&mut self) -> nix::Result<()> {
+        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
+        let main = self.main;
+        // SAFETY: this process has one thread and never had another.
+        match unsafe { fork() }? {
+            ForkResult::Child => {
+                let ran = catch_unwind(AssertUnwindSafe(|| run(theirs, main)));
+                // SAFETY: leaves without running the exit handlers of the daemon that this is a copy of a copy of.
+                unsafe { libc::_exit(i32::from(!matches!(ran, Ok(Ok(()))))) }
+            }
+            ForkResult::Parent { child } => {
+                self.spare = Some(Spare { pid: child, pidfd: pidfd_open(child)?, socket: ours });
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes in the end of a child, and tells the daemon if it was handed out.
+    fn reap(&mut self, pid: Pid) -> io::Result<()> {
+        let Some(exit) = try_reap(Child::Number(pid))? else { return Ok(()) };
+        self.untidy = true;
+        if self.at_work.remove(&pid).is_none() {
+            self.spare = None;
+            return Ok(());
+        }
+        let numbers = match exit {
+            RankExit::Code(code) => [Message::EXITED, pid.as_raw(), code],
+            RankExit::Signal { signal, .. } => [Message::KILLED, pid.as_raw(), signal],
+        };
+        // A daemon that is gone is seen at the next turn.
+        let _ = Message::send(self.control.as_fd(), numbers, &[]);
+        Ok(())
+    }
+
+    /// Kills and reaps what ended children left behind.
+    fn tidy(&mut self, patience: Duration) -> io::Result<()> {
+        self.untidy = !hunt(patience, |table| self.left_behind(table))?.survivors.is_empty();
+        let table = ProcessTable::read()?;
+        let ours =
+            |pid: Pid| self.at_work.contains_key(&pid) || self.spare.as_ref().is_some_and(|spare| spare.pid == pid);
+        for orphan in table.iter().filter(|process| process.zombie && process.parent == getpid() && !ours(process.pid))
+        {
+            // A zombie's number is not given to another before it is reaped, and nobody but us reaps it.
+            let _ = try_reap(Child::Number(orphan.pid));
+        }
+        Ok(())
+    }
+
+    /// Everything below this process that is below none of its children.
+    fn left_behind(&self, table: &ProcessTable) -> Vec<Pid> {
+        let mut below = table.trees([getpid()]);
+        below.remove(&getpid());
+        let children = self.at_work.keys().copied().chain(self.spare.as_ref().map(|spare| spare.pid));
+        let spared = table.trees(children);
+        below.difference(&spared).copied().collect()
+    }
+
+    /// The daemon is gone, and with it the other end of every child's socket: waits for the children, then kills what is left.
+    fn end(mut self) -> io::Result<()> {
+        // Its child sees the end of its socket, as the others do.
+        if let Some(Spare { pid, pidfd, .. }) = self.spare.take() {
+            self.at_work.insert(pid, pidfd);
+        }
+        let deadline = Instant::now() + LAST_PATIENCE;
+        while !self.at_work.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let (_, ended) = self.wait(false, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX))?;
+            for pid in ended {
+                self.reap(pid)?;
+            }
+        }
+        self.at_work.clear();
+        self.tidy(LAST_PATIENCE)
+    }
+}
+
+/// The life of a child.
+fn run(socket: OwnedFd, main: Main) -> io::Result<()> {
+    // SAFETY: the server that owned the other descriptors never runs in this process again.
+    let socket = unsafe { keep_only(socket, true) }?;
+    setsid()?;
+    default_signals()?;
+    prctl::set_child_subreaper(true)?;
+    main(socket);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_threads_gets_no_fork_server() {
+        // The test runs on one thread and the harness waits on another.
+        std::thread::scope(|scope| {
+            let error = scope.spawn(|| ForkServer::fork(drop)).join().unwrap().unwrap_err();
+            assert!(matches!(error, ForkServerError::Threads { threads } if threads > 1), "{error}");
+        });
+    }
+
+    #[test]
+    fn news_that_cannot_be_is_an_error() {
+        let news = |numbers| Message { numbers, descriptors: Vec::new() }.into_news();
+        assert_eq!(news([9, 0, 0]).unwrap_err(), Errno::EBADMSG);
+        assert_eq!(news([Message::STARTED, 7, 0]).unwrap_err(), Errno::EMFILE);
+        assert!(matches!(
+            news([Message::KILLED, 7, 9]),
+            Ok(ForkNews::Ended { exit: RankExit::Signal { signal: 9, .. }, .. })
+        ));
+    }
+}

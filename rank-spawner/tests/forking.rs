@@ -1,0 +1,273 @@
+//! What a fork server makes: processes with nothing of the daemon's, which become users, and of which nothing is left.
+//!
+//! The program plays all parts: with the word `daemon` it starts a child and waits to be killed; without, it is the test.
+//! The children do what they are told by the first line at their socket.
+
+mod world;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, Uid};
+use rank_spawner::{
+    Account, ForkNews, ForkServer, ForkedProcess, Limit, LimitedResource, Privileges, RankExit, become_user,
+};
+use world::{PATIENCE, eventually, pids, runs};
+
+fn main() {
+    let server = ForkServer::fork(child).unwrap();
+    if std::env::args().nth(1).as_deref() == Some("daemon") {
+        return daemon(&server);
+    }
+    let check = |name: &str, test: fn(&ForkServer)| {
+        print!("test {name} ... ");
+        test(&server);
+        println!("ok");
+    };
+    check("a_child_has_nothing_of_the_daemons", a_child_has_nothing_of_the_daemons);
+    check("a_child_is_ready_before_it_is_asked_for", a_child_is_ready_before_it_is_asked_for);
+    check("what_a_killed_child_left_behind_is_killed", what_a_killed_child_left_behind_is_killed);
+    check("another_childs_processes_are_not_touched", another_childs_processes_are_not_touched);
+    check("many_are_asked_for_at_once", many_are_asked_for_at_once);
+    check("a_killed_daemon_leaves_nothing", |_| a_killed_daemon_leaves_nothing());
+    check("a_child_can_stay_who_it_is", a_child_can_stay_who_it_is);
+    if Uid::effective().is_root() {
+        check("a_child_becomes_a_user_for_good", a_child_becomes_a_user_for_good);
+        check("setuid_programs_can_be_allowed", setuid_programs_can_be_allowed);
+        check("an_unknown_user_is_nobody", an_unknown_user_is_nobody);
+    } else {
+        println!("not root: becoming other users is left out");
+    }
+}
+
+/// A processes that lose their parent at once, the second one without environment and in a session of its own.
+const LEAVE: &str = "(sleep 1000 > /dev/null 2>&1 & echo $!); (env -i setsid sleep 1000 > /dev/null 2>&1 & echo $!)";
+
+/// What a child does: one line says what.
+fn child(socket: OwnedFd) {
+    let mut socket = UnixStream::from(socket);
+    let mut order = String::new();
+    // The fork server's spare children are never told anything.
+    BufReader::new(socket.try_clone().unwrap()).read_line(&mut order).unwrap();
+    let words: Vec<&str> = order.split_whitespace().collect();
+    match words[..] {
+        ["files"] => {
+            let name = fs::read_to_string("/proc/self/comm").unwrap();
+            let files = fs::read_dir("/proc/self/fd").unwrap().count() - 1;
+            let place = std::env::current_dir().unwrap();
+            let status = fs::read_to_string("/proc/self/status").unwrap();
+            write!(socket, "{} {files} {}\n{status}", name.trim(), place.display()).unwrap();
+        }
+        ["leave"] => {
+            let left = Command::new("sh").args(["-c", LEAVE]).stdin(Stdio::null()).output().unwrap();
+            socket.write_all(String::from_utf8(left.stdout).unwrap().replace('\n', " ").as_bytes()).unwrap();
+            socket.write_all(b"\n").unwrap();
+            // Until the daemon lets go.
+            let _ = socket.read(&mut [0]);
+        }
+        ["become", uid, setuid_programs] => {
+            let nofile = Limit { resource: LimitedResource::Nofile, soft: 100, hard: 200 };
+            let privileges = Privileges { setuid_programs: setuid_programs == "true", limits: vec![nofile] };
+            let result = Account::of(uid.parse().unwrap()).map_err(|error| error.to_string());
+            let result =
+                result.and_then(|account| become_user(&account, &privileges).map_err(|error| error.to_string()));
+            match result {
+                Ok(()) => {
+                    let read = |file: &str| fs::read_to_string(format!("/proc/self/{file}")).unwrap();
+                    write!(socket, "{}{}", read("status"), read("limits")).unwrap();
+                }
+                Err(text) => write!(socket, "{text}").unwrap(),
+            }
+        }
+        _ => {}
+    }
+}
+
+fn next(server: &ForkServer) -> ForkNews {
+    loop {
+        let mut polled = [PollFd::new(server.as_fd(), PollFlags::POLLIN)];
+        assert_eq!(poll(&mut polled, PollTimeout::try_from(PATIENCE).unwrap()), Ok(1), "no news");
+        if let Some(news) = server.news().unwrap() {
+            return news;
+        }
+    }
+}
+
+fn started(server: &ForkServer) -> ForkedProcess {
+    server.ask().unwrap();
+    match next(server) {
+        ForkNews::Started(process) => process,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn ended(server: &ForkServer, expected: Pid) -> RankExit {
+    match next(server) {
+        ForkNews::Ended { pid, exit } if pid == expected => exit,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Tells a child what to do; returns its socket.
+fn tell(process: &ForkedProcess, order: &str) -> UnixStream {
+    let mut socket = UnixStream::from(process.socket.try_clone().unwrap());
+    writeln!(socket, "{order}").unwrap();
+    socket
+}
+
+/// Everything that a child says to one order, until it ends.
+fn answer(server: &ForkServer, order: &str) -> String {
+    let process = started(server);
+    let mut said = String::new();
+    tell(&process, order).read_to_string(&mut said).unwrap();
+    assert_eq!(ended(server, process.pid), RankExit::Code(0));
+    said
+}
+
+fn line_of(socket: &UnixStream) -> Vec<Pid> {
+    let mut line = String::new();
+    BufReader::new(socket).read_line(&mut line).unwrap();
+    pids(&line)
+}
+
+/// The value of one field of `/proc/PID/status`.
+fn field<'a>(status: &'a str, name: &str) -> &'a str {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("no {name} in {status}")).trim()
+}
+
+fn a_child_has_nothing_of_the_daemons(server: &ForkServer) {
+    let said = answer(server, "files");
+    let (first, status) = said.split_once('\n').unwrap();
+    assert_eq!(first, "lattice-forks 4 /");
+    assert_eq!(field(status, "SigBlk"), "0000000000000000");
+    // SIGPIPE alone is ignored; two more belong to the C library, which lets nobody change them.
+    let ignored = u64::from_str_radix(field(status, "SigIgn"), 16).unwrap();
+    assert_eq!(ignored & !(0b11 << 31), 1 << (Signal::SIGPIPE as u32 - 1));
+    assert_eq!(field(status, "Threads"), "1");
+}
+
+fn a_child_is_ready_before_it_is_asked_for(server: &ForkServer) {
+    // It was made in idle time: when it is asked for it is there already, and the server need not fork.
+    let spare = || {
+        let mine = children_of(nix::unistd::getpid());
+        mine.into_iter().flat_map(children_of).collect::<Vec<_>>()
+    };
+    eventually("there is a spare child", || spare().len() == 1);
+    let before = spare()[0];
+    let process = started(server);
+    assert_eq!(process.pid, before);
+    process.kill().unwrap();
+    assert_eq!(ended(server, process.pid), RankExit::Signal { signal: 9, core_dumped: false });
+}
+
+fn children_of(parent: Pid) -> Vec<Pid> {
+    let all = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    let parent_of = |pid: i32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat[stat.rfind(')')? + 1..].split_whitespace().nth(1)?.parse().ok()
+    };
+    let children = all.filter(|&pid| parent_of(pid) == Some(parent.as_raw())).map(Pid::from_raw);
+    children.filter(|&pid| runs(pid)).collect()
+}
+
+fn what_a_killed_child_left_behind_is_killed(server: &ForkServer) {
+    let process = started(server);
+    let left = line_of(&tell(&process, "leave"));
+    assert_eq!(left.len(), 2);
+    assert!(left.iter().all(|&pid| runs(pid)));
+    process.kill().unwrap();
+    assert_eq!(ended(server, process.pid), RankExit::Signal { signal: 9, core_dumped: false });
+    eventually("what it left is killed and reaped", || {
+        left.iter().all(|pid| !fs::exists(format!("/proc/{pid}")).unwrap())
+    });
+}
+
+fn another_childs_processes_are_not_touched(server: &ForkServer) {
+    let (one, two) = (started(server), started(server));
+    let (of_one, of_two) = (line_of(&tell(&one, "leave")), line_of(&tell(&two, "leave")));
+    one.kill().unwrap();
+    ended(server, one.pid);
+    eventually("what it left is killed", || !of_one.iter().any(|&pid| runs(pid)));
+    assert!(of_two.iter().all(|&pid| runs(pid)));
+    let pid = two.pid;
+    drop(two);
+    assert_eq!(ended(server, pid), RankExit::Code(0));
+    eventually("the other's too", || !of_two.iter().any(|&pid| runs(pid)));
+}
+
+fn many_are_asked_for_at_once(server: &ForkServer) {
+    (0..20).for_each(|_| server.ask().unwrap());
+    let mut at_work: Vec<_> = Vec::new();
+    for _ in 0..20 {
+        match next(server) {
+            ForkNews::Started(process) => at_work.push(process),
+            other => panic!("{other:?}"),
+        }
+    }
+    at_work.clear();
+    for _ in 0..20 {
+        assert!(matches!(next(server), ForkNews::Ended { exit: RankExit::Code(0), .. }));
+    }
+}
+
+/// Starts a child that leaves something behind, prints everybody's number, and waits to be killed.
+fn daemon(server: &ForkServer) {
+    let process = started(server);
+    let left = line_of(&tell(&process, "leave"));
+    let forks = children_of(nix::unistd::getpid());
+    let all: Vec<_> = left.iter().chain(&forks).chain([&process.pid]).map(ToString::to_string).collect();
+    println!("{}", all.join(" "));
+    std::thread::park();
+}
+
+fn a_killed_daemon_leaves_nothing() {
+    let program = std::env::current_exe().unwrap();
+    let mut daemon = Command::new(program).arg("daemon").stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(daemon.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let family = pids(&line);
+    assert!(family.len() >= 4 && family.iter().all(|&pid| runs(pid)), "{line}");
+    kill(Pid::from_raw(daemon.id() as i32), Signal::SIGKILL).unwrap();
+    daemon.wait().unwrap();
+    eventually("all of it ends", || !family.iter().any(|&pid| runs(pid)));
+}
+
+fn a_child_can_stay_who_it_is(server: &ForkServer) {
+    let me = Uid::effective();
+    let said = answer(server, &format!("become {me} false"));
+    assert_eq!(field(&said, "Uid").split_whitespace().next(), Some(me.to_string().as_str()));
+}
+
+/// The number of the user `nobody`.
+const NOBODY: u32 = 65534;
+
+fn a_child_becomes_a_user_for_good(server: &ForkServer) {
+    let said = answer(server, &format!("become {NOBODY} false"));
+    assert_eq!(field(&said, "Uid"), "65534\t65534\t65534\t65534");
+    assert_eq!(field(&said, "Gid"), "65534\t65534\t65534\t65534");
+    let groups = Command::new("id").args(["-G", "nobody"]).output().unwrap();
+    assert_eq!(field(&said, "Groups"), String::from_utf8(groups.stdout).unwrap().trim());
+    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert_eq!(field(&said, set), "0000000000000000", "{set}");
+    }
+    assert_eq!(field(&said, "NoNewPrivs"), "1");
+    let files = said.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    assert_eq!(files.split_whitespace().collect::<Vec<_>>(), ["100", "200", "files"]);
+}
+
+fn setuid_programs_can_be_allowed(server: &ForkServer) {
+    let said = answer(server, &format!("become {NOBODY} true"));
+    assert_eq!(field(&said, "NoNewPrivs"), "0");
+    assert_ne!(field(&said, "CapBnd"), "0000000000000000");
+    assert_eq!(field(&said, "CapEff"), "0000000000000000");
+}
+
+fn an_unknown_user_is_nobody(server: &ForkServer) {
+    assert_eq!(answer(server, "become 12345 false"), "user 12345 is not known on this node");
+}
