@@ -20,6 +20,7 @@ use rank_spawner::CpuBind;
 
 pub use self::value::{EnvSetting, EnvSettingError, RankCountError, Stdin};
 use self::value::{rank_count, template, variable_pattern};
+use crate::dev_cluster::args::DevClusterArgs;
 use crate::exit;
 use crate::pmi_command::PmiCommand;
 
@@ -47,6 +48,9 @@ pub enum Command {
     /// Run a program as the ranks of a job.
     #[command(after_help = launch_after_help(), override_usage = LAUNCH_USAGE)]
     Launch(Box<LaunchArgs>),
+    /// Run a command, or your shell, in a cluster that is made on this machine and ends with it.
+    #[command(after_help = DEV_CLUSTER_AFTER_HELP)]
+    DevCluster(DevClusterArgs),
     /// Talk PMI to the launcher of this process, as one rank of its job.
     #[command(after_help = "Example:\n  lattice launch -n 4 lattice pmi exchange")]
     Pmi(PmiCommand),
@@ -63,6 +67,10 @@ pub enum Command {
         command: Vec<String>,
     },
 }
+
+const DEV_CLUSTER_AFTER_HELP: &str = "Examples:\n  \
+    lattice dev-cluster --nodes 4 -- lattice launch -n 8 ./a.out\n  \
+    lattice dev-cluster";
 
 const LAUNCH_USAGE: &str = "lattice launch [OPTIONS] PROGRAM [ARGS]... [: [PROGRAM OPTIONS] PROGRAM [ARGS]...]...";
 

@@ -5,6 +5,7 @@
 //! (the first cause becomes an exit code).
 
 pub mod args;
+pub mod dev_cluster;
 mod documents;
 pub mod exit;
 pub mod launch;
@@ -41,6 +42,10 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Launch(args) => launch::run(&args, verbosity).unwrap_or_else(|error| {
             complain(&error.to_string());
             exit::of_error(&error)
+        }),
+        Command::DevCluster(args) => dev_cluster::run(&args, verbosity).unwrap_or_else(|error| {
+            complain(&error.to_string());
+            error.exit_code()
         }),
         Command::Pmi(command) => match pmi_command::run(command) {
             Ok(()) => 0,
