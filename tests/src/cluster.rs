@@ -10,6 +10,28 @@ pub fn cluster(nodes: u32) -> Command {
     lattice("dev-cluster --nodes").arg(nodes.to_string()).words("--")
 }
 
+/// What the scripts of tests need to look around in their cluster, in bash.
+const LOOKING_AROUND: &str = r#"
+    # The values of a field in the JSON on standard input, one on each line.
+    field() { sed -nE "s/^ *\"$1\": \"?([^\",]*)\"?,?\$/\1/p"; }
+    # The process number of a daemon: api, node0, node1, ...
+    daemon() { cat "$LATTICE_DEV_CLUSTER/$1.pid"; }
+    # The id of the one launch there is, as soon as all of so many ranks run.
+    launch_with() {
+        local id
+        until id=$(lattice launches --json | field id) && [ "$id" ] &&
+            [ "$(lattice proctable "$id" --json | field pid | wc -l)" = "$1" ]; do sleep 0.05; done
+        echo "$id"
+    }
+    # The process number of a rank of a launch.
+    pid_of_rank() { lattice proctable "$1" --json | field pid | sed -n "$(($2 + 1))p"; }
+"#;
+
+/// A bash script that runs in a cluster of so many nodes; what it gets as `$1` and so on is still to be added.
+pub fn script_on(nodes: u32, script: &str) -> Command {
+    cluster(nodes).bash(&format!("{LOOKING_AROUND}\n{script}"))
+}
+
 /// `lattice launch` with these flags as all that runs in a cluster; the program is still to be added.
 pub fn launch_on(nodes: u32, flags: &str) -> Command {
     cluster(nodes).words("lattice launch").words(flags)

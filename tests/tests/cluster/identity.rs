@@ -1,7 +1,7 @@
 //! Who may do what. These take root: it can be other users.
 
 use lattice_tests::mpi::{Flavour, OPEN_MPIS};
-use lattice_tests::{Command, Outcome, cluster};
+use lattice_tests::{Command, Outcome, script_on};
 use nix::unistd::geteuid;
 
 /// A user that exists on every Debian, beside root.
@@ -14,7 +14,7 @@ const NOBODY: &str = "setpriv --reuid nobody --regid nogroup --init-groups";
 #[track_caller]
 fn as_root(script: &str) -> Command {
     assert!(geteuid().is_root(), "this test must run as root");
-    cluster(2).env("NOBODY", NOBODY).bash(script)
+    script_on(2, script).env("NOBODY", NOBODY)
 }
 
 #[track_caller]
@@ -51,10 +51,9 @@ fn an_allocation_that_never_was_takes_no_launch() {
 #[test]
 fn another_user_cannot_end_signal_or_follow_a_launch() {
     let script = r#"lattice launch -n 1 sleep 1000 & launch=$!
-        until id=$(lattice launches --json | grep -o '"id": *"[^"]*"' | head -1 | cut -d'"' -f4) && [ "$id" ]; do sleep 0.05; done
-        for command in abort attach "signal $id" proctable status; do
-            case $command in signal*) words="signal $id USR1";; *) words="$command $id";; esac
-            $NOBODY lattice $words >/dev/null 2>>"$LATTICE_DEV_CLUSTER/refusals" && echo "$words was allowed"
+        id=$(launch_with 1)
+        for words in "abort $id" "attach $id" "signal $id USR1" "proctable $id" "status $id"; do
+            $NOBODY lattice $words >/dev/null 2>&1 && echo "$words was allowed"
         done
         kill -0 $launch && echo lives; kill -TERM $launch; wait $launch"#;
     as_root(script).run().exits(143).prints_lines(["lives"]);
@@ -66,8 +65,7 @@ fn another_users_names_are_not_found() {
     let script = r#"lattice alloc release $LATTICE_ALLOC_ID >/dev/null
         mine=$(lattice alloc create -w node0) && theirs=$(lattice alloc create -w node1 --uid 65534) || exit
         lattice launch --alloc $mine -n 1 "$1" host & host=$!
-        until [ "$(lattice launches --json | grep -c '"id"')" -ge 1 ]; do sleep 0.05; done
-        sleep 1
+        launch_with 1 >/dev/null; sleep 1
         $NOBODY lattice launch --alloc $theirs --timeout 3s -n 1 "$1" guest; echo "guest: $?"
         kill -TERM $host; wait $host; echo "host: $?""#;
     for mpi in OPEN_MPIS {
@@ -80,20 +78,20 @@ fn another_users_names_are_not_found() {
 #[test]
 fn wrong_certificates_are_refused() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER" && lattice pki init other >/dev/null && lattice pki issue other agent node0 --host 10.20.0.1 >/dev/null || exit
-        kill -TERM $(<node0.pid)
+        kill -TERM $(daemon node0)
         sed "s|$LATTICE_DEV_CLUSTER/pki/|$LATTICE_DEV_CLUSTER/other/|" node0.toml >stranger.toml
-        timeout 3 nsenter --net=/proc/$(<node1.pid)/ns/net lattice-agent --config stranger.toml 2>&1 | grep -iq certificate && echo "a stranger is refused"
+        timeout 3 nsenter --net=/proc/$(daemon node1)/ns/net lattice-agent --config stranger.toml 2>&1 | grep -iq certificate && echo "a stranger is refused"
         sed "s|node1|node0|" node0.toml | sed "s|pki/agent-node0|pki/agent-node1|" >disguised.toml
-        timeout 3 nsenter --net=/proc/$(<node1.pid)/ns/net lattice-agent --config disguised.toml 2>&1 | grep -q node && echo "a disguise is seen through""#;
+        timeout 3 nsenter --net=/proc/$(daemon node1)/ns/net lattice-agent --config disguised.toml 2>&1 | grep -q node && echo "a disguise is seen through""#;
     as_root(script).run().prints("a stranger is refused").prints("a disguise is seen through");
 }
 
 #[test]
 fn without_allow_root_nobody_launches_as_root() {
-    let script = r#"cd "$LATTICE_DEV_CLUSTER" && sed -i 's/^allow_root.*/allow_root = false/' node0.toml && pid=$(<node0.pid)
+    let script = r#"cd "$LATTICE_DEV_CLUSTER" && sed -i 's/^allow_root.*/allow_root = false/' node0.toml && pid=$(daemon node0)
         setsid nsenter --target $pid --net --mount --uts --ipc lattice-agent --config $PWD/node0.toml &
         kill -KILL $pid; sleep 1
-        until lattice nodes --json | grep -c '"up"' | grep -qx 2; do sleep 0.1; done
+        until [ "$(lattice nodes --json | field state | grep -c up)" = 2 ]; do sleep 0.1; done
         lattice launch -n 2 "$1"; echo "code $?""#;
     as_root(script).arg(Flavour::Plain.program("half_lines")).run().prints("code 125").says("root");
 }

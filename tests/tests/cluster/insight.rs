@@ -1,19 +1,18 @@
 //! What can be seen of a cluster and its launches, by people and by programs.
 
 use lattice_tests::mpi::Flavour;
-use lattice_tests::{Outcome, cluster};
+use lattice_tests::{Outcome, cluster, script_on};
 use serde_json::Value;
 
 /// Starts a launch that waits for ever, asks something about it (`$id`), and ends it.
 #[track_caller]
 fn asked(question: &str) -> Outcome {
     let script = format!(
-        r#"id=$(lattice launch --detach -n 4 sleep 1000) || exit
-        until [ "$(lattice proctable $id --json 2>/dev/null | grep -c '"pid"')" = 4 ]; do sleep 0.05; done
-        {question}; code=$?
-        lattice abort $id >/dev/null && exit $code"#
+        "lattice launch --detach -n 4 sleep 1000 >/dev/null || exit
+        id=$(launch_with 4); {question}; code=$?
+        lattice abort $id >/dev/null && exit $code"
     );
-    cluster(2).bash(&script).run()
+    script_on(2, &script).run()
 }
 
 #[track_caller]
@@ -78,7 +77,7 @@ fn a_signal_reaches_every_rank() {
         lattice attach $id >"$LATTICE_DEV_CLUSTER/out" & attached=$!
         until [ $(grep -c here "$LATTICE_DEV_CLUSTER/out") = 4 ]; do sleep 0.05; done
         lattice signal $id USR1; wait $attached; code=$?; grep caught "$LATTICE_DEV_CLUSTER/out"; exit $code"#;
-    cluster(2).bash(script).run().exits(0).prints_lines(["caught"; 4]);
+    script_on(2, script).run().exits(0).prints_lines(["caught"; 4]);
 }
 
 /// A client that goes away and another that comes: between them they see everything, once.
@@ -86,14 +85,14 @@ fn a_signal_reaches_every_rank() {
 fn a_detached_launch_can_be_followed_later() {
     let script = r#"id=$(lattice launch --detach -n 2 bash -c 'for line in 1 2 3; do echo "$LATTICE_RANK: $line"; sleep 0.3; done; exit $LATTICE_RANK') || exit
         sleep 0.5; lattice attach $id"#;
-    let outcome = cluster(2).bash(script).run();
+    let outcome = script_on(2, script).run();
     outcome.exits(1).prints_lines((0..2).flat_map(|rank| (1..4).map(move |line| format!("{rank}: {line}"))));
 }
 
 #[test]
 fn a_launch_that_was_aborted_says_so() {
     let script = r#"id=$(lattice launch --detach -n 2 sleep 1000) && lattice abort $id --reason 'the tide' && lattice attach $id"#;
-    let outcome = cluster(2).bash(script).run();
+    let outcome = script_on(2, script).run();
     outcome.check(outcome.errors().contains("the tide"), || "should have told the reason".to_owned());
 }
 
