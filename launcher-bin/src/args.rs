@@ -22,6 +22,7 @@ pub use self::value::{EnvSetting, EnvSettingError, RankCountError, Stdin};
 use self::value::{rank_count, template, variable_pattern};
 use crate::dev_cluster::args::DevClusterArgs;
 use crate::exit;
+use crate::pki::PkiCommand;
 use crate::pmi_command::PmiCommand;
 
 /// What separates the programs of a launch.
@@ -54,6 +55,8 @@ pub enum Command {
     /// Talk PMI to the launcher of this process, as one rank of its job.
     #[command(after_help = "Example:\n  lattice launch -n 4 lattice pmi exchange")]
     Pmi(PmiCommand),
+    /// Make the certificates by which the API server, node agents and remote users prove who they are.
+    Pki(PkiCommand),
     /// Print the completions of a shell.
     #[command(after_help = "Example:\n  lattice completions bash > ~/.local/share/bash-completion/completions/lattice")]
     Completions {

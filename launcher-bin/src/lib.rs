@@ -12,6 +12,7 @@ pub mod launch;
 pub mod limits;
 mod map;
 pub mod output;
+pub mod pki;
 pub mod pmi_command;
 pub mod request;
 mod stdin;
@@ -52,6 +53,14 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
             Err(error) => {
                 complain(&chain(&error));
                 exit::PROBE_FAILED
+            }
+        },
+        Command::Pki(command) => match pki::run(command) {
+            Ok(_) if cli.quiet => 0,
+            Ok(made) => show(made.as_bytes()),
+            Err(error) => {
+                complain(&chain(&error));
+                exit::OURS
             }
         },
         Command::Completions { shell } => show(&documents::completions(shell)),

@@ -1,0 +1,208 @@
+//! `lattice pki`: a certificate authority for a cluster that has none, in two commands.
+//!
+//! Only what the command line means is here; certificates are made in [`pmi_transport::pki`].
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args, Subcommand};
+use pmi_transport::hostlist::{self, HostlistError};
+use pmi_transport::identity::{Caller, is_node_name};
+use pmi_transport::pki::{Authority, PkiError, Validity, directory_name, refuse_existing};
+
+/// What the API server's own machine calls it.
+const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
+
+/// Make the certificates by which the API server, node agents and remote users prove who they are.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct PkiCommand {
+    #[command(subcommand)]
+    action: Action,
+}
+
+const AFTER_HELP: &str = "A cluster in two commands:\n  \
+    lattice pki init pki\n  \
+    lattice pki issue pki --api head --agents 'node[0-63]'\n\
+    Then pki/api belongs on the API server, and pki/agent-NODE on each node.";
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Make a certificate authority in DIR: ca.pem, and ca.key.pem, which must not leave it.
+    Init {
+        /// The directory; made if need be.
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
+    /// Issue certificates; each with its key and a copy of ca.pem, in a directory of its own below DIR.
+    Issue(IssueArgs),
+}
+
+/// To whom certificates are issued.
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("subjects").required(true).multiple(true)))]
+struct IssueArgs {
+    /// The directory of the authority.
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// To the agents of these nodes, such as node[0-63].
+    #[arg(long, value_name = "HOSTLIST", value_parser = nodes, group = "subjects")]
+    agents: Option<Names>,
+    /// To the API server, which is reached by these names and IP addresses.
+    #[arg(long, value_name = "HOSTLIST", value_parser = hosts, group = "subjects")]
+    api: Option<Names>,
+    /// To the user with this uid, for a machine without the API server's socket; may be repeated.
+    #[arg(long = "user", value_name = "UID", group = "subjects")]
+    users: Vec<u32>,
+    /// To an administrator, who may act for all users.
+    #[arg(long, group = "subjects")]
+    admin: bool,
+    /// How long they are valid.
+    #[arg(long, value_name = "DAYS", default_value_t = 90, value_parser = clap::value_parser!(u32).range(1..))]
+    days: u32,
+}
+
+/// What a hostlist stands for; never nothing.
+#[derive(Clone, Debug)]
+struct Names(Vec<String>);
+
+/// A list of names that cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum NamesError {
+    #[error(transparent)]
+    List(#[from] HostlistError),
+    #[error("it names nobody")]
+    Empty,
+    #[error("{name:?} is no name of a node; nodes are named as hosts are")]
+    NotANode { name: String },
+}
+
+fn hosts(text: &str) -> Result<Names, NamesError> {
+    let names = hostlist::expand(text)?;
+    if names.is_empty() { Err(NamesError::Empty) } else { Ok(Names(names)) }
+}
+
+fn nodes(text: &str) -> Result<Names, NamesError> {
+    let names = hosts(text)?;
+    match names.0.iter().find(|name| !is_node_name(name)) {
+        Some(name) => Err(NamesError::NotANode { name: name.clone() }),
+        None => Ok(names),
+    }
+}
+
+/// Does what the command line says; returns what was made, as text for the user.
+///
+/// # Errors
+/// Fails if something is there already, or cannot be written; nothing is issued if one of several certificates is there already.
+pub fn run(command: PkiCommand) -> Result<String, PkiError> {
+    match command.action {
+        Action::Init { directory } => {
+            Authority::create(&directory)?;
+            Ok(format!("{}\n", directory.join("ca.pem").display()))
+        }
+        Action::Issue(args) => issue(args),
+    }
+}
+
+fn issue(args: IssueArgs) -> Result<String, PkiError> {
+    let validity = Validity::days(args.days)?;
+    let authority = Authority::open(&args.directory)?;
+    let subjects = subjects(&args);
+    for name in subjects.keys() {
+        refuse_existing(&args.directory.join(name))?;
+    }
+    let hosts = args.api.map_or_else(Vec::new, |Names(hosts)| hosts);
+    let api_hosts: Vec<String> = hosts.into_iter().chain(LOOPBACK.map(str::to_owned)).collect();
+    for (name, subject) in &subjects {
+        let hosts = if *subject == Caller::Api { &api_hosts[..] } else { &[] };
+        let issued = authority.issue(subject, hosts, validity)?;
+        authority.write(&args.directory.join(name), &issued)?;
+    }
+    let names: Vec<&String> = subjects.keys().collect();
+    Ok(format!("{}: {}, valid for {} days\n", args.directory.display(), hostlist::fold(&names), args.days))
+}
+
+/// To whom to issue, by the name of the directory.
+fn subjects(args: &IssueArgs) -> BTreeMap<String, Caller> {
+    let agents = args.agents.iter().flat_map(|Names(nodes)| nodes).cloned().map(Caller::Agent);
+    let api = args.api.iter().map(|_| Caller::Api);
+    let users = args.users.iter().copied().map(Caller::User);
+    let admin = args.admin.then_some(Caller::Admin(None));
+    agents.chain(api).chain(users).chain(admin).map(|subject| (directory_name(&subject), subject)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use clap::Parser;
+    use pmi_transport::identity::Security;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        command: PkiCommand,
+    }
+
+    fn parse(words: &[&str]) -> Result<PkiCommand, String> {
+        let line = Line::try_parse_from(["pki"].iter().chain(words));
+        line.map(|line| line.command).map_err(|error| error.to_string())
+    }
+
+    fn pki(words: &[&str]) -> Result<String, String> {
+        run(parse(words)?).map_err(|error| error.to_string())
+    }
+
+    fn caller(directory: &Path) -> Caller {
+        let file = |name| directory.join(name);
+        let security = Security::from_files(&file("ca.pem"), &file("cert.pem"), &file("key.pem")).unwrap();
+        security.caller().clone()
+    }
+
+    #[test]
+    fn a_cluster_has_its_certificates_after_two_commands() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("pki");
+        let at = root.to_str().unwrap();
+        assert_eq!(pki(&["init", at]).unwrap(), format!("{at}/ca.pem\n"));
+        let made = pki(&["issue", at, "--api", "head,10.0.0.1", "--agents", "node[0-1],node1"]).unwrap();
+        assert_eq!(made, format!("{at}: agent-node[0-1],api, valid for 90 days\n"));
+        assert_eq!(caller(&root.join("api")), Caller::Api);
+        assert_eq!(caller(&root.join("agent-node1")), Caller::Agent("node1".to_owned()));
+        let made = pki(&["issue", at, "--user", "1000", "--admin", "--days", "1"]).unwrap();
+        assert_eq!(made, format!("{at}: admin,user-1000, valid for 1 days\n"));
+        assert_eq!(caller(&root.join("user-1000")), Caller::User(1000));
+        assert_eq!(caller(&root.join("admin")), Caller::Admin(None));
+    }
+
+    #[test]
+    fn all_is_issued_or_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = directory.path().to_str().unwrap();
+        pki(&["init", at]).unwrap();
+        pki(&["issue", at, "--agents", "node1"]).unwrap();
+        let error = pki(&["issue", at, "--agents", "node[0-1]"]).unwrap_err();
+        assert_eq!(error, format!("{at}/agent-node1 exists, and is not overwritten; remove it to have it made anew"));
+        assert!(!directory.path().join("agent-node0").exists());
+        assert!(pki(&["init", at]).unwrap_err().contains("is not overwritten"));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let check = |words: &[&str], expected: &str| {
+            let error = parse(words).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        };
+        check(&["issue", "pki"], "the following required arguments were not provided");
+        check(&["issue", "pki", "--agents", ""], "it names nobody");
+        check(&["issue", "pki", "--agents", "a/b"], "\"a/b\" is no name of a node; nodes are named as hosts are");
+        check(&["issue", "pki", "--agents", "n[1"], "has a bracket without its partner");
+        check(&["issue", "pki", "--user", "root"], "invalid digit");
+        check(&["issue", "pki", "--admin", "--days", "0"], "0 is not in 1..");
+        let nowhere = tempfile::tempdir().unwrap();
+        let error = pki(&["issue", nowhere.path().to_str().unwrap(), "--admin"]).unwrap_err();
+        assert!(error.starts_with("cannot read") && error.ends_with("ca.key.pem"), "{error}");
+    }
+}
