@@ -77,7 +77,7 @@ fn another_users_names_are_not_found() {
 /// Certificates of another authority, and those of another role, open nothing.
 #[test]
 fn wrong_certificates_are_refused() {
-    let script = r#"cd "$LATTICE_DEV_CLUSTER" && lattice pki init other >/dev/null && lattice pki issue other agent node0 --host 10.20.0.1 >/dev/null || exit
+    let script = r#"cd "$LATTICE_DEV_CLUSTER" && lattice pki init other >/dev/null && lattice pki issue other --agents node0 >/dev/null || exit
         kill -TERM $(daemon node0)
         sed "s|$LATTICE_DEV_CLUSTER/pki/|$LATTICE_DEV_CLUSTER/other/|" node0.toml >stranger.toml
         timeout 3 nsenter --net=/proc/$(daemon node1)/ns/net lattice-agent --config stranger.toml 2>&1 | grep -iq certificate && echo "a stranger is refused"
