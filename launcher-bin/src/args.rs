@@ -25,6 +25,7 @@ pub use self::cluster::{
 pub use self::value::{EnvSetting, EnvSettingError, RankCountError, Stdin};
 use self::value::{rank_count, template, variable_pattern};
 use crate::api::args::ApiArgs;
+use crate::dev_cluster::args::DevClusterArgs;
 use crate::exit;
 use crate::pki::PkiCommand;
 use crate::pmi_command::PmiCommand;
@@ -90,6 +91,9 @@ pub enum Command {
         #[command(flatten)]
         table: TableArgs,
     },
+    /// Run a command, or your shell, in a cluster that is made on this machine and ends with it.
+    #[command(after_help = DEV_CLUSTER_AFTER_HELP)]
+    DevCluster(DevClusterArgs),
     /// Talk PMI to the launcher of this process, as one rank of its job.
     #[command(after_help = "Example:\n  lattice launch -n 4 lattice pmi exchange")]
     Pmi(PmiCommand),
@@ -110,6 +114,10 @@ pub enum Command {
         command: Vec<String>,
     },
 }
+
+const DEV_CLUSTER_AFTER_HELP: &str = "Examples:\n  \
+    lattice dev-cluster --nodes 4 -- lattice launch -n 8 ./a.out\n  \
+    lattice dev-cluster";
 
 const LAUNCH_USAGE: &str = "lattice launch [OPTIONS] PROGRAM [ARGS]... [: [PROGRAM OPTIONS] PROGRAM [ARGS]...]...";
 

@@ -8,6 +8,7 @@ pub mod api;
 pub mod args;
 pub mod cluster;
 mod commands;
+pub mod dev_cluster;
 mod documents;
 pub mod exit;
 pub mod hostfile;
@@ -62,6 +63,10 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Signal(args) => answered(commands::signal(&args)),
         Command::Abort(args) => answered(commands::abort(&args)),
         Command::Proctable { launch, table } => answered(commands::proctable(&launch, &table)),
+        Command::DevCluster(args) => dev_cluster::run(&args, verbosity).unwrap_or_else(|error| {
+            complain(&error.to_string());
+            error.exit_code()
+        }),
         Command::Pmi(command) => match pmi_command::run(command) {
             Ok(()) => 0,
             Err(error) => {

@@ -4,19 +4,21 @@
 //! a pipe for that moment. The launcher tells it the launch's marks through the pipe, in records of fixed size:
 //!
 //! ```text
-//! byte 0      kind: 1 = tag, 2 = rank
-//! byte 1      length of the tag
-//! bytes 2..   the tag, or process number (4 bytes), session (4) and start (8) of a rank in native byte order
+//! byte 0      kind: 1 = tag, 2 = rank, 3 = directory
+//! byte 1      length of the rest
+//! bytes 2..   the tag, or process number (4 bytes), session (4) and start (8) of a rank in native byte order, or a path
 //! ```
 
 #![expect(unsafe_code, reason = "the call of `fork`, and of what follows it in the child")]
 
 use std::collections::BTreeMap;
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -37,6 +39,10 @@ use crate::withdrawal::{ignore_signals, keep_only};
 const RECORD_LEN: usize = 2 + JobId::MAX_LEN;
 const KIND_TAG: u8 = 1;
 const KIND_RANK: u8 = 2;
+const KIND_DIRECTORY: u8 = 3;
+
+/// The longest path of a directory that a keeper can be told.
+const PATH_MAX: usize = RECORD_LEN - 2;
 
 /// The most launches that a keeper remembers.
 const TAGS_MAX: usize = 1 << 10;
@@ -135,6 +141,18 @@ impl Keeper {
         self.send(KIND_RANK, &RankRecord::of(&rank).encode())
     }
 
+    /// Names the directory of a launcher that has one: it is removed with all that is in it, once no process is left.
+    ///
+    /// # Errors
+    /// `ENAMETOOLONG` for a path of more than 63 bytes; otherwise as [`Keeper::guard`].
+    pub fn guard_directory(&self, path: &Path) -> nix::Result<()> {
+        let path = path.as_os_str().as_bytes();
+        if path.len() > PATH_MAX {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        self.send(KIND_DIRECTORY, path)
+    }
+
     fn send(&self, kind: u8, payload: &[u8]) -> nix::Result<()> {
         let mut record = [0; RECORD_LEN];
         record[0] = kind;
@@ -195,6 +213,7 @@ impl RankRecord {
 struct Guarded {
     tags: Vec<LaunchTag>,
     ranks: BTreeMap<Pid, RankRecord>,
+    directory: Option<PathBuf>,
 }
 
 impl Guarded {
@@ -210,6 +229,7 @@ impl Guarded {
             KIND_RANK if self.ranks.len() < RANKS_MAX => {
                 self.ranks.extend(RankRecord::decode(payload).map(|rank| (rank.pid, rank)));
             }
+            KIND_DIRECTORY => self.directory = Some(OsStr::from_bytes(payload).into()),
             _ => {}
         }
     }
@@ -251,7 +271,8 @@ fn keep(pipe: OwnedFd) -> io::Result<()> {
     while pipe.read_exact(&mut record).is_ok() {
         guarded.learn(&record);
     }
-    hunt(PATIENCE, |table| guarded.find(table)).map(drop)
+    hunt(PATIENCE, |table| guarded.find(table))?;
+    guarded.directory.map_or(Ok(()), fs::remove_dir_all)
 }
 
 /// Leaves everything that the launcher and the keeper share; returns the pipe, which is all that is kept.
@@ -294,7 +315,7 @@ mod tests {
         let me = *table.get(getpid()).unwrap();
         let leader = *table.get(me.group).unwrap_or(&me);
         let check = |rank: RankRecord, expected: bool| {
-            let guarded = Guarded { tags: Vec::new(), ranks: BTreeMap::from([(me.group, rank)]) };
+            let guarded = Guarded { tags: Vec::new(), ranks: BTreeMap::from([(me.group, rank)]), directory: None };
             assert_eq!(guarded.owns(&table, &me), expected, "{rank:?}");
         };
         let rank = RankRecord { pid: leader.pid, session: me.session, start: leader.start };

@@ -7,6 +7,7 @@ mod world;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Lines};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
@@ -19,10 +20,12 @@ fn main() {
     match std::env::args().nth(1).as_deref() {
         Some("launcher-with-keeper") => launcher(true),
         Some("launcher-without-keeper") => launcher(false),
+        Some("launcher-with-directory") => launcher_with_directory(),
         Some("orderly-launcher") => orderly_launcher(),
         _ => {
             check("a_killed_launcher_takes_its_ranks_with_it", a_killed_launcher_takes_its_ranks_with_it);
             check("the_keeper_kills_what_ranks_left_behind", the_keeper_kills_what_ranks_left_behind);
+            check("the_keeper_removes_the_directory", the_keeper_removes_the_directory);
             check("an_orderly_launcher_leaves_no_keeper", an_orderly_launcher_leaves_no_keeper);
         }
     }
@@ -54,6 +57,18 @@ fn launcher(with_keeper: bool) {
         println!("{}", line(rank));
     }
     println!("{}", keeper.as_ref().map_or(0, |keeper| keeper.pid().as_raw()));
+    std::thread::park();
+}
+
+/// Has a directory with something in it, prints where, and waits to be killed.
+fn launcher_with_directory() {
+    let keeper = Keeper::fork().unwrap();
+    let path = std::env::temp_dir().join(format!("keeper-{}", std::process::id()));
+    fs::create_dir_all(path.join("deeper")).unwrap();
+    fs::write(path.join("deeper/file"), "content").unwrap();
+    keeper.guard_directory(&path).unwrap();
+    assert_eq!(keeper.guard_directory(&path.join("x".repeat(64))), Err(nix::errno::Errno::ENAMETOOLONG));
+    println!("{}", path.display());
     std::thread::park();
 }
 
@@ -145,6 +160,14 @@ fn the_keeper_kills_what_ranks_left_behind() {
     assert!(spared.iter().all(|&pid| runs(pid)), "another launch was touched");
     drop(bystander);
     eventually("the other launch dies too", || !spared.iter().any(|&pid| runs(pid)));
+}
+
+fn the_keeper_removes_the_directory() {
+    let mut launcher = Launcher::start("launcher-with-directory");
+    let directory = PathBuf::from(launcher.lines.next().unwrap().unwrap());
+    assert!(directory.join("deeper/file").exists());
+    drop(launcher);
+    eventually("the directory is removed", || !directory.exists());
 }
 
 fn an_orderly_launcher_leaves_no_keeper() {

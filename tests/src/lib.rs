@@ -1,10 +1,11 @@
 //! The harness of the end-to-end tests: real programs through the real `lattice`, and what is left of them afterwards.
 //!
 //! [`command`] runs a command with a deadline and checks its [`outcome`]; [`processes`] finds what a launch left behind;
-//! [`mpi`] has the MPI libraries and compiles our C programs with them; [`schema`] checks JSON; [`turn`] keeps heavy tests
+//! [`cluster`] has clusters of several nodes; [`mpi`] has the MPI libraries and compiles our C programs with them; [`schema`] checks JSON; [`turn`] keeps heavy tests
 //! from swamping a small machine. What the tests need is installed by `cargo xtask setup`.
 
 pub mod built;
+pub mod cluster;
 pub mod command;
 pub mod mpi;
 pub mod outcome;
@@ -13,6 +14,7 @@ pub mod running;
 pub mod schema;
 pub mod turn;
 
+pub use self::cluster::{cluster, launch_on, script_on};
 pub use self::command::{Command, lattice, launch};
 pub use self::outcome::Outcome;
 pub use self::running::Running;

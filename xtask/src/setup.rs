@@ -43,6 +43,13 @@ const FOR_TESTS: &[Package] = &[
     // Only the system's own Python finds it.
     Package { name: "python3-mpi4py", brings: Brings::File("/usr/lib/python3/dist-packages/mpi4py/__init__.py") },
     Package { name: "libpmi2-0-dev", brings: Brings::File("/usr/include/slurm/pmi2.h") },
+    Package { name: "strace", brings: Brings::Program("strace") },
+    // ps and pgrep, for the tests that look at daemons from outside.
+    Package { name: "procps", brings: Brings::Program("pgrep") },
+    // setpriv and nsenter, for the tests that are another user or another node.
+    Package { name: "util-linux", brings: Brings::Program("setpriv") },
+    // systemd-analyze checks the unit files.
+    Package { name: "systemd", brings: Brings::Program("systemd-analyze") },
     Package { name: "python3-venv", brings: Brings::PythonModules("import venv, ensurepip") },
 ];
 

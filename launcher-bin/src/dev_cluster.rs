@@ -1,0 +1,269 @@
+//! `lattice dev-cluster`: a whole cluster on this machine, for as long as one command runs.
+//!
+//! ```text
+//! plan ──> directory ──> network ──> certificates, configurations ──> daemons ──> allocation ──> command
+//!                                                                                                   │
+//!              removed  <──  swept: nothing below us  <──  agents, then API server  <── released  <─┘
+//! ```
+//!
+//! The way back is gone whatever fails on the way there. When this program is killed, the keeper kills the rest and
+//! removes the directory; networks end with the last process in them.
+
+mod allocation;
+pub mod args;
+mod certificates;
+mod command;
+mod config;
+mod daemons;
+mod directory;
+mod isolation;
+mod network;
+mod plan;
+
+use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::unistd::geteuid;
+use pmi_core::ids::JobId;
+use pmi_transport::pki::PkiError;
+use rank_spawner::{Belongings, Keeper, KeeperError, LaunchTag, Orphans, become_subreaper, sweep};
+
+use self::allocation::{AllocationError, Holder};
+use self::args::DevClusterArgs;
+use self::command::{Guest, Signals};
+use self::daemons::{DaemonError, Daemons};
+use self::directory::Directory;
+use self::isolation::{Birthplace, Isolation};
+use self::network::{Network, NetworkError};
+use self::plan::{Kind, Plan};
+use crate::output::Verbosity;
+use crate::{complain, exit};
+
+/// The name of the API server's files.
+const API: &str = "api";
+
+/// How long processes may take to die that are left when everything was stopped.
+const SWEEP_WITHIN: Duration = Duration::from_secs(5);
+
+/// Why there is no cluster, or no command in it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DevClusterError {
+    /// The loopback interface has no room.
+    #[error("cannot listen on loopback addresses for the daemons: {0}")]
+    Addresses(#[source] io::Error),
+    /// There is no agent to run.
+    #[error("there is no lattice-agent beside {}, nor in PATH; build or install it", beside.display())]
+    NoAgent {
+        /// This program.
+        beside: PathBuf,
+    },
+    /// Nobody would clean up after us.
+    #[error(transparent)]
+    Keeper(#[from] KeeperError),
+    /// The files of the cluster cannot be made.
+    #[error("cannot make the files of the cluster in {}: {error}", directory.display())]
+    Files {
+        /// Where.
+        directory: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The nodes' network cannot be made.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// The daemons cannot be given certificates.
+    #[error("cannot make certificates: {0}")]
+    Certificates(#[from] PkiError),
+    /// A daemon does not run.
+    #[error(transparent)]
+    Daemon(#[from] DaemonError),
+    /// The cluster does not come to life.
+    #[error(transparent)]
+    Allocation(#[from] AllocationError),
+    /// The command cannot be started.
+    #[error("cannot run {command}: {error}")]
+    Command {
+        /// Its program.
+        command: String,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// Signals, threads or processes cannot be used as they must be.
+    #[error("cannot set up the cluster: {0}")]
+    Setup(#[from] io::Error),
+}
+
+impl DevClusterError {
+    /// The exit code of a cluster that was not.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Command { error, .. } if error.kind() == io::ErrorKind::NotFound => exit::NOT_FOUND,
+            Self::Command { .. } => exit::CANNOT_EXECUTE,
+            _ => exit::OURS,
+        }
+    }
+}
+
+/// Makes a cluster, runs the command in it, and takes the cluster away again; returns the command's exit code.
+///
+/// Must be called while this process has one thread.
+///
+/// # Errors
+/// Fails if the cluster cannot be made, or the command not be started. Then, too, nothing is left.
+pub fn run(args: &DevClusterArgs, verbosity: Verbosity) -> Result<u8, DevClusterError> {
+    let keeper = Keeper::fork()?;
+    become_subreaper().map_err(io::Error::from)?;
+    let kind = if geteuid().is_root() && !args.loopback { Kind::Namespaces } else { Kind::Loopback };
+    let plan = Plan::new(kind, args.nodes).map_err(DevClusterError::Addresses)?;
+    let programs = Programs::find()?;
+    let files = |error| DevClusterError::Files { directory: std::env::temp_dir(), error };
+    let directory = Directory::create().map_err(files)?;
+    let tag = tag_of(&directory)?;
+    let guarded = keeper.guard(&tag).and_then(|()| keeper.guard_directory(directory.path()));
+    let cluster = Cluster { args, plan, programs, directory: &directory, tag: &tag, keeper: &keeper, verbosity };
+    let code = match guarded {
+        Ok(()) => cluster.live(),
+        Err(errno) => Err(files(errno.into())),
+    };
+    end_what_is_left(&tag, &keeper)?;
+    directory.remove().map_err(files)?;
+    keeper.done().map_err(io::Error::from)?;
+    code
+}
+
+/// The mark of everything that belongs to the cluster; ranks have their launch's instead.
+fn tag_of(directory: &Directory) -> io::Result<LaunchTag> {
+    JobId::new(&directory.name()).map(LaunchTag::new).map_err(io::Error::other)
+}
+
+/// Kills what the command left in the background, and what a killed agent left.
+fn end_what_is_left(tag: &LaunchTag, keeper: &Keeper) -> io::Result<()> {
+    let except = [keeper.pid()];
+    let everything = Belongings { tag, ranks: &[], orphans: Orphans::Claim { except: &except } };
+    let swept = sweep(&everything, SWEEP_WITHIN)?;
+    for survivor in swept.survivors {
+        complain(&format!("process {} ({}) cannot be killed", survivor.pid, survivor.name));
+    }
+    Ok(())
+}
+
+/// The daemons' programs.
+#[derive(Debug)]
+struct Programs {
+    lattice: PathBuf,
+    agent: PathBuf,
+}
+
+impl Programs {
+    /// This very program, and the agent beside it, else in `PATH`.
+    fn find() -> Result<Self, DevClusterError> {
+        const NAME: &str = "lattice-agent";
+        let lattice = std::env::current_exe()?;
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let mut candidates = std::iter::once(lattice.with_file_name(NAME))
+            .chain(std::env::split_paths(&path).map(|directory| directory.join(NAME)));
+        match candidates.find(|candidate| candidate.is_file()) {
+            Some(agent) => Ok(Self { lattice, agent }),
+            None => Err(DevClusterError::NoAgent { beside: lattice }),
+        }
+    }
+}
+
+/// A cluster whose directory is there, and nothing else yet.
+struct Cluster<'a> {
+    args: &'a DevClusterArgs,
+    plan: Plan,
+    programs: Programs,
+    directory: &'a Directory,
+    tag: &'a LaunchTag,
+    keeper: &'a Keeper,
+    verbosity: Verbosity,
+}
+
+impl Cluster<'_> {
+    /// Starts everything, runs the command, stops everything.
+    fn live(&self) -> Result<u8, DevClusterError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let mut signals = Signals::listen()?;
+            let mut daemons = Daemons::new(self.tag.clone());
+            let code = self.run(&mut daemons, &mut signals).await;
+            daemons.stop().await;
+            code
+        })
+    }
+
+    async fn run(&self, daemons: &mut Daemons, signals: &mut Signals) -> Result<u8, DevClusterError> {
+        self.start_daemons(daemons)?;
+        let holder = Holder::new(&self.directory.api_socket())?;
+        let allocation = tokio::select! {
+            allocation = holder.allocate(&self.plan, daemons) => allocation?,
+            number = signals.any() => return Ok(exit::by_signal(number as i32)),
+        };
+        self.greet();
+        let code = self.guest(&allocation, daemons).run(signals).await.map_err(|error| self.not_run(error));
+        holder.release(&allocation).await;
+        code
+    }
+
+    /// Makes the network and whatever the daemons need to know, and starts them.
+    fn start_daemons(&self, daemons: &mut Daemons) -> Result<(), DevClusterError> {
+        let network = match self.plan.kind {
+            Kind::Namespaces => Some(Network::new(&self.plan)?),
+            Kind::Loopback => None,
+        };
+        certificates::issue(&self.plan, self.directory)?;
+        config::write(&self.plan, self.directory)
+            .map_err(|error| DevClusterError::Files { directory: self.directory.path().to_owned(), error })?;
+        let api = network.as_ref().map_or(Birthplace::Here, |network| Birthplace::Network(network.switch.as_fd()));
+        daemons.start(API, &[&self.programs.lattice, Path::new("api")], self.directory, &api)?;
+        let (hosts, stop_over) = (self.directory.hosts(), self.directory.empty());
+        for (index, node) in self.plan.nodes.iter().enumerate() {
+            let place = network.as_ref().map_or(Birthplace::Here, |network| {
+                let network = network.nodes[index].as_fd();
+                Birthplace::Node(Isolation { network, host_name: &node.name, hosts: &hosts, stop_over: &stop_over })
+            });
+            daemons.start(&node.name, &[&self.programs.agent], self.directory, &place)?;
+        }
+        Ok(())
+    }
+
+    fn guest(&self, allocation: &str, daemons: &Daemons) -> Guest<'_> {
+        Guest {
+            words: &self.args.command,
+            environment: vec![
+                ("LATTICE_API_URL", allocation::url(&self.directory.api_socket()).into()),
+                ("LATTICE_ALLOC_ID", allocation.into()),
+                ("LATTICE_DEV_CLUSTER", self.directory.path().into()),
+                (LaunchTag::VARIABLE, self.tag.value().into()),
+            ],
+            daemons: daemons.pids().collect(),
+            keeper: self.keeper.pid(),
+            tag: self.tag,
+        }
+    }
+
+    /// Tells a person where they are; a command is told nothing that it did not ask for.
+    fn greet(&self) {
+        let is_shell = self.args.command.is_empty() && io::stdin().is_terminal();
+        if self.verbosity == Verbosity::Verbose || (is_shell && self.verbosity == Verbosity::Normal) {
+            let nodes = self.plan.hostlist();
+            let place = match self.plan.kind {
+                Kind::Namespaces => "each in a network of its own",
+                Kind::Loopback => "all on loopback addresses of this machine",
+            };
+            complain(&format!("{nodes} are up, {place}; logs are in {}", self.directory.path().display()));
+        }
+        if is_shell && self.verbosity == Verbosity::Normal {
+            complain("try: lattice launch -n 8 hostname; the cluster ends with this shell");
+        }
+    }
+
+    fn not_run(&self, error: io::Error) -> DevClusterError {
+        let command = self.args.command.first().map_or("your shell".into(), |word| word.to_string_lossy().into_owned());
+        DevClusterError::Command { command, error }
+    }
+}

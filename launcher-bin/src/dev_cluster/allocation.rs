@@ -1,0 +1,153 @@
+//! The one allocation of a cluster on this machine: all of its nodes, once they are there.
+
+use std::path::Path;
+use std::time::Duration;
+
+use nix::unistd::getuid;
+use pmi_transport::address::Address;
+use pmi_transport::connect::{Channel, ConnectError, channel};
+use pmi_transport::identity::{Caller, Security};
+use pmi_transport::proto::v1::allocation_service_client::AllocationServiceClient;
+use pmi_transport::proto::v1::node_service_client::NodeServiceClient;
+use pmi_transport::proto::v1::{
+    Allocation, AllocationState, CreateAllocationRequest, GetAllocationRequest, ListNodesRequest, NodeState,
+    ReleaseAllocationRequest,
+};
+use tokio::time::{Instant, sleep, timeout};
+use tonic::{Code, Status};
+
+use super::daemons::{DaemonError, Daemons};
+use super::plan::Plan;
+
+/// How long daemons may take to start and to find each other, on a loaded machine.
+const UP_WITHIN: Duration = Duration::from_secs(60);
+
+/// How long the launches of the allocation may take to end.
+const RELEASED_WITHIN: Duration = Duration::from_secs(5);
+
+/// How often it is asked whether they have.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Why there is no allocation.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AllocationError {
+    /// The API server's socket cannot be used.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// A daemon ended instead.
+    #[error(transparent)]
+    Daemon(#[from] DaemonError),
+    /// The API server refused something.
+    #[error("the API server refuses to make an allocation: {}", .0.message())]
+    Refused(Box<Status>),
+    /// Not all nodes came up, or the API server did not.
+    #[error("after {UP_WITHIN:?} {up} of {nodes} nodes are up{}", said(last))]
+    Late {
+        /// How many nodes are up.
+        up: usize,
+        /// How many there should be.
+        nodes: usize,
+        /// What the API server said when it was asked last, if it failed.
+        last: Option<Box<Status>>,
+    },
+}
+
+fn said(last: &Option<Box<Status>>) -> String {
+    last.as_ref().map_or_else(String::new, |status| format!(": {}", status.message()))
+}
+
+/// Where the API server with this socket is, as `--api` takes it.
+pub(super) fn url(socket: &Path) -> String {
+    format!("unix:{}", socket.display())
+}
+
+/// Who holds the allocation: the user who made the cluster.
+pub(super) struct Holder {
+    nodes: NodeServiceClient<Channel>,
+    allocations: AllocationServiceClient<Channel>,
+}
+
+impl Holder {
+    /// Speaks to the API server with this socket, as soon as it is there.
+    pub(super) fn new(socket: &Path) -> Result<Self, AllocationError> {
+        // The socket tells the server who we are.
+        let security = Security::Insecure { name: Caller::User(getuid().as_raw()) };
+        let channel = channel(&Address::Unix(socket.to_owned()), &Caller::Api, &security)?;
+        let allocations = AllocationServiceClient::new(channel.clone());
+        Ok(Self { nodes: NodeServiceClient::new(channel), allocations })
+    }
+
+    /// Waits until all nodes are up, and allocates them; returns the allocation's id.
+    pub(super) async fn allocate(&self, plan: &Plan, daemons: &mut Daemons) -> Result<String, AllocationError> {
+        let deadline = Instant::now() + UP_WITHIN;
+        self.wait_for_nodes(plan.nodes.len(), daemons, deadline).await?;
+        let request = CreateAllocationRequest { nodes: plan.hostlist(), ..Default::default() };
+        let made = self.allocations.clone().create_allocation(request).await;
+        let mut allocation = made.map_err(|status| AllocationError::Refused(Box::new(status)))?.into_inner();
+        while allocation.state() == AllocationState::Pending && Instant::now() < deadline {
+            daemons.check()?;
+            sleep(LOOK_EVERY).await;
+            allocation = self.look(&allocation).await?;
+        }
+        match allocation.state() {
+            AllocationState::Running => Ok(allocation.id),
+            state => Err(AllocationError::Refused(Box::new(Status::failed_precondition(format!(
+                "it is {} {}",
+                state.as_str_name(),
+                allocation.reason
+            ))))),
+        }
+    }
+
+    async fn wait_for_nodes(
+        &self,
+        nodes: usize,
+        daemons: &mut Daemons,
+        deadline: Instant,
+    ) -> Result<(), AllocationError> {
+        loop {
+            daemons.check()?;
+            let (up, last) = match self.nodes.clone().list_nodes(ListNodesRequest {}).await {
+                Ok(answer) => {
+                    let listed = answer.into_inner().nodes;
+                    (listed.iter().filter(|node| node.state() == NodeState::Up).count(), None)
+                }
+                Err(status) if status.code() == Code::PermissionDenied => {
+                    return Err(AllocationError::Refused(Box::new(status)));
+                }
+                // It has not made its socket yet.
+                Err(status) => (0, Some(Box::new(status))),
+            };
+            if up == nodes {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(AllocationError::Late { up, nodes, last });
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    async fn look(&self, allocation: &Allocation) -> Result<Allocation, AllocationError> {
+        let request = GetAllocationRequest { id: allocation.id.clone() };
+        let answer = self.allocations.clone().get_allocation(request).await;
+        Ok(answer.map_err(|status| AllocationError::Refused(Box::new(status)))?.into_inner())
+    }
+
+    /// Ends the launches of the allocation, and waits for their end; what does not end ends with its node.
+    pub(super) async fn release(&self, id: &str) {
+        let released = async {
+            let request = ReleaseAllocationRequest { id: id.to_owned() };
+            let Ok(answer) = self.allocations.clone().release_allocation(request).await else { return };
+            let mut allocation = answer.into_inner();
+            while allocation.state() == AllocationState::Releasing {
+                sleep(LOOK_EVERY).await;
+                let Ok(now) = self.look(&allocation).await else { return };
+                allocation = now;
+            }
+        };
+        // Late or not, the daemons are stopped next.
+        let _ = timeout(RELEASED_WITHIN, released).await;
+    }
+}

@@ -1,0 +1,21 @@
+//! The flags of `lattice dev-cluster`.
+
+use std::ffi::OsString;
+
+use clap::Args;
+
+use super::plan::NODES_MAX;
+
+/// The flags of `lattice dev-cluster`, and the command that runs in the cluster.
+#[derive(Clone, Debug, Args)]
+pub struct DevClusterArgs {
+    /// Make so many nodes, node0 and on.
+    #[arg(short = 'N', long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=NODES_MAX))]
+    pub nodes: u8,
+    /// Put all nodes on loopback addresses of this machine, also where we are root and could give each its own network.
+    #[arg(long)]
+    pub loopback: bool,
+    /// What to run in the cluster, and its arguments; else your shell.
+    #[arg(value_name = "COMMAND [ARGS]", trailing_var_arg = true, num_args = 0..)]
+    pub command: Vec<OsString>,
+}

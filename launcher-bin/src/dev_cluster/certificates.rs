@@ -1,0 +1,44 @@
+//! Certificates for the daemons of a cluster on this machine, from an authority that is made for the occasion and ends with it.
+
+use std::path::PathBuf;
+
+use pmi_transport::identity::Caller;
+use pmi_transport::pki::{Authority, PkiError, Validity, directory_name};
+use serde::Serialize;
+
+use super::directory::Directory;
+use super::plan::Plan;
+
+/// Longer than anybody leaves such a cluster running.
+const DAYS: u32 = 365;
+
+/// Where a daemon finds its certificate, as both daemons' configurations say it.
+#[derive(Debug, Serialize)]
+pub(super) struct Identity {
+    ca: PathBuf,
+    cert: PathBuf,
+    key: PathBuf,
+}
+
+impl Identity {
+    pub(super) fn of(subject: &Caller, directory: &Directory) -> Self {
+        let issued = directory.pki().join(directory_name(subject));
+        let file = |name| issued.join(name);
+        Self { ca: file("ca.pem"), cert: file("cert.pem"), key: file("key.pem") }
+    }
+}
+
+/// Makes the authority and the certificates of all daemons.
+///
+/// # Errors
+/// Fails if a file cannot be written.
+pub(super) fn issue(plan: &Plan, directory: &Directory) -> Result<(), PkiError> {
+    let pki = directory.pki();
+    let authority = Authority::create(&pki)?;
+    let agents = plan.nodes.iter().map(|node| (Caller::Agent(node.name.clone()), node.agent.ip()));
+    for (subject, address) in agents.chain([(Caller::Api, plan.api.ip())]) {
+        let issued = authority.issue(&subject, &[address.to_string()], Validity::days(DAYS)?)?;
+        authority.write(&pki.join(directory_name(&subject)), &issued)?;
+    }
+    Ok(())
+}

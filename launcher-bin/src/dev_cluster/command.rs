@@ -1,0 +1,143 @@
+//! The command that runs in a cluster on this machine: its environment, its signals, its end.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rank_spawner::{Belongings, LaunchTag, Orphans, reap_adopted};
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
+use tokio::time::sleep;
+
+use crate::exit;
+
+/// How long the command has to end after it was told to.
+const END_WITHIN: Duration = Duration::from_secs(3);
+
+/// The signals by which somebody wants this program to end, and that of ended children.
+#[derive(Debug)]
+pub(super) struct Signals {
+    interrupt: Stream,
+    quit: Stream,
+    terminate: Stream,
+    hang_up: Stream,
+    child: Stream,
+}
+
+impl Signals {
+    /// From here on these signals are heard, and end us by themselves no more.
+    pub(super) fn listen() -> io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
+            terminate: signal(SignalKind::terminate())?,
+            hang_up: signal(SignalKind::hangup())?,
+            child: signal(SignalKind::child())?,
+        })
+    }
+
+    /// Waits until somebody wants this program to end; returns by which signal.
+    pub(super) async fn any(&mut self) -> Signal {
+        tokio::select! {
+            number = terminal(&mut self.interrupt, &mut self.quit) => number,
+            number = meant_for_us(&mut self.terminate, &mut self.hang_up) => number,
+        }
+    }
+}
+
+/// What a terminal sends to the command as well.
+async fn terminal(interrupt: &mut Stream, quit: &mut Stream) -> Signal {
+    tokio::select! {
+        _ = interrupt.recv() => Signal::SIGINT,
+        _ = quit.recv() => Signal::SIGQUIT,
+    }
+}
+
+/// What reaches us alone.
+async fn meant_for_us(terminate: &mut Stream, hang_up: &mut Stream) -> Signal {
+    tokio::select! {
+        _ = terminate.recv() => Signal::SIGTERM,
+        _ = hang_up.recv() => Signal::SIGHUP,
+    }
+}
+
+/// A command, as it is to run.
+#[derive(Debug)]
+pub(super) struct Guest<'a> {
+    /// Program and arguments; empty for the user's shell.
+    pub(super) words: &'a [OsString],
+    pub(super) environment: Vec<(&'static str, OsString)>,
+    /// The daemons, which are nobody's orphans.
+    pub(super) daemons: Vec<Pid>,
+    pub(super) keeper: Pid,
+    pub(super) tag: &'a LaunchTag,
+}
+
+impl Guest<'_> {
+    /// Runs the command to its end, and returns its exit code as a shell does.
+    ///
+    /// A signal of the terminal reaches the command by itself, which decides what it means; we go on as a shell does. Any
+    /// other is passed on, and ends the cluster soon thereafter whatever the command makes of it.
+    ///
+    /// # Errors
+    /// Fails if the command cannot be started.
+    pub(super) async fn run(&self, signals: &mut Signals) -> Result<u8, io::Error> {
+        let mut child = self.start()?;
+        loop {
+            tokio::select! {
+                status = child.wait() => return Ok(code(status?)),
+                _ = terminal(&mut signals.interrupt, &mut signals.quit) => {}
+                number = meant_for_us(&mut signals.terminate, &mut signals.hang_up) => return end(&mut child, number).await,
+                _ = signals.child.recv() => self.reap(&child),
+            }
+        }
+    }
+
+    fn start(&self) -> io::Result<Child> {
+        let shell = [std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into())];
+        let words = if self.words.is_empty() { &shell } else { self.words };
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command.env("PATH", path_with_us()?).spawn()
+    }
+
+    /// What the command leaves in the background falls to us when it ends, and would fill the table of processes.
+    fn reap(&self, child: &Child) {
+        let mut except = self.daemons.clone();
+        except.push(self.keeper);
+        except.extend(child.id().map(|pid| Pid::from_raw(pid.cast_signed())));
+        let belongings = Belongings { tag: self.tag, ranks: &[], orphans: Orphans::Claim { except: &except } };
+        // What is not reaped now is reaped next time.
+        let _ = reap_adopted(&belongings);
+    }
+}
+
+/// Passes the signal on, and waits for the end, but not for ever.
+async fn end(child: &mut Child, number: Signal) -> io::Result<u8> {
+    if let Some(pid) = child.id() {
+        // It may end this very moment.
+        let _ = kill(Pid::from_raw(pid.cast_signed()), number);
+    }
+    tokio::select! {
+        status = child.wait() => Ok(code(status?)),
+        () = sleep(END_WITHIN) => Ok(exit::by_signal(number as i32)),
+    }
+}
+
+/// `PATH` with the directory of this program in front, so that the command finds the `lattice` that made its cluster.
+fn path_with_us() -> io::Result<OsString> {
+    let program = std::env::current_exe()?;
+    let ours = program.parent().map(OsStr::new).unwrap_or_default().to_owned();
+    let theirs = std::env::var_os("PATH").unwrap_or_default();
+    let all = std::iter::once(ours.into()).chain(std::env::split_paths(&theirs));
+    std::env::join_paths(all).map_err(io::Error::other)
+}
+
+fn code(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|number| 128 + number));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(exit::OURS)
+}

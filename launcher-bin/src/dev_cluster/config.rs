@@ -1,0 +1,65 @@
+//! The configurations of the daemons: what sets them apart from those of a real cluster is where things are, nothing else.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use nix::unistd::geteuid;
+use pmi_transport::identity::Caller;
+use serde::Serialize;
+
+use super::API;
+use super::certificates::Identity;
+use super::directory::Directory;
+use super::plan::{Node, Plan};
+
+/// What `lattice api --config` reads.
+#[derive(Serialize)]
+struct ApiFile {
+    listen: [String; 1],
+    socket: PathBuf,
+    state: PathBuf,
+    #[serde(flatten)]
+    identity: Identity,
+}
+
+/// What `lattice-agent --config` reads.
+#[derive(Serialize)]
+struct AgentFile<'a> {
+    node_id: &'a str,
+    listen: String,
+    advertise: String,
+    api: String,
+    /// Whoever makes a cluster as root launches as root; nobody else becomes root by it.
+    allow_root: bool,
+    tls: Identity,
+}
+
+/// Writes the configurations of all daemons, and the nodes' `/etc/hosts`.
+pub(super) fn write(plan: &Plan, directory: &Directory) -> io::Result<()> {
+    fs::write(directory.hosts(), plan.hosts_file())?;
+    let api = ApiFile {
+        listen: [plan.api.to_string()],
+        socket: directory.api_socket(),
+        state: directory.api_state(),
+        identity: Identity::of(&Caller::Api, directory),
+    };
+    write_file(directory, API, &api)?;
+    plan.nodes.iter().try_for_each(|node| write_file(directory, &node.name, &agent(node, plan, directory)))
+}
+
+fn agent<'a>(node: &'a Node, plan: &Plan, directory: &Directory) -> AgentFile<'a> {
+    AgentFile {
+        node_id: &node.name,
+        listen: node.agent.to_string(),
+        advertise: node.agent.to_string(),
+        api: format!("https://{}", plan.api),
+        allow_root: geteuid().is_root(),
+        tls: Identity::of(&Caller::Agent(node.name.clone()), directory),
+    }
+}
+
+fn write_file(directory: &Directory, daemon: &str, content: &impl Serialize) -> io::Result<()> {
+    let text = toml::to_string(content).map_err(io::Error::other)?;
+    Directory::write_private(&directory.config(daemon), &text)
+}

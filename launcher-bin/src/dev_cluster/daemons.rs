@@ -1,0 +1,186 @@
+//! The daemons of a cluster on this machine, from their start to their end.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rank_spawner::LaunchTag;
+use tokio::time::{Instant, sleep};
+
+use super::directory::Directory;
+use super::isolation::Birthplace;
+
+/// How long a daemon may take to stop in order. It ends its launches meanwhile.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether one has stopped.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// How many lines of a daemon's log are shown when it failed.
+const LOG_LINES: usize = 10;
+
+/// Why a daemon does not run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DaemonError {
+    /// It cannot be started.
+    #[error("cannot start {program} for {name}: {error}")]
+    Start {
+        /// Which daemon.
+        name: String,
+        /// What should have run.
+        program: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// It ended by itself.
+    #[error("the daemon of {name} ended ({status}); it said:\n{log}")]
+    Ended {
+        /// Which daemon.
+        name: String,
+        /// How.
+        status: ExitStatus,
+        /// The last lines of its log.
+        log: String,
+    },
+    /// Its files cannot be written.
+    #[error("cannot write the files of {name}: {error}")]
+    Files {
+        /// Which daemon.
+        name: String,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+/// One daemon that was started.
+#[derive(Debug)]
+struct Daemon {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+/// All daemons that were started, in this order.
+#[derive(Debug)]
+pub(super) struct Daemons {
+    running: Vec<Daemon>,
+    tag: LaunchTag,
+}
+
+impl Daemons {
+    /// No daemon yet; all of them will carry the tag.
+    pub(super) fn new(tag: LaunchTag) -> Self {
+        Self { running: Vec::new(), tag }
+    }
+
+    /// Starts `program --config FILE`, with its output in a log and its process number in a file.
+    ///
+    /// # Errors
+    /// Fails if it does not start; that it works is another matter (see [`Daemons::check`]).
+    pub(super) fn start(
+        &mut self,
+        name: &str,
+        program: &[&Path],
+        directory: &Directory,
+        birthplace: &Birthplace<'_>,
+    ) -> Result<(), DaemonError> {
+        let files = |error| DaemonError::Files { name: name.to_owned(), error };
+        let log = directory.log(name);
+        Directory::write_private(&log, "").map_err(files)?;
+        let output = File::options().append(true).open(&log).map_err(files)?;
+        let mut command = Command::new(program[0]);
+        command.args(&program[1..]).arg("--config").arg(directory.config(name)).stdin(Stdio::null());
+        command.stdout(output.try_clone().map_err(files)?).stderr(output);
+        clean(&mut command);
+        command.env(LaunchTag::VARIABLE, self.tag.value());
+        // A Ctrl-C at the terminal is for the command; daemons are stopped in order.
+        command.process_group(0);
+        let child = birthplace.start(&mut command).map_err(|error| DaemonError::Start {
+            name: name.to_owned(),
+            program: program[0].to_owned(),
+            error,
+        })?;
+        fs::write(directory.pid(name), format!("{}\n", child.id())).map_err(files)?;
+        self.running.push(Daemon { name: name.to_owned(), child, log });
+        Ok(())
+    }
+
+    /// The process numbers of all daemons.
+    pub(super) fn pids(&self) -> impl Iterator<Item = Pid> {
+        self.running.iter().map(Daemon::pid)
+    }
+
+    /// Whether all daemons run.
+    ///
+    /// # Errors
+    /// Tells of the first one that does not.
+    pub(super) fn check(&mut self) -> Result<(), DaemonError> {
+        for daemon in &mut self.running {
+            if let Ok(Some(status)) = daemon.child.try_wait() {
+                let log = last_lines(&daemon.log);
+                return Err(DaemonError::Ended { name: daemon.name.clone(), status, log });
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops all daemons in order: the agents first, which were started last, then the API server they report to.
+    pub(super) async fn stop(mut self) {
+        let agents = self.running.split_off(self.running.len().min(1));
+        stop_together(agents).await;
+        stop_together(self.running).await;
+    }
+}
+
+impl Daemon {
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
+    }
+
+    fn has_ended(&mut self) -> bool {
+        // Whatever cannot be waited for is not there.
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+}
+
+/// Asks all of them to stop, waits, and kills those that do not.
+async fn stop_together(mut daemons: Vec<Daemon>) {
+    daemons.retain_mut(|daemon| !daemon.has_ended());
+    for daemon in &daemons {
+        // A stopped process acts on no other signal; it is our child and not reaped, so the number is its own.
+        let _ = kill(daemon.pid(), Signal::SIGTERM);
+        let _ = kill(daemon.pid(), Signal::SIGCONT);
+    }
+    let deadline = Instant::now() + STOP_WITHIN;
+    while !daemons.is_empty() && Instant::now() < deadline {
+        sleep(LOOK_EVERY).await;
+        daemons.retain_mut(|daemon| !daemon.has_ended());
+    }
+    for daemon in &mut daemons {
+        let _ = daemon.child.kill();
+        let _ = daemon.child.wait();
+    }
+}
+
+/// Takes out what an outer cluster, an outer launch or a service would tell a daemon.
+fn clean(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if (text.starts_with("LATTICE_") && text != "LATTICE_LOG") || text == "NOTIFY_SOCKET" {
+            command.env_remove(&name);
+        }
+    }
+}
+
+fn last_lines(log: &Path) -> String {
+    let text = fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
+}

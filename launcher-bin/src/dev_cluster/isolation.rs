@@ -1,0 +1,94 @@
+//! What makes a process believe to be on a machine of its own: the namespaces that it is born into.
+//!
+//! Namespaces belong to threads, and a process is born into those of the thread that starts it. So a thread goes there first,
+//! starts the process, and ends.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::thread;
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::unistd::sethostname;
+
+/// Where a process of a cluster is born.
+#[derive(Debug)]
+pub(super) enum Birthplace<'a> {
+    /// Where we are ourselves.
+    Here,
+    /// In another network, and here in everything else.
+    Network(BorrowedFd<'a>),
+    /// On a node.
+    Node(Isolation<'a>),
+}
+
+/// A node: own network, host name, System V memory and message queues, and an own view of some files.
+#[derive(Debug)]
+pub(super) struct Isolation<'a> {
+    pub(super) network: BorrowedFd<'a>,
+    pub(super) host_name: &'a str,
+    /// The file to be seen as `/etc/hosts`.
+    pub(super) hosts: &'a Path,
+    /// An empty directory to put a mount into for a moment; that cannot be seen from anywhere else.
+    pub(super) stop_over: &'a Path,
+}
+
+impl Birthplace<'_> {
+    /// Starts a process there.
+    ///
+    /// # Errors
+    /// Fails if the process cannot be started, or we lack the privileges for the place.
+    pub(super) fn start(&self, command: &mut Command) -> io::Result<Child> {
+        let start = || {
+            match self {
+                Self::Here => {}
+                Self::Network(network) => setns(network, CloneFlags::CLONE_NEWNET)?,
+                Self::Node(isolation) => isolation.enter()?,
+            }
+            command.spawn()
+        };
+        let started = thread::scope(|scope| scope.spawn(start).join());
+        started.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+impl Isolation<'_> {
+    /// Takes this thread there.
+    fn enter(&self) -> nix::Result<()> {
+        setns(self.network.as_fd(), CloneFlags::CLONE_NEWNET)?;
+        unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWIPC)?;
+        sethostname(self.host_name)?;
+        // What is mounted from here on shall be seen by nobody else.
+        remount_private()?;
+        bind(self.hosts, Path::new("/etc/hosts"))?;
+        // Shared memory that ranks of two nodes could find each other by would hide that they cannot on a real cluster.
+        mount(Some("tmpfs"), "/dev/shm", Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("mode=1777"))?;
+        self.mount_sys()
+    }
+
+    /// Mounts a /sys that shows this network's interfaces, which is where UCX and libfabric look for them; with the control
+    /// groups that the old one has in it.
+    fn mount_sys(&self) -> nix::Result<()> {
+        let groups = PathBuf::from("/sys/fs/cgroup");
+        let has_groups = fs::read_dir(&groups).is_ok_and(|mut entries| entries.next().is_some());
+        if has_groups {
+            bind(&groups, self.stop_over)?;
+        }
+        mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), None::<&str>)?;
+        if has_groups {
+            mount(Some(self.stop_over), &groups, None::<&str>, MsFlags::MS_MOVE, None::<&str>)?;
+        }
+        Ok(())
+    }
+}
+
+fn remount_private() -> nix::Result<()> {
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
+}
+
+fn bind(what: &Path, place: &Path) -> nix::Result<()> {
+    mount(Some(what), place, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)
+}

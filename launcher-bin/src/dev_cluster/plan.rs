@@ -1,0 +1,142 @@
+//! What a cluster on this machine shall look like: which nodes, with which names and addresses. Nothing is made here.
+//!
+//! ```text
+//! namespaces   node0 10.20.0.1    node1 10.20.0.2    ...    API server 10.20.0.254, on the bridge between them
+//! loopback     node0 127.A.B.1    node1 127.A.B.2    ...    API server 127.A.B.254; A and B where all of them are free
+//! ```
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::process;
+
+/// How many nodes fit beside the API server into the last byte of an address, with some to spare.
+pub(super) const NODES_MAX: i64 = 250;
+
+/// The ports of the daemons, as on any cluster.
+const API_PORT: u16 = 50051;
+const AGENT_PORT: u16 = 50052;
+
+/// The last byte of the API server's address.
+const API_HOST: u8 = 254;
+
+/// The nodes' network has addresses of its own, so it may be any.
+const NAMESPACE_PREFIX: [u8; 3] = [10, 20, 0];
+
+/// How many networks of the loopback interface are tried.
+const ATTEMPTS: u32 = 64;
+
+/// Where the nodes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Each in namespaces of its own; takes root.
+    Namespaces,
+    /// All on the loopback interface of this machine.
+    Loopback,
+}
+
+/// A cluster to be made.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) kind: Kind,
+    pub(super) nodes: Vec<Node>,
+    /// Where agents find the API server.
+    pub(super) api: SocketAddrV4,
+}
+
+/// One of its nodes.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) name: String,
+    /// Where its agent listens.
+    pub(super) agent: SocketAddrV4,
+}
+
+impl Plan {
+    /// A cluster of `count` nodes, of which there are at most [`NODES_MAX`].
+    ///
+    /// # Errors
+    /// Fails if the loopback interface has no room: its ports are in use, or may not be used.
+    pub(super) fn new(kind: Kind, count: u8) -> io::Result<Self> {
+        match kind {
+            Kind::Namespaces => Ok(Self::with_prefix(kind, count, NAMESPACE_PREFIX)),
+            Kind::Loopback => Self::on_loopback(count),
+        }
+    }
+
+    fn on_loopback(count: u8) -> io::Result<Self> {
+        let plan = |attempt| Self::with_prefix(Kind::Loopback, count, loopback_prefix(attempt));
+        let mut plans = (1..ATTEMPTS).map(plan);
+        let first = plan(0);
+        match first.is_free() {
+            Ok(()) => Ok(first),
+            Err(refusal) => plans.find(|plan| plan.is_free().is_ok()).ok_or(refusal),
+        }
+    }
+
+    fn with_prefix(kind: Kind, count: u8, [a, b, c]: [u8; 3]) -> Self {
+        let address = |host, port| SocketAddrV4::new(Ipv4Addr::new(a, b, c, host), port);
+        let node = |index: u8| Node { name: format!("node{index}"), agent: address(index + 1, AGENT_PORT) };
+        Self { kind, nodes: (0..count).map(node).collect(), api: address(API_HOST, API_PORT) }
+    }
+
+    /// Whether every address can be listened at, at this moment.
+    fn is_free(&self) -> io::Result<()> {
+        let mut addresses = self.nodes.iter().map(|node| node.agent).chain([self.api]);
+        addresses.try_for_each(|address| TcpListener::bind(address).map(drop))
+    }
+
+    /// The names of all nodes as a hostlist.
+    pub(super) fn hostlist(&self) -> String {
+        match &self.nodes[..] {
+            [only] => only.name.clone(),
+            nodes => format!("node[0-{}]", nodes.len() - 1),
+        }
+    }
+
+    /// What `/etc/hosts` is on every node.
+    pub(super) fn hosts_file(&self) -> String {
+        let mut text = String::from("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n");
+        for node in &self.nodes {
+            text += &format!("{} {}\n", node.agent.ip(), node.name);
+        }
+        text
+    }
+}
+
+/// The first three bytes of a network that another cluster, started at the same time, tries at another attempt.
+fn loopback_prefix(attempt: u32) -> [u8; 3] {
+    // Multiplied, so that neighbouring process numbers are far from each other; 127.0 is left to others.
+    let number = process::id().wrapping_add(attempt).wrapping_mul(2_654_435_761) >> 16;
+    let [_, _, high, low] = number.to_be_bytes();
+    [127, high.max(1), low]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_have_names_and_addresses_in_order() {
+        let plan = Plan::new(Kind::Namespaces, 250).unwrap();
+        assert_eq!(plan.nodes[0].name, "node0");
+        assert_eq!(plan.nodes[0].agent, "10.20.0.1:50052".parse().unwrap());
+        assert_eq!(plan.nodes[249].agent, "10.20.0.250:50052".parse().unwrap());
+        assert_eq!(plan.api, "10.20.0.254:50051".parse().unwrap());
+        assert!(plan.hosts_file().contains("\n10.20.0.250 node249\n"));
+    }
+
+    #[test]
+    fn a_hostlist_names_every_node() {
+        assert_eq!(Plan::new(Kind::Namespaces, 1).unwrap().hostlist(), "node0");
+        assert_eq!(Plan::new(Kind::Namespaces, 12).unwrap().hostlist(), "node[0-11]");
+    }
+
+    #[test]
+    fn a_loopback_network_in_use_is_passed_over() {
+        let first = Plan::with_prefix(Kind::Loopback, 2, loopback_prefix(0));
+        let _in_use = TcpListener::bind(first.nodes[1].agent).unwrap();
+        let plan = Plan::new(Kind::Loopback, 2).unwrap();
+        assert!(plan.api.ip().is_loopback());
+        assert_ne!(plan.api, first.api);
+    }
+}

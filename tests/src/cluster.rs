@@ -1,0 +1,54 @@
+//! Clusters on this machine, as the tests use them: each test has one of its own, made and taken away by `lattice dev-cluster`.
+
+use std::fs;
+use std::path::Path;
+
+use crate::command::{Command, lattice};
+
+/// A cluster of so many nodes; what runs in it is still to be added, in the words of somebody who sits at it.
+pub fn cluster(nodes: u32) -> Command {
+    lattice("dev-cluster --nodes").arg(nodes.to_string()).words("--")
+}
+
+/// What the scripts of tests need to look around in their cluster, in bash.
+const LOOKING_AROUND: &str = r#"
+    # The values of a field in the JSON on standard input, one on each line.
+    field() { sed -nE "s/^ *\"$1\": \"?([^\",]*)\"?,?\$/\1/p"; }
+    # The process number of a daemon: api, node0, node1, ...
+    daemon() { cat "$LATTICE_DEV_CLUSTER/$1.pid"; }
+    # The id of the one launch there is, as soon as all of so many ranks run.
+    launch_with() {
+        local id
+        until id=$(lattice launches --json | field id) && [ "$id" ] &&
+            [ "$(lattice proctable "$id" --json | field pid | wc -l)" = "$1" ]; do sleep 0.05; done
+        echo "$id"
+    }
+    # The process number of a rank of a launch.
+    pid_of_rank() { lattice proctable "$1" --json | field pid | sed -n "$(($2 + 1))p"; }
+"#;
+
+/// A bash script that runs in a cluster of so many nodes; what it gets as `$1` and so on is still to be added.
+pub fn script_on(nodes: u32, script: &str) -> Command {
+    cluster(nodes).bash(&format!("{LOOKING_AROUND}\n{script}"))
+}
+
+/// `lattice launch` with these flags as all that runs in a cluster; the program is still to be added.
+pub fn launch_on(nodes: u32, flags: &str) -> Command {
+    cluster(nodes).words("lattice launch").words(flags)
+}
+
+/// The names of this machine's network interfaces, sorted.
+pub fn interfaces() -> Vec<String> {
+    let entries = fs::read_dir("/sys/class/net").expect("/sys is mounted").flatten();
+    let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort_unstable();
+    names
+}
+
+/// Whether any process is in the namespace, which is named as `/proc/PID/ns` does: `net:[4026531840]`.
+pub fn is_inhabited(namespace: &str) -> bool {
+    let processes = fs::read_dir("/proc").expect("/proc can be read").flatten();
+    let kind = namespace.split(':').next().unwrap_or_default().to_owned();
+    let mut inhabited = processes.filter_map(|process| fs::read_link(process.path().join("ns").join(&kind)).ok());
+    inhabited.any(|inhabited| inhabited == Path::new(namespace))
+}

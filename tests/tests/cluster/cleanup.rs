@@ -1,0 +1,129 @@
+//! What is left of a launch on a cluster, and of the cluster itself: nothing.
+
+use std::fs;
+use std::path::Path;
+
+use lattice_tests::cluster::{interfaces, is_inhabited};
+use lattice_tests::mpi::Flavour;
+use lattice_tests::{Command, Running, cluster, turn};
+use nix::sys::signal::Signal;
+
+/// Prints where the cluster's files are, and the namespaces of its daemons.
+const TRACES: &str = r#"
+    echo "directory $LATTICE_DEV_CLUSTER"
+    for pid in "$LATTICE_DEV_CLUSTER"/*.pid; do
+        for kind in net uts ipc mnt; do echo "namespace $(readlink /proc/$(<"$pid")/ns/$kind)"; done
+    done
+    echo ready"#;
+
+/// Lets the cluster run until all is up, ends it, and looks for its traces.
+#[track_caller]
+fn leaves_nothing(command: Command, end: impl FnOnce(&mut Running)) {
+    let before = interfaces();
+    let own = ["net", "uts", "ipc", "mnt"].map(|kind| fs::read_link(format!("/proc/self/ns/{kind}")).unwrap());
+    let mut running = command.start();
+    running.wait_for_stdout("ready");
+    end(&mut running);
+    let outcome = running.finish();
+    assert_eq!(interfaces(), before);
+    for line in outcome.text().lines() {
+        match line.split_once(' ') {
+            Some(("directory", path)) => assert!(!Path::new(path).exists(), "{path} is left"),
+            Some(("namespace", name)) if own.iter().all(|own| own != Path::new(name)) => {
+                assert!(!is_inhabited(name), "{name} is left");
+            }
+            _ => {}
+        }
+    }
+    outcome.check(outcome.text().matches("namespace ").count() >= 12, || "should have named namespaces".to_owned());
+}
+
+#[test]
+fn a_cluster_ends_with_its_command() {
+    leaves_nothing(cluster(2).bash(&format!("{TRACES}; exit 0")), |_| {});
+}
+
+#[test]
+fn what_the_command_leaves_in_the_background_ends_with_the_cluster() {
+    let script = format!("setsid sleep 1000 & (lattice launch -n 4 sleep 1000 &); {TRACES}; sleep 1");
+    leaves_nothing(cluster(2).bash(&script), |_| {});
+}
+
+#[test]
+fn a_terminated_cluster_leaves_nothing() {
+    for signal in [Signal::SIGTERM, Signal::SIGHUP] {
+        let script = format!("lattice launch -n 4 sleep 1000 & {TRACES}; wait; sleep 1000");
+        leaves_nothing(cluster(2).bash(&script), |running| running.signal(signal));
+    }
+}
+
+#[test]
+fn a_killed_cluster_leaves_nothing() {
+    let script = format!("trap '' TERM HUP; lattice launch -n 4 sleep 1000 & {TRACES}; wait; sleep 1000");
+    let command = cluster(2).bash(&script);
+    let before = interfaces();
+    let mut running = command.start();
+    running.wait_for_stdout("ready");
+    running.signal(Signal::SIGKILL);
+    let outcome = running.finish();
+    outcome.killed_by(9);
+    assert_eq!(interfaces(), before);
+    let directory = outcome.text().lines().find_map(|line| line.strip_prefix("directory ")).unwrap().to_owned();
+    // Its last process removes it.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while Path::new(&directory).exists() {
+        assert!(std::time::Instant::now() < deadline, "{directory} is left");
+        std::thread::sleep(lattice_tests::running::LOOK_EVERY);
+    }
+}
+
+#[test]
+fn the_exit_code_is_the_commands() {
+    cluster(1).bash("exit 7").run().exits(7).says_nothing();
+    cluster(1).bash("kill -KILL $$").run().exits(137);
+    cluster(1).arg("/nowhere/at/all").run().exits(127).says("cannot run /nowhere/at/all");
+}
+
+#[test]
+fn nodes_can_share_the_loopback_interface() {
+    let command = lattice_tests::lattice("dev-cluster --loopback --nodes 3 -- lattice launch -n 6");
+    let outcome = command.arg(Flavour::WheelMpich.program("hello")).run();
+    outcome.exits(0).prints_lines((0..6).map(|rank| format!("rank {rank} of 6")));
+}
+
+#[test]
+fn two_clusters_do_not_meet() {
+    let script = r#"lattice launch -n 2 "$1" && lattice nodes --json"#;
+    let start = || cluster(2).bash(script).arg(Flavour::WheelMpich.program("hello")).start();
+    for running in [start(), start()] {
+        running.finish().exits(0).prints("rank 0 of 2").prints("rank 1 of 2");
+    }
+}
+
+/// Descriptors and threads of the daemons, and processes below them, before and after many launches.
+const MANY: &str = r#"
+    holdings() {
+        for pid in "$LATTICE_DEV_CLUSTER"/*.pid; do
+            daemon=$(<"$pid")
+            echo $(ls /proc/$daemon/fd | wc -l) $(ls /proc/$daemon/task | wc -l) $(pgrep -c -P $daemon)
+        done
+    }
+    lattice launch -n 4 "$1" >/dev/null && lattice launch -n 4 true || exit
+    sleep 2; holdings >"$LATTICE_DEV_CLUSTER/before"
+    for number in {1..100}; do
+        if [ $((number % 10)) = 0 ]; then program=$1; else program=true; fi
+        lattice launch --pmi auto -n 4 $program >/dev/null || exit
+    done
+    # What is taken down in the background has time for it.
+    for patience in {1..100}; do
+        holdings >"$LATTICE_DEV_CLUSTER/after"
+        diff "$LATTICE_DEV_CLUSTER/before" "$LATTICE_DEV_CLUSTER/after" && exit 0
+        sleep 0.1
+    done >&2
+    exit 9"#;
+
+#[test]
+fn a_hundred_launches_in_a_row_leak_nothing() {
+    let _machine = turn::heavy();
+    cluster(2).bash(MANY).arg(Flavour::WheelMpich.program("hello")).run().exits(0);
+}

@@ -1,0 +1,73 @@
+//! Jobs that grow and jobs that meet, over nodes and over launches.
+
+use lattice_tests::cluster;
+use lattice_tests::launch_on;
+use lattice_tests::mpi::{Flavour, OPEN_MPIS};
+
+/// MPICH 4.0.2 cannot spawn, whoever launches it.
+const SPAWNING: [Flavour; 3] = [Flavour::WheelMpich, Flavour::DebianOpenMpi, Flavour::WheelOpenMpi];
+
+#[test]
+fn parents_and_children_on_several_nodes_merge_and_part() {
+    for mpi in SPAWNING {
+        let outcome = launch_on(2, "-n 2").arg(mpi.program("spawn")).arg("3").run();
+        let line = |who, rank, size, place, word| {
+            format!("{who} {rank} of {size}: {place} of 5 together, the last word is '{word}'")
+        };
+        let parents = (0..2).map(|rank| line("parent", rank, 2, rank, "3"));
+        let children = (0..3).map(|rank| line("child", rank, 3, 2 + rank, "words that belong together"));
+        outcome.exits(0).does_not_say("lattice:").prints_lines(parents.chain(children));
+    }
+}
+
+#[test]
+fn pmi2_spawns_on_a_node_without_ranks() {
+    let outcome = launch_on(3, "-N 3 -n 1").arg(Flavour::SlurmPmi2.program("pmi2_spawn")).run();
+    outcome.exits(0).says_nothing().prints_lines([
+        "child 0 of 3: first, appnum 0, found 'hello; child'",
+        "child 1 of 3: the; second, appnum 1, found 'hello; child'",
+        "child 2 of 3: the; second, appnum 1, found 'hello; child'",
+        "parent: spawn 0, a job with a name",
+    ]);
+}
+
+#[test]
+fn an_abort_of_a_child_ends_all_nodes() {
+    for mpi in SPAWNING {
+        let outcome = launch_on(2, "-n 2").arg(mpi.program("spawn_abort")).arg("9").run();
+        outcome.exits(9).prints("aborting").says("called MPI_Abort with code 9");
+    }
+}
+
+/// One launch publishes where it can be met, the other looks it up, and they connect.
+const MEETING: &str = r#"
+    lattice launch -n 2 "$1" host & host=$!
+    lattice launch -n 3 "$1" guest; guest=$?
+    wait $host && exit $guest"#;
+
+#[test]
+fn two_launches_of_one_user_meet_by_a_name() {
+    for mpi in OPEN_MPIS {
+        let outcome = cluster(2).bash(MEETING).arg(mpi.program("meeting")).run();
+        let hosts = (0..2).map(|rank| format!("host {rank}: 3 on the other side, 5 together"));
+        let guests = (0..3).map(|rank| format!("guest {rank}: 2 on the other side, 5 together"));
+        outcome.exits(0).does_not_say("lattice:").prints_lines(hosts.chain(guests));
+    }
+    // Over UCX, what MPICH 5.0.2 has to say of itself does not fit into a port's name.
+    let command = cluster(2).env("MPIR_CVAR_CH4_NETMOD", "ofi").bash(MEETING);
+    let outcome = command.arg(Flavour::WheelMpich.program("meeting")).run();
+    outcome
+        .exits(0)
+        .prints("host 0: 3 on the other side, 5 together")
+        .prints("guest 0: 2 on the other side, 5 together");
+}
+
+#[test]
+fn groups_within_a_launch_meet_by_a_name() {
+    for mpi in OPEN_MPIS {
+        let outcome = launch_on(2, "-n 4").arg(mpi.program("names")).run();
+        let line = |round, rank| format!("round {round}, rank {rank}: 2 on the other side, 4 together");
+        outcome.exits(0).does_not_say("lattice:");
+        outcome.prints_lines((0..2).flat_map(|round| (0..4).map(move |rank| line(round, rank))));
+    }
+}

@@ -1,0 +1,85 @@
+//! Ranks that fail: the launch ends on every node, and one first cause is told, with rank and node.
+
+use std::time::{Duration, Instant};
+
+use lattice_tests::mpi::{Flavour, MPICHS, OPEN_MPIS};
+use lattice_tests::{Command, Outcome, launch_on};
+
+use crate::LOADED;
+
+const ALL: [Flavour; 4] = [MPICHS[0], MPICHS[1], OPEN_MPIS[0], OPEN_MPIS[1]];
+
+/// Runs a job in which a rank says `word` and ends the job thereby: all nodes must be through within seconds.
+#[track_caller]
+fn ends_soon_after(word: &str, command: Command) -> Outcome {
+    let mut running = command.start();
+    let said = running.wait_for_stdout(word);
+    let outcome = running.finish();
+    let took = Instant::now().duration_since(said);
+    outcome.check(took < LOADED * Duration::from_secs(3), || format!("took {took:?} from {word:?} to its end"));
+    outcome
+}
+
+#[test]
+fn abort_reaches_every_node() {
+    for mpi in ALL {
+        let outcome = ends_soon_after("aborting", launch_on(2, "-n 4").arg(mpi.program("abort")).words("2 42"));
+        outcome.exits(42).says("rank 2 on node1").says("called MPI_Abort with code 42");
+    }
+}
+
+#[test]
+fn a_crash_ends_the_job_on_every_node() {
+    for mpi in ALL {
+        let outcome = ends_soon_after("crashing", launch_on(2, "-n 4").arg(mpi.program("crash")).arg("3"));
+        outcome.exits(139).says("rank 3 on node1").says("signal 11 (SIGSEGV)");
+    }
+}
+
+#[test]
+fn a_rank_killed_from_outside_ends_the_job() {
+    let script = r#"if [ $LATTICE_RANK = 3 ]; then echo going; kill -KILL $$; fi; sleep 1000"#;
+    let outcome = ends_soon_after("going", launch_on(2, "-n 4").bash(script));
+    outcome.exits(137).says("rank 3 on node1").says("signal 9 (SIGKILL)");
+}
+
+#[test]
+fn exit_codes_are_the_ranks_own() {
+    launch_on(2, "-n 4").bash("if [ $LATTICE_RANK = 2 ]; then exit 7; fi").run().exits(7).says("exited with status 7");
+}
+
+#[test]
+fn a_rank_that_leaves_before_init_is_missed_on_other_nodes() {
+    for mpi in ALL {
+        let outcome = launch_on(2, "-n 2").arg(mpi.program("leave_before_init")).words("1 0").run();
+        outcome.exits(1).says("rank 1 on node1").says("before MPI_Init");
+    }
+}
+
+#[test]
+fn exit_without_finalize_ends_the_job_on_every_node() {
+    for mpi in ALL {
+        let program = mpi.program("exit_without_finalize");
+        let outcome = ends_soon_after("leaving", launch_on(2, "-n 4").arg(&program).words("3 0"));
+        outcome.exits(1).says("rank 3 on node1").says("without calling MPI_Finalize");
+    }
+}
+
+#[test]
+fn a_program_that_is_nowhere_is_127() {
+    launch_on(2, "-n 2").arg("/nowhere/at/all").run().exits(127).says("/nowhere/at/all");
+}
+
+/// One rank never comes to the fence: who is missed is told, with the last it said.
+#[test]
+fn a_fence_that_takes_too_long_names_those_who_are_missing() {
+    let script = r#"if [ $LATTICE_RANK = 3 ]; then exec sleep 1000; fi; exec "$1""#;
+    let command = launch_on(2, "-n 4 --fence-timeout 2s").bash(script);
+    let outcome = command.arg(Flavour::WheelMpich.program("hello")).run();
+    outcome.exits(125).says("PMI fence timeout").says("rank 3");
+}
+
+#[test]
+fn a_time_limit_holds_on_every_node() {
+    launch_on(2, "-n 4 --timeout 1s").words("sleep 1000").run().exits(124);
+}

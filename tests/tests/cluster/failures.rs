@@ -1,0 +1,68 @@
+//! Nodes and daemons that fail: every launch ends, and is told why.
+
+use lattice_tests::mpi::Flavour;
+use lattice_tests::{Command, script_on};
+
+/// A launch of four ranks that wait for ever, something that happens when all of them run, and the launch's end.
+fn with(what_happens: &str) -> Command {
+    let script =
+        format!("lattice launch -n 4 sleep 1000 & launch=$!; id=$(launch_with 4); {what_happens}; wait $launch");
+    script_on(2, &script)
+}
+
+#[test]
+fn a_killed_agent_is_a_lost_node() {
+    let outcome = with("kill -KILL $(daemon node1)").run();
+    outcome.exits(125).says("node1");
+}
+
+/// It is not dead, and the others cannot tell.
+#[test]
+fn a_silent_agent_is_a_lost_node() {
+    let outcome = with("kill -STOP $(daemon node1)").run();
+    outcome.exits(125).says("node1");
+}
+
+#[test]
+fn the_first_node_is_no_better_than_the_others() {
+    let outcome = with("kill -KILL $(daemon node0)").run();
+    outcome.exits(125).says("node0");
+}
+
+#[test]
+fn a_killed_session_ends_the_launch() {
+    let outcome = with("kill -KILL $(ps -o ppid= -p $(pid_of_rank $id 3))").run();
+    outcome.exits(125).says("session");
+}
+
+#[test]
+fn a_rank_killed_from_outside_is_told_with_its_node() {
+    with("kill -KILL $(pid_of_rank $id 3)").run().exits(137).says("rank 3 on node1").says("signal 9 (SIGKILL)");
+}
+
+#[test]
+fn a_stopped_api_server_is_told_and_not_waited_for() {
+    let outcome = with("kill -TERM $(daemon api)").run();
+    outcome.exits(125).says("lattice: ");
+}
+
+#[test]
+fn ctrl_c_ends_every_node() {
+    with("kill -INT $launch").run().exits(130);
+}
+
+#[test]
+fn an_unreachable_api_server_is_never_a_silent_local_run() {
+    let outcome = script_on(1, "kill -KILL $(daemon api); lattice launch -n 1 echo ran").run();
+    outcome.exits(125).says("api.sock").prints_lines::<&str>([]);
+}
+
+/// The node is lost, the others go on.
+#[test]
+fn launches_that_do_not_need_a_lost_node_work() {
+    let script = r#"lattice alloc release $LATTICE_ALLOC_ID >/dev/null; kill -KILL $(daemon node2)
+        until lattice nodes --json | field state | grep -q lost; do sleep 0.1; done
+        alloc=$(lattice alloc create -w node3) && lattice launch --alloc "$alloc" -n 2 "$1""#;
+    let outcome = script_on(4, script);
+    outcome.arg(Flavour::WheelMpich.program("hello")).run().exits(0).prints("rank 1 of 2");
+}

@@ -1,0 +1,112 @@
+//! What can be seen of a cluster and its launches, by people and by programs.
+
+use lattice_tests::mpi::Flavour;
+use lattice_tests::{Outcome, cluster, script_on};
+use serde_json::Value;
+
+/// Starts a launch that waits for ever, asks something about it (`$id`), and ends it.
+#[track_caller]
+fn asked(question: &str) -> Outcome {
+    let script = format!(
+        "lattice launch --detach -n 4 sleep 1000 >/dev/null || exit
+        id=$(launch_with 4); {question}; code=$?
+        lattice abort $id >/dev/null && exit $code"
+    );
+    script_on(2, &script).run()
+}
+
+#[track_caller]
+fn json(outcome: &Outcome) -> Value {
+    outcome.exits(0);
+    serde_json::from_slice(outcome.stdout()).unwrap_or_else(|error| panic!("{error}: {}", outcome.text()))
+}
+
+/// The values of a field, wherever it is in the document.
+fn all<'a>(value: &'a Value, field: &str) -> Vec<&'a Value> {
+    match value {
+        Value::Object(fields) => {
+            let deeper = fields.values().flat_map(|value| all(value, field));
+            fields.get(field).into_iter().chain(deeper).collect()
+        }
+        Value::Array(values) => values.iter().flat_map(|value| all(value, field)).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn nodes_are_listed() {
+    let outcome = cluster(3).words("lattice nodes --json").run();
+    let nodes = json(&outcome);
+    assert_eq!(all(&nodes, "id"), ["node0", "node1", "node2"]);
+    cluster(2).words("lattice nodes").run().exits(0).prints("node0").prints("node1");
+}
+
+#[test]
+fn launches_are_listed() {
+    let outcome = asked("lattice launches --json");
+    let launches = json(&outcome);
+    assert_eq!(all(&launches, "ranks"), [4]);
+    assert!(outcome.text().contains("sleep 1000"), "{}", outcome.text());
+}
+
+#[test]
+fn a_debugger_finds_every_rank() {
+    let outcome = asked("lattice proctable $id --json");
+    let table = json(&outcome);
+    assert_eq!(all(&table, "host"), ["node0", "node0", "node1", "node1"]);
+    assert_eq!(all(&table, "rank"), [0, 1, 2, 3]);
+    let programs = all(&table, "program");
+    assert!(
+        programs.len() == 4 && programs.iter().all(|name| name.as_str().unwrap().ends_with("/sleep")),
+        "{programs:?}"
+    );
+    asked("lattice proctable $id").exits(0).prints("node1");
+}
+
+#[test]
+fn the_status_names_nodes_and_ranks() {
+    let outcome = asked("lattice status $id --json");
+    let status = json(&outcome);
+    assert_eq!(all(&status, "rank").len(), 4, "{status:#}");
+    asked("lattice status $id").exits(0).prints("node0").prints("node1");
+}
+
+#[test]
+fn a_signal_reaches_every_rank() {
+    let script = r#"id=$(lattice launch --detach -n 4 bash -c 'trap "echo caught; exit 0" USR1; echo here; while :; do sleep 0.1; done') || exit
+        lattice attach $id >"$LATTICE_DEV_CLUSTER/out" & attached=$!
+        until [ $(grep -c here "$LATTICE_DEV_CLUSTER/out") = 4 ]; do sleep 0.05; done
+        lattice signal $id USR1; wait $attached; code=$?; grep caught "$LATTICE_DEV_CLUSTER/out"; exit $code"#;
+    script_on(2, script).run().exits(0).prints_lines(["caught"; 4]);
+}
+
+/// A client that goes away and another that comes: between them they see everything, once.
+#[test]
+fn a_detached_launch_can_be_followed_later() {
+    let script = r#"id=$(lattice launch --detach -n 2 bash -c 'for line in 1 2 3; do echo "$LATTICE_RANK: $line"; sleep 0.3; done; exit $LATTICE_RANK') || exit
+        sleep 0.5; lattice attach $id"#;
+    let outcome = script_on(2, script).run();
+    outcome.exits(1).prints_lines((0..2).flat_map(|rank| (1..4).map(move |line| format!("{rank}: {line}"))));
+}
+
+#[test]
+fn a_launch_that_was_aborted_says_so() {
+    let script = r#"id=$(lattice launch --detach -n 2 sleep 1000) && lattice abort $id --reason 'the tide' && lattice attach $id"#;
+    let outcome = script_on(2, script).run();
+    outcome.check(outcome.errors().contains("the tide"), || "should have told the reason".to_owned());
+}
+
+#[test]
+fn events_name_the_nodes_of_ranks() {
+    let outcome = cluster(2).words("lattice launch --json -n 2").arg(Flavour::WheelMpich.program("hello")).run();
+    outcome.exits(0);
+    let events: Vec<Value> = outcome.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let text = outcome.text();
+    assert!(events.len() > 4 && text.contains("node0") && text.contains("node1"), "{text}");
+}
+
+#[test]
+fn without_an_allocation_the_launch_stays_here_and_says_so() {
+    let outcome = cluster(2).words("env -u LATTICE_ALLOC_ID lattice -v launch -n 1").words("echo here").run();
+    outcome.exits(0).prints_lines(["here"]).says("this machine");
+}

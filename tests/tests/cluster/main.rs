@@ -1,0 +1,18 @@
+//! Real programs on a cluster of several nodes, through the real `lattice` and the real daemons.
+//!
+//! As root every node is a network namespace with its own address and host name, and ranks of different nodes can meet in no
+//! other way than through the network; else the nodes share the loopback interface. Promises about one machine are kept by
+//! the tests in `e2e`; here are those that take several.
+
+mod cleanup;
+mod dynamic;
+mod endings;
+mod failures;
+mod identity;
+mod insight;
+mod mpi_programs;
+mod placement;
+mod streams;
+
+/// By how much a promised time may be exceeded: the tests share their machine with each other, and with builds.
+const LOADED: u32 = 5;

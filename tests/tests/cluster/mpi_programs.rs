@@ -1,0 +1,139 @@
+//! Programs of every MPI library that runs on one machine, over several nodes, unmodified and without a flag.
+
+use lattice_tests::mpi::{Flavour, MPICHS, OPEN_MPIS, python};
+use lattice_tests::{Command, cluster, launch_on, turn};
+
+/// Every library with which `mpi.program` makes MPI programs.
+const ALL: [Flavour; 4] = [MPICHS[0], MPICHS[1], OPEN_MPIS[0], OPEN_MPIS[1]];
+
+/// One cluster in which the program is launched once with each library.
+fn with_each_library(nodes: u32, flags: &str, program: &'static str) -> Command {
+    let script = r#"flags=$1; shift; for program; do lattice launch $flags "$program" || exit; done"#;
+    let command = cluster(nodes).bash(script).arg(flags);
+    ALL.into_iter().fold(command, |command, mpi| command.arg(mpi.program(program)))
+}
+
+/// The lines, once for each library.
+fn from_each_library(lines: impl Iterator<Item = String>) -> Vec<String> {
+    lines.flat_map(|line| vec![line; ALL.len()]).collect()
+}
+
+#[test]
+fn hello_knows_its_rank_and_size() {
+    let _machine = turn::heavy();
+    for nodes in [2, 4, 8] {
+        let ranks = 2 * nodes;
+        let outcome = with_each_library(nodes, &format!("-n {ranks}"), "hello").run();
+        let lines = from_each_library((0..ranks).map(|rank| format!("rank {rank} of {ranks}")));
+        outcome.exits(0).does_not_say("lattice:").prints_lines(lines);
+    }
+}
+
+#[test]
+fn a_token_goes_round_the_ring() {
+    let _machine = turn::heavy();
+    for nodes in [2, 4, 8] {
+        let outcome = with_each_library(nodes, &format!("-n {nodes}"), "ring").run();
+        let sum = (0..nodes).sum::<u32>();
+        let lines = from_each_library(std::iter::once(format!("the token came back with {sum}")));
+        outcome.exits(0).does_not_say("lattice:").prints_lines(lines);
+    }
+}
+
+#[test]
+fn allreduce_adds_up() {
+    let _machine = turn::heavy();
+    for nodes in [2, 4, 8] {
+        let ranks = nodes + 3;
+        let outcome = with_each_library(nodes, &format!("-n {ranks}"), "allreduce").run();
+        let lines = from_each_library(std::iter::once(format!("{ranks} ranks, 0 wrong sums")));
+        outcome.exits(0).does_not_say("lattice:").prints_lines(lines);
+    }
+}
+
+/// Ranks of one node share memory, and those of others do not.
+#[test]
+fn ranks_know_who_is_on_their_node() {
+    let _machine = turn::heavy();
+    let outcome = with_each_library(2, "-n 4", "split_type").run();
+    let heard = |rank: u32| format!("rank {} of 2 on its node heard of {}", rank % 2, 1 - rank % 2);
+    outcome.exits(0).does_not_say("lattice:").prints_lines(from_each_library((0..4).map(heard)));
+}
+
+#[test]
+fn mpmd_appnums() {
+    let _machine = turn::heavy();
+    for mpi in ALL {
+        let appnum = mpi.program("appnum");
+        let first = launch_on(2, "--universe-size 9 -n 1").arg(&appnum);
+        let outcome = first.words(": -n 2").arg(&appnum).words(": -n 1").arg(&appnum).run();
+        let appnums = [0, 1, 1, 2].into_iter().enumerate().map(|(rank, app)| format!("rank {rank}: appnum {app}"));
+        let universe = (0..4).map(|rank| format!("rank {rank}: universe size 9"));
+        outcome.exits(0).does_not_say("lattice:").prints_lines(appnums.chain(universe));
+    }
+}
+
+#[test]
+fn slurms_library_fences_over_nodes() {
+    for nodes in [2, 4, 8] {
+        let outcome = launch_on(nodes, "-n 9").arg(Flavour::SlurmPmi2.program("pmi2_fence")).run();
+        outcome.exits(0).says_nothing().prints_lines((0..9).map(|rank| format!("rank {rank} of 9: 0 wrong values")));
+    }
+}
+
+#[test]
+fn slurms_library_has_its_ring_over_nodes() {
+    let outcome = launch_on(3, "-n 3").arg(Flavour::SlurmPmi2.program("pmi2_ring")).run();
+    outcome.exits(0).says_nothing().prints_lines([
+        "rank 0: code 0, place 0 of 3, left from 2, right from 1",
+        "rank 1: code 0, place 1 of 3, left from 0, right from 2",
+        "rank 2: code 0, place 2 of 3, left from 1, right from 0",
+    ]);
+}
+
+#[test]
+fn pmix_values_are_found_on_other_nodes() {
+    let outcome = launch_on(2, "-n 4").arg(Flavour::Pmix.program("pmix_exchange")).run();
+    outcome.exits(0).says_nothing().prints_lines((0..4).map(|rank| format!("rank {rank} of 4: 0 wrong, late 400")));
+}
+
+#[test]
+fn pmix_groups_connect_over_nodes() {
+    let outcome = launch_on(2, "-n 5").arg(Flavour::Pmix.program("pmix_connect")).run();
+    outcome.exits(0).says_nothing().prints_lines((0..5).map(|rank| format!("rank {rank} of 5: 0 wrong")));
+}
+
+#[test]
+fn python_programs_need_no_flag() {
+    let _machine = turn::heavy();
+    for mpi in [Flavour::DebianOpenMpi, Flavour::WheelMpich, Flavour::WheelOpenMpi] {
+        let outcome = launch_on(2, "-n 2").arg(python(mpi)).words("-m mpi4py.bench helloworld").run();
+        outcome.exits(0).prints("I am process 0 of 2 on ").prints("I am process 1 of 2 on ");
+    }
+}
+
+#[test]
+fn two_jobs_at_once_do_not_meet() {
+    for mpi in ALL {
+        let script = r#"lattice launch -n 4 "$1" & lattice launch -n 6 "$1"; code=$?; wait $! && exit $code"#;
+        let outcome = cluster(2).bash(script).arg(mpi.program("allreduce")).run();
+        outcome.exits(0).prints_lines(["4 ranks, 0 wrong sums", "6 ranks, 0 wrong sums"]);
+    }
+}
+
+/// The launcher runs nothing but the ranks, on any node.
+#[test]
+fn nobody_executes_ssh() {
+    let directory = tempfile::tempdir().unwrap();
+    let trace = directory.path().join("execve");
+    let mut command = Command::new("strace").words("-f -qq -e trace=execve,execveat -o").arg(&trace);
+    command = command.arg(lattice_tests::built::lattice()).words("dev-cluster --nodes 2 -- lattice launch -n 4");
+    command.arg(Flavour::WheelMpich.program("hello")).run().exits(0);
+    let executed = std::fs::read_to_string(&trace).unwrap();
+    let calls: Vec<&str> = executed.lines().filter(|line| line.contains("execve") && line.ends_with("= 0")).collect();
+    let hellos = calls.iter().filter(|line| line.contains("hello")).count();
+    assert!(hellos >= 4, "strace saw {hellos} of 4 ranks being executed:\n{executed}");
+    let strangers: Vec<_> =
+        calls.iter().filter(|line| !["lattice", "hello"].iter().any(|name| line.contains(name))).collect();
+    assert!(strangers.is_empty(), "{strangers:#?}");
+}

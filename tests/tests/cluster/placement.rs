@@ -1,0 +1,82 @@
+//! Which node a rank is on.
+
+use lattice_tests::{Outcome, cluster, launch_on};
+
+/// Prints the rank and its node.
+const WHERE: &str = r#"IFS=, read -ra nodes <<<"$LATTICE_NODELIST"; echo "$LATTICE_RANK ${nodes[$LATTICE_NODE]}""#;
+
+/// The ranks of each node, in node order, by what [`WHERE`] printed.
+#[track_caller]
+fn ranks_of_nodes(outcome: &Outcome, nodes: u32) -> Vec<Vec<u32>> {
+    outcome.exits(0);
+    let mut of_nodes = vec![Vec::new(); nodes as usize];
+    for line in outcome.text().lines() {
+        let mut words = line.split(' ');
+        let (Some(rank), Some(node)) = (words.next(), words.next()) else { panic!("{line:?} names no node") };
+        let node: usize = node.strip_prefix("node").and_then(|number| number.parse().ok()).expect("a node's name");
+        of_nodes[node].push(rank.parse().expect("a rank"));
+    }
+    of_nodes.iter_mut().for_each(|ranks| ranks.sort_unstable());
+    of_nodes
+}
+
+#[track_caller]
+fn check(nodes: u32, flags: &str, expected: &[&[u32]]) {
+    let outcome = launch_on(nodes, flags).bash(WHERE).run();
+    assert_eq!(ranks_of_nodes(&outcome, nodes), expected, "{flags} on {nodes} nodes");
+}
+
+#[test]
+fn ten_ranks_on_three_nodes_are_four_three_and_three() {
+    check(3, "-n 10", &[&[0, 1, 2, 3], &[4, 5, 6], &[7, 8, 9]]);
+}
+
+#[test]
+fn cyclic_deals_ranks_out_one_by_one() {
+    check(3, "-n 5 --distribution cyclic", &[&[0, 3], &[1, 4], &[2]]);
+}
+
+#[test]
+fn tasks_per_node_fills_every_node() {
+    check(2, "--tasks-per-node 2", &[&[0, 1], &[2, 3]]);
+}
+
+#[test]
+fn fewer_nodes_can_be_asked_for() {
+    check(3, "-N 2 -n 4", &[&[0, 1], &[2, 3], &[]]);
+    check(3, "-w node2,node0 -n 2", &[&[1], &[], &[0]]);
+    check(3, "-x node0 -n 2", &[&[], &[0], &[1]]);
+}
+
+/// More nodes than ranks were asked for: the others take part, and hold none.
+#[test]
+fn nodes_without_ranks_take_part() {
+    check(3, "-N 3 -n 2", &[&[0], &[1], &[]]);
+}
+
+#[test]
+fn a_hostfile_is_followed_line_by_line() {
+    let script = r#"printf 'node1 slots=2 # the big one\nnode0:1\n' >"$LATTICE_DEV_CLUSTER/hostfile"
+        lattice launch -n 3 --hostfile "$LATTICE_DEV_CLUSTER/hostfile" bash -c "$1""#;
+    let outcome = cluster(2).bash(script).arg(WHERE).run();
+    assert_eq!(ranks_of_nodes(&outcome, 2), [vec![2], vec![0, 1]]);
+}
+
+/// Each rank sees its node as a machine of its own, where the cluster has them.
+#[test]
+fn a_rank_is_on_the_node_that_it_is_told() {
+    let script = format!("{WHERE} $(hostname) $(echo $(ls /sys/class/net))");
+    let outcome = launch_on(2, "-n 2").bash(&script).run();
+    if nix::unistd::geteuid().is_root() {
+        outcome.exits(0).prints_lines(["0 node0 node0 eth0 lo", "1 node1 node1 eth0 lo"]);
+    } else {
+        outcome.exits(0).prints("0 node0 ").prints("1 node1 ");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_what_is_there() {
+    launch_on(2, "-N 3").arg("true").run().exits(125).says("lattice: ").says("3").says("2");
+    launch_on(2, "-n 5 --tasks-per-node 2").arg("true").run().exits(125).says("5").says("4");
+    launch_on(2, "-w node7").arg("true").run().exits(125).says("node7");
+}

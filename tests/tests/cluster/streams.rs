@@ -1,0 +1,72 @@
+//! Input and output of ranks on other nodes: nothing is lost, and a slow reader holds up nobody but the writer.
+
+use std::io::Read;
+
+use lattice_tests::{cluster, launch_on, turn};
+
+const MIB: usize = 1 << 20;
+
+#[test]
+fn ten_megabytes_of_input_reach_a_rank() {
+    let input: Vec<u8> = (0..10 * MIB).map(|place| (place % 251) as u8).collect();
+    let outcome =
+        launch_on(2, "-n 2 --stdin 1").bash("if [ $LATTICE_RANK = 1 ]; then cat; fi").input(input.clone()).run();
+    outcome.exits(0).check(outcome.stdout() == input, || "the input should have come back unchanged".to_owned());
+}
+
+#[test]
+fn input_for_all_reaches_every_node() {
+    let outcome = launch_on(3, "-n 3 --stdin all").bash("md5sum").input(vec![b'x'; 3 * MIB]).run();
+    let sums = outcome.exits(0).sorted_lines();
+    outcome.check(sums.len() == 3 && sums.iter().all(|sum| *sum == sums[0]), || "should be one sum, thrice".to_owned());
+}
+
+#[test]
+fn what_a_rank_does_not_read_holds_up_nobody() {
+    launch_on(2, "-n 2 --stdin 1").bash("exit 0").input(vec![b'x'; 4 * MIB]).run().exits(0);
+}
+
+/// Both ranks write more than anybody may hold; the reader begins late and reads little at a time.
+#[test]
+fn a_flood_waits_for_its_reader_and_loses_nothing() {
+    const EACH: usize = 32 * MIB;
+    let _machine = turn::heavy();
+    let command = launch_on(2, "-n 2").bash(&format!("head -c {EACH} /dev/zero"));
+    let mut running = command.leave_output().start();
+    let mut reader = running.output();
+    let (mut piece, mut total) = (vec![0; 16 << 10], 0);
+    loop {
+        match reader.read(&mut piece).expect("a pipe can be read") {
+            0 => break,
+            len => total += len,
+        }
+    }
+    running.finish().exits(0);
+    assert_eq!(total, 2 * EACH);
+}
+
+/// Somebody floods, nobody reads: the end of the launch does not wait for that.
+#[test]
+fn a_failure_is_told_though_nobody_reads_the_output() {
+    let script = r#"if [ $LATTICE_RANK = 0 ]; then exec yes; fi; sleep 1; exit 3"#;
+    let mut running = launch_on(2, "-n 2").bash(script).leave_output().start();
+    let reader = running.output();
+    running.wait_for_stderr("exited with status 3");
+    drop(reader);
+    running.finish().exits(3);
+}
+
+#[test]
+fn lines_are_whole_and_labelled() {
+    let script = "for line in 1 2 3; do echo line $line; done";
+    let outcome = launch_on(2, "-n 4 --label").bash(script).run();
+    let lines = (0..4).flat_map(|rank| (1..4).map(move |line| format!("[{rank}] line {line}")));
+    outcome.exits(0).prints_lines(lines);
+}
+
+#[test]
+fn output_can_go_to_files_here() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER" && lattice launch -n 2 --output out.%r.%n bash -c 'echo $LATTICE_RANK' && head out.*"#;
+    let outcome = cluster(2).bash(script).run();
+    outcome.exits(0).prints("==> out.0.node0 <==\n0\n").prints("==> out.1.node1 <==\n1\n");
+}

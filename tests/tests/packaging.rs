@@ -1,0 +1,44 @@
+//! What is shipped beside the programs is understood by those who read it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use lattice_tests::{Command, built, lattice};
+
+fn packaging() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging")
+}
+
+/// The unit files name programs where packages put them; here they are where they were built.
+#[test]
+fn systemd_understands_the_units() {
+    let directory = tempfile::tempdir().unwrap();
+    let programs = built::lattice().parent().unwrap().display().to_string();
+    for unit in ["lattice-api.service", "lattice-agent.service"] {
+        let text = fs::read_to_string(packaging().join("systemd").join(unit)).unwrap();
+        let path = directory.path().join(unit);
+        fs::write(&path, text.replace("/usr/bin", &programs)).unwrap();
+        Command::new("systemd-analyze").words("verify --man=no").arg(&path).run().exits(0).does_not_say(unit);
+    }
+}
+
+#[test]
+fn sysusers_and_tmpfiles_understand_theirs() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("etc")).unwrap();
+    let sysusers = Command::new("systemd-sysusers").arg(format!("--root={}", root.path().display()));
+    sysusers.arg(packaging().join("sysusers.d/lattice.conf")).run().exits(0);
+    let users = fs::read_to_string(root.path().join("etc/passwd")).unwrap();
+    assert!(users.contains("lattice:"), "{users}");
+    let tmpfiles = Command::new("systemd-tmpfiles").words("--create").arg(format!("--root={}", root.path().display()));
+    tmpfiles.arg(packaging().join("tmpfiles.d/lattice.conf")).run().exits(0);
+    assert!(root.path().join("etc/lattice/pki").is_dir());
+}
+
+#[test]
+fn the_daemons_understand_the_example_configurations() {
+    let config = |name| packaging().join("config").join(name);
+    lattice("api --check-config --config").arg(config("api.toml")).run().exits(0);
+    let agent = built::lattice().with_file_name("lattice-agent");
+    Command::new(agent).words("--check-config --config").arg(config("agent.toml")).run().exits(0);
+}
