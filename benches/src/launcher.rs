@@ -21,7 +21,7 @@ enum Way {
     Program {
         file: PathBuf,
         /// What stands before `-n`.
-        arguments: &'static [&'static str],
+        arguments: Vec<OsString>,
     },
     /// This process starts them with `posix_spawn` and waits for them: the least that starting programs takes here.
     Bare,
@@ -29,7 +29,8 @@ enum Way {
 
 impl Launcher {
     /// A program that takes `arguments -n RANKS COMMAND`.
-    pub fn program(name: &'static str, file: PathBuf, arguments: &'static [&'static str]) -> Self {
+    pub fn program(name: &'static str, file: PathBuf, arguments: &[&str]) -> Self {
+        let arguments = arguments.iter().map(OsString::from).collect();
         Self { name, way: Way::Program { file, arguments } }
     }
 
@@ -58,7 +59,7 @@ impl Launcher {
             Way::Bare => return run_bare(ranks, command),
         };
         let mut launch = Command::new(file);
-        launch.args(*arguments).arg("-n").arg(ranks.to_string()).args(command).stdin(Stdio::null());
+        launch.args(arguments).arg("-n").arg(ranks.to_string()).args(command).stdin(Stdio::null());
         let output = launch.output().map_err(|error| format!("{} did not start: {error}", file.display()))?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);

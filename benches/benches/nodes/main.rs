@@ -1,0 +1,153 @@
+//! How does a cluster of Lattice compare with Hydra, when both have many nodes on this one machine?
+//!
+//! Hydra starts a proxy for each name of a made-up host list. Lattice runs in a development cluster of as many agents, which are there
+//! before the first round, on loopback addresses. One rank a node; both launchers take turns at the same programs.
+//!
+//! ```text
+//! cargo bench -p lattice-benches --bench nodes
+//! ```
+//! Without `--bench`, as under `cargo test --benches`, it only proves that it works: one round with two nodes.
+
+use std::ffi::OsString;
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use lattice_benches::launcher::{Launcher, in_path};
+use lattice_benches::sample::{Ratio, median};
+use lattice_benches::{is_measured, lattice_binary, machine, turns};
+
+/// Turns that each launcher takes with each program.
+const ROUNDS: usize = 15;
+/// Tells this program that it runs inside a cluster of so many nodes.
+const INSIDE: &str = "--inside";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let inside = words.iter().position(|word| word == INSIDE).and_then(|at| words.get(at + 1)?.parse().ok());
+    if let Some(nodes) = inside {
+        return if compare(nodes) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
+    println!("{}", machine::line());
+    println!(
+        "{:<28} {:>5} {:>4} {:>9} {:>9}  {:>6}  95 % interval",
+        "median", "nodes", "unit", "hydra", "lattice", "ratio"
+    );
+    let sizes: &[usize] = if is_measured() { &[16, 64, 128] } else { &[2] };
+    // All are tried, whatever becomes of the first.
+    let failed = sizes.iter().filter(|&&nodes| !in_cluster(nodes)).count();
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs this program again, inside a cluster.
+fn in_cluster(nodes: usize) -> bool {
+    let (lattice, this) = match (lattice_binary(env!("CARGO_BIN_EXE_pmi_raw")), std::env::current_exe()) {
+        (Ok(lattice), Ok(this)) => (lattice, this),
+        (Err(why), _) => {
+            println!("lattice: absent, {why}");
+            return true;
+        }
+        (_, Err(error)) => {
+            println!("cannot tell where this program is: {error}");
+            return false;
+        }
+    };
+    let mut cluster = Command::new(lattice);
+    cluster.args(["dev-cluster", "--loopback", "--nodes", &nodes.to_string(), "--"]).arg(this);
+    cluster.args(std::env::args_os().skip(1)).args([INSIDE, &nodes.to_string()]);
+    match cluster.status() {
+        Ok(status) => status.success(),
+        Err(error) => {
+            println!("the cluster did not start: {error}");
+            false
+        }
+    }
+}
+
+/// Lets both launchers take turns and prints a line for each figure; false if Lattice failed.
+fn compare(nodes: usize) -> bool {
+    let hosts: Vec<String> = (0..nodes).map(|node| format!("n{node}")).collect();
+    let hosts = hosts.join(",");
+    let mut launchers = Vec::new();
+    match in_path("mpiexec.hydra") {
+        Some(file) => {
+            let arguments = ["-launcher", "fork", "-hosts", &hosts, "-ppn", "1"];
+            launchers.push(Launcher::program("hydra", file, &arguments));
+        }
+        None => println!("hydra: absent, no mpiexec.hydra in PATH; Debian's package mpich has it"),
+    }
+    match lattice_binary(env!("CARGO_BIN_EXE_pmi_raw")) {
+        Ok(file) => launchers.push(Launcher::program("lattice", file, &["launch"])),
+        Err(why) => println!("lattice: absent, {why}"),
+    }
+    let launchers: Vec<&Launcher> = launchers.iter().collect();
+    let rounds = if is_measured() { ROUNDS } else { 1 };
+    let taken = turns::take(&launchers, rounds, |launcher| measure(launcher, nodes));
+    for (launcher, why) in
+        launchers.iter().zip(&taken).filter_map(|(launcher, taken)| Some((launcher, taken.as_ref().err()?)))
+    {
+        println!("{:<28} {nodes:>5}  absent, {}: {why}", "", launcher.name);
+    }
+    let samples = |name: &str| {
+        let found = launchers.iter().zip(&taken).find(|(launcher, _)| launcher.name == name);
+        found.and_then(|(_, taken)| taken.as_ref().ok())
+    };
+    FIGURES.iter().for_each(|figure| figure.print(nodes, samples("hydra"), samples("lattice")));
+    launchers.iter().zip(&taken).all(|(launcher, taken)| launcher.name != "lattice" || taken.is_ok())
+}
+
+/// A line of the table.
+struct Figure {
+    what: &'static str,
+    unit: &'static str,
+    of: fn(&Run) -> f64,
+}
+
+const FIGURES: &[Figure] = &[
+    Figure { what: "true, from start to end", unit: "ms", of: |run| run.whole },
+    Figure { what: "fence, 128 B of each rank", unit: "us", of: |run| run.fence },
+    Figure { what: "barrier without data", unit: "us", of: |run| run.barrier },
+];
+
+impl Figure {
+    fn print(&self, nodes: usize, hydra: Option<&Vec<Run>>, lattice: Option<&Vec<Run>>) {
+        let Self { what, unit, of } = self;
+        let values = |runs: Option<&Vec<Run>>| runs.map(|runs| runs.iter().map(of).collect::<Vec<f64>>());
+        let (hydra, lattice) = (values(hydra), values(lattice));
+        let shown =
+            |values: &Option<Vec<f64>>| values.as_ref().map_or("-".into(), |values| format!("{:.1}", median(values)));
+        let ratio = lattice.as_ref().zip(hydra.as_ref()).map(|(lattice, hydra)| Ratio::of(lattice, hydra).to_string());
+        let ratio = ratio.unwrap_or_default();
+        println!("{what:<28} {nodes:>5} {unit:>4} {:>9} {:>9}  {ratio}", shown(&hydra), shown(&lattice));
+    }
+}
+
+/// The figures of one turn.
+struct Run {
+    /// `true`, in milliseconds.
+    whole: f64,
+    /// A fence with data, in microseconds: the median rank's median.
+    fence: f64,
+    /// A barrier, in microseconds: the median rank's median.
+    barrier: f64,
+}
+
+fn measure(launcher: &Launcher, nodes: usize) -> Result<Run, String> {
+    let start = Instant::now();
+    launcher.run(nodes, &["true".into()])?;
+    let whole = start.elapsed().as_secs_f64() * 1e3;
+    let mut command = vec![OsString::from(env!("CARGO_BIN_EXE_pmi_raw"))];
+    command.extend(["20", "0", "0", "20"].map(OsString::from));
+    let printed = launcher.run(nodes, &command)?;
+    let column = |name: &str| -> Result<f64, String> {
+        let words = |line: &str| {
+            line.split(' ').filter_map(|word| word.split_once('=')).find(|(key, _)| *key == name)?.1.parse().ok()
+        };
+        let figures: Vec<f64> = printed.lines().filter_map(words).collect();
+        if figures.len() == nodes {
+            Ok(median(&figures) / 1e3)
+        } else {
+            Err(format!("{} of {nodes} ranks reported {name:?}", figures.len()))
+        }
+    };
+    Ok(Run { whole, fence: column("fence")?, barrier: column("barrier")? })
+}
