@@ -21,6 +21,7 @@ mod judge;
 mod nodes;
 pub(crate) mod outbox;
 mod over;
+mod silence;
 mod spawning;
 mod task;
 

@@ -161,16 +161,23 @@ impl Launch {
         if link.notices > NOTICES_MAX {
             return;
         }
-        let stuck = matches!(notice.what, Some(notice::What::Stuck(_)));
-        let event = NodeEvent { what: Some(node_event::What::Notice(notice)) };
-        match stuck && self.nodes.len() > 1 {
-            // Every node says so of its own ranks. The client is told once, of all.
-            true if self.stuck_told => {}
-            true => {
+        let several = self.nodes.len() > 1;
+        match notice.what {
+            // Every node speaks of its own ranks. The client is told once, of all.
+            Some(notice::What::Silent(silent)) if several => self.silence.add(silent, Instant::now()),
+            Some(notice::What::Stuck(_)) if several && self.stuck_told => {}
+            Some(notice::What::Stuck(stuck)) if several => {
                 self.stuck_told = true;
-                self.inquire(Purpose::Stuck(Box::new(event)));
+                self.inquire(Purpose::Stuck(stuck));
             }
-            false => self.keep(node, event),
+            what => self.keep(node, notice_event(what)),
+        }
+    }
+
+    /// Tells the client of silent ranks, when all nodes have told of theirs.
+    pub(super) fn tell_of_silence(&mut self, now: Instant, all: bool) {
+        for silent in self.silence.take(now, all) {
+            self.keep(0, notice_event(Some(notice::What::Silent(silent))));
         }
     }
 
@@ -306,9 +313,10 @@ impl Launch {
             let (waiting, answers) = (inquiry.waiting(), &inquiry.answers);
             match &inquiry.purpose {
                 Purpose::Status(_) => self.tell_status(inquiry),
-                Purpose::Stuck(notice) => {
-                    let notice = merged_notice(notice, &inquiry);
-                    self.keep(0, notice);
+                Purpose::Stuck(told) => {
+                    let missing: Vec<MissingRank> = inquiry.missing(&told.missing);
+                    let stuck = StuckStart { after_ms: told.after_ms, waiting: waiting.max(told.waiting), missing };
+                    self.keep(0, notice_event(Some(notice::What::Stuck(stuck))));
                 }
                 Purpose::FenceTimeout { node, host, timeout } => {
                     let missing = inquiry.missing(&timeout.missing);
@@ -346,13 +354,7 @@ impl Launch {
     }
 }
 
-/// A notice of a stuck start that speaks of the ranks of all nodes.
-fn merged_notice(event: &NodeEvent, inquiry: &Inquiry<Purpose>) -> NodeEvent {
-    let told = match &event.what {
-        Some(node_event::What::Notice(Notice { what: Some(notice::What::Stuck(stuck)) })) => stuck.clone(),
-        _ => StuckStart::default(),
-    };
-    let missing: Vec<MissingRank> = inquiry.missing(&told.missing);
-    let stuck = StuckStart { after_ms: told.after_ms, waiting: inquiry.waiting().max(told.waiting), missing };
-    NodeEvent { what: Some(node_event::What::Notice(Notice { what: Some(notice::What::Stuck(stuck)) })) }
+/// A notice as an event.
+fn notice_event(what: Option<notice::What>) -> NodeEvent {
+    NodeEvent { what: Some(node_event::What::Notice(Notice { what })) }
 }

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use pmi_core::job::Placement;
 use pmi_transport::proto::v1::stdin_target::Target;
 use pmi_transport::proto::v1::{
-    Cause, FenceTimeout, LaunchSpec, LaunchState, LaunchStatus, LaunchSummary, NodeEvent, attach_response,
+    Cause, FenceTimeout, LaunchSpec, LaunchState, LaunchStatus, LaunchSummary, NodeEvent, StuckStart, attach_response,
     node_command, node_event,
 };
 use pmi_transport::proto::v1::{Nothing, cause::Kind};
@@ -22,6 +22,7 @@ use super::inquiry::Inquiries;
 use super::journal::Journal;
 use super::judge::Judge;
 use super::nodes::Link;
+use super::silence::Silence;
 use super::spawning::Spawns;
 use super::{Ask, INBOX, LaunchHandle, Outlet};
 use crate::api::order::Order;
@@ -52,6 +53,7 @@ pub(super) struct Launch {
     pub(super) inquiries: Inquiries<Purpose>,
     /// Since when a rank is suspected of having left others that wait for it.
     pub(super) suspicion: Option<Instant>,
+    pub(super) silence: Silence,
     /// Whether the client was told of a start that is stuck.
     pub(super) stuck_told: bool,
     /// Nodes without ranks were told that they are not needed.
@@ -78,8 +80,8 @@ pub(super) enum Phase {
 pub(super) enum Purpose {
     /// Somebody wants to know.
     Status(oneshot::Sender<LaunchStatus>),
-    /// The start is stuck; what nodes have said of it is in the notice.
-    Stuck(Box<NodeEvent>),
+    /// The start is stuck, as a node says.
+    Stuck(StuckStart),
     /// A fence was not complete in time, says a node, which is ending its ranks; all others wait to be told why.
     FenceTimeout { node: u32, host: String, timeout: FenceTimeout },
     /// A rank that finalized may be waited for.
@@ -159,6 +161,7 @@ impl Launch {
             nodes: nodes.into_iter().map(|recipient| Link::new(recipient, now)).collect(),
             inquiries: Inquiries::default(),
             suspicion: None,
+            silence: Silence::default(),
             stuck_told: false,
             released: false,
             spawns: Spawns::default(),
@@ -247,6 +250,7 @@ impl Launch {
         self.check_stragglers(now);
         self.check_spawns(now);
         self.check_audience(now);
+        self.tell_of_silence(now, false);
         if self.suspicion.is_some_and(|since| now.duration_since(since) >= SUSPICION)
             && !self.inquiries.any(|purpose| matches!(purpose, Purpose::Desertion))
         {
