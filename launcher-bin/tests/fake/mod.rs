@@ -1,0 +1,258 @@
+//! An API server that does what a test tells it, at a Unix socket with the real protocol; and the real `lattice` to ask it.
+
+use std::process::Stdio;
+
+use pmi_transport::address::Address;
+use pmi_transport::identity::{Caller, Security};
+use pmi_transport::listen::{Listener, serve};
+use pmi_transport::proto::v1::allocation_service_server::{AllocationService, AllocationServiceServer};
+use pmi_transport::proto::v1::launch_service_server::{LaunchService, LaunchServiceServer};
+use pmi_transport::proto::v1::*;
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::service::Routes;
+use tonic::{Request, Response, Status, Streaming};
+
+/// Against hangs.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+pub(crate) const LAUNCH: &str = "k3jq09zmf2";
+
+/// Waits for something that must happen.
+pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
+    timeout(PATIENCE, future).await.expect("it should have happened by now")
+}
+
+/// The server, and what it was asked for.
+pub(crate) struct Fake {
+    directory: TempDir,
+    asked: mpsc::UnboundedReceiver<Asked>,
+}
+
+/// What can be asked of it.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    Launch(Box<LaunchTasksRequest>),
+    Attach(Box<Conversation>),
+    Signal(SignalLaunchRequest),
+    Abort(AbortLaunchRequest),
+}
+
+/// A client that follows a launch: what it says, and where to answer.
+#[derive(Debug)]
+pub(crate) struct Conversation {
+    pub(crate) to: AttachTo,
+    said: Streaming<AttachRequest>,
+    tell: mpsc::Sender<Result<AttachResponse, Status>>,
+}
+
+impl Conversation {
+    /// Tells the client something, as the event with this number.
+    pub(crate) async fn tell(&self, sequence: u64, node: u32, what: attach_response::What) {
+        let response = AttachResponse { sequence, node, what: Some(what) };
+        self.tell.send(Ok(response)).await.expect("the client listens");
+    }
+
+    pub(crate) async fn tell_event(&self, sequence: u64, node: u32, what: node_event::What) {
+        self.tell(sequence, node, attach_response::What::Event(NodeEvent { what: Some(what) })).await;
+    }
+
+    pub(crate) async fn output(&self, sequence: u64, node: u32, rank: u32, text: &str) {
+        let output = RankOutput { rank, on_stderr: false, data: text.to_owned().into() };
+        self.tell_event(sequence, node, node_event::What::Output(output)).await;
+    }
+
+    pub(crate) async fn complete(&self, sequence: u64, cause: Option<Cause>) {
+        let complete = LaunchCompleteNotification { success: cause.is_none(), cause, ..Default::default() };
+        self.tell(sequence, 0, attach_response::What::Complete(complete)).await;
+    }
+
+    /// Ends the connection with a status.
+    pub(crate) async fn fail(self, status: Status) {
+        self.tell.send(Err(status)).await.expect("the client listens");
+    }
+
+    /// What the client says next; `None` when it has hung up.
+    pub(crate) async fn hear(&mut self) -> Option<attach_request::What> {
+        soon(self.said.message()).await.expect("the connection lasts").and_then(|request| request.what)
+    }
+
+    /// What it says next that is no acknowledgement.
+    pub(crate) async fn hear_wish(&mut self) -> Option<attach_request::What> {
+        loop {
+            match self.hear().await {
+                Some(attach_request::What::Acknowledge(_)) => {}
+                wish => return wish,
+            }
+        }
+    }
+
+    /// Listens until the client has acknowledged this event.
+    pub(crate) async fn hear_acknowledged(&mut self, sequence: u64) {
+        while self.hear().await.expect("an acknowledgement") != attach_request::What::Acknowledge(sequence) {}
+    }
+}
+
+impl Fake {
+    /// Starts a server.
+    pub(crate) async fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let address = Address::Unix(directory.path().join("api.sock"));
+        let security = Security::Insecure { name: Caller::Api };
+        let listener = Listener::bind(&address, &security).await.unwrap();
+        let (asked, asking) = mpsc::unbounded_channel();
+        let mut routes = Routes::builder();
+        routes.add_service(AllocationServiceServer::new(Service(asked.clone())));
+        routes.add_service(LaunchServiceServer::new(Service(asked)));
+        tokio::spawn(async move { serve(vec![listener], routes.routes(), std::future::pending()).await.unwrap() });
+        Self { directory, asked: asking }
+    }
+
+    /// The real `lattice` with these words, in an environment that names this server and an allocation.
+    pub(crate) fn lattice(&self, line: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lattice"));
+        command.args(line.split_whitespace()).env("HOME", self.directory.path());
+        command.env("LATTICE_API_URL", format!("unix:{}/api.sock", self.directory.path().display()));
+        command.env("LATTICE_ALLOC_ID", "7f3k").env_remove("XDG_CONFIG_HOME");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        command
+    }
+
+    /// A directory of the test's own.
+    pub(crate) fn directory(&self) -> &std::path::Path {
+        self.directory.path()
+    }
+
+    /// What is asked next.
+    pub(crate) async fn asked(&mut self) -> Asked {
+        soon(self.asked.recv()).await.expect("the server lives")
+    }
+
+    /// The next client that follows the launch; it is told `spec` first.
+    pub(crate) async fn attached(&mut self, spec: LaunchSpec) -> Conversation {
+        match self.asked().await {
+            Asked::Attach(conversation) => {
+                conversation.tell(0, 0, attach_response::What::Spec(spec)).await;
+                *conversation
+            }
+            other => panic!("{other:?} instead of an attach"),
+        }
+    }
+
+    /// Starts `lattice launch` with these words, and takes its launch and its attach.
+    pub(crate) async fn launched(&mut self, line: &str) -> (Child, LaunchTasksRequest, Conversation) {
+        let child = self.lattice(&format!("launch {line}")).stdin(Stdio::piped()).spawn().unwrap();
+        let request = match self.asked().await {
+            Asked::Launch(request) => *request,
+            other => panic!("{other:?} instead of a launch"),
+        };
+        let conversation = self.attached(spec()).await;
+        (child, request, conversation)
+    }
+}
+
+/// Two ranks on two nodes, the first of which reads standard input, four bytes of which may be sent at once.
+pub(crate) fn spec() -> LaunchSpec {
+    LaunchSpec {
+        launch_id: LAUNCH.to_owned(),
+        allocation_id: "7f3k".to_owned(),
+        nodes: "node[0-1]".to_owned(),
+        addresses: "10.0.0.[1-2]:50052".to_owned(),
+        job: Some(Job {
+            id: format!("kvs_{LAUNCH}_0"),
+            blocks: vec![Block { first_node: 0, nodes: 2, ranks_per_node: 1 }],
+            apps: vec![App { ranks: 2, appnum: 0 }],
+            ..Job::default()
+        }),
+        apps: vec![AppSpec { program: "./app".into(), directory: "/".into(), ..AppSpec::default() }],
+        stdin: Some(StdinTarget { target: Some(stdin_target::Target::Rank(0)) }),
+        stdin_window: 4,
+        ..LaunchSpec::default()
+    }
+}
+
+struct Service(mpsc::UnboundedSender<Asked>);
+
+impl Service {
+    fn note(&self, asked: Asked) {
+        self.0.send(asked).expect("the test listens");
+    }
+}
+
+#[tonic::async_trait]
+impl AllocationService for Service {
+    async fn launch_tasks(
+        &self,
+        request: Request<LaunchTasksRequest>,
+    ) -> Result<Response<LaunchTasksResponse>, Status> {
+        let request = request.into_inner();
+        if request.allocation_id == "pending" {
+            return Err(Status::failed_precondition("allocation pending is pending; launches need a running one"));
+        }
+        self.note(Asked::Launch(Box::new(request)));
+        Ok(Response::new(LaunchTasksResponse { task_launch_id: LAUNCH.to_owned(), spec: Some(spec()) }))
+    }
+
+    async fn create_allocation(&self, _: Request<CreateAllocationRequest>) -> Result<Response<Allocation>, Status> {
+        Ok(Response::new(Allocation { id: "7f3k".to_owned(), state: 2, ..Allocation::default() }))
+    }
+
+    async fn get_allocation(&self, request: Request<GetAllocationRequest>) -> Result<Response<Allocation>, Status> {
+        Err(Status::not_found(format!("there is no allocation {}", request.into_inner().id)))
+    }
+
+    async fn list_allocations(
+        &self,
+        _: Request<ListAllocationsRequest>,
+    ) -> Result<Response<ListAllocationsResponse>, Status> {
+        Ok(Response::new(ListAllocationsResponse { allocations: Vec::new() }))
+    }
+
+    async fn release_allocation(&self, _: Request<ReleaseAllocationRequest>) -> Result<Response<Allocation>, Status> {
+        Ok(Response::new(Allocation::default()))
+    }
+}
+
+#[tonic::async_trait]
+impl LaunchService for Service {
+    type AttachLaunchStream = ReceiverStream<Result<AttachResponse, Status>>;
+
+    async fn attach_launch(
+        &self,
+        request: Request<Streaming<AttachRequest>>,
+    ) -> Result<Response<Self::AttachLaunchStream>, Status> {
+        let mut said = request.into_inner();
+        let Some(AttachRequest { what: Some(attach_request::What::Attach(to)) }) = said.message().await? else {
+            return Err(Status::invalid_argument("the first message must be an attach"));
+        };
+        let (tell, told) = mpsc::channel(64);
+        self.note(Asked::Attach(Box::new(Conversation { to, said, tell })));
+        Ok(Response::new(ReceiverStream::new(told)))
+    }
+
+    async fn list_launches(&self, _: Request<ListLaunchesRequest>) -> Result<Response<ListLaunchesResponse>, Status> {
+        Ok(Response::new(ListLaunchesResponse { launches: Vec::new() }))
+    }
+
+    async fn get_launch(&self, request: Request<GetLaunchRequest>) -> Result<Response<LaunchStatus>, Status> {
+        Err(Status::not_found(format!("there is no launch {}", request.into_inner().id)))
+    }
+
+    async fn signal_launch(
+        &self,
+        request: Request<SignalLaunchRequest>,
+    ) -> Result<Response<SignalLaunchResponse>, Status> {
+        self.note(Asked::Signal(request.into_inner()));
+        Ok(Response::new(SignalLaunchResponse {}))
+    }
+
+    async fn abort_launch(
+        &self,
+        request: Request<AbortLaunchRequest>,
+    ) -> Result<Response<AbortLaunchResponse>, Status> {
+        self.note(Asked::Abort(request.into_inner()));
+        Ok(Response::new(AbortLaunchResponse {}))
+    }
+}
