@@ -2,9 +2,11 @@
 
 mod fake;
 
+use std::io::Read;
 use std::process::Output;
 
 use fake::{Asked, Fake, LAUNCH, soon, spec};
+use nix::pty::{OpenptyResult, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pmi_transport::proto::v1::attach_request::What as Wish;
@@ -92,6 +94,33 @@ async fn json_tells_the_node_of_every_rank() {
     assert_eq!((code, kinds), (Some(0), vec!["launch", "started", "output", "complete"]));
     assert_eq!(events[0]["nodes"], serde_json::json!(["node0", "node1"]));
     assert_eq!((&events[1]["node"], &events[2]["node"]), (&"node1".into(), &"node1".into()));
+}
+
+#[tokio::test]
+async fn the_start_is_shown_on_a_terminal_until_something_else_is() {
+    let mut fake = Fake::start().await;
+    let OpenptyResult { master, slave } = openpty(None, None).unwrap();
+    let mut command = fake.lattice("launch --stdin none -n 2 ./app");
+    command.stdout(slave.try_clone().unwrap()).stderr(slave);
+    let child = command.spawn().unwrap();
+    drop(command);
+    assert!(matches!(fake.asked().await, Asked::Launch(_)));
+    let conversation = fake.attached(spec()).await;
+    let progress = |nodes_started, ranks_started| {
+        let progress = StartProgress { nodes: 2, nodes_started, ranks: 2, ranks_started, ranks_initialized: 0 };
+        attach_response::What::Starting(progress)
+    };
+    conversation.tell(0, 0, progress(0, 0)).await;
+    conversation.tell(0, 0, progress(1, 1)).await;
+    conversation.output(1, 0, 0, "hi\n").await;
+    conversation.tell(0, 0, progress(2, 2)).await;
+    conversation.complete(2, None).await;
+    assert_eq!(ended(child).await.0, Some(0));
+    let mut shown = Vec::new();
+    // Ends with an error when nobody has the other side any more.
+    let _ = std::fs::File::from(master).read_to_end(&mut shown);
+    let expected = "lattice: starting: 0 of 2 nodes, 0 of 2 ranks\r\x1b[Klattice: starting: 1 of 2 nodes, 1 of 2 ranks\r\x1b[Khi\r\n";
+    assert_eq!(String::from_utf8_lossy(&shown), expected);
 }
 
 #[tokio::test]

@@ -139,7 +139,7 @@ impl Following {
                 Ok(attachment) => attachment,
                 Err(error) => return Err(self.lost_sight(error)),
             };
-            self.remark("attached again; nothing of the output is lost".to_owned()).await;
+            self.remark("attached again".to_owned()).await;
             let unsure = self.input.forget_connection();
             if unsure > 0 {
                 self.remark(format!("warning: up to {unsure} bytes of standard input may be lost")).await;
