@@ -21,6 +21,9 @@ const STOP_WITHIN: Duration = Duration::from_secs(5);
 /// How often it is looked whether one has stopped.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
+/// How much daemons log.
+const LOG: &str = "LATTICE_LOG";
+
 /// How many lines of a daemon's log are shown when it failed.
 const LOG_LINES: usize = 10;
 
@@ -98,6 +101,9 @@ impl Daemons {
         command.args(&program[1..]).arg("--config").arg(directory.config(name)).stdin(Stdio::null());
         command.stdout(output.try_clone().map_err(files)?).stderr(output);
         clean(&mut command);
+        if std::env::var_os(LOG).is_none() {
+            command.env(LOG, "info");
+        }
         command.env(LaunchTag::VARIABLE, self.tag.value());
         // A Ctrl-C at the terminal is for the command; daemons are stopped in order.
         command.process_group(0);
@@ -172,7 +178,7 @@ async fn stop_together(mut daemons: Vec<Daemon>) {
 fn clean(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
-        if (text.starts_with("LATTICE_") && text != "LATTICE_LOG") || text == "NOTIFY_SOCKET" {
+        if (text.starts_with("LATTICE_") && text != LOG) || text == "NOTIFY_SOCKET" {
             command.env_remove(&name);
         }
     }
