@@ -105,6 +105,11 @@ impl FakeFabric {
         self.shared.state.lock().script.extend(rules);
     }
 
+    /// Nothing goes wrong any more.
+    pub fn clear_script(&self) {
+        self.shared.state.lock().script.clear();
+    }
+
     /// All calls so far.
     pub fn exchanges(&self) -> Vec<Exchange> {
         self.shared.state.lock().exchanges.clone()

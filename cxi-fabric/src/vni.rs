@@ -199,6 +199,16 @@ impl VniPool {
         self.last = Some(vni);
     }
 
+    /// Goes on where the round of an earlier life stood.
+    pub fn resume_after(&mut self, last: Option<Vni>) {
+        self.last = last.or(self.last);
+    }
+
+    /// The number given out last.
+    pub fn last(&self) -> Option<Vni> {
+        self.last
+    }
+
     /// The number's credentials are revoked; it stays taken.
     pub fn retire(&mut self, vni: Vni) {
         if let Some(state) = self.taken.get_mut(&vni) {
