@@ -3,6 +3,9 @@
 use std::io;
 use std::time::Duration;
 
+// Named for its feature alone, which takes its most talkative level out of the program: there ureq dumps every byte it sends and
+// receives, keys and passwords included.
+use log as _;
 use ureq::http;
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 use zeroize::Zeroizing;
@@ -142,14 +145,7 @@ fn failure(error: ureq::Error) -> Failure {
         Error::Timeout(_) => Failure::Slow,
         Error::HostNotFound => Failure::Unreachable("no address is known for the host".into()),
         Error::ConnectionFailed => Failure::Unreachable("no connection".into()),
-        Error::Io(error) => match error.kind() {
-            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Failure::Slow,
-            io::ErrorKind::ConnectionRefused
-            | io::ErrorKind::HostUnreachable
-            | io::ErrorKind::NetworkUnreachable
-            | io::ErrorKind::AddrNotAvailable => Failure::Unreachable(error.to_string()),
-            _ => Failure::Broken(error.to_string()),
-        },
+        Error::Io(error) => stream_failure(&error),
         Error::Rustls(error) => Failure::Unreachable(format!("TLS: {error}")),
         Error::Tls(reason) => Failure::Unreachable(format!("TLS: {reason}")),
         Error::BadUri(uri) => Failure::Unreachable(format!("`{uri}` is no URL")),
@@ -160,5 +156,21 @@ fn failure(error: ureq::Error) -> Failure {
             Failure::Broken(format!("the answer's header has {seen} bytes; the limit is {limit}"))
         }
         _ => Failure::Broken("no whole answer came".into()),
+    }
+}
+
+/// What went wrong on the connection.
+fn stream_failure(error: &io::Error) -> Failure {
+    // TLS tells what it has against the other side inside of an error of the stream.
+    if let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        return Failure::Unreachable(format!("TLS: {error}"));
+    }
+    match error.kind() {
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Failure::Slow,
+        io::ErrorKind::ConnectionRefused
+        | io::ErrorKind::HostUnreachable
+        | io::ErrorKind::NetworkUnreachable
+        | io::ErrorKind::AddrNotAvailable => Failure::Unreachable(error.to_string()),
+        _ => Failure::Broken(error.to_string()),
     }
 }

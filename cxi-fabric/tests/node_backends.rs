@@ -180,7 +180,8 @@ fn cxi_service_is_called_and_its_words_are_read() {
 
 #[test]
 fn cxi_service_refuses_in_words() {
-    let cases: [(&str, fn(&CxiError) -> bool); 4] = [
+    type Expected = fn(&CxiError) -> bool;
+    let cases: [(&str, Expected); 4] = [
         ("Device or resource busy", |error| matches!(error, CxiError::Busy { .. })),
         ("No space left on device", |error| matches!(error, CxiError::Short { shortage: Shortage::Unknown, .. })),
         ("Operation not permitted", |error| matches!(error, CxiError::Denied { .. })),

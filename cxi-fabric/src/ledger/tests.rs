@@ -319,8 +319,7 @@ impl World {
                 let current = self.ledger.views();
                 let is_held =
                     |name: &ServiceName| current.iter().any(|view| view.name == *name && view.state == "held");
-                let ended =
-                    self.held.iter().filter(|(node, name, _)| node == NODES[which] && !is_held(name)).next().cloned();
+                let ended = self.held.iter().find(|(node, name, _)| node == NODES[which] && !is_held(name)).cloned();
                 ended.into_iter().for_each(|held| {
                     self.held.remove(&held);
                 });
