@@ -119,6 +119,17 @@ fn a_creation_that_may_have_happened_is_looked_for() {
 }
 
 #[test]
+fn a_creation_that_a_crash_cut_short_is_undone_and_holds_up_nobody() {
+    let (mut ledger, now) = (ledger(), Instant::now());
+    let request = created(ledger.want(&need("a"), now));
+    let mut next = Ledger::recover("c", Numbering::Ours, range(), ledger.unwritten());
+    assert_eq!(next.due(), [Task::Find(request.clone())]);
+    let again = created(next.want(&need("a"), now));
+    assert!(again.name != request.name && again.vni != request.vni);
+    assert_eq!(next.unwritten().len(), 2, "the end of the one, the beginning of the other");
+}
+
+#[test]
 fn an_exhausted_pool_tells_its_counts() {
     let (mut ledger, now) = (ledger(), Instant::now());
     for allocation in ["a", "b", "c", "d"] {
