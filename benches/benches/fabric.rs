@@ -1,0 +1,84 @@
+//! What do fabric credentials cost a launch: the first of an allocation, which asks the manager twice, and every later one?
+//!
+//! The manager is a fake that answers at once over loopback HTTP; what a real one takes comes on top of the first figure.
+
+use std::hint::black_box;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use cxi_fabric::clock::SystemClock;
+use cxi_fabric::config::{Authentication, Backend, FabricConfig};
+use cxi_fabric::fake::{FakeFabric, Options};
+use cxi_fabric::grants::Journal;
+use cxi_fabric::ledger::{Entry, Need};
+use cxi_fabric::{Grants, VniRange};
+
+/// Keeps nothing: how long a disk takes is not asked here.
+struct NoJournal;
+
+impl Journal for NoJournal {
+    fn write(&mut self, _entries: &[Entry]) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn grants(fake: &FakeFabric) -> Grants {
+    let config = FabricConfig {
+        backend: Backend::Rest,
+        url: Some(fake.url()),
+        partition: String::new(),
+        vnis: VniRange::default(),
+        foreign_vnis: Vec::new(),
+        tls: None,
+        auth: Authentication::None,
+    };
+    let manager = config.manager().expect("a manager");
+    Grants::recover("bench", manager, config.vnis, Arc::new(SystemClock), [], Box::new(NoJournal)).expect("grants")
+}
+
+fn need(allocation: &str) -> Need {
+    Need { allocation: allocation.to_owned(), nodes: (0..16).map(|node| format!("n{node}")).collect(), uid: 1000 }
+}
+
+fn deadline() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+fn first_launch(c: &mut Criterion) {
+    let fake = FakeFabric::start(Options::default()).expect("a port");
+    let grants = grants(&fake);
+    c.bench_function("fabric/first_launch", |b| {
+        b.iter_custom(|rounds| {
+            let mut spent = Duration::ZERO;
+            for _ in 0..rounds {
+                let start = Instant::now();
+                black_box(grants.acquire(&need("a"), deadline()).expect("credentials"));
+                spent += start.elapsed();
+                // Giving them back is another's time: it happens after the launch.
+                grants.release("a").expect("released");
+                assert!(grants.settle(deadline()).is_empty());
+                for node in need("a").nodes {
+                    grants.node_is_empty(&node).expect("confirmed");
+                }
+            }
+            spent
+        });
+    });
+}
+
+fn later_launch(c: &mut Criterion) {
+    let fake = FakeFabric::start(Options::default()).expect("a port");
+    let grants = grants(&fake);
+    // Others have allocations as well.
+    for allocation in 0..100 {
+        grants.acquire(&need(&allocation.to_string()), deadline()).expect("credentials");
+    }
+    let calls = fake.asked().len();
+    c.bench_function("fabric/later_launch_of_100", |b| b.iter(|| black_box(grants.ready(black_box("42"))).is_some()));
+    assert_eq!(fake.asked().len(), calls, "a later launch asked the manager");
+}
+
+criterion_group!(benches, first_launch, later_launch);
+criterion_main!(benches);

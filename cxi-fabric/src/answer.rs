@@ -1,0 +1,147 @@
+//! Fields of a JSON answer, read where they lie in the body: a secret in it is copied once, into its [`Secret`], and an error
+//! tells the name and kind of a field, never its content.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+
+use crate::secret::Secret;
+
+/// One JSON object.
+pub(crate) struct Fields<'a>(BTreeMap<Cow<'a, str>, &'a RawValue>);
+
+/// What was seen, and what was expected.
+pub(crate) type Nonsense = String;
+
+impl<'a> Fields<'a> {
+    pub(crate) fn read(body: &'a [u8]) -> Result<Self, Nonsense> {
+        if body.iter().all(u8::is_ascii_whitespace) {
+            return Err("the body is empty where a JSON object should be".into());
+        }
+        serde_json::from_slice(body).map(Self).map_err(|error| {
+            let (line, column) = (error.line(), error.column());
+            match error.classify() {
+                serde_json::error::Category::Data => "the body is JSON, but no object".to_owned(),
+                _ => format!("the body is no JSON (line {line}, column {column})"),
+            }
+        })
+    }
+
+    /// The field, unless it is missing or null.
+    fn present(&self, name: &str) -> Option<&'a str> {
+        self.0.get(name).map(|value| value.get()).filter(|json| *json != "null")
+    }
+
+    fn expect<T>(&self, name: &str, expected: &str, read: impl FnOnce(&'a str) -> Option<T>) -> Result<T, Nonsense> {
+        let json = self.present(name).ok_or_else(|| format!("field `{name}` is missing"))?;
+        read(json).ok_or_else(|| format!("field `{name}` is {}, not {expected}", kind(json)))
+    }
+
+    pub(crate) fn text(&self, name: &str) -> Result<String, Nonsense> {
+        self.expect(name, "a text", |json| serde_json::from_str(json).ok())
+    }
+
+    pub(crate) fn number(&self, name: &str) -> Result<u32, Nonsense> {
+        self.expect(name, "a number of 32 bits", |json| serde_json::from_str(json).ok())
+    }
+
+    pub(crate) fn texts(&self, name: &str) -> Result<Vec<String>, Nonsense> {
+        self.expect(name, "a list of texts", |json| serde_json::from_str(json).ok())
+    }
+
+    pub(crate) fn objects(&self, name: &str) -> Result<Vec<Self>, Nonsense> {
+        let read = |json| serde_json::from_str::<Vec<BTreeMap<Cow<'a, str>, &'a RawValue>>>(json).ok();
+        Ok(self.expect(name, "a list of objects", read)?.into_iter().map(Self).collect())
+    }
+
+    /// A secret spelt in hexadecimal digits.
+    pub(crate) fn hex(&self, name: &str) -> Result<Secret, Nonsense> {
+        self.expect(name, "an even number of hexadecimal digits", |json| {
+            // JSON has escapes, hexadecimal digits need none.
+            json.strip_prefix('"')?.strip_suffix('"').and_then(Secret::from_hex)
+        })
+    }
+
+    /// A secret as it stands.
+    pub(crate) fn secret(&self, name: &str) -> Result<Secret, Nonsense> {
+        self.expect(name, "a text", |json| serde_json::from_str::<String>(json).ok().map(Secret::new))
+    }
+
+    pub(crate) fn optional<T>(
+        &self,
+        name: &str,
+        read: impl FnOnce(&Self, &str) -> Result<T, Nonsense>,
+    ) -> Result<Option<T>, Nonsense> {
+        self.present(name).map(|_| read(self, name)).transpose()
+    }
+}
+
+/// What kind of value begins like this.
+fn kind(json: &str) -> &'static str {
+    match json.bytes().next() {
+        Some(b'"') => "another text",
+        Some(b'{') => "an object",
+        Some(b'[') => "another list",
+        Some(b't' | b'f') => "true or false",
+        _ => "another number",
+    }
+}
+
+/// What a service says of its own failure: the `detail`, `message`, ... of a problem document, or a short plain text.
+pub(crate) fn own_words(body: &[u8]) -> String {
+    if let Ok(fields) = Fields::read(body) {
+        let words =
+            ["detail", "message", "error_description", "title", "error"].iter().find_map(|name| fields.text(name).ok());
+        return words.unwrap_or_default();
+    }
+    // A page of a gateway, which no one wants to read in an error.
+    let text = String::from_utf8_lossy(body);
+    if text.trim_start().starts_with('<') { String::new() } else { text.into_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_of_a_wrong_type_is_told_by_name_and_kind_only() {
+        let body = br#"{"vni": "canary-1", "auth_key": "zz-canary-2", "id": ["canary-3"], "svc_id": -5, "n": null}"#;
+        let fields = Fields::read(body).unwrap_or_else(|error| panic!("{error}"));
+        let errors = [
+            fields.number("vni").expect_err("a text"),
+            fields.hex("auth_key").map(|_| ()).expect_err("no digits"),
+            fields.text("id").expect_err("a list"),
+            fields.number("svc_id").expect_err("negative"),
+            fields.text("n").expect_err("null"),
+        ];
+        assert_eq!(errors[0], "field `vni` is another text, not a number of 32 bits");
+        assert_eq!(errors[4], "field `n` is missing");
+        assert!(errors.iter().all(|error| !error.contains("canary")), "{errors:?}");
+    }
+
+    #[test]
+    fn garbage_is_told_by_its_place() {
+        for (body, expected) in [
+            (b"".as_slice(), "the body is empty where a JSON object should be"),
+            (b"{\"vni\": 1024", "the body is no JSON (line 1, column 12)"),
+            (b"[1, 2]", "the body is JSON, but no object"),
+            (b"\xff\xfe", "the body is no JSON (line 1, column 1)"),
+        ] {
+            assert_eq!(Fields::read(body).map(|_| ()).expect_err("garbage"), expected);
+        }
+    }
+
+    #[test]
+    fn a_managers_own_words_are_found() {
+        for (body, words) in [
+            (r#"{"status": 400, "detail": "no such node"}"#, "no such node"),
+            (r#"{"message": "quota"}"#, "quota"),
+            ("upstream unavailable", "upstream unavailable"),
+            ("<html>502</html>", ""),
+            ("{}", ""),
+        ] {
+            assert_eq!(own_words(body.as_bytes()), words);
+        }
+    }
+}

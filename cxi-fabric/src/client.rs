@@ -1,0 +1,152 @@
+//! One service and how we speak to it: the loop that asks, judges, pauses and asks again until it is done, hopeless, or late.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use zeroize::Zeroizing;
+
+use crate::answer::{self, Nonsense};
+use crate::authorise::Authoriser;
+use crate::clock::Clock;
+use crate::error::{Call, FabricError, Trouble};
+use crate::retry::{self, Backoff, Judgement};
+use crate::secret::{Scrubber, Secret};
+use crate::wire::{Body, Failure, Method, Request, Response, Wire};
+
+/// A service at a base URL.
+pub(crate) struct Client {
+    /// Without a slash at the end.
+    pub(crate) base: Arc<str>,
+    pub(crate) wire: Box<dyn Wire>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) authoriser: Authoriser,
+    pub(crate) backoff: Backoff,
+    /// How long one try may take.
+    pub(crate) patience: Duration,
+    pub(crate) random: Mutex<fastrand::Rng>,
+    pub(crate) scrubber: Arc<Scrubber>,
+}
+
+/// How a call ended that did not fail.
+pub(crate) enum Outcome {
+    Done(Answer),
+    /// 404 where that is an answer.
+    Absent(Answer),
+    /// 409 to a POST.
+    Conflict(Answer),
+}
+
+/// A body, and which call it answers.
+pub(crate) struct Answer {
+    pub(crate) call: Call,
+    body: Zeroizing<Vec<u8>>,
+    scrubber: Arc<Scrubber>,
+}
+
+impl Answer {
+    /// Reads the body; what makes no sense becomes an error that names the call.
+    pub(crate) fn read<'a, T>(&'a self, read: impl FnOnce(&'a [u8]) -> Result<T, Nonsense>) -> Result<T, FabricError> {
+        read(&self.body).map_err(|what| FabricError::Unintelligible { call: self.call.clone(), what })
+    }
+
+    /// The service's own words, fit to be shown.
+    pub(crate) fn words(&self) -> String {
+        self.scrubber.scrub(&answer::own_words(&self.body))
+    }
+
+    /// The answer as an error.
+    pub(crate) fn refused(self, status: u16) -> FabricError {
+        FabricError::Refused { text: self.words(), call: self.call, status }
+    }
+}
+
+impl Client {
+    /// Keeps a secret that the service gave us out of its error texts.
+    pub(crate) fn learn(&self, secret: &Secret) {
+        self.scrubber.learn(secret);
+    }
+
+    /// A call that has not been tried.
+    pub(crate) fn call_to(&self, method: Method, path: &str) -> Call {
+        Call { service: self.base.clone(), method: method.name(), path: path.to_owned(), tries: 0 }
+    }
+
+    /// Asks until there is an answer that counts; see [`retry::judge`] for which do.
+    pub(crate) fn call(
+        &self,
+        method: Method,
+        path: &str,
+        idempotency_key: Option<&str>,
+        body: Option<&Body>,
+        deadline: Instant,
+    ) -> Result<Outcome, FabricError> {
+        let url = format!("{}{path}", self.base);
+        let mut call = self.call_to(method, path);
+        let mut last = Trouble::NotAsked;
+        let mut refreshed = false;
+        loop {
+            let now = self.clock.now();
+            let Some(left) = deadline.checked_duration_since(now).filter(|left| !left.is_zero()) else {
+                return Err(FabricError::OutOfTime { call, last });
+            };
+            let authorization = self.authoriser.header(now, deadline, &self.scrubber)?;
+            let request = Request { method, url: &url, authorization, idempotency_key, body };
+            call.tries += 1;
+            let timeout = self.patience.min(left);
+            match self.wire.send(&request, timeout) {
+                Ok(response) => match retry::judge(method, response.status) {
+                    Judgement::Done => return Ok(Outcome::Done(self.answer(call, response))),
+                    Judgement::Absent => return Ok(Outcome::Absent(self.answer(call, response))),
+                    Judgement::Conflict => return Ok(Outcome::Conflict(self.answer(call, response))),
+                    Judgement::Stale if !refreshed && self.authoriser.refresh() => {
+                        refreshed = true;
+                        tracing::debug!(%call, status = response.status, "the token was refused; a new one is tried");
+                        continue;
+                    }
+                    Judgement::Stale => {
+                        return Err(FabricError::Unauthorised {
+                            call,
+                            status: response.status,
+                            text: self.words(&response),
+                        });
+                    }
+                    Judgement::Never => {
+                        return Err(FabricError::Refused {
+                            call,
+                            status: response.status,
+                            text: self.words(&response),
+                        });
+                    }
+                    Judgement::Again => last = self.busy(&response),
+                },
+                Err(Failure::Unreachable(reason)) => last = Trouble::Unreachable(reason),
+                Err(Failure::Slow) => last = Trouble::Slow(timeout),
+                Err(Failure::Broken(reason)) => last = Trouble::Broken(reason),
+            }
+            let asked = if let Trouble::Busy { retry_after, .. } = &last { *retry_after } else { None };
+            let pause = self.backoff.pause(call.tries, asked, &mut self.random.lock());
+            // The launch should hear of it now, not after a pause with no try behind it.
+            if self.clock.now().checked_add(pause).is_none_or(|next| next >= deadline) {
+                return Err(FabricError::OutOfTime { call, last });
+            }
+            tracing::info!(%call, trouble = %last, pause_ms = pause.as_millis(), "the fabric manager is asked again");
+            self.clock.sleep(pause);
+        }
+    }
+
+    fn answer(&self, call: Call, response: Response) -> Answer {
+        Answer { call, body: response.body, scrubber: self.scrubber.clone() }
+    }
+
+    fn busy(&self, response: &Response) -> Trouble {
+        Trouble::Busy { status: response.status, text: self.words(response), retry_after: response.retry_after }
+    }
+
+    fn words(&self, response: &Response) -> String {
+        self.scrubber.scrub(&answer::own_words(&response.body))
+    }
+}
+
+#[cfg(test)]
+mod tests;

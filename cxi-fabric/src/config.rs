@@ -1,0 +1,387 @@
+//! The fabric section of the configuration, and how a manager comes from it. Secrets are in files of their own, so that the
+//! configuration can be shown to anybody.
+//!
+//! ```toml
+//! backend = "rest"                       # or "vnid", "pool"
+//! url = "https://fabric.example:8443"    # not for "pool"
+//! vnis = "1024-65535"                    # not for "vnid"
+//! [tls]
+//! ca = "/etc/lattice/fabric-ca.pem"
+//! [auth]
+//! method = "oauth"
+//! token_url = "https://login.example/realms/shasta/protocol/openid-connect/token"
+//! client_id = "lattice"
+//! client_secret_file = "/etc/lattice/fabric-client-secret"
+//! ```
+
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::Deserialize;
+use thiserror::Error;
+use ureq::http::Uri;
+use ureq::tls::{Certificate, PemItem, PrivateKey, parse_pem};
+use zeroize::Zeroizing;
+
+use crate::authorise::{Authoriser, OAuth};
+use crate::client::Client;
+use crate::clock::{Clock, SystemClock};
+use crate::fabric::FabricManager;
+use crate::local::LocalFabric;
+use crate::rest::RestFabric;
+use crate::retry::Backoff;
+use crate::secret::{Scrubber, Secret};
+use crate::vni::VniRange;
+use crate::vnid::VnidFabric;
+use crate::wire::{Http, Tls};
+
+/// No file of a secret or certificate is larger.
+const LARGEST_FILE: u64 = 1 << 20;
+/// How long one try may take; the launch's deadline bounds all of them together.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The fabric section.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FabricConfig {
+    /// Which kind of manager.
+    pub backend: Backend,
+    /// Its base URL, without the paths of the calls.
+    pub url: Option<String>,
+    /// The partition of a vnid.
+    #[serde(default = "default_partition")]
+    pub partition: String,
+    /// The VNIs that this cluster gives out, where it does so itself.
+    #[serde(default)]
+    pub vnis: VniRange,
+    /// Ranges that other resource managers of the fabric give out, or that the site keeps for itself. None may overlap `vnis`.
+    #[serde(default)]
+    pub foreign_vnis: Vec<VniRange>,
+    /// Certificates, beside those of the public authorities.
+    pub tls: Option<TlsFiles>,
+    /// How we prove who we are.
+    #[serde(default)]
+    pub auth: Authentication,
+}
+
+fn default_partition() -> String {
+    "WLM".to_owned()
+}
+
+/// Which kind of manager there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// One with the three endpoints of the design document.
+    Rest,
+    /// HPE's vnid.
+    Vnid,
+    /// None: VNIs of our own pool are all there is.
+    Pool,
+}
+
+/// PEM files.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsFiles {
+    /// Whom to believe, in place of the public authorities.
+    pub ca: Option<PathBuf>,
+    /// Our certificate and its chain, for managers that want one.
+    pub cert: Option<PathBuf>,
+    /// The key of our certificate.
+    pub key: Option<PathBuf>,
+}
+
+/// How we prove who we are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(tag = "method", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Authentication {
+    /// Not at all, or by our certificate alone.
+    #[default]
+    None,
+    /// By a password.
+    Basic {
+        /// The user.
+        user: String,
+        /// The file that holds the password.
+        password_file: PathBuf,
+    },
+    /// By a token of an authorisation server, for a client's secret.
+    OAuth {
+        /// Where tokens are given.
+        token_url: String,
+        /// Who we are there.
+        client_id: String,
+        /// The file that holds our secret.
+        client_secret_file: PathBuf,
+        /// What the token is to allow.
+        scope: Option<String>,
+    },
+}
+
+/// Why a configuration is of no use.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// A back end that speaks to somebody, and nobody to speak to.
+    #[error("fabric: back end {0:?} needs `url`")]
+    UrlMissing(Backend),
+    /// Not a URL, or one with what is not its own.
+    #[error("fabric: `{0}` is no base URL; write https://host:port, without user, password or query")]
+    Url(String),
+    /// Keys would cross the network in the clear.
+    #[error("fabric: `{0}` would carry keys in the clear; use https, or a loopback address")]
+    Clear(String),
+    /// A file that cannot be read.
+    #[error("fabric: cannot read {}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A secret that others can read.
+    #[error("fabric: {} holds a secret and has mode {mode:03o}; take the rights of others away (chmod o= FILE)", path.display())]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// A file without what it should hold.
+    #[error("fabric: {} holds no {expected}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What it should hold.
+        expected: &'static str,
+    },
+    /// Half of an identity.
+    #[error("fabric: `tls.cert` and `tls.key` belong together; one of them is missing")]
+    HalfIdentity,
+    /// Two would give out the same numbers.
+    #[error(
+        "fabric: VNIs {ours} overlap {theirs}, which others give out; ranks of different jobs would hear each other"
+    )]
+    Overlap {
+        /// Ours.
+        ours: VniRange,
+        /// Theirs.
+        theirs: VniRange,
+    },
+}
+
+impl FabricConfig {
+    /// Checks everything that can be checked without the network, and makes the manager. Does not connect.
+    ///
+    /// # Errors
+    /// Of what an operator has to correct.
+    pub fn manager(&self) -> Result<Box<dyn FabricManager>, ConfigError> {
+        if self.backend != Backend::Vnid {
+            self.check_ranges()?;
+        }
+        if self.backend == Backend::Pool {
+            return Ok(Box::new(LocalFabric));
+        }
+        let url = self.url.as_deref().ok_or(ConfigError::UrlMissing(self.backend))?;
+        let scrubber = Arc::new(Scrubber::default());
+        let authoriser = self.authoriser(&scrubber)?;
+        let client = self.client(url, authoriser, &scrubber)?;
+        Ok(match self.backend {
+            Backend::Vnid => Box::new(VnidFabric::new(client, &self.partition)),
+            _ => Box::new(RestFabric::new(client)),
+        })
+    }
+
+    fn check_ranges(&self) -> Result<(), ConfigError> {
+        match self.foreign_vnis.iter().find(|foreign| foreign.overlaps(&self.vnis)) {
+            Some(foreign) => Err(ConfigError::Overlap { ours: self.vnis, theirs: *foreign }),
+            None => Ok(()),
+        }
+    }
+
+    fn client(&self, url: &str, authoriser: Authoriser, scrubber: &Arc<Scrubber>) -> Result<Client, ConfigError> {
+        authoriser.teach(scrubber);
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        Ok(Client {
+            base: base(url)?.into(),
+            wire: Box::new(Http::new(self.tls()?)),
+            clock,
+            authoriser,
+            backoff: Backoff::default(),
+            patience: PATIENCE,
+            random: Mutex::new(fastrand::Rng::new()),
+            scrubber: scrubber.clone(),
+        })
+    }
+
+    fn authoriser(&self, scrubber: &Arc<Scrubber>) -> Result<Authoriser, ConfigError> {
+        Ok(match &self.auth {
+            Authentication::None => Authoriser::None,
+            Authentication::Basic { user, password_file } => {
+                Authoriser::Basic { user: user.clone(), password: secret(password_file)? }
+            }
+            Authentication::OAuth { token_url, client_id, client_secret_file, scope } => {
+                let (server, path) = split(token_url)?;
+                Authoriser::OAuth(Box::new(OAuth {
+                    client: self.client(&server, Authoriser::None, scrubber)?,
+                    path,
+                    client_id: client_id.clone(),
+                    client_secret: secret(client_secret_file)?,
+                    scope: scope.clone(),
+                    token: Mutex::new(None),
+                }))
+            }
+        })
+    }
+
+    fn tls(&self) -> Result<Tls, ConfigError> {
+        let Some(files) = &self.tls else { return Ok(Tls::default()) };
+        let authorities = files.ca.as_deref().map(certificates).transpose()?;
+        let identity = match (&files.cert, &files.key) {
+            (Some(cert), Some(key)) => Some((certificates(cert)?, private_key(key)?)),
+            (None, None) => None,
+            _ => return Err(ConfigError::HalfIdentity),
+        };
+        Ok(Tls { authorities, identity })
+    }
+}
+
+/// The URL without a slash at its end, if keys may be sent there.
+fn base(url: &str) -> Result<String, ConfigError> {
+    let bad = || ConfigError::Url(shown(url));
+    let uri: Uri = url.parse().map_err(|_| bad())?;
+    let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else { return Err(bad()) };
+    if authority.as_str().contains('@') || uri.query().is_some() {
+        return Err(bad());
+    }
+    let host = authority.host().trim_matches(['[', ']']);
+    let is_loopback =
+        host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
+    match scheme {
+        "https" => {}
+        "http" if is_loopback => {}
+        "http" => return Err(ConfigError::Clear(shown(url))),
+        _ => return Err(bad()),
+    }
+    Ok(url.trim_end_matches('/').to_owned())
+}
+
+/// A URL as server and path.
+fn split(url: &str) -> Result<(String, String), ConfigError> {
+    let checked = base(url)?;
+    let authority = checked.find("://").map_or(0, |at| at + 3);
+    let path = checked[authority..].find('/').map_or(checked.len(), |at| authority + at);
+    Ok((checked[..path].to_owned(), checked[path..].to_owned()))
+}
+
+/// A URL as it may be shown: somebody may have put a password into it.
+fn shown(url: &str) -> String {
+    match (url.find("://"), url.rfind('@')) {
+        (Some(scheme), Some(at)) if scheme < at => format!("{}://[secret]{}", &url[..scheme], &url[at..]),
+        _ => url.chars().take(200).collect(),
+    }
+}
+
+fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, ConfigError> {
+    let failed = |source| ConfigError::File { path: path.to_owned(), source };
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let mut bytes = Zeroizing::new(Vec::with_capacity(4096));
+    file.take(LARGEST_FILE).read_to_end(&mut bytes).map_err(failed)?;
+    Ok(bytes)
+}
+
+/// Reads what nobody else may.
+fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, ConfigError> {
+    let failed = |source| ConfigError::File { path: path.to_owned(), source };
+    let mode = std::fs::metadata(path).map_err(failed)?.permissions().mode() & 0o777;
+    if mode & 0o007 == 0 { read(path) } else { Err(ConfigError::Exposed { path: path.to_owned(), mode }) }
+}
+
+fn secret(path: &Path) -> Result<Secret, ConfigError> {
+    let bytes = read_private(path)?;
+    // Editors end a file with a line end that is no part of the password.
+    let end = bytes.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |last| last + 1);
+    if end == 0 {
+        return Err(ConfigError::Content { path: path.to_owned(), expected: "secret" });
+    }
+    Ok(Secret::new(&bytes[..end]))
+}
+
+fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, ConfigError> {
+    let bytes = read(path)?;
+    let found: Vec<_> = parse_pem(&bytes)
+        .filter_map(|item| match item {
+            Ok(PemItem::Certificate(certificate)) => Some(certificate),
+            _ => None,
+        })
+        .collect();
+    if found.is_empty() {
+        return Err(ConfigError::Content { path: path.to_owned(), expected: "certificate in PEM" });
+    }
+    Ok(found)
+}
+
+fn private_key(path: &Path) -> Result<PrivateKey<'static>, ConfigError> {
+    let bytes = read_private(path)?;
+    PrivateKey::from_pem(&bytes)
+        .map_err(|_| ConfigError::Content { path: path.to_owned(), expected: "private key in PEM" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> FabricConfig {
+        toml::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    fn refusal(text: &str) -> String {
+        config(text).manager().map(|_| ()).expect_err("a refusal").to_string()
+    }
+
+    #[test]
+    fn what_an_operator_gets_wrong_is_told() {
+        for (text, expected) in [
+            ("backend = 'rest'", "fabric: back end Rest needs `url`"),
+            ("backend = 'rest'\nurl = 'fabric'", "`fabric` is no base URL"),
+            ("backend = 'rest'\nurl = 'http://fabric.example'", "would carry keys in the clear"),
+            ("backend = 'rest'\nurl = 'https://me:canary@fm'", "`https://[secret]@fm` is no base URL"),
+            ("backend = 'vnid'\nurl = 'ftp://fm'", "`ftp://fm` is no base URL"),
+            ("backend = 'rest'\nurl = 'https://fm'\ntls = { cert = '/x' }", "belong together"),
+            ("backend = 'rest'\nurl = 'https://fm'\ntls = { ca = '/nonexistent' }", "cannot read /nonexistent"),
+            ("backend = 'pool'\nforeign_vnis = ['1-100', '5000-6000']", "VNIs 1024-65535 overlap 5000-6000"),
+        ] {
+            let refusal = refusal(text);
+            assert!(refusal.contains(expected) && !refusal.contains("canary"), "{refusal}");
+        }
+        assert!(toml::from_str::<FabricConfig>("backend = 'pool'\nurls = 'x'").is_err(), "a misspelt name was taken");
+    }
+
+    #[test]
+    fn a_secret_that_others_can_read_is_refused() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("password");
+        std::fs::write(&file, "hunter22\n").expect("a file");
+        let text = format!(
+            "backend = 'rest'\nurl = 'https://fm'\nauth = {{ method = 'basic', user = 'me', password_file = '{}' }}",
+            file.display()
+        );
+        let mode = |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("its mode");
+        mode(0o644);
+        assert!(refusal(&text).contains("has mode 644"), "{}", refusal(&text));
+        mode(0o600);
+        assert!(config(&text).manager().is_ok());
+        assert_eq!(secret(&file).expect("readable"), Secret::new("hunter22"));
+    }
+
+    #[test]
+    fn a_token_url_is_split_where_its_path_begins() {
+        let (server, path) = split("https://login:8443/realms/x/token").expect("a URL");
+        assert_eq!((server.as_str(), path.as_str()), ("https://login:8443", "/realms/x/token"));
+    }
+}

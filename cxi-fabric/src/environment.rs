@@ -1,0 +1,197 @@
+//! The variables that let a rank use the fabric, and those of an outer launcher that must not reach it.
+//!
+//! libfabric's cxi provider reads `SLINGSHOT_VNIS` (its first number), `SLINGSHOT_DEVICES` and `SLINGSHOT_SVC_IDS`: the lists of
+//! devices and services belong together by position, and one that is missing makes it ignore the others. `SLINGSHOT_TCS` is read
+//! by Cray MPICH. `FI_CXI_DEFAULT_VNI` and `FI_CXI_AUTH_KEY` are the design document's; the first one counts only for services
+//! without a list of VNIs, the second one is not read by libfabric today.
+
+use std::fmt;
+
+use zeroize::Zeroizing;
+
+use crate::fabric::Credentials;
+use crate::node::{NicService, TrafficClasses};
+use crate::vni::Vni;
+
+/// Variables that an outer launcher may have left: with them a rank would use the network of another job. They go before those of
+/// this launch are set.
+pub const STALE: &[&str] = &[
+    "SLINGSHOT_VNIS",
+    "SLINGSHOT_DEVICES",
+    "SLINGSHOT_SVC_IDS",
+    "SLINGSHOT_TCS",
+    "FI_CXI_DEFAULT_VNI",
+    "FI_CXI_AUTH_KEY",
+    "FI_CXI_COLL_JOB_ID",
+    "FI_CXI_COLL_JOB_STEP_ID",
+    "FI_CXI_COLL_MCAST_TOKEN",
+    "FI_CXI_COLL_FABRIC_MGR_URL",
+    "FI_CXI_HWCOLL_ADDRS_PER_JOB",
+    "FI_CXI_HWCOLL_MIN_NODES",
+];
+
+/// Whether a variable is the launcher's and not the user's.
+pub fn is_stale(name: &str) -> bool {
+    STALE.contains(&name)
+}
+
+/// What libfabric is to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Provider {
+    /// Slingshot.
+    Cxi,
+    /// InfiniBand and RoCE.
+    Verbs,
+}
+
+impl Provider {
+    /// As `FI_PROVIDER` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cxi => "cxi",
+            Self::Verbs => "verbs",
+        }
+    }
+}
+
+/// What a node's ranks may use.
+#[derive(Clone, Copy, Debug)]
+pub struct RankFabric<'a> {
+    /// What libfabric is to use.
+    pub provider: Provider,
+    /// The launch's credentials; none on a fabric that needs none.
+    pub credentials: Option<&'a Credentials>,
+    /// A VNI for ranks of several launches of one allocation, where there is one.
+    pub job_vni: Option<Vni>,
+    /// The node's services, one per NIC.
+    pub services: &'a [NicService],
+    /// The traffic classes that the services allow.
+    pub traffic_classes: TrafficClasses,
+}
+
+impl RankFabric<'_> {
+    /// The variables of every rank on this node. `is_set` tells what the user has set: their choice of a provider wins.
+    pub fn variables(&self, is_set: impl Fn(&str) -> bool) -> Variables {
+        let mut variables = Variables::default();
+        if !is_set("FI_PROVIDER") {
+            variables.push("FI_PROVIDER", self.provider.name().to_owned());
+        }
+        let Some(credentials) = self.credentials else { return variables };
+        variables.push("FI_CXI_DEFAULT_VNI", credentials.vni.to_string());
+        if let Some(key) = credentials.auth_key.as_ref().filter(|key| !key.is_empty()) {
+            variables.0.push(("FI_CXI_AUTH_KEY", key.expose_hex()));
+        }
+        if !self.services.is_empty() {
+            let list =
+                |item: &dyn Fn(&NicService) -> String| self.services.iter().map(item).collect::<Vec<_>>().join(",");
+            let job_vni = self.job_vni.map(|vni| format!(",{vni}")).unwrap_or_default();
+            variables.push("SLINGSHOT_VNIS", format!("{}{job_vni}", credentials.vni));
+            variables.push("SLINGSHOT_DEVICES", list(&|service| service.nic.clone()));
+            variables.push("SLINGSHOT_SVC_IDS", list(&|service| service.svc_id.to_string()));
+            variables.push("SLINGSHOT_TCS", self.traffic_classes.to_string());
+        }
+        variables
+    }
+}
+
+/// Names and values, one of which is a key: what shows itself are the names.
+#[derive(Default)]
+pub struct Variables(Vec<(&'static str, Zeroizing<String>)>);
+
+impl Variables {
+    fn push(&mut self, name: &'static str, value: String) {
+        self.0.push((name, Zeroizing::new(value)));
+    }
+
+    /// All of them, in no particular order.
+    pub fn expose(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.0.iter().map(|(name, value)| (*name, value.as_str()))
+    }
+}
+
+impl fmt::Debug for Variables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::secret::Secret;
+
+    fn vni(number: u32) -> Vni {
+        Vni::new(number).expect("a number")
+    }
+
+    fn credentials() -> Credentials {
+        let auth_key = Secret::from_hex("c0ffee");
+        Credentials { vni: vni(1024), auth_key, svc_id: 0, lifetime: None }
+    }
+
+    fn services(list: &[(&str, u32)]) -> Vec<NicService> {
+        list.iter().map(|(nic, svc_id)| NicService { nic: (*nic).to_owned(), svc_id: *svc_id }).collect()
+    }
+
+    fn fabric<'a>(credentials: &'a Credentials, services: &'a [NicService]) -> RankFabric<'a> {
+        RankFabric {
+            provider: Provider::Cxi,
+            credentials: Some(credentials),
+            job_vni: None,
+            services,
+            traffic_classes: TrafficClasses::default(),
+        }
+    }
+
+    fn map(variables: &Variables) -> BTreeMap<&'static str, &str> {
+        variables.expose().collect()
+    }
+
+    #[test]
+    fn lists_are_in_the_order_of_the_nics_and_of_the_nodes_own_length() {
+        let credentials = credentials();
+        for (list, devices, ids) in [
+            ([("cxi0", 11), ("cxi1", 11), ("cxi3", 12)].as_slice(), "cxi0,cxi1,cxi3", "11,11,12"),
+            (&[("cxi2", 7)], "cxi2", "7"),
+        ] {
+            let services = services(list);
+            let variables = fabric(&credentials, &services).variables(|_| false);
+            let variables = map(&variables);
+            assert_eq!(variables["SLINGSHOT_DEVICES"], devices);
+            assert_eq!(variables["SLINGSHOT_SVC_IDS"], ids);
+            assert_eq!((variables["SLINGSHOT_VNIS"], variables["SLINGSHOT_TCS"]), ("1024", "0xa"));
+            assert_eq!((variables["FI_CXI_DEFAULT_VNI"], variables["FI_CXI_AUTH_KEY"]), ("1024", "c0ffee"));
+            assert_eq!(variables["FI_PROVIDER"], "cxi");
+        }
+    }
+
+    #[test]
+    fn the_launchs_own_vni_comes_before_that_of_the_allocation() {
+        let (credentials, services) = (credentials(), services(&[("cxi0", 1)]));
+        let fabric = RankFabric { job_vni: Some(vni(2000)), ..fabric(&credentials, &services) };
+        assert_eq!(map(&fabric.variables(|_| false))["SLINGSHOT_VNIS"], "1024,2000");
+    }
+
+    #[test]
+    fn the_users_choice_of_a_provider_wins() {
+        let (credentials, services) = (credentials(), services(&[]));
+        let variables = fabric(&credentials, &services).variables(|name| name == "FI_PROVIDER");
+        assert!(!map(&variables).contains_key("FI_PROVIDER"));
+        // Without services on this node three lists would be empty, and libfabric would trip over them.
+        assert!(!map(&variables).keys().any(|name| name.starts_with("SLINGSHOT")));
+        let verbs = RankFabric { provider: Provider::Verbs, credentials: None, ..fabric(&credentials, &services) };
+        assert_eq!(map(&verbs.variables(|_| false)), BTreeMap::from([("FI_PROVIDER", "verbs")]));
+    }
+
+    #[test]
+    fn whatever_is_set_would_be_stale_in_an_inner_launch() {
+        let (credentials, services) = (credentials(), services(&[("cxi0", 1)]));
+        let variables = fabric(&credentials, &services).variables(|_| false);
+        let ours = variables.expose().filter(|(name, _)| *name != "FI_PROVIDER");
+        assert!(ours.into_iter().all(|(name, _)| is_stale(name)));
+        assert!(!is_stale("FI_PROVIDER") && !is_stale("FI_CXI_DEVICE_NAME"), "the user's own");
+        assert!(!format!("{variables:?}").contains("c0ffee"));
+    }
+}

@@ -1,0 +1,175 @@
+//! What can go wrong between us and a fabric manager, in words that an operator can act on.
+//!
+//! Every error names the service, the call, and how many tries it took. Text of the manager's own is bounded and free of
+//! secrets before it gets here.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+
+/// Which call an error is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// The service's base URL, without user or password.
+    pub service: Arc<str>,
+    /// The HTTP method.
+    pub method: &'static str,
+    /// The path, as the service was asked for it.
+    pub path: String,
+    /// How often it was asked.
+    pub tries: u32,
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { service, method, path, tries } = self;
+        let plural = if *tries == 1 { "try" } else { "tries" };
+        write!(f, "fabric manager {service}: {method} {path} ({tries} {plural})")
+    }
+}
+
+/// What went wrong in one try that may go right in the next.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Trouble {
+    /// There was no time for a first try.
+    #[error("there was no time to ask")]
+    NotAsked,
+    /// No connection.
+    #[error("it cannot be reached: {0}")]
+    Unreachable(String),
+    /// No whole answer in time.
+    #[error("no answer within {} ms", .0.as_millis())]
+    Slow(Duration),
+    /// The connection broke; whether the request was carried out is unknown.
+    #[error("the connection broke: {0}")]
+    Broken(String),
+    /// It says that it cannot at present.
+    #[error("it answered {status}{}{}", said(text), come_back(*retry_after))]
+    Busy {
+        /// The HTTP status.
+        status: u16,
+        /// The manager's own words.
+        text: String,
+        /// When it wants to be asked again.
+        retry_after: Option<Duration>,
+    },
+}
+
+/// Why a fabric manager did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum FabricError {
+    /// The deadline passed, or would have before the next try. Whether anything was done is unknown.
+    #[error("{call}: gave up at the deadline, as {last}; see whether the service runs and is reachable from this host")]
+    OutOfTime {
+        /// The call.
+        call: Call,
+        /// What the last try met.
+        last: Trouble,
+    },
+    /// Credentials of ours are missing or wrong. Nothing was done.
+    #[error(
+        "{call}: it answered {status}{}; check the credentials that the fabric section of the configuration names",
+        said(text)
+    )]
+    Unauthorised {
+        /// The call.
+        call: Call,
+        /// 401 or 403.
+        status: u16,
+        /// The manager's own words.
+        text: String,
+    },
+    /// It will not, however often it is asked. Nothing was done.
+    #[error("{call}: it answered {status}{}; ask whoever runs it, with this text", said(text))]
+    Refused {
+        /// The call.
+        call: Call,
+        /// The HTTP status.
+        status: u16,
+        /// The manager's own words.
+        text: String,
+    },
+    /// It says that the service exists, and does not tell which one it is.
+    #[error(
+        "{call}: it answered 409{}, and shows no service called {name}; delete what is in the way, or ask whoever runs it",
+        said(text)
+    )]
+    Conflict {
+        /// The call.
+        call: Call,
+        /// How our service is called.
+        name: String,
+        /// The manager's own words.
+        text: String,
+    },
+    /// It answered what nobody can read. Whether anything was done is unknown.
+    #[error("{call}: its answer makes no sense: {what}; is this URL that of a fabric manager, and of the right kind?")]
+    Unintelligible {
+        /// The call.
+        call: Call,
+        /// What was seen, and what was expected.
+        what: String,
+    },
+    /// It gave other credentials than asked for.
+    #[error("{call}: asked for VNI {asked}, it gave {given}; see whether another resource manager uses the same range")]
+    OtherVni {
+        /// The call.
+        call: Call,
+        /// What was asked for.
+        asked: u16,
+        /// What came.
+        given: u16,
+    },
+    /// This manager has no such call.
+    #[error("{call}: it does not offer this call")]
+    NotOffered {
+        /// The call.
+        call: Call,
+    },
+    /// This back end gives out no VNIs of its own, and none was given to it.
+    #[error("back end {backend} needs a VNI from the pool; configure `vnis`")]
+    VniNeeded {
+        /// The back end.
+        backend: &'static str,
+    },
+}
+
+impl FabricError {
+    /// Whether it is certain that the call changed nothing.
+    pub fn nothing_was_done(&self) -> bool {
+        match self {
+            Self::Unauthorised { .. } | Self::Refused { .. } | Self::NotOffered { .. } | Self::VniNeeded { .. } => true,
+            Self::OutOfTime { last, .. } => *last == Trouble::NotAsked,
+            Self::Conflict { .. } | Self::Unintelligible { .. } | Self::OtherVni { .. } => false,
+        }
+    }
+}
+
+fn said(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!(" and said \"{text}\"") }
+}
+
+fn come_back(after: Option<Duration>) -> String {
+    after.map_or_else(String::new, |after| format!(" (it wants to be asked again in {} s)", after.as_secs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_says_who_what_how_often_and_what_to_do() {
+        let call =
+            Call { service: "https://fm:443".into(), method: "POST", path: "/fabric/cxi/services".into(), tries: 3 };
+        let last = Trouble::Busy { status: 503, text: "draining".into(), retry_after: Some(Duration::from_secs(60)) };
+        assert_eq!(
+            FabricError::OutOfTime { call, last }.to_string(),
+            "fabric manager https://fm:443: POST /fabric/cxi/services (3 tries): gave up at the deadline, as it answered 503 and \
+             said \"draining\" (it wants to be asked again in 60 s); see whether the service runs and is reachable from this host"
+        );
+    }
+}

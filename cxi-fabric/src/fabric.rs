@@ -1,0 +1,181 @@
+//! What a launch wants of a fabric manager, whichever it is: a service that ties a VNI to nodes, its key, its end.
+//!
+//! Calls block, so they belong on a thread that may; each takes a deadline and returns by it. Back ends
+//! come from a [`FabricConfig`](crate::FabricConfig): `rest`, `vnid` and `pool`.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::error::FabricError;
+use crate::secret::Secret;
+use crate::vni::Vni;
+
+/// Our name for a service; with it a request that is repeated finds what its first sending made.
+///
+/// Of the form `cluster.allocation.serial`, so that a cluster recognises its own in a list.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ServiceName(String);
+
+/// The text cannot name a service.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{0}` cannot be part of a service's name; allowed are 1 to 128 letters, digits, `-`, `_` and `.`")]
+pub struct NameError(String);
+
+impl ServiceName {
+    /// The longest name.
+    pub const LONGEST: usize = 128;
+
+    /// The name of the service number `serial` that `cluster` wants for `allocation`.
+    ///
+    /// # Errors
+    /// Of parts that do not fit into a URL or a file name.
+    pub fn new(cluster: &str, allocation: &str, serial: u64) -> Result<Self, NameError> {
+        Self::try_from(format!("{cluster}.{allocation}.{serial}"))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether it is one of `cluster`'s.
+    pub fn is_of(&self, cluster: &str) -> bool {
+        self.0.strip_prefix(cluster).is_some_and(|rest| rest.starts_with('.'))
+    }
+}
+
+impl TryFrom<String> for ServiceName {
+    type Error = NameError;
+
+    fn try_from(text: String) -> Result<Self, NameError> {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+        if (1..=Self::LONGEST).contains(&text.len()) && text.bytes().all(fits) {
+            Ok(Self(text))
+        } else {
+            Err(NameError(text.chars().take(Self::LONGEST).collect()))
+        }
+    }
+}
+
+impl From<ServiceName> for String {
+    fn from(name: ServiceName) -> Self {
+        name.0
+    }
+}
+
+impl fmt::Display for ServiceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a service is wanted for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceRequest {
+    /// Its name; asking twice under one name makes one service.
+    pub name: ServiceName,
+    /// The allocation.
+    pub allocation: String,
+    /// The VNI, where we choose it.
+    pub vni: Option<Vni>,
+    /// The allocation's nodes.
+    pub nodes: Vec<String>,
+    /// Whose ranks use it.
+    pub uid: u32,
+}
+
+/// The manager's name for a service.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ServiceId(pub String);
+
+impl fmt::Display for ServiceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A service that exists.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Service {
+    /// The manager's name for it.
+    pub id: ServiceId,
+    /// The VNI that its ranks talk on.
+    pub vni: Vni,
+}
+
+/// What ranks need to use a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// The VNI that they talk on.
+    pub vni: Vni,
+    /// The manager's key; none where it gives none.
+    pub auth_key: Option<Secret>,
+    /// The CXI service on every NIC; 0 where each node makes its own, as real hardware wants it.
+    pub svc_id: u32,
+    /// How long from now on they are good for; `None` is until they are revoked.
+    pub lifetime: Option<Duration>,
+}
+
+/// A service in a manager's list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// The manager's name for it.
+    pub id: ServiceId,
+    /// Ours, if it is one of those that a launcher like us made.
+    pub name: Option<ServiceName>,
+    /// Its VNI, if the list tells.
+    pub vni: Option<Vni>,
+}
+
+/// Something that gives out fabric services.
+///
+/// All calls may be repeated: a service is made once per name, and deleting one that is gone succeeds.
+pub trait FabricManager: Send + Sync {
+    /// Makes the service, or finds the one of that name.
+    fn create(&self, request: &ServiceRequest, deadline: Instant) -> Result<Service, FabricError>;
+
+    /// What ranks need to use a service; `None` if there is no such service (any more).
+    fn credentials(&self, service: &Service, deadline: Instant) -> Result<Option<Credentials>, FabricError>;
+
+    /// Ends the service and with it its credentials.
+    fn delete(&self, id: &ServiceId, deadline: Instant) -> Result<(), FabricError>;
+
+    /// The service that a request may have made whose answer nobody heard. A manager that cannot be searched is asked for the
+    /// service again, which may make it: whoever calls this is about to delete it.
+    fn find(&self, request: &ServiceRequest, deadline: Instant) -> Result<Option<Service>, FabricError>;
+
+    /// All services; [`FabricError::NotOffered`] where the manager has no such call.
+    fn list(&self, deadline: Instant) -> Result<Vec<Listed>, FabricError>;
+
+    /// Which numbers the services get.
+    fn numbering(&self) -> Numbering;
+}
+
+/// Who chooses a service's VNI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Numbering {
+    /// We do, from a pool of our own. The service may be deleted at once; the number waits until no node uses it.
+    Ours,
+    /// The manager does, and may give the number to others as soon as the service is deleted. So that waits for the nodes.
+    Managers,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_tells_its_cluster_and_fits_into_a_url() {
+        let name = ServiceName::new("daint", "4711", 2).expect("a name");
+        assert_eq!(name.as_str(), "daint.4711.2");
+        assert!(name.is_of("daint") && !name.is_of("dain") && !name.is_of("daint.4711.22"));
+        for allocation in ["a/b", "a b", "ä", "a?b", &"x".repeat(200)] {
+            assert!(ServiceName::new("daint", allocation, 0).is_err(), "{allocation} was taken");
+        }
+    }
+}

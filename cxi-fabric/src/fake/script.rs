@@ -1,0 +1,104 @@
+//! What goes wrong: a list of rules, each of which spoils the next calls of one kind.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// What a call asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Asked {
+    /// A service.
+    Create,
+    /// A service's key.
+    Auth,
+    /// A service's end.
+    Delete,
+    /// All services.
+    List,
+    /// A token.
+    Token,
+    /// One job of vnid, or anything that is not served.
+    Other,
+}
+
+/// Spoils calls.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// Which; all, if it does not say.
+    pub on: Option<Asked>,
+    /// How many of them.
+    #[serde(default = "once")]
+    pub times: u32,
+    /// How.
+    pub fault: Fault,
+}
+
+fn once() -> u32 {
+    1
+}
+
+/// How a call goes wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Fault {
+    /// It is answered with a status and does nothing.
+    Status {
+        /// The status.
+        status: u16,
+        /// Seconds for the `Retry-After` header.
+        retry_after: Option<u64>,
+        /// The `detail` of the problem document.
+        detail: Option<String>,
+    },
+    /// It goes well, only later.
+    Slow {
+        /// How much, in milliseconds.
+        milliseconds: u64,
+    },
+    /// The connection is closed, and nothing done.
+    Down,
+    /// It is done, and the connection closed before the answer.
+    LoseAnswer,
+    /// It is done, and answered with what is no JSON.
+    Garbage,
+    /// It is done, and answered with JSON of other types.
+    WrongTypes,
+}
+
+impl Rule {
+    /// Spoils the next call that asks for `on`.
+    pub fn once(on: Asked, fault: Fault) -> Self {
+        Self::times(1, on, fault)
+    }
+
+    /// Spoils the next calls that ask for `on`.
+    pub fn times(times: u32, on: Asked, fault: Fault) -> Self {
+        Self { on: Some(on), times, fault }
+    }
+}
+
+impl Fault {
+    /// An answer with that status.
+    pub fn status(status: u16) -> Self {
+        Self::Status { status, retry_after: None, detail: None }
+    }
+
+    pub(super) fn pause(&self) -> Duration {
+        if let Self::Slow { milliseconds } = self { Duration::from_millis(*milliseconds) } else { Duration::ZERO }
+    }
+
+    pub(super) fn loses_the_answer(&self) -> bool {
+        matches!(self, Self::Down | Self::LoseAnswer)
+    }
+}
+
+/// Takes the fault that the script has for a call, if it has one.
+pub(super) fn next(script: &mut Vec<Rule>, asked: Asked) -> Option<Fault> {
+    let at = script.iter().position(|rule| rule.times > 0 && rule.on.is_none_or(|on| on == asked))?;
+    script[at].times -= 1;
+    let fault = script[at].fault.clone();
+    script.retain(|rule| rule.times > 0);
+    Some(fault)
+}

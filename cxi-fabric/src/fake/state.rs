@@ -1,0 +1,278 @@
+//! The services that exist, and what a call does to them.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::Options;
+use super::connection::{Request, Response};
+use super::script::{self, Asked, Fault, Rule};
+
+/// Whom the fake lets in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Everybody.
+    Anybody,
+    /// Those who send exactly this `Authorization` header.
+    Header(String),
+    /// Those who have a token, which `/token` gives for this client secret.
+    Token {
+        /// The secret.
+        client_secret: String,
+    },
+}
+
+/// One call and its answer.
+#[derive(Clone, Debug)]
+pub struct Exchange {
+    /// What it asked for.
+    pub asked: Asked,
+    /// The HTTP method.
+    pub method: String,
+    /// The path.
+    pub path: String,
+    /// The request's body, if it is JSON.
+    pub request: Option<Value>,
+    /// The status of the answer; `None` if the connection was closed in its place.
+    pub status: Option<u16>,
+    /// The answer's body, if it is JSON. It may hold keys.
+    pub response: Option<Value>,
+    /// What the script did to it.
+    pub fault: Option<Fault>,
+}
+
+struct Entry {
+    id: String,
+    vni: u64,
+    key: String,
+}
+
+pub(super) struct State {
+    pub(super) script: Vec<Rule>,
+    pub(super) exchanges: Vec<Exchange>,
+    /// By name.
+    services: BTreeMap<String, Entry>,
+    made: u32,
+    /// Tokens carry their number; those from `first_good_token` on are good.
+    tokens: u32,
+    first_good_token: u32,
+    options: Options,
+}
+
+type Reply = (u16, Value);
+
+impl State {
+    pub(super) fn new(mut options: Options) -> Self {
+        Self {
+            script: std::mem::take(&mut options.script),
+            exchanges: Vec::new(),
+            services: BTreeMap::new(),
+            made: 0,
+            tokens: 0,
+            first_good_token: 0,
+            options,
+        }
+    }
+
+    pub(super) fn names(&self) -> Vec<String> {
+        self.services.keys().cloned().collect()
+    }
+
+    pub(super) fn remove(&mut self, name: &str) {
+        self.services.remove(name);
+    }
+
+    pub(super) fn expire_tokens(&mut self) {
+        self.first_good_token = self.tokens;
+    }
+
+    pub(super) fn add(&mut self, name: &str, vni: u64) {
+        self.made += 1;
+        let key = self.options.auth_key.clone().unwrap_or_else(|| format!("{:032x}", fastrand::u128(..)));
+        self.services.insert(name.to_owned(), Entry { id: format!("svc-{}", self.made), vni, key });
+    }
+
+    /// Does what is asked for, or what the script wants in its place. Also says how long to wait before the answer.
+    pub(super) fn answer(&mut self, request: &Request) -> (Option<Response>, Duration) {
+        let path: Vec<&str> = request.path.trim_matches('/').split('/').collect();
+        let asked = asked(&request.method, &path);
+        let fault = script::next(&mut self.script, asked);
+        let (status, body) = match &fault {
+            Some(Fault::Status { status, detail, .. }) => (*status, problem(*status, detail.as_deref().unwrap_or(""))),
+            Some(Fault::Down) => (0, Value::Null),
+            _ if asked != Asked::Token && !self.lets_in(request) => (401, problem(401, "no valid credentials")),
+            _ => self.serve(asked, &path, request),
+        };
+        let body = match fault {
+            Some(Fault::Garbage) => "{\"id\": \"svc-1\", ".to_owned(),
+            Some(Fault::WrongTypes) => other_types(&body).to_string(),
+            _ if body.is_null() => String::new(),
+            _ => body.to_string(),
+        };
+        let is_lost = fault.as_ref().is_some_and(Fault::loses_the_answer);
+        let pause = fault.as_ref().map(Fault::pause).unwrap_or_default();
+        let retry_after = if let Some(Fault::Status { retry_after, .. }) = &fault { *retry_after } else { None };
+        let content_type = if status >= 400 { "application/problem+json" } else { "application/json" };
+        self.record(Exchange {
+            asked,
+            method: request.method.clone(),
+            path: request.path.clone(),
+            request: serde_json::from_slice(&request.body).ok(),
+            status: (!is_lost).then_some(status),
+            response: serde_json::from_str(&body).ok(),
+            fault,
+        });
+        ((!is_lost).then_some(Response { status, content_type, retry_after, body }), pause)
+    }
+
+    fn record(&mut self, exchange: Exchange) {
+        let line = json!({
+            "call": exchange.asked,
+            "method": exchange.method,
+            "path": exchange.path,
+            "request": exchange.request,
+            "status": exchange.status,
+            "spoilt": exchange.fault.is_some(),
+        });
+        if let Some(log) = &mut self.options.log {
+            // A log that cannot be written ends no demonstration.
+            let _ = writeln!(log, "{line}").and_then(|()| log.flush());
+        }
+        self.exchanges.push(exchange);
+    }
+
+    fn lets_in(&self, request: &Request) -> bool {
+        let header = request.headers.get("authorization").map_or("", String::as_str);
+        match &self.options.access {
+            Access::Anybody => true,
+            Access::Header(expected) => header == expected,
+            Access::Token { .. } => header
+                .strip_prefix("Bearer token-number-")
+                .and_then(|number| number.parse().ok())
+                .is_some_and(|number| (self.first_good_token..self.tokens).contains(&number)),
+        }
+    }
+
+    fn serve(&mut self, asked: Asked, path: &[&str], request: &Request) -> Reply {
+        let is_vnid = path.first() == Some(&"vnis");
+        match asked {
+            Asked::Token => self.token(&request.body),
+            Asked::Create if is_vnid => self.create_job(path[1], &request.body),
+            Asked::Create => self.create(&request.body),
+            Asked::Delete if is_vnid => match self.services.remove(path[3]) {
+                Some(_) => (200, json!({})),
+                None => (404, problem(404, "no such job")),
+            },
+            Asked::Delete => match self.named(path[3]) {
+                Some(name) => {
+                    self.services.remove(&name);
+                    (204, Value::Null)
+                }
+                None => (404, problem(404, "no such service")),
+            },
+            Asked::Auth => self.auth(path[3]),
+            Asked::List if is_vnid => {
+                let link = |name: &String| format!("/fabric/vnis/{}/jobs/{name}", path[1]);
+                (200, json!({ "documentSelfLinks": self.services.keys().map(link).collect::<Vec<_>>() }))
+            }
+            Asked::List if self.options.offers_list => {
+                let shown =
+                    |(name, entry): (&String, &Entry)| json!({ "id": entry.id, "name": name, "vni": entry.vni });
+                (200, json!({ "services": self.services.iter().map(shown).collect::<Vec<_>>() }))
+            }
+            Asked::Other if is_vnid && path.len() == 4 && request.method == "GET" => match self.services.get(path[3]) {
+                Some(entry) => (200, job(path[1], path[3], entry)),
+                None => (404, problem(404, "no such job")),
+            },
+            Asked::List => (405, problem(405, "not allowed")),
+            Asked::Other => (404, problem(404, "nothing is here")),
+        }
+    }
+
+    fn create(&mut self, body: &[u8]) -> Reply {
+        let document: Value = serde_json::from_slice(body).unwrap_or_default();
+        let (Some(name), Some(vni)) = (document["name"].as_str(), document["vni"].as_u64()) else {
+            return (400, problem(400, "name and vni are needed"));
+        };
+        if let Some(entry) = self.services.get(name) {
+            let status = if self.options.conflicts { 409 } else { 200 };
+            let body = if self.options.conflicts { problem(409, "exists") } else { service(name, entry) };
+            return (status, body);
+        }
+        self.add(name, vni);
+        (201, service(name, &self.services[name]))
+    }
+
+    fn create_job(&mut self, partition: &str, body: &[u8]) -> Reply {
+        let document: Value = serde_json::from_slice(body).unwrap_or_default();
+        let (Some(name), Some(_)) = (document["jobID"].as_str(), document["UID"].as_u64()) else {
+            return (400, problem(400, "jobID and UID are needed"));
+        };
+        if self.services.contains_key(name) {
+            return (409, problem(409, "the job exists"));
+        }
+        let free = (2048..).find(|vni| self.services.values().all(|entry| entry.vni != *vni)).unwrap_or_default();
+        self.add(name, free);
+        (200, job(partition, name, &self.services[name]))
+    }
+
+    fn auth(&self, id: &str) -> Reply {
+        match self.services.values().find(|entry| entry.id == id) {
+            Some(Entry { vni, key, .. }) => (200, json!({ "auth_key": key, "svc_id": 0, "vni": vni })),
+            None => (404, problem(404, "no such service")),
+        }
+    }
+
+    fn named(&self, id: &str) -> Option<String> {
+        self.services.iter().find(|(_, entry)| entry.id == id).map(|(name, _)| name.clone())
+    }
+
+    fn token(&mut self, body: &[u8]) -> Reply {
+        let Access::Token { client_secret } = &self.options.access else {
+            return (404, problem(404, "nothing is here"));
+        };
+        let form = String::from_utf8_lossy(body);
+        let is_theirs = form.split('&').any(|field| field.strip_prefix("client_secret=") == Some(client_secret));
+        if !is_theirs || !form.contains("grant_type=client_credentials") {
+            return (401, json!({ "error": "invalid_client", "error_description": "unknown client or wrong secret" }));
+        }
+        let token = format!("token-number-{}", self.tokens);
+        self.tokens += 1;
+        (200, json!({ "access_token": token, "token_type": "Bearer", "expires_in": 300 }))
+    }
+}
+
+fn asked(method: &str, path: &[&str]) -> Asked {
+    match (method, path) {
+        ("POST", ["token"]) => Asked::Token,
+        ("POST", ["fabric", "cxi", "services"] | ["vnis", _, "jobs"]) => Asked::Create,
+        ("GET", ["fabric", "cxi", "services"] | ["vnis", _, "jobs"]) => Asked::List,
+        ("GET", ["fabric", "cxi", "services", _, "auth"]) => Asked::Auth,
+        ("DELETE", ["fabric", "cxi", "services", _] | ["vnis", _, "jobs", _]) => Asked::Delete,
+        _ => Asked::Other,
+    }
+}
+
+fn service(name: &str, entry: &Entry) -> Value {
+    json!({ "id": entry.id, "name": name, "vni": entry.vni })
+}
+
+fn job(partition: &str, name: &str, entry: &Entry) -> Value {
+    let link = format!("/fabric/vnis/{partition}/vnis/{}", entry.vni);
+    json!({ "jobID": name, "UID": 0, "VNIs": [link], "jobStepVNIs": [] })
+}
+
+fn problem(status: u16, detail: &str) -> Value {
+    json!({ "status": status, "title": "problem", "detail": detail })
+}
+
+/// The same fields; what was a text is a number, what was none is a text.
+fn other_types(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), other_types(value))).collect(),
+        Value::String(_) => json!(-1),
+        other => json!(other.to_string()),
+    }
+}

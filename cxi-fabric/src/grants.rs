@@ -1,0 +1,293 @@
+//! The credentials of all allocations: a [`Ledger`], a [`FabricManager`] and a journal behind calls that a server's threads can
+//! make.
+//!
+//! Calls that speak to the manager block until their deadline at most; [`Grants::ready`], [`Grants::release`] and the reports of
+//! nodes do not. The ledger is locked for steps of it only, never while the manager is asked.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+use thiserror::Error;
+
+use crate::clock::Clock;
+use crate::error::FabricError;
+use crate::fabric::{Credentials, FabricManager, Service, ServiceName, ServiceRequest};
+use crate::ledger::{Answer, Entry, Ledger, LedgerError, Need, Task, View};
+use crate::vni::{Vni, VniRange};
+
+/// Where entries are kept. One writer at a time.
+pub trait Journal: Send {
+    /// Makes the entries durable, in order, before it returns.
+    ///
+    /// # Errors
+    /// If it cannot; then nothing of what they announce is done.
+    fn write(&mut self, entries: &[Entry]) -> io::Result<()>;
+}
+
+/// Why a launch gets no credentials, or what is due was not done.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum GrantError {
+    /// The manager did not do it.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// There is nothing to ask it for.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// What is about to be done could not be written down, so it was not done.
+    #[error(
+        "cannot journal fabric credentials, so none are asked for: {0}; see whether the state directory is full or read-only"
+    )]
+    Journal(#[source] io::Error),
+    /// Another launch of the allocation was faster, and still waits for the manager.
+    #[error("another launch of allocation {0} has waited for the fabric manager until the deadline")]
+    StillWaiting(String),
+    /// The allocation ended meanwhile.
+    #[error("the allocation of fabric service {0} ended while its credentials were asked for")]
+    Released(ServiceName),
+    /// The manager made a service, and does not know it a moment later.
+    #[error("the fabric manager made service {0} and does not know it any more; ask whoever runs it")]
+    Vanished(ServiceName),
+}
+
+/// Nodes that have not confirmed yet that nothing of a VNI is left on them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Awaited {
+    /// The service.
+    pub name: ServiceName,
+    /// Its VNI, which is what a node looks for.
+    pub vni: Vni,
+    /// The nodes.
+    pub nodes: Vec<String>,
+}
+
+/// The credentials of all allocations.
+pub struct Grants {
+    fabric: Box<dyn FabricManager>,
+    clock: Arc<dyn Clock>,
+    books: Mutex<Books>,
+    /// Something was reported to the ledger.
+    changed: Condvar,
+}
+
+struct Books {
+    ledger: Ledger,
+    journal: Box<dyn Journal>,
+    /// What could not be written yet. A journal with a gap would lie.
+    pending: Vec<Entry>,
+}
+
+impl Books {
+    fn write(&mut self) -> Result<(), GrantError> {
+        self.pending.extend(self.ledger.unwritten());
+        if !self.pending.is_empty() {
+            self.journal.write(&self.pending).map_err(GrantError::Journal)?;
+            self.pending.clear();
+        }
+        Ok(())
+    }
+}
+
+impl Grants {
+    /// Goes on where the journal's `entries` end. Services whose allocation is gone are to be released, and what is due settled.
+    ///
+    /// # Errors
+    /// If the journal cannot be written.
+    pub fn recover(
+        cluster: &str,
+        fabric: Box<dyn FabricManager>,
+        range: VniRange,
+        clock: Arc<dyn Clock>,
+        entries: impl IntoIterator<Item = Entry>,
+        journal: Box<dyn Journal>,
+    ) -> Result<Self, GrantError> {
+        let ledger = Ledger::recover(cluster, fabric.numbering(), range, entries);
+        let mut books = Books { ledger, journal, pending: Vec::new() };
+        books.write()?;
+        Ok(Self { fabric, clock, books: Mutex::new(books), changed: Condvar::new() })
+    }
+
+    /// The allocation's credentials, if they are at hand. Neither blocks nor asks anybody.
+    pub fn ready(&self, allocation: &str) -> Option<Credentials> {
+        self.books.lock().ledger.ready(allocation, self.clock.now()).cloned()
+    }
+
+    /// The allocation's credentials. The first launch asks the manager, others that come meanwhile wait for its answer.
+    ///
+    /// # Errors
+    /// By the deadline at the latest. What may have been made is then due to be undone.
+    pub fn acquire(&self, need: &Need, deadline: Instant) -> Result<Credentials, GrantError> {
+        let mut books = self.books.lock();
+        books.write()?;
+        let answer = loop {
+            match books.ledger.want(need, self.clock.now())? {
+                Answer::Wait => {
+                    if self.changed.wait_until(&mut books, deadline).timed_out() {
+                        return Err(GrantError::StillWaiting(need.allocation.clone()));
+                    }
+                }
+                answer => break answer,
+            }
+        };
+        let written = books.write();
+        match (&written, &answer) {
+            (Err(_), Answer::Create(request)) => books.ledger.failed(&request.name, true),
+            (Err(_), Answer::Fetch(name, _)) => books.ledger.unequipped(name),
+            _ => {}
+        }
+        drop(books);
+        let credentials = written.and_then(|()| match answer {
+            Answer::Create(request) => self.create(&request, deadline),
+            Answer::Fetch(name, service) => self.fetch(&name, &service, deadline),
+            Answer::Ready(credentials) => Ok(credentials),
+            Answer::Wait => Err(GrantError::StillWaiting(need.allocation.clone())),
+        });
+        self.changed.notify_all();
+        credentials
+    }
+
+    fn create(&self, request: &ServiceRequest, deadline: Instant) -> Result<Credentials, GrantError> {
+        let made = self.fabric.create(request, deadline);
+        let mut books = self.books.lock();
+        let is_wanted = match &made {
+            Ok(service) => books.ledger.made(&request.name, service.clone()),
+            Err(error) => {
+                books.ledger.failed(&request.name, error.nothing_was_done());
+                false
+            }
+        };
+        let written = books.write();
+        if written.is_err() {
+            // The next launch fetches what exists.
+            books.ledger.unequipped(&request.name);
+        }
+        drop(books);
+        written?;
+        let service = made?;
+        if !is_wanted {
+            return Err(GrantError::Released(request.name.clone()));
+        }
+        self.fetch(&request.name, &service, deadline)
+    }
+
+    fn fetch(&self, name: &ServiceName, service: &Service, deadline: Instant) -> Result<Credentials, GrantError> {
+        let fetched = self.fabric.credentials(service, deadline);
+        let now = self.clock.now();
+        let mut books = self.books.lock();
+        let result = match fetched {
+            Ok(Some(credentials)) => {
+                books.ledger.equipped(name, credentials.clone(), now);
+                let is_held = books.ledger.is_held(name);
+                if is_held { Ok(credentials) } else { Err(GrantError::Released(name.clone())) }
+            }
+            Ok(None) => {
+                books.ledger.vanished(name);
+                Err(GrantError::Vanished(name.clone()))
+            }
+            Err(error) => {
+                books.ledger.unequipped(name);
+                Err(error.into())
+            }
+        };
+        books.write()?;
+        result
+    }
+
+    /// The allocation has ended. Its service is due to be deleted, and its nodes to confirm; nodes are to be given its credentials
+    /// no more.
+    ///
+    /// # Errors
+    /// If the journal cannot be written.
+    pub fn release(&self, allocation: &str) -> Result<(), GrantError> {
+        self.change(|ledger| ledger.release(allocation))
+    }
+
+    /// Undoes at the manager what is due there. What fails stays due; call it again, later.
+    pub fn settle(&self, deadline: Instant) -> Vec<GrantError> {
+        let due = self.books.lock().ledger.due();
+        let settled = due.into_iter().map(|task| match task {
+            Task::Delete(name, id) => {
+                self.fabric.delete(&id, deadline)?;
+                self.change(|ledger| ledger.deleted(&name))
+            }
+            Task::Find(request) => {
+                let found = self.fabric.find(&request, deadline)?;
+                let id = found.as_ref().map(|service| service.id.clone());
+                self.change(|ledger| ledger.found(&request.name, found))?;
+                let Some(id) = id else { return Ok(()) };
+                self.fabric.delete(&id, deadline)?;
+                self.change(|ledger| ledger.deleted(&request.name))
+            }
+            Task::Confirm(..) => Ok(()),
+        });
+        settled.filter_map(Result::err).collect()
+    }
+
+    /// Deletes services of this cluster that the manager lists and the ledger does not know, and returns their names. None where
+    /// the manager has no list.
+    ///
+    /// # Errors
+    /// If the manager does not answer.
+    pub fn reap(&self, deadline: Instant) -> Result<Vec<String>, GrantError> {
+        let listed = match self.fabric.list(deadline) {
+            Err(FabricError::NotOffered { .. }) => return Ok(Vec::new()),
+            listed => listed?,
+        };
+        // The list is older than the ledger: what was made since is not in it, and what is in it and unknown is over.
+        let strangers = self.books.lock().ledger.strangers(listed);
+        let mut reaped = Vec::new();
+        for stranger in strangers {
+            self.fabric.delete(&stranger.id, deadline)?;
+            reaped.push(stranger.name.map_or(stranger.id.0, |name| name.to_string()));
+        }
+        Ok(reaped)
+    }
+
+    /// The nodes that have to be asked.
+    pub fn awaited(&self) -> Vec<Awaited> {
+        let due = self.books.lock().ledger.due();
+        due.into_iter()
+            .filter_map(|task| match task {
+                Task::Confirm(name, vni, nodes) => Some(Awaited { name, vni, nodes }),
+                Task::Delete(..) | Task::Find(_) => None,
+            })
+            .collect()
+    }
+
+    /// The node has nothing left of the service.
+    ///
+    /// # Errors
+    /// If the journal cannot be written.
+    pub fn confirmed(&self, name: &ServiceName, node: &str) -> Result<(), GrantError> {
+        self.change(|ledger| ledger.confirmed(name, node))
+    }
+
+    /// The node has nothing left of anything.
+    ///
+    /// # Errors
+    /// If the journal cannot be written.
+    pub fn node_is_empty(&self, node: &str) -> Result<(), GrantError> {
+        self.change(|ledger| ledger.node_is_empty(node))
+    }
+
+    /// Looks at the ledger: its allocations after a restart, its services for an operator.
+    pub fn views(&self) -> Vec<View> {
+        self.books.lock().ledger.views()
+    }
+
+    /// The fewest entries that replace the journal. The caller keeps others from writing while it does so.
+    pub fn compacted(&self) -> Vec<Entry> {
+        self.books.lock().ledger.compacted()
+    }
+
+    fn change(&self, report: impl FnOnce(&mut Ledger)) -> Result<(), GrantError> {
+        let mut books = self.books.lock();
+        report(&mut books.ledger);
+        let written = books.write();
+        drop(books);
+        self.changed.notify_all();
+        written
+    }
+}

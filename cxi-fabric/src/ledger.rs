@@ -1,0 +1,429 @@
+//! Who has which VNI, and what has to be undone: a state machine without clock, network or disk.
+//!
+//! ```text
+//!              intend             made            release                       both are true
+//!   (nothing) ────────> Creating ──────> Held ──────────────> Ending ─────────────────────────> (forgotten; the VNI is free)
+//!                          │                                  │  deleted at the manager
+//!                          └─ failed, or found after a crash ─┘  confirmed by every node
+//! ```
+//!
+//! The host asks ([`Ledger::want`], [`Ledger::due`]), does what it is told, and reports. Before it does anything it makes the
+//! entries of [`Ledger::unwritten`] durable; an earlier life's entries, in order, make the same ledger again.
+//!
+//! Credentials stay in memory. After a restart they are fetched again, so no journal holds a key.
+
+mod entry;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use thiserror::Error;
+
+pub use entry::Entry;
+
+use crate::fabric::{Credentials, Listed, NameError, Numbering, Service, ServiceId, ServiceName, ServiceRequest};
+use crate::vni::{Vni, VniError, VniPool, VniRange};
+
+/// What a launch wants credentials for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// The allocation; all launches in it share one service.
+    pub allocation: String,
+    /// The allocation's nodes.
+    pub nodes: Vec<String>,
+    /// Whose ranks.
+    pub uid: u32,
+}
+
+/// How a launch gets its credentials.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Here they are.
+    Ready(Credentials),
+    /// Another launch of the allocation is getting them; ask again when something has been reported.
+    Wait,
+    /// Make the service; report by [`Ledger::made`] or [`Ledger::failed`].
+    Create(ServiceRequest),
+    /// Fetch the credentials of a service that exists; report by [`Ledger::equipped`], [`Ledger::unequipped`] or
+    /// [`Ledger::vanished`].
+    Fetch(ServiceName, Service),
+}
+
+/// What is to be undone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Delete the service; report by [`Ledger::deleted`].
+    Delete(ServiceName, ServiceId),
+    /// Find what a request made whose answer was not heard; report by [`Ledger::found`].
+    Find(ServiceRequest),
+    /// Ask these nodes whether they have anything left of the VNI; report by [`Ledger::confirmed`].
+    Confirm(ServiceName, Vni, Vec<String>),
+}
+
+/// Why there are no credentials.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum LedgerError {
+    /// No VNI is left.
+    #[error(transparent)]
+    Vni(#[from] VniError),
+    /// The allocation's name does not fit.
+    #[error(transparent)]
+    Name(#[from] NameError),
+}
+
+/// What the ledger knows of one service, for those who list it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// Its name.
+    pub name: ServiceName,
+    /// Whose it is.
+    pub allocation: String,
+    /// Its VNI, if it is known.
+    pub vni: Option<Vni>,
+    /// `creating`, `held`, `ending` or `quarantined`.
+    pub state: &'static str,
+    /// Nodes that still have to confirm.
+    pub unconfirmed: Vec<String>,
+}
+
+/// All services that exist or may exist.
+#[derive(Debug)]
+pub struct Ledger {
+    cluster: String,
+    /// Whether a service may be deleted before the nodes have confirmed.
+    numbering: Numbering,
+    pool: VniPool,
+    grants: BTreeMap<ServiceName, Grant>,
+    /// The number in the next name.
+    serial: u64,
+    unwritten: Vec<Entry>,
+}
+
+#[derive(Debug)]
+struct Grant {
+    request: ServiceRequest,
+    /// Known once the manager has told.
+    service: Option<Service>,
+    phase: Phase,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Creating,
+    Held(Keys),
+    Ending { is_deleted: bool, unconfirmed: BTreeSet<String> },
+}
+
+/// The credentials of a service that exists.
+#[derive(Debug)]
+enum Keys {
+    Missing,
+    Fetching,
+    Here { credentials: Credentials, until: Option<Instant> },
+}
+
+impl Grant {
+    fn vni(&self) -> Option<Vni> {
+        self.service.as_ref().map(|service| service.vni).or(self.request.vni)
+    }
+
+    fn is_current(&self) -> bool {
+        !matches!(self.phase, Phase::Ending { .. })
+    }
+
+    fn state(&self) -> &'static str {
+        match &self.phase {
+            Phase::Creating => "creating",
+            Phase::Held(_) => "held",
+            Phase::Ending { is_deleted: true, .. } => "quarantined",
+            Phase::Ending { .. } => "ending",
+        }
+    }
+
+    /// Begins to end. Nodes can hold something only of a service whose credentials could be had.
+    fn end(&mut self) {
+        let unconfirmed = match self.phase {
+            Phase::Creating => BTreeSet::new(),
+            Phase::Held(_) => self.request.nodes.iter().cloned().collect(),
+            Phase::Ending { .. } => return,
+        };
+        self.phase = Phase::Ending { is_deleted: false, unconfirmed };
+    }
+}
+
+impl Ledger {
+    /// The ledger of a cluster, as the entries of its earlier life left it; none for a new one. Services that were being made end:
+    /// nobody waits for them any more. Those that are held stay; release those whose allocation is gone
+    /// ([`Ledger::allocations`]).
+    pub fn recover(
+        cluster: impl Into<String>,
+        numbering: Numbering,
+        range: VniRange,
+        entries: impl IntoIterator<Item = Entry>,
+    ) -> Self {
+        let pool = VniPool::new(range, None);
+        let grants = BTreeMap::new();
+        let mut ledger = Self { cluster: cluster.into(), numbering, pool, grants, serial: 0, unwritten: Vec::new() };
+        entries.into_iter().for_each(|entry| ledger.apply(entry));
+        let is_orphan = |grant: &Grant| matches!(grant.phase, Phase::Creating);
+        let orphans: Vec<_> =
+            ledger.grants.iter().filter(|(_, grant)| is_orphan(grant)).map(|(name, _)| name.clone()).collect();
+        orphans.into_iter().for_each(|name| ledger.record(Entry::Ending { name }));
+        ledger
+    }
+
+    /// What has to be made durable before anything else is done.
+    #[must_use]
+    pub fn unwritten(&mut self) -> Vec<Entry> {
+        std::mem::take(&mut self.unwritten)
+    }
+
+    /// The fewest entries that make this ledger again; they may replace a journal that has grown.
+    pub fn compacted(&self) -> Vec<Entry> {
+        let mark = Entry::Mark { serial: self.serial, last: self.pool.last() };
+        // Last, as each service that is intended counts on.
+        self.grants.values().flat_map(Grant::entries).chain([mark]).collect()
+    }
+
+    /// How the launch gets its credentials at `now`.
+    ///
+    /// # Errors
+    /// If no VNI is left, or the allocation's name cannot be part of a service's.
+    pub fn want(&mut self, need: &Need, now: Instant) -> Result<Answer, LedgerError> {
+        if let Some((name, grant)) = self.current_mut(&need.allocation) {
+            return Ok(match (&mut grant.phase, &grant.service) {
+                (Phase::Held(Keys::Here { credentials, until }), _) if until.is_none_or(|until| now < until) => {
+                    Answer::Ready(credentials.clone())
+                }
+                (Phase::Held(keys @ (Keys::Missing | Keys::Here { .. })), Some(service)) => {
+                    *keys = Keys::Fetching;
+                    Answer::Fetch(name.clone(), service.clone())
+                }
+                _ => Answer::Wait,
+            });
+        }
+        let name = ServiceName::new(&self.cluster, &need.allocation, self.serial)?;
+        let vni = match self.numbering {
+            Numbering::Ours => Some(self.pool.reserve()?),
+            Numbering::Managers => None,
+        };
+        let Need { allocation, nodes, uid } = need.clone();
+        let request = ServiceRequest { name, allocation, vni, nodes, uid };
+        self.record(Entry::Intended { request: request.clone() });
+        Ok(Answer::Create(request))
+    }
+
+    /// Credentials that are at hand.
+    pub fn ready(&self, allocation: &str, now: Instant) -> Option<&Credentials> {
+        let grant = self.grants.values().find(|grant| grant.request.allocation == allocation && grant.is_current())?;
+        match &grant.phase {
+            Phase::Held(Keys::Here { credentials, until }) if until.is_none_or(|until| now < until) => {
+                Some(credentials)
+            }
+            _ => None,
+        }
+    }
+
+    /// The manager made the service. Whether somebody still wants it: if so, fetch its credentials.
+    pub fn made(&mut self, name: &ServiceName, service: Service) -> bool {
+        self.record(Entry::Made { name: name.clone(), service });
+        let Some(Grant { phase: Phase::Held(keys), .. }) = self.grants.get_mut(name) else { return false };
+        *keys = Keys::Fetching;
+        true
+    }
+
+    /// The manager did not make the service; or nobody knows, if `is_certain` is false.
+    pub fn failed(&mut self, name: &ServiceName, is_certain: bool) {
+        self.record(Entry::Ending { name: name.clone() });
+        if is_certain {
+            self.deleted(name);
+        }
+    }
+
+    /// The service's credentials, received at `now`.
+    pub fn equipped(&mut self, name: &ServiceName, credentials: Credentials, now: Instant) {
+        if let Some(Grant { phase: Phase::Held(keys), .. }) = self.grants.get_mut(name) {
+            let until = credentials.lifetime.map(|lifetime| now + lifetime);
+            *keys = Keys::Here { credentials, until };
+        }
+    }
+
+    /// The credentials could not be fetched; the next launch tries again.
+    pub fn unequipped(&mut self, name: &ServiceName) {
+        if let Some(Grant { phase: Phase::Held(keys @ Keys::Fetching), .. }) = self.grants.get_mut(name) {
+            *keys = Keys::Missing;
+        }
+    }
+
+    /// The manager knows no such service (any more); the next launch makes another.
+    pub fn vanished(&mut self, name: &ServiceName) {
+        self.record(Entry::Ending { name: name.clone() });
+        self.deleted(name);
+    }
+
+    /// Whether launches may be given the service's credentials.
+    pub fn is_held(&self, name: &ServiceName) -> bool {
+        self.grants.get(name).is_some_and(|grant| matches!(grant.phase, Phase::Held(_)))
+    }
+
+    /// The allocation has ended, or all its launches have.
+    pub fn release(&mut self, allocation: &str) {
+        if let Some(name) = self.current_mut(allocation).map(|(name, _)| name.clone()) {
+            self.record(Entry::Ending { name });
+        }
+    }
+
+    /// What is to be undone now. The same again until it is reported as done.
+    pub fn due(&self) -> Vec<Task> {
+        let mut tasks = Vec::new();
+        for (name, grant) in &self.grants {
+            let Phase::Ending { is_deleted, unconfirmed } = &grant.phase else { continue };
+            let may_delete = self.numbering == Numbering::Ours || unconfirmed.is_empty();
+            if !is_deleted && may_delete {
+                tasks.push(match &grant.service {
+                    Some(service) => Task::Delete(name.clone(), service.id.clone()),
+                    None => Task::Find(grant.request.clone()),
+                });
+            }
+            if let (false, Some(vni)) = (unconfirmed.is_empty(), grant.vni()) {
+                tasks.push(Task::Confirm(name.clone(), vni, unconfirmed.iter().cloned().collect()));
+            }
+        }
+        tasks
+    }
+
+    /// What was found of a request whose answer was not heard.
+    pub fn found(&mut self, name: &ServiceName, service: Option<Service>) {
+        match service {
+            Some(service) => self.record(Entry::Made { name: name.clone(), service }),
+            None => self.deleted(name),
+        }
+    }
+
+    /// The manager has deleted the service, or never knew it.
+    pub fn deleted(&mut self, name: &ServiceName) {
+        self.record(Entry::Deleted { name: name.clone() });
+    }
+
+    /// The node has nothing left of the service.
+    pub fn confirmed(&mut self, name: &ServiceName, node: &str) {
+        self.record(Entry::Confirmed { name: name.clone(), node: node.to_owned() });
+    }
+
+    /// The node has nothing left of anything: it was booted anew, or taken out of the cluster for good.
+    pub fn node_is_empty(&mut self, node: &str) {
+        let names: Vec<_> = self.grants.keys().cloned().collect();
+        names.iter().for_each(|name| self.confirmed(name, node));
+    }
+
+    /// Services in a manager's list that are of this cluster and not in the ledger: left by a life whose journal is lost. They may
+    /// be deleted.
+    pub fn strangers(&self, listed: Vec<Listed>) -> Vec<Listed> {
+        let is_stranger = |name: &ServiceName| name.is_of(&self.cluster) && !self.grants.contains_key(name);
+        listed.into_iter().filter(|listed| listed.name.as_ref().is_some_and(is_stranger)).collect()
+    }
+
+    /// The allocations that have a service, or are getting one.
+    pub fn allocations(&self) -> BTreeSet<String> {
+        self.grants.values().filter(|grant| grant.is_current()).map(|grant| grant.request.allocation.clone()).collect()
+    }
+
+    /// Everything, for those who list it.
+    pub fn views(&self) -> Vec<View> {
+        let view = |(name, grant): (&ServiceName, &Grant)| View {
+            name: name.clone(),
+            allocation: grant.request.allocation.clone(),
+            vni: grant.vni(),
+            state: grant.state(),
+            unconfirmed: match &grant.phase {
+                Phase::Ending { unconfirmed, .. } => unconfirmed.iter().cloned().collect(),
+                _ => Vec::new(),
+            },
+        };
+        self.grants.iter().map(view).collect()
+    }
+
+    fn current_mut(&mut self, allocation: &str) -> Option<(&ServiceName, &mut Grant)> {
+        self.grants.iter_mut().find(|(_, grant)| grant.request.allocation == allocation && grant.is_current())
+    }
+
+    /// Applies an entry that is new, and keeps it for the journal if it changes anything.
+    fn record(&mut self, entry: Entry) {
+        if self.matters(&entry) {
+            self.unwritten.push(entry.clone());
+            self.apply(entry);
+        }
+    }
+
+    /// Reports may come twice, late, or about what is forgotten.
+    fn matters(&self, entry: &Entry) -> bool {
+        let Some(name) = entry.name() else { return true };
+        let grant = self.grants.get(name);
+        match (entry, grant.map(|grant| &grant.phase)) {
+            (Entry::Intended { .. }, phase) => phase.is_none(),
+            (Entry::Made { .. }, Some(_)) => grant.is_some_and(|grant| grant.service.is_none()),
+            (Entry::Ending { .. }, Some(phase)) => !matches!(phase, Phase::Ending { .. }),
+            (Entry::Deleted { .. }, Some(Phase::Ending { is_deleted, .. })) => !is_deleted,
+            (Entry::Confirmed { node, .. }, Some(Phase::Ending { unconfirmed, .. })) => unconfirmed.contains(node),
+            _ => false,
+        }
+    }
+
+    /// The one place where the state changes, in life and in recovery.
+    fn apply(&mut self, entry: Entry) {
+        match entry {
+            Entry::Mark { serial, last } => {
+                self.serial = serial;
+                self.pool.resume_after(last);
+            }
+            Entry::Intended { request } => {
+                self.serial += 1;
+                request.vni.into_iter().for_each(|vni| self.pool.claim(vni));
+                let name = request.name.clone();
+                self.grants.insert(name, Grant { request, service: None, phase: Phase::Creating });
+            }
+            Entry::Made { name, service } => {
+                if let Some(grant) = self.grants.get_mut(&name) {
+                    grant.service = Some(service);
+                    if let Phase::Creating = grant.phase {
+                        grant.phase = Phase::Held(Keys::Missing);
+                    }
+                }
+            }
+            Entry::Ending { name } => {
+                if let Some(grant) = self.grants.get_mut(&name) {
+                    grant.end();
+                }
+            }
+            Entry::Deleted { name } => {
+                if let Some(Grant { phase: Phase::Ending { is_deleted, .. }, .. }) = self.grants.get_mut(&name) {
+                    *is_deleted = true;
+                }
+                self.forget_if_over(&name);
+            }
+            Entry::Confirmed { name, node } => {
+                if let Some(Grant { phase: Phase::Ending { unconfirmed, .. }, .. }) = self.grants.get_mut(&name) {
+                    unconfirmed.remove(&node);
+                }
+                self.forget_if_over(&name);
+            }
+        }
+    }
+
+    fn forget_if_over(&mut self, name: &ServiceName) {
+        let Some(grant) = self.grants.get(name) else { return };
+        let Phase::Ending { is_deleted: true, unconfirmed } = &grant.phase else { return };
+        // The number in the request is ours; what a manager chose is the manager's.
+        let vni = grant.request.vni;
+        if unconfirmed.is_empty() {
+            self.grants.remove(name);
+            vni.into_iter().for_each(|vni| self.pool.free(vni));
+        } else {
+            vni.into_iter().for_each(|vni| self.pool.retire(vni));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

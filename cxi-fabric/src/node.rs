@@ -1,0 +1,214 @@
+//! CXI services: the half of the fabric that belongs to one NIC of one node.
+//!
+//! A service lets the processes of a user open endpoints on some VNIs with some traffic classes and a share of the NIC. Only root
+//! can make one. [`claim`] makes one on every NIC or none at all, [`release`] gives them back; what they call is a
+//! [`CxiBackend`].
+
+mod claim;
+mod command;
+mod libcxi;
+mod limits;
+#[cfg(any(test, feature = "fake"))]
+mod recorded;
+mod sysfs;
+
+use std::fmt;
+
+use thiserror::Error;
+
+pub use claim::{Claim, ClaimError, NicService, NodeServices, Stuck, Warning, claim, given, holders, release};
+pub use command::CxiServiceCommand;
+pub use libcxi::{LibCxi, LoadError};
+pub use limits::{Limit, Limits, Resource};
+#[cfg(any(test, feature = "fake"))]
+pub use recorded::{Recorded, RecordedNic};
+pub use sysfs::Sysfs;
+
+use crate::vni::Vni;
+
+/// The most VNIs that one service can name.
+pub const VNIS_PER_SERVICE: usize = 4;
+
+/// A NIC of this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nic {
+    /// As libfabric calls it: `cxi0`.
+    pub name: String,
+    /// Whether its link is up; ranks are given those only.
+    pub is_up: bool,
+}
+
+/// Classes of traffic that ranks may use, as the bit mask of `SLINGSHOT_TCS`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrafficClasses(u8);
+
+impl TrafficClasses {
+    /// The classes' names, as `cxi_service` spells them, in the order of their bits.
+    pub const NAMES: [&'static str; 4] = ["DEDICATED_ACCESS", "LOW_LATENCY", "BULK_DATA", "BEST_EFFORT"];
+
+    /// The classes in the mask `bits`; bits beyond the four classes are ignored.
+    pub const fn from_bits(bits: u8) -> Self {
+        Self(bits & 0xf)
+    }
+
+    /// The mask.
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// Which classes are in it, in the order of [`TrafficClasses::NAMES`].
+    pub fn flags(self) -> [bool; 4] {
+        std::array::from_fn(|class| self.0 >> class & 1 == 1)
+    }
+
+    fn names(self) -> impl Iterator<Item = &'static str> {
+        Self::NAMES.into_iter().zip(self.flags()).filter_map(|(name, is_in)| is_in.then_some(name))
+    }
+}
+
+impl Default for TrafficClasses {
+    /// Low latency and best effort: what sites usually allow everybody.
+    fn default() -> Self {
+        Self(0xa)
+    }
+}
+
+impl fmt::Display for TrafficClasses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// What a service is to allow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceSpec {
+    /// Whose processes.
+    pub uid: u32,
+    /// On which VNIs; at least one, at most [`VNIS_PER_SERVICE`].
+    pub vnis: Vec<Vni>,
+    /// With which traffic classes.
+    pub traffic_classes: TrafficClasses,
+    /// With how much of the NIC.
+    pub limits: Limits,
+}
+
+/// A service found on a NIC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundService {
+    /// Its number on that NIC.
+    pub svc_id: u32,
+    /// The users it lets in; none if it lets in everybody.
+    pub uids: Vec<u32>,
+    /// The VNIs it is restricted to.
+    pub vnis: Vec<Vni>,
+}
+
+/// What makes services.
+pub trait CxiBackend: Send + Sync {
+    /// The NICs of this node, in the order of their names. None is no error: the node may have no Slingshot.
+    fn nics(&self) -> Result<Vec<Nic>, CxiError>;
+
+    /// Makes a service and returns its number.
+    fn create(&self, nic: &str, spec: &ServiceSpec) -> Result<u32, CxiError>;
+
+    /// Ends a service.
+    fn destroy(&self, nic: &str, svc_id: u32) -> Result<(), CxiError>;
+
+    /// All services of a NIC.
+    fn list(&self, nic: &str) -> Result<Vec<FoundService>, CxiError>;
+}
+
+/// Why a backend could not.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CxiError {
+    /// A process still has an endpoint of the service open. It may pass.
+    #[error("{nic}: the service is busy: a process still uses it")]
+    Busy {
+        /// The NIC.
+        nic: String,
+    },
+    /// The NIC has not as much as was to be reserved.
+    #[error("{nic}: {shortage}")]
+    Short {
+        /// The NIC.
+        nic: String,
+        /// What it lacks.
+        shortage: Shortage,
+    },
+    /// There is no such service (any more).
+    #[error("{nic}: there is no service {svc_id}")]
+    Unknown {
+        /// The NIC.
+        nic: String,
+        /// The service.
+        svc_id: u32,
+    },
+    /// Services are root's.
+    #[error("{nic}: not permitted; CXI services take CAP_SYS_ADMIN, so the node agent has to run as root")]
+    Denied {
+        /// The NIC.
+        nic: String,
+    },
+    /// The kernel said no.
+    #[error("{nic}: {action} failed: {source}")]
+    System {
+        /// The NIC.
+        nic: String,
+        /// What was tried.
+        action: &'static str,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// A NIC of another name than `cxi` and a number.
+    #[error("`{0}` is no CXI device; those are called cxi0, cxi1, ...")]
+    NicName(String),
+    /// The program did not do it.
+    #[error("{command}: {trouble}")]
+    Command {
+        /// As it was called.
+        command: String,
+        /// What it said, or did not.
+        trouble: String,
+    },
+}
+
+impl CxiError {
+    /// What an error number of the driver means.
+    fn from_errno(nic: &str, action: &'static str, errno: i32) -> Self {
+        const EPERM: i32 = 1;
+        const EACCES: i32 = 13;
+        const EBUSY: i32 = 16;
+        let nic = nic.to_owned();
+        match errno {
+            EPERM | EACCES => Self::Denied { nic },
+            EBUSY => Self::Busy { nic },
+            _ => Self::System { nic, action, source: std::io::Error::from_raw_os_error(errno) },
+        }
+    }
+}
+
+/// What a NIC lacks for a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Shortage {
+    /// Too little of one resource.
+    #[error("{asked} {resource} were to be reserved, {available} are free")]
+    Resource {
+        /// Of which.
+        resource: Resource,
+        /// How many were to be reserved.
+        asked: u16,
+        /// How many there are.
+        available: u16,
+    },
+    /// No pool of list entries: there are 16.
+    #[error("all pools of list entries are taken")]
+    ListEntryPools,
+    /// No pool of trigger list entries: at most four services with such a pool fit on a NIC.
+    #[error("all pools of trigger list entries are taken")]
+    TriggerPools,
+    /// The backend does not tell.
+    #[error("the NIC has not enough resources left")]
+    Unknown,
+}

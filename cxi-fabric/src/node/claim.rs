@@ -1,0 +1,221 @@
+//! A launch's services on this node: one per NIC whose link is up, all or none.
+//!
+//! ```text
+//! for each NIC:  create ──ok──> next NIC
+//!                  │ short: reserve what there is, warn, again
+//!                  │ busy: pause, again, until the deadline
+//!                  └ anything else: destroy what was made, fail
+//! ```
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+use super::{CxiBackend, CxiError, Limits, ServiceSpec, Shortage, TrafficClasses, VNIS_PER_SERVICE};
+use crate::clock::Clock;
+use crate::vni::Vni;
+
+/// The pauses between tries at what is busy: doubling from the first to the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LAST_PAUSE: Duration = Duration::from_secs(1);
+/// How much longer than the deadline it may take to destroy what was made, when a claim fails.
+const UNWIND: Duration = Duration::from_secs(5);
+
+/// What a launch wants on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Whose ranks.
+    pub uid: u32,
+    /// How many of them are here.
+    pub ranks: u32,
+    /// The VNIs that they may use; the launch's own first.
+    pub vnis: Vec<Vni>,
+    /// The traffic classes that they may use.
+    pub traffic_classes: TrafficClasses,
+}
+
+/// One service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NicService {
+    /// The NIC.
+    pub nic: String,
+    /// The service's number there.
+    pub svc_id: u32,
+}
+
+/// All services of a launch on this node, in the order of the NICs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeServices {
+    /// One per NIC whose link is up.
+    pub services: Vec<NicService>,
+    /// What the launch does not get.
+    pub warnings: Vec<Warning>,
+}
+
+/// The launch gets less of a NIC than it should.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// The NIC.
+    pub nic: String,
+    /// What there was too little of.
+    pub shortage: Shortage,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}; the launch reserves less and shares what others leave", self.nic, self.shortage)
+    }
+}
+
+/// Why a launch gets no services here. Nothing is left of it, but what `stuck` tells.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ClaimError {
+    /// A service cannot name that many VNIs, or none.
+    #[error("{0} VNIs for one launch; a CXI service can name 1 to 4")]
+    Vnis(usize),
+    /// The NICs cannot be seen.
+    #[error("cannot look for CXI devices: {0}")]
+    Nics(#[source] CxiError),
+    /// All NICs are without link.
+    #[error("none of the {0} CXI devices of this node has a link; see `cxi_stat`")]
+    NoLink(usize),
+    /// One NIC refused.
+    #[error("cannot make a CXI service: {source}{}", left(stuck))]
+    Create {
+        /// Why.
+        source: CxiError,
+        /// Services on other NICs that could not be destroyed again.
+        stuck: Vec<Stuck>,
+    },
+}
+
+fn left(stuck: &[Stuck]) -> String {
+    stuck.iter().map(|stuck| format!("; and {stuck}")).collect()
+}
+
+/// A service that would not end.
+#[derive(Debug, Error)]
+#[error("service {} of {} is left: {error}", service.svc_id, service.nic)]
+pub struct Stuck {
+    /// Which.
+    pub service: NicService,
+    /// Why.
+    #[source]
+    pub error: CxiError,
+}
+
+/// Makes the services of a launch. A node without any CXI device has none, which is no error.
+///
+/// # Errors
+/// [`ClaimError`]; then whatever was made is destroyed again.
+pub fn claim(
+    backend: &dyn CxiBackend,
+    clock: &dyn Clock,
+    claim: &Claim,
+    deadline: Instant,
+) -> Result<NodeServices, ClaimError> {
+    if !(1..=VNIS_PER_SERVICE).contains(&claim.vnis.len()) {
+        return Err(ClaimError::Vnis(claim.vnis.len()));
+    }
+    let nics = backend.nics().map_err(ClaimError::Nics)?;
+    if !nics.is_empty() && nics.iter().all(|nic| !nic.is_up) {
+        return Err(ClaimError::NoLink(nics.len()));
+    }
+    let mut claimed = NodeServices::default();
+    for nic in nics.iter().filter(|nic| nic.is_up) {
+        match create(backend, clock, &nic.name, claim, deadline, &mut claimed.warnings) {
+            Ok(svc_id) => claimed.services.push(NicService { nic: nic.name.clone(), svc_id }),
+            Err(source) => {
+                let stuck = release(backend, clock, &claimed.services, clock.now().max(deadline) + UNWIND);
+                return Err(ClaimError::Create { source, stuck });
+            }
+        }
+    }
+    Ok(claimed)
+}
+
+/// The services of a launch for which the manager has made one, under one number on every NIC of every node. They are the
+/// manager's to end.
+///
+/// # Errors
+/// If the NICs cannot be seen.
+pub fn given(backend: &dyn CxiBackend, svc_id: u32) -> Result<Vec<NicService>, ClaimError> {
+    let nics = backend.nics().map_err(ClaimError::Nics)?;
+    Ok(nics.into_iter().filter(|nic| nic.is_up).map(|nic| NicService { nic: nic.name, svc_id }).collect())
+}
+
+fn create(
+    backend: &dyn CxiBackend,
+    clock: &dyn Clock,
+    nic: &str,
+    claim: &Claim,
+    deadline: Instant,
+    warnings: &mut Vec<Warning>,
+) -> Result<u32, CxiError> {
+    let limits = Limits::for_ranks(claim.ranks);
+    let Claim { uid, vnis, traffic_classes, .. } = claim.clone();
+    let mut spec = ServiceSpec { uid, vnis, traffic_classes, limits };
+    loop {
+        let error = match patiently(clock, deadline, || backend.create(nic, &spec)) {
+            Err(CxiError::Short { nic, shortage }) => match spec.limits.lowered(shortage) {
+                Some(limits) => {
+                    // Each round lowers something, so there are few of them.
+                    spec.limits = limits;
+                    warnings.push(Warning::lowered(&nic, shortage));
+                    continue;
+                }
+                None => CxiError::Short { nic, shortage },
+            },
+            Err(error) => error,
+            Ok(svc_id) => return Ok(svc_id),
+        };
+        return Err(error);
+    }
+}
+
+/// Ends services, each of which may be busy until the deadline. Returns those that are left; none is what a node confirms. The
+/// deadline is that of all together, and each is tried at least once.
+pub fn release(backend: &dyn CxiBackend, clock: &dyn Clock, services: &[NicService], deadline: Instant) -> Vec<Stuck> {
+    let destroy =
+        |service: &NicService| match patiently(clock, deadline, || backend.destroy(&service.nic, service.svc_id)) {
+            Ok(()) | Err(CxiError::Unknown { .. }) => None,
+            Err(error) => Some(Stuck { service: service.clone(), error }),
+        };
+    services.iter().filter_map(destroy).collect()
+}
+
+/// The services of this node that name a VNI, whoever made them: what an agent that restarted still has to end.
+///
+/// # Errors
+/// If a NIC cannot be looked at; then nobody knows, and nothing may be confirmed.
+pub fn holders(backend: &dyn CxiBackend, vni: Vni) -> Result<Vec<NicService>, CxiError> {
+    let mut holders = Vec::new();
+    for nic in backend.nics()? {
+        let found = backend.list(&nic.name)?.into_iter().filter(|service| service.vnis.contains(&vni));
+        holders.extend(found.map(|service| NicService { nic: nic.name.clone(), svc_id: service.svc_id }));
+    }
+    Ok(holders)
+}
+
+/// Tries again while the driver says that it is busy.
+fn patiently<T>(
+    clock: &dyn Clock,
+    deadline: Instant,
+    mut attempt: impl FnMut() -> Result<T, CxiError>,
+) -> Result<T, CxiError> {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match attempt() {
+            Err(CxiError::Busy { .. }) if clock.now() + pause < deadline => {
+                clock.sleep(pause);
+                pause = (pause * 2).min(LAST_PAUSE);
+            }
+            result => return result,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

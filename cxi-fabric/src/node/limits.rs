@@ -1,0 +1,185 @@
+//! How much of a NIC a service reserves, and what it does with less.
+
+use std::fmt;
+
+use super::{Shortage, Warning};
+
+/// What a NIC has a number of, in the order of the driver's tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Resource {
+    /// Portal table entries.
+    Ptes,
+    /// Transmit queues.
+    Txqs,
+    /// Target queues.
+    Tgqs,
+    /// Event queues.
+    Eqs,
+    /// Counters.
+    Cts,
+    /// List entries.
+    Les,
+    /// Trigger list entries.
+    Tles,
+    /// Addressing contexts.
+    Acs,
+}
+
+impl Resource {
+    /// All of them, in order.
+    pub const ALL: [Self; 8] =
+        [Self::Ptes, Self::Txqs, Self::Tgqs, Self::Eqs, Self::Cts, Self::Les, Self::Tles, Self::Acs];
+
+    /// What a rank needs, and the most that a service may have. These are the figures of other launchers (Slurm, Flux); they come
+    /// from what libfabric opens for a rank.
+    fn per_rank_and_max(self) -> (u16, u16) {
+        match self {
+            Self::Ptes => (6, 2048),
+            Self::Txqs => (2, 1024),
+            Self::Tgqs => (1, 512),
+            Self::Eqs => (2, 2047),
+            Self::Cts => (1, 2047),
+            Self::Les => (16, 16384),
+            Self::Tles => (1, 2048),
+            Self::Acs => (2, 1022),
+        }
+    }
+}
+
+impl fmt::Display for Resource {
+    /// As the driver and `cxi_service` spell it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ptes => "PTEs",
+            Self::Txqs => "TXQs",
+            Self::Tgqs => "TGQs",
+            Self::Eqs => "EQs",
+            Self::Cts => "CTs",
+            Self::Les => "LEs",
+            Self::Tles => "TLEs",
+            Self::Acs => "ACs",
+        })
+    }
+}
+
+/// Of one resource.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limit {
+    /// How many are kept for the service.
+    pub reserve: u16,
+    /// How many it can have, if others leave them.
+    pub max: u16,
+}
+
+/// Of every resource, in the order of [`Resource::ALL`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits([Limit; 8]);
+
+impl Limits {
+    /// The driver makes no smaller pool of trigger list entries.
+    const LEAST_TLES: u16 = 8;
+
+    /// What that many ranks on one node need.
+    pub fn for_ranks(ranks: u32) -> Self {
+        let ranks = u16::try_from(ranks).unwrap_or(u16::MAX);
+        Self(Resource::ALL.map(|resource| {
+            let (per_rank, max) = resource.per_rank_and_max();
+            let reserve = per_rank.saturating_mul(ranks).min(max);
+            match resource {
+                // Trigger list entries are not shared: the driver sets the one to the other.
+                Resource::Tles => {
+                    let reserve = reserve.max(Self::LEAST_TLES);
+                    Limit { reserve, max: reserve }
+                }
+                _ => Limit { reserve, max },
+            }
+        }))
+    }
+
+    /// The limit of one resource.
+    pub fn of(&self, resource: Resource) -> Limit {
+        self.0[resource as usize]
+    }
+
+    /// All limits, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (Resource, Limit)> {
+        Resource::ALL.into_iter().zip(self.0)
+    }
+
+    /// The resource that was lacking, given how many of each the driver found. It looks at them in order and stops at the first
+    /// that does not suffice; of those behind it the figures mean nothing. Of trigger list entries it counts pools only.
+    pub(super) fn lacking(&self, available: [u16; 8]) -> Shortage {
+        let counted = self.iter().zip(available).filter(|((resource, _), _)| *resource != Resource::Tles);
+        let short = counted.map(|((resource, limit), available)| (resource, limit.reserve, available));
+        short
+            .into_iter()
+            .find(|(_, asked, available)| available < asked)
+            .map_or(Shortage::Unknown, |(resource, asked, available)| Shortage::Resource { resource, asked, available })
+    }
+
+    /// Limits that reserve what there is, or nothing where that is not known; `None` if less cannot help. A service without a
+    /// reservation shares what the NIC has with all others.
+    pub(super) fn lowered(&self, shortage: Shortage) -> Option<Self> {
+        let mut lowered = *self;
+        match shortage {
+            Shortage::Resource { resource, asked, available } if available < asked => {
+                lowered.0[resource as usize].reserve = available;
+            }
+            Shortage::ListEntryPools => lowered.0[Resource::Les as usize].reserve = 0,
+            Shortage::TriggerPools => lowered.0[Resource::Tles as usize] = Limit::default(),
+            Shortage::Unknown => {
+                for (limit, resource) in lowered.0.iter_mut().zip(Resource::ALL) {
+                    limit.reserve = 0;
+                    if resource == Resource::Tles {
+                        limit.max = 0;
+                    }
+                }
+            }
+            Shortage::Resource { .. } => {}
+        }
+        (lowered != *self).then_some(lowered)
+    }
+}
+
+impl Warning {
+    pub(super) fn lowered(nic: &str, shortage: Shortage) -> Self {
+        Self { nic: nic.to_owned(), shortage }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_grow_with_ranks_up_to_what_a_nic_has() {
+        let limits = Limits::for_ranks(4);
+        assert_eq!(limits.of(Resource::Les), Limit { reserve: 64, max: 16384 });
+        assert_eq!(limits.of(Resource::Tles), Limit { reserve: 8, max: 8 });
+        let most = Limits::for_ranks(u32::MAX);
+        assert!(most.iter().all(|(_, limit)| limit.reserve == limit.max), "{most:?}");
+        assert_eq!(most.of(Resource::Ptes).reserve, 2048);
+    }
+
+    #[test]
+    fn the_first_resource_that_lacks_is_found_and_lowered() {
+        let limits = Limits::for_ranks(100);
+        let available = [2048, 1024, 512, 2047, 7, 0, 0, 0];
+        let shortage = limits.lacking(available);
+        assert_eq!(shortage, Shortage::Resource { resource: Resource::Cts, asked: 100, available: 7 });
+        let lowered = limits.lowered(shortage).expect("lower");
+        assert_eq!(lowered.of(Resource::Cts), Limit { reserve: 7, max: 2047 });
+        assert_eq!(lowered.of(Resource::Les), limits.of(Resource::Les));
+    }
+
+    #[test]
+    fn lowering_comes_to_an_end() {
+        let mut limits = Limits::for_ranks(64);
+        let shortages = [Shortage::ListEntryPools, Shortage::TriggerPools, Shortage::Unknown];
+        for shortage in shortages {
+            limits = limits.lowered(shortage).expect("lower");
+        }
+        assert!(limits.iter().all(|(_, limit)| limit.reserve == 0));
+        assert!(shortages.iter().all(|shortage| limits.lowered(*shortage).is_none()));
+    }
+}

@@ -1,0 +1,283 @@
+//! Virtual network identifiers: one number, ranges of them, and the pool that they are drawn from.
+//!
+//! ```text
+//!            reserve                retire                 free
+//!   free ──────────────> in use ──────────────> quarantined ───> free
+//! ```
+//!
+//! The pool goes round, so that a number is used again as late as possible. In quarantine are those whose credentials are
+//! revoked while a node may still hold a service for them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// A virtual network identifier: packets with another one do not reach a rank. Never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
+pub struct Vni(u16);
+
+impl Vni {
+    /// The number `number`, if it can be one.
+    ///
+    /// # Errors
+    /// Of 0, and of what has more than 16 bits.
+    pub fn new(number: u32) -> Result<Self, VniError> {
+        u16::try_from(number).ok().filter(|number| *number != 0).map(Self).ok_or(VniError::Number(number.into()))
+    }
+
+    /// The number.
+    pub fn get(self) -> u16 {
+        self.0
+    }
+}
+
+impl TryFrom<u32> for Vni {
+    type Error = VniError;
+
+    fn try_from(number: u32) -> Result<Self, VniError> {
+        Self::new(number)
+    }
+}
+
+impl From<Vni> for u32 {
+    fn from(vni: Vni) -> Self {
+        vni.0.into()
+    }
+}
+
+impl fmt::Display for Vni {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// All numbers from the first to the last, both included. Written `1024-65535`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct VniRange {
+    first: Vni,
+    last: Vni,
+}
+
+impl VniRange {
+    /// How many numbers there are in it: at least one.
+    pub fn len(&self) -> usize {
+        usize::from(self.last.0 - self.first.0) + 1
+    }
+
+    /// Never true; a range holds at least one number.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Whether `vni` is in it.
+    pub fn contains(&self, vni: Vni) -> bool {
+        (self.first..=self.last).contains(&vni)
+    }
+
+    /// Whether both have a number in common. Two resource managers on one fabric must not.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.first <= other.last && other.first <= self.last
+    }
+}
+
+impl Default for VniRange {
+    /// What Slurm and Flux take by default: all but the numbers that drivers and sites use for themselves.
+    fn default() -> Self {
+        Self { first: Vni(1024), last: Vni(u16::MAX) }
+    }
+}
+
+impl FromStr for VniRange {
+    type Err = VniError;
+
+    fn from_str(text: &str) -> Result<Self, VniError> {
+        let bad = || VniError::Range(text.chars().take(40).collect());
+        let (first, last) = text.split_once('-').ok_or_else(bad)?;
+        let number = |digits: &str| digits.trim().parse().map_err(|_| bad()).and_then(Vni::new);
+        let range = Self { first: number(first)?, last: number(last)? };
+        if range.first > range.last { Err(bad()) } else { Ok(range) }
+    }
+}
+
+impl TryFrom<String> for VniRange {
+    type Error = VniError;
+
+    fn try_from(text: String) -> Result<Self, VniError> {
+        text.parse()
+    }
+}
+
+impl From<VniRange> for String {
+    fn from(range: VniRange) -> Self {
+        range.to_string()
+    }
+}
+
+impl fmt::Display for VniRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)
+    }
+}
+
+/// Why something is no VNI, or none is left.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum VniError {
+    /// The number cannot be one.
+    #[error("{0} is no virtual network identifier; those are 1 to 65535")]
+    Number(u64),
+    /// The text is no range.
+    #[error("`{0}` is no range of virtual network identifiers; write it as 1024-65535")]
+    Range(String),
+    /// Every number of the pool is taken.
+    #[error(
+        "VNI pool exhausted ({taken}/{size} in use, {quarantined} of them in quarantine until every node has given them back); \
+         release allocations, run `lattice cxi clean`, or configure a larger range than {range}"
+    )]
+    Exhausted {
+        /// How many are taken, quarantined ones included.
+        taken: usize,
+        /// How many there are.
+        size: usize,
+        /// How many of those taken only wait for nodes.
+        quarantined: usize,
+        /// Those there are.
+        range: VniRange,
+    },
+}
+
+/// Who has a number of the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Reserved,
+    Quarantined,
+}
+
+/// The numbers that this cluster may give out.
+#[derive(Clone, Debug)]
+pub struct VniPool {
+    range: VniRange,
+    taken: BTreeMap<Vni, Use>,
+    /// The number given out last.
+    last: Option<Vni>,
+}
+
+impl VniPool {
+    /// A pool of which nothing is taken. `last` is where the round of an earlier life stood.
+    pub fn new(range: VniRange, last: Option<Vni>) -> Self {
+        Self { range, taken: BTreeMap::new(), last }
+    }
+
+    /// Takes the next free number.
+    ///
+    /// # Errors
+    /// [`VniError::Exhausted`].
+    pub fn reserve(&mut self) -> Result<Vni, VniError> {
+        let start = match self.last {
+            Some(last) if self.range.contains(last) && last != self.range.last => Vni(last.0 + 1),
+            _ => self.range.first,
+        };
+        let free = |vni: &Vni| !self.taken.contains_key(vni);
+        let vni = (start.0..=self.range.last.0)
+            .chain(self.range.first.0..start.0)
+            .map(Vni)
+            .find(free)
+            .ok_or_else(|| self.exhausted())?;
+        self.claim(vni);
+        Ok(vni)
+    }
+
+    /// Marks a number as taken that a journal says to be. One outside the range is kept all the same, as the range may have
+    /// been changed since.
+    pub fn claim(&mut self, vni: Vni) {
+        self.taken.insert(vni, Use::Reserved);
+        self.last = Some(vni);
+    }
+
+    /// Goes on where the round of an earlier life stood.
+    pub fn resume_after(&mut self, last: Option<Vni>) {
+        self.last = last.or(self.last);
+    }
+
+    /// The number given out last.
+    pub fn last(&self) -> Option<Vni> {
+        self.last
+    }
+
+    /// The number's credentials are revoked; it stays taken.
+    pub fn retire(&mut self, vni: Vni) {
+        if let Some(state) = self.taken.get_mut(&vni) {
+            *state = Use::Quarantined;
+        }
+    }
+
+    /// The number is used nowhere any more.
+    pub fn free(&mut self, vni: Vni) {
+        self.taken.remove(&vni);
+    }
+
+    /// Whether the number is in use or quarantined.
+    pub fn is_taken(&self, vni: Vni) -> bool {
+        self.taken.contains_key(&vni)
+    }
+
+    /// All numbers in use or quarantined.
+    pub fn taken(&self) -> BTreeSet<Vni> {
+        self.taken.keys().copied().collect()
+    }
+
+    fn exhausted(&self) -> VniError {
+        VniError::Exhausted {
+            taken: self.taken.len(),
+            size: self.range.len(),
+            quarantined: self.taken.values().filter(|state| **state == Use::Quarantined).count(),
+            range: self.range,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vni(number: u32) -> Vni {
+        Vni::new(number).expect("a number")
+    }
+
+    #[test]
+    fn ranges_are_read_and_refused() {
+        assert_eq!("1024-4095".parse::<VniRange>().map(|range| range.len()), Ok(3072));
+        for text in ["", "5", "0-5", "9-3", "1-65536", "a-b", "-1-5"] {
+            assert!(text.parse::<VniRange>().is_err(), "{text} was read");
+        }
+        let range = |text: &str| text.parse::<VniRange>().expect("a range");
+        assert!(range("1-10").overlaps(&range("10-20")) && !range("1-9").overlaps(&range("10-20")));
+    }
+
+    #[test]
+    fn a_number_comes_back_as_late_as_possible() {
+        let mut pool = VniPool::new("10-12".parse().expect("a range"), None);
+        assert_eq!(pool.reserve(), Ok(vni(10)));
+        pool.free(vni(10));
+        assert_eq!(pool.reserve(), Ok(vni(11)));
+        assert_eq!(pool.reserve(), Ok(vni(12)));
+        assert_eq!(pool.reserve(), Ok(vni(10)));
+    }
+
+    #[test]
+    fn quarantine_is_not_free() {
+        let mut pool = VniPool::new("10-11".parse().expect("a range"), Some(vni(10)));
+        assert_eq!(pool.reserve(), Ok(vni(11)));
+        assert_eq!(pool.reserve(), Ok(vni(10)));
+        pool.retire(vni(10));
+        let error = pool.reserve().expect_err("both are taken").to_string();
+        assert!(error.contains("VNI pool exhausted (2/2 in use, 1 of them in quarantine"), "{error}");
+        pool.free(vni(10));
+        assert_eq!(pool.reserve(), Ok(vni(10)));
+    }
+}

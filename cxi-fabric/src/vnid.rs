@@ -1,0 +1,112 @@
+//! Back end `vnid`: HPE's Virtual Network Identifier Daemon (its OpenAPI file, version 2.0.4). A service is one of its jobs with
+//! one VNI between job steps; the job's identifier is our name for the service.
+//!
+//! ```text
+//! POST   /vnis/{partition}/jobs           jobID, UID, vniLimit, vniCount  ->  VNIs: links that end in the number
+//! GET    /vnis/{partition}/jobs[/{job}]
+//! DELETE /vnis/{partition}/jobs/{job}
+//! ```
+//!
+//! There is no key: access is a matter of the node's CXI service.
+
+use std::time::Instant;
+
+use serde_json::json;
+
+use crate::answer::Fields;
+use crate::authorise::percent_encode;
+use crate::client::{Client, Outcome};
+use crate::error::FabricError;
+use crate::fabric::{Credentials, FabricManager, Listed, Numbering, Service, ServiceId, ServiceName, ServiceRequest};
+use crate::vni::Vni;
+use crate::wire::{Body, Method};
+
+/// A vnid, and the partition that this cluster's VNIs are in. The base URL ends in `/apis/vnid/fabric` or the like.
+pub(crate) struct VnidFabric {
+    client: Client,
+    partition: String,
+}
+
+impl VnidFabric {
+    pub(crate) fn new(client: Client, partition: &str) -> Self {
+        Self { client, partition: percent_encode(partition) }
+    }
+
+    fn jobs(&self) -> String {
+        format!("/vnis/{}/jobs", self.partition)
+    }
+
+    fn job(&self, id: &str) -> String {
+        format!("/vnis/{}/jobs/{}", self.partition, percent_encode(id))
+    }
+
+    fn look_up(&self, id: &ServiceId, deadline: Instant) -> Result<Option<Service>, FabricError> {
+        match self.client.call(Method::Get, &self.job(&id.0), None, None, deadline)? {
+            Outcome::Done(answer) => answer.read(job).map(Some),
+            Outcome::Absent(_) => Ok(None),
+            Outcome::Conflict(answer) => Err(answer.refused(409)),
+        }
+    }
+}
+
+impl FabricManager for VnidFabric {
+    fn create(&self, request: &ServiceRequest, deadline: Instant) -> Result<Service, FabricError> {
+        let document = json!({ "jobID": request.name.as_str(), "UID": request.uid, "vniLimit": 1, "vniCount": 1 });
+        let body = Body { content_type: "application/json", bytes: document.to_string().into_bytes().into() };
+        let name = request.name.as_str();
+        match self.client.call(Method::Post, &self.jobs(), Some(name), Some(&body), deadline)? {
+            Outcome::Done(answer) => answer.read(job),
+            Outcome::Absent(answer) => Err(answer.refused(404)),
+            Outcome::Conflict(answer) => {
+                let (call, text) = (answer.call.clone(), answer.words());
+                let existing = self.look_up(&ServiceId(name.to_owned()), deadline)?;
+                existing.ok_or(FabricError::Conflict { call, name: name.to_owned(), text })
+            }
+        }
+    }
+
+    fn credentials(&self, service: &Service, deadline: Instant) -> Result<Option<Credentials>, FabricError> {
+        let job = self.look_up(&service.id, deadline)?;
+        Ok(job.map(|Service { vni, .. }| Credentials { vni, auth_key: None, svc_id: 0, lifetime: None }))
+    }
+
+    fn delete(&self, id: &ServiceId, deadline: Instant) -> Result<(), FabricError> {
+        self.client.call(Method::Delete, &self.job(&id.0), None, None, deadline).map(|_| ())
+    }
+
+    fn find(&self, request: &ServiceRequest, deadline: Instant) -> Result<Option<Service>, FabricError> {
+        self.look_up(&ServiceId(request.name.to_string()), deadline)
+    }
+
+    fn list(&self, deadline: Instant) -> Result<Vec<Listed>, FabricError> {
+        let answer = match self.client.call(Method::Get, &self.jobs(), None, None, deadline)? {
+            Outcome::Done(answer) => answer,
+            // No partition, no jobs.
+            Outcome::Absent(_) => return Ok(Vec::new()),
+            Outcome::Conflict(answer) => return Err(answer.refused(409)),
+        };
+        let links = answer
+            .read(|body| Ok(Fields::read(body)?.optional("documentSelfLinks", Fields::texts)?.unwrap_or_default()))?;
+        let listed = |link: String| {
+            let id = link.rsplit('/').next()?.to_owned();
+            Some(Listed { name: ServiceName::try_from(id.clone()).ok(), id: ServiceId(id), vni: None })
+        };
+        Ok(links.into_iter().filter_map(listed).collect())
+    }
+
+    fn numbering(&self) -> Numbering {
+        Numbering::Managers
+    }
+}
+
+/// Reads a job of ours: its identifier, and the number at the end of its VNI's link.
+fn job(body: &[u8]) -> Result<Service, String> {
+    let fields = Fields::read(body)?;
+    let links = fields.texts("VNIs")?;
+    let [link] = links.as_slice() else {
+        return Err(format!("field `VNIs` has {} links, not one", links.len()));
+    };
+    let number = link.rsplit('/').next().and_then(|digits| digits.parse().ok());
+    let vni = number.and_then(|number| Vni::new(number).ok()).ok_or("field `VNIs` holds a link that ends in no VNI")?;
+    Ok(Service { id: ServiceId(fields.text("jobID")?), vni })
+}

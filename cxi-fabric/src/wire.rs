@@ -1,0 +1,176 @@
+//! One HTTP request and its answer. Nothing is retried here, and no status is judged.
+
+use std::io;
+use std::time::Duration;
+
+// Named for its feature alone, which takes its most talkative level out of the program: there ureq dumps every byte it sends and
+// receives, keys and passwords included.
+use log as _;
+use ureq::http;
+use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
+use zeroize::Zeroizing;
+
+use crate::retry;
+
+/// The longest body that is read; a longer answer is an error. A list of ten thousand services fits.
+const LONGEST_ANSWER: u64 = 4 << 20;
+
+/// The HTTP methods that fabric managers are spoken to with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    Get,
+    Post,
+    Delete,
+}
+
+impl Method {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Post => "POST",
+            Self::Delete => "DELETE",
+        }
+    }
+}
+
+/// A request, headers and body of which may hold secrets.
+pub(crate) struct Request<'a> {
+    pub(crate) method: Method,
+    pub(crate) url: &'a str,
+    pub(crate) authorization: Option<Zeroizing<String>>,
+    pub(crate) idempotency_key: Option<&'a str>,
+    pub(crate) body: Option<&'a Body>,
+}
+
+/// A body and its kind.
+pub(crate) struct Body {
+    pub(crate) content_type: &'static str,
+    pub(crate) bytes: Zeroizing<Vec<u8>>,
+}
+
+/// A whole answer.
+#[derive(Default)]
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    pub(crate) retry_after: Option<Duration>,
+    pub(crate) body: Zeroizing<Vec<u8>>,
+}
+
+/// Why there is none. Texts are free of secrets: they come from this machine.
+#[derive(Clone, Debug)]
+pub(crate) enum Failure {
+    /// The request was not sent.
+    Unreachable(String),
+    /// The time was over.
+    Slow,
+    /// It may have been carried out.
+    Broken(String),
+}
+
+/// What carries requests; tests have one that needs no network.
+pub(crate) trait Wire: Send + Sync {
+    fn send(&self, request: &Request<'_>, timeout: Duration) -> Result<Response, Failure>;
+}
+
+/// Whom to believe, and who we are. PEM, checked.
+#[derive(Default)]
+pub(crate) struct Tls {
+    pub(crate) authorities: Option<Vec<Certificate<'static>>>,
+    pub(crate) identity: Option<(Vec<Certificate<'static>>, PrivateKey<'static>)>,
+}
+
+/// Requests over TCP, by ureq. Connections are kept and used again.
+pub(crate) struct Http(ureq::Agent);
+
+impl Http {
+    pub(crate) fn new(tls: Tls) -> Self {
+        let mut settings = TlsConfig::builder();
+        if let Some(authorities) = tls.authorities {
+            settings = settings.root_certs(RootCerts::new_with_certs(&authorities));
+        }
+        if let Some((chain, key)) = tls.identity {
+            settings = settings.client_cert(Some(ClientCert::new_with_certs(&chain, key)));
+        }
+        let config = ureq::Agent::config_builder()
+            .tls_config(settings.build())
+            .http_status_as_error(false)
+            // A redirection could lead a token elsewhere. A proxy of the environment is for the internet, not for a fabric.
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .proxy(None)
+            .user_agent(concat!("lattice/", env!("CARGO_PKG_VERSION")))
+            .accept("application/json")
+            .build();
+        Self(config.new_agent())
+    }
+}
+
+impl Wire for Http {
+    fn send(&self, request: &Request<'_>, timeout: Duration) -> Result<Response, Failure> {
+        let mut builder = http::Request::builder().method(request.method.name()).uri(request.url);
+        if let Some(authorization) = &request.authorization {
+            let mut value = http::HeaderValue::from_str(authorization)
+                .map_err(|_| Failure::Unreachable("the credentials hold a character that HTTP cannot carry".into()))?;
+            value.set_sensitive(true);
+            builder = builder.header(http::header::AUTHORIZATION, value);
+        }
+        if let Some(key) = request.idempotency_key {
+            builder = builder.header("idempotency-key", key);
+        }
+        let sent = match request.body {
+            None => {
+                let request = builder.body(()).map_err(|error| Failure::Unreachable(error.to_string()))?;
+                self.0.run(self.0.configure_request(request).timeout_global(Some(timeout)).build())
+            }
+            Some(body) => {
+                let request = builder
+                    .header(http::header::CONTENT_TYPE, body.content_type)
+                    .body(body.bytes.as_slice())
+                    .map_err(|error| Failure::Unreachable(error.to_string()))?;
+                self.0.run(self.0.configure_request(request).timeout_global(Some(timeout)).build())
+            }
+        };
+        let mut response = sent.map_err(failure)?;
+        let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
+        let retry_after = header("retry-after").and_then(|asked| retry::retry_after(asked, header("date")));
+        let status = response.status().as_u16();
+        let body = response.body_mut().with_config().limit(LONGEST_ANSWER).read_to_vec().map_err(failure)?;
+        Ok(Response { status, retry_after, body: body.into() })
+    }
+}
+
+fn failure(error: ureq::Error) -> Failure {
+    use ureq::Error;
+    match error {
+        Error::Timeout(_) => Failure::Slow,
+        Error::HostNotFound => Failure::Unreachable("no address is known for the host".into()),
+        Error::ConnectionFailed => Failure::Unreachable("no connection".into()),
+        Error::Io(error) => stream_failure(&error),
+        Error::Rustls(error) => Failure::Unreachable(format!("TLS: {error}")),
+        Error::Tls(reason) => Failure::Unreachable(format!("TLS: {reason}")),
+        Error::BadUri(uri) => Failure::Unreachable(format!("`{uri}` is no URL")),
+        Error::BodyExceedsLimit(limit) => Failure::Broken(format!("the answer is longer than {limit} bytes")),
+        // The text of a protocol error may quote what the service sent.
+        Error::Protocol(_) => Failure::Broken("the answer is not HTTP".into()),
+        Error::LargeResponseHeader(seen, limit) => {
+            Failure::Broken(format!("the answer's header has {seen} bytes; the limit is {limit}"))
+        }
+        _ => Failure::Broken("no whole answer came".into()),
+    }
+}
+
+/// What went wrong on the connection.
+fn stream_failure(error: &io::Error) -> Failure {
+    // TLS tells what it has against the other side inside of an error of the stream.
+    if let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        return Failure::Unreachable(format!("TLS: {error}"));
+    }
+    match error.kind() {
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Failure::Slow,
+        io::ErrorKind::ConnectionRefused
+        | io::ErrorKind::HostUnreachable
+        | io::ErrorKind::NetworkUnreachable
+        | io::ErrorKind::AddrNotAvailable => Failure::Unreachable(error.to_string()),
+        _ => Failure::Broken(error.to_string()),
+    }
+}

@@ -1,0 +1,89 @@
+//! A manager behind TLS that wants a certificate of us.
+
+mod scene;
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cxi_fabric::config::{Backend, FabricConfig};
+use cxi_fabric::fake::FakeFabric;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
+use scene::{config, fake, private_file, request, shortly, soon, tls};
+
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        Self(CertifiedIssuer::self_signed(params, key).expect("a certificate"))
+    }
+
+    fn issue(&self, name: &str) -> (rcgen::Certificate, KeyPair) {
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
+        (params.signed_by(&key, &self.0).expect("a certificate"), key)
+    }
+
+    fn file(&self, directory: &tempfile::TempDir) -> PathBuf {
+        private_file(directory, "ca.pem", &self.0.pem())
+    }
+}
+
+/// Ends TLS in front of a fake, and lets in those whom `authority` vouches for. Returns its URL.
+fn tls_server(fake: Arc<FakeFabric>, authority: &Authority) -> String {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    roots.add(authority.0.der().clone()).expect("an authority");
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build().expect("a verifier");
+    let (certificate, key) = authority.issue("localhost");
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let settings = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(vec![certificate.der().clone()], key)
+        .expect("an identity");
+    let settings = Arc::new(settings);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let connection = ServerConnection::new(settings.clone()).expect("a connection");
+            let fake = fake.clone();
+            std::thread::spawn(move || fake.serve(StreamOwned::new(connection, stream)));
+        }
+    });
+    format!("https://localhost:{port}")
+}
+
+#[test]
+fn both_sides_prove_who_they_are() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (authority, fake) = (Authority::new(), Arc::new(fake()));
+    let url = tls_server(fake.clone(), &authority);
+    let (certificate, key) = authority.issue("lattice");
+    let cert = private_file(&directory, "cert.pem", &certificate.pem());
+    let key = private_file(&directory, "key.pem", &key.serialize_pem());
+    let files = tls(authority.file(&directory), Some(cert), Some(key));
+    let manager = FabricConfig { tls: Some(files), ..config(Backend::Rest, &url) }.manager().expect("a manager");
+    let service = manager.create(&request(0), soon()).expect("made");
+    manager.delete(&service.id, soon()).expect("deleted");
+
+    // Without a certificate of ours the manager does not let us in, ...
+    let files = tls(authority.file(&directory), None, None);
+    let manager = FabricConfig { tls: Some(files), ..config(Backend::Rest, &url) }.manager().expect("a manager");
+    assert!(manager.create(&request(1), shortly()).is_err());
+    // ... and with another authority we do not believe the manager.
+    let files = tls(Authority::new().file(&directory), None, None);
+    let manager = FabricConfig { tls: Some(files), ..config(Backend::Rest, &url) }.manager().expect("a manager");
+    let error = manager.create(&request(1), shortly()).expect_err("a stranger").to_string();
+    assert!(error.contains("cannot be reached: TLS: invalid peer certificate"), "{error}");
+    assert!(fake.services().is_empty());
+}
