@@ -45,8 +45,7 @@ fn an_allocation_that_was_released_takes_no_launch() {
 
 #[test]
 fn an_allocation_that_does_not_run_takes_no_launch() {
-    let script = r#"kill -KILL $(daemon node1)
-        until lattice alloc show --json | field state | grep -q failed; do sleep 0.1; done
+    let script = r#"lattice launch -n 2 sleep 1000 2>/dev/null & launch_with 2; kill -KILL $(daemon node1); wait $!
         lattice launch -n 1 true"#;
     refused(script).says("FAILED").says("node1");
 }
@@ -88,7 +87,7 @@ fn a_node_of_another_authority_is_refused() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER" && lattice pki init other >/dev/null && lattice pki issue other --agents node0 >/dev/null || exit
         sed -e "s|$LATTICE_DEV_CLUSTER/pki/|$LATTICE_DEV_CLUSTER/other/|" -e 's/:50052/:50053/' node0.toml >stranger.toml
         pid=$(daemon node0)
-        nsenter --target $pid --net bash -c "kill -KILL $pid; LATTICE_LOG=info exec lattice-agent --config stranger.toml" >stranger.log 2>&1 &
+        nsenter --target $pid --net bash -c "kill -KILL $pid; exec env -u LATTICE_API_URL LATTICE_LOG=info lattice-agent --config stranger.toml" >stranger.log 2>&1 &
         until grep -i certificate stranger.log; do sleep 0.1; done; kill $!
         until lattice nodes --json | field state | grep lost; do sleep 0.1; done"#;
     as_root(script).run().exits(0).prints("certificate").prints("lost");
@@ -116,7 +115,7 @@ fn a_wrong_role_is_refused() {
 #[test]
 fn without_allow_root_nobody_launches_as_root() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER" && sed -i 's/^allow_root.*/allow_root = false/' node0.toml && pid=$(daemon node0)
-        nsenter --target $pid --net --mount --uts --ipc bash -c "kill -KILL $pid; exec lattice-agent --config node0.toml" >again.log 2>&1 &
+        nsenter --target $pid --net --mount --uts --ipc bash -c "kill -KILL $pid; exec env -u LATTICE_API_URL LATTICE_LOG=info lattice-agent --config node0.toml" >again.log 2>&1 &
         until grep -q registered again.log; do sleep 0.1; done
         alloc=$(lattice alloc create -w node0 || lattice alloc release $LATTICE_ALLOC_ID >/dev/null && lattice alloc create -w node0)
         lattice launch --alloc $alloc -n 2 "$1"; echo "code $?""#;
