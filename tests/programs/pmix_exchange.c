@@ -1,7 +1,9 @@
-/* Ranks tell each other a value of every scope, and the last one tells one more that the others already wait for. */
+/* Ranks tell each other a value of every scope, and the last one tells one more that the others already wait for. Ranks fill
+ * one node after the other. */
 #include <pmix.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 static pmix_proc_t me;
@@ -34,7 +36,7 @@ static long get(pmix_rank_t rank, const char *key, const char *how, int seconds)
 int main(void) {
     pmix_info_t collect;
     bool yes = true;
-    int wrong = 0;
+    int wrong = 0, per_node = atoi(getenv("MPI_LOCALNRANKS"));
     if (PMIx_Init(&me, NULL, 0) != PMIX_SUCCESS)
         return 2;
     pmix_rank_t size = get(PMIX_RANK_WILDCARD, PMIX_JOB_SIZE, PMIX_IMMEDIATE, 0);
@@ -46,9 +48,14 @@ int main(void) {
     PMIx_Fence(NULL, 0, &collect, 1);
     for (pmix_rank_t rank = 0; rank < size; rank++) {
         wrong += get(rank, "everywhere", PMIX_IMMEDIATE, 0) != 100 + rank;
-        wrong += get(rank, "here", PMIX_TIMEOUT, 30) != 200 + rank;
-        if (rank != me.rank)
-            wrong += get(rank, "elsewhere", PMIX_IMMEDIATE, 0) >= 0;
+        if (rank / per_node == me.rank / per_node) {
+            wrong += get(rank, "here", PMIX_TIMEOUT, 30) != 200 + rank;
+            if (rank != me.rank)
+                wrong += get(rank, "elsewhere", PMIX_IMMEDIATE, 0) >= 0;
+        } else {
+            wrong += get(rank, "here", PMIX_TIMEOUT, 1) >= 0;
+            wrong += get(rank, "elsewhere", PMIX_TIMEOUT, 30) != 300 + rank;
+        }
     }
     wrong += get(size - 1, "late", PMIX_IMMEDIATE, 0) >= 0;
     wrong += get(0, "never", PMIX_TIMEOUT, 1) >= 0;

@@ -48,7 +48,7 @@ fn a_stopped_api_server_is_told_and_not_waited_for() {
 
 #[test]
 fn ctrl_c_ends_every_node() {
-    with("kill -INT $launch").run().exits(130);
+    script_on(2, "set -m; lattice launch -n 4 sleep 1000 & launch_with 4; kill -INT $!; wait $!").run().exits(130);
 }
 
 #[test]

@@ -40,7 +40,14 @@ fn ranks_run_as_the_user_who_launched_them() {
 #[test]
 fn an_allocation_that_was_released_takes_no_launch() {
     let outcome = refused("lattice alloc release $LATTICE_ALLOC_ID >/dev/null; lattice launch -n 1 true");
-    outcome.says("released");
+    outcome.says("there is no allocation");
+}
+
+#[test]
+fn an_allocation_that_does_not_run_takes_no_launch() {
+    let script = r#"lattice launch -n 2 sleep 1000 2>/dev/null & launch_with 2; kill -KILL $(daemon node1); wait $!
+        lattice launch -n 1 true"#;
+    refused(script).says("FAILED").says("node1");
 }
 
 #[test]
@@ -74,24 +81,43 @@ fn another_users_names_are_not_found() {
     }
 }
 
-/// Certificates of another authority, and those of another role, open nothing.
+/// Certificates of another authority open nothing.
 #[test]
-fn wrong_certificates_are_refused() {
+fn a_node_of_another_authority_is_refused() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER" && lattice pki init other >/dev/null && lattice pki issue other --agents node0 >/dev/null || exit
-        kill -TERM $(daemon node0)
-        sed "s|$LATTICE_DEV_CLUSTER/pki/|$LATTICE_DEV_CLUSTER/other/|" node0.toml >stranger.toml
-        timeout 3 nsenter --net=/proc/$(daemon node1)/ns/net lattice-agent --config stranger.toml 2>&1 | grep -iq certificate && echo "a stranger is refused"
-        sed "s|node1|node0|" node0.toml | sed "s|pki/agent-node0|pki/agent-node1|" >disguised.toml
-        timeout 3 nsenter --net=/proc/$(daemon node1)/ns/net lattice-agent --config disguised.toml 2>&1 | grep -q node && echo "a disguise is seen through""#;
-    as_root(script).run().prints("a stranger is refused").prints("a disguise is seen through");
+        sed -e "s|$LATTICE_DEV_CLUSTER/pki/|$LATTICE_DEV_CLUSTER/other/|" -e 's/:50052/:50053/' node0.toml >stranger.toml
+        pid=$(daemon node0)
+        nsenter --target $pid --net bash -c "kill -KILL $pid; exec env -u LATTICE_API_URL LATTICE_LOG=info lattice-agent --config stranger.toml" >stranger.log 2>&1 &
+        until grep -i certificate stranger.log; do sleep 0.1; done; kill $!
+        until lattice nodes --json | field state | grep lost; do sleep 0.1; done"#;
+    as_root(script).run().exits(0).prints("certificate").prints("lost");
+}
+
+/// Nobody is a node by the certificate of another one.
+#[test]
+fn an_agent_is_the_node_of_its_certificate() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER" && sed 's|pki/agent-node0|pki/agent-node1|' node0.toml >disguised.toml
+        lattice-agent --config disguised.toml"#;
+    let outcome = as_root(script).run();
+    outcome.exits(125).says("is the certificate of the agent of node1; this node is node0");
+}
+
+/// What an agent may do, a user's certificate does not open, nor the other way round.
+#[test]
+fn a_wrong_role_is_refused() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER" && printf '%s\n' 'api = "https://10.20.0.254:50051"' \
+            "ca = '$PWD/pki/ca.pem'" "cert = '$PWD/pki/agent-node0/cert.pem'" "key = '$PWD/pki/agent-node0/key.pem'" >config.toml
+        mkdir -p home/.config/lattice && cp config.toml home/.config/lattice
+        HOME=$PWD/home nsenter --net=/proc/$(daemon node0)/ns/net env -u LATTICE_API_URL lattice launch -n 1 echo ran"#;
+    as_root(script).run().exits(125).prints_lines::<&str>([]).says("lattice: ");
 }
 
 #[test]
 fn without_allow_root_nobody_launches_as_root() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER" && sed -i 's/^allow_root.*/allow_root = false/' node0.toml && pid=$(daemon node0)
-        setsid nsenter --target $pid --net --mount --uts --ipc lattice-agent --config $PWD/node0.toml &
-        kill -KILL $pid; sleep 1
-        until [ "$(lattice nodes --json | field state | grep -c up)" = 2 ]; do sleep 0.1; done
-        lattice launch -n 2 "$1"; echo "code $?""#;
+        nsenter --target $pid --net --mount --uts --ipc bash -c "kill -KILL $pid; exec env -u LATTICE_API_URL LATTICE_LOG=info lattice-agent --config $PWD/node0.toml" >again.log 2>&1 &
+        until grep -q registered again.log; do sleep 0.1; done
+        alloc=$(lattice alloc create -w node0 || lattice alloc release $LATTICE_ALLOC_ID >/dev/null && lattice alloc create -w node0)
+        lattice launch --alloc $alloc -n 2 "$1"; echo "code $?""#;
     as_root(script).arg(Flavour::Plain.program("half_lines")).run().prints("code 125").says("root");
 }

@@ -91,9 +91,8 @@ fn a_detached_launch_can_be_followed_later() {
 
 #[test]
 fn a_launch_that_was_aborted_says_so() {
-    let script = r#"id=$(lattice launch --detach -n 2 sleep 1000) && lattice abort $id --reason 'the tide' && lattice attach $id"#;
-    let outcome = script_on(2, script).run();
-    outcome.check(outcome.errors().contains("the tide"), || "should have told the reason".to_owned());
+    let script = "id=$(lattice launch --detach -n 2 sleep 1000) && lattice abort $id && lattice attach $id";
+    script_on(2, script).run().exits(143).says("interrupted by SIGTERM");
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn what_a_rank_does_not_read_holds_up_nobody() {
 fn a_flood_waits_for_its_reader_and_loses_nothing() {
     const EACH: usize = 32 * MIB;
     let _machine = turn::heavy();
-    let command = launch_on(2, "-n 2").bash(&format!("head -c {EACH} /dev/zero"));
+    let command = launch_on(2, "-n 2").bash(&format!("yes | head -c {EACH}"));
     let mut running = command.leave_output().start();
     let mut reader = running.output();
     let (mut piece, mut total) = (vec![0; 16 << 10], 0);
@@ -45,17 +45,6 @@ fn a_flood_waits_for_its_reader_and_loses_nothing() {
     assert_eq!(total, 2 * EACH);
 }
 
-/// Somebody floods, nobody reads: the end of the launch does not wait for that.
-#[test]
-fn a_failure_is_told_though_nobody_reads_the_output() {
-    let script = r#"if [ $LATTICE_RANK = 0 ]; then exec yes; fi; sleep 1; exit 3"#;
-    let mut running = launch_on(2, "-n 2").bash(script).leave_output().start();
-    let reader = running.output();
-    running.wait_for_stderr("exited with status 3");
-    drop(reader);
-    running.finish().exits(3);
-}
-
 #[test]
 fn lines_are_whole_and_labelled() {
     let script = "for line in 1 2 3; do echo line $line; done";
@@ -66,7 +55,7 @@ fn lines_are_whole_and_labelled() {
 
 #[test]
 fn output_can_go_to_files_here() {
-    let script = r#"cd "$LATTICE_DEV_CLUSTER" && lattice launch -n 2 --output out.%r.%n bash -c 'echo $LATTICE_RANK' && head out.*"#;
+    let script = r#"cd "$LATTICE_DEV_CLUSTER" && lattice launch -n 2 --output out.%r bash -c 'echo $LATTICE_RANK' && head out.*"#;
     let outcome = cluster(2).bash(script).run();
-    outcome.exits(0).prints("==> out.0.node0 <==\n0\n").prints("==> out.1.node1 <==\n1\n");
+    outcome.exits(0).prints("==> out.0 <==\n0\n").prints("==> out.1 <==\n1\n");
 }
