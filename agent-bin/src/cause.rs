@@ -102,6 +102,13 @@ pub enum CauseKind {
         /// The signal's number.
         signal: i32,
     },
+    /// Somebody had the launch ended, other than by a signal of the client that follows it.
+    Ended {
+        /// Who, such as `user 1000`.
+        who: String,
+        /// Why, in words; may be empty.
+        reason: String,
+    },
     /// The launch ran for its whole time limit.
     TimedOut {
         /// The limit.
@@ -166,6 +173,8 @@ impl fmt::Display for Cause {
                 Ok(name) => write!(f, "interrupted by {name}"),
                 Err(_) => write!(f, "interrupted by signal {signal}"),
             },
+            CauseKind::Ended { who, reason } if reason.is_empty() => write!(f, "ended by {who}"),
+            CauseKind::Ended { who, reason } => write!(f, "ended by {who}: {reason}"),
             CauseKind::TimedOut { limit } => write!(f, "the time limit of {limit:?} is over"),
         }
     }

@@ -83,6 +83,8 @@ struct Node {
     address: Address,
     security: Security,
     api: Channel,
+    /// The same way again, for signs of life alone: calls that wait long, such as look-ups, fill a connection.
+    pulse: Channel,
     fences: Arc<FenceNode>,
     forks: Forks,
     launches: Launches,
@@ -108,12 +110,13 @@ async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
     let listener = Listener::bind(&config.listen, &security).await?;
     let address = config.advertised(&listener.local_address());
     let api = connect::channel(&config.api, &Caller::Api, &security)?;
+    let pulse = connect::channel(&config.api, &Caller::Api, &security)?;
     let fences = FenceNode::new(config.node_id.clone(), Arc::new(Grpc { security: security.clone() }));
     let (forks, server_gone) = Forks::new(forks);
     let incarnation = facts::random()?;
     let metrics = Metrics::default();
     let launches = Launches::default();
-    let node = Arc::new(Node { config, address, security, api, fences, forks, launches, metrics, incarnation });
+    let node = Arc::new(Node { config, address, security, api, pulse, fences, forks, launches, metrics, incarnation });
     if let Some(address) = node.config.metrics {
         let listener = tokio::net::TcpListener::bind(address).await?;
         tokio::spawn(metrics::serve(listener, Arc::clone(&node)));

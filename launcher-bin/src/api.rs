@@ -126,6 +126,7 @@ async fn serve(config: Config) -> Result<(), Failure> {
         tokio::spawn(metrics::serve(listener, metrics, move || server.census()));
     }
     let stop = stop_signal().map_err(Failure::Runtime)?;
+    tokio::spawn(Arc::clone(&server).take_up());
     tokio::spawn(Arc::clone(&server).watch_nodes());
     notify(NotifyState::Ready);
     listen::serve(listeners, routes(&server), stop).await?;

@@ -80,6 +80,7 @@ fn of_cause(cause: &Cause) -> u8 {
         CauseKind::NotStarted { class: StartClass::CannotExecute, .. } => CANNOT_EXECUTE,
         CauseKind::NotStarted { class: StartClass::System, .. } | CauseKind::Fence { .. } => OURS,
         CauseKind::Interrupted { signal } => by_signal(*signal),
+        CauseKind::Ended { .. } => by_signal(Signal::SIGTERM as i32),
         CauseKind::TimedOut { .. } => TIMED_OUT,
         _ => OURS,
     }
@@ -138,6 +139,7 @@ mod tests {
         check(not_started(StartClass::System), 125);
         check(CauseKind::Interrupted { signal: 2 }, 130);
         check(CauseKind::Interrupted { signal: 13 }, 141);
+        check(CauseKind::Ended { who: "user 7".to_owned(), reason: String::new() }, 143);
         check(CauseKind::TimedOut { limit: Duration::from_secs(1) }, 124);
     }
 

@@ -1,8 +1,9 @@
-//! Numbers as people read them in tables: times, sizes, names of users.
+//! Numbers as people read them in tables: times, sizes, names of users and states.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::unistd::{Uid, User};
+use pmi_transport::proto::v1::AllocationState;
 
 /// A time in its two largest units: `0.4 s`, `12 s`, `3 min 5 s`, `2 d 7 h`.
 pub(crate) fn duration(time: Duration) -> String {
@@ -53,6 +54,18 @@ pub(crate) fn rfc3339(seconds: u64) -> String {
 /// The name of a user; the number of one who has none here.
 pub(crate) fn user(uid: u32) -> String {
     User::from_uid(Uid::from_raw(uid)).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name)
+}
+
+/// The state of an allocation as people read it.
+pub(crate) fn allocation_state(state: AllocationState) -> &'static str {
+    match state {
+        AllocationState::Unspecified => "unknown",
+        AllocationState::Pending => "pending",
+        AllocationState::Running => "running",
+        AllocationState::Releasing => "releasing",
+        AllocationState::Released => "released",
+        AllocationState::Failed => "failed",
+    }
 }
 
 #[cfg(test)]

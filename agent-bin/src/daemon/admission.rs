@@ -58,6 +58,12 @@ pub(super) async fn admit(
     }
     let assignment =
         understand(node, request).map_err(|error| Refusal::of(node, RefusalReason::MalformedRequest, error))?;
+    if let Caller::Agent(relay) = caller
+        && !assignment.members.iter().any(|member| member.name == *relay)
+    {
+        let text = format!("{caller} takes no part in launch {}, and has nothing to pass on", assignment.launch_id);
+        return Err(Refusal::of(node, RefusalReason::Signature, text));
+    }
     if let Some(why) = node.config.refuse_user(assignment.uid) {
         return Err(Refusal::of(node, RefusalReason::User, why));
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::Uid;
 use pmi_transport::address::{Address, AddressError};
-use pmi_transport::identity::{Caller, Security, is_node_name};
+use pmi_transport::identity::{Caller, IdentityError, Security, is_node_name};
 use rank_spawner::{Limit, LimitParseError};
 use serde::Deserialize;
 
@@ -46,10 +46,20 @@ pub struct Config {
 pub struct TlsFiles {
     /// The certificates of those whose word is taken.
     pub ca: PathBuf,
-    /// This agent's certificate.
+    /// One's own certificate.
     pub cert: PathBuf,
     /// Its key.
     pub key: PathBuf,
+}
+
+impl TlsFiles {
+    /// The node that the certificate is for.
+    fn node_name(&self) -> Result<String, ConfigError> {
+        match Security::from_files(&self.ca, &self.cert, &self.key)?.caller() {
+            Caller::Agent(name) => Ok(name.clone()),
+            named => Err(ConfigError::NoAgent { path: self.cert.clone(), named: named.clone() }),
+        }
+    }
 }
 
 /// What flags and variables say, each over what the file says.
@@ -116,6 +126,17 @@ pub enum ConfigError {
         /// How to say it.
         remedy: &'static str,
     },
+    /// The certificate cannot be used.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The certificate is nobody's who could be a node agent.
+    #[error("{} is the certificate of {named}; a node agent needs one for lattice:///agent/NODE", path.display())]
+    NoAgent {
+        /// The file.
+        path: PathBuf,
+        /// Whom it names.
+        named: Caller,
+    },
     /// Two settings that exclude each other.
     #[error("insecure is set, and tls files are given; take one of them out")]
     InsecureTls,
@@ -157,7 +178,11 @@ impl Config {
     }
 
     fn check(file: File, over: Overrides) -> Result<Self, ConfigError> {
-        let node_id = over.node_id.or(file.node_id).unwrap_or_else(facts::host_name);
+        let node_id = match (over.node_id.or(file.node_id), &file.tls) {
+            (Some(name), _) => name,
+            (None, Some(tls)) => tls.node_name()?,
+            (None, None) => facts::host_name(),
+        };
         if !is_node_name(&node_id) {
             return Err(ConfigError::NodeName { name: node_id });
         }

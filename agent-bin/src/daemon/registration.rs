@@ -44,7 +44,7 @@ pub(super) async fn keep_registered(node: Arc<Node>) {
 }
 
 async fn register(node: &Node) -> Result<Duration, Status> {
-    let mut client = NodeServiceClient::new(node.api.clone());
+    let mut client = NodeServiceClient::new(node.pulse.clone());
     let response = in_time(client.register_node(facts::registration(node))).await?;
     tracing::info!(node = node.config.node_id, "registered");
     for id in response.unknown_launches {
@@ -59,7 +59,7 @@ async fn register(node: &Node) -> Result<Duration, Status> {
 
 /// Says that this node lives, until it must register again.
 async fn beat(node: &Node, interval: Duration) {
-    let mut client = NodeServiceClient::new(node.api.clone());
+    let mut client = NodeServiceClient::new(node.pulse.clone());
     let beat = proto::HeartbeatRequest { node_id: node.config.node_id.clone(), incarnation: node.incarnation };
     loop {
         sleep(interval).await;

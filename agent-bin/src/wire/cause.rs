@@ -47,6 +47,7 @@ fn encode_kind(kind: &CauseKind) -> Kind {
             Kind::NotStarted(proto::NotStarted { reason: reason.clone(), class: encode_class(*class).into() })
         }
         CauseKind::Interrupted { signal } => Kind::InterruptedBy(*signal),
+        CauseKind::Ended { who, reason } => Kind::Ended(proto::EndedBy { who: who.clone(), reason: reason.clone() }),
         CauseKind::TimedOut { limit } => Kind::TimedOutMs(milliseconds(*limit)),
     }
 }
@@ -84,6 +85,7 @@ fn decode_kind(kind: Kind) -> Result<CauseKind, WireError> {
             CauseKind::NotStarted { class: decode_class(failure.class)?, reason: failure.reason }
         }
         Kind::InterruptedBy(signal) => CauseKind::Interrupted { signal },
+        Kind::Ended(ended) => CauseKind::Ended { who: ended.who, reason: ended.reason },
         Kind::TimedOutMs(limit) => CauseKind::TimedOut { limit: time("the time limit", limit)? },
     })
 }

@@ -34,7 +34,7 @@ pub fn encode(job: &Job) -> proto::Job {
 /// # Errors
 /// Refuses a job without ranks, with ranks on nodes that there are not, and with more or fewer ranks than its programs have.
 pub fn decode(job: proto::Job, nodes: usize) -> Result<Job, WireError> {
-    let placement = placement(&job.blocks, nodes)?;
+    let placement = decode_blocks(&job.blocks, nodes)?;
     let of_programs: u64 = job.apps.iter().map(|app| u64::from(app.ranks)).sum();
     if of_programs != u64::from(placement.size()) {
         let seen = format!("{of_programs} in its programs");
@@ -50,7 +50,11 @@ pub fn decode(job: proto::Job, nodes: usize) -> Result<Job, WireError> {
     })
 }
 
-fn placement(blocks: &[proto::Block], nodes: usize) -> Result<Placement, WireError> {
+/// Where the ranks of a job sit, on a launch's `nodes` nodes.
+///
+/// # Errors
+/// Refuses ranks on nodes that there are not, no ranks, and more than MPI can count.
+pub fn decode_blocks(blocks: &[proto::Block], nodes: usize) -> Result<Placement, WireError> {
     let mut placement = Placement::default();
     let mut size: u64 = 0;
     for block in blocks {

@@ -164,6 +164,7 @@ fn causes() -> Vec<CauseKind> {
         CauseKind::NodeLost { reason: "no heartbeat".into() },
         CauseKind::NotStarted { reason: "no such program".into(), class: StartClass::NotFound },
         CauseKind::Interrupted { signal: 2 },
+        CauseKind::Ended { who: "user 7".into(), reason: "enough".into() },
         CauseKind::TimedOut { limit: Duration::from_secs(9) },
     ]
 }

@@ -18,6 +18,7 @@ use tonic::{Code, Status};
 
 use super::config::Creators;
 use super::nodes::Registry;
+use crate::human::allocation_state;
 
 /// The most allocations that have not ended.
 const LIVE_MAX: usize = 1 << 16;
@@ -37,7 +38,7 @@ pub(crate) enum AllocationError {
     Unknown { id: String },
     #[error("allocation {id} belongs to another user")]
     NotYours { id: String },
-    #[error("allocation {id} is {state}, not RUNNING{reason}")]
+    #[error("allocation {id} is {state}, not running{reason}")]
     NotRunning { id: String, state: &'static str, reason: String },
     #[error("the list of nodes cannot be read")]
     Hostlist(#[from] HostlistError),
@@ -124,7 +125,7 @@ impl Allocations {
             state => {
                 let reason = &allocation.reason;
                 let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
-                Err(AllocationError::NotRunning { id: id.to_owned(), state: state.as_str_name(), reason })
+                Err(AllocationError::NotRunning { id: id.to_owned(), state: allocation_state(state), reason })
             }
         }
     }
@@ -324,7 +325,7 @@ mod tests {
         let pending = create(&mut all, &on("a[0-1]"), &USER, &["a0"]).unwrap();
         assert_eq!((pending.state(), pending.reason.as_str()), (AllocationState::Pending, "waits for a1"));
         let refusal = all.running(&USER, "id0").unwrap_err();
-        assert_eq!(refusal.to_string(), "allocation id0 is PENDING, not RUNNING: waits for a1");
+        assert_eq!(refusal.to_string(), "allocation id0 is pending, not running: waits for a1");
         assert_eq!(begun(&pending, &registry(&["a0"])), None);
         assert_eq!(begun(&pending, &registry(&["a0", "a1"])).unwrap().state(), AllocationState::Running);
     }

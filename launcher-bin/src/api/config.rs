@@ -95,11 +95,13 @@ pub(crate) enum ConfigError {
     Unreachable,
     #[error("unix:{} is a socket; name it as `socket`, and leave `listen` to host:port", path.display())]
     SocketAsListen { path: PathBuf },
-    #[error("{given} is set, {missing} is not; certificates need ca, cert and key")]
+    #[error("tls.{given} is set, tls.{missing} is not; certificates need ca, cert and key")]
     HalfIdentity { given: &'static str, missing: &'static str },
     #[error("`insecure` and certificates exclude each other; take one of them out")]
     InsecureWithCertificates,
-    #[error("neither certificates (ca, cert, key) nor `insecure` are set; `lattice pki` makes certificates")]
+    #[error(
+        "neither certificates ([tls] with ca, cert and key) nor `insecure` are set; `lattice pki` makes certificates"
+    )]
     NoIdentity,
     #[error("{name} is {value}; it can be {possible}")]
     Range { name: &'static str, value: u32, possible: &'static str },
@@ -117,9 +119,8 @@ struct File {
     metrics: Option<SocketAddr>,
     #[serde(default)]
     insecure: bool,
-    ca: Option<PathBuf>,
-    cert: Option<PathBuf>,
-    key: Option<PathBuf>,
+    #[serde(default)]
+    tls: TlsFiles,
     #[serde(default)]
     create_allocations: Creators,
     relay_above: Option<u32>,
@@ -128,6 +129,15 @@ struct File {
     data_fan_out: Option<u32>,
     /// In seconds.
     fence_timeout: Option<u64>,
+}
+
+/// The files of an identity as they are named: all of them, or none.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TlsFiles {
+    ca: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
 }
 
 impl Config {
@@ -182,15 +192,18 @@ fn over(file: File, args: &ApiArgs) -> File {
         state: state.clone().or(file.state),
         metrics: metrics.or(file.metrics),
         insecure: *insecure || file.insecure,
-        ca: ca.clone().or(file.ca),
-        cert: cert.clone().or(file.cert),
-        key: key.clone().or(file.key),
+        tls: TlsFiles {
+            ca: ca.clone().or(file.tls.ca),
+            cert: cert.clone().or(file.tls.cert),
+            key: key.clone().or(file.tls.key),
+        },
         ..file
     }
 }
 
 fn identity(file: &File) -> Result<Identity, ConfigError> {
-    match (&file.ca, &file.cert, &file.key) {
+    let TlsFiles { ca, cert, key } = &file.tls;
+    match (ca, cert, key) {
         (None, None, None) if file.insecure => Ok(Identity::Insecure),
         (None, None, None) => Err(ConfigError::NoIdentity),
         _ if file.insecure => Err(ConfigError::InsecureWithCertificates),
@@ -243,7 +256,7 @@ mod tests {
         let insecure = checked("insecure = true").unwrap();
         assert_eq!(insecure.listen[0].to_string(), "127.0.0.1:50051");
         assert_eq!(insecure.socket, Some(DEFAULT_SOCKET.into()));
-        let secure = checked("ca = \"/a\"\ncert = \"/b\"\nkey = \"/c\"\nfence_timeout = 60").unwrap();
+        let secure = checked("fence_timeout = 60\n[tls]\nca = \"/a\"\ncert = \"/b\"\nkey = \"/c\"").unwrap();
         assert_eq!(secure.listen[0].to_string(), "0.0.0.0:50051");
         assert_eq!(secure.launches.fence_timeout, Some(Duration::from_secs(60)));
     }
@@ -255,8 +268,9 @@ mod tests {
             assert!(error.contains(expected), "{error}");
         };
         check("", "neither certificates");
-        check("insecure = true\nca = \"/a\"", "exclude each other");
-        check("ca = \"/a\"\nkey = \"/b\"", "ca is set, cert is not");
+        check("insecure = true\ntls.ca = \"/a\"", "exclude each other");
+        check("[tls]\nca = \"/a\"\nkey = \"/b\"", "tls.ca is set, tls.cert is not");
+        check("[tls]\ncertificate = \"/a\"", "unknown field");
         check("insecure = true\nlisten = []\nsocket = \"\"", "nobody could reach");
         check("insecure = true\nlisten = [\"unix:/a\"]", "is a socket");
         check("insecure = true\nlisten = [\"http://a\"]", "no address");

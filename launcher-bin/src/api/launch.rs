@@ -12,6 +12,7 @@
 //! The task never waits for a node or a client: what is to be said to them is kept in places that are bounded
 //! ([`outbox`], [`journal`], [`input`]), and fetched from there.
 
+mod course;
 pub(crate) mod fan_out;
 pub(crate) mod following;
 mod input;
@@ -32,6 +33,7 @@ use pmi_core::ids::JobId;
 use pmi_core::services::SpawnError;
 use pmi_transport::proto::v1::{LaunchStatus, LaunchSummary, NodeEvent, SpawnCall, attach_request};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use self::fan_out::Refusal;
 use self::following::ClientSender;
@@ -62,8 +64,8 @@ pub(crate) enum Ask {
     Goodbye { client: u64 },
     /// Send this signal to all ranks.
     Signal(i32),
-    /// End the launch for this reason.
-    Abort { reason: String },
+    /// Somebody wants the launch to end, for this reason.
+    Abort { who: String, reason: String },
     /// How far is every rank?
     Status(oneshot::Sender<LaunchStatus>),
     /// A rank of `node` wants a new job.
@@ -81,6 +83,9 @@ pub(crate) struct LaunchHandle {
     summary: Arc<Mutex<LaunchSummary>>,
     /// Nodes whose part has ended, or that were lost.
     gone: Arc<Mutex<Vec<bool>>>,
+    /// It was begun by a server that has ended.
+    resumed: bool,
+    begun: Instant,
 }
 
 /// One node of a launch, from outside of it.
@@ -103,9 +108,9 @@ impl LaunchHandle {
         answer.await.ok()
     }
 
-    /// The launch in short.
+    /// The launch in short, as it is now.
     pub(crate) fn summary(&self) -> LaunchSummary {
-        self.summary.lock().clone()
+        over::now(self.summary.lock().clone(), self.begun)
     }
 
     /// The index of a node in the launch.
@@ -117,6 +122,11 @@ impl LaunchHandle {
     pub(crate) fn runs_on(&self, node: &str) -> bool {
         let gone = self.gone.lock();
         self.index_of(node).is_some_and(|index| !gone[index as usize])
+    }
+
+    /// Whether the launch was begun by a server that has ended, so that its nodes have run it ever since.
+    pub(crate) fn is_resumed(&self) -> bool {
+        self.resumed
     }
 
     /// The commands for a node, if the launch has one with this index and name.

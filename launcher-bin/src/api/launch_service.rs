@@ -26,6 +26,9 @@ use super::store::{self, LaunchRecord};
 /// Messages on their way to a client.
 const TO_CLIENT: usize = 64;
 
+/// The longest reason for an abort, in characters; the rest is cut off.
+const REASON_MAX: usize = 1000;
+
 /// Answers calls about launches.
 pub(crate) struct Launching(pub Arc<Server>);
 
@@ -112,8 +115,9 @@ impl LaunchService for Launching {
         let caller = caller_of(&request)?.clone();
         let AbortLaunchRequest { id, reason } = request.into_inner();
         if let Found::Task(handle) = self.find(&caller, &id).await? {
-            let reason = format!("{caller} asks for it: {reason}");
-            handle.tell(Ask::Abort { reason }).await;
+            // It is told to everybody who follows the launch.
+            let reason = reason.chars().take(REASON_MAX).collect();
+            handle.tell(Ask::Abort { who: caller.to_string(), reason }).await;
         }
         Ok(Response::new(AbortLaunchResponse {}))
     }

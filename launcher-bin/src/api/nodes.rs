@@ -36,6 +36,17 @@ struct Entry {
     state: NodeState,
 }
 
+/// What a registration says of the node's past.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// Nothing was known of the node.
+    First,
+    /// It is as it was.
+    Again,
+    /// The agent was started anew: nothing of what ran under the one before is left.
+    Anew,
+}
+
 /// A registration that is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RegisterError {
@@ -52,16 +63,20 @@ pub(crate) enum RegisterError {
 }
 
 impl Registry {
-    /// An agent is there. Returns whether it was started anew, so that nothing of the node's past is left.
-    pub(crate) fn register(&mut self, told: RegisterNodeRequest, now: Instant) -> Result<bool, RegisterError> {
+    /// An agent is there.
+    pub(crate) fn register(&mut self, told: RegisterNodeRequest, now: Instant) -> Result<Arrival, RegisterError> {
         check(&told)?;
         let before = self.nodes.get(&told.node_id);
         if before.is_none() && self.nodes.len() >= NODES_MAX {
             return Err(RegisterError::Full);
         }
-        let anew = before.is_some_and(|entry| entry.told.incarnation != told.incarnation);
+        let arrival = match before {
+            None => Arrival::First,
+            Some(entry) if entry.told.incarnation == told.incarnation => Arrival::Again,
+            Some(_) => Arrival::Anew,
+        };
         self.nodes.insert(told.node_id.clone(), Entry { told, heard: now, state: NodeState::Up });
-        Ok(anew)
+        Ok(arrival)
     }
 
     /// An agent still is there. Returns whether it must register again.
@@ -146,25 +161,25 @@ mod tests {
     #[tokio::test]
     async fn a_node_that_is_not_heard_is_lost_once() {
         let (mut registry, start) = (Registry::default(), Instant::now());
-        assert!(!registry.register(agent("a", 1), start).unwrap());
-        assert!(!registry.register(agent("b", 1), start).unwrap());
+        assert_eq!(registry.register(agent("a", 1), start).unwrap(), Arrival::First);
+        assert_eq!(registry.register(agent("b", 1), start).unwrap(), Arrival::First);
         assert!(!registry.heartbeat("a", 1, start + 3 * HEARTBEAT));
         assert!(registry.expire(start + LOST_AFTER).is_empty());
         assert_eq!(registry.expire(start + 2 * LOST_AFTER - HEARTBEAT), ["b"]);
         assert!(registry.expire(start + 2 * LOST_AFTER - HEARTBEAT).is_empty());
         assert!(registry.up("b").is_none());
         assert!(registry.heartbeat("b", 1, start + 2 * LOST_AFTER), "it must register again");
-        assert!(!registry.register(agent("b", 1), start + 2 * LOST_AFTER).unwrap());
+        assert_eq!(registry.register(agent("b", 1), start + 2 * LOST_AFTER).unwrap(), Arrival::Again);
         assert!(registry.up("b").is_some());
     }
 
     #[tokio::test]
     async fn an_agent_that_was_started_anew_is_told_from_one_that_returns() {
         let (mut registry, now) = (Registry::default(), Instant::now());
-        assert!(!registry.register(agent("a", 1), now).unwrap());
-        assert!(!registry.register(agent("a", 1), now).unwrap());
+        assert_eq!(registry.register(agent("a", 1), now).unwrap(), Arrival::First);
+        assert_eq!(registry.register(agent("a", 1), now).unwrap(), Arrival::Again);
         assert!(registry.heartbeat("a", 2, now));
-        assert!(registry.register(agent("a", 2), now).unwrap());
+        assert_eq!(registry.register(agent("a", 2), now).unwrap(), Arrival::Anew);
     }
 
     #[tokio::test]

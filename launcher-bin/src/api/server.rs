@@ -24,9 +24,10 @@ use super::launch::{self, Ask, LaunchHandle};
 use super::meetings::Meetings;
 use super::metrics::{Census, Metrics};
 use super::names::NameTables;
-use super::nodes::{RegisterError, Registry};
+use super::nodes::{Arrival, RegisterError, Registry};
 use super::order::Order;
 use super::store::{self, Change, Kept, LaunchRecord, Store, StoreError};
+use crate::human::allocation_state;
 
 /// How often nodes are looked at.
 const TICK: Duration = Duration::from_millis(250);
@@ -92,6 +93,19 @@ impl Server {
         self.launches.lock().by_id.insert(id, handle);
     }
 
+    /// Goes on with what the server before had begun: launches whose allocation is gone end, and then so does the allocation.
+    pub(crate) async fn take_up(self: Arc<Self>) {
+        for handle in self.handles() {
+            let allocation = handle.summary().allocation_id;
+            let state = self.allocations.lock().await.find(&allocation).map(Allocation::state);
+            if state != Some(AllocationState::Running) {
+                let reason = "its allocation is gone".to_owned();
+                handle.tell(Ask::Abort { who: Caller::Api.to_string(), reason }).await;
+            }
+        }
+        self.finish_releases().await;
+    }
+
     /// Starts what `request` asks for, when every node has accepted it.
     pub(crate) async fn launch(
         self: &Arc<Self>,
@@ -117,6 +131,7 @@ impl Server {
             spec: Some(order.spec.clone()),
             detached: order.detached,
             complete: None,
+            course: None,
         };
         // If we end now, nodes that run it are known by this.
         self.write(vec![Change::Launch(Box::new(record.clone()))]).await?;
@@ -187,7 +202,7 @@ impl Server {
             let mut all = self.allocations.lock().await;
             let next = all.find(id).and_then(|allocation| allocations::after_failure(allocation, node_lost, reason));
             let Some(next) = next else { return };
-            tracing::info!(allocation = id, state = next.state().as_str_name(), reason, "an allocation changes");
+            tracing::info!(allocation = id, state = allocation_state(next.state()), reason, "an allocation changes");
             self.put(&mut all, next.clone()).await;
             next
         };
@@ -250,7 +265,8 @@ impl Server {
     async fn end_launches_of(&self, allocation: &str, reason: &str) {
         for handle in self.handles() {
             if handle.summary().allocation_id == allocation {
-                handle.tell(Ask::Abort { reason: reason.to_owned() }).await;
+                let who = Caller::Api.to_string();
+                handle.tell(Ask::Abort { who, reason: reason.to_owned() }).await;
             }
         }
     }
@@ -266,8 +282,8 @@ impl Server {
     pub(crate) async fn register(&self, told: RegisterNodeRequest) -> Result<Vec<String>, RegisterError> {
         let node = told.node_id.clone();
         let claimed: BTreeSet<String> = told.launches.iter().cloned().collect();
-        let anew = self.nodes.lock().register(told, Instant::now())?;
-        if anew {
+        let arrival = self.nodes.lock().register(told, Instant::now())?;
+        if arrival == Arrival::Anew {
             self.channels.forget(&node);
         }
         let mut unknown = Vec::new();
@@ -276,17 +292,20 @@ impl Server {
                 unknown.push(id.clone());
             }
         }
-        if anew {
-            self.lose(&node, "its agent was started anew", &claimed).await;
+        match arrival {
+            Arrival::Anew => self.lose(&node, &claimed, "its agent was started anew", |_| true).await,
+            // A launch of the last server's that should run there and does not: the agent has been started anew since.
+            Arrival::First => self.lose(&node, &claimed, "its agent was started anew", LaunchHandle::is_resumed).await,
+            Arrival::Again => {}
         }
         self.begin_allocations().await;
         Ok(unknown)
     }
 
-    /// Tells all launches on a node, but those in `spared`, that it is lost.
-    async fn lose(&self, node: &str, reason: &str, spared: &BTreeSet<String>) {
+    /// Tells launches on a node that it is lost: those of a kind, but for those in `spared`.
+    async fn lose(&self, node: &str, spared: &BTreeSet<String>, reason: &str, of_kind: fn(&LaunchHandle) -> bool) {
         for handle in self.handles() {
-            if handle.runs_on(node) && !spared.contains(&handle.summary().id) {
+            if of_kind(&handle) && handle.runs_on(node) && !spared.contains(&handle.summary().id) {
                 handle.tell(Ask::NodeLost { node: node.to_owned(), reason: reason.to_owned() }).await;
             }
         }
@@ -302,7 +321,7 @@ impl Server {
             for node in lost {
                 tracing::warn!(node, "a node is lost: no heartbeat came for too long");
                 self.channels.forget(&node);
-                self.lose(&node, "no heartbeat came for too long", &BTreeSet::new()).await;
+                self.lose(&node, &BTreeSet::new(), "no heartbeat came for too long", |_| true).await;
             }
         }
     }

@@ -5,7 +5,9 @@ mod redb_store;
 
 use std::sync::Arc;
 
-use pmi_transport::proto::v1::{Allocation, LaunchCompleteNotification, LaunchSpec, LaunchSummary};
+use pmi_transport::proto::v1::{
+    Allocation, Block, Cause, LaunchCompleteNotification, LaunchSpec, LaunchSummary, RankExitStatus,
+};
 
 pub(crate) use self::redb_store::RedbStore;
 
@@ -22,6 +24,42 @@ pub(crate) struct LaunchRecord {
     /// How it ended; `None` while it runs.
     #[prost(message, optional, tag = "4")]
     pub complete: Option<LaunchCompleteNotification>,
+    /// How far it had come while it ran; `None` when it is over.
+    #[prost(message, optional, tag = "5")]
+    pub course: Option<Course>,
+}
+
+/// What nobody would tell again to a server that takes the launch up: what was told by nodes whose part is over, and what this
+/// server decided.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Course {
+    /// The nodes whose part is over.
+    #[prost(uint32, repeated, tag = "1")]
+    pub over: Vec<u32>,
+    /// The nodes that were lost.
+    #[prost(uint32, repeated, tag = "2")]
+    pub lost: Vec<u32>,
+    /// How ranks ended.
+    #[prost(message, repeated, tag = "3")]
+    pub exits: Vec<RankExitStatus>,
+    /// Why the launch is coming to its end.
+    #[prost(message, optional, tag = "4")]
+    pub cause: Option<Cause>,
+    /// The jobs that were spawned, in order.
+    #[prost(message, repeated, tag = "5")]
+    pub spawned: Vec<SpawnedJob>,
+}
+
+/// A spawned job: its ranks are counted on after those of the jobs before it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct SpawnedJob {
+    #[prost(string, tag = "1")]
+    pub id: String,
+    #[prost(message, repeated, tag = "2")]
+    pub blocks: Vec<Block>,
+    /// All its nodes said that it runs, and the rank that asked for it was told so.
+    #[prost(bool, tag = "3")]
+    pub runs: bool,
 }
 
 /// One change of what is kept.

@@ -1,5 +1,8 @@
 //! The whole server with agents and clients that are scripted: what each of them gets to hear.
 
+mod restarts;
+mod rights;
+mod spawns;
 mod world;
 
 use node_command::What as Command;
@@ -252,7 +255,7 @@ async fn only_the_owner_launches_and_only_where_it_can() {
     let release = ReleaseAllocationRequest { id: allocation.clone() };
     let releasing = soon(world.allocations(&USER).release_allocation(release.clone())).await.unwrap().into_inner();
     assert_eq!(releasing.state(), AllocationState::Releasing);
-    check(USER, &allocation, Code::FailedPrecondition, "is RELEASING, not RUNNING").await;
+    check(USER, &allocation, Code::FailedPrecondition, "is releasing, not running").await;
     let mut report = launch.reports.into_iter().next().unwrap();
     assert_eq!(report.command().await, Some(Command::End(15)));
     report.finish().await;
@@ -288,44 +291,6 @@ async fn input_goes_to_the_ranks_that_read_it() {
     assert_eq!(launch.reports[0].command().await, Some(Command::Signal(10)));
     client.say(attach_request::What::Signal(99)).await;
     assert_eq!(client.hear().await.unwrap_err().code(), Code::InvalidArgument);
-}
-
-#[tokio::test]
-async fn spawned_ranks_are_placed_and_their_parent_is_answered_when_they_run() {
-    let world = World::new(2).await;
-    let mut launch = world.launch(1).await;
-    assert_eq!(launch.reports.len(), 1);
-    let app = SpawnApp { program: "./child".into(), ranks: 2, ..Default::default() };
-    let call =
-        SpawnCall { parent_job: format!("kvs_{}_0", launch.id), parent_rank: 0, apps: vec![app], preput: vec![] };
-    let request = SpawnRequest { launch_id: launch.id.clone(), node_id: "node0".into(), call: Some(call) };
-    let mut nodes = world.nodes(0);
-    let answer = tokio::spawn(async move { nodes.spawn_tasks(request).await.unwrap().into_inner() });
-    let Some(Command::Spawn(spawn)) = launch.reports[0].command().await else { panic!("no order") };
-    let job = spawn.job.unwrap();
-    assert_eq!((job.id.clone(), spawn.first_shown), (format!("kvs_{}_0.s1", launch.id), 1));
-    assert_eq!(job.blocks, [Block { first_node: 0, nodes: 1, ranks_per_node: 2 }]);
-    launch.reports[0].tell(Event::Spawned(Spawned { job_id: job.id.clone(), failure: String::new() })).await;
-    assert_eq!(soon(answer).await.unwrap().job_id, job.id);
-}
-
-#[tokio::test]
-async fn launches_outlive_the_server() {
-    let mut world = World::new(2).await;
-    let launch = world.launch(2).await;
-    let id = launch.id.clone();
-    world.restart().await;
-    assert!(world.register(0, 1, &[&id]).await.is_empty());
-    assert!(world.register(1, 1, &[&id, "stranger"]).await == ["stranger"]);
-    let mut reports = [world.report(&id, 0, 0).await, world.report(&id, 1, 1).await];
-    let mut client = world.attach(&id, 0).await;
-    for (rank, report) in (0..).zip(&mut reports) {
-        assert!(matches!(report.command().await, Some(Command::OutputCredit(_))), "it may send again");
-        report.tell(Event::Exited(exit(rank, 0, RankPhase::Finalized))).await;
-        report.finish().await;
-    }
-    let complete = client.complete().await;
-    assert!(complete.success && complete.ranks.len() == 2, "{complete:?}");
 }
 
 #[tokio::test]

@@ -2,15 +2,18 @@
 //!
 //! ```toml
 //! api = "https://head:50051"  # or unix:/run/lattice/api.sock
-//! ca = "ca.pem"               # for https; from the directory of this file
+//! insecure = true             # for http, which believes everybody
+//!
+//! [tls]                       # for https; from the directory of this file
+//! ca = "ca.pem"
 //! cert = "alice.pem"
 //! key = "alice.key"
-//! insecure = true             # for http, which believes everybody
 //! ```
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use lattice_agent::daemon::TlsFiles;
 use pmi_transport::identity::{IdentityError, Security};
 use serde::Deserialize;
 
@@ -24,8 +27,8 @@ const SYSTEM: &str = "/etc/lattice/config.toml";
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Config {
     pub(crate) api: Option<ApiUrl>,
-    /// CA, certificate and key; absolute.
-    certificates: Option<[PathBuf; 3]>,
+    /// Absolute.
+    tls: Option<TlsFiles>,
     /// Where it was read from; `None` if there is none.
     path: Option<PathBuf>,
 }
@@ -58,14 +61,6 @@ pub enum ConfigError {
         /// What is wrong with it.
         source: ApiUrlError,
     },
-    /// It names some of the certificate's files only.
-    #[error("{}: {missing} is missing: ca, cert and key belong together", path.display())]
-    Incomplete {
-        /// The file.
-        path: PathBuf,
-        /// The first key that is not there.
-        missing: &'static str,
-    },
     /// It does not say that it knows what `http` means.
     #[error("{}: api is an http URL, and there everybody is believed: add `insecure = true`, or use https or unix", path.display())]
     Insecure {
@@ -76,7 +71,7 @@ pub enum ConfigError {
     #[error(transparent)]
     Certificates(#[from] IdentityError),
     /// There are no certificates for `https`.
-    #[error("an https URL needs certificates: name ca, cert and key in {}", path.display())]
+    #[error("an https URL needs certificates: name ca, cert and key in [tls] of {}", path.display())]
     NoCertificates {
         /// The file to name them in.
         path: PathBuf,
@@ -88,9 +83,7 @@ pub enum ConfigError {
 #[serde(deny_unknown_fields)]
 struct Written {
     api: Option<String>,
-    ca: Option<PathBuf>,
-    cert: Option<PathBuf>,
-    key: Option<PathBuf>,
+    tls: Option<TlsFiles>,
     #[serde(default)]
     insecure: bool,
 }
@@ -116,7 +109,7 @@ impl Config {
     }
 
     fn parse(text: &str, path: PathBuf) -> Result<Self, ConfigError> {
-        let Written { api, ca, cert, key, insecure } = match toml::from_str(text) {
+        let Written { api, tls, insecure } = match toml::from_str(text) {
             Ok(written) => written,
             Err(source) => return Err(ConfigError::Format { path, source: Box::new(source) }),
         };
@@ -127,17 +120,13 @@ impl Config {
         if api.as_ref().is_some_and(ApiUrl::is_insecure) && !insecure {
             return Err(ConfigError::Insecure { path });
         }
-        let certificates = match (ca, cert, key) {
-            (None, None, None) => None,
-            (Some(ca), Some(cert), Some(key)) => {
-                let directory = path.parent().unwrap_or(Path::new("/"));
-                Some([ca, cert, key].map(|file| directory.join(file)))
-            }
-            (None, _, _) => return Err(ConfigError::Incomplete { path, missing: "ca" }),
-            (_, None, _) => return Err(ConfigError::Incomplete { path, missing: "cert" }),
-            (_, _, None) => return Err(ConfigError::Incomplete { path, missing: "key" }),
-        };
-        Ok(Self { api, certificates, path: Some(path) })
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        let tls = tls.map(|TlsFiles { ca, cert, key }| TlsFiles {
+            ca: directory.join(ca),
+            cert: directory.join(cert),
+            key: directory.join(key),
+        });
+        Ok(Self { api, tls, path: Some(path) })
     }
 
     /// What proves who we are.
@@ -145,8 +134,8 @@ impl Config {
     /// # Errors
     /// Fails if the file names no certificates, or some that cannot be used.
     pub(crate) fn certificates(&self) -> Result<Security, ConfigError> {
-        match &self.certificates {
-            Some([ca, cert, key]) => Ok(Security::from_files(ca, cert, key)?),
+        match &self.tls {
+            Some(TlsFiles { ca, cert, key }) => Ok(Security::from_files(ca, cert, key)?),
             None => {
                 Err(ConfigError::NoCertificates { path: self.path.clone().unwrap_or_else(|| PathBuf::from(SYSTEM)) })
             }
@@ -164,10 +153,11 @@ mod tests {
 
     #[test]
     fn a_config_file_is_checked_as_a_whole() {
-        let config = parsed("api = 'https://head'\nca = 'ca.pem'\ncert = '/c.pem'\nkey = 'k'").unwrap();
+        let config = parsed("api = 'https://head'\n[tls]\nca = 'ca.pem'\ncert = '/c.pem'\nkey = 'k'").unwrap();
         assert_eq!(config.api.unwrap().to_string(), "https://head:50051");
         let directory = Path::new("/home/u/.config/lattice");
-        assert_eq!(config.certificates, Some([directory.join("ca.pem"), "/c.pem".into(), directory.join("k")]));
+        let files = TlsFiles { ca: directory.join("ca.pem"), cert: "/c.pem".into(), key: directory.join("k") };
+        assert_eq!(config.tls, Some(files));
         assert!(parsed("").unwrap().api.is_none());
         assert!(parsed("api = 'http://127.0.0.1:1'\ninsecure = true").is_ok());
     }
@@ -182,8 +172,8 @@ mod tests {
         check("apl = 'x'", "unknown field");
         check("api = 'head'", "api: \"head\" names no API server");
         check("api = 'http://127.0.0.1'", "add `insecure = true`");
-        check("ca = 'a'\nkey = 'b'", "cert is missing: ca, cert and key belong together");
+        check("[tls]\nca = 'a'\nkey = 'b'", "missing field `cert`");
         let error = parsed("api = 'https://head'").unwrap().certificates().unwrap_err().to_string();
-        assert!(error.contains("name ca, cert and key in /home/u/.config/lattice/config.toml"), "{error}");
+        assert!(error.contains("name ca, cert and key in [tls] of /home/u/.config/lattice/config.toml"), "{error}");
     }
 }

@@ -51,7 +51,7 @@ pub(crate) fn alloc(command: &AllocCommand, verbosity: Verbosity) -> Result<u8, 
             match (table.json, verbosity) {
                 (true, _) => print_json(&Allocation::from(answer)),
                 (false, Verbosity::Verbose) => {
-                    complain(&format!("allocation {} is {}", answer.id, state(answer.state())));
+                    complain(&format!("allocation {} is {}", answer.id, human::allocation_state(answer.state())));
                     Ok(0)
                 }
                 (false, _) => Ok(0),
@@ -82,7 +82,12 @@ fn create(args: &CreateArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
     let runs = made.state() == AllocationState::Running;
     if verbosity == Verbosity::Verbose || (!runs && verbosity == Verbosity::Normal) {
         let reason = if made.reason.is_empty() { String::new() } else { format!(": {}", made.reason) };
-        complain(&format!("allocation {} of {} is {}{reason}", made.id, made.nodes, state(made.state())));
+        complain(&format!(
+            "allocation {} of {} is {}{reason}",
+            made.id,
+            made.nodes,
+            human::allocation_state(made.state())
+        ));
     }
     Ok(print(format!("{}\n", made.id).as_bytes())?)
 }
@@ -119,7 +124,7 @@ fn table(allocations: &[proto::Allocation]) -> String {
         };
         table.push([
             allocation.id.clone(),
-            state(allocation.state()).to_owned(),
+            human::allocation_state(allocation.state()).to_owned(),
             human::user(allocation.uid),
             allocation.nodes.clone(),
             human::ago(allocation.created_at),
@@ -133,7 +138,7 @@ fn table(allocations: &[proto::Allocation]) -> String {
 impl From<proto::Allocation> for Allocation {
     fn from(allocation: proto::Allocation) -> Self {
         Self {
-            state: state(allocation.state()),
+            state: human::allocation_state(allocation.state()),
             requeue: requeue(allocation.requeue()),
             // A list that cannot be read is shown as it is.
             nodes: hostlist::expand(&allocation.nodes).unwrap_or_else(|_| vec![allocation.nodes.clone()]),
@@ -143,17 +148,6 @@ impl From<proto::Allocation> for Allocation {
             requeues: allocation.requeues,
             reason: allocation.reason,
         }
-    }
-}
-
-fn state(state: AllocationState) -> &'static str {
-    match state {
-        AllocationState::Unspecified => "unknown",
-        AllocationState::Pending => "pending",
-        AllocationState::Running => "running",
-        AllocationState::Releasing => "releasing",
-        AllocationState::Released => "released",
-        AllocationState::Failed => "failed",
     }
 }
 

@@ -9,6 +9,7 @@ use lattice_agent::wire;
 use pmi_core::Phase;
 use pmi_core::ids::Rank;
 use pmi_transport::proto::v1 as proto;
+use proto::LaunchState;
 use serde::Serialize;
 
 use super::launches::{Summary, state};
@@ -146,7 +147,12 @@ fn text(status: &proto::LaunchStatus, cause: Option<&Cause>, ranks: &[Seen<'_>])
     let mut text = String::new();
     if let Some(summary) = &status.summary {
         let time = human::duration(Duration::from_micros(summary.duration_us));
-        text += &format!("launch {} in allocation {} is {}", summary.id, summary.allocation_id, state(summary.state()));
+        let verb = match summary.state() {
+            LaunchState::Succeeded | LaunchState::LaunchFailed => "has",
+            _ => "is",
+        };
+        let (id, allocation, state) = (&summary.id, &summary.allocation_id, state(summary.state()));
+        text += &format!("launch {id} in allocation {allocation} {verb} {state}");
         text += &format!("; {} ranks on {}; {time}; {}\n", summary.ranks, summary.nodes, summary.command);
     }
     if let Some(cause) = cause {

@@ -18,6 +18,7 @@ use tonic::{Code, Status};
 
 use super::daemons::{DaemonError, Daemons};
 use super::plan::Plan;
+use crate::human::allocation_state;
 
 /// How long daemons may take to start and to find each other, on a loaded machine.
 const UP_WITHIN: Duration = Duration::from_secs(60);
@@ -94,7 +95,7 @@ impl Holder {
             AllocationState::Running => Ok(allocation.id),
             state => Err(AllocationError::Refused(Box::new(Status::failed_precondition(format!(
                 "it is {} {}",
-                state.as_str_name(),
+                allocation_state(state),
                 allocation.reason
             ))))),
         }

@@ -19,8 +19,7 @@ struct ApiFile {
     listen: [String; 1],
     socket: PathBuf,
     state: PathBuf,
-    #[serde(flatten)]
-    identity: Identity,
+    tls: Identity,
 }
 
 /// What `lattice-agent --config` reads.
@@ -42,7 +41,7 @@ pub(super) fn write(plan: &Plan, directory: &Directory) -> io::Result<()> {
         listen: [plan.api.to_string()],
         socket: directory.api_socket(),
         state: directory.api_state(),
-        identity: Identity::of(&Caller::Api, directory),
+        tls: Identity::of(&Caller::Api, directory),
     };
     write_file(directory, API, &api)?;
     plan.nodes.iter().try_for_each(|node| write_file(directory, &node.name, &agent(node, plan, directory)))

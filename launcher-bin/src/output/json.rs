@@ -246,6 +246,7 @@ impl<'a> CauseLine<'a> {
             CauseKind::NotStarted { class: StartClass::CannotExecute, .. } => ("cannot_execute", None),
             CauseKind::NotStarted { class: StartClass::System, .. } => ("not_started", None),
             CauseKind::Interrupted { .. } => ("interrupted", None),
+            CauseKind::Ended { .. } => ("ended", None),
             CauseKind::TimedOut { .. } => ("timed_out", None),
             _ => ("other", None),
         };

@@ -147,8 +147,22 @@ fn accepted(node: &Recipient, answer: LaunchProcessesResponse) -> Result<(), Ref
         return Ok(());
     }
     let node = if answer.node_id.is_empty() { node.name.clone() } else { answer.node_id };
-    let message = if answer.message.is_empty() { reason.as_str_name().to_owned() } else { answer.message };
+    let message = if answer.message.is_empty() { words(reason).to_owned() } else { answer.message };
     Err(Refusal { node, message, reason })
+}
+
+/// What a refusal means that comes without words.
+fn words(reason: RefusalReason) -> &'static str {
+    match reason {
+        RefusalReason::Unspecified => "it does not say why",
+        RefusalReason::Busy => "it takes no launches at present",
+        RefusalReason::UnsupportedCapability => "it cannot do what is asked for",
+        RefusalReason::MalformedRequest => "it does not understand the request",
+        RefusalReason::AlreadyRunning => "the launch runs there already",
+        RefusalReason::User => "the user may not start processes there",
+        RefusalReason::Signature => "it does not trust the launch's signature",
+        RefusalReason::Unreachable => "a node behind it cannot be reached",
+    }
 }
 
 /// Tells a node that a launch has ended, beginning with `signal`. A node that does not listen hears it when it registers again.
@@ -191,7 +205,10 @@ mod tests {
             let text = accepted(&node, answer).map_err(|refusal| refusal.to_string());
             assert_eq!(text.unwrap_err(), format!("node {expected}"));
         };
-        check(answer(RefusalReason::Busy, "", ""), "relay does not start its part of the launch: REFUSAL_REASON_BUSY");
+        check(
+            answer(RefusalReason::Busy, "", ""),
+            "relay does not start its part of the launch: it takes no launches at present",
+        );
         check(answer(RefusalReason::User, "n7", "no uid 7"), "n7 does not start its part of the launch: no uid 7");
         assert_eq!(accepted(&node, answer(RefusalReason::AlreadyRunning, "", "")), Ok(()));
     }

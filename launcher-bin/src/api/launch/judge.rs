@@ -19,6 +19,8 @@ use pmi_transport::proto::v1::{
     Cause, LeftBeforeInit, LeftFence, Progress, RankExitStatus, RankPhase, RankProgress, RankStarted, SessionReport,
 };
 
+use crate::api::store::Course;
+
 /// All ranks and nodes of one launch.
 #[derive(Debug)]
 pub(crate) struct Judge {
@@ -66,6 +68,8 @@ struct Rank {
     /// It was seen to have spoken to its PMI server.
     initialized: bool,
     exit: Option<RankExitStatus>,
+    /// Its job did not start on all nodes: nothing is expected of it, whether it ever ran or not.
+    void: bool,
 }
 
 /// A rank has left, others wait for it.
@@ -92,16 +96,38 @@ impl Judge {
         judge
     }
 
+    /// Takes over what another server had found out.
+    pub(crate) fn resume(&mut self, course: &Course) {
+        for exit in &course.exits {
+            if let Some(rank) = self.ranks.get_mut(exit.rank as usize) {
+                rank.exit = Some(*exit);
+            }
+        }
+        for (nodes, standing) in [(&course.over, Standing::Over), (&course.lost, Standing::Lost)] {
+            for &node in nodes {
+                if let Some(node) = self.nodes.get_mut(node as usize) {
+                    node.standing = standing;
+                }
+            }
+        }
+        self.cause.clone_from(&course.cause);
+    }
+
     /// The ranks of one more job. Returns the number under which its first rank is shown.
     pub(crate) fn add(&mut self, placement: &Placement) -> u32 {
         let first = self.ranks.len() as u32;
         for block in placement.blocks() {
             for node in block.first_node.0..block.first_node.0 + block.nodes {
-                let rank = Rank { node, pid: None, program: Bytes::new(), initialized: false, exit: None };
+                let rank = Rank { node, pid: None, program: Bytes::new(), initialized: false, exit: None, void: false };
                 self.ranks.extend(std::iter::repeat_n(rank, block.ranks_per_node as usize));
             }
         }
         first
+    }
+
+    /// The job whose first rank has this number, and which has so many, did not start on all its nodes.
+    pub(crate) fn void(&mut self, first: u32, size: u32) {
+        self.ranks.iter_mut().skip(first as usize).take(size as usize).for_each(|rank| rank.void = true);
     }
 
     /// A node begins to report, or does so again.
@@ -234,6 +260,11 @@ impl Judge {
         (0..).zip(&self.nodes).filter(|(_, node)| node.standing.is_live()).map(|(index, _)| index)
     }
 
+    /// The nodes that are at this point.
+    pub(crate) fn at(&self, standing: Standing) -> Vec<u32> {
+        (0..).zip(&self.nodes).filter(|(_, node)| node.standing == standing).map(|(index, _)| index).collect()
+    }
+
     /// Whether nothing more is to be expected from any node.
     pub(crate) fn is_over(&self) -> bool {
         self.live().next().is_none()
@@ -241,7 +272,7 @@ impl Judge {
 
     /// Whether every rank of every job has ended, so that nodes without ranks have nothing to wait for.
     pub(crate) fn all_exited(&self) -> bool {
-        self.ranks.iter().all(|rank| rank.exit.is_some())
+        self.ranks.iter().all(|rank| rank.exit.is_some() || rank.void)
     }
 
     /// Why the launch ends early or failed, if it does.
@@ -262,7 +293,7 @@ impl Judge {
     /// How many ranks run on each node at present.
     pub(crate) fn load(&self) -> Vec<u32> {
         let mut load = vec![0; self.nodes.len()];
-        for rank in self.ranks.iter().filter(|rank| rank.exit.is_none()) {
+        for rank in self.ranks.iter().filter(|rank| rank.exit.is_none() && !rank.void) {
             load[rank.node as usize] += 1;
         }
         load
@@ -295,7 +326,7 @@ impl Judge {
 
     /// What is known of a node's ranks without asking it, with the program of each.
     pub(crate) fn known(&self, node: NodeIndex) -> (Vec<RankProgress>, Vec<Bytes>) {
-        let mine = (0..).zip(&self.ranks).filter(|(_, rank)| rank.node == node.0);
+        let mine = (0..).zip(&self.ranks).filter(|(_, rank)| rank.node == node.0 && !rank.void);
         let progress = |(number, rank): (u32, &Rank)| {
             let known = RankProgress {
                 rank: number,

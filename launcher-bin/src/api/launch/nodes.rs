@@ -60,7 +60,9 @@ impl Launch {
     /// A node begins to report, or does so again over a new stream.
     pub(super) fn on_opened(&mut self, node: u32, number: u64) {
         if !self.judge.standing(node).is_live() {
-            self.nodes[node as usize].outbox.close();
+            if !self.unwritten.holds(node) {
+                self.nodes[node as usize].outbox.close();
+            }
             return;
         }
         let again = self.judge.standing(node) == Standing::Reporting || self.resumed;
@@ -121,6 +123,7 @@ impl Launch {
             }
             Some(What::Report(report)) => {
                 self.judge.over(node, &report);
+                self.unwritten.note_over(node);
                 self.look_for_deserters();
                 self.on_gone(node);
             }
@@ -221,13 +224,14 @@ impl Launch {
         if first {
             self.announce(Some(node));
         }
-        self.abort(node, reason, nix::libc::SIGKILL);
+        self.abort_on(node, reason, nix::libc::SIGKILL);
+        self.unwritten.note();
+        self.nodes[node as usize].outbox.close();
         self.on_gone(node);
     }
 
     /// Nothing more is to be expected of a node.
-    fn on_gone(&mut self, node: u32) {
-        self.nodes[node as usize].outbox.close();
+    pub(super) fn on_gone(&mut self, node: u32) {
         self.gone.lock()[node as usize] = true;
         self.inquiries.leave(node);
         let flow = self.input.leave(node);
@@ -236,7 +240,7 @@ impl Launch {
         self.release_when_idle();
     }
 
-    fn abort(&self, node: u32, reason: &str, signal: i32) {
+    fn abort_on(&self, node: u32, reason: &str, signal: i32) {
         let recipient = self.nodes[node as usize].recipient.clone();
         let (channels, id) = (self.server.channels.clone(), self.spec.launch_id.clone());
         tokio::spawn(fan_out::abort(channels, recipient, id, reason.to_owned(), signal));
@@ -281,13 +285,13 @@ impl Launch {
                 // Commands lie ready for when it reports; but it may never.
                 Aborted::No if !reports && now >= ending + REPORT_AGAIN / 3 => {
                     self.nodes[node as usize].aborted = Aborted::InOrder;
-                    self.abort(node, "the launch is ending", nix::libc::SIGTERM);
+                    self.abort_on(node, "the launch is ending", nix::libc::SIGTERM);
                 }
                 // Its output waits for the client, and it for its output.
                 _ if self.journal.is_held_up(node) => {}
                 Aborted::No | Aborted::InOrder if late => {
                     self.nodes[node as usize].aborted = Aborted::AtOnce { since: now };
-                    self.abort(node, "the launch should have ended", nix::libc::SIGKILL);
+                    self.abort_on(node, "the launch should have ended", nix::libc::SIGKILL);
                 }
                 Aborted::AtOnce { since } if now >= since + LAST_PATIENCE => {
                     self.lose(node, "it did not end its part of the launch");

@@ -34,12 +34,14 @@ impl Launch {
         let summary = LaunchSummary {
             state: if failed { LaunchState::LaunchFailed } else { LaunchState::Succeeded }.into(),
             cause: complete.error_message.clone(),
+            ranks: self.judge.size(),
             ..self.summary_now()
         };
         *self.summary.lock() = summary.clone();
         self.record.summary = Some(summary);
         self.record.spec = Some(told_to_users(&self.spec));
         self.record.complete = Some(complete.clone());
+        self.record.course = None;
         tracing::info!(success = complete.success, cause = complete.error_message, "the launch is over");
         if let Err(error) = store::write(&self.server.store, vec![Change::Launch(Box::new(self.record.clone()))]).await
         {
@@ -69,16 +71,7 @@ impl Launch {
 
     /// The launch in short, as it is now.
     pub(super) fn summary_now(&self) -> LaunchSummary {
-        let summary = self.summary.lock().clone();
-        match self.phase {
-            Phase::Over { .. } => summary,
-            _ => LaunchSummary {
-                ranks: self.judge.size(),
-                duration_us: self.begun.elapsed().as_micros() as u64,
-                cause: self.judge.cause().map(words).unwrap_or_default(),
-                ..summary
-            },
-        }
+        now(self.summary.lock().clone(), self.begun)
     }
 
     /// Whether nobody needs this task any more.
@@ -87,6 +80,14 @@ impl Launch {
             Phase::Over { since } => self.journal.is_empty() || since.elapsed() >= LINGER,
             Phase::Starting(_) | Phase::Active { .. } => false,
         }
+    }
+}
+
+/// A summary of a launch that was begun then: one that is not over has run until now.
+pub(super) fn now(summary: LaunchSummary, begun: Instant) -> LaunchSummary {
+    match summary.state() {
+        LaunchState::Succeeded | LaunchState::LaunchFailed => summary,
+        _ => LaunchSummary { duration_us: begun.elapsed().as_micros() as u64, ..summary },
     }
 }
 

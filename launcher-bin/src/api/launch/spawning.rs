@@ -10,46 +10,64 @@ use lattice_agent::wire;
 use pmi_core::ids::{JobId, Rank};
 use pmi_core::job::Placement;
 use pmi_core::services::{SpawnApp, SpawnError, SpawnRequest};
-use pmi_transport::proto::v1::cause::Kind;
-use pmi_transport::proto::v1::{
-    App, AppSpec, Cause, Job, NotStarted, Pair, SpawnCall, SpawnOrder, Spawned, Variable, node_command,
-};
+use pmi_transport::proto::v1::{App, AppSpec, Job, Pair, SpawnCall, SpawnOrder, Spawned, Variable, node_command};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::judge::Standing;
 use super::task::{Launch, Phase};
 use crate::api::order::blocks;
 use crate::api::placement::RANKS_MAX;
+use crate::api::store::SpawnedJob;
 
 /// How long nodes have to start their parts.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The most spawned jobs of one launch.
-const JOBS_MAX: u32 = 16 * 1024;
+const JOBS_MAX: usize = 16 * 1024;
 
 /// The spawned jobs of a launch.
 #[derive(Debug, Default)]
 pub(super) struct Spawns {
-    count: u32,
+    /// All of them, in order, those included that did not start.
+    known: Vec<SpawnedJob>,
     open: Vec<Spawning>,
+    /// What was asked for before all nodes had accepted the launch.
+    early: Vec<Wanted>,
 }
+
+/// A job that a rank asks for.
+#[derive(Debug)]
+struct Wanted {
+    /// The node of that rank.
+    node: u32,
+    call: SpawnCall,
+    reply: Reply,
+}
+
+type Reply = oneshot::Sender<Result<JobId, SpawnError>>;
 
 /// A job whose nodes have not all said that their part runs.
 #[derive(Debug)]
 struct Spawning {
     job: JobId,
+    /// The number of its first rank.
+    first: u32,
     /// How many of its ranks each node starts.
     ranks: Vec<u32>,
     awaited: Vec<u32>,
     failures: Vec<(u32, String)>,
     deadline: Instant,
-    reply: oneshot::Sender<Result<JobId, SpawnError>>,
+    reply: Reply,
 }
 
 impl Spawns {
     /// Whether no spawn is under way.
     pub(super) fn is_empty(&self) -> bool {
-        self.open.is_empty()
+        self.open.is_empty() && self.early.is_empty()
+    }
+
+    /// All jobs that were spawned.
+    pub(super) fn known(&self) -> &[SpawnedJob] {
+        &self.known
     }
 }
 
@@ -63,62 +81,67 @@ struct Host {
 
 impl Launch {
     /// A rank of `node` wants a new job.
-    pub(super) fn on_spawn(&mut self, node: u32, call: SpawnCall, reply: oneshot::Sender<Result<JobId, SpawnError>>) {
-        if let Err(reason) = self.spawn(node, call, reply) {
-            tracing::info!(reason, "a spawn is refused");
+    pub(super) async fn on_spawn(&mut self, node: u32, call: SpawnCall, reply: Reply) {
+        let wanted = Wanted { node, call, reply };
+        if !matches!(self.phase, Phase::Starting(_)) {
+            self.spawn(wanted).await;
+        } else if self.spawns.early.len() < JOBS_MAX {
+            // Ranks of a node that accepted early may be fast.
+            self.spawns.early.push(wanted);
+        } else {
+            wanted.refuse("the launch is starting".to_owned());
         }
     }
 
-    /// Refusals are told to whoever asked, and returned for the log.
-    fn spawn(
-        &mut self,
-        node: u32,
-        call: SpawnCall,
-        reply: oneshot::Sender<Result<JobId, SpawnError>>,
-    ) -> Result<(), String> {
-        match self.spawn_order(node, call) {
-            Ok((job, placement, order)) => {
-                self.judge.add(&placement);
-                self.note_state();
-                let awaited: Vec<u32> = self.reporting();
-                for &node in &awaited {
-                    self.nodes[node as usize].outbox.push(node_command::What::Spawn(order.clone()));
-                }
-                let mut ranks = vec![0; self.nodes.len()];
-                for block in placement.blocks() {
-                    ranks[block.first_node.index()..][..block.nodes as usize].fill(block.ranks_per_node);
-                }
-                let deadline = Instant::now() + PATIENCE;
-                let failures = Vec::new();
-                self.spawns.open.push(Spawning { job, ranks, awaited, failures, deadline, reply });
-                Ok(())
-            }
-            Err(reason) => {
-                // A rank that is gone need not be told.
-                let _ = reply.send(Err(SpawnError::Refused { reason: reason.clone() }));
-                Err(reason)
-            }
+    /// All nodes have accepted the launch.
+    pub(super) async fn spawn_early(&mut self) {
+        for wanted in std::mem::take(&mut self.spawns.early) {
+            self.spawn(wanted).await;
         }
     }
 
-    fn spawn_order(&mut self, node: u32, call: SpawnCall) -> Result<(JobId, Placement, SpawnOrder), String> {
+    async fn spawn(&mut self, wanted: Wanted) {
+        let (id, placement, order) = match self.spawn_order(wanted.node, &wanted.call) {
+            Ok(ordered) => ordered,
+            Err(reason) => return wanted.refuse(reason),
+        };
+        let first = self.judge.add(&placement);
+        let blocks = blocks(&placement);
+        self.spawns.known.push(SpawnedJob { id: id.as_str().to_owned(), blocks, runs: false });
+        // A server that takes the launch up must know which ranks there are, and which job to end.
+        if !self.write_course().await {
+            self.judge.void(first, placement.size());
+            return wanted.refuse("the API server cannot write down that there is a new job".to_owned());
+        }
+        self.note_state();
+        // Nodes without ranks of it, too, serve ranks that talk of it. One that does not report yet hears of it when it does.
+        let awaited: Vec<u32> = self.judge.live().collect();
+        self.tell_all(&node_command::What::Spawn(order));
+        let mut ranks = vec![0; self.nodes.len()];
+        for block in placement.blocks() {
+            ranks[block.first_node.index()..][..block.nodes as usize].fill(block.ranks_per_node);
+        }
+        let (deadline, reply) = (Instant::now() + PATIENCE, wanted.reply);
+        self.spawns.open.push(Spawning { job: id, first, ranks, awaited, failures: Vec::new(), deadline, reply });
+    }
+
+    fn spawn_order(&self, node: u32, call: &SpawnCall) -> Result<(JobId, Placement, SpawnOrder), String> {
         if self.ending.is_some() || !matches!(self.phase, Phase::Active { .. }) {
-            return Err("the launch is starting or ending".to_owned());
+            return Err("the launch is ending".to_owned());
         }
-        if self.judge.standing(node) != Standing::Reporting {
-            return Err("the node that asks does not report".to_owned());
+        if !self.judge.standing(node).is_live() {
+            return Err("the node that asks has ended its part of the launch".to_owned());
         }
-        let (parent, rank, request) = wire::call::decode_spawn(call).map_err(|error| error.to_string())?;
+        let (parent, rank, request) = wire::call::decode_spawn(call.clone()).map_err(|error| error.to_string())?;
         let size = request.apps.iter().fold(0_u32, |size, app| size.saturating_add(app.ranks));
         if size == 0 || self.judge.size().saturating_add(size) > RANKS_MAX {
             return Err(format!("{size} more ranks were asked for; a launch has 1 to {RANKS_MAX}"));
         }
-        if self.spawns.count >= JOBS_MAX {
+        if self.spawns.known.len() >= JOBS_MAX {
             return Err(format!("the launch has spawned {JOBS_MAX} jobs already"));
         }
         let placement = share_out(size, &self.hosts(), self.nodes.len());
-        self.spawns.count += 1;
-        let id = format!("kvs_{}_0.s{}", self.spec.launch_id, self.spawns.count);
+        let id = format!("kvs_{}_0.s{}", self.spec.launch_id, self.spawns.known.len() + 1);
         let id = JobId::new(&id).map_err(|error| error.to_string())?;
         let order = self.order_of(&id, &parent, rank, &request, &placement)?;
         Ok((id, placement, order))
@@ -149,10 +172,6 @@ impl Launch {
         Ok(SpawnOrder { job: Some(job), apps, parent_rank: rank.0, first_shown: self.judge.size() })
     }
 
-    fn reporting(&self) -> Vec<u32> {
-        self.judge.live().filter(|&node| self.judge.standing(node) == Standing::Reporting).collect()
-    }
-
     fn hosts(&self) -> Vec<Host> {
         let load = self.judge.load();
         let registry = self.server.nodes.lock();
@@ -160,7 +179,7 @@ impl Launch {
             let cores = registry.up(self.judge.host(node)).map_or(1, |told| told.cores.max(1));
             Host { node, load: load[node as usize], cores }
         };
-        self.reporting().into_iter().map(host).collect()
+        self.judge.live().map(host).collect()
     }
 
     /// A node has started its part of a spawned job, or has not.
@@ -204,24 +223,52 @@ impl Launch {
     fn close_spawns(&mut self) {
         let closed: Vec<Spawning> = self.spawns.open.extract_if(.., |spawning| spawning.awaited.is_empty()).collect();
         for spawning in closed {
-            let Some((node, failure)) = spawning.failures.first() else {
-                // A rank that is gone need not be told.
-                let _ = spawning.reply.send(Ok(spawning.job));
-                continue;
+            let outcome = match spawning.failures.first() {
+                None => {
+                    let known = self.spawns.known.iter_mut().find(|known| known.id == spawning.job.as_str());
+                    known.into_iter().for_each(|known| known.runs = true);
+                    self.unwritten.note();
+                    Ok(spawning.job)
+                }
+                Some((node, failure)) => {
+                    let reason = format!("{}: {failure}", self.judge.host(*node));
+                    tracing::info!(job = spawning.job.as_str(), reason, "a spawned job did not start");
+                    // Ranks that run already would wait for those that will never come.
+                    self.disown(spawning.job.as_str(), spawning.first, spawning.ranks.iter().sum());
+                    Err(SpawnError::Failed { reason })
+                }
             };
-            let host = self.judge.host(*node).to_owned();
-            let reason = format!("{host}: {failure}");
-            let failed = |node: u32| spawning.failures.iter().any(|(failed, _)| *failed == node);
-            let others_run = (0..).zip(&spawning.ranks).any(|(node, &ranks)| ranks > 0 && !failed(node));
-            let _ = spawning.reply.send(Err(SpawnError::Failed { reason: reason.clone() }));
-            if others_run {
-                // They wait for ranks that will never come.
-                let reason = format!("a part of spawned job {} did not start: {failure}", spawning.job);
-                let kind = Kind::NotStarted(NotStarted { reason, class: Default::default() });
-                self.fail(Cause { host, kind: Some(kind) }, None);
-            }
+            // A rank that is gone need not be told.
+            let _ = spawning.reply.send(outcome);
         }
         self.release_when_idle();
+    }
+
+    /// Has what runs of a job ended everywhere. The launch goes on.
+    fn disown(&mut self, job: &str, first: u32, size: u32) {
+        self.judge.void(first, size);
+        self.tell_all(&node_command::What::Disown(job.to_owned()));
+    }
+
+    /// Takes over the jobs that were spawned under another server. Of one that was about to start, the rank that asked was told
+    /// that it did not.
+    pub(super) fn resume_spawns(&mut self, known: &[SpawnedJob]) {
+        for job in known {
+            let Ok(placement) = wire::job::decode_blocks(&job.blocks, self.nodes.len()) else { continue };
+            let first = self.judge.add(&placement);
+            if !job.runs {
+                self.disown(&job.id, first, placement.size());
+            }
+        }
+        self.spawns.known = known.to_vec();
+    }
+}
+
+impl Wanted {
+    /// Tells the rank that asked; one that is gone need not be told.
+    fn refuse(self, reason: String) {
+        tracing::info!(reason, "a spawn is refused");
+        let _ = self.reply.send(Err(SpawnError::Refused { reason }));
     }
 }
 

@@ -7,14 +7,15 @@ use parking_lot::Mutex;
 use pmi_core::job::Placement;
 use pmi_transport::proto::v1::stdin_target::Target;
 use pmi_transport::proto::v1::{
-    Cause, FenceTimeout, LaunchSpec, LaunchState, LaunchStatus, LaunchSummary, NodeEvent, StuckStart, attach_response,
-    node_command, node_event,
+    Cause, EndedBy, FenceTimeout, LaunchSpec, LaunchState, LaunchStatus, LaunchSummary, NodeEvent, StuckStart,
+    attach_response, node_command, node_event,
 };
 use pmi_transport::proto::v1::{Nothing, cause::Kind};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::Instrument;
 
+use super::course::Unwritten;
 use super::fan_out::{FanOut, Refusal};
 use super::following::{Audience, Client};
 use super::input::{Flow, Input};
@@ -22,6 +23,7 @@ use super::inquiry::Inquiries;
 use super::journal::Journal;
 use super::judge::Judge;
 use super::nodes::Link;
+use super::over::words;
 use super::silence::Silence;
 use super::spawning::Spawns;
 use super::{Ask, INBOX, LaunchHandle, Outlet};
@@ -59,6 +61,7 @@ pub(super) struct Launch {
     /// Nodes without ranks were told that they are not needed.
     pub(super) released: bool,
     pub(super) spawns: Spawns,
+    pub(super) unwritten: Unwritten,
     pub(super) client: Option<Client>,
     pub(super) audience: Audience,
     inbox: mpsc::Receiver<Ask>,
@@ -126,8 +129,13 @@ pub(crate) fn resume(server: &Arc<Server>, order: Order, record: LaunchRecord) -
     let (sender, inbox) = mpsc::channel(INBOX);
     // Numbers must go on counting up, and what they had come to is not known.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let started = record.summary.as_ref().map_or(now, |summary| summary.started_at);
+    let age = Duration::from_secs(now.saturating_sub(started));
+    let course = record.course.clone().unwrap_or_default();
     let phase = Phase::Active { nodes_by: Instant::now() + REPORT_AFTER_RESTART };
-    let launch = Launch { resumed: true, ..Launch::new(server, order, record, phase, now << 20, inbox) };
+    let mut launch = Launch { resumed: true, ..Launch::new(server, order, record, phase, now << 20, inbox) };
+    launch.begun = launch.begun.checked_sub(age).unwrap_or(launch.begun);
+    launch.resume_course(&course);
     let handle = launch.handle(sender);
     let span = tracing::info_span!("launch", id = launch.spec.launch_id);
     tokio::spawn(launch.run().instrument(span));
@@ -165,6 +173,7 @@ impl Launch {
             stuck_told: false,
             released: false,
             spawns: Spawns::default(),
+            unwritten: Unwritten::default(),
             client: None,
             audience: Audience::new(detached, now),
             spec,
@@ -180,6 +189,8 @@ impl Launch {
             nodes: self.nodes.iter().map(outlet).collect(),
             summary: Arc::clone(&self.summary),
             gone: Arc::clone(&self.gone),
+            resumed: self.resumed,
+            begun: self.begun,
         }
     }
 
@@ -194,7 +205,10 @@ impl Launch {
                 },
                 permit = Client::room(self.client.as_ref(), &self.journal) => self.on_room(permit),
                 () = Client::gone(self.client.as_ref()) => self.on_client_gone(),
-                _ = tick.tick() => self.on_tick(),
+                now = tick.tick() => {
+                    self.on_tick();
+                    self.write_course_in_time(now).await;
+                }
             }
             self.close_inquiries();
             if self.judge.is_over() && !matches!(self.phase, Phase::Over { .. } | Phase::Starting(_)) {
@@ -219,9 +233,9 @@ impl Launch {
             Ask::Said { client, what } => self.on_said(client, what),
             Ask::Goodbye { client } => self.on_goodbye(client),
             Ask::Signal(signal) => self.tell_all(&node_command::What::Signal(signal)),
-            Ask::Abort { reason } => self.end_by(nix::libc::SIGTERM, &reason),
+            Ask::Abort { who, reason } => self.abort(who, reason),
             Ask::Status(reply) => self.inquire(Purpose::Status(reply)),
-            Ask::Spawn { node, call, reply } => self.on_spawn(node, call, reply),
+            Ask::Spawn { node, call, reply } => self.on_spawn(node, call, reply).await,
             Ask::Forget => self.phase = Phase::Over { since: self.begun },
         }
     }
@@ -234,6 +248,7 @@ impl Launch {
                 self.note_state();
                 // Who ordered it may have gone.
                 let _ = reply.send(Ok(()));
+                self.spawn_early().await;
             }
             (Err(refusal), Phase::Starting(reply)) => {
                 tracing::info!(%refusal, "the launch is rolled back");
@@ -268,33 +283,47 @@ impl Launch {
     /// Tells everybody of the cause.
     pub(super) fn announce(&mut self, by: Option<u32>) {
         let Some(cause) = self.judge.cause().cloned() else { return };
-        self.ending = Some(Instant::now());
-        self.note_state();
-        tracing::info!(cause = super::over::words(&cause), "the launch is ending");
-        let ending = NodeEvent { what: Some(node_event::What::Ending(cause)) };
-        self.journal.push_own(attach_response::What::Event(ending));
+        tracing::info!(cause = words(&cause), "the launch is ending");
+        self.note_ending(cause);
         let give_up = node_command::What::GiveUp(Nothing {});
         for node in self.judge.live().filter(|&node| Some(node) != by) {
             self.nodes[node as usize].outbox.push(give_up.clone());
         }
     }
 
-    /// Ends the launch in order, with a signal that stands for `reason`.
+    /// The client ends the launch in order, or its absence does.
     pub(super) fn end_by(&mut self, signal: i32, reason: &str) {
         tracing::info!(signal, reason, "the launch is to end");
         self.interrupted(signal);
         self.tell_all(&node_command::What::End(signal));
     }
 
-    /// The user ends the launch. Nodes end their ranks by themselves when they are told, so none is told to give up.
+    /// The client ends the launch with a signal.
     pub(super) fn interrupted(&mut self, signal: i32) {
-        let cause = Cause { host: String::new(), kind: Some(Kind::InterruptedBy(signal)) };
+        self.ended(Kind::InterruptedBy(signal));
+    }
+
+    /// Somebody else ends the launch, in order.
+    fn abort(&mut self, who: String, reason: String) {
+        tracing::info!(who, reason, "the launch is to end");
+        self.ended(Kind::Ended(EndedBy { who, reason }));
+        self.tell_all(&node_command::What::End(nix::libc::SIGTERM));
+    }
+
+    /// Nodes end their ranks by themselves when they are told to end, so none is told to give up.
+    fn ended(&mut self, kind: Kind) {
+        let cause = Cause { host: String::new(), kind: Some(kind) };
         if !matches!(self.phase, Phase::Over { .. }) && self.judge.fail(cause.clone()) {
-            self.ending = Some(Instant::now());
-            self.note_state();
-            let ending = NodeEvent { what: Some(node_event::What::Ending(cause)) };
-            self.journal.push_own(attach_response::What::Event(ending));
+            self.note_ending(cause);
         }
+    }
+
+    fn note_ending(&mut self, cause: Cause) {
+        self.ending = Some(Instant::now());
+        self.unwritten.note();
+        self.note_state();
+        let ending = NodeEvent { what: Some(node_event::What::Ending(cause)) };
+        self.journal.push_own(attach_response::What::Event(ending));
     }
 
     /// Gives a command to every node from which more is to be expected.
@@ -336,6 +365,7 @@ impl Launch {
         let mut summary = self.summary.lock();
         summary.state = state.into();
         summary.ranks = self.judge.size();
+        summary.cause = self.judge.cause().map(words).unwrap_or_default();
     }
 }
 

@@ -170,6 +170,7 @@ async fn serve(store: &Arc<dyn Store>) -> (Address, oneshot::Sender<()>) {
         launches: LaunchSettings::default(),
     };
     let server = Server::new(config, security.clone(), Arc::clone(store)).unwrap();
+    tokio::spawn(Arc::clone(&server).take_up());
     let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &security).await.unwrap();
     let address = listener.local_address();
     let (stop, stopped) = oneshot::channel::<()>();

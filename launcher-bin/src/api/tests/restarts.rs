@@ -1,0 +1,131 @@
+//! A server that takes up what another one had begun.
+
+use node_command::What as Command;
+use node_event::What as Event;
+use pmi_transport::proto::v1::cause::Kind;
+use pmi_transport::proto::v1::*;
+
+use super::spawns::{answer, ordered, spawn};
+use super::world::{Report, USER, World, exit, order, soon};
+
+/// Waits until what a node reported is durable: until then its stream stays open.
+async fn farewell(report: &mut Report) {
+    while report.command().await.is_some() {}
+}
+
+#[tokio::test]
+async fn launches_outlive_the_server() {
+    let mut world = World::new(2).await;
+    let launch = world.launch(2).await;
+    let id = launch.id.clone();
+    world.restart().await;
+    assert!(world.register(0, 1, &[&id]).await.is_empty());
+    assert!(world.register(1, 1, &[&id, "stranger"]).await == ["stranger"]);
+    let mut reports = [world.report(&id, 0, 0).await, world.report(&id, 1, 1).await];
+    let mut client = world.attach(&id, 0).await;
+    for (rank, report) in (0..).zip(&mut reports) {
+        assert!(matches!(report.command().await, Some(Command::OutputCredit(_))), "it may send again");
+        report.tell(Event::Exited(exit(rank, 0, RankPhase::Finalized))).await;
+        report.finish().await;
+    }
+    let complete = client.complete().await;
+    assert!(complete.success && complete.ranks.len() == 2, "{complete:?}");
+}
+
+#[tokio::test]
+async fn a_part_that_was_over_is_not_expected_again() {
+    let mut world = World::new(2).await;
+    let mut launch = world.launch(2).await;
+    launch.reports[1].run(1, 0, RankPhase::Finalized).await;
+    launch.reports[1].finish().await;
+    farewell(&mut launch.reports[1]).await;
+    world.restart().await;
+    world.register(1, 1, &[]).await;
+    world.register(0, 1, &[&launch.id]).await;
+    let report = world.report(&launch.id, 0, 0).await;
+    let mut client = world.attach(&launch.id, 0).await;
+    report.tell(Event::Exited(exit(0, 0, RankPhase::Finalized))).await;
+    report.finish().await;
+    let complete = client.complete().await;
+    assert!(complete.success && complete.ranks.len() == 2, "{complete:?}");
+}
+
+#[tokio::test]
+async fn the_cause_outlives_the_server() {
+    let mut world = World::new(2).await;
+    let mut launch = world.launch(2).await;
+    let cause = Cause { host: "node1".to_owned(), kind: Some(Kind::Failed(exit(1, 3, RankPhase::Initialized))) };
+    launch.reports[1].tell(Event::Ending(cause.clone())).await;
+    launch.reports[1].finish().await;
+    farewell(&mut launch.reports[1]).await;
+    world.restart().await;
+    let mut report = world.report(&launch.id, 0, 0).await;
+    assert!(matches!(report.command().await, Some(Command::OutputCredit(_))));
+    assert_eq!(report.command().await, Some(Command::GiveUp(Nothing {})));
+    report.finish().await;
+    let mut client = world.attach(&launch.id, 0).await;
+    assert_eq!(client.complete().await.cause, Some(cause));
+}
+
+#[tokio::test]
+async fn an_agent_that_was_started_anew_meanwhile_is_lost() {
+    let mut world = World::new(2).await;
+    let launch = world.launch(2).await;
+    world.restart().await;
+    let mut report = world.report(&launch.id, 0, 0).await;
+    world.register(1, 2, &[]).await;
+    assert!(matches!(report.command().await, Some(Command::OutputCredit(_))));
+    let mut command = report.command().await;
+    while matches!(command, Some(Command::AskProgress(_))) {
+        command = report.command().await;
+    }
+    assert_eq!(command, Some(Command::GiveUp(Nothing {})));
+    report.finish().await;
+    let mut client = world.attach(&launch.id, 0).await;
+    assert_eq!(client.complete().await.error_message, "node node1 was lost: its agent was started anew");
+}
+
+#[tokio::test]
+async fn spawned_jobs_are_counted_on_and_those_that_were_about_to_start_are_ended() {
+    let mut world = World::new(1).await;
+    let mut launch = world.launch(1).await;
+    let asked = spawn(&world, &launch.id);
+    let first = ordered(&mut launch.reports[0]).await;
+    answer(&launch.reports[0], &first, "").await;
+    assert_eq!(soon(asked).await.unwrap().refusal, "");
+    let lost = spawn(&world, &launch.id);
+    let second = ordered(&mut launch.reports[0]).await;
+    lost.abort();
+    world.restart().await;
+    let mut report = world.report(&launch.id, 0, 0).await;
+    let ended = second.job.unwrap().id;
+    assert_eq!(report.command().await, Some(Command::Disown(ended)));
+    assert!(matches!(report.command().await, Some(Command::OutputCredit(_))));
+    assert!(matches!(report.command().await, Some(Command::AskProgress(_))));
+    let asked = spawn(&world, &launch.id);
+    let third = ordered(&mut report).await;
+    assert_eq!(third.job.as_ref().unwrap().id, format!("kvs_{}_0.s3", launch.id));
+    assert_eq!(third.first_shown, 1 + 2 + 2);
+    answer(&report, &third, "").await;
+    assert_eq!(soon(asked).await.unwrap().refusal, "");
+}
+
+#[tokio::test]
+async fn an_allocation_that_was_being_released_is_released() {
+    let mut world = World::new(1).await;
+    let allocation = world.allocate(RequeuePolicy::Never).await;
+    let launch = world.launch_in(&order(&allocation)).await;
+    let release = ReleaseAllocationRequest { id: allocation.clone() };
+    soon(world.allocations(&USER).release_allocation(release.clone())).await.unwrap();
+    world.restart().await;
+    let mut report = world.report(&launch.id, 0, 0).await;
+    while report.command().await != Some(Command::End(15)) {}
+    report.finish().await;
+    let mut client = world.attach(&launch.id, 0).await;
+    assert_eq!(client.complete().await.error_message, "ended by the API server: its allocation is gone");
+    while soon(world.allocations(&USER).release_allocation(release.clone())).await.unwrap().into_inner().state()
+        != AllocationState::Released
+    {
+        tokio::task::yield_now().await;
+    }
+}
