@@ -10,6 +10,7 @@ pub mod event;
 pub mod fence;
 pub mod foreign;
 pub mod job;
+pub mod meeting;
 pub mod spec;
 
 use std::ffi::{OsStr, OsString};

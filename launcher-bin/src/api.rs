@@ -17,6 +17,7 @@ mod channels;
 mod config;
 mod launch;
 mod launch_service;
+mod meetings;
 mod metrics;
 mod names;
 mod node_service;

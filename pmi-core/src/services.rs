@@ -1,7 +1,9 @@
-//! What a server asks of its host: names that outlive the job, and new jobs.
+//! What a server asks of its host: names that outlive the job, new jobs, and meetings with other launches.
 //!
 //! A [`crate::server::Server`] decodes these requests whole and hands them out with a ticket; the host answers when it
 //! can, and meanwhile every other rank goes on.
+
+mod meeting;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,6 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
+pub use self::meeting::{MeetError, Meeting, Met, MetJob};
 use crate::ids::{JobId, Rank};
 
 /// A request to start a new job, as `MPI_Comm_spawn` and `MPI_Comm_spawn_multiple` make it.
@@ -113,6 +116,11 @@ pub trait Services: Send + Sync {
 
     /// Starts a new job and returns its id once its ranks are running.
     async fn spawn(&self, rank: Rank, request: SpawnRequest) -> Result<JobId, SpawnError>;
+
+    /// Comes to a meeting with other launches, and returns when everybody has. A host without other launches knows none.
+    async fn meet(&self, _meeting: Meeting) -> Result<Met, MeetError> {
+        Err(MeetError::NotFound)
+    }
 }
 
 /// One question of a rank to the host, as a server hands it out.

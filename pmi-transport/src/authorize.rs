@@ -52,6 +52,7 @@ const TABLE: &[(&str, Admitted)] = &[
     ("/lattice.v1.NodeService/ReportLaunch", AGENTS),
     ("/lattice.v1.NodeService/CallName", AGENTS),
     ("/lattice.v1.NodeService/SpawnTasks", AGENTS),
+    ("/lattice.v1.NodeService/MeetLaunches", AGENTS),
     ("/lattice.v1.NodeAgentService/LaunchProcesses", API_AND_AGENTS),
     ("/lattice.v1.NodeAgentService/PmiFence", AGENTS),
     ("/lattice.v1.NodeAgentService/PmiFenceComplete", AGENTS),

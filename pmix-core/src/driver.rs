@@ -86,7 +86,8 @@ struct Shared {
 
 struct State {
     server: Server,
-    hosts: Vec<Host>,
+    /// Of the launch's own jobs.
+    hosts: HashMap<JobIndex, Host>,
     /// By connection id.
     connections: Vec<Option<Connection>>,
     unclaimed: usize,
@@ -129,7 +130,7 @@ impl Driver {
         let (ended, end) = oneshot::channel();
         let state = State {
             server,
-            hosts: Vec::new(),
+            hosts: HashMap::new(),
             connections: Vec::new(),
             unclaimed: 0,
             tasks: JoinSet::new(),
@@ -151,8 +152,8 @@ impl Driver {
     /// Serves one more job.
     pub fn add(&self, namespace: Namespace, fence: Arc<dyn Fence>, services: Arc<dyn Services>) -> JobIndex {
         let mut state = self.shared.state.lock();
-        state.hosts.push(Host { fence, services });
         let job = state.server.add(namespace);
+        state.hosts.insert(job, Host { fence, services });
         self.shared.carry_out(&mut state);
         job
     }
@@ -350,11 +351,11 @@ impl Shared {
                 }
                 Action::Close { connection } => state.close(connection),
                 Action::Fence { job, id, contribution } => {
-                    let (shared, host) = (Arc::clone(self), state.hosts[job.0].clone());
+                    let (shared, host) = (Arc::clone(self), state.hosts[&job].clone());
                     state.spawn(async move { shared.exchange(&*host.fence, job, id, contribution).await });
                 }
                 Action::Call { ticket, job, rank, call } => {
-                    let (shared, host) = (Arc::clone(self), state.hosts[job.0].clone());
+                    let (shared, host) = (Arc::clone(self), state.hosts[&job].clone());
                     state.spawn(async move { shared.ask(&*host.services, ticket, rank, call).await });
                 }
                 Action::Ask { ticket, node, question } => {

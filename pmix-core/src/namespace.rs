@@ -7,6 +7,7 @@ use pmi_core::Phase;
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmi_core::job::Job;
 use pmi_core::server::ConnectionId;
+use pmi_core::services::MetJob;
 
 use crate::clean_up::CleanUp;
 use crate::job_info::JobFacts;
@@ -56,6 +57,8 @@ pub struct Seat {
 #[derive(Debug)]
 pub(crate) struct JobState {
     pub(crate) namespace: Namespace,
+    /// It is of another launch. Its nodes are not counted as those of this one.
+    met: bool,
     /// By local rank.
     pub(crate) ranks: Vec<RankState>,
     /// What ranks have committed, of this node or of others.
@@ -125,7 +128,21 @@ impl JobState {
 
     pub(crate) fn new(namespace: Namespace) -> Self {
         let ranks = namespace.job.placement.ranks_on(namespace.node).into_iter().map(RankState::new).collect();
-        Self { namespace, ranks, data: HashMap::new(), facts: [None, None] }
+        Self { namespace, met: false, ranks, data: HashMap::new(), facts: [None, None] }
+    }
+
+    /// A job of another launch.
+    pub(crate) fn met(met: &MetJob) -> Self {
+        let MetJob { namespace, job, hosts } = met.clone();
+        // It has no rank here, whatever its own launch calls this node.
+        let node = NodeIndex(u32::MAX);
+        let namespace = Namespace { name: namespace, job, node, hosts, directory: None, parent: None };
+        Self { namespace, met: true, ranks: Vec::new(), data: HashMap::new(), facts: [None, None] }
+    }
+
+    /// Whether it is of another launch: what is known of its ranks came from a meeting, and nobody else can be asked.
+    pub(crate) fn is_met(&self) -> bool {
+        self.met
     }
 
     /// The job's facts; written at the first question.

@@ -15,6 +15,7 @@ mod collectives;
 mod data;
 mod events;
 mod host;
+mod meetings;
 mod remote;
 mod requests;
 

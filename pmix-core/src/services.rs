@@ -1,4 +1,5 @@
-//! What a PMIx server asks of its host: names that outlive the job, and new jobs. The host's side is [`pmi_core::services`].
+//! What a PMIx server asks of its host: names that outlive the job, new jobs, and meetings with other launches. The host's side is
+//! [`pmi_core::services`].
 //!
 //! Published values are typed here and texts elsewhere, so the names of both are kept apart.
 
@@ -7,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
 use pmi_core::ids::{JobId, NodeIndex, Rank};
-use pmi_core::services::{Lifetime, NameError, Services, SpawnError, SpawnRequest};
+use pmi_core::services::{Lifetime, MeetError, Meeting, Met, NameError, Services, SpawnError, SpawnRequest};
 
 use crate::wire::Encoding;
 use crate::wire::reader::{Proc, Reader};
@@ -33,7 +34,7 @@ impl Peers for Alone {
     }
 }
 
-/// One question of a rank to the host.
+/// One question to the host, of a rank or of several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Call {
@@ -58,6 +59,8 @@ pub enum Call {
     },
     /// Starts a new job.
     Spawn(SpawnRequest),
+    /// Comes to a collective with ranks of other launches.
+    Meet(Meeting),
 }
 
 /// The host's answer to a [`Call`].
@@ -70,6 +73,8 @@ pub enum Answer {
     Found(Result<Vec<(Bytes, Published)>, NameError>),
     /// To a spawn.
     Spawned(Result<JobId, SpawnError>),
+    /// To a meeting.
+    Met(Result<Met, MeetError>),
 }
 
 /// A published value as the host carries it: who published it, and the value as it was encoded.
@@ -111,6 +116,7 @@ impl Call {
             Self::Lookup { names, patience } => Answer::Found(look_up(services, rank, names, patience).await),
             Self::Unpublish { names } => Answer::Named(unpublish(services, rank, names).await),
             Self::Spawn(request) => Answer::Spawned(services.spawn(rank, request).await),
+            Self::Meet(meeting) => Answer::Met(services.meet(meeting).await),
         }
     }
 }

@@ -5,6 +5,7 @@ mod world;
 use pmi_core::Phase;
 use pmi_core::ids::{LocalRank, Rank};
 use pmi_core::server::EndReason;
+use pmi_core::services::MeetError;
 use pmix_core::JobIndex;
 use pmix_core::server::Action;
 use pmix_core::wire::Encoding::{self, Fixed, Flex};
@@ -351,6 +352,83 @@ fn jobs_that_connect_learn_of_each_other() {
     let values = values(Flex, &objects);
     assert!(values.iter().any(|(key, _)| key == "pmix.job.size"), "a rank of another job cannot be placed");
     assert_eq!(values.last(), Some(&("card".to_owned(), b"b".to_vec())));
+}
+
+/// One rank on each of two nodes, and one of another launch on a third.
+fn two_launches() -> (World, [Client; 3]) {
+    let mut world = World::new(1, &[1, 1]);
+    world.add_launch(&["far"], &[1]);
+    let clients = [(0, "job0", 0, Flex), (1, "job0", 1, Fixed), (2, "far", 0, Flex)];
+    let clients = clients.map(|(node, name, rank, encoding)| world.join(node, name, rank, encoding).unwrap());
+    (world, clients)
+}
+
+const BOTH_LAUNCHES: [Proc<'static>; 2] =
+    [Proc { namespace: b"job0", rank: types::RANK_WILDCARD }, Proc { namespace: b"far", rank: 0 }];
+
+#[test]
+fn launches_that_connect_learn_of_each_other_and_can_part() {
+    let (mut world, clients) = two_launches();
+    for (client, card) in clients.into_iter().zip([b"a0", b"a1", b"b0"]) {
+        commit(&mut world, client, "card", b"near", card);
+        world.send(client, 101, command::CONNECT, procs(&BOTH_LAUNCHES));
+        assert_eq!(world.status(client), None);
+    }
+    let names: Vec<_> = world.meeting.iter().map(|(.., meeting)| (meeting.name.clone(), meeting.epoch)).collect();
+    assert!(names.len() == 3 && names.iter().all(|name| *name == names[0]), "all must call it alike: {names:?}");
+    let told: Vec<_> =
+        world.meeting.iter().map(|(.., meeting)| (meeting.others.join(","), meeting.jobs.len())).collect();
+    assert_eq!(told, [("far".to_owned(), 1), ("far".to_owned(), 0), ("job0".to_owned(), 1)]);
+
+    world.end_meeting(None);
+    for (client, other) in clients.into_iter().zip(["far", "far", "job0"]) {
+        let (status, rest) = world.status(client).unwrap();
+        let mut reader = Reader::new(client.encoding, &rest);
+        reader.one().unwrap();
+        let mut object = Reader::new(client.encoding, reader.byte_object().unwrap());
+        object.one().unwrap();
+        assert_eq!((status, object.text()), (0, Ok(Some(other.as_bytes()))));
+    }
+    let mut card = |client: Client, namespace: &str, rank| {
+        get(&mut world, client, namespace, rank, "card", false);
+        let (_, objects) = world.status(client).unwrap();
+        values(client.encoding, &objects).last().cloned()
+    };
+    assert_eq!(card(clients[0], "far", 0), Some(("card".to_owned(), b"b0".to_vec())));
+    assert_eq!(card(clients[2], "job0", 1), Some(("card".to_owned(), b"a1".to_vec())));
+    // Nobody can be asked for what the meeting did not bring.
+    get(&mut world, clients[0], "far", 0, "another", false);
+    assert_eq!(world.status(clients[0]), Some((status::NOT_FOUND, vec![])));
+
+    for client in clients {
+        world.send(client, 101, command::DISCONNECT, procs(&BOTH_LAUNCHES));
+        assert_eq!(world.status(client), None);
+    }
+    world.end_meeting(None);
+    for client in clients {
+        assert_eq!(world.status(client), Some((status::SUCCESS, vec![])));
+    }
+}
+
+#[test]
+fn a_meeting_that_is_refused_can_be_tried_again() {
+    let (mut world, clients) = two_launches();
+    for round in 0..2 {
+        for client in &clients[..2] {
+            world.send(*client, 101, command::CONNECT, procs(&BOTH_LAUNCHES));
+        }
+        assert!(world.meeting.iter().all(|(.., meeting)| meeting.epoch.0 == round));
+        world.end_meeting(Some(MeetError::NotFound));
+        for client in &clients[..2] {
+            assert_eq!(world.status(*client), Some((status::NOT_FOUND, vec![])));
+        }
+    }
+    assert!(world.end.is_none(), "the launch lives on");
+    // Another launch may keep its ranks waiting: that is no fence of theirs that is stuck.
+    world.send(clients[0], 101, command::FENCE, procs(&BOTH_LAUNCHES));
+    let standings = world.nodes[0].standings(JobIndex(0));
+    assert!(standings.len() == 1 && !standings[0].whole_job, "{standings:?}");
+    assert_eq!(world.join(0, "far", 0, Flex).map(|client| client.node), None, "a rank of another launch came here");
 }
 
 #[test]

@@ -9,8 +9,9 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use pmi_core::fence::FenceError;
 use pmi_core::ids::{Epoch, NodeIndex};
-use pmi_core::services::NameError;
+use pmi_core::services::{MeetError, NameError};
 use pmi_transport::fence::{LaunchFences, Questions};
+use pmi_transport::limits::MESSAGE_MAX;
 use pmi_transport::proto::v1 as proto;
 use proto::answer::What as AnswerWhat;
 use proto::call::What as CallWhat;
@@ -34,6 +35,7 @@ impl Callee {
             Some(CallWhat::Fence(fence)) => self.fence(fence).await,
             Some(CallWhat::Name(name)) => AnswerWhat::Name(self.name(name).await),
             Some(CallWhat::Spawn(spawn)) => AnswerWhat::Spawn(self.spawn(spawn).await),
+            Some(CallWhat::Meet(meet)) => AnswerWhat::Meet(self.meet(meet).await),
             Some(CallWhat::Data(data)) => match self.fences.ask(NodeIndex(data.node), data.question).await {
                 Ok(answer) => AnswerWhat::Data(answer),
                 Err(error) => AnswerWhat::DataError(error.to_string()),
@@ -83,6 +85,23 @@ impl Callee {
             Err(status) => {
                 let refusal = format!("the API server: {}", status.message());
                 proto::SpawnAnswer { job_id: String::new(), refusal }
+            }
+        }
+    }
+
+    async fn meet(&self, call: proto::MeetCall) -> proto::MeetAnswer {
+        let request = proto::MeetRequest {
+            launch_id: self.launch_id.clone(),
+            node_id: self.node.config.node_id.clone(),
+            call: Some(call),
+        };
+        let client = NodeServiceClient::new(self.node.api.clone());
+        let mut client = client.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX);
+        match client.meet_launches(request).await {
+            Ok(answer) => answer.into_inner(),
+            Err(status) => {
+                let reason = format!("the API server: {}", status.message());
+                wire::meeting::encode_error(&MeetError::Unavailable { reason })
             }
         }
     }

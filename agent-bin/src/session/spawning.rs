@@ -15,7 +15,7 @@ use bytes::Bytes;
 use nix::sys::signal::Signal;
 use pmi_core::ids::{JobId, LocalRank, Rank};
 use pmi_core::job::{App, Job};
-use pmi_core::services::{Lifetime, NameError, Services, SpawnError, SpawnRequest};
+use pmi_core::services::{Lifetime, MeetError, Meeting, Met, NameError, Services, SpawnError, SpawnRequest};
 use rank_spawner::CpuBind;
 use tokio::sync::{mpsc, oneshot};
 
@@ -52,7 +52,7 @@ pub(super) enum Awaited {
     Launch,
 }
 
-/// The services of one job. Names are the host's matter, and so are new jobs if it says so.
+/// The services of one job. Names and meetings are the host's matter, and so are new jobs if it says so.
 pub(super) struct JobServices {
     pub(super) host: Arc<dyn Services>,
     pub(super) job: usize,
@@ -72,6 +72,10 @@ impl Services for JobServices {
 
     async fn unpublish(&self, rank: Rank, service: Bytes) -> Result<(), NameError> {
         self.host.unpublish(rank, service).await
+    }
+
+    async fn meet(&self, meeting: Meeting) -> Result<Met, MeetError> {
+        self.host.meet(meeting).await
     }
 
     async fn spawn(&self, rank: Rank, request: SpawnRequest) -> Result<JobId, SpawnError> {

@@ -1,4 +1,4 @@
-//! What a session asks of its agent: fences and questions to other nodes, names, new jobs.
+//! What a session asks of its agent: fences and questions to other nodes, names, new jobs, meetings with other launches.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use pmi_core::fence::{Contribution, Fence, FenceError, FenceId, LocalFence, Merg
 use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::job::Job;
 use pmi_core::kvs::Segment;
-use pmi_core::services::{Lifetime, NameError, Services, SpawnError, SpawnRequest};
+use pmi_core::services::{Lifetime, MeetError, Meeting, Met, NameError, Services, SpawnError, SpawnRequest};
 use pmi_transport::proto::v1 as proto;
 use proto::answer::What as AnswerWhat;
 use proto::call::What as CallWhat;
@@ -127,6 +127,13 @@ impl Services for AgentCalls {
         match self.call(call).await {
             Some(AnswerWhat::Spawn(answer)) => wire::call::decode_spawn_answer(answer),
             other => Err(SpawnError::Failed { reason: no_answer(other) }),
+        }
+    }
+
+    async fn meet(&self, meeting: Meeting) -> Result<Met, MeetError> {
+        match self.call(CallWhat::Meet(wire::meeting::encode(meeting))).await {
+            Some(AnswerWhat::Meet(answer)) => wire::meeting::decode_answer(answer),
+            other => Err(MeetError::Unavailable { reason: no_answer(other) }),
         }
     }
 }

@@ -135,6 +135,10 @@ impl NodeService for Script {
     async fn spawn_tasks(&self, _: Request<proto::SpawnRequest>) -> Result<Response<proto::SpawnAnswer>, Status> {
         Err(Status::unimplemented("the script has no such scene"))
     }
+
+    async fn meet_launches(&self, _: Request<proto::MeetRequest>) -> Result<Response<proto::MeetAnswer>, Status> {
+        Err(Status::unimplemented("the script has no such scene"))
+    }
 }
 
 /// Both directions of a stream of reports.

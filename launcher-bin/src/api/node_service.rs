@@ -7,8 +7,9 @@ use pmi_core::services::{NameError, SpawnError};
 use pmi_transport::identity::{Caller, caller_of};
 use pmi_transport::proto::v1::node_service_server::NodeService;
 use pmi_transport::proto::v1::{
-    HeartbeatRequest, HeartbeatResponse, LaunchReport, ListNodesRequest, ListNodesResponse, NameAnswer, NameRequest,
-    NodeCommand, RegisterNodeRequest, RegisterNodeResponse, ReportFor, SpawnAnswer, SpawnRequest, launch_report,
+    HeartbeatRequest, HeartbeatResponse, LaunchReport, ListNodesRequest, ListNodesResponse, MeetAnswer, MeetRequest,
+    NameAnswer, NameRequest, NodeCommand, RegisterNodeRequest, RegisterNodeResponse, ReportFor, SpawnAnswer,
+    SpawnRequest, launch_report,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -17,6 +18,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::launch::outbox::Outbox;
 use super::launch::{Ask, LaunchHandle};
+use super::meetings::Comer;
 use super::nodes::HEARTBEAT;
 use super::server::Server;
 
@@ -96,6 +98,17 @@ impl NodeService for Reporting {
         let answer = handle.ask(|reply| Ask::Spawn { node, call, reply }).await;
         let answer = answer.unwrap_or(Err(SpawnError::Refused { reason: "the launch is over".to_owned() }));
         Ok(Response::new(wire::call::encode_spawn_answer(&answer)))
+    }
+
+    async fn meet_launches(&self, request: Request<MeetRequest>) -> Result<Response<MeetAnswer>, Status> {
+        check_speaker(&request, &request.get_ref().node_id)?;
+        let MeetRequest { launch_id, node_id, call } = request.into_inner();
+        let handle = self.launch_on(&launch_id, &node_id)?;
+        let node = handle.index_of(&node_id).ok_or_else(|| not_on(&launch_id, &node_id))?;
+        let call = call.ok_or_else(|| Status::invalid_argument("the request has no call"))?;
+        let comer = Comer { uid: handle.summary().uid, launch: &launch_id, node };
+        let answer = self.0.meet(comer, call).await;
+        Ok(Response::new(answer.unwrap_or_else(|error| wire::meeting::encode_error(&error))))
     }
 }
 

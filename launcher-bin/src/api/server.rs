@@ -21,6 +21,7 @@ use super::channels::Channels;
 use super::config::Config;
 use super::launch::fan_out::FanOut;
 use super::launch::{self, Ask, LaunchHandle};
+use super::meetings::Meetings;
 use super::metrics::{Census, Metrics};
 use super::names::NameTables;
 use super::nodes::{Arrival, RegisterError, Registry};
@@ -43,6 +44,7 @@ pub(crate) struct Server {
     /// Held while a change of an allocation is made durable, so that changes follow each other.
     pub allocations: tokio::sync::Mutex<Allocations>,
     pub names: NameTables,
+    pub meetings: Meetings,
     pub metrics: Arc<Metrics>,
     launches: Mutex<Launches>,
 }
@@ -71,6 +73,7 @@ impl Server {
             nodes: Mutex::default(),
             allocations: Allocations::new(live.collect()).into(),
             names: NameTables::default(),
+            meetings: Meetings::default(),
             metrics: Arc::default(),
             launches: Mutex::default(),
         });
@@ -173,6 +176,7 @@ impl Server {
     pub(crate) fn launch_over(self: &Arc<Self>, spec: &LaunchSpec, reason: Option<String>, node_lost: bool) {
         self.metrics.count_ended(reason.is_none());
         self.names.withdraw(spec.uid, &spec.launch_id);
+        self.meetings.withdraw(&spec.launch_id);
         let oldest = {
             let mut launches = self.launches.lock();
             launches.over.push_back(spec.launch_id.clone());

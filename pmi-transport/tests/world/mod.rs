@@ -68,6 +68,10 @@ impl NodeService for Mirror {
     async fn spawn_tasks(&self, _: Request<v1::SpawnRequest>) -> Result<Response<v1::SpawnAnswer>, Status> {
         Err(Status::unimplemented("not here"))
     }
+
+    async fn meet_launches(&self, _: Request<v1::MeetRequest>) -> Result<Response<v1::MeetAnswer>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
 }
 
 /// A server that runs until it is stopped.

@@ -1,7 +1,7 @@
 //! Collectives: fences, connects, disconnects and the making of groups, over ranks of one job or of several.
 //!
 //! All are one thing: the listed ranks of this node arrive, their nodes exchange what there is to exchange, all leave. They differ in
-//! what the ranks are told at the end.
+//! what the ranks are told at the end. Where ranks of other launches take part, the exchange is a [meeting](super::meetings).
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -22,8 +22,8 @@ use crate::wire::{reply, status, types};
 /// A rank that waits for the end of a collective.
 #[derive(Clone, Debug)]
 pub(super) struct Waiter {
-    address: Address,
-    members: Arc<Members>,
+    pub(super) address: Address,
+    pub(super) members: Arc<Members>,
     outcome: Outcome,
 }
 
@@ -38,9 +38,14 @@ enum Outcome {
     Group { number: Option<u64> },
 }
 
-/// Who takes part: by job, the whole of it or these ranks.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Members(BTreeMap<JobIndex, Option<Vec<Rank>>>);
+/// Who takes part: of each job, the whole of it or these ranks.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(super) struct Members {
+    /// Jobs of this launch.
+    pub(super) ours: BTreeMap<JobIndex, Option<Vec<Rank>>>,
+    /// Namespaces of other launches, which may not be known here yet.
+    pub(super) others: BTreeMap<String, Option<Vec<Rank>>>,
+}
 
 /// What the keys of a contribution's pairs begin with.
 const DATA: u8 = b'd';
@@ -93,21 +98,29 @@ impl Server {
         }
     }
 
-    /// Whom a list names; `None` if one of them is unknown.
+    /// Whom a list names; `None` if one of them cannot be. Whether there is a namespace that is not of this launch is seen when it is met.
     fn members(&self, procs: &[Proc<'_>]) -> Option<Members> {
-        let mut members = Members(BTreeMap::new());
+        let mut members = Members::default();
         for proc in procs {
-            let job = self.job_named(proc.namespace)?;
-            if proc.rank == types::RANK_WILDCARD {
-                members.0.insert(job, None);
-            } else {
-                self.jobs[job.0].namespace.job.placement.node_of(Rank(proc.rank))?;
-                if let Some(ranks) = members.0.entry(job).or_insert_with(|| Some(Vec::new())) {
-                    ranks.push(Rank(proc.rank));
+            let all = proc.rank == types::RANK_WILDCARD;
+            let named = if all { None } else { Some(Vec::new()) };
+            let ranks = match self.job_named(proc.namespace).filter(|job| !self.jobs[job.0].is_met()) {
+                Some(job) => {
+                    let placement = &self.jobs[job.0].namespace.job.placement;
+                    if !all && placement.node_of(Rank(proc.rank)).is_none() {
+                        return None;
+                    }
+                    members.ours.entry(job).or_insert(named)
                 }
+                None => members.others.entry(str::from_utf8(proc.namespace).ok()?.to_owned()).or_insert(named),
+            };
+            match ranks {
+                _ if all => *ranks = None,
+                Some(ranks) => ranks.push(Rank(proc.rank)),
+                None => {}
             }
         }
-        for ranks in members.0.values_mut().flatten() {
+        for ranks in members.ours.values_mut().chain(members.others.values_mut()).flatten() {
             ranks.sort_unstable();
             ranks.dedup();
         }
@@ -117,8 +130,8 @@ impl Server {
     /// What all its members write alike, on every node.
     fn name(&self, kind: &str, members: &Members) -> String {
         let mut name = kind.to_owned();
-        let mut parts: Vec<_> =
-            members.0.iter().map(|(job, ranks)| (&self.jobs[job.0].namespace.name, ranks)).collect();
+        let ours = members.ours.iter().map(|(job, ranks)| (&self.jobs[job.0].namespace.name, ranks));
+        let mut parts: Vec<_> = ours.chain(&members.others).collect();
         parts.sort_unstable_by_key(|(namespace, _)| *namespace);
         for (namespace, ranks) in parts {
             name.push(' ');
@@ -138,13 +151,13 @@ impl Server {
                 locals.filter(|(_, state)| ranks.as_ref().is_none_or(|ranks| ranks.binary_search(&state.rank).is_ok()));
             here.map(|(local, _)| Seat { job, local }).collect()
         };
-        members.0.iter().flat_map(of_job).collect()
+        members.ours.iter().flat_map(of_job).collect()
     }
 
-    /// The nodes that hold a member, in order.
+    /// The nodes of this launch that hold a member, in order.
     fn nodes(&self, members: &Members) -> Vec<NodeIndex> {
         let mut nodes = Vec::new();
-        for (job, ranks) in &members.0 {
+        for (job, ranks) in &members.ours {
             let placement = &self.jobs[job.0].namespace.job.placement;
             match ranks {
                 Some(ranks) => nodes.extend(ranks.iter().filter_map(|&rank| placement.node_of(rank))),
@@ -164,16 +177,20 @@ impl Server {
     /// Exchanges a complete round with the other nodes, if there are any.
     fn exchange(&mut self, id: FenceId) {
         let Scope::Foreign { name, nodes } = &id.scope else { return };
-        if nodes.len() < 2 {
+        let Some(gathering) = self.collectives.get_mut(name) else { return };
+        let Some(first) = gathering.leaving().first().cloned() else { return };
+        if nodes.len() < 2 && !first.members.meet_others() {
             let alone = Merged { segments: vec![self.context()] };
             return self.leave(&id, &alone);
         }
-        let Some(gathering) = self.collectives.get_mut(name) else { return };
         let seats: Vec<Seat> = gathering.members().collect();
         let numbers: Vec<(Seat, u64)> = gathering.leaving().iter().filter_map(Waiter::number).collect();
-        let Some(members) = gathering.leaving().first().map(|waiter| Arc::clone(&waiter.members)) else { return };
-        let Some(job) = self.host_of(&members) else { return };
-        let segments = vec![self.data_of(&seats), self.numbers_of(&numbers), self.context()];
+        let mut segments = vec![self.data_of(&seats), self.numbers_of(&numbers)];
+        if first.members.meet_others() {
+            return self.meet(id, &first, segments);
+        }
+        let Some(job) = self.host_of(&first.members) else { return };
+        segments.push(self.context());
         let contribution = Contribution { segments };
         self.actions.push_back(Action::Fence { job, id, contribution });
     }
@@ -181,15 +198,14 @@ impl Server {
     /// The job through whose fence the members of several jobs meet: every node must choose the same, and nodes may have learnt of
     /// the jobs in different orders.
     fn host_of(&self, members: &Members) -> Option<JobIndex> {
-        members.0.keys().copied().min_by_key(|job| &self.jobs[job.0].namespace.name)
+        members.ours.keys().copied().min_by_key(|job| &self.jobs[job.0].namespace.name)
     }
 
     /// A context id that nobody else gives out. The first node's is taken.
     fn context(&mut self) -> Segment {
         self.contexts += 1;
         let node = self.jobs.first().map_or(0, |job| job.namespace.node.0);
-        let context = u64::from(node + 1) << 32 | self.contexts;
-        [([CONTEXT], context.to_be_bytes())].into_iter().collect()
+        context_segment(u64::from(node + 1) << 32 | self.contexts)
     }
 
     /// What these ranks have committed for other nodes.
@@ -207,16 +223,22 @@ impl Server {
 
     /// All nodes have arrived: what they brought can be got, and the ranks of this node go on.
     pub(super) fn leave(&mut self, id: &FenceId, merged: &Merged) {
-        let Scope::Foreign { name, nodes } = &id.scope else { return };
         let context = self.absorb(merged);
+        self.part(id, |server, waiter| server.release(waiter, context));
+    }
+
+    /// Ends a round: lets go of each of its ranks, and begins the next round if all its ranks are here.
+    pub(super) fn part(&mut self, id: &FenceId, mut let_go: impl FnMut(&mut Self, Waiter)) {
+        let Scope::Foreign { name, nodes } = &id.scope else { return };
         let Some(gathering) = self.collectives.get_mut(name) else { return };
         let waiters = gathering.complete();
         let next = gathering.begin();
         if gathering.is_idle() {
-            self.collectives.rest(name, nodes.len() > 1);
+            let meets = waiters.first().is_some_and(|waiter| waiter.members.meet_others());
+            self.collectives.rest(name, nodes.len() > 1 || meets);
         }
         for waiter in waiters {
-            self.release(waiter, context);
+            let_go(self, waiter);
         }
         for job in (0..self.jobs.len()).map(JobIndex) {
             self.serve_waits(job, None);
@@ -282,7 +304,9 @@ impl Server {
     fn tell_jobs(&mut self, address: Address, members: &Members) {
         let encoding = address.identity.encoding;
         let mut objects = Vec::new();
-        for &job in members.0.keys().filter(|&&job| job != address.identity.seat.job) {
+        let own = address.identity.seat.job;
+        let others: Vec<JobIndex> = self.by_job(members).map(|(job, _)| job).filter(|&job| job != own).collect();
+        for job in others {
             let job = &mut self.jobs[job.0];
             let mut object = reply::namespace_heading(encoding, job.namespace.name.as_bytes());
             object.extend_from_slice(&job.facts(encoding));
@@ -292,9 +316,16 @@ impl Server {
         self.reply(address, &reply);
     }
 
+    /// Who takes part by job, as far as the jobs are known here.
+    fn by_job<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (JobIndex, &'a Option<Vec<Rank>>)> {
+        let others = members.others.iter();
+        let known = others.filter_map(|(namespace, ranks)| Some((self.job_named(namespace.as_bytes())?, ranks)));
+        members.ours.iter().map(|(&job, ranks)| (job, ranks)).chain(known)
+    }
+
     fn tell_group(&mut self, address: Address, members: &Members, context: u64) {
         let mut procs = Vec::new();
-        for (job, ranks) in &members.0 {
+        for (job, ranks) in self.by_job(members) {
             let namespace = &self.jobs[job.0].namespace;
             let all = || (0..namespace.job.size()).map(Rank).collect();
             let ranks = ranks.clone().unwrap_or_else(all);
@@ -314,16 +345,26 @@ impl Waiter {
         }
     }
 
-    /// Whether every rank of a job takes part in what it waits for.
+    /// Whether every rank of a job takes part in what it waits for, and nobody of another launch, who may come whenever he likes.
     pub(super) fn takes_whole(&self, job: JobIndex) -> bool {
-        self.members.0.get(&job).is_some_and(Option::is_none)
+        !self.members.meet_others() && self.members.ours.get(&job).is_some_and(Option::is_none)
     }
 }
 
 impl Members {
-    fn include(&self, job: JobIndex, rank: Rank) -> bool {
-        self.0.get(&job).is_some_and(|ranks| ranks.as_ref().is_none_or(|ranks| ranks.binary_search(&rank).is_ok()))
+    /// Whether ranks of other launches take part.
+    pub(super) fn meet_others(&self) -> bool {
+        !self.others.is_empty()
     }
+
+    fn include(&self, job: JobIndex, rank: Rank) -> bool {
+        self.ours.get(&job).is_some_and(|ranks| ranks.as_ref().is_none_or(|ranks| ranks.binary_search(&rank).is_ok()))
+    }
+}
+
+/// What tells a context id.
+pub(super) fn context_segment(context: u64) -> Segment {
+    [([CONTEXT], context.to_be_bytes())].into_iter().collect()
 }
 
 /// Kind, namespace with a NUL, rank, key.

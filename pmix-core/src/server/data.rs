@@ -103,8 +103,8 @@ impl Server {
             return self.tell_foreign_job(address, job);
         }
         let immediate = infos.iter().any(|info| info.key == b"pmix.immediate" && info.value.is_true());
-        // Nobody commits reserved keys later on: they are facts.
-        if immediate || reserved || self.is_gone(job, rank) {
+        // Nobody commits reserved keys later on: they are facts. Of other launches, no more than a meeting brought is to be had.
+        if immediate || reserved || self.jobs[job.0].is_met() || self.is_gone(job, rank) {
             return self.answer(address, status::NOT_FOUND);
         }
         if !self.may_ask(address.identity.seat) {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use pmi_core::fence::FenceId;
 use pmi_core::services::{Lifetime, NameError, SpawnApp, SpawnRequest};
 
 use super::{Action, Address, Server, Ticket};
@@ -15,10 +16,13 @@ use crate::wire::value::{Info, Value};
 use crate::wire::writer::Writer;
 use crate::wire::{reply, status, types};
 
-/// Who asked the host.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
-    address: Address,
+/// Who waits for the host's answer.
+#[derive(Clone, Debug)]
+pub(super) enum Asked {
+    /// A rank.
+    Rank(Address),
+    /// The ranks of a collective with other launches.
+    Meeting(FenceId),
 }
 
 /// A look-up that waits without a limit of its own; the launch's end ends it.
@@ -79,7 +83,7 @@ impl Server {
             state.bytes = bytes;
         }
         let ticket = self.new_ticket();
-        self.asked.insert(ticket, Asked { address });
+        self.asked.insert(ticket, Asked::Rank(address));
         self.actions.push_back(Action::Call { ticket, job: seat.job, rank, call });
     }
 
@@ -94,7 +98,14 @@ impl Server {
 
     /// The host answered an [`Action::Call`].
     pub fn handle_answer(&mut self, ticket: Ticket, answer: &Answer) {
-        let Some(Asked { address }) = self.asked.remove(&ticket) else { return };
+        match self.asked.remove(&ticket) {
+            Some(Asked::Rank(address)) => self.answer_rank(address, answer),
+            Some(Asked::Meeting(id)) => self.end_meeting(&id, answer),
+            None => {}
+        }
+    }
+
+    fn answer_rank(&mut self, address: Address, answer: &Answer) {
         if let Some(state) = self.rank_mut(address.identity.seat) {
             state.questions -= 1;
         }
@@ -121,6 +132,8 @@ impl Server {
                 tracing::warn!("a spawn of rank {rank} failed: {error}");
                 self.answer(address, status::JOB_FAILED_TO_LAUNCH);
             }
+            // No rank asks for a meeting by itself.
+            Answer::Met(_) => self.answer(address, status::COMM_FAILURE),
         }
     }
 }
@@ -130,7 +143,7 @@ impl Call {
     fn size(&self) -> usize {
         match self {
             Self::Publish { values, .. } => values.iter().map(|(name, value)| name.len() + value.len()).sum(),
-            Self::Lookup { .. } | Self::Unpublish { .. } | Self::Spawn(_) => 0,
+            Self::Lookup { .. } | Self::Unpublish { .. } | Self::Spawn(_) | Self::Meet(_) => 0,
         }
     }
 }

@@ -7,7 +7,7 @@ use pmi_core::fence::{Contribution, FenceId, Merged};
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::job::{Job, Placement};
 use pmi_core::server::{ConnectionId, EndReason};
-use pmi_core::services::{Lifetime, NameError, Names};
+use pmi_core::services::{Lifetime, MeetError, Meeting, Met, NameError, Names};
 use pmix_core::server::{Action, Server, Settings, Ticket};
 use pmix_core::services::{Answer, Call};
 use pmix_core::wire::Encoding;
@@ -23,6 +23,8 @@ pub(crate) struct World {
     closed: Vec<(usize, ConnectionId)>,
     rounds: HashMap<FenceId, Vec<(usize, JobIndex, Contribution)>>,
     names: Names,
+    /// Who has come to the meeting of launches, on which node and under which ticket.
+    pub(crate) meeting: Vec<(usize, Ticket, Meeting)>,
     /// Questions between nodes: who was asked under which ticket, by whom under which.
     asked: HashMap<(usize, Ticket), (usize, Ticket)>,
     /// The node that gives no answer.
@@ -52,30 +54,54 @@ pub(crate) struct Message {
 impl World {
     /// Jobs called `job0`, `job1` and so on; `counts[i]` ranks of each on node `i`.
     pub(crate) fn new(jobs: usize, counts: &[u32]) -> Self {
-        let nodes = (0..counts.len() as u32).map(|node| {
-            let mut server = Server::new(Settings::default());
-            for job in 0..jobs {
-                let name = format!("job{job}");
-                let placement = Placement::block(counts);
-                let job = Job { placement, ..Job::on_one_node(JobId::new(&name).unwrap(), counts.iter().sum()) };
-                let hosts = (0..counts.len()).map(|node| format!("n{node}")).collect();
-                server.add(Namespace { name, job, node: NodeIndex(node), hosts, directory: None, parent: None });
-            }
-            server
-        });
-        Self {
-            nodes: nodes.collect(),
+        let mut world = Self {
+            nodes: Vec::new(),
             unread: HashMap::new(),
             closed: Vec::new(),
             rounds: HashMap::new(),
             names: Names::default(),
+            meeting: Vec::new(),
             asked: HashMap::new(),
             lost: None,
             questions: 0,
             wakes: Vec::new(),
             end: None,
             said: Vec::new(),
+        };
+        let names: Vec<String> = (0..jobs).map(|job| format!("job{job}")).collect();
+        world.add_launch(&names.iter().map(String::as_str).collect::<Vec<_>>(), counts);
+        world
+    }
+
+    /// One more launch, on nodes of its own: each of its jobs has `counts[i]` ranks on the i-th of them.
+    pub(crate) fn add_launch(&mut self, names: &[&str], counts: &[u32]) {
+        for node in 0..counts.len() as u32 {
+            let mut server = Server::new(Settings::default());
+            for &name in names {
+                let placement = Placement::block(counts);
+                let job = Job { placement, ..Job::on_one_node(JobId::new(name).unwrap(), counts.iter().sum()) };
+                let hosts = (0..counts.len()).map(|node| format!("n{node}")).collect();
+                let name = name.to_owned();
+                server.add(Namespace { name, job, node: NodeIndex(node), hosts, directory: None, parent: None });
+            }
+            self.nodes.push(server);
         }
+    }
+
+    /// All have come to the meeting: it ends like this, or with what everybody brought.
+    pub(crate) fn end_meeting(&mut self, refusal: Option<MeetError>) {
+        let meeting = std::mem::take(&mut self.meeting);
+        let came = || meeting.iter().map(|(.., meeting)| meeting);
+        let met = Met {
+            number: 1 << 63,
+            jobs: came().flat_map(|meeting| meeting.jobs.clone()).collect(),
+            segments: came().flat_map(|meeting| meeting.segments.clone()).collect(),
+        };
+        let answer = Answer::Met(refusal.map_or(Ok(met), Err));
+        for (node, ticket, _) in meeting {
+            self.nodes[node].handle_answer(ticket, &answer);
+        }
+        self.run();
     }
 
     /// Connects and shakes hands; `None` if the server hangs up.
@@ -187,6 +213,7 @@ impl World {
                     self.run();
                 }
             }
+            Action::Call { ticket, call: Call::Meet(meeting), .. } => self.meeting.push((node, ticket, meeting)),
             Action::Call { ticket, call, .. } => {
                 let answer = self.serve(call);
                 self.nodes[node].handle_answer(ticket, &answer);
