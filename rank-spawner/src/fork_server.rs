@@ -11,35 +11,37 @@
 //!   Started(socket)   Ended(pid, exit), what it left behind is killed <───────┘
 //! ```
 //!
-//! It is a subreaper, and whatever is below it and below none of its children has been left behind. It ends when the daemon
-//! does, after its children, which see the end of their sockets.
+//! It is a subreaper, and whatever is below it and below none of its children has been left behind. Its children are
+//! subreapers as well, so one that ends in order knows whether it leaves anything, and says so by its status: the table of
+//! all processes is looked through only when something may be in it. The server ends when the daemon does, after its
+//! children, which see the end of their sockets.
 
 #![expect(unsafe_code, reason = "the call of `fork`, and of what follows it in the child")]
+
+mod message;
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::fs;
-use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
-use nix::sys::socket::{
-    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg, socketpair,
-};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, sendmsg, socketpair};
 use nix::unistd::{ForkResult, Pid, fork, getpid, setsid};
 
+use self::message::Message;
 use crate::exit::RankExit;
 use crate::hunt::hunt;
 use crate::process_table::ProcessTable;
-use crate::syscalls::{Child, keep_ended_children, pidfd_open, pidfd_send_signal, try_reap};
+use crate::syscalls::{Child, keep_ended_children, no_child_left, pidfd_open, pidfd_send_signal, try_reap};
 use crate::withdrawal::{default_signals, ignore_signals, keep_only};
 
 /// What `ps` shows of a fork server.
@@ -53,6 +55,11 @@ const TIDY_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long children may take to end after the daemon has, and leftovers after them.
 const LAST_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How a child ends: its function returned and nothing is left below it, it failed, or it leaves processes behind.
+const ENDED_CLEAN: i32 = 0;
+const ENDED_FAILED: i32 = 1;
+const ENDED_UNTIDY: i32 = 2;
 
 /// What a child runs: it gets its end of the socket pair, and the process ends with it.
 type Main = fn(OwnedFd);
@@ -106,7 +113,8 @@ pub enum ForkNews {
     Started(ForkedProcess),
     /// The answer to [`ForkServer::ask`] where the system has no process or descriptor left.
     NotStarted(Errno),
-    /// A process ended that was started earlier.
+    /// A process ended that was started earlier: with code 0 if it left nothing behind, with 2 if it left processes, which
+    /// are killed now.
     Ended {
         /// Its number.
         pid: Pid,
@@ -181,68 +189,6 @@ fn control_pair() -> nix::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, theirs))
 }
 
-/// News on its way: three numbers, and for a process that was started its socket and its pidfd.
-struct Message {
-    numbers: [i32; 3],
-    descriptors: Vec<OwnedFd>,
-}
-
-impl Message {
-    const LEN: usize = 12;
-    const STARTED: i32 = 1;
-    const NOT_STARTED: i32 = 2;
-    /// Ended with this status.
-    const EXITED: i32 = 3;
-    /// Ended by this signal.
-    const KILLED: i32 = 4;
-
-    fn send(socket: BorrowedFd<'_>, numbers: [i32; 3], descriptors: &[BorrowedFd<'_>]) -> nix::Result<()> {
-        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
-        let raw: Vec<_> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
-        let rights = [ControlMessage::ScmRights(&raw)];
-        let rights = if raw.is_empty() { &[][..] } else { &rights };
-        let nobody: Option<&()> = None;
-        sendmsg(socket.as_raw_fd(), &[IoSlice::new(&bytes)], rights, MsgFlags::MSG_NOSIGNAL, nobody).map(drop)
-    }
-
-    /// `None` at the end.
-    fn receive(socket: BorrowedFd<'_>) -> nix::Result<Option<Self>> {
-        let mut bytes = [0; Self::LEN];
-        let mut parts = [IoSliceMut::new(&mut bytes)];
-        let mut space = cmsg_space!([i32; 2]);
-        let received = recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
-        let len = received.bytes;
-        let mut descriptors = Vec::new();
-        for part in received.cmsgs()? {
-            if let ControlMessageOwned::ScmRights(raw) = part {
-                // SAFETY: the kernel has just made these descriptors for this message, so nobody else owns them.
-                descriptors.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
-            }
-        }
-        let mut numbers = [0; 3];
-        for (number, bytes) in numbers.iter_mut().zip(bytes.chunks_exact(4)) {
-            *number = i32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        }
-        Ok((len > 0).then_some(Self { numbers, descriptors }))
-    }
-
-    fn into_news(self) -> nix::Result<ForkNews> {
-        let [kind, number, detail] = self.numbers;
-        let pid = Pid::from_raw(number);
-        Ok(match kind {
-            Self::STARTED => {
-                // A process without descriptors left gets fewer than were sent.
-                let [socket, pidfd] = self.descriptors.try_into().map_err(|_| Errno::EMFILE)?;
-                ForkNews::Started(ForkedProcess { pid, socket, pidfd })
-            }
-            Self::NOT_STARTED => ForkNews::NotStarted(Errno::from_raw(number)),
-            Self::EXITED => ForkNews::Ended { pid, exit: RankExit::Code(detail) },
-            Self::KILLED => ForkNews::Ended { pid, exit: RankExit::Signal { signal: detail, core_dumped: false } },
-            _ => return Err(Errno::EBADMSG),
-        })
-    }
-}
-
 /// A child that waits at its socket to be handed out.
 struct Spare {
     pid: Pid,
@@ -258,7 +204,7 @@ struct Server {
     spare: Option<Spare>,
     /// Children that were handed out and have not been reaped.
     at_work: BTreeMap<Pid, OwnedFd>,
-    /// Somebody ended since it was last looked for what was left behind.
+    /// Somebody ended, and may have left something behind, since that was last looked for.
     untidy: bool,
 }
 
@@ -344,8 +290,14 @@ impl Server {
         match unsafe { fork() }? {
             ForkResult::Child => {
                 let ran = catch_unwind(AssertUnwindSafe(|| run(theirs, main)));
+                let code = match ran {
+                    // It has become a subreaper, so what it started and has not ended is still below it.
+                    Ok(Ok(())) if no_child_left() => ENDED_CLEAN,
+                    Ok(Ok(())) => ENDED_UNTIDY,
+                    Ok(Err(_)) | Err(_) => ENDED_FAILED,
+                };
                 // SAFETY: leaves without running the exit handlers of the daemon that this is a copy of a copy of.
-                unsafe { libc::_exit(i32::from(!matches!(ran, Ok(Ok(()))))) }
+                unsafe { libc::_exit(code) }
             }
             ForkResult::Parent { child } => {
                 self.spare = Some(Spare { pid: child, pidfd: pidfd_open(child)?, socket: ours });
@@ -357,7 +309,7 @@ impl Server {
     /// Takes in the end of a child, and tells the daemon if it was handed out.
     fn reap(&mut self, pid: Pid) -> io::Result<()> {
         let Some(exit) = try_reap(Child::Number(pid))? else { return Ok(()) };
-        self.untidy = true;
+        self.untidy |= exit != RankExit::Code(ENDED_CLEAN);
         if self.at_work.remove(&pid).is_none() {
             self.spare = None;
             return Ok(());
@@ -411,8 +363,11 @@ impl Server {
                 self.reap(pid)?;
             }
         }
-        self.at_work.clear();
-        self.tidy(LAST_PATIENCE)
+        if self.untidy || !self.at_work.is_empty() {
+            self.at_work.clear();
+            self.tidy(LAST_PATIENCE)?;
+        }
+        Ok(())
     }
 }
 
@@ -438,16 +393,5 @@ mod tests {
             let error = scope.spawn(|| ForkServer::fork(drop)).join().unwrap().unwrap_err();
             assert!(matches!(error, ForkServerError::Threads { threads } if threads > 1), "{error}");
         });
-    }
-
-    #[test]
-    fn news_that_cannot_be_is_an_error() {
-        let news = |numbers| Message { numbers, descriptors: Vec::new() }.into_news();
-        assert_eq!(news([9, 0, 0]).unwrap_err(), Errno::EBADMSG);
-        assert_eq!(news([Message::STARTED, 7, 0]).unwrap_err(), Errno::EMFILE);
-        assert!(matches!(
-            news([Message::KILLED, 7, 9]),
-            Ok(ForkNews::Ended { exit: RankExit::Signal { signal: 9, .. }, .. })
-        ));
     }
 }
