@@ -81,6 +81,19 @@ fn another_users_names_are_not_found() {
     }
 }
 
+/// Who knows the namespace of another user's job cannot connect to it all the same.
+#[test]
+fn another_users_launch_is_not_connected_to() {
+    let script = r#"lattice alloc release $LATTICE_ALLOC_ID >/dev/null; cd "$LATTICE_DEV_CLUSTER"
+        mine=$(lattice alloc create -w node0) && theirs=$(lattice alloc create -w node1 --uid 65534) || exit
+        lattice launch --alloc $mine -n 1 bash -c 'echo $PMIX_NAMESPACE; exec sleep 1000' >namespace & host=$!
+        until grep -q kvs namespace; do sleep 0.05; done
+        $NOBODY lattice launch --alloc $theirs -n 1 "$1" $(cat namespace)
+        kill -TERM $host; wait $host; echo "host: $?""#;
+    let outcome = as_root(script).arg(Flavour::Pmix.program("pmix_stranger")).run();
+    outcome.exits(0).prints_lines(["connect: NOT-FOUND", "host: 143"]);
+}
+
 /// Certificates of another authority open nothing.
 #[test]
 fn a_node_of_another_authority_is_refused() {
