@@ -5,13 +5,16 @@ use pmi_core::Phase;
 use pmi_core::fence::{FenceError, Scope};
 use pmi_core::ids::{Epoch, JobId, NodeIndex, Rank};
 use pmi_core::job::{App, Job, Placement};
-use pmi_core::services::{Lifetime, NameError, Names, SpawnApp, SpawnError, SpawnRequest};
+use pmi_core::kvs::Segment;
+use pmi_core::services::{
+    Lifetime, MeetError, Meeting, Met, MetJob, NameError, Names, SpawnApp, SpawnError, SpawnRequest,
+};
 use pmi_transport::proto::v1 as proto;
 use prost::Message;
 use rank_spawner::{CpuBind, RankExit};
 
 use super::event::NodeHappening;
-use super::{call, cause, command, event, fence, foreign, job, spec};
+use super::{call, cause, command, event, fence, foreign, job, meeting, spec};
 use crate::cause::{Cause, CauseKind, StartClass};
 use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, RankProgress, Report, Stream};
 use crate::session::{Control, SpawnOrder};
@@ -387,4 +390,38 @@ fn a_request_whose_peers_do_not_add_up_is_refused() {
 fn a_job_needs_a_name_that_can_be_one() {
     let wrong = proto::Job { id: "a b".into(), ..job::encode(&session().job) };
     assert!(job::decode(wrong, 3).unwrap_err().to_string().starts_with("the job: a job id holds"));
+}
+
+#[test]
+fn what_launches_bring_to_a_meeting_comes_out_of_it() {
+    let introduced = MetJob {
+        namespace: "kvs_abc_0.secret".to_owned(),
+        job: Job { placement: Placement::block(&[2, 1]), ..Job::on_one_node(JobId::new("kvs_abc_0").unwrap(), 3) },
+        hosts: vec!["node0".to_owned(), "node1".to_owned()],
+    };
+    let segments: Vec<Segment> = vec![[("a key", "a value")].into_iter().collect(), Segment::default()];
+    let call = meeting::encode(Meeting {
+        name: "connect".to_owned(),
+        epoch: Epoch(4),
+        others: vec!["kvs_def_0.secret".to_owned()],
+        nodes: vec![NodeIndex(0), NodeIndex(3)],
+        jobs: vec![introduced.clone()],
+        segments: segments.clone(),
+    });
+    assert_eq!((call.epoch, fence::decode_nodes(&call.node_gaps).unwrap()), (4, vec![NodeIndex(0), NodeIndex(3)]));
+    let answer = |jobs, segments| proto::MeetAnswer { number: 1 << 63, jobs, segments, ..Default::default() };
+    let met = meeting::decode_answer(answer(call.jobs.clone(), call.segments.clone()));
+    assert_eq!(met, Ok(Met { number: 1 << 63, jobs: vec![introduced], segments }));
+
+    let mut wrong = call.jobs;
+    wrong[0].hosts = "node0".to_owned();
+    let refused = meeting::decode_answer(answer(wrong, call.segments)).unwrap_err();
+    assert!(refused.to_string().contains("a node of the job is 1"), "{refused}");
+    for error in [
+        MeetError::NotFound,
+        MeetError::TooMuch { reason: "5 bytes".to_owned() },
+        MeetError::Unavailable { reason: "nobody is there".to_owned() },
+    ] {
+        assert_eq!(meeting::decode_answer(meeting::encode_error(&error)), Err(error));
+    }
 }

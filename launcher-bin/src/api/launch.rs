@@ -14,6 +14,7 @@
 
 mod course;
 pub(crate) mod fan_out;
+mod first_cause;
 pub(crate) mod following;
 mod input;
 mod inquiry;

@@ -1,5 +1,6 @@
 //! The whole server with agents and clients that are scripted: what each of them gets to hear.
 
+mod meetings;
 mod restarts;
 mod rights;
 mod spawns;
@@ -89,6 +90,34 @@ async fn the_first_cause_ends_the_launch_everywhere() {
     let complete = client.complete().await;
     assert_eq!((complete.success, complete.cause), (false, Some(cause)));
     assert!(complete.error_message.contains("rank 1 on node1"), "{}", complete.error_message);
+}
+
+/// Rank 1, on the other node, aborts.
+fn abort_of_rank_1() -> Cause {
+    let kind = Kind::Aborted(Aborted { rank: 1, code: 14, message: String::new() });
+    Cause { host: "node1".to_owned(), kind: Some(kind) }
+}
+
+#[tokio::test]
+async fn an_abort_over_a_rank_that_is_gone_is_not_the_cause() {
+    let world = World::new(2).await;
+    let mut launch = world.launch(2).await;
+    let mut client = world.attach(&launch.id, 0).await;
+    let gone = Cause { host: "node0".to_owned(), kind: Some(Kind::LeftWithoutFinalize(0)) };
+    launch.reports[1].tell(Event::Ending(abort_of_rank_1())).await;
+    launch.reports[0].tell(Event::Ending(gone.clone())).await;
+    assert_eq!(client.event().await, Event::Ending(gone));
+    assert_eq!(launch.reports[1].command().await, Some(Command::GiveUp(Nothing {})));
+}
+
+#[tokio::test]
+async fn an_abort_counts_if_nothing_comes_from_which_it_can_follow() {
+    let world = World::new(2).await;
+    let mut launch = world.launch(2).await;
+    let mut client = world.attach(&launch.id, 0).await;
+    launch.reports[1].tell(Event::Ending(abort_of_rank_1())).await;
+    assert_eq!(client.event().await, Event::Ending(abort_of_rank_1()));
+    assert_eq!(launch.reports[0].command().await, Some(Command::GiveUp(Nothing {})));
 }
 
 #[tokio::test]

@@ -44,14 +44,17 @@ const MEETING: &str = r#"
     lattice launch -n 3 "$1" guest; guest=$?
     wait $host && exit $guest"#;
 
-/// Over UCX, what MPICH 5.0.2 has to say of itself does not fit into a port's name.
+/// MPICH 4.0.2 is left out: its ranks were often seen to wait for ever in `MPI_Finalize`.
 #[test]
 fn two_launches_of_one_user_meet_by_a_name() {
-    let command = script_on(2, MEETING).env("MPIR_CVAR_CH4_NETMOD", "ofi");
-    let outcome = command.arg(Flavour::WheelMpich.program("meeting")).run();
-    let hosts = (0..2).map(|rank| format!("host {rank}: 3 on the other side, 5 together"));
-    let guests = (0..3).map(|rank| format!("guest {rank}: 2 on the other side, 5 together"));
-    outcome.exits(0).does_not_say("lattice:").prints_lines(hosts.chain(guests));
+    for mpi in [Flavour::WheelMpich, Flavour::DebianOpenMpi, Flavour::WheelOpenMpi] {
+        // Over UCX, what MPICH 5.0.2 has to say of itself does not fit into a port's name. Open MPI does not know the variable.
+        let command = script_on(2, MEETING).env("MPIR_CVAR_CH4_NETMOD", "ofi");
+        let outcome = command.arg(mpi.program("meeting")).run();
+        let hosts = (0..2).map(|rank| format!("host {rank}: 3 on the other side, 5 together"));
+        let guests = (0..3).map(|rank| format!("guest {rank}: 2 on the other side, 5 together"));
+        outcome.exits(0).does_not_say("lattice:").prints_lines(hosts.chain(guests));
+    }
 }
 
 #[test]

@@ -40,14 +40,14 @@ fn ranks_run_as_the_user_who_launched_them() {
 #[test]
 fn an_allocation_that_was_released_takes_no_launch() {
     let outcome = refused("lattice alloc release $LATTICE_ALLOC_ID >/dev/null; lattice launch -n 1 true");
-    outcome.says("there is no allocation");
+    outcome.says("released");
 }
 
 #[test]
 fn an_allocation_that_does_not_run_takes_no_launch() {
     let script = r#"lattice launch -n 2 sleep 1000 2>/dev/null & launch_with 2; kill -KILL $(daemon node1); wait $!
         lattice launch -n 1 true"#;
-    refused(script).says("FAILED").says("node1");
+    refused(script).says("failed").says("node1");
 }
 
 #[test]
@@ -81,6 +81,19 @@ fn another_users_names_are_not_found() {
     }
 }
 
+/// Who knows the namespace of another user's job cannot connect to it all the same.
+#[test]
+fn another_users_launch_is_not_connected_to() {
+    let script = r#"lattice alloc release $LATTICE_ALLOC_ID >/dev/null; cd "$LATTICE_DEV_CLUSTER"
+        mine=$(lattice alloc create -w node0) && theirs=$(lattice alloc create -w node1 --uid 65534) || exit
+        lattice launch --alloc $mine -n 1 bash -c 'echo $PMIX_NAMESPACE; exec sleep 1000' >namespace & host=$!
+        until grep -q kvs namespace; do sleep 0.05; done
+        $NOBODY lattice launch --alloc $theirs -n 1 "$1" $(cat namespace)
+        kill -TERM $host; wait $host; echo "host: $?""#;
+    let outcome = as_root(script).arg(Flavour::Pmix.program("pmix_stranger")).run();
+    outcome.exits(0).prints_lines(["connect: NOT-FOUND", "host: 143"]);
+}
+
 /// Certificates of another authority open nothing.
 #[test]
 fn a_node_of_another_authority_is_refused() {
@@ -105,7 +118,7 @@ fn an_agent_is_the_node_of_its_certificate() {
 /// What an agent may do, a user's certificate does not open, nor the other way round.
 #[test]
 fn a_wrong_role_is_refused() {
-    let script = r#"cd "$LATTICE_DEV_CLUSTER" && printf '%s\n' 'api = "https://10.20.0.254:50051"' \
+    let script = r#"cd "$LATTICE_DEV_CLUSTER" && printf '%s\n' 'api = "https://10.20.0.254:50051"' '[tls]' \
             "ca = '$PWD/pki/ca.pem'" "cert = '$PWD/pki/agent-node0/cert.pem'" "key = '$PWD/pki/agent-node0/key.pem'" >config.toml
         mkdir -p home/.config/lattice && cp config.toml home/.config/lattice
         HOME=$PWD/home nsenter --net=/proc/$(daemon node0)/ns/net env -u LATTICE_API_URL lattice launch -n 1 echo ran"#;

@@ -6,7 +6,7 @@
 //!             └───────────┬───────┘
 //!                         └──no word for too long──> Lost
 //! ```
-//! The first cause counts. A node judges its own ranks; across nodes, a rank that has left while others wait for it in a fence
+//! The first cause counts ([`FirstCause`]). A node judges its own ranks; across nodes, a rank that has left while others wait for it in a fence
 //! is seen only here.
 
 use std::collections::BTreeSet;
@@ -19,6 +19,7 @@ use pmi_transport::proto::v1::{
     Cause, LeftBeforeInit, LeftFence, Progress, RankExitStatus, RankPhase, RankProgress, RankStarted, SessionReport,
 };
 
+use super::first_cause::{FirstCause, Heard};
 use crate::api::store::Course;
 
 /// All ranks and nodes of one launch.
@@ -29,7 +30,7 @@ pub(crate) struct Judge {
     ranks: Vec<Rank>,
     /// How many of them are of the launched job.
     launched: u32,
-    cause: Option<Cause>,
+    cause: FirstCause,
 }
 
 #[derive(Debug)]
@@ -90,7 +91,7 @@ impl Judge {
             nodes: hosts.iter().map(node).collect(),
             ranks: Vec::new(),
             launched: placement.size(),
-            cause: None,
+            cause: FirstCause::default(),
         };
         judge.add(placement);
         judge
@@ -110,7 +111,7 @@ impl Judge {
                 }
             }
         }
-        self.cause.clone_from(&course.cause);
+        self.cause = course.cause.clone().map_or(FirstCause::None, FirstCause::Counts);
     }
 
     /// The ranks of one more job. Returns the number under which its first rank is shown.
@@ -189,23 +190,29 @@ impl Judge {
         node.waiting.clear();
     }
 
-    /// Something ends the launch. False if something else has before.
+    /// A node says what ends the launch there.
+    pub(crate) fn hear(&mut self, node: u32, cause: Cause) -> Heard {
+        self.cause.hear(node, cause)
+    }
+
+    /// Something ends the launch that follows from nothing else. False if something else has before.
     pub(crate) fn fail(&mut self, cause: Cause) -> bool {
-        let first = self.cause.is_none();
-        if first {
-            self.cause = Some(cause);
-        }
-        first
+        self.cause.fail(cause)
+    }
+
+    /// No cause is waited for that a held one could follow from. Returns the node whose cause counts from now on.
+    pub(crate) fn settle(&mut self) -> Option<u32> {
+        self.cause.settle()
     }
 
     /// More is known of the cause that counts.
     pub(crate) fn complete_cause(&mut self, cause: Cause) {
-        self.cause = Some(cause);
+        self.cause = FirstCause::Counts(cause);
     }
 
     /// Whether a rank of the launched job has left while others wait for it.
     pub(crate) fn desertion(&self) -> Option<Desertion> {
-        if self.cause.is_some() || self.nodes.iter().all(|node| node.waiting.is_empty()) {
+        if self.cause.get().is_some() || self.nodes.iter().all(|node| node.waiting.is_empty()) {
             return None;
         }
         if let Some((rank, exit)) = self.first_gone(RankPhase::Silent) {
@@ -223,7 +230,7 @@ impl Judge {
             self.waits(node, &waiting);
         }
         let waiting = self.waiting();
-        if self.cause.is_some() || waiting.is_empty() {
+        if self.cause.get().is_some() || waiting.is_empty() {
             return None;
         }
         let (rank, _) = self.first_gone(RankPhase::Finalized)?;
@@ -277,7 +284,7 @@ impl Judge {
 
     /// Why the launch ends early or failed, if it does.
     pub(crate) fn cause(&self) -> Option<&Cause> {
-        self.cause.as_ref()
+        self.cause.get()
     }
 
     /// How every rank that is known to have ended did so, in the order of their numbers.

@@ -193,7 +193,7 @@ impl Launch {
                     self.inquire(Purpose::FenceTimeout { node, host, timeout });
                 }
             }
-            Some(_) => self.fail(cause, Some(node)),
+            Some(_) => self.hear(node, cause),
             None => self.lose(node, "it ended its part for a reason that this version does not know"),
         }
     }
@@ -205,7 +205,7 @@ impl Launch {
 
     fn look_for_deserters(&mut self) {
         match self.judge.desertion() {
-            Some(Desertion::Certain(cause)) => self.fail(cause, None),
+            Some(Desertion::Certain(cause)) => self.fail(cause),
             Some(Desertion::Suspected) => {
                 self.suspicion.get_or_insert_with(Instant::now);
             }
@@ -260,6 +260,13 @@ impl Launch {
                 _ => {}
             }
         }
+    }
+
+    /// Whether the report stream of a node broke, and it is not known yet whether the node is lost.
+    pub(super) fn misses_a_report(&self) -> bool {
+        let reported = |&node: &u32| self.judge.standing(node) == Standing::Reporting;
+        let broken = |node: u32| matches!(self.nodes[node as usize].stream, Stream::Missing { .. });
+        self.judge.live().filter(reported).any(broken)
     }
 
     fn unreported(&self) -> &'static str {
@@ -333,7 +340,7 @@ impl Launch {
                 Purpose::Desertion => {
                     self.suspicion = None;
                     match self.judge.confirm(answers) {
-                        Some(cause) => self.fail(cause, None),
+                        Some(cause) => self.fail(cause),
                         None => self.look_for_deserters(),
                     }
                 }

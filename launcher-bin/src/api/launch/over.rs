@@ -29,6 +29,7 @@ impl Launch {
     /// Nothing more happens.
     pub(super) async fn finish(&mut self) {
         self.tell_of_silence(Instant::now(), true);
+        self.settle_cause();
         let complete = self.complete();
         let failed = !complete.success;
         let summary = LaunchSummary {

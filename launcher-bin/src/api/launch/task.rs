@@ -12,7 +12,7 @@ use pmi_transport::proto::v1::{
 };
 use pmi_transport::proto::v1::{Nothing, cause::Kind};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::Instrument;
 
 use super::course::Unwritten;
@@ -50,6 +50,8 @@ pub(super) struct Launch {
     pub(super) resumed: bool,
     pub(super) begun: Instant,
     pub(super) judge: Judge,
+    /// Since when a cause is held that may follow from another one.
+    pub(super) held_since: Option<Instant>,
     pub(super) journal: Journal,
     pub(super) input: Input,
     pub(super) inquiries: Inquiries<Purpose>,
@@ -164,6 +166,7 @@ impl Launch {
             resumed: false,
             begun: now,
             judge: Judge::new(&hosts, &placement),
+            held_since: None,
             journal: Journal::new(nodes.len(), u64::from(spec.output_window), first_event, !detached),
             input: Input::new(&readers(&spec, &placement), u64::from(spec.stdin_window)),
             nodes: nodes.into_iter().map(|recipient| Link::new(recipient, now)).collect(),
@@ -198,6 +201,7 @@ impl Launch {
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !self.is_forgotten() {
+            let hold_ends = self.hold_ends();
             tokio::select! {
                 ask = self.inbox.recv() => match ask {
                     Some(ask) => self.on_ask(ask).await,
@@ -205,6 +209,7 @@ impl Launch {
                 },
                 permit = Client::room(self.client.as_ref(), &self.journal) => self.on_room(permit),
                 () = Client::gone(self.client.as_ref()) => self.on_client_gone(),
+                () = sleep_until(hold_ends.unwrap_or_else(Instant::now)), if hold_ends.is_some() => self.settle_cause(),
                 now = tick.tick() => {
                     self.on_tick();
                     self.write_course_in_time(now).await;
@@ -273,14 +278,14 @@ impl Launch {
         }
     }
 
-    /// Something ends the launch. All nodes but the one that ends it by itself are told to give up.
-    pub(super) fn fail(&mut self, cause: Cause, by: Option<u32>) {
+    /// Something ends the launch that was seen here. All nodes are told to give up.
+    pub(super) fn fail(&mut self, cause: Cause) {
         if self.judge.fail(cause) {
-            self.announce(by);
+            self.announce(None);
         }
     }
 
-    /// Tells everybody of the cause.
+    /// Tells everybody of the cause, but the node that ends its part for it by itself.
     pub(super) fn announce(&mut self, by: Option<u32>) {
         let Some(cause) = self.judge.cause().cloned() else { return };
         tracing::info!(cause = words(&cause), "the launch is ending");
@@ -312,6 +317,7 @@ impl Launch {
 
     /// Nodes end their ranks by themselves when they are told to end, so none is told to give up.
     fn ended(&mut self, kind: Kind) {
+        self.settle_cause();
         let cause = Cause { host: String::new(), kind: Some(kind) };
         if !matches!(self.phase, Phase::Over { .. }) && self.judge.fail(cause.clone()) {
             self.note_ending(cause);

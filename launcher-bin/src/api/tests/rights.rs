@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 use super::world::{USER, World, order, soon};
 
 /// Everything that an agent can ask of the API server in the name of a node, as `caller` does it.
-async fn every_call(world: &World, caller: &str, node: &str, launch: &str) -> [Result<(), Status>; 5] {
+async fn every_call(world: &World, caller: &str, node: &str, launch: &str) -> [Result<(), Status>; 6] {
     let mut client = NodeServiceClient::new(world.channel(&Caller::Agent(caller.to_owned())));
     let (node_id, launch_id) = (node.to_owned(), launch.to_owned());
     let register = RegisterNodeRequest {
@@ -24,6 +24,7 @@ async fn every_call(world: &World, caller: &str, node: &str, launch: &str) -> [R
     let report = LaunchReport { what: Some(launch_report::What::Of(of)) };
     let call = Some(NameCall { service: "s".into(), port: "p".into(), ..Default::default() });
     let name = NameRequest { launch_id: launch_id.clone(), node_id: node_id.clone(), call };
+    let meet = MeetRequest { launch_id: launch_id.clone(), node_id: node_id.clone(), call: Some(MeetCall::default()) };
     let spawn = SpawnRequest { launch_id, node_id, call: Some(SpawnCall::default()) };
     [
         soon(client.register_node(register)).await.map(drop),
@@ -31,10 +32,11 @@ async fn every_call(world: &World, caller: &str, node: &str, launch: &str) -> [R
         soon(client.report_launch(once(report))).await.map(drop),
         soon(client.call_name(name)).await.map(drop),
         soon(client.spawn_tasks(spawn)).await.map(drop),
+        soon(client.meet_launches(meet)).await.map(drop),
     ]
 }
 
-fn codes(answers: [Result<(), Status>; 5]) -> [Code; 5] {
+fn codes(answers: [Result<(), Status>; 6]) -> [Code; 6] {
     answers.map(|answer| answer.map_or_else(|status| status.code(), |()| Code::Ok))
 }
 
@@ -47,10 +49,11 @@ async fn an_agent_speaks_for_its_own_node_only() {
 
     let as_another = every_call(&world, "node2", "node0", &launch.id).await;
     assert_eq!(as_another[0].as_ref().unwrap_err().message(), "the agent of node2 cannot speak for node node0");
-    assert_eq!(codes(as_another), [Code::PermissionDenied; 5]);
+    assert_eq!(codes(as_another), [Code::PermissionDenied; 6]);
     // As itself, it is no node of the launch.
     let as_itself = codes(every_call(&world, "node2", "node2", &launch.id).await);
-    assert_eq!(as_itself[2..], [Code::InvalidArgument, Code::FailedPrecondition, Code::FailedPrecondition]);
+    assert_eq!(as_itself[2], Code::InvalidArgument);
+    assert_eq!(as_itself[3..], [Code::FailedPrecondition; 3]);
     // Nor can it take the place of one that is.
     let of = ReportFor { launch_id: launch.id.clone(), node_id: "node2".to_owned(), node_index: 0 };
     let report = LaunchReport { what: Some(launch_report::What::Of(of)) };
