@@ -25,6 +25,7 @@ use bytes::{Bytes, BytesMut};
 use nix::sys::prctl;
 use nix::unistd::Uid;
 use pmi_core::ids::{JobId, NodeIndex, Rank};
+use pmi_core::quiet;
 use pmi_transport::proto::v1 as proto;
 use prost::Message;
 use rank_spawner::{Account, AccountError, BecomeError, LaunchTag, Limit, Privileges, become_user};
@@ -153,7 +154,6 @@ impl Start {
     }
 
     fn run(self, socket: UnixStream) -> io::Result<()> {
-        socket.set_nonblocking(true)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let result = runtime.block_on(self.serve(socket));
         // A thread that is stuck in a system call is left behind.
@@ -163,7 +163,7 @@ impl Start {
 
     /// Runs the session, with everything that it is connected to at the other end of the socket.
     async fn serve(self, socket: UnixStream) -> io::Result<()> {
-        let (reader, writer) = tokio::net::UnixStream::from_std(socket)?.into_split();
+        let (reader, writer) = quiet::split(socket)?;
         let (urgent, outgoing_urgent) = mpsc::channel(EVENTS);
         let (events, happened) = mpsc::channel(EVENTS);
         let (traces, traced) = mpsc::channel(TRACES);

@@ -1,4 +1,4 @@
-//! Drives a [`Server`] over the sockets of its ranks with tokio. The only file of this crate that does I/O.
+//! Drives a [`Server`] over the sockets of its ranks with tokio. Nothing else in this crate does I/O.
 //!
 //! ```text
 //!  rank's socket ──read──> task of the connection ─┐                       ┌─> write to any rank's socket, at once if it
@@ -9,9 +9,9 @@
 //! The lock is a plain mutex, held while one input is handled and its answers are written to nonblocking sockets; nobody waits for
 //! anything while holding it.
 
-use std::collections::VecDeque;
+mod connection;
+
 use std::future::poll_fn;
-use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,13 +22,15 @@ use std::{io, net};
 use bytes::{Buf, Bytes};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::{TcpListener, TcpStream, UnixStream, tcp, unix};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time;
 
+use self::connection::{Connection, WriteHalf};
 use crate::fence::{Contribution, Fence, FenceId};
 use crate::ids::{LocalRank, Rank};
+use crate::quiet;
 use crate::server::{Action, ConnectionId, EndReason, Progress, Server, Standing, Ticket, Trace};
 use crate::services::{Call, Services};
 
@@ -66,28 +68,11 @@ struct State {
     connections: Vec<Option<Connection>>,
     unclaimed: usize,
     last_request: Instant,
+    /// Fences that wait for other nodes.
+    fences: usize,
     tasks: JoinSet<()>,
     ended: Option<oneshot::Sender<EndReason>>,
     trace: Option<TraceSink>,
-}
-
-/// A connection: its writing side, and what that did not take yet. Reading and writing happen under the lock only, so that
-/// nothing overtakes anything.
-struct Connection {
-    socket: Arc<WriteHalf>,
-    unsent: VecDeque<Bytes>,
-    unsent_bytes: usize,
-    /// Wakes the reading side when `unsent` has become empty.
-    drained: Arc<Notify>,
-    /// The tasks that read, and that write what is unsent.
-    tasks: Vec<AbortHandle>,
-    /// The rank has closed its end; what is unsent is its last answer.
-    hung_up: bool,
-}
-
-enum WriteHalf {
-    Unix(unix::OwnedWriteHalf),
-    Tcp(tcp::OwnedWriteHalf),
 }
 
 impl Driver {
@@ -104,6 +89,7 @@ impl Driver {
             connections: Vec::new(),
             unclaimed: 0,
             last_request: Instant::now(),
+            fences: 0,
             tasks: JoinSet::new(),
             ended: Some(ended),
             trace,
@@ -120,8 +106,7 @@ impl Driver {
     /// # Panics
     /// If the server's node has no such rank.
     pub fn connect(&self, local: LocalRank, socket: StdUnixStream) -> io::Result<()> {
-        socket.set_nonblocking(true)?;
-        let (reader, writer) = UnixStream::from_std(socket)?.into_split();
+        let (reader, writer) = quiet::split(socket)?;
         let mut state = self.shared.state.lock();
         let id = state.server.connect(local);
         let drained = state.add(id, WriteHalf::Unix(writer));
@@ -145,7 +130,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Keeps the runtime from sleeping for 50 us after each request: a client that asks one thing after the other then waits for
+    /// Keeps the runtime from sleeping for 50 us after each request that begins no fence: a client that asks one thing after the other then waits for
     /// its answer and not for a sleeping core (measured in a virtual machine: 10 us instead of 50 for each request).
     ///
     /// Worth it only while a core is free for it: with fewer ranks here than cores.
@@ -202,21 +187,20 @@ impl State {
     }
 
     fn add(&mut self, id: ConnectionId, writer: WriteHalf) -> Arc<Notify> {
-        let drained = Arc::new(Notify::new());
-        let connection = Connection {
-            socket: Arc::new(writer),
-            unsent: VecDeque::new(),
-            unsent_bytes: 0,
-            drained: Arc::clone(&drained),
-            tasks: Vec::new(),
-            hung_up: false,
-        };
+        let connection = Connection::new(writer);
+        let drained = Arc::clone(&connection.drained);
         let index = id.0 as usize;
         if index >= self.connections.len() {
             self.connections.resize_with(index + 1, || None);
         }
         self.connections[index] = Some(connection);
         drained
+    }
+
+    /// Whether another request is likely to come at once. Not while a fence lasts: its end comes from other nodes, and ranks
+    /// on nodes that share this machine need the core for it.
+    fn expects_request(&self) -> bool {
+        self.fences == 0 && self.last_request.elapsed() < AWAKE
     }
 
     fn connection(&mut self, id: ConnectionId) -> Option<&mut Connection> {
@@ -281,7 +265,7 @@ impl Shared {
     async fn stay_awake(self: Arc<Self>) {
         loop {
             self.requested.notified().await;
-            while self.state.lock().last_request.elapsed() < AWAKE {
+            while self.state.lock().expects_request() {
                 tokio::task::yield_now().await;
             }
         }
@@ -358,6 +342,7 @@ impl Shared {
                 Action::Close { connection } => state.close(connection),
                 Action::Fence { id, contribution } => {
                     let shared = Arc::clone(self);
+                    state.fences += 1;
                     state.spawn(async move { shared.exchange(id, contribution).await });
                 }
                 Action::Call { ticket, rank, call } => {
@@ -382,6 +367,7 @@ impl Shared {
     async fn exchange(self: Arc<Self>, id: FenceId, contribution: Contribution) {
         let result = self.fence.exchange(&id, contribution).await;
         let mut state = self.state.lock();
+        state.fences -= 1;
         state.server.handle_fence(&id, result);
         self.carry_out(&mut state);
     }
@@ -430,64 +416,6 @@ impl Shared {
                 }
                 return;
             }
-        }
-    }
-}
-
-impl Connection {
-    fn queue(&mut self, bytes: Bytes) {
-        self.unsent_bytes += bytes.len();
-        self.unsent.push_back(bytes);
-    }
-
-    /// Writes until the socket is full; false when nothing is left, or the rank is gone.
-    fn write_queued(&mut self) -> bool {
-        while let Some(bytes) = self.unsent.front_mut() {
-            match self.socket.try_write(bytes) {
-                Ok(written) => {
-                    self.unsent_bytes -= written;
-                    bytes.advance(written);
-                    if bytes.is_empty() {
-                        self.unsent.pop_front();
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
-                Err(_) => {
-                    self.unsent.clear();
-                    self.unsent_bytes = 0;
-                }
-            }
-        }
-        false
-    }
-}
-
-impl WriteHalf {
-    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Unix(socket) => socket.try_write(bytes),
-            Self::Tcp(socket) => socket.try_write(bytes),
-        }
-    }
-
-    /// What the socket holds now: tokio would ask the kernel only after its next turn.
-    fn unread(&self) -> io::Result<Box<dyn io::Read>> {
-        Ok(match self {
-            Self::Unix(socket) => {
-                let descriptor = socket.as_ref().as_fd().try_clone_to_owned()?;
-                Box::new(StdUnixStream::from(descriptor))
-            }
-            Self::Tcp(socket) => {
-                let descriptor = socket.as_ref().as_fd().try_clone_to_owned()?;
-                Box::new(net::TcpStream::from(descriptor))
-            }
-        })
-    }
-
-    async fn writable(&self) -> io::Result<()> {
-        match self {
-            Self::Unix(socket) => socket.writable().await,
-            Self::Tcp(socket) => socket.writable().await,
         }
     }
 }

@@ -41,6 +41,8 @@ pub mod gathering;
 pub mod ids;
 pub mod job;
 pub mod kvs;
+#[cfg(feature = "driver")]
+pub mod quiet;
 pub mod server;
 pub mod services;
 pub mod wire;

@@ -10,12 +10,12 @@
 //! It is over when the session has ended and its report was delivered. A session that ends without a report has been killed.
 
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream as StdStream;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
+use pmi_core::quiet::{self, ReadHalf, WriteHalf};
 use pmi_transport::fence::Membership;
 use pmi_transport::proto::v1 as proto;
 use prost::Message;
@@ -25,8 +25,6 @@ use proto::node_event::What as EventWhat;
 use proto::to_session::What as ToWhat;
 use rank_spawner::{ForkedProcess, RankExit};
 use tokio::io::AsyncWriteExt;
-use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -106,7 +104,7 @@ impl Launch {
         orders: mpsc::UnboundedReceiver<LaunchOrder>,
     ) -> io::Result<Self> {
         let Forked { process, ended } = forked;
-        let (reader, writer) = split(process.socket.try_clone()?)?;
+        let (reader, writer) = quiet::split(UnixStream::from(process.socket.try_clone()?))?;
         let id = assignment.launch_id.clone();
         let (to_session, queue) = mpsc::channel(TO_SESSION);
         let writing = tokio::spawn(write(writer, first_frames(node, assignment)?, queue));
@@ -236,12 +234,6 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-fn split(socket: OwnedFd) -> io::Result<(OwnedReadHalf, OwnedWriteHalf)> {
-    let socket = StdStream::from(socket);
-    socket.set_nonblocking(true)?;
-    Ok(UnixStream::from_std(socket)?.into_split())
-}
-
 /// What a session process must hear first: who to be, then what to do.
 fn first_frames(node: &Node, assignment: &Assignment) -> io::Result<BytesMut> {
     let order = serde_json::to_vec(&Order {
@@ -259,7 +251,7 @@ fn first_frames(node: &Node, assignment: &Assignment) -> io::Result<BytesMut> {
 }
 
 /// Writes what waits for the session until nobody writes to it any more, or it reads no more.
-async fn write(mut socket: OwnedWriteHalf, mut bytes: BytesMut, mut queue: mpsc::Receiver<proto::ToSession>) {
+async fn write(mut socket: WriteHalf, mut bytes: BytesMut, mut queue: mpsc::Receiver<proto::ToSession>) {
     loop {
         while let Ok(message) = queue.try_recv() {
             append_frame(&mut bytes, &message);
@@ -283,7 +275,7 @@ struct Session {
 
 impl Session {
     /// Reads to the end of the socket; returns whether the session reported. Its fences end with it.
-    async fn read(self, reader: OwnedReadHalf) -> bool {
+    async fn read(self, reader: ReadHalf) -> bool {
         let mut frames = FramedRead::new(reader, codec(FROM_SESSION_MAX));
         let mut calls = JoinSet::new();
         let mut reported = false;

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use pmi_core::quiet::ReadHalf;
 use pmi_transport::proto::v1 as proto;
 use prost::Message;
 use proto::data_reply;
 use proto::from_session::What as FromWhat;
 use proto::to_session::What;
-use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::StreamExt;
 use tokio_util::codec::FramedRead;
@@ -33,7 +33,7 @@ pub(super) struct Incoming {
 
 impl Incoming {
     /// Reads until the agent is gone, or says what no agent says; then the session ends its ranks, and waits for nothing more.
-    pub(super) async fn run(mut self, reader: OwnedReadHalf) {
+    pub(super) async fn run(mut self, reader: ReadHalf) {
         let mut frames = FramedRead::new(reader, codec(TO_SESSION_MAX));
         while let Some(Ok(frame)) = frames.next().await {
             let Ok(message) = proto::ToSession::decode(frame.freeze()) else { break };

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use bytes::{Bytes, BytesMut};
+use pmi_core::quiet::WriteHalf;
 use pmi_transport::proto::v1 as proto;
 use proto::node_event::What;
 use tokio::io::AsyncWriteExt;
-use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::frames::append_frame;
@@ -121,7 +121,7 @@ impl Outgoing {
     /// Writes until the session has ended and everything it said is written; the report comes last.
     ///
     /// When the agent is gone the session must still be able to end: what it says is then taken and thrown away.
-    pub(super) async fn run(mut self, mut socket: OwnedWriteHalf, report: oneshot::Receiver<Report>) -> io::Result<()> {
+    pub(super) async fn run(mut self, mut socket: WriteHalf, report: oneshot::Receiver<Report>) -> io::Result<()> {
         let mut held = Held { queue: VecDeque::new(), bytes: 0 };
         let mut batch = BytesMut::new();
         let mut written = Ok(());

@@ -1,0 +1,98 @@
+//! A connection to a rank: its writing side, and what the rank has not taken yet.
+
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::{io, net};
+
+use bytes::{Buf, Bytes};
+use tokio::net::tcp;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use crate::quiet;
+
+/// A connection: its writing side, and what that did not take yet. Reading and writing happen under the lock only, so that
+/// nothing overtakes anything.
+pub(super) struct Connection {
+    pub(super) socket: Arc<WriteHalf>,
+    pub(super) unsent: VecDeque<Bytes>,
+    pub(super) unsent_bytes: usize,
+    /// Wakes the reading side when `unsent` has become empty.
+    pub(super) drained: Arc<Notify>,
+    /// The tasks that read, and that write what is unsent.
+    pub(super) tasks: Vec<AbortHandle>,
+    /// The rank has closed its end; what is unsent is its last answer.
+    pub(super) hung_up: bool,
+}
+
+pub(super) enum WriteHalf {
+    Unix(quiet::WriteHalf),
+    Tcp(tcp::OwnedWriteHalf),
+}
+
+impl Connection {
+    pub(super) fn new(writer: WriteHalf) -> Self {
+        Self {
+            socket: Arc::new(writer),
+            unsent: VecDeque::new(),
+            unsent_bytes: 0,
+            drained: Arc::default(),
+            tasks: Vec::new(),
+            hung_up: false,
+        }
+    }
+
+    pub(super) fn queue(&mut self, bytes: Bytes) {
+        self.unsent_bytes += bytes.len();
+        self.unsent.push_back(bytes);
+    }
+
+    /// Writes until the socket is full; false when nothing is left, or the rank is gone.
+    pub(super) fn write_queued(&mut self) -> bool {
+        while let Some(bytes) = self.unsent.front_mut() {
+            match self.socket.try_write(bytes) {
+                Ok(written) => {
+                    self.unsent_bytes -= written;
+                    bytes.advance(written);
+                    if bytes.is_empty() {
+                        self.unsent.pop_front();
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+                Err(_) => {
+                    self.unsent.clear();
+                    self.unsent_bytes = 0;
+                }
+            }
+        }
+        false
+    }
+}
+
+impl WriteHalf {
+    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(socket) => socket.try_write(bytes),
+            Self::Tcp(socket) => socket.try_write(bytes),
+        }
+    }
+
+    /// What the socket holds now: tokio would ask the kernel only after its next turn.
+    pub(super) fn unread(&self) -> io::Result<Box<dyn io::Read>> {
+        Ok(match self {
+            Self::Unix(socket) => Box::new(socket.get_ref().try_clone()?),
+            Self::Tcp(socket) => {
+                let descriptor = socket.as_ref().as_fd().try_clone_to_owned()?;
+                Box::new(net::TcpStream::from(descriptor))
+            }
+        })
+    }
+
+    pub(super) async fn writable(&self) -> io::Result<()> {
+        match self {
+            Self::Unix(socket) => socket.writable().await,
+            Self::Tcp(socket) => socket.writable().await,
+        }
+    }
+}
