@@ -293,12 +293,16 @@ impl Grants {
             .collect()
     }
 
-    /// The node has nothing left of the service.
+    /// The nodes have nothing left of the service.
     ///
     /// # Errors
     /// If the journal cannot be written.
-    pub fn confirmed(&self, name: &ServiceName, node: &str) -> Result<(), GrantError> {
-        self.change(|ledger| ledger.confirmed(name, node))
+    pub fn confirmed<'a>(
+        &self,
+        name: &ServiceName,
+        nodes: impl IntoIterator<Item = &'a str>,
+    ) -> Result<(), GrantError> {
+        self.change(|ledger| nodes.into_iter().for_each(|node| ledger.confirmed(name, node)))
     }
 
     /// The node has nothing left of anything.

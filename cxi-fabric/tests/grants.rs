@@ -70,7 +70,7 @@ fn settle(grants: &Grants) {
 /// Every node says that it has nothing left.
 fn confirm_all(grants: &Grants) {
     for awaited in grants.awaited() {
-        awaited.nodes.iter().for_each(|node| grants.confirmed(&awaited.name, node).expect("journalled"));
+        grants.confirmed(&awaited.name, awaited.nodes.iter().map(String::as_str)).expect("journalled");
     }
 }
 
@@ -105,7 +105,7 @@ fn a_release_deletes_at_once_and_frees_the_vni_when_all_nodes_confirmed() {
     assert!(error.contains("VNI pool exhausted (1/1 in use, 1 of them in quarantine"), "{error}");
     // An agent that is lost keeps the number, through a restart as well.
     let name = grants.awaited()[0].name.clone();
-    grants.confirmed(&name, "n0").expect("journalled");
+    grants.confirmed(&name, ["n0"]).expect("journalled");
     drop(grants);
     let grants = start_with(rest(&fake), &disk, "1024-1024");
     assert_eq!(grants.awaited()[0].nodes, ["n1"]);

@@ -144,9 +144,8 @@ impl Fabric {
         let services = users.lock().await.launches.get(launch_id).cloned().unwrap_or_default();
         if let (Some(backend), false) = (self.backend.clone(), services.is_empty()) {
             let shown = words(&services);
-            let stuck = blocking(move || {
-                node::release(&*backend, &SystemClock, &services, Instant::now() + RELEASE_WITHIN)
-            });
+            let stuck =
+                blocking(move || node::release(&*backend, &SystemClock, &services, Instant::now() + RELEASE_WITHIN));
             match stuck.await {
                 Ok(stuck) if stuck.is_empty() => {
                     tracing::info!(launch = launch_id, %vni, services = shown, "its CXI services are ended");
@@ -191,9 +190,8 @@ impl Fabric {
         };
         for device in &mut devices {
             for service in &mut device.services {
-                let made = |(nic, svc_id, _): &&(String, u32, String)| {
-                    *nic == device.device && *svc_id == service.svc_id
-                };
+                let made =
+                    |(nic, svc_id, _): &&(String, u32, String)| *nic == device.device && *svc_id == service.svc_id;
                 service.launch_id = known.iter().find(made).map(|(.., launch)| launch.clone()).unwrap_or_default();
             }
         }

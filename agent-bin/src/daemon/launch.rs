@@ -35,8 +35,8 @@ use tokio_util::codec::FramedRead;
 
 use super::Node;
 use super::admission::{Assignment, Refusal};
-use super::fabric::{Claimed, FabricError};
 use super::calls::{Callee, SessionQuestions};
+use super::fabric::{Claimed, FabricError};
 use super::forks::Forked;
 use super::launches::LaunchOrder;
 use super::report::{Delivered, Delivery, Events};

@@ -77,8 +77,7 @@ impl CxiBackend for PaperNics {
     fn create(&self, nic: &str, spec: &ServiceSpec) -> Result<u32, CxiError> {
         let directory = self.nic(nic)?;
         let failed = failed(nic, "writing a service down");
-        let sheet =
-            Sheet { uid: spec.uid, vnis: spec.vnis.clone(), traffic_classes: spec.traffic_classes.to_string() };
+        let sheet = Sheet { uid: spec.uid, vnis: spec.vnis.clone(), traffic_classes: spec.traffic_classes.to_string() };
         let text = serde_json::to_string(&sheet).map_err(|error| failed(error.into()))?;
         // Real NICs keep the first numbers for services of the system, and number by themselves.
         let base = sysfs::number(nic)?.saturating_mul(10).saturating_add(10);
@@ -95,9 +94,7 @@ impl CxiBackend for PaperNics {
             return Err(CxiError::Busy { nic: nic.to_owned() });
         }
         match fs::remove_file(directory.join(svc_id.to_string())) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                Err(CxiError::Unknown { nic: nic.to_owned(), svc_id })
-            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(CxiError::Unknown { nic: nic.to_owned(), svc_id }),
             removed => removed.map_err(failed(nic, "removing a service")),
         }
     }
