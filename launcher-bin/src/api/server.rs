@@ -308,6 +308,8 @@ impl Server {
 
     /// Watches the nodes, for ever.
     pub(crate) async fn watch_nodes(self: Arc<Self>) {
+        // The server before may have ended between the last launch of an allocation and its release.
+        self.finish_releases().await;
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
