@@ -11,6 +11,7 @@
 mod admission;
 mod calls;
 mod config;
+mod fabric;
 mod facts;
 mod forks;
 mod launch;
@@ -26,6 +27,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cxi_fabric::node::NodeConfigError;
 use pmi_transport::address::Address;
 use pmi_transport::connect::{self, Channel, ConnectError};
 use pmi_transport::fence::{FenceNode, Grpc};
@@ -38,6 +40,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tonic::service::Routes;
 
 pub use self::config::{Config, ConfigError, Overrides, TlsFiles};
+use self::fabric::Fabric;
 use self::forks::Forks;
 use self::launches::Launches;
 use self::metrics::Metrics;
@@ -71,6 +74,9 @@ pub enum DaemonError {
     /// The process that makes its sessions is gone.
     #[error("the fork server ended; start the agent again")]
     ForkServer,
+    /// It cannot make CXI services as it shall.
+    #[error(transparent)]
+    Fabric(#[from] NodeConfigError),
     /// The system refused something.
     #[error("cannot run the agent: {0}")]
     System(#[from] io::Error),
@@ -86,6 +92,7 @@ struct Node {
     /// The same way again, for signs of life alone: calls that wait long, such as look-ups, fill a connection.
     pulse: Channel,
     fences: Arc<FenceNode>,
+    fabric: Arc<Fabric>,
     forks: Forks,
     launches: Launches,
     metrics: Metrics,
@@ -112,11 +119,13 @@ async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
     let api = connect::channel(&config.api, &Caller::Api, &security)?;
     let pulse = connect::channel(&config.api, &Caller::Api, &security)?;
     let fences = FenceNode::new(config.node_id.clone(), Arc::new(Grpc { security: security.clone() }));
+    let fabric = Fabric::new(&config.fabric)?;
     let (forks, server_gone) = Forks::new(forks);
     let incarnation = facts::random()?;
     let metrics = Metrics::default();
     let launches = Launches::default();
-    let node = Arc::new(Node { config, address, security, api, pulse, fences, forks, launches, metrics, incarnation });
+    let node =
+        Arc::new(Node { config, address, security, api, pulse, fences, fabric, forks, launches, metrics, incarnation });
     if let Some(address) = node.config.metrics {
         let listener = tokio::net::TcpListener::bind(address).await?;
         tokio::spawn(metrics::serve(listener, Arc::clone(&node)));

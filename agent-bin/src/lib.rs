@@ -6,6 +6,7 @@
 pub mod cause;
 pub mod daemon;
 pub mod event;
+pub mod fabric;
 pub mod library;
 pub mod plan;
 mod pump;

@@ -17,6 +17,7 @@ use rank_spawner::{
 };
 
 use crate::cause::StartClass;
+use crate::fabric::NodeFabric;
 use crate::session::StdinSource;
 use crate::spec::{AppSpec, SessionSpec, StdinTarget};
 use crate::template::{Place, Template, TemplateError};
@@ -85,6 +86,8 @@ pub(crate) struct Common<'a> {
     pub(crate) entrances: Entrances,
     /// Limits that the ranks get instead of this process's own.
     pub(crate) limits: Arc<[Limit]>,
+    /// The fabric of this node.
+    pub(crate) fabric: Option<&'a NodeFabric>,
 }
 
 /// How ranks find their servers, beyond the socket that they inherit.
@@ -161,7 +164,8 @@ impl Common<'_> {
         let mut variables: BTreeMap<&OsStr, &OsStr> = BTreeMap::new();
         for (name, value) in &self.spec.environment {
             let text = name.to_string_lossy();
-            if !is_scrubbed(&text) && !app.removes(&text) {
+            let is_replaced = self.fabric.is_some_and(|fabric| fabric.replaces(&text));
+            if !is_scrubbed(&text) && !is_replaced && !app.removes(&text) {
                 variables.insert(name, value);
             }
         }
@@ -171,6 +175,9 @@ impl Common<'_> {
             }
         }
         variables.extend(app.set.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str())));
+        let fabric = self.fabric.map(|fabric| fabric.variables(|name| variables.contains_key(OsStr::new(name))));
+        // They come after the user's own: ranks that do not agree on a VNI do not hear each other.
+        variables.extend(fabric.iter().flatten().map(|(name, value)| (name.as_os_str(), value.as_os_str())));
         let path = variables.get(OsStr::new("PATH")).copied();
         Ok(Prepared {
             program: Program::resolve(&app.program, path, &app.directory)?,

@@ -229,7 +229,8 @@ impl Session {
         if ranks.is_empty() {
             return Ok(Vec::new());
         }
-        let common = Common { spec: &self.spec, ranks: &ranks, entrances, limits: Arc::clone(&self.limits) };
+        let fabric = self.surroundings.fabric.as_ref();
+        let common = Common { spec: &self.spec, ranks: &ranks, entrances, limits: Arc::clone(&self.limits), fabric };
         let refuse = |error: PlanError| CauseKind::NotStarted { class: error.class(), reason: error.to_string() };
         let plan = common.plan(&self.surroundings.stdin).map_err(refuse)?;
         self.jobs[0].programs = plan.programs;

@@ -38,6 +38,7 @@ use self::incoming::Incoming;
 use self::outgoing::{Credit, Outgoing};
 use crate::cause::{Cause, CauseKind, StartClass};
 use crate::event::{Event, Report};
+use crate::fabric::NodeFabric;
 use crate::session::{self, StdinSource, Surroundings};
 use crate::spec::{SessionSpec, StdinTarget};
 use crate::transcript;
@@ -135,6 +136,7 @@ struct Start {
     output_window: u64,
     stdin_window: u64,
     trace: bool,
+    fabric: Option<NodeFabric>,
 }
 
 impl Start {
@@ -142,6 +144,7 @@ impl Start {
         let launch = proto::LaunchSpec::decode(start.spec)?;
         let (output_window, stdin_window) = (launch.output_window.into(), launch.stdin_window.into());
         let trace = launch.trace;
+        let fabric = start.fabric.as_ref().map(wire::fabric::decode_node).transpose()?;
         let mut spec = wire::spec::decode(launch, NodeIndex(start.node_index))?;
         for (name, value) in account.variables() {
             if !spec.environment.iter().any(|(present, _)| present == name) {
@@ -150,7 +153,7 @@ impl Start {
         }
         // What comes later wins.
         spec.environment.extend(wire::decode_variables(start.environment));
-        Ok(Self { spec, output_window, stdin_window, trace })
+        Ok(Self { spec, output_window, stdin_window, trace, fabric })
     }
 
     fn run(self, socket: UnixStream) -> io::Result<()> {
@@ -181,6 +184,7 @@ impl Start {
             stdin,
             trace: self.trace.then(|| trace_sink(traces)),
             tag: LaunchTag::new(JobId::new(&self.spec.launch_id).map_err(io::Error::other)?),
+            fabric: self.fabric,
             // The fork server is.
             keeper: None,
         };

@@ -7,6 +7,7 @@ pub mod call;
 pub mod cause;
 pub mod command;
 pub mod event;
+pub mod fabric;
 pub mod fence;
 pub mod foreign;
 pub mod job;

@@ -7,6 +7,7 @@
 
 use std::fmt;
 
+use serde::Deserialize;
 use zeroize::Zeroizing;
 
 use crate::fabric::Credentials;
@@ -36,9 +37,11 @@ pub fn is_stale(name: &str) -> bool {
 }
 
 /// What libfabric is to use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Provider {
     /// Slingshot.
+    #[default]
     Cxi,
     /// InfiniBand and RoCE.
     Verbs,

@@ -132,6 +132,15 @@ pub struct Listed {
     pub vni: Option<Vni>,
 }
 
+impl fmt::Display for Listed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            Some(name) => name.fmt(f),
+            None => self.id.fmt(f),
+        }
+    }
+}
+
 /// Something that gives out fabric services.
 ///
 /// All calls may be repeated: a service is made once per name, and deleting one that is gone succeeds.

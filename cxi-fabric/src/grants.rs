@@ -13,7 +13,7 @@ use thiserror::Error;
 
 use crate::clock::Clock;
 use crate::error::FabricError;
-use crate::fabric::{Credentials, FabricManager, Service, ServiceName, ServiceRequest};
+use crate::fabric::{Credentials, FabricManager, Listed, Service, ServiceName, ServiceRequest};
 use crate::ledger::{Answer, Entry, Ledger, LedgerError, Need, Task, View};
 use crate::vni::{Vni, VniRange};
 
@@ -24,7 +24,16 @@ pub trait Journal: Send {
     /// # Errors
     /// If it cannot; then nothing of what they announce is done.
     fn write(&mut self, entries: &[Entry]) -> io::Result<()>;
+
+    /// Durably replaces all entries by fewer ones that mean the same. If it cannot, it keeps the old ones.
+    ///
+    /// # Errors
+    /// If it cannot.
+    fn replace(&mut self, entries: &[Entry]) -> io::Result<()>;
 }
+
+/// How many entries a journal may have, beyond twice as many as it needs, before it is replaced by a shorter one.
+const SURPLUS: usize = 1024;
 
 /// Why a launch gets no credentials, or what is due was not done.
 #[derive(Debug, Error)]
@@ -77,6 +86,9 @@ struct Books {
     journal: Box<dyn Journal>,
     /// What could not be written yet. A journal with a gap would lie.
     pending: Vec<Entry>,
+    /// How many entries the journal has, and how many are enough for it to be made shorter.
+    length: usize,
+    longest: usize,
 }
 
 impl Books {
@@ -84,9 +96,25 @@ impl Books {
         self.pending.extend(self.ledger.unwritten());
         if !self.pending.is_empty() {
             self.journal.write(&self.pending).map_err(GrantError::Journal)?;
+            self.length += self.pending.len();
             self.pending.clear();
         }
+        if self.length > self.longest {
+            self.shorten();
+        }
         Ok(())
+    }
+
+    fn shorten(&mut self) {
+        let entries = self.ledger.compacted();
+        self.longest = 2 * entries.len() + SURPLUS;
+        match self.journal.replace(&entries) {
+            Ok(()) => self.length = entries.len(),
+            Err(error) => {
+                tracing::warn!(%error, "the journal of fabric credentials cannot be made shorter");
+                self.longest = self.longest.max(2 * self.length);
+            }
+        }
     }
 }
 
@@ -103,8 +131,10 @@ impl Grants {
         entries: impl IntoIterator<Item = Entry>,
         journal: Box<dyn Journal>,
     ) -> Result<Self, GrantError> {
+        let mut length = 0;
+        let entries = entries.into_iter().inspect(|_| length += 1);
         let ledger = Ledger::recover(cluster, fabric.numbering(), range, entries);
-        let mut books = Books { ledger, journal, pending: Vec::new() };
+        let mut books = Books { ledger, journal, pending: Vec::new(), length, longest: SURPLUS };
         books.write()?;
         Ok(Self { fabric, clock, books: Mutex::new(books), changed: Condvar::new() })
     }
@@ -225,22 +255,29 @@ impl Grants {
         settled.filter_map(Result::err).collect()
     }
 
-    /// Deletes services of this cluster that the manager lists and the ledger does not know, and returns their names. None where
-    /// the manager has no list.
+    /// Services of this cluster that the manager lists and the ledger does not know: left by a life whose journal is lost.
+    ///
+    /// # Errors
+    /// If the manager does not answer; [`FabricError::NotOffered`] where it has no list.
+    pub fn strangers(&self, deadline: Instant) -> Result<Vec<Listed>, FabricError> {
+        let listed = self.fabric.list(deadline)?;
+        // The list is older than the ledger: what was made since is not in it, and what is in it and unknown is over.
+        Ok(self.books.lock().ledger.strangers(listed))
+    }
+
+    /// Deletes the [strangers](Grants::strangers), and returns their names. None where the manager has no list.
     ///
     /// # Errors
     /// If the manager does not answer.
     pub fn reap(&self, deadline: Instant) -> Result<Vec<String>, GrantError> {
-        let listed = match self.fabric.list(deadline) {
+        let strangers = match self.strangers(deadline) {
             Err(FabricError::NotOffered { .. }) => return Ok(Vec::new()),
-            listed => listed?,
+            strangers => strangers?,
         };
-        // The list is older than the ledger: what was made since is not in it, and what is in it and unknown is over.
-        let strangers = self.books.lock().ledger.strangers(listed);
         let mut reaped = Vec::new();
         for stranger in strangers {
             self.fabric.delete(&stranger.id, deadline)?;
-            reaped.push(stranger.name.map_or(stranger.id.0, |name| name.to_string()));
+            reaped.push(stranger.to_string());
         }
         Ok(reaped)
     }
@@ -256,12 +293,16 @@ impl Grants {
             .collect()
     }
 
-    /// The node has nothing left of the service.
+    /// The nodes have nothing left of the service.
     ///
     /// # Errors
     /// If the journal cannot be written.
-    pub fn confirmed(&self, name: &ServiceName, node: &str) -> Result<(), GrantError> {
-        self.change(|ledger| ledger.confirmed(name, node))
+    pub fn confirmed<'a>(
+        &self,
+        name: &ServiceName,
+        nodes: impl IntoIterator<Item = &'a str>,
+    ) -> Result<(), GrantError> {
+        self.change(|ledger| nodes.into_iter().for_each(|node| ledger.confirmed(name, node)))
     }
 
     /// The node has nothing left of anything.
@@ -275,11 +316,6 @@ impl Grants {
     /// Looks at the ledger: its allocations after a restart, its services for an operator.
     pub fn views(&self) -> Vec<View> {
         self.books.lock().ledger.views()
-    }
-
-    /// The fewest entries that replace the journal. The caller keeps others from writing while it does so.
-    pub fn compacted(&self) -> Vec<Entry> {
-        self.books.lock().ledger.compacted()
     }
 
     fn change(&self, report: impl FnOnce(&mut Ledger)) -> Result<(), GrantError> {

@@ -6,8 +6,10 @@
 
 mod claim;
 mod command;
+mod config;
 mod libcxi;
 mod limits;
+mod paper;
 #[cfg(any(test, feature = "fake"))]
 mod recorded;
 mod sysfs;
@@ -18,8 +20,10 @@ use thiserror::Error;
 
 pub use claim::{Claim, ClaimError, NicService, NodeServices, Stuck, Warning, claim, given, holders, release};
 pub use command::CxiServiceCommand;
+pub use config::{NodeBackend, NodeConfigError, NodeFabricConfig};
 pub use libcxi::{LibCxi, LoadError};
 pub use limits::{Limit, Limits, Resource};
+pub use paper::PaperNics;
 #[cfg(any(test, feature = "fake"))]
 pub use recorded::{Recorded, RecordedNic};
 pub use sysfs::Sysfs;

@@ -49,6 +49,10 @@ impl Journal for Paper {
         }
         Ok(())
     }
+
+    fn replace(&mut self, entries: &[Entry]) -> io::Result<()> {
+        self.write(entries)
+    }
 }
 
 /// Every spelling of a canary that somebody could grep for.
@@ -170,7 +174,6 @@ fn no_canary_is_seen_anywhere() {
     assert!(variables.expose().any(|(name, value)| name == "FI_CXI_AUTH_KEY" && value == KEY), "the rank does get it");
     check("credentials, variables, views", &format!("{credentials:#?} {variables:?} {:?}", grants.views()));
     check("the journal", &paper.0.lock());
-    check("the compacted journal", &serde_json::to_string(&grants.compacted()).expect("JSON"));
 
     let text = String::from_utf8_lossy(&log.0.lock()).into_owned();
     assert!(text.contains("asked again") && text.contains("ureq"), "the log did not listen");

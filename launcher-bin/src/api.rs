@@ -15,6 +15,8 @@ mod allocation_service;
 mod allocations;
 mod channels;
 mod config;
+mod fabric;
+mod fabric_service;
 mod launch;
 mod launch_service;
 mod meetings;
@@ -38,6 +40,7 @@ use pmi_transport::identity::{Caller, IdentityError, Security};
 use pmi_transport::limits::MESSAGE_MAX;
 use pmi_transport::listen::{self, ListenError, Listener};
 use pmi_transport::proto::v1::allocation_service_server::AllocationServiceServer;
+use pmi_transport::proto::v1::fabric_service_server::FabricServiceServer;
 use pmi_transport::proto::v1::launch_service_server::LaunchServiceServer;
 use pmi_transport::proto::v1::node_service_server::NodeServiceServer;
 use sd_notify::NotifyState;
@@ -47,6 +50,8 @@ use tonic::service::Routes;
 use self::allocation_service::Allocating;
 use self::args::ApiArgs;
 use self::config::{Config, ConfigError, Identity};
+use self::fabric::{Fabric, FabricError};
+use self::fabric_service::Accounting;
 use self::launch_service::Launching;
 use self::node_service::Reporting;
 use self::server::Server;
@@ -71,6 +76,8 @@ enum Failure {
         #[source]
         source: StoreError,
     },
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
     #[error(transparent)]
     Listen(#[from] ListenError),
     #[error("cannot serve metrics at {address}")]
@@ -111,7 +118,8 @@ async fn serve(config: Config) -> Result<(), Failure> {
     let security = security(&config)?;
     let failed = |source| Failure::Store { path: config.state.display().to_string(), source };
     let store = RedbStore::open(&config.state).map_err(failed)?;
-    let server = Server::new(config.clone(), security.clone(), Arc::new(store)).map_err(failed)?;
+    let fabric = open_fabric(&config, &store)?;
+    let server = Server::new(config.clone(), security.clone(), Arc::new(store), fabric.clone()).map_err(failed)?;
 
     let mut listeners = Vec::new();
     let sockets = config.socket.iter().cloned().map(Address::Unix);
@@ -128,9 +136,28 @@ async fn serve(config: Config) -> Result<(), Failure> {
     let stop = stop_signal().map_err(Failure::Runtime)?;
     tokio::spawn(Arc::clone(&server).take_up());
     tokio::spawn(Arc::clone(&server).watch_nodes());
+    if let Some(fabric) = fabric {
+        tokio::spawn(fabric::tend(Arc::clone(&server), fabric));
+    }
     notify(NotifyState::Ready);
     listen::serve(listeners, routes(&server), stop).await?;
     Ok(())
+}
+
+/// The fabric that is configured, as the server before left it.
+fn open_fabric(config: &Config, store: &RedbStore) -> Result<Option<Arc<Fabric>>, Failure> {
+    let journal = store.fabric_journal();
+    let Some(settings) = config.fabric.clone() else {
+        let left = journal.entries().map_err(FabricError::from)?.len();
+        if left > 0 {
+            tracing::warn!(
+                left,
+                "the state tells of fabric services, and no fabric is configured; they are left alone"
+            );
+        }
+        return Ok(None);
+    };
+    Ok(Some(Fabric::open(settings, journal)?))
 }
 
 /// All services, with room for the longest message.
@@ -140,6 +167,7 @@ fn routes(server: &Arc<Server>) -> Routes {
     let reporting = NodeServiceServer::new(Reporting(Arc::clone(server)));
     Routes::new(allocating.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX))
         .add_service(launching.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX))
+        .add_service(FabricServiceServer::new(Accounting(Arc::clone(server))))
         .add_service(reporting.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX))
 }
 

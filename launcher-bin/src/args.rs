@@ -20,7 +20,7 @@ use lattice_agent::template::Template;
 use rank_spawner::CpuBind;
 
 pub use self::cluster::{
-    AbortArgs, AllocCommand, AttachArgs, CreateArgs, Nodes, Requeue, ServerArgs, SignalArgs, TableArgs,
+    AbortArgs, AllocCommand, AttachArgs, CreateArgs, CxiCommand, Nodes, Requeue, ServerArgs, SignalArgs, TableArgs,
 };
 pub use self::value::{EnvSetting, EnvSettingError, RankCountError, Stdin};
 use self::value::{rank_count, template, variable_pattern};
@@ -91,6 +91,9 @@ pub enum Command {
         #[command(flatten)]
         table: TableArgs,
     },
+    /// Look after fabric credentials; for administrators.
+    #[command(subcommand)]
+    Cxi(CxiCommand),
     /// Run a command, or your shell, in a cluster that is made on this machine and ends with it.
     #[command(after_help = DEV_CLUSTER_AFTER_HELP)]
     DevCluster(DevClusterArgs),

@@ -16,6 +16,7 @@ use nix::unistd::geteuid;
 use pmi_transport::connect::{self, Channel};
 use pmi_transport::identity::{Caller, Security};
 use pmi_transport::proto::v1::allocation_service_client::AllocationServiceClient;
+use pmi_transport::proto::v1::fabric_service_client::FabricServiceClient;
 use pmi_transport::proto::v1::launch_service_client::LaunchServiceClient;
 use pmi_transport::proto::v1::node_service_client::NodeServiceClient;
 use tonic::{Response, Status};
@@ -108,6 +109,10 @@ impl Cluster {
 
     pub(crate) fn nodes(&self) -> NodeServiceClient<Channel> {
         NodeServiceClient::new(self.channel.clone())
+    }
+
+    pub(crate) fn fabric(&self) -> FabricServiceClient<Channel> {
+        FabricServiceClient::new(self.channel.clone())
     }
 
     /// Waits for an answer of the API server, but not for ever.

@@ -2,6 +2,7 @@
 
 mod alloc;
 mod control;
+mod cxi;
 mod launches;
 mod nodes;
 mod status;
@@ -13,6 +14,7 @@ use serde::Serialize;
 
 pub(crate) use self::alloc::alloc;
 pub(crate) use self::control::{abort, signal};
+pub(crate) use self::cxi::cxi;
 pub(crate) use self::launches::launches;
 pub(crate) use self::nodes::nodes;
 pub(crate) use self::status::{proctable, status};

@@ -16,6 +16,7 @@ mod command;
 mod config;
 mod daemons;
 mod directory;
+mod fabric;
 mod isolation;
 mod network;
 mod plan;
@@ -23,6 +24,7 @@ mod plan;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use nix::unistd::geteuid;
@@ -43,6 +45,8 @@ use crate::{complain, exit};
 
 /// The name of the API server's files.
 const API: &str = "api";
+/// The name of the fabric manager's.
+const FABRIC: &str = "fabric";
 
 /// How long processes may take to die that are left when everything was stopped.
 const SWEEP_WITHIN: Duration = Duration::from_secs(5);
@@ -57,6 +61,15 @@ pub enum DevClusterError {
     /// There is no agent to run.
     #[error("there is no lattice-agent beside {}, nor in PATH; build or install it", beside.display())]
     NoAgent {
+        /// This program.
+        beside: PathBuf,
+    },
+    /// There is no fabric manager to run.
+    #[error(
+        "there is no fake-fabric-manager beside {}, nor in PATH; build it with `cargo build -p fake-fabric-manager`",
+        beside.display()
+    )]
+    NoFabricManager {
         /// This program.
         beside: PathBuf,
     },
@@ -118,7 +131,7 @@ pub fn run(args: &DevClusterArgs, verbosity: Verbosity) -> Result<u8, DevCluster
     become_subreaper().map_err(io::Error::from)?;
     let kind = if geteuid().is_root() && !args.loopback { Kind::Namespaces } else { Kind::Loopback };
     let plan = Plan::new(kind, args.nodes).map_err(DevClusterError::Addresses)?;
-    let programs = Programs::find()?;
+    let programs = Programs::find(args.fabric)?;
     let files = |error| DevClusterError::Files { directory: std::env::temp_dir(), error };
     let directory = Directory::create().map_err(files)?;
     let tag = tag_of(&directory)?;
@@ -155,21 +168,32 @@ fn end_what_is_left(tag: &LaunchTag, keeper: &Keeper) -> io::Result<()> {
 struct Programs {
     lattice: PathBuf,
     agent: PathBuf,
+    /// `None` in a cluster without a fabric.
+    fabric_manager: Option<PathBuf>,
 }
 
 impl Programs {
-    /// This very program, and the agent beside it, else in `PATH`.
-    fn find() -> Result<Self, DevClusterError> {
-        const NAME: &str = "lattice-agent";
+    /// This very program, and the others beside it, else in `PATH`.
+    fn find(has_fabric: bool) -> Result<Self, DevClusterError> {
         let lattice = std::env::current_exe()?;
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let mut candidates = std::iter::once(lattice.with_file_name(NAME))
-            .chain(std::env::split_paths(&path).map(|directory| directory.join(NAME)));
-        match candidates.find(|candidate| candidate.is_file()) {
-            Some(agent) => Ok(Self { lattice, agent }),
-            None => Err(DevClusterError::NoAgent { beside: lattice }),
-        }
+        let beside = || lattice.clone();
+        let agent = find("lattice-agent", &lattice).ok_or_else(|| DevClusterError::NoAgent { beside: beside() })?;
+        let fabric_manager = match has_fabric {
+            true => find("fake-fabric-manager", &lattice)
+                .map(Some)
+                .ok_or_else(|| DevClusterError::NoFabricManager { beside: beside() })?,
+            false => None,
+        };
+        Ok(Self { lattice, agent, fabric_manager })
     }
+}
+
+/// The program of this name beside `ours`, else in `PATH`.
+fn find(name: &str, ours: &Path) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut candidates = std::iter::once(ours.with_file_name(name))
+        .chain(std::env::split_paths(&path).map(|directory| directory.join(name)));
+    candidates.find(|candidate| candidate.is_file())
 }
 
 /// A cluster whose directory is there, and nothing else yet.
@@ -216,17 +240,26 @@ impl Cluster<'_> {
             Kind::Loopback => None,
         };
         certificates::issue(&self.plan, self.directory)?;
-        config::write(&self.plan, self.directory)
-            .map_err(|error| DevClusterError::Files { directory: self.directory.path().to_owned(), error })?;
+        let files = |error| DevClusterError::Files { directory: self.directory.path().to_owned(), error };
+        config::write(&self.plan, self.directory, self.args.fabric).map_err(files)?;
         let api = network.as_ref().map_or(Birthplace::Here, |network| Birthplace::Network(network.switch.as_fd()));
-        daemons.start(API, &[&self.programs.lattice, Path::new("api")], self.directory, &api)?;
+        if let Some(program) = &self.programs.fabric_manager {
+            fabric::prepare(&self.plan, self.directory).map_err(files)?;
+            let manager = fabric::manager(program, &self.plan, self.directory, self.args.fabric_faults.as_ref());
+            daemons.start(FABRIC, manager, self.directory, &api)?;
+        }
+        let mut server = Command::new(&self.programs.lattice);
+        server.arg("api").arg("--config").arg(self.directory.config(API));
+        daemons.start(API, server, self.directory, &api)?;
         let (hosts, stop_over) = (self.directory.hosts(), self.directory.empty());
         for (index, node) in self.plan.nodes.iter().enumerate() {
             let place = network.as_ref().map_or(Birthplace::Here, |network| {
                 let network = network.nodes[index].as_fd();
                 Birthplace::Node(Isolation { network, host_name: &node.name, hosts: &hosts, stop_over: &stop_over })
             });
-            daemons.start(&node.name, &[&self.programs.agent], self.directory, &place)?;
+            let mut agent = Command::new(&self.programs.agent);
+            agent.arg("--config").arg(self.directory.config(&node.name));
+            daemons.start(&node.name, agent, self.directory, &place)?;
         }
         Ok(())
     }

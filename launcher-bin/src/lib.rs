@@ -63,6 +63,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Signal(args) => answered(commands::signal(&args)),
         Command::Abort(args) => answered(commands::abort(&args)),
         Command::Proctable { launch, table } => answered(commands::proctable(&launch, &table)),
+        Command::Cxi(command) => answered(commands::cxi(&command)),
         Command::DevCluster(args) => dev_cluster::run(&args, verbosity).unwrap_or_else(|error| {
             complain(&error.to_string());
             error.exit_code()

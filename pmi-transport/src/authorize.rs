@@ -30,6 +30,8 @@ enum Admitted {
 }
 
 const USERS: Admitted = Admitted::Roles(&[Role::User, Role::Admin]);
+const ADMINS: Admitted = Admitted::Roles(&[Role::Admin]);
+const API: Admitted = Admitted::Roles(&[Role::Api]);
 const AGENTS: Admitted = Admitted::Roles(&[Role::Agent]);
 // An agent relays what the API server signed; the handlers check the signature, and that the agent is of the launch.
 const API_AND_AGENTS: Admitted = Admitted::Roles(&[Role::Api, Role::Agent]);
@@ -46,6 +48,9 @@ const TABLE: &[(&str, Admitted)] = &[
     ("/lattice.v1.LaunchService/GetLaunch", USERS),
     ("/lattice.v1.LaunchService/SignalLaunch", USERS),
     ("/lattice.v1.LaunchService/AbortLaunch", USERS),
+    ("/lattice.v1.FabricService/ListFabric", ADMINS),
+    ("/lattice.v1.FabricService/ExamineFabric", ADMINS),
+    ("/lattice.v1.FabricService/CleanFabric", ADMINS),
     ("/lattice.v1.NodeService/RegisterNode", AGENTS),
     ("/lattice.v1.NodeService/Heartbeat", AGENTS),
     ("/lattice.v1.NodeService/ListNodes", Admitted::Known),
@@ -58,6 +63,8 @@ const TABLE: &[(&str, Admitted)] = &[
     ("/lattice.v1.NodeAgentService/PmiFenceComplete", AGENTS),
     ("/lattice.v1.NodeAgentService/AbortProcesses", API_AND_AGENTS),
     ("/lattice.v1.NodeAgentService/Link", AGENTS),
+    ("/lattice.v1.NodeAgentService/RetireVni", API),
+    ("/lattice.v1.NodeAgentService/ListCxiServices", API),
     ("/grpc.health.v1.Health/Check", Admitted::Anybody),
     ("/grpc.health.v1.Health/Watch", Admitted::Anybody),
     ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Admitted::Anybody),
@@ -172,9 +179,11 @@ mod tests {
         let (service, method) = path.strip_prefix("/lattice.v1.").unwrap().split_once('/').unwrap();
         match (service, method) {
             ("AllocationService" | "LaunchService", _) => matches!(role, Role::User | Role::Admin),
+            ("FabricService", _) => role == Role::Admin,
             ("NodeService", "ListNodes") => true,
             ("NodeService", _) => role == Role::Agent,
             ("NodeAgentService", "LaunchProcesses" | "AbortProcesses") => matches!(role, Role::Api | Role::Agent),
+            ("NodeAgentService", "RetireVni" | "ListCxiServices") => role == Role::Api,
             ("NodeAgentService", _) => role == Role::Agent,
             _ => panic!("{path} is of no service that this test knows"),
         }

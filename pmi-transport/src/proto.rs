@@ -1,5 +1,7 @@
 //! The messages and services of the package `lattice.v1`, made from `proto/`.
 
+use std::fmt;
+
 /// The package `lattice.v1`. What its messages mean is written in the `.proto` files.
 #[allow(
     missing_docs,
@@ -16,5 +18,31 @@ pub mod v1 {
     tonic::include_proto!("lattice.v1");
 }
 
+impl fmt::Debug for v1::CxiCredentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { vni, auth_key, svc_id, nics, job_vni, traffic_classes } = self;
+        let mut shown = f.debug_struct("CxiCredentials");
+        shown.field("vni", vni).field("auth_key", &format_args!("[{} bytes]", auth_key.len())).field("svc_id", svc_id);
+        shown.field("nics", nics).field("job_vni", job_vni).field("traffic_classes", traffic_classes).finish()
+    }
+}
+
 /// The encoded descriptors of all files, for the reflection service.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::v1::{CxiCredentials, LaunchProcessesRequest};
+
+    #[test]
+    fn a_request_that_is_shown_does_not_show_the_key() {
+        let auth_key = Bytes::from_static(b"canary");
+        let credentials = CxiCredentials { vni: 1024, auth_key, ..Default::default() };
+        let request = LaunchProcessesRequest { cxi_credentials: Some(credentials), ..Default::default() };
+        let shown = format!("{request:?} {request:#?}");
+        assert!(shown.contains("1024") && shown.contains("[6 bytes]"), "{shown}");
+        assert!(!shown.contains("canary") && !shown.contains("99, 97, 110"), "{shown}");
+    }
+}

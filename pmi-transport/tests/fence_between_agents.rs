@@ -14,6 +14,7 @@ use pmi_core::ids::{Epoch, NodeIndex};
 use pmi_transport::connect::channel;
 use pmi_transport::fence::{AskError, FanOut, FenceError, LaunchFences, Limits};
 use pmi_transport::identity::{Caller, caller_of};
+use pmi_transport::proto::v1;
 use pmi_transport::proto::v1::link_frame::What;
 use pmi_transport::proto::v1::node_agent_service_client::NodeAgentServiceClient;
 use pmi_transport::proto::v1::node_agent_service_server::NodeAgentService;
@@ -328,6 +329,17 @@ impl NodeAgentService for Early {
 
     async fn link(&self, _: Request<Streaming<LinkFrame>>) -> Result<Response<Self::LinkStream>, Status> {
         Err(Status::unimplemented("it knows no links"))
+    }
+
+    async fn retire_vni(&self, _: Request<v1::RetireVniRequest>) -> Result<Response<v1::RetireVniResponse>, Status> {
+        Err(Status::unimplemented("it has no fabric"))
+    }
+
+    async fn list_cxi_services(
+        &self,
+        _: Request<v1::ListCxiServicesRequest>,
+    ) -> Result<Response<v1::ListCxiServicesResponse>, Status> {
+        Err(Status::unimplemented("it has no fabric"))
     }
 
     async fn launch_processes(

@@ -44,7 +44,12 @@ const LOOKING_AROUND: &str = r#"
 
 /// A bash script that runs in a cluster of so many nodes; what it gets as `$1` and so on is still to be added.
 pub fn script_on(nodes: u32, script: &str) -> Command {
-    cluster(nodes).bash(&format!("{LOOKING_AROUND}\n{script}"))
+    script_in(cluster(nodes), script)
+}
+
+/// The same in a cluster of one's own: a command that ends where the words of what runs in it begin.
+pub fn script_in(cluster: Command, script: &str) -> Command {
+    cluster.bash(&format!("{LOOKING_AROUND}\n{script}"))
 }
 
 /// `lattice launch` with these flags as all that runs in a cluster; the program is still to be added.

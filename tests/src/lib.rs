@@ -14,7 +14,7 @@ pub mod running;
 pub mod schema;
 pub mod turn;
 
-pub use self::cluster::{cluster, launch_on, script_on};
+pub use self::cluster::{cluster, launch_on, script_in, script_on};
 pub use self::command::{Command, lattice, launch};
 pub use self::outcome::Outcome;
 pub use self::running::Running;

@@ -16,6 +16,7 @@ use proto::RefusalReason;
 use rank_spawner::{Account, AccountError};
 
 use super::Node;
+use super::fabric::Wish;
 use crate::wire;
 use crate::wire::WireError;
 
@@ -29,6 +30,8 @@ pub(super) struct Assignment {
     /// All nodes of the launch.
     pub(super) members: Arc<[Member]>,
     pub(super) fan_out: FanOut,
+    /// What its ranks need to use the fabric, and how many of them are here.
+    pub(super) fabric: Option<Wish>,
 }
 
 /// Why a launch is not taken, by this node or by one that it was to be passed on to.
@@ -64,6 +67,11 @@ pub(super) async fn admit(
         let text = format!("{caller} takes no part in launch {}, and has nothing to pass on", assignment.launch_id);
         return Err(Refusal::of(node, RefusalReason::Signature, text));
     }
+    if let (Caller::Agent(_), Some(wish)) = (caller, &assignment.fabric) {
+        let text = wire::fabric::signed_text(&wish.launch_id, &wish.credentials);
+        signature::verify(&node.security, &text, &request.cxi_signature, &request.signer)
+            .map_err(|error| Refusal::of(node, RefusalReason::Signature, format!("its fabric credentials: {error}")))?;
+    }
     if let Some(why) = node.config.refuse_user(assignment.uid) {
         return Err(Refusal::of(node, RefusalReason::User, why));
     }
@@ -94,11 +102,15 @@ fn understand(node: &Node, request: &proto::LaunchProcessesRequest) -> Result<As
     }
     let index = NodeIndex(index);
     let session = wire::spec::decode(launch, index)?;
+    let ranks = session.job.placement.ranks_on(index).len() as u32;
     let addresses = wire::spec::addresses(&addresses, session.hosts.len())?;
     let members: Vec<Member> =
         session.hosts.into_iter().zip(addresses).map(|(name, address)| Member { name, address }).collect();
     check_members(&node.config.node_id, &members, index)?;
-    Ok(Assignment { launch_id: session.launch_id, uid, spec, index, members: members.into(), fan_out })
+    let launch_id = session.launch_id;
+    let wish = |credentials| Wish { launch_id: launch_id.clone(), uid, ranks, credentials };
+    let fabric = request.cxi_credentials.clone().map(wish);
+    Ok(Assignment { launch_id, uid, spec, index, members: members.into(), fan_out, fabric })
 }
 
 fn check_members(me: &str, members: &[Member], index: NodeIndex) -> Result<(), WireError> {

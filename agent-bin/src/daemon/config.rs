@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use cxi_fabric::node::NodeFabricConfig;
 use nix::unistd::Uid;
 use pmi_transport::address::{Address, AddressError};
 use pmi_transport::identity::{Caller, IdentityError, Security, is_node_name};
@@ -38,6 +39,8 @@ pub struct Config {
     pub limits: Vec<Limit>,
     /// Where metrics are served over HTTP.
     pub metrics: Option<SocketAddr>,
+    /// How CXI services are made.
+    pub fabric: NodeFabricConfig,
 }
 
 /// The files of an identity, in PEM.
@@ -157,6 +160,7 @@ struct File {
     setuid_programs: bool,
     limits: Vec<String>,
     metrics: Option<SocketAddr>,
+    fabric: NodeFabricConfig,
 }
 
 impl Config {
@@ -214,6 +218,7 @@ impl Config {
             setuid_programs: file.setuid_programs,
             limits: file.limits.iter().map(|text| text.parse()).collect::<Result<_, _>>()?,
             metrics: over.metrics.or(file.metrics),
+            fabric: file.fabric,
         })
     }
 

@@ -34,6 +34,7 @@ use tokio_util::codec::FramedRead;
 use super::Node;
 use super::admission::{Assignment, Refusal};
 use super::calls::{Callee, SessionQuestions};
+use super::fabric::{Claimed, FabricError};
 use super::forks::Forked;
 use super::launches::LaunchOrder;
 use super::report::{Delivered, Delivery, Events};
@@ -64,9 +65,12 @@ pub(super) async fn start(
     assignment: &Assignment,
     orders: mpsc::UnboundedReceiver<LaunchOrder>,
 ) -> Result<(), Refusal> {
-    let launch = match node.forks.start().await {
-        Ok(forked) => Launch::new(node, assignment, forked, orders).map_err(|error| error.to_string()),
-        Err(errno) => Err(format!("no process for a session: {}", errno.desc())),
+    let launch = match reach_fabric(node, assignment).await {
+        Ok(fabric) => match node.forks.start().await {
+            Ok(forked) => Launch::new(node, assignment, fabric, forked, orders).map_err(|error| error.to_string()),
+            Err(errno) => Err(format!("no process for a session: {}", errno.desc())),
+        },
+        Err(error) => Err(error.to_string()),
     };
     match launch {
         Ok(launch) => {
@@ -79,6 +83,15 @@ pub(super) async fn start(
             Err(Refusal::of(node, proto::RefusalReason::Busy, text))
         }
     }
+}
+
+/// What ranks are told of the fabric, and what was made for them there.
+type Reached = (Option<proto::NodeFabric>, Option<Claimed>);
+
+async fn reach_fabric(node: &Node, assignment: &Assignment) -> Result<Reached, FabricError> {
+    let Some(wish) = assignment.fabric.clone() else { return Ok((node.fabric.bare(), None)) };
+    let (told, claimed) = node.fabric.claim(wish).await?;
+    Ok((Some(told), Some(claimed)))
 }
 
 /// A launch at work.
@@ -94,12 +107,15 @@ struct Launch {
     events: Arc<Events>,
     questions: Arc<SessionQuestions>,
     delivering: JoinHandle<Delivered>,
+    /// What it uses of the fabric.
+    claimed: Option<Claimed>,
 }
 
 impl Launch {
     fn new(
         node: &Arc<Node>,
         assignment: &Assignment,
+        (fabric, claimed): Reached,
         forked: Forked,
         orders: mpsc::UnboundedReceiver<LaunchOrder>,
     ) -> io::Result<Self> {
@@ -107,7 +123,7 @@ impl Launch {
         let (reader, writer) = quiet::split(UnixStream::from(process.socket.try_clone()?))?;
         let id = assignment.launch_id.clone();
         let (to_session, queue) = mpsc::channel(TO_SESSION);
-        let writing = tokio::spawn(write(writer, first_frames(node, assignment)?, queue));
+        let writing = tokio::spawn(write(writer, first_frames(node, assignment, fabric)?, queue));
         let questions = Arc::new(SessionQuestions::new(id.clone(), to_session.clone()));
         let membership = Membership {
             launch_id: id.clone(),
@@ -133,7 +149,20 @@ impl Launch {
         let reading = tokio::spawn(session.read(reader));
         let delivering = tokio::spawn(delivery.run());
         let node = Arc::clone(node);
-        Ok(Self { node, id, process, ended, orders, to_session, writing, reading, events, questions, delivering })
+        Ok(Self {
+            node,
+            id,
+            process,
+            ended,
+            orders,
+            to_session,
+            writing,
+            reading,
+            events,
+            questions,
+            delivering,
+            claimed,
+        })
     }
 
     /// Stays with the launch to its end.
@@ -146,10 +175,15 @@ impl Launch {
         if !reported {
             self.tell_of_lost_session().await;
         }
+        let giving_back = self.claimed.take().map(|claimed| tokio::spawn(claimed.release()));
         if delivered.is_none() {
             self.until_delivered().await;
         }
         self.delivering.abort();
+        if let Some(giving_back) = giving_back {
+            // It does not panic, and nobody cancels it.
+            let _ = giving_back.await;
+        }
         self.node.launches.remove(&self.id);
         tracing::info!(launch = self.id, "ended");
     }
@@ -235,7 +269,7 @@ async fn until(deadline: Option<Instant>) {
 }
 
 /// What a session process must hear first: who to be, then what to do.
-fn first_frames(node: &Node, assignment: &Assignment) -> io::Result<BytesMut> {
+fn first_frames(node: &Node, assignment: &Assignment, fabric: Option<proto::NodeFabric>) -> io::Result<BytesMut> {
     let order = serde_json::to_vec(&Order {
         uid: assignment.uid,
         setuid_programs: node.config.setuid_programs,
@@ -246,7 +280,7 @@ fn first_frames(node: &Node, assignment: &Assignment) -> io::Result<BytesMut> {
     bytes.put_u32(order.len() as u32);
     bytes.extend_from_slice(&order);
     let (spec, node_index) = (assignment.spec.clone(), assignment.index.0);
-    append_frame(&mut bytes, &proto::StartSession { spec, node_index, environment: Vec::new() });
+    append_frame(&mut bytes, &proto::StartSession { spec, node_index, environment: Vec::new(), fabric });
     Ok(bytes)
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cxi_fabric::Vni;
 use nix::libc::{SIGKILL, SIGTERM};
 use pmi_transport::identity::{Caller, caller_of};
 use pmi_transport::proto::v1 as proto;
@@ -109,6 +110,22 @@ impl NodeAgentService for Service {
     ) -> Result<Response<proto::PmiFenceCompleteResponse>, Status> {
         let agent = Self::agent(&request)?;
         self.node.fences.pmi_fence_complete(&agent, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn retire_vni(
+        &self,
+        request: Request<proto::RetireVniRequest>,
+    ) -> Result<Response<proto::RetireVniResponse>, Status> {
+        let vni = Vni::new(request.into_inner().vni).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let left = self.node.fabric.retire(vni).await.err();
+        Ok(Response::new(proto::RetireVniResponse { clear: left.is_none(), left: left.unwrap_or_default() }))
+    }
+
+    async fn list_cxi_services(
+        &self,
+        _: Request<proto::ListCxiServicesRequest>,
+    ) -> Result<Response<proto::ListCxiServicesResponse>, Status> {
+        Ok(Response::new(self.node.fabric.list().await))
     }
 
     type LinkStream = BoxStream<LinkFrame>;

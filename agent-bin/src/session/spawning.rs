@@ -202,7 +202,8 @@ impl Session {
             return Ok(());
         }
         let limits = Arc::clone(&self.limits);
-        let plan = Common { spec, ranks: &ranks, entrances, limits }.plan(&StdinSource::Empty);
+        let fabric = self.surroundings.fabric.as_ref();
+        let plan = Common { spec, ranks: &ranks, entrances, limits, fabric }.plan(&StdinSource::Empty);
         let mut plan = plan.map_err(|error| error.to_string())?;
         for (local, command) in (0..).zip(&mut plan.commands) {
             // What the session shows of a rank tells it from those of other jobs.

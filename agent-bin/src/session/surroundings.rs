@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::cause::Cause;
 use crate::event::Event;
+use crate::fabric::NodeFabric;
 use crate::spec::AppSpec;
 
 /// What a session is connected to.
@@ -36,6 +37,8 @@ pub struct Surroundings {
     pub trace: Option<TraceSink>,
     /// By what the processes of the launch are known; its value is the spec's launch id.
     pub tag: LaunchTag,
+    /// The fabric of this node, where it knows of one.
+    pub fabric: Option<NodeFabric>,
     /// Ends the launch should this process be killed. Who has one serves this launch alone and is a subreaper: every child
     /// of this process belongs to the launch.
     pub keeper: Option<Keeper>,

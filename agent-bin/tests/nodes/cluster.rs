@@ -93,6 +93,7 @@ impl Cluster {
                 stdin: StdinSource::Empty,
                 trace: None,
                 tag: LaunchTag::new(JobId::new(&spec.launch_id).unwrap()),
+                fabric: None,
                 keeper: None,
             };
             let (told, host) = (told.clone(), Arc::clone(&between));

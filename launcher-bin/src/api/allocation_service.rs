@@ -40,6 +40,9 @@ impl AllocationService for Allocating {
         let planned = all.plan(&request, &caller, server.config.create_allocations, &server.nodes.lock(), id)?;
         server.write(vec![Change::Allocation(planned.clone())]).await?;
         all.put(planned.clone());
+        if let Some(fabric) = &server.fabric {
+            fabric.follow(&planned);
+        }
         tracing::info!(allocation = planned.id, uid = planned.uid, nodes = planned.nodes, "an allocation is created");
         Ok(Response::new(planned))
     }

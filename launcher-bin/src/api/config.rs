@@ -4,16 +4,20 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use cxi_fabric::FabricConfig;
 use pmi_transport::address::{Address, AddressError};
 use serde::Deserialize;
 
 use super::args::ApiArgs;
+use super::fabric::FabricSettings;
 
 /// The file that is read when none is named; it need not exist.
 pub(crate) const DEFAULT_FILE: &str = "/etc/lattice/api.toml";
 const DEFAULT_SOCKET: &str = "/run/lattice/api.sock";
 const DEFAULT_STATE: &str = "/var/lib/lattice/api.redb";
 const DEFAULT_PORT: u16 = 50051;
+/// How long launches wait for fabric credentials, in seconds: less than a client waits for an answer.
+const FABRIC_PATIENCE: u32 = 12;
 
 /// A configuration that is consistent.
 #[derive(Clone, Debug)]
@@ -32,6 +36,8 @@ pub(crate) struct Config {
     pub create_allocations: Creators,
     /// How launches reach their nodes, and what holds for each of them.
     pub launches: LaunchSettings,
+    /// Where fabric credentials come from, if there is a fabric that needs some.
+    pub fabric: Option<FabricSettings>,
 }
 
 /// How processes prove who they are.
@@ -105,6 +111,12 @@ pub(crate) enum ConfigError {
     NoIdentity,
     #[error("{name} is {value}; it can be {possible}")]
     Range { name: &'static str, value: u32, possible: &'static str },
+    #[error(
+        "fabric is set, and cluster is not; name this cluster as no other one at the same fabric manager is called"
+    )]
+    NamelessCluster,
+    #[error("cluster is {name:?}; a cluster's name has 1 to 32 letters, digits, '-' and '_'")]
+    ClusterName { name: String },
     #[error("fence_timeout is 0 seconds; leave it out for no limit")]
     NoTime,
 }
@@ -129,6 +141,10 @@ struct File {
     data_fan_out: Option<u32>,
     /// In seconds.
     fence_timeout: Option<u64>,
+    cluster: Option<String>,
+    /// In seconds.
+    fabric_patience: Option<u32>,
+    fabric: Option<FabricConfig>,
 }
 
 /// The files of an identity as they are named: all of them, or none.
@@ -169,6 +185,7 @@ impl Config {
         }
         Ok(Self {
             launches: launch_settings(&file)?,
+            fabric: fabric(&file)?,
             listen,
             socket,
             state: file.state.unwrap_or_else(|| DEFAULT_STATE.into()),
@@ -222,6 +239,21 @@ fn default_address(identity: &Identity) -> Address {
         Identity::Tls { .. } => "0.0.0.0",
     };
     Address::Tcp { host: host.to_owned(), port: DEFAULT_PORT }
+}
+
+fn fabric(file: &File) -> Result<Option<FabricSettings>, ConfigError> {
+    let Some(manager) = file.fabric.clone() else { return Ok(None) };
+    let cluster = file.cluster.clone().ok_or(ConfigError::NamelessCluster)?;
+    // A dot would make one cluster's names begin with another's.
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    if !(1..=32).contains(&cluster.len()) || !cluster.bytes().all(fits) {
+        return Err(ConfigError::ClusterName { name: cluster });
+    }
+    let patience = match file.fabric_patience.unwrap_or(FABRIC_PATIENCE) {
+        seconds @ 1..=3600 => Duration::from_secs(seconds.into()),
+        value => return Err(ConfigError::Range { name: "fabric_patience", value, possible: "1 to 3600" }),
+    };
+    Ok(Some(FabricSettings { cluster, manager, patience }))
 }
 
 fn launch_settings(file: &File) -> Result<LaunchSettings, ConfigError> {

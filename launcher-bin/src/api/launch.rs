@@ -36,7 +36,7 @@ use pmi_transport::proto::v1::{LaunchStatus, LaunchSummary, NodeEvent, SpawnCall
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use self::fan_out::Refusal;
+use self::fan_out::NotStarted;
 use self::following::ClientSender;
 use self::outbox::Outbox;
 pub(crate) use self::task::{resume, start};
@@ -48,7 +48,7 @@ const INBOX: usize = 1024;
 #[derive(Debug)]
 pub(crate) enum Ask {
     /// All nodes have answered the request to start.
-    FannedOut(Result<(), Refusal>),
+    FannedOut(Result<(), NotStarted>),
     /// A node's report stream is there, with this number.
     Opened { node: u32, stream: u64 },
     /// Something happened on a node.

@@ -19,6 +19,7 @@ use tonic::Status;
 use super::allocations::{self, Allocations};
 use super::channels::Channels;
 use super::config::Config;
+use super::fabric::Fabric;
 use super::launch::fan_out::FanOut;
 use super::launch::{self, Ask, LaunchHandle};
 use super::meetings::Meetings;
@@ -43,6 +44,8 @@ pub(crate) struct Server {
     pub nodes: Mutex<Registry>,
     /// Held while a change of an allocation is made durable, so that changes follow each other.
     pub allocations: tokio::sync::Mutex<Allocations>,
+    /// Fabric credentials, where there is a fabric that needs some.
+    pub fabric: Option<Arc<Fabric>>,
     pub names: NameTables,
     pub meetings: Meetings,
     pub metrics: Arc<Metrics>,
@@ -62,7 +65,12 @@ impl Server {
     ///
     /// # Errors
     /// Fails if the store cannot be read.
-    pub(crate) fn new(config: Config, security: Security, store: Arc<dyn Store>) -> Result<Arc<Self>, StoreError> {
+    pub(crate) fn new(
+        config: Config,
+        security: Security,
+        store: Arc<dyn Store>,
+        fabric: Option<Arc<Fabric>>,
+    ) -> Result<Arc<Self>, StoreError> {
         let Kept { allocations, launches } = store.read()?;
         let live = allocations.into_iter().filter(|allocation| allocation.state() != AllocationState::Released);
         let server = Arc::new(Self {
@@ -72,6 +80,7 @@ impl Server {
             store,
             nodes: Mutex::default(),
             allocations: Allocations::new(live.collect()).into(),
+            fabric,
             names: NameTables::default(),
             meetings: Meetings::default(),
             metrics: Arc::default(),
@@ -113,6 +122,7 @@ impl Server {
         request: LaunchTasksRequest,
     ) -> Result<LaunchTasksResponse, Status> {
         let allocation = self.allocations.lock().await.running(caller, &request.allocation_id)?.clone();
+        let credentials = self.fabric.as_ref().map(|fabric| fabric.ask(&allocation));
         let order = Order::new(request, &allocation, &self.nodes.lock(), &self.config.launches)?;
         let spec = Bytes::from(order.spec.encode_to_vec());
         let signed = signature::sign(&self.security, &spec)
@@ -125,6 +135,8 @@ impl Server {
             spec,
             signature: signed.signature,
             signer: signed.signer,
+            credentials: None,
+            cxi_signature: Bytes::new(),
         };
         let record = LaunchRecord {
             summary: Some(summary(&order)),
@@ -136,7 +148,7 @@ impl Server {
         // If we end now, nodes that run it are known by this.
         self.write(vec![Change::Launch(Box::new(record.clone()))]).await?;
         let told = LaunchSpec { secret: Bytes::new(), ..order.spec.clone() };
-        let (handle, accepted) = launch::start(self, order, record, fan_out);
+        let (handle, accepted) = launch::start(self, order, record, fan_out, credentials);
         self.launches.lock().by_id.insert(told.launch_id.clone(), handle);
         // While it was written down, the allocation may have been released.
         if self.allocations.lock().await.running(caller, &allocation.id).is_err() {
@@ -215,7 +227,10 @@ impl Server {
     async fn put(&self, all: &mut Allocations, next: Allocation) {
         // Written down to the log already.
         let _ = self.write(vec![Change::Allocation(next.clone())]).await;
-        all.put(next);
+        all.put(next.clone());
+        if let Some(fabric) = &self.fabric {
+            fabric.follow(&next);
+        }
     }
 
     /// Pending allocations whose nodes are up run from now on.
@@ -272,7 +287,7 @@ impl Server {
     }
 
     /// The launches that are not over.
-    fn running(&self) -> Vec<LaunchSummary> {
+    pub(crate) fn running(&self) -> Vec<LaunchSummary> {
         let over =
             |summary: &LaunchSummary| matches!(summary.state(), LaunchState::Succeeded | LaunchState::LaunchFailed);
         self.handles().iter().map(LaunchHandle::summary).filter(|summary| !over(summary)).collect()
@@ -299,6 +314,9 @@ impl Server {
             Arrival::Again => {}
         }
         self.begin_allocations().await;
+        if let Some(fabric) = &self.fabric {
+            fabric.node_is_there();
+        }
         Ok(unknown)
     }
 
@@ -313,6 +331,8 @@ impl Server {
 
     /// Watches the nodes, for ever.
     pub(crate) async fn watch_nodes(self: Arc<Self>) {
+        // The server before may have ended between the last launch of an allocation and its release.
+        self.finish_releases().await;
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

@@ -1,6 +1,7 @@
 //! What outlives the API server: allocations, and launches with how they ended. A change is durable before anything is done
 //! that depends on it, so that after a crash nothing runs that nobody knows of.
 
+mod fabric_journal;
 mod redb_store;
 
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use pmi_transport::proto::v1::{
     Allocation, Block, Cause, LaunchCompleteNotification, LaunchSpec, LaunchSummary, RankExitStatus,
 };
 
+pub(crate) use self::fabric_journal::FabricJournal;
 pub(crate) use self::redb_store::RedbStore;
 
 /// A launch as it is kept.
@@ -85,6 +87,8 @@ pub(crate) enum StoreError {
     Database(#[source] Box<redb::Error>),
     #[error("the state file holds a record that this version cannot read")]
     Record(#[from] prost::DecodeError),
+    #[error("the state file's journal of fabric credentials holds an entry that this version cannot read")]
+    Entry(#[from] serde_json::Error),
     #[error("the state file's directory cannot be made")]
     Directory(#[source] std::io::Error),
 }

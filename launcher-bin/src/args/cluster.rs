@@ -95,6 +95,28 @@ pub enum Requeue {
     OnAnyFailure,
 }
 
+/// The commands about fabric credentials.
+#[derive(Clone, Debug, Subcommand)]
+pub enum CxiCommand {
+    /// Show the services that are held at the fabric manager, or being given back.
+    List(TableArgs),
+    /// Look at the manager, the journal and every node's NICs, and say what is wrong; changes nothing.
+    #[command(after_help = "The exit code is 0 if nothing is wrong, and 1 if something is.")]
+    Doctor(TableArgs),
+    /// Do at once what is due: delete at the manager, and end what is left on nodes.
+    Clean {
+        /// Say what would be done, and do nothing.
+        #[arg(long)]
+        dry_run: bool,
+        /// These nodes are gone for good, such as node[3-4]: nothing can be left on them.
+        #[arg(long, value_name = "NODES")]
+        gone: Option<String>,
+        /// Where from, and how.
+        #[command(flatten)]
+        table: TableArgs,
+    },
+}
+
 /// The flags of `lattice attach`.
 #[derive(Clone, Debug, Args)]
 pub struct AttachArgs {

@@ -1,6 +1,7 @@
 //! The flags of `lattice dev-cluster`.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::Args;
 
@@ -15,6 +16,12 @@ pub struct DevClusterArgs {
     /// Put all nodes on loopback addresses of this machine, also where we are root and could give each its own network.
     #[arg(long)]
     pub loopback: bool,
+    /// Give the cluster a fabric to try credentials with: a manager that is not one, and NICs that are directories.
+    #[arg(long)]
+    pub fabric: bool,
+    /// What goes wrong at the fabric manager: a file of rules, as of docs/fabric.md.
+    #[arg(long, value_name = "FILE", requires = "fabric")]
+    pub fabric_faults: Option<PathBuf>,
     /// What to run in the cluster, and its arguments; else your shell.
     #[arg(value_name = "COMMAND [ARGS]", trailing_var_arg = true, num_args = 0..)]
     pub command: Vec<OsString>,

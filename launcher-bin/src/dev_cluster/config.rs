@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::API;
 use super::certificates::Identity;
 use super::directory::Directory;
+use super::fabric::{self, ManagerFile, NicsFile};
 use super::plan::{Node, Plan};
 
 /// What `lattice api --config` reads.
@@ -19,7 +20,9 @@ struct ApiFile {
     listen: [String; 1],
     socket: PathBuf,
     state: PathBuf,
+    cluster: Option<&'static str>,
     tls: Identity,
+    fabric: Option<ManagerFile>,
 }
 
 /// What `lattice-agent --config` reads.
@@ -32,22 +35,26 @@ struct AgentFile<'a> {
     /// Whoever makes a cluster as root launches as root; nobody else becomes root by it.
     allow_root: bool,
     tls: Identity,
+    fabric: Option<NicsFile>,
 }
 
 /// Writes the configurations of all daemons, and the nodes' `/etc/hosts`.
-pub(super) fn write(plan: &Plan, directory: &Directory) -> io::Result<()> {
+pub(super) fn write(plan: &Plan, directory: &Directory, has_fabric: bool) -> io::Result<()> {
     fs::write(directory.hosts(), plan.hosts_file())?;
+    let (cluster, fabric) = has_fabric.then(|| fabric::of_api(plan, directory)).unzip();
     let api = ApiFile {
         listen: [plan.api.to_string()],
         socket: directory.api_socket(),
         state: directory.api_state(),
+        cluster,
         tls: Identity::of(&Caller::Api, directory),
+        fabric,
     };
     write_file(directory, API, &api)?;
-    plan.nodes.iter().try_for_each(|node| write_file(directory, &node.name, &agent(node, plan, directory)))
+    plan.nodes.iter().try_for_each(|node| write_file(directory, &node.name, &agent(node, plan, directory, has_fabric)))
 }
 
-fn agent<'a>(node: &'a Node, plan: &Plan, directory: &Directory) -> AgentFile<'a> {
+fn agent<'a>(node: &'a Node, plan: &Plan, directory: &Directory, has_fabric: bool) -> AgentFile<'a> {
     AgentFile {
         node_id: &node.name,
         listen: node.agent.to_string(),
@@ -55,6 +62,7 @@ fn agent<'a>(node: &'a Node, plan: &Plan, directory: &Directory) -> AgentFile<'a
         api: format!("https://{}", plan.api),
         allow_root: geteuid().is_root(),
         tls: Identity::of(&Caller::Agent(node.name.clone()), directory),
+        fabric: has_fabric.then(|| fabric::of_agent(&node.name, directory)),
     }
 }
 

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use super::directory::Directory;
 use super::isolation::Birthplace;
+use super::{API, FABRIC};
 
 /// How long a daemon may take to stop in order. It ends its launches meanwhile.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
@@ -82,14 +83,14 @@ impl Daemons {
         Self { running: Vec::new(), tag }
     }
 
-    /// Starts `program --config FILE`, with its output in a log and its process number in a file.
+    /// Starts a daemon, with its output in a log and its process number in a file.
     ///
     /// # Errors
     /// Fails if it does not start; that it works is another matter (see [`Daemons::check`]).
     pub(super) fn start(
         &mut self,
         name: &str,
-        program: &[&Path],
+        mut command: Command,
         directory: &Directory,
         birthplace: &Birthplace<'_>,
     ) -> Result<(), DaemonError> {
@@ -97,8 +98,7 @@ impl Daemons {
         let log = directory.log(name);
         Directory::write_private(&log, "").map_err(files)?;
         let output = File::options().append(true).open(&log).map_err(files)?;
-        let mut command = Command::new(program[0]);
-        command.args(&program[1..]).arg("--config").arg(directory.config(name)).stdin(Stdio::null());
+        command.stdin(Stdio::null());
         command.stdout(output.try_clone().map_err(files)?).stderr(output);
         clean(&mut command);
         if std::env::var_os(LOG).is_none() {
@@ -109,7 +109,7 @@ impl Daemons {
         command.process_group(0);
         let child = birthplace.start(&mut command).map_err(|error| DaemonError::Start {
             name: name.to_owned(),
-            program: program[0].to_owned(),
+            program: command.get_program().into(),
             error,
         })?;
         fs::write(directory.pid(name), format!("{}\n", child.id())).map_err(files)?;
@@ -136,11 +136,14 @@ impl Daemons {
         Ok(())
     }
 
-    /// Stops all daemons in order: the agents first, which were started last, then the API server they report to.
-    pub(super) async fn stop(mut self) {
-        let agents = self.running.split_off(self.running.len().min(1));
+    /// Stops all daemons in order: the agents first, then the API server they report to, then the fabric manager it asks.
+    pub(super) async fn stop(self) {
+        let (heads, agents): (Vec<_>, Vec<_>) =
+            self.running.into_iter().partition(|daemon| [API, FABRIC].contains(&daemon.name.as_str()));
         stop_together(agents).await;
-        stop_together(self.running).await;
+        for head in heads.into_iter().rev() {
+            stop_together(vec![head]).await;
+        }
     }
 }
 

@@ -5,6 +5,8 @@
 //! api.toml, node0.toml, ...       configurations          api.log, node0.log, ...   what the daemons say
 //! api.pid, node0.pid, ...         process numbers         api.redb                  the API server's state
 //! pki/                            certificates and keys, ours alone
+//! fabric.log, fabric.secret       the fabric manager's calls, and who may make some
+//! nics/node0/cxi0/, ...           NICs, with a file for each CXI service
 //! hosts, empty/                   for the nodes' own view of files
 //! ```
 
@@ -61,6 +63,14 @@ impl Directory {
 
     pub(super) fn empty(&self) -> PathBuf {
         self.path.join("empty")
+    }
+
+    pub(super) fn fabric_secret(&self) -> PathBuf {
+        self.path.join("fabric.secret")
+    }
+
+    pub(super) fn nics(&self, node: &str) -> PathBuf {
+        self.path.join("nics").join(node)
     }
 
     pub(super) fn config(&self, daemon: &str) -> PathBuf {

@@ -15,9 +15,12 @@ pub(super) const NODES_MAX: i64 = 250;
 /// The ports of the daemons, as on any cluster.
 const API_PORT: u16 = 50051;
 const AGENT_PORT: u16 = 50052;
+const FABRIC_PORT: u16 = 50053;
 
 /// The last byte of the API server's address.
 const API_HOST: u8 = 254;
+/// That of the fabric manager, on the loopback interface.
+const FABRIC_HOST: u8 = 253;
 
 /// The nodes' network has addresses of its own, so it may be any.
 const NAMESPACE_PREFIX: [u8; 3] = [10, 20, 0];
@@ -41,6 +44,8 @@ pub(super) struct Plan {
     pub(super) nodes: Vec<Node>,
     /// Where agents find the API server.
     pub(super) api: SocketAddrV4,
+    /// Where the API server finds the fabric manager, if there shall be one: beside it, as keys cross the way in the clear.
+    pub(super) fabric: SocketAddrV4,
 }
 
 /// One of its nodes.
@@ -76,12 +81,17 @@ impl Plan {
     fn with_prefix(kind: Kind, count: u8, [a, b, c]: [u8; 3]) -> Self {
         let address = |host, port| SocketAddrV4::new(Ipv4Addr::new(a, b, c, host), port);
         let node = |index: u8| Node { name: format!("node{index}"), agent: address(index + 1, AGENT_PORT) };
-        Self { kind, nodes: (0..count).map(node).collect(), api: address(API_HOST, API_PORT) }
+        let fabric = match kind {
+            // The API server's own loopback interface.
+            Kind::Namespaces => SocketAddrV4::new(Ipv4Addr::LOCALHOST, FABRIC_PORT),
+            Kind::Loopback => address(FABRIC_HOST, FABRIC_PORT),
+        };
+        Self { kind, nodes: (0..count).map(node).collect(), api: address(API_HOST, API_PORT), fabric }
     }
 
     /// Whether every address can be listened at, at this moment.
     fn is_free(&self) -> io::Result<()> {
-        let mut addresses = self.nodes.iter().map(|node| node.agent).chain([self.api]);
+        let mut addresses = self.nodes.iter().map(|node| node.agent).chain([self.api, self.fabric]);
         addresses.try_for_each(|address| TcpListener::bind(address).map(drop))
     }
 

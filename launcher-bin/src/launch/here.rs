@@ -54,6 +54,7 @@ async fn drive(
         stdin,
         trace,
         tag: LaunchTag::new(JobId::new(&launch.spec.launch_id).map_err(RequestError::JobId)?),
+        fabric: None,
         keeper: Some(keeper),
     };
     let spec = launch.spec.clone();

@@ -39,6 +39,17 @@ impl Service {
 
 #[tonic::async_trait]
 impl NodeAgentService for Service {
+    async fn retire_vni(&self, _: Request<v1::RetireVniRequest>) -> Result<Response<v1::RetireVniResponse>, Status> {
+        Err(Status::unimplemented("this agent has no fabric"))
+    }
+
+    async fn list_cxi_services(
+        &self,
+        _: Request<v1::ListCxiServicesRequest>,
+    ) -> Result<Response<v1::ListCxiServicesResponse>, Status> {
+        Err(Status::unimplemented("this agent has no fabric"))
+    }
+
     type LinkStream = BoxStream<v1::LinkFrame>;
 
     async fn link(&self, request: Request<Streaming<v1::LinkFrame>>) -> Result<Response<Self::LinkStream>, Status> {

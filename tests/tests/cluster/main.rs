@@ -7,6 +7,7 @@
 mod cleanup;
 mod dynamic;
 mod endings;
+mod fabric;
 mod failures;
 mod foreign;
 mod identity;

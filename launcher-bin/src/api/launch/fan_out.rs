@@ -8,13 +8,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use pmi_transport::connect::reason;
 use pmi_transport::proto::v1::node_agent_service_client::NodeAgentServiceClient;
-use pmi_transport::proto::v1::{AbortProcessesRequest, LaunchProcessesRequest, LaunchProcessesResponse, RefusalReason};
+use pmi_transport::proto::v1::{
+    AbortProcessesRequest, CxiCredentials, LaunchProcessesRequest, LaunchProcessesResponse, RefusalReason,
+};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::{Code, Status};
 
 use super::super::channels::Channels;
 use super::super::config::LaunchSettings;
+use super::super::fabric::NoCredentials;
 
 /// How long a node may take to accept a launch; with relays, all nodes behind it as well.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -40,6 +43,39 @@ pub(crate) struct FanOut {
     /// The API server's signature of it, and its certificates.
     pub signature: Bytes,
     pub signer: Vec<Bytes>,
+    /// What ranks need to use the fabric, and the API server's signature of it.
+    pub credentials: Option<CxiCredentials>,
+    pub cxi_signature: Bytes,
+}
+
+/// Why a launch is not started.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum NotStarted {
+    /// A node does not take part.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The fabric is closed to it; no node was asked.
+    #[error(transparent)]
+    NoCredentials(#[from] NoCredentials),
+}
+
+impl NotStarted {
+    /// The node that is to blame, if one is, and why, for the launch's record.
+    pub(crate) fn blame(&self) -> (&str, String) {
+        match self {
+            Self::Refused(refusal) => (&refusal.node, refusal.message.clone()),
+            Self::NoCredentials(error) => ("", error.to_string()),
+        }
+    }
+}
+
+impl From<NotStarted> for Status {
+    fn from(error: NotStarted) -> Self {
+        match error {
+            NotStarted::Refused(refusal) => refusal.into(),
+            NotStarted::NoCredentials(error) => Self::new(error.code(), error.to_string()),
+        }
+    }
 }
 
 /// A launch that a node does not take part in.
@@ -125,6 +161,8 @@ impl FanOut {
             relay_fan_out: if share.relayed == 0 { 0 } else { settings.relay_fan_out },
             signature: self.signature.clone(),
             signer: self.signer.clone(),
+            cxi_credentials: self.credentials.clone(),
+            cxi_signature: self.cxi_signature.clone(),
             ..Default::default()
         }
     }

@@ -8,7 +8,7 @@ use pmi_transport::proto::v1::{
 };
 use tokio::time::Instant;
 
-use super::fan_out::Refusal;
+use super::fan_out;
 use super::task::{Launch, Phase};
 use crate::api::store::{self, Change};
 
@@ -16,11 +16,11 @@ use crate::api::store::{self, Change};
 const LINGER: Duration = Duration::from_secs(600);
 
 impl Launch {
-    /// A node did not accept the launch: it ends before it began.
-    pub(super) async fn refuse(&mut self, refusal: &Refusal) {
-        let class = Default::default();
-        let kind = Kind::NotStarted(NotStarted { reason: refusal.message.clone(), class });
-        self.judge.fail(Cause { host: refusal.node.clone(), kind: Some(kind) });
+    /// The launch ends before it began.
+    pub(super) async fn refuse(&mut self, error: &fan_out::NotStarted) {
+        let (host, reason) = error.blame();
+        let kind = Kind::NotStarted(NotStarted { reason, class: Default::default() });
+        self.judge.fail(Cause { host: host.to_owned(), kind: Some(kind) });
         self.finish().await;
         // Its id was told to nobody.
         self.journal.acknowledge(self.journal.latest());

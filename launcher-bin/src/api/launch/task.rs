@@ -16,7 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::Instrument;
 
 use super::course::Unwritten;
-use super::fan_out::{FanOut, Refusal};
+use super::fan_out::{FanOut, NotStarted};
 use super::following::{Audience, Client};
 use super::input::{Flow, Input};
 use super::inquiry::Inquiries;
@@ -27,6 +27,7 @@ use super::over::words;
 use super::silence::Silence;
 use super::spawning::Spawns;
 use super::{Ask, INBOX, LaunchHandle, Outlet};
+use crate::api::fabric::Asked;
 use crate::api::order::Order;
 use crate::api::server::Server;
 use crate::api::store::LaunchRecord;
@@ -73,7 +74,7 @@ pub(super) struct Launch {
 #[derive(Debug)]
 pub(super) enum Phase {
     /// Nodes are being asked; who ordered it waits.
-    Starting(oneshot::Sender<Result<(), Refusal>>),
+    Starting(oneshot::Sender<Result<(), NotStarted>>),
     /// Every node has accepted; or the server was started anew, and nodes are expected back until then.
     Active { nodes_by: Instant },
     /// Nothing more happens; a client may still fetch what did.
@@ -104,18 +105,28 @@ pub(crate) fn start(
     server: &Arc<Server>,
     order: Order,
     record: LaunchRecord,
-    fan_out: FanOut,
-) -> (LaunchHandle, oneshot::Receiver<Result<(), Refusal>>) {
+    mut fan_out: FanOut,
+    credentials: Option<Asked>,
+) -> (LaunchHandle, oneshot::Receiver<Result<(), NotStarted>>) {
     let (reply, accepted) = oneshot::channel();
     let (sender, inbox) = mpsc::channel(INBOX);
     let launch = Launch::new(server, order, record, Phase::Starting(reply), 1, inbox);
     let handle = launch.handle(sender.clone());
     let span = tracing::info_span!("launch", id = launch.spec.launch_id);
     let asking = {
-        let (channels, settings) = (server.channels.clone(), server.config.launches);
-        let timer = server.metrics.time_fan_out();
+        let server = Arc::clone(server);
+        let limit = launch.spec.patience.as_ref().and_then(|patience| patience.timeout_ms);
+        let limit = limit.map_or(Duration::MAX, Duration::from_millis);
         async move {
-            let result = fan_out.run(&channels, &settings).await;
+            let equipped = match credentials {
+                Some(asked) => asked.equip(&server, &mut fan_out, limit).await.map_err(NotStarted::from),
+                None => Ok(()),
+            };
+            let timer = server.metrics.time_fan_out();
+            let result = match equipped {
+                Ok(()) => fan_out.run(&server.channels, &server.config.launches).await.map_err(NotStarted::from),
+                Err(error) => Err(error),
+            };
             timer.stop();
             // The launch outlives this.
             let _ = sender.send(Ask::FannedOut(result)).await;
@@ -245,7 +256,7 @@ impl Launch {
         }
     }
 
-    async fn on_fanned_out(&mut self, result: Result<(), Refusal>) {
+    async fn on_fanned_out(&mut self, result: Result<(), NotStarted>) {
         let now = Instant::now();
         let phase = std::mem::replace(&mut self.phase, Phase::Active { nodes_by: now + FIRST_REPORT });
         match (result, phase) {
@@ -255,10 +266,10 @@ impl Launch {
                 let _ = reply.send(Ok(()));
                 self.spawn_early().await;
             }
-            (Err(refusal), Phase::Starting(reply)) => {
-                tracing::info!(%refusal, "the launch is rolled back");
-                self.refuse(&refusal).await;
-                let _ = reply.send(Err(refusal));
+            (Err(error), Phase::Starting(reply)) => {
+                tracing::info!(%error, "the launch is rolled back");
+                self.refuse(&error).await;
+                let _ = reply.send(Err(error));
             }
             (_, other) => self.phase = other,
         }

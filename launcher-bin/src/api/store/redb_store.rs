@@ -1,13 +1,15 @@
-//! State in a file of its own format, by way of redb: two tables of records in protobuf, by id.
+//! State in a file of its own format, by way of redb: tables of records in protobuf, by id.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use pmi_transport::proto::v1::Allocation;
 use prost::Message;
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 
+use super::fabric_journal::{FABRIC, FabricJournal};
 use super::{Change, Kept, LaunchRecord, Store, StoreError};
 
 type Records = TableDefinition<'static, &'static str, &'static [u8]>;
@@ -22,7 +24,7 @@ const ENDED_MAX: u64 = 1000;
 
 /// A store in a file.
 pub(crate) struct RedbStore {
-    database: Database,
+    database: Arc<Database>,
 }
 
 impl RedbStore {
@@ -51,8 +53,14 @@ impl RedbStore {
         transaction.open_table(ALLOCATIONS)?;
         transaction.open_table(LAUNCHES)?;
         transaction.open_table(ENDED)?;
+        transaction.open_table(FABRIC)?;
         transaction.commit()?;
-        Ok(Self { database })
+        Ok(Self { database: Arc::new(database) })
+    }
+
+    /// The journal of fabric credentials, which is kept in the same file.
+    pub(crate) fn fabric_journal(&self) -> FabricJournal {
+        FabricJournal::new(Arc::clone(&self.database))
     }
 
     fn put(&self, changes: &[Change]) -> Result<(), redb::Error> {

@@ -168,8 +168,9 @@ async fn serve(store: &Arc<dyn Store>) -> (Address, oneshot::Sender<()>) {
         identity: Identity::Insecure,
         create_allocations: Creators::Users,
         launches: LaunchSettings::default(),
+        fabric: None,
     };
-    let server = Server::new(config, security.clone(), Arc::clone(store)).unwrap();
+    let server = Server::new(config, security.clone(), Arc::clone(store), None).unwrap();
     tokio::spawn(Arc::clone(&server).take_up());
     let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &security).await.unwrap();
     let address = listener.local_address();
@@ -352,6 +353,17 @@ impl NodeAgentService for Scripted {
         _: Request<PmiFenceCompleteRequest>,
     ) -> Result<Response<PmiFenceCompleteResponse>, Status> {
         Err(Status::unimplemented("no fences here"))
+    }
+
+    async fn retire_vni(&self, _: Request<RetireVniRequest>) -> Result<Response<RetireVniResponse>, Status> {
+        Ok(Response::new(RetireVniResponse { clear: true, left: String::new() }))
+    }
+
+    async fn list_cxi_services(
+        &self,
+        _: Request<ListCxiServicesRequest>,
+    ) -> Result<Response<ListCxiServicesResponse>, Status> {
+        Ok(Response::new(ListCxiServicesResponse::default()))
     }
 
     type LinkStream = ReceiverStream<Result<LinkFrame, Status>>;

@@ -1,0 +1,274 @@
+//! The CXI services of this node: made for a launch before its ranks start, ended after the last of them, and all gone when a
+//! VNI is retired. Done here because services are root's; sessions are told of them and can do nothing to them.
+//!
+//! ```text
+//!             first launch of the VNI            launch ends
+//! (unknown) ──────────────────────────> launches ────────────> no launches ──retire──> (unknown)
+//!     └── strays of an agent that was killed are ended ──┘
+//! ```
+//! Calls to NICs block, so they are made on threads of their own. Launches of one VNI wait for each other, others do not.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cxi_fabric::Vni;
+use cxi_fabric::clock::SystemClock;
+use cxi_fabric::environment::Provider;
+use cxi_fabric::node::{self, Claim, CxiBackend, NicService, NodeBackend, NodeConfigError, NodeFabricConfig, Stuck};
+use parking_lot::Mutex;
+use pmi_transport::proto::v1 as proto;
+
+use crate::wire;
+use crate::wire::WireError;
+
+/// How long services may take to be made. The API server waits 10 s for a node, and a failure has to be undone within that.
+const CLAIM_WITHIN: Duration = Duration::from_secs(4);
+/// How long a service may stay busy after the end of its launch; later it is tried again when its VNI is retired.
+const RELEASE_WITHIN: Duration = Duration::from_secs(10);
+/// The same when a VNI is retired, which the API server asks for again and again.
+const RETIRE_WITHIN: Duration = Duration::from_secs(2);
+
+/// The fabric of this node.
+pub(super) struct Fabric {
+    kind: NodeBackend,
+    backend: Option<Arc<dyn CxiBackend>>,
+    provider: Provider,
+    vnis: Mutex<BTreeMap<Vni, Arc<tokio::sync::Mutex<Users>>>>,
+}
+
+/// Who uses a VNI here.
+#[derive(Debug, Default)]
+struct Users {
+    /// What an agent before this one left of it has been ended.
+    is_swept: bool,
+    /// The services of each launch, those included that are being ended.
+    launches: BTreeMap<String, Vec<NicService>>,
+}
+
+/// Why a launch gets no services here.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FabricError {
+    #[error("the fabric credentials cannot be understood: {0}")]
+    Wire(#[from] WireError),
+    #[error(transparent)]
+    Claim(#[from] node::ClaimError),
+    #[error("cannot end what is left of VNI {vni}: {reason}")]
+    Strays { vni: Vni, reason: String },
+    #[error("the thread that makes CXI services is gone")]
+    Thread,
+}
+
+/// What a launch uses. Dropping it gives the services back as well.
+pub(super) struct Claimed {
+    fabric: Arc<Fabric>,
+    launch_id: String,
+    /// `None` once they are given back.
+    vni: Option<Vni>,
+}
+
+/// What a launch asks for.
+#[derive(Clone, Debug)]
+pub(super) struct Wish {
+    pub(super) launch_id: String,
+    pub(super) uid: u32,
+    pub(super) ranks: u32,
+    pub(super) credentials: proto::CxiCredentials,
+}
+
+impl Fabric {
+    pub(super) fn new(config: &NodeFabricConfig) -> Result<Arc<Self>, NodeConfigError> {
+        let backend = config.backend()?;
+        Ok(Arc::new(Self { kind: config.backend, backend, provider: config.provider, vnis: Mutex::default() }))
+    }
+
+    /// What a session without credentials is told.
+    pub(super) fn bare(&self) -> Option<proto::NodeFabric> {
+        // Without credentials, cxi is no use to anybody.
+        (self.provider == Provider::Verbs).then(|| wire::fabric::encode_node(self.provider, None))
+    }
+
+    /// Makes a launch's services; returns what its session is told of them.
+    ///
+    /// # Errors
+    /// If a NIC refuses; then nothing is left of them.
+    pub(super) async fn claim(self: &Arc<Self>, wish: Wish) -> Result<(proto::NodeFabric, Claimed), FabricError> {
+        // Goes on when whoever asked has gone, so that what is made is known, and given back.
+        let claiming = tokio::spawn(Arc::clone(self).claim_all(wish));
+        claiming.await.map_err(|_| FabricError::Thread)?
+    }
+
+    async fn claim_all(self: Arc<Self>, wish: Wish) -> Result<(proto::NodeFabric, Claimed), FabricError> {
+        let Wish { launch_id, uid, ranks, mut credentials } = wish;
+        let claims = wire::fabric::decode(&credentials)?;
+        let vni = claims.credentials.vni;
+        let users = self.users(vni);
+        let mut users = users.lock().await;
+        let services = match (&self.backend, claims.credentials.svc_id) {
+            // Somebody else made them, and ends them.
+            _ if !claims.services.is_empty() => claims.services,
+            (None, _) => Vec::new(),
+            (Some(backend), 0) => {
+                let first = !std::mem::replace(&mut users.is_swept, true);
+                let vnis = std::iter::once(vni).chain(claims.job_vni).collect();
+                let claim = Claim { uid, ranks: ranks.max(1), vnis, traffic_classes: claims.traffic_classes };
+                let backend = Arc::clone(backend);
+                let made = blocking(move || {
+                    if first {
+                        sweep(&*backend, vni, CLAIM_WITHIN).map_err(|reason| FabricError::Strays { vni, reason })?;
+                    }
+                    Ok(node::claim(&*backend, &SystemClock, &claim, Instant::now() + CLAIM_WITHIN)?)
+                });
+                let made = made.await.and_then(|made| made).inspect_err(|_| users.is_swept = !first)?;
+                made.warnings.iter().for_each(|warning| tracing::warn!(launch = launch_id, "{warning}"));
+                users.launches.insert(launch_id.clone(), made.services.clone());
+                made.services
+            }
+            (Some(backend), svc_id) => {
+                let backend = Arc::clone(backend);
+                blocking(move || node::given(&*backend, svc_id)).await??
+            }
+        };
+        // Also where there are no services, its ranks use the VNI.
+        users.launches.entry(launch_id.clone()).or_default();
+        tracing::info!(launch = launch_id, %vni, services = %words(&services), "the launch may use the fabric");
+        let nic = |service: NicService| proto::CxiNic { device: service.nic, svc_id: service.svc_id };
+        credentials.nics = services.into_iter().map(nic).collect();
+        let told = wire::fabric::encode_node(self.provider, Some(credentials));
+        Ok((told, Claimed { fabric: Arc::clone(&self), launch_id, vni: Some(vni) }))
+    }
+
+    /// Ends what a launch has.
+    async fn release(&self, vni: Vni, launch_id: &str) {
+        let users = self.users(vni);
+        let services = users.lock().await.launches.get(launch_id).cloned().unwrap_or_default();
+        if let (Some(backend), false) = (self.backend.clone(), services.is_empty()) {
+            let shown = words(&services);
+            let stuck =
+                blocking(move || node::release(&*backend, &SystemClock, &services, Instant::now() + RELEASE_WITHIN));
+            match stuck.await {
+                Ok(stuck) if stuck.is_empty() => {
+                    tracing::info!(launch = launch_id, %vni, services = shown, "its CXI services are ended");
+                }
+                Ok(stuck) => {
+                    let left = stuck.iter().map(Stuck::to_string).collect::<Vec<_>>().join("; ");
+                    tracing::warn!(launch = launch_id, %vni, left, "CXI services are left until the VNI is retired");
+                }
+                Err(error) => tracing::error!(launch = launch_id, %vni, "{error}"),
+            }
+        }
+        users.lock().await.launches.remove(launch_id);
+    }
+
+    /// Ends what is left of a VNI, and says in words what cannot be ended.
+    pub(super) async fn retire(&self, vni: Vni) -> Result<(), String> {
+        let users = self.users(vni);
+        let users = users.lock().await;
+        if let Some(launch) = users.launches.keys().next() {
+            return Err(format!("launch {launch} still uses it"));
+        }
+        if let Some(backend) = self.backend.clone() {
+            let swept = blocking(move || sweep(&*backend, vni, RETIRE_WITHIN)).await;
+            swept.map_err(|error| error.to_string())??;
+        }
+        tracing::info!(%vni, "nothing is left of the VNI here");
+        self.vnis.lock().remove(&vni);
+        Ok(())
+    }
+
+    /// This node's NICs and the services on them.
+    pub(super) async fn list(&self) -> proto::ListCxiServicesResponse {
+        let known = self.known().await;
+        let listed = match self.backend.clone() {
+            Some(backend) => blocking(move || devices(&*backend)).await,
+            None => Ok(Ok(Vec::new())),
+        };
+        let (mut devices, trouble) = match listed {
+            Ok(Ok(devices)) => (devices, String::new()),
+            Ok(Err(error)) => (Vec::new(), error.to_string()),
+            Err(error) => (Vec::new(), error.to_string()),
+        };
+        for device in &mut devices {
+            for service in &mut device.services {
+                let made =
+                    |(nic, svc_id, _): &&(String, u32, String)| *nic == device.device && *svc_id == service.svc_id;
+                service.launch_id = known.iter().find(made).map(|(.., launch)| launch.clone()).unwrap_or_default();
+            }
+        }
+        proto::ListCxiServicesResponse { backend: self.kind.name().to_owned(), devices, trouble }
+    }
+
+    /// The services that were made here, with their launches.
+    async fn known(&self) -> Vec<(String, u32, String)> {
+        let vnis: Vec<_> = self.vnis.lock().values().cloned().collect();
+        let mut known = Vec::new();
+        for users in vnis {
+            for (launch, services) in &users.lock().await.launches {
+                known.extend(services.iter().map(|service| (service.nic.clone(), service.svc_id, launch.clone())));
+            }
+        }
+        known
+    }
+
+    fn users(&self, vni: Vni) -> Arc<tokio::sync::Mutex<Users>> {
+        Arc::clone(self.vnis.lock().entry(vni).or_default())
+    }
+}
+
+impl Claimed {
+    /// Gives the services back; returns when they are, or when they stay busy.
+    pub(super) async fn release(mut self) {
+        if let Some(vni) = self.vni.take() {
+            self.fabric.release(vni, &self.launch_id).await;
+        }
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        if let (Some(vni), Ok(runtime)) = (self.vni.take(), tokio::runtime::Handle::try_current()) {
+            let (fabric, launch_id) = (Arc::clone(&self.fabric), std::mem::take(&mut self.launch_id));
+            runtime.spawn(async move { fabric.release(vni, &launch_id).await });
+        }
+    }
+}
+
+/// Ends all services that name a VNI, and says in words what is left.
+fn sweep(backend: &dyn CxiBackend, vni: Vni, within: Duration) -> Result<(), String> {
+    let strays = node::holders(backend, vni).map_err(|error| error.to_string())?;
+    if !strays.is_empty() {
+        tracing::warn!(%vni, services = words(&strays), "CXI services that nobody uses are ended");
+    }
+    let stuck = node::release(backend, &SystemClock, &strays, Instant::now() + within);
+    match &stuck[..] {
+        [] => Ok(()),
+        stuck => Err(stuck.iter().map(Stuck::to_string).collect::<Vec<_>>().join("; ")),
+    }
+}
+
+fn devices(backend: &dyn CxiBackend) -> Result<Vec<proto::CxiDevice>, node::CxiError> {
+    let service = |found: node::FoundService| proto::CxiService {
+        svc_id: found.svc_id,
+        vnis: found.vnis.into_iter().map(u32::from).collect(),
+        uids: found.uids,
+        launch_id: String::new(),
+    };
+    let device = |nic: node::Nic| {
+        let services = backend.list(&nic.name)?.into_iter().map(service).collect();
+        Ok(proto::CxiDevice { device: nic.name, is_up: nic.is_up, services })
+    };
+    backend.nics()?.into_iter().map(device).collect()
+}
+
+/// Such as `cxi0:11,cxi1:21`.
+fn words(services: &[NicService]) -> String {
+    let word = |service: &NicService| format!("{}:{}", service.nic, service.svc_id);
+    services.iter().map(word).collect::<Vec<_>>().join(",")
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, FabricError> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| FabricError::Thread)
+}
+
+#[cfg(test)]
+mod tests;

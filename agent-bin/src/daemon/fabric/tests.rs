@@ -1,0 +1,131 @@
+//! Services come and go with launches, on NICs that are directories.
+
+use std::fs;
+
+use cxi_fabric::node::PaperNics;
+use tempfile::TempDir;
+
+use super::*;
+
+/// A node with two NICs.
+struct World {
+    directory: TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        for nic in ["cxi0", "cxi1"] {
+            fs::create_dir(directory.path().join(nic)).unwrap();
+        }
+        Self { directory }
+    }
+
+    /// An agent on it, which knows nothing of one before it.
+    fn agent(&self) -> Arc<Fabric> {
+        let path = Some(self.directory.path().to_owned());
+        let config = NodeFabricConfig { backend: NodeBackend::Paper, path, ..Default::default() };
+        Fabric::new(&config).unwrap()
+    }
+
+    fn services(&self) -> usize {
+        let nics = PaperNics::new(self.directory.path());
+        ["cxi0", "cxi1"].map(|nic| nics.list(nic).unwrap().len()).iter().sum()
+    }
+}
+
+fn wish(launch_id: &str, svc_id: u32) -> Wish {
+    let credentials = proto::CxiCredentials { vni: 1024, svc_id, ..Default::default() };
+    Wish { launch_id: launch_id.to_owned(), uid: 1000, ranks: 2, credentials }
+}
+
+fn nics(told: &proto::NodeFabric) -> Vec<(&str, u32)> {
+    let nics = &told.credentials.as_ref().unwrap().nics;
+    nics.iter().map(|nic| (nic.device.as_str(), nic.svc_id)).collect()
+}
+
+fn vni() -> Vni {
+    Vni::new(1024).unwrap()
+}
+
+#[tokio::test]
+async fn each_launch_has_services_of_its_own_and_gives_them_back() {
+    let world = World::new();
+    let agent = world.agent();
+    let (first, one) = agent.claim(wish("a", 0)).await.unwrap();
+    let (second, two) = agent.claim(wish("b", 0)).await.unwrap();
+    assert_eq!((nics(&first), first.provider.as_str()), (vec![("cxi0", 11), ("cxi1", 21)], "cxi"));
+    assert_eq!(nics(&second), [("cxi0", 12), ("cxi1", 22)]);
+    let listed = agent.list().await;
+    assert_eq!((listed.devices.len(), listed.devices[0].services[1].launch_id.as_str()), (2, "b"));
+    one.release().await;
+    assert_eq!(world.services(), 2);
+    assert_eq!(agent.retire(vni()).await.unwrap_err(), "launch b still uses it");
+    two.release().await;
+    agent.retire(vni()).await.unwrap();
+    assert_eq!(world.services(), 0);
+    assert!(agent.vnis.lock().is_empty());
+}
+
+#[tokio::test]
+async fn what_a_killed_agent_left_is_ended_by_the_next_launch_or_with_the_vni() {
+    let world = World::new();
+    for by_launch in [true, false] {
+        let (_, claimed) = world.agent().claim(wish("a", 0)).await.unwrap();
+        std::mem::forget(claimed);
+        assert_eq!(world.services(), 2);
+        let agent = world.agent();
+        if by_launch {
+            let (_, claimed) = agent.claim(wish("b", 0)).await.unwrap();
+            assert_eq!(world.services(), 2, "the old ones are gone");
+            claimed.release().await;
+        } else {
+            agent.retire(vni()).await.unwrap();
+        }
+        assert_eq!(world.services(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_busy_service_keeps_its_vni_from_being_retired() {
+    let world = World::new();
+    let (_, claimed) = world.agent().claim(wish("a", 0)).await.unwrap();
+    std::mem::forget(claimed);
+    let busy = world.directory.path().join("cxi1/busy");
+    fs::write(&busy, "").unwrap();
+    let agent = world.agent();
+    let left = agent.retire(vni()).await.unwrap_err();
+    assert!(left.contains("service 21 of cxi1 is left") && left.contains("a process still uses it"), "{left}");
+    assert_eq!(world.services(), 1);
+    fs::remove_file(busy).unwrap();
+    agent.retire(vni()).await.unwrap();
+    assert_eq!(world.services(), 0);
+}
+
+#[tokio::test]
+async fn services_of_others_are_used_and_left_alone() {
+    let world = World::new();
+    let agent = world.agent();
+    let (told, claimed) = agent.claim(wish("a", 7)).await.unwrap();
+    assert_eq!(nics(&told), [("cxi0", 7), ("cxi1", 7)]);
+    assert!(agent.retire(vni()).await.is_err(), "its ranks use the VNI");
+    drop(claimed);
+    while agent.retire(vni()).await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    let bare = Fabric::new(&NodeFabricConfig::default()).unwrap();
+    assert!(bare.bare().is_none());
+    assert!(nics(&bare.claim(wish("a", 0)).await.unwrap().0).is_empty());
+}
+
+#[tokio::test]
+async fn a_refusal_leaves_nothing() {
+    let world = World::new();
+    // A file where a service's number should be makes the second NIC fail.
+    fs::create_dir(world.directory.path().join("cxi1/draft")).unwrap();
+    let refusal = world.agent().claim(wish("a", 0)).await.map(|_| ()).unwrap_err().to_string();
+    assert!(refusal.contains("cannot make a CXI service: cxi1"), "{refusal}");
+    assert_eq!(world.services(), 0);
+    let nonsense = Wish { credentials: proto::CxiCredentials::default(), ..wish("a", 0) };
+    assert!(world.agent().claim(nonsense).await.map(|_| ()).unwrap_err().to_string().contains("the VNI is 0"));
+}

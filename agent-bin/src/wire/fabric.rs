@@ -1,0 +1,155 @@
+//! Fabric credentials between messages and the types of `cxi-fabric`. Keys are copied into memory that is wiped as soon as they
+//! are read; the messages that carry them are not.
+
+use bytes::Bytes;
+use cxi_fabric::environment::Provider;
+use cxi_fabric::node::{NicService, TrafficClasses};
+use cxi_fabric::{Credentials, Secret, Vni};
+use pmi_transport::proto::v1 as proto;
+use prost::Message;
+
+use super::{WireError, wrong};
+use crate::fabric::NodeFabric;
+
+/// The longest key; those of managers have some tens of bytes.
+const KEY_MAX: usize = 4096;
+/// The most NICs of a node.
+const NICS_MAX: usize = 64;
+/// The longest name of a NIC.
+const DEVICE_MAX: usize = 32;
+
+/// What a launch's nodes are told.
+pub fn encode(credentials: &Credentials) -> proto::CxiCredentials {
+    let key = credentials.auth_key.as_ref().map_or(&[][..], Secret::expose);
+    proto::CxiCredentials {
+        vni: credentials.vni.into(),
+        auth_key: Bytes::copy_from_slice(key),
+        svc_id: credentials.svc_id,
+        ..Default::default()
+    }
+}
+
+/// What the API server signs, so that no relay can give a launch another VNI than its own.
+pub fn signed_text(launch_id: &str, credentials: &proto::CxiCredentials) -> Vec<u8> {
+    let mut text = b"fabric credentials\0".to_vec();
+    text.extend_from_slice(launch_id.as_bytes());
+    text.push(0);
+    text.extend_from_slice(&credentials.encode_to_vec());
+    text
+}
+
+/// What the ranks of a node may use, once its agent has filled in its services. `None` for a launch without credentials.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claims {
+    /// The VNI and the key.
+    pub credentials: Credentials,
+    /// A VNI for ranks of several launches.
+    pub job_vni: Option<Vni>,
+    /// The services; none while they are not made.
+    pub services: Vec<NicService>,
+    /// What they allow.
+    pub traffic_classes: TrafficClasses,
+}
+
+/// Reads credentials, also those in the design document's shape.
+///
+/// # Errors
+/// Refuses numbers that are no VNI, a key or a list of NICs that is too long, and names that no NIC has.
+pub fn decode(message: &proto::CxiCredentials) -> Result<Claims, WireError> {
+    let vni = |what, number: u32| Vni::new(number).map_err(|_| wrong(what, number, "1 to 65535"));
+    if message.auth_key.len() > KEY_MAX {
+        return Err(wrong("the length of the fabric key", message.auth_key.len(), format!("at most {KEY_MAX} bytes")));
+    }
+    if message.nics.len() > NICS_MAX {
+        return Err(wrong("the number of NICs", message.nics.len(), format!("at most {NICS_MAX}")));
+    }
+    let service = |nic: &proto::CxiNic| match nic.device.strip_prefix("cxi") {
+        Some(digits) if nic.device.len() <= DEVICE_MAX && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Ok(NicService { nic: nic.device.clone(), svc_id: nic.svc_id })
+        }
+        _ => Err(wrong("a NIC", nic.device.chars().take(DEVICE_MAX).collect::<String>(), "cxi0, cxi1, ...")),
+    };
+    let classes = match message.traffic_classes {
+        0 => TrafficClasses::default(),
+        bits @ 1..=0xf => TrafficClasses::from_bits(bits as u8),
+        bits => return Err(wrong("the traffic classes", bits, "a mask of four bits")),
+    };
+    Ok(Claims {
+        credentials: Credentials {
+            vni: vni("the VNI", message.vni)?,
+            auth_key: (!message.auth_key.is_empty()).then(|| Secret::new(&message.auth_key[..])),
+            svc_id: message.svc_id,
+            lifetime: None,
+        },
+        job_vni: (message.job_vni != 0).then(|| vni("the job's VNI", message.job_vni)).transpose()?,
+        services: message.nics.iter().map(service).collect::<Result<_, _>>()?,
+        traffic_classes: classes,
+    })
+}
+
+/// What a session is told of its node's fabric.
+pub fn encode_node(provider: Provider, credentials: Option<proto::CxiCredentials>) -> proto::NodeFabric {
+    proto::NodeFabric { provider: provider.name().to_owned(), credentials }
+}
+
+/// What an agent told of its node's fabric.
+///
+/// # Errors
+/// Refuses what [`decode`] does, and a provider that is neither cxi nor verbs.
+pub fn decode_node(message: &proto::NodeFabric) -> Result<NodeFabric, WireError> {
+    let provider = [Provider::Cxi, Provider::Verbs].into_iter().find(|provider| provider.name() == message.provider);
+    Ok(NodeFabric {
+        provider: provider.ok_or_else(|| wrong("the provider", &message.provider, "cxi or verbs"))?,
+        claims: message.credentials.as_ref().map(decode).transpose()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_design_documents_three_fields_are_enough() {
+        let message = proto::CxiCredentials {
+            vni: 1024,
+            auth_key: Bytes::from_static(b"\xc0\xff\xee"),
+            svc_id: 7,
+            ..Default::default()
+        };
+        let claims = decode(&message).unwrap();
+        assert_eq!(claims.credentials.auth_key, Secret::from_hex("c0ffee"));
+        assert_eq!((claims.credentials.vni.get(), claims.credentials.svc_id), (1024, 7));
+        assert_eq!(claims.traffic_classes, TrafficClasses::default());
+        assert!(claims.services.is_empty() && claims.job_vni.is_none());
+        assert_eq!(encode(&claims.credentials), message);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_without_the_key() {
+        let check = |change: fn(&mut proto::CxiCredentials), expected: &str| {
+            let auth_key = Bytes::from_static(b"canary");
+            let mut message = proto::CxiCredentials { vni: 1, auth_key, ..Default::default() };
+            change(&mut message);
+            let error = decode(&message).unwrap_err().to_string();
+            assert!(error.contains(expected) && !error.contains("canary"), "{error}");
+        };
+        check(|message| message.vni = 0, "the VNI is 0; possible is 1 to 65535");
+        check(|message| message.job_vni = 65536, "the job's VNI is 65536");
+        check(|message| message.auth_key = vec![0; 5000].into(), "the length of the fabric key is 5000");
+        check(|message| message.traffic_classes = 16, "the traffic classes is 16");
+        check(
+            |message| message.nics.push(proto::CxiNic { device: "eth0".to_owned(), svc_id: 1 }),
+            "a NIC is eth0; possible is cxi0",
+        );
+        let other = proto::NodeFabric { provider: "tcp".to_owned(), credentials: None };
+        assert!(decode_node(&other).unwrap_err().to_string().contains("cxi or verbs"));
+    }
+
+    #[test]
+    fn another_launch_or_another_vni_is_another_text() {
+        let credentials = |vni| proto::CxiCredentials { vni, ..Default::default() };
+        let text = signed_text("a", &credentials(1));
+        assert_ne!(text, signed_text("b", &credentials(1)));
+        assert_ne!(text, signed_text("a", &credentials(2)));
+    }
+}

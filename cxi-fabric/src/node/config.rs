@@ -1,0 +1,109 @@
+//! The fabric section of an agent's configuration: how its services are made.
+//!
+//! ```toml
+//! [fabric]
+//! backend = "libcxi"      # or "cxi_service"; "paper" for clusters on one machine; "none" (default)
+//! path = "libcxi.so.1"    # the library, the program, or the directory of paper NICs
+//! provider = "cxi"        # what FI_PROVIDER is, unless the user says otherwise; or "verbs"
+//! ```
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use thiserror::Error;
+
+use super::{CxiBackend, CxiServiceCommand, LibCxi, LoadError, PaperNics, Sysfs};
+use crate::environment::Provider;
+
+/// The program of HPE's that makes services.
+const PROGRAM: &str = "cxi_service";
+
+/// The fabric section of an agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NodeFabricConfig {
+    /// How services are made.
+    pub backend: NodeBackend,
+    /// The library, the program, or the directory; `paper` needs one.
+    pub path: Option<PathBuf>,
+    /// What libfabric is to use.
+    pub provider: Provider,
+}
+
+/// How services are made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeBackend {
+    /// Not at all: ranks are told of VNI and key, and of no service.
+    #[default]
+    None,
+    /// By HPE's library.
+    Libcxi,
+    /// By HPE's program.
+    CxiService,
+    /// In a directory.
+    Paper,
+}
+
+impl NodeBackend {
+    /// As the configuration spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Libcxi => "libcxi",
+            Self::CxiService => "cxi_service",
+            Self::Paper => "paper",
+        }
+    }
+}
+
+/// Why a node cannot make services as it is told to.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum NodeConfigError {
+    /// The library is of no use.
+    #[error("fabric: {0}")]
+    Load(#[from] LoadError),
+    /// Nobody said where.
+    #[error("fabric: back end \"paper\" needs `path`, the directory of the NICs")]
+    NoDirectory,
+}
+
+impl NodeFabricConfig {
+    /// What makes services; `None` if nothing does.
+    ///
+    /// # Errors
+    /// If a library cannot be loaded, or a directory is not named.
+    pub fn backend(&self) -> Result<Option<Arc<dyn CxiBackend>>, NodeConfigError> {
+        let named = |default: &str| self.path.clone().unwrap_or_else(|| default.into());
+        Ok(match self.backend {
+            NodeBackend::None => None,
+            NodeBackend::Libcxi => Some(Arc::new(LibCxi::load(named(LibCxi::LIBRARY), Sysfs::default())?)),
+            NodeBackend::CxiService => Some(Arc::new(CxiServiceCommand::new(named(PROGRAM), Sysfs::default()))),
+            NodeBackend::Paper => {
+                Some(Arc::new(PaperNics::new(self.path.clone().ok_or(NodeConfigError::NoDirectory)?)))
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_operator_gets_wrong_is_told() {
+        let config = |text: &str| toml::from_str::<NodeFabricConfig>(text);
+        assert!(config("").expect("a default").backend().expect("none").is_none());
+        assert!(config("backend = 'cxi_service'\nprovider = 'verbs'").expect("a program").backend().is_ok());
+        for (text, expected) in [
+            ("backend = 'paper'", "needs `path`"),
+            ("backend = 'libcxi'\npath = '/nonexistent.so'", "cannot use /nonexistent.so"),
+        ] {
+            let error = config(text).expect("readable").backend().map(|_| ()).expect_err("a refusal").to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+        assert!(config("backend = 'ethernet'").is_err() && config("paths = '/'").is_err());
+    }
+}

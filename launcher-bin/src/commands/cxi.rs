@@ -1,0 +1,177 @@
+//! `lattice cxi`: fabric credentials, for administrators: which there are, what is wrong with them, and undoing what is due.
+
+mod findings;
+
+use pmi_transport::hostlist;
+use pmi_transport::proto::v1 as proto;
+use proto::FabricGrantState;
+use serde::Serialize;
+
+use self::findings::{Finding, findings};
+use super::{CommandError, ask, print_json};
+use crate::args::CxiCommand;
+use crate::table::{Align, Table};
+use crate::{complain, print};
+
+/// The exit code when something is wrong, or could not be done: the question itself was answered.
+const TROUBLE: u8 = 1;
+
+/// A service as it is printed for programs.
+#[derive(Debug, Serialize)]
+struct Grant<'a> {
+    name: &'a str,
+    allocation: &'a str,
+    vni: Option<u32>,
+    state: &'static str,
+    unconfirmed: Vec<String>,
+}
+
+/// What an examination found, for programs.
+#[derive(Debug, Serialize)]
+struct Examination<'a> {
+    cluster: &'a str,
+    manager: &'a str,
+    services: Vec<Grant<'a>>,
+    nodes: usize,
+    findings: &'a [Finding],
+}
+
+/// What was done, for programs.
+#[derive(Debug, Serialize)]
+struct Cleaned<'a> {
+    dry_run: bool,
+    done: &'a [String],
+    failed: &'a [String],
+}
+
+/// Does what the command asks for; returns the exit code.
+pub(crate) fn cxi(command: &CxiCommand) -> Result<u8, CommandError> {
+    match command {
+        CxiCommand::List(table) => {
+            let question = proto::ListFabricRequest {};
+            let answer =
+                ask(&table.api, async |cluster| Ok(cluster.ask(cluster.fabric().list_fabric(question)).await?))?;
+            if table.json {
+                return print_json(&answer.grants.iter().map(Grant::from).collect::<Vec<_>>());
+            }
+            Ok(print(shown(&answer.grants).as_bytes())?)
+        }
+        CxiCommand::Doctor(table) => {
+            let question = proto::ExamineFabricRequest {};
+            let answer =
+                ask(&table.api, async |cluster| Ok(cluster.ask(cluster.fabric().examine_fabric(question)).await?))?;
+            examined(&answer, table.json)
+        }
+        CxiCommand::Clean { dry_run, gone, table } => {
+            let question = proto::CleanFabricRequest { dry_run: *dry_run, gone: gone.clone().unwrap_or_default() };
+            let answer =
+                ask(&table.api, async |cluster| Ok(cluster.ask(cluster.fabric().clean_fabric(question)).await?))?;
+            cleaned(&answer, *dry_run, table.json)
+        }
+    }
+}
+
+fn examined(answer: &proto::ExamineFabricResponse, json: bool) -> Result<u8, CommandError> {
+    let findings = findings(answer);
+    let code = if findings.is_empty() { 0 } else { TROUBLE };
+    if json {
+        let services = answer.grants.iter().map(Grant::from).collect();
+        let (cluster, manager) = (&answer.cluster, &answer.manager);
+        let examination = Examination { cluster, manager, services, nodes: answer.nodes.len(), findings: &findings };
+        return Ok(print_json(&examination)?.max(code));
+    }
+    let mut text = format!(
+        "{} at {}: {} services, {} nodes\n",
+        answer.cluster,
+        answer.manager,
+        answer.grants.len(),
+        answer.nodes.len()
+    );
+    if findings.is_empty() {
+        text += "nothing is wrong\n";
+    }
+    for Finding { what, remedy } in &findings {
+        text += &format!("{what}\n  try: {remedy}\n");
+    }
+    Ok(print(text.as_bytes())?.max(code))
+}
+
+fn cleaned(answer: &proto::CleanFabricResponse, dry_run: bool, json: bool) -> Result<u8, CommandError> {
+    let code = if answer.failed.is_empty() { 0 } else { TROUBLE };
+    if json {
+        let cleaned = Cleaned { dry_run, done: &answer.done, failed: &answer.failed };
+        return Ok(print_json(&cleaned)?.max(code));
+    }
+    let lines: Vec<&str> = match answer.done.is_empty() {
+        true => vec!["there is nothing to clean"],
+        false => answer.done.iter().map(String::as_str).collect(),
+    };
+    answer.failed.iter().for_each(|problem| complain(problem));
+    Ok(print((lines.join("\n") + "\n").as_bytes())?.max(code))
+}
+
+fn shown(grants: &[proto::FabricGrant]) -> String {
+    let mut table = Table::new([
+        ("SERVICE", Align::Left),
+        ("ALLOCATION", Align::Left),
+        ("VNI", Align::Right),
+        ("STATE", Align::Left),
+        ("WAITS FOR", Align::Left),
+    ]);
+    for grant in grants {
+        table.push([
+            grant.name.clone(),
+            grant.allocation_id.clone(),
+            if grant.vni == 0 { "-".to_owned() } else { grant.vni.to_string() },
+            state(grant.state()).to_owned(),
+            grant.unconfirmed.clone(),
+        ]);
+    }
+    table.to_string()
+}
+
+impl<'a> From<&'a proto::FabricGrant> for Grant<'a> {
+    fn from(grant: &'a proto::FabricGrant) -> Self {
+        Self {
+            name: &grant.name,
+            allocation: &grant.allocation_id,
+            vni: (grant.vni != 0).then_some(grant.vni),
+            state: state(grant.state()),
+            // It was folded by the API server; what cannot be read is shown as it came.
+            unconfirmed: hostlist::expand(&grant.unconfirmed).unwrap_or_else(|_| vec![grant.unconfirmed.clone()]),
+        }
+    }
+}
+
+fn state(state: FabricGrantState) -> &'static str {
+    match state {
+        FabricGrantState::Unspecified => "unknown",
+        FabricGrantState::GrantCreating => "creating",
+        FabricGrantState::GrantHeld => "held",
+        FabricGrantState::GrantEnding => "ending",
+        FabricGrantState::GrantQuarantined => "quarantined",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_are_shown_in_a_table_and_as_json() {
+        let grant = proto::FabricGrant {
+            name: "daint.k3jq.0".to_owned(),
+            allocation_id: "k3jq".to_owned(),
+            vni: 1024,
+            state: FabricGrantState::GrantQuarantined.into(),
+            unconfirmed: "node[1-2]".to_owned(),
+        };
+        assert_eq!(
+            shown(std::slice::from_ref(&grant)),
+            "SERVICE       ALLOCATION   VNI  STATE        WAITS FOR\n\
+             daint.k3jq.0  k3jq        1024  quarantined  node[1-2]\n"
+        );
+        let json = serde_json::to_value(Grant::from(&grant)).unwrap();
+        assert_eq!((&json["state"], &json["unconfirmed"][1]), (&"quarantined".into(), &"node2".into()));
+    }
+}

@@ -1,0 +1,140 @@
+//! What is wrong with a fabric, and what to do about it, from what the API server saw. Pure.
+
+use pmi_transport::proto::v1 as proto;
+use proto::{CxiService, ExamineFabricResponse, FabricGrantState, FabricNode, ListCxiServicesResponse};
+use serde::Serialize;
+
+/// Something that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Finding {
+    pub(super) what: String,
+    /// What an administrator can do.
+    pub(super) remedy: String,
+}
+
+/// Everything that is wrong.
+pub(super) fn findings(seen: &ExamineFabricResponse) -> Vec<Finding> {
+    let mut findings = manager(seen);
+    findings.extend(undone(seen));
+    findings.extend(seen.nodes.iter().flat_map(|node| of_node(node, seen)));
+    findings
+}
+
+fn finding(what: String, remedy: impl Into<String>) -> Finding {
+    Finding { what, remedy: remedy.into() }
+}
+
+fn manager(seen: &ExamineFabricResponse) -> Vec<Finding> {
+    let trouble = (!seen.manager_trouble.is_empty()).then(|| {
+        finding(seen.manager_trouble.clone(), format!("look at {} from the API server's host, with curl", seen.manager))
+    });
+    let strangers = seen.strangers.iter().map(|name| {
+        finding(format!("service {name} is at the manager and in no journal of ours"), "lattice cxi clean deletes it")
+    });
+    trouble.into_iter().chain(strangers).collect()
+}
+
+/// Services that are not given back yet.
+fn undone(seen: &ExamineFabricResponse) -> Vec<Finding> {
+    let is_undone = |state| matches!(state, FabricGrantState::GrantEnding | FabricGrantState::GrantQuarantined);
+    let undone = seen.grants.iter().filter(|grant| is_undone(grant.state()));
+    let what = |grant: &proto::FabricGrant| match grant.unconfirmed.as_str() {
+        "" => finding(
+            format!("service {} is not deleted at the manager yet", grant.name),
+            "lattice cxi clean tries again at once, and tells why it fails",
+        ),
+        nodes => finding(
+            format!("VNI {} of {} waits for {nodes}", grant.vni, grant.name),
+            format!("start the agents there; if they are gone for good: lattice cxi clean --gone {nodes}"),
+        ),
+    };
+    undone.map(what).collect()
+}
+
+fn of_node(node: &FabricNode, seen: &ExamineFabricResponse) -> Vec<Finding> {
+    let id = &node.node_id;
+    let Some(cxi) = &node.cxi else {
+        return vec![finding(format!("node {id} does not answer: {}", node.silence), "see the log of its agent")];
+    };
+    let mut findings = Vec::new();
+    if !cxi.trouble.is_empty() {
+        findings.push(finding(format!("node {id}: {}", cxi.trouble), "see whether the CXI driver runs, as root"));
+    } else if cxi.backend == "none" {
+        let remedy = "set `backend` in the section fabric of its agent's configuration";
+        findings.push(finding(format!("node {id} makes no CXI services; ranks there cannot use the fabric"), remedy));
+    } else if cxi.devices.is_empty() {
+        findings.push(finding(format!("node {id} has no CXI device"), "see whether the CXI driver is loaded there"));
+    }
+    let down = cxi.devices.iter().filter(|device| !device.is_up);
+    findings.extend(down.map(|device| finding(format!("{} of node {id} has no link", device.device), "see cxi_stat")));
+    findings.extend(strays(id, cxi, seen));
+    findings
+}
+
+/// Services that name a VNI of ours, and were not made for a launch that runs.
+fn strays(id: &str, cxi: &ListCxiServicesResponse, seen: &ExamineFabricResponse) -> Vec<Finding> {
+    let is_ours = |service: &&CxiService| {
+        service.launch_id.is_empty()
+            && seen.grants.iter().any(|grant| grant.vni != 0 && service.vnis.contains(&grant.vni))
+    };
+    let on_device = |device: &proto::CxiDevice| {
+        let strays = device.services.iter().filter(is_ours);
+        let what = |service: &CxiService| {
+            format!("service {} of {} on node {id} belongs to no launch", service.svc_id, device.device)
+        };
+        let remedy = "the next launch of its allocation ends it there, or the release of the allocation";
+        strays.map(|service| finding(what(service), remedy)).collect::<Vec<_>>()
+    };
+    cxi.devices.iter().flat_map(on_device).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn healthy() -> ExamineFabricResponse {
+        let service = CxiService { svc_id: 11, vnis: vec![1024], uids: vec![1000], launch_id: "l".to_owned() };
+        let device = proto::CxiDevice { device: "cxi0".to_owned(), is_up: true, services: vec![service] };
+        let cxi =
+            ListCxiServicesResponse { backend: "libcxi".to_owned(), devices: vec![device], trouble: String::new() };
+        let grant = proto::FabricGrant {
+            name: "daint.a.0".to_owned(),
+            vni: 1024,
+            state: FabricGrantState::GrantHeld.into(),
+            ..Default::default()
+        };
+        let node = FabricNode { node_id: "node0".to_owned(), silence: String::new(), cxi: Some(cxi) };
+        ExamineFabricResponse { grants: vec![grant], nodes: vec![node], ..Default::default() }
+    }
+
+    #[test]
+    fn each_thing_that_is_wrong_is_found_and_nothing_else() {
+        assert_eq!(findings(&healthy()), []);
+        let check = |change: fn(&mut ExamineFabricResponse), expected: &str| {
+            let mut seen = healthy();
+            change(&mut seen);
+            let found = findings(&seen);
+            assert!(found.len() == 1 && found[0].what.contains(expected), "{expected}: {found:?}");
+            assert!(!found[0].remedy.is_empty());
+        };
+        fn cxi(seen: &mut ExamineFabricResponse) -> &mut ListCxiServicesResponse {
+            seen.nodes[0].cxi.as_mut().unwrap()
+        }
+        check(|seen| seen.manager_trouble = "it answered 500".to_owned(), "it answered 500");
+        check(|seen| seen.strangers.push("daint.old.3".to_owned()), "daint.old.3 is at the manager");
+        check(|seen| seen.grants[0].set_state(FabricGrantState::GrantEnding), "not deleted at the manager yet");
+        check(
+            |seen| {
+                seen.grants[0].set_state(FabricGrantState::GrantQuarantined);
+                seen.grants[0].unconfirmed = "node7".to_owned();
+            },
+            "VNI 1024 of daint.a.0 waits for node7",
+        );
+        check(|seen| seen.nodes[0].cxi = None, "node node0 does not answer");
+        check(|seen| cxi(seen).trouble = "cxi0: not permitted".to_owned(), "node0: cxi0: not permitted");
+        check(|seen| cxi(seen).backend = "none".to_owned(), "makes no CXI services");
+        check(|seen| cxi(seen).devices.clear(), "has no CXI device");
+        check(|seen| cxi(seen).devices[0].is_up = false, "cxi0 of node node0 has no link");
+        check(|seen| cxi(seen).devices[0].services[0].launch_id.clear(), "service 11 of cxi0 on node node0");
+    }
+}

@@ -1,0 +1,78 @@
+//! A fabric of a cluster on this machine: a fabric manager that is not one, and NICs that are directories. Everything between
+//! them is what it is on a real cluster.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde::Serialize;
+
+use super::directory::Directory;
+use super::plan::Plan;
+use crate::request::random_id;
+
+/// What the cluster is called at the manager.
+const CLUSTER: &str = "dev";
+/// The NICs of each node.
+const NICS: [&str; 2] = ["cxi0", "cxi1"];
+
+/// What the API server is told.
+#[derive(Serialize)]
+pub(super) struct ManagerFile {
+    backend: &'static str,
+    url: String,
+    auth: AuthFile,
+}
+
+#[derive(Serialize)]
+struct AuthFile {
+    method: &'static str,
+    token_url: String,
+    client_id: &'static str,
+    client_secret_file: PathBuf,
+}
+
+/// What an agent is told.
+#[derive(Serialize)]
+pub(super) struct NicsFile {
+    backend: &'static str,
+    path: PathBuf,
+}
+
+/// The name of the cluster, and where its manager is.
+pub(super) fn of_api(plan: &Plan, directory: &Directory) -> (&'static str, ManagerFile) {
+    let url = format!("http://{}", plan.fabric);
+    let auth = AuthFile {
+        method: "oauth",
+        token_url: format!("{url}/token"),
+        client_id: CLUSTER,
+        client_secret_file: directory.fabric_secret(),
+    };
+    (CLUSTER, ManagerFile { backend: "rest", url, auth })
+}
+
+/// Where the NICs of a node are.
+pub(super) fn of_agent(node: &str, directory: &Directory) -> NicsFile {
+    NicsFile { backend: "paper", path: directory.nics(node) }
+}
+
+/// Makes the NICs, and the secret that the API server shares with the manager.
+pub(super) fn prepare(plan: &Plan, directory: &Directory) -> io::Result<()> {
+    Directory::write_private(&directory.fabric_secret(), &format!("{}{}\n", random_id()?, random_id()?))?;
+    for (node, nic) in plan.nodes.iter().flat_map(|node| NICS.map(|nic| (node, nic))) {
+        fs::create_dir_all(directory.nics(&node.name).join(nic))?;
+    }
+    Ok(())
+}
+
+/// The manager, to be started; `faults` is a file of what goes wrong there.
+pub(super) fn manager(program: &PathBuf, plan: &Plan, directory: &Directory, faults: Option<&PathBuf>) -> Command {
+    let mut command = Command::new(program);
+    command.arg("--listen").arg(plan.fabric.to_string());
+    command.arg("--client-secret-file").arg(directory.fabric_secret());
+    if let Some(faults) = faults {
+        command.arg("--script").arg(faults);
+    }
+    command
+}
