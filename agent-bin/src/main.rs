@@ -76,6 +76,10 @@ fn run(args: Args) -> Result<(), Box<dyn std::error::Error>> {
         println!("lattice-agent: the settings of {} make sense", config.node_id);
         return Ok(());
     }
+    // Session processes would each find out anew what the processor can do; where that is emulated, as in virtual machines,
+    // it takes as long as a fork.
+    #[cfg(target_arch = "x86_64")]
+    std::hint::black_box(std::arch::is_x86_feature_detected!("avx2"));
     // Before any thread, any key and any connection: session processes are copies of what this process is now.
     let forks = ForkServer::fork(session_process::main)?;
     let filter = EnvFilter::try_from_env("LATTICE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
