@@ -264,6 +264,20 @@ impl Server {
         Ok(if released { allocations::moved(&next, AllocationState::Released) } else { next })
     }
 
+    /// Goes on with what the server before had begun, which may have been killed before it told a node, or after the last one
+    /// had answered.
+    async fn resume_releases(&self) {
+        let ended = |allocation: &&Allocation| {
+            matches!(allocation.state(), AllocationState::Releasing | AllocationState::Failed)
+        };
+        let ended: Vec<String> =
+            self.allocations.lock().await.iter().filter(ended).map(|allocation| allocation.id.clone()).collect();
+        for id in ended {
+            self.end_launches_of(&id, "its allocation is gone").await;
+        }
+        self.finish_releases().await;
+    }
+
     /// Allocations that are being released are released when no launch is left in them.
     async fn finish_releases(&self) {
         let busy: BTreeSet<String> = self.running().into_iter().map(|summary| summary.allocation_id).collect();
@@ -331,8 +345,7 @@ impl Server {
 
     /// Watches the nodes, for ever.
     pub(crate) async fn watch_nodes(self: Arc<Self>) {
-        // The server before may have ended between the last launch of an allocation and its release.
-        self.finish_releases().await;
+        self.resume_releases().await;
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

@@ -32,7 +32,10 @@ const LOOKING: &str = r#"
     }
     all_up() { ! lattice nodes --json 2>/dev/null | field state | grep -vq up && lattice nodes >/dev/null 2>&1 &&
         [ "$(lattice nodes --json | field state | wc -l)" = 2 ]; }
-    killed() { kill -KILL "$(daemon "$1")"; again "$1"; }
+    # Kills a daemon; its files are free when it is dead, which may take a moment.
+    kill_dead() { local pid=$(daemon "$1"); kill -KILL "$pid"; soon is_dead "$pid"; }
+    is_dead() { ! grep -qs '^State:.[^ZX]' "/proc/$1/task/"*/status; }
+    killed() { kill_dead "$1"; again "$1"; }
     # Adds a line to the section fabric of the API server's configuration, or to the top.
     configure() { sed -i "$1" "$here/api.toml"; killed api; }
 "#;
@@ -148,7 +151,7 @@ fn a_manager_that_is_gone_fails_a_launch_in_time() {
     let script = r#"
         configure '1i fabric_patience = 2'
         lattice alloc release $LATTICE_ALLOC_ID >/dev/null; all_given_back
-        kill -KILL $(daemon fabric)
+        kill_dead fabric
         alloc=$(lattice alloc create -N 1); lattice launch --alloc $alloc --pmi none -n 1 echo ran"#;
     let outcome = with_fabric(script).run();
     outcome.exits(125).says("gave up at the deadline").says("cannot be reached").prints_lines(["all given back"]);
@@ -185,7 +188,7 @@ fn an_api_server_killed_at_any_step_gives_everything_back_afterwards() {
         alloc=$(lattice alloc create -N 2)
         lattice launch --alloc $alloc --pmi none -n 2 echo works
         # When nobody has told it of the end.
-        lattice alloc release $alloc >/dev/null; kill -KILL $(daemon api); again api
+        lattice alloc release $alloc >/dev/null; killed api
         all_given_back
         echo $(calls | tr ' ' '\n' | grep -c create) $(lattice cxi doctor)"#;
     let (command, _faults) = with_faults(slow, script);
@@ -199,7 +202,7 @@ fn an_agent_that_was_killed_ends_what_it_left() {
     let script = r#"
         lattice launch --pmi none -n 2 sleep 1000 & launch=$!
         launch_with 2 >/dev/null
-        kill -KILL $(daemon node1); wait $launch
+        kill_dead node1; wait $launch
         soon [ $(services) = 2 ]
         lattice alloc release $LATTICE_ALLOC_ID >/dev/null
         soon waits_for_node1
@@ -216,7 +219,7 @@ fn a_node_that_is_gone_for_good_can_be_said_to_be() {
     let script = r#"
         lattice launch --pmi none -n 2 true
         lattice cxi clean --gone node1; echo "up: $?"
-        kill -KILL $(daemon node1)
+        kill_dead node1
         soon lost
         lattice alloc release $LATTICE_ALLOC_ID >/dev/null
         soon waits_for_node1
@@ -264,7 +267,7 @@ fn no_key_is_left_anywhere() {
         cat /proc/[0-9]*/cmdline >"$here/cmdlines" 2>/dev/null
         kill -TERM $launch; wait $launch 2>/dev/null
         lattice alloc release $LATTICE_ALLOC_ID >/dev/null; all_given_back
-        kill -KILL $(daemon fabric); alloc=$(lattice alloc create -N 1)
+        kill_dead fabric; alloc=$(lattice alloc create -N 1)
         lattice launch --alloc $alloc --timeout 2s --pmi none -n 1 true >>"$here/shown" 2>&1
         [ $(wc -c <"$here/api.log") -gt 10000 ] || exit 96
         leaked() { LC_ALL=C grep -rla "$@" "$here" --exclude=fabric.secret --exclude-dir=pki; }
