@@ -7,19 +7,25 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-use agents::{DEADLINE, Over, World, insecure};
+use agents::{DEADLINE, Over, World, insecure, serve_agent};
 use bytes::Bytes;
 use pmi_core::fence::Scope;
 use pmi_core::ids::{Epoch, NodeIndex};
 use pmi_transport::connect::channel;
 use pmi_transport::fence::{AskError, FanOut, FenceError, LaunchFences, Limits};
-use pmi_transport::identity::Caller;
+use pmi_transport::identity::{Caller, caller_of};
 use pmi_transport::proto::v1::link_frame::What;
 use pmi_transport::proto::v1::node_agent_service_client::NodeAgentServiceClient;
+use pmi_transport::proto::v1::node_agent_service_server::NodeAgentService;
 use pmi_transport::proto::v1::{
-    FenceDown, FenceKey, FenceScope, FenceUp, LinkFrame, NodePiece, PmiFenceRequest, PmiFenceResponse,
+    AbortProcessesRequest, AbortProcessesResponse, FenceDown, FenceKey, FenceScope, FenceUp, LaunchProcessesRequest,
+    LaunchProcessesResponse, LinkFrame, NodePiece, PmiFenceCompleteRequest, PmiFenceCompleteResponse, PmiFenceRequest,
+    PmiFenceResponse,
 };
+use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
+use tonic::codegen::BoxStream;
+use tonic::{Request, Response, Status, Streaming};
 
 /// A fence of all ranks of a job that all nodes take part in.
 async fn fence(launch: &LaunchFences, job: &str, epoch: u64, text: &str) -> Result<String, FenceError> {
@@ -191,13 +197,13 @@ async fn calls_that_make_no_sense_are_refused() {
 
 /// The link of a peer that is up to no good: what it sends and what it gets.
 struct Stranger {
-    frames: tokio::sync::mpsc::UnboundedSender<LinkFrame>,
-    answers: tonic::Streaming<LinkFrame>,
+    frames: mpsc::UnboundedSender<LinkFrame>,
+    answers: Streaming<LinkFrame>,
 }
 
 impl Stranger {
     async fn open(world: &World, to: usize, name: &str) -> Self {
-        let (frames, outgoing) = tokio::sync::mpsc::unbounded_channel();
+        let (frames, outgoing) = mpsc::unbounded_channel();
         let outgoing = tokio_stream::wrappers::UnboundedReceiverStream::new(outgoing);
         let answers = agent(world, to, name).link(outgoing).await.unwrap().into_inner();
         Self { frames, answers }
@@ -298,6 +304,85 @@ async fn an_agent_that_speaks_pmi_fence_takes_part_in_a_star() {
         assert_eq!((success, complete, pairs.join(" ")), (true, true, "key=value ours=1 theirs=3".to_owned()));
         assert!(head.unwrap().contains("theirs3") && leaf.unwrap().contains("theirs3"));
     }
+}
+
+/// An agent that was answered early, and takes the results of its fences.
+struct Early(mpsc::UnboundedSender<(Caller, PmiFenceCompleteRequest)>);
+
+#[tonic::async_trait]
+impl NodeAgentService for Early {
+    async fn pmi_fence_complete(
+        &self,
+        request: Request<PmiFenceCompleteRequest>,
+    ) -> Result<Response<PmiFenceCompleteResponse>, Status> {
+        let caller = caller_of(&request)?.clone();
+        self.0.send((caller, request.into_inner())).unwrap();
+        Ok(Response::new(PmiFenceCompleteResponse {}))
+    }
+
+    async fn pmi_fence(&self, _: Request<PmiFenceRequest>) -> Result<Response<PmiFenceResponse>, Status> {
+        Err(Status::unimplemented("it is no head"))
+    }
+
+    type LinkStream = BoxStream<LinkFrame>;
+
+    async fn link(&self, _: Request<Streaming<LinkFrame>>) -> Result<Response<Self::LinkStream>, Status> {
+        Err(Status::unimplemented("it knows no links"))
+    }
+
+    async fn launch_processes(
+        &self,
+        _: Request<LaunchProcessesRequest>,
+    ) -> Result<Response<LaunchProcessesResponse>, Status> {
+        Err(Status::unimplemented("it launches nothing"))
+    }
+
+    async fn abort_processes(
+        &self,
+        _: Request<AbortProcessesRequest>,
+    ) -> Result<Response<AbortProcessesResponse>, Status> {
+        Err(Status::unimplemented("it ends nothing"))
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_is_answered_early_is_handed_the_result() {
+    let world = World::new(2, Over::Tcp, Limits::default()).await;
+    let head = world.join(0, "abc", FanOut::STAR);
+    let (results, mut completed) = mpsc::unbounded_channel();
+    let (reply_to, serving) = serve_agent("node1", Early(results)).await;
+    let mut theirs = agent(&world, 0, "node1");
+    for epoch in 0..2 {
+        let request = PmiFenceRequest {
+            launch_id: "abc".into(),
+            kvs_entries: [("theirs".to_owned(), epoch.to_string())].into(),
+            node_index: 1,
+            answer_early: true,
+            reply_to: reply_to.clone(),
+            ..PmiFenceRequest::default()
+        };
+        // It is answered before the head's own ranks have come.
+        let answer = tokio::time::timeout(DEADLINE, theirs.pmi_fence(request)).await.unwrap().unwrap().into_inner();
+        assert_eq!((answer.success, answer.complete, answer.merged_kvs.len()), (true, false, 0));
+        fence(&head, "kvs_abc_0", epoch, "\x04\x01ours1").await.unwrap();
+        let (caller, result) = tokio::time::timeout(DEADLINE, completed.recv()).await.unwrap().unwrap();
+        assert_eq!(caller, Caller::Agent("node0".into()));
+        let expected = [("ours".to_owned(), "1".to_owned()), ("theirs".to_owned(), epoch.to_string())];
+        assert_eq!((result.success, result.epoch, result.merged_kvs), (true, epoch, expected.into()));
+    }
+    // A fence that fails is told, too.
+    let request = PmiFenceRequest {
+        launch_id: "abc".into(),
+        node_index: 1,
+        answer_early: true,
+        reply_to,
+        ..PmiFenceRequest::default()
+    };
+    theirs.pmi_fence(request).await.unwrap();
+    drop(head);
+    let (_, result) = tokio::time::timeout(DEADLINE, completed.recv()).await.unwrap().unwrap();
+    assert!(!result.success && !result.message.is_empty(), "{result:?}");
+    serving.abort();
 }
 
 #[tokio::test]

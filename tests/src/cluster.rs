@@ -23,6 +23,21 @@ const LOOKING_AROUND: &str = r#"
             [ "$(lattice proctable "$id" --json | field pid | wc -l)" = "$1" ]; do sleep 0.05; done
         echo "$id"
     }
+    # Kills the API server, runs the words that are given, and starts another one on the same state, in the same network.
+    restart_api() {
+        local pid=$(daemon api) network=()
+        if [ "$(readlink /proc/$pid/ns/net)" != "$(readlink /proc/self/ns/net)" ]; then
+            exec {network_fd}</proc/$pid/ns/net
+            network=(nsenter --net=/proc/self/fd/$network_fd)
+        fi
+        kill -KILL $pid
+        "$@"
+        "${network[@]}" lattice api --config "$LATTICE_DEV_CLUSTER/api.toml" 2>>"$LATTICE_DEV_CLUSTER/api.log" &
+        echo $! >"$LATTICE_DEV_CLUSTER/api.pid"
+        until nodes_up $(ls "$LATTICE_DEV_CLUSTER"/node*.pid | wc -l); do sleep 0.05; done
+    }
+    # Whether so many nodes are up.
+    nodes_up() { [ "$(lattice nodes --json 2>/dev/null | field state | grep -c up)" = "$1" ]; }
     # The process number of a rank of a launch.
     pid_of_rank() { lattice proctable "$1" --json | field pid | sed -n "$(($2 + 1))p"; }
 "#;

@@ -178,14 +178,6 @@ impl Config {
     }
 
     fn check(file: File, over: Overrides) -> Result<Self, ConfigError> {
-        let node_id = match (over.node_id.or(file.node_id), &file.tls) {
-            (Some(name), _) => name,
-            (None, Some(tls)) => tls.node_name()?,
-            (None, None) => facts::host_name(),
-        };
-        if !is_node_name(&node_id) {
-            return Err(ConfigError::NodeName { name: node_id });
-        }
         let insecure = over.insecure || file.insecure;
         let tls = match (insecure, file.tls) {
             (true, Some(_)) => return Err(ConfigError::InsecureTls),
@@ -196,6 +188,14 @@ impl Config {
             }
             (_, tls) => tls,
         };
+        let node_id = match (over.node_id.or(file.node_id), &tls) {
+            (Some(name), _) => name,
+            (None, Some(tls)) => tls.node_name()?,
+            (None, None) => facts::host_name(),
+        };
+        if !is_node_name(&node_id) {
+            return Err(ConfigError::NodeName { name: node_id });
+        }
         let api = over.api.or(file.api).ok_or(ConfigError::Missing {
             setting: "api",
             remedy: "name the API server as HOST:PORT in the file, with --api, or in LATTICE_API_URL",

@@ -1,5 +1,7 @@
 //! The agent as a program, between a scripted API server and real session processes.
 
+mod foreign;
+mod rights;
 mod world;
 
 use std::time::Duration;
@@ -240,30 +242,6 @@ async fn a_node_that_cannot_be_reached_is_named() {
     assert_eq!((answer.accepted, answer.reason()), (false, RefusalReason::Unreachable));
     assert_eq!(answer.node_id, "node1");
     eventually("what was started is ended", async || with_tag(&id).is_empty()).await;
-}
-
-#[tokio::test(flavor = "current_thread")]
-async fn a_request_without_a_spec_runs_as_the_agents_user() {
-    let mut api = Api::start().await;
-    let agent = Agent::start(&mut api, "node0").await;
-    let request = proto::LaunchProcessesRequest {
-        launch_id: format!("foreign{}", std::process::id()),
-        entrypoint: "/bin/sh".into(),
-        args: vec!["-c".into(), "echo $LATTICE_RANK of $LATTICE_NPROCS $WORD".into()],
-        tasks_per_node: 2,
-        world_size: 2,
-        env: [("WORD".to_owned(), "spoken".to_owned()), ("PATH".to_owned(), "/bin:/usr/bin".to_owned())].into(),
-        ..Default::default()
-    };
-    let answer = agent.send(request).await;
-    assert!(answer.accepted, "{answer:?}");
-    let mut launch = api.next_launch().await;
-    launch.until_report().await;
-    let mut lines: Vec<_> = launch.stdout.lines().collect();
-    lines.sort_unstable();
-    assert_eq!(lines, ["0 of 2 spoken", "1 of 2 spoken"]);
-    let strange = proto::LaunchProcessesRequest { launch_id: "x".into(), entrypoint: "y".into(), ..Default::default() };
-    assert_eq!(agent.send(strange).await.reason(), RefusalReason::MalformedRequest);
 }
 
 #[tokio::test(flavor = "current_thread")]

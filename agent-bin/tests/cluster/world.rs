@@ -1,7 +1,7 @@
 //! A scripted API server, agents as real processes, and what the tests ask of them.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -44,7 +44,7 @@ pub(crate) fn ignored_when_not_root() -> bool {
 
 /// The API server: it takes registrations and streams of reports, and the test says what it answers.
 pub(crate) struct Api {
-    address: String,
+    pub(crate) address: String,
     registrations: mpsc::UnboundedReceiver<proto::RegisterNodeRequest>,
     launches: mpsc::UnboundedReceiver<Launch>,
     forgetful: Arc<AtomicBool>,
@@ -59,8 +59,11 @@ struct Script {
 
 impl Api {
     pub(crate) async fn start() -> Self {
-        let security = Security::Insecure { name: Caller::Api };
-        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &security).await.unwrap();
+        Self::start_as(&Security::Insecure { name: Caller::Api }).await
+    }
+
+    pub(crate) async fn start_as(security: &Security) -> Self {
+        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), security).await.unwrap();
         let address = listener.local_address().to_string();
         let (registered, registrations) = mpsc::unbounded_channel();
         let (reported, launches) = mpsc::unbounded_channel();
@@ -247,9 +250,16 @@ impl Agent {
     }
 
     pub(crate) async fn start_with(api: &mut Api, node: &str, flags: &[&str]) -> Self {
+        let address = api.address.clone();
+        let common = ["--insecure", "--allow-root", "--node-id", node, "--listen", "127.0.0.1:0", "--api", &address];
+        Self::start_from(api, "/dev/null".as_ref(), &[&common, flags].concat()).await
+    }
+
+    /// An agent with this configuration, and flags.
+    pub(crate) async fn start_from(api: &mut Api, config: &Path, flags: &[&str]) -> Self {
         let process = tokio::process::Command::new(env!("CARGO_BIN_EXE_lattice-agent"))
-            .args(["--insecure", "--allow-root", "--node-id", node, "--listen", "127.0.0.1:0", "--api", &api.address])
-            .args(["--config", "/dev/null"])
+            .arg("--config")
+            .arg(config)
             .args(flags)
             .stdin(Stdio::null())
             .kill_on_drop(true)
@@ -260,10 +270,13 @@ impl Agent {
     }
 
     fn client(&self, caller: &str) -> NodeAgentServiceClient<Channel> {
-        let security = Security::Insecure { name: caller.parse().unwrap() };
+        self.client_as(&Security::Insecure { name: caller.parse().unwrap() })
+    }
+
+    pub(crate) fn client_as(&self, security: &Security) -> NodeAgentServiceClient<Channel> {
         let address = self.registration.grpc_address.parse().unwrap();
         let peer = Caller::Agent(self.registration.node_id.clone());
-        NodeAgentServiceClient::new(connect::channel(&address, &peer, &security).unwrap())
+        NodeAgentServiceClient::new(connect::channel(&address, &peer, security).unwrap())
     }
 
     /// Asks for a launch, and takes its stream of reports.
@@ -320,7 +333,7 @@ impl Agent {
     }
 }
 
-fn request(spec: &proto::LaunchSpec) -> proto::LaunchProcessesRequest {
+pub(crate) fn request(spec: &proto::LaunchSpec) -> proto::LaunchProcessesRequest {
     proto::LaunchProcessesRequest {
         launch_id: spec.launch_id.clone(),
         spec: spec.encode_to_vec().into(),

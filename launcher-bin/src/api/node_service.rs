@@ -136,12 +136,19 @@ async fn report(
         return;
     }
     let events = async {
-        // An error is the end of the stream as well: the node comes again, or is lost.
-        while let Ok(Some(message)) = told.message().await {
-            if let Some(launch_report::What::Event(event)) = message.what
-                && !handle.tell(Ask::Event { node, stream, event }).await
-            {
-                return;
+        loop {
+            match told.message().await {
+                Ok(Some(LaunchReport { what: Some(launch_report::What::Event(event)) })) => {
+                    if !handle.tell(Ask::Event { node, stream, event }).await {
+                        return;
+                    }
+                }
+                // Of a later version.
+                Ok(Some(_)) => {}
+                // It has said everything, and waits to hear that it may forget it.
+                Ok(None) => return sender.closed().await,
+                // The node comes again, or is lost.
+                Err(_) => return,
             }
         }
     };

@@ -86,7 +86,8 @@ impl Order {
         settings: &LaunchSettings,
     ) -> Result<Self, OrderError> {
         let wish = Wish::read(&placement_request(&request))?;
-        let detached = request.detached;
+        // Who sends the plain fields alone cannot know that a launch is to be followed.
+        let detached = request.detached || request.spec.is_none();
         let ranks = request.num_tasks;
         let spec = match request.spec.clone() {
             Some(spec) => spec,
@@ -126,9 +127,9 @@ fn placement_request(request: &LaunchTasksRequest) -> PlacementRequest {
 /// A spec for a request in the design document's shape.
 fn plain_spec(request: LaunchTasksRequest) -> Result<LaunchSpec, OrderError> {
     let family = match request.pmi_mode.as_str() {
-        "" | "auto" => PmiFamily::Auto,
+        // The design document's pmi2 is all that is not pmix: most of what speaks over that socket speaks PMI-1.
+        "" | "auto" | "pmi2" => PmiFamily::Auto,
         "pmi1" => PmiFamily::Pmi1,
-        "pmi2" => PmiFamily::Pmi2,
         "pmix" => PmiFamily::PmixOnly,
         "none" => PmiFamily::None,
         _ => return Err(OrderError::PmiMode { mode: request.pmi_mode }),

@@ -329,3 +329,45 @@ async fn a_launch_whose_client_vanishes_ends() {
     world.attach_and_die(&launch.id).await;
     assert_eq!(launch.reports[0].command().await, Some(Command::End(1)));
 }
+
+/// The design document's request, from a client that knows no more than that.
+#[tokio::test]
+async fn a_plain_request_is_a_launch_that_nobody_follows() {
+    let world = World::new(2).await;
+    let allocation_id = world.allocate(RequeuePolicy::Never).await;
+    let request = LaunchTasksRequest {
+        allocation_id,
+        num_tasks: 2,
+        tasks_per_node: 1,
+        entrypoint: "/bin/app".to_owned(),
+        args: vec!["one word".to_owned()],
+        env: [("NAME".to_owned(), "value".to_owned())].into(),
+        pmi_mode: "pmi2".to_owned(),
+        ..Default::default()
+    };
+    let mut launch = world.launch_in(&request).await;
+    assert_eq!(launch.reports.len(), 2);
+    let spec = world.agents[0].seen.lock().launched[0].spec.clone();
+    let spec = <LaunchSpec as prost::Message>::decode(spec).unwrap();
+    assert_eq!(
+        (spec.apps[0].program.as_ref(), spec.apps[0].args.as_slice()),
+        (&b"/bin/app"[..], &["one word".into()][..])
+    );
+    let variables = spec.environment.iter().chain(&spec.apps[0].set);
+    assert!(variables.into_iter().any(|variable| variable.name == "NAME" && variable.value == "value"));
+    assert_eq!(spec.pmi_family(), PmiFamily::Auto);
+    // Output waits for nobody.
+    launch.reports[0].output(0, spec.output_window as usize).await;
+    assert!(matches!(launch.reports[0].command().await, Some(Command::OutputCredit(_))));
+    for (rank, report) in (0..).zip(&launch.reports) {
+        report.run(rank, 0, RankPhase::Finalized).await;
+        report.finish().await;
+    }
+    let state = async || {
+        let request = GetLaunchRequest { id: launch.id.clone() };
+        soon(world.launches().get_launch(request)).await.unwrap().into_inner().summary.unwrap().state()
+    };
+    while state().await != LaunchState::Succeeded {
+        tokio::task::yield_now().await;
+    }
+}

@@ -133,7 +133,7 @@ pub struct AbortArgs {
     /// The launch.
     pub launch: String,
     /// Why, for those who read it in the launch's record.
-    #[arg(long, value_name = "TEXT", default_value = "ended by lattice abort")]
+    #[arg(long, value_name = "TEXT", default_value = "lattice abort")]
     pub reason: String,
     /// The API server.
     #[command(flatten)]

@@ -5,11 +5,13 @@
 //! call's answer. So such a node must be right below the head with nobody below itself: the launch's fences must be stars.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 use pmi_core::ids::NodeIndex;
 use pmi_core::kvs::Segment;
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 use tonic::Status;
 
 use super::gather::Gather;
@@ -20,6 +22,9 @@ use crate::proto::v1::{
     FenceKey, FenceScope, FenceUp, LinkFrame, NodePiece, PmiFenceCompleteRequest, PmiFenceCompleteResponse,
     PmiFenceRequest, PmiFenceResponse, fence_scope::Kind, link_frame::What,
 };
+
+/// How long an agent may take to take the result of a fence for which it was answered early.
+const COMPLETE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What all nodes brought, or why the fence failed.
 type Merged = Result<Vec<Bytes>, String>;
@@ -154,7 +159,8 @@ impl FenceNode {
         })
     }
 
-    /// Serves `PmiFenceComplete`. This node calls no `PmiFence`, so there is never a fence to complete.
+    /// Serves `PmiFenceComplete`. This node brings its pairs over links and calls no `PmiFence`, so no other head has a fence to
+    /// complete here.
     ///
     /// # Errors
     /// Always.
@@ -177,9 +183,13 @@ impl FenceNode {
             };
             let PmiFenceRequest { launch_id, reply_to, .. } = request;
             let complete = PmiFenceCompleteRequest { launch_id, merged_kvs, epoch, success, message };
-            if let Err(status) = reach.complete(&caller, &reply_to, complete).await {
-                tracing::warn!(caller, reply_to, epoch, "the result of a fence was not taken: {}", status.message());
-            }
+            let taken = timeout(COMPLETE_PATIENCE, reach.complete(&caller, &reply_to, complete)).await;
+            let refused = match taken {
+                Ok(Ok(())) => return,
+                Ok(Err(status)) => status.message().to_owned(),
+                Err(_) => format!("no answer within {COMPLETE_PATIENCE:?}"),
+            };
+            tracing::warn!(caller, reply_to, epoch, "the result of a fence was not taken: {refused}");
         });
     }
 }

@@ -8,10 +8,14 @@ mod cleanup;
 mod dynamic;
 mod endings;
 mod failures;
+mod foreign;
 mod identity;
 mod insight;
 mod mpi_programs;
 mod placement;
+mod relays;
+mod restarts;
+mod spawned;
 mod streams;
 
 /// By how much a promised time may be exceeded: the tests share their machine with each other, and with builds.

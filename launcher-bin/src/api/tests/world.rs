@@ -180,14 +180,15 @@ async fn serve(store: &Arc<dyn Store>) -> (Address, oneshot::Sender<()>) {
     (address, stop)
 }
 
-/// A request that every field but the number of ranks is set of.
+/// A request as our own client makes it; only the number of ranks may be another.
 pub(super) fn order(allocation: &str) -> LaunchTasksRequest {
-    LaunchTasksRequest {
-        allocation_id: allocation.to_owned(),
-        entrypoint: "./app".to_owned(),
-        num_tasks: 1,
+    let app = AppSpec { program: "./app".into(), directory: "/".into(), ..Default::default() };
+    let spec = LaunchSpec {
+        apps: vec![app],
+        job: Some(Job { apps: vec![App::default()], ..Default::default() }),
         ..Default::default()
-    }
+    };
+    LaunchTasksRequest { allocation_id: allocation.to_owned(), num_tasks: 1, spec: Some(spec), ..Default::default() }
 }
 
 /// A launch that was started, and the report streams of its nodes.

@@ -1,0 +1,134 @@
+//! What another agent's key is good for: passing on what the API server signed, for launches that its node is in.
+
+use std::path::PathBuf;
+
+use pmi_transport::identity::{Caller, Security};
+use pmi_transport::pki::{Authority, Validity};
+use pmi_transport::proto::v1 as proto;
+use pmi_transport::signature;
+use proto::RefusalReason;
+
+use crate::world::{Agent, Api, eventually, launch_on, request, with_tag};
+
+/// An authority, and what it issued.
+struct Trust {
+    directory: tempfile::TempDir,
+    authority: Authority,
+}
+
+impl Trust {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = Authority::create(&directory.path().join("ca")).unwrap();
+        Self { directory, authority }
+    }
+
+    /// A certificate for `subject`: CA, certificate and key.
+    fn issue(&self, subject: &Caller, directory: &str) -> [PathBuf; 3] {
+        let issued = self.authority.issue(subject, &["127.0.0.1".to_owned()], Validity::days(1).unwrap()).unwrap();
+        let directory = self.directory.path().join(directory);
+        self.authority.write(&directory, &issued).unwrap();
+        ["ca.pem", "cert.pem", "key.pem"].map(|file| directory.join(file))
+    }
+
+    fn identity(&self, subject: &Caller, directory: &str) -> Security {
+        let [ca, cert, key] = self.issue(subject, directory);
+        Security::from_files(&ca, &cert, &key).unwrap()
+    }
+
+    /// An agent that learns its name from its certificate.
+    async fn agent(&self, api: &mut Api, node: &str, settings: &str) -> Agent {
+        let files = self.issue(&Caller::Agent(node.to_owned()), node);
+        let [ca, cert, key] = files.map(|file| file.display().to_string());
+        let config = self.directory.path().join(format!("{node}.toml"));
+        let address = &api.address;
+        let text = format!(
+            "listen = '127.0.0.1:0'\napi = '{address}'\n{settings}\n[tls]\nca = '{ca}'\ncert = '{cert}'\nkey = '{key}'\n"
+        );
+        std::fs::write(&config, text).unwrap();
+        let agent = Agent::start_from(api, &config, &[]).await;
+        assert_eq!(agent.registration.node_id, node);
+        agent
+    }
+}
+
+/// A request that the API server signed.
+fn signed(api: &Security, spec: &proto::LaunchSpec) -> proto::LaunchProcessesRequest {
+    let plain = request(spec);
+    let signed = signature::sign(api, &plain.spec).unwrap();
+    proto::LaunchProcessesRequest { signature: signed.signature, signer: signed.signer, ..plain }
+}
+
+const MAY: &str = "allow_root = true";
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_signed_launch_is_passed_on_and_nothing_else_is_taken_from_an_agent() {
+    let trust = Trust::new();
+    let server = trust.identity(&Caller::Api, "api");
+    let mut api = Api::start_as(&server).await;
+    let agents = [trust.agent(&mut api, "node0", MAY).await, trust.agent(&mut api, "node1", MAY).await];
+    let spec = launch_on(&[&agents[0], &agents[1]], 1, "exec true");
+    let request = signed(&server, &spec);
+
+    let refused = async |caller: Security, request: proto::LaunchProcessesRequest, expected: &str| {
+        let answer = agents[0].client_as(&caller).launch_processes(request).await.unwrap().into_inner();
+        assert_eq!((answer.accepted, answer.reason()), (false, RefusalReason::Signature), "{answer:?}");
+        assert!(answer.message.contains(expected), "{}", answer.message);
+    };
+    let member = trust.identity(&Caller::Agent("node1".to_owned()), "stolen");
+    let stranger = trust.identity(&Caller::Agent("node7".to_owned()), "stranger");
+    let other = proto::LaunchSpec { uid: 1, ..spec.clone() };
+    let tampered = proto::LaunchProcessesRequest { spec: crate::world::request(&other).spec, ..request.clone() };
+    refused(member.clone(), tampered, "not what the API server signed").await;
+    refused(member.clone(), signed(&member, &spec), "only the API server may").await;
+    refused(member, crate::world::request(&spec), "not signed").await;
+    refused(stranger, request.clone(), "takes no part in launch").await;
+
+    let relayed = proto::LaunchProcessesRequest { relay_nodes: 1, relay_fan_out: 1, ..request };
+    let answer = agents[0].client_as(&server).launch_processes(relayed).await.unwrap().into_inner();
+    assert!(answer.accepted, "{answer:?}");
+    for _ in &agents {
+        let report = api.next_launch().await.until_report().await;
+        assert_eq!(report.exits.iter().map(|exit| exit.exit_code).collect::<Vec<_>>(), [0]);
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_refusal_behind_relays_is_named_and_rolled_back() {
+    let trust = Trust::new();
+    let server = trust.identity(&Caller::Api, "api");
+    let mut api = Api::start_as(&server).await;
+    // The last one serves nobody here, root or not.
+    let closed = "min_uid = 4294967295";
+    let agents = [
+        trust.agent(&mut api, "node0", MAY).await,
+        trust.agent(&mut api, "node1", MAY).await,
+        trust.agent(&mut api, "node2", closed).await,
+    ];
+    let spec = launch_on(&[&agents[0], &agents[1], &agents[2]], 1, "exec sleep 1000");
+    let id = spec.launch_id.clone();
+    let request = proto::LaunchProcessesRequest { relay_nodes: 2, relay_fan_out: 1, ..signed(&server, &spec) };
+    let answer = agents[0].client_as(&server).launch_processes(request).await.unwrap().into_inner();
+    assert_eq!((answer.accepted, answer.reason(), answer.node_id.as_str()), (false, RefusalReason::User, "node2"));
+    eventually("what was started is ended", async || with_tag(&id).is_empty()).await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn an_agent_ends_only_launches_that_it_is_in() {
+    let trust = Trust::new();
+    let server = trust.identity(&Caller::Api, "api");
+    let mut api = Api::start_as(&server).await;
+    let agent = trust.agent(&mut api, "node0", MAY).await;
+    let spec = launch_on(&[&agent], 1, "exec sleep 1000");
+    let answer = agent.client_as(&server).launch_processes(signed(&server, &spec)).await.unwrap().into_inner();
+    assert!(answer.accepted, "{answer:?}");
+    let mut launch = api.next_launch().await;
+    launch.until(|launch| !launch.pids.is_empty()).await;
+    let abort = proto::AbortProcessesRequest { launch_id: spec.launch_id, reason: "a test".to_owned(), signal: 9 };
+    let stranger = trust.identity(&Caller::Agent("node7".to_owned()), "stranger");
+    let refused = agent.client_as(&stranger).abort_processes(abort.clone()).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::PermissionDenied);
+    assert!(crate::world::runs(launch.pids[0]));
+    agent.client_as(&server).abort_processes(abort).await.unwrap();
+    launch.until_report().await;
+}

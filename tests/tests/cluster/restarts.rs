@@ -1,0 +1,76 @@
+//! The API server is killed and started again while launches run.
+
+use lattice_tests::script_on;
+
+#[test]
+fn a_launch_goes_on_to_its_right_end() {
+    // The second node's part is over before; what it said must not be forgotten.
+    let outcome = script_on(
+        4,
+        r#"lattice launch --pmi=none -n 4 bash -c '
+               [ $LATTICE_RANK = 1 ] && name=first || name=last
+               until [ -e "$0/$name" ]; do sleep 0.02; done
+               echo "end of $LATTICE_RANK"' "$LATTICE_DEV_CLUSTER" & launch=$!
+           id=$(launch_with 4)
+           touch "$LATTICE_DEV_CLUSTER/first"
+           until [ "$(lattice proctable $id --json | field pid | wc -l)" = 3 ]; do sleep 0.02; done
+           restart_api
+           touch "$LATTICE_DEV_CLUSTER/last"
+           wait $launch; echo "code $?"
+           lattice status $id | grep -o 'has succeeded'
+           lattice status $id | grep -c 'exited with status 0'
+           lattice alloc list | grep -o running
+           lattice launch --pmi=none -n 4 true; echo "code $?""#,
+    )
+    .run();
+    let ends = (0..4).map(|rank| format!("end of {rank}"));
+    let words = ["code 0", "has succeeded", "4", "running", "code 0"].map(str::to_owned);
+    outcome.exits(0).says("attached again").prints_lines(ends.chain(words));
+}
+
+#[test]
+fn a_failure_after_the_restart_is_told_as_ever() {
+    let outcome = script_on(
+        2,
+        r#"lattice launch --pmi=none -n 4 bash -c '
+               until [ -e "$0" ]; do sleep 0.02; done
+               [ $LATTICE_RANK = 3 ] && exit 7; exec sleep 1000' "$LATTICE_DEV_CLUSTER/go" & launch=$!
+           launch_with 4 >/dev/null
+           restart_api
+           touch "$LATTICE_DEV_CLUSTER/go"
+           wait $launch"#,
+    )
+    .run();
+    outcome.exits(7).says("rank 3 on node1 exited with status 7");
+}
+
+#[test]
+fn an_abort_after_the_restart_names_who_and_why() {
+    let outcome = script_on(
+        2,
+        r#"lattice launch --pmi=none -n 4 sleep 1000 & launch=$!
+           id=$(launch_with 4)
+           restart_api
+           lattice abort $id
+           wait $launch; echo "code $?"
+           lattice status $id | grep -c '^cause: ended by '"#,
+    )
+    .run();
+    outcome.exits(0).prints_lines(["code 143", "1"]).says("ended by ");
+}
+
+/// A server without its state knows of no launch: whatever runs is ended.
+#[test]
+fn agents_end_launches_that_the_server_has_forgotten() {
+    let outcome = script_on(
+        2,
+        r#"lattice launch --pmi=none -n 4 sleep 1000 & launch=$!
+           id=$(launch_with 4)
+           ranks=$(lattice proctable $id --json | field pid)
+           restart_api rm "$LATTICE_DEV_CLUSTER/api.redb"
+           for rank in $ranks; do while kill -0 $rank 2>/dev/null; do sleep 0.05; done; done
+           wait $launch; echo "code $?""#,
+    )
+    .run();
+    outcome.exits(0).prints_lines(["code 125"]);
+}

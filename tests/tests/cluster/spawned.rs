@@ -1,0 +1,32 @@
+//! Spawns that reach nodes without ranks, and spawns that fail.
+
+use lattice_tests::launch_on;
+use lattice_tests::mpi::Flavour;
+
+#[test]
+fn children_come_to_nodes_that_had_no_rank() {
+    for mpi in [Flavour::WheelMpich, Flavour::DebianOpenMpi, Flavour::WheelOpenMpi] {
+        let outcome = launch_on(4, "-N 4 -n 1").arg(mpi.program("spawn")).arg("3").run();
+        let line = |who, rank, size, place, word| {
+            format!("{who} {rank} of {size}: {place} of 4 together, the last word is '{word}'")
+        };
+        let children = (0..3).map(|rank| line("child", rank, 3, 1 + rank, "words that belong together"));
+        // UCX has words of its own now and then, on the same stream.
+        outcome.exits(0).does_not_say("lattice:");
+        for line in children.chain([line("parent", 0, 1, 0, "3")]) {
+            outcome.prints(&line);
+        }
+    }
+}
+
+/// Open MPI 4.1 hangs in a spawn of several parents that fails, on one machine as on many.
+#[test]
+fn a_spawn_that_fails_leaves_its_parents_alive() {
+    for (mpi, nodes, ranks) in
+        [(Flavour::WheelMpich, 2, 2), (Flavour::WheelOpenMpi, 4, 4), (Flavour::DebianOpenMpi, 2, 1)]
+    {
+        let outcome = launch_on(nodes, &format!("-N {nodes} -n {ranks}")).arg(mpi.program("spawn_missing")).run();
+        let lines = (0..ranks).map(|rank| format!("rank {rank}: the spawn fails, {ranks} ranks go on"));
+        outcome.exits(0).prints_lines(lines);
+    }
+}
