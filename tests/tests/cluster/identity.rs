@@ -47,7 +47,7 @@ fn an_allocation_that_was_released_takes_no_launch() {
 fn an_allocation_that_does_not_run_takes_no_launch() {
     let script = r#"lattice launch -n 2 sleep 1000 2>/dev/null & launch_with 2; kill -KILL $(daemon node1); wait $!
         lattice launch -n 1 true"#;
-    refused(script).says("failed").says("node1");
+    refused(script).says("is failed, not running").says("node1");
 }
 
 #[test]
