@@ -151,8 +151,8 @@ fn a_get_asks_the_node_of_the_rank_when_no_fence_has_brought_the_key() {
 
 #[test]
 fn a_get_from_another_node_ends_with_the_rank_the_time_or_the_node() {
-    type End = fn(&mut World, Client);
-    let ends: [(&str, End); 4] = [
+    type Ending = fn(&mut World, Client);
+    let ends: [(&str, Ending); 4] = [
         ("the rank finalized", |world, far| world.send(far, 110, command::FINALIZE, |_| {})),
         ("time is over there", |world, _| {
             let late = world.wakes.iter().position(|(node, _)| *node == 1).expect("node 1 has no limit");

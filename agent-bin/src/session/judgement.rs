@@ -4,14 +4,15 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
 
+use pmi_core::Phase;
 use pmi_core::fence::FenceError;
-use pmi_core::ids::LocalRank;
+use pmi_core::ids::{LocalRank, Rank};
 use pmi_core::server::EndReason;
 use pmix_core::JobIndex;
 use rank_spawner::RankExit;
 use tokio::sync::oneshot;
 
-use super::{JobAtWork, Session};
+use super::{JobAtWork, RankSlot, Session};
 use crate::cause::{Cause, CauseKind};
 
 /// Whether the launch has failed, and where the first cause is known.
@@ -73,9 +74,9 @@ impl Session {
             return self.fail_on(*node, CauseKind::NodeLost { reason: reason.clone() });
         }
         self.fail(match reason {
-            EndReason::Abort { rank, code, message, .. } => {
-                CauseKind::Aborted { rank, code: abort_code(code, &message), message }
-            }
+            EndReason::Abort { rank, code, message, .. } => self
+                .end_before(rank)
+                .unwrap_or_else(|| CauseKind::Aborted { rank, code: abort_code(code, &message), message }),
             EndReason::Offence { rank, offence } => CauseKind::Offence { rank, offence: offence.to_string() },
             EndReason::NotOffered { rank, version } => {
                 CauseKind::NotServed { rank, protocol: format!("PMI-{}", version.major) }
@@ -90,6 +91,20 @@ impl Session {
             EndReason::Fence(error) => CauseKind::Fence { reason: error.to_string() },
             other => CauseKind::Fence { reason: format!("{other:?}") },
         });
+    }
+
+    /// What another rank's end means that was there before this rank's abort was read, and is not judged yet: ranks abort over peers
+    /// that are gone. One that returned a status of its own may have aborted as well, so that its end tells nothing.
+    fn end_before(&self, aborting: Rank) -> Option<CauseKind> {
+        let unjudged = |slot: &&RankSlot| slot.rank != aborting && slot.exit.is_none() && !self.jobs[slot.job].disowned;
+        let cause = |slot: &RankSlot| match slot.process.as_ref()?.try_wait().ok()?? {
+            exit @ RankExit::Signal { .. } => Some(CauseKind::Failed { rank: slot.rank, exit }),
+            RankExit::Code(0) if self.jobs[slot.job].serving.phase(slot.local) == Some(Phase::Open) => {
+                Some(CauseKind::LeftWithoutFinalize { rank: slot.rank })
+            }
+            RankExit::Code(_) => None,
+        };
+        self.ranks.iter().filter(unjudged).find_map(cause)
     }
 }
 

@@ -64,17 +64,18 @@ impl Server {
                 segments.extend(met.segments.iter().cloned());
                 self.leave(id, &Merged { segments });
             }
-            Answer::Met(Ok(_)) => {
-                self.part(id, |server, waiter| server.answer(waiter.address, status::OUT_OF_RESOURCE))
-            }
+            Answer::Met(Ok(_)) => self.refuse_meeting(id, status::OUT_OF_RESOURCE),
             Answer::Met(Err(error)) => {
                 tracing::warn!("ranks of several launches do not meet: {error}");
-                let code = meet_status(error);
-                self.part(id, |server, waiter| server.answer(waiter.address, code));
+                self.refuse_meeting(id, meet_status(error));
             }
             // The host answers what it was asked.
-            _ => self.part(id, |server, waiter| server.answer(waiter.address, status::COMM_FAILURE)),
+            _ => self.refuse_meeting(id, status::COMM_FAILURE),
         }
+    }
+
+    fn refuse_meeting(&mut self, id: &FenceId, code: i32) {
+        self.part(id, |server, waiter| server.answer(waiter.address, code));
     }
 
     /// Learns of the jobs of other launches; false if that would be too many.

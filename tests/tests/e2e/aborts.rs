@@ -116,3 +116,15 @@ fn what_follows_from_an_abort_is_not_its_cause() {
         while :; do sleep 0.01; done"#;
     raw::script(launch("-n 4"), script).run().exits(6).says("rank 3 on ").does_not_say("77");
 }
+
+/// Ranks abort over peers that are gone, and both may be news at once: here, after the launcher was stopped for a moment.
+#[test]
+fn an_abort_over_a_rank_that_was_killed_is_not_the_cause() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = r#"if [ $PMI_RANK = 0 ]; then echo $$ >"$1/pid"; forever; fi
+        until read -r pid <"$1/pid"; do sleep 0.01; done 2>/dev/null
+        kill -STOP $PPID; kill -KILL $pid; until grep -q 'State:.Z' /proc/$pid/status; do sleep 0.01; done
+        say 'cmd=abort exitcode=42 message=abort'; kill -CONT $PPID; forever"#;
+    let outcome = raw::script(launch("-n 2"), script).arg(directory.path()).run();
+    outcome.exits(137).says("rank 0 on ").says("signal 9 (SIGKILL)");
+}
