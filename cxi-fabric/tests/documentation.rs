@@ -2,24 +2,32 @@
 
 use cxi_fabric::FabricConfig;
 use cxi_fabric::fake::{Asked, Fault, Rule};
+use cxi_fabric::node::{NodeBackend, NodeFabricConfig};
 
-/// The first block of code in that language.
-fn block(language: &str) -> &'static str {
+/// The blocks of code in that language, in order.
+fn blocks(language: &str) -> Vec<&'static str> {
     let text = include_str!("../../docs/fabric.md");
-    let (_, rest) = text.split_once(&format!("```{language}\n")).expect("a block of that language");
-    rest.split_once("```").expect("its end").0
+    let begun = text.split(&format!("```{language}\n")[..]).skip(1).map(|rest| rest.split_once("```"));
+    begun.map(|block| block.expect("its end").0).collect()
+}
+
+fn section<T: serde::de::DeserializeOwned>(text: &str) -> T {
+    let table: toml::Table = text.parse().expect("TOML");
+    table["fabric"].clone().try_into().expect("the example is a configuration")
 }
 
 #[test]
 fn the_configuration_is_read_whole() {
-    let config: FabricConfig = toml::from_str(block("toml")).expect("the example is a configuration");
+    let [server, agent] = blocks("toml")[..] else { panic!("one for the server, one for agents") };
+    assert_eq!(section::<NodeFabricConfig>(agent).backend, NodeBackend::Libcxi);
+    let config: FabricConfig = section(server);
     assert_eq!(config.vnis.len(), 64_512);
     assert!(config.foreign_vnis.iter().all(|foreign| !foreign.overlaps(&config.vnis)));
 }
 
 #[test]
 fn the_script_of_faults_is_read_whole() {
-    let rules: Vec<Rule> = serde_json::from_str(block("json")).expect("the example is a script");
+    let rules: Vec<Rule> = serde_json::from_str(blocks("json")[0]).expect("the example is a script");
     assert_eq!(rules[1], Rule::once(Asked::Auth, Fault::Slow { milliseconds: 500 }));
     assert_eq!(rules[2], Rule::once(Asked::Delete, Fault::LoseAnswer));
 }
