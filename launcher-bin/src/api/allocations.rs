@@ -34,7 +34,7 @@ pub(crate) struct Allocations {
 /// An allocation that cannot be had, or cannot be used as was asked.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AllocationError {
-    #[error("there is no allocation {id}")]
+    #[error("there is no allocation {id}, or it was released")]
     Unknown { id: String },
     #[error("allocation {id} belongs to another user")]
     NotYours { id: String },
