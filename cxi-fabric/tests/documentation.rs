@@ -7,7 +7,8 @@ use cxi_fabric::node::{NodeBackend, NodeFabricConfig};
 /// The blocks of code in that language, in order.
 fn blocks(language: &str) -> Vec<&'static str> {
     let text = include_str!("../../docs/fabric.md");
-    let begun = text.split(&format!("```{language}\n")[..]).skip(1).map(|rest| rest.split_once("```"));
+    let begin = format!("```{language}\n");
+    let begun = text.split(&begin).skip(1).map(|rest| rest.split_once("```"));
     begun.map(|block| block.expect("its end").0).collect()
 }
 
