@@ -132,7 +132,8 @@ impl Fabric {
             return asked(need, watch::channel(Some(Ok(credentials))).1, false);
         }
         let mut flights = self.flights.lock();
-        if let Some(flight) = flights.get(&need.allocation) {
+        let under_way = |flight: &&Flight| flight.has_changed().is_ok();
+        if let Some(flight) = flights.get(&need.allocation).filter(under_way) {
             return asked(need, flight.clone(), true);
         }
         let (tell, flight) = watch::channel(None);
@@ -210,15 +211,9 @@ impl Fabric {
 
 impl Asked {
     async fn answer(&mut self) -> Result<Credentials, Arc<GrantError>> {
-        loop {
-            if let Ok(answer) = self.flight.wait_for(Option::is_some).await
-                && let Some(answer) = answer.clone()
-            {
-                return answer;
-            }
-            // Whoever asked was dropped with its runtime; that is ours as well, so this is never seen.
-            tokio::task::yield_now().await;
-        }
+        let answer = self.flight.wait_for(Option::is_some).await.ok().and_then(|answer| answer.clone());
+        // Without an answer, whoever asked the manager has panicked; the next launch asks anew.
+        answer.unwrap_or_else(|| Err(Arc::new(GrantError::StillWaiting(self.need.allocation.clone()))))
     }
 
     /// Waits for the credentials.
