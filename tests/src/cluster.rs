@@ -31,8 +31,8 @@ const LOOKING_AROUND: &str = r#"
             network=(nsenter --net=/proc/self/fd/$network_fd)
         fi
         kill -KILL $pid
-        # It holds its state until it is gone.
-        while [ -e /proc/$pid ]; do sleep 0.02; done
+        # Its last thread holds its state.
+        while grep -qs '^State:.[^ZX]' /proc/$pid/task/*/status; do sleep 0.02; done
         "$@"
         "${network[@]}" lattice api --config "$LATTICE_DEV_CLUSTER/api.toml" 2>>"$LATTICE_DEV_CLUSTER/api.log" &
         echo $! >"$LATTICE_DEV_CLUSTER/api.pid"
