@@ -35,10 +35,22 @@ fn sysusers_and_tmpfiles_understand_theirs() {
     assert!(root.path().join("etc/lattice/pki").is_dir());
 }
 
+/// The examples are right but for their certificates, which are where those of this test are.
 #[test]
 fn the_daemons_understand_the_example_configurations() {
-    let config = |name| packaging().join("config").join(name);
-    lattice("api --check-config --config").arg(config("api.toml")).run().exits(0);
-    let agent = built::lattice().with_file_name("lattice-agent");
-    Command::new(agent).words("--check-config --config").arg(config("agent.toml")).run().exits(0);
+    let directory = tempfile::tempdir().unwrap();
+    let pki = directory.path().join("pki");
+    lattice("pki init").arg(&pki).run().exits(0);
+    lattice("pki issue").arg(&pki).words("--api head --agents node0").run().exits(0);
+    let config = |name: &str, owner: &str| {
+        let example = fs::read_to_string(packaging().join("config").join(name)).unwrap();
+        assert!(example.contains("/etc/lattice/pki/"), "{example}");
+        let text = example.replace("/etc/lattice/pki", pki.join(owner).to_str().unwrap());
+        let file = directory.path().join(name);
+        fs::write(&file, text).unwrap();
+        file
+    };
+    lattice("api --check-config --config").arg(config("api.toml", "api")).run().exits(0);
+    let agent = Command::new(built::lattice().with_file_name("lattice-agent"));
+    agent.words("--check-config --config").arg(config("agent.toml", "agent-node0")).run().exits(0);
 }
