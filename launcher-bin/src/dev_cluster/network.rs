@@ -32,6 +32,11 @@ const BRIDGE: u32 = 2;
 const ETH0: u32 = 2;
 const FIRST_PORT: u32 = 3;
 
+/// The bridge's own hardware address, of those that nobody else is given. Without it a bridge takes the lowest of its ports'
+/// and changes it with them: a node whose last process ends takes its port along, and all others would talk to nobody until
+/// they ask for the address again, seconds later.
+const BRIDGE_HARDWARE_ADDRESS: [u8; 6] = [0x02, 0, 0, 0, 0, 0xfe];
+
 /// The namespaces of a network that is ready for use.
 #[derive(Debug)]
 pub(super) struct Network {
@@ -124,7 +129,7 @@ impl Links {
     }
 
     async fn add_bridge(&self, address: Ipv4Addr) -> Result<(), NetworkError> {
-        let bridge = LinkBridge::new("bridge").index(BRIDGE).up().build();
+        let bridge = LinkBridge::new("bridge").index(BRIDGE).address(BRIDGE_HARDWARE_ADDRESS.to_vec()).up().build();
         self.netlink.link().add(bridge).execute().await.map_err(failed("a bridge"))?;
         self.add_address(BRIDGE, address).await.map_err(failed("the bridge's address"))
     }
