@@ -34,6 +34,7 @@ use pmi_transport::fence::{FenceNode, Grpc};
 use pmi_transport::identity::{Caller, IdentityError, Security};
 use pmi_transport::limits::MESSAGE_MAX;
 use pmi_transport::listen::{self, ListenError, Listener};
+use pmi_transport::metrics_page;
 use pmi_transport::proto::v1::node_agent_service_server::NodeAgentServiceServer;
 use rank_spawner::ForkServer;
 use tokio::signal::unix::{SignalKind, signal};
@@ -128,7 +129,8 @@ async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
         Arc::new(Node { config, address, security, api, pulse, fences, fabric, forks, launches, metrics, incarnation });
     if let Some(address) = node.config.metrics {
         let listener = tokio::net::TcpListener::bind(address).await?;
-        tokio::spawn(metrics::serve(listener, Arc::clone(&node)));
+        let counting = Arc::clone(&node);
+        tokio::spawn(metrics_page::serve(listener, move || metrics::text(&counting)));
     }
     let registering = tokio::spawn(registration::keep_registered(Arc::clone(&node)));
     let service = NodeAgentServiceServer::new(service::Service { node: Arc::clone(&node) })

@@ -39,11 +39,13 @@ use pmi_transport::address::Address;
 use pmi_transport::identity::{Caller, IdentityError, Security};
 use pmi_transport::limits::MESSAGE_MAX;
 use pmi_transport::listen::{self, ListenError, Listener};
+use pmi_transport::metrics_page;
 use pmi_transport::proto::v1::allocation_service_server::AllocationServiceServer;
 use pmi_transport::proto::v1::fabric_service_server::FabricServiceServer;
 use pmi_transport::proto::v1::launch_service_server::LaunchServiceServer;
 use pmi_transport::proto::v1::node_service_server::NodeServiceServer;
 use sd_notify::NotifyState;
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::service::Routes;
 
@@ -129,9 +131,9 @@ async fn serve(config: Config) -> Result<(), Failure> {
         listeners.push(listener);
     }
     if let Some(address) = config.metrics {
-        let listener = metrics::bind(address).await.map_err(|source| Failure::Metrics { address, source })?;
-        let (metrics, server) = (Arc::clone(&server.metrics), Arc::clone(&server));
-        tokio::spawn(metrics::serve(listener, metrics, move || server.census()));
+        let listener = TcpListener::bind(address).await.map_err(|source| Failure::Metrics { address, source })?;
+        let server = Arc::clone(&server);
+        tokio::spawn(metrics_page::serve(listener, move || server.metrics.text(server.census())));
     }
     let stop = stop_signal().map_err(Failure::Runtime)?;
     tokio::spawn(Arc::clone(&server).take_up());

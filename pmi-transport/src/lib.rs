@@ -9,6 +9,7 @@ pub mod hostlist;
 pub mod identity;
 pub mod limits;
 pub mod listen;
+pub mod metrics_page;
 pub mod pki;
 pub mod proto;
 pub mod signature;

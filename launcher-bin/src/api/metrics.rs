@@ -1,9 +1,6 @@
-//! What the server counts, and a very small HTTP server that shows it to Prometheus.
+//! What the server counts, for Prometheus.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use prometheus_client::encoding::text::encode;
@@ -12,17 +9,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout};
-
-/// The most requests at once; more have to wait.
-const REQUESTS_MAX: usize = 16;
-/// The longest request.
-const REQUEST_MAX: usize = 8 << 10;
-/// How long a request may take, reading and answering.
-const PATIENCE: Duration = Duration::from_secs(5);
+use tokio::time::Instant;
 
 type Labels = [(&'static str, &'static str); 1];
 
@@ -108,7 +95,7 @@ impl Metrics {
     }
 
     /// All metrics as Prometheus reads them.
-    fn text(&self, census: Census) -> String {
+    pub(crate) fn text(&self, census: Census) -> String {
         let set = |family: &Family<Labels, Gauge>, state, count: usize| {
             family.get_or_create(&[("state", state)]).set(count as i64);
         };
@@ -124,71 +111,19 @@ impl Metrics {
     }
 }
 
-/// Where metrics are served.
-pub(crate) async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
-    TcpListener::bind(address).await
-}
-
-/// Answers whoever asks, for ever.
-pub(crate) async fn serve(listener: TcpListener, metrics: Arc<Metrics>, census: impl Fn() -> Census) {
-    let places = Arc::new(Semaphore::new(REQUESTS_MAX));
-    loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let text = metrics.text(census());
-                tokio::spawn(async move {
-                    // A peer that is slow or gone is not answered.
-                    let _ = timeout(PATIENCE, answer(stream, text)).await;
-                    drop(place);
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a request for metrics; trying on");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
-}
-
-/// Reads one request up to its empty line, and answers it.
-async fn answer(mut stream: TcpStream, text: String) -> std::io::Result<()> {
-    let mut request = Vec::new();
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < REQUEST_MAX {
-        if stream.read_buf(&mut request).await? == 0 {
-            return Ok(());
-        }
-    }
-    let (status, body) = match request.starts_with(b"GET /metrics ") {
-        true => ("200 OK", text),
-        false => ("404 Not Found", "metrics are at /metrics\n".to_owned()),
-    };
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    let length = body.len();
-    let head =
-        format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
-    stream.write_all(head.as_bytes()).await?;
-    stream.write_all(body.as_bytes()).await?;
-    stream.shutdown().await
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn metrics_are_told_to_whoever_asks() {
-        let metrics = Arc::new(Metrics::default());
+    #[test]
+    fn what_was_counted_is_told_beside_what_there_is() {
+        let metrics = Metrics::default();
         metrics.count_ended(true);
-        let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let address = listener.local_addr().unwrap();
-        tokio::spawn(serve(listener, metrics, || Census { nodes_up: 3, ..Default::default() }));
-        for (path, expected) in [("/metrics", "lattice_api_nodes{state=\"up\"} 3"), ("/", "404 Not Found")] {
-            let mut stream = TcpStream::connect(address).await.unwrap();
-            stream.write_all(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).await.unwrap();
-            assert!(answer.contains(expected), "{answer}");
+        let text = metrics.text(Census { nodes_up: 3, ..Default::default() });
+        for expected in
+            [r#"lattice_api_nodes{state="up"} 3"#, r#"lattice_api_launches_ended_total{outcome="succeeded"} 1"#]
+        {
+            assert!(text.contains(expected), "{text}");
         }
     }
 }
