@@ -13,6 +13,7 @@ mod pump;
 pub mod services;
 pub mod session;
 pub mod session_process;
+pub mod settings_file;
 pub mod spec;
 pub mod template;
 pub mod transcript;

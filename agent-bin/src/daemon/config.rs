@@ -1,6 +1,5 @@
 //! The agent's settings: a TOML file, and flags and variables over it. Checked once, before anything is done with them.
 
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -12,6 +11,7 @@ use rank_spawner::{Limit, LimitParseError};
 use serde::Deserialize;
 
 use super::{DaemonError, facts};
+use crate::settings_file::{self, SettingsFileError};
 
 /// The port of node agents.
 const PORT: u16 = 50052;
@@ -88,22 +88,9 @@ pub struct Overrides {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The file is no TOML, or says what there is not to say.
-    #[error("{}: {source}", path.display())]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: Box<toml::de::Error>,
-    },
+    /// The file cannot be used.
+    #[error(transparent)]
+    File(#[from] SettingsFileError),
     /// An address that is none.
     #[error("{setting}: {source}")]
     Address {
@@ -169,15 +156,7 @@ impl Config {
     /// # Errors
     /// Fails if the file cannot be read, or something in it is wrong, unknown or missing.
     pub fn load(file: Option<&Path>, overrides: Overrides) -> Result<Self, ConfigError> {
-        let file = match file {
-            Some(path) => {
-                let text = std::fs::read_to_string(path)
-                    .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-                toml::from_str(&text)
-                    .map_err(|source| ConfigError::Parse { path: path.to_owned(), source: Box::new(source) })?
-            }
-            None => File::default(),
-        };
+        let file = file.map(settings_file::read).transpose()?.unwrap_or_default();
         Self::check(file, overrides)
     }
 

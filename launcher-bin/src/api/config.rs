@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cxi_fabric::FabricConfig;
+use lattice_agent::settings_file::{self, SettingsFileError};
 use pmi_transport::address::{Address, AddressError};
 use serde::Deserialize;
 
@@ -83,18 +84,8 @@ impl Default for LaunchSettings {
 /// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
-    #[error("cannot read {}", path.display())]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
-    #[error("{} is not a configuration of the API server", path.display())]
-    Parse {
-        path: PathBuf,
-        #[source]
-        source: toml::de::Error,
-    },
+    #[error(transparent)]
+    File(#[from] SettingsFileError),
     #[error(transparent)]
     Address(#[from] AddressError),
     #[error("nobody could reach the server: neither a listen address nor a socket is set")]
@@ -160,8 +151,8 @@ impl Config {
     /// Reads the file that the flags name, else the default one if it is there, puts the flags over it, and checks it all.
     pub(crate) fn load(args: &ApiArgs) -> Result<Self, ConfigError> {
         let file = match &args.config {
-            Some(path) => read(path)?,
-            None if Path::new(DEFAULT_FILE).exists() => read(Path::new(DEFAULT_FILE))?,
+            Some(path) => settings_file::read(path)?,
+            None if Path::new(DEFAULT_FILE).exists() => settings_file::read(Path::new(DEFAULT_FILE))?,
             None => File::default(),
         };
         Self::check(over(file, args))
@@ -194,11 +185,6 @@ impl Config {
             create_allocations: file.create_allocations,
         })
     }
-}
-
-fn read(path: &Path) -> Result<File, ConfigError> {
-    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-    toml::from_str(&text).map_err(|source| ConfigError::Parse { path: path.to_owned(), source })
 }
 
 fn over(file: File, args: &ApiArgs) -> File {

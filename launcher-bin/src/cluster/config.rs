@@ -10,10 +10,11 @@
 //! key = "alice.key"
 //! ```
 
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use lattice_agent::daemon::TlsFiles;
+use lattice_agent::settings_file::{self, SettingsFileError};
 use pmi_transport::identity::{IdentityError, Security};
 use serde::Deserialize;
 
@@ -37,22 +38,9 @@ pub(crate) struct Config {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// It cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// It is no TOML, or has keys or values that mean nothing.
-    #[error("{}: {source}", path.display())]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it, and where.
-        source: Box<toml::de::Error>,
-    },
+    /// It cannot be read, is no TOML, or has keys or values that mean nothing.
+    #[error(transparent)]
+    File(#[from] SettingsFileError),
     /// Its `api` is no URL.
     #[error("{}: api: {source}", path.display())]
     Url {
@@ -99,20 +87,18 @@ impl Config {
             .or_else(|| variable("HOME", environment).map(|home| Path::new(&home).join(".config")))
             .map(|directory| directory.join("lattice/config.toml"));
         for path in user.into_iter().chain([PathBuf::from(SYSTEM)]) {
-            match std::fs::read_to_string(&path) {
-                Ok(text) => return Self::parse(&text, path),
-                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
-                Err(source) => return Err(ConfigError::Read { path, source }),
+            match settings_file::read(&path) {
+                Ok(written) => return Self::check(written, path),
+                Err(SettingsFileError::Read { source, .. })
+                    if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(Self::default())
     }
 
-    fn parse(text: &str, path: PathBuf) -> Result<Self, ConfigError> {
-        let Written { api, tls, insecure } = match toml::from_str(text) {
-            Ok(written) => written,
-            Err(source) => return Err(ConfigError::Format { path, source: Box::new(source) }),
-        };
+    fn check(written: Written, path: PathBuf) -> Result<Self, ConfigError> {
+        let Written { api, tls, insecure } = written;
         let api = match api.map(|api| api.parse::<ApiUrl>()).transpose() {
             Ok(api) => api,
             Err(source) => return Err(ConfigError::Url { path, source }),
@@ -148,7 +134,9 @@ mod tests {
     use super::*;
 
     fn parsed(text: &str) -> Result<Config, String> {
-        Config::parse(text, "/home/u/.config/lattice/config.toml".into()).map_err(|error| error.to_string())
+        let path = Path::new("/home/u/.config/lattice/config.toml");
+        let written = settings_file::parse(text, path).map_err(|error| error.to_string())?;
+        Config::check(written, path.to_owned()).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -1,0 +1,48 @@
+//! Files of settings, in TOML: of the agent, of the API server, of the commands. What may stand in one is its reader's business;
+//! why it cannot be read at all is said here, the same way for all.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+
+/// Why a file of settings says nothing.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettingsFileError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is no TOML, or says what there is not to say.
+    #[error("{}: {source}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and where.
+        source: Box<toml::de::Error>,
+    },
+}
+
+/// What the file at `path` says.
+///
+/// # Errors
+/// Fails if it cannot be read, or is no TOML of a `T`.
+pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, SettingsFileError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => parse(&text, path),
+        Err(source) => Err(SettingsFileError::Read { path: path.to_owned(), source }),
+    }
+}
+
+/// What `text` says, which was read from `path`.
+///
+/// # Errors
+/// Fails if it is no TOML of a `T`.
+pub fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, SettingsFileError> {
+    toml::from_str(text).map_err(|source| SettingsFileError::Parse { path: path.to_owned(), source: Box::new(source) })
+}
