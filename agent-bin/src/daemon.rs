@@ -20,6 +20,7 @@ mod metrics;
 mod registration;
 mod relay;
 mod report;
+mod serials;
 mod service;
 
 use std::io;

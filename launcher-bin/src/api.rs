@@ -26,6 +26,7 @@ mod node_service;
 mod nodes;
 mod order;
 mod placement;
+mod serials;
 mod server;
 mod store;
 #[cfg(test)]

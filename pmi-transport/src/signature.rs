@@ -2,7 +2,9 @@
 //!
 //! A relay forwards the launch's spec byte by byte with signature and signer; whoever gets it checks both against the cluster's
 //! CA. The signed text begins with words of its own, so that a signature of TLS can never pass for one of a launch, nor the other
-//! way around. Where nobody proves anything ([`Security::Insecure`]) signatures are empty, and everything passes.
+//! way around. It goes on with the launch's serial number: by that an agent sees that a launch is sent to it again, which it does
+//! not remember or which was meant for the agent before it ([`Serial`]). No clock is relied on, but for the certificates' own
+//! validity. Where nobody proves anything ([`Security::Insecure`]) signatures are empty, and everything passes.
 
 use std::time::Duration;
 
@@ -27,6 +29,11 @@ const SCHEMES: &[SignatureScheme] = &[
     SignatureScheme::ED25519,
     SignatureScheme::RSA_PSS_SHA256,
 ];
+
+/// The number of a launch among those that an API server has signed, each of which is greater than those before it, also across
+/// the server's restarts. All signatures of one launch have the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Serial(pub u64);
 
 /// A signature, with whose it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,25 +86,31 @@ pub enum VerifyError {
     Forged,
 }
 
-/// Signs a spec as it is sent; empty where nobody proves anything.
+/// Signs a spec as it is sent, for the launch of this number; empty where nobody proves anything.
 ///
 /// # Errors
 /// Fails if our key is of an unknown kind.
-pub fn sign(security: &Security, spec: &[u8]) -> Result<Signature, SignError> {
+pub fn sign(security: &Security, serial: Serial, spec: &[u8]) -> Result<Signature, SignError> {
     let Security::Tls(identity) = security else { return Ok(Signature::default()) };
     let key = identity.key();
     let signer = key.key.choose_scheme(SCHEMES).ok_or(SignError::Key)?;
-    let signature = signer.sign(&signed_text(spec)).map_err(SignError::Sign)?;
+    let signature = signer.sign(&signed_text(serial, spec)).map_err(SignError::Sign)?;
     let certificates = key.cert.iter().map(|certificate| Bytes::copy_from_slice(certificate));
     Ok(Signature { signature: signature.into(), signer: certificates.collect() })
 }
 
-/// Checks that the API server of our CA signed `spec`; its certificate may be five minutes too young or too old.
-/// Everything passes where nobody proves anything.
+/// Checks that the API server of our CA signed `spec` for the launch of this number; its certificate may be five minutes too young or too old.
+/// Everything passes where nobody proves anything. Whether the number is one that may still come is the caller's business.
 ///
 /// # Errors
 /// Says why the signature counts for nothing.
-pub fn verify(security: &Security, spec: &[u8], signature: &[u8], signer: &[Bytes]) -> Result<(), VerifyError> {
+pub fn verify(
+    security: &Security,
+    serial: Serial,
+    spec: &[u8],
+    signature: &[u8],
+    signer: &[Bytes],
+) -> Result<(), VerifyError> {
     let Security::Tls(identity) = security else { return Ok(()) };
     let [own, between @ ..] = signer else { return Err(VerifyError::Unsigned) };
     if signature.is_empty() {
@@ -114,7 +127,7 @@ pub fn verify(security: &Security, spec: &[u8], signature: &[u8], signer: &[Byte
         Caller::Api => {}
         signer => return Err(VerifyError::NotApi { signer }),
     }
-    let text = signed_text(spec);
+    let text = signed_text(serial, spec);
     let algorithms = ring::default_provider().signature_verification_algorithms.all;
     match algorithms.iter().any(|algorithm| certificate.verify_signature(*algorithm, &text, signature).is_ok()) {
         true => Ok(()),
@@ -142,8 +155,8 @@ fn verify_chain(
         .map_err(VerifyError::Chain)
 }
 
-fn signed_text(spec: &[u8]) -> Vec<u8> {
-    [CONTEXT, spec].concat()
+fn signed_text(serial: Serial, spec: &[u8]) -> Vec<u8> {
+    [CONTEXT, &serial.0.to_be_bytes(), spec].concat()
 }
 
 #[cfg(test)]
@@ -153,6 +166,8 @@ mod tests {
 
     use super::*;
     use crate::pki::{Authority, Validity, directory_name};
+
+    const SERIAL: Serial = Serial(7);
 
     fn identity(root: &Path, authority: &Authority, caller: &Caller, validity: Validity) -> Security {
         let directory = root.join(directory_name(caller));
@@ -167,8 +182,8 @@ mod tests {
         let signing = identity(directory.path(), &authority, signer, validity);
         let node = Caller::Agent("node3".to_owned());
         let checking = identity(directory.path(), &authority, &node, Validity::days(1).unwrap());
-        let signed = sign(&signing, b"spec").unwrap();
-        verify(&checking, b"spec", &signed.signature, &signed.signer)
+        let signed = sign(&signing, SERIAL, b"spec").unwrap();
+        verify(&checking, SERIAL, b"spec", &signed.signature, &signed.signer)
     }
 
     fn between(from: Duration, until: Duration) -> Validity {
@@ -203,26 +218,30 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let authority = Authority::create(directory.path()).unwrap();
         let api = identity(directory.path(), &authority, &Caller::Api, Validity::days(1).unwrap());
-        let Signature { signature, signer } = sign(&api, b"spec").unwrap();
-        assert!(matches!(verify(&api, b"sper", &signature, &signer), Err(VerifyError::Forged)));
-        assert!(matches!(verify(&api, b"spec", &signature[1..], &signer), Err(VerifyError::Forged)));
-        assert!(matches!(verify(&api, b"spec", b"", &signer), Err(VerifyError::Unsigned)));
-        assert!(matches!(verify(&api, b"spec", &signature, &[]), Err(VerifyError::Unsigned)));
-        assert!(matches!(verify(&api, b"spec", &signature, &[Bytes::from_static(b"0")]), Err(VerifyError::Chain(_))));
+        let Signature { signature, signer } = sign(&api, SERIAL, b"spec").unwrap();
+        assert!(matches!(verify(&api, SERIAL, b"sper", &signature, &signer), Err(VerifyError::Forged)));
+        assert!(matches!(verify(&api, Serial(8), b"spec", &signature, &signer), Err(VerifyError::Forged)));
+        assert!(matches!(verify(&api, SERIAL, b"spec", &signature[1..], &signer), Err(VerifyError::Forged)));
+        assert!(matches!(verify(&api, SERIAL, b"spec", b"", &signer), Err(VerifyError::Unsigned)));
+        assert!(matches!(verify(&api, SERIAL, b"spec", &signature, &[]), Err(VerifyError::Unsigned)));
+        assert!(matches!(
+            verify(&api, SERIAL, b"spec", &signature, &[Bytes::from_static(b"0")]),
+            Err(VerifyError::Chain(_))
+        ));
         let long = vec![signer[0].clone(); 5];
-        assert!(matches!(verify(&api, b"spec", &signature, &long), Err(VerifyError::LongChain { count: 5 })));
+        assert!(matches!(verify(&api, SERIAL, b"spec", &signature, &long), Err(VerifyError::LongChain { count: 5 })));
 
         let elsewhere = tempfile::tempdir().unwrap();
         let other = Authority::create(elsewhere.path()).unwrap();
         let stranger = identity(elsewhere.path(), &other, &Caller::Api, Validity::days(1).unwrap());
-        assert!(matches!(verify(&stranger, b"spec", &signature, &signer), Err(VerifyError::Chain(_))));
+        assert!(matches!(verify(&stranger, SERIAL, b"spec", &signature, &signer), Err(VerifyError::Chain(_))));
     }
 
     #[test]
     fn nothing_is_signed_where_nobody_proves_anything() {
         let security = Security::Insecure { name: Caller::Api };
-        let signed = sign(&security, b"spec").unwrap();
+        let signed = sign(&security, SERIAL, b"spec").unwrap();
         assert_eq!(signed, Signature::default());
-        verify(&security, b"spec", &signed.signature, &signed.signer).unwrap();
+        verify(&security, SERIAL, b"spec", &signed.signature, &signed.signer).unwrap();
     }
 }

@@ -10,7 +10,7 @@ use pmi_core::ids::NodeIndex;
 use pmi_transport::fence::{FanOut, Member};
 use pmi_transport::identity::Caller;
 use pmi_transport::proto::v1 as proto;
-use pmi_transport::signature;
+use pmi_transport::signature::{self, Serial};
 use prost::Message;
 use proto::RefusalReason;
 use rank_spawner::{Account, AccountError};
@@ -23,6 +23,8 @@ use crate::wire::WireError;
 /// What this node shall do.
 pub(super) struct Assignment {
     pub(super) launch_id: String,
+    /// Under which number the API server signed it.
+    pub(super) serial: Serial,
     pub(super) uid: u32,
     /// The whole launch, as it came.
     pub(super) spec: Bytes,
@@ -54,10 +56,13 @@ pub(super) async fn admit(
     caller: &Caller,
     request: &proto::LaunchProcessesRequest,
 ) -> Result<Assignment, Refusal> {
+    let serial = Serial(request.serial);
     if let Caller::Agent(_) = caller {
         // A stolen agent's key starts nothing: what an agent passes on must have been signed by the API server.
-        signature::verify(&node.security, &request.spec, &request.signature, &request.signer)
+        signature::verify(&node.security, serial, &request.spec, &request.signature, &request.signer)
             .map_err(|error| Refusal::of(node, RefusalReason::Signature, error))?;
+        let is_new = node.launches.serials.check(serial).await;
+        is_new.map_err(|error| Refusal::of(node, RefusalReason::Signature, error))?;
     }
     let assignment =
         understand(node, request).map_err(|error| Refusal::of(node, RefusalReason::MalformedRequest, error))?;
@@ -69,7 +74,7 @@ pub(super) async fn admit(
     }
     if let (Caller::Agent(_), Some(wish)) = (caller, &assignment.fabric) {
         let text = wire::fabric::signed_text(&wish.launch_id, &wish.credentials);
-        signature::verify(&node.security, &text, &request.cxi_signature, &request.signer)
+        signature::verify(&node.security, serial, &text, &request.cxi_signature, &request.signer)
             .map_err(|error| Refusal::of(node, RefusalReason::Signature, format!("its fabric credentials: {error}")))?;
     }
     if let Some(why) = node.config.refuse_user(assignment.uid) {
@@ -110,7 +115,16 @@ fn understand(node: &Node, request: &proto::LaunchProcessesRequest) -> Result<As
     let launch_id = session.launch_id;
     let wish = |credentials| Wish { launch_id: launch_id.clone(), uid, ranks, credentials };
     let fabric = request.cxi_credentials.clone().map(wish);
-    Ok(Assignment { launch_id, uid, spec, index, members: members.into(), fan_out, fabric })
+    Ok(Assignment {
+        launch_id,
+        serial: Serial(request.serial),
+        uid,
+        spec,
+        index,
+        members: members.into(),
+        fan_out,
+        fabric,
+    })
 }
 
 fn check_members(me: &str, members: &[Member], index: NodeIndex) -> Result<(), WireError> {

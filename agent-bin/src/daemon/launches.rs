@@ -7,8 +7,11 @@ use std::time::Duration;
 use nix::libc::SIGTERM;
 use parking_lot::Mutex;
 use pmi_transport::proto::v1 as proto;
+use pmi_transport::signature::Serial;
 use proto::node_command::What;
 use tokio::sync::{Notify, mpsc};
+
+use super::serials::Serials;
 
 /// How many ids of launches that have ended are remembered, so that none is taken again.
 const ENDED_MAX: usize = 1 << 14;
@@ -17,6 +20,8 @@ const ENDED_MAX: usize = 1 << 14;
 #[derive(Default)]
 pub(super) struct Launches {
     state: Mutex<State>,
+    /// Which launches that are not remembered may be new.
+    pub(super) serials: Serials,
     /// Told when a launch leaves.
     left: Notify,
 }
@@ -24,7 +29,7 @@ pub(super) struct Launches {
 #[derive(Default)]
 struct State {
     at_work: HashMap<String, Handle>,
-    ended: VecDeque<String>,
+    ended: VecDeque<(String, Serial)>,
     /// No more are taken: the agent is stopping.
     closed: bool,
 }
@@ -32,6 +37,8 @@ struct State {
 /// The way to a launch at work.
 #[derive(Clone)]
 pub(super) struct Handle {
+    /// Under which number the API server signed it.
+    pub(super) serial: Serial,
     /// The names of its nodes.
     pub(super) nodes: Arc<[String]>,
     /// What is asked of it by others than the API server's stream.
@@ -68,7 +75,7 @@ impl Launches {
         if state.at_work.contains_key(id) {
             return Err(NotTaken::AtWork);
         }
-        if state.ended.iter().any(|ended| ended == id) {
+        if state.ended.iter().any(|(ended, _)| ended == id) {
             return Err(NotTaken::Ended);
         }
         state.at_work.insert(id.to_owned(), handle);
@@ -78,11 +85,13 @@ impl Launches {
     /// A launch is over, and its report was delivered.
     pub(super) fn remove(&self, id: &str) {
         let mut state = self.state.lock();
-        state.at_work.remove(id);
-        if state.ended.len() == ENDED_MAX {
-            state.ended.pop_front();
+        let Some(handle) = state.at_work.remove(id) else { return };
+        if state.ended.len() == ENDED_MAX
+            && let Some((_, forgotten)) = state.ended.pop_front()
+        {
+            self.serials.forget(forgotten);
         }
-        state.ended.push_back(id.to_owned());
+        state.ended.push_back((id.to_owned(), handle.serial));
         self.left.notify_waiters();
     }
 
@@ -136,30 +145,36 @@ impl Handle {
 
 #[cfg(test)]
 mod tests {
+    use super::super::serials::NotNew;
     use super::*;
 
-    fn handle() -> Handle {
-        Handle { nodes: Arc::new([]), orders: mpsc::unbounded_channel().0 }
+    fn handle(serial: u64) -> Handle {
+        Handle { serial: Serial(serial), nodes: Arc::new([]), orders: mpsc::unbounded_channel().0 }
     }
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_launch_is_taken_once() {
         let launches = Launches::default();
-        assert_eq!(launches.enter("a", handle()), Ok(()));
-        assert_eq!(launches.enter("a", handle()), Err(NotTaken::AtWork));
+        assert_eq!(launches.enter("a", handle(1)), Ok(()));
+        assert_eq!(launches.enter("a", handle(1)), Err(NotTaken::AtWork));
         launches.remove("a");
-        assert_eq!(launches.enter("a", handle()), Err(NotTaken::Ended));
-        assert_eq!(launches.enter("b", handle()), Ok(()));
+        assert_eq!(launches.enter("a", handle(1)), Err(NotTaken::Ended));
+        assert_eq!(launches.enter("b", handle(1)), Ok(()));
         launches.end_all(Duration::ZERO).await;
-        assert_eq!(launches.enter("c", handle()), Err(NotTaken::Stopping));
+        assert_eq!(launches.enter("c", handle(1)), Err(NotTaken::Stopping));
     }
 
-    #[test]
-    fn what_is_remembered_is_bounded() {
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_is_remembered_is_bounded_and_what_is_forgotten_is_old() {
         let launches = Launches::default();
-        for number in 0..=ENDED_MAX {
+        launches.serials.register(Serial(100));
+        for number in 101..=101 + ENDED_MAX as u64 {
+            assert_eq!(launches.enter(&number.to_string(), handle(number)), Ok(()));
             launches.remove(&number.to_string());
         }
         assert_eq!(launches.state.lock().ended.len(), ENDED_MAX);
+        assert_eq!(launches.serials.check(Serial(101)).await, Err(NotNew::Old));
+        assert_eq!(launches.serials.check(Serial(102)).await, Ok(()));
+        assert_eq!(launches.enter("102", handle(102)), Err(NotTaken::Ended));
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pmi_transport::proto::v1 as proto;
+use pmi_transport::signature::Serial;
 use proto::node_command::What;
 use proto::node_service_client::NodeServiceClient;
 use tokio::time::{sleep, timeout};
@@ -47,6 +48,7 @@ async fn register(node: &Node) -> Result<Duration, Status> {
     let mut client = NodeServiceClient::new(node.pulse.clone());
     let response = in_time(client.register_node(facts::registration(node))).await?;
     tracing::info!(node = node.config.node_id, "registered");
+    node.launches.serials.register(Serial(response.last_serial));
     for id in response.unknown_launches {
         if let Some(launch) = node.launches.get(&id) {
             tracing::warn!(launch = id, "nobody knows this launch any more");

@@ -28,7 +28,7 @@ impl Service {
         let assignment = admit(node, caller, request).await?;
         let (orders, ordered) = mpsc::unbounded_channel();
         let nodes = assignment.members.iter().map(|member| member.name.clone()).collect();
-        let handle = Handle { nodes, orders };
+        let handle = Handle { serial: assignment.serial, nodes, orders };
         node.launches.enter(&assignment.launch_id, handle.clone()).map_err(|not_taken| {
             let (reason, text) = match not_taken {
                 NotTaken::AtWork => (RefusalReason::AlreadyRunning, "the launch runs here already"),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use pmi_transport::identity::{Caller, Security};
 use pmi_transport::pki::{Authority, Validity};
 use pmi_transport::proto::v1 as proto;
-use pmi_transport::signature;
+use pmi_transport::signature::{self, Serial};
 use proto::RefusalReason;
 
 use crate::world::{Agent, Api, eventually, launch_on, request, with_tag};
@@ -55,7 +55,7 @@ impl Trust {
 /// A request that the API server signed.
 fn signed(api: &Security, spec: &proto::LaunchSpec) -> proto::LaunchProcessesRequest {
     let plain = request(spec);
-    let signed = signature::sign(api, &plain.spec).unwrap();
+    let signed = signature::sign(api, Serial(plain.serial), &plain.spec).unwrap();
     proto::LaunchProcessesRequest { signature: signed.signature, signer: signed.signer, ..plain }
 }
 
@@ -91,6 +91,40 @@ async fn a_signed_launch_is_passed_on_and_nothing_else_is_taken_from_an_agent() 
         let report = api.next_launch().await.until_report().await;
         assert_eq!(report.exits.iter().map(|exit| exit.exit_code).collect::<Vec<_>>(), [0]);
     }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn what_was_signed_for_the_agent_before_is_not_taken_by_the_next_one() {
+    let trust = Trust::new();
+    let server = trust.identity(&Caller::Api, "api");
+    let mut api = Api::start_as(&server).await;
+    let mut agent = trust.agent(&mut api, "node0", MAY).await;
+    let member = trust.identity(&Caller::Agent("node0".to_owned()), "stolen");
+    let spec = launch_on(&[&agent], 1, "exec true");
+    let request = signed(&server, &spec);
+    let answer = agent.client_as(&member).launch_processes(request.clone()).await.unwrap().into_inner();
+    assert!(answer.accepted, "{answer:?}");
+    let mut launch = api.next_launch().await;
+    launch.until_report().await;
+    launch.end().await;
+    eventually("it is known to have ended", async || {
+        let again = agent.client_as(&member).launch_processes(request.clone()).await.unwrap().into_inner();
+        again.message.contains("has ended")
+    })
+    .await;
+
+    // The next agent knows nothing of it, but that it was signed before.
+    agent.terminate();
+    agent.exit().await;
+    api.has_signed(request.serial);
+    let next = Agent::start_from(&mut api, &trust.directory.path().join("node0.toml"), &[]).await;
+    let replay = next.client_as(&member).launch_processes(request.clone()).await.unwrap().into_inner();
+    assert_eq!((replay.accepted, replay.reason()), (false, RefusalReason::Signature));
+    assert!(replay.message.contains("signed before this agent started"), "{}", replay.message);
+    // Another number is not what was signed.
+    let renumbered = proto::LaunchProcessesRequest { serial: request.serial + 1, ..request };
+    let refused = next.client_as(&member).launch_processes(renumbered).await.unwrap().into_inner();
+    assert!(refused.message.contains("not what the API server signed"), "{}", refused.message);
 }
 
 #[tokio::test(flavor = "current_thread")]

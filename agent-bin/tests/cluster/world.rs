@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -48,6 +48,7 @@ pub(crate) struct Api {
     registrations: mpsc::UnboundedReceiver<proto::RegisterNodeRequest>,
     launches: mpsc::UnboundedReceiver<Launch>,
     forgetful: Arc<AtomicBool>,
+    last_serial: Arc<AtomicU64>,
     _stop: oneshot::Sender<()>,
 }
 
@@ -55,6 +56,7 @@ struct Script {
     registrations: mpsc::UnboundedSender<proto::RegisterNodeRequest>,
     launches: mpsc::UnboundedSender<Launch>,
     forgetful: Arc<AtomicBool>,
+    last_serial: Arc<AtomicU64>,
 }
 
 impl Api {
@@ -68,18 +70,29 @@ impl Api {
         let (registered, registrations) = mpsc::unbounded_channel();
         let (reported, launches) = mpsc::unbounded_channel();
         let forgetful = Arc::new(AtomicBool::new(false));
-        let script = Script { registrations: registered, launches: reported, forgetful: Arc::clone(&forgetful) };
+        let last_serial = Arc::new(AtomicU64::new(0));
+        let script = Script {
+            registrations: registered,
+            launches: reported,
+            forgetful: Arc::clone(&forgetful),
+            last_serial: Arc::clone(&last_serial),
+        };
         let (stop, stopped) = oneshot::channel::<()>();
         tokio::spawn(async move {
             let service = NodeServiceServer::new(script);
             let stopped = async { drop(stopped.await) };
             listen::serve(vec![listener], Routes::new(service), stopped).await.unwrap();
         });
-        Self { address, registrations, launches, forgetful, _stop: stop }
+        Self { address, registrations, launches, forgetful, last_serial, _stop: stop }
     }
 
     pub(crate) fn forget_nodes(&self) {
         self.forgetful.store(true, Ordering::Relaxed);
+    }
+
+    /// Says to agents that register from now on that launches up to this number have been signed.
+    pub(crate) fn has_signed(&self, serial: u64) {
+        self.last_serial.store(serial, Ordering::Relaxed);
     }
 
     pub(crate) async fn next_registration(&mut self) -> proto::RegisterNodeRequest {
@@ -98,7 +111,8 @@ impl NodeService for Script {
         request: Request<proto::RegisterNodeRequest>,
     ) -> Result<Response<proto::RegisterNodeResponse>, Status> {
         self.registrations.send(request.into_inner()).unwrap();
-        Ok(Response::new(proto::RegisterNodeResponse { heartbeat_ms: 50, unknown_launches: Vec::new() }))
+        let last_serial = self.last_serial.load(Ordering::Relaxed);
+        Ok(Response::new(proto::RegisterNodeResponse { heartbeat_ms: 50, unknown_launches: Vec::new(), last_serial }))
     }
 
     async fn heartbeat(
@@ -337,6 +351,7 @@ pub(crate) fn request(spec: &proto::LaunchSpec) -> proto::LaunchProcessesRequest
     proto::LaunchProcessesRequest {
         launch_id: spec.launch_id.clone(),
         spec: spec.encode_to_vec().into(),
+        serial: 1,
         ..Default::default()
     }
 }

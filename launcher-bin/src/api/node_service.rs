@@ -37,10 +37,12 @@ impl NodeService for Reporting {
         check_speaker(&request, &request.get_ref().node_id)?;
         let told = request.into_inner();
         tracing::info!(node = told.node_id, address = told.grpc_address, "a node registers");
+        // Whatever is signed from now on may be for this very agent.
+        let last_serial = self.0.serials.last().0;
         let unknown_launches =
             self.0.register(told).await.map_err(|error| Status::invalid_argument(error.to_string()))?;
         let heartbeat_ms = HEARTBEAT.as_millis() as u64;
-        Ok(Response::new(RegisterNodeResponse { heartbeat_ms, unknown_launches }))
+        Ok(Response::new(RegisterNodeResponse { heartbeat_ms, unknown_launches, last_serial }))
     }
 
     async fn heartbeat(&self, request: Request<HeartbeatRequest>) -> Result<Response<HeartbeatResponse>, Status> {

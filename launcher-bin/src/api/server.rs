@@ -27,6 +27,7 @@ use super::metrics::{Census, Metrics};
 use super::names::NameTables;
 use super::nodes::{Arrival, RegisterError, Registry};
 use super::order::Order;
+use super::serials::Serials;
 use super::store::{self, Change, Kept, LaunchRecord, Store, StoreError};
 use crate::human::allocation_state;
 
@@ -49,6 +50,7 @@ pub(crate) struct Server {
     pub names: NameTables,
     pub meetings: Meetings,
     pub metrics: Arc<Metrics>,
+    pub serials: Serials,
     launches: Mutex<Launches>,
 }
 
@@ -84,6 +86,7 @@ impl Server {
             names: NameTables::default(),
             meetings: Meetings::default(),
             metrics: Arc::default(),
+            serials: Serials::from_now(),
             launches: Mutex::default(),
         });
         launches.into_iter().filter(|record| record.complete.is_none()).for_each(|record| server.resume(record));
@@ -125,7 +128,8 @@ impl Server {
         let credentials = self.fabric.as_ref().map(|fabric| fabric.ask(&allocation));
         let order = Order::new(request, &allocation, &self.nodes.lock(), &self.config.launches)?;
         let spec = Bytes::from(order.spec.encode_to_vec());
-        let signed = signature::sign(&self.security, &spec)
+        let serial = self.serials.next();
+        let signed = signature::sign(&self.security, serial, &spec)
             .map_err(|error| Status::internal(format!("the launch cannot be signed: {}", crate::chain(&error))))?;
         let fan_out = FanOut {
             launch_id: order.spec.launch_id.clone(),
@@ -133,6 +137,7 @@ impl Server {
             nodes: order.nodes.clone(),
             world_size: order.placement.size(),
             spec,
+            serial,
             signature: signed.signature,
             signer: signed.signer,
             credentials: None,

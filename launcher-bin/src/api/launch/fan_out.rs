@@ -11,6 +11,7 @@ use pmi_transport::proto::v1::node_agent_service_client::NodeAgentServiceClient;
 use pmi_transport::proto::v1::{
     AbortProcessesRequest, CxiCredentials, LaunchProcessesRequest, LaunchProcessesResponse, RefusalReason,
 };
+use pmi_transport::signature::Serial;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::{Code, Status};
@@ -40,6 +41,8 @@ pub(crate) struct FanOut {
     pub world_size: u32,
     /// The `LaunchSpec`.
     pub spec: Bytes,
+    /// The number under which it is signed.
+    pub serial: Serial,
     /// The API server's signature of it, and its certificates.
     pub signature: Bytes,
     pub signer: Vec<Bytes>,
@@ -163,6 +166,7 @@ impl FanOut {
             signer: self.signer.clone(),
             cxi_credentials: self.credentials.clone(),
             cxi_signature: self.cxi_signature.clone(),
+            serial: self.serial.0,
             ..Default::default()
         }
     }

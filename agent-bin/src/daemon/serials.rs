@@ -1,0 +1,98 @@
+//! Whether a launch that another agent passes on was signed for this agent, and is not one that was here before.
+//!
+//! ```text
+//!  signed before this agent registered, or forgotten │ remembered by id, or new
+//! ───────────────────────────────────────────────────┼──────────────────────────> serial numbers of the API server's signatures
+//!                                                  floor
+//! ```
+//! Whoever has the key of a member can send again what the API server signed once. An agent remembers the ids of many launches, but
+//! not of all, and none of those that the agent before it ran: below the floor it takes none.
+
+use std::time::Duration;
+
+use pmi_transport::signature::Serial;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// How long a launch waits for the agent to be registered; that is under way when others have heard of the agent.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Where the floor is; nowhere until the agent has registered.
+pub(super) struct Serials {
+    floor: watch::Sender<Option<Serial>>,
+}
+
+/// Why a signed launch is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NotNew {
+    /// It may have been here before.
+    #[error("the launch was signed before this agent started, or was here before; only new launches are passed on")]
+    Old,
+    /// The agent has not registered yet.
+    #[error("the agent has not registered with the API server yet, and cannot tell new launches from old ones")]
+    Unregistered,
+}
+
+impl Default for Serials {
+    fn default() -> Self {
+        Self { floor: watch::Sender::new(None) }
+    }
+}
+
+impl Serials {
+    /// The API server, which has signed launches up to `last`, knows this agent now. When it does so again, what this agent
+    /// remembers suffices; but a server whose numbers went back, as its clock did, goes on from there.
+    pub(super) fn register(&self, last: Serial) {
+        self.floor.send_modify(|floor| *floor = Some(floor.map_or(last, |floor| floor.min(last))));
+    }
+
+    /// The id of a launch that was here is not remembered any more.
+    pub(super) fn forget(&self, serial: Serial) {
+        self.floor.send_modify(|floor| *floor = floor.map(|floor| floor.max(serial)));
+    }
+
+    /// Makes sure that a launch of this number was signed for this agent and is not forgotten.
+    pub(super) async fn check(&self, serial: Serial) -> Result<(), NotNew> {
+        let mut watched = self.floor.subscribe();
+        let registered = timeout(PATIENCE, watched.wait_for(Option::is_some)).await;
+        match registered.ok().and_then(|known| *known.ok()?) {
+            Some(floor) if serial > floor => Ok(()),
+            Some(_) => Err(NotNew::Old),
+            None => Err(NotNew::Unregistered),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn launches_below_the_floor_are_old() {
+        let serials = Serials::default();
+        assert_eq!(serials.check(Serial(9)).await, Err(NotNew::Unregistered));
+        serials.forget(Serial(1));
+        serials.register(Serial(5));
+        assert_eq!((serials.check(Serial(5)).await, serials.check(Serial(6)).await), (Err(NotNew::Old), Ok(())));
+        serials.forget(Serial(7));
+        serials.forget(Serial(6));
+        assert_eq!((serials.check(Serial(7)).await, serials.check(Serial(8)).await), (Err(NotNew::Old), Ok(())));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn registering_again_makes_no_launch_old() {
+        let serials = Serials::default();
+        serials.register(Serial(5));
+        serials.register(Serial(8));
+        assert_eq!(serials.check(Serial(6)).await, Ok(()));
+        serials.register(Serial(2));
+        assert_eq!(serials.check(Serial(3)).await, Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_launch_waits_for_the_registration_that_is_under_way() {
+        let serials = Serials::default();
+        let registering = async { serials.register(Serial(5)) };
+        assert_eq!(tokio::join!(serials.check(Serial(6)), registering).0, Ok(()));
+    }
+}
