@@ -133,6 +133,7 @@ async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
         let counting = Arc::clone(&node);
         tokio::spawn(metrics_page::serve(listener, move || metrics::text(&counting)));
     }
+    tokio::spawn(node.security.clone().renew_on_hangup());
     let registering = tokio::spawn(registration::keep_registered(Arc::clone(&node)));
     let service = NodeAgentServiceServer::new(service::Service { node: Arc::clone(&node) })
         .max_decoding_message_size(MESSAGE_MAX)

@@ -136,6 +136,7 @@ async fn serve(config: Config) -> Result<(), Failure> {
         let server = Arc::clone(&server);
         tokio::spawn(metrics_page::serve(listener, move || server.metrics.text(server.census())));
     }
+    tokio::spawn(security.renew_on_hangup());
     let stop = stop_signal().map_err(Failure::Runtime)?;
     tokio::spawn(Arc::clone(&server).take_up());
     tokio::spawn(Arc::clone(&server).watch_nodes());

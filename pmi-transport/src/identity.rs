@@ -8,11 +8,13 @@
 //! lattice:///agent/node3        the agent of node3        lattice:///admin       an administrator
 //! ```
 
+use std::error::Error;
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
 use rustls::pki_types::DnsName;
+use tokio::signal::unix::{SignalKind, signal};
 use tonic::{Request, Status};
 
 pub use crate::tls::{CertificateNameError, IdentityError, TlsIdentity};
@@ -131,6 +133,29 @@ impl Security {
     /// Fails if a file cannot be read or used, and for a key that everybody can read.
     pub fn from_files(ca: &Path, certificate: &Path, key: &Path) -> Result<Self, IdentityError> {
         TlsIdentity::from_files(ca, certificate, key).map(Self::Tls)
+    }
+
+    /// Reads the files of our identity again at once; without that, they are when they have changed and the next connection is made.
+    ///
+    /// # Errors
+    /// Fails if they cannot be used, or are somebody else's; those before stay in use.
+    pub fn renew(&self) -> Result<(), IdentityError> {
+        match self {
+            Self::Insecure { .. } => Ok(()),
+            Self::Tls(identity) => identity.renew(),
+        }
+    }
+
+    /// Renews at each SIGHUP, and says in the log what came of it. Never ends.
+    pub async fn renew_on_hangup(self) {
+        // Without the signal, changes are seen all the same.
+        let Ok(mut hangup) = signal(SignalKind::hangup()) else { return std::future::pending().await };
+        while hangup.recv().await.is_some() {
+            if let Err(error) = self.renew() {
+                let reason = error.source().map(ToString::to_string).unwrap_or_default();
+                tracing::error!(%error, reason, "the certificate is not renewed; the one before stays in use");
+            }
+        }
     }
 
     /// Who we are to others, except on a Unix socket: there the kernel tells.

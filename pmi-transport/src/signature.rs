@@ -92,7 +92,8 @@ pub enum VerifyError {
 /// Fails if our key is of an unknown kind.
 pub fn sign(security: &Security, serial: Serial, spec: &[u8]) -> Result<Signature, SignError> {
     let Security::Tls(identity) = security else { return Ok(Signature::default()) };
-    let key = identity.key();
+    let material = identity.material();
+    let key = &material.key;
     let signer = key.key.choose_scheme(SCHEMES).ok_or(SignError::Key)?;
     let signature = signer.sign(&signed_text(serial, spec)).map_err(SignError::Sign)?;
     let certificates = key.cert.iter().map(|certificate| Bytes::copy_from_slice(certificate));
@@ -140,9 +141,10 @@ fn verify_chain(
     between: &[CertificateDer<'_>],
     identity: &TlsIdentity,
 ) -> Result<(), VerifyError> {
+    let material = identity.material();
     let algorithms = ring::default_provider().signature_verification_algorithms.all;
     let verify_at = |time| {
-        let roots = &identity.roots().roots;
+        let roots = &material.roots.roots;
         let path = certificate.verify_for_usage(algorithms, roots, between, time, KeyUsage::server_auth(), None, None);
         path.map(|_| ())
     };

@@ -3,29 +3,25 @@
 //!
 //! Sessions are never resumed: every connection proves anew who is at its ends, with certificates that are valid then.
 
+mod material;
+
+use std::error::Error;
 use std::fmt;
-use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::client::Resumption;
-use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::version::TLS13;
-use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore, ServerConfig};
+use parking_lot::Mutex;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem;
+use rustls::server::VerifierBuilderError;
+use rustls::{AlertDescription, CertificateError};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+pub(crate) use self::material::Material;
+use self::material::{Files, Stamps};
 use crate::identity::{Caller, CallerError, SCHEME};
-
-const ALPN_H2: &[u8] = b"h2";
-/// Certificates that expire sooner than this are warned of when they are read.
-const EXPIRY_WARNING: time::Duration = time::Duration::days(7);
 
 /// Why certificate files cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +77,16 @@ pub enum IdentityError {
         /// What is wrong with it.
         source: rustls::Error,
     },
+    /// The certificate was replaced by somebody else's.
+    #[error("{} is the certificate of {found} now; this process is {meant}", path.display())]
+    Renamed {
+        /// The file.
+        path: PathBuf,
+        /// Whom it names.
+        found: Caller,
+        /// Whom it named before.
+        meant: Caller,
+    },
     /// Clients cannot be checked against the CA's certificate.
     #[error("cannot check others by the CA's certificate {}", path.display())]
     Verifier {
@@ -127,7 +133,10 @@ pub(crate) fn caller_in(certificate: &CertificateDer<'_>) -> Result<Caller, Cert
     }
 }
 
-/// A process's certificate and key, and the CA that it trusts in. Clones share them.
+/// A process's certificate and key, and the CA that it trusts in, as its files have them. Clones share them.
+///
+/// Whenever a connection is made or a launch is signed, files that have changed are read again; connections that were made before go
+/// on. Files that cannot be used, or name somebody else, change nothing but the log: they may be half written.
 #[derive(Clone)]
 pub struct TlsIdentity {
     inner: Arc<Inner>,
@@ -135,10 +144,15 @@ pub struct TlsIdentity {
 
 struct Inner {
     caller: Caller,
-    key: Arc<CertifiedKey>,
-    roots: Arc<RootCertStore>,
-    client: Arc<ClientConfig>,
-    server: Arc<ServerConfig>,
+    files: Files,
+    latest: Mutex<Latest>,
+}
+
+/// What was read last, and how the files looked then.
+struct Latest {
+    material: Arc<Material>,
+    /// Of the files that were looked at last, whether they could be used or not.
+    stamps: Stamps,
 }
 
 impl TlsIdentity {
@@ -147,112 +161,59 @@ impl TlsIdentity {
     /// # Errors
     /// Fails if a file cannot be read or used, and for a key that everybody can read.
     pub fn from_files(ca: &Path, certificate: &Path, key: &Path) -> Result<Self, IdentityError> {
-        let provider = Arc::new(ring::default_provider());
-        let mut roots = RootCertStore::empty();
-        for root in read_certificates(ca)? {
-            roots.add(root).map_err(|source| IdentityError::Authority { path: ca.to_owned(), source })?;
-        }
-        let chain = read_certificates(certificate)?;
-        let nameless = |source| IdentityError::Nameless { path: certificate.to_owned(), source };
-        let own = chain.first().ok_or_else(|| nameless(CertificateNameError::Unreadable))?;
-        let caller = caller_in(own).map_err(nameless)?;
-        warn_of_expiry(own, certificate);
-        let unfit = |source| IdentityError::Key { certificate: certificate.to_owned(), key: key.to_owned(), source };
-        let pair = CertifiedKey::from_der(chain, read_key(key)?, &provider).map_err(unfit)?;
-        let (roots, pair) = (Arc::new(roots), Arc::new(pair));
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider)).build();
-        let verifier = verifier.map_err(|source| IdentityError::Verifier { path: ca.to_owned(), source })?;
-        let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_protocol_versions(&[&TLS13])
-            .map_err(unfit)?
-            .with_client_cert_verifier(verifier)
-            .with_cert_resolver(resolver(&pair));
-        let client = client_config(provider, &roots, &pair).map_err(unfit)?;
-        let server = Arc::new(without_resumption(server));
-        Ok(Self { inner: Arc::new(Inner { caller, key: pair, roots, client: Arc::new(client), server }) })
+        let files = Files { ca: ca.to_owned(), certificate: certificate.to_owned(), key: key.to_owned() };
+        // First the stamps: what changes while it is read is read again.
+        let stamps = files.stamps();
+        let material = Arc::new(Material::read(&files)?);
+        let caller = material.caller.clone();
+        Ok(Self { inner: Arc::new(Inner { caller, files, latest: Mutex::new(Latest { material, stamps }) }) })
     }
 
-    /// Whom our certificate names.
+    /// Whom our certificate names; never somebody else later.
     pub fn caller(&self) -> &Caller {
         &self.inner.caller
     }
 
-    pub(crate) fn key(&self) -> &CertifiedKey {
-        &self.inner.key
+    /// Reads the files again, changed or not.
+    ///
+    /// # Errors
+    /// Fails for files that cannot be used; what was read before stays in use.
+    pub(crate) fn renew(&self) -> Result<(), IdentityError> {
+        self.inner.renew(&mut self.inner.latest.lock(), self.inner.files.stamps())
     }
 
-    pub(crate) fn roots(&self) -> &RootCertStore {
-        &self.inner.roots
+    /// What proves who we are now.
+    pub(crate) fn material(&self) -> Arc<Material> {
+        let Inner { files, latest, .. } = &*self.inner;
+        let mut latest = latest.lock();
+        let stamps = files.stamps();
+        if stamps != latest.stamps
+            && let Err(error) = self.inner.renew(&mut latest, stamps)
+        {
+            let reason = error.source().map(ToString::to_string).unwrap_or_default();
+            tracing::warn!(%error, reason, "the certificate is not renewed; the one before stays in use");
+        }
+        Arc::clone(&latest.material)
     }
+}
 
-    pub(crate) fn client(&self) -> Arc<ClientConfig> {
-        Arc::clone(&self.inner.client)
-    }
-
-    pub(crate) fn server(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.inner.server)
+impl Inner {
+    fn renew(&self, latest: &mut Latest, stamps: Stamps) -> Result<(), IdentityError> {
+        latest.stamps = stamps;
+        let material = Material::read(&self.files)?;
+        if material.caller != self.caller {
+            let (path, found, meant) = (self.files.certificate.clone(), material.caller, self.caller.clone());
+            return Err(IdentityError::Renamed { path, found, meant });
+        }
+        tracing::info!(certificate = %self.files.certificate.display(), "the certificate was read again");
+        latest.material = Arc::new(material);
+        Ok(())
     }
 }
 
 impl fmt::Debug for TlsIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("TlsIdentity").field(&self.inner.caller).finish()
-    }
-}
-
-fn client_config(
-    provider: Arc<CryptoProvider>,
-    roots: &Arc<RootCertStore>,
-    pair: &Arc<CertifiedKey>,
-) -> Result<ClientConfig, rustls::Error> {
-    let mut client = ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&TLS13])?
-        .with_root_certificates(Arc::clone(roots))
-        .with_client_cert_resolver(resolver(pair));
-    client.alpn_protocols = vec![ALPN_H2.to_vec()];
-    client.resumption = Resumption::disabled();
-    Ok(client)
-}
-
-fn without_resumption(mut server: ServerConfig) -> ServerConfig {
-    server.alpn_protocols = vec![ALPN_H2.to_vec()];
-    server.send_tls13_tickets = 0;
-    server.session_storage = Arc::new(NoServerSessionStorage {});
-    server
-}
-
-fn resolver(pair: &Arc<CertifiedKey>) -> Arc<SingleCertAndKey> {
-    Arc::new(SingleCertAndKey::from(Arc::clone(pair)))
-}
-
-fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
-    let malformed = |source| IdentityError::Pem { path: path.to_owned(), wanted: "certificate", source };
-    let bytes = read(path)?;
-    let certificates = CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>().map_err(malformed)?;
-    if certificates.is_empty() { Err(malformed(pem::Error::NoItemsFound)) } else { Ok(certificates) }
-}
-
-fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, IdentityError> {
-    let bytes = read(path)?;
-    let metadata = fs::metadata(path).map_err(|source| IdentityError::Read { path: path.to_owned(), source })?;
-    if metadata.permissions().mode() & 0o007 != 0 {
-        return Err(IdentityError::OpenKey { path: path.to_owned() });
-    }
-    let malformed = |source| IdentityError::Pem { path: path.to_owned(), wanted: "private key", source };
-    PrivateKeyDer::from_pem_slice(&bytes).map_err(malformed)
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
-    fs::read(path).map_err(|source| IdentityError::Read { path: path.to_owned(), source })
-}
-
-fn warn_of_expiry(certificate: &CertificateDer<'_>, path: &Path) {
-    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return };
-    let validity = certificate.validity();
-    match validity.time_to_expiration() {
-        Some(left) if left > EXPIRY_WARNING => {}
-        Some(_) => tracing::warn!(path = %path.display(), until = %validity.not_after, "our certificate expires soon"),
-        None => tracing::warn!(path = %path.display(), until = %validity.not_after, "our certificate is not valid now"),
     }
 }
 
@@ -317,7 +278,8 @@ fn bare(name: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::Permissions;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
 
     use rcgen::{CertificateParams, KeyPair, SanType};
 
@@ -371,5 +333,45 @@ mod tests {
         check("ca.pem", "ca.pem", "ca.key.pem", "cannot use the certificate ca.pem");
         fs::set_permissions(root.join("a/cert.pem"), Permissions::from_mode(0o600)).unwrap();
         check("ca.pem", "b/cert.pem", "a/cert.pem", "a/cert.pem holds no private key in PEM");
+    }
+
+    /// A directory with the certificate of node3 from an authority of its own; `put` replaces it with another authority's.
+    fn put(directory: &Path, caller: &Caller) -> Files {
+        let authority_directory = tempfile::tempdir().unwrap();
+        let authority = Authority::create(authority_directory.path()).unwrap();
+        let new = authority_directory.path().join("new");
+        authority.write(&new, &authority.issue(caller, &[], Validity::days(1).unwrap()).unwrap()).unwrap();
+        for file in ["ca.pem", "cert.pem", "key.pem"] {
+            fs::rename(new.join(file), directory.join(file)).unwrap();
+        }
+        let [ca, certificate, key] = ["ca.pem", "cert.pem", "key.pem"].map(|file| directory.join(file));
+        Files { ca, certificate, key }
+    }
+
+    #[test]
+    fn files_that_change_are_read_again_and_bad_ones_change_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let node3 = Caller::Agent("node3".to_owned());
+        let files = put(directory.path(), &node3);
+        let identity = TlsIdentity::from_files(&files.ca, &files.certificate, &files.key).unwrap();
+        let own = || identity.material().key.cert[0].clone();
+        let first = own();
+        assert_eq!(own(), first);
+
+        put(directory.path(), &node3);
+        let second = own();
+        assert_ne!(second, first);
+
+        put(directory.path(), &Caller::Agent("node4".to_owned()));
+        assert_eq!(own(), second);
+        let renamed = identity.renew().unwrap_err().to_string();
+        assert!(renamed.ends_with("is the certificate of the agent of node4 now; this process is the agent of node3"));
+        fs::remove_file(&files.key).unwrap();
+        assert_eq!(own(), second);
+        assert!(matches!(identity.renew(), Err(IdentityError::Read { .. })));
+
+        put(directory.path(), &node3);
+        assert_ne!(own(), second);
+        assert_eq!(identity.caller(), &node3);
     }
 }

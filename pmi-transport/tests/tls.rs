@@ -100,6 +100,22 @@ async fn an_expired_certificate_is_refused_on_both_sides() {
 }
 
 #[tokio::test]
+async fn renewed_files_hold_for_new_connections_and_old_ones_go_on() {
+    let (pki, next) = (Pki::new(), Pki::new());
+    let server = Running::start(ANYWHERE, &pki.identity(&Caller::Api)).await;
+    let before = channel(&server.address, &Caller::Api, &pki.identity(&agent("node3"))).unwrap();
+    who_am_i(&before).await.unwrap();
+    let stale = pki.identity(&agent("node4"));
+    next.replace(&pki, &Caller::Api);
+    assert_eq!(who_am_i(&before).await.unwrap(), agent("node3").to_string());
+    let new = next.identity(&agent("node5"));
+    assert_eq!(ask(&server.address, &Caller::Api, &new).await.unwrap(), agent("node5").to_string());
+    let refused = ask(&server.address, &Caller::Api, &stale).await.unwrap_err();
+    assert_eq!(reason(&refused), "our certificate is not from the CA that it trusts in");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn plain_text_and_tls_do_not_mix() {
     let pki = Pki::new();
     let api = pki.identity(&Caller::Api);

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -113,7 +114,7 @@ impl Dialer {
         proof: &PeerProof,
     ) -> Result<tokio_rustls::client::TlsStream<TcpStream>, DialError> {
         let address = || self.address.clone();
-        let connector = TlsConnector::from(proof.identity.client());
+        let connector = TlsConnector::from(Arc::clone(&proof.identity.material().client));
         let stream = connector.connect(proof.name.clone(), stream).await;
         let stream = stream.map_err(|error| DialError::Handshake { address: address(), reason: in_words(&error) })?;
         let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);

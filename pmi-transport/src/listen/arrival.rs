@@ -86,7 +86,7 @@ impl fmt::Display for Arrival {
 }
 
 async fn shake_hands(stream: TcpStream, identity: &TlsIdentity) -> Result<TlsStream<TcpStream>, Refusal> {
-    match TlsAcceptor::from(identity.server()).accept(stream).into_fallible().await {
+    match TlsAcceptor::from(Arc::clone(&identity.material().server)).accept(stream).into_fallible().await {
         Ok(stream) => Ok(stream),
         Err((error, stream)) => {
             let_read_why(stream).await;

@@ -106,6 +106,26 @@ fn a_node_of_another_authority_is_refused() {
     as_root(script).run().exits(0).prints("certificate").prints("lost");
 }
 
+/// Daemons take new certificates up as they run, even those of another authority: what is connected goes on, and who connects anew
+/// does so with the new ones.
+#[test]
+fn renewed_certificates_need_no_restart() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER" && lattice pki init new >/dev/null || exit
+        lattice pki issue new --api 10.20.0.254 --agents 'node[0-1]' >/dev/null || exit
+        lattice launch -N 2 -n 2 bash -c 'echo runs; until [ -e renewed ]; do sleep 0.05; done; echo goes on' & launch=$!
+        launch_with 2 >/dev/null
+        for who in api agent-node0 agent-node1; do cp new/$who/*.pem pki/$who/; done
+        kill -HUP $(daemon api) $(daemon node0) $(daemon node1)
+        for who in api node0 node1; do until grep -q 'the certificate was read again' $who.log; do sleep 0.05; done; done
+        touch renewed; wait $launch || exit
+        echo half a key >pki/agent-node0/key.pem; kill -HUP $(daemon node0)
+        until grep -q 'is not renewed' node0.log; do sleep 0.05; done
+        restart_api :
+        lattice launch -N 2 -n 2 echo again"#;
+    let outcome = as_root(script).run();
+    outcome.exits(0).prints_lines(["runs", "runs", "goes on", "goes on", "again", "again"]);
+}
+
 /// Nobody is a node by the certificate of another one.
 #[test]
 fn an_agent_is_the_node_of_its_certificate() {

@@ -1,0 +1,146 @@
+//! What the files of an identity hold, ready to make connections with, and how the files looked.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::client::Resumption;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::version::TLS13;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::{CertificateNameError, IdentityError, caller_in};
+use crate::identity::Caller;
+
+const ALPN_H2: &[u8] = b"h2";
+/// Certificates that expire sooner than this are warned of when they are read.
+const EXPIRY_WARNING: time::Duration = time::Duration::days(7);
+
+/// Where an identity is kept, in PEM.
+pub(super) struct Files {
+    pub(super) ca: PathBuf,
+    pub(super) certificate: PathBuf,
+    pub(super) key: PathBuf,
+}
+
+/// How each file looked: its inode, its size, and when it changed. `None` for one that is not there.
+pub(super) type Stamps = [Option<(u64, u64, i64, i64)>; 3];
+
+impl Files {
+    pub(super) fn stamps(&self) -> Stamps {
+        let stamp = |file: &PathBuf| {
+            let metadata = fs::metadata(file).ok()?;
+            Some((metadata.ino(), metadata.size(), metadata.ctime(), metadata.ctime_nsec()))
+        };
+        [&self.ca, &self.certificate, &self.key].map(stamp)
+    }
+}
+
+/// What the files hold.
+pub(crate) struct Material {
+    /// Whom the certificate names.
+    pub(super) caller: Caller,
+    /// Our certificates, and the key of the first.
+    pub(crate) key: Arc<CertifiedKey>,
+    /// Whom we trust in.
+    pub(crate) roots: Arc<RootCertStore>,
+    /// For connections that we make.
+    pub(crate) client: Arc<ClientConfig>,
+    /// For connections that others make.
+    pub(crate) server: Arc<ServerConfig>,
+}
+
+impl Material {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// Fails if a file cannot be read or used, and for a key that everybody can read.
+    pub(super) fn read(files: &Files) -> Result<Self, IdentityError> {
+        let Files { ca, certificate, key } = files;
+        let provider = Arc::new(ring::default_provider());
+        let mut roots = RootCertStore::empty();
+        for root in read_certificates(ca)? {
+            roots.add(root).map_err(|source| IdentityError::Authority { path: ca.clone(), source })?;
+        }
+        let chain = read_certificates(certificate)?;
+        let nameless = |source| IdentityError::Nameless { path: certificate.clone(), source };
+        let own = chain.first().ok_or_else(|| nameless(CertificateNameError::Unreadable))?;
+        let caller = caller_in(own).map_err(nameless)?;
+        warn_of_expiry(own, certificate);
+        let unfit = |source| IdentityError::Key { certificate: certificate.clone(), key: key.clone(), source };
+        let pair = CertifiedKey::from_der(chain, read_key(key)?, &provider).map_err(unfit)?;
+        let (roots, pair) = (Arc::new(roots), Arc::new(pair));
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider)).build();
+        let verifier = verifier.map_err(|source| IdentityError::Verifier { path: ca.clone(), source })?;
+        let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&TLS13])
+            .map_err(unfit)?
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(resolver(&pair));
+        let client = client_config(provider, &roots, &pair).map_err(unfit)?;
+        let server = without_resumption(server);
+        Ok(Self { caller, key: pair, roots, client: Arc::new(client), server: Arc::new(server) })
+    }
+}
+
+fn client_config(
+    provider: Arc<CryptoProvider>,
+    roots: &Arc<RootCertStore>,
+    pair: &Arc<CertifiedKey>,
+) -> Result<ClientConfig, rustls::Error> {
+    let mut client = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])?
+        .with_root_certificates(Arc::clone(roots))
+        .with_client_cert_resolver(resolver(pair));
+    client.alpn_protocols = vec![ALPN_H2.to_vec()];
+    client.resumption = Resumption::disabled();
+    Ok(client)
+}
+
+fn without_resumption(mut server: ServerConfig) -> ServerConfig {
+    server.alpn_protocols = vec![ALPN_H2.to_vec()];
+    server.send_tls13_tickets = 0;
+    server.session_storage = Arc::new(NoServerSessionStorage {});
+    server
+}
+
+fn resolver(pair: &Arc<CertifiedKey>) -> Arc<SingleCertAndKey> {
+    Arc::new(SingleCertAndKey::from(Arc::clone(pair)))
+}
+
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
+    let malformed = |source| IdentityError::Pem { path: path.to_owned(), wanted: "certificate", source };
+    let bytes = read(path)?;
+    let certificates = CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>().map_err(malformed)?;
+    if certificates.is_empty() { Err(malformed(pem::Error::NoItemsFound)) } else { Ok(certificates) }
+}
+
+fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, IdentityError> {
+    let bytes = read(path)?;
+    let metadata = fs::metadata(path).map_err(|source| IdentityError::Read { path: path.to_owned(), source })?;
+    if metadata.permissions().mode() & 0o007 != 0 {
+        return Err(IdentityError::OpenKey { path: path.to_owned() });
+    }
+    let malformed = |source| IdentityError::Pem { path: path.to_owned(), wanted: "private key", source };
+    PrivateKeyDer::from_pem_slice(&bytes).map_err(malformed)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
+    fs::read(path).map_err(|source| IdentityError::Read { path: path.to_owned(), source })
+}
+
+fn warn_of_expiry(certificate: &CertificateDer<'_>, path: &Path) {
+    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return };
+    let validity = certificate.validity();
+    match validity.time_to_expiration() {
+        Some(left) if left > EXPIRY_WARNING => {}
+        Some(_) => tracing::warn!(path = %path.display(), until = %validity.not_after, "our certificate expires soon"),
+        None => tracing::warn!(path = %path.display(), until = %validity.not_after, "our certificate is not valid now"),
+    }
+}
