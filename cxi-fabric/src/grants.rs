@@ -260,9 +260,12 @@ impl Grants {
     /// # Errors
     /// If the manager does not answer; [`FabricError::NotOffered`] where it has no list.
     pub fn strangers(&self, deadline: Instant) -> Result<Vec<Listed>, FabricError> {
+        // What is known now may be over when the list has come, and what is made meanwhile is known then.
+        let known = self.books.lock().ledger.views();
         let listed = self.fabric.list(deadline)?;
-        // The list is older than the ledger: what was made since is not in it, and what is in it and unknown is over.
-        Ok(self.books.lock().ledger.strangers(listed))
+        let mut strangers = self.books.lock().ledger.strangers(listed);
+        strangers.retain(|stranger| known.iter().all(|view| stranger.name.as_ref() != Some(&view.name)));
+        Ok(strangers)
     }
 
     /// Deletes the [strangers](Grants::strangers), and returns their names. None where the manager has no list.

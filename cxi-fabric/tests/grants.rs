@@ -269,6 +269,26 @@ fn strangers_of_this_cluster_are_reaped_and_others_left() {
     assert_eq!(silent.asked(), [List]);
 }
 
+/// What ends while the manager lists it is nobody's leftover.
+#[test]
+fn a_service_that_is_just_ending_is_no_stranger() {
+    let (fake, disk) = (fake(), Disk::default());
+    let grants = start(&fake, &disk);
+    grants.acquire(&need("a"), soon()).expect("credentials");
+    fake.script([Rule::once(List, Fault::Slow { milliseconds: 500 })]);
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(|| grants.strangers(soon()).expect("listed"));
+        while !fake.asked().contains(&List) {
+            std::thread::yield_now();
+        }
+        grants.release("a").expect("journalled");
+        settle(&grants);
+        confirm_all(&grants);
+        assert!(grants.views().is_empty());
+        assert_eq!(looking.join().expect("no panic"), []);
+    });
+}
+
 #[test]
 fn nothing_is_asked_for_that_cannot_be_written_down() {
     let (fake, disk) = (fake(), Disk::default());

@@ -79,9 +79,21 @@ fn admit(path: &str, caller: Result<&Caller, &str>) -> Result<(), Status> {
     match (admitted, caller) {
         (Admitted::Anybody, _) | (Admitted::Known, Ok(_)) => Ok(()),
         (Admitted::Roles(roles), Ok(caller)) if roles.contains(&caller.role()) => Ok(()),
-        (Admitted::Roles(_), Ok(caller)) => Err(Status::permission_denied(format!("{caller} may not call {path}"))),
+        (Admitted::Roles(roles), Ok(caller)) => {
+            Err(Status::permission_denied(format!("{caller} may not call {path}; {} may", words(roles))))
+        }
         (_, Err(why)) => Err(Status::unauthenticated(format!("it is not known who calls {path}: {why}"))),
     }
+}
+
+fn words(roles: &[Role]) -> String {
+    let word = |role: &Role| match role {
+        Role::Agent => "agents",
+        Role::Api => "the API server",
+        Role::User => "users",
+        Role::Admin => "administrators",
+    };
+    roles.iter().map(word).collect::<Vec<_>>().join(" and ")
 }
 
 /// Who sent a request with these headers over a connection to `peer`.

@@ -40,7 +40,7 @@ async fn the_table_is_held_against_every_call() {
     let user = to(&server, Caller::User(1000));
     let refused = NodeServiceClient::new(user.clone()).heartbeat(v1::HeartbeatRequest::default()).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
-    assert_eq!(refused.message(), "user 1000 may not call /lattice.v1.NodeService/Heartbeat");
+    assert_eq!(refused.message(), "user 1000 may not call /lattice.v1.NodeService/Heartbeat; agents may");
     let agent = to(&server, Caller::Agent("node3".to_owned()));
     NodeServiceClient::new(agent).heartbeat(v1::HeartbeatRequest::default()).await.unwrap();
     let health = HealthClient::new(user).check(HealthCheckRequest { service: String::new() }).await.unwrap();

@@ -46,7 +46,7 @@ async fn who_proves_who_they_are_gets_through() {
     let user = channel(&api.address, &Caller::Api, &pki.identity(&Caller::User(7))).unwrap();
     let refused = NodeServiceClient::new(user).heartbeat(v1::HeartbeatRequest::default()).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
-    assert_eq!(reason(&refused), "user 7 may not call /lattice.v1.NodeService/Heartbeat");
+    assert_eq!(reason(&refused), "user 7 may not call /lattice.v1.NodeService/Heartbeat; agents may");
     api.stop().await;
 }
 

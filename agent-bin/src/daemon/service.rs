@@ -23,8 +23,8 @@ pub(super) struct Service {
 }
 
 impl Service {
-    async fn launch(&self, caller: &Caller, request: &proto::LaunchProcessesRequest) -> Result<(), Refusal> {
-        let node = &self.node;
+    /// Starts a launch here and on the nodes behind. It must be seen to its end: a launch that was entered has to leave.
+    async fn launch(node: &Arc<Node>, caller: &Caller, request: &proto::LaunchProcessesRequest) -> Result<(), Refusal> {
         let assignment = admit(node, caller, request).await?;
         let (orders, ordered) = mpsc::unbounded_channel();
         let nodes = assignment.members.iter().map(|member| member.name.clone()).collect();
@@ -62,15 +62,19 @@ impl NodeAgentService for Service {
         request: Request<proto::LaunchProcessesRequest>,
     ) -> Result<Response<proto::LaunchProcessesResponse>, Status> {
         let caller = caller_of(&request)?.clone();
-        let request = request.into_inner();
-        Ok(Response::new(match self.launch(&caller, &request).await {
-            Ok(()) => proto::LaunchProcessesResponse { accepted: true, ..Default::default() },
-            Err(Refusal { reason, message, node_id }) => {
-                self.node.metrics.refused.inc();
-                tracing::warn!(launch = request.launch_id, node = node_id, "refused: {message}");
-                proto::LaunchProcessesResponse { accepted: false, message, reason: reason.into(), node_id }
+        let (node, request) = (Arc::clone(&self.node), request.into_inner());
+        // Who asked may go any moment, and this call with it.
+        let launching = tokio::spawn(async move {
+            match Self::launch(&node, &caller, &request).await {
+                Ok(()) => proto::LaunchProcessesResponse { accepted: true, ..Default::default() },
+                Err(Refusal { reason, message, node_id }) => {
+                    node.metrics.refused.inc();
+                    tracing::warn!(launch = request.launch_id, node = node_id, "refused: {message}");
+                    proto::LaunchProcessesResponse { accepted: false, message, reason: reason.into(), node_id }
+                }
             }
-        }))
+        });
+        launching.await.map(Response::new).map_err(|error| Status::internal(error.to_string()))
     }
 
     async fn abort_processes(

@@ -1,7 +1,9 @@
 //! The agent as a program, between a scripted API server and real session processes.
 
+mod fabric;
 mod foreign;
 mod rights;
+mod trust;
 mod world;
 
 use std::time::Duration;

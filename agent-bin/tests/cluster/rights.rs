@@ -1,63 +1,11 @@
 //! What another agent's key is good for: passing on what the API server signed, for launches that its node is in.
 
-use std::path::PathBuf;
-
 use pmi_transport::identity::{Caller, Security};
-use pmi_transport::pki::{Authority, Validity};
 use pmi_transport::proto::v1 as proto;
-use pmi_transport::signature::{self, Serial};
 use proto::RefusalReason;
 
-use crate::world::{Agent, Api, eventually, launch_on, request, with_tag};
-
-/// An authority, and what it issued.
-struct Trust {
-    directory: tempfile::TempDir,
-    authority: Authority,
-}
-
-impl Trust {
-    fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let authority = Authority::create(&directory.path().join("ca")).unwrap();
-        Self { directory, authority }
-    }
-
-    /// A certificate for `subject`: CA, certificate and key.
-    fn issue(&self, subject: &Caller, directory: &str) -> [PathBuf; 3] {
-        let issued = self.authority.issue(subject, &["127.0.0.1".to_owned()], Validity::days(1).unwrap()).unwrap();
-        let directory = self.directory.path().join(directory);
-        self.authority.write(&directory, &issued).unwrap();
-        ["ca.pem", "cert.pem", "key.pem"].map(|file| directory.join(file))
-    }
-
-    fn identity(&self, subject: &Caller, directory: &str) -> Security {
-        let [ca, cert, key] = self.issue(subject, directory);
-        Security::from_files(&ca, &cert, &key).unwrap()
-    }
-
-    /// An agent that learns its name from its certificate.
-    async fn agent(&self, api: &mut Api, node: &str, settings: &str) -> Agent {
-        let files = self.issue(&Caller::Agent(node.to_owned()), node);
-        let [ca, cert, key] = files.map(|file| file.display().to_string());
-        let config = self.directory.path().join(format!("{node}.toml"));
-        let address = &api.address;
-        let text = format!(
-            "listen = '127.0.0.1:0'\napi = '{address}'\n{settings}\n[tls]\nca = '{ca}'\ncert = '{cert}'\nkey = '{key}'\n"
-        );
-        std::fs::write(&config, text).unwrap();
-        let agent = Agent::start_from(api, &config, &[]).await;
-        assert_eq!(agent.registration.node_id, node);
-        agent
-    }
-}
-
-/// A request that the API server signed.
-fn signed(api: &Security, spec: &proto::LaunchSpec) -> proto::LaunchProcessesRequest {
-    let plain = request(spec);
-    let signed = signature::sign(api, Serial(plain.serial), &plain.spec).unwrap();
-    proto::LaunchProcessesRequest { signature: signed.signature, signer: signed.signer, ..plain }
-}
+use crate::trust::{Trust, signed};
+use crate::world::{Agent, Api, eventually, launch_on, with_tag};
 
 const MAY: &str = "allow_root = true";
 
@@ -117,7 +65,7 @@ async fn what_was_signed_for_the_agent_before_is_not_taken_by_the_next_one() {
     agent.terminate();
     agent.exit().await;
     api.has_signed(request.serial);
-    let next = Agent::start_from(&mut api, &trust.directory.path().join("node0.toml"), &[]).await;
+    let next = Agent::start_from(&mut api, &trust.config_of("node0"), &[]).await;
     let replay = next.client_as(&member).launch_processes(request.clone()).await.unwrap().into_inner();
     assert_eq!((replay.accepted, replay.reason()), (false, RefusalReason::Signature));
     assert!(replay.message.contains("signed before this agent started"), "{}", replay.message);

@@ -22,7 +22,8 @@ pub(super) struct Request {
 pub(super) struct Response {
     pub(super) status: u16,
     pub(super) content_type: &'static str,
-    pub(super) retry_after: Option<u64>,
+    pub(super) retry_after: Option<String>,
+    pub(super) date: Option<String>,
     pub(super) body: String,
 }
 
@@ -72,11 +73,12 @@ fn read(stream: &mut impl BufRead) -> io::Result<Request> {
 impl Response {
     fn bytes(&self) -> Vec<u8> {
         let Self { status, content_type, body, .. } = self;
-        let retry_after = self.retry_after.map(|seconds| format!("retry-after: {seconds}\r\n")).unwrap_or_default();
+        let line = |name, value: &Option<String>| {
+            value.as_ref().map(|value| format!("{name}: {value}\r\n")).unwrap_or_default()
+        };
+        let times = line("retry-after", &self.retry_after) + &line("date", &self.date);
         let length = body.len();
-        format!(
-            "HTTP/1.1 {status} .\r\ncontent-type: {content_type}\r\n{retry_after}content-length: {length}\r\n\r\n{body}"
-        )
-        .into_bytes()
+        format!("HTTP/1.1 {status} .\r\ncontent-type: {content_type}\r\n{times}content-length: {length}\r\n\r\n{body}")
+            .into_bytes()
     }
 }

@@ -1,6 +1,6 @@
 //! What goes wrong: a list of rules, each of which spoils the next calls of one kind.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +52,15 @@ pub enum Fault {
         /// The `detail` of the problem document.
         detail: Option<String>,
     },
+    /// It is answered with 503 and the date of a later try, by a clock of the manager's own.
+    RetryAt {
+        /// How much later.
+        seconds: u8,
+        /// How far its clock is ahead of ours; behind it, if negative.
+        hours_off: i16,
+    },
+    /// No token that was given out so far is good any more, also not that of this very call.
+    ExpireTokens,
     /// It goes well, only later.
     Slow {
         /// How much, in milliseconds.
@@ -87,6 +96,20 @@ impl Fault {
 
     pub(super) fn pause(&self) -> Duration {
         if let Self::Slow { milliseconds } = self { Duration::from_millis(*milliseconds) } else { Duration::ZERO }
+    }
+
+    /// The `Retry-After` and `Date` of an answer that is given `now`.
+    pub(super) fn later(&self, now: SystemTime) -> (Option<String>, Option<String>) {
+        match self {
+            Self::Status { retry_after, .. } => (retry_after.map(|seconds| seconds.to_string()), None),
+            Self::RetryAt { seconds, hours_off } => {
+                let off = Duration::from_secs(3600 * u64::from(hours_off.unsigned_abs()));
+                let date = if *hours_off < 0 { now - off } else { now + off };
+                let text = |time| Some(httpdate::fmt_http_date(time));
+                (text(date + Duration::from_secs((*seconds).into())), text(date))
+            }
+            _ => (None, None),
+        }
     }
 
     pub(super) fn loses_the_answer(&self) -> bool {

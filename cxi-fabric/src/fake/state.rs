@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
@@ -97,10 +97,17 @@ impl State {
     /// Does what is asked for, or what the script wants in its place. Also says how long to wait before the answer.
     pub(super) fn answer(&mut self, request: &Request) -> (Option<Response>, Duration) {
         let path: Vec<&str> = request.path.trim_matches('/').split('/').collect();
+        if (request.method.as_str(), path.as_slice()) == ("POST", &["faults"]) {
+            return (Some(self.rewrite_script(&request.body)), Duration::ZERO);
+        }
         let asked = asked(&request.method, &path);
         let fault = script::next(&mut self.script, asked);
+        if fault == Some(Fault::ExpireTokens) {
+            self.expire_tokens();
+        }
         let (status, body) = match &fault {
             Some(Fault::Status { status, detail, .. }) => (*status, problem(*status, detail.as_deref().unwrap_or(""))),
+            Some(Fault::RetryAt { .. }) => (503, problem(503, "later")),
             Some(Fault::Down) => (0, Value::Null),
             _ if asked != Asked::Token && !self.lets_in(request) => (401, problem(401, "no valid credentials")),
             _ => self.serve(asked, &path, request),
@@ -113,7 +120,7 @@ impl State {
         };
         let is_lost = fault.as_ref().is_some_and(Fault::loses_the_answer);
         let pause = fault.as_ref().map(Fault::pause).unwrap_or_default();
-        let retry_after = if let Some(Fault::Status { retry_after, .. }) = &fault { *retry_after } else { None };
+        let (retry_after, date) = fault.as_ref().map(|fault| fault.later(SystemTime::now())).unwrap_or_default();
         let content_type = if status >= 400 { "application/problem+json" } else { "application/json" };
         self.record(Exchange {
             asked,
@@ -124,7 +131,19 @@ impl State {
             response: serde_json::from_str(&body).ok(),
             fault,
         });
-        ((!is_lost).then_some(Response { status, content_type, retry_after, body }), pause)
+        ((!is_lost).then_some(Response { status, content_type, retry_after, date, body }), pause)
+    }
+
+    /// Other things go wrong from now on. Nobody needs a token to say which.
+    fn rewrite_script(&mut self, body: &[u8]) -> Response {
+        let (status, body) = match serde_json::from_slice(body) {
+            Ok(script) => {
+                self.script = script;
+                (204, String::new())
+            }
+            Err(error) => (400, problem(400, &error.to_string()).to_string()),
+        };
+        Response { status, content_type: "application/json", retry_after: None, date: None, body }
     }
 
     fn record(&mut self, exchange: Exchange) {

@@ -4,17 +4,24 @@
 //! ```text
 //! DIRECTORY/cxi0/11        a service: its number, and a line of JSON with users and VNIs
 //! DIRECTORY/cxi0/busy      somebody put it there: no service of this NIC can be destroyed
+//! DIRECTORY/cxi0/slow      while it is there, and half a minute at most, no service is made or destroyed
+//! DIRECTORY/cxi0/short     holds LE or TLE: services that reserve some of these cannot be made, for want of a pool
 //! DIRECTORY/cxi1/down      this NIC has no link
 //! ```
 
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::{CxiBackend, CxiError, FoundService, Nic, ServiceSpec, sysfs};
+use super::{CxiBackend, CxiError, FoundService, Limits, Nic, Resource, ServiceSpec, Shortage, sysfs};
 use crate::vni::Vni;
+
+/// The longest that a slow NIC holds a call up, and how often it is looked whether it still is slow.
+const SLOWEST: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// NICs on paper.
 #[derive(Clone, Debug)]
@@ -53,6 +60,24 @@ impl PaperNics {
     }
 }
 
+/// Waits while the NIC is slow.
+fn wait(nic: &Path) {
+    let end = Instant::now() + SLOWEST;
+    while nic.join("slow").exists() && Instant::now() < end {
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// What the NIC has too little of for a service with these limits.
+fn shortage(nic: &Path, limits: &Limits) -> Option<Shortage> {
+    let (resource, shortage) = match fs::read_to_string(nic.join("short")).ok()?.trim() {
+        "LE" => (Resource::Les, Shortage::ListEntryPools),
+        "TLE" => (Resource::Tles, Shortage::TriggerPools),
+        _ => return None,
+    };
+    (limits.of(resource).reserve > 0).then_some(shortage)
+}
+
 fn failed(nic: &str, action: &'static str) -> impl Fn(io::Error) -> CxiError {
     move |source| CxiError::System { nic: nic.to_owned(), action, source }
 }
@@ -76,6 +101,10 @@ impl CxiBackend for PaperNics {
 
     fn create(&self, nic: &str, spec: &ServiceSpec) -> Result<u32, CxiError> {
         let directory = self.nic(nic)?;
+        wait(&directory);
+        if let Some(shortage) = shortage(&directory, &spec.limits) {
+            return Err(CxiError::Short { nic: nic.to_owned(), shortage });
+        }
         let failed = failed(nic, "writing a service down");
         let sheet = Sheet { uid: spec.uid, vnis: spec.vnis.clone(), traffic_classes: spec.traffic_classes.to_string() };
         let text = serde_json::to_string(&sheet).map_err(|error| failed(error.into()))?;
@@ -90,6 +119,7 @@ impl CxiBackend for PaperNics {
 
     fn destroy(&self, nic: &str, svc_id: u32) -> Result<(), CxiError> {
         let directory = self.nic(nic)?;
+        wait(&directory);
         if directory.join("busy").exists() {
             return Err(CxiError::Busy { nic: nic.to_owned() });
         }
@@ -149,6 +179,9 @@ mod tests {
         fs::write(directory.path().join("cxi0/busy"), "").expect("busy");
         assert!(matches!(nics.destroy("cxi0", 11), Err(CxiError::Busy { .. })));
         fs::remove_file(directory.path().join("cxi0/busy")).expect("free");
+        fs::write(directory.path().join("cxi0/short"), "TLE\n").expect("no pools");
+        let refused = nics.create("cxi0", &spec).expect_err("they are reserved").to_string();
+        assert_eq!(refused, "cxi0: all pools of trigger list entries are taken");
         nics.destroy("cxi0", 11).expect("destroyed");
         assert!(matches!(nics.destroy("cxi0", 11), Err(CxiError::Unknown { .. })));
         assert!(matches!(nics.list("../cxi0"), Err(CxiError::NicName(_))));

@@ -36,7 +36,6 @@ fn manager(seen: &ExamineFabricResponse) -> Vec<Finding> {
 
 /// Services that are not given back yet.
 fn undone(seen: &ExamineFabricResponse) -> Vec<Finding> {
-    let is_undone = |state| matches!(state, FabricGrantState::GrantEnding | FabricGrantState::GrantQuarantined);
     let undone = seen.grants.iter().filter(|grant| is_undone(grant.state()));
     let what = |grant: &proto::FabricGrant| match grant.unconfirmed.as_str() {
         "" => finding(
@@ -45,10 +44,16 @@ fn undone(seen: &ExamineFabricResponse) -> Vec<Finding> {
         ),
         nodes => finding(
             format!("VNI {} of {} waits for {nodes}", grant.vni, grant.name),
-            format!("start the agents there; if they are gone for good: lattice cxi clean --gone {nodes}"),
+            format!(
+                "see that agents run there and processes of the job do not; for nodes that are gone for good: lattice cxi clean --gone {nodes}"
+            ),
         ),
     };
     undone.map(what).collect()
+}
+
+fn is_undone(state: FabricGrantState) -> bool {
+    matches!(state, FabricGrantState::GrantEnding | FabricGrantState::GrantQuarantined)
 }
 
 fn of_node(node: &FabricNode, seen: &ExamineFabricResponse) -> Vec<Finding> {
@@ -73,17 +78,21 @@ fn of_node(node: &FabricNode, seen: &ExamineFabricResponse) -> Vec<Finding> {
 
 /// Services that name a VNI of ours, and were not made for a launch that runs.
 fn strays(id: &str, cxi: &ListCxiServicesResponse, seen: &ExamineFabricResponse) -> Vec<Finding> {
-    let is_ours = |service: &&CxiService| {
-        service.launch_id.is_empty()
-            && seen.grants.iter().any(|grant| grant.vni != 0 && service.vnis.contains(&grant.vni))
+    let stray = |device: &str, service: &CxiService| {
+        let grant = seen.grants.iter().find(|grant| grant.vni != 0 && service.vnis.contains(&grant.vni))?;
+        let which = format!("service {} of {device} on node {id}", service.svc_id);
+        if is_undone(grant.state()) {
+            let what = format!("{which} keeps VNI {} from being used again", grant.vni);
+            Some(finding(what, "end the process there that still uses it; the service is ended soon after"))
+        } else if service.launch_id.is_empty() {
+            let remedy = "the next launch of its allocation ends it there, or the release of the allocation";
+            Some(finding(format!("{which} belongs to no launch"), remedy))
+        } else {
+            None
+        }
     };
     let on_device = |device: &proto::CxiDevice| {
-        let strays = device.services.iter().filter(is_ours);
-        let what = |service: &CxiService| {
-            format!("service {} of {} on node {id} belongs to no launch", service.svc_id, device.device)
-        };
-        let remedy = "the next launch of its allocation ends it there, or the release of the allocation";
-        strays.map(|service| finding(what(service), remedy)).collect::<Vec<_>>()
+        device.services.iter().filter_map(|service| stray(&device.device, service)).collect::<Vec<_>>()
     };
     cxi.devices.iter().flat_map(on_device).collect()
 }
@@ -122,9 +131,16 @@ mod tests {
         }
         check(|seen| seen.manager_trouble = "it answered 500".to_owned(), "it answered 500");
         check(|seen| seen.strangers.push("daint.old.3".to_owned()), "daint.old.3 is at the manager");
-        check(|seen| seen.grants[0].set_state(FabricGrantState::GrantEnding), "not deleted at the manager yet");
         check(
             |seen| {
+                seen.grants[0].set_state(FabricGrantState::GrantEnding);
+                cxi(seen).devices[0].services.clear();
+            },
+            "not deleted at the manager yet",
+        );
+        check(
+            |seen| {
+                cxi(seen).devices[0].services.clear();
                 seen.grants[0].set_state(FabricGrantState::GrantQuarantined);
                 seen.grants[0].unconfirmed = "node7".to_owned();
             },
@@ -136,5 +152,21 @@ mod tests {
         check(|seen| cxi(seen).devices.clear(), "has no CXI device");
         check(|seen| cxi(seen).devices[0].is_up = false, "cxi0 of node node0 has no link");
         check(|seen| cxi(seen).devices[0].services[0].launch_id.clear(), "service 11 of cxi0 on node node0");
+    }
+
+    /// Whoever sees that a node is waited for must also see what it is there.
+    #[test]
+    fn what_keeps_a_vni_in_quarantine_is_named() {
+        let mut seen = healthy();
+        seen.grants[0].set_state(FabricGrantState::GrantQuarantined);
+        seen.grants[0].unconfirmed = "node0".to_owned();
+        let found: Vec<String> = findings(&seen).into_iter().map(|finding| finding.what).collect();
+        assert_eq!(
+            found,
+            [
+                "VNI 1024 of daint.a.0 waits for node0",
+                "service 11 of cxi0 on node node0 keeps VNI 1024 from being used again"
+            ]
+        );
     }
 }

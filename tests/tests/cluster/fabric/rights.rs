@@ -1,0 +1,57 @@
+//! Who may see and do what: keys are seen by ranks only, services are for administrators.
+
+use nix::unistd::geteuid;
+
+use super::with_fabric_on;
+
+/// Whoever has no more than an account is told so, and changes nothing.
+#[test]
+fn who_is_no_administrator_is_refused() {
+    assert!(geteuid().is_root(), "this test must run as root");
+    let script = r#"
+        for words in list doctor clean "clean --dry-run" "clean --gone node1"; do
+            setpriv --reuid nobody --regid nogroup --init-groups lattice cxi $words; echo "code $?"
+        done
+        lattice cxi list --json | field state"#;
+    let outcome = with_fabric_on(2, "", script).run();
+    outcome.exits(0).prints_lines(["code 125", "code 125", "code 125", "code 125", "code 125", "held"]);
+    let refusals = outcome.errors().matches("lattice: ").count();
+    outcome
+        .says("user 65534 may not call /lattice.v1.FabricService/ListFabric; administrators may")
+        .check(refusals == 5, || format!("{refusals} refusals in place of 5"));
+}
+
+/// Whatever a launch writes, shows or leaves: the key and the secret are in it nowhere, in no spelling.
+#[test]
+fn no_key_is_left_anywhere() {
+    let script = r#"
+        unset LATTICE_LOG
+        lattice launch --pmi none -n 2 bash -c 'echo $FI_CXI_AUTH_KEY >"$1".$LATTICE_RANK; sleep 1000' bash "$KEYS/key" & launch=$!
+        id=$(launch_with 2)
+        until [ -s "$KEYS/key.0" ] && [ -s "$KEYS/key.1" ]; do sleep 0.05; done
+        key=$(<"$KEYS/key.0"); secret=$(<"$here/fabric.secret")
+        [ ${#key} = 32 ] && [ "$key" = "$(<"$KEYS/key.1")" ] || exit 97
+        bytes=$(sed 's/../\\x&/g' <<<"$key")
+        numbers=$(for at in {0..30..2}; do printf '%d, ' 0x${key:at:2}; done); numbers=${numbers%, }
+        for command in "status $id" "launches --all" "proctable $id" nodes "cxi list" "cxi doctor" "alloc list --all"; do
+            lattice $command --json; lattice $command
+        done >"$here/shown" 2>&1
+        cat /proc/[0-9]*/cmdline >"$here/cmdlines" 2>/dev/null
+        kill -TERM $launch; wait $launch 2>/dev/null
+        release; all_given_back
+        kill_dead fabric; alloc=$(lattice alloc create -N 1)
+        lattice launch --alloc $alloc --timeout 2s --pmi none -n 1 true >>"$here/shown" 2>&1
+        [ $(wc -c <"$here/api.log") -gt 10000 ] || exit 96
+        leaked() { LC_ALL=C grep -rla "$@" "$here" --exclude=fabric.secret --exclude-dir=pki; }
+        # Whoever looks must be able to see.
+        printf "$bytes" >"$here/planted"; leaked -P "$bytes" >/dev/null || exit 91
+        rm "$here/planted"
+        leaked -iF "$key" && exit 95
+        leaked -P "$bytes" && exit 94
+        leaked -F "$numbers" && exit 93
+        leaked -F "$secret" && exit 92
+        echo clean"#;
+    let keys = tempfile::tempdir().expect("a directory");
+    let command = with_fabric_on(2, "", script).env("KEYS", keys.path()).env("LATTICE_LOG", "trace");
+    command.run().exits(0).prints_lines(["all given back", "clean"]);
+}
