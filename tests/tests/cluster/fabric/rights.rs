@@ -41,7 +41,9 @@ fn no_key_is_left_anywhere() {
         until [ -s "$KEYS/key.0" ] && [ -s "$KEYS/key.1" ]; do sleep 0.05; done
         key=$(<"$KEYS/key.0"); secret=$(<"$here/fabric.secret")
         [ ${#key} = 32 ] && [ "$key" = "$(<"$KEYS/key.1")" ] || exit 97
-        bytes=$(sed 's/../\\x&/g' <<<"$key")
+        # grep sees lines, so of a key with ends of lines in it only the longest piece between them can be looked for.
+        pieces=$(sed 's/../\\x&/g; s/\\x0a/\n/g' <<<"$key"); bytes=""
+        for piece in $pieces; do [ ${#piece} -gt ${#bytes} ] && bytes=$piece; done
         numbers=$(for at in {0..30..2}; do printf '%d, ' 0x${key:at:2}; done); numbers=${numbers%, }
         for command in "status $id" "launches --all" "proctable $id" nodes "cxi list" "cxi doctor" "alloc list --all"; do
             lattice $command --json; lattice $command
