@@ -1,7 +1,8 @@
 //! A fabric manager that is not one: a real HTTP server with a script of faults, for tests and demonstrations.
 //!
 //! It serves the three endpoints of `openapi.json` and the list, a part of vnid's jobs, and an authorisation server at `/token`.
-//! Services live in memory. What it was asked can be looked at, and is written as JSON lines without secrets.
+//! Services live in memory. What it was asked can be looked at, and is written as JSON lines without secrets. What goes wrong can
+//! be changed at any time, by `POST /faults`.
 
 mod connection;
 mod script;

@@ -148,7 +148,10 @@ fn a_wrong_role_is_refused() {
 #[test]
 fn without_allow_root_nobody_launches_as_root() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER" && sed -i 's/^allow_root.*/allow_root = false/' node0.toml && pid=$(daemon node0)
-        nsenter --target $pid --net --mount --uts --ipc bash -c "kill -KILL $pid; exec env -u LATTICE_API_URL LATTICE_LOG=info lattice-agent --config $PWD/node0.toml" >again.log 2>&1 &
+        # The port is free when the last thread is dead.
+        nsenter --target $pid --net --mount --uts --ipc bash -c "kill -KILL $pid
+            while grep -qs '^State:.[^ZX]' /proc/$pid/task/*/status; do sleep 0.02; done
+            exec env -u LATTICE_API_URL LATTICE_LOG=info lattice-agent --config $PWD/node0.toml" >again.log 2>&1 &
         until grep -q registered again.log; do sleep 0.1; done
         alloc=$(lattice alloc create -w node0 || lattice alloc release $LATTICE_ALLOC_ID >/dev/null && lattice alloc create -w node0)
         lattice launch --alloc $alloc -n 2 "$1"; echo "code $?""#;
