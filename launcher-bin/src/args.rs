@@ -78,8 +78,10 @@ pub enum Command {
     },
     /// Follow a launch that runs already; Ctrl-C leaves it running.
     Attach(AttachArgs),
-    /// Send a signal to every rank of a launch.
-    #[command(after_help = "Example:\n  lattice signal k3jq09zmf2 USR1")]
+    /// Send a signal to ranks of a launch.
+    #[command(
+        after_help = "Examples:\n  lattice signal k3jq09zmf2 USR1\n  lattice signal k3jq09zmf2 STOP --ranks 0-3,8"
+    )]
     Signal(SignalArgs),
     /// End a launch.
     Abort(AbortArgs),

@@ -323,6 +323,23 @@ async fn input_goes_to_the_ranks_that_read_it() {
 }
 
 #[tokio::test]
+async fn a_signal_for_some_ranks_is_theirs_alone() {
+    let world = World::new(1).await;
+    let mut launch = world.launch(2).await;
+    let id = launch.id.clone();
+    let ranks = |first, last| vec![RankRange { first, last }];
+    let signal = |ranks| SignalLaunchRequest { id: id.clone(), signal: 10, ranks };
+    soon(world.launches().signal_launch(signal(ranks(1, 1)))).await.unwrap();
+    let expected = Command::SignalRanks(SignalRanks { signal: 10, ranks: ranks(1, 1) });
+    assert_eq!(launch.reports[0].command().await, Some(expected));
+    let refused = soon(world.launches().signal_launch(signal(ranks(0, 2)))).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().ends_with("has no rank 2; it has ranks 0 to 1"), "{}", refused.message());
+    let backwards = soon(world.launches().signal_launch(signal(ranks(1, 0)))).await.unwrap_err();
+    assert!(backwards.message().contains("the smaller number comes first"), "{}", backwards.message());
+}
+
+#[tokio::test]
 async fn a_launch_whose_client_vanishes_ends() {
     let world = World::new(1).await;
     let mut launch = world.launch(1).await;

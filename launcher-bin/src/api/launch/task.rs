@@ -248,7 +248,7 @@ impl Launch {
             Ask::Attach { after, tied, client, reply } => self.on_attach(after, tied, client, reply),
             Ask::Said { client, what } => self.on_said(client, what),
             Ask::Goodbye { client } => self.on_goodbye(client),
-            Ask::Signal(signal) => self.tell_all(&node_command::What::Signal(signal)),
+            Ask::Signal(command) => self.tell_all(&command),
             Ask::Abort { who, reason } => self.abort(who, reason),
             Ask::Status(reply) => self.inquire(Purpose::Status(reply)),
             Ask::Spawn { node, call, reply } => self.on_spawn(node, call, reply).await,
