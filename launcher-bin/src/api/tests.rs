@@ -322,6 +322,24 @@ async fn input_goes_to_the_ranks_that_read_it() {
     assert_eq!(client.hear().await.unwrap_err().code(), Code::InvalidArgument);
 }
 
+/// The exit of the rank that is missed stands behind output that nobody reads.
+#[tokio::test]
+async fn a_deserter_is_found_behind_output_that_waits() {
+    let world = World::new(2).await;
+    let mut launch = world.launch(4).await;
+    let mut client = world.attach(&launch.id, 0).await;
+    let Some(attach_response::What::Spec(spec)) = client.hear().await.unwrap().what else { panic!("no spec") };
+    launch.reports[0].output(0, spec.output_window as usize).await;
+    launch.reports[1].tell(Event::Waiting(Waiting { ranks: vec![2, 3] })).await;
+    let Some(Command::AskProgress(question)) = launch.reports[0].command().await else { panic!("no question") };
+    let gone = RankProgress { rank: 1, exit: Some(exit(1, 0, RankPhase::Silent)), ..Default::default() };
+    launch.reports[0].tell(Event::Progress(Progress { question, ranks: vec![gone] })).await;
+    launch.reports[1].answer(&[(2, true), (3, true)]).await;
+    for report in &mut launch.reports {
+        assert_eq!(report.command().await, Some(Command::GiveUp(Nothing {})));
+    }
+}
+
 #[tokio::test]
 async fn a_signal_for_some_ranks_is_theirs_alone() {
     let world = World::new(1).await;

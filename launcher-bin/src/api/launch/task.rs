@@ -58,6 +58,8 @@ pub(super) struct Launch {
     pub(super) inquiries: Inquiries<Purpose>,
     /// Since when a rank is suspected of having left others that wait for it.
     pub(super) suspicion: Option<Instant>,
+    /// When nodes were asked last for exits that they could not tell of.
+    pub(super) asked_for_exits: Instant,
     pub(super) silence: Silence,
     /// Whether the client was told of a start that is stuck.
     pub(super) stuck_told: bool,
@@ -92,6 +94,8 @@ pub(super) enum Purpose {
     FenceTimeout { node: u32, host: String, timeout: FenceTimeout },
     /// A rank that finalized may be waited for.
     Desertion,
+    /// A rank that others wait for may have ended behind output that its node has no credit for.
+    Exits,
 }
 
 /// How long nodes have to begin their reports: after they accepted, and after the server was started anew.
@@ -183,6 +187,7 @@ impl Launch {
             nodes: nodes.into_iter().map(|recipient| Link::new(recipient, now)).collect(),
             inquiries: Inquiries::default(),
             suspicion: None,
+            asked_for_exits: now,
             silence: Silence::default(),
             stuck_told: false,
             released: false,
@@ -282,6 +287,7 @@ impl Launch {
         self.check_spawns(now);
         self.check_audience(now);
         self.tell_of_silence(now, false);
+        self.ask_for_exits(now);
         if self.suspicion.is_some_and(|since| now.duration_since(since) >= SUSPICION)
             && !self.inquiries.any(|purpose| matches!(purpose, Purpose::Desertion))
         {
