@@ -10,6 +10,7 @@ pub mod fabric;
 pub mod library;
 pub mod plan;
 mod pump;
+pub mod rank_ranges;
 pub mod services;
 pub mod session;
 pub mod session_process;

@@ -25,6 +25,8 @@ use pmi_transport::hostlist::HostlistError;
 use pmi_transport::proto::v1 as proto;
 use rank_spawner::CpuBindParseError;
 
+use crate::rank_ranges::RankRangesError;
+
 /// Why a message means nothing here.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -67,6 +69,9 @@ pub enum WireError {
     /// Ranks that cannot be bound as asked.
     #[error("the binding to CPUs: {0}")]
     CpuBind(#[from] CpuBindParseError),
+    /// Ranges that name no ranks.
+    #[error(transparent)]
+    Ranks(#[from] RankRangesError),
 }
 
 /// The longest time that anything may be told to wait: clocks can be told to add it.

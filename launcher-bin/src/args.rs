@@ -6,27 +6,24 @@
 
 mod cluster;
 mod duration;
+mod launch;
 mod value;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
-use std::time::Duration;
 
-use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser};
 use clap::error::{ContextKind, ErrorKind};
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use lattice_agent::template::Template;
-use rank_spawner::CpuBind;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use self::cluster::{
     AbortArgs, AllocCommand, AttachArgs, CreateArgs, CxiCommand, Nodes, Requeue, ServerArgs, SignalArgs, TableArgs,
 };
+pub use self::launch::{
+    ClusterArgs, Distribution, LaunchArgs, PlacementArgs, Pmi, PmiArgs, ProgramArgs, StreamArgs, TimeArgs,
+};
 pub use self::value::{EnvSetting, EnvSettingError, RankCountError, Stdin};
-use self::value::{rank_count, template, variable_pattern};
 use crate::api::args::ApiArgs;
 use crate::dev_cluster::args::DevClusterArgs;
-use crate::exit;
 use crate::pki::PkiCommand;
 use crate::pmi_command::PmiCommand;
 
@@ -52,7 +49,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a program as the ranks of a job.
-    #[command(after_help = launch_after_help(), override_usage = LAUNCH_USAGE)]
+    #[command(after_help = launch::after_help(), override_usage = launch::USAGE)]
     Launch(Box<LaunchArgs>),
     /// Make, show and release allocations: nodes of a cluster to launch on.
     #[command(subcommand)]
@@ -78,8 +75,10 @@ pub enum Command {
     },
     /// Follow a launch that runs already; Ctrl-C leaves it running.
     Attach(AttachArgs),
-    /// Send a signal to every rank of a launch.
-    #[command(after_help = "Example:\n  lattice signal k3jq09zmf2 USR1")]
+    /// Send a signal to ranks of a launch.
+    #[command(
+        after_help = "Examples:\n  lattice signal k3jq09zmf2 USR1\n  lattice signal k3jq09zmf2 STOP --ranks 0-3,8"
+    )]
     Signal(SignalArgs),
     /// End a launch.
     Abort(AbortArgs),
@@ -121,207 +120,6 @@ pub enum Command {
 const DEV_CLUSTER_AFTER_HELP: &str = "Examples:\n  \
     lattice dev-cluster --nodes 4 -- lattice launch -n 8 ./a.out\n  \
     lattice dev-cluster";
-
-const LAUNCH_USAGE: &str = "lattice launch [OPTIONS] PROGRAM [ARGS]... [: [PROGRAM OPTIONS] PROGRAM [ARGS]...]...";
-
-fn launch_after_help() -> String {
-    let examples = "Examples:\n  \
-        lattice launch -n 4 ./a.out\n  \
-        lattice launch --alloc 7f3k -N 2 --tasks-per-node 8 ./a.out\n  \
-        lattice launch --label -n 1 ./ocean : -n 3 --env GRID=fine ./atmosphere";
-    format!("{}\n{examples}", exit::help_text())
-}
-
-/// The flags of `lattice launch`, and its first program.
-#[derive(Clone, Debug, Args)]
-pub struct LaunchArgs {
-    /// The first program.
-    #[command(flatten)]
-    pub first: ProgramArgs,
-    /// The programs after the first `:`.
-    #[arg(skip)]
-    pub more: Vec<ProgramArgs>,
-    /// Where ranks run.
-    #[command(flatten)]
-    pub placement: PlacementArgs,
-    /// On which cluster.
-    #[command(flatten)]
-    pub cluster: ClusterArgs,
-    /// How ranks find each other.
-    #[command(flatten)]
-    pub pmi: PmiArgs,
-    /// Where their input and output goes.
-    #[command(flatten)]
-    pub streams: StreamArgs,
-    /// When the launch ends.
-    #[command(flatten)]
-    pub time: TimeArgs,
-}
-
-/// The flags that each program has for itself.
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "For each program")]
-pub struct ProgramArgs {
-    /// Start N ranks of the program; else an only one fills --tasks-per-node, --hostfile or --nodes, and others have 1.
-    #[arg(short = 'n', long = "ntasks", value_name = "N", value_parser = rank_count)]
-    pub ranks: Option<u32>,
-    /// Set a variable in its ranks; NAME alone passes on ours even if it would be cleaned away.
-    #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = OsStringValueParser::new().try_map(EnvSetting::parse))]
-    pub env: Vec<EnvSetting>,
-    /// Take a variable out of their environment; `*` at the end stands for any rest.
-    #[arg(long, value_name = "NAME", value_parser = variable_pattern)]
-    pub env_remove: Vec<String>,
-    /// Start them in DIR.
-    #[arg(long, value_name = "DIR")]
-    pub chdir: Option<PathBuf>,
-    /// The program and its arguments; a lone `:` starts the next program.
-    #[arg(value_name = "PROGRAM [ARGS]", required = true, trailing_var_arg = true, num_args = 1..)]
-    pub command: Vec<OsString>,
-}
-
-/// Where ranks run.
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Placement")]
-pub struct PlacementArgs {
-    /// Use N nodes of the allocation; else as many as the ranks need, up to all.
-    #[arg(short = 'N', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub nodes: Option<u32>,
-    /// Put at most K ranks on a node; without -n, start K on each.
-    #[arg(long, value_name = "K", value_parser = rank_count, conflicts_with = "hostfile")]
-    pub tasks_per_node: Option<u32>,
-    /// Use only these nodes, in this order, such as node[0-3,7].
-    #[arg(short = 'w', long, value_name = "NODES", conflicts_with = "hostfile")]
-    pub nodelist: Option<String>,
-    /// Use none of these nodes.
-    #[arg(short = 'x', long, value_name = "NODES")]
-    pub exclude: Option<String>,
-    /// Use the nodes in FILE, in its order: lines `HOST slots=N`, `HOST:N` or `HOST`; without -n, start a rank in each slot.
-    #[arg(long, value_name = "FILE")]
-    pub hostfile: Option<PathBuf>,
-    /// `block` fills one node after the other with its share of the ranks, `cyclic` deals them out one by one.
-    #[arg(long, value_enum, value_name = "block|cyclic", hide_possible_values = true)]
-    pub distribution: Option<Distribution>,
-    /// Bind each rank to CPUs: none, cores, threads, or map:LIST with a CPU or range for each.
-    #[arg(long, value_name = "BIND", default_value = "none")]
-    pub cpu_bind: CpuBind,
-    /// Print on standard error where each rank runs, then start them.
-    #[arg(long)]
-    pub show_map: bool,
-    /// Print where each rank would run, and start nothing.
-    #[arg(long, conflicts_with = "json")]
-    pub dry_run: bool,
-}
-
-/// How ranks are dealt out among nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Distribution {
-    /// Consecutive ranks share a node.
-    Block,
-    /// Consecutive ranks sit on different nodes.
-    Cyclic,
-}
-
-/// On which cluster a launch runs.
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Cluster")]
-pub struct ClusterArgs {
-    /// Launch on the nodes of this allocation (else LATTICE_ALLOC_ID); `local` or none: on this machine.
-    #[arg(long, value_name = "ID")]
-    pub alloc: Option<String>,
-    /// The API server.
-    #[command(flatten)]
-    pub api: ServerArgs,
-    /// Start the launch, print its id, and do not follow it; ranks' standard input is empty, unless it is a file.
-    #[arg(long, conflicts_with_all = ["json", "output", "error", "label", "timestamp", "pmi_trace"])]
-    pub detach: bool,
-}
-
-/// How ranks find each other.
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "PMI")]
-pub struct PmiArgs {
-    /// Serve the ranks this protocol: auto (whatever each rank speaks), pmi1, pmi2, pmix or none.
-    #[arg(long, value_enum, default_value_t = Pmi::Auto, hide_possible_values = true)]
-    pub pmi: Pmi,
-    /// Let ranks connect to a loopback port (PMI_PORT), for containers that close inherited descriptors.
-    #[arg(long)]
-    pub pmi_port: bool,
-    /// Offer PMI 1.2 and its group barriers.
-    #[arg(long)]
-    pub pmi_group_barriers: bool,
-    /// Tell ranks that MPI_UNIVERSE_SIZE is N.
-    #[arg(long, value_name = "N", value_parser = rank_count)]
-    pub universe_size: Option<u32>,
-    /// Write every PMI message to FILE, as C> and S> lines.
-    #[arg(long, value_name = "FILE")]
-    pub pmi_trace: Option<PathBuf>,
-    /// Also set SLURM_PROCID, SLURM_NPROCS, SLURM_LOCALID and SLURM_NODELIST in the ranks.
-    #[arg(long, env = "LATTICE_SLURM_ENV", value_parser = FalseyValueParser::new())]
-    pub slurm_env: bool,
-}
-
-/// Where the ranks' input comes from and their output goes.
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Input and output")]
-pub struct StreamArgs {
-    /// Give our standard input to one rank, to all, to none, or give each rank FILE (%r, %t, %n, %j as in --output). What ranks
-    /// on other machines leave unread of ours is lost for the next command.
-    #[arg(long, value_name = "none|RANK|all|FILE", default_value = "0",
-          value_parser = OsStringValueParser::new().try_map(Stdin::parse))]
-    pub stdin: Stdin,
-    /// Start each line with the number of its rank.
-    #[arg(long, conflicts_with = "json")]
-    pub label: bool,
-    /// Start each line with the time.
-    #[arg(long, conflicts_with = "json")]
-    pub timestamp: bool,
-    /// Write standard output to FILE: %r is the rank, %t the rank on its node, %n the node, %j the launch id, %% a %.
-    #[arg(long, value_name = "FILE", value_parser = template())]
-    pub output: Option<Template>,
-    /// Write standard error to FILE; may be the same file.
-    #[arg(long, value_name = "FILE", value_parser = template())]
-    pub error: Option<Template>,
-    /// Keep what is in those files.
-    #[arg(long)]
-    pub append: bool,
-    /// Print what happens as JSON, one event on each line.
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// When the launch ends, and when it speaks up.
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Time (30, 30s, 500ms, 5m, 1h30m)")]
-pub struct TimeArgs {
-    /// End the launch when it has run this long.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
-    pub timeout: Option<Duration>,
-    /// Report which ranks are missing when start-up takes longer than this.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
-    pub stuck_after: Option<Duration>,
-    /// End the launch when ranks have waited this long for others in a fence.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
-    pub fence_timeout: Option<Duration>,
-    /// Leave ranks this long from SIGTERM to SIGKILL.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
-    pub kill_wait: Option<Duration>,
-}
-
-/// The choices of `--pmi`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "lower")]
-pub enum Pmi {
-    /// Whatever each rank speaks.
-    Auto,
-    /// PMI-1 only.
-    Pmi1,
-    /// PMI-2 only.
-    Pmi2,
-    /// PMIx only.
-    Pmix,
-    /// None: the ranks are independent programs.
-    None,
-}
 
 /// Reads a command line; its first word is the name that we were called by.
 ///
@@ -377,7 +175,10 @@ fn flag_of_launch(error: &clap::Error) -> Option<String> {
 mod tests {
     use std::ffi::OsStr;
 
+    use lattice_agent::template::Template;
+
     use super::*;
+    use crate::exit;
 
     fn parsed(line: &str) -> Result<Cli, String> {
         parse(line.split_whitespace().map(OsString::from)).map_err(|error| error.to_string())

@@ -17,6 +17,11 @@ impl Session {
                     self.signal_ranks(signal);
                 }
             }
+            Some(Control::SignalRanks(signal, ranks)) => {
+                if let Ok(signal) = Signal::try_from(signal) {
+                    self.signal_some(signal, |rank| ranks.contains(rank));
+                }
+            }
             Some(Control::End(signal)) => self.fail(CauseKind::Interrupted { signal }),
             Some(Control::Kill(signal)) => {
                 self.blame(CauseKind::Interrupted { signal });

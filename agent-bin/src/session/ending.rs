@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use pmi_core::ids::NodeIndex;
+use pmi_core::ids::{NodeIndex, Rank};
 use rank_spawner::{Belongings, Orphans, sweep};
 use tokio::time::Instant;
 
@@ -133,7 +133,12 @@ impl Session {
 
     /// Sends a signal to every living rank and its process group.
     pub(super) fn signal_ranks(&self, signal: Signal) {
-        for slot in self.ranks.iter().filter(|slot| slot.exit.is_none()) {
+        self.signal_some(signal, |_| true);
+    }
+
+    /// Sends a signal to every living rank that is meant, and its process group.
+    pub(super) fn signal_some(&self, signal: Signal, is_meant: impl Fn(Rank) -> bool) {
+        for slot in self.ranks.iter().filter(|slot| slot.exit.is_none() && is_meant(slot.rank)) {
             if let Some(process) = &slot.process {
                 // It may have ended this very moment.
                 let _ = process.signal_group(signal);

@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::cause::Cause;
 use crate::event::Event;
 use crate::fabric::NodeFabric;
+use crate::rank_ranges::RankRanges;
 use crate::spec::AppSpec;
 
 /// What a session is connected to.
@@ -99,6 +100,8 @@ pub enum StdinSource {
 pub enum Control {
     /// Send this signal to every rank's process group.
     Signal(i32),
+    /// Send this signal to the process groups of those of these ranks that are here.
+    SignalRanks(i32, RankRanges),
     /// End in order because the user sent this signal: it goes to the ranks, then SIGTERM, and SIGKILL when they take too long.
     End(i32),
     /// End now: SIGKILL. Counts as ended by this signal if nothing ended the launch before.

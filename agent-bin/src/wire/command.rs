@@ -6,6 +6,7 @@ use pmi_transport::proto::v1 as proto;
 use proto::node_command::What;
 
 use super::{WireError, job, job_id};
+use crate::rank_ranges::RankRanges;
 use crate::session::{Control, SpawnOrder};
 
 /// One command, sorted by whom it concerns.
@@ -29,6 +30,9 @@ pub enum Command {
 pub fn decode(command: proto::NodeCommand, nodes: usize) -> Result<Command, WireError> {
     Ok(match command.what.ok_or(WireError::Missing { what: "command" })? {
         What::Signal(signal) => Command::Control(Control::Signal(signal)),
+        What::SignalRanks(proto::SignalRanks { signal, ranks }) => {
+            Command::Control(Control::SignalRanks(signal, decode_ranges(&ranks)?))
+        }
         What::End(signal) => Command::Control(Control::End(signal)),
         What::Kill(signal) => Command::Control(Control::Kill(signal)),
         What::GiveUp(proto::Nothing {}) => Command::Control(Control::GiveUp),
@@ -40,6 +44,20 @@ pub fn decode(command: proto::NodeCommand, nodes: usize) -> Result<Command, Wire
         What::StdinEnd(proto::Nothing {}) => Command::StdinEnd,
         What::OutputCredit(bytes) => Command::OutputCredit(bytes),
     })
+}
+
+/// Some ranks of a launch.
+///
+/// # Errors
+/// Fails if they are none, too many, or make no sense.
+pub fn decode_ranges(ranges: &[proto::RankRange]) -> Result<RankRanges, WireError> {
+    let ends: Vec<_> = ranges.iter().map(|range| (range.first, range.last)).collect();
+    Ok(RankRanges::new(&ends)?)
+}
+
+/// Some ranks of a launch in a message.
+pub fn encode_ranges(ranges: &RankRanges) -> Vec<proto::RankRange> {
+    ranges.ends().map(|(first, last)| proto::RankRange { first, last }).collect()
 }
 
 fn spawn(order: proto::SpawnOrder, nodes: usize) -> Result<SpawnOrder, WireError> {

@@ -237,6 +237,8 @@ fn commands_say_whom_they_concern() {
         assert_eq!(format!("{got:?}"), expected);
     };
     check(What::Signal(10), "Control(Signal(10))");
+    let ranks = vec![proto::RankRange { first: 1, last: 3 }];
+    check(What::SignalRanks(proto::SignalRanks { signal: 10, ranks }), "Control(SignalRanks(10, RankRanges([1..=3])))");
     check(What::End(2), "Control(End(2))");
     check(What::Kill(9), "Control(Kill(9))");
     check(What::GiveUp(proto::Nothing {}), "Control(GiveUp)");
@@ -247,6 +249,8 @@ fn commands_say_whom_they_concern() {
     check(What::StdinEnd(proto::Nothing {}), "StdinEnd");
     check(What::OutputCredit(8), "OutputCredit(8)");
     assert!(command::decode(proto::NodeCommand { what: None }, 3).is_err());
+    let nobody = proto::SignalRanks { signal: 10, ranks: Vec::new() };
+    assert!(command::decode(proto::NodeCommand { what: Some(What::SignalRanks(nobody)) }, 3).is_err());
 }
 
 #[test]

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use pmi_core::ids::JobId;
 use pmi_core::services::SpawnError;
-use pmi_transport::proto::v1::{LaunchStatus, LaunchSummary, NodeEvent, SpawnCall, attach_request};
+use pmi_transport::proto::v1::{LaunchStatus, LaunchSummary, NodeEvent, SpawnCall, attach_request, node_command};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -63,8 +63,8 @@ pub(crate) enum Ask {
     Said { client: u64, what: attach_request::What },
     /// A client has said all that it will say, in order.
     Goodbye { client: u64 },
-    /// Send this signal to all ranks.
-    Signal(i32),
+    /// Send a signal to ranks: all nodes get this command.
+    Signal(node_command::What),
     /// Somebody wants the launch to end, for this reason.
     Abort { who: String, reason: String },
     /// How far is every rank?

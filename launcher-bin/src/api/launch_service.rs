@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use lattice_agent::wire;
 use pmi_core::ids::{NodeIndex, Rank};
 use pmi_transport::identity::{Caller, caller_of};
 use pmi_transport::proto::v1::launch_service_server::LaunchService;
 use pmi_transport::proto::v1::{
     AbortLaunchRequest, AbortLaunchResponse, AttachRequest, AttachResponse, AttachTo, GetLaunchRequest, LaunchState,
     LaunchStatus, LaunchSummary, ListLaunchesRequest, ListLaunchesResponse, NodeStatus, RankExitStatus, RankProgress,
-    SignalLaunchRequest, SignalLaunchResponse, attach_request, attach_response,
+    RankRange, SignalLaunchRequest, SignalLaunchResponse, SignalRanks, attach_request, attach_response, node_command,
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -97,12 +98,15 @@ impl LaunchService for Launching {
         request: Request<SignalLaunchRequest>,
     ) -> Result<Response<SignalLaunchResponse>, Status> {
         let caller = caller_of(&request)?.clone();
-        let SignalLaunchRequest { id, signal } = request.into_inner();
+        let SignalLaunchRequest { id, signal, ranks } = request.into_inner();
         if !(1..=64).contains(&signal) {
             return Err(Status::invalid_argument(format!("{signal} is no signal; there are 1 to 64")));
         }
         match self.find(&caller, &id).await? {
-            Found::Task(handle) if !is_over(&handle.summary()) => handle.tell(Ask::Signal(signal)).await,
+            Found::Task(handle) if !is_over(&handle.summary()) => {
+                let command = signal_command(signal, ranks, &handle.summary())?;
+                handle.tell(Ask::Signal(command)).await
+            }
             _ => return Err(Status::failed_precondition(format!("launch {id} has ended"))),
         };
         Ok(Response::new(SignalLaunchResponse {}))
@@ -121,6 +125,20 @@ impl LaunchService for Launching {
         }
         Ok(Response::new(AbortLaunchResponse {}))
     }
+}
+
+/// What sends a signal to these ranks of a launch; to all, if none is named.
+fn signal_command(signal: i32, ranks: Vec<RankRange>, launch: &LaunchSummary) -> Result<node_command::What, Status> {
+    if ranks.is_empty() {
+        return Ok(node_command::What::Signal(signal));
+    }
+    let named = wire::command::decode_ranges(&ranks).map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let greatest = named.greatest();
+    if greatest.0 >= launch.ranks {
+        let (id, last) = (&launch.id, launch.ranks.saturating_sub(1));
+        return Err(Status::invalid_argument(format!("launch {id} has no rank {greatest}; it has ranks 0 to {last}")));
+    }
+    Ok(node_command::What::SignalRanks(SignalRanks { signal, ranks }))
 }
 
 impl Launching {

@@ -322,6 +322,41 @@ async fn input_goes_to_the_ranks_that_read_it() {
     assert_eq!(client.hear().await.unwrap_err().code(), Code::InvalidArgument);
 }
 
+/// The exit of the rank that is missed stands behind output that nobody reads.
+#[tokio::test]
+async fn a_deserter_is_found_behind_output_that_waits() {
+    let world = World::new(2).await;
+    let mut launch = world.launch(4).await;
+    let mut client = world.attach(&launch.id, 0).await;
+    let Some(attach_response::What::Spec(spec)) = client.hear().await.unwrap().what else { panic!("no spec") };
+    launch.reports[0].output(0, spec.output_window as usize).await;
+    launch.reports[1].tell(Event::Waiting(Waiting { ranks: vec![2, 3] })).await;
+    let Some(Command::AskProgress(question)) = launch.reports[0].command().await else { panic!("no question") };
+    let gone = RankProgress { rank: 1, exit: Some(exit(1, 0, RankPhase::Silent)), ..Default::default() };
+    launch.reports[0].tell(Event::Progress(Progress { question, ranks: vec![gone] })).await;
+    launch.reports[1].answer(&[(2, true), (3, true)]).await;
+    for report in &mut launch.reports {
+        assert_eq!(report.command().await, Some(Command::GiveUp(Nothing {})));
+    }
+}
+
+#[tokio::test]
+async fn a_signal_for_some_ranks_is_theirs_alone() {
+    let world = World::new(1).await;
+    let mut launch = world.launch(2).await;
+    let id = launch.id.clone();
+    let ranks = |first, last| vec![RankRange { first, last }];
+    let signal = |ranks| SignalLaunchRequest { id: id.clone(), signal: 10, ranks };
+    soon(world.launches().signal_launch(signal(ranks(1, 1)))).await.unwrap();
+    let expected = Command::SignalRanks(SignalRanks { signal: 10, ranks: ranks(1, 1) });
+    assert_eq!(launch.reports[0].command().await, Some(expected));
+    let refused = soon(world.launches().signal_launch(signal(ranks(0, 2)))).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().ends_with("has no rank 2; it has ranks 0 to 1"), "{}", refused.message());
+    let backwards = soon(world.launches().signal_launch(signal(ranks(1, 0)))).await.unwrap_err();
+    assert!(backwards.message().contains("the smaller number comes first"), "{}", backwards.message());
+}
+
 #[tokio::test]
 async fn a_launch_whose_client_vanishes_ends() {
     let world = World::new(1).await;

@@ -1,6 +1,7 @@
 //! The commands about a cluster, and the flags that they share.
 
 use clap::{Args, Subcommand, ValueEnum};
+use lattice_agent::rank_ranges::RankRanges;
 use nix::sys::signal::Signal;
 
 /// Which API server to ask.
@@ -144,6 +145,9 @@ pub struct SignalArgs {
     /// The signal: a name with or without SIG, or a number.
     #[arg(value_name = "SIGNAL", value_parser = signal)]
     pub signal: Signal,
+    /// The ranks that get it, such as 0-3,8; every rank without this.
+    #[arg(long, value_name = "LIST")]
+    pub ranks: Option<RankRanges>,
     /// The API server.
     #[command(flatten)]
     pub api: ServerArgs,

@@ -1,14 +1,16 @@
 //! `lattice signal` and `lattice abort`: what a launch is told by somebody who does not follow it.
 
+use lattice_agent::wire;
 use pmi_transport::proto::v1 as proto;
 
 use super::{CommandError, ask};
 use crate::args::{AbortArgs, SignalArgs};
 use crate::launch;
 
-/// Sends a signal to every rank of a launch; returns the exit code.
+/// Sends a signal to ranks of a launch; returns the exit code.
 pub(crate) fn signal(args: &SignalArgs) -> Result<u8, CommandError> {
-    let request = proto::SignalLaunchRequest { id: args.launch.clone(), signal: args.signal as i32 };
+    let ranks = args.ranks.as_ref().map(wire::command::encode_ranges).unwrap_or_default();
+    let request = proto::SignalLaunchRequest { id: args.launch.clone(), signal: args.signal as i32, ranks };
     ask(&args.api, async |cluster| Ok(cluster.ask(cluster.launches().signal_launch(request)).await?))?;
     Ok(0)
 }

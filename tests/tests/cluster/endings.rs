@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lattice_tests::mpi::{Flavour, MPICHS, OPEN_MPIS};
-use lattice_tests::{Command, Outcome, launch_on};
+use lattice_tests::{Command, Outcome, launch_on, script_on};
 
 use crate::LOADED;
 
@@ -55,6 +55,16 @@ fn a_rank_that_leaves_before_init_is_missed_on_other_nodes() {
         let outcome = launch_on(2, "-n 2").arg(mpi.program("leave_before_init")).words("1 0").run();
         outcome.exits(1).says("rank 1 on node1").says("before MPI_Init");
     }
+}
+
+/// The news that the rank has left stands behind output of its node that nobody reads.
+#[test]
+fn a_rank_that_leaves_is_missed_though_nobody_reads_the_output() {
+    let script = r#"lattice launch -n 4 bash -c 'case $LATTICE_RANK in 0) exec yes;; 1) sleep 1;; *) exec "$0";; esac' "$1" 2>"$LATTICE_DEV_CLUSTER/err" |
+            (until lattice launches --json | grep -q 'before MPI_Init'; do sleep 0.1; done; cat >/dev/null)
+        grep 'before MPI_Init' "$LATTICE_DEV_CLUSTER/err""#;
+    let outcome = script_on(2, script).arg(Flavour::WheelMpich.program("hello")).run();
+    outcome.exits(0).prints("rank 1 on node0 exited with status 0 before MPI_Init, while ranks 2-3 are in it");
 }
 
 #[test]

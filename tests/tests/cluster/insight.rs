@@ -80,6 +80,18 @@ fn a_signal_reaches_every_rank() {
     script_on(2, script).run().exits(0).prints_lines(["caught"; 4]);
 }
 
+#[test]
+fn a_signal_reaches_the_ranks_that_are_named() {
+    let script = r#"id=$(lattice launch --detach -n 4 bash -c 'trap "echo $LATTICE_RANK caught; exit 0" USR1; trap "exit 0" USR2; echo here; while :; do sleep 0.1; done') || exit
+        lattice attach $id >"$LATTICE_DEV_CLUSTER/out" & attached=$!
+        until [ $(grep -c here "$LATTICE_DEV_CLUSTER/out") = 4 ]; do sleep 0.05; done
+        lattice signal $id USR1 --ranks 1-4; lattice signal $id USR1 --ranks 1,3
+        until [ $(grep -c caught "$LATTICE_DEV_CLUSTER/out") = 2 ]; do sleep 0.05; done
+        lattice signal $id USR2; wait $attached; code=$?; grep caught "$LATTICE_DEV_CLUSTER/out"; exit $code"#;
+    let outcome = script_on(2, script).run();
+    outcome.exits(0).says("has no rank 4; it has ranks 0 to 3").prints_lines(["1 caught", "3 caught"]);
+}
+
 /// A client that goes away and another that comes: between them they see everything, once.
 #[test]
 fn a_detached_launch_can_be_followed_later() {

@@ -7,12 +7,12 @@
 //! one origin the first one that is heard of counts: an abort is told before the connections of its rank break.
 //!
 //! ```text
-//!        cannot follow from another: killed, left without a word, a node lost, ...
+//!      one that cannot follow from another: killed, left without a word, a node lost, ...
 //! none ─────────────────────────────────────────────────────────────────────────────────> counts
-//!   └──can follow from another: aborted, crashed, exited with an error, ...──> held ──────^
-//!                                    one that is likelier the first takes its place,      │
-//!                                    and what it had of the time goes on                  │
-//!                                                                               └──a moment passes
+//!   │                                                                                     ^   ^
+//!   └──one that can: aborted, crashed, exited with an error, ...──> held ──HOLD is over───┘   │
+//!                                                                   │  ^└──one that cannot────┘
+//!                                                                   └──┘  one that is likelier the first
 //! ```
 
 use std::time::Duration;

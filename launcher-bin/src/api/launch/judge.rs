@@ -69,6 +69,8 @@ struct Rank {
     /// It was seen to have spoken to its PMI server.
     initialized: bool,
     exit: Option<RankExitStatus>,
+    /// Its exit came as an event of its own; before that, the answer to a question may have told of it.
+    exit_came: bool,
     /// Its job did not start on all nodes: nothing is expected of it, whether it ever ran or not.
     void: bool,
 }
@@ -102,6 +104,7 @@ impl Judge {
         for exit in &course.exits {
             if let Some(rank) = self.ranks.get_mut(exit.rank as usize) {
                 rank.exit = Some(*exit);
+                rank.exit_came = true;
             }
         }
         for (nodes, standing) in [(&course.over, Standing::Over), (&course.lost, Standing::Lost)] {
@@ -119,7 +122,15 @@ impl Judge {
         let first = self.ranks.len() as u32;
         for block in placement.blocks() {
             for node in block.first_node.0..block.first_node.0 + block.nodes {
-                let rank = Rank { node, pid: None, program: Bytes::new(), initialized: false, exit: None, void: false };
+                let rank = Rank {
+                    node,
+                    pid: None,
+                    program: Bytes::new(),
+                    initialized: false,
+                    exit: None,
+                    exit_came: false,
+                    void: false,
+                };
                 self.ranks.extend(std::iter::repeat_n(rank, block.ranks_per_node as usize));
             }
         }
@@ -151,7 +162,7 @@ impl Judge {
     /// A rank has ended. False for news that is none, or that is not this node's to tell.
     pub(crate) fn exited(&mut self, node: u32, exit: &RankExitStatus) -> bool {
         let Some(rank) = self.rank_of(node, exit.rank) else { return false };
-        if rank.exit.is_some() {
+        if std::mem::replace(&mut rank.exit_came, true) {
             return false;
         }
         rank.exit = Some(*exit);
@@ -220,6 +231,11 @@ impl Judge {
             return Some(Desertion::Certain(self.cause_at(rank, Kind::LeftBeforeInit(left))));
         }
         self.first_gone(RankPhase::Finalized).map(|_| Desertion::Suspected)
+    }
+
+    /// Whether ranks are known to wait in a fence.
+    pub(crate) fn does_anybody_wait(&self) -> bool {
+        self.cause.get().is_none() && self.nodes.iter().any(|node| !node.waiting.is_empty())
     }
 
     /// The cause of a desertion that was suspected, now that nodes have said which ranks wait.
@@ -422,6 +438,17 @@ mod tests {
             let left = LeftBeforeInit { exit: Some(exit(3, RankPhase::Silent)), others: vec![0, 1] };
             assert_eq!(cause.kind, Some(Kind::LeftBeforeInit(left)));
         }
+    }
+
+    #[test]
+    fn an_exit_that_an_answer_told_of_is_news_all_the_same() {
+        let mut judge = judge();
+        judge.waits(0, &[0, 1]);
+        let told = RankProgress { rank: 3, exit: Some(exit(3, RankPhase::Silent)), ..Default::default() };
+        judge.learn(1, &Progress { question: 1, ranks: vec![told] });
+        assert!(matches!(judge.desertion(), Some(Desertion::Certain(_))));
+        assert!(judge.exited(1, &exit(3, RankPhase::Silent)), "the client has not heard of it");
+        assert!(!judge.exited(1, &exit(3, RankPhase::Silent)), "told twice");
     }
 
     #[test]

@@ -18,6 +18,8 @@ use super::task::{Launch, Phase, Purpose};
 
 /// How long a report stream that broke may take to come back.
 const REPORT_AGAIN: Duration = Duration::from_secs(3);
+/// How often nodes are asked for exits that wait behind output; more than they have to answer in.
+const ASK_FOR_EXITS: Duration = Duration::from_secs(2);
 /// The most notices of a node that are passed on; a healthy one has a handful.
 const NOTICES_MAX: u32 = 64;
 /// Beyond the launch's own patience, how long a node may take to end its part.
@@ -203,6 +205,16 @@ impl Launch {
         self.inquiries.answer(node, progress);
     }
 
+    /// Asks for exits that nodes cannot tell of, now and then while ranks wait: a rank's exit comes after all output of its node, and
+    /// that may wait for a client that reads nothing.
+    pub(super) fn ask_for_exits(&mut self, now: Instant) {
+        let is_due = now >= self.asked_for_exits + ASK_FOR_EXITS && self.judge.does_anybody_wait();
+        if is_due && self.judge.live().any(|node| self.journal.is_held_up(node)) {
+            self.asked_for_exits = now;
+            self.inquire(Purpose::Exits);
+        }
+    }
+
     fn look_for_deserters(&mut self) {
         match self.judge.desertion() {
             Some(Desertion::Certain(cause)) => self.fail(cause),
@@ -337,6 +349,8 @@ impl Launch {
                     self.judge.complete_cause(Cause { host: host.clone(), kind });
                     self.announce(Some(*node));
                 }
+                // The answers have told the judge.
+                Purpose::Exits => self.look_for_deserters(),
                 Purpose::Desertion => {
                     self.suspicion = None;
                     match self.judge.confirm(answers) {

@@ -11,6 +11,8 @@ use tokio::sync::Notify;
 
 /// Pieces of input are put together up to this size.
 const INPUT_PIECE_MAX: usize = 256 << 10;
+/// How many signals to some of the ranks wait at most.
+const SIGNALS_MAX: usize = 64;
 
 /// The commands for one node, between the launch that gives them and the stream that carries them.
 #[derive(Clone, Debug, Default)]
@@ -93,6 +95,15 @@ fn add(queue: &mut VecDeque<node_command::What>, command: node_command::What) {
         }
         // Only the answer to the latest question is waited for by those who ask again.
         What::AskProgress(_) => queue.retain(|waiting| !matches!(waiting, What::AskProgress(_))),
+        // Of more than a healthy node ever leaves waiting, the oldest are lost.
+        What::SignalRanks(_) => {
+            let waits = |waiting: &What| matches!(waiting, What::SignalRanks(_));
+            if queue.iter().filter(|waiting| waits(waiting)).count() >= SIGNALS_MAX
+                && let Some(oldest) = queue.iter().position(waits)
+            {
+                queue.remove(oldest);
+            }
+        }
         What::Signal(_) | What::End(_) | What::Kill(_) | What::GiveUp(_) | What::Release(_) | What::StdinEnd(_)
             if queue.contains(&command) =>
         {
@@ -113,6 +124,7 @@ fn joined(first: &Bytes, second: &Bytes) -> Bytes {
 #[cfg(test)]
 mod tests {
     use node_command::What;
+    use pmi_transport::proto::v1::SignalRanks;
 
     use super::*;
 
@@ -127,6 +139,15 @@ mod tests {
         }
         let expected = [What::Signal(10), What::OutputCredit(2000), What::Signal(12), What::AskProgress(999)];
         assert_eq!(queue.into_iter().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn signals_to_some_ranks_wait_one_by_one_and_do_not_pile_up() {
+        let mut queue = VecDeque::new();
+        let signal = |signal| What::SignalRanks(SignalRanks { signal, ranks: Vec::new() });
+        add(&mut queue, What::Signal(10));
+        (0..100).for_each(|number| add(&mut queue, signal(number)));
+        assert_eq!((queue.len(), queue.front(), queue.back()), (65, Some(&What::Signal(10)), Some(&signal(99))));
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub(super) struct Launch {
     pub(super) inquiries: Inquiries<Purpose>,
     /// Since when a rank is suspected of having left others that wait for it.
     pub(super) suspicion: Option<Instant>,
+    /// When nodes were asked last for exits that they could not tell of.
+    pub(super) asked_for_exits: Instant,
     pub(super) silence: Silence,
     /// Whether the client was told of a start that is stuck.
     pub(super) stuck_told: bool,
@@ -92,6 +94,8 @@ pub(super) enum Purpose {
     FenceTimeout { node: u32, host: String, timeout: FenceTimeout },
     /// A rank that finalized may be waited for.
     Desertion,
+    /// A rank that others wait for may have ended behind output that its node has no credit for.
+    Exits,
 }
 
 /// How long nodes have to begin their reports: after they accepted, and after the server was started anew.
@@ -183,6 +187,7 @@ impl Launch {
             nodes: nodes.into_iter().map(|recipient| Link::new(recipient, now)).collect(),
             inquiries: Inquiries::default(),
             suspicion: None,
+            asked_for_exits: now,
             silence: Silence::default(),
             stuck_told: false,
             released: false,
@@ -248,7 +253,7 @@ impl Launch {
             Ask::Attach { after, tied, client, reply } => self.on_attach(after, tied, client, reply),
             Ask::Said { client, what } => self.on_said(client, what),
             Ask::Goodbye { client } => self.on_goodbye(client),
-            Ask::Signal(signal) => self.tell_all(&node_command::What::Signal(signal)),
+            Ask::Signal(command) => self.tell_all(&command),
             Ask::Abort { who, reason } => self.abort(who, reason),
             Ask::Status(reply) => self.inquire(Purpose::Status(reply)),
             Ask::Spawn { node, call, reply } => self.on_spawn(node, call, reply).await,
@@ -282,6 +287,7 @@ impl Launch {
         self.check_spawns(now);
         self.check_audience(now);
         self.tell_of_silence(now, false);
+        self.ask_for_exits(now);
         if self.suspicion.is_some_and(|since| now.duration_since(since) >= SUSPICION)
             && !self.inquiries.any(|purpose| matches!(purpose, Purpose::Desertion))
         {

@@ -1,0 +1,229 @@
+//! An API server that does what the test says, and one node's part of a launch as it sees it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use pmi_transport::identity::{Caller, Security};
+use pmi_transport::listen::{self, Listener};
+use pmi_transport::proto::v1 as proto;
+use proto::launch_report::What as ReportWhat;
+use proto::node_command::What as Command;
+use proto::node_event::What as Event;
+use proto::node_service_server::{NodeService, NodeServiceServer};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::service::Routes;
+use tonic::{Request, Response, Status, Streaming, async_trait};
+
+use super::PATIENCE;
+
+/// The API server: it takes registrations and streams of reports, and the test says what it answers.
+pub(crate) struct Api {
+    pub(crate) address: String,
+    registrations: mpsc::UnboundedReceiver<proto::RegisterNodeRequest>,
+    launches: mpsc::UnboundedReceiver<Launch>,
+    forgetful: Arc<AtomicBool>,
+    last_serial: Arc<AtomicU64>,
+    _stop: oneshot::Sender<()>,
+}
+
+struct Script {
+    registrations: mpsc::UnboundedSender<proto::RegisterNodeRequest>,
+    launches: mpsc::UnboundedSender<Launch>,
+    forgetful: Arc<AtomicBool>,
+    last_serial: Arc<AtomicU64>,
+}
+
+impl Api {
+    pub(crate) async fn start() -> Self {
+        Self::start_as(&Security::Insecure { name: Caller::Api }).await
+    }
+
+    pub(crate) async fn start_as(security: &Security) -> Self {
+        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), security).await.unwrap();
+        let address = listener.local_address().to_string();
+        let (registered, registrations) = mpsc::unbounded_channel();
+        let (reported, launches) = mpsc::unbounded_channel();
+        let forgetful = Arc::new(AtomicBool::new(false));
+        let last_serial = Arc::new(AtomicU64::new(0));
+        let script = Script {
+            registrations: registered,
+            launches: reported,
+            forgetful: Arc::clone(&forgetful),
+            last_serial: Arc::clone(&last_serial),
+        };
+        let (stop, stopped) = oneshot::channel::<()>();
+        tokio::spawn(async move {
+            let service = NodeServiceServer::new(script);
+            let stopped = async { drop(stopped.await) };
+            listen::serve(vec![listener], Routes::new(service), stopped).await.unwrap();
+        });
+        Self { address, registrations, launches, forgetful, last_serial, _stop: stop }
+    }
+
+    pub(crate) fn forget_nodes(&self) {
+        self.forgetful.store(true, Ordering::Relaxed);
+    }
+
+    /// Says to agents that register from now on that launches up to this number have been signed.
+    pub(crate) fn has_signed(&self, serial: u64) {
+        self.last_serial.store(serial, Ordering::Relaxed);
+    }
+
+    pub(crate) async fn next_registration(&mut self) -> proto::RegisterNodeRequest {
+        timeout(PATIENCE, self.registrations.recv()).await.expect("an agent registers").unwrap()
+    }
+
+    pub(crate) async fn next_launch(&mut self) -> Launch {
+        timeout(PATIENCE, self.launches.recv()).await.expect("an agent reports").unwrap()
+    }
+}
+
+#[async_trait]
+impl NodeService for Script {
+    async fn register_node(
+        &self,
+        request: Request<proto::RegisterNodeRequest>,
+    ) -> Result<Response<proto::RegisterNodeResponse>, Status> {
+        self.registrations.send(request.into_inner()).unwrap();
+        let last_serial = self.last_serial.load(Ordering::Relaxed);
+        Ok(Response::new(proto::RegisterNodeResponse { heartbeat_ms: 50, unknown_launches: Vec::new(), last_serial }))
+    }
+
+    async fn heartbeat(
+        &self,
+        _: Request<proto::HeartbeatRequest>,
+    ) -> Result<Response<proto::HeartbeatResponse>, Status> {
+        Ok(Response::new(proto::HeartbeatResponse { register: self.forgetful.swap(false, Ordering::Relaxed) }))
+    }
+
+    async fn list_nodes(
+        &self,
+        _: Request<proto::ListNodesRequest>,
+    ) -> Result<Response<proto::ListNodesResponse>, Status> {
+        Err(Status::unimplemented("the script has no such scene"))
+    }
+
+    type ReportLaunchStream = ReceiverStream<Result<proto::NodeCommand, Status>>;
+
+    async fn report_launch(
+        &self,
+        request: Request<Streaming<proto::LaunchReport>>,
+    ) -> Result<Response<Self::ReportLaunchStream>, Status> {
+        let mut reports = request.into_inner();
+        let Some(ReportWhat::Of(of)) = reports.message().await?.and_then(|report| report.what) else {
+            return Err(Status::invalid_argument("the first message does not say what is reported"));
+        };
+        let (commands, receiver) = mpsc::channel(16);
+        // A test that has seen enough is gone.
+        let _ = self.launches.send(Launch { of, stream: Some((reports, commands)), seen: Seen::default() });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn call_name(&self, _: Request<proto::NameRequest>) -> Result<Response<proto::NameAnswer>, Status> {
+        Err(Status::unimplemented("the script has no such scene"))
+    }
+
+    async fn spawn_tasks(&self, _: Request<proto::SpawnRequest>) -> Result<Response<proto::SpawnAnswer>, Status> {
+        Err(Status::unimplemented("the script has no such scene"))
+    }
+
+    async fn meet_launches(&self, _: Request<proto::MeetRequest>) -> Result<Response<proto::MeetAnswer>, Status> {
+        Err(Status::unimplemented("the script has no such scene"))
+    }
+}
+
+/// Both directions of a stream of reports.
+type Stream = (Streaming<proto::LaunchReport>, mpsc::Sender<Result<proto::NodeCommand, Status>>);
+
+/// One node's part of a launch, as the API server sees it. Dropping it ends the stream.
+pub(crate) struct Launch {
+    pub(crate) of: proto::ReportFor,
+    stream: Option<Stream>,
+    seen: Seen,
+}
+
+/// What was seen of a launch.
+#[derive(Default)]
+pub(crate) struct Seen {
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) output_bytes: usize,
+    pub(crate) stdin_taken: u64,
+    pub(crate) pids: Vec<i32>,
+    pub(crate) programs: Vec<String>,
+    pub(crate) progress: Option<proto::Progress>,
+    pub(crate) cause: Option<proto::Cause>,
+    pub(crate) report: Option<proto::SessionReport>,
+}
+
+impl std::ops::Deref for Launch {
+    type Target = Seen;
+
+    fn deref(&self) -> &Seen {
+        &self.seen
+    }
+}
+
+impl Launch {
+    pub(crate) async fn command(&self, what: Command) {
+        let (_, commands) = self.stream.as_ref().unwrap();
+        commands.send(Ok(proto::NodeCommand { what: Some(what) })).await.unwrap();
+    }
+
+    /// Takes events in until `condition` holds.
+    pub(crate) async fn until(&mut self, condition: impl Fn(&Seen) -> bool) {
+        let seen = &mut self.seen;
+        let (reports, _) = self.stream.as_mut().unwrap();
+        let wait = async {
+            while !condition(seen) {
+                let report = reports.message().await.unwrap().expect("the stream goes on");
+                let Some(ReportWhat::Event(event)) = report.what else { panic!("{report:?}") };
+                seen.take(event.what.unwrap());
+            }
+        };
+        timeout(PATIENCE, wait).await.expect("it happens in time");
+    }
+
+    pub(crate) async fn until_report(&mut self) -> proto::SessionReport {
+        self.until(|seen| seen.report.is_some()).await;
+        self.seen.report.clone().unwrap()
+    }
+
+    /// Breaks the stream.
+    pub(crate) async fn break_off(self) {
+        let (_, commands) = self.stream.unwrap();
+        commands.send(Err(Status::unavailable("the script breaks it"))).await.unwrap();
+    }
+
+    /// Ends the stream as an API server does after the report.
+    pub(crate) async fn end(mut self) {
+        let (mut reports, commands) = self.stream.take().unwrap();
+        drop(commands);
+        timeout(PATIENCE, async { while let Ok(Some(_)) = reports.message().await {} }).await.unwrap();
+    }
+}
+
+impl Seen {
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Started(started) => {
+                self.pids.push(started.pid as i32);
+                self.programs.push(String::from_utf8(started.program.to_vec()).unwrap());
+            }
+            Event::Output(output) => {
+                self.output_bytes += output.data.len();
+                let text = String::from_utf8_lossy(&output.data).into_owned();
+                if output.on_stderr { self.stderr += &text } else { self.stdout += &text }
+            }
+            Event::StdinTaken(bytes) => self.stdin_taken += bytes,
+            Event::Progress(progress) => self.progress = Some(progress),
+            Event::Ending(cause) => {
+                assert_eq!(self.cause.replace(cause), None, "the first cause is told once");
+            }
+            Event::Report(report) => self.report = Some(report),
+            _ => {}
+        }
+    }
+}

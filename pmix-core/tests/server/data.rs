@@ -1,0 +1,148 @@
+//! What ranks commit, and who gets it when.
+
+use pmi_core::ids::LocalRank;
+use pmix_core::JobIndex;
+use pmix_core::server::Action;
+use pmix_core::wire::Encoding::{Fixed, Flex};
+use pmix_core::wire::reader::Proc;
+use pmix_core::wire::request::command;
+use pmix_core::wire::{status, types};
+
+use super::world::{Client, World, procs, whole};
+use super::{commit, found, get, values};
+
+#[test]
+fn commit_fence_get_on_two_nodes_and_in_two_encodings() {
+    let mut world = World::new(1, &[2, 1]);
+    let places = [(0, Flex), (0, Fixed), (1, Fixed)];
+    let clients: Vec<_> =
+        (0..).zip(places).map(|(rank, (node, encoding))| world.join(node, "job0", rank, encoding).unwrap()).collect();
+    for (client, rank) in clients.iter().zip(0_u8..) {
+        commit(&mut world, *client, "card", &[rank, b'l'], &[rank, b'r']);
+    }
+    for client in &clients {
+        assert_eq!(world.status(*client), None);
+        world.send(*client, 103, command::FENCE, procs(&whole("job0")));
+    }
+    for client in &clients {
+        assert_eq!(world.status(*client), Some((status::SUCCESS, vec![])));
+        for rank in 0..3 {
+            get(&mut world, *client, "job0", rank, "card", false);
+            let (status, objects) = world.status(*client).unwrap();
+            let scope = if (rank < 2) == (client.node == 0) { b'l' } else { b'r' };
+            assert_eq!((status, values(client.encoding, &objects)), (0, found("card", &[rank as u8, scope])));
+        }
+    }
+}
+
+#[test]
+fn a_get_waits_for_the_commit_and_not_for_ever() {
+    let mut world = World::new(1, &[2]);
+    let [a, b] = [0, 1].map(|rank| world.join(0, "job0", rank, Flex).unwrap());
+    get(&mut world, a, "job0", 1, "card", true);
+    assert_eq!(world.status(a), Some((status::NOT_FOUND, vec![])));
+    get(&mut world, a, "job0", 1, "card", false);
+    assert_eq!(world.status(a), None);
+    commit(&mut world, b, "card", b"x", b"y");
+    let (_, objects) = world.status(a).unwrap();
+    assert_eq!(values(Flex, &objects), found("card", b"x"));
+
+    get(&mut world, a, "job0", 1, "other", false);
+    assert_eq!(world.status(a), None);
+    world.let_time_pass();
+    assert_eq!(world.status(a), Some((status::NOT_FOUND, vec![])));
+
+    get(&mut world, a, "job0", 1, "third", false);
+    world.send(b, 110, command::FINALIZE, |_| {});
+    assert_eq!(world.status(a), Some((status::NOT_FOUND, vec![])), "nothing more comes from a finalized rank");
+    for (rank, key) in [(0, "pmix.cpuset"), (7, "card"), (types::RANK_WILDCARD, "pmix.hwlocxml2")] {
+        get(&mut world, a, "job0", rank, key, false);
+        assert_eq!(world.status(a), Some((status::NOT_FOUND, vec![])), "{key} of {rank}");
+    }
+}
+
+#[test]
+fn a_get_asks_the_node_of_the_rank_when_no_fence_has_brought_the_key() {
+    for (asks, answers) in [(Flex, Flex), (Flex, Fixed), (Fixed, Flex)] {
+        let mut world = World::new(1, &[2, 1]);
+        let [a, b] = [0, 1].map(|rank| world.join(0, "job0", rank, asks).unwrap());
+        let far = world.join(1, "job0", 2, answers).unwrap();
+        get(&mut world, a, "job0", 2, "card", true);
+        assert_eq!(world.status(a), Some((status::NOT_FOUND, vec![])), "an immediate get looks at this node only");
+        for client in [a, b] {
+            get(&mut world, client, "job0", 2, "card", false);
+            assert_eq!(world.status(client), None);
+        }
+        assert_eq!(world.questions, 1, "two ranks want one thing");
+        commit(&mut world, far, "card", b"near", b"far");
+        for client in [a, b] {
+            let (status, objects) = world.status(client).expect("the commit was not heard of");
+            assert_eq!((status, values(asks, &objects)), (0, found("card", b"far")));
+        }
+        get(&mut world, b, "job0", 2, "card", false);
+        assert_eq!(values(asks, &world.status(b).unwrap().1), found("card", b"far"), "it is known now");
+        assert_eq!(world.questions, 1);
+    }
+}
+
+#[test]
+fn a_get_from_another_node_ends_with_the_rank_the_time_or_the_node() {
+    type Ending = fn(&mut World, Client);
+    let ends: [(&str, Ending); 4] = [
+        ("the rank finalized", |world, far| world.send(far, 110, command::FINALIZE, |_| {})),
+        ("time is over there", |world, _| {
+            let late = world.wakes.iter().position(|(node, _)| *node == 1).expect("node 1 has no limit");
+            let (node, ticket) = world.wakes.remove(late);
+            world.nodes[node].handle_time(ticket);
+            world.run();
+        }),
+        ("time is over here", |world, _| world.let_time_pass()),
+        ("the rank's process has ended", |world, far| {
+            world.send(far, 110, command::FINALIZE, |_| {});
+            world.exit(1, 0);
+        }),
+    ];
+    for (case, end) in ends {
+        let mut world = World::new(1, &[1, 1]);
+        let [a, far] = [0, 1].map(|rank| world.join(rank, "job0", rank as u32, Flex).unwrap());
+        get(&mut world, a, "job0", 1, "card", false);
+        assert_eq!(world.status(a), None);
+        end(&mut world, far);
+        assert_eq!(world.status(a), Some((status::NOT_FOUND, vec![])), "{case}");
+        assert!(world.end.is_none());
+    }
+    let mut world = World::new(1, &[1, 1]);
+    world.lost = Some(1);
+    let a = world.join(0, "job0", 0, Flex).unwrap();
+    get(&mut world, a, "job0", 1, "card", false);
+    assert_eq!(world.status(a), Some((status::NOT_FOUND, vec![])), "the node is lost");
+}
+
+#[test]
+fn what_is_no_question_is_answered_too() {
+    let mut world = World::new(1, &[1, 1]);
+    let ticket = world.nodes[0].handle_question(&bytes::Bytes::from_static(b"noise"));
+    let Some(Action::Reply { ticket: answered, answer }) = world.nodes[0].poll_action() else { panic!("no answer") };
+    assert_eq!((answered, &answer[..]), (ticket, &status::BAD_PARAM.to_be_bytes()[..]));
+}
+
+#[test]
+fn it_is_known_who_waits_and_for_whom() {
+    let mut world = World::new(1, &[2, 1]);
+    let clients = [(0, 0), (0, 1), (1, 2)].map(|(node, rank)| world.join(node, "job0", rank, Flex).unwrap());
+    let fence = |world: &mut World, client| world.send(client, 101, command::FENCE, procs(&whole("job0")));
+    let standing = |world: &World| {
+        let standings = world.nodes[0].standings(JobIndex(0));
+        standings.into_iter().map(|standing| (standing.whole_job, standing.waiting, standing.missing)).next()
+    };
+    assert_eq!(standing(&world), None);
+    fence(&mut world, clients[0]);
+    assert_eq!(standing(&world), Some((true, vec![LocalRank(0)], vec![LocalRank(1)])));
+    fence(&mut world, clients[1]);
+    assert_eq!(standing(&world), Some((true, vec![LocalRank(0), LocalRank(1)], vec![])), "another node is waited for");
+    fence(&mut world, clients[2]);
+    assert_eq!(standing(&world), None);
+    let some = [0, 1].map(|rank| Proc { namespace: b"job0", rank });
+    world.send(clients[0], 102, command::FENCE, procs(&some));
+    assert_eq!(standing(&world), Some((false, vec![LocalRank(0)], vec![LocalRank(1)])));
+}

@@ -1,0 +1,72 @@
+//! What ranks ask of a server and what they get, in both encodings, on one node and on two.
+
+mod data;
+mod dynamic;
+mod life;
+mod world;
+
+use pmix_core::wire::reader::Reader;
+use pmix_core::wire::request::command;
+use pmix_core::wire::value::{Info, Value};
+use pmix_core::wire::writer::Writer;
+use pmix_core::wire::{Encoding, status, types};
+
+use self::world::{Client, World};
+
+/// Commits one key for ranks of the node, and another value of it for all others.
+fn commit(world: &mut World, client: Client, key: &str, local: &[u8], remote: &[u8]) {
+    world.send(client, 101, command::COMMIT, |out| {
+        for (scope, value) in [(types::SCOPE_LOCAL, local), (types::SCOPE_REMOTE, remote)] {
+            let mut buffer = Writer::new(out.encoding());
+            buffer.kval(key, &Value::Bytes(value));
+            out.one();
+            out.byte(scope);
+            out.one();
+            out.byte(1);
+            out.byte_object(&buffer.into_bytes());
+        }
+    });
+    assert_eq!(world.status(client), Some((status::SUCCESS, vec![])));
+}
+
+fn get(world: &mut World, client: Client, namespace: &str, rank: u32, key: &str, immediate: bool) {
+    world.send(client, 102, command::GET, |out| {
+        out.one();
+        out.text(Some(namespace.as_bytes()));
+        out.one();
+        out.u32(rank);
+        out.count(immediate.into());
+        out.group(immediate.into());
+        if immediate {
+            out.info(&Info::new("pmix.immediate", Value::Bool(true)));
+        }
+        out.one();
+        out.text(Some(key.as_bytes()));
+    });
+}
+
+/// The keys with their values in the last object of an answer.
+fn values(encoding: Encoding, objects: &[u8]) -> Vec<(String, Vec<u8>)> {
+    let mut reader = Reader::new(encoding, objects);
+    let mut values = Vec::new();
+    while !reader.is_empty() {
+        reader.one().unwrap();
+        let mut object = Reader::new(encoding, reader.byte_object().unwrap());
+        object.one().unwrap();
+        object.proc().unwrap();
+        while !object.is_empty() {
+            object.one().unwrap();
+            let key = String::from_utf8(object.required_text("key").unwrap().to_vec()).unwrap();
+            let value = match object.value().unwrap() {
+                Value::Bytes(bytes) => bytes.to_vec(),
+                other => format!("{other:?}").into_bytes(),
+            };
+            values.push((key, value));
+        }
+    }
+    values
+}
+
+fn found(key: &str, value: &[u8]) -> Vec<(String, Vec<u8>)> {
+    vec![(key.to_owned(), value.to_vec())]
+}
