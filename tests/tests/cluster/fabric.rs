@@ -48,7 +48,7 @@ fn with_faults(faults: &str, script: &str) -> (Command, tempfile::NamedTempFile)
     (script_in(cluster, &format!("{LOOKING}\n{script}")), file)
 }
 
-fn with_fabric(script: &str) -> Command {
+pub(super) fn with_fabric(script: &str) -> Command {
     script_in(lattice("dev-cluster --loopback --nodes 2 --fabric --"), &format!("{LOOKING}\n{script}"))
 }
 
