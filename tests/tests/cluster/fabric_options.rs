@@ -139,3 +139,12 @@ fn the_end_of_a_cluster_gives_everything_back_or_says_what_it_does_not() {
     let outcome = with_fabric("lattice launch --pmi none -n 2 true; kill_dead fabric").run();
     outcome.exits(0).says("not everything of the fabric is given back").says("is not deleted at the fabric manager");
 }
+
+#[test]
+fn the_crate_of_the_fabric_does_it_all_by_itself() {
+    let example = include_str!("../../../examples/fabric_credentials.rs");
+    let shown = example.lines().skip_while(|line| !line.contains("$ cargo run")).skip(1);
+    let shown: Vec<&str> =
+        shown.map_while(|line| line.strip_prefix("//! ")).take_while(|line| *line != "```").collect();
+    Command::new(built::example("fabric_credentials")).run().exits(0).prints_lines(shown);
+}
