@@ -1,7 +1,8 @@
 //! The fabric as the ranks of one node see it: variables, in place of those that an outer launcher left.
 //!
 //! What the variables are is written in [`cxi_fabric::environment`]; when they are set, beside what users and programs set, is
-//! decided here.
+//! decided here. A launch on one machine has no [`NodeFabric`]: its ranks inherit what the resource manager around it gave, as
+//! they run where that gave it. On the nodes of a cluster the same variables would name another node's services.
 
 use std::ffi::{OsStr, OsString};
 
@@ -9,28 +10,29 @@ use cxi_fabric::environment::{Provider, RankFabric, Variables, is_stale};
 
 use crate::wire::fabric::Claims;
 
-/// What the ranks of this node may use.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What the ranks of a node of a cluster may use; by default nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFabric {
-    /// What libfabric is to use, unless the user says otherwise.
-    pub provider: Provider,
+    /// What libfabric is to use, unless the user says otherwise; `None` where it finds out by itself.
+    pub provider: Option<Provider>,
     /// The launch's credentials and services; none on a fabric that needs none.
     pub claims: Option<Claims>,
 }
 
 impl NodeFabric {
-    /// Whether an inherited variable must not reach a rank: an outer launcher's credentials open another job's network.
+    /// Whether an inherited variable must not reach a rank: an outer launcher's credentials open another job's network, if they
+    /// open any.
     pub(crate) fn replaces(&self, name: &str) -> bool {
-        self.claims.is_some() && is_stale(name)
+        is_stale(name)
     }
 
     /// The variables of every rank of a program; `is_set` tells what the user has set for it.
     pub(crate) fn variables(&self, is_set: impl Fn(&str) -> bool) -> Vec<(OsString, OsString)> {
+        let Some(provider) = self.provider else { return Vec::new() };
         let claims = self.claims.as_ref();
         let fabric = RankFabric {
-            provider: self.provider,
+            provider,
             credentials: claims.map(|claims| &claims.credentials),
-            job_vni: claims.and_then(|claims| claims.job_vni),
             services: claims.map_or(&[], |claims| &claims.services),
             traffic_classes: claims.map(|claims| claims.traffic_classes).unwrap_or_default(),
         };
@@ -40,4 +42,33 @@ impl NodeFabric {
 
 fn owned(variables: &Variables) -> Vec<(OsString, OsString)> {
     variables.expose().map(|(name, value)| (OsStr::new(name).to_owned(), OsStr::new(value).to_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use cxi_fabric::node::TrafficClasses;
+    use cxi_fabric::{Credentials, Vni};
+
+    use super::*;
+
+    #[test]
+    fn a_node_of_a_cluster_takes_out_what_an_outer_launcher_left_and_sets_what_it_has() {
+        let names = |fabric: &NodeFabric| {
+            let variables = fabric.variables(|_| false).into_iter();
+            variables.map(|(name, _)| name.into_string().unwrap()).collect::<Vec<_>>()
+        };
+        let nothing = NodeFabric::default();
+        let provider = NodeFabric { provider: Some(Provider::Verbs), claims: None };
+        let credentials =
+            Credentials { vni: Vni::new(1024).unwrap(), job_vni: None, auth_key: None, svc_id: 0, lifetime: None };
+        let claims = Claims { credentials, services: Vec::new(), traffic_classes: TrafficClasses::default() };
+        let both = NodeFabric { provider: Some(Provider::Cxi), claims: Some(claims) };
+        assert_eq!(names(&nothing), [""; 0]);
+        assert_eq!(names(&provider), ["FI_PROVIDER"]);
+        assert_eq!(names(&both), ["FI_PROVIDER", "FI_CXI_DEFAULT_VNI"]);
+        for fabric in [nothing, provider, both] {
+            assert!(fabric.replaces("SLINGSHOT_VNIS") && fabric.replaces("FI_CXI_COLL_JOB_ID"));
+            assert!(!fabric.replaces("FI_PROVIDER") && !fabric.replaces("FI_CXI_DEVICE_NAME"), "the user's own");
+        }
+    }
 }

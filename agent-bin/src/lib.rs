@@ -4,6 +4,7 @@
 //! inside `lattice launch` (one machine, no daemon), inside a test, and under the node agent.
 
 pub mod cause;
+pub mod cxi;
 pub mod daemon;
 pub mod event;
 pub mod fabric;

@@ -1,14 +1,19 @@
-//! `lattice-agent`: the node agent. Reads its settings, forks the fork server while it has one thread, and runs.
+//! `lattice-agent`: the node agent. Reads its settings, forks the fork server while it has one thread, and runs. Beside that it
+//! looks after the CXI services of its node, for an operator there.
+
+mod cxi_command;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use lattice_agent::daemon::{self, Config, Overrides};
 use lattice_agent::session_process;
 use rank_spawner::ForkServer;
 use tracing_subscriber::EnvFilter;
+
+use self::cxi_command::CxiCommand;
 
 /// Where the settings are, unless a flag says otherwise; the file need not be there.
 const CONFIG: &str = "/etc/lattice/agent.toml";
@@ -21,7 +26,7 @@ const FAILURE: u8 = 125;
 #[command(name = "lattice-agent", version)]
 struct Args {
     /// The settings, in TOML [default: /etc/lattice/agent.toml, if it is there]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
     /// This node's name [default: the host's]
     #[arg(long, value_name = "NAME", env = "LATTICE_NODE_ID")]
@@ -47,11 +52,22 @@ struct Args {
     /// Check the settings and do nothing
     #[arg(long)]
     check_config: bool,
+    /// What to do in place of running launches.
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+/// What an agent's program does beside being an agent.
+#[derive(Subcommand)]
+enum Command {
+    /// Look after the CXI services of this node; neither the API server nor the agent need run.
+    #[command(subcommand)]
+    Cxi(CxiCommand),
 }
 
 fn main() -> ExitCode {
     match run(Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("lattice-agent: {error}");
             ExitCode::from(FAILURE)
@@ -59,9 +75,12 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: Args) -> Result<(), Box<dyn std::error::Error>> {
+fn run(args: Args) -> Result<u8, Box<dyn std::error::Error>> {
     let default = Path::new(CONFIG);
     let file = args.config.as_deref().or(default.exists().then_some(default));
+    if let Some(Command::Cxi(command)) = &args.command {
+        return Ok(cxi_command::run(command, file, args.listen)?);
+    }
     let overrides = Overrides {
         node_id: args.node_id,
         listen: args.listen,
@@ -74,7 +93,7 @@ fn run(args: Args) -> Result<(), Box<dyn std::error::Error>> {
     let config = Config::load(file, overrides)?;
     if args.check_config {
         println!("lattice-agent: the settings of {} make sense", config.node_id);
-        return Ok(());
+        return Ok(0);
     }
     // Session processes would each find out anew what the processor can do; where that is emulated, as in virtual machines,
     // it takes as long as a fork.
@@ -84,5 +103,9 @@ fn run(args: Args) -> Result<(), Box<dyn std::error::Error>> {
     let forks = ForkServer::fork(session_process::main)?;
     let filter = EnvFilter::try_from_env("LATTICE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    Ok(daemon::run(config, forks)?)
+    if let Err(error) = cxi_fabric::secret::keep_out_of_core_dumps() {
+        tracing::warn!(%error, "core dumps of this agent would hold keys");
+    }
+    daemon::run(config, forks)?;
+    Ok(0)
 }

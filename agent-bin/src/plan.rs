@@ -86,7 +86,7 @@ pub(crate) struct Common<'a> {
     pub(crate) entrances: Entrances,
     /// Limits that the ranks get instead of this process's own.
     pub(crate) limits: Arc<[Limit]>,
-    /// The fabric of this node.
+    /// The fabric of this node of a cluster.
     pub(crate) fabric: Option<&'a NodeFabric>,
 }
 

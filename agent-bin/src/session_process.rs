@@ -136,7 +136,7 @@ struct Start {
     output_window: u64,
     stdin_window: u64,
     trace: bool,
-    fabric: Option<NodeFabric>,
+    fabric: NodeFabric,
 }
 
 impl Start {
@@ -144,7 +144,7 @@ impl Start {
         let launch = proto::LaunchSpec::decode(start.spec)?;
         let (output_window, stdin_window) = (launch.output_window.into(), launch.stdin_window.into());
         let trace = launch.trace;
-        let fabric = start.fabric.as_ref().map(wire::fabric::decode_node).transpose()?;
+        let fabric = start.fabric.as_ref().map(wire::fabric::decode_node).transpose()?.unwrap_or_default();
         let mut spec = wire::spec::decode(launch, NodeIndex(start.node_index))?;
         for (name, value) in account.variables() {
             if !spec.environment.iter().any(|(present, _)| present == name) {
@@ -184,7 +184,7 @@ impl Start {
             stdin,
             trace: self.trace.then(|| trace_sink(traces)),
             tag: LaunchTag::new(JobId::new(&self.spec.launch_id).map_err(io::Error::other)?),
-            fabric: self.fabric,
+            fabric: Some(self.fabric),
             // The fork server is.
             keeper: None,
         };

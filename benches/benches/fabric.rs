@@ -35,6 +35,8 @@ fn grants(fake: &FakeFabric) -> Grants {
         partition: String::new(),
         vnis: VniRange::default(),
         foreign_vnis: Vec::new(),
+        job_vni: false,
+        traffic_classes: Default::default(),
         tls: None,
         auth: Authentication::None,
     };

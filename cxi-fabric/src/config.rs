@@ -32,10 +32,11 @@ use crate::client::Client;
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::FabricManager;
 use crate::local::LocalFabric;
+use crate::node::TrafficClasses;
 use crate::rest::RestFabric;
 use crate::retry::Backoff;
 use crate::secret::{Scrubber, Secret};
-use crate::vni::VniRange;
+use crate::vni::{Vni, VniRange};
 use crate::vnid::VnidFabric;
 use crate::wire::{Http, Tls};
 
@@ -61,6 +62,13 @@ pub struct FabricConfig {
     /// Ranges that other resource managers of the fabric give out, or that the site keeps for itself. None may overlap `vnis`.
     #[serde(default)]
     pub foreign_vnis: Vec<VniRange>,
+    /// Each allocation gets a second VNI, for runtimes that want one between its launches; `SLINGSHOT_VNIS` holds it behind the
+    /// first. Not for `rest`, whose services have one VNI.
+    #[serde(default)]
+    pub job_vni: bool,
+    /// The classes of traffic that ranks may use.
+    #[serde(default)]
+    pub traffic_classes: TrafficClasses,
     /// Certificates, beside those of the public authorities.
     pub tls: Option<TlsFiles>,
     /// How we prove who we are.
@@ -163,6 +171,17 @@ pub enum ConfigError {
     /// Half of an identity.
     #[error("fabric: `tls.cert` and `tls.key` belong together; one of them is missing")]
     HalfIdentity,
+    /// A second VNI for services that have one.
+    #[error("fabric: services of back end \"rest\" have one VNI each; take out `job_vni`, or use \"vnid\" or \"pool\"")]
+    JobVni,
+    /// A number that everybody may use who the driver's default service lets in.
+    #[error("fabric: VNIs {ours} hold {default}, which is that of the NICs' default service; leave it out of `vnis`")]
+    DefaultService {
+        /// Ours.
+        ours: VniRange,
+        /// The number.
+        default: Vni,
+    },
     /// Two would give out the same numbers.
     #[error(
         "fabric: VNIs {ours} overlap {theirs}, which others give out; ranks of different jobs would hear each other"
@@ -185,19 +204,26 @@ impl FabricConfig {
             self.check_ranges()?;
         }
         if self.backend == Backend::Pool {
-            return Ok(Box::new(LocalFabric));
+            return Ok(Box::new(LocalFabric { job_vni: self.job_vni }));
+        }
+        if self.job_vni && self.backend == Backend::Rest {
+            return Err(ConfigError::JobVni);
         }
         let url = self.url.as_deref().ok_or(ConfigError::UrlMissing(self.backend))?;
         let scrubber = Arc::new(Scrubber::default());
         let authoriser = self.authoriser(&scrubber)?;
         let client = self.client(url, authoriser, &scrubber)?;
         Ok(match self.backend {
-            Backend::Vnid => Box::new(VnidFabric::new(client, &self.partition)),
+            Backend::Vnid => Box::new(VnidFabric::new(client, &self.partition, self.job_vni)),
             _ => Box::new(RestFabric::new(client)),
         })
     }
 
     fn check_ranges(&self) -> Result<(), ConfigError> {
+        let default = Vni::OF_DEFAULT_SERVICE.into_iter().find(|vni| self.vnis.contains(*vni));
+        if let Some(default) = default {
+            return Err(ConfigError::DefaultService { ours: self.vnis, default });
+        }
         match self.foreign_vnis.iter().find(|foreign| foreign.overlaps(&self.vnis)) {
             Some(foreign) => Err(ConfigError::Overlap { ours: self.vnis, theirs: *foreign }),
             None => Ok(()),
@@ -354,12 +380,18 @@ mod tests {
             ("backend = 'vnid'\nurl = 'ftp://fm'", "`ftp://fm` is no base URL"),
             ("backend = 'rest'\nurl = 'https://fm'\ntls = { cert = '/x' }", "belong together"),
             ("backend = 'rest'\nurl = 'https://fm'\ntls = { ca = '/nonexistent' }", "cannot read /nonexistent"),
+            ("backend = 'pool'\nvnis = '2-10'", "VNIs 2-10 hold 10, which is that of the NICs' default service"),
+            ("backend = 'rest'\nurl = 'https://fm'\njob_vni = true", "back end \"rest\" have one VNI each"),
             ("backend = 'pool'\nforeign_vnis = ['1-100', '5000-6000']", "VNIs 1024-65535 overlap 5000-6000"),
         ] {
             let refusal = refusal(text);
             assert!(refusal.contains(expected) && !refusal.contains("canary"), "{refusal}");
         }
-        assert!(toml::from_str::<FabricConfig>("backend = 'pool'\nurls = 'x'").is_err(), "a misspelt name was taken");
+        for text in ["urls = 'x'", "traffic_classes = []", "traffic_classes = ['fast']"] {
+            assert!(toml::from_str::<FabricConfig>(&format!("backend = 'pool'\n{text}")).is_err(), "{text} was taken");
+        }
+        let classes = config("backend = 'pool'\ntraffic_classes = ['bulk_data', 'best_effort']").traffic_classes;
+        assert_eq!(classes.to_string(), "0xc");
     }
 
     #[test]

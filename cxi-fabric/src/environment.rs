@@ -12,15 +12,12 @@ use zeroize::Zeroizing;
 
 use crate::fabric::Credentials;
 use crate::node::{NicService, TrafficClasses};
-use crate::vni::Vni;
 
-/// Variables that an outer launcher may have left: with them a rank would use the network of another job. They go before those of
-/// this launch are set.
-pub const STALE: &[&str] = &[
-    "SLINGSHOT_VNIS",
-    "SLINGSHOT_DEVICES",
-    "SLINGSHOT_SVC_IDS",
-    "SLINGSHOT_TCS",
+/// What begins the variables that no user sets: with those of an outer launcher a rank would use the network of another job.
+const STALE_PREFIX: &str = "SLINGSHOT_";
+
+/// Single variables with the same effect.
+const STALE_NAMES: &[&str] = &[
     "FI_CXI_DEFAULT_VNI",
     "FI_CXI_AUTH_KEY",
     "FI_CXI_COLL_JOB_ID",
@@ -31,9 +28,9 @@ pub const STALE: &[&str] = &[
     "FI_CXI_HWCOLL_MIN_NODES",
 ];
 
-/// Whether a variable is the launcher's and not the user's.
+/// Whether an inherited variable is a launcher's and not the user's: it goes before those of this launch are set.
 pub fn is_stale(name: &str) -> bool {
-    STALE.contains(&name)
+    name.starts_with(STALE_PREFIX) || STALE_NAMES.contains(&name)
 }
 
 /// What libfabric is to use.
@@ -64,8 +61,6 @@ pub struct RankFabric<'a> {
     pub provider: Provider,
     /// The launch's credentials; none on a fabric that needs none.
     pub credentials: Option<&'a Credentials>,
-    /// A VNI for ranks of several launches of one allocation, where there is one.
-    pub job_vni: Option<Vni>,
     /// The node's services, one per NIC.
     pub services: &'a [NicService],
     /// The traffic classes that the services allow.
@@ -87,7 +82,7 @@ impl RankFabric<'_> {
         if !self.services.is_empty() {
             let list =
                 |item: &dyn Fn(&NicService) -> String| self.services.iter().map(item).collect::<Vec<_>>().join(",");
-            let job_vni = self.job_vni.map(|vni| format!(",{vni}")).unwrap_or_default();
+            let job_vni = credentials.job_vni.map(|vni| format!(",{vni}")).unwrap_or_default();
             variables.push("SLINGSHOT_VNIS", format!("{}{job_vni}", credentials.vni));
             variables.push("SLINGSHOT_DEVICES", list(&|service| service.nic.clone()));
             variables.push("SLINGSHOT_SVC_IDS", list(&|service| service.svc_id.to_string()));
@@ -124,6 +119,7 @@ mod tests {
 
     use super::*;
     use crate::secret::Secret;
+    use crate::vni::Vni;
 
     fn vni(number: u32) -> Vni {
         Vni::new(number).expect("a number")
@@ -131,7 +127,7 @@ mod tests {
 
     fn credentials() -> Credentials {
         let auth_key = Secret::from_hex("c0ffee");
-        Credentials { vni: vni(1024), auth_key, svc_id: 0, lifetime: None }
+        Credentials { vni: vni(1024), job_vni: None, auth_key, svc_id: 0, lifetime: None }
     }
 
     fn services(list: &[(&str, u32)]) -> Vec<NicService> {
@@ -142,7 +138,6 @@ mod tests {
         RankFabric {
             provider: Provider::Cxi,
             credentials: Some(credentials),
-            job_vni: None,
             services,
             traffic_classes: TrafficClasses::default(),
         }
@@ -171,10 +166,10 @@ mod tests {
     }
 
     #[test]
-    fn the_launchs_own_vni_comes_before_that_of_the_allocation() {
-        let (credentials, services) = (credentials(), services(&[("cxi0", 1)]));
-        let fabric = RankFabric { job_vni: Some(vni(2000)), ..fabric(&credentials, &services) };
-        assert_eq!(map(&fabric.variables(|_| false))["SLINGSHOT_VNIS"], "1024,2000");
+    fn the_vni_that_libfabric_takes_comes_before_that_of_the_job() {
+        let credentials = Credentials { job_vni: Some(vni(2000)), ..credentials() };
+        let services = services(&[("cxi0", 1)]);
+        assert_eq!(map(&fabric(&credentials, &services).variables(|_| false))["SLINGSHOT_VNIS"], "1024,2000");
     }
 
     #[test]

@@ -82,10 +82,20 @@ pub struct ServiceRequest {
     pub allocation: String,
     /// The VNI, where we choose it.
     pub vni: Option<Vni>,
+    /// A second one, for ranks of several launches, where we choose it and one is wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_vni: Option<Vni>,
     /// The allocation's nodes.
     pub nodes: Vec<String>,
     /// Whose ranks use it.
     pub uid: u32,
+}
+
+impl ServiceRequest {
+    /// All numbers that we chose for it.
+    pub(crate) fn vnis(&self) -> impl Iterator<Item = Vni> + use<> {
+        self.vni.into_iter().chain(self.job_vni)
+    }
 }
 
 /// The manager's name for a service.
@@ -106,6 +116,9 @@ pub struct Service {
     pub id: ServiceId,
     /// The VNI that its ranks talk on.
     pub vni: Vni,
+    /// A second one, for ranks of several launches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_vni: Option<Vni>,
 }
 
 /// What ranks need to use a service.
@@ -113,12 +126,21 @@ pub struct Service {
 pub struct Credentials {
     /// The VNI that they talk on.
     pub vni: Vni,
+    /// A second one, for ranks of several launches; none unless the configuration wants it.
+    pub job_vni: Option<Vni>,
     /// The manager's key; none where it gives none.
     pub auth_key: Option<Secret>,
     /// The CXI service on every NIC; 0 where each node makes its own, as real hardware wants it.
     pub svc_id: u32,
     /// How long from now on they are good for; `None` is until they are revoked.
     pub lifetime: Option<Duration>,
+}
+
+impl Credentials {
+    /// Of a service whose manager gives no key.
+    pub(crate) fn keyless(service: &Service) -> Self {
+        Self { vni: service.vni, job_vni: service.job_vni, auth_key: None, svc_id: 0, lifetime: None }
+    }
 }
 
 /// A service in a manager's list.
@@ -169,7 +191,10 @@ pub trait FabricManager: Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numbering {
     /// We do, from a pool of our own. The service may be deleted at once; the number waits until no node uses it.
-    Ours,
+    Ours {
+        /// Each service gets a second number, for ranks of several launches.
+        job_vni: bool,
+    },
     /// The manager does, and may give the number to others as soon as the service is deleted. So that waits for the nodes.
     Managers,
 }

@@ -128,7 +128,7 @@ impl FakeFabric {
 
     /// Makes a service as if another had asked for it.
     pub fn add_service(&self, name: &str, vni: u16) {
-        self.shared.state.lock().add(name, vni.into());
+        self.shared.state.lock().add(name, vni.into(), None);
     }
 
     /// Makes a service vanish.

@@ -56,7 +56,8 @@ pub enum Task {
     Delete(ServiceName, ServiceId),
     /// Find what a request made whose answer was not heard; report by [`Ledger::found`].
     Find(ServiceRequest),
-    /// Ask these nodes whether they have anything left of the VNI; report by [`Ledger::confirmed`].
+    /// Ask these nodes whether they have anything left of the VNI, which every service that they made for it names; report by
+    /// [`Ledger::confirmed`].
     Confirm(ServiceName, Vni, Vec<String>),
 }
 
@@ -204,14 +205,19 @@ impl Ledger {
             });
         }
         let name = ServiceName::new(&self.cluster, &need.allocation, self.serial)?;
-        let vni = match self.numbering {
-            Numbering::Ours => Some(self.pool.reserve()?),
-            Numbering::Managers => None,
-        };
+        let (vni, job_vni) = self.choose()?;
         let Need { allocation, nodes, uid } = need.clone();
-        let request = ServiceRequest { name, allocation, vni, nodes, uid };
+        let request = ServiceRequest { name, allocation, vni, job_vni, nodes, uid };
         self.record(Entry::Intended { request: request.clone() });
         Ok(Answer::Create(request))
+    }
+
+    /// The numbers of the next service, where we choose them: all that it needs, or none.
+    fn choose(&mut self) -> Result<(Option<Vni>, Option<Vni>), VniError> {
+        let Numbering::Ours { job_vni } = self.numbering else { return Ok((None, None)) };
+        let own = self.pool.reserve()?;
+        let job = job_vni.then(|| self.pool.reserve()).transpose().inspect_err(|_| self.pool.free(own))?;
+        Ok((Some(own), job))
     }
 
     /// Credentials that are at hand.
@@ -279,7 +285,7 @@ impl Ledger {
         let mut tasks = Vec::new();
         for (name, grant) in &self.grants {
             let Phase::Ending { is_deleted, unconfirmed } = &grant.phase else { continue };
-            let may_delete = self.numbering == Numbering::Ours || unconfirmed.is_empty();
+            let may_delete = self.numbering != Numbering::Managers || unconfirmed.is_empty();
             if !is_deleted && may_delete {
                 tasks.push(match &grant.service {
                     Some(service) => Task::Delete(name.clone(), service.id.clone()),
@@ -379,7 +385,7 @@ impl Ledger {
             }
             Entry::Intended { request } => {
                 self.serial += 1;
-                request.vni.into_iter().for_each(|vni| self.pool.claim(vni));
+                request.vnis().for_each(|vni| self.pool.claim(vni));
                 let name = request.name.clone();
                 self.grants.insert(name, Grant { request, service: None, phase: Phase::Creating });
             }
@@ -414,13 +420,13 @@ impl Ledger {
     fn forget_if_over(&mut self, name: &ServiceName) {
         let Some(grant) = self.grants.get(name) else { return };
         let Phase::Ending { is_deleted: true, unconfirmed } = &grant.phase else { return };
-        // The number in the request is ours; what a manager chose is the manager's.
-        let vni = grant.request.vni;
+        // The numbers in the request are ours; what a manager chose is the manager's.
+        let vnis = grant.request.vnis();
         if unconfirmed.is_empty() {
             self.grants.remove(name);
-            vni.into_iter().for_each(|vni| self.pool.free(vni));
+            vnis.for_each(|vni| self.pool.free(vni));
         } else {
-            vni.into_iter().for_each(|vni| self.pool.retire(vni));
+            vnis.for_each(|vni| self.pool.retire(vni));
         }
     }
 }

@@ -7,13 +7,16 @@ use crate::error::FabricError;
 use crate::fabric::{Credentials, FabricManager, Listed, Numbering, Service, ServiceId, ServiceRequest};
 
 /// The manager that is not there.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LocalFabric;
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LocalFabric {
+    /// Each service gets a second VNI.
+    pub(crate) job_vni: bool,
+}
 
 impl LocalFabric {
     fn service(request: &ServiceRequest) -> Result<Service, FabricError> {
         let vni = request.vni.ok_or(FabricError::VniNeeded { backend: "pool" })?;
-        Ok(Service { id: ServiceId(request.name.to_string()), vni })
+        Ok(Service { id: ServiceId(request.name.to_string()), vni, job_vni: request.job_vni })
     }
 }
 
@@ -23,7 +26,7 @@ impl FabricManager for LocalFabric {
     }
 
     fn credentials(&self, service: &Service, _deadline: Instant) -> Result<Option<Credentials>, FabricError> {
-        Ok(Some(Credentials { vni: service.vni, auth_key: None, svc_id: 0, lifetime: None }))
+        Ok(Some(Credentials::keyless(service)))
     }
 
     fn delete(&self, _id: &ServiceId, _deadline: Instant) -> Result<(), FabricError> {
@@ -40,6 +43,6 @@ impl FabricManager for LocalFabric {
     }
 
     fn numbering(&self) -> Numbering {
-        Numbering::Ours
+        Numbering::Ours { job_vni: self.job_vni }
     }
 }

@@ -10,12 +10,15 @@ mod config;
 mod libcxi;
 mod limits;
 mod paper;
+mod privilege;
 #[cfg(any(test, feature = "fake"))]
 mod recorded;
 mod sysfs;
+mod usage;
 
 use std::fmt;
 
+use serde::Deserialize;
 use thiserror::Error;
 
 pub use claim::{Claim, ClaimError, NicService, NodeServices, Stuck, Warning, claim, given, holders, release};
@@ -24,9 +27,11 @@ pub use config::{NodeBackend, NodeConfigError, NodeFabricConfig};
 pub use libcxi::{LibCxi, LoadError};
 pub use limits::{Limit, Limits, Resource};
 pub use paper::PaperNics;
+pub use privilege::may_make_services;
 #[cfg(any(test, feature = "fake"))]
 pub use recorded::{Recorded, RecordedNic};
 pub use sysfs::Sysfs;
+pub use usage::{Usage, Use};
 
 use crate::vni::Vni;
 
@@ -42,9 +47,15 @@ pub struct Nic {
     pub is_up: bool,
 }
 
-/// Classes of traffic that ranks may use, as the bit mask of `SLINGSHOT_TCS`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Classes of traffic that ranks may use, as the bit mask of `SLINGSHOT_TCS`. A configuration lists their names in lower case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Vec<String>")]
 pub struct TrafficClasses(u8);
+
+/// The text is no traffic class, or there is none.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0} is no list of traffic classes; those are dedicated_access, low_latency, bulk_data and best_effort")]
+pub struct TrafficClassError(String);
 
 impl TrafficClasses {
     /// The classes' names, as `cxi_service` spells them, in the order of their bits.
@@ -67,6 +78,17 @@ impl TrafficClasses {
 
     fn names(self) -> impl Iterator<Item = &'static str> {
         Self::NAMES.into_iter().zip(self.flags()).filter_map(|(name, is_in)| is_in.then_some(name))
+    }
+}
+
+impl TryFrom<Vec<String>> for TrafficClasses {
+    type Error = TrafficClassError;
+
+    fn try_from(names: Vec<String>) -> Result<Self, TrafficClassError> {
+        let bad = || TrafficClassError(format!("{names:?}"));
+        let bit = |name: &String| Self::NAMES.iter().position(|class| class.to_ascii_lowercase() == *name);
+        let bits = names.iter().try_fold(0_u8, |bits, name| Some(bits | 1 << bit(name)?));
+        bits.filter(|bits| *bits != 0).map(Self).ok_or_else(bad)
     }
 }
 

@@ -62,7 +62,7 @@ impl RestFabric {
 
     fn named(&self, request: &ServiceRequest, deadline: Instant) -> Result<Option<Service>, FabricError> {
         let listed = self.list(deadline)?.into_iter().find(|listed| listed.name.as_ref() == Some(&request.name));
-        Ok(listed.and_then(|Listed { id, vni, .. }| Some(Service { id, vni: vni.or(request.vni)? })))
+        Ok(listed.and_then(|Listed { id, vni, .. }| Some(Service { id, vni: vni.or(request.vni)?, job_vni: None })))
     }
 
     /// The service of that name, and the call that told of it.
@@ -98,6 +98,7 @@ impl FabricManager for RestFabric {
             let seconds = fields.optional("expires_in", Fields::number)?;
             Ok(Credentials {
                 vni: fields.optional("vni", vni)?.unwrap_or(service.vni),
+                job_vni: None,
                 auth_key: Some(fields.hex("auth_key")?),
                 svc_id: fields.optional("svc_id", Fields::number)?.unwrap_or(0),
                 lifetime: seconds.map(|seconds| Duration::from_secs(seconds.into())),
@@ -152,7 +153,8 @@ impl FabricManager for RestFabric {
     }
 
     fn numbering(&self) -> Numbering {
-        Numbering::Ours
+        // Its services have one VNI each.
+        Numbering::Ours { job_vni: false }
     }
 }
 
@@ -161,7 +163,7 @@ fn service(fields: &Fields<'_>) -> Result<Service, String> {
     if id.is_empty() || id.len() > ServiceName::LONGEST * 2 {
         return Err(format!("field `id` has {} bytes; 1 to {} are possible", id.len(), ServiceName::LONGEST * 2));
     }
-    Ok(Service { id: ServiceId(id), vni: vni(fields, "vni")? })
+    Ok(Service { id: ServiceId(id), vni: vni(fields, "vni")?, job_vni: None })
 }
 
 fn vni(fields: &Fields<'_>, name: &str) -> Result<Vni, String> {

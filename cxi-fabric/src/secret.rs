@@ -5,7 +5,9 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::fs;
 use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Write};
 use std::sync::OnceLock;
 
 use parking_lot::Mutex;
@@ -65,6 +67,13 @@ impl Secret {
     }
 }
 
+impl AsRef<[u8]> for Secret {
+    /// The same as [`Secret::expose`], for those who take ownership of what they lend.
+    fn as_ref(&self) -> &[u8] {
+        self.expose()
+    }
+}
+
 impl PartialEq for Secret {
     fn eq(&self, other: &Self) -> bool {
         self.0.as_slice().ct_eq(&other.0).into()
@@ -77,6 +86,18 @@ impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Secret({})", self.fingerprint())
     }
+}
+
+/// Keeps what this process has in memory out of core dumps, whoever collects them; a rank's own dumps are its user's business. For
+/// daemons that hold keys, once, before the first of them is read. Processes that are forked later are like this one.
+///
+/// # Errors
+/// If the kernel has no such switch (`core(5)`, `/proc/self/coredump_filter`).
+pub fn keep_out_of_core_dumps() -> io::Result<()> {
+    // What is left are the headers of the program's own file, which tell which program it was.
+    const HEADERS_ONLY: &[u8] = b"0x10";
+    // Of an existing file only: it is no file that one could make.
+    fs::OpenOptions::new().write(true).open("/proc/self/coredump_filter")?.write_all(HEADERS_ONLY)
 }
 
 /// What a log may say of a [`Secret`].
@@ -186,6 +207,13 @@ mod tests {
         assert_eq!(scrubber.scrub(&format!("key {} is bad", "ab12".repeat(8))), "key [secret] is bad");
         assert_eq!(scrubber.scrub("job 123e4567-e89b-12d3 is fine"), "job 123e4567-e89b-12d3 is fine");
         assert_eq!(scrubber.scrub(&"x".repeat(10_000)).chars().count(), Scrubber::LONGEST + 1);
+    }
+
+    #[test]
+    fn a_core_dump_holds_nothing_of_what_is_in_memory() {
+        keep_out_of_core_dumps().expect("the kernel has the switch");
+        let filter = fs::read_to_string("/proc/self/coredump_filter").expect("readable");
+        assert_eq!(filter.trim(), "00000010");
     }
 
     #[test]

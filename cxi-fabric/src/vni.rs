@@ -21,6 +21,9 @@ use thiserror::Error;
 pub struct Vni(u16);
 
 impl Vni {
+    /// Those of the service that a driver makes for everybody, where a site lets it (cass_svc.c of HPE's driver).
+    pub(crate) const OF_DEFAULT_SERVICE: [Self; 2] = [Self(1), Self(10)];
+
     /// The number `number`, if it can be one.
     ///
     /// # Errors

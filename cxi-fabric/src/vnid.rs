@@ -1,5 +1,6 @@
 //! Back end `vnid`: HPE's Virtual Network Identifier Daemon (its OpenAPI file, version 2.0.4). A service is one of its jobs with
-//! one VNI between job steps; the job's identifier is our name for the service.
+//! one VNI, or with two where the configuration wants a VNI for ranks of several launches; the job's identifier is our name for
+//! the service.
 //!
 //! ```text
 //! POST   /vnis/{partition}/jobs           jobID, UID, vniLimit, vniCount  ->  VNIs: links that end in the number
@@ -25,11 +26,13 @@ use crate::wire::{Body, Method};
 pub(crate) struct VnidFabric {
     client: Client,
     partition: String,
+    /// Each service has a second VNI.
+    job_vni: bool,
 }
 
 impl VnidFabric {
-    pub(crate) fn new(client: Client, partition: &str) -> Self {
-        Self { client, partition: percent_encode(partition) }
+    pub(crate) fn new(client: Client, partition: &str, job_vni: bool) -> Self {
+        Self { client, partition: percent_encode(partition), job_vni }
     }
 
     fn jobs(&self) -> String {
@@ -51,7 +54,9 @@ impl VnidFabric {
 
 impl FabricManager for VnidFabric {
     fn create(&self, request: &ServiceRequest, deadline: Instant) -> Result<Service, FabricError> {
-        let document = json!({ "jobID": request.name.as_str(), "UID": request.uid, "vniLimit": 1, "vniCount": 1 });
+        let count = if self.job_vni { 2 } else { 1 };
+        let document =
+            json!({ "jobID": request.name.as_str(), "UID": request.uid, "vniLimit": count, "vniCount": count });
         let body = Body { content_type: "application/json", bytes: document.to_string().into_bytes().into() };
         let name = request.name.as_str();
         match self.client.call(Method::Post, &self.jobs(), Some(name), Some(&body), deadline)? {
@@ -67,7 +72,7 @@ impl FabricManager for VnidFabric {
 
     fn credentials(&self, service: &Service, deadline: Instant) -> Result<Option<Credentials>, FabricError> {
         let job = self.look_up(&service.id, deadline)?;
-        Ok(job.map(|Service { vni, .. }| Credentials { vni, auth_key: None, svc_id: 0, lifetime: None }))
+        Ok(job.map(|job| Credentials::keyless(&job)))
     }
 
     fn delete(&self, id: &ServiceId, deadline: Instant) -> Result<(), FabricError> {
@@ -99,14 +104,23 @@ impl FabricManager for VnidFabric {
     }
 }
 
-/// Reads a job of ours: its identifier, and the number at the end of its VNI's link.
+/// Reads a job of ours: its identifier, and the numbers at the ends of its VNIs' links. A job may be older than the wish for a
+/// second one.
 fn job(body: &[u8]) -> Result<Service, String> {
     let fields = Fields::read(body)?;
     let links = fields.texts("VNIs")?;
-    let [link] = links.as_slice() else {
-        return Err(format!("field `VNIs` has {} links, not one", links.len()));
+    let (vni, job_vni) = match links.as_slice() {
+        [own] => (number(own)?, None),
+        [own, job] => (number(own)?, Some(number(job)?)),
+        links => return Err(format!("field `VNIs` has {} links, not one or two", links.len())),
     };
+    Ok(Service { id: ServiceId(fields.text("jobID")?), vni, job_vni })
+}
+
+/// The number at the end of a VNI's link.
+fn number(link: &str) -> Result<Vni, String> {
     let number = link.rsplit('/').next().and_then(|digits| digits.parse().ok());
-    let vni = number.and_then(|number| Vni::new(number).ok()).ok_or("field `VNIs` holds a link that ends in no VNI")?;
-    Ok(Service { id: ServiceId(fields.text("jobID")?), vni })
+    number
+        .and_then(|number| Vni::new(number).ok())
+        .ok_or_else(|| "field `VNIs` holds a link that ends in no VNI".into())
 }

@@ -166,7 +166,6 @@ fn no_canary_is_seen_anywhere() {
     let fabric = RankFabric {
         provider: Provider::Cxi,
         credentials: Some(&credentials),
-        job_vni: None,
         services: &[],
         traffic_classes: TrafficClasses::default(),
     };

@@ -19,7 +19,7 @@ fn a_service_is_made_read_and_ended_by_the_three_calls() {
     let fake = fake();
     let manager = rest(&fake);
     let service = manager.create(&request(0), soon()).expect("made");
-    let Credentials { vni, auth_key, svc_id, lifetime } =
+    let Credentials { vni, auth_key, svc_id, lifetime, .. } =
         manager.credentials(&service, soon()).expect("answered").expect("it exists");
     assert_eq!((vni.get(), svc_id, lifetime), (1024, 0, None));
     assert_eq!(auth_key.expect("a key").expose().len(), 16);
@@ -200,6 +200,18 @@ fn vnid_chooses_the_number_and_finds_its_job_again() {
     assert_eq!(manager.find(&wanted, soon()), Ok(None));
     assert_eq!(manager.credentials(&service, soon()), Ok(None));
     assert!(fake.services().is_empty());
+}
+
+#[test]
+fn vnid_gives_a_second_number_where_one_is_wanted() {
+    let fake = fake();
+    let config =
+        cxi_fabric::FabricConfig { job_vni: true, ..scene::config(cxi_fabric::config::Backend::Vnid, &fake.url()) };
+    let manager = config.manager().expect("a manager");
+    let wanted = cxi_fabric::fabric::ServiceRequest { vni: None, ..request(0) };
+    let service = manager.create(&wanted, soon()).expect("made");
+    let credentials = manager.credentials(&service, soon()).expect("answered").expect("it exists");
+    assert_eq!((credentials.vni.get(), credentials.job_vni.map(cxi_fabric::Vni::get)), (2048, Some(2049)));
 }
 
 #[test]

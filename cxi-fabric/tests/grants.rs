@@ -133,6 +133,7 @@ fn a_pool_alone_needs_no_manager() {
     let grants = start_with(manager, &Disk::default(), "1024-1027");
     let credentials = grants.acquire(&need("a"), soon()).expect("credentials");
     assert_eq!((credentials.vni.get(), credentials.auth_key, credentials.svc_id), (1024, None, 0));
+    assert_eq!(credentials.job_vni, None);
     grants.release("a").expect("journalled");
     settle(&grants);
     confirm_all(&grants);

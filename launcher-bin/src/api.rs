@@ -101,6 +101,9 @@ pub fn run(args: &ApiArgs) -> Result<(), ApiError> {
     let config = Config::load(args).map_err(Failure::from)?;
     if args.check_config {
         security(&config)?;
+        if let Some(settings) = &config.fabric {
+            settings.manager.manager().map_err(|error| Failure::from(FabricError::from(error)))?;
+        }
         return Ok(());
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
@@ -121,6 +124,9 @@ async fn serve(config: Config) -> Result<(), Failure> {
     let security = security(&config)?;
     let failed = |source| Failure::Store { path: config.state.display().to_string(), source };
     let store = RedbStore::open(&config.state).map_err(failed)?;
+    if let Err(error) = cxi_fabric::secret::keep_out_of_core_dumps() {
+        tracing::warn!(%error, "core dumps of this server would hold keys");
+    }
     let fabric = open_fabric(&config, &store)?;
     let server = Server::new(config.clone(), security.clone(), Arc::new(store), fabric.clone()).map_err(failed)?;
 

@@ -229,8 +229,19 @@ impl Cluster<'_> {
         };
         self.greet();
         let code = self.guest(&allocation, daemons).run(signals).await.map_err(|error| self.not_run(error));
-        holder.release(&allocation).await;
+        self.release(&holder).await;
         code
+    }
+
+    /// Ends what runs, and gives back what it was lent, while there is somebody to give it to.
+    async fn release(&self, holder: &Holder) {
+        holder.release_all().await;
+        if self.args.fabric
+            && let Err(left) = holder.fabric_is_given_back().await
+            && self.verbosity != Verbosity::Quiet
+        {
+            complain(&format!("not everything of the fabric is given back: {left}"));
+        }
     }
 
     /// Makes the network and whatever the daemons need to know, and starts them.

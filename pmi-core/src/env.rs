@@ -7,7 +7,7 @@ use crate::ids::{LocalRank, Rank};
 /// MPICH 4.0 skip the process mapping, `PMI_TOTALVIEW` makes it wait for a debugger, `PMI_ID` makes Slurm's client send
 /// another field (all measured).
 pub const SCRUBBED_PREFIXES: &[&str] =
-    &["PMI_", "PMI2_", "PMIX_", "PRTE_", "HYDI_", "HYDRA_", "OMPI_", "PALS_", "SLINGSHOT_", "LATTICE_"];
+    &["PMI_", "PMI2_", "PMIX_", "PRTE_", "HYDI_", "HYDRA_", "OMPI_", "PALS_", "LATTICE_"];
 
 /// Single variables with the same effect.
 pub const SCRUBBED_NAMES: &[&str] = &["MPI_LOCALRANKID", "MPI_LOCALNRANKS"];
@@ -90,7 +90,7 @@ mod tests {
         {
             assert!(is_scrubbed(name), "{name} would reach a rank");
         }
-        for name in ["PATH", "OMPI_MCA_btl", "MPIR_CVAR_PMI_VERSION", "FI_PROVIDER", "PMIO"] {
+        for name in ["PATH", "OMPI_MCA_btl", "MPIR_CVAR_PMI_VERSION", "FI_PROVIDER", "SLINGSHOT_VNIS", "PMIO"] {
             assert!(!is_scrubbed(name), "{name} is the user's own");
         }
     }

@@ -10,11 +10,14 @@ use std::net::IpAddr;
 
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
+use tokio::time::timeout;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Endpoint;
 use tonic::{Request, Status};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
 
 pub use self::dialer::DialError;
 use self::dialer::{Dialer, PeerProof};
@@ -75,6 +78,13 @@ pub fn channel(address: &Address, peer: &Caller, security: &Security) -> Result<
         async move { dialer.dial().await.map(TokioIo::new) }
     });
     Ok(InterceptedService::new(endpoint().connect_with_connector_lazy(connector), introduction))
+}
+
+/// Connects now rather than with the first call, and waits for it. Whether it went well is seen by the call that follows.
+pub async fn reach(channel: Channel) {
+    // The answer does not matter; every listener of ours has one for everybody.
+    let mut health = HealthClient::new(channel);
+    let _ = timeout(limits::CONNECT_PATIENCE, health.check(HealthCheckRequest::default())).await;
 }
 
 /// What `peer` must prove: its role and name, and a name of its host. An agent's host has its node's name, however it is

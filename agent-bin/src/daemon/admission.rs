@@ -74,7 +74,7 @@ pub(super) async fn admit(
     }
     if let (Caller::Agent(_), Some(wish)) = (caller, &assignment.fabric) {
         let text = wire::fabric::signed_text(&wish.launch_id, &wish.credentials);
-        signature::verify(&node.security, serial, &text, &request.cxi_signature, &request.signer)
+        signature::verify(&node.security, serial, text.expose(), &request.cxi_signature, &request.signer)
             .map_err(|error| Refusal::of(node, RefusalReason::Signature, format!("its fabric credentials: {error}")))?;
     }
     if let Some(why) = node.config.refuse_user(assignment.uid) {

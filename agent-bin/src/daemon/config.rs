@@ -150,14 +150,35 @@ struct File {
     fabric: NodeFabricConfig,
 }
 
+impl File {
+    fn read(path: Option<&Path>) -> Result<Self, ConfigError> {
+        Ok(path.map(settings_file::read).transpose()?.unwrap_or_default())
+    }
+}
+
+fn default_listen(insecure: bool) -> String {
+    let host = if insecure { "127.0.0.1" } else { "0.0.0.0" };
+    format!("{host}:{PORT}")
+}
+
 impl Config {
     /// Reads `file`, if one is named, and takes `overrides` over it.
     ///
     /// # Errors
     /// Fails if the file cannot be read, or something in it is wrong, unknown or missing.
     pub fn load(file: Option<&Path>, overrides: Overrides) -> Result<Self, ConfigError> {
-        let file = file.map(settings_file::read).transpose()?.unwrap_or_default();
-        Self::check(file, overrides)
+        Self::check(File::read(file)?, overrides)
+    }
+
+    /// What `file` says of this node alone: how CXI services are made, and where the agent listens, unless `listen` says it. For those who look at a node
+    /// whose agent does not run, or has nobody to report to; what else the file should say is not asked.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be read, or something in it is wrong or unknown.
+    pub fn of_node(file: Option<&Path>, listen: Option<String>) -> Result<(NodeFabricConfig, Address), ConfigError> {
+        let file = File::read(file)?;
+        let listen = listen.or(file.listen).unwrap_or_else(|| default_listen(file.insecure));
+        Ok((file.fabric, address("listen", &listen)?))
     }
 
     fn check(file: File, over: Overrides) -> Result<Self, ConfigError> {
@@ -183,8 +204,7 @@ impl Config {
             setting: "api",
             remedy: "name the API server as HOST:PORT in the file, with --api, or in LATTICE_API_URL",
         })?;
-        let host = if insecure { "127.0.0.1" } else { "0.0.0.0" };
-        let listen = over.listen.or(file.listen).unwrap_or_else(|| format!("{host}:{PORT}"));
+        let listen = over.listen.or(file.listen).unwrap_or_else(|| default_listen(insecure));
         let advertise = over.advertise.or(file.advertise);
         Ok(Self {
             node_id,

@@ -19,6 +19,7 @@ use cxi_fabric::node::{self, Claim, CxiBackend, NicService, NodeBackend, NodeCon
 use parking_lot::Mutex;
 use pmi_transport::proto::v1 as proto;
 
+use crate::cxi;
 use crate::wire;
 use crate::wire::WireError;
 
@@ -110,7 +111,7 @@ impl Fabric {
             (None, _) => Vec::new(),
             (Some(backend), 0) => {
                 let first = !std::mem::replace(&mut users.is_swept, true);
-                let vnis = std::iter::once(vni).chain(claims.job_vni).collect();
+                let vnis = std::iter::once(vni).chain(claims.credentials.job_vni).collect();
                 let claim = Claim { uid, ranks: ranks.max(1), vnis, traffic_classes: claims.traffic_classes };
                 let backend = Arc::clone(backend);
                 let made = blocking(move || {
@@ -178,33 +179,20 @@ impl Fabric {
 
     /// This node's NICs and the services on them.
     pub(super) async fn list(&self) -> proto::ListCxiServicesResponse {
-        let known = self.known().await;
-        let listed = match self.backend.clone() {
-            Some(backend) => blocking(move || devices(&*backend)).await,
-            None => Ok(Ok(Vec::new())),
-        };
-        let (mut devices, trouble) = match listed {
-            Ok(Ok(devices)) => (devices, String::new()),
-            Ok(Err(error)) => (Vec::new(), error.to_string()),
-            Err(error) => (Vec::new(), error.to_string()),
-        };
-        for device in &mut devices {
-            for service in &mut device.services {
-                let made =
-                    |(nic, svc_id, _): &&(String, u32, String)| *nic == device.device && *svc_id == service.svc_id;
-                service.launch_id = known.iter().find(made).map(|(.., launch)| launch.clone()).unwrap_or_default();
-            }
-        }
-        proto::ListCxiServicesResponse { backend: self.kind.name().to_owned(), devices, trouble }
+        let (kind, known) = (self.kind, self.known().await);
+        let Some(backend) = self.backend.clone() else { return cxi::without_services(kind, String::new()) };
+        let owner = move |service: &NicService, _: &node::FoundService| known.get(service).cloned();
+        let surveyed = blocking(move || cxi::survey(kind, &*backend, owner)).await;
+        surveyed.unwrap_or_else(|error| cxi::without_services(kind, error.to_string()))
     }
 
     /// The services that were made here, with their launches.
-    async fn known(&self) -> Vec<(String, u32, String)> {
+    async fn known(&self) -> BTreeMap<NicService, String> {
         let vnis: Vec<_> = self.vnis.lock().values().cloned().collect();
-        let mut known = Vec::new();
+        let mut known = BTreeMap::new();
         for users in vnis {
             for (launch, services) in &users.lock().await.launches {
-                known.extend(services.iter().map(|service| (service.nic.clone(), service.svc_id, launch.clone())));
+                known.extend(services.iter().map(|service| (service.clone(), launch.clone())));
             }
         }
         known
@@ -244,20 +232,6 @@ fn sweep(backend: &dyn CxiBackend, vni: Vni, within: Duration) -> Result<(), Str
         [] => Ok(()),
         stuck => Err(stuck.iter().map(Stuck::to_string).collect::<Vec<_>>().join("; ")),
     }
-}
-
-fn devices(backend: &dyn CxiBackend) -> Result<Vec<proto::CxiDevice>, node::CxiError> {
-    let service = |found: node::FoundService| proto::CxiService {
-        svc_id: found.svc_id,
-        vnis: found.vnis.into_iter().map(u32::from).collect(),
-        uids: found.uids,
-        launch_id: String::new(),
-    };
-    let device = |nic: node::Nic| {
-        let services = backend.list(&nic.name)?.into_iter().map(service).collect();
-        Ok(proto::CxiDevice { device: nic.name, is_up: nic.is_up, services })
-    };
-    backend.nics()?.into_iter().map(device).collect()
 }
 
 /// Such as `cxi0:11,cxi1:21`.

@@ -30,6 +30,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_stream::StreamExt;
 use tokio_util::codec::FramedRead;
+use zeroize::Zeroize;
 
 use super::Node;
 use super::admission::{Assignment, Refusal};
@@ -65,12 +66,13 @@ pub(super) async fn start(
     assignment: &Assignment,
     orders: mpsc::UnboundedReceiver<LaunchOrder>,
 ) -> Result<(), Refusal> {
-    let launch = match reach_fabric(node, assignment).await {
-        Ok(fabric) => match node.forks.start().await {
-            Ok(forked) => Launch::new(node, assignment, fabric, forked, orders).map_err(|error| error.to_string()),
-            Err(errno) => Err(format!("no process for a session: {}", errno.desc())),
-        },
-        Err(error) => Err(error.to_string()),
+    // A process that hears nothing ends by itself; services that nobody uses are given back when they are dropped.
+    let launch = match tokio::join!(reach_fabric(node, assignment), node.forks.start()) {
+        (Ok(fabric), Ok(forked)) => {
+            Launch::new(node, assignment, fabric, forked, orders).map_err(|error| error.to_string())
+        }
+        (Err(error), _) => Err(error.to_string()),
+        (_, Err(errno)) => Err(format!("no process for a session: {}", errno.desc())),
     };
     match launch {
         Ok(launch) => {
@@ -276,21 +278,30 @@ fn first_frames(node: &Node, assignment: &Assignment, fabric: Option<proto::Node
         limits: node.config.limits.clone(),
         host: node.config.node_id.clone(),
     })?;
-    let mut bytes = BytesMut::new();
+    let (spec, node_index) = (assignment.spec.clone(), assignment.index.0);
+    let start = proto::StartSession { spec, node_index, environment: Vec::new(), fabric };
+    // Enough for both: memory that grows leaves copies behind, of a key here.
+    let mut bytes = BytesMut::with_capacity(order.len() + start.encoded_len() + 16);
     bytes.put_u32(order.len() as u32);
     bytes.extend_from_slice(&order);
-    let (spec, node_index) = (assignment.spec.clone(), assignment.index.0);
-    append_frame(&mut bytes, &proto::StartSession { spec, node_index, environment: Vec::new(), fabric });
+    append_frame(&mut bytes, &start);
     Ok(bytes)
 }
 
-/// Writes what waits for the session until nobody writes to it any more, or it reads no more.
-async fn write(mut socket: WriteHalf, mut bytes: BytesMut, mut queue: mpsc::Receiver<proto::ToSession>) {
+/// Writes what the session must hear first, and what waits for it, until nobody writes to it any more, or it reads no more.
+async fn write(mut socket: WriteHalf, mut first: BytesMut, mut queue: mpsc::Receiver<proto::ToSession>) {
+    let written = socket.write_all(&first).await;
+    // They may hold a key.
+    first.as_mut().zeroize();
+    if written.is_err() {
+        return;
+    }
+    let mut bytes = BytesMut::new();
     loop {
         while let Ok(message) = queue.try_recv() {
             append_frame(&mut bytes, &message);
         }
-        if socket.write_all(&bytes).await.is_err() {
+        if !bytes.is_empty() && socket.write_all(&bytes).await.is_err() {
             return;
         }
         bytes.clear();

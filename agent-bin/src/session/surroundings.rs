@@ -38,7 +38,7 @@ pub struct Surroundings {
     pub trace: Option<TraceSink>,
     /// By what the processes of the launch are known; its value is the spec's launch id.
     pub tag: LaunchTag,
-    /// The fabric of this node, where it knows of one.
+    /// The fabric of this node of a cluster. Without one ranks inherit what an outer launcher gave.
     pub fabric: Option<NodeFabric>,
     /// Ends the launch should this process be killed. Who has one serves this launch alone and is a subreaper: every child
     /// of this process belongs to the launch.

@@ -1,5 +1,5 @@
 //! Fabric credentials between messages and the types of `cxi-fabric`. Keys are copied into memory that is wiped as soon as they
-//! are read; the messages that carry them are not.
+//! are read, and lent from such memory where they are sent. What encryption, HTTP/2 and sockets hold of a message is theirs.
 
 use bytes::Bytes;
 use cxi_fabric::environment::Provider;
@@ -18,33 +18,36 @@ const NICS_MAX: usize = 64;
 /// The longest name of a NIC.
 const DEVICE_MAX: usize = 32;
 
-/// What a launch's nodes are told.
-pub fn encode(credentials: &Credentials) -> proto::CxiCredentials {
-    let key = credentials.auth_key.as_ref().map_or(&[][..], Secret::expose);
+/// What a launch's nodes are told: its credentials, and the traffic classes that their services are to allow. The key is wiped when
+/// the last copy of the message is dropped.
+pub fn encode(credentials: &Credentials, traffic_classes: TrafficClasses) -> proto::CxiCredentials {
     proto::CxiCredentials {
         vni: credentials.vni.into(),
-        auth_key: Bytes::copy_from_slice(key),
+        auth_key: credentials.auth_key.clone().map_or_else(Bytes::new, Bytes::from_owner),
         svc_id: credentials.svc_id,
-        ..Default::default()
+        nics: Vec::new(),
+        job_vni: credentials.job_vni.map_or(0, u32::from),
+        traffic_classes: traffic_classes.bits().into(),
     }
 }
 
 /// What the API server signs, so that no relay can give a launch another VNI than its own.
-pub fn signed_text(launch_id: &str, credentials: &proto::CxiCredentials) -> Vec<u8> {
-    let mut text = b"fabric credentials\0".to_vec();
+pub fn signed_text(launch_id: &str, credentials: &proto::CxiCredentials) -> Secret {
+    let begin = b"fabric credentials\0";
+    // The capacity is exact: a vector that grows leaves copies behind.
+    let mut text = Vec::with_capacity(begin.len() + launch_id.len() + 1 + credentials.encoded_len());
+    text.extend_from_slice(begin);
     text.extend_from_slice(launch_id.as_bytes());
     text.push(0);
-    text.extend_from_slice(&credentials.encode_to_vec());
-    text
+    credentials.encode_raw(&mut text);
+    Secret::new(text)
 }
 
 /// What the ranks of a node may use, once its agent has filled in its services. `None` for a launch without credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claims {
-    /// The VNI and the key.
+    /// The VNIs and the key.
     pub credentials: Credentials,
-    /// A VNI for ranks of several launches.
-    pub job_vni: Option<Vni>,
     /// The services; none while they are not made.
     pub services: Vec<NicService>,
     /// What they allow.
@@ -77,11 +80,11 @@ pub fn decode(message: &proto::CxiCredentials) -> Result<Claims, WireError> {
     Ok(Claims {
         credentials: Credentials {
             vni: vni("the VNI", message.vni)?,
+            job_vni: (message.job_vni != 0).then(|| vni("the job's VNI", message.job_vni)).transpose()?,
             auth_key: (!message.auth_key.is_empty()).then(|| Secret::new(&message.auth_key[..])),
             svc_id: message.svc_id,
             lifetime: None,
         },
-        job_vni: (message.job_vni != 0).then(|| vni("the job's VNI", message.job_vni)).transpose()?,
         services: message.nics.iter().map(service).collect::<Result<_, _>>()?,
         traffic_classes: classes,
     })
@@ -99,7 +102,7 @@ pub fn encode_node(provider: Provider, credentials: Option<proto::CxiCredentials
 pub fn decode_node(message: &proto::NodeFabric) -> Result<NodeFabric, WireError> {
     let provider = [Provider::Cxi, Provider::Verbs].into_iter().find(|provider| provider.name() == message.provider);
     Ok(NodeFabric {
-        provider: provider.ok_or_else(|| wrong("the provider", &message.provider, "cxi or verbs"))?,
+        provider: Some(provider.ok_or_else(|| wrong("the provider", &message.provider, "cxi or verbs"))?),
         claims: message.credentials.as_ref().map(decode).transpose()?,
     })
 }
@@ -120,8 +123,12 @@ mod tests {
         assert_eq!(claims.credentials.auth_key, Secret::from_hex("c0ffee"));
         assert_eq!((claims.credentials.vni.get(), claims.credentials.svc_id), (1024, 7));
         assert_eq!(claims.traffic_classes, TrafficClasses::default());
-        assert!(claims.services.is_empty() && claims.job_vni.is_none());
-        assert_eq!(encode(&claims.credentials), message);
+        assert!(claims.services.is_empty() && claims.credentials.job_vni.is_none());
+        let encoded = encode(&claims.credentials, claims.traffic_classes);
+        assert_eq!(encoded, proto::CxiCredentials { traffic_classes: 0xa, ..message });
+        let job_vni = Vni::new(2000).ok();
+        let both = Credentials { job_vni, ..claims.credentials };
+        assert_eq!(decode(&encode(&both, TrafficClasses::from_bits(4))).unwrap().credentials, both);
     }
 
     #[test]

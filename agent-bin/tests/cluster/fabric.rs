@@ -51,7 +51,7 @@ fn equipped(
 ) -> proto::LaunchProcessesRequest {
     let plain = signed(api, spec);
     let text = signed_text(&spec.launch_id, &credentials);
-    let cxi_signature = signature::sign(signer, Serial(plain.serial), &text).unwrap().signature;
+    let cxi_signature = signature::sign(signer, Serial(plain.serial), text.expose()).unwrap().signature;
     proto::LaunchProcessesRequest { cxi_credentials: Some(credentials), cxi_signature, ..plain }
 }
 

@@ -46,6 +46,8 @@ pub struct Exchange {
 struct Entry {
     id: String,
     vni: u64,
+    /// Of a job that asked for two.
+    job_vni: Option<u64>,
     key: String,
 }
 
@@ -88,10 +90,10 @@ impl State {
         self.first_good_token = self.tokens;
     }
 
-    pub(super) fn add(&mut self, name: &str, vni: u64) {
+    pub(super) fn add(&mut self, name: &str, vni: u64, job_vni: Option<u64>) {
         self.made += 1;
         let key = self.options.auth_key.clone().unwrap_or_else(|| format!("{:032x}", fastrand::u128(..)));
-        self.services.insert(name.to_owned(), Entry { id: format!("svc-{}", self.made), vni, key });
+        self.services.insert(name.to_owned(), Entry { id: format!("svc-{}", self.made), vni, job_vni, key });
     }
 
     /// Does what is asked for, or what the script wants in its place. Also says how long to wait before the answer.
@@ -220,7 +222,7 @@ impl State {
             let body = if self.options.conflicts { problem(409, "exists") } else { service(name, entry) };
             return (status, body);
         }
-        self.add(name, vni);
+        self.add(name, vni, None);
         (201, service(name, &self.services[name]))
     }
 
@@ -232,8 +234,12 @@ impl State {
         if self.services.contains_key(name) {
             return (409, problem(409, "the job exists"));
         }
-        let free = (2048..).find(|vni| self.services.values().all(|entry| entry.vni != *vni)).unwrap_or_default();
-        self.add(name, free);
+        let is_free = |vni: &u64| !self.services.values().any(|entry| entry.vni == *vni || entry.job_vni == Some(*vni));
+        let mut free = (2048..65536).filter(is_free);
+        let Some(vni) = free.next() else { return (503, problem(503, "no VNI is left")) };
+        let job_vni = if document["vniCount"].as_u64() == Some(2) { free.next() } else { None };
+        drop(free);
+        self.add(name, vni, job_vni);
         (200, job(partition, name, &self.services[name]))
     }
 
@@ -279,8 +285,9 @@ fn service(name: &str, entry: &Entry) -> Value {
 }
 
 fn job(partition: &str, name: &str, entry: &Entry) -> Value {
-    let link = format!("/fabric/vnis/{partition}/vnis/{}", entry.vni);
-    json!({ "jobID": name, "UID": 0, "VNIs": [link], "jobStepVNIs": [] })
+    let link = |vni| format!("/fabric/vnis/{partition}/vnis/{vni}");
+    let links: Vec<String> = std::iter::once(entry.vni).chain(entry.job_vni).map(link).collect();
+    json!({ "jobID": name, "UID": 0, "VNIs": links, "jobStepVNIs": [] })
 }
 
 fn problem(status: u16, detail: &str) -> Value {

@@ -8,6 +8,8 @@ use super::*;
 
 const NODES: [&str; 3] = ["n0", "n1", "n2"];
 const ALLOCATIONS: [&str; 3] = ["a", "b", "c"];
+const OURS: Numbering = Numbering::Ours { job_vni: false };
+const OURS_WITH_JOB_VNI: Numbering = Numbering::Ours { job_vni: true };
 
 fn need(allocation: &str) -> Need {
     Need { allocation: allocation.to_owned(), nodes: NODES.map(str::to_owned).to_vec(), uid: 1000 }
@@ -18,7 +20,7 @@ fn range() -> VniRange {
 }
 
 fn credentials(vni: Vni) -> Credentials {
-    Credentials { vni, auth_key: None, svc_id: 0, lifetime: None }
+    Credentials { vni, job_vni: None, auth_key: None, svc_id: 0, lifetime: None }
 }
 
 fn created(answer: Result<Answer, LedgerError>) -> ServiceRequest {
@@ -29,11 +31,12 @@ fn created(answer: Result<Answer, LedgerError>) -> ServiceRequest {
 }
 
 fn service(request: &ServiceRequest) -> Service {
-    Service { id: ServiceId(format!("id-{}", request.name)), vni: request.vni.expect("ours") }
+    let vni = request.vni.expect("ours");
+    Service { id: ServiceId(format!("id-{}", request.name)), vni, job_vni: request.job_vni }
 }
 
 fn ledger() -> Ledger {
-    Ledger::recover("c", Numbering::Ours, range(), [])
+    Ledger::recover("c", OURS, range(), [])
 }
 
 #[test]
@@ -96,7 +99,8 @@ fn a_managers_own_number_is_given_back_after_the_nodes_confirmed() {
     let mut ledger = Ledger::recover("c", Numbering::Managers, range(), []);
     let request = created(ledger.want(&need("a"), Instant::now()));
     assert_eq!(request.vni, None);
-    ledger.made(&request.name, Service { id: ServiceId("j".into()), vni: Vni::new(7).expect("a number") });
+    let vni = Vni::new(7).expect("a number");
+    ledger.made(&request.name, Service { id: ServiceId("j".into()), vni, job_vni: None });
     ledger.release("a");
     assert!(matches!(ledger.due().as_slice(), [Task::Confirm(..)]), "{:?}", ledger.due());
     NODES.iter().for_each(|node| ledger.confirmed(&request.name, node));
@@ -122,7 +126,7 @@ fn a_creation_that_may_have_happened_is_looked_for() {
 fn a_creation_that_a_crash_cut_short_is_undone_and_holds_up_nobody() {
     let (mut ledger, now) = (ledger(), Instant::now());
     let request = created(ledger.want(&need("a"), now));
-    let mut next = Ledger::recover("c", Numbering::Ours, range(), ledger.unwritten());
+    let mut next = Ledger::recover("c", OURS, range(), ledger.unwritten());
     assert_eq!(next.due(), [Task::Find(request.clone())]);
     let again = created(next.want(&need("a"), now));
     assert!(again.name != request.name && again.vni != request.vni);
@@ -137,6 +141,27 @@ fn an_exhausted_pool_tells_its_counts() {
     }
     let error = ledger.want(&need("e"), now).expect_err("exhausted").to_string();
     assert!(error.starts_with("VNI pool exhausted (4/4 in use"), "{error}");
+}
+
+#[test]
+fn a_second_vni_is_held_and_freed_with_the_first_or_neither_is() {
+    let mut ledger = Ledger::recover("c", OURS_WITH_JOB_VNI, range(), []);
+    let now = Instant::now();
+    let (one, two) = (created(ledger.want(&need("a"), now)), created(ledger.want(&need("b"), now)));
+    assert_eq!(one.vnis().chain(two.vnis()).map(Vni::get).collect::<Vec<_>>(), [100, 101, 102, 103]);
+    ledger.failed(&one.name, true);
+    let mut three = Ledger::recover("c", OURS_WITH_JOB_VNI, "100-102".parse().expect("a range"), []);
+    created(three.want(&need("a"), now));
+    assert!(three.want(&need("b"), now).is_err(), "one number is left, and two are needed");
+    assert_eq!(three.pool.taken().len(), 2, "what was of no use is free again");
+
+    ledger.made(&two.name, service(&two));
+    ledger.release("b");
+    ledger.deleted(&two.name);
+    assert_eq!(ledger.pool.taken().len(), 2, "both are in quarantine");
+    let mut ledger = Ledger::recover("c", OURS_WITH_JOB_VNI, range(), ledger.compacted());
+    NODES.iter().for_each(|node| ledger.confirmed(&two.name, node));
+    assert!(ledger.pool.taken().is_empty());
 }
 
 #[test]
@@ -235,7 +260,7 @@ impl World {
                 .find(|vni| self.manager.values().all(|service| service.vni != *vni))
         };
         let vni = request.vni.or_else(free)?;
-        let service = Service { id: ServiceId(format!("id-{}", request.name)), vni };
+        let service = Service { id: ServiceId(format!("id-{}", request.name)), vni, job_vni: request.job_vni };
         // Never reissued: nobody else may still be able to use the number.
         assert!(
             self.held.iter().all(|(_, name, held)| *held != vni || *name == request.name),
@@ -372,9 +397,9 @@ proptest! {
     #[test]
     fn no_vni_is_reissued_early_and_every_service_ends_whenever_the_server_is_killed(
         steps in prop::collection::vec((step(), prop::option::weighted(0.2, 0..6_u8)), 1..60),
-        is_ours in any::<bool>(),
+        numbering in prop::sample::select(vec![OURS, OURS_WITH_JOB_VNI, Numbering::Managers]),
     ) {
-        let mut world = World::new(if is_ours { Numbering::Ours } else { Numbering::Managers });
+        let mut world = World::new(numbering);
         for (step, fuse) in &steps {
             world.fuse = *fuse;
             if world.step(step).is_err() {
@@ -390,12 +415,12 @@ proptest! {
 
     #[test]
     fn a_compacted_journal_makes_the_same_ledger(steps in prop::collection::vec(step(), 1..60)) {
-        let mut world = World::new(Numbering::Ours);
+        let mut world = World::new(OURS);
         for step in &steps {
             let _ = world.step(step);
         }
-        let long = Ledger::recover("c", Numbering::Ours, range(), world.journal.clone());
-        let short = Ledger::recover("c", Numbering::Ours, range(), long.compacted());
+        let long = Ledger::recover("c", OURS, range(), world.journal.clone());
+        let short = Ledger::recover("c", OURS, range(), long.compacted());
         prop_assert_eq!(long.views(), short.views());
         prop_assert_eq!(long.due(), short.due());
         prop_assert_eq!(long.compacted(), short.compacted());

@@ -36,7 +36,7 @@ pub struct Claim {
 }
 
 /// One service.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NicService {
     /// The NIC.
     pub nic: String,

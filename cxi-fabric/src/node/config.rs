@@ -47,6 +47,11 @@ pub enum NodeBackend {
 }
 
 impl NodeBackend {
+    /// Whether making services takes CAP_SYS_ADMIN.
+    pub fn is_privileged(self) -> bool {
+        matches!(self, Self::Libcxi | Self::CxiService)
+    }
+
     /// As the configuration spells it.
     pub fn name(self) -> &'static str {
         match self {
@@ -65,6 +70,12 @@ pub enum NodeConfigError {
     /// The library is of no use.
     #[error("fabric: {0}")]
     Load(#[from] LoadError),
+    /// The program is not there.
+    #[error("fabric: there is no program {}; install HPE's cxi_service, or set `path` to where it is", program.display())]
+    NoProgram {
+        /// As the configuration names it.
+        program: PathBuf,
+    },
     /// Nobody said where.
     #[error("fabric: back end \"paper\" needs `path`, the directory of the NICs")]
     NoDirectory,
@@ -74,18 +85,32 @@ impl NodeFabricConfig {
     /// What makes services; `None` if nothing does.
     ///
     /// # Errors
-    /// If a library cannot be loaded, or a directory is not named.
+    /// If a library cannot be loaded, a program is not there, or a directory is not named.
     pub fn backend(&self) -> Result<Option<Arc<dyn CxiBackend>>, NodeConfigError> {
         let named = |default: &str| self.path.clone().unwrap_or_else(|| default.into());
         Ok(match self.backend {
             NodeBackend::None => None,
             NodeBackend::Libcxi => Some(Arc::new(LibCxi::load(named(LibCxi::LIBRARY), Sysfs::default())?)),
-            NodeBackend::CxiService => Some(Arc::new(CxiServiceCommand::new(named(PROGRAM), Sysfs::default()))),
+            NodeBackend::CxiService => {
+                Some(Arc::new(CxiServiceCommand::new(program(named(PROGRAM))?, Sysfs::default())))
+            }
             NodeBackend::Paper => {
                 Some(Arc::new(PaperNics::new(self.path.clone().ok_or(NodeConfigError::NoDirectory)?)))
             }
         })
     }
+}
+
+/// The program where it is, or of its name in `PATH`.
+fn program(program: PathBuf) -> Result<PathBuf, NodeConfigError> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places: Vec<PathBuf> = match program.components().count() {
+        1 => std::env::split_paths(&path).collect(),
+        // It says itself where it is.
+        _ => vec![PathBuf::new()],
+    };
+    let found = places.iter().map(|place| place.join(&program)).find(|candidate| candidate.is_file());
+    found.ok_or(NodeConfigError::NoProgram { program })
 }
 
 #[cfg(test)]
@@ -96,9 +121,14 @@ mod tests {
     fn what_an_operator_gets_wrong_is_told() {
         let config = |text: &str| toml::from_str::<NodeFabricConfig>(text);
         assert!(config("").expect("a default").backend().expect("none").is_none());
-        assert!(config("backend = 'cxi_service'\nprovider = 'verbs'").expect("a program").backend().is_ok());
+        assert!(config("backend = 'cxi_service'\npath = '/proc/self/exe'").expect("a program").backend().is_ok());
+        assert!(config("backend = 'cxi_service'\npath = 'sh'").expect("a program").backend().is_ok());
         for (text, expected) in [
             ("backend = 'paper'", "needs `path`"),
+            (
+                "backend = 'cxi_service'\npath = '/nonexistent/cxi_service'",
+                "there is no program /nonexistent/cxi_service",
+            ),
             ("backend = 'libcxi'\npath = '/nonexistent.so'", "cannot use /nonexistent.so"),
         ] {
             let error = config(text).expect("readable").backend().map(|_| ()).expect_err("a refusal").to_string();

@@ -26,6 +26,8 @@ pub(crate) fn config(backend: Backend, url: &str) -> FabricConfig {
         partition: "WLM".into(),
         vnis: "1024-4095".parse().expect("a range"),
         foreign_vnis: Vec::new(),
+        job_vni: false,
+        traffic_classes: Default::default(),
         tls: None,
         auth: Authentication::None,
     }
@@ -72,6 +74,7 @@ pub(crate) fn request(serial: u32) -> ServiceRequest {
         name: ServiceName::new("daint", "4711", serial.into()).expect("a name"),
         allocation: "4711".into(),
         vni: Vni::new(1024 + serial).ok(),
+        job_vni: None,
         nodes: vec!["n0".into(), "n1".into()],
         uid: 1000,
     }

@@ -36,6 +36,14 @@ impl Channels {
         Self(Arc::new(Shared { security, open: Mutex::default() }))
     }
 
+    /// The way to a node, if nobody has asked for it before.
+    pub(crate) fn not_yet_to(&self, node: &Recipient) -> Option<Channel> {
+        let is_known = |(address, _): &(String, Channel)| *address == node.address;
+        let known = self.0.open.lock().get(&node.name).is_some_and(is_known);
+        // Why there is none is told to who asks the node.
+        if known { None } else { self.to(node).ok() }
+    }
+
     /// The way to a node. It is at the other end of it, or calls fail.
     pub(crate) fn to(&self, node: &Recipient) -> Result<Channel, ChannelError> {
         let mut open = self.0.open.lock();

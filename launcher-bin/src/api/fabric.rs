@@ -249,9 +249,10 @@ impl Asked {
             return Err(ended());
         }
         let limit = limit.min(2 * self.fabric.settings.patience);
-        let credentials = wire::fabric::encode(&self.wait(limit).await?);
+        let classes = self.fabric.settings.manager.traffic_classes;
+        let credentials = wire::fabric::encode(&self.wait(limit).await?, classes);
         let text = wire::fabric::signed_text(&launch.launch_id, &credentials);
-        let signed = signature::sign(&server.security, launch.serial, &text)
+        let signed = signature::sign(&server.security, launch.serial, text.expose())
             .map_err(|error| NoCredentials::Unsigned { reason: crate::chain(&error) })?;
         tracing::info!(vni = credentials.vni, "the launch has fabric credentials; its nodes are asked");
         launch.credentials = Some(credentials);

@@ -2,12 +2,13 @@
 
 mod findings;
 
+use lattice_agent::cxi::Finding;
 use pmi_transport::hostlist;
 use pmi_transport::proto::v1 as proto;
 use proto::FabricGrantState;
 use serde::Serialize;
 
-use self::findings::{Finding, findings};
+use self::findings::findings;
 use super::{CommandError, ask, print_json};
 use crate::args::CxiCommand;
 use crate::table::{Align, Table};

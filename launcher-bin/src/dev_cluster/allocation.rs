@@ -1,17 +1,18 @@
-//! The one allocation of a cluster on this machine: all of its nodes, once they are there.
+//! The one allocation of a cluster on this machine: all of its nodes, once they are there. And the end of all that were made in it.
 
 use std::path::Path;
 use std::time::Duration;
 
 use nix::unistd::getuid;
 use pmi_transport::address::Address;
-use pmi_transport::connect::{Channel, ConnectError, channel};
+use pmi_transport::connect::{Channel, ConnectError, channel, reason};
 use pmi_transport::identity::{Caller, Security};
 use pmi_transport::proto::v1::allocation_service_client::AllocationServiceClient;
+use pmi_transport::proto::v1::fabric_service_client::FabricServiceClient;
 use pmi_transport::proto::v1::node_service_client::NodeServiceClient;
 use pmi_transport::proto::v1::{
-    Allocation, AllocationState, CreateAllocationRequest, GetAllocationRequest, ListNodesRequest, NodeState,
-    ReleaseAllocationRequest,
+    Allocation, AllocationState, CreateAllocationRequest, FabricGrant, FabricGrantState, GetAllocationRequest,
+    ListAllocationsRequest, ListFabricRequest, ListNodesRequest, NodeState, ReleaseAllocationRequest,
 };
 use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Status};
@@ -25,6 +26,9 @@ const UP_WITHIN: Duration = Duration::from_secs(60);
 
 /// How long the launches of the allocation may take to end.
 const RELEASED_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long the fabric may take to get everything back.
+const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(5);
 
 /// How often it is asked whether they have.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -67,6 +71,19 @@ pub(super) fn url(socket: &Path) -> String {
 pub(super) struct Holder {
     nodes: NodeServiceClient<Channel>,
     allocations: AllocationServiceClient<Channel>,
+    fabric: FabricServiceClient<Channel>,
+}
+
+/// Why a fabric service is not given back.
+fn left(grant: &FabricGrant) -> String {
+    let FabricGrant { name, vni, unconfirmed, .. } = grant;
+    match (grant.state(), unconfirmed.as_str()) {
+        (FabricGrantState::GrantHeld | FabricGrantState::GrantCreating, _) => {
+            format!("VNI {vni} of {name} is still held by its allocation")
+        }
+        (_, "") => format!("{name} is not deleted at the fabric manager"),
+        (_, nodes) => format!("VNI {vni} of {name} is not confirmed by {nodes}"),
+    }
 }
 
 impl Holder {
@@ -76,7 +93,8 @@ impl Holder {
         let security = Security::Insecure { name: Caller::User(getuid().as_raw()) };
         let channel = channel(&Address::Unix(socket.to_owned()), &Caller::Api, &security)?;
         let allocations = AllocationServiceClient::new(channel.clone());
-        Ok(Self { nodes: NodeServiceClient::new(channel), allocations })
+        let fabric = FabricServiceClient::new(channel.clone());
+        Ok(Self { nodes: NodeServiceClient::new(channel), allocations, fabric })
     }
 
     /// Waits until all nodes are up, and allocates them; returns the allocation's id.
@@ -136,19 +154,46 @@ impl Holder {
         Ok(answer.map_err(|status| AllocationError::Refused(Box::new(status)))?.into_inner())
     }
 
-    /// Ends the launches of the allocation, and waits for their end; what does not end ends with its node.
-    pub(super) async fn release(&self, id: &str) {
+    /// Ends the launches of all our allocations, and waits for their end; what does not end ends with its node.
+    pub(super) async fn release_all(&self) {
         let released = async {
-            let request = ReleaseAllocationRequest { id: id.to_owned() };
-            let Ok(answer) = self.allocations.clone().release_allocation(request).await else { return };
-            let mut allocation = answer.into_inner();
-            while allocation.state() == AllocationState::Releasing {
-                sleep(LOOK_EVERY).await;
-                let Ok(now) = self.look(&allocation).await else { return };
-                allocation = now;
+            for id in self.ours().await?.into_iter().map(|allocation| allocation.id) {
+                self.allocations.clone().release_allocation(ReleaseAllocationRequest { id }).await?;
             }
+            while self.ours().await?.iter().any(|allocation| allocation.state() == AllocationState::Releasing) {
+                sleep(LOOK_EVERY).await;
+            }
+            Ok::<(), Status>(())
         };
         // Late or not, the daemons are stopped next.
         let _ = timeout(RELEASED_WITHIN, released).await;
+    }
+
+    /// Our allocations that have not ended.
+    async fn ours(&self) -> Result<Vec<Allocation>, Status> {
+        let request = ListAllocationsRequest { all: false };
+        Ok(self.allocations.clone().list_allocations(request).await?.into_inner().allocations)
+    }
+
+    /// Waits until nothing of what was released is left of the fabric, for as long as it may take.
+    ///
+    /// # Errors
+    /// Says in words what is left.
+    pub(super) async fn fabric_is_given_back(&self) -> Result<(), String> {
+        let deadline = Instant::now() + GIVEN_BACK_WITHIN;
+        loop {
+            let answer = self.fabric.clone().list_fabric(ListFabricRequest {}).await;
+            let grants = answer
+                .map_err(|status| format!("the API server does not say: {}", reason(&status)))?
+                .into_inner()
+                .grants;
+            if grants.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(grants.iter().map(left).collect::<Vec<_>>().join("; "));
+            }
+            sleep(LOOK_EVERY).await;
+        }
     }
 }

@@ -76,7 +76,7 @@ const LOOKING: &str = r#"
 "#;
 
 /// A script in a cluster of two nodes that share the loopback interface.
-fn with_fabric(script: &str) -> Command {
+pub(super) fn with_fabric(script: &str) -> Command {
     with_fabric_on(2, "--loopback", script)
 }
 

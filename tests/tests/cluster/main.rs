@@ -8,6 +8,7 @@ mod cleanup;
 mod dynamic;
 mod endings;
 mod fabric;
+mod fabric_options;
 mod failures;
 mod foreign;
 mod identity;

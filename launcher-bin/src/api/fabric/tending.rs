@@ -77,15 +77,22 @@ async fn release_ended(server: &Server, fabric: &Arc<Fabric>) {
 /// Does at the manager and at the nodes what is due; returns what could not be done.
 pub(crate) async fn give_back(server: &Server, fabric: &Arc<Fabric>) -> Vec<String> {
     let deadline = std::time::Instant::now() + SETTLE_WITHIN;
-    let errors = fabric.blocking(move |grants| grants.settle(deadline)).await;
-    let mut problems: Vec<String> = errors.iter().map(ToString::to_string).collect();
-    for awaited in fabric.grants.awaited() {
-        problems.extend(confirm(server, fabric, awaited).await);
-    }
+    // Nodes need not wait for a manager that does not answer.
+    let (errors, mut problems) =
+        tokio::join!(fabric.blocking(move |grants| grants.settle(deadline)), confirm_all(server, fabric));
+    problems.extend(errors.iter().map(ToString::to_string));
     // Some managers are asked to delete after the nodes have confirmed.
     let errors = fabric.blocking(move |grants| grants.settle(deadline)).await;
     problems
         .extend(errors.iter().map(ToString::to_string).filter(|error| !problems.contains(error)).collect::<Vec<_>>());
+    problems
+}
+
+async fn confirm_all(server: &Server, fabric: &Arc<Fabric>) -> Vec<String> {
+    let mut problems = Vec::new();
+    for awaited in fabric.grants.awaited() {
+        problems.extend(confirm(server, fabric, awaited).await);
+    }
     problems
 }
 

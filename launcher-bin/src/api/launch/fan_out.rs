@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use pmi_transport::connect::reason;
+use pmi_transport::connect::{self, reason};
 use pmi_transport::proto::v1::node_agent_service_client::NodeAgentServiceClient;
 use pmi_transport::proto::v1::{
     AbortProcessesRequest, CxiCredentials, LaunchProcessesRequest, LaunchProcessesResponse, RefusalReason,
@@ -151,6 +151,15 @@ impl FanOut {
             others.map(|node| abort(channels.clone(), node.clone(), self.launch_id.clone(), why.clone(), 0)).collect();
         aborts.join_all().await;
         Err(refusal)
+    }
+
+    /// Makes the way to the nodes that will be asked, where there is none yet. Returns at once: who asks them finds it made, or in
+    /// the making.
+    pub(crate) fn make_way(&self, channels: &Channels, settings: &LaunchSettings) {
+        let heads = shares(self.nodes.len(), settings).into_iter().map(|share| &self.nodes[share.first]);
+        for channel in heads.filter_map(|node| channels.not_yet_to(node)) {
+            tokio::spawn(connect::reach(channel));
+        }
     }
 
     fn request(&self, share: Share, settings: &LaunchSettings) -> LaunchProcessesRequest {

@@ -123,7 +123,10 @@ pub(crate) fn start(
         let limit = limit.map_or(Duration::MAX, Duration::from_millis);
         async move {
             let equipped = match credentials {
-                Some(asked) => asked.equip(&server, &mut fan_out, limit).await.map_err(NotStarted::from),
+                Some(asked) => {
+                    fan_out.make_way(&server.channels, &server.config.launches);
+                    asked.equip(&server, &mut fan_out, limit).await.map_err(NotStarted::from)
+                }
                 None => Ok(()),
             };
             let timer = server.metrics.time_fan_out();

@@ -1,16 +1,8 @@
 //! What is wrong with a fabric, and what to do about it, from what the API server saw. Pure.
 
+use lattice_agent::cxi::{self, Finding};
 use pmi_transport::proto::v1 as proto;
 use proto::{CxiService, ExamineFabricResponse, FabricGrantState, FabricNode, ListCxiServicesResponse};
-use serde::Serialize;
-
-/// Something that is wrong.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Finding {
-    pub(super) what: String,
-    /// What an administrator can do.
-    pub(super) remedy: String,
-}
 
 /// Everything that is wrong.
 pub(super) fn findings(seen: &ExamineFabricResponse) -> Vec<Finding> {
@@ -20,16 +12,18 @@ pub(super) fn findings(seen: &ExamineFabricResponse) -> Vec<Finding> {
     findings
 }
 
-fn finding(what: String, remedy: impl Into<String>) -> Finding {
-    Finding { what, remedy: remedy.into() }
-}
-
 fn manager(seen: &ExamineFabricResponse) -> Vec<Finding> {
     let trouble = (!seen.manager_trouble.is_empty()).then(|| {
-        finding(seen.manager_trouble.clone(), format!("look at {} from the API server's host, with curl", seen.manager))
+        Finding::new(
+            seen.manager_trouble.clone(),
+            format!("look at {} from the API server's host, with curl", seen.manager),
+        )
     });
     let strangers = seen.strangers.iter().map(|name| {
-        finding(format!("service {name} is at the manager and in no journal of ours"), "lattice cxi clean deletes it")
+        Finding::new(
+            format!("service {name} is at the manager and in no journal of ours"),
+            "lattice cxi clean deletes it",
+        )
     });
     trouble.into_iter().chain(strangers).collect()
 }
@@ -38,11 +32,11 @@ fn manager(seen: &ExamineFabricResponse) -> Vec<Finding> {
 fn undone(seen: &ExamineFabricResponse) -> Vec<Finding> {
     let undone = seen.grants.iter().filter(|grant| is_undone(grant.state()));
     let what = |grant: &proto::FabricGrant| match grant.unconfirmed.as_str() {
-        "" => finding(
+        "" => Finding::new(
             format!("service {} is not deleted at the manager yet", grant.name),
             "lattice cxi clean tries again at once, and tells why it fails",
         ),
-        nodes => finding(
+        nodes => Finding::new(
             format!("VNI {} of {} waits for {nodes}", grant.vni, grant.name),
             format!(
                 "see that agents run there and processes of the job do not; for nodes that are gone for good: lattice cxi clean --gone {nodes}"
@@ -59,21 +53,12 @@ fn is_undone(state: FabricGrantState) -> bool {
 fn of_node(node: &FabricNode, seen: &ExamineFabricResponse) -> Vec<Finding> {
     let id = &node.node_id;
     let Some(cxi) = &node.cxi else {
-        return vec![finding(format!("node {id} does not answer: {}", node.silence), "see the log of its agent")];
+        return vec![Finding::new(format!("node {id} does not answer: {}", node.silence), "see the log of its agent")];
     };
-    let mut findings = Vec::new();
-    if !cxi.trouble.is_empty() {
-        findings.push(finding(format!("node {id}: {}", cxi.trouble), "see whether the CXI driver runs, as root"));
-    } else if cxi.backend == "none" {
-        let remedy = "set `backend` in the section fabric of its agent's configuration";
-        findings.push(finding(format!("node {id} makes no CXI services; ranks there cannot use the fabric"), remedy));
-    } else if cxi.devices.is_empty() {
-        findings.push(finding(format!("node {id} has no CXI device"), "see whether the CXI driver is loaded there"));
-    }
-    let down = cxi.devices.iter().filter(|device| !device.is_up);
-    findings.extend(down.map(|device| finding(format!("{} of node {id} has no link", device.device), "see cxi_stat")));
-    findings.extend(strays(id, cxi, seen));
-    findings
+    let here = cxi::findings(cxi).into_iter();
+    here.map(|Finding { what, remedy }| Finding::new(format!("node {id}: {what}"), remedy))
+        .chain(strays(id, cxi, seen))
+        .collect()
 }
 
 /// Services that name a VNI of ours, and were not made for a launch that runs.
@@ -83,10 +68,10 @@ fn strays(id: &str, cxi: &ListCxiServicesResponse, seen: &ExamineFabricResponse)
         let which = format!("service {} of {device} on node {id}", service.svc_id);
         if is_undone(grant.state()) {
             let what = format!("{which} keeps VNI {} from being used again", grant.vni);
-            Some(finding(what, "end the process there that still uses it; the service is ended soon after"))
+            Some(Finding::new(what, "end the process there that still uses it; the service is ended soon after"))
         } else if service.launch_id.is_empty() {
             let remedy = "the next launch of its allocation ends it there, or the release of the allocation";
-            Some(finding(format!("{which} belongs to no launch"), remedy))
+            Some(Finding::new(format!("{which} belongs to no launch"), remedy))
         } else {
             None
         }
@@ -148,9 +133,9 @@ mod tests {
         );
         check(|seen| seen.nodes[0].cxi = None, "node node0 does not answer");
         check(|seen| cxi(seen).trouble = "cxi0: not permitted".to_owned(), "node0: cxi0: not permitted");
-        check(|seen| cxi(seen).backend = "none".to_owned(), "makes no CXI services");
-        check(|seen| cxi(seen).devices.clear(), "has no CXI device");
-        check(|seen| cxi(seen).devices[0].is_up = false, "cxi0 of node node0 has no link");
+        check(|seen| cxi(seen).backend = "none".to_owned(), "node0: no CXI services are made");
+        check(|seen| cxi(seen).devices.clear(), "node0: there is no CXI device");
+        check(|seen| cxi(seen).devices[0].is_up = false, "node0: cxi0 has no link");
         check(|seen| cxi(seen).devices[0].services[0].launch_id.clear(), "service 11 of cxi0 on node node0");
     }
 

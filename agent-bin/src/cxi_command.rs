@@ -1,0 +1,312 @@
+//! `lattice-agent cxi`: the CXI services of this node, for an operator who sits at it. It asks nobody: neither the API server nor
+//! the agent need run, and what a service is used for is read from the processes that were born with it.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::{Args, Subcommand};
+use cxi_fabric::clock::SystemClock;
+use cxi_fabric::node::{
+    self, CxiBackend, CxiError, FoundService, NicService, NodeBackend, NodeConfigError, Usage, Use,
+};
+use lattice_agent::cxi::{Finding, findings, survey, without_services};
+use lattice_agent::daemon::{Config, ConfigError};
+use pmi_transport::address::Address;
+use pmi_transport::proto::v1::{CxiDevice, CxiService, ListCxiServicesResponse};
+use serde::Serialize;
+
+/// Where the kernel shows processes.
+const PROC: &str = "/proc";
+/// How long services that are busy may take to be ended.
+const CLEAN_WITHIN: Duration = Duration::from_secs(10);
+/// The exit code when something is wrong, or could not be done: the question itself was answered.
+const TROUBLE: u8 = 1;
+
+/// What to do on this node.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum CxiCommand {
+    /// Show the NICs of this node, the services on them, and who uses them.
+    List(Shape),
+    /// Look at the library or program, at privileges, NICs, links and services, and say what is wrong; changes nothing.
+    #[command(after_help = "The exit code is 0 if nothing is wrong, and 1 if something is.")]
+    Doctor(Shape),
+    /// End services that no process uses, while no agent runs here: what it left when it was killed.
+    Clean(Clean),
+}
+
+/// How answers look.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Shape {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Which services to end.
+#[derive(Clone, Debug, Args)]
+#[group(id = "which", required = true, multiple = false)]
+pub(crate) struct Clean {
+    /// Those that name one of these VNIs.
+    #[arg(long, value_name = "VNI,...", value_delimiter = ',', group = "which")]
+    vni: Vec<u16>,
+    /// All that were made for a user; not where other launchers than this one make services too.
+    #[arg(long, group = "which")]
+    all: bool,
+    /// Say what would be ended, and do nothing.
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    shape: Shape,
+}
+
+/// Why a question about this node has no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CxiCommandError {
+    /// The agent's settings are of no use.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Services cannot be made as the settings say, so none can be ended.
+    #[error(transparent)]
+    Backend(#[from] NodeConfigError),
+    /// Nothing makes services here.
+    #[error("no CXI services are made here; set `backend` in the section fabric of the agent's configuration")]
+    NoBackend,
+    /// The NICs cannot be looked at.
+    #[error(transparent)]
+    Nics(#[from] CxiError),
+    /// An agent runs, whose launches may not have started the processes that will use their services.
+    #[error("an agent listens at {address}, and ends services itself when their launch or VNI ends; stop it first")]
+    AgentRuns {
+        /// Where.
+        address: Address,
+    },
+    /// The system refused something.
+    #[error("cannot look at this node: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Does what the command asks for, with the settings in `config`, and `listen` over what they say; returns the exit code.
+///
+/// # Errors
+/// If the settings or the node cannot be read, or it is not safe to do it.
+pub(crate) fn run(command: &CxiCommand, config: Option<&Path>, listen: Option<String>) -> Result<u8, CxiCommandError> {
+    let (settings, listen) = Config::of_node(config, listen)?;
+    match command {
+        CxiCommand::List(shape) => {
+            let seen = look(settings.backend, settings.backend()?)?;
+            print(&if shape.json { json(&devices(&seen.devices))? } else { table(&seen.devices) })?;
+            Ok(if seen.trouble.is_empty() { 0 } else { complain(&seen.trouble) })
+        }
+        CxiCommand::Doctor(shape) => {
+            let seen = match settings.backend() {
+                Ok(backend) => look(settings.backend, backend)?,
+                Err(error) => without_services(settings.backend, error.to_string()),
+            };
+            examined(&seen, *shape)
+        }
+        CxiCommand::Clean(clean) => {
+            let backend = settings.backend()?.ok_or(CxiCommandError::NoBackend)?;
+            let _no_agent_starts = hold(&listen)?;
+            cleaned(clean, &*backend)
+        }
+    }
+}
+
+fn look(kind: NodeBackend, backend: Option<Arc<dyn CxiBackend>>) -> Result<ListCxiServicesResponse, CxiCommandError> {
+    let Some(backend) = backend else { return Ok(without_services(kind, String::new())) };
+    let usage = Usage::look(Path::new(PROC))?;
+    let owner = |service: &NicService, found: &FoundService| match usage.of(&service.nic, found) {
+        Use::Process(pid) => Some(format!("process {pid}")),
+        Use::Anybody => Some("anybody".to_owned()),
+        Use::Unknown => Some("unknown".to_owned()),
+        Use::Nobody => None,
+    };
+    Ok(survey(kind, &*backend, owner))
+}
+
+/// Makes sure that no agent runs here, and that none starts until what is returned is dropped: services of launches that have not
+/// started their ranks yet are used by nobody.
+fn hold(address: &Address) -> Result<Option<TcpListener>, CxiCommandError> {
+    let runs = || CxiCommandError::AgentRuns { address: address.clone() };
+    match address {
+        Address::Tcp { host, port } => match TcpListener::bind((host.as_str(), *port)) {
+            Ok(listener) => Ok(Some(listener)),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(runs()),
+            Err(error) => Err(error.into()),
+        },
+        Address::Unix(path) => match UnixStream::connect(path) {
+            Ok(_) => Err(runs()),
+            Err(_) => Ok(None),
+        },
+    }
+}
+
+/// What was done, for programs.
+#[derive(Debug, Serialize)]
+struct Cleaned {
+    dry_run: bool,
+    done: Vec<String>,
+    failed: Vec<String>,
+}
+
+fn cleaned(clean: &Clean, backend: &dyn CxiBackend) -> Result<u8, CxiCommandError> {
+    let usage = Usage::look(Path::new(PROC))?;
+    let (mut strays, mut failed) = (Vec::new(), Vec::new());
+    for (service, found) in meant(clean, backend)? {
+        match usage.of(&service.nic, &found) {
+            Use::Nobody => strays.push((service, found)),
+            Use::Unknown => failed.push(format!(
+                "service {} of {} may be used by a process that cannot be looked at; run this as root",
+                service.svc_id, service.nic
+            )),
+            Use::Process(_) | Use::Anybody => {}
+        }
+    }
+    let services: Vec<NicService> = strays.iter().map(|(service, _)| service.clone()).collect();
+    let stuck = match clean.dry_run {
+        true => Vec::new(),
+        false => node::release(backend, &SystemClock, &services, Instant::now() + CLEAN_WITHIN),
+    };
+    failed.extend(stuck.iter().map(ToString::to_string));
+    let verb = if clean.dry_run { "would be ended" } else { "is ended" };
+    let ended = strays.iter().filter(|(service, _)| stuck.iter().all(|stuck| stuck.service != *service));
+    let done = ended.map(|(NicService { nic, svc_id }, found)| {
+        format!("service {svc_id} of {nic} (VNI {}) {verb}", listed(found.vnis.iter().map(|vni| vni.get().into())))
+    });
+    let cleaned = Cleaned { dry_run: clean.dry_run, done: done.collect(), failed };
+    let text = match (clean.shape.json, cleaned.done.is_empty() && cleaned.failed.is_empty()) {
+        (true, _) => json(&cleaned)?,
+        (false, true) => "there is nothing to clean\n".to_owned(),
+        (false, false) => cleaned.done.iter().map(|line| format!("{line}\n")).collect(),
+    };
+    print(&text)?;
+    Ok(cleaned.failed.iter().map(|problem| complain(problem)).max().unwrap_or(0))
+}
+
+/// The services that the command is about, whoever uses them.
+fn meant(clean: &Clean, backend: &dyn CxiBackend) -> Result<Vec<(NicService, FoundService)>, CxiError> {
+    let is_meant = |found: &FoundService| clean.all || found.vnis.iter().any(|vni| clean.vni.contains(&vni.get()));
+    let mut services = Vec::new();
+    for nic in backend.nics()? {
+        let found = backend.list(&nic.name)?.into_iter().filter(is_meant);
+        services.extend(found.map(|found| (NicService { nic: nic.name.clone(), svc_id: found.svc_id }, found)));
+    }
+    Ok(services)
+}
+
+/// What an examination found, for programs.
+#[derive(Debug, Serialize)]
+struct Examination<'a> {
+    backend: &'a str,
+    may_make_services: bool,
+    devices: Vec<Device<'a>>,
+    findings: &'a [Finding],
+}
+
+#[derive(Debug, Serialize)]
+struct Device<'a> {
+    device: &'a str,
+    is_up: bool,
+    services: Vec<Service<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Service<'a> {
+    svc_id: u32,
+    vnis: &'a [u32],
+    uids: &'a [u32],
+    /// Null if nobody does.
+    used_by: Option<&'a str>,
+}
+
+fn examined(seen: &ListCxiServicesResponse, shape: Shape) -> Result<u8, CxiCommandError> {
+    let mut findings = findings(seen);
+    let services = seen.devices.iter().flat_map(|device| device.services.iter().map(move |service| (device, service)));
+    let strays = services.filter(|(_, service)| service.launch_id.is_empty());
+    findings.extend(strays.map(|(device, service)| {
+        let vnis = listed(service.vnis.iter().copied());
+        let what = format!("no process uses service {} of {} (VNI {vnis})", service.svc_id, device.device);
+        Finding::new(what, "the agent ends it with its VNI; if that is gone: lattice-agent cxi clean --vni VNI")
+    }));
+    let text = if shape.json {
+        let (backend, devices) = (seen.backend.as_str(), devices(&seen.devices));
+        json(&Examination { backend, may_make_services: node::may_make_services(), devices, findings: &findings })?
+    } else {
+        let services: usize = seen.devices.iter().map(|device| device.services.len()).sum();
+        let mut text = format!("back end {}: {} NICs, {services} services\n", seen.backend, seen.devices.len());
+        if findings.is_empty() {
+            text += "nothing is wrong\n";
+        }
+        for Finding { what, remedy } in &findings {
+            text += &format!("{what}\n  try: {remedy}\n");
+        }
+        text
+    };
+    print(&text)?;
+    Ok(if findings.is_empty() { 0 } else { TROUBLE })
+}
+
+fn devices(devices: &[CxiDevice]) -> Vec<Device<'_>> {
+    fn service(service: &CxiService) -> Service<'_> {
+        let used_by = Some(service.launch_id.as_str()).filter(|user| !user.is_empty());
+        Service { svc_id: service.svc_id, vnis: &service.vnis, uids: &service.uids, used_by }
+    }
+    fn device(device: &CxiDevice) -> Device<'_> {
+        let CxiDevice { device, is_up, services } = device;
+        Device { device, is_up: *is_up, services: services.iter().map(service).collect() }
+    }
+    devices.iter().map(device).collect()
+}
+
+fn table(devices: &[CxiDevice]) -> String {
+    let mut text = String::new();
+    let mut row = |nic: &str, link: &str, service: &str, users: &str, vnis: &str, used_by: &str| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "{}",
+            format!("{nic:<6}{link:<6}{service:>7}  {users:<10}  {vnis:<11}  {used_by}").trim_end()
+        );
+    };
+    row("NIC", "LINK", "SERVICE", "USERS", "VNIS", "USED BY");
+    for device in devices {
+        let link = if device.is_up { "up" } else { "down" };
+        if device.services.is_empty() {
+            row(&device.device, link, "-", "", "", "");
+        }
+        for CxiService { svc_id, vnis, uids, launch_id } in &device.services {
+            let used_by = if launch_id.is_empty() { "nobody" } else { launch_id };
+            let (users, vnis) = (listed(uids.iter().copied()), listed(vnis.iter().copied()));
+            row(&device.device, link, &svc_id.to_string(), &users, &vnis, used_by);
+        }
+    }
+    text
+}
+
+/// Such as `1024,1025`; `all` where nothing is restricted.
+fn listed(numbers: impl Iterator<Item = u32>) -> String {
+    let numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
+    if numbers.is_empty() { "all".to_owned() } else { numbers.join(",") }
+}
+
+fn json(value: &impl Serialize) -> Result<String, CxiCommandError> {
+    Ok(serde_json::to_string_pretty(value).map_err(io::Error::from)? + "\n")
+}
+
+fn print(text: &str) -> io::Result<()> {
+    match io::stdout().write_all(text.as_bytes()) {
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+fn complain(problem: &str) -> u8 {
+    eprintln!("lattice-agent: {problem}");
+    TROUBLE
+}

@@ -1,0 +1,77 @@
+//! Fabric credentials without the rest of Lattice: a manager gives a VNI and a key, a node makes CXI services, ranks get variables,
+//! and everything is given back. The manager is a fake over real HTTP, the NICs are directories.
+//!
+//! ```text
+//! $ cargo run -p lattice-examples --example fabric_credentials
+//! FI_PROVIDER=cxi
+//! FI_CXI_DEFAULT_VNI=1024
+//! FI_CXI_AUTH_KEY=(32 digits)
+//! SLINGSHOT_VNIS=1024
+//! SLINGSHOT_DEVICES=cxi0,cxi1
+//! SLINGSHOT_SVC_IDS=11,21
+//! SLINGSHOT_TCS=0xa
+//! everything is given back
+//! ```
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::{fs, io};
+
+use cxi_fabric::clock::SystemClock;
+use cxi_fabric::environment::{Provider, RankFabric};
+use cxi_fabric::fake::{FakeFabric, Options};
+use cxi_fabric::grants::Journal;
+use cxi_fabric::ledger::{Entry, Need};
+use cxi_fabric::node::{self, Claim, PaperNics};
+use cxi_fabric::{FabricConfig, Grants};
+
+/// Where a server would keep what it must undo after a crash; a real one is durable before it returns.
+struct Forgetful;
+
+impl Journal for Forgetful {
+    fn write(&mut self, _entries: &[Entry]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn replace(&mut self, _entries: &[Entry]) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+
+    // On the server: one service at the manager for all launches of an allocation.
+    let manager = FakeFabric::start(Options::default())?;
+    let config: FabricConfig = toml::from_str(&format!("backend = 'rest'\nurl = '{}'", manager.url()))?;
+    let (clock, journal) = (Arc::new(SystemClock), Box::new(Forgetful));
+    let grants = Grants::recover("daint", config.manager()?, config.vnis, clock, [], journal)?;
+    let need = Need { allocation: "4711".into(), nodes: vec!["node0".into()], uid: 1000 };
+    let credentials = grants.acquire(&need, deadline)?;
+
+    // On the node: one CXI service on each NIC.
+    let directory = tempfile::tempdir()?;
+    ["cxi0", "cxi1"].iter().try_for_each(|nic| fs::create_dir(directory.path().join(nic)))?;
+    let nics = PaperNics::new(directory.path());
+    let traffic_classes = config.traffic_classes;
+    let claim = Claim { uid: need.uid, ranks: 2, vnis: vec![credentials.vni], traffic_classes };
+    let services = node::claim(&nics, &SystemClock, &claim, deadline)?.services;
+    let (provider, credentials) = (Provider::Cxi, Some(&credentials));
+    let rank = RankFabric { provider, credentials, services: &services, traffic_classes };
+    for (name, value) in rank.variables(|name| std::env::var_os(name).is_some()).expose() {
+        let is_secret = name == "FI_CXI_AUTH_KEY";
+        println!("{name}={}", if is_secret { format!("({} digits)", value.len()) } else { value.to_owned() });
+    }
+
+    // And back: the VNI is free when the manager has deleted the service, and every node has confirmed.
+    let stuck = node::release(&nics, &SystemClock, &services, deadline);
+    grants.release(&need.allocation)?;
+    let undone = grants.settle(deadline);
+    for awaited in grants.awaited().iter().filter(|_| stuck.is_empty()) {
+        grants.confirmed(&awaited.name, ["node0"])?;
+    }
+    let is_over = undone.is_empty() && grants.views().is_empty() && manager.services().is_empty();
+    println!("{}", if is_over { "everything is given back" } else { "something is left" });
+    Ok(())
+}
