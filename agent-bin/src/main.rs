@@ -28,7 +28,7 @@ struct Args {
     /// The settings, in TOML [default: /etc/lattice/agent.toml, if it is there]
     #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
-    /// This node's name [default: the host's]
+    /// This node's name [default: the one in its certificate; insecure: the host's]
     #[arg(long, value_name = "NAME", env = "LATTICE_NODE_ID")]
     node_id: Option<String>,
     /// Where to listen [default: 0.0.0.0:50052; insecure: 127.0.0.1:50052]

@@ -7,7 +7,8 @@
 //! node2
 //! ```
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// A node of a hostfile, as one of its lines names it. A node may stand in several lines.
@@ -18,6 +19,9 @@ pub struct HostSlots {
     /// How many ranks it takes; at least 1.
     pub slots: u32,
 }
+
+/// The most bytes of a hostfile: room for half a million nodes. A device has no end.
+const BYTES_MAX: u64 = 16 << 20;
 
 /// Why a hostfile cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -31,8 +35,14 @@ pub enum HostfileError {
         /// What the system said.
         source: io::Error,
     },
+    /// It has no end, or might as well have none.
+    #[error("{} is no hostfile: it has more than {} MiB", path.display(), BYTES_MAX >> 20)]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+    },
     /// A line is none of the forms.
-    #[error("{}, line {line}: {text:?} names no host; HOST slots=N, HOST:N and HOST do", path.display())]
+    #[error("{}, line {line}: {text:?} is none of HOST slots=N, HOST:N and HOST", path.display())]
     Line {
         /// The file.
         path: PathBuf,
@@ -54,7 +64,13 @@ pub enum HostfileError {
 /// # Errors
 /// Fails if it cannot be read, names no host, or has a line that is none of the forms above.
 pub(crate) fn read(path: &Path) -> Result<Vec<HostSlots>, HostfileError> {
-    let text = std::fs::read_to_string(path).map_err(|source| HostfileError::Read { path: path.to_owned(), source })?;
+    let failed = |source| HostfileError::Read { path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    File::open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes)).map_err(failed)?;
+    if bytes.len() as u64 > BYTES_MAX {
+        return Err(HostfileError::TooLong { path: path.to_owned() });
+    }
+    let text = String::from_utf8(bytes).map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))?;
     parse(&text, path)
 }
 
@@ -90,6 +106,12 @@ mod tests {
 
     fn parsed(text: &str) -> Result<Vec<HostSlots>, String> {
         parse(text, Path::new("hosts")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_has_no_end_is_no_hostfile() {
+        let error = read(Path::new("/dev/zero")).unwrap_err().to_string();
+        assert_eq!(error, "/dev/zero is no hostfile: it has more than 16 MiB");
     }
 
     #[test]

@@ -66,11 +66,12 @@ impl ClusterError {
         matches!(self, Self::Unreachable { .. } | Self::NoAnswer { .. })
     }
 
+    /// What a call ended with. Only a status with a source was made here, of a connection that broke; one without it is the
+    /// server's own, and `Unavailable` then means a node, or a fabric manager.
     pub(super) fn of_status(status: &Status, url: &ApiUrl) -> Self {
         let url = url.to_string();
         match (status.code(), root(status)) {
             (_, Some(reason)) => Self::Unreachable { url, reason },
-            (Code::Unavailable, None) => Self::Unreachable { url, reason: status.message().to_owned() },
             (Code::Unimplemented, None) => Self::Unknown { url },
             (_, None) if status.message().is_empty() => {
                 Self::Refused(format!("the API server at {url}: {}", status.code()))

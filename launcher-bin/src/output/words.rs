@@ -24,6 +24,8 @@ pub(crate) fn message(text: &str) -> Bytes {
 /// What there is to say of an event, without the prefix.
 pub(crate) fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
     let text = match event {
+        // Most likely no MPI program at all, as nothing of MPI was found in it.
+        Event::Notice(Notice::Silent { ended: true, library: None, .. }) if verbosity < Verbosity::Verbose => return None,
         Event::Notice(warning) if verbosity > Verbosity::Quiet => return Some(notice(warning)),
         Event::Started { rank, pid } => format!("rank {rank} runs as process {pid}"),
         Event::Exited { rank, exit, .. } => format!("rank {rank} {exit}"),
@@ -38,7 +40,7 @@ pub(crate) fn settings(launch: &PlacedLaunch) -> String {
     let SessionSpec { launch_id, allocation_id, job, hosts, pmi, cpu_bind, patience, .. } = &launch.spec;
     let place = match allocation_id {
         Some(id) => format!("allocation {id}"),
-        None => "this machine, as no allocation is named".to_owned(),
+        None => "this machine".to_owned(),
     };
     let pmi = match pmi {
         PmiSpec { family: PmiFamily::None, .. } => "no PMI",
