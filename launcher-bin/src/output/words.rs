@@ -25,7 +25,9 @@ pub(crate) fn message(text: &str) -> Bytes {
 pub(crate) fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
     let text = match event {
         // Most likely no MPI program at all, as nothing of MPI was found in it.
-        Event::Notice(Notice::Silent { ended: true, library: None, .. }) if verbosity < Verbosity::Verbose => return None,
+        Event::Notice(Notice::Silent { ended: true, library: None, .. }) if verbosity < Verbosity::Verbose => {
+            return None;
+        }
         Event::Notice(warning) if verbosity > Verbosity::Quiet => return Some(notice(warning)),
         Event::Started { rank, pid } => format!("rank {rank} runs as process {pid}"),
         Event::Exited { rank, exit, .. } => format!("rank {rank} {exit}"),
