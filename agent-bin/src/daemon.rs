@@ -114,14 +114,40 @@ pub fn run(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
     result
 }
 
+/// Fails where [`run`] would for what the settings say, as far as that can be told without listening.
+///
+/// # Errors
+/// As [`run`].
+pub fn check(config: &Config) -> Result<(), DaemonError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let Prepared { security, .. } = Prepared::from(config)?;
+        Ok(Listener::check(&config.listen, &security).await?)
+    })
+}
+
+/// What is made of the settings before anybody is listened to.
+struct Prepared {
+    security: Security,
+    api: Channel,
+    pulse: Channel,
+    fabric: Arc<Fabric>,
+}
+
+impl Prepared {
+    fn from(config: &Config) -> Result<Self, DaemonError> {
+        let security = config.security()?;
+        let to_api = || connect::channel(&config.api, &Caller::Api, &security);
+        let (api, pulse) = (to_api()?, to_api()?);
+        Ok(Self { security, api, pulse, fabric: Fabric::new(&config.fabric)? })
+    }
+}
+
 async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
-    let security = config.security()?;
+    let Prepared { security, api, pulse, fabric } = Prepared::from(&config)?;
     let listener = Listener::bind(&config.listen, &security).await?;
     let address = config.advertised(&listener.local_address());
-    let api = connect::channel(&config.api, &Caller::Api, &security)?;
-    let pulse = connect::channel(&config.api, &Caller::Api, &security)?;
     let fences = FenceNode::new(config.node_id.clone(), Arc::new(Grpc { security: security.clone() }));
-    let fabric = Fabric::new(&config.fabric)?;
     let (forks, server_gone) = Forks::new(forks);
     let incarnation = facts::random()?;
     let metrics = Metrics::default();

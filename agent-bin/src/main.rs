@@ -66,7 +66,15 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match run(Args::parse()) {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(answer) => {
+            // Nobody is there to be told that nobody is there.
+            let _ = answer.print();
+            return if answer.use_stderr() { ExitCode::from(FAILURE) } else { ExitCode::SUCCESS };
+        }
+    };
+    match run(args) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("lattice-agent: {error}");
@@ -92,6 +100,7 @@ fn run(args: Args) -> Result<u8, Box<dyn std::error::Error>> {
     };
     let config = Config::load(file, overrides)?;
     if args.check_config {
+        daemon::check(&config)?;
         println!("lattice-agent: the settings of {} make sense", config.node_id);
         return Ok(0);
     }

@@ -99,15 +99,25 @@ enum Failure {
 /// Fails if the configuration is wrong, or if an address or the state cannot be had.
 pub fn run(args: &ApiArgs) -> Result<(), ApiError> {
     let config = Config::load(args).map_err(Failure::from)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
     if args.check_config {
-        security(&config)?;
-        if let Some(settings) = &config.fabric {
-            settings.manager.manager().map_err(|error| Failure::from(FabricError::from(error)))?;
-        }
+        runtime.block_on(check(&config))?;
+        println!("lattice: the settings make sense");
         return Ok(());
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
     Ok(runtime.block_on(serve(config))?)
+}
+
+/// Fails where [`serve`] would for what the settings say, as far as that can be told without listening or touching the state.
+async fn check(config: &Config) -> Result<(), Failure> {
+    let security = security(config)?;
+    for address in &config.listen {
+        Listener::check(address, &security).await?;
+    }
+    if let Some(settings) = &config.fabric {
+        settings.manager.manager().map_err(FabricError::from)?;
+    }
+    Ok(())
 }
 
 fn security(config: &Config) -> Result<Security, Failure> {

@@ -127,12 +127,8 @@ impl Listener {
                 Ok(Self { socket, local: address.clone() })
             }
             Address::Tcp { host, port } => {
-                let found = lookup_host((host.as_str(), *port)).await.map_err(failed)?.next();
-                let found = found.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+                let found = permitted(host, *port, security).await?;
                 let identity = match security {
-                    Security::Insecure { .. } if !found.ip().is_loopback() => {
-                        return Err(ListenError::InsecureBeyondLoopback { address: found });
-                    }
                     Security::Insecure { .. } => {
                         tracing::warn!(%address, "INSECURE: everybody on this machine is believed whatever they say they are");
                         None
@@ -147,9 +143,33 @@ impl Listener {
         }
     }
 
+    /// Fails where [`bind`](Self::bind) would, as far as that can be told without listening.
+    ///
+    /// # Errors
+    /// Fails for a host that nobody knows, and for an address that other machines reach if nobody has to prove who they are.
+    pub async fn check(address: &Address, security: &Security) -> Result<(), ListenError> {
+        match address {
+            Address::Unix(_) => Ok(()),
+            Address::Tcp { host, port } => permitted(host, *port, security).await.map(drop),
+        }
+    }
+
     /// Where it listens: with the port that the kernel chose, if it did.
     pub fn local_address(&self) -> Address {
         self.local.clone()
+    }
+}
+
+/// The address that a host stands for, if it may be listened at.
+async fn permitted(host: &str, port: u16, security: &Security) -> Result<SocketAddr, ListenError> {
+    let failed = |source| ListenError::Bind { address: Address::Tcp { host: host.to_owned(), port }, source };
+    let found = lookup_host((host, port)).await.map_err(failed)?.next();
+    let found = found.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+    match security {
+        Security::Insecure { .. } if !found.ip().is_loopback() => {
+            Err(ListenError::InsecureBeyondLoopback { address: found })
+        }
+        _ => Ok(found),
     }
 }
 

@@ -35,6 +35,14 @@ fn sysusers_and_tmpfiles_understand_theirs() {
     assert!(root.path().join("etc/lattice/pki").is_dir());
 }
 
+#[test]
+fn a_check_refuses_what_the_server_would_refuse() {
+    let check = |flags: &str| lattice("api --check-config --config /dev/null").words(flags).run();
+    check("--insecure --listen 127.0.0.1:0 --state /tmp/api.redb").exits(0).prints("make sense");
+    let open = check("--insecure --listen 0.0.0.0:0 --state /tmp/api.redb");
+    open.exits(125).says("can be reached from other machines");
+}
+
 /// The examples are right but for their certificates, which are where those of this test are.
 #[test]
 fn the_daemons_understand_the_example_configurations() {

@@ -292,4 +292,13 @@ fn settings_are_checked_without_running() {
     let (out, code) = world::check_config(&["--api", "127.0.0.1:1"]);
     assert_eq!(code, Some(125));
     assert!(out.contains("no tls is given; issue a certificate with `lattice pki`"), "{out}");
+    let insecure = ["--insecure", "--node-id", "n", "--api"];
+    let (out, code) = world::check_config(&[&insecure[..], &["127.0.0.1:1", "--listen", "0.0.0.0:1"]].concat());
+    assert_eq!(code, Some(125));
+    assert!(out.contains("0.0.0.0:1 can be reached from other machines"), "{out}");
+    let (out, code) = world::check_config(&[&insecure[..], &["192.0.2.1:1"]].concat());
+    assert_eq!(code, Some(125));
+    assert!(out.contains("192.0.2.1:1 is not this machine"), "{out}");
+    let (out, code) = world::check_config(&["--no-such-flag"]);
+    assert_eq!(code, Some(125), "{out}");
 }
