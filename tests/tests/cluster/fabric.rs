@@ -52,12 +52,16 @@ const LOOKING: &str = r#"
     is_dead() { ! grep -qs '^State:.[^ZX]' "/proc/$1/task/"*/status; }
     # Starts a daemon again that was killed: api, node0, ...
     again() {
-        local program="lattice-agent"; [ "$1" = api ] && program="lattice api"
+        local program="lattice-agent" before=$(registrations "$1"); [ "$1" = api ] && program="lattice api"
         ${place[$1]:+nsenter ${place[$1]}} env -u LATTICE_API_URL -u LATTICE_ALLOC_ID LATTICE_LOG=${LATTICE_LOG:-info} \
             $program --config "$here/$1.toml" >>"$here/$1.log" 2>&1 &
         echo $! >"$here/$1.pid"
+        # The API server may not have missed an agent yet.
+        [ "$1" = api ] || soon registered_since "$1" $before
         soon all_up
     }
+    registrations() { grep -c "registered node=" "$here/$1.log"; }
+    registered_since() { [ "$(registrations "$1")" -gt "$2" ]; }
     all_up() { nodes_up "$(ls "$here"/node*.pid | wc -l)"; }
     killed() { kill_dead "$1"; again "$1"; }
     # Changes the API server's configuration as sed is told.
