@@ -7,7 +7,7 @@ use pmi_transport::proto::v1 as proto;
 use pmi_transport::signature::Serial;
 use proto::node_command::What;
 use proto::node_service_client::NodeServiceClient;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tonic::Status;
 
 use super::launches::LaunchOrder;
@@ -66,8 +66,10 @@ async fn beat(node: &Node, interval: Duration) {
     loop {
         sleep(interval).await;
         match in_time(client.heartbeat(beat.clone())).await {
-            Ok(proto::HeartbeatResponse { register: true }) => return,
-            Ok(_) => {}
+            Ok(proto::HeartbeatResponse { register: true, .. }) => return,
+            Ok(proto::HeartbeatResponse { register: false, last_serial }) => {
+                node.launches.serials.hear(Serial(last_serial), Instant::now());
+            }
             // The launches go on; whether the node still counts is told when the API server is back.
             Err(status) => tracing::debug!("no answer to a heartbeat: {}", status.message()),
         }

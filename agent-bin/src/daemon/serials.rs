@@ -1,32 +1,40 @@
 //! Whether a launch that another agent passes on was signed for this agent, and is not one that was here before.
 //!
 //! ```text
-//!  signed before this agent registered, or forgotten │ remembered by id, or new
-//! ───────────────────────────────────────────────────┼──────────────────────────> serial numbers of the API server's signatures
-//!                                                  floor
+//!  signed before this agent registered, long ago, or forgotten │ remembered by id, or new
+//! ─────────────────────────────────────────────────────────────┼────────────────────────> serial numbers of signatures
+//!                                                            floor
 //! ```
 //! Whoever has the key of a member can send again what the API server signed once. An agent remembers the ids of many launches, but
-//! not of all, and none of those that the agent before it ran: below the floor it takes none.
+//! not of all, and none of those that the agent before it ran or that never came here: below the floor it takes none. The floor rises
+//! with what the API server says it has signed, a minute after it said so: then whatever is under way has come. That minute is
+//! measured by the agent alone.
 
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use pmi_transport::signature::Serial;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// How long a launch waits for the agent to be registered; that is under way when others have heard of the agent.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// How long a launch may be under way from the API server to the last node of a tree: more than all patience along it.
+const UNDER_WAY: Duration = Duration::from_secs(60);
+
 /// Where the floor is; nowhere until the agent has registered.
 pub(super) struct Serials {
     floor: watch::Sender<Option<Serial>>,
+    /// Where it rises to, and since when that was known.
+    next: Mutex<Option<(Instant, Serial)>>,
 }
 
 /// Why a signed launch is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NotNew {
-    /// It may have been here before.
-    #[error("the launch was signed before this agent started, or was here before; only new launches are passed on")]
+    /// It may have been here before, or should have.
+    #[error("the launch was signed before this agent started, or long ago; only new launches are passed on")]
     Old,
     /// The agent has not registered yet.
     #[error("the agent has not registered with the API server yet, and cannot tell new launches from old ones")]
@@ -35,7 +43,7 @@ pub(super) enum NotNew {
 
 impl Default for Serials {
     fn default() -> Self {
-        Self { floor: watch::Sender::new(None) }
+        Self { floor: watch::Sender::new(None), next: Mutex::new(None) }
     }
 }
 
@@ -43,12 +51,26 @@ impl Serials {
     /// The API server, which has signed launches up to `last`, knows this agent now. When it does so again, what this agent
     /// remembers suffices; but a server whose numbers went back, as its clock did, goes on from there.
     pub(super) fn register(&self, last: Serial) {
+        *self.next.lock() = None;
         self.floor.send_modify(|floor| *floor = Some(floor.map_or(last, |floor| floor.min(last))));
+    }
+
+    /// By now, the API server has signed launches up to `last`.
+    pub(super) fn hear(&self, last: Serial, now: Instant) {
+        let mut next = self.next.lock();
+        if let Some((_, old)) = next.take_if(|(since, _)| now.duration_since(*since) >= UNDER_WAY) {
+            self.raise(old);
+        }
+        next.get_or_insert((now, last));
     }
 
     /// The id of a launch that was here is not remembered any more.
     pub(super) fn forget(&self, serial: Serial) {
-        self.floor.send_modify(|floor| *floor = floor.map(|floor| floor.max(serial)));
+        self.raise(serial);
+    }
+
+    fn raise(&self, least: Serial) {
+        self.floor.send_modify(|floor| *floor = floor.map(|floor| floor.max(least)));
     }
 
     /// Makes sure that a launch of this number was signed for this agent and is not forgotten.
@@ -77,6 +99,22 @@ mod tests {
         serials.forget(Serial(7));
         serials.forget(Serial(6));
         assert_eq!((serials.check(Serial(7)).await, serials.check(Serial(8)).await), (Err(NotNew::Old), Ok(())));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_signed_long_ago_is_old() {
+        let serials = Serials::default();
+        serials.register(Serial(5));
+        let start = Instant::now();
+        serials.hear(Serial(7), start);
+        serials.hear(Serial(9), start + UNDER_WAY / 2);
+        assert_eq!(serials.check(Serial(6)).await, Ok(()), "it may be under way");
+        serials.hear(Serial(9), start + UNDER_WAY);
+        assert_eq!((serials.check(Serial(7)).await, serials.check(Serial(8)).await), (Err(NotNew::Old), Ok(())));
+        // Another server's numbers begin anew.
+        serials.register(Serial(3));
+        serials.hear(Serial(3), start + 2 * UNDER_WAY);
+        assert_eq!(serials.check(Serial(4)).await, Ok(()));
     }
 
     #[tokio::test(start_paused = true)]

@@ -49,7 +49,7 @@ impl NodeService for Reporting {
         check_speaker(&request, &request.get_ref().node_id)?;
         let HeartbeatRequest { node_id, incarnation } = request.into_inner();
         let register = self.0.nodes.lock().heartbeat(&node_id, incarnation, Instant::now());
-        Ok(Response::new(HeartbeatResponse { register }))
+        Ok(Response::new(HeartbeatResponse { register, last_serial: self.0.serials.last().0 }))
     }
 
     async fn list_nodes(&self, _: Request<ListNodesRequest>) -> Result<Response<ListNodesResponse>, Status> {

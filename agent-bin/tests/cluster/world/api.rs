@@ -95,7 +95,8 @@ impl NodeService for Script {
         &self,
         _: Request<proto::HeartbeatRequest>,
     ) -> Result<Response<proto::HeartbeatResponse>, Status> {
-        Ok(Response::new(proto::HeartbeatResponse { register: self.forgetful.swap(false, Ordering::Relaxed) }))
+        let (register, last_serial) = (self.forgetful.swap(false, Ordering::Relaxed), 0);
+        Ok(Response::new(proto::HeartbeatResponse { register, last_serial }))
     }
 
     async fn list_nodes(
