@@ -27,11 +27,11 @@ const UP_WITHIN: Duration = Duration::from_secs(60);
 /// How long the launches of the allocation may take to end.
 const RELEASED_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long the fabric may take to get everything back.
-const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(5);
-
 /// How often it is asked whether they have.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// How long the fabric may take to get everything back.
+const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(5);
 
 /// Why there is no allocation.
 #[derive(Debug, thiserror::Error)]
@@ -175,25 +175,23 @@ impl Holder {
         Ok(self.allocations.clone().list_allocations(request).await?.into_inner().allocations)
     }
 
-    /// Waits until nothing of what was released is left of the fabric, for as long as it may take.
+    /// Waits until nothing of what was released is left of the fabric, for as long as that may take.
     ///
     /// # Errors
     /// Says in words what is left.
     pub(super) async fn fabric_is_given_back(&self) -> Result<(), String> {
-        let deadline = Instant::now() + GIVEN_BACK_WITHIN;
-        loop {
-            let answer = self.fabric.clone().list_fabric(ListFabricRequest {}).await;
-            let grants = answer
-                .map_err(|status| format!("the API server does not say: {}", reason(&status)))?
-                .into_inner()
-                .grants;
-            if grants.is_empty() {
-                return Ok(());
+        let mut last = "the API server does not answer".to_owned();
+        let given_back = async {
+            loop {
+                let answer = self.fabric.clone().list_fabric(ListFabricRequest {}).await;
+                let grants = answer.map_err(|status| reason(&status))?.into_inner().grants;
+                if grants.is_empty() {
+                    return Ok(());
+                }
+                last = grants.iter().map(left).collect::<Vec<_>>().join("; ");
+                sleep(LOOK_EVERY).await;
             }
-            if Instant::now() > deadline {
-                return Err(grants.iter().map(left).collect::<Vec<_>>().join("; "));
-            }
-            sleep(LOOK_EVERY).await;
-        }
+        };
+        timeout(GIVEN_BACK_WITHIN, given_back).await.unwrap_or_else(|_| Err(last))
     }
 }
