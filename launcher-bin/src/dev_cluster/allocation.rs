@@ -192,6 +192,6 @@ impl Holder {
                 sleep(LOOK_EVERY).await;
             }
         };
-        timeout(GIVEN_BACK_WITHIN, given_back).await.unwrap_or_else(|_| Err(last))
+        timeout(GIVEN_BACK_WITHIN, given_back).await.unwrap_or(Err(last))
     }
 }
