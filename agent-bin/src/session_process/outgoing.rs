@@ -168,7 +168,8 @@ impl Outgoing {
                 due = None;
             }
             let more = !self.events.is_empty() || (self.events.is_closed() && !told_all);
-            let at_hand = !self.urgent.is_empty() || (more && held.bytes < self.credit.held_max());
+            let report_follows = told_all && held.queue.is_empty();
+            let at_hand = !self.urgent.is_empty() || (more && held.bytes < self.credit.held_max()) || report_follows;
             if (!at_hand && due.is_none()) || batch.len() >= BATCH {
                 due = None;
                 if written.is_ok() {
@@ -261,6 +262,7 @@ mod tests {
     use tokio::task::JoinHandle;
 
     use super::*;
+    use crate::event::Notice;
 
     /// What a session can say, and what is written of it: one packet for each write.
     struct Ends {
@@ -297,6 +299,7 @@ mod tests {
         ends.events.send(started()).await.unwrap();
         tokio::task::yield_now().await;
         ends.events.send(Event::Exited { rank: Rank(0), exit: RankExit::Code(0), phase: None }).await.unwrap();
+        ends.events.send(Event::Notice(Notice::Leftover { pids: vec![1] })).await.unwrap();
         drop(ends.events);
         let report = Report { exits: Vec::new(), cause: None, duration: Duration::ZERO };
         ends.report.send(report).unwrap();
