@@ -13,7 +13,7 @@ use pmi_core::ids::{LocalRank, Rank};
 use pmi_transport::hostlist;
 use rank_spawner::{
     ArgumentError, Arguments, BindHereError, Environment, EnvironmentError, Limit, PMI_FD, Program, ProgramError,
-    ProgramFailure, RankCommand, Stdio, plan_here,
+    ProgramFailure, RankCommand, Stdio, plan_here, usable_cpus,
 };
 
 use crate::cause::StartClass;
@@ -157,7 +157,7 @@ impl Common<'_> {
 
     /// Whether there are more ranks than CPUs that this process may use.
     fn is_crowded(&self) -> bool {
-        std::thread::available_parallelism().is_ok_and(|cpus| self.ranks.len() > cpus.get())
+        self.ranks.len() > usable_cpus().get()
     }
 
     fn prepare(&self, app: &AppSpec) -> Result<Prepared, PlanError> {

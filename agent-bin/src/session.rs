@@ -391,10 +391,11 @@ impl Session {
 
     /// Removes what ranks wanted removed, and the directory that they were given for files.
     async fn remove_rank_files(&mut self) {
-        if self.spec.pmi.family.has_pmix() {
-            let directory = self.spec.rank_files();
+        let directory = self.spec.rank_files();
+        // No rank has made it, as a rule.
+        if self.spec.pmi.family.has_pmix() && directory.symlink_metadata().is_ok() {
             self.removals.spawn_blocking(move || {
-                // No rank has made it, as a rule.
+                // What cannot be removed stays: a rank could do no more itself.
                 let _ = fs::remove_dir_all(directory);
             });
         }

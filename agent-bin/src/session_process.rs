@@ -30,6 +30,7 @@ use pmi_transport::proto::v1 as proto;
 use prost::Message;
 use rank_spawner::{Account, AccountError, BecomeError, LaunchTag, Limit, Privileges, become_user};
 use serde::{Deserialize, Serialize};
+use tokio::runtime::Builder;
 use tokio::sync::{mpsc, oneshot};
 
 use self::agent_calls::AgentCalls;
@@ -87,13 +88,21 @@ pub fn main(socket: OwnedFd) {
 
 fn live(mut socket: UnixStream) -> io::Result<()> {
     prctl::set_name(NAME)?;
+    // What can be had before it is known for whom, while nobody waits.
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let _ = Account::of(Uid::effective().as_raw());
     let Some(order) = read_frame(&mut socket)? else {
         // A spare process that was never needed.
         return Ok(());
     };
     let order: Order = serde_json::from_slice(&order)?;
     match begin(&order, &mut socket) {
-        Ok(Some(start)) => start.run(socket),
+        Ok(Some(start)) => {
+            let result = runtime.block_on(start.serve(socket));
+            // A thread that is stuck in a system call is left behind.
+            runtime.shutdown_background();
+            result
+        }
         Ok(None) => Ok(()),
         Err(refusal) => tell_refusal(&mut socket, &order.host, &refusal),
     }
@@ -154,14 +163,6 @@ impl Start {
         // What comes later wins.
         spec.environment.extend(wire::decode_variables(start.environment));
         Ok(Self { spec, output_window, stdin_window, trace, fabric })
-    }
-
-    fn run(self, socket: UnixStream) -> io::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let result = runtime.block_on(self.serve(socket));
-        // A thread that is stuck in a system call is left behind.
-        runtime.shutdown_background();
-        result
     }
 
     /// Runs the session, with everything that it is connected to at the other end of the socket.

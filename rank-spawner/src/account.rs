@@ -66,6 +66,20 @@ impl Account {
         Ok(Self { uid, gid: user.gid.as_raw(), name: user.name, home: user.dir, shell: user.shell })
     }
 
+    /// Has the C library load what it looks users and their groups up with, which takes longer than a look-up: processes that are
+    /// forked from this one need not do it again. May ask a server about this process's own user, as [`Account::of`] does.
+    pub(crate) fn load_databases() {
+        if let Ok(account) = Self::of(Uid::effective().as_raw()) {
+            // Only that it was asked for matters: all sources of groups are asked, for a user only those up to the first that knows.
+            let _ = account.groups();
+        }
+    }
+
+    fn groups(&self) -> nix::Result<Vec<Gid>> {
+        let name = CString::new(self.name.as_str()).map_err(|_| Errno::EINVAL)?;
+        getgrouplist(&name, Gid::from_raw(self.gid))
+    }
+
     /// The variables that a login would set: `HOME`, `USER`, `LOGNAME`, `SHELL`.
     pub fn variables(&self) -> [(&'static str, std::ffi::OsString); 4] {
         let (name, home, shell) = (&self.name, &self.home, &self.shell);
@@ -171,7 +185,7 @@ pub fn become_user(account: &Account, privileges: &Privileges) -> Result<(), Bec
         setrlimit(limit.resource.to_nix(), limit.soft, limit.hard).map_err(at(BecomeStep::Limit))?;
     }
     if ours.is_root() {
-        take_groups(account).map_err(at(BecomeStep::Groups))?;
+        account.groups().and_then(|groups| setgroups(&groups)).map_err(at(BecomeStep::Groups))?;
         // While that is still allowed.
         if uid != 0 && !privileges.setuid_programs {
             drop_bounding_set().map_err(at(BecomeStep::BoundingSet))?;
@@ -192,11 +206,6 @@ pub fn become_user(account: &Account, privileges: &Privileges) -> Result<(), Bec
         }
     }
     Ok(())
-}
-
-fn take_groups(account: &Account) -> nix::Result<()> {
-    let name = CString::new(account.name.as_str()).map_err(|_| Errno::EINVAL)?;
-    setgroups(&getgrouplist(&name, Gid::from_raw(account.gid))?)
 }
 
 /// Drops every capability from the set that bounds what an executed program can gain.

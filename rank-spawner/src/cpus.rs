@@ -3,9 +3,21 @@
 use std::collections::BTreeSet;
 use std::ffi::c_ulong;
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::str::FromStr;
+use std::sync::OnceLock;
+use std::thread::available_parallelism;
 
 use serde::{Deserialize, Serialize};
+
+/// How many CPUs this process can keep busy, by its affinity and its cgroup's quota; 1 if that cannot be found out.
+///
+/// That takes a dozen system calls, so it stays as it was when it was first asked for, here or in a process that this one was
+/// forked from.
+pub fn usable_cpus() -> NonZeroUsize {
+    static CPUS: OnceLock<NonZeroUsize> = OnceLock::new();
+    *CPUS.get_or_init(|| available_parallelism().unwrap_or(NonZeroUsize::MIN))
+}
 
 /// A set of CPUs, by the numbers that Linux gives them.
 ///

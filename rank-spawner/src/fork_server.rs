@@ -1,8 +1,8 @@
 //! The fork server: a small process that makes others of itself for a daemon that has grown too large and too busy to fork.
 //!
 //! It is forked as the first thing in the daemon's `main`. What it forks runs one function with one end of a socket pair; the
-//! daemon gets the other end. One child is always kept ready, so that nobody waits for a fork; the next one is made when
-//! there is nothing better to do.
+//! daemon gets the other end. One child is kept ready, so that nobody waits for a fork; the next one is made when there is
+//! nothing better to do, and not while the one before is being made use of: its start would be slowed down by that.
 //!
 //! ```text
 //!           ask                  fork             main(socket)
@@ -38,6 +38,8 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, sendmsg, soc
 use nix::unistd::{ForkResult, Pid, fork, getpid, setsid};
 
 use self::message::Message;
+use crate::account::Account;
+use crate::cpus::usable_cpus;
 use crate::exit::RankExit;
 use crate::hunt::hunt;
 use crate::process_table::ProcessTable;
@@ -47,8 +49,12 @@ use crate::withdrawal::{default_signals, ignore_signals, keep_only};
 /// What `ps` shows of a fork server.
 const NAME: &CStr = c"lattice-forks";
 
-/// How long nothing must have happened before a new spare child is made, and before it is looked for what was left behind.
+/// How long nothing must have happened before it is looked for what was left behind.
 const IDLE: Duration = Duration::from_millis(10);
+
+/// The same before a new spare child is made: when no child is at work, and when some are.
+const QUIET: Duration = Duration::from_millis(50);
+const QUIET_AT_WORK: Duration = Duration::from_millis(500);
 
 /// How long leftovers are hunted before the server turns to other requests; what is left is looked for again later.
 const TIDY_PATIENCE: Duration = Duration::from_secs(1);
@@ -218,6 +224,9 @@ fn serve(control: OwnedFd, main: Main) -> io::Result<()> {
     let control = unsafe { keep_only(control, true) }?;
     prctl::set_name(NAME)?;
     prctl::set_child_subreaper(true)?;
+    // Once here instead of once in each child.
+    Account::load_databases();
+    usable_cpus();
     let mut server = Server { control, main, spare: None, at_work: BTreeMap::new(), untidy: false };
     server.make_spare()?;
     while server.turn()? {}
@@ -227,8 +236,9 @@ fn serve(control: OwnedFd, main: Main) -> io::Result<()> {
 impl Server {
     /// Waits for one thing to happen, and deals with it; false when the daemon is gone.
     fn turn(&mut self) -> io::Result<bool> {
-        let idle = self.spare.is_none() || self.untidy;
-        let timeout = if idle { PollTimeout::try_from(IDLE).unwrap_or(PollTimeout::ZERO) } else { PollTimeout::NONE };
+        let timeout = self
+            .patience()
+            .map_or(PollTimeout::NONE, |patience| PollTimeout::try_from(patience).unwrap_or(PollTimeout::ZERO));
         let (asked, ended) = self.wait(true, timeout)?;
         for &pid in &ended {
             self.reap(pid)?;
@@ -237,14 +247,24 @@ impl Server {
             return self.answer();
         }
         if ended.is_empty() {
-            if self.spare.is_none() {
+            if self.untidy {
+                self.tidy(TIDY_PATIENCE)?;
+            } else if self.spare.is_none() {
                 // Without one the next who asks waits for it, and hears why there is none.
                 let _ = self.make_spare();
-            } else if self.untidy {
-                self.tidy(TIDY_PATIENCE)?;
             }
         }
         Ok(true)
+    }
+
+    /// How long to wait for something to happen before doing what can wait; `None` when there is nothing to do.
+    fn patience(&self) -> Option<Duration> {
+        match self.spare {
+            _ if self.untidy => Some(IDLE),
+            None if self.at_work.is_empty() => Some(QUIET),
+            None => Some(QUIET_AT_WORK),
+            Some(_) => None,
+        }
     }
 
     /// Waits until the daemon says something, if that is of interest, or children ended; says which.
@@ -385,6 +405,17 @@ fn run(socket: OwnedFd, main: Main) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_new_spare_child_is_not_made_while_the_one_before_begins_to_work() {
+        let (control, _daemon) = control_pair().unwrap();
+        let mut server = Server { control, main: drop, spare: None, at_work: BTreeMap::new(), untidy: false };
+        assert_eq!(server.patience(), Some(QUIET));
+        server.at_work.insert(getpid(), pidfd_open(getpid()).unwrap());
+        assert_eq!(server.patience(), Some(QUIET_AT_WORK));
+        server.untidy = true;
+        assert_eq!(server.patience(), Some(IDLE), "what was left behind has to go soon");
+    }
 
     #[test]
     fn a_process_with_threads_gets_no_fork_server() {

@@ -45,7 +45,7 @@ pub use account::{Account, AccountError, BecomeError, BecomeStep, Privileges, be
 pub use arguments::{ArgumentError, Arguments};
 pub use binding::{BindError, BindHereError, CpuBind, CpuBindParseError, plan, plan_here};
 pub use child::Step;
-pub use cpus::{CpuSet, CpuSetParseError};
+pub use cpus::{CpuSet, CpuSetParseError, usable_cpus};
 pub use environment::{Environment, EnvironmentError, RankEnvironment};
 pub use exec_string::{MAX_STRING, StringError};
 pub use exit::RankExit;
@@ -59,5 +59,5 @@ pub use program::{Program, ProgramError, ProgramFailure};
 pub use spawner::Spawner;
 pub use start::{RankCommand, StartError};
 pub use stdio::{PMI_FD, Stdio, pmi_socket};
-pub use sweep::{Belongings, Orphans, Swept, become_subreaper, reap_adopted, sweep};
+pub use sweep::{Belongings, Orphans, Swept, become_subreaper, nothing_to_sweep, reap_adopted, sweep};
 pub use topology::{Core, Topology, TopologyError};

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use crate::child::SignalsBlocked;
+use crate::cpus::usable_cpus;
 use crate::process::RankProcess;
 use crate::stack::ChildStack;
 use crate::start::{RankCommand, StartError, start};
@@ -30,8 +31,18 @@ use crate::syscalls::keep_ended_children;
 #[derive(Debug)]
 pub struct Spawner {
     queue: Option<Sender<Request>>,
-    closing: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
+    desk: Arc<Desk>,
+    threads_max: NonZeroUsize,
+    /// As many as the largest call of [`Spawner::start_all`] had a use for; at least one.
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What the threads share.
+#[derive(Debug)]
+struct Desk {
+    requests: Mutex<Receiver<Request>>,
+    closing: AtomicBool,
+    null: Arc<OwnedFd>,
 }
 
 /// A command on its way to a thread.
@@ -52,18 +63,16 @@ impl Spawner {
     /// With 0.13 ms per start, eight threads with a CPU each start 256 ranks in about 4 ms: more would not be noticed.
     const THREADS_MAX: NonZeroUsize = NonZeroUsize::new(8).expect("eight is not zero");
 
-    /// A spawner with a thread per CPU, up to eight. Fewer leave CPUs idle while a rank's memory is set up; more gain
+    /// A spawner with up to a thread per CPU, up to eight. Fewer leave CPUs idle while a rank's memory is set up; more gain
     /// nothing on two CPUs that have little else to do (measured).
     ///
     /// # Errors
     /// Fails when the system has no thread, no memory or no descriptor left.
     pub fn new() -> io::Result<Self> {
-        Self::with_threads(
-            thread::available_parallelism().map_or(NonZeroUsize::MIN, |cpus| cpus.min(Self::THREADS_MAX)),
-        )
+        Self::with_threads(usable_cpus().min(Self::THREADS_MAX))
     }
 
-    /// A spawner with this many threads.
+    /// A spawner with up to this many threads: one to begin with, more when there are ranks for them.
     ///
     /// If this process ignores SIGCHLD, as it may have inherited, that is undone: the ends of ranks would be lost.
     ///
@@ -71,17 +80,12 @@ impl Spawner {
     /// As [`Spawner::new`].
     pub fn with_threads(threads: NonZeroUsize) -> io::Result<Self> {
         keep_ended_children()?;
-        let null: Arc<OwnedFd> = Arc::new(open_null()?.into());
         let (queue, requests) = mpsc::channel();
-        let requests = Arc::new(Mutex::new(requests));
-        let mut spawner = Self { queue: Some(queue), closing: Arc::default(), threads: Vec::new() };
-        for _ in 0..threads.get() {
-            let mut stack = ChildStack::map()?;
-            let (requests, closing, null) = (Arc::clone(&requests), Arc::clone(&spawner.closing), Arc::clone(&null));
-            let work = move || work_off(&requests, &closing, &null, &mut stack);
-            spawner.threads.push(thread::Builder::new().name("lattice-spawner".into()).spawn(work)?);
-        }
-        Ok(spawner)
+        let requests = Mutex::new(requests);
+        let desk = Desk { requests, closing: AtomicBool::new(false), null: Arc::new(open_null()?.into()) };
+        let desk = Arc::new(desk);
+        let first = Desk::man(&desk)?;
+        Ok(Self { queue: Some(queue), desk, threads_max: threads, threads: Mutex::new(vec![first]) })
     }
 
     /// Starts one rank, and waits until it executes its program.
@@ -108,6 +112,8 @@ impl Spawner {
         F: Fn(Result<RankProcess, StartError>) + Send + Sync + 'static,
     {
         let batch = Arc::new(Batch { failed: AtomicBool::new(false), deliver: Box::new(deliver) });
+        let commands: Vec<RankCommand> = commands.into_iter().collect();
+        self.have_threads_for(commands.len());
         for command in commands {
             let request = Request { command, batch: Arc::clone(&batch) };
             match &self.queue {
@@ -122,11 +128,26 @@ impl Spawner {
     }
 }
 
+impl Spawner {
+    fn have_threads_for(&self, commands: usize) {
+        // Nothing panics while it is locked.
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        while threads.len() < commands.min(self.threads_max.get()) {
+            match Desk::man(&self.desk) {
+                Ok(thread) => threads.push(thread),
+                // Those that are there do it as well, only not as fast.
+                Err(_) => return,
+            }
+        }
+    }
+}
+
 impl Drop for Spawner {
     fn drop(&mut self) {
-        self.closing.store(true, Ordering::Relaxed);
+        self.desk.closing.store(true, Ordering::Relaxed);
         self.queue = None;
-        for thread in self.threads.drain(..) {
+        let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for thread in threads.drain(..) {
             // A panic in `deliver` has been reported by its thread already.
             let _ = thread.join();
         }
@@ -150,16 +171,40 @@ impl Request {
     }
 }
 
-/// The life of a thread: until the queue is closed.
-fn work_off(requests: &Mutex<Receiver<Request>>, closing: &AtomicBool, null: &Arc<OwnedFd>, stack: &mut ChildStack) {
-    let blocked = SignalsBlocked::for_this_thread().expect("blocking signals fails for wrong arguments only");
-    // A thread that panicked while it held the lock had only been waiting for a request.
-    let next = || requests.lock().unwrap_or_else(PoisonError::into_inner).recv();
-    while let Ok(request) = next() {
-        if closing.load(Ordering::Relaxed) {
-            request.give_up();
-        } else {
-            request.carry_out(null, stack, &blocked);
+impl Desk {
+    /// Puts a thread to work.
+    fn man(desk: &Arc<Self>) -> io::Result<JoinHandle<()>> {
+        let mut stack = ChildStack::map()?;
+        let desk = Arc::clone(desk);
+        thread::Builder::new().name("lattice-spawner".into()).spawn(move || desk.work_off(&mut stack))
+    }
+
+    /// The life of a thread: until the queue is closed.
+    fn work_off(&self, stack: &mut ChildStack) {
+        let blocked = SignalsBlocked::for_this_thread().expect("blocking signals fails for wrong arguments only");
+        // A thread that panicked while it held the lock had only been waiting for a request.
+        let next = || self.requests.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        while let Ok(request) = next() {
+            if self.closing.load(Ordering::Relaxed) {
+                request.give_up();
+            } else {
+                request.carry_out(&self.null, stack, &blocked);
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_as_many_threads_as_ever_had_something_to_do_at_once() {
+        let spawner = Spawner::with_threads(NonZeroUsize::new(3).unwrap()).unwrap();
+        let threads = |commands| {
+            spawner.have_threads_for(commands);
+            spawner.threads.lock().unwrap().len()
+        };
+        assert_eq!([threads(0), threads(2), threads(1), threads(9)], [1, 2, 2, 3]);
     }
 }

@@ -60,6 +60,12 @@ pub fn become_subreaper() -> nix::Result<()> {
     prctl::set_child_subreaper(true)
 }
 
+/// Whether nothing is below this process, which must be a subreaper, but a keeper: whatever it started has ended and was reaped,
+/// and no orphan has fallen to it. Then [`sweep`] has nothing to do. A single system call.
+pub fn nothing_to_sweep() -> bool {
+    syscalls::no_child_left()
+}
+
 /// Kills every process of the launch, and reaps those that fell to this process; the ranks are left to be reaped by
 /// [`crate::RankProcess::try_wait`].
 ///
@@ -69,8 +75,7 @@ pub fn become_subreaper() -> nix::Result<()> {
 /// # Errors
 /// Fails where `/proc` cannot be read.
 pub fn sweep(launch: &Belongings<'_>, patience: Duration) -> io::Result<Swept> {
-    if syscalls::no_child_left() {
-        // All ranks have been reaped and no orphan has fallen to us, so nothing is below us but the keeper, which does not count.
+    if nothing_to_sweep() {
         return Ok(Swept { killed: 0, survivors: Vec::new() });
     }
     let bag = hunt(patience, |table| launch.find(table))?;

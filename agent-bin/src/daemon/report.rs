@@ -12,7 +12,7 @@ use prost::Message;
 use proto::launch_report::What as ReportWhat;
 use proto::node_event::What;
 use proto::node_service_client::NodeServiceClient;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
@@ -32,6 +32,12 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How long the API server may take to end the stream after the report.
 const FAREWELL: Duration = Duration::from_secs(10);
 
+/// How many events may be on their way into the stream: what is there at once becomes one message on the connection.
+const ON_THEIR_WAY: usize = 16;
+
+/// How long the first stream waits for a first event to carry; those of a launch that ends at once go all together.
+const FIRST_EVENT: Duration = Duration::from_millis(50);
+
 /// An event, and its share of the room for events.
 type Waiting = (proto::NodeEvent, OwnedSemaphorePermit);
 
@@ -40,6 +46,8 @@ pub(super) struct Events {
     urgent: mpsc::Sender<Waiting>,
     normal: mpsc::Sender<Waiting>,
     room: Arc<Semaphore>,
+    /// Told of each event.
+    news: Arc<Notify>,
 }
 
 impl Events {
@@ -51,6 +59,7 @@ impl Events {
         let line = if matches!(event.what, Some(What::Ending(_))) { &self.urgent } else { &self.normal };
         // Nobody takes events once the API server does not know the launch.
         let _ = line.send((event, permit)).await;
+        self.news.notify_one();
     }
 }
 
@@ -70,6 +79,7 @@ pub(super) struct Delivery {
     to_session: mpsc::Sender<proto::ToSession>,
     urgent: mpsc::Receiver<Waiting>,
     normal: mpsc::Receiver<Waiting>,
+    news: Arc<Notify>,
     /// What is sent again on each new stream.
     cause: Option<proto::NodeEvent>,
     report: Option<proto::NodeEvent>,
@@ -84,14 +94,17 @@ impl Delivery {
     ) -> (Self, Events) {
         let (urgent, urgent_out) = mpsc::channel(EVENTS_MAX);
         let (normal, normal_out) = mpsc::channel(EVENTS_MAX);
-        let events = Events { urgent, normal, room: Arc::new(Semaphore::new(WAITING_MAX)) };
+        let news = Arc::new(Notify::new());
+        let events = Events { urgent, normal, room: Arc::new(Semaphore::new(WAITING_MAX)), news: Arc::clone(&news) };
         let (cause, report) = (None, None);
-        (Self { node, of, to_session, urgent: urgent_out, normal: normal_out, cause, report }, events)
+        (Self { node, of, to_session, urgent: urgent_out, normal: normal_out, news, cause, report }, events)
     }
 
     /// Delivers until the report was delivered, however often the stream has to be opened again.
     pub(super) async fn run(mut self) -> Delivered {
         let mut pause = PAUSE_FIRST;
+        // Without any, the stream is there for commands.
+        let _ = timeout(FIRST_EVENT, self.news.notified()).await;
         loop {
             match self.one_stream().await {
                 Ok(()) if self.report.is_some() => return Delivered::All,
@@ -112,7 +125,7 @@ impl Delivery {
 
     /// Sends events and receives commands until either end ends it.
     async fn one_stream(&mut self) -> Result<(), Status> {
-        let (sender, receiver) = mpsc::channel(1);
+        let (sender, receiver) = mpsc::channel(ON_THEIR_WAY);
         let client = NodeServiceClient::new(self.node.api.clone());
         let mut client = client.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX);
         let to_session = self.to_session.clone();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use pmi_core::ids::{NodeIndex, Rank};
-use rank_spawner::{Belongings, Orphans, sweep};
+use rank_spawner::{Belongings, Orphans, nothing_to_sweep, sweep};
 use tokio::time::Instant;
 
 use super::Session;
@@ -149,7 +149,8 @@ impl Session {
     /// Kills what the ranks left behind, and returns what cannot be killed. Dismisses the keeper.
     pub(super) async fn sweep(&mut self) -> Vec<u32> {
         let (tag, ranks, keeper) = (self.tag(), self.pids(), self.surroundings.keeper.take());
-        if ranks.is_empty() {
+        // As a rule; a thread for nothing would take as long as a rank takes to start.
+        if ranks.is_empty() || nothing_to_sweep() {
             if let Some(keeper) = keeper {
                 let _ = keeper.done();
             }

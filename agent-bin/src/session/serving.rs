@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::num::NonZeroUsize;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +19,7 @@ use pmix_core::driver::{self as pmix, Sinks};
 use pmix_core::server::{Server as PmixServer, Settings as PmixSettings};
 use pmix_core::services::Peers;
 use pmix_core::{CleanUp, JobIndex, Namespace, Seat};
+use rank_spawner::usable_cpus;
 use tokio::sync::oneshot;
 
 use super::spawning::JobServices;
@@ -142,8 +142,7 @@ impl Session {
         let server = Server::new(self.jobs[job].spec.job.clone(), self.spec.node, settings);
         let fence = self.surroundings.nodes.fence(&self.jobs[job].spec.job);
         let (driver, end_reason) = Driver::new(server, fence, self.services(job), trace.map(share));
-        let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        if self.jobs[job].ranks_here().len() < cores {
+        if self.jobs[job].ranks_here().len() < usable_cpus().get() {
             driver.stay_awake();
         }
         let port = match pmi.entrance {

@@ -15,6 +15,9 @@ pub(crate) const FROM_SESSION_MAX: usize = 256 << 20;
 
 const LENGTH: usize = 4;
 
+/// The room that a frame gets before it is there.
+const FIRST_ROOM: usize = 64 << 10;
+
 /// Cuts a byte stream into frames of at most `max` bytes.
 pub(crate) fn codec(max: usize) -> LengthDelimitedCodec {
     LengthDelimitedCodec::builder().length_field_length(LENGTH).max_frame_length(max).new_codec()
@@ -40,7 +43,8 @@ pub(crate) fn read_frame(socket: &mut UnixStream) -> io::Result<Option<Vec<u8>>>
     if length > TO_SESSION_MAX {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    let mut frame = Vec::new();
+    // A liar gets no memory before it has sent something.
+    let mut frame = Vec::with_capacity(length.min(FIRST_ROOM));
     socket.take(length as u64).read_to_end(&mut frame)?;
     Ok((frame.len() == length).then_some(frame))
 }

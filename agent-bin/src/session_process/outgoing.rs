@@ -6,12 +6,14 @@
 //! output, trace, exits ──> held while there is no credit ┘
 //! ```
 //!
-//! A rank's output and its exit stay in order; nothing else waits for credit.
+//! A rank's output and its exit stay in order; nothing else waits for credit. That a rank runs, or has ended, waits a moment for
+//! more to say: all that is said of a launch which ends at once wakes the agent, and the API server, once.
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use pmi_core::quiet::WriteHalf;
@@ -19,6 +21,7 @@ use pmi_transport::proto::v1 as proto;
 use proto::node_event::What;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
 
 use super::frames::append_frame;
 use crate::cause::Cause;
@@ -33,6 +36,9 @@ const HELD_MAX_FOR_ANSWER: usize = 16 << 20;
 
 /// How many bytes are gathered for one write.
 const BATCH: usize = 256 << 10;
+
+/// How long the news of starts and exits may wait, if there is nothing else to say.
+const MOMENT: Duration = Duration::from_millis(5);
 
 /// An event as a frame.
 pub(super) fn event(event: proto::NodeEvent) -> proto::FromSession {
@@ -107,6 +113,8 @@ enum Happening {
     Event(Event),
     Trace(Bytes),
     Credit,
+    /// What waited a moment for more has waited long enough.
+    Due,
     /// The session has ended, and all its events have been taken.
     End,
 }
@@ -124,10 +132,14 @@ impl Outgoing {
     pub(super) async fn run(mut self, mut socket: WriteHalf, report: oneshot::Receiver<Report>) -> io::Result<()> {
         let mut held = Held { queue: VecDeque::new(), bytes: 0 };
         let mut batch = BytesMut::new();
+        // When the batch is written though nothing more came; set while nothing is in it that is urgent.
+        let mut due = None;
         let mut written = Ok(());
         let (mut alarmed, mut told_all) = (false, false);
         while !told_all || !held.queue.is_empty() {
-            match self.next(&held, told_all).await {
+            let before = batch.len();
+            let mut may_wait = false;
+            match self.next(&held, told_all, due).await {
                 Happening::Urgent(frame) => append_frame(&mut batch, &frame),
                 Happening::Alarm(cause) => {
                     alarmed = true;
@@ -139,17 +151,27 @@ impl Outgoing {
                     if matches!(happened, Event::Progress { .. }) {
                         self.credit.questions.fetch_sub(1, Ordering::Relaxed);
                     }
+                    may_wait = matches!(happened, Event::Started { .. } | Event::Exited { .. });
                     held.take(happened, &mut batch);
                 }
                 Happening::Trace(line) => {
                     held.push(proto::NodeEvent { what: Some(What::Trace(line.clone())) }, line.len());
                 }
                 Happening::Credit => {}
+                Happening::Due => due = None,
                 Happening::End => told_all = true,
             }
             held.release(&self.credit, &mut batch);
-            let at_hand = !self.urgent.is_empty() || (!self.events.is_empty() && held.bytes < self.credit.held_max());
-            if !at_hand || batch.len() >= BATCH {
+            if may_wait && before == 0 {
+                due = Some(Instant::now() + MOMENT);
+            } else if !may_wait && batch.len() > before {
+                due = None;
+            }
+            let more = !self.events.is_empty() || (self.events.is_closed() && !told_all);
+            let report_follows = told_all && held.queue.is_empty();
+            let at_hand = !self.urgent.is_empty() || (more && held.bytes < self.credit.held_max()) || report_follows;
+            if (!at_hand && due.is_none()) || batch.len() >= BATCH {
+                due = None;
                 if written.is_ok() {
                     written = socket.write_all(&batch).await;
                 }
@@ -167,7 +189,7 @@ impl Outgoing {
         socket.shutdown().await
     }
 
-    async fn next(&mut self, held: &Held, told_all: bool) -> Happening {
+    async fn next(&mut self, held: &Held, told_all: bool, due: Option<Instant>) -> Happening {
         let room = held.bytes < self.credit.held_max();
         tokio::select! {
             biased;
@@ -176,6 +198,7 @@ impl Outgoing {
             () = self.credit.more.notified(), if !held.queue.is_empty() => Happening::Credit,
             Some(line) = self.traces.recv(), if room => Happening::Trace(line),
             happened = self.events.recv(), if room && !told_all => happened.map_or(Happening::End, Happening::Event),
+            () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => Happening::Due,
             else => Happening::End,
         }
     }
@@ -226,4 +249,73 @@ fn with_program(mut happened: proto::NodeEvent) -> proto::NodeEvent {
         started.program = wire::bytes(program.as_os_str());
     }
     happened
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+    use pmi_core::ids::Rank;
+    use rank_spawner::RankExit;
+    use tokio::task::JoinHandle;
+
+    use super::*;
+    use crate::event::Notice;
+
+    /// What a session can say, and what is written of it: one packet for each write.
+    struct Ends {
+        events: mpsc::Sender<Event>,
+        report: oneshot::Sender<Report>,
+        packets: UnixStream,
+        running: JoinHandle<io::Result<()>>,
+        /// Nobody says anything here, but could.
+        _others: (mpsc::Sender<proto::FromSession>, mpsc::Sender<Bytes>, oneshot::Sender<Cause>),
+    }
+
+    fn run() -> Ends {
+        let packets = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
+        let (_reader, writer) = pmi_core::quiet::split(UnixStream::from(packets.0)).unwrap();
+        let (urgent, outgoing_urgent) = mpsc::channel(8);
+        let (events, happened) = mpsc::channel(8);
+        let (traces, traced) = mpsc::channel(8);
+        let (alarm, alarmed) = oneshot::channel();
+        let (report, finish) = oneshot::channel();
+        let credit = Arc::new(Credit::new(1 << 20));
+        let outgoing =
+            Outgoing { urgent: outgoing_urgent, events: happened, traces: traced, alarm: Some(alarmed), credit };
+        let running = tokio::spawn(outgoing.run(writer, finish));
+        Ends { events, report, packets: packets.1.into(), running, _others: (urgent, traces, alarm) }
+    }
+
+    fn started() -> Event {
+        Event::Started { rank: Rank(0), pid: std::process::id() }
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_launch_that_ends_at_once_is_told_of_in_one_piece() {
+        let mut ends = run();
+        ends.events.send(started()).await.unwrap();
+        tokio::task::yield_now().await;
+        ends.events.send(Event::Exited { rank: Rank(0), exit: RankExit::Code(0), phase: None }).await.unwrap();
+        ends.events.send(Event::Notice(Notice::Leftover { pids: vec![1] })).await.unwrap();
+        drop(ends.events);
+        let report = Report { exits: Vec::new(), cause: None, duration: Duration::ZERO };
+        ends.report.send(report).unwrap();
+        ends.running.await.unwrap().unwrap();
+        let mut bytes = [0; 4096];
+        assert!(ends.packets.read(&mut bytes).unwrap() > 0);
+        assert_eq!(ends.packets.read(&mut bytes).unwrap(), 0, "there was a second write");
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_start_is_told_of_though_nothing_follows() {
+        let Ends { events, report: _report, mut packets, running, _others } = run();
+        events.send(started()).await.unwrap();
+        packets.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let read = tokio::task::spawn_blocking(move || packets.read(&mut [0; 4096]));
+        assert!(read.await.unwrap().unwrap() > 0);
+        running.abort();
+    }
 }

@@ -148,6 +148,15 @@ impl Launch {
         self.audience.start_has_news = true;
     }
 
+    /// Sends the client what there is now, if it has room now.
+    pub(super) fn tell_client(&mut self) {
+        if let Some(client) = &self.client
+            && let Ok(permit) = client.sender.clone().try_reserve_owned()
+        {
+            self.on_room(Ok(permit));
+        }
+    }
+
     /// Sends the client what there is, as far as it has room.
     pub(super) fn on_room(&mut self, permit: Result<mpsc::OwnedPermit<Result<AttachResponse, Status>>, SendError<()>>) {
         let (Some(client), Ok(mut permit)) = (&mut self.client, permit) else { return };

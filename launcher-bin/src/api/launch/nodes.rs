@@ -12,7 +12,8 @@ use tokio::time::Instant;
 
 use super::fan_out::{self, Recipient};
 use super::inquiry::Inquiry;
-use super::judge::{Desertion, Standing};
+use super::judge::Standing;
+use super::judge::desertion::Desertion;
 use super::outbox::Outbox;
 use super::task::{Launch, Phase, Purpose};
 

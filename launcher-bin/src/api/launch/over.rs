@@ -1,4 +1,4 @@
-//! The end of a launch: how it ended is made durable, told to the client, and kept for a while for one that comes late.
+//! The end of a launch: how it ended is told to the client, made durable, and kept for a while for a client that comes late.
 
 use std::time::Duration;
 
@@ -44,6 +44,12 @@ impl Launch {
         self.record.complete = Some(complete.clone());
         self.record.course = None;
         tracing::info!(success = complete.success, cause = complete.error_message, "the launch is over");
+        let node_lost = matches!(&complete.cause, Some(Cause { kind: Some(Kind::NodeLost(_)), .. }));
+        let reason = format!("launch {}: {}", self.spec.launch_id, complete.error_message);
+        self.journal.push_own(attach_response::What::Complete(complete));
+        // The client need not wait for the disk: nodes keep their reports until their streams end, and would tell a server that
+        // comes after this one the same.
+        self.tell_client();
         if let Err(error) = store::write(&self.server.store, vec![Change::Launch(Box::new(self.record.clone()))]).await
         {
             tracing::error!(error = crate::chain(&error), "the end of the launch is not written down");
@@ -51,9 +57,6 @@ impl Launch {
         self.phase = Phase::Over { since: Instant::now() };
         self.nodes.iter().for_each(|link| link.outbox.close());
         self.gone.lock().fill(true);
-        let node_lost = matches!(&complete.cause, Some(Cause { kind: Some(Kind::NodeLost(_)), .. }));
-        let reason = format!("launch {}: {}", self.spec.launch_id, complete.error_message);
-        self.journal.push_own(attach_response::What::Complete(complete));
         self.server.launch_over(&self.spec, failed.then_some(reason), node_lost);
     }
 
