@@ -21,6 +21,7 @@ mod node;
 mod pieces;
 mod reach;
 mod recent;
+mod series;
 mod settings;
 mod state;
 mod strays;

@@ -199,27 +199,33 @@ impl State {
     /// Takes a frame that came on a link of the node `from`.
     pub(super) fn on_frame(&mut self, from: &str, what: What) {
         self.post.counted.frames += 1;
-        let id = launch_of(&what);
-        let Some(entry) = self.launches.get(id) else {
-            if id.is_empty() {
-                self.post.counted.foreign += 1;
-            } else if self.left.get(&id.to_owned()).is_some() {
-                self.post.counted.late += 1;
-                self.refuse(from, &what, "it has left the launch");
-            } else if let Some(what) = self.strays.keep(from, what, self.post.limits.stray_bytes) {
-                self.post.counted.dropped += 1;
-                self.refuse(from, &what, "it knows no such launch, and cannot keep more");
-            }
-            return;
-        };
-        let (id, Some(&from)) = (id.to_owned(), entry.by_name.get(from)) else {
+        let Some(entry) = self.launches.get_mut(launch_of(&what)) else { return self.on_stray(from, what) };
+        let Some(&from) = entry.by_name.get(from) else {
             self.post.counted.foreign += 1;
             return;
         };
         match what {
-            What::DataRequest(request) => self.on_question(id, from, request),
-            What::DataReply(reply) => self.on_answer(&id, from, reply),
-            what => self.within(&id, None, |entry, out| entry.launch.on_frame(from, what, out)),
+            What::DataRequest(request) => self.on_question(from, request),
+            What::DataReply(reply) => self.on_answer(from, reply),
+            what => {
+                let mut out = Outbox::default();
+                entry.launch.on_frame(from, what, &mut out);
+                self.post.deliver(entry, out);
+            }
+        }
+    }
+
+    /// Takes a frame of a launch in which this node takes no part.
+    fn on_stray(&mut self, from: &str, what: What) {
+        let id = launch_of(&what);
+        if id.is_empty() {
+            self.post.counted.foreign += 1;
+        } else if self.left.get(&id.to_owned()).is_some() {
+            self.post.counted.late += 1;
+            self.refuse(from, &what, "it has left the launch");
+        } else if let Some(what) = self.strays.keep(from, what, self.post.limits.stray_bytes) {
+            self.post.counted.dropped += 1;
+            self.refuse(from, &what, "it knows no such launch, and cannot keep more");
         }
     }
 
@@ -270,7 +276,8 @@ impl State {
         self.post.limits.chunk
     }
 
-    fn on_question(&mut self, id: String, from: NodeIndex, request: DataRequest) {
+    fn on_question(&mut self, from: NodeIndex, request: DataRequest) {
+        let id = request.launch_id.clone();
         let Some(entry) = self.launches.get_mut(&id) else { return };
         while entry.answering.try_join_next().is_some() {}
         if entry.answering.len() < self.post.limits.questions {
@@ -283,8 +290,8 @@ impl State {
         }
     }
 
-    fn on_answer(&mut self, id: &str, from: NodeIndex, reply: DataReply) {
-        let Some(entry) = self.launches.get_mut(id) else { return };
+    fn on_answer(&mut self, from: NodeIndex, reply: DataReply) {
+        let Some(entry) = self.launches.get_mut(&reply.launch_id) else { return };
         // A question has one answer, of the node that was asked.
         if entry.asked.get(&reply.request_id).is_none_or(|(node, _)| *node != from) {
             self.post.counted.late += 1;

@@ -1,0 +1,292 @@
+//! The fences of one scope of one job, epoch after epoch: those that are open, and the last that have ended.
+//!
+//! ```text
+//!            a frame comes first             begin                       end: done, failed, given up
+//! unknown ─────────────────────> Early(frames) ──> Running(gather) ──────────────────────────────────> remembered for a while
+//!    └───────────────────────────────────────────────^   begin
+//! ```
+//! A frame finds its fence by its series, whose name is long, and then by a number. An agent has little more than a few
+//! microseconds for a frame: what it touches on the way should be little, and the same for each.
+
+use std::collections::HashMap;
+use std::mem;
+
+use bytes::Bytes;
+use pmi_core::ids::{Epoch, NodeIndex};
+
+use super::FenceError;
+use super::gather::{self, Fault, Gather, Progress};
+use super::launch::{Outbox, expects_answer, failed};
+use super::members::Members;
+use super::recent::Recent;
+use crate::proto::v1::{FenceFailed, FenceKey, LinkFrame, link_frame::What};
+
+/// How many fences of one series that have ended are remembered.
+const REMEMBERED: usize = 64;
+
+/// Fences that differ in nothing but their epochs.
+#[derive(Debug)]
+pub(super) struct Series {
+    me: NodeIndex,
+    /// Names each of them, once it has an epoch.
+    key: FenceKey,
+    /// By epoch.
+    open: HashMap<u64, Fence>,
+    ended: Recent<u64, Ended>,
+    /// Whether anything happened since it was last asked for.
+    was_used: bool,
+}
+
+#[derive(Debug)]
+enum Fence {
+    /// Begun elsewhere.
+    Early(Vec<(NodeIndex, What)>),
+    Running(Box<Running>),
+}
+
+#[derive(Debug)]
+struct Running {
+    gather: Gather,
+    members: Members,
+    /// How many ticks it has seen.
+    age: u32,
+}
+
+/// What is remembered of a fence.
+#[derive(Debug)]
+enum Ended {
+    /// These nodes had their result from this one.
+    Complete(Box<[NodeIndex]>),
+    Failed {
+        node: NodeIndex,
+        reason: String,
+    },
+}
+
+impl Series {
+    /// The fences that `key` names on the node `me`.
+    pub(super) fn new(key: FenceKey, me: NodeIndex) -> Self {
+        Self { me, key, open: HashMap::new(), ended: Recent::new(REMEMBERED), was_used: true }
+    }
+
+    /// Whether it may be forgotten: nothing is open, and nothing has happened since this was last asked.
+    pub(super) fn is_idle(&mut self) -> bool {
+        !mem::take(&mut self.was_used) && self.open.is_empty()
+    }
+
+    /// Whether this node is in that fence, or was, not long ago.
+    pub(super) fn has_begun(&self, epoch: u64) -> bool {
+        self.has_ended(epoch) || matches!(self.open.get(&epoch), Some(Fence::Running(_)))
+    }
+
+    pub(super) fn has_ended(&self, epoch: u64) -> bool {
+        self.ended.get(&epoch).is_some()
+    }
+
+    /// How many fences have not ended.
+    pub(super) fn open_fences(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Begins a fence that was not begun before, and returns the frames that came for it.
+    pub(super) fn begin(&mut self, epoch: u64, gather: Gather, members: Members) -> Vec<(NodeIndex, What)> {
+        self.was_used = true;
+        let running = Running { gather, members, age: 0 };
+        match self.open.insert(epoch, Fence::Running(Box::new(running))) {
+            Some(Fence::Early(frames)) => frames,
+            _ => Vec::new(),
+        }
+    }
+
+    /// Keeps a frame of a fence that was not begun; false if it says what another one that is kept says.
+    pub(super) fn hold(&mut self, epoch: u64, from: NodeIndex, what: What) -> bool {
+        self.was_used = true;
+        let fence = self.open.entry(epoch).or_insert_with(|| Fence::Early(Vec::new()));
+        let Fence::Early(frames) = fence else { return false };
+        let is_known = |held: &(NodeIndex, What)| held.0 == from && matches!(held.1, What::Awaited(_));
+        if matches!(what, What::Awaited(_)) && frames.iter().any(is_known) {
+            return false;
+        }
+        frames.push((from, what));
+        true
+    }
+
+    /// Takes a frame of a fence that runs or has ended; gives it back if this is neither.
+    pub(super) fn on_frame(&mut self, epoch: u64, from: NodeIndex, what: What, out: &mut Outbox) -> Option<What> {
+        match self.open.get(&epoch) {
+            Some(Fence::Running(running)) => {
+                let Some(position) = running.members.position(from) else {
+                    out.counted.foreign += 1;
+                    return None;
+                };
+                match what {
+                    What::Up(frame) => self.step(epoch, out, |gather, out| gather.on_up(position, frame, out)),
+                    What::Down(frame) => self.step(epoch, out, |gather, out| gather.on_down(position, frame, out)),
+                    What::Failed(frame) => self.on_failed(epoch, from, frame, out),
+                    // It will hear.
+                    What::Awaited(_) | What::DataRequest(_) | What::DataReply(_) => {}
+                }
+                None
+            }
+            Some(Fence::Early(_)) => Some(what),
+            None => match self.ended.get(&epoch) {
+                Some(ended) => {
+                    self.answer_late(epoch, ended, from, &what, out);
+                    None
+                }
+                None => Some(what),
+            },
+        }
+    }
+
+    /// Lets the gather of a running fence take its next step.
+    pub(super) fn step(
+        &mut self,
+        epoch: u64,
+        out: &mut Outbox,
+        step: impl FnOnce(&mut Gather, &mut gather::Outbox) -> Progress,
+    ) {
+        let Some(Fence::Running(running)) = self.open.get_mut(&epoch) else { return };
+        let mut steps = gather::Outbox::default();
+        let progress = step(&mut running.gather, &mut steps);
+        out.counted += steps.counted;
+        let node = |position| running.members.node(position);
+        let mut children = Vec::new();
+        for (position, mut what) in steps.frames {
+            let key = || Some(name(&self.key, epoch));
+            match &mut what {
+                What::Up(frame) => frame.key = key(),
+                What::Down(frame) => {
+                    frame.key = key();
+                    if frame.last {
+                        children.push(node(position));
+                    }
+                }
+                _ => {}
+            }
+            out.frames.push((node(position), LinkFrame { what: Some(what) }));
+        }
+        match progress {
+            Ok(None) => {}
+            Ok(Some(runs)) => {
+                out.counted.completed += 1;
+                self.end(epoch, Ended::Complete(children.into()), Ok(runs), out);
+            }
+            Err(fault) => {
+                let culprit = match &fault {
+                    Fault::TooLarge { .. } => self.me,
+                    Fault::Misbehaved { from, .. } => node(*from),
+                };
+                self.fail(epoch, culprit, fault.to_string(), None, out);
+            }
+        }
+    }
+
+    /// Ends a running fence, and tells its neighbours, but not the one who knows.
+    pub(super) fn fail(
+        &mut self,
+        epoch: u64,
+        node: NodeIndex,
+        reason: String,
+        knows: Option<NodeIndex>,
+        out: &mut Outbox,
+    ) {
+        let Some(Fence::Running(running)) = self.open.get(&epoch) else { return };
+        for neighbour in running.gather.neighbours().into_iter().map(|position| running.members.node(position)) {
+            if Some(neighbour) != knows {
+                out.frames.push((neighbour, failed(&self.name(epoch), Some(node), &reason)));
+            }
+        }
+        out.counted.failed += 1;
+        let error = FenceError::Failed { node, epoch: Epoch(epoch), reason: reason.clone() };
+        self.end(epoch, Ended::Failed { node, reason }, Err(error), out);
+    }
+
+    /// Fails the running fences that `node` takes part in, because it was lost.
+    pub(super) fn lose(&mut self, node: NodeIndex, reason: &str, out: &mut Outbox) {
+        for epoch in self.running(|members| members.position(node).is_some()) {
+            self.fail(epoch, node, reason.to_owned(), Some(node), out);
+        }
+    }
+
+    /// Fails all that run, and tells those who wait for the others that this node will not come.
+    pub(super) fn leave(mut self, out: &mut Outbox) {
+        const REASON: &str = "it has left the launch";
+        for epoch in self.running(|_| true) {
+            self.fail(epoch, self.me, REASON.into(), None, out);
+        }
+        for (epoch, fence) in mem::take(&mut self.open) {
+            let Fence::Early(frames) = fence else { continue };
+            let mut waiting: Vec<_> =
+                frames.iter().filter(|(_, what)| expects_answer(what)).map(|(from, _)| *from).collect();
+            waiting.sort_unstable();
+            waiting.dedup();
+            for node in waiting {
+                out.frames.push((node, failed(&self.name(epoch), Some(self.me), REASON)));
+            }
+        }
+    }
+
+    /// Tells those for whom a fence has waited for 2, 4, 8, ... ticks that it does.
+    pub(super) fn tick(&mut self, out: &mut Outbox) {
+        for (epoch, fence) in &mut self.open {
+            let Fence::Running(running) = fence else { continue };
+            running.age = running.age.saturating_add(1);
+            if running.age < 2 || !running.age.is_power_of_two() {
+                continue;
+            }
+            for position in running.gather.awaited() {
+                let what = Some(What::Awaited(name(&self.key, *epoch)));
+                out.frames.push((running.members.node(position), LinkFrame { what }));
+            }
+        }
+    }
+
+    /// The name of one fence.
+    pub(super) fn name(&self, epoch: u64) -> FenceKey {
+        name(&self.key, epoch)
+    }
+
+    fn on_failed(&mut self, epoch: u64, from: NodeIndex, frame: FenceFailed, out: &mut Outbox) {
+        /// The longest reason that is taken from another node, in characters.
+        const REASON_MAX: usize = 500;
+        let node = frame.node.map_or(from, NodeIndex);
+        let reason = frame.reason.chars().filter(|c| !c.is_control()).take(REASON_MAX).collect();
+        self.fail(epoch, node, reason, Some(from), out);
+    }
+
+    fn end(&mut self, epoch: u64, ended: Ended, result: Result<Vec<Bytes>, FenceError>, out: &mut Outbox) {
+        self.open.remove(&epoch);
+        self.ended.insert(epoch, ended);
+        out.ended.push((self.name(epoch), result));
+    }
+
+    /// Drops a frame of a fence that has ended here; one who still waits hears why that is in vain.
+    fn answer_late(&self, epoch: u64, ended: &Ended, from: NodeIndex, what: &What, out: &mut Outbox) {
+        out.counted.late += 1;
+        if !matches!(what, What::Awaited(_)) {
+            return;
+        }
+        match ended {
+            Ended::Failed { node, reason } => out.frames.push((from, failed(&self.name(epoch), Some(*node), reason))),
+            // Links keep the order, so what was sent to it before this was lost with an earlier link.
+            Ended::Complete(served) if served.contains(&from) => {
+                let reason = "what it sent was lost on the way";
+                out.frames.push((from, failed(&self.name(epoch), Some(self.me), reason)));
+            }
+            Ended::Complete(_) => {}
+        }
+    }
+
+    fn running(&self, is_meant: impl Fn(&Members) -> bool) -> Vec<u64> {
+        let meant = |(epoch, fence): (&u64, &Fence)| match fence {
+            Fence::Running(running) if is_meant(&running.members) => Some(*epoch),
+            _ => None,
+        };
+        self.open.iter().filter_map(meant).collect()
+    }
+}
+
+fn name(series: &FenceKey, epoch: u64) -> FenceKey {
+    FenceKey { epoch, ..series.clone() }
+}
