@@ -33,7 +33,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, sendmsg, socketpair};
 use nix::unistd::{ForkResult, Pid, fork, getpid, setsid};
 
@@ -41,7 +41,7 @@ use self::message::Message;
 use crate::exit::RankExit;
 use crate::hunt::hunt;
 use crate::process_table::ProcessTable;
-use crate::syscalls::{Child, keep_ended_children, no_child_left, pidfd_open, pidfd_send_signal, try_reap};
+use crate::syscalls::{Child, keep_ended_children, no_child_left, pidfd_open, pidfd_send_signal, reap, try_reap};
 use crate::withdrawal::{default_signals, ignore_signals, keep_only};
 
 /// What `ps` shows of a fork server.
@@ -49,6 +49,9 @@ const NAME: &CStr = c"lattice-forks";
 
 /// How long nothing must have happened before a new spare child is made, and before it is looked for what was left behind.
 const IDLE: Duration = Duration::from_millis(10);
+
+/// The same while that fails, at most: a machine that is out of something is not helped by who asks it a hundred times a second.
+const IDLE_MAX: Duration = Duration::from_secs(1);
 
 /// How long leftovers are hunted before the server turns to other requests; what is left is looked for again later.
 const TIDY_PATIENCE: Duration = Duration::from_secs(1);
@@ -206,6 +209,8 @@ struct Server {
     at_work: BTreeMap<Pid, OwnedFd>,
     /// Somebody ended, and may have left something behind, since that was last looked for.
     untidy: bool,
+    /// How long nothing must happen until the next thing is done in idle time; longer each time that fails.
+    idle: Duration,
 }
 
 /// The life of the server.
@@ -218,7 +223,7 @@ fn serve(control: OwnedFd, main: Main) -> io::Result<()> {
     let control = unsafe { keep_only(control, true) }?;
     prctl::set_name(NAME)?;
     prctl::set_child_subreaper(true)?;
-    let mut server = Server { control, main, spare: None, at_work: BTreeMap::new(), untidy: false };
+    let mut server = Server { control, main, spare: None, at_work: BTreeMap::new(), untidy: false, idle: IDLE };
     server.make_spare()?;
     while server.turn()? {}
     server.end()
@@ -227,8 +232,9 @@ fn serve(control: OwnedFd, main: Main) -> io::Result<()> {
 impl Server {
     /// Waits for one thing to happen, and deals with it; false when the daemon is gone.
     fn turn(&mut self) -> io::Result<bool> {
-        let idle = self.spare.is_none() || self.untidy;
-        let timeout = if idle { PollTimeout::try_from(IDLE).unwrap_or(PollTimeout::ZERO) } else { PollTimeout::NONE };
+        let is_due = self.spare.is_none() || self.untidy;
+        let timeout =
+            if is_due { PollTimeout::try_from(self.idle).unwrap_or(PollTimeout::MAX) } else { PollTimeout::NONE };
         let (asked, ended) = self.wait(true, timeout)?;
         for &pid in &ended {
             self.reap(pid)?;
@@ -237,14 +243,22 @@ impl Server {
             return self.answer();
         }
         if ended.is_empty() {
-            if self.spare.is_none() {
-                // Without one the next who asks waits for it, and hears why there is none.
-                let _ = self.make_spare();
-            } else if self.untidy {
-                self.tidy(TIDY_PATIENCE)?;
-            }
+            let is_done = self.use_idle_time();
+            self.idle = if is_done { IDLE } else { (self.idle * 2).min(IDLE_MAX) };
         }
         Ok(true)
+    }
+
+    /// Does what there is no hurry with; false if the system refuses, so that it is still to be done.
+    fn use_idle_time(&mut self) -> bool {
+        if self.spare.is_none() {
+            // Without one the next who asks waits for it, and hears why there is none.
+            return self.make_spare().is_ok();
+        }
+        if self.untidy && self.tidy(TIDY_PATIENCE).is_err() {
+            self.untidy = true;
+        }
+        !self.untidy
     }
 
     /// Waits until the daemon says something, if that is of interest, or children ended; says which.
@@ -300,7 +314,12 @@ impl Server {
                 unsafe { libc::_exit(code) }
             }
             ForkResult::Parent { child } => {
-                self.spare = Some(Spare { pid: child, pidfd: pidfd_open(child)?, socket: ours });
+                let pidfd = pidfd_open(child).inspect_err(|_| {
+                    // Its end could not be seen. The number is its own until it is reaped, and it does not outlive the signal.
+                    let _ = kill(child, Signal::SIGKILL);
+                    let _ = reap(Child::Number(child));
+                })?;
+                self.spare = Some(Spare { pid: child, pidfd, socket: ours });
                 Ok(())
             }
         }
