@@ -112,7 +112,7 @@ impl NodeService for Script {
     ) -> Result<Response<proto::RegisterNodeResponse>, Status> {
         self.registrations.send(request.into_inner()).unwrap();
         let last_serial = self.last_serial.load(Ordering::Relaxed);
-        Ok(Response::new(proto::RegisterNodeResponse { heartbeat_ms: 50, unknown_launches: Vec::new(), last_serial }))
+        Ok(Response::new(proto::RegisterNodeResponse { heartbeat_ms: 50, last_serial, ..Default::default() }))
     }
 
     async fn heartbeat(
@@ -338,8 +338,12 @@ impl Agent {
     }
 
     pub(crate) fn terminate(&self) {
-        let pid = Pid::from_raw(self.process.id().unwrap() as i32);
-        nix::sys::signal::kill(pid, Signal::SIGTERM).unwrap();
+        signal(self.process.id().unwrap() as i32, Signal::SIGTERM);
+    }
+
+    /// From now on it takes connections, as the kernel does for it, and answers nobody.
+    pub(crate) fn stop(&self) {
+        signal(self.process.id().unwrap() as i32, Signal::SIGSTOP);
     }
 
     pub(crate) async fn exit(&mut self) -> ExitStatus {
@@ -453,7 +457,11 @@ pub(crate) fn parent_of(pid: i32) -> i32 {
 }
 
 pub(crate) fn kill(pid: i32) {
-    nix::sys::signal::kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    signal(pid, Signal::SIGKILL);
+}
+
+pub(crate) fn signal(pid: i32, signal: Signal) {
+    nix::sys::signal::kill(Pid::from_raw(pid), signal).unwrap();
 }
 
 /// Whether a process waits for something to read.

@@ -12,6 +12,7 @@ mod failures;
 mod foreign;
 mod identity;
 mod insight;
+mod lifetimes;
 mod mpi_programs;
 mod placement;
 mod relays;
