@@ -169,13 +169,17 @@ fn a_child_is_ready_before_it_is_asked_for(server: &ForkServer) {
 }
 
 fn children_of(parent: Pid) -> Vec<Pid> {
+    unreaped_children_of(parent).into_iter().filter(|&pid| runs(pid)).collect()
+}
+
+/// Those included that have ended.
+fn unreaped_children_of(parent: Pid) -> Vec<Pid> {
     let all = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
     let parent_of = |pid: i32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         stat[stat.rfind(')')? + 1..].split_whitespace().nth(1)?.parse().ok()
     };
-    let children = all.filter(|&pid| parent_of(pid) == Some(parent.as_raw())).map(Pid::from_raw);
-    children.filter(|&pid| runs(pid)).collect()
+    all.filter(|&pid| parent_of(pid) == Some(parent.as_raw())).map(Pid::from_raw).collect()
 }
 
 fn what_a_killed_child_left_behind_is_killed(server: &ForkServer) {
@@ -230,7 +234,7 @@ fn a_child_that_cannot_be_watched_is_no_child(server: &ForkServer) {
     server.ask().unwrap();
     assert!(matches!(next(server), ForkNews::NotStarted(Errno::EMFILE)));
     // Now and then it tries again.
-    eventually("none is left of those that failed", || children_of(forks) == [process.pid]);
+    eventually("none is left of those that failed", || unreaped_children_of(forks) == [process.pid]);
     set_limit_of_files(forks, &before);
     let another = started(server);
     for process in [process, another] {
