@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use pmi_core::ids::{Epoch, NodeIndex};
 
+use super::budget::{Budget, Holding};
 use super::counted::Counted;
 use super::gather::{self, Fault, Gather, Progress};
 use super::members::Members;
@@ -49,7 +50,8 @@ pub struct Launch {
     /// Nodes that will not take part in anything any more.
     lost: HashMap<NodeIndex, String>,
     held_frames: usize,
-    held_bytes: usize,
+    /// The bytes of those.
+    held: Holding,
 }
 
 #[derive(Debug)]
@@ -81,8 +83,13 @@ enum Ended {
 impl Launch {
     /// The launch's fences on the node `me`, one of `nodes`.
     pub fn new(me: NodeIndex, nodes: u32, fan_out: FanOut, limits: Limits) -> Self {
+        Self::within(&Budget::new(limits.all_held_bytes), me, nodes, fan_out, limits)
+    }
+
+    /// The same, with what all launches together may keep.
+    pub(super) fn within(held: &Budget, me: NodeIndex, nodes: u32, fan_out: FanOut, limits: Limits) -> Self {
         let (fences, ended, lost) = (HashMap::new(), Recent::new(REMEMBERED), HashMap::new());
-        Self { me, nodes, fan_out, limits, fences, ended, lost, held_frames: 0, held_bytes: 0 }
+        Self { me, nodes, fan_out, limits, fences, ended, lost, held_frames: 0, held: held.holding() }
     }
 
     /// Brings this node's segments to a fence of `members`, which are ascending, this node among them. Completes the key, and
@@ -292,29 +299,30 @@ impl Launch {
 
     /// Keeps a frame until this node's ranks reach its fence.
     fn hold(&mut self, key: &FenceKey, from: NodeIndex, what: What, out: &mut Outbox) {
+        let is_known = |held: &(NodeIndex, What)| held.0 == from && matches!(held.1, What::Awaited(_));
+        if let (What::Awaited(_), Some(Fence::Early(frames))) = (&what, self.fences.get(key))
+            && frames.iter().any(is_known)
+        {
+            return;
+        }
         let bytes = held_bytes(&what);
-        if self.held_frames >= self.limits.held_frames || self.held_bytes + bytes > self.limits.fence_bytes {
+        if self.held_frames >= self.limits.held_frames || !self.held.take(bytes, self.limits.fence_bytes) {
             out.counted.dropped += 1;
             out.frames
                 .push((from, failed(key, Some(self.me), "it cannot keep more for fences that it has not reached")));
             return;
         }
         let fence = self.fences.entry(key.clone()).or_insert_with(|| Fence::Early(Vec::new()));
-        let Fence::Early(frames) = fence else { return };
-        let is_known = |held: &(NodeIndex, What)| held.0 == from && matches!(held.1, What::Awaited(_));
-        if matches!(what, What::Awaited(_)) && frames.iter().any(is_known) {
-            return;
-        }
+        let Fence::Early(frames) = fence else { return self.held.give(bytes) };
         frames.push((from, what));
         out.counted.early += 1;
         self.held_frames += 1;
-        self.held_bytes += bytes;
     }
 
     /// A held frame is not held any more.
     fn release(&mut self, what: &What) {
         self.held_frames -= 1;
-        self.held_bytes -= held_bytes(what);
+        self.held.give(held_bytes(what));
     }
 
     /// Drops a frame of a fence that has ended here; one who still waits hears why that is in vain.
