@@ -16,6 +16,7 @@ mod facts;
 mod forks;
 mod launch;
 mod launches;
+mod lease;
 mod metrics;
 mod registration;
 mod relay;
@@ -26,7 +27,6 @@ mod service;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use cxi_fabric::node::NodeConfigError;
 use pmi_transport::address::Address;
@@ -36,6 +36,7 @@ use pmi_transport::identity::{Caller, IdentityError, Security};
 use pmi_transport::limits::MESSAGE_MAX;
 use pmi_transport::listen::{self, ListenError, Listener};
 use pmi_transport::metrics_page;
+use pmi_transport::patience;
 use pmi_transport::proto::v1::node_agent_service_server::NodeAgentServiceServer;
 use rank_spawner::ForkServer;
 use tokio::signal::unix::{SignalKind, signal};
@@ -46,9 +47,6 @@ use self::fabric::Fabric;
 use self::forks::Forks;
 use self::launches::Launches;
 use self::metrics::Metrics;
-
-/// How long sessions may take to end when the agent is told to stop. What is left then is ended by the fork server.
-const STOP_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Why an agent does not run.
 #[derive(Debug, thiserror::Error)]
@@ -160,7 +158,10 @@ async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
         tokio::spawn(metrics_page::serve(listener, move || metrics::text(&counting)));
     }
     tokio::spawn(node.security.clone().renew_on_hangup());
-    let registering = tokio::spawn(registration::keep_registered(Arc::clone(&node)));
+    let (renewals, lease) = lease::none();
+    let registering = tokio::spawn(registration::keep_registered(Arc::clone(&node), renewals));
+    let bereft = Arc::clone(&node);
+    tokio::spawn(lease::watch(lease, move |reason| bereft.launches.cut_off(reason)));
     let service = NodeAgentServiceServer::new(service::Service { node: Arc::clone(&node) })
         .max_decoding_message_size(MESSAGE_MAX)
         .max_encoding_message_size(MESSAGE_MAX);
@@ -178,7 +179,8 @@ async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
             () = server_gone => Err(DaemonError::ForkServer),
         };
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-        node.launches.end_all(STOP_PATIENCE).await;
+        // What is left then is ended by the fork server.
+        node.launches.end_all(patience::STOP).await;
         registering.abort();
         let _ = stop.send(());
         result

@@ -19,6 +19,7 @@ mod fabric;
 mod fabric_service;
 mod launch;
 mod launch_service;
+mod leftovers;
 mod meetings;
 mod metrics;
 mod names;

@@ -11,6 +11,7 @@
 //! first of the nodes. A node whose link breaks, or which leaves its launch, fails the fences that it takes part in on all
 //! nodes. How long a fence may take is its caller's affair: who drops the call gives the fence up for everybody.
 
+mod budget;
 mod counted;
 mod error;
 mod gather;

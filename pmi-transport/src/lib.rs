@@ -10,6 +10,7 @@ pub mod identity;
 pub mod limits;
 pub mod listen;
 pub mod metrics_page;
+pub mod patience;
 pub mod pki;
 pub mod proto;
 pub mod signature;

@@ -33,7 +33,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, sendmsg, socketpair};
 use nix::unistd::{ForkResult, Pid, fork, getpid, setsid};
 
@@ -43,7 +43,7 @@ use crate::cpus::usable_cpus;
 use crate::exit::RankExit;
 use crate::hunt::hunt;
 use crate::process_table::ProcessTable;
-use crate::syscalls::{Child, keep_ended_children, no_child_left, pidfd_open, pidfd_send_signal, try_reap};
+use crate::syscalls::{Child, keep_ended_children, no_child_left, pidfd_open, pidfd_send_signal, reap, try_reap};
 use crate::withdrawal::{default_signals, ignore_signals, keep_only};
 
 /// What `ps` shows of a fork server.
@@ -55,6 +55,9 @@ const IDLE: Duration = Duration::from_millis(10);
 /// The same before a new spare child is made: when no child is at work, and when some are.
 const QUIET: Duration = Duration::from_millis(50);
 const QUIET_AT_WORK: Duration = Duration::from_millis(500);
+
+/// The same while that fails, at most: a machine that is out of something is not helped by who asks it a hundred times a second.
+const IDLE_MAX: Duration = Duration::from_secs(1);
 
 /// How long leftovers are hunted before the server turns to other requests; what is left is looked for again later.
 const TIDY_PATIENCE: Duration = Duration::from_secs(1);
@@ -212,6 +215,8 @@ struct Server {
     at_work: BTreeMap<Pid, OwnedFd>,
     /// Somebody ended, and may have left something behind, since that was last looked for.
     untidy: bool,
+    /// How long nothing must happen, at least, until what failed in idle time is tried again; longer each time.
+    backoff: Duration,
 }
 
 /// The life of the server.
@@ -227,7 +232,8 @@ fn serve(control: OwnedFd, main: Main) -> io::Result<()> {
     // Once here instead of once in each child.
     Account::load_databases();
     usable_cpus();
-    let mut server = Server { control, main, spare: None, at_work: BTreeMap::new(), untidy: false };
+    let (spare, at_work, backoff) = (None, BTreeMap::new(), Duration::ZERO);
+    let mut server = Server { control, main, spare, at_work, untidy: false, backoff };
     server.make_spare()?;
     while server.turn()? {}
     server.end()
@@ -238,7 +244,7 @@ impl Server {
     fn turn(&mut self) -> io::Result<bool> {
         let timeout = self
             .patience()
-            .map_or(PollTimeout::NONE, |patience| PollTimeout::try_from(patience).unwrap_or(PollTimeout::ZERO));
+            .map_or(PollTimeout::NONE, |patience| PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX));
         let (asked, ended) = self.wait(true, timeout)?;
         for &pid in &ended {
             self.reap(pid)?;
@@ -247,24 +253,31 @@ impl Server {
             return self.answer();
         }
         if ended.is_empty() {
-            if self.untidy {
-                self.tidy(TIDY_PATIENCE)?;
-            } else if self.spare.is_none() {
-                // Without one the next who asks waits for it, and hears why there is none.
-                let _ = self.make_spare();
-            }
+            let is_done = self.use_idle_time();
+            self.backoff = if is_done { Duration::ZERO } else { (self.backoff * 2).clamp(IDLE, IDLE_MAX) };
         }
         Ok(true)
     }
 
     /// How long to wait for something to happen before doing what can wait; `None` when there is nothing to do.
     fn patience(&self) -> Option<Duration> {
-        match self.spare {
-            _ if self.untidy => Some(IDLE),
-            None if self.at_work.is_empty() => Some(QUIET),
-            None => Some(QUIET_AT_WORK),
-            Some(_) => None,
+        let quiet = match self.spare {
+            _ if self.untidy => IDLE,
+            None if self.at_work.is_empty() => QUIET,
+            None => QUIET_AT_WORK,
+            Some(_) => return None,
+        };
+        Some(quiet.max(self.backoff))
+    }
+
+    /// Does what there is no hurry with; false if the system refuses, so that it is still to be done.
+    fn use_idle_time(&mut self) -> bool {
+        if self.untidy {
+            self.untidy |= self.tidy(TIDY_PATIENCE).is_err();
+            return !self.untidy;
         }
+        // Without one the next who asks waits for it, and hears why there is none.
+        self.spare.is_some() || self.make_spare().is_ok()
     }
 
     /// Waits until the daemon says something, if that is of interest, or children ended; says which.
@@ -320,7 +333,12 @@ impl Server {
                 unsafe { libc::_exit(code) }
             }
             ForkResult::Parent { child } => {
-                self.spare = Some(Spare { pid: child, pidfd: pidfd_open(child)?, socket: ours });
+                let pidfd = pidfd_open(child).inspect_err(|_| {
+                    // Its end could not be seen. The number is its own until it is reaped, and it does not outlive the signal.
+                    let _ = kill(child, Signal::SIGKILL);
+                    let _ = reap(Child::Number(child));
+                })?;
+                self.spare = Some(Spare { pid: child, pidfd, socket: ours });
                 Ok(())
             }
         }

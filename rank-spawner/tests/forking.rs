@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid};
@@ -34,6 +35,7 @@ fn main() {
     check("what_a_killed_child_left_behind_is_killed", what_a_killed_child_left_behind_is_killed);
     check("another_childs_processes_are_not_touched", another_childs_processes_are_not_touched);
     check("many_are_asked_for_at_once", many_are_asked_for_at_once);
+    check("a_child_that_cannot_be_watched_is_no_child", a_child_that_cannot_be_watched_is_no_child);
     check("a_killed_daemon_leaves_nothing", |_| a_killed_daemon_leaves_nothing());
     check("a_child_can_stay_who_it_is", a_child_can_stay_who_it_is);
     if Uid::effective().is_root() {
@@ -167,13 +169,17 @@ fn a_child_is_ready_before_it_is_asked_for(server: &ForkServer) {
 }
 
 fn children_of(parent: Pid) -> Vec<Pid> {
+    unreaped_children_of(parent).into_iter().filter(|&pid| runs(pid)).collect()
+}
+
+/// Those included that have ended.
+fn unreaped_children_of(parent: Pid) -> Vec<Pid> {
     let all = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
     let parent_of = |pid: i32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         stat[stat.rfind(')')? + 1..].split_whitespace().nth(1)?.parse().ok()
     };
-    let children = all.filter(|&pid| parent_of(pid) == Some(parent.as_raw())).map(Pid::from_raw);
-    children.filter(|&pid| runs(pid)).collect()
+    all.filter(|&pid| parent_of(pid) == Some(parent.as_raw())).map(Pid::from_raw).collect()
 }
 
 fn what_a_killed_child_left_behind_is_killed(server: &ForkServer) {
@@ -215,6 +221,45 @@ fn many_are_asked_for_at_once(server: &ForkServer) {
     for _ in 0..20 {
         assert!(matches!(next(server), ForkNews::Ended { exit: RankExit::Code(0), .. }));
     }
+}
+
+/// A server that runs out of descriptors between the fork and what it needs to see the child's end.
+fn a_child_that_cannot_be_watched_is_no_child(server: &ForkServer) {
+    let forks = children_of(nix::unistd::getpid())[0];
+    eventually("there is a spare child", || children_of(forks).len() == 1);
+    let before = limit_of_files(forks);
+    // When the spare is handed out its socket is closed: then two descriptors are left, and the next child needs three.
+    set_limit_of_files(forks, &first_beyond_one_free(forks).to_string());
+    let process = started(server);
+    server.ask().unwrap();
+    assert!(matches!(next(server), ForkNews::NotStarted(Errno::EMFILE)));
+    // Now and then it tries again.
+    eventually("none is left of those that failed", || unreaped_children_of(forks) == [process.pid]);
+    set_limit_of_files(forks, &before);
+    let another = started(server);
+    for process in [process, another] {
+        process.kill().unwrap();
+        assert_eq!(ended(server, process.pid), RankExit::Signal { signal: 9, core_dumped: false });
+    }
+}
+
+/// The limit that leaves a process one descriptor more than it has.
+fn first_beyond_one_free(pid: Pid) -> usize {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let open: Vec<usize> = open.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
+    (0..).filter(|number| !open.contains(number)).nth(1).unwrap()
+}
+
+/// The soft limit of open files.
+fn limit_of_files(pid: Pid) -> String {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let files = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    files.split_whitespace().next().unwrap().to_owned()
+}
+
+fn set_limit_of_files(pid: Pid, soft: &str) {
+    let args = ["--pid".to_owned(), pid.to_string(), format!("--nofile={soft}:")];
+    assert!(Command::new("prlimit").args(args).status().unwrap().success());
 }
 
 /// Starts a child that leaves something behind, prints everybody's number, and waits to be killed.

@@ -48,6 +48,8 @@ const FOR_TESTS: &[Package] = &[
     Package { name: "procps", brings: Brings::Program("pgrep") },
     // setpriv and nsenter, for the tests that are another user or another node.
     Package { name: "util-linux", brings: Brings::Program("setpriv") },
+    // ip, for the tests that cut a node's network.
+    Package { name: "iproute2", brings: Brings::Program("ip") },
     // systemd-analyze checks the unit files.
     Package { name: "systemd", brings: Brings::Program("systemd-analyze") },
     Package { name: "python3-venv", brings: Brings::PythonModules("import venv, ensurepip") },

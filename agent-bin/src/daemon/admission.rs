@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use pmi_core::ids::NodeIndex;
@@ -32,6 +33,8 @@ pub(super) struct Assignment {
     /// All nodes of the launch.
     pub(super) members: Arc<[Member]>,
     pub(super) fan_out: FanOut,
+    /// How long its ranks may take to end after they were told to.
+    pub(super) grace: Duration,
     /// What its ranks need to use the fabric, and how many of them are here.
     pub(super) fabric: Option<Wish>,
 }
@@ -112,6 +115,7 @@ fn understand(node: &Node, request: &proto::LaunchProcessesRequest) -> Result<As
     let members: Vec<Member> =
         session.hosts.into_iter().zip(addresses).map(|(name, address)| Member { name, address }).collect();
     check_members(&node.config.node_id, &members, index)?;
+    let grace = session.patience.after_failure.max(session.patience.after_interrupt);
     let launch_id = session.launch_id;
     let wish = |credentials| Wish { launch_id: launch_id.clone(), uid, ranks, credentials };
     let fabric = request.cxi_credentials.clone().map(wish);
@@ -123,6 +127,7 @@ fn understand(node: &Node, request: &proto::LaunchProcessesRequest) -> Result<As
         index,
         members: members.into(),
         fan_out,
+        grace,
         fabric,
     })
 }

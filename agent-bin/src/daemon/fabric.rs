@@ -17,18 +17,16 @@ use cxi_fabric::clock::SystemClock;
 use cxi_fabric::environment::Provider;
 use cxi_fabric::node::{self, Claim, CxiBackend, NicService, NodeBackend, NodeConfigError, NodeFabricConfig, Stuck};
 use parking_lot::Mutex;
+use pmi_transport::patience;
 use pmi_transport::proto::v1 as proto;
+use tokio::sync::OwnedMutexGuard;
 
 use crate::cxi;
 use crate::wire;
 use crate::wire::WireError;
 
-/// How long services may take to be made. The API server waits 10 s for a node, and a failure has to be undone within that.
-const CLAIM_WITHIN: Duration = Duration::from_secs(4);
 /// How long a service may stay busy after the end of its launch; later it is tried again when its VNI is retired.
 const RELEASE_WITHIN: Duration = Duration::from_secs(10);
-/// The same when a VNI is retired, which the API server asks for again and again.
-const RETIRE_WITHIN: Duration = Duration::from_secs(2);
 
 /// The fabric of this node.
 pub(super) struct Fabric {
@@ -103,8 +101,7 @@ impl Fabric {
         let Wish { launch_id, uid, ranks, mut credentials } = wish;
         let claims = wire::fabric::decode(&credentials)?;
         let vni = claims.credentials.vni;
-        let users = self.users(vni);
-        let mut users = users.lock().await;
+        let mut users = self.users(vni).await;
         let services = match (&self.backend, claims.credentials.svc_id) {
             // Somebody else made them, and ends them.
             _ if !claims.services.is_empty() => claims.services,
@@ -116,9 +113,9 @@ impl Fabric {
                 let backend = Arc::clone(backend);
                 let made = blocking(move || {
                     if first {
-                        sweep(&*backend, vni, CLAIM_WITHIN).map_err(|reason| FabricError::Strays { vni, reason })?;
+                        sweep(&*backend, vni, patience::CLAIM).map_err(|reason| FabricError::Strays { vni, reason })?;
                     }
-                    Ok(node::claim(&*backend, &SystemClock, &claim, Instant::now() + CLAIM_WITHIN)?)
+                    Ok(node::claim(&*backend, &SystemClock, &claim, Instant::now() + patience::CLAIM)?)
                 });
                 let made = made.await.and_then(|made| made).inspect_err(|_| users.is_swept = !first)?;
                 made.warnings.iter().for_each(|warning| tracing::warn!(launch = launch_id, "{warning}"));
@@ -141,8 +138,7 @@ impl Fabric {
 
     /// Ends what a launch has.
     async fn release(&self, vni: Vni, launch_id: &str) {
-        let users = self.users(vni);
-        let services = users.lock().await.launches.get(launch_id).cloned().unwrap_or_default();
+        let services = self.users(vni).await.launches.get(launch_id).cloned().unwrap_or_default();
         if let (Some(backend), false) = (self.backend.clone(), services.is_empty()) {
             let shown = words(&services);
             let stuck =
@@ -158,18 +154,17 @@ impl Fabric {
                 Err(error) => tracing::error!(launch = launch_id, %vni, "{error}"),
             }
         }
-        users.lock().await.launches.remove(launch_id);
+        self.users(vni).await.launches.remove(launch_id);
     }
 
     /// Ends what is left of a VNI, and says in words what cannot be ended.
     pub(super) async fn retire(&self, vni: Vni) -> Result<(), String> {
-        let users = self.users(vni);
-        let users = users.lock().await;
+        let users = self.users(vni).await;
         if let Some(launch) = users.launches.keys().next() {
             return Err(format!("launch {launch} still uses it"));
         }
         if let Some(backend) = self.backend.clone() {
-            let swept = blocking(move || sweep(&*backend, vni, RETIRE_WITHIN)).await;
+            let swept = blocking(move || sweep(&*backend, vni, patience::RETIRE)).await;
             swept.map_err(|error| error.to_string())??;
         }
         tracing::info!(%vni, "nothing is left of the VNI here");
@@ -198,8 +193,17 @@ impl Fabric {
         known
     }
 
-    fn users(&self, vni: Vni) -> Arc<tokio::sync::Mutex<Users>> {
-        Arc::clone(self.vnis.lock().entry(vni).or_default())
+    /// The users of a VNI, for one call at a time.
+    async fn users(&self, vni: Vni) -> OwnedMutexGuard<Users> {
+        loop {
+            let users = Arc::clone(self.vnis.lock().entry(vni).or_default());
+            let locked = users.lock_owned().await;
+            // While we waited the VNI may have been retired, and what we waited for forgotten: others use another one by now.
+            let known = self.vnis.lock().get(&vni).map(Arc::as_ptr);
+            if known == Some(Arc::as_ptr(OwnedMutexGuard::mutex(&locked))) {
+                return locked;
+            }
+        }
     }
 }
 

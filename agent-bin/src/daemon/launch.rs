@@ -7,7 +7,8 @@
 //! questions ┘                                    └─> replies ─> SessionQuestions
 //! ```
 //!
-//! It is over when the session has ended and its report was delivered. A session that ends without a report has been killed.
+//! It is over when the session has ended and its report was delivered. A session that ends without a report has been killed,
+//! by us if it did not end in time: an order to end gives it the launch's grace and a little more, an order to kill hardly any.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -17,6 +18,7 @@ use std::time::Duration;
 use bytes::{BufMut, BytesMut};
 use pmi_core::quiet::{self, ReadHalf, WriteHalf};
 use pmi_transport::fence::Membership;
+use pmi_transport::patience;
 use pmi_transport::proto::v1 as proto;
 use prost::Message;
 use proto::from_session::What as FromWhat;
@@ -50,15 +52,6 @@ const TO_SESSION: usize = 256;
 
 /// How many calls of a session may wait for their answers; a session that makes more is not read from meanwhile.
 const CALLS_MAX: usize = 4096;
-
-/// How long a session may take to end after it was told to; then it is killed.
-const END_PATIENCE: Duration = Duration::from_secs(30);
-
-/// How long the fork server may take to tell how a session ended.
-const EXIT_PATIENCE: Duration = Duration::from_secs(10);
-
-/// How long a report waits for an API server that does not answer.
-const REPORT_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Starts the session of a launch that was entered into the table; it removes itself from there.
 pub(super) async fn start(
@@ -109,6 +102,12 @@ struct Launch {
     events: Arc<Events>,
     questions: Arc<SessionQuestions>,
     delivering: JoinHandle<Delivered>,
+    /// How long ranks may take to end, as the launch says.
+    grace: Duration,
+    /// When the session is killed.
+    killed_at: Option<Instant>,
+    /// The API server was not heard for too long, and the ranks are ended for that.
+    is_cut_off: bool,
     /// What it uses of the fabric.
     claimed: Option<Claimed>,
 }
@@ -163,6 +162,9 @@ impl Launch {
             events,
             questions,
             delivering,
+            grace: assignment.grace,
+            killed_at: None,
+            is_cut_off: false,
             claimed,
         })
     }
@@ -174,8 +176,8 @@ impl Launch {
         let reported = self.until_session_ends(&mut delivered).await;
         self.writing.abort();
         self.questions.close();
-        if !reported {
-            self.tell_of_lost_session().await;
+        if !reported && timeout(patience::REPORT_KEPT, self.tell_of_lost_session()).await.is_err() {
+            tracing::error!(launch = self.id, "the API server takes no news of the end");
         }
         let giving_back = self.claimed.take().map(|claimed| tokio::spawn(claimed.release()));
         if delivered.is_none() {
@@ -192,33 +194,53 @@ impl Launch {
 
     /// Carries out orders until the session has said everything; returns whether it reported.
     async fn until_session_ends(&mut self, delivered: &mut Option<Delivered>) -> bool {
-        let mut deadline = None;
         loop {
             tokio::select! {
                 reported = &mut self.reading => return reported.unwrap_or(false),
                 Some(order) = self.orders.recv() => match order {
-                    LaunchOrder::End(how) => {
-                        self.command(how);
-                        deadline.get_or_insert(Instant::now() + END_PATIENCE);
-                    }
+                    LaunchOrder::End(how) => self.end(how),
+                    LaunchOrder::CutOff { reason } => self.cut_off(reason),
                     LaunchOrder::Forget => self.delivering.abort(),
                 },
                 result = &mut self.delivering, if delivered.is_none() => {
                     if let Ok(Delivered::Unwanted(status)) = &result {
                         tracing::warn!(launch = self.id, "nobody wants this launch: {}", status.message());
-                        self.command(CommandWhat::GiveUp(proto::Nothing {}));
-                        deadline.get_or_insert(Instant::now() + END_PATIENCE);
+                        self.end(CommandWhat::GiveUp(proto::Nothing {}));
                     }
                     *delivered = Some(result.unwrap_or(Delivered::All));
                 },
-                () = until(deadline), if deadline.is_some() => {
+                () = until(self.killed_at), if self.killed_at.is_some() => {
                     tracing::warn!(launch = self.id, "the session does not end; it is killed");
                     // It may have ended this very moment.
                     let _ = self.process.kill();
-                    deadline = None;
+                    self.killed_at = None;
                 }
             }
         }
+    }
+
+    /// Has the session end. A later order can make that faster, never slower.
+    fn end(&mut self, how: CommandWhat) {
+        let patience = match how {
+            CommandWhat::Kill(_) => patience::KILL,
+            _ => self.grace + patience::END,
+        };
+        self.command(how);
+        let then = Instant::now() + patience;
+        self.killed_at = Some(self.killed_at.map_or(then, |before| before.min(then)));
+    }
+
+    /// Has the session end because nobody out there can know that it runs, and says so if it is asked for later.
+    fn cut_off(&mut self, reason: String) {
+        if std::mem::replace(&mut self.is_cut_off, true) {
+            return;
+        }
+        tracing::warn!(launch = self.id, "its ranks are ended: {reason}");
+        let cause = Cause { host: self.node.config.node_id.clone(), kind: CauseKind::NodeLost { reason } };
+        let (events, ending) = (Arc::clone(&self.events), wire::event::encode(&Event::Ending(cause)));
+        // There may be no room for it as long as nobody takes events. It is in line before the report is.
+        tokio::spawn(async move { events.push(ending).await });
+        self.end(CommandWhat::GiveUp(proto::Nothing {}));
     }
 
     /// A session that reads nothing any more is killed in the end.
@@ -232,7 +254,7 @@ impl Launch {
         self.node.metrics.lost.inc();
         // Whatever it does, nobody listens to it any more.
         let _ = self.process.kill();
-        let reason = match timeout(EXIT_PATIENCE, &mut self.ended).await {
+        let reason = match timeout(patience::EXIT, &mut self.ended).await {
             Ok(Ok(exit)) => format!("the session process {exit}"),
             _ => "the session process is gone".to_owned(),
         };
@@ -245,13 +267,13 @@ impl Launch {
 
     /// Waits until the API server has the report, or nobody wants it any more.
     async fn until_delivered(&mut self) {
-        let deadline = Instant::now() + REPORT_PATIENCE;
+        let deadline = Instant::now() + patience::REPORT_KEPT;
         loop {
             tokio::select! {
                 _ = &mut self.delivering => return,
                 order = self.orders.recv() => match order {
                     // It has ended.
-                    Some(LaunchOrder::End(_)) => {}
+                    Some(LaunchOrder::End(_) | LaunchOrder::CutOff { .. }) => {}
                     Some(LaunchOrder::Forget) | None => return,
                 },
                 () = sleep_until(deadline) => {

@@ -50,6 +50,11 @@ pub(super) struct Handle {
 pub(super) enum LaunchOrder {
     /// End the ranks.
     End(What),
+    /// End the ranks, and tell the API server when it is there again that this was why.
+    CutOff {
+        /// In words.
+        reason: String,
+    },
     /// Nobody wants to hear of it any more.
     Forget,
 }
@@ -108,6 +113,13 @@ impl Launches {
     /// How many there are.
     pub(super) fn count(&self) -> usize {
         self.state.lock().at_work.len()
+    }
+
+    /// The API server cannot be heard: all launches are ended for that. Those that are being ended for it already go on so.
+    pub(super) fn cut_off(&self, reason: &str) {
+        for handle in self.state.lock().at_work.values() {
+            handle.order(LaunchOrder::CutOff { reason: reason.to_owned() });
+        }
     }
 
     /// Takes no more launches, ends those that are here, and waits until they have left, for `patience` at most.

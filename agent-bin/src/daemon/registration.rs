@@ -1,8 +1,10 @@
-//! Being known to the API server: the agent registers, says that it lives, and registers again when it was forgotten.
+//! Being known to the API server: the agent registers, says that it lives and what runs on it, and registers again when it was
+//! forgotten. Each time that the API server accepts that, the lease begins anew.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use pmi_transport::patience;
 use pmi_transport::proto::v1 as proto;
 use pmi_transport::signature::Serial;
 use proto::node_command::What;
@@ -11,10 +13,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tonic::Status;
 
 use super::launches::LaunchOrder;
+use super::lease::{Lease, Renewals};
 use super::{Node, facts};
-
-/// How long the API server may take to answer.
-const PATIENCE: Duration = Duration::from_secs(3);
 
 /// From one failed attempt to register to the next: at first, and at most.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
@@ -25,13 +25,13 @@ const BEAT_MIN: Duration = Duration::from_millis(50);
 const BEAT_MAX: Duration = Duration::from_secs(60);
 
 /// Registers, and does so again whenever the API server asks for it. Never ends.
-pub(super) async fn keep_registered(node: Arc<Node>) {
+pub(super) async fn keep_registered(node: Arc<Node>, renewals: Renewals) {
     let mut pause = PAUSE_FIRST;
     loop {
-        match register(&node).await {
-            Ok(interval) => {
+        match register(&node, &renewals).await {
+            Ok(accepted) => {
                 pause = PAUSE_FIRST;
-                beat(&node, interval).await;
+                beat(&node, accepted, &renewals).await;
             }
             Err(status) => {
                 if pause == PAUSE_MAX {
@@ -44,9 +44,18 @@ pub(super) async fn keep_registered(node: Arc<Node>) {
     }
 }
 
-async fn register(node: &Node) -> Result<Duration, Status> {
+/// What the API server says when it accepts a node.
+#[derive(Clone, Copy)]
+struct Accepted {
+    interval: Duration,
+    /// Its length; `None` for an API server that gives none.
+    lease: Option<Duration>,
+}
+
+async fn register(node: &Node, renewals: &Renewals) -> Result<Accepted, Status> {
     let mut client = NodeServiceClient::new(node.pulse.clone());
-    let response = in_time(client.register_node(facts::registration(node))).await?;
+    let asked = Instant::now();
+    let response = in_time(patience::REGISTER_ANSWER, client.register_node(facts::registration(node))).await?;
     tracing::info!(node = node.config.node_id, "registered");
     node.launches.serials.register(Serial(response.last_serial));
     for id in response.unknown_launches {
@@ -56,29 +65,43 @@ async fn register(node: &Node) -> Result<Duration, Status> {
             launch.order(LaunchOrder::Forget);
         }
     }
-    Ok(Duration::from_millis(response.heartbeat_ms).clamp(BEAT_MIN, BEAT_MAX))
+    let accepted = Accepted {
+        interval: Duration::from_millis(response.heartbeat_ms).clamp(BEAT_MIN, BEAT_MAX),
+        lease: (response.lease_ms > 0).then(|| Duration::from_millis(response.lease_ms)),
+    };
+    renewals.send_replace(accepted.lease.map(|length| Lease::from(asked, length)));
+    Ok(accepted)
 }
 
 /// Says that this node lives, until it must register again.
-async fn beat(node: &Node, interval: Duration) {
+async fn beat(node: &Node, accepted: Accepted, renewals: &Renewals) {
     let mut client = NodeServiceClient::new(node.pulse.clone());
-    let beat = proto::HeartbeatRequest { node_id: node.config.node_id.clone(), incarnation: node.incarnation };
     loop {
-        sleep(interval).await;
-        match in_time(client.heartbeat(beat.clone())).await {
+        sleep(accepted.interval).await;
+        let asked = Instant::now();
+        let beat = proto::HeartbeatRequest {
+            node_id: node.config.node_id.clone(),
+            incarnation: node.incarnation,
+            launches: node.launches.ids(),
+        };
+        match in_time(patience::HEARTBEAT_ANSWER, client.heartbeat(beat)).await {
             Ok(proto::HeartbeatResponse { register: true, .. }) => return,
             Ok(proto::HeartbeatResponse { register: false, last_serial }) => {
                 node.launches.serials.hear(Serial(last_serial), Instant::now());
+                renewals.send_replace(accepted.lease.map(|length| Lease::from(asked, length)));
             }
-            // The launches go on; whether the node still counts is told when the API server is back.
+            // The launches go on while the lease lasts; whether the node still counts is told when the API server is back.
             Err(status) => tracing::debug!("no answer to a heartbeat: {}", status.message()),
         }
     }
 }
 
-async fn in_time<T>(call: impl Future<Output = Result<tonic::Response<T>, Status>>) -> Result<T, Status> {
-    match timeout(PATIENCE, call).await {
+async fn in_time<T>(
+    patience: Duration,
+    call: impl Future<Output = Result<tonic::Response<T>, Status>>,
+) -> Result<T, Status> {
+    match timeout(patience, call).await {
         Ok(result) => result.map(tonic::Response::into_inner),
-        Err(_) => Err(Status::deadline_exceeded(format!("no answer within {PATIENCE:?}"))),
+        Err(_) => Err(Status::deadline_exceeded(format!("no answer within {patience:?}"))),
     }
 }

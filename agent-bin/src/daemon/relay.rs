@@ -1,4 +1,5 @@
-//! A request to start a launch on its way through a tree of nodes: each passes it on to those below it, all at once.
+//! A request to start a launch on its way through a tree of nodes: each passes it on to those below it, all at once, with less
+//! time than it has itself. So a node that does not answer is named by the one right above it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,17 +8,15 @@ use pmi_transport::connect;
 use pmi_transport::fence::Member;
 use pmi_transport::identity::Caller;
 use pmi_transport::limits::MESSAGE_MAX;
+use pmi_transport::patience;
 use pmi_transport::proto::v1 as proto;
 use proto::RefusalReason;
 use proto::node_agent_service_client::NodeAgentServiceClient;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::Node;
 use super::admission::Refusal;
-
-/// How long the nodes below may take to answer.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A node to pass a request on to, and how many nodes it has to pass it on to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,25 +38,32 @@ fn shares(first: u32, count: u32, fan_out: u32) -> Vec<Share> {
     (0..heads).map(share).collect()
 }
 
-/// Passes `request` on, and waits until all nodes below have taken the launch.
+/// Passes `request` on, which came at `arrived`, and waits until all nodes below have taken the launch.
 ///
 /// The first refusal counts; who asked this node ends the launch on all nodes then.
 pub(super) async fn pass_on(
     node: &Arc<Node>,
     request: &proto::LaunchProcessesRequest,
     members: &Arc<[Member]>,
+    arrived: Instant,
 ) -> Result<(), Refusal> {
     let (first, count) = (request.node_index.saturating_add(1), request.relay_nodes);
     if u64::from(first) + u64::from(count) > members.len() as u64 {
         let text = format!("the launch was to be passed on to {count} nodes from {first} on; it has {}", members.len());
         return Err(Refusal::of(node, RefusalReason::MalformedRequest, text));
     }
+    let given = match request.answer_within_ms {
+        0 => patience::start_answer(1),
+        milliseconds => Duration::from_millis(milliseconds.into()),
+    };
+    let deadline = arrived + patience::below_relay(given);
+    let answer_within_ms = deadline.saturating_duration_since(Instant::now()).as_millis() as u32;
     let mut calls = JoinSet::new();
     for share in shares(first, count, request.relay_fan_out) {
         let (node, members) = (Arc::clone(node), Arc::clone(members));
         let Share { node: node_index, relay_nodes } = share;
-        let request = proto::LaunchProcessesRequest { node_index, relay_nodes, ..request.clone() };
-        calls.spawn(async move { ask(&node, &members[node_index as usize], request).await });
+        let request = proto::LaunchProcessesRequest { node_index, relay_nodes, answer_within_ms, ..request.clone() };
+        calls.spawn(async move { ask(&node, &members[node_index as usize], request, deadline).await });
     }
     let mut first_refusal = Ok(());
     while let Some(answer) = calls.join_next().await {
@@ -68,7 +74,12 @@ pub(super) async fn pass_on(
     first_refusal
 }
 
-async fn ask(node: &Node, member: &Member, request: proto::LaunchProcessesRequest) -> Result<(), Refusal> {
+async fn ask(
+    node: &Node,
+    member: &Member,
+    request: proto::LaunchProcessesRequest,
+    deadline: Instant,
+) -> Result<(), Refusal> {
     let unreachable = |error: &dyn std::fmt::Display| Refusal {
         reason: RefusalReason::Unreachable,
         message: format!("{} at {} cannot be reached: {error}", member.name, member.address),
@@ -78,9 +89,10 @@ async fn ask(node: &Node, member: &Member, request: proto::LaunchProcessesReques
     let peer = Caller::Agent(member.name.clone());
     let channel = connect::channel(&address, &peer, &node.security).map_err(|error| unreachable(&error))?;
     let mut client = NodeAgentServiceClient::new(channel).max_encoding_message_size(MESSAGE_MAX);
-    let answer = match timeout(PATIENCE, client.launch_processes(request)).await {
+    let within = Duration::from_millis(request.answer_within_ms.into());
+    let answer = match timeout_at(deadline, client.launch_processes(request)).await {
         Ok(answer) => answer.map_err(|status| unreachable(&status.message()))?.into_inner(),
-        Err(_) => return Err(unreachable(&format!("no answer within {PATIENCE:?}"))),
+        Err(_) => return Err(unreachable(&format!("no answer within {within:.1?}"))),
     };
     // One that runs there already was started by this very request, sent twice.
     if answer.accepted || answer.reason() == RefusalReason::AlreadyRunning {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pmi_transport::limits::MESSAGE_MAX;
+use pmi_transport::patience;
 use pmi_transport::proto::v1 as proto;
 use prost::Message;
 use proto::launch_report::What as ReportWhat;
@@ -25,12 +26,8 @@ const WAITING_MAX: usize = 32 << 20;
 /// How many events may wait.
 const EVENTS_MAX: usize = 1 << 16;
 
-/// From one attempt to open the stream to the next: at first, and at most.
+/// From one attempt to open the stream to the next, at first.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
-
-/// How long the API server may take to end the stream after the report.
-const FAREWELL: Duration = Duration::from_secs(10);
 
 /// How many events may be on their way into the stream: what is there at once becomes one message on the connection.
 const ON_THEIR_WAY: usize = 16;
@@ -119,7 +116,7 @@ impl Delivery {
                 },
             }
             sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            pause = (pause * 2).min(patience::REPORT_PAUSE);
         }
     }
 
@@ -143,7 +140,7 @@ impl Delivery {
             result = &mut receive => return result,
             () = self.send(sender) => {}
         }
-        timeout(FAREWELL, receive).await.unwrap_or(Ok(()))
+        timeout(patience::FAREWELL, receive).await.unwrap_or(Ok(()))
     }
 
     /// Sends events until the report has been sent, or the stream takes no more.

@@ -10,6 +10,7 @@ use proto::node_agent_service_server::NodeAgentService;
 use proto::node_command::What;
 use proto::{LinkFrame, RefusalReason};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
@@ -25,6 +26,7 @@ pub(super) struct Service {
 impl Service {
     /// Starts a launch here and on the nodes behind. It must be seen to its end: a launch that was entered has to leave.
     async fn launch(node: &Arc<Node>, caller: &Caller, request: &proto::LaunchProcessesRequest) -> Result<(), Refusal> {
+        let arrived = Instant::now();
         let assignment = admit(node, caller, request).await?;
         let (orders, ordered) = mpsc::unbounded_channel();
         let nodes = assignment.members.iter().map(|member| member.name.clone()).collect();
@@ -37,8 +39,8 @@ impl Service {
             };
             Refusal::of(node, reason, text)
         })?;
-        let (started, passed_on) =
-            tokio::join!(launch::start(node, &assignment, ordered), relay::pass_on(node, request, &assignment.members));
+        let passing_on = relay::pass_on(node, request, &assignment.members, arrived);
+        let (started, passed_on) = tokio::join!(launch::start(node, &assignment, ordered), passing_on);
         if started.is_ok() && passed_on.is_err() {
             // Who asked ends it on the nodes that took it; here nobody need be asked.
             handle.order(LaunchOrder::End(What::Kill(SIGTERM)));

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use pmi_core::ids::{NodeIndex, Rank};
+use pmi_transport::patience;
 use rank_spawner::{Belongings, Orphans, nothing_to_sweep, sweep};
 use tokio::time::Instant;
 
@@ -12,9 +13,6 @@ use super::judgement::Verdict;
 use crate::cause::{Cause, CauseKind};
 use crate::event::Event;
 use crate::spec::Patience;
-
-/// How long leftover processes are hunted.
-const SWEEP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The steps that are still to be taken.
 #[derive(Debug)]
@@ -160,7 +158,7 @@ impl Session {
             let except: Vec<_> = keeper.iter().map(rank_spawner::Keeper::pid).collect();
             let orphans = if keeper.is_some() { Orphans::Claim { except: &except } } else { Orphans::Spare };
             let belongings = Belongings { tag: &tag, ranks: &ranks, orphans };
-            let swept = sweep(&belongings, SWEEP_PATIENCE);
+            let swept = sweep(&belongings, patience::SWEEP);
             if let Some(keeper) = keeper {
                 // It is dismissed; that it was gone before its time changes nothing now.
                 let _ = keeper.done();

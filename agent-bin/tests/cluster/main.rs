@@ -2,6 +2,7 @@
 
 mod fabric;
 mod foreign;
+mod patience;
 mod rights;
 mod trust;
 mod world;

@@ -140,7 +140,11 @@ pub(crate) fn parent_of(pid: i32) -> i32 {
 }
 
 pub(crate) fn kill(pid: i32) {
-    nix::sys::signal::kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    signal(pid, Signal::SIGKILL);
+}
+
+pub(crate) fn signal(pid: i32, signal: Signal) {
+    nix::sys::signal::kill(Pid::from_raw(pid), signal).unwrap();
 }
 
 /// Whether a process waits for something to read.

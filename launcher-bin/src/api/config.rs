@@ -7,6 +7,7 @@ use std::time::Duration;
 use cxi_fabric::FabricConfig;
 use lattice_agent::settings_file::{self, SettingsFileError};
 use pmi_transport::address::{Address, AddressError};
+use pmi_transport::patience;
 use serde::Deserialize;
 
 use super::args::ApiArgs;
@@ -19,6 +20,8 @@ const DEFAULT_STATE: &str = "/var/lib/lattice/api.redb";
 const DEFAULT_PORT: u16 = 50051;
 /// How long launches wait for fabric credentials, in seconds: less than a client waits for an answer.
 const FABRIC_PATIENCE: u32 = 12;
+/// The longest lease of an agent, in seconds.
+const LEASE_MAX: u64 = 365 * 24 * 3600;
 
 /// A configuration that is consistent.
 #[derive(Clone, Debug)]
@@ -35,6 +38,8 @@ pub(crate) struct Config {
     pub identity: Identity,
     /// Who may take nodes for an allocation.
     pub create_allocations: Creators,
+    /// How long an agent lets launches run that cannot hear this server.
+    pub lease: Duration,
     /// How launches reach their nodes, and what holds for each of them.
     pub launches: LaunchSettings,
     /// Where fabric credentials come from, if there is a fabric that needs some.
@@ -110,6 +115,8 @@ pub(crate) enum ConfigError {
     ClusterName { name: String },
     #[error("fence_timeout is 0 seconds; leave it out for no limit")]
     NoTime,
+    #[error("lease is {seconds} seconds; it can be 5 to {LEASE_MAX}, a year")]
+    Lease { seconds: u64 },
 }
 
 /// The file as it is written.
@@ -130,6 +137,8 @@ struct File {
     relay_fan_out: Option<u32>,
     barrier_fan_out: Option<u32>,
     data_fan_out: Option<u32>,
+    /// In seconds.
+    lease: Option<u64>,
     /// In seconds.
     fence_timeout: Option<u64>,
     cluster: Option<String>,
@@ -183,6 +192,7 @@ impl Config {
             metrics: file.metrics,
             identity,
             create_allocations: file.create_allocations,
+            lease: lease(file.lease)?,
         })
     }
 }
@@ -242,6 +252,14 @@ fn fabric(file: &File) -> Result<Option<FabricSettings>, ConfigError> {
     Ok(Some(FabricSettings { cluster, manager, patience }))
 }
 
+fn lease(seconds: Option<u64>) -> Result<Duration, ConfigError> {
+    match seconds.map(Duration::from_secs) {
+        None => Ok(patience::LEASE),
+        Some(lease) if (patience::LEASE_MIN..=Duration::from_secs(LEASE_MAX)).contains(&lease) => Ok(lease),
+        Some(lease) => Err(ConfigError::Lease { seconds: lease.as_secs() }),
+    }
+}
+
 fn launch_settings(file: &File) -> Result<LaunchSettings, ConfigError> {
     let default = LaunchSettings::default();
     let in_range = |name, value: Option<u32>, default, possible: std::ops::RangeInclusive<u32>, words| match value {
@@ -294,6 +312,7 @@ mod tests {
         check("insecure = true\nlisten = [\"http://a\"]", "no address");
         check("insecure = true\nrelay_fan_out = 0", "relay_fan_out is 0");
         check("insecure = true\nfence_timeout = 0", "leave it out");
+        check("insecure = true\nlease = 4", "lease is 4 seconds; it can be 5 to 31536000");
         check("insecure = true\ncolour = 1", "unknown field");
         check("insecure = true\ncreate_allocations = \"nobody\"", "unknown variant");
     }

@@ -32,7 +32,7 @@ use super::launch::fan_out::FanOut;
 use super::server::Server;
 use super::store::{FabricJournal, StoreError};
 
-pub(crate) use self::tending::{RETIRE_PATIENCE, give_back, tend};
+pub(crate) use self::tending::{give_back, tend};
 
 /// The fabric of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use cxi_fabric::FabricError;
 use cxi_fabric::ledger::View;
 use pmi_transport::connect::reason;
 use pmi_transport::hostlist;
+use pmi_transport::patience::RETIRE_ANSWER;
 use pmi_transport::proto::v1::fabric_service_server::FabricService;
 use pmi_transport::proto::v1::node_agent_service_client::NodeAgentServiceClient;
 use pmi_transport::proto::v1::{
@@ -19,7 +20,7 @@ use tokio::time::timeout;
 use tonic::{Request, Response, Status};
 
 use super::channels::Channels;
-use super::fabric::{Fabric, RETIRE_PATIENCE, give_back};
+use super::fabric::{Fabric, give_back};
 use super::launch::fan_out::Recipient;
 use super::server::Server;
 
@@ -170,9 +171,9 @@ async fn strangers(fabric: &Fabric) -> Result<Vec<String>, FabricError> {
 async fn list_services(channels: &Channels, node: &Recipient) -> Result<ListCxiServicesResponse, String> {
     let channel = channels.to(node).map_err(|error| crate::chain(&error))?;
     let mut client = NodeAgentServiceClient::new(channel);
-    match timeout(RETIRE_PATIENCE, client.list_cxi_services(ListCxiServicesRequest {})).await {
+    match timeout(RETIRE_ANSWER, client.list_cxi_services(ListCxiServicesRequest {})).await {
         Ok(answer) => answer.map(Response::into_inner).map_err(|status| reason(&status)),
-        Err(_) => Err(format!("no answer for {RETIRE_PATIENCE:?}")),
+        Err(_) => Err(format!("no answer for {RETIRE_ANSWER:?}")),
     }
 }
 

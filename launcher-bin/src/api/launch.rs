@@ -82,11 +82,22 @@ pub(crate) struct LaunchHandle {
     /// By node index.
     nodes: Arc<[Outlet]>,
     summary: Arc<Mutex<LaunchSummary>>,
-    /// Nodes whose part has ended, or that were lost.
-    gone: Arc<Mutex<Vec<bool>>>,
+    /// By node index.
+    parts: Arc<Mutex<Vec<Part>>>,
     /// It was begun by a server that has ended.
     resumed: bool,
     begun: Instant,
+}
+
+/// What is known outside of a launch about a node's part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// It may still run.
+    Expected,
+    /// It has ended.
+    Ended,
+    /// The node was lost to the launch: whatever runs there must end.
+    Lost,
 }
 
 /// One node of a launch, from outside of it.
@@ -121,8 +132,13 @@ impl LaunchHandle {
 
     /// Whether a node's part of the launch may still run.
     pub(crate) fn runs_on(&self, node: &str) -> bool {
-        let gone = self.gone.lock();
-        self.index_of(node).is_some_and(|index| !gone[index as usize])
+        let parts = self.parts.lock();
+        self.index_of(node).is_some_and(|index| parts[index as usize] == Part::Expected)
+    }
+
+    /// Whether the node of this index was lost to the launch, so that it has nothing to report any more.
+    pub(crate) fn has_lost(&self, index: u32) -> bool {
+        self.parts.lock().get(index as usize) == Some(&Part::Lost)
     }
 
     /// Whether the launch was begun by a server that has ended, so that its nodes have run it ever since.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use lattice_agent::wire;
 use pmi_core::services::{NameError, SpawnError};
 use pmi_transport::identity::{Caller, caller_of};
+use pmi_transport::patience::HEARTBEAT;
 use pmi_transport::proto::v1::node_service_server::NodeService;
 use pmi_transport::proto::v1::{
     HeartbeatRequest, HeartbeatResponse, LaunchReport, ListNodesRequest, ListNodesResponse, MeetAnswer, MeetRequest,
@@ -19,7 +20,6 @@ use tonic::{Request, Response, Status, Streaming};
 use super::launch::outbox::Outbox;
 use super::launch::{Ask, LaunchHandle};
 use super::meetings::Comer;
-use super::nodes::HEARTBEAT;
 use super::server::Server;
 
 /// Commands on their way to a node.
@@ -42,13 +42,17 @@ impl NodeService for Reporting {
         let unknown_launches =
             self.0.register(told).await.map_err(|error| Status::invalid_argument(error.to_string()))?;
         let heartbeat_ms = HEARTBEAT.as_millis() as u64;
-        Ok(Response::new(RegisterNodeResponse { heartbeat_ms, unknown_launches, last_serial }))
+        let lease_ms = self.0.config.lease.as_millis() as u64;
+        Ok(Response::new(RegisterNodeResponse { heartbeat_ms, unknown_launches, last_serial, lease_ms }))
     }
 
     async fn heartbeat(&self, request: Request<HeartbeatRequest>) -> Result<Response<HeartbeatResponse>, Status> {
         check_speaker(&request, &request.get_ref().node_id)?;
-        let HeartbeatRequest { node_id, incarnation } = request.into_inner();
+        let HeartbeatRequest { node_id, incarnation, launches } = request.into_inner();
         let register = self.0.nodes.lock().heartbeat(&node_id, incarnation, Instant::now());
+        if !register {
+            self.0.hear_of_work(&node_id, &launches);
+        }
         Ok(Response::new(HeartbeatResponse { register, last_serial: self.0.serials.last().0 }))
     }
 
@@ -74,6 +78,10 @@ impl NodeService for Reporting {
         let outbox = handle.outbox(node_index, &node_id).cloned().ok_or_else(|| {
             Status::invalid_argument(format!("{node_id} is not node {node_index} of launch {launch_id}"))
         })?;
+        if handle.has_lost(node_index) {
+            let text = format!("launch {launch_id} goes on, or has ended, without {node_id}");
+            return Err(Status::failed_precondition(text));
+        }
         let (sender, receiver) = mpsc::channel(TO_NODE);
         tokio::spawn(report(handle, outbox, node_index, told, sender));
         Ok(Response::new(ReceiverStream::new(receiver)))

@@ -6,17 +6,13 @@
 //! An agent that starts anew has a new incarnation: what ran under the old one is gone.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use pmi_transport::address::{Address, AddressError};
 use pmi_transport::identity::is_node_name;
+use pmi_transport::patience::LOST_AFTER;
 use pmi_transport::proto::v1::{Node, NodeState, RegisterNodeRequest};
 use tokio::time::Instant;
 
-/// How often a node says that it is there.
-pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
-/// Three heartbeats, and what they may be late.
-pub(crate) const LOST_AFTER: Duration = Duration::from_millis(3500);
 /// The most nodes.
 const NODES_MAX: usize = 1 << 16;
 /// The most network addresses, and capabilities, of a node; each at most this long.
@@ -151,6 +147,8 @@ fn check(told: &RegisterNodeRequest) -> Result<(), RegisterError> {
 
 #[cfg(test)]
 mod tests {
+    use pmi_transport::patience::HEARTBEAT;
+
     use super::*;
 
     fn agent(id: &str, incarnation: u64) -> RegisterNodeRequest {

@@ -94,7 +94,7 @@ impl Order {
             None => plain_spec(request)?,
         };
         let given = rank_counts(&spec, ranks)?;
-        let placed = wish.place(&given, &allocations::nodes(allocation))?;
+        let placed = place(&wish, &given, &allocations::nodes(allocation), registry)?;
         let nodes = placed.nodes.iter().map(|node| recipient(node, registry)).collect::<Result<Vec<_>, _>>()?;
         let spec = decided(spec, &placed, &nodes, allocation, settings)?;
         // Everything that a node would refuse is refused here, before any is asked.
@@ -114,6 +114,19 @@ impl Order {
         let nodes = pairs.map(|(name, address)| Recipient { name, address }).collect();
         Some(Self { spec, nodes, placement: job.placement, detached: record.detached })
     }
+}
+
+/// Places ranks on nodes of the allocation that are up, as long as those are as many as the launch gets when all are: fewer, or
+/// others than it names, would be another launch than was asked for.
+fn place(wish: &Wish, given: &[u32], nodes: &[String], registry: &Registry) -> Result<Placed, PlacementError> {
+    let is_up = |node: &&String| registry.up(node).is_some();
+    let placed = wish.place(given, nodes)?;
+    if placed.nodes.iter().all(|node| is_up(&node)) {
+        return Ok(placed);
+    }
+    let up: Vec<String> = nodes.iter().filter(is_up).cloned().collect();
+    let instead = wish.place(given, &up).ok().filter(|instead| instead.nodes.len() == placed.nodes.len());
+    Ok(instead.unwrap_or(placed))
 }
 
 fn placement_request(request: &LaunchTasksRequest) -> PlacementRequest {
@@ -270,6 +283,16 @@ mod tests {
         assert_eq!(spec.job.unwrap().id, format!("kvs_{}_0", spec.launch_id));
         assert_eq!(spec.patience.unwrap().fence_ms, Some(60_000));
         assert_eq!(spec.output_window, 1 << 20);
+    }
+
+    #[tokio::test]
+    async fn a_node_that_is_down_is_left_out_where_others_can_take_its_place() {
+        let nodes = |request| ordered(request, &LaunchSettings::default()).map(|order| order.spec.nodes);
+        let on = |only: &str| PlacementRequest { only: only.to_owned(), ..Default::default() };
+        let one = LaunchTasksRequest { placement: Some(on("node[3,0]")), ..plain(1) };
+        assert_eq!(nodes(plain(3)).unwrap(), "node[0-2]");
+        assert!(matches!(nodes(plain(4)), Err(OrderError::NodeDown { node, .. }) if node == "node3"));
+        assert!(matches!(nodes(one), Err(OrderError::NodeDown { node, .. }) if node == "node3"));
     }
 
     #[tokio::test]

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use pmi_transport::hostlist;
 use pmi_transport::identity::{Caller, Security};
 use pmi_transport::proto::v1::{
     Allocation, AllocationState, LaunchSpec, LaunchState, LaunchSummary, LaunchTasksRequest, LaunchTasksResponse,
@@ -22,6 +23,7 @@ use super::config::Config;
 use super::fabric::Fabric;
 use super::launch::fan_out::FanOut;
 use super::launch::{self, Ask, LaunchHandle};
+use super::leftovers::Leftovers;
 use super::meetings::Meetings;
 use super::metrics::{Census, Metrics};
 use super::names::NameTables;
@@ -43,6 +45,8 @@ pub(crate) struct Server {
     pub store: Arc<dyn Store>,
     pub channels: Channels,
     pub nodes: Mutex<Registry>,
+    /// What may be left on nodes of launches that are over.
+    pub leftovers: Mutex<Leftovers>,
     /// Held while a change of an allocation is made durable, so that changes follow each other.
     pub allocations: tokio::sync::Mutex<Allocations>,
     /// Fabric credentials, where there is a fabric that needs some.
@@ -81,6 +85,7 @@ impl Server {
             security,
             store,
             nodes: Mutex::default(),
+            leftovers: Mutex::default(),
             allocations: Allocations::new(live.collect()).into(),
             fabric,
             names: NameTables::default(),
@@ -265,8 +270,8 @@ impl Server {
         };
         self.end_launches_of(id, "its allocation is released").await;
         self.finish_releases().await;
-        let released = self.allocations.lock().await.find(id).is_none();
-        Ok(if released { allocations::moved(&next, AllocationState::Released) } else { next })
+        let all = self.allocations.lock().await;
+        Ok(all.find(id).cloned().unwrap_or_else(|| allocations::moved(&next, AllocationState::Released)))
     }
 
     /// Goes on with what the server before had begun, which may have been killed before it told a node, or after the last one
@@ -283,15 +288,27 @@ impl Server {
         self.finish_releases().await;
     }
 
-    /// Allocations that are being released are released when no launch is left in them.
+    /// Allocations that are being released are released when no launch is left in them, and nothing of one on their nodes.
     async fn finish_releases(&self) {
         let busy: BTreeSet<String> = self.running().into_iter().map(|summary| summary.allocation_id).collect();
         let mut all = self.allocations.lock().await;
         let releasing = |allocation: &&Allocation| allocation.state() == AllocationState::Releasing;
         let idle = all.iter().filter(releasing).filter(|allocation| !busy.contains(&allocation.id));
-        let released: Vec<Allocation> =
-            idle.map(|allocation| allocations::moved(allocation, AllocationState::Released)).collect();
-        for next in released {
+        let next: Vec<Allocation> = {
+            let leftovers = self.leftovers.lock();
+            let next = |allocation: &Allocation| match &leftovers.among(allocations::nodes(allocation))[..] {
+                [] => allocations::moved(allocation, AllocationState::Released),
+                nodes => Allocation {
+                    reason: format!("waits until nothing of a launch is left on {}", hostlist::fold(nodes)),
+                    ..allocation.clone()
+                },
+            };
+            idle.map(|allocation| (allocation, next(allocation)))
+                .filter(|(before, next)| *before != next)
+                .map(|(_, next)| next)
+                .collect()
+        };
+        for next in next {
             self.put(&mut all, next).await;
         }
     }
@@ -326,6 +343,12 @@ impl Server {
                 unknown.push(id.clone());
             }
         }
+        {
+            let mut leftovers = self.leftovers.lock();
+            leftovers.forget(&node);
+            unknown.iter().for_each(|launch| leftovers.leave(&node, launch));
+        }
+        self.finish_releases().await;
         match arrival {
             Arrival::Anew => self.lose(&node, &claimed, "its agent was started anew", |_| true).await,
             // A launch of the last server's that should run there and does not: the agent has been started anew since.
@@ -337,6 +360,14 @@ impl Server {
             fabric.node_is_there();
         }
         Ok(unknown)
+    }
+
+    /// An agent says which launches are at work on its node.
+    pub(crate) fn hear_of_work(self: &Arc<Self>, node: &str, launches: &[String]) {
+        if self.leftovers.lock().heard(node, launches) {
+            let server = Arc::clone(self);
+            tokio::spawn(async move { server.finish_releases().await });
+        }
     }
 
     /// Tells launches on a node that it is lost: those of a kind, but for those in `spared`.
@@ -359,7 +390,11 @@ impl Server {
             for node in lost {
                 tracing::warn!(node, "a node is lost: no heartbeat came for too long");
                 self.channels.forget(&node);
+                let freed = self.leftovers.lock().forget(&node);
                 self.lose(&node, &BTreeSet::new(), "no heartbeat came for too long", |_| true).await;
+                if freed {
+                    self.finish_releases().await;
+                }
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The whole server with agents and clients that are scripted: what each of them gets to hear.
 
+mod leftovers;
 mod meetings;
 mod restarts;
 mod rights;
@@ -277,7 +278,10 @@ async fn only_the_owner_launches_and_only_where_it_can() {
     let refused = soon(stranger.get_launch(GetLaunchRequest { id: launch.id.clone() })).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
     let mut liar = node_service_client::NodeServiceClient::new(world.channel(&Caller::Agent("x".into())));
-    let refused = soon(liar.heartbeat(HeartbeatRequest { node_id: "node0".into(), incarnation: 1 })).await.unwrap_err();
+    let refused =
+        soon(liar.heartbeat(HeartbeatRequest { node_id: "node0".into(), incarnation: 1, ..Default::default() }))
+            .await
+            .unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
 
     // Releasing waits for the launch to end.

@@ -1,13 +1,13 @@
 //! A launch on a cluster: the API server places and starts it, and then it is followed.
 
 use std::io::{self, Write};
-use std::time::Duration;
 
 use bytes::Bytes;
 use lattice_agent::spec::{SessionSpec, StdinTarget};
 use lattice_agent::wire;
 use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::job::{App, Job, Placement};
+use pmi_transport::patience::START_ANSWER;
 use pmi_transport::proto::v1 as proto;
 use tokio::sync::mpsc;
 
@@ -21,9 +21,6 @@ use crate::request::{LaunchRequest, Machine, OutputRequest, PlacementRequest, Re
 use crate::steering::Distance;
 use crate::trace::ClusterTrace;
 use crate::{complain, map, print, stdin};
-
-/// How long the API server may take until every node has accepted a launch.
-const STARTING: Duration = Duration::from_secs(120);
 
 /// Starts a launch in `allocation`, and follows it, unless it is detached; returns its exit code.
 pub(super) fn run(
@@ -93,7 +90,7 @@ async fn submit(
         ..proto::LaunchTasksRequest::default()
     };
     let mut service = cluster.allocations();
-    cluster.ask_within(STARTING, service.launch_tasks(question)).await
+    cluster.ask_within(START_ANSWER, service.launch_tasks(question)).await
 }
 
 /// A launch's spec without what the API server decides.

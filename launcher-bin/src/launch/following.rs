@@ -246,6 +246,9 @@ impl Following {
             Some(Told::DroppedOutput(bytes)) => Heard::News(Some(News::Remark(format!(
                 "warning: {bytes} bytes of output were dropped while nobody followed the launch"
             )))),
+            Some(Told::UnendedNodes(nodes)) => Heard::News(Some(News::Remark(format!(
+                "warning: {nodes} did not say that its part of the launch has ended; processes may be left there"
+            )))),
             // A later version's news are none to us, but dealt with.
             Some(Told::Spec(_)) | None => Heard::News(None),
         })

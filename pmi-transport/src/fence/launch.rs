@@ -10,6 +10,7 @@ use std::mem;
 use bytes::Bytes;
 use pmi_core::ids::{Epoch, NodeIndex};
 
+use super::budget::{Budget, Holding};
 use super::counted::Counted;
 use super::gather::Gather;
 use super::members::Members;
@@ -55,17 +56,23 @@ struct AllSeries {
 }
 
 /// How much is kept for fences that this node has not reached.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Held {
     frames: usize,
-    bytes: usize,
+    bytes: Holding,
 }
 
 impl Launch {
     /// The launch's fences on the node `me`, one of `nodes`.
     pub fn new(me: NodeIndex, nodes: u32, fan_out: FanOut, limits: Limits) -> Self {
+        Self::within(&Budget::new(limits.all_held_bytes), me, nodes, fan_out, limits)
+    }
+
+    /// The same, with what all launches together may keep.
+    pub(super) fn within(budget: &Budget, me: NodeIndex, nodes: u32, fan_out: FanOut, limits: Limits) -> Self {
         let all = AllSeries { me, by_key: HashMap::new(), room: SERIES };
-        Self { me, nodes, fan_out, limits, all, lost: HashMap::new(), held: Held::default() }
+        let held = Held { frames: 0, bytes: budget.holding() };
+        Self { me, nodes, fan_out, limits, all, lost: HashMap::new(), held }
     }
 
     /// Brings this node's segments to a fence of `members`, which are ascending, this node among them. Completes the key, and
@@ -127,15 +134,16 @@ impl Launch {
         let series = self.all.of(key);
         let Some(what) = series.on_frame(epoch, from, what, out) else { return };
         // Its fence was not begun here.
-        let bytes = held_bytes(&what);
-        if !self.held.has_room(bytes, &self.limits) {
+        if series.is_held(epoch, from, &what) {
+            return;
+        }
+        if self.held.keep(&what, &self.limits) {
+            out.counted.early += 1;
+            series.hold(epoch, from, what);
+        } else {
             out.counted.dropped += 1;
             let reason = "it cannot keep more for fences that it has not reached";
             out.frames.push((from, failed(&series.name(epoch), Some(self.me), reason)));
-        } else if series.hold(epoch, from, what) {
-            out.counted.early += 1;
-            self.held.frames += 1;
-            self.held.bytes += bytes;
         }
     }
 
@@ -192,14 +200,17 @@ impl AllSeries {
 }
 
 impl Held {
-    fn has_room(&self, bytes: usize, limits: &Limits) -> bool {
-        self.frames < limits.held_frames && self.bytes + bytes <= limits.fence_bytes
+    /// Counts a frame in; false if there is no room for it.
+    fn keep(&mut self, what: &What, limits: &Limits) -> bool {
+        let fits = self.frames < limits.held_frames && self.bytes.take(held_bytes(what), limits.fence_bytes);
+        self.frames += usize::from(fits);
+        fits
     }
 
     /// A held frame is not held any more.
     fn release(&mut self, what: &What) {
         self.frames -= 1;
-        self.bytes -= held_bytes(what);
+        self.bytes.give(held_bytes(what));
     }
 }
 

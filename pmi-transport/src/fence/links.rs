@@ -13,13 +13,13 @@
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio_stream::Stream;
 
+use super::budget::{Budget, Holding};
 use super::launch::held_bytes;
 use crate::proto::v1::LinkFrame;
 
@@ -27,7 +27,7 @@ use crate::proto::v1::LinkFrame;
 #[derive(Debug)]
 pub struct Outgoing {
     frames: mpsc::UnboundedReceiver<LinkFrame>,
-    queued: Arc<AtomicUsize>,
+    queued: Arc<Holding>,
 }
 
 impl Stream for Outgoing {
@@ -36,7 +36,7 @@ impl Stream for Outgoing {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<LinkFrame>> {
         let next = self.frames.poll_recv(context);
         if let Poll::Ready(Some(frame)) = &next {
-            self.queued.fetch_sub(cost(frame), Ordering::Relaxed);
+            self.queued.give(cost(frame));
         }
         next
     }
@@ -46,20 +46,19 @@ impl Stream for Outgoing {
 #[derive(Debug)]
 pub(super) struct Sender {
     frames: mpsc::UnboundedSender<LinkFrame>,
-    queued: Arc<AtomicUsize>,
+    queued: Arc<Holding>,
 }
 
 impl Sender {
-    pub(super) fn new() -> (Self, Outgoing) {
+    pub(super) fn new(budget: &Budget) -> (Self, Outgoing) {
         let (sender, frames) = mpsc::unbounded_channel();
-        let queued = Arc::new(AtomicUsize::new(0));
+        let queued = Arc::new(budget.holding());
         (Self { frames: sender, queued: Arc::clone(&queued) }, Outgoing { frames, queued })
     }
 
-    /// Queues a frame; false if `max` bytes wait already. A frame for a link that has just ended is lost with the link.
+    /// Queues a frame; false if more than `max` bytes would wait, or more than all links together may have. A frame for a link that has just ended is lost with the link.
     fn send(&self, frame: LinkFrame, max: usize) -> bool {
-        let cost = cost(&frame);
-        if self.queued.fetch_add(cost, Ordering::Relaxed) > max {
+        if !self.queued.take(cost(&frame), max) {
             return false;
         }
         // The end of the link is reported by the task that reads it.
@@ -113,18 +112,24 @@ pub(super) enum Sent {
     Queued,
     /// It is queued in a link that must be opened now: `Outgoing` is to be sent, and a reader to be given.
     Opening(StreamId, Outgoing),
-    /// The other end has not read for too long; the link is closed.
+    /// The other end has not read for too long, or no link can take more; the link is closed.
     Stuck,
 }
 
 /// The links of one node, by the name of the node at the other end.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Links {
     peers: HashMap<String, Peer>,
     streams: u64,
+    budget: Budget,
 }
 
 impl Links {
+    /// None yet; what waits in all that will be takes at most `max` bytes.
+    pub(super) fn new(max: usize) -> Self {
+        Self { peers: HashMap::new(), streams: 0, budget: Budget::new(max) }
+    }
+
     /// Queues a frame for `name`, in a new link if there is none.
     pub(super) fn send(&mut self, name: &str, frame: LinkFrame, max: usize) -> Sent {
         if let Some(peer) = self.peers.get(name) {
@@ -134,8 +139,10 @@ impl Links {
             self.peers.remove(name);
             return Sent::Stuck;
         }
-        let (sender, outgoing) = Sender::new();
-        sender.send(frame, max);
+        let (sender, outgoing) = Sender::new(&self.budget);
+        if !sender.send(frame, max) {
+            return Sent::Stuck;
+        }
         let id = self.next_id();
         let streams = vec![OneStream { id, origin: Origin::Opened, reader: None, _idle: None }];
         self.peers.insert(name.to_owned(), Peer { sender, streams });
@@ -152,7 +159,7 @@ impl Links {
     /// Takes a stream that `name` opened. True if that ends an earlier link: a node opens a second one only after it was
     /// started anew.
     pub(super) fn accept(&mut self, name: &str) -> (StreamId, Outgoing, bool) {
-        let (sender, outgoing) = Sender::new();
+        let (sender, outgoing) = Sender::new(&self.budget);
         let id = self.next_id();
         let is_stale = |peer: &Peer| peer.streams.iter().any(|stream| stream.origin == Origin::Accepted);
         let was_stale = self.peers.get(name).is_some_and(is_stale);

@@ -98,17 +98,19 @@ impl Series {
         }
     }
 
-    /// Keeps a frame of a fence that was not begun; false if it says what another one that is kept says.
-    pub(super) fn hold(&mut self, epoch: u64, from: NodeIndex, what: What) -> bool {
-        self.was_used = true;
-        let fence = self.open.entry(epoch).or_insert_with(|| Fence::Early(Vec::new()));
-        let Fence::Early(frames) = fence else { return false };
+    /// Whether a frame of a fence that was not begun says what another one that is kept says.
+    pub(super) fn is_held(&self, epoch: u64, from: NodeIndex, what: &What) -> bool {
         let is_known = |held: &(NodeIndex, What)| held.0 == from && matches!(held.1, What::Awaited(_));
-        if matches!(what, What::Awaited(_)) && frames.iter().any(is_known) {
-            return false;
+        let Some(Fence::Early(frames)) = self.open.get(&epoch) else { return false };
+        matches!(what, What::Awaited(_)) && frames.iter().any(is_known)
+    }
+
+    /// Keeps a frame of a fence that was not begun.
+    pub(super) fn hold(&mut self, epoch: u64, from: NodeIndex, what: What) {
+        self.was_used = true;
+        if let Fence::Early(frames) = self.open.entry(epoch).or_insert_with(|| Fence::Early(Vec::new())) {
+            frames.push((from, what));
         }
-        frames.push((from, what));
-        true
     }
 
     /// Takes a frame of a fence that runs or has ended; gives it back if this is neither.

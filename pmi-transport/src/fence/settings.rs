@@ -37,14 +37,20 @@ pub struct Limits {
     /// What all nodes may bring to one fence, in bytes; each piece counts for 64 bytes more than it has. Also what frames of
     /// one launch may take that wait for this node's ranks.
     pub fence_bytes: usize,
+    /// The same of all launches together, of frames that wait.
+    pub all_held_bytes: usize,
     /// How many frames of one launch may wait for this node's ranks.
     pub held_frames: usize,
     /// What may be kept of frames whose launch is not known here, in bytes: of one other node.
     pub stray_bytes: usize,
+    /// The same of all other nodes together.
+    pub all_stray_bytes: usize,
     /// How long they are kept.
     pub stray_time: Duration,
     /// What may wait in the queue of one link, in bytes. A node that does not read for that long is given up.
     pub link_bytes: usize,
+    /// What may wait in the queues of all links together, in bytes. Data that goes to several nodes counts once for each.
+    pub all_link_bytes: usize,
     /// How many questions of other nodes may be open in one launch.
     pub questions: usize,
 }
@@ -54,10 +60,13 @@ impl Default for Limits {
         Self {
             chunk: 64 * 1024,
             fence_bytes: 1 << 30,
+            all_held_bytes: 2 << 30,
             held_frames: 1 << 17,
             stray_bytes: 64 << 20,
+            all_stray_bytes: 256 << 20,
             stray_time: Duration::from_secs(30),
             link_bytes: 2 << 30,
+            all_link_bytes: 4 << 30,
             questions: 4096,
         }
     }

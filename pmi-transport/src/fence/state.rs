@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
+use super::budget::Budget;
 use super::counted::Counted;
 use super::launch::{Launch, Outbox, expects_answer, failed};
 use super::links::{Links, Outgoing, Sent, StreamId};
@@ -51,6 +52,8 @@ pub(super) struct State {
 /// Where frames leave, and what else follows from inputs.
 pub(super) struct Post {
     limits: Limits,
+    /// Of frames that wait for ranks.
+    held: Budget,
     pub(super) links: Links,
     pub(super) counted: Counted,
     pub(super) deeds: Vec<Deed>,
@@ -77,8 +80,14 @@ impl State {
         Self {
             launches: HashMap::new(),
             left: Recent::new(REMEMBERED),
-            strays: Strays::default(),
-            post: Post { limits, links: Links::default(), counted: Counted::default(), deeds: Vec::new() },
+            strays: Strays::new(limits.all_stray_bytes),
+            post: Post {
+                limits,
+                held: Budget::new(limits.all_held_bytes),
+                links: Links::new(limits.all_link_bytes),
+                counted: Counted::default(),
+                deeds: Vec::new(),
+            },
             joins: 0,
             is_ticking: false,
         }
@@ -93,7 +102,7 @@ impl State {
         let count = membership.nodes.len() as u32;
         let entry = Entry {
             join: self.joins,
-            launch: Launch::new(membership.me, count, membership.fan_out, self.post.limits),
+            launch: Launch::within(&self.post.held, membership.me, count, membership.fan_out, self.post.limits),
             by_name: nodes.zip((0..).map(NodeIndex)).collect(),
             membership,
             limits: self.post.limits,

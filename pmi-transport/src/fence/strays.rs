@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::budget::{Budget, Holding};
 use super::launch::held_bytes;
 use crate::proto::v1::link_frame::What;
 
@@ -18,20 +19,29 @@ pub(super) struct Stray {
 }
 
 /// All such frames, in the order in which they came.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Strays {
     frames: VecDeque<Stray>,
-    bytes: HashMap<String, usize>,
+    /// By sender.
+    held: HashMap<String, Holding>,
+    budget: Budget,
 }
 
 impl Strays {
-    /// Keeps a frame, or gives it back if its sender has `max` bytes here already.
+    /// None yet; all that will be kept takes at most `max` bytes.
+    pub(super) fn new(max: usize) -> Self {
+        Self { frames: VecDeque::new(), held: HashMap::new(), budget: Budget::new(max) }
+    }
+
+    /// Keeps a frame, or gives it back if its sender has `max` bytes here already, or all senders together have too many.
     pub(super) fn keep(&mut self, from: &str, what: What, max: usize) -> Option<What> {
-        let bytes = self.bytes.entry(from.to_owned()).or_default();
-        if *bytes + held_bytes(&what) > max {
+        let held = self.held.entry(from.to_owned()).or_insert_with(|| self.budget.holding());
+        if !held.take(held_bytes(&what), max) {
+            if held.is_empty() {
+                self.held.remove(from);
+            }
             return Some(what);
         }
-        *bytes += held_bytes(&what);
         self.frames.push_back(Stray { since: Instant::now(), from: from.to_owned(), what });
         None
     }
@@ -64,10 +74,10 @@ impl Strays {
 
     fn forget(&mut self, strays: &[Stray]) {
         for Stray { from, what, .. } in strays {
-            if let Some(bytes) = self.bytes.get_mut(from) {
-                *bytes -= held_bytes(what);
-                if *bytes == 0 {
-                    self.bytes.remove(from);
+            if let Some(held) = self.held.get(from) {
+                held.give(held_bytes(what));
+                if held.is_empty() {
+                    self.held.remove(from);
                 }
             }
         }
@@ -98,7 +108,7 @@ mod tests {
 
     #[test]
     fn frames_are_claimed_in_their_order_and_by_their_launch_alone() {
-        let mut strays = Strays::default();
+        let mut strays = Strays::new(usize::MAX);
         for (from, launch) in [("a", "1"), ("b", "2"), ("b", "1")] {
             strays.keep(from, awaited(launch), usize::MAX);
         }
@@ -109,11 +119,21 @@ mod tests {
 
     #[test]
     fn one_sender_cannot_take_the_room_of_others() {
-        let mut strays = Strays::default();
+        let mut strays = Strays::new(usize::MAX);
         let max = 2 * held_bytes(&awaited("1"));
         let mut keep = |from| strays.keep(from, awaited("1"), max).is_none();
         assert_eq!(["a", "a", "a", "b"].map(&mut keep), [true, true, false, true]);
         assert_eq!(strays.expire(Duration::ZERO).len(), 3);
         assert!(strays.keep("a", awaited("1"), max).is_none() && strays.expire(Duration::from_secs(3600)).is_empty());
+    }
+
+    #[test]
+    fn many_senders_cannot_take_more_than_there_is_room() {
+        let one = held_bytes(&awaited("1"));
+        let mut strays = Strays::new(2 * one);
+        let mut keep = |from| strays.keep(from, awaited("1"), one).is_none();
+        assert_eq!(["a", "b", "c"].map(&mut keep), [true, true, false]);
+        assert_eq!((strays.held.len(), strays.claim("1").len()), (2, 2));
+        assert!(strays.keep("c", awaited("1"), one).is_none());
     }
 }

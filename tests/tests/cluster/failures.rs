@@ -57,6 +57,16 @@ fn an_unreachable_api_server_is_never_a_silent_local_run() {
     outcome.exits(125).says("api.sock").prints_lines::<&str>([]);
 }
 
+#[test]
+fn a_launch_takes_nodes_of_its_allocation_that_are_up() {
+    let script = r#"kill -KILL $(daemon node0)
+        until lattice nodes --json | field state | grep -q lost; do sleep 0.1; done
+        lattice launch --pmi=none --label -n 1 hostname; echo "code $?"
+        lattice launch --pmi=none -n 2 true; echo "code $?""#;
+    let outcome = script_on(2, script).run();
+    outcome.exits(0).prints_lines(["[0] node1", "code 0", "code 125"]).says("node0 is lost");
+}
+
 /// The node is lost, the others go on.
 #[test]
 fn launches_that_do_not_need_a_lost_node_work() {

@@ -13,6 +13,7 @@ mod failures;
 mod foreign;
 mod identity;
 mod insight;
+mod lifetimes;
 mod mpi_programs;
 mod placement;
 mod relays;

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 
 use nix::sys::signal::Signal;
-use nix::unistd::Pid;
 use pmi_transport::connect::{self, Channel};
 use pmi_transport::identity::{Caller, Security};
 use pmi_transport::proto::v1 as proto;
@@ -12,7 +11,7 @@ use proto::node_agent_service_client::NodeAgentServiceClient;
 use tokio::time::timeout;
 use tonic::Status;
 
-use super::{Api, Launch, PATIENCE, request};
+use super::{Api, Launch, PATIENCE, request, signal};
 
 /// An agent, killed at the latest when the test is over.
 pub(crate) struct Agent {
@@ -100,8 +99,12 @@ impl Agent {
     }
 
     pub(crate) fn terminate(&self) {
-        let pid = Pid::from_raw(self.process.id().unwrap() as i32);
-        nix::sys::signal::kill(pid, Signal::SIGTERM).unwrap();
+        signal(self.process.id().unwrap() as i32, Signal::SIGTERM);
+    }
+
+    /// From now on it takes connections, as the kernel does for it, and answers nobody.
+    pub(crate) fn stop(&self) {
+        signal(self.process.id().unwrap() as i32, Signal::SIGSTOP);
     }
 
     pub(crate) async fn exit(&mut self) -> ExitStatus {

@@ -88,7 +88,7 @@ impl NodeService for Script {
     ) -> Result<Response<proto::RegisterNodeResponse>, Status> {
         self.registrations.send(request.into_inner()).unwrap();
         let last_serial = self.last_serial.load(Ordering::Relaxed);
-        Ok(Response::new(proto::RegisterNodeResponse { heartbeat_ms: 50, unknown_launches: Vec::new(), last_serial }))
+        Ok(Response::new(proto::RegisterNodeResponse { heartbeat_ms: 50, last_serial, ..Default::default() }))
     }
 
     async fn heartbeat(

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use cxi_fabric::grants::Awaited;
 use pmi_transport::connect::reason;
+use pmi_transport::patience::RETIRE_ANSWER;
 use pmi_transport::proto::v1::node_agent_service_client::NodeAgentServiceClient;
 use pmi_transport::proto::v1::{Allocation, AllocationState, RetireVniRequest};
 use tokio::task::JoinSet;
@@ -18,8 +19,6 @@ use crate::api::server::Server;
 
 /// How long the manager may take for all that is due.
 const SETTLE_WITHIN: Duration = Duration::from_secs(10);
-/// How long a node may take to end what is left of a VNI.
-pub(crate) const RETIRE_PATIENCE: Duration = Duration::from_secs(5);
 /// How many nodes are asked at once.
 const AT_ONCE: usize = 64;
 /// From one try to the next, while something is left.
@@ -138,8 +137,8 @@ async fn confirm(server: &Server, fabric: &Arc<Fabric>, awaited: Awaited) -> Vec
 async fn retire(channels: &crate::api::channels::Channels, node: &Recipient, vni: u32) -> Result<(), String> {
     let channel = channels.to(node).map_err(|error| crate::chain(&error))?;
     let answer =
-        timeout(RETIRE_PATIENCE, NodeAgentServiceClient::new(channel).retire_vni(RetireVniRequest { vni })).await;
-    let answer = answer.map_err(|_| format!("no answer for {RETIRE_PATIENCE:?}"))?;
+        timeout(RETIRE_ANSWER, NodeAgentServiceClient::new(channel).retire_vni(RetireVniRequest { vni })).await;
+    let answer = answer.map_err(|_| format!("no answer for {RETIRE_ANSWER:?}"))?;
     let answer = answer.map_err(|status| reason(&status))?.into_inner();
     if answer.clear { Ok(()) } else { Err(answer.left) }
 }

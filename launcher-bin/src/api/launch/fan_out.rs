@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pmi_transport::connect::{self, reason};
+use pmi_transport::fence::Tree;
+use pmi_transport::patience;
 use pmi_transport::proto::v1::node_agent_service_client::NodeAgentServiceClient;
 use pmi_transport::proto::v1::{
     AbortProcessesRequest, CxiCredentials, LaunchProcessesRequest, LaunchProcessesResponse, RefusalReason,
@@ -19,11 +21,6 @@ use tonic::{Code, Status};
 use super::super::channels::Channels;
 use super::super::config::LaunchSettings;
 use super::super::fabric::NoCredentials;
-
-/// How long a node may take to accept a launch; with relays, all nodes behind it as well.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a node may take to hear that a launch has ended.
-const ABORT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// One node of a launch, as it is reached.
 #[derive(Clone, Debug)]
@@ -125,6 +122,13 @@ fn shares(nodes: usize, settings: &LaunchSettings) -> Vec<Share> {
     (0..count).map(share).collect()
 }
 
+/// How long the nodes of a share may take to accept.
+fn patience(share: Share, settings: &LaunchSettings) -> Duration {
+    // The relays share out what is behind them as a fence's tree does.
+    let behind = Tree::new(share.relayed as u32 + 1, settings.relay_fan_out);
+    patience::start_answer(behind.depth())
+}
+
 impl FanOut {
     /// Asks all nodes. Returns when all have accepted, or when all have answered and some have not accepted; then those that may
     /// have are told to end.
@@ -176,6 +180,7 @@ impl FanOut {
             cxi_credentials: self.credentials.clone(),
             cxi_signature: self.cxi_signature.clone(),
             serial: self.serial.0,
+            answer_within_ms: patience(share, settings).as_millis() as u32,
             ..Default::default()
         }
     }
@@ -185,8 +190,7 @@ async fn call(channels: Channels, node: Recipient, request: LaunchProcessesReque
     let unreachable =
         |message: String| Refusal { node: node.name.clone(), message, reason: RefusalReason::Unreachable };
     let channel = channels.to(&node).map_err(|error| unreachable(crate::chain(&error)))?;
-    // Behind a relay, a node that cannot be reached takes its time, too.
-    let patience = if request.relay_nodes == 0 { PATIENCE } else { 2 * PATIENCE };
+    let patience = Duration::from_millis(request.answer_within_ms.into());
     let answer = timeout(patience, NodeAgentServiceClient::new(channel).launch_processes(request)).await;
     let answer = answer.map_err(|_| unreachable(format!("no answer for {patience:?}")))?;
     accepted(&node, answer.map_err(|status| unreachable(reason(&status)))?.into_inner())
@@ -220,7 +224,7 @@ fn words(reason: RefusalReason) -> &'static str {
 pub(crate) async fn abort(channels: Channels, node: Recipient, launch_id: String, reason: String, signal: i32) {
     let Ok(channel) = channels.to(&node) else { return };
     let request = AbortProcessesRequest { launch_id: launch_id.clone(), reason, signal };
-    let answer = timeout(ABORT_PATIENCE, NodeAgentServiceClient::new(channel).abort_processes(request)).await;
+    let answer = timeout(patience::ABORT_ANSWER, NodeAgentServiceClient::new(channel).abort_processes(request)).await;
     if !matches!(answer, Ok(Ok(_))) {
         tracing::info!(launch = launch_id, node = node.name, "a node could not be told that the launch has ended");
     }

@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use pmi_core::ids::NodeIndex;
+use pmi_transport::patience;
 use pmi_transport::proto::v1::{
     Cause, LaunchStatus, MissingRank, NodeEvent, NodeStatus, Nothing, Notice, Progress, RankExitStatus, RankProgress,
     StuckStart, cause::Kind, node_command, node_event, notice,
 };
 use tokio::time::Instant;
 
+use super::Part;
 use super::fan_out::{self, Recipient};
 use super::inquiry::Inquiry;
 use super::judge::Standing;
@@ -17,16 +19,10 @@ use super::judge::desertion::Desertion;
 use super::outbox::Outbox;
 use super::task::{Launch, Phase, Purpose};
 
-/// How long a report stream that broke may take to come back.
-const REPORT_AGAIN: Duration = Duration::from_secs(3);
 /// How often nodes are asked for exits that wait behind output; more than they have to answer in.
 const ASK_FOR_EXITS: Duration = Duration::from_secs(2);
 /// The most notices of a node that are passed on; a healthy one has a handful.
 const NOTICES_MAX: u32 = 64;
-/// Beyond the launch's own patience, how long a node may take to end its part.
-const END_PATIENCE: Duration = Duration::from_secs(15);
-/// How long a node may take after it was told that there is no patience left.
-const LAST_PATIENCE: Duration = Duration::from_secs(10);
 
 /// One node of the launch.
 #[derive(Debug)]
@@ -140,7 +136,7 @@ impl Launch {
     fn keep(&mut self, node: u32, event: NodeEvent) {
         match self.journal.push(node, event) {
             Ok(grant) => self.grant(grant.map(|bytes| (node, bytes))),
-            Err(overrun) => self.lose(node, &overrun.to_string()),
+            Err(overrun) => self.give_up(node, &overrun.to_string()),
         }
     }
 
@@ -197,7 +193,7 @@ impl Launch {
                 }
             }
             Some(_) => self.hear(node, cause),
-            None => self.lose(node, "it ended its part for a reason that this version does not know"),
+            None => self.give_up(node, "it ended its part for a reason that this version does not know"),
         }
     }
 
@@ -226,6 +222,15 @@ impl Launch {
         }
     }
 
+    /// A node whose agent is there does not do its part: it is lost to the launch. Its allocation keeps it until the agent says
+    /// that nothing is left there.
+    fn give_up(&mut self, node: u32, reason: &str) {
+        if self.judge.standing(node).is_live() {
+            self.server.leftovers.lock().leave(self.judge.host(node), &self.spec.launch_id);
+            self.lose(node, reason);
+        }
+    }
+
     /// A node is lost: nothing more is expected of it, and it is told to end its part if it still hears that.
     pub(super) fn lose(&mut self, node: u32, reason: &str) {
         if matches!(self.phase, Phase::Over { .. }) || !self.judge.standing(node).is_live() {
@@ -245,7 +250,8 @@ impl Launch {
 
     /// Nothing more is to be expected of a node.
     pub(super) fn on_gone(&mut self, node: u32) {
-        self.gone.lock()[node as usize] = true;
+        let is_lost = self.judge.standing(node) == Standing::Lost;
+        self.parts.lock()[node as usize] = if is_lost { Part::Lost } else { Part::Ended };
         self.inquiries.leave(node);
         let flow = self.input.leave(node);
         self.pass_on(flow);
@@ -266,9 +272,9 @@ impl Launch {
         for node in live {
             let Stream::Missing { since } = self.nodes[node as usize].stream else { continue };
             match self.judge.standing(node) {
-                Standing::Awaited if now >= nodes_by => self.lose(node, self.unreported()),
-                Standing::Reporting if now >= since + REPORT_AGAIN => {
-                    self.lose(node, "its connection broke, and it did not come back");
+                Standing::Awaited if now >= nodes_by => self.give_up(node, self.unreported()),
+                Standing::Reporting if now >= since + patience::REPORT_AGAIN => {
+                    self.give_up(node, "its connection broke, and it did not come back");
                 }
                 _ => {}
             }
@@ -295,15 +301,15 @@ impl Launch {
         if !matches!(self.phase, Phase::Active { .. }) {
             return;
         }
-        let patience = self.spec.patience.unwrap_or_default();
-        let grace = patience.after_failure_ms.max(patience.after_interrupt_ms);
-        let late = now >= ending + Duration::from_millis(grace) + END_PATIENCE;
+        let grace = self.spec.patience.unwrap_or_default();
+        let grace = Duration::from_millis(grace.after_failure_ms.max(grace.after_interrupt_ms));
+        let late = now >= ending + grace + patience::END;
         let live: Vec<u32> = self.judge.live().collect();
         for node in live {
             let reports = matches!(self.nodes[node as usize].stream, Stream::Open { .. });
             match self.nodes[node as usize].aborted {
                 // Commands lie ready for when it reports; but it may never.
-                Aborted::No if !reports && now >= ending + REPORT_AGAIN / 3 => {
+                Aborted::No if !reports && now >= ending + patience::REPORT_AGAIN / 3 => {
                     self.nodes[node as usize].aborted = Aborted::InOrder;
                     self.abort_on(node, "the launch is ending", nix::libc::SIGTERM);
                 }
@@ -313,8 +319,8 @@ impl Launch {
                     self.nodes[node as usize].aborted = Aborted::AtOnce { since: now };
                     self.abort_on(node, "the launch should have ended", nix::libc::SIGKILL);
                 }
-                Aborted::AtOnce { since } if now >= since + LAST_PATIENCE => {
-                    self.lose(node, "it did not end its part of the launch");
+                Aborted::AtOnce { since } if now >= since + patience::LAST => {
+                    self.give_up(node, "it did not end its part of the launch");
                 }
                 _ => {}
             }

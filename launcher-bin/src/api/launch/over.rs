@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use lattice_agent::wire;
+use pmi_transport::hostlist;
 use pmi_transport::proto::v1::{
     Cause, LaunchCompleteNotification, LaunchSpec, LaunchState, LaunchSummary, NotStarted, attach_response, cause::Kind,
 };
 use tokio::time::Instant;
 
-use super::fan_out;
 use super::task::{Launch, Phase};
+use super::{Part, fan_out};
 use crate::api::store::{self, Change};
 
 /// How long a launch that is over waits for its client to fetch the rest.
@@ -30,7 +31,8 @@ impl Launch {
     pub(super) async fn finish(&mut self) {
         self.tell_of_silence(Instant::now(), true);
         self.settle_cause();
-        let complete = self.complete();
+        let unended = self.unended_nodes();
+        let complete = self.complete(&unended);
         let failed = !complete.success;
         let summary = LaunchSummary {
             state: if failed { LaunchState::LaunchFailed } else { LaunchState::Succeeded }.into(),
@@ -46,6 +48,9 @@ impl Launch {
         tracing::info!(success = complete.success, cause = complete.error_message, "the launch is over");
         let node_lost = matches!(&complete.cause, Some(Cause { kind: Some(Kind::NodeLost(_)), .. }));
         let reason = format!("launch {}: {}", self.spec.launch_id, complete.error_message);
+        if !unended.is_empty() {
+            self.journal.push_own(attach_response::What::UnendedNodes(hostlist::fold(&unended)));
+        }
         self.journal.push_own(attach_response::What::Complete(complete));
         // The client need not wait for the disk: nodes keep their reports until their streams end, and would tell a server that
         // comes after this one the same.
@@ -56,18 +61,32 @@ impl Launch {
         }
         self.phase = Phase::Over { since: Instant::now() };
         self.nodes.iter().for_each(|link| link.outbox.close());
-        self.gone.lock().fill(true);
+        for part in self.parts.lock().iter_mut().filter(|part| **part == Part::Expected) {
+            *part = Part::Ended;
+        }
         self.server.launch_over(&self.spec, failed.then_some(reason), node_lost);
     }
 
-    fn complete(&self) -> LaunchCompleteNotification {
+    /// The nodes that were given up, and have not said since that nothing is left there.
+    fn unended_nodes(&self) -> Vec<String> {
+        let leftovers = self.server.leftovers.lock();
+        let is_left = |node: &&String| leftovers.is_left(node, &self.spec.launch_id);
+        self.nodes.iter().map(|link| &link.recipient.name).filter(is_left).cloned().collect()
+    }
+
+    fn complete(&self, unended: &[String]) -> LaunchCompleteNotification {
         let cause = self.judge.cause().cloned();
+        let mut error_message = cause.as_ref().map(words).unwrap_or_default();
+        if !unended.is_empty() {
+            let nodes = hostlist::fold(unended);
+            error_message += &format!("; {nodes} did not say that its part has ended, processes may be left there");
+        }
         LaunchCompleteNotification {
             launch_id: self.spec.launch_id.clone(),
             allocation_id: self.spec.allocation_id.clone(),
             success: cause.is_none(),
             ranks: self.judge.exits(),
-            error_message: cause.as_ref().map(words).unwrap_or_default(),
+            error_message,
             cause,
             duration_us: self.begun.elapsed().as_micros() as u64,
         }

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use pmi_core::job::Placement;
+use pmi_transport::patience;
 use pmi_transport::proto::v1::stdin_target::Target;
 use pmi_transport::proto::v1::{
     Cause, EndedBy, FenceTimeout, LaunchSpec, LaunchState, LaunchStatus, LaunchSummary, NodeEvent, StuckStart,
@@ -26,7 +27,7 @@ use super::nodes::Link;
 use super::over::words;
 use super::silence::Silence;
 use super::spawning::Spawns;
-use super::{Ask, INBOX, LaunchHandle, Outlet};
+use super::{Ask, INBOX, LaunchHandle, Outlet, Part};
 use crate::api::fabric::Asked;
 use crate::api::order::Order;
 use crate::api::server::Server;
@@ -42,7 +43,7 @@ pub(super) struct Launch {
     pub(super) placement: Placement,
     pub(super) record: LaunchRecord,
     pub(super) summary: Arc<Mutex<LaunchSummary>>,
-    pub(super) gone: Arc<Mutex<Vec<bool>>>,
+    pub(super) parts: Arc<Mutex<Vec<Part>>>,
     pub(super) nodes: Vec<Link>,
     pub(super) phase: Phase,
     /// Since when it is coming to its end.
@@ -98,9 +99,6 @@ pub(super) enum Purpose {
     Exits,
 }
 
-/// How long nodes have to begin their reports: after they accepted, and after the server was started anew.
-const FIRST_REPORT: Duration = Duration::from_secs(10);
-const REPORT_AFTER_RESTART: Duration = Duration::from_secs(30);
 /// A rank that left is certainly missed if others still wait for it after this time: the last fence with it is complete by then.
 const SUSPICION: Duration = Duration::from_secs(1);
 
@@ -152,7 +150,7 @@ pub(crate) fn resume(server: &Arc<Server>, order: Order, record: LaunchRecord) -
     let started = record.summary.as_ref().map_or(now, |summary| summary.started_at);
     let age = Duration::from_secs(now.saturating_sub(started));
     let course = record.course.clone().unwrap_or_default();
-    let phase = Phase::Active { nodes_by: Instant::now() + REPORT_AFTER_RESTART };
+    let phase = Phase::Active { nodes_by: Instant::now() + patience::REPORT_AFTER_RESTART };
     let mut launch = Launch { resumed: true, ..Launch::new(server, order, record, phase, now << 20, inbox) };
     launch.begun = launch.begun.checked_sub(age).unwrap_or(launch.begun);
     launch.resume_course(&course);
@@ -178,7 +176,7 @@ impl Launch {
             server: Arc::clone(server),
             summary: Arc::new(Mutex::new(record.summary.clone().unwrap_or_default())),
             record,
-            gone: Arc::new(Mutex::new(vec![false; nodes.len()])),
+            parts: Arc::new(Mutex::new(vec![Part::Expected; nodes.len()])),
             phase,
             ending: None,
             resumed: false,
@@ -210,7 +208,7 @@ impl Launch {
             inbox,
             nodes: self.nodes.iter().map(outlet).collect(),
             summary: Arc::clone(&self.summary),
-            gone: Arc::clone(&self.gone),
+            parts: Arc::clone(&self.parts),
             resumed: self.resumed,
             begun: self.begun,
         }
@@ -266,7 +264,7 @@ impl Launch {
 
     async fn on_fanned_out(&mut self, result: Result<(), NotStarted>) {
         let now = Instant::now();
-        let phase = std::mem::replace(&mut self.phase, Phase::Active { nodes_by: now + FIRST_REPORT });
+        let phase = std::mem::replace(&mut self.phase, Phase::Active { nodes_by: now + patience::FIRST_REPORT });
         match (result, phase) {
             (Ok(()), Phase::Starting(reply)) => {
                 self.note_state();

@@ -19,7 +19,7 @@ async fn every_call(world: &World, caller: &str, node: &str, launch: &str) -> [R
         incarnation: 1,
         ..Default::default()
     };
-    let beat = HeartbeatRequest { node_id: node_id.clone(), incarnation: 1 };
+    let beat = HeartbeatRequest { node_id: node_id.clone(), incarnation: 1, ..Default::default() };
     let of = ReportFor { launch_id: launch_id.clone(), node_id: node_id.clone(), node_index: 0 };
     let report = LaunchReport { what: Some(launch_report::What::Of(of)) };
     let call = Some(NameCall { service: "s".into(), port: "p".into(), ..Default::default() });

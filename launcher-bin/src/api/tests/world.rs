@@ -8,6 +8,7 @@ use pmi_transport::address::Address;
 use pmi_transport::connect::{self, Channel};
 use pmi_transport::identity::{Caller, Security};
 use pmi_transport::listen::{self, Listener};
+use pmi_transport::patience;
 use pmi_transport::proto::v1::allocation_service_client::AllocationServiceClient;
 use pmi_transport::proto::v1::launch_service_client::LaunchServiceClient;
 use pmi_transport::proto::v1::node_agent_service_server::{NodeAgentService, NodeAgentServiceServer};
@@ -167,6 +168,7 @@ async fn serve(store: &Arc<dyn Store>) -> (Address, oneshot::Sender<()>) {
         metrics: None,
         identity: Identity::Insecure,
         create_allocations: Creators::Users,
+        lease: patience::LEASE,
         launches: LaunchSettings::default(),
         fabric: None,
     };

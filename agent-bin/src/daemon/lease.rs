@@ -1,0 +1,92 @@
+//! The lease: until when this node may take for granted that the API server counts on it.
+//!
+//! An agent that is cut off from the API server has been declared lost, its launches have failed, and their users may have
+//! started them again elsewhere; nobody can tell it. So it ends its launches by itself when the lease is over. They all end, also
+//! those of this node alone: they, too, were told to be over. A new lease begins with each word that the API server accepts.
+
+use std::time::Duration;
+
+use pmi_transport::patience;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+/// A lease that the API server has given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lease {
+    length: Duration,
+    until: Instant,
+}
+
+/// Where leases are renewed; `None` for an API server that gives none.
+pub(super) type Renewals = watch::Sender<Option<Lease>>;
+
+impl Lease {
+    /// A lease from the moment at which the API server was asked: it counts from when it heard that, a little later.
+    pub(super) fn from(asked: Instant, length: Duration) -> Self {
+        // A lease beyond what the clock can count lasts for ever, or as good as that.
+        let until = asked.checked_add(length).unwrap_or_else(|| asked + Duration::from_secs(u32::MAX.into()));
+        Self { length, until }
+    }
+}
+
+/// No lease yet, where it is renewed, and where that is seen.
+pub(super) fn none() -> (Renewals, watch::Receiver<Option<Lease>>) {
+    watch::channel(None)
+}
+
+/// Calls `cut_off` with the reason in words when a lease is over, and again and again until there is another: other nodes may
+/// pass launches on meanwhile. Ends when leases cannot be renewed any more.
+pub(super) async fn watch(mut lease: watch::Receiver<Option<Lease>>, cut_off: impl Fn(&str)) {
+    let mut not_before = Instant::now();
+    loop {
+        let current = *lease.borrow_and_update();
+        let is_over = async {
+            match current {
+                Some(Lease { length, until }) => {
+                    sleep_until(until.max(not_before)).await;
+                    length
+                }
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            renewed = lease.changed() => if renewed.is_err() { return },
+            length = is_over => {
+                cut_off(&format!("the API server has not been heard for {length:?}"));
+                not_before = Instant::now() + patience::HEARTBEAT;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    const LENGTH: Duration = Duration::from_secs(30);
+
+    #[tokio::test(start_paused = true)]
+    async fn ranks_end_when_the_lease_is_over_and_not_before() {
+        let (renewals, lease) = none();
+        let (told, mut cut_off) = mpsc::unbounded_channel();
+        let begun = Instant::now();
+        tokio::spawn(watch(lease, move |reason| told.send((begun.elapsed(), reason.to_owned())).unwrap()));
+        tokio::time::sleep(2 * LENGTH).await;
+        assert!(cut_off.is_empty(), "nothing is over that has not begun");
+        for _ in 0..3 {
+            renewals.send_replace(Some(Lease::from(Instant::now(), LENGTH)));
+            tokio::time::sleep(LENGTH - Duration::from_millis(10)).await;
+        }
+        assert!(cut_off.is_empty(), "it was renewed each time");
+        let (first, reason) = cut_off.recv().await.unwrap();
+        assert!(first >= 5 * LENGTH - 3 * Duration::from_millis(10), "{first:?}");
+        assert_eq!(reason, "the API server has not been heard for 30s");
+        let (again, _) = cut_off.recv().await.unwrap();
+        assert!(again >= first + patience::HEARTBEAT, "launches that came meanwhile end as well");
+        renewals.send_replace(Some(Lease::from(Instant::now(), Duration::MAX)));
+        drop(renewals);
+        while cut_off.recv().await.is_some() {}
+    }
+}

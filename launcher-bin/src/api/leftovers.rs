@@ -1,0 +1,70 @@
+//! What may be left on nodes of launches that are over: of a node that was given up although its agent is there, or that claims a
+//! launch which nobody expects there any more. Its allocation keeps the node until the agent says that nothing is left, or is
+//! lost itself. Pure.
+//!
+//! ```text
+//!                given up, or claims what nobody expects            heard without the launch
+//! (nothing left) ──────────────────────────────────────> left here ──────────────────────────> (nothing left)
+//!                                                            └──the agent is lost, or was started anew──^
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The launches of which something may be left, by node.
+#[derive(Debug, Default)]
+pub(crate) struct Leftovers {
+    by_node: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Leftovers {
+    /// Something of a launch may be left on a node.
+    pub(crate) fn leave(&mut self, node: &str, launch: &str) {
+        self.by_node.entry(node.to_owned()).or_default().insert(launch.to_owned());
+    }
+
+    /// The agent of a node says which launches are at work there. Returns whether less is left than before.
+    pub(crate) fn heard(&mut self, node: &str, at_work: &[String]) -> bool {
+        let Some(launches) = self.by_node.get_mut(node) else { return false };
+        let before = launches.len();
+        launches.retain(|launch| at_work.contains(launch));
+        let after = launches.len();
+        if after == 0 {
+            self.by_node.remove(node);
+        }
+        after < before
+    }
+
+    /// The agent of a node is lost, or was started anew. Returns whether anything was left there.
+    pub(crate) fn forget(&mut self, node: &str) -> bool {
+        self.by_node.remove(node).is_some()
+    }
+
+    /// Whether something of this launch may be left on the node.
+    pub(crate) fn is_left(&self, node: &str, launch: &str) -> bool {
+        self.by_node.get(node).is_some_and(|launches| launches.contains(launch))
+    }
+
+    /// The nodes among these on which anything may be left.
+    pub(crate) fn among(&self, nodes: Vec<String>) -> Vec<String> {
+        nodes.into_iter().filter(|node| self.by_node.contains_key(node)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_free_when_its_agent_says_so_or_is_gone() {
+        let mut leftovers = Leftovers::default();
+        leftovers.leave("a", "1");
+        leftovers.leave("a", "2");
+        leftovers.leave("b", "1");
+        assert!(!leftovers.heard("a", &["1".to_owned(), "2".to_owned(), "3".to_owned()]), "all are still there");
+        assert!(leftovers.heard("a", &["2".to_owned()]) && leftovers.is_left("a", "2") && !leftovers.is_left("a", "1"));
+        assert!(leftovers.heard("a", &[]) && !leftovers.heard("a", &[]));
+        assert_eq!(leftovers.among(vec!["a".to_owned(), "b".to_owned()]), ["b"]);
+        assert!(leftovers.forget("b") && !leftovers.forget("b"));
+        assert!(leftovers.by_node.is_empty());
+    }
+}
