@@ -12,7 +12,7 @@ use super::fan_out;
 use super::task::{Launch, Phase};
 use crate::api::store::{self, Change};
 
-/// How long a launch that is over waits for its client to fetch the rest.
+/// How long a launch that is over waits for its owner to fetch the rest, or without one is kept for all who want to see it.
 const LINGER: Duration = Duration::from_secs(600);
 
 impl Launch {
@@ -23,7 +23,7 @@ impl Launch {
         self.judge.fail(Cause { host: host.to_owned(), kind: Some(kind) });
         self.finish().await;
         // Its id was told to nobody.
-        self.journal.acknowledge(self.journal.latest());
+        self.phase = Phase::Over { until: Instant::now() };
     }
 
     /// Nothing more happens.
@@ -48,7 +48,7 @@ impl Launch {
         {
             tracing::error!(error = crate::chain(&error), "the end of the launch is not written down");
         }
-        self.phase = Phase::Over { since: Instant::now() };
+        self.phase = Phase::Over { until: Instant::now() + LINGER };
         self.nodes.iter().for_each(|link| link.outbox.close());
         self.gone.lock().fill(true);
         let node_lost = matches!(&complete.cause, Some(Cause { kind: Some(Kind::NodeLost(_)), .. }));
@@ -78,7 +78,7 @@ impl Launch {
     /// Whether nobody needs this task any more.
     pub(super) fn is_forgotten(&self) -> bool {
         match self.phase {
-            Phase::Over { since } => self.journal.is_empty() || since.elapsed() >= LINGER,
+            Phase::Over { until } => Instant::now() >= until || !self.audience.is_for_all() && self.tape.is_told(),
             Phase::Starting(_) | Phase::Active { .. } => false,
         }
     }
