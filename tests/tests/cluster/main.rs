@@ -9,6 +9,7 @@ mod dynamic;
 mod endings;
 mod fabric;
 mod failures;
+mod following;
 mod foreign;
 mod identity;
 mod insight;
