@@ -175,12 +175,13 @@ impl Audience {
         }
     }
 
+    /// Whether nobody follows at present.
     pub(super) fn is_empty(&self) -> bool {
         self.viewers.is_empty() && self.owner().is_none()
     }
 
-    /// Whether somebody may come later for what is kept, and nothing tells whether he has.
-    pub(super) fn is_for_all(&self) -> bool {
+    /// Whether the launch was started to have no owner; then nothing tells whether all who want to see it have.
+    pub(super) fn is_detached(&self) -> bool {
         self.detached
     }
 

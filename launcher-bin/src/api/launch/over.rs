@@ -78,7 +78,7 @@ impl Launch {
     /// Whether nobody needs this task any more.
     pub(super) fn is_forgotten(&self) -> bool {
         match self.phase {
-            Phase::Over { until } => Instant::now() >= until || !self.audience.is_for_all() && self.tape.is_told(),
+            Phase::Over { until } => Instant::now() >= until || !self.audience.is_detached() && self.tape.is_told(),
             Phase::Starting(_) | Phase::Active { .. } => false,
         }
     }

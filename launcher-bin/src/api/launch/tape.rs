@@ -255,11 +255,8 @@ impl State {
             return Place { sequence: self.origin - 1, output: Some(0) };
         }
         let sequence = sequence.min(self.next - 1);
-        let output = match (sequence + 1).checked_sub(self.first()) {
-            Some(index) => Some(self.events.get(index as usize).map_or(self.output, |entry| entry.before)),
-            None => None,
-        };
-        Place { sequence, output }
+        let before = |index: u64| self.events.get(index as usize).map_or(self.output, |entry| entry.before);
+        Place { sequence, output: (sequence + 1).checked_sub(self.first()).map(before) }
     }
 
     /// A batch of events behind `sequence`.
