@@ -129,7 +129,10 @@ impl Spools {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let path = self.directory.join(format!(".spool.{}.{serial}", std::process::id()));
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        let mut how = OpenOptions::new();
+        // A server that was killed right here left an empty one, and ours may have its process id.
+        how.read(true).write(true).create(true).truncate(true).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW);
+        let file = how.open(&path)?;
         std::fs::remove_file(&path)?;
         Ok(file)
     }
