@@ -14,6 +14,8 @@ pub(crate) enum News {
     Starting(StartProgress),
     /// Something about the way on which news come, in words.
     Remark(String),
+    /// So many bytes of output come never, `None` if it is not known how many: nobody was there to take them, or we were too slow.
+    Dropped(Option<u64>),
 }
 
 /// How many nodes and ranks have started.

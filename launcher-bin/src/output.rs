@@ -163,6 +163,7 @@ impl Renderer {
                     Some(News::Event(node, event)) => self.event(node, event).await,
                     Some(News::Starting(progress)) => self.starting(progress).await,
                     Some(News::Remark(text)) => self.remark(&text).await,
+                    Some(News::Dropped(bytes)) => self.dropped(bytes).await,
                     None => return,
                 },
                 Some(fault) = self.faults.recv() => self.fault(fault).await,
@@ -242,6 +243,15 @@ impl Renderer {
         if self.verbosity > Verbosity::Quiet {
             self.targets.say(message(text), Instant::now()).await;
         }
+    }
+
+    /// A hole in the output; what a program reads shows it where it is.
+    async fn dropped(&mut self, bytes: Option<u64>) {
+        let now = Instant::now();
+        if self.form == Form::Json {
+            self.targets.print(json::dropped(bytes), now).await;
+        }
+        self.targets.say(message(&words::dropped(bytes)), now).await;
     }
 
     async fn drain_faults(&mut self) {

@@ -10,6 +10,15 @@ pub const CHUNK_MAX: usize = 1 << 20;
 /// `max_encoding_message_size`.
 pub const MESSAGE_MAX: usize = 4 * CHUNK_MAX;
 
+/// About what a message takes while it is kept, beside its payload.
+const KEPT_OVERHEAD: usize = 256;
+
+/// What a message with `payload` bytes is charged wherever messages are kept or credited, in bytes. Both ends of a stream charge
+/// the same, so that a million messages of one byte are not taken for a megabyte.
+pub const fn kept_cost(payload: usize) -> usize {
+    payload.saturating_add(KEPT_OVERHEAD)
+}
+
 /// How many bytes a peer may send on one stream before we have read them.
 pub(crate) const STREAM_WINDOW: u32 = 1 << 20;
 /// The same for all streams of a connection.

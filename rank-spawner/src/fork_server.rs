@@ -427,7 +427,14 @@ mod tests {
     #[test]
     fn a_new_spare_child_is_not_made_while_the_one_before_begins_to_work() {
         let (control, _daemon) = control_pair().unwrap();
-        let mut server = Server { control, main: drop, spare: None, at_work: BTreeMap::new(), untidy: false };
+        let mut server = Server {
+            control,
+            main: drop,
+            spare: None,
+            at_work: BTreeMap::new(),
+            untidy: false,
+            backoff: Duration::ZERO,
+        };
         assert_eq!(server.patience(), Some(QUIET));
         server.at_work.insert(getpid(), pidfd_open(getpid()).unwrap());
         assert_eq!(server.patience(), Some(QUIET_AT_WORK));

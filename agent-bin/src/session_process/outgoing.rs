@@ -28,7 +28,7 @@ use crate::cause::Cause;
 use crate::event::{Event, Report};
 use crate::wire;
 
-/// How many bytes may be held; beyond that the session's events are not taken, which slows its ranks down.
+/// What events that are held may cost, in bytes; beyond that the session's events are not taken, which slows its ranks down.
 const HELD_MAX: usize = 1 << 20;
 
 /// The same while the answer to a question of the launch is among the events that are not taken.
@@ -45,7 +45,7 @@ pub(super) fn event(event: proto::NodeEvent) -> proto::FromSession {
     proto::FromSession { what: Some(proto::from_session::What::Event(event)) }
 }
 
-/// How much output may be sent. It may run into the negative by one piece, so that a small window is no dead end.
+/// How much output may be sent, in what events cost. It may run into the negative by one piece, so that a small window is no dead end.
 pub(super) struct Credit {
     bytes: AtomicI64,
     /// How many questions of the launch wait for their answers, which come behind the output that nobody has credit for.
@@ -119,7 +119,7 @@ enum Happening {
     End,
 }
 
-/// What waits for credit, with the bytes that it will cost.
+/// What waits for credit, with what it will cost ([`wire::event::cost`]).
 struct Held {
     queue: VecDeque<(proto::NodeEvent, usize)>,
     bytes: usize,
@@ -154,9 +154,7 @@ impl Outgoing {
                     may_wait = matches!(happened, Event::Started { .. } | Event::Exited { .. });
                     held.take(happened, &mut batch);
                 }
-                Happening::Trace(line) => {
-                    held.push(proto::NodeEvent { what: Some(What::Trace(line.clone())) }, line.len());
-                }
+                Happening::Trace(line) => held.push(proto::NodeEvent { what: Some(What::Trace(line)) }),
                 Happening::Credit => {}
                 Happening::Due => due = None,
                 Happening::End => told_all = true,
@@ -215,13 +213,13 @@ impl Held {
     /// Holds what must keep its place in a rank's output; everything else goes at once.
     fn take(&mut self, happened: Event, batch: &mut BytesMut) {
         match &happened {
-            Event::Output(output) => self.push(wire::event::encode(&happened), output.bytes.len()),
-            Event::Exited { .. } => self.push(wire::event::encode(&happened), 0),
+            Event::Output(_) | Event::Exited { .. } => self.push(wire::event::encode(&happened)),
             _ => append_frame(batch, &event(with_program(wire::event::encode(&happened)))),
         }
     }
 
-    fn push(&mut self, happened: proto::NodeEvent, cost: usize) {
+    fn push(&mut self, happened: proto::NodeEvent) {
+        let cost = wire::event::cost(&happened);
         self.bytes += cost;
         self.queue.push_back((happened, cost));
     }
@@ -241,14 +239,24 @@ impl Held {
     }
 }
 
-/// Says which program a rank that was started runs. A rank that has ended already runs none.
+/// Says which program a rank runs: when it was started, and whenever it is asked, as a script becomes its program by `exec`. A rank
+/// that has ended runs none.
 fn with_program(mut happened: proto::NodeEvent) -> proto::NodeEvent {
-    if let Some(What::Started(started)) = &mut happened.what
-        && let Ok(program) = std::fs::read_link(format!("/proc/{}/exe", started.pid))
-    {
-        started.program = wire::bytes(program.as_os_str());
+    match &mut happened.what {
+        Some(What::Started(started)) => started.program = program_of(started.pid),
+        Some(What::Progress(progress)) => {
+            for rank in progress.ranks.iter_mut().filter(|rank| rank.pid != 0 && rank.exit.is_none()) {
+                rank.program = program_of(rank.pid);
+            }
+        }
+        _ => {}
     }
     happened
+}
+
+/// The program that a process runs; empty if there is no such process.
+fn program_of(pid: u32) -> Bytes {
+    std::fs::read_link(format!("/proc/{pid}/exe")).map_or(Bytes::new(), |program| wire::bytes(program.as_os_str()))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pmi_core::ids::Rank;
+use pmi_transport::limits::kept_cost;
 use pmi_transport::proto::v1 as proto;
 use proto::mpi_library::Family;
 use proto::node_event::What;
@@ -15,6 +16,7 @@ use super::cause::{
 };
 use super::{WireError, cause, job_id, milliseconds, time, wrong};
 use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, RankProgress, Report, Stream};
+use crate::pump::PIECE_MAX;
 
 /// What a node tells beside what its session does.
 #[derive(Debug)]
@@ -60,6 +62,19 @@ pub fn encode(event: &Event) -> proto::NodeEvent {
     };
     proto::NodeEvent { what: Some(what) }
 }
+
+/// What an event is charged of the credit that a launch grants its node for output, in bytes; 0 for what needs none, because there
+/// are few of them. Both ends of the report charge by this.
+pub fn cost(event: &proto::NodeEvent) -> usize {
+    match &event.what {
+        Some(What::Output(output)) => kept_cost(output.data.len()),
+        Some(What::Trace(line)) => kept_cost(line.len()),
+        _ => 0,
+    }
+}
+
+/// The most that one event of a session may be charged: by so much a node may overdraw its credit.
+pub const COST_MAX: usize = kept_cost(PIECE_MAX);
 
 /// The end of a node's part of a launch; its cause was told by [`Event::Ending`].
 pub fn encode_report(report: &Report) -> proto::NodeEvent {
@@ -114,6 +129,7 @@ pub fn encode_progress(progress: &RankProgress) -> proto::RankProgress {
         last_command: progress.last_command.clone(),
         exit: progress.exit.map(|exit| encode_exit(progress.rank, exit, progress.phase)),
         waiting: progress.waiting,
+        program: Bytes::new(),
     }
 }
 

@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use super::args::ApiArgs;
 use super::fabric::FabricSettings;
+use super::launch::spool::SpoolLimits;
 
 /// The file that is read when none is named; it need not exist.
 pub(crate) const DEFAULT_FILE: &str = "/etc/lattice/api.toml";
@@ -42,6 +43,8 @@ pub(crate) struct Config {
     pub lease: Duration,
     /// How launches reach their nodes, and what holds for each of them.
     pub launches: LaunchSettings,
+    /// How much output of launches that nobody owns is kept, beside the state.
+    pub spool: SpoolLimits,
     /// Where fabric credentials come from, if there is a fabric that needs some.
     pub fabric: Option<FabricSettings>,
 }
@@ -117,6 +120,8 @@ pub(crate) enum ConfigError {
     NoTime,
     #[error("lease is {seconds} seconds; it can be 5 to {LEASE_MAX}, a year")]
     Lease { seconds: u64 },
+    #[error("spool_launch is {launch} MiB, and spool_total {total}; one launch cannot have more than all")]
+    Spool { launch: u64, total: u64 },
 }
 
 /// The file as it is written.
@@ -141,6 +146,9 @@ struct File {
     lease: Option<u64>,
     /// In seconds.
     fence_timeout: Option<u64>,
+    /// In MiB.
+    spool_launch: Option<u32>,
+    spool_total: Option<u32>,
     cluster: Option<String>,
     /// In seconds.
     fabric_patience: Option<u32>,
@@ -185,6 +193,7 @@ impl Config {
         }
         Ok(Self {
             launches: launch_settings(&file)?,
+            spool: spool_limits(&file)?,
             fabric: fabric(&file)?,
             listen,
             socket,
@@ -260,6 +269,17 @@ fn lease(seconds: Option<u64>) -> Result<Duration, ConfigError> {
     }
 }
 
+fn spool_limits(file: &File) -> Result<SpoolLimits, ConfigError> {
+    let bytes = |mebibytes: Option<u32>, default| mebibytes.map_or(default, |value| u64::from(value) << 20);
+    let default = SpoolLimits::default();
+    let SpoolLimits { launch, total } =
+        SpoolLimits { launch: bytes(file.spool_launch, default.launch), total: bytes(file.spool_total, default.total) };
+    match launch > total {
+        true => Err(ConfigError::Spool { launch: launch >> 20, total: total >> 20 }),
+        false => Ok(SpoolLimits { launch, total }),
+    }
+}
+
 fn launch_settings(file: &File) -> Result<LaunchSettings, ConfigError> {
     let default = LaunchSettings::default();
     let in_range = |name, value: Option<u32>, default, possible: std::ops::RangeInclusive<u32>, words| match value {
@@ -313,6 +333,7 @@ mod tests {
         check("insecure = true\nrelay_fan_out = 0", "relay_fan_out is 0");
         check("insecure = true\nfence_timeout = 0", "leave it out");
         check("insecure = true\nlease = 4", "lease is 4 seconds; it can be 5 to 31536000");
+        check("insecure = true\nspool_total = 8", "spool_launch is 64 MiB, and spool_total 8");
         check("insecure = true\ncolour = 1", "unknown field");
         check("insecure = true\ncreate_allocations = \"nobody\"", "unknown variant");
     }

@@ -5,13 +5,14 @@
 //! Starting ───────────────────────> Active ─────────> (ending) ───────────────────────────────────> Over ──> (forgotten)
 //!     └──a node refused: the others are told to end, nothing is kept─────────────────────────────────^
 //!
-//! agents ──ReportLaunch──> reporting ──┐                         ┌──> outbox (one per node) ──> agents
-//! client ──AttachLaunch──> following ──┼──Ask──> Launch (task) ──┼──> journal ──> client
-//! others ──other calls─────────────────┘                         └──> store, allocations
+//! agents  ──ReportLaunch──> reporting ──┐                         ┌──> outbox (one per node) ──> agents
+//! clients ──AttachLaunch──> following ──┼──Ask──> Launch (task) ──┼──> journal ──> tape ──> telling (a task each) ──> clients
+//! others  ──other calls─────────────────┘                         └──> store, allocations
 //! ```
 //! The task never waits for a node or a client: what is to be said to them is kept in places that are bounded
-//! ([`outbox`], [`journal`], [`input`]), and fetched from there.
+//! ([`outbox`], [`tape`], [`input`]), and fetched from there.
 
+mod audience;
 mod course;
 pub(crate) mod fan_out;
 mod first_cause;
@@ -25,7 +26,10 @@ pub(crate) mod outbox;
 mod over;
 mod silence;
 mod spawning;
+pub(crate) mod spool;
+mod tape;
 mod task;
+mod telling;
 
 use std::sync::Arc;
 
@@ -35,6 +39,7 @@ use pmi_core::services::SpawnError;
 use pmi_transport::proto::v1::{LaunchStatus, LaunchSummary, NodeEvent, SpawnCall, attach_request, node_command};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
+use tonic::Status;
 
 use self::fan_out::NotStarted;
 use self::following::ClientSender;
@@ -52,13 +57,13 @@ pub(crate) enum Ask {
     /// A node's report stream is there, with this number.
     Opened { node: u32, stream: u64 },
     /// Something happened on a node.
-    Event { node: u32, stream: u64, event: NodeEvent },
+    Event { node: u32, event: NodeEvent },
     /// A node's report stream ended.
     Closed { node: u32, stream: u64 },
     /// A node is lost.
     NodeLost { node: String, reason: String },
-    /// A client follows from now on, instead of the one before; answered with its number.
-    Attach { after: u64, tied: bool, client: ClientSender, reply: oneshot::Sender<u64> },
+    /// A client follows from now on, as the owner or as one more viewer; answered with its number.
+    Attach { after: u64, owns: bool, client: ClientSender, reply: oneshot::Sender<Result<u64, Status>> },
     /// A client says something.
     Said { client: u64, what: attach_request::What },
     /// A client has said all that it will say, in order.

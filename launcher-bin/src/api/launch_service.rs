@@ -172,8 +172,8 @@ async fn follow(
     sender: mpsc::Sender<Result<AttachResponse, Status>>,
 ) -> Result<(), Status> {
     let AttachTo { launch_id, after, tied } = to;
-    let attach = |reply| Ask::Attach { after, tied, client: sender.clone(), reply };
-    let client = handle.ask(attach).await.ok_or_else(|| unknown(&launch_id))?;
+    let attach = |reply| Ask::Attach { after, owns: tied, client: sender.clone(), reply };
+    let client = handle.ask(attach).await.ok_or_else(|| unknown(&launch_id))??;
     tokio::spawn(async move {
         loop {
             tokio::select! {

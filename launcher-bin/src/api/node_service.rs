@@ -149,7 +149,7 @@ async fn report(
         loop {
             match told.message().await {
                 Ok(Some(LaunchReport { what: Some(launch_report::What::Event(event)) })) => {
-                    if !handle.tell(Ask::Event { node, stream, event }).await {
+                    if !handle.tell(Ask::Event { node, event }).await {
                         return;
                     }
                 }

@@ -1,6 +1,7 @@
 //! What all calls share: nodes, allocations, launches and what is kept of them, and what a change of one means for the others.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -22,6 +23,7 @@ use super::channels::Channels;
 use super::config::Config;
 use super::fabric::Fabric;
 use super::launch::fan_out::FanOut;
+use super::launch::spool::Spools;
 use super::launch::{self, Ask, LaunchHandle};
 use super::leftovers::Leftovers;
 use super::meetings::Meetings;
@@ -55,6 +57,8 @@ pub(crate) struct Server {
     pub meetings: Meetings,
     pub metrics: Arc<Metrics>,
     pub serials: Serials,
+    /// Where launches that nobody owns keep what they say.
+    pub spools: Arc<Spools>,
     launches: Mutex<Launches>,
 }
 
@@ -79,7 +83,9 @@ impl Server {
     ) -> Result<Arc<Self>, StoreError> {
         let Kept { allocations, launches } = store.read()?;
         let live = allocations.into_iter().filter(|allocation| allocation.state() != AllocationState::Released);
+        let directory = config.state.parent().map(Path::to_owned).unwrap_or_default();
         let server = Arc::new(Self {
+            spools: Spools::new(directory, config.spool),
             config,
             channels: Channels::new(security.clone()),
             security,

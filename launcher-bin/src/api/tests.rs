@@ -1,5 +1,6 @@
 //! The whole server with agents and clients that are scripted: what each of them gets to hear.
 
+mod following;
 mod leftovers;
 mod meetings;
 mod restarts;
@@ -143,56 +144,6 @@ async fn an_agent_that_starts_anew_has_lost_its_launches() {
     };
     assert_eq!(now.reason, "");
     assert_eq!(world.register(1, 2, &[&launch.id]).await, [launch.id.clone()], "it must end what is over");
-}
-
-#[tokio::test]
-async fn output_waits_for_a_client_that_is_slow_and_is_told_again_to_the_next() {
-    let world = World::new(1).await;
-    let mut launch = world.launch(1).await;
-    let window = world.agents[0].seen.lock().launched[0].spec.clone();
-    let window = <LaunchSpec as prost::Message>::decode(window).unwrap().output_window as usize;
-    let report = &mut launch.reports[0];
-    report.output(0, window / 2).await;
-    report.output(0, window / 2).await;
-    let mut first = world.attach(&launch.id, 0).await;
-    assert!(matches!(first.event().await, Event::Output(_)));
-    assert!(matches!(first.event().await, Event::Output(_)));
-    first.say(attach_request::What::Acknowledge(1)).await;
-    assert_eq!(report.command().await, Some(Command::OutputCredit(window as u64 / 2)));
-
-    let mut second = world.attach(&launch.id, 1).await;
-    let replaced = loop {
-        if let Err(status) = first.hear().await {
-            break status;
-        }
-    };
-    assert_eq!(replaced.code(), Code::Aborted);
-    second.hear().await.unwrap();
-    assert_eq!(second.hear().await.unwrap().sequence, 2);
-    second.say(attach_request::What::Acknowledge(2)).await;
-    assert_eq!(report.command().await, Some(Command::OutputCredit(window as u64 / 2)));
-}
-
-#[tokio::test]
-async fn a_detached_launch_runs_on_when_nobody_reads_its_output() {
-    let world = World::new(1).await;
-    let allocation = world.allocate(RequeuePolicy::Never).await;
-    let mut launch = world.launch_in(&LaunchTasksRequest { detached: true, ..order(&allocation) }).await;
-    let mut granted = 0;
-    for _ in 0..100 {
-        launch.reports[0].output(0, 256 << 10).await;
-        if let Some(Command::OutputCredit(bytes)) = launch.reports[0].command().await {
-            granted += bytes;
-        }
-    }
-    assert_eq!(granted, 100 * (256 << 10));
-    launch.reports[0].run(0, 0, RankPhase::Finalized).await;
-    launch.reports[0].finish().await;
-    let mut client = world.attach(&launch.id, 0).await;
-    client.hear().await.unwrap();
-    let dropped = client.hear().await.unwrap().what;
-    assert!(matches!(dropped, Some(attach_response::What::DroppedOutput(20_000_000..))), "{dropped:?}");
-    assert!(client.complete().await.success);
 }
 
 #[tokio::test]
@@ -359,14 +310,6 @@ async fn a_signal_for_some_ranks_is_theirs_alone() {
     assert!(refused.message().ends_with("has no rank 2; it has ranks 0 to 1"), "{}", refused.message());
     let backwards = soon(world.launches().signal_launch(signal(ranks(1, 0)))).await.unwrap_err();
     assert!(backwards.message().contains("the smaller number comes first"), "{}", backwards.message());
-}
-
-#[tokio::test]
-async fn a_launch_whose_client_vanishes_ends() {
-    let world = World::new(1).await;
-    let mut launch = world.launch(1).await;
-    world.attach_and_die(&launch.id).await;
-    assert_eq!(launch.reports[0].command().await, Some(Command::End(1)));
 }
 
 /// The design document's request, from a client that knows no more than that.

@@ -123,9 +123,6 @@ pub enum CxiCommand {
 pub struct AttachArgs {
     /// The launch.
     pub launch: String,
-    /// Also give our standard input to the ranks that read the launch's.
-    #[arg(long)]
-    pub stdin: bool,
     /// Start each line with the number of its rank.
     #[arg(long, conflicts_with = "json")]
     pub label: bool,

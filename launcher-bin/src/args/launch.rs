@@ -125,7 +125,8 @@ pub struct ClusterArgs {
     /// The API server.
     #[command(flatten)]
     pub api: ServerArgs,
-    /// Start the launch, print its id, and do not follow it; ranks' standard input is empty, unless it is a file.
+    /// Start the launch, print its id, and do not follow it; ranks' standard input is empty, unless it is a file. What they print is
+    /// kept for `lattice attach`: 64 MiB of it, unless the API server is told otherwise, the oldest going first.
     #[arg(long, conflicts_with_all = ["json", "output", "error", "label", "timestamp", "pmi_trace"])]
     pub detach: bool,
 }

@@ -41,7 +41,7 @@ pub(super) fn run(
         let outcome = if detach {
             leave(&cluster, started, output, verbosity)
         } else {
-            follow(&cluster, &launch_id, Role::Owner, output, true, verbosity).await
+            follow(&cluster, &launch_id, Role::Owner, output, verbosity).await
         };
         if let Err(error) = &outcome
             && !matches!(error, LaunchError::LostSight { .. })
@@ -53,7 +53,7 @@ pub(super) fn run(
     })
 }
 
-/// Follows a launch that runs already; returns its exit code.
+/// Looks at a launch that runs already; returns its exit code.
 ///
 /// # Errors
 /// Fails if there is no such launch, or if it is lost sight of.
@@ -65,7 +65,7 @@ pub(crate) fn attach(args: &AttachArgs, verbosity: Verbosity) -> Result<u8, Laun
         json: args.table.json,
         ..OutputRequest::default()
     };
-    block_on(async { follow(&server.connect()?, &args.launch, Role::Viewer, output, args.stdin, verbosity).await })
+    block_on(async { follow(&server.connect()?, &args.launch, Role::Viewer, output, verbosity).await })
 }
 
 /// Ends a launch; one that has ended is fine.
@@ -175,7 +175,6 @@ async fn follow(
     launch_id: &str,
     role: Role,
     output: OutputRequest,
-    feeds_input: bool,
     verbosity: Verbosity,
 ) -> Result<u8, LaunchError> {
     let (attachment, spec) = Attachment::open(cluster, launch_id, 0, role).await?;
@@ -186,7 +185,7 @@ async fn follow(
         launch.output.pmi_trace.as_deref().map(|path| ClusterTrace::create(path, faults.clone())).transpose()?;
     let files = open_files(&launch)?;
     let input = match launch.spec.stdin {
-        StdinTarget::Rank(_) | StdinTarget::All if feeds_input => Some(stdin::pieces()?),
+        StdinTarget::Rank(_) | StdinTarget::All if role == Role::Owner => Some(stdin::pieces()?),
         _ => None,
     };
     let (mut show, controls) = Show::new(&launch, Distance::Elsewhere, verbosity, files, (faults, reported))?;

@@ -181,7 +181,7 @@ impl Following {
                 }
                 Some(control) = self.controls.recv() => match self.wish(control) {
                     Ok(wish) if attachment.has_hung_up() => {
-                        self.unsent.push_back(wish);
+                        keep(&mut self.unsent, wish);
                         return Ok(Turn::Continued);
                     }
                     Ok(wish) => {
@@ -243,9 +243,7 @@ impl Following {
                 ranks: progress.ranks,
                 ranks_started: progress.ranks_started,
             }))),
-            Some(Told::DroppedOutput(bytes)) => Heard::News(Some(News::Remark(format!(
-                "warning: {bytes} bytes of output were dropped while nobody followed the launch"
-            )))),
+            Some(Told::DroppedOutput(bytes)) => Heard::News(Some(News::Dropped((bytes > 0).then_some(bytes)))),
             Some(Told::UnendedNodes(nodes)) => Heard::News(Some(News::Remark(format!(
                 "warning: {nodes} did not say that its part of the launch has ended; processes may be left there"
             )))),
@@ -293,11 +291,11 @@ impl Following {
                     Ok(Err(error)) => return Err(error),
                     Err(_) => break,
                 },
-                () = impatience(&mut self.controls, &mut self.unsent) => break,
+                () = impatience(&mut self.controls, self.role, &mut self.unsent) => break,
             }
             tokio::select! {
                 () = sleep_until(next.min(deadline)) => {}
-                () = impatience(&mut self.controls, &mut self.unsent) => break,
+                () = impatience(&mut self.controls, self.role, &mut self.unsent) => break,
             }
         }
         Err(last)
@@ -317,15 +315,23 @@ async fn part(mut attachment: Attachment) {
     let _ = timeout(GOODBYE, end).await;
 }
 
-/// Returns when the user wants the launch to end at once; what else is wanted is kept for later.
-async fn impatience(controls: &mut mpsc::Receiver<Control>, unsent: &mut VecDeque<Wish>) {
+/// Returns when the user wants the launch to end at once, or leaves it; what else the owner wants is kept for later.
+async fn impatience(controls: &mut mpsc::Receiver<Control>, role: Role, unsent: &mut VecDeque<Wish>) {
     loop {
-        match controls.recv().await {
-            Some(Control::Kill(_)) | None => return,
-            Some(Control::End(signal)) => unsent.push_back(Wish::End(signal)),
-            Some(_) => {}
+        match (role, controls.recv().await) {
+            (_, Some(Control::Kill(_)) | None) | (Role::Viewer, Some(Control::End(_))) => return,
+            (Role::Owner, Some(Control::End(signal))) => keep(unsent, Wish::End(signal)),
+            // Above all SIGCONT: without it ranks that were stopped would stay so.
+            (Role::Owner, Some(Control::Signal(signal))) => keep(unsent, Wish::Signal(signal)),
+            (_, Some(_)) => {}
         }
     }
+}
+
+/// Keeps a wish behind those before; of the same ones the last, so that there are no more than there are signals.
+fn keep(unsent: &mut VecDeque<Wish>, wish: Wish) {
+    unsent.retain(|before| *before != wish);
+    unsent.push_back(wish);
 }
 
 /// The next answer, once there is room for it; `None` when nobody renders any more.
@@ -366,5 +372,33 @@ async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn signals_are_kept_until_there_is_a_connection() {
+        let (control, mut controls) = mpsc::channel(8);
+        let (stop, cont) = (nix::libc::SIGSTOP, nix::libc::SIGCONT);
+        for signal in [stop, cont, stop, nix::libc::SIGUSR1, cont] {
+            control.try_send(Control::Signal(signal)).unwrap();
+        }
+        control.try_send(Control::Kill(2)).unwrap();
+        let mut unsent = VecDeque::new();
+        impatience(&mut controls, Role::Owner, &mut unsent).await;
+        assert_eq!(unsent, [Wish::Signal(stop), Wish::Signal(nix::libc::SIGUSR1), Wish::Signal(cont)]);
+    }
+
+    #[tokio::test]
+    async fn a_viewer_wants_nothing_of_the_launch() {
+        let (control, mut controls) = mpsc::channel(8);
+        control.try_send(Control::Signal(10)).unwrap();
+        control.try_send(Control::End(2)).unwrap();
+        let mut unsent = VecDeque::new();
+        impatience(&mut controls, Role::Viewer, &mut unsent).await;
+        assert!(unsent.is_empty());
     }
 }

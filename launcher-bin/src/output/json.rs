@@ -92,6 +92,7 @@ enum NoticeLine<'a> {
     Silent { ranks: &'a [Rank], ended: bool, after_s: f64, library: Option<Library<'a>> },
     Stuck { after_s: f64, waiting: usize, missing: Vec<Missing<'a>> },
     Leftover { pids: &'a [u32] },
+    Dropped { bytes: Option<u64> },
     Other,
 }
 
@@ -160,6 +161,11 @@ pub(crate) fn event(event: &Event, node: &str) -> Option<Bytes> {
         _ => return None,
     };
     Some(line(body))
+}
+
+/// The line of output that is missing here.
+pub(crate) fn dropped(bytes: Option<u64>) -> Bytes {
+    line(Body::Notice { notice: NoticeLine::Dropped { bytes }, message: words::dropped(bytes) })
 }
 
 /// The line that closes a launch.
@@ -308,10 +314,13 @@ mod tests {
             Event::Ending(cause.clone()),
             Event::Ending(lost),
         ];
+        let holes = [dropped(Some(4711)), dropped(None)];
         let failed = Report { exits: vec![(rank, killed)], cause: Some(cause), duration: after };
         let fine = Report { exits: vec![(rank, RankExit::Code(0))], cause: None, duration: after };
         let mut lines = vec![launch(&opening)];
-        lines.extend(events.iter().filter_map(|sample| event(sample, "node3")));
+        lines.extend(events[..7].iter().filter_map(|sample| event(sample, "node3")));
+        lines.extend(holes);
+        lines.extend(events[7..].iter().filter_map(|sample| event(sample, "node3")));
         lines.extend([complete("k3jq", 139, &failed), complete("k3jq", 0, &fine)]);
         lines
     }

@@ -65,6 +65,12 @@ pub(crate) fn settings(launch: &PlacedLaunch) -> String {
     text
 }
 
+/// Output that is missing.
+pub(crate) fn dropped(bytes: Option<u64>) -> String {
+    let what = bytes.map_or_else(|| "some".to_owned(), |bytes| format!("{bytes} bytes of"));
+    format!("warning: {what} output are missing here: nobody followed the launch, or this command was too slow")
+}
+
 /// How far a start has come, as one line without its end; empty when nothing is left to wait for.
 pub(crate) fn starting(progress: StartProgress) -> String {
     let StartProgress { nodes, nodes_started, ranks, ranks_started } = progress;

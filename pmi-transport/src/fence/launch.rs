@@ -16,6 +16,7 @@ use super::gather::Gather;
 use super::members::Members;
 use super::series::Series;
 use super::{FanOut, FenceError, Limits};
+use crate::limits::kept_cost;
 use crate::proto::v1::{FenceFailed, FenceKey, LinkFrame, link_frame::What};
 
 /// From how many series on those are looked for that may be forgotten.
@@ -225,16 +226,14 @@ pub(super) fn expects_answer(what: &What) -> bool {
 
 /// About what a frame takes while it is kept.
 pub(super) fn held_bytes(what: &What) -> usize {
-    const FRAME_COST: usize = 256;
     const PIECE_COST: usize = 64;
-    FRAME_COST
-        + match what {
-            What::Up(frame) => frame.brought.iter().map(|piece| PIECE_COST + piece.run.len()).sum(),
-            What::Down(frame) => frame.run.len(),
-            What::Failed(frame) => frame.reason.len(),
-            What::DataRequest(request) => request.question.len(),
-            What::DataReply(_) | What::Awaited(_) => 0,
-        }
+    kept_cost(match what {
+        What::Up(frame) => frame.brought.iter().map(|piece| PIECE_COST + piece.run.len()).sum(),
+        What::Down(frame) => frame.run.len(),
+        What::Failed(frame) => frame.reason.len(),
+        What::DataRequest(request) => request.question.len(),
+        What::DataReply(_) | What::Awaited(_) => 0,
+    })
 }
 
 /// The frame that says that a fence failed; without a node, its sender is to blame.

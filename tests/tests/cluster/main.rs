@@ -10,6 +10,7 @@ mod endings;
 mod fabric;
 mod fabric_options;
 mod failures;
+mod following;
 mod foreign;
 mod identity;
 mod insight;

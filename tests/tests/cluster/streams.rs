@@ -1,6 +1,6 @@
 //! Input and output of ranks on other nodes: nothing is lost, and a slow reader holds up nobody but the writer.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader};
 
 use lattice_tests::{cluster, launch_on, turn};
 
@@ -29,20 +29,20 @@ fn what_a_rank_does_not_read_holds_up_nobody() {
 /// Both ranks write more than anybody may hold; the reader begins late and reads little at a time.
 #[test]
 fn a_flood_waits_for_its_reader_and_loses_nothing() {
-    const EACH: usize = 32 * MIB;
+    const LINES: u32 = 1_500_000;
     let _machine = turn::heavy();
-    let command = launch_on(2, "-n 2").bash(&format!("yes | head -c {EACH}"));
-    let mut running = command.leave_output().start();
-    let mut reader = running.output();
-    let (mut piece, mut total) = (vec![0; 16 << 10], 0);
-    loop {
-        match reader.read(&mut piece).expect("a pipe can be read") {
-            0 => break,
-            len => total += len,
-        }
+    let script = format!("seq -f \"$LATTICE_RANK %020.0f\" {LINES}");
+    let mut running = launch_on(2, "-n 2").bash(&script).leave_output().start();
+    let mut seen = [0; 2];
+    for line in BufReader::with_capacity(16 << 10, running.output()).lines() {
+        let line = line.expect("a pipe can be read, and the lines are text");
+        let (rank, number) = line.split_once(' ').expect("each line is of one rank");
+        let seen = &mut seen[rank.parse::<usize>().expect("a rank's number")];
+        *seen += 1;
+        assert_eq!(number.parse::<u32>().expect("the line's number"), *seen, "rank {rank}");
     }
     running.finish().exits(0);
-    assert_eq!(total, 2 * EACH);
+    assert_eq!(seen, [LINES; 2]);
 }
 
 #[test]

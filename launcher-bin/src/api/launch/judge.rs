@@ -277,6 +277,9 @@ impl Judge {
         for told in &progress.ranks {
             if let Some(rank) = self.rank_of(node, told.rank) {
                 rank.pid = rank.pid.or((told.pid != 0).then_some(told.pid));
+                if !told.program.is_empty() {
+                    rank.program.clone_from(&told.program);
+                }
                 rank.initialized |= matches!(told.phase(), RankPhase::Initialized | RankPhase::Finalized);
                 rank.exit = rank.exit.or(told.exit);
             }

@@ -93,7 +93,7 @@ impl Launch {
     }
 
     /// Something happened on a node. What comes over a stream that was replaced happened before, and counts.
-    pub(super) fn on_event(&mut self, node: u32, _stream: u64, event: NodeEvent) {
+    pub(super) fn on_event(&mut self, node: u32, event: NodeEvent) {
         use node_event::What;
         if !self.judge.standing(node).is_live() {
             return;
@@ -101,7 +101,7 @@ impl Launch {
         self.server.metrics.count_event();
         match event.what {
             Some(What::Started(ref started)) if self.judge.started(node, started) => {
-                self.audience.start_has_news = true;
+                self.start_news.due = true;
                 self.keep(node, event);
             }
             Some(What::Output(ref output)) if self.judge.owns(node, output.rank) => self.keep(node, event),
@@ -303,7 +303,12 @@ impl Launch {
         }
         let grace = self.spec.patience.unwrap_or_default();
         let grace = Duration::from_millis(grace.after_failure_ms.max(grace.after_interrupt_ms));
-        let late = now >= ending + grace + patience::END;
+        let graced = ending + grace;
+        let late = now >= graced + patience::END;
+        if self.overruled && now >= graced {
+            self.overruled = false;
+            self.stop_waiting();
+        }
         let live: Vec<u32> = self.judge.live().collect();
         for node in live {
             let reports = matches!(self.nodes[node as usize].stream, Stream::Open { .. });
@@ -313,7 +318,7 @@ impl Launch {
                     self.nodes[node as usize].aborted = Aborted::InOrder;
                     self.abort_on(node, "the launch is ending", nix::libc::SIGTERM);
                 }
-                // Its output waits for the client, and it for its output.
+                // Its output waits for the owner, and it for its output.
                 _ if self.journal.is_held_up(node) => {}
                 Aborted::No | Aborted::InOrder if late => {
                     self.nodes[node as usize].aborted = Aborted::AtOnce { since: now };

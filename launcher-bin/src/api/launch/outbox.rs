@@ -104,7 +104,9 @@ fn add(queue: &mut VecDeque<node_command::What>, command: node_command::What) {
                 queue.remove(oldest);
             }
         }
-        What::Signal(_) | What::End(_) | What::Kill(_) | What::GiveUp(_) | What::Release(_) | What::StdinEnd(_)
+        // What is done last counts: stopped, continued, and stopped again is stopped.
+        What::Signal(_) => queue.retain(|waiting| *waiting != command),
+        What::End(_) | What::Kill(_) | What::GiveUp(_) | What::Release(_) | What::StdinEnd(_)
             if queue.contains(&command) =>
         {
             return;
@@ -137,7 +139,7 @@ mod tests {
             add(&mut queue, What::AskProgress(round));
             add(&mut queue, What::Signal(12));
         }
-        let expected = [What::Signal(10), What::OutputCredit(2000), What::Signal(12), What::AskProgress(999)];
+        let expected = [What::OutputCredit(2000), What::Signal(10), What::AskProgress(999), What::Signal(12)];
         assert_eq!(queue.into_iter().collect::<Vec<_>>(), expected);
     }
 

@@ -13,7 +13,7 @@ use super::task::{Launch, Phase};
 use super::{Part, fan_out};
 use crate::api::store::{self, Change};
 
-/// How long a launch that is over waits for its client to fetch the rest.
+/// How long a launch that is over waits for its owner to fetch the rest, or without one is kept for all who want to see it.
 const LINGER: Duration = Duration::from_secs(600);
 
 impl Launch {
@@ -24,7 +24,7 @@ impl Launch {
         self.judge.fail(Cause { host: host.to_owned(), kind: Some(kind) });
         self.finish().await;
         // Its id was told to nobody.
-        self.journal.acknowledge(self.journal.latest());
+        self.phase = Phase::Over { until: Instant::now() };
     }
 
     /// Nothing more happens.
@@ -52,14 +52,13 @@ impl Launch {
             self.journal.push_own(attach_response::What::UnendedNodes(hostlist::fold(&unended)));
         }
         self.journal.push_own(attach_response::What::Complete(complete));
-        // The client need not wait for the disk: nodes keep their reports until their streams end, and would tell a server that
-        // comes after this one the same.
-        self.tell_client();
+        // Clients read it while it is written down, and need not wait for the disk: nodes keep their reports until their streams
+        // end, and would tell a server that comes after this one the same.
         if let Err(error) = store::write(&self.server.store, vec![Change::Launch(Box::new(self.record.clone()))]).await
         {
             tracing::error!(error = crate::chain(&error), "the end of the launch is not written down");
         }
-        self.phase = Phase::Over { since: Instant::now() };
+        self.phase = Phase::Over { until: Instant::now() + LINGER };
         self.nodes.iter().for_each(|link| link.outbox.close());
         for part in self.parts.lock().iter_mut().filter(|part| **part == Part::Expected) {
             *part = Part::Ended;
@@ -100,7 +99,7 @@ impl Launch {
     /// Whether nobody needs this task any more.
     pub(super) fn is_forgotten(&self) -> bool {
         match self.phase {
-            Phase::Over { since } => self.journal.is_empty() || since.elapsed() >= LINGER,
+            Phase::Over { until } => Instant::now() >= until || !self.audience.is_detached() && self.tape.is_told(),
             Phase::Starting(_) | Phase::Active { .. } => false,
         }
     }

@@ -16,9 +16,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::Instrument;
 
+use super::audience::Audience;
 use super::course::Unwritten;
 use super::fan_out::{FanOut, NotStarted};
-use super::following::{Audience, Client};
+use super::following::StartNews;
 use super::input::{Flow, Input};
 use super::inquiry::Inquiries;
 use super::journal::Journal;
@@ -27,6 +28,7 @@ use super::nodes::Link;
 use super::over::words;
 use super::silence::Silence;
 use super::spawning::Spawns;
+use super::tape::Tape;
 use super::{Ask, INBOX, LaunchHandle, Outlet, Part};
 use crate::api::fabric::Asked;
 use crate::api::order::Order;
@@ -54,6 +56,7 @@ pub(super) struct Launch {
     pub(super) judge: Judge,
     /// Since when a cause is held that may follow from another one.
     pub(super) held_since: Option<Instant>,
+    pub(super) tape: Arc<Tape>,
     pub(super) journal: Journal,
     pub(super) input: Input,
     pub(super) inquiries: Inquiries<Purpose>,
@@ -68,8 +71,10 @@ pub(super) struct Launch {
     pub(super) released: bool,
     pub(super) spawns: Spawns,
     pub(super) unwritten: Unwritten,
-    pub(super) client: Option<Client>,
     pub(super) audience: Audience,
+    pub(super) start_news: StartNews,
+    /// Somebody else than its owner wants it to end: it does so whether the owner reads on or not.
+    pub(super) overruled: bool,
     inbox: mpsc::Receiver<Ask>,
 }
 
@@ -80,8 +85,8 @@ pub(super) enum Phase {
     Starting(oneshot::Sender<Result<(), NotStarted>>),
     /// Every node has accepted; or the server was started anew, and nodes are expected back until then.
     Active { nodes_by: Instant },
-    /// Nothing more happens; a client may still fetch what did.
-    Over { since: Instant },
+    /// Nothing more happens; until then a client may still fetch what did.
+    Over { until: Instant },
 }
 
 /// What nodes were asked for about their progress.
@@ -172,6 +177,10 @@ impl Launch {
         let Order { spec, nodes, placement, detached } = order;
         let hosts: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
         let now = Instant::now();
+        let spool = if detached { server.spools.open() } else { None };
+        // What a launch tells waits for its owner, or for its spool.
+        let waits = !detached || spool.is_some();
+        let tape = Tape::new(first_event, waits, spool.clone());
         Self {
             server: Arc::clone(server),
             summary: Arc::new(Mutex::new(record.summary.clone().unwrap_or_default())),
@@ -183,7 +192,7 @@ impl Launch {
             begun: now,
             judge: Judge::new(&hosts, &placement),
             held_since: None,
-            journal: Journal::new(nodes.len(), u64::from(spec.output_window), first_event, !detached),
+            journal: Journal::new(nodes.len(), u64::from(spec.output_window), waits, Arc::clone(&tape)),
             input: Input::new(&readers(&spec, &placement), u64::from(spec.stdin_window)),
             nodes: nodes.into_iter().map(|recipient| Link::new(recipient, now)).collect(),
             inquiries: Inquiries::default(),
@@ -194,8 +203,10 @@ impl Launch {
             released: false,
             spawns: Spawns::default(),
             unwritten: Unwritten::default(),
-            client: None,
-            audience: Audience::new(detached, now),
+            audience: Audience::new(detached, first_event, Arc::clone(&tape), spool, now),
+            tape,
+            start_news: StartNews::new(now),
+            overruled: false,
             spec,
             placement,
             inbox,
@@ -224,8 +235,7 @@ impl Launch {
                     Some(ask) => self.on_ask(ask).await,
                     None => break,
                 },
-                permit = Client::room(self.client.as_ref(), &self.journal) => self.on_room(permit),
-                () = Client::gone(self.client.as_ref()) => self.on_client_gone(),
+                change = self.audience.changed() => self.on_audience(change),
                 () = sleep_until(hold_ends.unwrap_or_else(Instant::now)), if hold_ends.is_some() => self.settle_cause(),
                 now = tick.tick() => {
                     self.on_tick();
@@ -244,21 +254,21 @@ impl Launch {
         match ask {
             Ask::FannedOut(result) => self.on_fanned_out(result).await,
             Ask::Opened { node, stream } => self.on_opened(node, stream),
-            Ask::Event { node, stream, event } => self.on_event(node, stream, event),
+            Ask::Event { node, event } => self.on_event(node, event),
             Ask::Closed { node, stream } => self.on_closed(node, stream),
             Ask::NodeLost { node, reason } => {
                 if let Some(index) = self.nodes.iter().position(|link| link.recipient.name == node) {
                     self.lose(index as u32, &reason);
                 }
             }
-            Ask::Attach { after, tied, client, reply } => self.on_attach(after, tied, client, reply),
+            Ask::Attach { after, owns, client, reply } => self.on_attach(after, owns, client, reply),
             Ask::Said { client, what } => self.on_said(client, what),
-            Ask::Goodbye { client } => self.on_goodbye(client),
+            Ask::Goodbye { client } => self.audience.on_goodbye(client),
             Ask::Signal(command) => self.tell_all(&command),
             Ask::Abort { who, reason } => self.abort(who, reason),
             Ask::Status(reply) => self.inquire(Purpose::Status(reply)),
             Ask::Spawn { node, call, reply } => self.on_spawn(node, call, reply).await,
-            Ask::Forget => self.phase = Phase::Over { since: self.begun },
+            Ask::Forget => self.phase = Phase::Over { until: Instant::now() },
         }
     }
 
@@ -328,6 +338,7 @@ impl Launch {
 
     /// Somebody else ends the launch, in order.
     fn abort(&mut self, who: String, reason: String) {
+        self.overruled = true;
         tracing::info!(who, reason, "the launch is to end");
         self.ended(Kind::Ended(EndedBy { who, reason }));
         self.tell_all(&node_command::What::End(nix::libc::SIGTERM));
@@ -366,8 +377,10 @@ impl Launch {
                 outbox.push(node_command::What::StdinEnd(Nothing {}));
             }
         }
-        if let Some(client) = &mut self.client {
-            client.grant_input(flow.credit);
+        if let Some(owner) = self.audience.owner()
+            && flow.credit > 0
+        {
+            self.tape.tell(owner, |aside| aside.input_credit += flow.credit);
         }
     }
 

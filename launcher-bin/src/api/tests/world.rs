@@ -21,6 +21,7 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::api::config::{Config, Creators, Identity, LaunchSettings};
+use crate::api::launch::spool::SpoolLimits;
 use crate::api::routes;
 use crate::api::server::Server;
 use crate::api::store::{RedbStore, Store};
@@ -127,8 +128,13 @@ impl World {
         Report { events: sender, commands: answer.into_inner() }
     }
 
-    /// Follows a launch.
+    /// Follows a launch as its owner.
     pub(super) async fn attach(&self, launch: &str, after: u64) -> Follower {
+        attach(self.launches(), AttachTo { launch_id: launch.to_owned(), after, tied: true }).await
+    }
+
+    /// Looks at a launch.
+    pub(super) async fn look(&self, launch: &str, after: u64) -> Follower {
         attach(self.launches(), AttachTo { launch_id: launch.to_owned(), after, tied: false }).await
     }
 
@@ -164,12 +170,14 @@ async fn serve(store: &Arc<dyn Store>) -> (Address, oneshot::Sender<()>) {
     let config = Config {
         listen: Vec::new(),
         socket: None,
-        state: Default::default(),
+        // Nothing is left of what is put beside it.
+        state: std::env::temp_dir().join("lattice-test.redb"),
         metrics: None,
         identity: Identity::Insecure,
         create_allocations: Creators::Users,
         lease: patience::LEASE,
         launches: LaunchSettings::default(),
+        spool: SpoolLimits::default(),
         fabric: None,
     };
     let server = Server::new(config, security.clone(), Arc::clone(store), None).unwrap();

@@ -12,9 +12,9 @@ use crate::cluster::{Cluster, ClusterError};
 /// Why somebody follows a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::launch) enum Role {
-    /// It is theirs: it ends when they end it, and when they vanish.
+    /// It is theirs: its output waits for them, and it ends when they end it, and when they vanish.
     Owner,
-    /// They look on, and leave it running.
+    /// They look on; it goes on as if they did not.
     Viewer,
 }
 

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use lattice_agent::event::Event;
+use pmi_transport::limits::kept_cost;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::news::{News, NewsSource};
 
-/// So much output is acknowledged at once; less, when nothing more was dealt with for [`IDLE`].
+/// So much output, as events cost, is acknowledged at once; less, when nothing more was dealt with for [`IDLE`].
 const BATCH: u64 = 64 << 10;
 /// How long an acknowledgement may wait for company.
 const IDLE: Duration = Duration::from_millis(50);
@@ -27,8 +28,8 @@ pub(super) struct Item {
 pub(super) struct Dealt {
     /// The last event that is dealt with.
     pub(super) sequence: u64,
-    /// How many bytes of output were, in all.
-    pub(super) bytes: u64,
+    /// What all events with output before it cost, as their nodes are charged.
+    pub(super) cost: u64,
 }
 
 /// The renderer's end: news come out, and that it asks for the next says that it is done with those before.
@@ -56,7 +57,7 @@ impl NewsSource for Followed {
         while let Some(Item { sequence, news }) = self.items.recv().await {
             self.next.sequence = self.next.sequence.max(sequence);
             if let Some(News::Event(_, Event::Output(output))) = &news {
-                self.next.bytes += output.bytes.len() as u64;
+                self.next.cost += kept_cost(output.bytes.len()) as u64;
             }
             match news {
                 Some(news) => return Some(news),
@@ -79,7 +80,7 @@ impl Acknowledgements {
     /// Notes how far the renderer has come; returns what is to be acknowledged at once, if it is enough.
     pub(super) fn note(&mut self, dealt: Dealt, now: Instant) -> Option<u64> {
         self.dealt = dealt;
-        if dealt.bytes - self.acknowledged.bytes >= BATCH {
+        if dealt.cost - self.acknowledged.cost >= BATCH {
             return self.take();
         }
         if dealt.sequence > self.acknowledged.sequence {
@@ -111,11 +112,11 @@ mod tests {
         let now = Instant::now();
         let mut acknowledgements = Acknowledgements::default();
         assert_eq!((acknowledgements.due(), acknowledgements.take()), (None, None));
-        assert_eq!(acknowledgements.note(Dealt { sequence: 1, bytes: 10 }, now), None);
-        assert_eq!(acknowledgements.note(Dealt { sequence: 2, bytes: 20 }, now + IDLE / 2), None);
+        assert_eq!(acknowledgements.note(Dealt { sequence: 1, cost: 10 }, now), None);
+        assert_eq!(acknowledgements.note(Dealt { sequence: 2, cost: 20 }, now + IDLE / 2), None);
         assert_eq!(acknowledgements.due(), Some(now + IDLE), "the first one waits no longer because of the second");
         assert_eq!((acknowledgements.take(), acknowledgements.due()), (Some(2), None));
-        let much = Dealt { sequence: 3, bytes: 20 + BATCH };
+        let much = Dealt { sequence: 3, cost: 20 + BATCH };
         assert_eq!(acknowledgements.note(much, now), Some(3));
         assert_eq!((acknowledgements.due(), acknowledgements.take()), (None, None));
     }

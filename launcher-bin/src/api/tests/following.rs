@@ -1,0 +1,174 @@
+//! Who follows a launch, and what that means for it.
+
+use attach_request::What as Wish;
+use attach_response::What as Told;
+use node_command::What as Command;
+use node_event::What as Event;
+use pmi_transport::limits::kept_cost;
+use pmi_transport::proto::v1::cause::Kind;
+use pmi_transport::proto::v1::*;
+use tonic::Code;
+
+use super::world::{Follower, Running, World, order, soon};
+
+/// A launch of one rank with this request, and half of what its node may send at first, in bytes of output.
+async fn launched(world: &World, request: LaunchTasksRequest) -> (Running, usize) {
+    let allocation_id = world.allocate(RequeuePolicy::Never).await;
+    let launch = world.launch_in(&LaunchTasksRequest { allocation_id, ..request }).await;
+    let spec = world.agents[0].seen.lock().launched.last().unwrap().spec.clone();
+    let window = <LaunchSpec as prost::Message>::decode(spec).unwrap().output_window as usize;
+    (launch, window / 2 - kept_cost(0))
+}
+
+/// The numbers of the next events.
+async fn told(client: &mut Follower, events: usize) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    while numbers.len() < events {
+        let answer = client.hear().await.unwrap();
+        if answer.sequence > 0 {
+            numbers.push(answer.sequence);
+        }
+    }
+    numbers
+}
+
+/// How a client's stream is ended.
+async fn refusal(client: &mut Follower) -> Code {
+    loop {
+        if let Err(status) = client.hear().await {
+            return status.code();
+        }
+    }
+}
+
+#[tokio::test]
+async fn output_waits_for_an_owner_that_is_slow_and_is_told_again_to_the_next() {
+    let world = World::new(1).await;
+    let (mut launch, half) = launched(&world, order("")).await;
+    let report = &mut launch.reports[0];
+    report.output(0, half).await;
+    report.output(0, half).await;
+    let mut first = world.attach(&launch.id, 0).await;
+    assert_eq!(told(&mut first, 2).await, [1, 2]);
+    first.say(Wish::Acknowledge(1)).await;
+    let grant = Some(Command::OutputCredit(kept_cost(half) as u64));
+    assert_eq!(report.command().await, grant);
+
+    let mut second = world.attach(&launch.id, 1).await;
+    assert_eq!(refusal(&mut first).await, Code::Aborted);
+    assert_eq!(told(&mut second, 1).await, [2]);
+    second.say(Wish::Acknowledge(2)).await;
+    assert_eq!(report.command().await, grant);
+}
+
+#[tokio::test]
+async fn viewers_hold_up_nobody_and_owners_do_not_miss_them() {
+    let world = World::new(1).await;
+    let (mut launch, half) = launched(&world, order("")).await;
+    let mut owner = world.attach(&launch.id, 0).await;
+    let mut viewer = world.look(&launch.id, 0).await;
+    // It never listens.
+    let _paused = world.look(&launch.id, 0).await;
+    let mut sequence = 0;
+    for _ in 0..40 {
+        launch.reports[0].output(0, half).await;
+        sequence += 1;
+        assert_eq!(told(&mut owner, 1).await, [sequence]);
+        owner.say(Wish::Acknowledge(sequence)).await;
+        assert_eq!(launch.reports[0].command().await, Some(Command::OutputCredit(kept_cost(half) as u64)));
+    }
+    assert_eq!(told(&mut viewer, 40).await, (1..=40).collect::<Vec<_>>());
+    drop(viewer);
+    launch.reports[0].output(0, half).await;
+    assert_eq!(told(&mut owner, 1).await, [41]);
+    launch.reports[0].run(0, 0, RankPhase::Finalized).await;
+    launch.reports[0].finish().await;
+    assert!(owner.complete().await.success);
+}
+
+#[tokio::test]
+async fn a_viewer_begins_with_what_the_owner_has_not_dealt_with() {
+    let world = World::new(1).await;
+    let (mut launch, half) = launched(&world, order("")).await;
+    let mut owner = world.attach(&launch.id, 0).await;
+    launch.reports[0].output(0, half).await;
+    launch.reports[0].output(0, half).await;
+    assert_eq!(told(&mut owner, 2).await, [1, 2]);
+    owner.say(Wish::Acknowledge(1)).await;
+    assert!(matches!(launch.reports[0].command().await, Some(Command::OutputCredit(_))));
+    let mut viewer = world.look(&launch.id, 0).await;
+    assert_eq!(told(&mut viewer, 1).await, [2]);
+}
+
+#[tokio::test]
+async fn a_viewer_only_looks() {
+    let world = World::new(1).await;
+    let launch = world.launch(1).await;
+    for wish in [Wish::Signal(10), Wish::Kill(9), Wish::End(15), Wish::StdinEnd(Nothing {})] {
+        let mut viewer = world.look(&launch.id, 0).await;
+        assert!(matches!(viewer.hear().await.unwrap().what, Some(Told::Spec(_))));
+        viewer.say(wish).await;
+        assert_eq!(refusal(&mut viewer).await, Code::FailedPrecondition);
+    }
+}
+
+#[tokio::test]
+async fn a_launch_whose_owner_vanishes_ends() {
+    let world = World::new(1).await;
+    let mut launch = world.launch(1).await;
+    let _viewer = world.look(&launch.id, 0).await;
+    world.attach_and_die(&launch.id).await;
+    assert_eq!(launch.reports[0].command().await, Some(Command::End(1)));
+}
+
+#[tokio::test]
+async fn an_abort_does_not_wait_for_an_owner_that_does_not_read() {
+    let world = World::new(1).await;
+    let mut request = order("");
+    if let Some(spec) = &mut request.spec {
+        spec.patience = Some(Patience::default());
+    }
+    let (mut launch, half) = launched(&world, request).await;
+    let mut owner = world.attach(&launch.id, 0).await;
+    launch.reports[0].output(0, half).await;
+    launch.reports[0].output(0, half).await;
+    let abort = AbortLaunchRequest { id: launch.id.clone(), reason: "enough".to_owned() };
+    soon(world.launches().abort_launch(abort)).await.unwrap();
+    assert_eq!(launch.reports[0].command().await, Some(Command::End(15)));
+    assert_eq!(launch.reports[0].command().await, Some(Command::OutputCredit(2 * kept_cost(half) as u64)));
+    launch.reports[0].finish().await;
+    // What was sent is not lost for that.
+    assert_eq!(told(&mut owner, 2).await, [1, 2]);
+    assert!(matches!(owner.complete().await.cause.unwrap().kind, Some(Kind::Ended(_))));
+}
+
+#[tokio::test]
+async fn what_a_detached_launch_says_is_there_for_all_who_look_later() {
+    const EACH: usize = 256 << 10;
+    let world = World::new(1).await;
+    let (mut launch, _) = launched(&world, LaunchTasksRequest { detached: true, ..order("") }).await;
+    let mut granted = 0;
+    for _ in 0..100 {
+        launch.reports[0].output(0, EACH).await;
+        if let Some(Command::OutputCredit(bytes)) = launch.reports[0].command().await {
+            granted += bytes;
+        }
+    }
+    assert_eq!(granted, 100 * kept_cost(EACH) as u64);
+    launch.reports[0].run(0, 0, RankPhase::Finalized).await;
+    launch.reports[0].finish().await;
+    for _ in 0..2 {
+        let mut client = world.look(&launch.id, 0).await;
+        let mut output = 0;
+        let complete = loop {
+            match client.hear().await.unwrap().what {
+                Some(Told::Event(NodeEvent { what: Some(Event::Output(piece)) })) => output += piece.data.len(),
+                Some(Told::DroppedOutput(bytes)) => panic!("{bytes} bytes were dropped"),
+                Some(Told::Complete(complete)) => break complete,
+                _ => {}
+            }
+        };
+        assert!(complete.success);
+        assert_eq!(output, 100 * EACH);
+    }
+}
