@@ -116,6 +116,11 @@ pub fn run(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
 
 async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
     let security = config.security()?;
+    if config.tls.is_none() && config.refuse_user(0).is_none() {
+        tracing::warn!(
+            "without certificates, and with allow_root: every user of this machine can run anything here as root"
+        );
+    }
     let listener = Listener::bind(&config.listen, &security).await?;
     let address = config.advertised(&listener.local_address());
     let api = connect::channel(&config.api, &Caller::Api, &security)?;
