@@ -33,8 +33,8 @@ pub(crate) struct Config {
     pub metrics: Option<SocketAddr>,
     /// How others are made to prove who they are.
     pub identity: Identity,
-    /// Who may take nodes for an allocation.
-    pub create_allocations: Creators,
+    /// Who may take nodes for allocations, and for how many.
+    pub allocations: AllocationSettings,
     /// How launches reach their nodes, and what holds for each of them.
     pub launches: LaunchSettings,
     /// Where fabric credentials come from, if there is a fabric that needs some.
@@ -48,6 +48,20 @@ pub(crate) enum Identity {
     Insecure,
     /// By certificates in these files.
     Tls { ca: PathBuf, cert: PathBuf, key: PathBuf },
+}
+
+/// What holds for every allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AllocationSettings {
+    pub creators: Creators,
+    /// The most allocations of one user that have not been released; administrators may create more.
+    pub per_user: usize,
+}
+
+impl Default for AllocationSettings {
+    fn default() -> Self {
+        Self { creators: Creators::default(), per_user: 1000 }
+    }
 }
 
 /// Who may create allocations.
@@ -126,6 +140,7 @@ struct File {
     tls: TlsFiles,
     #[serde(default)]
     create_allocations: Creators,
+    allocations_per_user: Option<u32>,
     relay_above: Option<u32>,
     relay_fan_out: Option<u32>,
     barrier_fan_out: Option<u32>,
@@ -175,6 +190,7 @@ impl Config {
             return Err(ConfigError::Unreachable);
         }
         Ok(Self {
+            allocations: allocation_settings(&file)?,
             launches: launch_settings(&file)?,
             fabric: fabric(&file)?,
             listen,
@@ -182,7 +198,6 @@ impl Config {
             state: file.state.unwrap_or_else(|| DEFAULT_STATE.into()),
             metrics: file.metrics,
             identity,
-            create_allocations: file.create_allocations,
         })
     }
 }
@@ -242,6 +257,18 @@ fn fabric(file: &File) -> Result<Option<FabricSettings>, ConfigError> {
     Ok(Some(FabricSettings { cluster, manager, patience }))
 }
 
+fn allocation_settings(file: &File) -> Result<AllocationSettings, ConfigError> {
+    let default = AllocationSettings { creators: file.create_allocations, ..AllocationSettings::default() };
+    match file.allocations_per_user {
+        Some(0) => {
+            let possible = "1 or more; create_allocations = \"admins\" keeps users from making any";
+            Err(ConfigError::Range { name: "allocations_per_user", value: 0, possible })
+        }
+        Some(most) => Ok(AllocationSettings { per_user: most as usize, ..default }),
+        None => Ok(default),
+    }
+}
+
 fn launch_settings(file: &File) -> Result<LaunchSettings, ConfigError> {
     let default = LaunchSettings::default();
     let in_range = |name, value: Option<u32>, default, possible: std::ops::RangeInclusive<u32>, words| match value {
@@ -294,6 +321,7 @@ mod tests {
         check("insecure = true\nlisten = [\"http://a\"]", "no address");
         check("insecure = true\nrelay_fan_out = 0", "relay_fan_out is 0");
         check("insecure = true\nfence_timeout = 0", "leave it out");
+        check("insecure = true\nallocations_per_user = 0", "allocations_per_user is 0; it can be 1 or more");
         check("insecure = true\ncolour = 1", "unknown field");
         check("insecure = true\ncreate_allocations = \"nobody\"", "unknown variant");
     }

@@ -18,7 +18,6 @@ use tonic::{Code, Status};
 
 use super::daemons::{DaemonError, Daemons};
 use super::plan::Plan;
-use crate::human::allocation_state;
 
 /// How long daemons may take to start and to find each other, on a loaded machine.
 const UP_WITHIN: Duration = Duration::from_secs(60);
@@ -84,20 +83,15 @@ impl Holder {
         let deadline = Instant::now() + UP_WITHIN;
         self.wait_for_nodes(plan.nodes.len(), daemons, deadline).await?;
         let request = CreateAllocationRequest { nodes: plan.hostlist(), ..Default::default() };
-        let made = self.allocations.clone().create_allocation(request).await;
-        let mut allocation = made.map_err(|status| AllocationError::Refused(Box::new(status)))?.into_inner();
-        while allocation.state() == AllocationState::Pending && Instant::now() < deadline {
+        loop {
+            match self.allocations.clone().create_allocation(request.clone()).await {
+                Ok(made) => return Ok(made.into_inner().id),
+                // On a loaded machine, a node may be lost again for a moment.
+                Err(status) if status.code() == Code::FailedPrecondition && Instant::now() < deadline => {}
+                Err(status) => return Err(AllocationError::Refused(Box::new(status))),
+            }
             daemons.check()?;
             sleep(LOOK_EVERY).await;
-            allocation = self.look(&allocation).await?;
-        }
-        match allocation.state() {
-            AllocationState::Running => Ok(allocation.id),
-            state => Err(AllocationError::Refused(Box::new(Status::failed_precondition(format!(
-                "it is {} {}",
-                allocation_state(state),
-                allocation.reason
-            ))))),
         }
     }
 
