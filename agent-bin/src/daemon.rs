@@ -143,6 +143,11 @@ impl Prepared {
 
 async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
     let Prepared { security, api, pulse, fabric } = Prepared::from(&config)?;
+    if config.tls.is_none() && config.refuse_user(0).is_none() {
+        tracing::warn!(
+            "without certificates, and with allow_root: every user of this machine can run anything here as root"
+        );
+    }
     let listener = Listener::bind(&config.listen, &security).await?;
     let address = config.advertised(&listener.local_address());
     let fences = FenceNode::new(config.node_id.clone(), Arc::new(Grpc { security: security.clone() }));

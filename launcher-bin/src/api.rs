@@ -32,6 +32,7 @@ mod server;
 mod store;
 #[cfg(test)]
 mod tests;
+mod versions;
 
 use std::io;
 use std::net::SocketAddr;

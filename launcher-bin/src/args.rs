@@ -16,7 +16,8 @@ use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use self::cluster::{
-    AbortArgs, AllocCommand, AttachArgs, CreateArgs, CxiCommand, Nodes, Requeue, ServerArgs, SignalArgs, TableArgs,
+    AbortArgs, AllocCommand, AttachArgs, CreateArgs, CxiCommand, Nodes, NodesArgs, NodesCommand, Requeue, ServerArgs,
+    SignalArgs, TableArgs,
 };
 pub use self::launch::{
     ClusterArgs, Distribution, LaunchArgs, PlacementArgs, Pmi, PmiArgs, ProgramArgs, StreamArgs, TimeArgs,
@@ -54,11 +55,11 @@ pub enum Command {
     /// Make, show and release allocations: nodes of a cluster to launch on.
     #[command(subcommand)]
     Alloc(AllocCommand),
-    /// Show the nodes of the cluster.
-    Nodes(TableArgs),
-    /// Show the launches on the cluster.
+    /// Show the nodes of the cluster, drain them and resume them.
+    Nodes(NodesArgs),
+    /// Show your launches on the cluster; administrators see everybody's.
     Launches {
-        /// Also those of other users, and those that have ended.
+        /// Also those that have ended.
         #[arg(long)]
         all: bool,
         /// Where from, and how.

@@ -57,7 +57,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
             exit::of_error(&error)
         }),
         Command::Alloc(command) => answered(commands::alloc(&command, verbosity)),
-        Command::Nodes(table) => answered(commands::nodes(&table)),
+        Command::Nodes(args) => answered(commands::nodes(&args, verbosity)),
         Command::Launches { all, table } => answered(commands::launches(all, &table)),
         Command::Status { launch, table } => answered(commands::status(&launch, &table)),
         Command::Signal(args) => answered(commands::signal(&args)),

@@ -56,11 +56,13 @@ pub enum HostlistError {
         /// How it begins.
         name: String,
     },
-    /// The list stands for more names than [`NAMES_MAX`].
-    #[error("the list {list:?} stands for more than {NAMES_MAX} names")]
+    /// The list stands for more names than it may.
+    #[error("the list {list:?} stands for more than {most} names")]
     TooMany {
         /// The list, cut short if it is long.
         list: String,
+        /// How many names it may stand for.
+        most: usize,
     },
 }
 
@@ -69,16 +71,24 @@ pub enum HostlistError {
 /// # Errors
 /// Fails on a text that is no such list, and on one that stands for more than [`NAMES_MAX`] names.
 pub fn expand(text: &str) -> Result<Vec<String>, HostlistError> {
+    expand_at_most(text, NAMES_MAX)
+}
+
+/// The same for a text that may stand for fewer names.
+///
+/// # Errors
+/// Fails on a text that is no such list, and on one that stands for more than `most` names; no more are made before that is seen.
+pub fn expand_at_most(text: &str, most: usize) -> Result<Vec<String>, HostlistError> {
     if text.trim().is_empty() {
         return Ok(Vec::new());
     }
-    let too_many = || HostlistError::TooMany { list: excerpt(text) };
+    let too_many = || HostlistError::TooMany { list: excerpt(text), most };
     let mut names = Vec::new();
     for item in items(text)? {
         let parts = parse_item(item)?;
         let count = parts.iter().try_fold(1_usize, |count, part| count.checked_mul(part.count()));
         let total = count.and_then(|count| count.checked_add(names.len()));
-        if total.is_none_or(|total| total > NAMES_MAX) {
+        if total.is_none_or(|total| total > most) {
             return Err(too_many());
         }
         append_names(&parts, &mut names);
@@ -353,6 +363,9 @@ mod tests {
         assert!(many("a,n[1-1048576]"));
         assert!(many("n[0-999999999999999999]"));
         assert!(many(&"[0-9]".repeat(100)));
+        assert_eq!(expand_at_most("n[0-3]", 4).unwrap().len(), 4);
+        let error = expand_at_most("a,n[0-3]", 4).unwrap_err();
+        assert_eq!(error.to_string(), r#"the list "a,n[0-3]" stands for more than 4 names"#);
         let long = |text: &str| matches!(expand(text), Err(HostlistError::LongName { .. }));
         assert!(long(&format!("{}[1-1048576]", "x".repeat(NAME_MAX + 1))));
         assert!(long(&"[0]".repeat(NAME_MAX + 1)));

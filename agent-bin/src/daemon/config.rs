@@ -253,10 +253,14 @@ impl Config {
     /// Who may start processes here, for a user who may not.
     pub(super) fn refuse_user(&self, uid: u32) -> Option<String> {
         let me = Uid::effective();
-        if !me.is_root() && me.as_raw() != uid {
-            return Some(format!(
-                "this agent runs as user {me} and starts processes of that user only, not of user {uid}"
-            ));
+        let serves_itself_alone = match (&self.tls, me.is_root()) {
+            // Whoever connects would be whoever it likes.
+            (None, true) => Some("has no certificates, so that nobody proves who he is"),
+            (_, false) => Some("is not root"),
+            (Some(_), true) => None,
+        };
+        if let Some(why) = serves_itself_alone.filter(|_| me.as_raw() != uid) {
+            return Some(format!("this agent {why}: it starts processes of its own user {me} only, not of user {uid}"));
         }
         if uid == 0 {
             let remedy = "set allow_root in the agent's configuration if it shall";
@@ -329,9 +333,11 @@ mod tests {
     fn users_are_refused_in_words() {
         let mut config = load("insecure = true\napi = 'a:1'\nmin_uid = 1000", Overrides::default()).unwrap();
         if !Uid::effective().is_root() {
-            assert!(config.refuse_user(Uid::effective().as_raw() + 1).unwrap().contains("of that user only"));
+            assert!(config.refuse_user(Uid::effective().as_raw() + 1).unwrap().contains("is not root: it starts"));
             return;
         }
+        assert!(config.refuse_user(1000).unwrap().contains("no certificates, so that nobody proves who he is"));
+        config.tls = Some(TlsFiles { ca: "/ca".into(), cert: "/cert".into(), key: "/key".into() });
         assert_eq!(config.refuse_user(1000), None);
         assert!(config.refuse_user(999).unwrap().contains("from 1000 on"));
         assert!(config.refuse_user(0).unwrap().contains("set allow_root"));

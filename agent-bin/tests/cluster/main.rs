@@ -9,10 +9,12 @@ mod world;
 
 use std::time::Duration;
 
+use pmi_transport::identity::Caller;
 use pmi_transport::proto::v1 as proto;
 use proto::RefusalReason;
 use proto::node_command::What as Command;
 
+use trust::{Trust, signed};
 use world::{Agent, Api, Launch, NOBODY, eventually, ignored_when_not_root, launch_on, runs, with_tag};
 
 #[tokio::test(flavor = "current_thread")]
@@ -47,20 +49,38 @@ async fn root_runs_what_others_want_as_them() {
     if ignored_when_not_root() {
         return;
     }
-    let mut api = Api::start().await;
-    let agent = Agent::start(&mut api, "node0").await;
+    let trust = Trust::new();
+    let server = trust.identity(&Caller::Api, "api");
+    let mut api = Api::start_as(&server).await;
+    let agent = trust.agent(&mut api, "node0", "").await;
+    let ask = async |spec: &proto::LaunchSpec| {
+        agent.client_as(&server).launch_processes(signed(&server, spec)).await.unwrap().into_inner()
+    };
     let mut spec =
         launch_on(&[&agent], 1, "id -un; grep -E 'CapEff|NoNewPrivs' /proc/self/status; echo $HOME; touch /root/x");
     spec.uid = NOBODY;
-    let mut launch = agent.launch(&mut api, spec).await;
+    assert!(ask(&spec).await.accepted);
+    let mut launch = api.next_launch().await;
     launch.until_report().await;
     assert!(launch.stdout.starts_with("nobody\nCapEff:\t0000000000000000\nNoNewPrivs:\t1\n/"), "{}", launch.stdout);
     assert!(launch.stderr.contains("Permission denied"), "{}", launch.stderr);
     let mut unknown = launch_on(&[&agent], 1, "true");
     unknown.uid = 12345;
-    let refusal = agent.ask(&unknown, 0).await;
+    let refusal = ask(&unknown).await;
     assert_eq!(refusal.reason(), RefusalReason::User);
     assert_eq!(refusal.message, "user 12345 is not known on this node");
+}
+
+/// Whoever connects to it is believed to be whoever it says.
+#[tokio::test(flavor = "current_thread")]
+async fn without_certificates_an_agent_serves_its_own_user_alone() {
+    let mut api = Api::start().await;
+    let agent = Agent::start(&mut api, "node0").await;
+    let mut spec = launch_on(&[&agent], 1, "id -un");
+    spec.uid = NOBODY;
+    let refusal = agent.ask(&spec, 0).await;
+    assert_eq!((refusal.accepted, refusal.reason()), (false, RefusalReason::User));
+    assert!(refusal.message.contains("of its own user"), "{}", refusal.message);
 }
 
 #[tokio::test(flavor = "current_thread")]

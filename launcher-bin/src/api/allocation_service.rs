@@ -11,9 +11,8 @@ use pmi_transport::proto::v1::{
 use tonic::{Request, Response, Status};
 
 use super::allocations::{AllocationError, may_use};
-use super::server::Server;
-use super::store::{self, Change};
-use crate::request::random_id;
+use super::server::{Server, to_its_end};
+use super::store::{self, StoreError};
 
 /// Answers calls about allocations.
 pub(crate) struct Allocating(pub Arc<Server>);
@@ -25,7 +24,9 @@ impl AllocationService for Allocating {
         request: Request<LaunchTasksRequest>,
     ) -> Result<Response<LaunchTasksResponse>, Status> {
         let caller = caller_of(&request)?.clone();
-        Ok(Response::new(self.0.launch(&caller, request.into_inner()).await?))
+        let server = Arc::clone(&self.0);
+        let launched = to_its_end(async move { server.launch(&caller, request.into_inner()).await });
+        Ok(Response::new(launched.await?))
     }
 
     async fn create_allocation(
@@ -33,18 +34,9 @@ impl AllocationService for Allocating {
         request: Request<CreateAllocationRequest>,
     ) -> Result<Response<Allocation>, Status> {
         let caller = caller_of(&request)?.clone();
-        let request = request.into_inner();
-        let server = &self.0;
-        let id = random_id().map_err(|error| Status::internal(format!("no random number can be had: {error}")))?;
-        let mut all = server.allocations.lock().await;
-        let planned = all.plan(&request, &caller, server.config.create_allocations, &server.nodes.lock(), id)?;
-        server.write(vec![Change::Allocation(planned.clone())]).await?;
-        all.put(planned.clone());
-        if let Some(fabric) = &server.fabric {
-            fabric.follow(&planned);
-        }
-        tracing::info!(allocation = planned.id, uid = planned.uid, nodes = planned.nodes, "an allocation is created");
-        Ok(Response::new(planned))
+        let server = Arc::clone(&self.0);
+        let allocated = to_its_end(async move { server.allocate(&caller, request.get_ref()).await });
+        Ok(Response::new(allocated.await?))
     }
 
     async fn get_allocation(&self, request: Request<GetAllocationRequest>) -> Result<Response<Allocation>, Status> {
@@ -64,13 +56,11 @@ impl AllocationService for Allocating {
         request: Request<ListAllocationsRequest>,
     ) -> Result<Response<ListAllocationsResponse>, Status> {
         let caller = caller_of(&request)?.clone();
-        let all = request.into_inner().all;
-        let kept = match all {
+        let kept = match request.into_inner().all {
             true => self.kept().await?,
             false => self.0.allocations.lock().await.iter().cloned().collect(),
         };
-        let visible = |allocation: &Allocation| all || may_use(&caller, allocation.uid);
-        let allocations = kept.into_iter().filter(visible).collect();
+        let allocations = kept.into_iter().filter(|allocation| may_use(&caller, allocation.uid)).collect();
         Ok(Response::new(ListAllocationsResponse { allocations }))
     }
 
@@ -83,14 +73,15 @@ impl AllocationService for Allocating {
         if let Some(allocation) = self.released(&id).await?.filter(|allocation| may_use(&caller, allocation.uid)) {
             return Ok(Response::new(allocation));
         }
-        Ok(Response::new(self.0.release(&caller, &id).await?))
+        let server = Arc::clone(&self.0);
+        Ok(Response::new(to_its_end(async move { server.release(&caller, &id).await }).await?))
     }
 }
 
 impl Allocating {
     async fn kept(&self) -> Result<Vec<Allocation>, Status> {
         let kept = store::blocking(&self.0.store, |store| store.read()).await;
-        kept.map(|kept| kept.allocations).map_err(|error| Status::unavailable(crate::chain(&error)))
+        kept.map(|kept| kept.allocations).map_err(|error| unreadable(&error))
     }
 
     /// An allocation that was released already: only the store knows it.
@@ -98,7 +89,13 @@ impl Allocating {
         if self.0.allocations.lock().await.find(id).is_some() {
             return Ok(None);
         }
-        let released = |allocation: &Allocation| allocation.id == id && allocation.state() == AllocationState::Released;
-        Ok(self.kept().await?.into_iter().find(released))
+        let wanted = id.to_owned();
+        let kept = store::blocking(&self.0.store, move |store| store.allocation(&wanted)).await;
+        let kept = kept.map_err(|error| unreadable(&error))?;
+        Ok(kept.filter(|allocation| allocation.state() == AllocationState::Released))
     }
+}
+
+fn unreadable(error: &StoreError) -> Status {
+    Status::unavailable(crate::chain(error))
 }

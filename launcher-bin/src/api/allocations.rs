@@ -2,11 +2,13 @@
 //! every change durable before it takes effect.
 //!
 //! ```text
-//!            all nodes are up             release             its launches have ended
-//! Pending ──────────────────> Running ──────────────> Releasing ────────────────────> Released
-//!    ^                          │ │
-//!    └──requeue: as the policy──┘ └──node lost, without a policy for it──> Failed
+//!  its nodes are ready          release             its launches have ended
+//! ────────────────────> Running ──────────────> Releasing ────────────────────> Released
+//!                       │ ^   └──node lost, without a policy for it──> Failed
+//!     requeue: as the   v │
+//!          policy     Pending   until its nodes are ready again
 //! ```
+//! A node is ready when it is up and not drained. It belongs to one allocation at a time, until that is released.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -16,8 +18,8 @@ use pmi_transport::identity::{Caller, is_node_name};
 use pmi_transport::proto::v1::{Allocation, AllocationState, CreateAllocationRequest, RequeuePolicy};
 use tonic::{Code, Status};
 
-use super::config::Creators;
-use super::nodes::Registry;
+use super::config::{AllocationSettings, Creators};
+use super::nodes::{NODES_MAX, Registry, Unready};
 use crate::human::allocation_state;
 
 /// The most allocations that have not ended.
@@ -29,6 +31,8 @@ const ID_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Allocations {
     all: BTreeMap<String, Allocation>,
+    /// By node, the allocation that it belongs to.
+    owners: BTreeMap<String, String>,
 }
 
 /// An allocation that cannot be had, or cannot be used as was asked.
@@ -48,8 +52,10 @@ pub(crate) enum AllocationError {
     Twice { node: String },
     #[error("name the nodes, or how many there shall be: one of the two")]
     NodesOrNumber,
-    #[error("{asked} nodes were asked for, and {free} are up and free")]
-    TooFew { asked: u32, free: usize },
+    #[error("{asked} nodes were asked for, and {free} are up and free{}", but_drained(*drained))]
+    TooFew { asked: u32, free: usize, drained: usize },
+    #[error("node {node} {why}")]
+    Unready { node: String, why: Unready },
     #[error("node {node} belongs to allocation {owner}")]
     Taken { node: String, owner: String },
     #[error("only administrators may {what}")]
@@ -62,8 +68,15 @@ pub(crate) enum AllocationError {
     Id { id: String },
     #[error("there are {LIVE_MAX} allocations already; release some")]
     Full,
+    #[error("user {uid} has {most} allocations already, as many as one may have here; release some")]
+    FullForUser { uid: u32, most: usize },
     #[error("requeue policy {number} is unknown; there are 0 (never), 1 (on node failure) and 2 (on any failure)")]
     Policy { number: i32 },
+}
+
+/// The nodes that are missed in a count, if there are any.
+fn but_drained(drained: usize) -> String {
+    if drained == 0 { String::new() } else { format!("; {drained} are drained") }
 }
 
 impl From<AllocationError> for Status {
@@ -72,8 +85,10 @@ impl From<AllocationError> for Status {
         let code = match &error {
             E::Unknown { .. } => Code::NotFound,
             E::NotYours { .. } | E::AdminsOnly { .. } => Code::PermissionDenied,
-            E::NotRunning { .. } | E::Taken { .. } => Code::FailedPrecondition,
-            E::TooFew { .. } | E::Full => Code::ResourceExhausted,
+            E::NotRunning { .. } => Code::FailedPrecondition,
+            // Those who wait try again after these.
+            E::Taken { .. } | E::TooFew { .. } | E::Unready { .. } => Code::FailedPrecondition,
+            E::Full | E::FullForUser { .. } => Code::ResourceExhausted,
             E::Exists { .. } => Code::AlreadyExists,
             E::Hostlist(_) | E::NodeName { .. } | E::Twice { .. } | E::NodesOrNumber | E::ForWhom => {
                 Code::InvalidArgument
@@ -87,15 +102,30 @@ impl From<AllocationError> for Status {
 impl Allocations {
     /// Takes over what was kept.
     pub(crate) fn new(kept: Vec<Allocation>) -> Self {
-        Self { all: kept.into_iter().map(|allocation| (allocation.id.clone(), allocation)).collect() }
+        let mut allocations = Self::default();
+        kept.into_iter().for_each(|allocation| allocations.put(allocation));
+        allocations
     }
 
     /// Stores an allocation as it is now. Of those that have ended, only the store knows.
     pub(crate) fn put(&mut self, allocation: Allocation) {
-        match allocation.state() {
-            AllocationState::Released => self.all.remove(&allocation.id),
-            _ => self.all.insert(allocation.id.clone(), allocation),
-        };
+        let id = allocation.id.clone();
+        if allocation.state() == AllocationState::Released {
+            if let Some(before) = self.all.remove(&id) {
+                nodes(&before).iter().for_each(|node| drop(self.owners.remove(node)));
+            }
+            return;
+        }
+        if !self.all.contains_key(&id) {
+            // It keeps its nodes for as long as it lives.
+            self.owners.extend(nodes(&allocation).into_iter().map(|node| (node, id.clone())));
+        }
+        self.all.insert(id, allocation);
+    }
+
+    /// The allocation that a node belongs to.
+    pub(crate) fn owner(&self, node: &str) -> Option<&Allocation> {
+        self.owners.get(node).and_then(|id| self.all.get(id))
     }
 
     /// One that has not been released.
@@ -135,7 +165,7 @@ impl Allocations {
         &self,
         request: &CreateAllocationRequest,
         caller: &Caller,
-        creators: Creators,
+        settings: &AllocationSettings,
         registry: &Registry,
         new_id: String,
     ) -> Result<Allocation, AllocationError> {
@@ -144,7 +174,7 @@ impl Allocations {
             Caller::User(own) if request.uid.is_none_or(|uid| uid == *own) => (*own, false),
             _ => return Err(AllocationError::AdminsOnly { what: "create allocations for others" }),
         };
-        if creators == Creators::Admins && !is_admin {
+        if settings.creators == Creators::Admins && !is_admin {
             return Err(AllocationError::AdminsOnly { what: "create allocations" });
         }
         if !request.id.is_empty() && !is_admin {
@@ -152,18 +182,20 @@ impl Allocations {
         }
         RequeuePolicy::try_from(request.requeue).map_err(|_| AllocationError::Policy { number: request.requeue })?;
         let id = self.free_id(&request.id, new_id)?;
+        if !is_admin && self.all.values().filter(|other| other.uid == uid).count() >= settings.per_user {
+            return Err(AllocationError::FullForUser { uid, most: settings.per_user });
+        }
         let nodes = self.choose(request, registry)?;
         let created_at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-        let allocation = Allocation {
+        Ok(Allocation {
             id,
-            state: AllocationState::Pending.into(),
+            state: AllocationState::Running.into(),
             uid,
             nodes: hostlist::fold(&nodes),
             requeue: request.requeue,
             created_at,
             ..Allocation::default()
-        };
-        Ok(begun(&allocation, registry).unwrap_or(allocation))
+        })
     }
 
     fn free_id(&self, asked: &str, new: String) -> Result<String, AllocationError> {
@@ -181,18 +213,19 @@ impl Allocations {
     }
 
     fn choose(&self, request: &CreateAllocationRequest, registry: &Registry) -> Result<Vec<String>, AllocationError> {
-        let taken = self.taken();
         if request.nodes.is_empty() == (request.num_nodes == 0) {
             return Err(AllocationError::NodesOrNumber);
         }
         if request.nodes.is_empty() {
-            let free: Vec<String> = registry.all_up().filter(|node| !taken.contains_key(*node)).cloned().collect();
-            return match free.get(..request.num_nodes as usize) {
-                Some(nodes) => Ok(nodes.to_vec()),
-                None => Err(AllocationError::TooFew { asked: request.num_nodes, free: free.len() }),
-            };
+            let (asked, is_free) = (request.num_nodes, |node: &&String| !self.owners.contains_key(*node));
+            let free: Vec<String> = registry.all_ready().filter(is_free).take(asked as usize).cloned().collect();
+            if free.len() < asked as usize {
+                let drained = registry.all_drained().filter(is_free).count();
+                return Err(AllocationError::TooFew { asked, free: free.len(), drained });
+            }
+            return Ok(free);
         }
-        let nodes = hostlist::expand(&request.nodes)?;
+        let nodes = hostlist::expand_at_most(&request.nodes, NODES_MAX)?;
         let mut seen = HashSet::new();
         for node in &nodes {
             if !is_node_name(node) {
@@ -201,18 +234,12 @@ impl Allocations {
             if !seen.insert(node) {
                 return Err(AllocationError::Twice { node: node.clone() });
             }
-            if let Some(owner) = taken.get(node) {
+            registry.ready(node).map_err(|why| AllocationError::Unready { node: node.clone(), why })?;
+            if let Some(owner) = self.owners.get(node) {
                 return Err(AllocationError::Taken { node: node.clone(), owner: owner.clone() });
             }
         }
         Ok(nodes)
-    }
-
-    /// Which node belongs to which allocation.
-    fn taken(&self) -> BTreeMap<String, String> {
-        let nodes =
-            |allocation: &Allocation| nodes(allocation).into_iter().zip(std::iter::repeat(allocation.id.clone()));
-        self.all.values().flat_map(nodes).collect()
     }
 }
 
@@ -231,12 +258,12 @@ pub(crate) fn nodes(allocation: &Allocation) -> Vec<String> {
     hostlist::expand(&allocation.nodes).unwrap_or_default()
 }
 
-/// The allocation once it runs, if it is pending and all its nodes are up; or with another reason why it is not.
+/// The allocation once it runs, if it is pending and all its nodes are ready; or with another reason why it is not.
 pub(crate) fn begun(allocation: &Allocation, registry: &Registry) -> Option<Allocation> {
     if allocation.state() != AllocationState::Pending {
         return None;
     }
-    let absent: Vec<String> = nodes(allocation).into_iter().filter(|node| registry.up(node).is_none()).collect();
+    let absent: Vec<String> = nodes(allocation).into_iter().filter(|node| registry.ready(node).is_err()).collect();
     let (state, reason) = match absent.is_empty() {
         true => (AllocationState::Running, String::new()),
         false => (AllocationState::Pending, format!("waits for {}", hostlist::fold(&absent))),
@@ -272,7 +299,7 @@ pub(crate) fn moved(allocation: &Allocation, state: AllocationState) -> Allocati
 
 #[cfg(test)]
 mod tests {
-    use pmi_transport::proto::v1::RegisterNodeRequest;
+    use pmi_transport::proto::v1::{Drain, RegisterNodeRequest};
     use tokio::time::Instant;
 
     use super::*;
@@ -298,7 +325,8 @@ mod tests {
         nodes: &[&str],
     ) -> Result<Allocation, String> {
         let id = (0..).map(|number| format!("id{number}")).find(|id| allocations.find(id).is_none()).unwrap();
-        let planned = allocations.plan(request, caller, Creators::Users, &registry(nodes), id);
+        let settings = AllocationSettings { per_user: 3, ..AllocationSettings::default() };
+        let planned = allocations.plan(request, caller, &settings, &registry(nodes), id);
         let planned = planned.map_err(|error| crate::chain(&error))?;
         allocations.put(planned.clone());
         Ok(planned)
@@ -320,14 +348,57 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_allocation_runs_when_its_nodes_are_up() {
+    async fn an_allocation_that_was_queued_again_runs_when_its_nodes_are_ready() {
         let mut all = Allocations::default();
-        let pending = create(&mut all, &on("a[0-1]"), &USER, &["a0"]).unwrap();
+        let request = CreateAllocationRequest { requeue: RequeuePolicy::OnNodeFailure.into(), ..on("a[0-1]") };
+        let running = create(&mut all, &request, &USER, &["a0", "a1"]).unwrap();
+        let queued = after_failure(&running, true, "node a1 was lost").unwrap();
+        let pending = begun(&queued, &registry(&["a0"])).unwrap();
         assert_eq!((pending.state(), pending.reason.as_str()), (AllocationState::Pending, "waits for a1"));
+        all.put(pending.clone());
         let refusal = all.running(&USER, "id0").unwrap_err();
         assert_eq!(refusal.to_string(), "allocation id0 is pending, not running: waits for a1");
         assert_eq!(begun(&pending, &registry(&["a0"])), None);
-        assert_eq!(begun(&pending, &registry(&["a0", "a1"])).unwrap().state(), AllocationState::Running);
+        let mut both = registry(&["a0", "a1"]);
+        both.drain(Drain { node: "a0".to_owned(), ..Drain::default() });
+        assert_eq!(begun(&pending, &both).unwrap().reason, "waits for a0");
+        both.resume("a0");
+        assert_eq!(begun(&pending, &both).unwrap().state(), AllocationState::Running);
+    }
+
+    /// By name or by number, one rule: nodes that are up, free and not drained.
+    #[tokio::test]
+    async fn nodes_that_are_not_ready_are_refused_and_may_be_asked_for_again() {
+        let all = Allocations::default();
+        let mut up = registry(&["a0", "a1"]);
+        up.drain(Drain { node: "a1".to_owned(), reason: "new memory".to_owned(), ..Drain::default() });
+        let check = |request: CreateAllocationRequest, code: Code, expected: &str| {
+            let settings = AllocationSettings::default();
+            let status = Status::from(all.plan(&request, &USER, &settings, &up, "id".to_owned()).unwrap_err());
+            assert_eq!((status.code(), status.message()), (code, expected));
+        };
+        let two = CreateAllocationRequest { num_nodes: 2, ..Default::default() };
+        let later = Code::FailedPrecondition;
+        check(two, later, "2 nodes were asked for, and 1 are up and free; 1 are drained");
+        check(on("a[0,9]"), later, "node a9 has not registered");
+        check(on("a[0-1]"), later, "node a1 is drained: new memory");
+        let many = "the list of nodes cannot be read: the list \"x[0-1048575]\" stands for more than 65536 names";
+        check(on("x[0-1048575]"), Code::InvalidArgument, many);
+    }
+
+    #[tokio::test]
+    async fn one_user_cannot_take_all() {
+        let (mut all, up) = (Allocations::default(), ["a0", "a1", "a2", "a3"]);
+        let one = CreateAllocationRequest { num_nodes: 1, ..Default::default() };
+        for _ in 0..3 {
+            create(&mut all, &one, &USER, &up).unwrap();
+        }
+        let refusal = create(&mut all, &one, &USER, &up).unwrap_err();
+        assert_eq!(refusal, "user 1000 has 3 allocations already, as many as one may have here; release some");
+        assert!(create(&mut all, &one, &Caller::User(1001), &up).is_ok());
+        all.put(moved(all.find("id0").unwrap(), AllocationState::Released));
+        let again = create(&mut all, &one, &USER, &up).unwrap();
+        assert_eq!(all.owner("a0"), Some(&again));
     }
 
     #[tokio::test]
@@ -338,10 +409,10 @@ mod tests {
         assert_eq!(Status::from(other.unwrap_err()).code(), Code::PermissionDenied);
         assert!(all.running(&Caller::Admin(None), "id0").is_ok());
         let chosen = CreateAllocationRequest { id: "mine".into(), ..on("b0") };
-        assert!(create(&mut all, &chosen, &USER, &[]).unwrap_err().contains("only administrators"));
+        assert!(create(&mut all, &chosen, &USER, &["b0"]).unwrap_err().contains("only administrators"));
         let for_another = CreateAllocationRequest { uid: Some(7), ..chosen };
-        assert!(create(&mut all, &for_another, &USER, &[]).unwrap_err().contains("for others"));
-        let created = create(&mut all, &for_another, &Caller::Admin(None), &[]).unwrap();
+        assert!(create(&mut all, &for_another, &USER, &["b0"]).unwrap_err().contains("for others"));
+        let created = create(&mut all, &for_another, &Caller::Admin(None), &["b0"]).unwrap();
         assert_eq!((created.id.as_str(), created.uid), ("mine", 7));
     }
 

@@ -37,8 +37,8 @@ pub(crate) struct Config {
     pub metrics: Option<SocketAddr>,
     /// How others are made to prove who they are.
     pub identity: Identity,
-    /// Who may take nodes for an allocation.
-    pub create_allocations: Creators,
+    /// Who may take nodes for allocations, and for how many.
+    pub allocations: AllocationSettings,
     /// How long an agent lets launches run that cannot hear this server.
     pub lease: Duration,
     /// How launches reach their nodes, and what holds for each of them.
@@ -56,6 +56,20 @@ pub(crate) enum Identity {
     Insecure,
     /// By certificates in these files.
     Tls { ca: PathBuf, cert: PathBuf, key: PathBuf },
+}
+
+/// What holds for every allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AllocationSettings {
+    pub creators: Creators,
+    /// The most allocations of one user that have not been released; administrators may create more.
+    pub per_user: usize,
+}
+
+impl Default for AllocationSettings {
+    fn default() -> Self {
+        Self { creators: Creators::default(), per_user: 1000 }
+    }
 }
 
 /// Who may create allocations.
@@ -138,6 +152,7 @@ struct File {
     tls: TlsFiles,
     #[serde(default)]
     create_allocations: Creators,
+    allocations_per_user: Option<u32>,
     relay_above: Option<u32>,
     relay_fan_out: Option<u32>,
     barrier_fan_out: Option<u32>,
@@ -192,6 +207,7 @@ impl Config {
             return Err(ConfigError::Unreachable);
         }
         Ok(Self {
+            allocations: allocation_settings(&file)?,
             launches: launch_settings(&file)?,
             spool: spool_limits(&file)?,
             fabric: fabric(&file)?,
@@ -200,7 +216,6 @@ impl Config {
             state: file.state.unwrap_or_else(|| DEFAULT_STATE.into()),
             metrics: file.metrics,
             identity,
-            create_allocations: file.create_allocations,
             lease: lease(file.lease)?,
         })
     }
@@ -280,6 +295,18 @@ fn spool_limits(file: &File) -> Result<SpoolLimits, ConfigError> {
     }
 }
 
+fn allocation_settings(file: &File) -> Result<AllocationSettings, ConfigError> {
+    let default = AllocationSettings { creators: file.create_allocations, ..AllocationSettings::default() };
+    match file.allocations_per_user {
+        Some(0) => {
+            let possible = "1 or more; create_allocations = \"admins\" keeps users from making any";
+            Err(ConfigError::Range { name: "allocations_per_user", value: 0, possible })
+        }
+        Some(most) => Ok(AllocationSettings { per_user: most as usize, ..default }),
+        None => Ok(default),
+    }
+}
+
 fn launch_settings(file: &File) -> Result<LaunchSettings, ConfigError> {
     let default = LaunchSettings::default();
     let in_range = |name, value: Option<u32>, default, possible: std::ops::RangeInclusive<u32>, words| match value {
@@ -334,6 +361,7 @@ mod tests {
         check("insecure = true\nfence_timeout = 0", "leave it out");
         check("insecure = true\nlease = 4", "lease is 4 seconds; it can be 5 to 31536000");
         check("insecure = true\nspool_total = 8", "spool_launch is 64 MiB, and spool_total 8");
+        check("insecure = true\nallocations_per_user = 0", "allocations_per_user is 0; it can be 1 or more");
         check("insecure = true\ncolour = 1", "unknown field");
         check("insecure = true\ncreate_allocations = \"nobody\"", "unknown variant");
     }

@@ -89,7 +89,8 @@ impl Accounting {
             asked.spawn(async move {
                 let answer = match node.state() {
                     NodeState::Up => list_services(&channels, &recipient).await,
-                    NodeState::Lost | NodeState::Unspecified => Err("it is lost".to_owned()),
+                    NodeState::Lost => Err("it is lost".to_owned()),
+                    NodeState::Unspecified => Err("it has not registered".to_owned()),
                 };
                 let silence = answer.as_ref().err().cloned().unwrap_or_default();
                 FabricNode { node_id: node.id, silence, cxi: answer.ok() }

@@ -76,8 +76,9 @@ impl LaunchService for Launching {
                 let ended = kept.launches.into_iter().filter(|record| record.complete.is_some());
                 launches.extend(ended.filter_map(|record| record.summary));
             }
-            false => launches.retain(|launch| !is_over(launch) && may_use(&caller, launch.uid)),
+            false => launches.retain(|launch| !is_over(launch)),
         }
+        launches.retain(|launch| may_use(&caller, launch.uid));
         launches.sort_by(|one, other| (one.started_at, &one.id).cmp(&(other.started_at, &other.id)));
         launches.dedup_by(|one, other| one.id == other.id);
         Ok(Response::new(ListLaunchesResponse { launches }))

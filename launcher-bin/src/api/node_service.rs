@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use lattice_agent::wire;
 use pmi_core::services::{NameError, SpawnError};
+use pmi_transport::hostlist;
 use pmi_transport::identity::{Caller, caller_of};
 use pmi_transport::patience::HEARTBEAT;
 use pmi_transport::proto::v1::node_service_server::NodeService;
 use pmi_transport::proto::v1::{
-    HeartbeatRequest, HeartbeatResponse, LaunchReport, ListNodesRequest, ListNodesResponse, MeetAnswer, MeetRequest,
-    NameAnswer, NameRequest, NodeCommand, RegisterNodeRequest, RegisterNodeResponse, ReportFor, SpawnAnswer,
-    SpawnRequest, launch_report,
+    DrainNodesRequest, DrainNodesResponse, HeartbeatRequest, HeartbeatResponse, LaunchReport, ListNodesRequest,
+    ListNodesResponse, MeetAnswer, MeetRequest, NameAnswer, NameRequest, NodeCommand, RegisterNodeRequest,
+    RegisterNodeResponse, ReportFor, ResumeNodesRequest, ResumeNodesResponse, SpawnAnswer, SpawnRequest, launch_report,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -20,7 +21,8 @@ use tonic::{Request, Response, Status, Streaming};
 use super::launch::outbox::Outbox;
 use super::launch::{Ask, LaunchHandle};
 use super::meetings::Comer;
-use super::server::Server;
+use super::server::{Server, to_its_end};
+use super::versions;
 
 /// Commands on their way to a node.
 const TO_NODE: usize = 16;
@@ -39,8 +41,12 @@ impl NodeService for Reporting {
         tracing::info!(node = told.node_id, address = told.grpc_address, "a node registers");
         // Whatever is signed from now on may be for this very agent.
         let last_serial = self.0.serials.last().0;
-        let unknown_launches =
-            self.0.register(told).await.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let (server, node) = (Arc::clone(&self.0), told.node_id.clone());
+        let registered = to_its_end(async move { server.register(told).await });
+        let unknown_launches = registered.await.map_err(|error| {
+            tracing::warn!(node, "the registration is refused: {error}");
+            Status::invalid_argument(error.to_string())
+        })?;
         let heartbeat_ms = HEARTBEAT.as_millis() as u64;
         let lease_ms = self.0.config.lease.as_millis() as u64;
         Ok(Response::new(RegisterNodeResponse { heartbeat_ms, unknown_launches, last_serial, lease_ms }))
@@ -58,7 +64,22 @@ impl NodeService for Reporting {
 
     async fn list_nodes(&self, _: Request<ListNodesRequest>) -> Result<Response<ListNodesResponse>, Status> {
         let nodes = self.0.nodes.lock().list(Instant::now(), |node| self.0.launches_on(node));
-        Ok(Response::new(ListNodesResponse { nodes }))
+        Ok(Response::new(ListNodesResponse { nodes, version: versions::OURS.to_owned() }))
+    }
+
+    async fn drain_nodes(&self, request: Request<DrainNodesRequest>) -> Result<Response<DrainNodesResponse>, Status> {
+        let (server, caller) = (Arc::clone(&self.0), caller_of(&request)?.clone());
+        let drained = to_its_end(async move { server.drain(&caller, request.get_ref()).await });
+        Ok(Response::new(DrainNodesResponse { unknown: hostlist::fold(&drained.await?) }))
+    }
+
+    async fn resume_nodes(
+        &self,
+        request: Request<ResumeNodesRequest>,
+    ) -> Result<Response<ResumeNodesResponse>, Status> {
+        let (server, caller) = (Arc::clone(&self.0), caller_of(&request)?.clone());
+        to_its_end(async move { server.undrain(&caller, request.get_ref()).await }).await?;
+        Ok(Response::new(ResumeNodesResponse {}))
     }
 
     type ReportLaunchStream = ReceiverStream<Result<NodeCommand, Status>>;

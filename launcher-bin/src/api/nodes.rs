@@ -1,20 +1,24 @@
-//! The nodes: who registered, who was heard lately, who is lost. Pure; the time is handed in.
+//! The nodes: who registered, who was heard lately, who is lost, and on which of them something new may begin. Pure; the time is
+//! handed in.
 //!
 //! ```text
 //! (unknown) ──register──> Up ──no heartbeat for LOST_AFTER──> Lost ──register──> Up
 //! ```
-//! An agent that starts anew has a new incarnation: what ran under the old one is gone.
+//! An agent that starts anew has a new incarnation: what ran under the old one is gone. Beside its state, a node may be drained:
+//! something new begins on nodes that are up and not drained.
 
 use std::collections::BTreeMap;
 
 use pmi_transport::address::{Address, AddressError};
 use pmi_transport::identity::is_node_name;
 use pmi_transport::patience::LOST_AFTER;
-use pmi_transport::proto::v1::{Node, NodeState, RegisterNodeRequest};
+use pmi_transport::proto::v1::{Drain, Node, NodeState, RegisterNodeRequest};
 use tokio::time::Instant;
 
-/// The most nodes.
-const NODES_MAX: usize = 1 << 16;
+use super::versions::{self, Fit};
+
+/// The most nodes, and the most names in a list of them.
+pub(crate) const NODES_MAX: usize = 1 << 16;
 /// The most network addresses, and capabilities, of a node; each at most this long.
 const WORDS_MAX: usize = 64;
 const WORD_MAX: usize = 256;
@@ -23,6 +27,8 @@ const WORD_MAX: usize = 256;
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     nodes: BTreeMap<String, Entry>,
+    /// By node; also those of nodes that have not registered yet.
+    drains: BTreeMap<String, Drain>,
 }
 
 #[derive(Debug)]
@@ -43,6 +49,17 @@ pub(crate) enum Arrival {
     Anew,
 }
 
+/// Why nothing new can begin on a node.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unready {
+    #[error("has not registered")]
+    Unknown,
+    #[error("is lost")]
+    Lost,
+    #[error("is drained: {reason}")]
+    Drained { reason: String },
+}
+
 /// A registration that is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RegisterError {
@@ -56,6 +73,12 @@ pub(crate) enum RegisterError {
     TooMuch,
     #[error("there are {NODES_MAX} nodes already")]
     Full,
+    #[error(
+        "an agent of version {theirs} and an API server of version {} do not work together; use an agent of {}",
+        versions::OURS,
+        versions::series()
+    )]
+    Version { theirs: String },
 }
 
 impl Registry {
@@ -102,17 +125,42 @@ impl Registry {
         self.nodes.get(id).filter(|entry| entry.state == NodeState::Up).map(|entry| &entry.told)
     }
 
-    /// The state of a node, if it ever registered.
-    pub(crate) fn state(&self, id: &str) -> Option<NodeState> {
-        self.nodes.get(id).map(|entry| entry.state)
+    /// What a node on which something new may begin said of itself.
+    pub(crate) fn ready(&self, id: &str) -> Result<&RegisterNodeRequest, Unready> {
+        let entry = self.nodes.get(id).ok_or(Unready::Unknown)?;
+        match self.drains.get(id) {
+            _ if entry.state != NodeState::Up => Err(Unready::Lost),
+            Some(drain) => Err(Unready::Drained { reason: drain.reason.clone() }),
+            None => Ok(&entry.told),
+        }
     }
 
-    /// The names of the nodes that are up.
-    pub(crate) fn all_up(&self) -> impl Iterator<Item = &String> {
-        self.nodes.iter().filter(|(_, entry)| entry.state == NodeState::Up).map(|(id, _)| id)
+    /// The names of the nodes on which something new may begin.
+    pub(crate) fn all_ready(&self) -> impl Iterator<Item = &String> {
+        self.nodes.keys().filter(|id| self.ready(id).is_ok())
     }
 
-    /// All nodes for those who ask; `launches` counts those of a node.
+    /// Whether a node registered since the server was started.
+    pub(crate) fn is_known(&self, id: &str) -> bool {
+        self.nodes.contains_key(id)
+    }
+
+    /// Nothing new begins on a node from now on.
+    pub(crate) fn drain(&mut self, drain: Drain) {
+        self.drains.insert(drain.node.clone(), drain);
+    }
+
+    /// A node is not drained any more.
+    pub(crate) fn resume(&mut self, id: &str) {
+        self.drains.remove(id);
+    }
+
+    /// The names of the nodes that are up, and drained.
+    pub(crate) fn all_drained(&self) -> impl Iterator<Item = &String> {
+        self.drains.keys().filter(|id| self.up(id).is_some())
+    }
+
+    /// All nodes for those who ask, also such as are drained before they register; `launches` counts those of a node.
     pub(crate) fn list(&self, now: Instant, launches: impl Fn(&str) -> u32) -> Vec<Node> {
         let node = |(id, entry): (&String, &Entry)| Node {
             id: id.clone(),
@@ -125,8 +173,13 @@ impl Registry {
             version: entry.told.version.clone(),
             heard_ms_ago: now.duration_since(entry.heard).as_millis() as u64,
             launches: launches(id),
+            drain: self.drains.get(id).cloned(),
         };
-        self.nodes.iter().map(node).collect()
+        let unknown = self.drains.iter().filter(|(id, _)| !self.nodes.contains_key(*id));
+        let unknown = unknown.map(|(id, drain)| Node { id: id.clone(), drain: Some(drain.clone()), ..Node::default() });
+        let mut nodes: Vec<Node> = self.nodes.iter().map(node).chain(unknown).collect();
+        nodes.sort_by(|one, other| one.id.cmp(&other.id));
+        nodes
     }
 }
 
@@ -142,7 +195,10 @@ fn check(told: &RegisterNodeRequest) -> Result<(), RegisterError> {
     if too_much(&told.network_addresses) || too_much(&told.capabilities) || told.version.len() > WORD_MAX {
         return Err(RegisterError::TooMuch);
     }
-    Ok(())
+    match versions::fit(&told.version) {
+        Fit::Never => Err(RegisterError::Version { theirs: told.version.clone() }),
+        Fit::Same | Fit::Other => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -193,5 +249,31 @@ mod tests {
         check(|told| told.grpc_address = "here".to_owned(), "no address");
         check(|told| told.grpc_address = "unix:/a".to_owned(), "cannot be reached");
         check(|told| told.capabilities = vec!["x".repeat(1000)], "at most 64");
+        check(|told| told.version = "999.0.0".to_owned(), "an agent of version 999.0.0 and an API server of version");
+    }
+
+    #[tokio::test]
+    async fn nothing_new_begins_on_a_node_that_is_drained() {
+        let (mut registry, start) = (Registry::default(), Instant::now());
+        let drain = |node: &str| Drain { node: node.to_owned(), reason: "new memory".to_owned(), ..Drain::default() };
+        let ready = |registry: &Registry| registry.all_ready().cloned().collect::<Vec<_>>();
+        registry.register(agent("a", 1), start).unwrap();
+        registry.register(agent("b", 1), start).unwrap();
+        registry.drain(drain("a"));
+        registry.drain(drain("c"));
+        assert_eq!(ready(&registry), ["b"]);
+        assert_eq!(registry.ready("a").unwrap_err().to_string(), "is drained: new memory");
+        assert!(registry.up("a").is_some(), "what runs there goes on");
+        assert_eq!(registry.ready("c").unwrap_err(), Unready::Unknown);
+        let listed = registry.list(start, |_| 0);
+        let drained: Vec<_> = listed.iter().map(|node| (node.id.as_str(), node.drain.is_some())).collect();
+        assert_eq!(drained, [("a", true), ("b", false), ("c", true)]);
+        // It holds for the next agent as well, until it is undone.
+        registry.register(agent("a", 2), start).unwrap();
+        assert_eq!(ready(&registry), ["b"]);
+        registry.resume("a");
+        assert_eq!(ready(&registry), ["a", "b"]);
+        registry.expire(start + 2 * LOST_AFTER);
+        assert_eq!(registry.ready("a").unwrap_err(), Unready::Lost);
     }
 }

@@ -10,15 +10,14 @@ use pmi_core::ids::NodeIndex;
 use pmi_core::job::Placement;
 use pmi_transport::hostlist;
 use pmi_transport::proto::v1::{
-    Allocation, App, AppSpec, Block, Job, LaunchSpec, LaunchTasksRequest, NodeState, PlacementRequest, PmiFamily,
-    Variable,
+    Allocation, App, AppSpec, Block, Job, LaunchSpec, LaunchTasksRequest, PlacementRequest, PmiFamily, Variable,
 };
 use tonic::{Code, Status};
 
 use super::allocations;
 use super::config::LaunchSettings;
 use super::launch::fan_out::Recipient;
-use super::nodes::Registry;
+use super::nodes::{Registry, Unready};
 use super::placement::{Placed, PlacementError, Wish};
 use super::store::LaunchRecord;
 use crate::request::random_id;
@@ -60,16 +59,24 @@ pub(crate) enum OrderError {
     TwoCounts { ranks: u32, counted: u64 },
     #[error("pmi_mode {mode:?} is unknown; there are auto, pmi1, pmi2, pmix and none")]
     PmiMode { mode: String },
-    #[error("node {node} is {state}; leave it out, or have its agent started")]
-    NodeDown { node: String, state: &'static str },
+    #[error("node {node} {why}; {}", remedy(why))]
+    Unready { node: String, why: Unready },
     #[error("no random number can be had for the launch")]
     Random(#[source] io::Error),
+}
+
+/// What to do about a node on which nothing can begin.
+fn remedy(why: &Unready) -> &'static str {
+    match why {
+        Unready::Drained { .. } => "leave it out",
+        Unready::Unknown | Unready::Lost => "leave it out, or have its agent started",
+    }
 }
 
 impl From<OrderError> for Status {
     fn from(error: OrderError) -> Self {
         let code = match &error {
-            OrderError::NodeDown { .. } => Code::Unavailable,
+            OrderError::Unready { .. } => Code::FailedPrecondition,
             OrderError::Random(_) => Code::Internal,
             _ => Code::InvalidArgument,
         };
@@ -101,9 +108,7 @@ impl Order {
         wire::spec::decode(spec.clone(), NodeIndex(0))?;
         Ok(Self { spec, nodes, placement: placed.placement, detached })
     }
-}
 
-impl Order {
     /// The launch that a record describes; `None` for a record that makes no sense.
     pub(crate) fn resumed(record: &LaunchRecord) -> Option<Self> {
         let spec = record.spec.clone()?;
@@ -114,18 +119,38 @@ impl Order {
         let nodes = pairs.map(|(name, address)| Recipient { name, address }).collect();
         Some(Self { spec, nodes, placement: job.placement, detached: record.detached })
     }
+
+    /// Which nodes get more ranks than they have cores, in words, if any do.
+    pub(crate) fn crowding(&self, registry: &Registry) -> Option<String> {
+        let mut ranks = vec![0_u32; self.nodes.len()];
+        for block in self.placement.blocks() {
+            let nodes = ranks.iter_mut().skip(block.first_node.index()).take(block.nodes as usize);
+            nodes.for_each(|ranks| *ranks += block.ranks_per_node);
+        }
+        // A node that does not know its cores says 0.
+        let cores = |node: &str| registry.up(node).map_or(0, |told| told.cores);
+        let crowded = self.nodes.iter().zip(ranks).map(|(node, ranks)| (&node.name, ranks, cores(&node.name)));
+        let crowded: Vec<_> = crowded.filter(|&(_, ranks, cores)| cores > 0 && ranks > cores).collect();
+        let &(first, ranks, cores) = crowded.first()?;
+        let such = format!("{ranks} ranks on {cores} cores of {first}");
+        let nodes: Vec<&String> = crowded.iter().map(|&(node, ..)| node).collect();
+        Some(match nodes.as_slice() {
+            [_] => such,
+            all => format!("more ranks than cores on {}: {such}, for one", hostlist::fold(all)),
+        })
+    }
 }
 
-/// Places ranks on nodes of the allocation that are up, as long as those are as many as the launch gets when all are: fewer, or
-/// others than it names, would be another launch than was asked for.
+/// Places ranks on nodes of the allocation that are ready, as long as those are as many as the launch gets when all are: fewer,
+/// or others than it names, would be another launch than was asked for.
 fn place(wish: &Wish, given: &[u32], nodes: &[String], registry: &Registry) -> Result<Placed, PlacementError> {
-    let is_up = |node: &&String| registry.up(node).is_some();
+    let is_ready = |node: &&String| registry.ready(node).is_ok();
     let placed = wish.place(given, nodes)?;
-    if placed.nodes.iter().all(|node| is_up(&node)) {
+    if placed.nodes.iter().all(|node| is_ready(&node)) {
         return Ok(placed);
     }
-    let up: Vec<String> = nodes.iter().filter(is_up).cloned().collect();
-    let instead = wish.place(given, &up).ok().filter(|instead| instead.nodes.len() == placed.nodes.len());
+    let ready: Vec<String> = nodes.iter().filter(is_ready).cloned().collect();
+    let instead = wish.place(given, &ready).ok().filter(|instead| instead.nodes.len() == placed.nodes.len());
     Ok(instead.unwrap_or(placed))
 }
 
@@ -180,15 +205,9 @@ fn rank_counts(spec: &LaunchSpec, asked: u32) -> Result<Vec<u32>, OrderError> {
 }
 
 fn recipient(node: &str, registry: &Registry) -> Result<Recipient, OrderError> {
-    match registry.up(node) {
-        Some(told) => Ok(Recipient { name: node.to_owned(), address: told.grpc_address.clone() }),
-        None => {
-            let state = registry.state(node).map_or("not registered", |state| match state {
-                NodeState::Lost => "lost",
-                NodeState::Up | NodeState::Unspecified => "not registered",
-            });
-            Err(OrderError::NodeDown { node: node.to_owned(), state })
-        }
+    match registry.ready(node) {
+        Ok(told) => Ok(Recipient { name: node.to_owned(), address: told.grpc_address.clone() }),
+        Err(why) => Err(OrderError::Unready { node: node.to_owned(), why }),
     }
 }
 
@@ -257,17 +276,21 @@ mod tests {
 
     use super::*;
 
-    fn ordered(request: LaunchTasksRequest, settings: &LaunchSettings) -> Result<Order, OrderError> {
+    fn registry() -> Registry {
         let mut registry = Registry::default();
         for node in ["node0", "node1", "node2"] {
             let grpc_address = "127.0.0.1:50052".to_owned();
-            let told = RegisterNodeRequest { node_id: node.to_owned(), grpc_address, ..Default::default() };
+            let told = RegisterNodeRequest { node_id: node.to_owned(), grpc_address, cores: 2, ..Default::default() };
             registry.register(told, Instant::now()).unwrap();
         }
+        registry
+    }
+
+    fn ordered(request: LaunchTasksRequest, settings: &LaunchSettings) -> Result<Order, OrderError> {
         let state = AllocationState::Running.into();
         let nodes = "node[0-3]".to_owned();
         let allocation = Allocation { id: "a".to_owned(), state, uid: 7, nodes, ..Default::default() };
-        Order::new(request, &allocation, &registry, settings)
+        Order::new(request, &allocation, &registry(), settings)
     }
 
     fn plain(ranks: u32) -> LaunchTasksRequest {
@@ -291,8 +314,21 @@ mod tests {
         let on = |only: &str| PlacementRequest { only: only.to_owned(), ..Default::default() };
         let one = LaunchTasksRequest { placement: Some(on("node[3,0]")), ..plain(1) };
         assert_eq!(nodes(plain(3)).unwrap(), "node[0-2]");
-        assert!(matches!(nodes(plain(4)), Err(OrderError::NodeDown { node, .. }) if node == "node3"));
-        assert!(matches!(nodes(one), Err(OrderError::NodeDown { node, .. }) if node == "node3"));
+        assert!(matches!(nodes(plain(4)), Err(OrderError::Unready { node, .. }) if node == "node3"));
+        assert!(matches!(nodes(one), Err(OrderError::Unready { node, .. }) if node == "node3"));
+    }
+
+    #[tokio::test]
+    async fn more_ranks_than_cores_are_noted() {
+        let check = |ranks, nodes, expected: Option<&str>| {
+            let placement = Some(PlacementRequest { nodes, except: "node3".to_owned(), ..Default::default() });
+            let request = LaunchTasksRequest { placement, ..plain(ranks) };
+            let order = ordered(request, &LaunchSettings::default()).unwrap();
+            assert_eq!(order.crowding(&registry()).as_deref(), expected);
+        };
+        check(6, 3, None);
+        check(10, 1, Some("10 ranks on 2 cores of node0"));
+        check(8, 3, Some("more ranks than cores on node[0-1]: 3 ranks on 2 cores of node0, for one"));
     }
 
     #[tokio::test]
@@ -302,7 +338,7 @@ mod tests {
             assert_eq!(status.code(), code, "{status}");
             assert!(status.message().contains(expected), "{status}");
         };
-        check(plain(4), Code::Unavailable, "node node3 is not registered");
+        check(plain(4), Code::FailedPrecondition, "node node3 has not registered; leave it out, or have");
         check(LaunchTasksRequest { pmi_mode: "pmi3".into(), ..plain(1) }, Code::InvalidArgument, "pmi_mode \"pmi3\"");
         check(LaunchTasksRequest { entrypoint: String::new(), ..plain(1) }, Code::InvalidArgument, "program");
         let spec = LaunchSpec { apps: vec![AppSpec::default()], ..Default::default() };

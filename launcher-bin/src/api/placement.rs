@@ -8,13 +8,15 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
 
 use pmi_core::ids::NodeIndex;
 use pmi_core::job::{Block, Placement};
 use pmi_transport::hostlist::{self, HostlistError};
 use pmi_transport::proto::v1::{Distribution, PlacementRequest};
+
+use super::nodes::NODES_MAX;
 
 /// The most ranks of one launch: what is kept of each is a few dozen bytes here and on every node.
 pub(crate) const RANKS_MAX: u32 = 1 << 20;
@@ -138,7 +140,7 @@ impl Wish {
             let nodes = if self.only.is_empty() { allocated } else { &self.only };
             unique(nodes).map(|node| Room { node: node.clone(), ranks: bound }).collect()
         } else {
-            unique(self.hosts.iter().map(|(node, _)| node)).map(|node| self.slots_of(node, bound)).collect()
+            self.seats_of_hosts(bound)
         };
         let excluded: HashSet<&str> = self.except.iter().map(String::as_str).collect();
         rooms.retain(|room| room.ranks > 0 && !excluded.contains(room.node.as_str()));
@@ -157,10 +159,15 @@ impl Wish {
         Ok(rooms)
     }
 
-    fn slots_of(&self, node: &str, bound: u32) -> Room {
-        let slots = self.hosts.iter().filter(|(name, _)| name == node).map(|&(_, slots)| slots);
-        let ranks = slots.fold(0_u32, u32::saturating_add).min(bound);
-        Room { node: node.to_owned(), ranks }
+    /// The hostfile's nodes in the order in which they come first, each with all its slots.
+    fn seats_of_hosts(&self, bound: u32) -> Vec<Room> {
+        let mut slots: HashMap<&str, u32> = HashMap::new();
+        for (node, more) in &self.hosts {
+            let slots = slots.entry(node).or_default();
+            *slots = slots.saturating_add(*more);
+        }
+        let room = |node: &String| Room { node: node.clone(), ranks: slots[node.as_str()].min(bound) };
+        unique(self.hosts.iter().map(|(node, _)| node)).map(room).collect()
     }
 
     fn rank_counts(&self, given: &[u32], seats: &[Room]) -> Result<Vec<u32>, PlacementError> {
@@ -216,9 +223,10 @@ impl Wish {
     fn listed(&self, size: u32, rooms: &[Room]) -> Result<Placement, PlacementError> {
         let mut left = size;
         let mut used = vec![0_u32; rooms.len()];
+        let indices: HashMap<&str, usize> = (0..).zip(rooms).map(|(index, room)| (room.node.as_str(), index)).collect();
         let mut placement = Placement::default();
         for (node, slots) in &self.hosts {
-            let Some(index) = rooms.iter().position(|room| room.node == *node) else { continue };
+            let Some(&index) = indices.get(node.as_str()) else { continue };
             let ranks = (*slots).min(left).min(rooms[index].ranks - used[index]);
             placement.push(Block { first_node: NodeIndex(index as u32), nodes: 1, ranks_per_node: ranks });
             used[index] += ranks;
@@ -242,7 +250,8 @@ fn expanded(list: &str) -> Result<Vec<String>, PlacementError> {
     if list.is_empty() {
         return Ok(Vec::new());
     }
-    hostlist::expand(list).map_err(|source| PlacementError::Hostlist { list: list.to_owned(), source })
+    hostlist::expand_at_most(list, NODES_MAX)
+        .map_err(|source| PlacementError::Hostlist { list: list.to_owned(), source })
 }
 
 fn unique<'a>(nodes: impl IntoIterator<Item = &'a String>) -> impl Iterator<Item = &'a String> {

@@ -1,24 +1,26 @@
 //! What all calls share: nodes, allocations, launches and what is kept of them, and what a change of one means for the others.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+mod allocating;
+mod attending;
+
+use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pmi_transport::hostlist;
 use pmi_transport::identity::{Caller, Security};
 use pmi_transport::proto::v1::{
     Allocation, AllocationState, LaunchSpec, LaunchState, LaunchSummary, LaunchTasksRequest, LaunchTasksResponse,
-    NodeState, RegisterNodeRequest,
+    NodeState,
 };
 use pmi_transport::signature;
 use prost::Message;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::Instant;
 use tonic::Status;
 
-use super::allocations::{self, Allocations};
+use super::allocations::Allocations;
 use super::channels::Channels;
 use super::config::Config;
 use super::fabric::Fabric;
@@ -29,14 +31,11 @@ use super::leftovers::Leftovers;
 use super::meetings::Meetings;
 use super::metrics::{Census, Metrics};
 use super::names::NameTables;
-use super::nodes::{Arrival, RegisterError, Registry};
+use super::nodes::Registry;
 use super::order::Order;
 use super::serials::Serials;
 use super::store::{self, Change, Kept, LaunchRecord, Store, StoreError};
-use crate::human::allocation_state;
 
-/// How often nodes are looked at.
-const TICK: Duration = Duration::from_millis(250);
 /// How many launches that are over are kept for clients that come late.
 const OVER_MAX: usize = 64;
 
@@ -81,7 +80,7 @@ impl Server {
         store: Arc<dyn Store>,
         fabric: Option<Arc<Fabric>>,
     ) -> Result<Arc<Self>, StoreError> {
-        let Kept { allocations, launches } = store.read()?;
+        let Kept { allocations, launches, drains } = store.read()?;
         let live = allocations.into_iter().filter(|allocation| allocation.state() != AllocationState::Released);
         let directory = config.state.parent().map(Path::to_owned).unwrap_or_default();
         let server = Arc::new(Self {
@@ -100,6 +99,7 @@ impl Server {
             serials: Serials::from_now(),
             launches: Mutex::default(),
         });
+        drains.into_iter().for_each(|drain| server.nodes.lock().drain(drain));
         launches.into_iter().filter(|record| record.complete.is_none()).for_each(|record| server.resume(record));
         Ok(server)
     }
@@ -137,7 +137,12 @@ impl Server {
     ) -> Result<LaunchTasksResponse, Status> {
         let allocation = self.allocations.lock().await.running(caller, &request.allocation_id)?.clone();
         let credentials = self.fabric.as_ref().map(|fabric| fabric.ask(&allocation));
-        let order = Order::new(request, &allocation, &self.nodes.lock(), &self.config.launches)?;
+        let (order, notes) = {
+            let registry = self.nodes.lock();
+            let order = Order::new(request, &allocation, &registry, &self.config.launches)?;
+            let notes = Vec::from_iter(order.crowding(&registry));
+            (order, notes)
+        };
         let spec = Bytes::from(order.spec.encode_to_vec());
         let serial = self.serials.next();
         let signed = signature::sign(&self.security, serial, &spec)
@@ -171,7 +176,7 @@ impl Server {
             self.end_launches_of(&allocation.id, "its allocation is gone").await;
         }
         accepted.await.map_err(|_| Status::internal("the launch ended before its nodes had answered"))??;
-        Ok(LaunchTasksResponse { task_launch_id: told.launch_id.clone(), spec: Some(told) })
+        Ok(LaunchTasksResponse { task_launch_id: told.launch_id.clone(), spec: Some(told), notes })
     }
 
     /// Makes changes durable.
@@ -224,190 +229,11 @@ impl Server {
         });
     }
 
-    /// Does to an allocation what its policy says of a launch that failed.
-    async fn launch_failed(&self, id: &str, reason: &str, node_lost: bool) {
-        let next = {
-            let mut all = self.allocations.lock().await;
-            let next = all.find(id).and_then(|allocation| allocations::after_failure(allocation, node_lost, reason));
-            let Some(next) = next else { return };
-            tracing::info!(allocation = id, state = allocation_state(next.state()), reason, "an allocation changes");
-            self.put(&mut all, next.clone()).await;
-            next
-        };
-        self.end_launches_of(id, &next.reason).await;
-        self.begin_allocations().await;
-    }
-
-    /// Stores an allocation that changed for reasons of our own. The change stands even if it cannot be written: what it follows
-    /// from has happened.
-    async fn put(&self, all: &mut Allocations, next: Allocation) {
-        // Written down to the log already.
-        let _ = self.write(vec![Change::Allocation(next.clone())]).await;
-        all.put(next.clone());
-        if let Some(fabric) = &self.fabric {
-            fabric.follow(&next);
-        }
-    }
-
-    /// Pending allocations whose nodes are up run from now on.
-    pub(crate) async fn begin_allocations(&self) {
-        let mut all = self.allocations.lock().await;
-        let begun: Vec<Allocation> = {
-            let registry = self.nodes.lock();
-            all.iter().filter_map(|allocation| allocations::begun(allocation, &registry)).collect()
-        };
-        for next in begun {
-            self.put(&mut all, next).await;
-        }
-    }
-
-    /// Releases an allocation: its launches end first.
-    pub(crate) async fn release(self: &Arc<Self>, caller: &Caller, id: &str) -> Result<Allocation, Status> {
-        let next = {
-            let mut all = self.allocations.lock().await;
-            let allocation = all.of(caller, id)?.clone();
-            let next = match allocation.state() {
-                AllocationState::Releasing => allocation,
-                _ => allocations::moved(&allocation, AllocationState::Releasing),
-            };
-            self.write(vec![Change::Allocation(next.clone())]).await?;
-            all.put(next.clone());
-            next
-        };
-        self.end_launches_of(id, "its allocation is released").await;
-        self.finish_releases().await;
-        let all = self.allocations.lock().await;
-        Ok(all.find(id).cloned().unwrap_or_else(|| allocations::moved(&next, AllocationState::Released)))
-    }
-
-    /// Goes on with what the server before had begun, which may have been killed before it told a node, or after the last one
-    /// had answered.
-    async fn resume_releases(&self) {
-        let ended = |allocation: &&Allocation| {
-            matches!(allocation.state(), AllocationState::Releasing | AllocationState::Failed)
-        };
-        let ended: Vec<String> =
-            self.allocations.lock().await.iter().filter(ended).map(|allocation| allocation.id.clone()).collect();
-        for id in ended {
-            self.end_launches_of(&id, "its allocation is gone").await;
-        }
-        self.finish_releases().await;
-    }
-
-    /// Allocations that are being released are released when no launch is left in them, and nothing of one on their nodes.
-    async fn finish_releases(&self) {
-        let busy: BTreeSet<String> = self.running().into_iter().map(|summary| summary.allocation_id).collect();
-        let mut all = self.allocations.lock().await;
-        let releasing = |allocation: &&Allocation| allocation.state() == AllocationState::Releasing;
-        let idle = all.iter().filter(releasing).filter(|allocation| !busy.contains(&allocation.id));
-        let next: Vec<Allocation> = {
-            let leftovers = self.leftovers.lock();
-            let next = |allocation: &Allocation| match &leftovers.among(allocations::nodes(allocation))[..] {
-                [] => allocations::moved(allocation, AllocationState::Released),
-                nodes => Allocation {
-                    reason: format!("waits until nothing of a launch is left on {}", hostlist::fold(nodes)),
-                    ..allocation.clone()
-                },
-            };
-            idle.map(|allocation| (allocation, next(allocation)))
-                .filter(|(before, next)| *before != next)
-                .map(|(_, next)| next)
-                .collect()
-        };
-        for next in next {
-            self.put(&mut all, next).await;
-        }
-    }
-
-    async fn end_launches_of(&self, allocation: &str, reason: &str) {
-        for handle in self.handles() {
-            if handle.summary().allocation_id == allocation {
-                let who = Caller::Api.to_string();
-                handle.tell(Ask::Abort { who, reason: reason.to_owned() }).await;
-            }
-        }
-    }
-
     /// The launches that are not over.
     pub(crate) fn running(&self) -> Vec<LaunchSummary> {
         let over =
             |summary: &LaunchSummary| matches!(summary.state(), LaunchState::Succeeded | LaunchState::LaunchFailed);
         self.handles().iter().map(LaunchHandle::summary).filter(|summary| !over(summary)).collect()
-    }
-
-    /// An agent is there. Returns the launches that it must end.
-    pub(crate) async fn register(&self, told: RegisterNodeRequest) -> Result<Vec<String>, RegisterError> {
-        let node = told.node_id.clone();
-        let claimed: BTreeSet<String> = told.launches.iter().cloned().collect();
-        let arrival = self.nodes.lock().register(told, Instant::now())?;
-        if arrival == Arrival::Anew {
-            self.channels.forget(&node);
-        }
-        let mut unknown = Vec::new();
-        for id in &claimed {
-            if !self.find(id).is_some_and(|handle| handle.runs_on(&node)) {
-                unknown.push(id.clone());
-            }
-        }
-        {
-            let mut leftovers = self.leftovers.lock();
-            leftovers.forget(&node);
-            unknown.iter().for_each(|launch| leftovers.leave(&node, launch));
-        }
-        self.finish_releases().await;
-        match arrival {
-            Arrival::Anew => self.lose(&node, &claimed, "its agent was started anew", |_| true).await,
-            // A launch of the last server's that should run there and does not: the agent has been started anew since.
-            Arrival::First => self.lose(&node, &claimed, "its agent was started anew", LaunchHandle::is_resumed).await,
-            Arrival::Again => {}
-        }
-        self.begin_allocations().await;
-        if let Some(fabric) = &self.fabric {
-            fabric.node_is_there();
-        }
-        Ok(unknown)
-    }
-
-    /// An agent says which launches are at work on its node.
-    pub(crate) fn hear_of_work(self: &Arc<Self>, node: &str, launches: &[String]) {
-        if self.leftovers.lock().heard(node, launches) {
-            let server = Arc::clone(self);
-            tokio::spawn(async move { server.finish_releases().await });
-        }
-    }
-
-    /// Tells launches on a node that it is lost: those of a kind, but for those in `spared`.
-    async fn lose(&self, node: &str, spared: &BTreeSet<String>, reason: &str, of_kind: fn(&LaunchHandle) -> bool) {
-        for handle in self.handles() {
-            if of_kind(&handle) && handle.runs_on(node) && !spared.contains(&handle.summary().id) {
-                handle.tell(Ask::NodeLost { node: node.to_owned(), reason: reason.to_owned() }).await;
-            }
-        }
-    }
-
-    /// Watches the nodes, for ever.
-    pub(crate) async fn watch_nodes(self: Arc<Self>) {
-        self.resume_releases().await;
-        let mut tick = interval(TICK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tick.tick().await;
-            let lost = self.nodes.lock().expire(Instant::now());
-            for node in lost {
-                tracing::warn!(node, "a node is lost: no heartbeat came for too long");
-                self.channels.forget(&node);
-                let freed = self.leftovers.lock().forget(&node);
-                self.lose(&node, &BTreeSet::new(), "no heartbeat came for too long", |_| true).await;
-                if freed {
-                    self.finish_releases().await;
-                }
-            }
-        }
-    }
-
-    /// How many launches run on a node.
-    pub(crate) fn launches_on(&self, node: &str) -> u32 {
-        self.handles().iter().filter(|handle| handle.runs_on(node)).count() as u32
     }
 
     /// What there is at present.
@@ -416,7 +242,8 @@ impl Server {
         for node in self.nodes.lock().list(Instant::now(), |_| 0) {
             match node.state() {
                 NodeState::Up => census.nodes_up += 1,
-                NodeState::Lost | NodeState::Unspecified => census.nodes_lost += 1,
+                NodeState::Lost => census.nodes_lost += 1,
+                NodeState::Unspecified => {}
             }
         }
         for summary in self.running() {
@@ -427,6 +254,15 @@ impl Server {
             }
         }
         census
+    }
+}
+
+/// Does a change to its end, even if whoever asked for it goes away meanwhile: nothing is left half done.
+pub(crate) async fn to_its_end<T: Send + 'static>(change: impl Future<Output = T> + Send + 'static) -> T {
+    match tokio::spawn(change).await {
+        Ok(done) => done,
+        // It is never cancelled; a panic goes on here.
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }
 

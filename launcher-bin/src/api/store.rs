@@ -1,4 +1,4 @@
-//! What outlives the API server: allocations, and launches with how they ended. A change is durable before anything is done
+//! What outlives the API server: allocations, launches with how they ended, and which nodes are drained. A change is durable before anything is done
 //! that depends on it, so that after a crash nothing runs that nobody knows of.
 
 mod fabric_journal;
@@ -7,7 +7,7 @@ mod redb_store;
 use std::sync::Arc;
 
 use pmi_transport::proto::v1::{
-    Allocation, Block, Cause, LaunchCompleteNotification, LaunchSpec, LaunchSummary, RankExitStatus,
+    Allocation, Block, Cause, Drain, LaunchCompleteNotification, LaunchSpec, LaunchSummary, RankExitStatus,
 };
 
 pub(crate) use self::fabric_journal::FabricJournal;
@@ -71,6 +71,10 @@ pub(crate) enum Change {
     Allocation(Allocation),
     /// A launch is new or different.
     Launch(Box<LaunchRecord>),
+    /// A node is drained.
+    Drain(Drain),
+    /// A node is not drained any more.
+    Resume(String),
 }
 
 /// All that is kept.
@@ -78,6 +82,7 @@ pub(crate) enum Change {
 pub(crate) struct Kept {
     pub allocations: Vec<Allocation>,
     pub launches: Vec<LaunchRecord>,
+    pub drains: Vec<Drain>,
 }
 
 /// State that cannot be read or written.
@@ -91,6 +96,8 @@ pub(crate) enum StoreError {
     Entry(#[from] serde_json::Error),
     #[error("the state file's directory cannot be made")]
     Directory(#[source] std::io::Error),
+    #[error("the state file cannot be opened for this user alone")]
+    File(#[source] std::io::Error),
 }
 
 impl From<redb::Error> for StoreError {
@@ -106,6 +113,9 @@ pub(crate) trait Store: Send + Sync {
 
     /// Everything.
     fn read(&self) -> Result<Kept, StoreError>;
+
+    /// One allocation, released or not.
+    fn allocation(&self, id: &str) -> Result<Option<Allocation>, StoreError>;
 
     /// One launch, running or ended.
     fn launch(&self, id: &str) -> Result<Option<LaunchRecord>, StoreError>;

@@ -1,5 +1,7 @@
 //! The whole server with agents and clients that are scripted: what each of them gets to hear.
 
+mod changes;
+mod drains;
 mod following;
 mod leftovers;
 mod meetings;

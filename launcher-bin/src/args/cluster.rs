@@ -29,9 +29,9 @@ pub enum AllocCommand {
     /// Make an allocation, and print its id.
     #[command(after_help = "Example:\n  export LATTICE_ALLOC_ID=$(lattice alloc create -N 4)")]
     Create(CreateArgs),
-    /// Show allocations.
+    /// Show your allocations; administrators see everybody's.
     List {
-        /// Also those of other users, and those that have ended.
+        /// Also those that have ended.
         #[arg(long)]
         all: bool,
         /// Where from, and how.
@@ -68,6 +68,9 @@ pub struct CreateArgs {
     /// For this user; administrators only.
     #[arg(long, value_name = "UID")]
     pub uid: Option<u32>,
+    /// If the nodes are not up and free now, wait until they are.
+    #[arg(long)]
+    pub wait: bool,
     /// Where from, and how.
     #[command(flatten)]
     pub table: TableArgs,
@@ -83,6 +86,43 @@ pub struct Nodes {
     /// Exactly these nodes, such as node[0-3,7].
     #[arg(short = 'w', long = "nodelist", value_name = "NODES")]
     pub list: Option<String>,
+}
+
+/// What `lattice nodes` shows, or does.
+#[derive(Clone, Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct NodesArgs {
+    /// What to do; without it, the nodes are shown.
+    #[command(subcommand)]
+    pub command: Option<NodesCommand>,
+    /// Where from, and how.
+    #[command(flatten)]
+    pub table: TableArgs,
+}
+
+/// What administrators do to nodes.
+#[derive(Clone, Debug, Subcommand)]
+pub enum NodesCommand {
+    /// Begin nothing new on nodes; what runs there goes on. For administrators.
+    #[command(after_help = "Example:\n  lattice nodes drain 'node[3-4]' --reason 'new memory on Monday'")]
+    Drain {
+        /// The nodes, such as node[3-4].
+        nodes: String,
+        /// Why, for those who read it in `lattice nodes`.
+        #[arg(long, value_name = "TEXT")]
+        reason: String,
+        /// The API server.
+        #[command(flatten)]
+        api: ServerArgs,
+    },
+    /// Use nodes again that were drained. For administrators.
+    Resume {
+        /// The nodes, such as node[3-4].
+        nodes: String,
+        /// The API server.
+        #[command(flatten)]
+        api: ServerArgs,
+    },
 }
 
 /// When an allocation is queued again.

@@ -1,15 +1,23 @@
 //! `lattice alloc`: allocations, made, shown and released.
 
+use std::time::Duration;
+
 use pmi_transport::hostlist;
 use pmi_transport::proto::v1 as proto;
-use proto::{AllocationState, RequeuePolicy};
+use proto::RequeuePolicy;
 use serde::Serialize;
+use tokio::time::sleep;
+use tonic::{Code, Response};
 
 use super::{CommandError, ask, environment, print_json};
 use crate::args::{AllocCommand, CreateArgs, Requeue};
+use crate::cluster::{Cluster, ClusterError};
 use crate::output::Verbosity;
 use crate::table::{Align, Table};
 use crate::{cluster, complain, human, print};
+
+/// How long those who wait for nodes wait before they ask again.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// An allocation as it is printed for programs.
 #[derive(Debug, Serialize)]
@@ -73,23 +81,45 @@ fn create(args: &CreateArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
         uid: args.uid,
         id: String::new(),
     };
-    let made = ask(&args.table.api, async |cluster| {
-        Ok(cluster.ask(cluster.allocations().create_allocation(request)).await?)
-    })?;
+    let made = ask(&args.table.api, async |cluster| Ok(allocated(&cluster, request, args.wait, verbosity).await?))?;
     if args.table.json {
         return print_json(&Allocation::from(made));
     }
-    let runs = made.state() == AllocationState::Running;
-    if verbosity == Verbosity::Verbose || (!runs && verbosity == Verbosity::Normal) {
-        let reason = if made.reason.is_empty() { String::new() } else { format!(": {}", made.reason) };
-        complain(&format!(
-            "allocation {} of {} is {}{reason}",
-            made.id,
-            made.nodes,
-            human::allocation_state(made.state())
-        ));
+    if verbosity == Verbosity::Verbose {
+        let state = human::allocation_state(made.state());
+        complain(&format!("allocation {} of {} is {state}", made.id, made.nodes));
     }
     Ok(print(format!("{}\n", made.id).as_bytes())?)
+}
+
+/// Has an allocation made; if its nodes are waited for, again and again until they can be had. Ctrl-C ends that as any command.
+async fn allocated(
+    cluster: &Cluster,
+    request: proto::CreateAllocationRequest,
+    waits: bool,
+    verbosity: Verbosity,
+) -> Result<proto::Allocation, ClusterError> {
+    let mut told = String::new();
+    loop {
+        let mut service = cluster.allocations();
+        let asked = async {
+            match service.create_allocation(request.clone()).await {
+                Err(status) if waits && status.code() == Code::FailedPrecondition => {
+                    Ok(Response::new(Err(status.message().to_owned())))
+                }
+                answer => answer.map(|made| made.map(Ok)),
+            }
+        };
+        let reason = match cluster.ask(asked).await? {
+            Ok(made) => return Ok(made),
+            Err(reason) => reason,
+        };
+        if verbosity > Verbosity::Quiet && reason != told {
+            complain(&format!("waiting: {reason}"));
+            told = reason;
+        }
+        sleep(ASK_AGAIN).await;
+    }
 }
 
 fn show(allocations: &[proto::Allocation], json: bool) -> Result<u8, CommandError> {
@@ -161,6 +191,8 @@ fn requeue(policy: RequeuePolicy) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use proto::AllocationState;
+
     use super::*;
 
     fn sample() -> proto::Allocation {

@@ -1,4 +1,4 @@
-//! `lattice nodes`: the nodes of the cluster.
+//! `lattice nodes`: the nodes of the cluster, and on which of them nothing new shall begin.
 
 use std::time::Duration;
 
@@ -7,9 +7,10 @@ use proto::NodeState;
 use serde::Serialize;
 
 use super::{CommandError, ask, print_json};
-use crate::args::TableArgs;
+use crate::args::{NodesArgs, NodesCommand};
+use crate::output::Verbosity;
 use crate::table::{Align, Table};
-use crate::{human, print};
+use crate::{complain, human, print};
 
 /// A node as it is printed for programs.
 #[derive(Debug, Serialize)]
@@ -24,20 +25,46 @@ struct Node<'a> {
     version: &'a str,
     heard_ms_ago: u64,
     launches: u32,
+    drain: Option<Drain<'a>>,
 }
 
-/// Shows the nodes of the cluster; returns the exit code.
-pub(crate) fn nodes(args: &TableArgs) -> Result<u8, CommandError> {
-    let answer = ask(&args.api, async |cluster| {
-        Ok(cluster.ask(cluster.nodes().list_nodes(proto::ListNodesRequest {})).await?)
-    })?;
-    if args.json {
-        return print_json(&answer.nodes.iter().map(Node::from).collect::<Vec<_>>());
+/// Why and since when nothing new begins on a node, as it is printed for programs.
+#[derive(Debug, Serialize)]
+struct Drain<'a> {
+    reason: &'a str,
+    by: &'a str,
+    since: String,
+}
+
+/// Shows the nodes of the cluster, or does to them what is asked for; returns the exit code.
+pub(crate) fn nodes(args: &NodesArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
+    match &args.command {
+        None => {
+            let answer = ask(&args.table.api, async |cluster| {
+                Ok(cluster.ask(cluster.nodes().list_nodes(proto::ListNodesRequest {})).await?)
+            })?;
+            if args.table.json {
+                return print_json(&answer.nodes.iter().map(Node::from).collect::<Vec<_>>());
+            }
+            Ok(print(table(&answer).as_bytes())?)
+        }
+        Some(NodesCommand::Drain { nodes, reason, api }) => {
+            let request = proto::DrainNodesRequest { nodes: nodes.clone(), reason: reason.clone() };
+            let answer = ask(api, async |cluster| Ok(cluster.ask(cluster.nodes().drain_nodes(request)).await?))?;
+            if verbosity > Verbosity::Quiet && !answer.unknown.is_empty() {
+                complain(&format!("note: not registered yet, and drained when they are: {}", answer.unknown));
+            }
+            Ok(0)
+        }
+        Some(NodesCommand::Resume { nodes, api }) => {
+            let request = proto::ResumeNodesRequest { nodes: nodes.clone() };
+            ask(api, async |cluster| Ok(cluster.ask(cluster.nodes().resume_nodes(request)).await?))?;
+            Ok(0)
+        }
     }
-    Ok(print(table(&answer.nodes).as_bytes())?)
 }
 
-fn table(nodes: &[proto::Node]) -> String {
+fn table(answer: &proto::ListNodesResponse) -> String {
     let mut table = Table::new([
         ("NODE", Align::Left),
         ("STATE", Align::Left),
@@ -47,20 +74,45 @@ fn table(nodes: &[proto::Node]) -> String {
         ("HEARD", Align::Right),
         ("AGENT", Align::Left),
         ("VERSION", Align::Left),
+        ("NOTE", Align::Left),
     ]);
-    for node in nodes {
+    for node in &answer.nodes {
+        let heard = match node.state() {
+            NodeState::Unspecified => "never".to_owned(),
+            _ => format!("{} ago", human::duration(Duration::from_millis(node.heard_ms_ago))),
+        };
         table.push([
             node.id.clone(),
-            state(node.state()).to_owned(),
+            readable_state(node).to_owned(),
             node.cores.to_string(),
             human::size(node.memory_bytes),
             node.launches.to_string(),
-            format!("{} ago", human::duration(Duration::from_millis(node.heard_ms_ago))),
+            heard,
             node.grpc_address.clone(),
             node.version.clone(),
+            note(node, &answer.version),
         ]);
     }
     table.to_string()
+}
+
+/// A node's state as people want to know it: whether it can be used, or taken away.
+fn readable_state(node: &proto::Node) -> &'static str {
+    match (node.state(), &node.drain) {
+        (NodeState::Up, Some(_)) if node.launches > 0 => "draining",
+        (NodeState::Up, Some(_)) => "drained",
+        (other, _) => state(other),
+    }
+}
+
+/// What is special about a node: why it is drained, and an agent of another version than the API server's.
+fn note(node: &proto::Node, server: &str) -> String {
+    let drain = node.drain.as_ref().map(|drain| {
+        format!("drained {} by {}: {}", human::ago(drain.since), drain.by, drain.reason.replace(char::is_control, " "))
+    });
+    let differs = node.state() != NodeState::Unspecified && !server.is_empty() && node.version != server;
+    let version = differs.then(|| format!("the API server is of version {server}"));
+    [drain, version].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
 impl<'a> From<&'a proto::Node> for Node<'a> {
@@ -76,6 +128,11 @@ impl<'a> From<&'a proto::Node> for Node<'a> {
             version: &node.version,
             heard_ms_ago: node.heard_ms_ago,
             launches: node.launches,
+            drain: node.drain.as_ref().map(|drain| Drain {
+                reason: &drain.reason,
+                by: &drain.by,
+                since: human::rfc3339(drain.since),
+            }),
         }
     }
 }
@@ -104,13 +161,31 @@ mod tests {
             version: "0.1.0".to_owned(),
             ..proto::Node::default()
         };
-        let text = table(std::slice::from_ref(&node));
+        let answer = proto::ListNodesResponse { nodes: vec![node.clone()], version: "0.1.0".to_owned() };
         assert_eq!(
-            text,
-            "NODE   STATE  CORES    MEMORY  LAUNCHES      HEARD  AGENT           VERSION\n\
+            table(&answer),
+            "NODE   STATE  CORES    MEMORY  LAUNCHES      HEARD  AGENT           VERSION  NOTE\n\
              node3  lost       8  16.0 GiB         0  4.2 s ago  10.0.0.5:50052  0.1.0\n"
         );
         let json = serde_json::to_value(Node::from(&node)).unwrap();
         assert_eq!((&json["state"], &json["heard_ms_ago"]), (&"lost".into(), &4200.into()));
+        assert_eq!(json["drain"], serde_json::Value::Null);
+    }
+
+    #[test]
+    fn what_is_special_about_a_node_is_told() {
+        let drain =
+            proto::Drain { reason: "new\nmemory".to_owned(), by: "administrator 0".to_owned(), ..Default::default() };
+        let mut node = proto::Node { state: NodeState::Up.into(), drain: Some(drain), ..Default::default() };
+        node.version = "0.1.1".to_owned();
+        let told = note(&node, "0.1.0");
+        assert!(told.ends_with("by administrator 0: new memory; the API server is of version 0.1.0"), "{told}");
+        assert_eq!(note(&proto::Node { drain: None, ..node.clone() }, "0.1.1"), "");
+        assert_eq!(readable_state(&node), "drained");
+        node.launches = 1;
+        assert_eq!(readable_state(&node), "draining");
+        node.set_state(NodeState::Lost);
+        assert_eq!(readable_state(&node), "lost");
+        assert_eq!(serde_json::to_value(Node::from(&node)).unwrap()["drain"]["since"], "1970-01-01T00:00:00Z");
     }
 }

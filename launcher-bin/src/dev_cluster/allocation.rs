@@ -11,15 +11,14 @@ use pmi_transport::proto::v1::allocation_service_client::AllocationServiceClient
 use pmi_transport::proto::v1::fabric_service_client::FabricServiceClient;
 use pmi_transport::proto::v1::node_service_client::NodeServiceClient;
 use pmi_transport::proto::v1::{
-    Allocation, AllocationState, CreateAllocationRequest, FabricGrant, FabricGrantState, GetAllocationRequest,
-    ListAllocationsRequest, ListFabricRequest, ListNodesRequest, NodeState, ReleaseAllocationRequest,
+    Allocation, AllocationState, CreateAllocationRequest, FabricGrant, FabricGrantState, ListAllocationsRequest,
+    ListFabricRequest, ListNodesRequest, NodeState, ReleaseAllocationRequest,
 };
 use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Status};
 
 use super::daemons::{DaemonError, Daemons};
 use super::plan::Plan;
-use crate::human::allocation_state;
 
 /// How long daemons may take to start and to find each other, on a loaded machine.
 const UP_WITHIN: Duration = Duration::from_secs(60);
@@ -102,20 +101,15 @@ impl Holder {
         let deadline = Instant::now() + UP_WITHIN;
         self.wait_for_nodes(plan.nodes.len(), daemons, deadline).await?;
         let request = CreateAllocationRequest { nodes: plan.hostlist(), ..Default::default() };
-        let made = self.allocations.clone().create_allocation(request).await;
-        let mut allocation = made.map_err(|status| AllocationError::Refused(Box::new(status)))?.into_inner();
-        while allocation.state() == AllocationState::Pending && Instant::now() < deadline {
+        loop {
+            match self.allocations.clone().create_allocation(request.clone()).await {
+                Ok(made) => return Ok(made.into_inner().id),
+                // On a loaded machine, a node may be lost again for a moment.
+                Err(status) if status.code() == Code::FailedPrecondition && Instant::now() < deadline => {}
+                Err(status) => return Err(AllocationError::Refused(Box::new(status))),
+            }
             daemons.check()?;
             sleep(LOOK_EVERY).await;
-            allocation = self.look(&allocation).await?;
-        }
-        match allocation.state() {
-            AllocationState::Running => Ok(allocation.id),
-            state => Err(AllocationError::Refused(Box::new(Status::failed_precondition(format!(
-                "it is {} {}",
-                allocation_state(state),
-                allocation.reason
-            ))))),
         }
     }
 
@@ -146,12 +140,6 @@ impl Holder {
             }
             sleep(LOOK_EVERY).await;
         }
-    }
-
-    async fn look(&self, allocation: &Allocation) -> Result<Allocation, AllocationError> {
-        let request = GetAllocationRequest { id: allocation.id.clone() };
-        let answer = self.allocations.clone().get_allocation(request).await;
-        Ok(answer.map_err(|status| AllocationError::Refused(Box::new(status)))?.into_inner())
     }
 
     /// Ends the launches of all our allocations, and waits for their end; what does not end ends with its node.

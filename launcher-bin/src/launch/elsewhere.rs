@@ -38,6 +38,9 @@ pub(super) fn run(
         let output = request.output.clone();
         let started = submit(&cluster, request, allocation).await?;
         let launch_id = started.task_launch_id.clone();
+        if verbosity > Verbosity::Quiet {
+            started.notes.iter().for_each(|note| complain(&format!("note: {note}")));
+        }
         let outcome = if detach {
             leave(&cluster, started, output, verbosity)
         } else {

@@ -192,7 +192,11 @@ impl AllocationService for Service {
             return Err(Status::failed_precondition("allocation pending is pending; launches need a running one"));
         }
         self.note(Asked::Launch(Box::new(request)));
-        Ok(Response::new(LaunchTasksResponse { task_launch_id: LAUNCH.to_owned(), spec: Some(spec()) }))
+        Ok(Response::new(LaunchTasksResponse {
+            task_launch_id: LAUNCH.to_owned(),
+            spec: Some(spec()),
+            ..LaunchTasksResponse::default()
+        }))
     }
 
     async fn create_allocation(&self, _: Request<CreateAllocationRequest>) -> Result<Response<Allocation>, Status> {

@@ -33,11 +33,23 @@ impl NodeService for Mirror {
         request: Request<v1::ListNodesRequest>,
     ) -> Result<Response<v1::ListNodesResponse>, Status> {
         let id = caller_of(&request)?.to_string();
-        Ok(Response::new(v1::ListNodesResponse { nodes: vec![v1::Node { id, ..v1::Node::default() }] }))
+        let nodes = vec![v1::Node { id, ..v1::Node::default() }];
+        Ok(Response::new(v1::ListNodesResponse { nodes, ..v1::ListNodesResponse::default() }))
     }
 
     async fn heartbeat(&self, _: Request<v1::HeartbeatRequest>) -> Result<Response<v1::HeartbeatResponse>, Status> {
         Ok(Response::new(v1::HeartbeatResponse::default()))
+    }
+
+    async fn drain_nodes(&self, _: Request<v1::DrainNodesRequest>) -> Result<Response<v1::DrainNodesResponse>, Status> {
+        Err(Status::unimplemented("the mirror has no such call"))
+    }
+
+    async fn resume_nodes(
+        &self,
+        _: Request<v1::ResumeNodesRequest>,
+    ) -> Result<Response<v1::ResumeNodesResponse>, Status> {
+        Err(Status::unimplemented("the mirror has no such call"))
     }
 
     /// A stream that never ends by itself.

@@ -4,6 +4,7 @@
 //! other way than through the network; else the nodes share the loopback interface. Promises about one machine are kept by
 //! the tests in `e2e`; here are those that take several.
 
+mod allocations;
 mod cleanup;
 mod dynamic;
 mod endings;

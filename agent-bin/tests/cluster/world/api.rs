@@ -106,6 +106,20 @@ impl NodeService for Script {
         Err(Status::unimplemented("the script has no such scene"))
     }
 
+    async fn drain_nodes(
+        &self,
+        _: Request<proto::DrainNodesRequest>,
+    ) -> Result<Response<proto::DrainNodesResponse>, Status> {
+        Err(Status::unimplemented("the script has no such scene"))
+    }
+
+    async fn resume_nodes(
+        &self,
+        _: Request<proto::ResumeNodesRequest>,
+    ) -> Result<Response<proto::ResumeNodesResponse>, Status> {
+        Err(Status::unimplemented("the script has no such scene"))
+    }
+
     type ReportLaunchStream = ReceiverStream<Result<proto::NodeCommand, Status>>;
 
     async fn report_launch(

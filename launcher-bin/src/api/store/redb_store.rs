@@ -1,11 +1,12 @@
 //! State in a file of its own format, by way of redb: tables of records in protobuf, by id.
 
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use pmi_transport::proto::v1::Allocation;
+use pmi_transport::proto::v1::{Allocation, AllocationState, Drain};
 use prost::Message;
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 
@@ -16,10 +17,16 @@ type Records = TableDefinition<'static, &'static str, &'static [u8]>;
 
 const ALLOCATIONS: Records = TableDefinition::new("allocations");
 const LAUNCHES: Records = TableDefinition::new("launches");
-/// Ids of launches that ended, by when they did; the oldest are forgotten first.
-const ENDED: TableDefinition<'static, u64, &'static str> = TableDefinition::new("ended");
+/// By node.
+const DRAINS: Records = TableDefinition::new("drains");
 
-/// How many launches that have ended are kept.
+/// Ids of what ended, in the order in which it did; the oldest are forgotten first.
+type Ends = TableDefinition<'static, u64, &'static str>;
+
+const ENDED: Ends = TableDefinition::new("ended");
+const RELEASED: Ends = TableDefinition::new("released");
+
+/// How many launches that have ended are kept, and how many allocations.
 const ENDED_MAX: u64 = 1000;
 
 /// A store in a file.
@@ -37,7 +44,8 @@ impl RedbStore {
             // Records hold the environments of running launches.
             DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(StoreError::Directory)?;
         }
-        Ok(Self::with(Database::create(path).map_err(redb::Error::from)?)?)
+        let file = private_file(path).map_err(StoreError::File)?;
+        Ok(Self::with(Database::builder().create_file(file).map_err(redb::Error::from)?)?)
     }
 
     /// A store that ends with this process.
@@ -52,7 +60,9 @@ impl RedbStore {
         let transaction = database.begin_write()?;
         transaction.open_table(ALLOCATIONS)?;
         transaction.open_table(LAUNCHES)?;
+        transaction.open_table(DRAINS)?;
         transaction.open_table(ENDED)?;
+        transaction.open_table(RELEASED)?;
         transaction.open_table(FABRIC)?;
         transaction.commit()?;
         Ok(Self { database: Arc::new(database) })
@@ -67,11 +77,13 @@ impl RedbStore {
         let transaction = self.database.begin_write()?;
         for change in changes {
             match change {
-                Change::Allocation(allocation) => {
-                    let record = allocation.encode_to_vec();
-                    transaction.open_table(ALLOCATIONS)?.insert(allocation.id.as_str(), record.as_slice())?;
-                }
+                Change::Allocation(allocation) => put_allocation(&transaction, allocation)?,
                 Change::Launch(launch) => put_launch(&transaction, launch)?,
+                Change::Drain(drain) => {
+                    let record = drain.encode_to_vec();
+                    transaction.open_table(DRAINS)?.insert(drain.node.as_str(), record.as_slice())?;
+                }
+                Change::Resume(node) => drop(transaction.open_table(DRAINS)?.remove(node.as_str())?),
             }
         }
         Ok(transaction.commit()?)
@@ -89,21 +101,51 @@ impl RedbStore {
     }
 }
 
+/// Opens a file that nobody else may read, since it holds the environments of running launches; one that others may read is
+/// taken from them.
+fn private_file(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    if file.metadata()?.permissions().mode() & 0o077 != 0 {
+        file.set_permissions(Permissions::from_mode(0o600))?;
+    }
+    Ok(file)
+}
+
+fn put_allocation(transaction: &redb::WriteTransaction, allocation: &Allocation) -> Result<(), redb::Error> {
+    let id = allocation.id.as_str();
+    let mut allocations = transaction.open_table(ALLOCATIONS)?;
+    allocations.insert(id, allocation.encode_to_vec().as_slice())?;
+    if allocation.state() == AllocationState::Released
+        && let Some(oldest) = put_end(transaction, RELEASED, id)?
+    {
+        // An administrator may have given its id to another one, which lives.
+        let record = allocations.get(oldest.as_str())?.and_then(|row| Allocation::decode(row.value()).ok());
+        if record.is_some_and(|record| record.state() == AllocationState::Released) {
+            allocations.remove(oldest.as_str())?;
+        }
+    }
+    Ok(())
+}
+
 fn put_launch(transaction: &redb::WriteTransaction, launch: &LaunchRecord) -> Result<(), redb::Error> {
     let id = launch.summary.as_ref().map_or("", |summary| &summary.id);
     let mut launches = transaction.open_table(LAUNCHES)?;
     launches.insert(id, launch.encode_to_vec().as_slice())?;
-    if launch.complete.is_some() {
-        let mut ended = transaction.open_table(ENDED)?;
-        let next = ended.last()?.map_or(0, |(number, _)| number.value() + 1);
-        ended.insert(next, id)?;
-        if ended.len()? > ENDED_MAX
-            && let Some((_, oldest)) = ended.pop_first()?
-        {
-            launches.remove(oldest.value())?;
-        }
+    if launch.complete.is_some()
+        && let Some(oldest) = put_end(transaction, ENDED, id)?
+    {
+        launches.remove(oldest.as_str())?;
     }
     Ok(())
+}
+
+/// Notes that `id` has ended; returns what is to be forgotten for it.
+fn put_end(transaction: &redb::WriteTransaction, ends: Ends, id: &str) -> Result<Option<String>, redb::Error> {
+    let mut ends = transaction.open_table(ends)?;
+    let next = ends.last()?.map_or(0, |(number, _)| number.value() + 1);
+    ends.insert(next, id)?;
+    let excess = if ends.len()? > ENDED_MAX { ends.pop_first()? } else { None };
+    Ok(excess.map(|(_, oldest)| oldest.value().to_owned()))
 }
 
 impl Store for RedbStore {
@@ -116,7 +158,14 @@ impl Store for RedbStore {
         let allocations: Result<_, StoreError> = self.rows(ALLOCATIONS)?.into_iter().map(decoded).collect();
         let decoded = |row: Vec<u8>| Ok(LaunchRecord::decode(row.as_slice())?);
         let launches: Result<_, StoreError> = self.rows(LAUNCHES)?.into_iter().map(decoded).collect();
-        Ok(Kept { allocations: allocations?, launches: launches? })
+        let decoded = |row: Vec<u8>| Ok(Drain::decode(row.as_slice())?);
+        let drains: Result<_, StoreError> = self.rows(DRAINS)?.into_iter().map(decoded).collect();
+        Ok(Kept { allocations: allocations?, launches: launches?, drains: drains? })
+    }
+
+    fn allocation(&self, id: &str) -> Result<Option<Allocation>, StoreError> {
+        let row = self.row(ALLOCATIONS, id)?;
+        Ok(row.map(|row| Allocation::decode(row.as_slice())).transpose()?)
     }
 
     fn launch(&self, id: &str) -> Result<Option<LaunchRecord>, StoreError> {
@@ -127,7 +176,7 @@ impl Store for RedbStore {
 
 #[cfg(test)]
 mod tests {
-    use pmi_transport::proto::v1::{AllocationState, LaunchCompleteNotification, LaunchSummary};
+    use pmi_transport::proto::v1::{LaunchCompleteNotification, LaunchSummary};
 
     use super::*;
 
@@ -145,14 +194,49 @@ mod tests {
         let path = directory.path().join("deep/state.redb");
         let allocation = Allocation { id: "a".into(), state: AllocationState::Running.into(), ..Default::default() };
         let store = RedbStore::open(&path).unwrap();
+        let drain = |node: &str| Drain { node: node.to_owned(), reason: "why".to_owned(), ..Drain::default() };
+        let drained = [Change::Drain(drain("a")), Change::Drain(drain("b")), Change::Resume("a".to_owned())];
         store.write(&[Change::Allocation(allocation.clone()), launch("l", false)]).unwrap();
+        store.write(&drained).unwrap();
         assert!(RedbStore::open(&path).is_err(), "it is open already");
         drop(store);
 
         let store = RedbStore::open(&path).unwrap();
         let kept = store.read().unwrap();
-        assert_eq!((kept.allocations, kept.launches.len()), (vec![allocation], 1));
+        assert_eq!((kept.allocations, kept.launches.len()), (vec![allocation.clone()], 1));
+        assert_eq!(kept.drains, [drain("b")]);
+        assert_eq!(store.allocation("a").unwrap(), Some(allocation));
+        assert!(store.allocation("b").unwrap().is_none());
         assert!(store.launch("l").unwrap().is_some() && store.launch("m").unwrap().is_none());
+    }
+
+    #[test]
+    fn nobody_else_reads_the_state() {
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.redb");
+        drop(RedbStore::open(&path).unwrap());
+        assert_eq!(mode(&path), 0o600);
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        drop(RedbStore::open(&path).unwrap());
+        assert_eq!(mode(&path), 0o600, "a state that others could read so far");
+    }
+
+    #[test]
+    fn the_oldest_of_many_released_allocations_is_forgotten() {
+        let allocation = |id: &str, state: AllocationState| {
+            Change::Allocation(Allocation { id: id.to_owned(), state: state.into(), ..Default::default() })
+        };
+        let store = RedbStore::in_memory().unwrap();
+        // The second one's id was given again.
+        let released = ["first", "again"].map(|id| allocation(id, AllocationState::Released));
+        store.write(&released).unwrap();
+        let more = (2..ENDED_MAX + 2).map(|number| allocation(&format!("a{number}"), AllocationState::Released));
+        let lives = std::iter::once(allocation("again", AllocationState::Running));
+        store.write(&lives.chain(more).collect::<Vec<_>>()).unwrap();
+        assert!(store.allocation("first").unwrap().is_none() && store.allocation("a2").unwrap().is_some());
+        assert_eq!(store.allocation("again").unwrap().unwrap().state(), AllocationState::Running);
+        assert_eq!(store.read().unwrap().allocations.len() as u64, ENDED_MAX + 1);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::api::config::{Config, Creators, Identity, LaunchSettings};
+use crate::api::config::{AllocationSettings, Config, Identity, LaunchSettings};
 use crate::api::launch::spool::SpoolLimits;
 use crate::api::routes;
 use crate::api::server::Server;
@@ -47,7 +47,11 @@ pub(super) struct World {
 impl World {
     /// Starts a server and registers `nodes` agents.
     pub(super) async fn new(nodes: usize) -> Self {
-        let store: Arc<dyn Store> = Arc::new(RedbStore::in_memory().unwrap());
+        Self::on(Arc::new(RedbStore::in_memory().unwrap()), nodes).await
+    }
+
+    /// The same with what was kept in `store`.
+    pub(super) async fn on(store: Arc<dyn Store>, nodes: usize) -> Self {
         let (address, stop) = serve(&store).await;
         let mut world = Self { store, address, stop: Some(stop), agents: Vec::new() };
         for index in 0..nodes {
@@ -174,7 +178,7 @@ async fn serve(store: &Arc<dyn Store>) -> (Address, oneshot::Sender<()>) {
         state: std::env::temp_dir().join("lattice-test.redb"),
         metrics: None,
         identity: Identity::Insecure,
-        create_allocations: Creators::Users,
+        allocations: AllocationSettings::default(),
         lease: patience::LEASE,
         launches: LaunchSettings::default(),
         spool: SpoolLimits::default(),

@@ -1,0 +1,62 @@
+//! Which agents this API server works with: those of its own series, as the version's first two numbers say (0.1), or the first
+//! one alone from 1 on. Within a series the protocol only grows.
+
+/// The version of this API server.
+pub(crate) const OURS: &str = env!("CARGO_PKG_VERSION");
+
+/// How another version goes with ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fit {
+    /// It is the same one.
+    Same,
+    /// It is another one, and works; or it does not say enough to know.
+    Other,
+    /// It is of another series.
+    Never,
+}
+
+/// How `theirs` goes with [`OURS`].
+pub(crate) fn fit(theirs: &str) -> Fit {
+    match (series_of(theirs), series_of(OURS)) {
+        _ if theirs == OURS => Fit::Same,
+        (Some(theirs), Some(ours)) if theirs != ours => Fit::Never,
+        _ => Fit::Other,
+    }
+}
+
+/// The versions that work with ours, as people write them: `0.1.x`.
+pub(crate) fn series() -> String {
+    match series_of(OURS) {
+        Some((0, minor)) => format!("0.{minor}.x"),
+        Some((major, _)) => format!("{major}.x"),
+        None => OURS.to_owned(),
+    }
+}
+
+/// What versions that work together have in common; `None` for a text that is no version.
+fn series_of(version: &str) -> Option<(u64, u64)> {
+    let mut numbers = version.split(['.', '-', '+']).map(|number| number.parse().ok());
+    match (numbers.next()??, numbers.next()??) {
+        (0, minor) => Some((0, minor)),
+        (major, _) => Some((major, 0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_of_a_series_work_together() {
+        let check = |version, expected| assert_eq!(series_of(version), expected, "{version}");
+        check("0.1.0", Some((0, 1)));
+        check("0.1.7-rc.1", Some((0, 1)));
+        check("0.2", Some((0, 2)));
+        check("3.4.5", Some((3, 0)));
+        check("3", None);
+        check("", None);
+        check("soon", None);
+        assert_eq!((fit(OURS), fit(""), fit("4000000000.0.0")), (Fit::Same, Fit::Other, Fit::Never));
+        assert_eq!(fit(&format!("{OURS}-local")), Fit::Other);
+    }
+}

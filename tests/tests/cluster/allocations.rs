@@ -1,0 +1,41 @@
+//! Which nodes an allocation gets, and what begins on nodes that are taken out of use.
+
+use lattice_tests::script_on;
+
+#[test]
+fn nothing_new_begins_on_a_drained_node() {
+    let script = r#"lattice launch -w node1 -n 1 sleep 1000 2>/dev/null & launch=$!; launch_with 1 >/dev/null
+        lattice nodes drain node1 --reason 'new memory' || exit
+        restart_api :
+        lattice nodes | grep -o 'draining\|drained .* new memory' | sed 's/drained .* by .*:/drained:/'
+        lattice launch -w node1 -n 1 echo refused; echo "code $?"
+        lattice launch -w node0 -n 1 echo elsewhere
+        lattice abort $(launch_with 1); wait $launch
+        until lattice nodes | grep -q ' drained '; do sleep 0.05; done
+        lattice nodes resume node1 && lattice launch -w node1 -n 1 echo again"#;
+    let outcome = script_on(2, script).run();
+    outcome.exits(0).prints_lines(["draining", "drained: new memory", "code 125", "elsewhere", "again"]);
+    outcome.says("node node1 is drained: new memory; leave it out");
+}
+
+/// By name or by number, nodes that cannot be had now are refused, or waited for.
+#[test]
+fn nodes_are_had_now_or_waited_for() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"
+        for words in '-N 2' '-w node9' '-w node0' '-w x[0-1048575]'; do lattice alloc create $words; echo "code $?"; done
+        lattice alloc create --wait -N 2 >id 2>waited & waiting=$!
+        until grep -q 'waiting: 2 nodes were asked for, and 0 are up and free' waited; do sleep 0.05; done
+        lattice alloc release $LATTICE_ALLOC_ID; wait $waiting || exit
+        lattice launch --alloc $(cat id) -N 2 -n 2 echo ran"#;
+    let outcome = script_on(2, script).run();
+    outcome.exits(0).prints_lines(["code 125", "code 125", "code 125", "code 125", "ran", "ran"]);
+    outcome.says("2 nodes were asked for, and 0 are up and free").says("node node9 has not registered");
+    outcome.says("node node0 belongs to allocation").says("stands for more than 65536 names");
+}
+
+#[test]
+fn more_ranks_than_cores_are_told_and_run() {
+    let script = r#"ranks=$(($(nproc) + 1)); crowded() { lattice $1 launch --pmi none -w node0 -n $ranks true 2>&1; }
+        crowded | sed "s/$ranks ranks on $(nproc) cores/many ranks on few cores/"; crowded --quiet"#;
+    script_on(2, script).run().exits(0).prints_lines(["lattice: note: many ranks on few cores of node0"]);
+}
