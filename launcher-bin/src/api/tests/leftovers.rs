@@ -53,7 +53,7 @@ async fn a_node_stays_taken_until_its_agent_says_that_nothing_is_left() {
     assert_eq!(released.state(), AllocationState::Releasing);
     assert_eq!(released.reason, "waits until nothing of a launch is left on node1");
     beat(&world, &[&launch.id]).await;
-    assert_eq!(allocate_both(&world).await, Err(Code::ResourceExhausted));
+    assert_eq!(allocate_both(&world).await, Err(Code::FailedPrecondition));
     beat(&world, &[]).await;
     // The release follows soon.
     while allocate_both(&world).await.is_err() {
