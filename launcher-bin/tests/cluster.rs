@@ -258,7 +258,7 @@ async fn a_detached_launch_is_named_and_followed_later() {
     assert_eq!(conversation.hear_wish().await, None, "whoever looks on ends nothing");
     let (code, stdout, stderr) = ended(child).await;
     assert_eq!((code, stdout.as_str()), (Some(130), "[1] late\n"));
-    assert!(stderr.contains("warning: 99 bytes of output were dropped"), "{stderr}");
+    assert!(stderr.contains("warning: 99 bytes of output are missing here"), "{stderr}");
     assert!(stderr.contains("launch k3jq09zmf2 goes on without us") && !stderr.contains("ending"), "{stderr}");
 }
 

@@ -44,6 +44,9 @@ pub enum ClusterError {
     /// It said no; its words.
     #[error("{0}")]
     Refused(String),
+    /// It said that something is not there at present: a node, a fabric manager, or itself in a moment. Its words.
+    #[error("{0}")]
+    Unavailable(String),
     /// It does not know what was asked for.
     #[error("the API server at {url} does not know how to do that: it may be older than this lattice")]
     Unknown {
@@ -63,15 +66,15 @@ pub enum ClusterError {
 impl ClusterError {
     /// Whether the same may go well in a moment.
     pub(crate) fn is_passing(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::NoAnswer { .. })
+        matches!(self, Self::Unreachable { .. } | Self::NoAnswer { .. } | Self::Unavailable(_))
     }
 
-    /// What a call ended with. Only a status with a source was made here, of a connection that broke; one without it is the
-    /// server's own, and `Unavailable` then means a node, or a fabric manager.
+    /// What a call ended with. Only a status with a source was made here, of a connection that broke; one without is the server's.
     pub(super) fn of_status(status: &Status, url: &ApiUrl) -> Self {
         let url = url.to_string();
         match (status.code(), root(status)) {
             (_, Some(reason)) => Self::Unreachable { url, reason },
+            (Code::Unavailable, None) => Self::Unavailable(status.message().to_owned()),
             (Code::Unimplemented, None) => Self::Unknown { url },
             (_, None) if status.message().is_empty() => {
                 Self::Refused(format!("the API server at {url}: {}", status.code()))
