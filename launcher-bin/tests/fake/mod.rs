@@ -112,8 +112,12 @@ impl Fake {
 
     /// The real `lattice` with these words, in an environment that names this server and an allocation.
     pub(crate) fn lattice(&self, line: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_lattice"));
-        command.args(line.split_whitespace()).env("HOME", self.directory.path());
+        // Who runs the tests in the background of a script may have had interrupts ignored for all that it starts.
+        let mut command = Command::new("env");
+        command
+            .args(["--default-signal", env!("CARGO_BIN_EXE_lattice")])
+            .args(line.split_whitespace())
+            .env("HOME", self.directory.path());
         command.env("LATTICE_API_URL", format!("unix:{}/api.sock", self.directory.path().display()));
         command.env("LATTICE_ALLOC_ID", "7f3k").env_remove("XDG_CONFIG_HOME");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
