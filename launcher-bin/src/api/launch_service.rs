@@ -13,7 +13,7 @@ use pmi_transport::proto::v1::{
     LaunchStatus, LaunchSummary, ListLaunchesRequest, ListLaunchesResponse, NodeStatus, RankExitStatus, RankProgress,
     RankRange, SignalLaunchRequest, SignalLaunchResponse, SignalRanks, attach_request, attach_response, node_command,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -41,6 +41,14 @@ enum Found {
     Record(Box<LaunchRecord>),
 }
 
+/// What became of a question about a launch.
+enum Answer<T> {
+    /// Its task has answered.
+    Task(LaunchHandle, T),
+    /// It ended; this is kept of it.
+    Record(Box<LaunchRecord>),
+}
+
 #[tonic::async_trait]
 impl LaunchService for Launching {
     type AttachLaunchStream = ReceiverStream<Result<AttachResponse, Status>>;
@@ -55,9 +63,11 @@ impl LaunchService for Launching {
             return Err(Status::invalid_argument("the first message must say which launch to follow"));
         };
         let (sender, receiver) = mpsc::channel(TO_CLIENT);
-        match self.find(&caller, &to.launch_id).await? {
-            Found::Task(handle) => follow(handle, to, said, sender).await?,
-            Found::Record(record) => tell_end(*record, to.after, &sender),
+        let AttachTo { launch_id, after, tied } = to;
+        let attach = |reply| Ask::Attach { after, owns: tied, client: sender.clone(), reply };
+        match self.ask(&caller, &launch_id, attach).await? {
+            Answer::Task(handle, client) => follow(handle, client?, said, sender),
+            Answer::Record(record) => tell_end(*record, after, &sender),
         }
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
@@ -87,9 +97,9 @@ impl LaunchService for Launching {
     async fn get_launch(&self, request: Request<GetLaunchRequest>) -> Result<Response<LaunchStatus>, Status> {
         let caller = caller_of(&request)?.clone();
         let id = request.into_inner().id;
-        let status = match self.find(&caller, &id).await? {
-            Found::Task(handle) => handle.ask(Ask::Status).await.ok_or_else(|| unknown(&id))?,
-            Found::Record(record) => ended(*record),
+        let status = match self.ask(&caller, &id, Ask::Status).await? {
+            Answer::Task(_, status) => status,
+            Answer::Record(record) => ended(*record),
         };
         Ok(Response::new(status))
     }
@@ -163,18 +173,35 @@ impl Launching {
             false => Err(Status::permission_denied(format!("launch {id} belongs to another user"))),
         }
     }
+
+    /// Asks the task of one of the caller's own launches. One that is over may have ended before it answers; then its record tells.
+    async fn ask<T>(
+        &self,
+        caller: &Caller,
+        id: &str,
+        question: impl FnOnce(oneshot::Sender<T>) -> Ask,
+    ) -> Result<Answer<T>, Status> {
+        let handle = match self.find(caller, id).await? {
+            Found::Task(handle) => handle,
+            Found::Record(record) => return Ok(Answer::Record(record)),
+        };
+        if let Some(answer) = handle.ask(question).await {
+            return Ok(Answer::Task(handle, answer));
+        }
+        match self.find(caller, id).await? {
+            Found::Record(record) => Ok(Answer::Record(record)),
+            Found::Task(_) => Err(unknown(id)),
+        }
+    }
 }
 
-/// Connects a client to a launch, and listens to what it says for as long as it says something.
-async fn follow(
+/// Listens to what a client of a launch says for as long as it says something.
+fn follow(
     handle: LaunchHandle,
-    to: AttachTo,
+    client: u64,
     mut said: Streaming<AttachRequest>,
     sender: mpsc::Sender<Result<AttachResponse, Status>>,
-) -> Result<(), Status> {
-    let AttachTo { launch_id, after, tied } = to;
-    let attach = |reply| Ask::Attach { after, owns: tied, client: sender.clone(), reply };
-    let client = handle.ask(attach).await.ok_or_else(|| unknown(&launch_id))??;
+) {
     tokio::spawn(async move {
         loop {
             tokio::select! {
@@ -197,7 +224,6 @@ async fn follow(
             }
         }
     });
-    Ok(())
 }
 
 /// Tells a client of a launch that ended long ago how it did.
