@@ -7,7 +7,8 @@ use crate::command::{Command, lattice};
 
 /// A cluster of so many nodes; what runs in it is still to be added, in the words of somebody who sits at it.
 pub fn cluster(nodes: u32) -> Command {
-    lattice("dev-cluster --nodes").arg(nodes.to_string()).words("--")
+    // UCX, below MPICH, writes to standard output about connections that a peer closed first.
+    lattice("dev-cluster --nodes").arg(nodes.to_string()).words("--").env("UCX_LOG_LEVEL", "fatal")
 }
 
 /// What the scripts of tests need to look around in their cluster, in bash.
