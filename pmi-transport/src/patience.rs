@@ -67,6 +67,9 @@ pub const REPORT_KEPT: Duration = Duration::from_secs(600);
 /// How long the API server may take to end the stream of reports after the last one.
 pub const FAREWELL: Duration = Duration::from_secs(10);
 
+/// How long the creation of an allocation waits for its fabric credentials, so that the launch behind it finds them. Whether or
+/// not they are there by then, the allocation is; what a manager answers later, or refuses, is its launches' to hear.
+pub const CREDENTIALS_AHEAD: Duration = Duration::from_secs(2);
 /// How long an agent may take to end what is left of a VNI; it is asked again and again.
 pub const RETIRE: Duration = Duration::from_secs(2);
 /// How long the API server waits for that.

@@ -22,7 +22,7 @@ use cxi_fabric::{Credentials, Grants};
 use lattice_agent::wire;
 use parking_lot::Mutex;
 use pmi_transport::proto::v1::{Allocation, AllocationState};
-use pmi_transport::signature;
+use pmi_transport::{patience, signature};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 use tonic::Code;
@@ -186,16 +186,17 @@ impl Fabric {
         self.due.notify_one();
     }
 
-    /// Follows what becomes of an allocation.
-    pub(crate) fn follow(self: &Arc<Self>, allocation: &Allocation) {
+    /// Follows what becomes of an allocation. Of one that runs, the credentials are asked for: the launch that comes will find
+    /// them at hand.
+    pub(crate) fn follow(self: &Arc<Self>, allocation: &Allocation) -> Option<Asked> {
         match allocation.state() {
-            // The launch that comes will find them at hand.
-            AllocationState::Running => drop(self.ask(allocation)),
+            AllocationState::Running => return Some(self.ask(allocation)),
             AllocationState::Released => self.release(&allocation.id),
             // Of those that failed, launches may not have ended yet: see `tend`.
             AllocationState::Failed => self.due.notify_one(),
             _ => {}
         }
+        None
     }
 
     /// Does what blocks without blocking the other tasks of this thread.
@@ -214,6 +215,12 @@ impl Asked {
         let answer = self.flight.wait_for(Option::is_some).await.ok().and_then(|answer| answer.clone());
         // Without an answer, whoever asked the manager has panicked; the next launch asks anew.
         answer.unwrap_or_else(|| Err(Arc::new(GrantError::StillWaiting(self.need.allocation.clone()))))
+    }
+
+    /// Waits until the manager has answered, within [`patience::CREDENTIALS_AHEAD`].
+    pub(crate) async fn settle(mut self) {
+        // A refusal is in the log; the launch that needs what is not there asks anew.
+        let _ = timeout(patience::CREDENTIALS_AHEAD, self.answer()).await;
     }
 
     /// Waits for the credentials.

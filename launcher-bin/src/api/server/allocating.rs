@@ -37,7 +37,8 @@ impl Server {
         let _ = self.write(vec![Change::Allocation(next.clone())]).await;
         all.put(next.clone());
         if let Some(fabric) = &self.fabric {
-            fabric.follow(&next);
+            // Nobody waits for what is asked here.
+            let _ = fabric.follow(&next);
         }
     }
 
@@ -69,10 +70,12 @@ impl Server {
         let planned = all.plan(request, caller, &self.config.allocations, &self.nodes.lock(), id)?;
         self.write(vec![Change::Allocation(planned.clone())]).await?;
         all.put(planned.clone());
-        if let Some(fabric) = &self.fabric {
-            fabric.follow(&planned);
-        }
+        let credentials = self.fabric.as_ref().and_then(|fabric| fabric.follow(&planned));
+        drop(all);
         tracing::info!(allocation = planned.id, uid = planned.uid, nodes = planned.nodes, "an allocation is created");
+        if let Some(credentials) = credentials {
+            credentials.settle().await;
+        }
         Ok(planned)
     }
 

@@ -45,10 +45,20 @@ fn an_allocations_launches_share_one_service_until_it_is_released() {
 }
 
 #[test]
+fn an_allocation_is_made_when_its_credentials_are_there() {
+    let script = r#"
+        afresh
+        faults '[{"times": 2, "fault": {"slow": {"milliseconds": 100}}}]'
+        lattice alloc create -N 2 >/dev/null
+        calls"#;
+    with_fabric(script).run().exits(0).prints_lines(["create auth delete create auth "]);
+}
+
+#[test]
 fn two_launches_at_once_wait_for_one_answer() {
     let script = r#"
         afresh
-        faults '[{"on": "create", "fault": {"slow": {"milliseconds": 1000}}}]'
+        faults '[{"on": "create", "fault": {"slow": {"milliseconds": 3000}}}]'
         alloc=$(lattice alloc create -N 2)
         run() { lattice launch --alloc $alloc --pmi none -n 2 bash -c 'echo $SLINGSHOT_VNIS'; }
         run & one=$!; run & two=$!
@@ -62,7 +72,7 @@ fn two_launches_at_once_wait_for_one_answer() {
 fn nodes_are_asked_after_the_manager_has_answered_and_it_is_told_after_the_last_launch() {
     let script = r#"
         afresh
-        faults '[{"on": "create", "fault": {"slow": {"milliseconds": 700}}}]'
+        faults '[{"on": "create", "fault": {"slow": {"milliseconds": 2500}}}]'
         alloc=$(lattice alloc create -N 2)
         lattice launch --alloc $alloc --pmi none -n 2 sleep 1000 & launch=$!
         launch_with 2 >/dev/null
