@@ -3,6 +3,9 @@
 //! Hydra starts a proxy for each name of a made-up host list. Lattice runs in a development cluster of as many agents, which are there
 //! before the first round, on loopback addresses. One rank a node; both launchers take turns at the same programs.
 //!
+//! Hydra dies of SIGPIPE when programs end before it has started all of them, so beside `true` there is a program that lasts long
+//! enough; what is shown of it is the time beyond its own.
+//!
 //! ```text
 //! cargo bench -p lattice-benches --bench nodes
 //! ```
@@ -10,7 +13,7 @@
 
 use std::ffi::OsString;
 use std::process::{Command, ExitCode};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lattice_benches::launcher::{Launcher, in_path};
 use lattice_benches::sample::{Ratio, median};
@@ -18,6 +21,8 @@ use lattice_benches::{is_measured, lattice_binary, machine, turns};
 
 /// Turns that each launcher takes with each program.
 const ROUNDS: usize = 15;
+/// How long a program lasts that is there until Hydra has started the last one.
+const LASTING: Duration = Duration::from_millis(500);
 /// Tells this program that it runs inside a cluster of so many nodes.
 const INSIDE: &str = "--inside";
 
@@ -99,19 +104,21 @@ fn compare(nodes: usize) -> bool {
 struct Figure {
     what: &'static str,
     unit: &'static str,
-    of: fn(&Run) -> f64,
+    /// None if the launcher did not get through.
+    of: fn(&Run) -> Option<f64>,
 }
 
 const FIGURES: &[Figure] = &[
-    Figure { what: "true, from start to end", unit: "ms", of: |run| run.whole },
-    Figure { what: "fence, 128 B of each rank", unit: "us", of: |run| run.fence },
-    Figure { what: "barrier without data", unit: "us", of: |run| run.barrier },
+    Figure { what: "true, from start to end", unit: "ms", of: |run| run.at_once },
+    Figure { what: "sleep 0.5, beyond that", unit: "ms", of: |run| Some(run.beyond) },
+    Figure { what: "fence, 128 B of each rank", unit: "us", of: |run| Some(run.fence) },
+    Figure { what: "barrier without data", unit: "us", of: |run| Some(run.barrier) },
 ];
 
 impl Figure {
     fn print(&self, nodes: usize, hydra: Option<&Vec<Run>>, lattice: Option<&Vec<Run>>) {
         let Self { what, unit, of } = self;
-        let values = |runs: Option<&Vec<Run>>| runs.map(|runs| runs.iter().map(of).collect::<Vec<f64>>());
+        let values = |runs: Option<&Vec<Run>>| runs?.iter().map(of).collect::<Option<Vec<f64>>>();
         let (hydra, lattice) = (values(hydra), values(lattice));
         let shown =
             |values: &Option<Vec<f64>>| values.as_ref().map_or("-".into(), |values| format!("{:.1}", median(values)));
@@ -123,8 +130,10 @@ impl Figure {
 
 /// The figures of one turn.
 struct Run {
-    /// `true`, in milliseconds.
-    whole: f64,
+    /// `true`, in milliseconds; None if it failed in all tries.
+    at_once: Option<f64>,
+    /// What a program that sleeps takes beyond its sleep, in milliseconds.
+    beyond: f64,
     /// A fence with data, in microseconds: the median rank's median.
     fence: f64,
     /// A barrier, in microseconds: the median rank's median.
@@ -144,11 +153,13 @@ fn again_if_needed<T>(mut run: impl FnMut() -> Result<T, String>) -> Result<T, S
 }
 
 fn measure(launcher: &Launcher, nodes: usize) -> Result<Run, String> {
-    let whole = again_if_needed(|| {
+    let timed = |command: &[OsString]| {
         let start = Instant::now();
-        launcher.run(nodes, &["true".into()])?;
-        Ok(start.elapsed().as_secs_f64() * 1e3)
-    })?;
+        launcher.run(nodes, command)?;
+        Ok::<_, String>(start.elapsed())
+    };
+    let at_once = again_if_needed(|| timed(&["true".into()])).ok();
+    let whole = again_if_needed(|| timed(&["sleep".into(), LASTING.as_secs_f64().to_string().into()]))?;
     let mut command = vec![OsString::from(env!("CARGO_BIN_EXE_pmi_raw"))];
     command.extend(["20", "0", "0", "20"].map(OsString::from));
     let printed = again_if_needed(|| launcher.run(nodes, &command))?;
@@ -163,5 +174,11 @@ fn measure(launcher: &Launcher, nodes: usize) -> Result<Run, String> {
             Err(format!("{} of {nodes} ranks reported {name:?}", figures.len()))
         }
     };
-    Ok(Run { whole, fence: column("fence")?, barrier: column("barrier")? })
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    Ok(Run {
+        at_once: at_once.map(ms),
+        beyond: ms(whole.saturating_sub(LASTING)),
+        fence: column("fence")?,
+        barrier: column("barrier")?,
+    })
 }
