@@ -256,8 +256,6 @@ mod tests {
         check("--timeout 5min", "\"min\" is no unit of time; ms, s, m, h and d are");
         check("--lable", "--label");
         check("--json --label", "cannot be used with");
-        check("--json --dry-run", "cannot be used with");
-        check("--json --detach", "cannot be used with");
         check("-N 0", "0 is not in 1..");
         check("-w node1 --hostfile hosts", "cannot be used with");
         check("--distribution plane", "block, cyclic");

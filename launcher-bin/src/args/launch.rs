@@ -101,8 +101,8 @@ pub struct PlacementArgs {
     /// Print on standard error where each rank runs, then start them.
     #[arg(long)]
     pub show_map: bool,
-    /// Print where each rank would run, and start nothing.
-    #[arg(long, conflicts_with = "json")]
+    /// Print where each rank would run, and start nothing. On a cluster the API server is asked, which refuses what it would refuse.
+    #[arg(long)]
     pub dry_run: bool,
 }
 
@@ -125,9 +125,10 @@ pub struct ClusterArgs {
     /// The API server.
     #[command(flatten)]
     pub api: ServerArgs,
-    /// Start the launch, print its id, and do not follow it; ranks' standard input is empty, unless it is a file. What they print is
-    /// kept for `lattice attach`: 64 MiB of it, unless the API server is told otherwise, the oldest going first.
-    #[arg(long, conflicts_with_all = ["json", "output", "error", "label", "timestamp", "pmi_trace"])]
+    /// Start the launch, print its id (with --json, the line that opens it), and do not follow it; ranks' standard input is empty,
+    /// unless it is a file. What they print is kept for `lattice attach`: 64 MiB of it, unless the API server is told otherwise, the
+    /// oldest going first.
+    #[arg(long, conflicts_with_all = ["output", "error", "label", "timestamp", "pmi_trace"])]
     pub detach: bool,
 }
 

@@ -35,12 +35,6 @@ pub enum RequestError {
         /// The flag.
         flag: &'static str,
     },
-    /// A plan was asked for that the API server makes.
-    #[error(
-        "--dry-run: the API server decides where ranks run, as it starts them\n\
-         try: --show-map, which prints it then; or --alloc local, for this machine"
-    )]
-    DryRunElsewhere,
     /// A list of nodes makes no sense.
     #[error("{flag}: {source}")]
     Hostlist {

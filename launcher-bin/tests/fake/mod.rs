@@ -195,12 +195,9 @@ impl AllocationService for Service {
         if request.allocation_id == "pending" {
             return Err(Status::failed_precondition("allocation pending is pending; launches need a running one"));
         }
+        let task_launch_id = if request.plan_only { String::new() } else { LAUNCH.to_owned() };
         self.note(Asked::Launch(Box::new(request)));
-        Ok(Response::new(LaunchTasksResponse {
-            task_launch_id: LAUNCH.to_owned(),
-            spec: Some(spec()),
-            ..LaunchTasksResponse::default()
-        }))
+        Ok(Response::new(LaunchTasksResponse { task_launch_id, spec: Some(spec()), notes: Vec::new() }))
     }
 
     async fn create_allocation(&self, _: Request<CreateAllocationRequest>) -> Result<Response<Allocation>, Status> {

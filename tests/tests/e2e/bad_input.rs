@@ -87,7 +87,6 @@ fn tasks_per_node_is_the_number_of_ranks_on_the_one_node() {
 fn flags_that_exclude_each_other() {
     refused(launch("-q -v true"), 125, &["cannot be used with"]);
     refused(launch("--json --label true"), 125, &["cannot be used with"]);
-    refused(launch("--json --dry-run true"), 125, &["cannot be used with"]);
     refused(launch("--pmi none --pmi-port true"), 125, &["--pmi-port and --pmi=none exclude each other"]);
     refused(launch("--pmi pmi2 --pmi-group-barriers true"), 125, &["exclude each other"]);
     refused(launch("--append true"), 125, &["--append needs --output or --error"]);
