@@ -22,7 +22,7 @@ pub use self::cluster::{
 pub use self::launch::{
     ClusterArgs, Distribution, LaunchArgs, PlacementArgs, Pmi, PmiArgs, ProgramArgs, StreamArgs, TimeArgs,
 };
-pub use self::value::{EnvSetting, EnvSettingError, RankCountError, Stdin};
+pub use self::value::{EnvSetting, EnvSettingError, NodeListError, RankCountError, Stdin};
 use crate::api::args::ApiArgs;
 use crate::dev_cluster::args::DevClusterArgs;
 use crate::pki::PkiCommand;
@@ -244,8 +244,12 @@ mod tests {
     fn wrong_values_are_refused_with_what_is_possible() {
         let check = |flags: &str, expected: &str| refused(&format!("lattice launch {flags} ./a"), expected);
         check("-n 0", "a job has at least 1 rank");
-        check("-n x", "not a whole number from 1 up");
-        check("-n -3", "-3");
+        check("-n x", "it is not a positive whole number");
+        check("-n -3", "'-3' for '--ntasks <N>': it is not a positive whole number");
+        check("-N -3", "-3 is not in 1..");
+        check("--timeout -3", "not a duration");
+        check("-w node[3", "'node[3' for '--nodelist <NODES>': ");
+        check("-x node[3-1]", "'node[3-1]' for '--exclude <NODES>': ");
         check("-n 3000000000", "MPI counts ranks up to 2147483647");
         check("-n 99999999999999", "MPI counts ranks up to 2147483647");
         check("--env =1", "the name of the variable is missing");
@@ -260,6 +264,26 @@ mod tests {
         check("-w node1 --hostfile hosts", "cannot be used with");
         check("--distribution plane", "block, cyclic");
         check("-q -v", "cannot be used with");
+    }
+
+    #[test]
+    fn a_list_of_nodes_that_is_empty_does_not_mean_all() {
+        for (command, flag) in [("launch", "-w"), ("launch", "-x"), ("alloc create", "-w"), ("cxi clean", "--gone")] {
+            let words = ["lattice"].into_iter().chain(command.split(' ')).chain([flag, ""]);
+            let error = parse(words.map(OsString::from)).unwrap_err().to_string();
+            assert!(error.contains("it names no node; a list such as node[0-3,7] does"), "{command} {flag}: {error}");
+        }
+    }
+
+    #[test]
+    fn protocols_are_listed_whatever_else_is_asked_for() {
+        for line in ["lattice launch --pmi=list", "lattice launch -n 4 --pmi list ./a"] {
+            let answer = parse(line.split(' ').map(OsString::from)).unwrap_err();
+            assert!(!answer.use_stderr(), "{line}");
+            let text = answer.to_string();
+            let listed: Vec<_> = text.trim_start_matches("error: ").lines().map(|line| &line[..6]).collect();
+            assert_eq!(listed, ["auto  ", "pmi1  ", "pmi2  ", "pmix  ", "none  "], "{line}");
+        }
     }
 
     #[test]

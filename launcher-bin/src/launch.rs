@@ -82,7 +82,7 @@ pub enum LaunchError {
 pub fn run(args: &LaunchArgs, verbosity: Verbosity) -> Result<u8, LaunchError> {
     let machine = Machine::this()?;
     let request = LaunchRequest::new(args, &machine)?;
-    match cluster::allocation(args.cluster.alloc.as_deref(), &machine.environment) {
+    match cluster::allocation(args.cluster.alloc.as_deref(), &machine.environment)? {
         Some(allocation) => {
             let server = ApiServer::find(args.cluster.api.api.as_deref(), &machine.environment)?;
             elsewhere::run(request, &server, allocation, verbosity)

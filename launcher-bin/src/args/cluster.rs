@@ -4,6 +4,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use lattice_agent::rank_ranges::RankRanges;
 use nix::sys::signal::Signal;
 
+use super::value::node_list;
+
 /// Which API server to ask.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ServerArgs {
@@ -81,10 +83,10 @@ pub struct CreateArgs {
 #[group(required = true, multiple = false)]
 pub struct Nodes {
     /// N nodes that are free.
-    #[arg(short = 'N', long = "nodes", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short = 'N', long = "nodes", value_name = "N", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub count: Option<u32>,
     /// Exactly these nodes, such as node[0-3,7].
-    #[arg(short = 'w', long = "nodelist", value_name = "NODES")]
+    #[arg(short = 'w', long = "nodelist", value_name = "NODES", value_parser = node_list)]
     pub list: Option<String>,
 }
 
@@ -107,6 +109,7 @@ pub enum NodesCommand {
     #[command(after_help = "Example:\n  lattice nodes drain 'node[3-4]' --reason 'new memory on Monday'")]
     Drain {
         /// The nodes, such as node[3-4].
+        #[arg(value_parser = node_list)]
         nodes: String,
         /// Why, for those who read it in `lattice nodes`.
         #[arg(long, value_name = "TEXT")]
@@ -118,6 +121,7 @@ pub enum NodesCommand {
     /// Use nodes again that were drained. For administrators.
     Resume {
         /// The nodes, such as node[3-4].
+        #[arg(value_parser = node_list)]
         nodes: String,
         /// The API server.
         #[command(flatten)]
@@ -150,7 +154,7 @@ pub enum CxiCommand {
         #[arg(long)]
         dry_run: bool,
         /// These nodes are gone for good, such as node[3-4]: nothing can be left on them.
-        #[arg(long, value_name = "NODES")]
+        #[arg(long, value_name = "NODES", value_parser = node_list)]
         gone: Option<String>,
         /// Where from, and how.
         #[command(flatten)]

@@ -11,7 +11,7 @@ use rank_spawner::CpuBind;
 
 use super::cluster::ServerArgs;
 use super::duration;
-use super::value::{EnvSetting, Stdin, rank_count, template, variable_pattern};
+use super::value::{EnvSetting, PmiParser, Stdin, node_list, rank_count, template, variable_pattern};
 use crate::exit;
 
 /// How a launch is written.
@@ -57,7 +57,7 @@ pub struct LaunchArgs {
 #[command(next_help_heading = "For each program")]
 pub struct ProgramArgs {
     /// Start N ranks of the program; else an only one fills --tasks-per-node, --hostfile or --nodes, and others have 1.
-    #[arg(short = 'n', long = "ntasks", value_name = "N", value_parser = rank_count)]
+    #[arg(short = 'n', long = "ntasks", value_name = "N", value_parser = rank_count, allow_negative_numbers = true)]
     pub ranks: Option<u32>,
     /// Set a variable in its ranks; NAME alone passes on ours even if it would be cleaned away.
     #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = OsStringValueParser::new().try_map(EnvSetting::parse))]
@@ -78,16 +78,17 @@ pub struct ProgramArgs {
 #[command(next_help_heading = "Placement")]
 pub struct PlacementArgs {
     /// Use N nodes of the allocation; else as many as the ranks need, up to all.
-    #[arg(short = 'N', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short = 'N', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub nodes: Option<u32>,
-    /// Put at most K ranks on a node; without -n, start K on each.
-    #[arg(long, value_name = "K", value_parser = rank_count, conflicts_with = "hostfile")]
+    /// Put at most K ranks on a node; without -n, start K on each. Without it a node may get more ranks than it has cores, which is
+    /// noted on a terminal and with -v only.
+    #[arg(long, value_name = "K", value_parser = rank_count, allow_negative_numbers = true, conflicts_with = "hostfile")]
     pub tasks_per_node: Option<u32>,
     /// Use only these nodes, in this order, such as node[0-3,7].
-    #[arg(short = 'w', long, value_name = "NODES", conflicts_with = "hostfile")]
+    #[arg(short = 'w', long, value_name = "NODES", value_parser = node_list, conflicts_with = "hostfile")]
     pub nodelist: Option<String>,
     /// Use none of these nodes.
-    #[arg(short = 'x', long, value_name = "NODES")]
+    #[arg(short = 'x', long, value_name = "NODES", value_parser = node_list)]
     pub exclude: Option<String>,
     /// Use the nodes in FILE, in its order: lines `HOST slots=N`, `HOST:N` or `HOST`; without -n, start a rank in each slot.
     #[arg(long, value_name = "FILE")]
@@ -136,8 +137,8 @@ pub struct ClusterArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "PMI")]
 pub struct PmiArgs {
-    /// Serve the ranks this protocol: auto (whatever each rank speaks), pmi1, pmi2, pmix or none.
-    #[arg(long, value_enum, default_value_t = Pmi::Auto, hide_possible_values = true)]
+    /// Serve the ranks this protocol: auto (whatever each rank speaks), pmi1, pmi2, pmix or none; `list` says what each is.
+    #[arg(long, value_parser = PmiParser, default_value = "auto", value_name = "PMI", hide_possible_values = true)]
     pub pmi: Pmi,
     /// Let ranks connect to a loopback port (PMI_PORT), for containers that close inherited descriptors.
     #[arg(long)]
@@ -146,7 +147,7 @@ pub struct PmiArgs {
     #[arg(long)]
     pub pmi_group_barriers: bool,
     /// Tell ranks that MPI_UNIVERSE_SIZE is N.
-    #[arg(long, value_name = "N", value_parser = rank_count)]
+    #[arg(long, value_name = "N", value_parser = rank_count, allow_negative_numbers = true)]
     pub universe_size: Option<u32>,
     /// Write every PMI message to FILE, as C> and S> lines.
     #[arg(long, value_name = "FILE")]
@@ -190,16 +191,16 @@ pub struct StreamArgs {
 #[command(next_help_heading = "Time (30, 30s, 500ms, 5m, 1h30m)")]
 pub struct TimeArgs {
     /// End the launch when it has run this long.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_negative_numbers = true)]
     pub timeout: Option<Duration>,
     /// Report which ranks are missing when start-up takes longer than this.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_negative_numbers = true)]
     pub stuck_after: Option<Duration>,
     /// End the launch when ranks have waited this long for others in a fence.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_negative_numbers = true)]
     pub fence_timeout: Option<Duration>,
     /// Leave ranks this long from SIGTERM to SIGKILL.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_negative_numbers = true)]
     pub kill_wait: Option<Duration>,
 }
 
@@ -207,13 +208,13 @@ pub struct TimeArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lower")]
 pub enum Pmi {
-    /// Whatever each rank speaks.
+    /// Whatever each rank speaks: PMI-1, PMI-2 or PMIx.
     Auto,
-    /// PMI-1 only.
+    /// PMI-1 only, as of MPICH, Intel MPI and MVAPICH.
     Pmi1,
-    /// PMI-2 only.
+    /// PMI-2 only, as of MPICH and MVAPICH built for it, and of libpmi2.
     Pmi2,
-    /// PMIx only.
+    /// PMIx only, as of Open MPI 4 and 5.
     Pmix,
     /// None: the ranks are independent programs.
     None,

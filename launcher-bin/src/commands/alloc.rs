@@ -44,7 +44,7 @@ pub(crate) fn alloc(command: &AllocCommand, verbosity: Verbosity) -> Result<u8, 
             show(&answer.allocations, table.json)
         }
         AllocCommand::Show { id, table } => {
-            let id = cluster::allocation(id.as_deref(), &environment()).ok_or(CommandError::NoAllocation)?;
+            let id = cluster::allocation(id.as_deref(), &environment())?.ok_or(CommandError::NoAllocation)?;
             let request = proto::GetAllocationRequest { id };
             let answer = ask(&table.api, async |cluster| {
                 Ok(cluster.ask(cluster.allocations().get_allocation(request)).await?)

@@ -4,7 +4,6 @@ use std::io;
 use std::path::PathBuf;
 
 use pmi_core::ids::JobIdError;
-use pmi_transport::hostlist::HostlistError;
 use rank_spawner::{BindHereError, ProgramError};
 
 use crate::hostfile::HostfileError;
@@ -34,14 +33,6 @@ pub enum RequestError {
     NoAllocation {
         /// The flag.
         flag: &'static str,
-    },
-    /// A list of nodes makes no sense.
-    #[error("{flag}: {source}")]
-    Hostlist {
-        /// The flag.
-        flag: &'static str,
-        /// What is wrong with it.
-        source: HostlistError,
     },
     /// The hostfile cannot be used.
     #[error(transparent)]
