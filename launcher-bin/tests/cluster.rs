@@ -97,6 +97,26 @@ async fn a_plan_is_shown_and_not_followed() {
     assert_eq!((&plan["ranks"][1], plan["ranks"].as_array().map(Vec::len)), (&rank, Some(2)));
 }
 
+/// Those who put more ranks than cores on a node do so each time.
+#[tokio::test]
+async fn notes_on_a_placement_are_for_those_who_watch_or_ask() {
+    let fake = Fake::start().await;
+    let note = "lattice: note: 2 ranks on 1 cores of node0";
+    assert_eq!(run(&fake, "launch --dry-run -n 2 ./app").await.2, "");
+    assert_eq!(run(&fake, "-v launch --dry-run -n 2 ./app").await.2, format!("{note}\n"));
+    for (line, expected) in [("launch --dry-run -n 2 ./app", note), ("-q launch --dry-run -n 2 ./app", "")] {
+        let OpenptyResult { master, slave } = openpty(None, None).unwrap();
+        let mut command = fake.lattice(line);
+        let child = command.stderr(slave).spawn().unwrap();
+        drop(command);
+        assert_eq!(ended(child).await.0, Some(0));
+        let mut shown = Vec::new();
+        // Ends with an error when nobody has the other side any more.
+        let _ = std::fs::File::from(master).read_to_end(&mut shown);
+        assert_eq!(String::from_utf8_lossy(&shown).trim_end(), expected, "{line}");
+    }
+}
+
 #[tokio::test]
 async fn json_tells_the_node_of_every_rank() {
     let mut fake = Fake::start().await;

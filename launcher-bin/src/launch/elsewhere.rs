@@ -1,6 +1,6 @@
 //! A launch on a cluster: the API server places and starts it, and then it is followed.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use bytes::Bytes;
 use lattice_agent::spec::{SessionSpec, StdinTarget};
@@ -34,7 +34,7 @@ pub(super) fn run(
         let (dry_run, detach) = (request.dry_run, request.detach);
         let output = request.output.clone();
         let started = submit(&cluster, request, allocation).await?;
-        if verbosity > Verbosity::Quiet {
+        if is_noted(verbosity, io::stderr().is_terminal()) {
             started.notes.iter().for_each(|note| complain(&format!("note: {note}")));
         }
         if dry_run {
@@ -54,6 +54,11 @@ pub(super) fn run(
         }
         outcome
     })
+}
+
+/// Whether notes on a placement are shown: scripts that put more ranks than cores on a node do so each time, and mean it.
+fn is_noted(verbosity: Verbosity, watched: bool) -> bool {
+    verbosity == Verbosity::Verbose || watched && verbosity == Verbosity::Normal
 }
 
 /// Looks at a launch that runs already; returns its exit code.
