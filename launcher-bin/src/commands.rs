@@ -10,6 +10,7 @@ mod status;
 use std::ffi::OsString;
 use std::io;
 
+use pmi_transport::hostlist;
 use serde::Serialize;
 
 pub(crate) use self::alloc::alloc;
@@ -49,6 +50,11 @@ fn ask<T>(
 
 fn environment() -> Vec<(OsString, OsString)> {
     std::env::vars_os().collect()
+}
+
+/// The nodes that the API server folded into a list; what cannot be read is shown as it came.
+fn node_names(list: &str) -> Vec<String> {
+    hostlist::expand(list).unwrap_or_else(|_| vec![list.to_owned()])
 }
 
 /// Prints JSON on lines of its own.

@@ -312,6 +312,16 @@ async fn launches_are_signalled_and_aborted_by_others() {
     assert!(matches!(fake.asked().await, Asked::Signal(SignalLaunchRequest { signal: 10, .. })));
     assert_eq!(run(&fake, "abort k3jq09zmf2").await.0, Some(0));
     assert!(matches!(fake.asked().await, Asked::Abort(_)));
+    let told = async |line: &str| serde_json::from_str::<serde_json::Value>(&run(&fake, line).await.1).unwrap();
+    assert_eq!(
+        told("signal k3jq09zmf2 USR1 --ranks 0-3,8 --json").await,
+        serde_json::json!({ "asked": "signal", "launch_id": LAUNCH, "signal": "SIGUSR1",
+                            "ranks": [{ "first": 0, "last": 3 }, { "first": 8, "last": 8 }] })
+    );
+    assert_eq!(
+        told("abort k3jq09zmf2 --reason enough --json").await,
+        serde_json::json!({ "asked": "abort", "launch_id": LAUNCH, "reason": "enough" })
+    );
     assert_eq!(run(&fake, "alloc create -N 2").await, (Some(0), "7f3k\n".to_owned(), String::new()));
     assert_eq!(run(&fake, "launches --json").await.1, "[]\n");
 }

@@ -14,7 +14,7 @@ pub struct ServerArgs {
     pub api: Option<String>,
 }
 
-/// What every command has that shows a table.
+/// What every command has that asks the API server something, or has it do something.
 #[derive(Clone, Debug, Args)]
 pub struct TableArgs {
     /// The API server.
@@ -114,18 +114,18 @@ pub enum NodesCommand {
         /// Why, for those who read it in `lattice nodes`.
         #[arg(long, value_name = "TEXT")]
         reason: String,
-        /// The API server.
+        /// Where from, and how.
         #[command(flatten)]
-        api: ServerArgs,
+        table: TableArgs,
     },
     /// Use nodes again that were drained. For administrators.
     Resume {
         /// The nodes, such as node[3-4].
         #[arg(value_parser = node_list)]
         nodes: String,
-        /// The API server.
+        /// Where from, and how.
         #[command(flatten)]
-        api: ServerArgs,
+        table: TableArgs,
     },
 }
 
@@ -189,9 +189,9 @@ pub struct SignalArgs {
     /// The ranks that get it, such as 0-3,8; every rank without this.
     #[arg(long, value_name = "LIST")]
     pub ranks: Option<RankRanges>,
-    /// The API server.
+    /// Where from, and how.
     #[command(flatten)]
-    pub api: ServerArgs,
+    pub table: TableArgs,
 }
 
 /// The flags of `lattice abort`.
@@ -202,9 +202,9 @@ pub struct AbortArgs {
     /// Why, for those who read it in the launch's record.
     #[arg(long, value_name = "TEXT", default_value = "lattice abort")]
     pub reason: String,
-    /// The API server.
+    /// Where from, and how.
     #[command(flatten)]
-    pub api: ServerArgs,
+    pub table: TableArgs,
 }
 
 /// A text that is no signal.
