@@ -12,6 +12,7 @@ mod value;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -33,13 +34,13 @@ const SEPARATOR: &str = ":";
 
 /// Starts MPI programs and wires them up: one command, no SSH, whatever MPI they were built with.
 #[derive(Debug, Parser)]
-#[command(name = "lattice", version, max_term_width = 100)]
+#[command(name = "lattice", version, max_term_width = 100, after_help = AFTER_HELP)]
 pub struct Cli {
-    /// Say nothing but why a launch failed.
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    /// Say nothing but what failed, and why.
+    #[arg(short, long, global = true, conflicts_with = "verbose", display_order = LAST)]
     pub quiet: bool,
     /// Say what is set, started and ended.
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, display_order = LAST)]
     pub verbose: bool,
     /// What to do.
     #[command(subcommand)]
@@ -69,6 +70,7 @@ pub enum Command {
     /// Show how far each rank of a launch has come, node by node.
     Status {
         /// The launch.
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         launch: String,
         /// Where from, and how.
         #[command(flatten)]
@@ -86,6 +88,7 @@ pub enum Command {
     /// Print where each rank of a launch runs, for debuggers.
     Proctable {
         /// The launch.
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         launch: String,
         /// Where from, and how.
         #[command(flatten)]
@@ -117,6 +120,17 @@ pub enum Command {
         command: Vec<String>,
     },
 }
+
+/// Flags of every command stand behind its own.
+const LAST: usize = 900;
+
+const AFTER_HELP: &str = "Environment:\n  \
+    LATTICE_ALLOC_ID   the allocation to launch in, as --alloc\n  \
+    LATTICE_API_URL    the API server, as --api; else `api` in ~/.config/lattice/config.toml\n  \
+    LATTICE_SLURM_ENV  1 for what --slurm-env does\n  \
+    LATTICE_LOG        what to log on standard error, such as info or lattice=debug\n\n\
+    Example:\n  \
+    lattice launch -n 4 ./a.out";
 
 const DEV_CLUSTER_AFTER_HELP: &str = "Examples:\n  \
     lattice dev-cluster --nodes 4 -- lattice launch -n 8 ./a.out\n  \
@@ -176,6 +190,7 @@ fn flag_of_launch(error: &clap::Error) -> Option<String> {
 mod tests {
     use std::ffi::OsStr;
 
+    use lattice_agent::spec::Patience;
     use lattice_agent::template::Template;
 
     use super::*;
@@ -276,6 +291,15 @@ mod tests {
     }
 
     #[test]
+    fn an_id_that_is_empty_is_missing() {
+        for command in ["status", "proctable", "attach", "abort", "signal --ranks 0", "alloc release"] {
+            let words = ["lattice"].into_iter().chain(command.split(' ')).chain([""]);
+            let error = parse(words.map(OsString::from)).unwrap_err().to_string();
+            assert!(error.contains("a value is required for '<"), "{command}: {error}");
+        }
+    }
+
+    #[test]
     fn protocols_are_listed_whatever_else_is_asked_for() {
         for line in ["lattice launch --pmi=list", "lattice launch -n 4 --pmi list ./a"] {
             let answer = parse(line.split(' ').map(OsString::from)).unwrap_err();
@@ -310,5 +334,9 @@ mod tests {
             assert!(error.contains(heading), "{heading} is not in {error}");
         }
         assert_eq!(error.matches("\n  lattice launch ").count(), 3);
+        let default = Patience::default();
+        for time in [default.stuck, default.after_failure, default.after_interrupt] {
+            assert!(error.contains(&format!("{time:?}")), "{time:?} is not in {error}");
+        }
     }
 }

@@ -59,8 +59,13 @@ fn node_names(list: &str) -> Vec<String> {
 
 /// Prints JSON on lines of its own.
 fn print_json(value: &impl Serialize) -> Result<u8, CommandError> {
+    Ok(print(document(value).as_bytes())?)
+}
+
+/// JSON on lines of its own. What is made of it holds numbers, texts and maps with text keys only.
+pub(crate) fn document(value: &impl Serialize) -> String {
     let mut text =
         serde_json::to_string_pretty(value).expect("numbers, texts and maps with text keys always become JSON");
     text.push('\n');
-    Ok(print(text.as_bytes())?)
+    text
 }

@@ -1,5 +1,6 @@
 //! The commands about a cluster, and the flags that they share.
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand, ValueEnum};
 use lattice_agent::rank_ranges::RankRanges;
 use nix::sys::signal::Signal;
@@ -51,6 +52,7 @@ pub enum AllocCommand {
     /// End an allocation, and every launch in it.
     Release {
         /// The allocation; never taken from the environment.
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         id: String,
         /// Where from, and how.
         #[command(flatten)]
@@ -166,6 +168,7 @@ pub enum CxiCommand {
 #[derive(Clone, Debug, Args)]
 pub struct AttachArgs {
     /// The launch.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub launch: String,
     /// Start each line with the number of its rank.
     #[arg(long, conflicts_with = "json")]
@@ -173,15 +176,19 @@ pub struct AttachArgs {
     /// Start each line with the time.
     #[arg(long, conflicts_with = "json")]
     pub timestamp: bool,
-    /// Where from, and how: JSON is one event on each line, as of `lattice launch --json`.
+    /// Print what happens as JSON, one event on each line, as `lattice launch --json`.
+    #[arg(long)]
+    pub json: bool,
+    /// The API server.
     #[command(flatten)]
-    pub table: TableArgs,
+    pub api: ServerArgs,
 }
 
 /// The flags of `lattice signal`.
 #[derive(Clone, Debug, Args)]
 pub struct SignalArgs {
     /// The launch.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub launch: String,
     /// The signal: a name with or without SIG, or a number.
     #[arg(value_name = "SIGNAL", value_parser = signal)]
@@ -198,6 +205,7 @@ pub struct SignalArgs {
 #[derive(Clone, Debug, Args)]
 pub struct AbortArgs {
     /// The launch.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub launch: String,
     /// Why, for those who read it in the launch's record.
     #[arg(long, value_name = "TEXT", default_value = "lattice abort")]

@@ -102,7 +102,7 @@ pub struct PlacementArgs {
     /// Print on standard error where each rank runs, then start them.
     #[arg(long)]
     pub show_map: bool,
-    /// Print where each rank would run, and start nothing. On a cluster the API server is asked, which refuses what it would refuse.
+    /// Print where each rank would run, and start nothing. Refused where a launch would be, but for what only nodes of a cluster know.
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -193,13 +193,13 @@ pub struct TimeArgs {
     /// End the launch when it has run this long.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_negative_numbers = true)]
     pub timeout: Option<Duration>,
-    /// Report which ranks are missing when start-up takes longer than this.
+    /// Report which ranks are missing when start-up takes longer than this [default: 30s].
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_negative_numbers = true)]
     pub stuck_after: Option<Duration>,
     /// End the launch when ranks have waited this long for others in a fence.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_negative_numbers = true)]
     pub fence_timeout: Option<Duration>,
-    /// Leave ranks this long from SIGTERM to SIGKILL.
+    /// Leave ranks this long from SIGTERM to SIGKILL [default: 400ms; 5s when interrupted, or when --timeout is over].
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_negative_numbers = true)]
     pub kill_wait: Option<Duration>,
 }

@@ -66,13 +66,9 @@ fn is_noted(verbosity: Verbosity, watched: bool) -> bool {
 /// # Errors
 /// Fails if there is no such launch, or if it is lost sight of.
 pub(crate) fn attach(args: &AttachArgs, verbosity: Verbosity) -> Result<u8, LaunchError> {
-    let server = ApiServer::find(args.table.api.api.as_deref(), &Machine::this()?.environment)?;
-    let output = OutputRequest {
-        label: args.label,
-        timestamp: args.timestamp,
-        json: args.table.json,
-        ..OutputRequest::default()
-    };
+    let server = ApiServer::find(args.api.api.as_deref(), &Machine::this()?.environment)?;
+    let output =
+        OutputRequest { label: args.label, timestamp: args.timestamp, json: args.json, ..OutputRequest::default() };
     block_on(async { follow(&server.connect()?, &args.launch, Role::Viewer, output, verbosity).await })
 }
 
