@@ -7,6 +7,7 @@
 mod cluster;
 mod duration;
 mod launch;
+mod pmi;
 mod value;
 
 use std::ffi::OsString;
@@ -21,8 +22,9 @@ pub use self::cluster::{
     SignalArgs, TableArgs,
 };
 pub use self::launch::{
-    ClusterArgs, Distribution, LaunchArgs, PlacementArgs, Pmi, PmiArgs, ProgramArgs, StreamArgs, TimeArgs,
+    ClusterArgs, Distribution, LaunchArgs, PlacementArgs, PmiArgs, ProgramArgs, StreamArgs, TimeArgs,
 };
+pub use self::pmi::Pmi;
 pub use self::value::{EnvSetting, EnvSettingError, NodeListError, RankCountError, Stdin};
 use crate::api::args::ApiArgs;
 use crate::dev_cluster::args::DevClusterArgs;

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! allocation   --alloc   else LATTICE_ALLOC_ID   else none: this machine
+//!              an empty name in its place is an error
 //! API server   --api     else LATTICE_API_URL    else `api` in the config file   else the socket of an API server on this machine
 //! ```
 

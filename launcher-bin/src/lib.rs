@@ -120,7 +120,7 @@ fn verbosity(cli: &Cli) -> Verbosity {
 /// Answers a command line that clap did not take: what was asked for as it is, an error as a message of ours.
 fn answer(error: &clap::Error) -> u8 {
     let text = error.render().to_string();
-    // Also before the answers that are parsers' own.
+    // clap writes this before all that a parser of ours says, also before the answer to `--pmi=list`.
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     match error.kind() {
         // Nobody asked for it, and it is no message.

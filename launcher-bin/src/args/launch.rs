@@ -11,7 +11,8 @@ use rank_spawner::CpuBind;
 
 use super::cluster::ServerArgs;
 use super::duration;
-use super::value::{EnvSetting, PmiParser, Stdin, node_list, rank_count, template, variable_pattern};
+use super::pmi::{Pmi, PmiParser};
+use super::value::{EnvSetting, Stdin, node_list, rank_count, template, variable_pattern};
 use crate::exit;
 
 /// How a launch is written.
@@ -202,20 +203,4 @@ pub struct TimeArgs {
     /// Leave ranks this long from SIGTERM to SIGKILL [default: 400ms; 5s when interrupted, or when --timeout is over].
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_negative_numbers = true)]
     pub kill_wait: Option<Duration>,
-}
-
-/// The choices of `--pmi`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "lower")]
-pub enum Pmi {
-    /// Whatever each rank speaks: PMI-1, PMI-2 or PMIx.
-    Auto,
-    /// PMI-1 only, as of MPICH, Intel MPI and MVAPICH.
-    Pmi1,
-    /// PMI-2 only, as of MPICH and MVAPICH built for it, and of libpmi2.
-    Pmi2,
-    /// PMIx only, as of Open MPI 4 and 5.
-    Pmix,
-    /// None: the ranks are independent programs.
-    None,
 }

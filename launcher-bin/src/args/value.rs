@@ -1,16 +1,12 @@
 //! The values of single flags: what each may be, and the words in which everything else is refused.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use clap::builder::{EnumValueParser, OsStringValueParser, PossibleValue, TypedValueParser};
-use clap::error::ErrorKind;
-use clap::{Arg, Command, ValueEnum};
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use lattice_agent::template::{Template, TemplateError};
 use pmi_transport::hostlist::{self, HostlistError};
-
-use super::launch::Pmi;
 
 /// The choices of `--stdin`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,40 +126,6 @@ pub enum NodeListError {
 /// Checks a list of nodes, and leaves it as it is.
 pub(super) fn node_list(text: &str) -> Result<String, NodeListError> {
     if hostlist::expand(text)?.is_empty() { Err(NodeListError::Empty) } else { Ok(text.to_owned()) }
-}
-
-/// Reads `--pmi`. Its value `list` is a question, and the answer comes as clap answers `--help`: as an error that is none, whatever
-/// else stands on the command line.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PmiParser;
-
-impl TypedValueParser for PmiParser {
-    type Value = Pmi;
-
-    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<Pmi, clap::Error> {
-        if value == PMI_LIST {
-            return Err(clap::Error::raw(ErrorKind::DisplayHelp, served_protocols()));
-        }
-        EnumValueParser::<Pmi>::new().parse_ref(command, arg, value)
-    }
-
-    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let list = PossibleValue::new(PMI_LIST).help("Print what is possible, and start nothing");
-        Some(Box::new(Pmi::value_variants().iter().filter_map(Pmi::to_possible_value).chain([list])))
-    }
-}
-
-/// The value of `--pmi` that asks for the others.
-const PMI_LIST: &str = "list";
-
-/// What `--pmi` can be, one on each line.
-fn served_protocols() -> String {
-    let known = Pmi::value_variants().iter().filter_map(Pmi::to_possible_value);
-    let line = |value: PossibleValue| {
-        let what = value.get_help().map(ToString::to_string).unwrap_or_default();
-        format!("{:<6}{what}\n", value.get_name())
-    };
-    known.map(line).collect()
 }
 
 #[cfg(test)]
