@@ -7,11 +7,13 @@
 mod cluster;
 mod duration;
 mod launch;
+mod pmi;
 mod value;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -20,9 +22,10 @@ pub use self::cluster::{
     SignalArgs, TableArgs,
 };
 pub use self::launch::{
-    ClusterArgs, Distribution, LaunchArgs, PlacementArgs, Pmi, PmiArgs, ProgramArgs, StreamArgs, TimeArgs,
+    ClusterArgs, Distribution, LaunchArgs, PlacementArgs, PmiArgs, ProgramArgs, StreamArgs, TimeArgs,
 };
-pub use self::value::{EnvSetting, EnvSettingError, RankCountError, Stdin};
+pub use self::pmi::Pmi;
+pub use self::value::{EnvSetting, EnvSettingError, NodeListError, RankCountError, Stdin};
 use crate::api::args::ApiArgs;
 use crate::dev_cluster::args::DevClusterArgs;
 use crate::pki::PkiCommand;
@@ -33,13 +36,13 @@ const SEPARATOR: &str = ":";
 
 /// Starts MPI programs and wires them up: one command, no SSH, whatever MPI they were built with.
 #[derive(Debug, Parser)]
-#[command(name = "lattice", version, max_term_width = 100)]
+#[command(name = "lattice", version, max_term_width = 100, after_help = AFTER_HELP)]
 pub struct Cli {
-    /// Say nothing but why a launch failed.
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    /// Say nothing but what failed, and why.
+    #[arg(short, long, global = true, conflicts_with = "verbose", display_order = LAST)]
     pub quiet: bool,
     /// Say what is set, started and ended.
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, display_order = LAST)]
     pub verbose: bool,
     /// What to do.
     #[command(subcommand)]
@@ -69,6 +72,7 @@ pub enum Command {
     /// Show how far each rank of a launch has come, node by node.
     Status {
         /// The launch.
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         launch: String,
         /// Where from, and how.
         #[command(flatten)]
@@ -86,6 +90,7 @@ pub enum Command {
     /// Print where each rank of a launch runs, for debuggers.
     Proctable {
         /// The launch.
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         launch: String,
         /// Where from, and how.
         #[command(flatten)]
@@ -117,6 +122,17 @@ pub enum Command {
         command: Vec<String>,
     },
 }
+
+/// Flags of every command stand behind its own.
+const LAST: usize = 900;
+
+const AFTER_HELP: &str = "Environment:\n  \
+    LATTICE_ALLOC_ID   the allocation to launch in, as --alloc\n  \
+    LATTICE_API_URL    the API server, as --api; else `api` in ~/.config/lattice/config.toml\n  \
+    LATTICE_SLURM_ENV  1 for what --slurm-env does\n  \
+    LATTICE_LOG        what to log on standard error, such as info or lattice=debug\n\n\
+    Example:\n  \
+    lattice launch -n 4 ./a.out";
 
 const DEV_CLUSTER_AFTER_HELP: &str = "Examples:\n  \
     lattice dev-cluster --nodes 4 -- lattice launch -n 8 ./a.out\n  \
@@ -176,6 +192,7 @@ fn flag_of_launch(error: &clap::Error) -> Option<String> {
 mod tests {
     use std::ffi::OsStr;
 
+    use lattice_agent::spec::Patience;
     use lattice_agent::template::Template;
 
     use super::*;
@@ -244,8 +261,12 @@ mod tests {
     fn wrong_values_are_refused_with_what_is_possible() {
         let check = |flags: &str, expected: &str| refused(&format!("lattice launch {flags} ./a"), expected);
         check("-n 0", "a job has at least 1 rank");
-        check("-n x", "not a whole number from 1 up");
-        check("-n -3", "-3");
+        check("-n x", "it is not a positive whole number");
+        check("-n -3", "'-3' for '--ntasks <N>': it is not a positive whole number");
+        check("-N -3", "-3 is not in 1..");
+        check("--timeout -3", "not a duration");
+        check("-w node[3", "'node[3' for '--nodelist <NODES>': ");
+        check("-x node[3-1]", "'node[3-1]' for '--exclude <NODES>': ");
         check("-n 3000000000", "MPI counts ranks up to 2147483647");
         check("-n 99999999999999", "MPI counts ranks up to 2147483647");
         check("--env =1", "the name of the variable is missing");
@@ -256,12 +277,39 @@ mod tests {
         check("--timeout 5min", "\"min\" is no unit of time; ms, s, m, h and d are");
         check("--lable", "--label");
         check("--json --label", "cannot be used with");
-        check("--json --dry-run", "cannot be used with");
-        check("--json --detach", "cannot be used with");
         check("-N 0", "0 is not in 1..");
         check("-w node1 --hostfile hosts", "cannot be used with");
         check("--distribution plane", "block, cyclic");
         check("-q -v", "cannot be used with");
+    }
+
+    #[test]
+    fn a_list_of_nodes_that_is_empty_does_not_mean_all() {
+        for (command, flag) in [("launch", "-w"), ("launch", "-x"), ("alloc create", "-w"), ("cxi clean", "--gone")] {
+            let words = ["lattice"].into_iter().chain(command.split(' ')).chain([flag, ""]);
+            let error = parse(words.map(OsString::from)).unwrap_err().to_string();
+            assert!(error.contains("it names no node; a list such as node[0-3,7] does"), "{command} {flag}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_id_that_is_empty_is_missing() {
+        for command in ["status", "proctable", "attach", "abort", "signal --ranks 0", "alloc release"] {
+            let words = ["lattice"].into_iter().chain(command.split(' ')).chain([""]);
+            let error = parse(words.map(OsString::from)).unwrap_err().to_string();
+            assert!(error.contains("a value is required for '<"), "{command}: {error}");
+        }
+    }
+
+    #[test]
+    fn protocols_are_listed_whatever_else_is_asked_for() {
+        for line in ["lattice launch --pmi=list", "lattice launch -n 4 --pmi list ./a"] {
+            let answer = parse(line.split(' ').map(OsString::from)).unwrap_err();
+            assert!(!answer.use_stderr(), "{line}");
+            let text = answer.to_string();
+            let listed: Vec<_> = text.trim_start_matches("error: ").lines().map(|line| &line[..6]).collect();
+            assert_eq!(listed, ["auto  ", "pmi1  ", "pmi2  ", "pmix  ", "none  "], "{line}");
+        }
     }
 
     #[test]
@@ -288,5 +336,9 @@ mod tests {
             assert!(error.contains(heading), "{heading} is not in {error}");
         }
         assert_eq!(error.matches("\n  lattice launch ").count(), 3);
+        let default = Patience::default();
+        for time in [default.stuck, default.after_failure, default.after_interrupt] {
+            assert!(error.contains(&format!("{time:?}")), "{time:?} is not in {error}");
+        }
     }
 }

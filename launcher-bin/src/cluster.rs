@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! allocation   --alloc   else LATTICE_ALLOC_ID   else none: this machine
+//!              an empty name in its place is an error
 //! API server   --api     else LATTICE_API_URL    else `api` in the config file   else the socket of an API server on this machine
 //! ```
 
@@ -37,16 +38,33 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// The variables of an environment.
 pub(crate) type Environment = [(OsString, OsString)];
 
+/// The variable that names the allocation where no flag does.
+const ALLOCATION: &str = "LATTICE_ALLOC_ID";
+
 /// The allocation that a command is about: that of its flag, else that of the environment. `local` is none.
-pub(crate) fn allocation(flag: Option<&str>, environment: &Environment) -> Option<String> {
-    let named = flag.map(str::to_owned).or_else(|| variable("LATTICE_ALLOC_ID", environment));
-    named.filter(|id| !id.is_empty() && id != NO_ALLOCATION)
+///
+/// # Errors
+/// Fails for an empty name: `export LATTICE_ALLOC_ID=$(lattice alloc create)` makes one when it fails, and what was meant for many
+/// nodes shall not start here.
+pub(crate) fn allocation(flag: Option<&str>, environment: &Environment) -> Result<Option<String>, ClusterError> {
+    let (place, named) = match flag {
+        Some(flag) => ("the id on the command line", Some(flag.to_owned())),
+        None => (ALLOCATION, set(ALLOCATION, environment)),
+    };
+    match named {
+        Some(id) if id.is_empty() => Err(ClusterError::EmptyAllocation { place }),
+        named => Ok(named.filter(|id| id != NO_ALLOCATION)),
+    }
 }
 
-/// A variable that is set, and to text.
+/// A variable that is set to text, which may be empty.
+fn set(name: &str, environment: &Environment) -> Option<String> {
+    Some(environment.iter().find(|(known, _)| known == OsStr::new(name))?.1.to_str()?.to_owned())
+}
+
+/// A variable that is set to text, and not to nothing.
 fn variable(name: &str, environment: &Environment) -> Option<String> {
-    let value = environment.iter().find(|(known, _)| known == OsStr::new(name))?.1.to_str()?;
-    Some(value.to_owned()).filter(|value| !value.is_empty())
+    set(name, environment).filter(|value| !value.is_empty())
 }
 
 /// An API server, and how we prove to it who we are.
@@ -166,15 +184,25 @@ mod tests {
     #[test]
     fn the_flag_comes_before_the_environment() {
         let check = |flag, variable: &str, expected: Option<&str>| {
-            let found = allocation(flag, &environment(&[("LATTICE_ALLOC_ID", variable)]));
+            let found = allocation(flag, &environment(&[(ALLOCATION, variable)])).unwrap();
             assert_eq!(found.as_deref(), expected);
         };
         check(Some("a"), "b", Some("a"));
         check(None, "b", Some("b"));
         check(None, "local", None);
         check(Some("local"), "b", None);
-        check(None, "", None);
-        assert_eq!(allocation(None, &[]), None);
+        check(Some("a"), "", Some("a"));
+        assert_eq!(allocation(None, &[]).unwrap(), None);
+    }
+
+    #[test]
+    fn an_empty_name_is_no_allocation_and_not_none_either() {
+        let check = |flag, variable: &str, expected: &str| {
+            let error = allocation(flag, &environment(&[(ALLOCATION, variable)])).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{error}");
+        };
+        check(None, "", "LATTICE_ALLOC_ID is empty: it names no allocation");
+        check(Some(""), "b", "the id on the command line is empty");
     }
 
     #[test]

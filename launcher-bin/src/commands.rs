@@ -10,6 +10,7 @@ mod status;
 use std::ffi::OsString;
 use std::io;
 
+use pmi_transport::hostlist;
 use serde::Serialize;
 
 pub(crate) use self::alloc::alloc;
@@ -51,10 +52,20 @@ fn environment() -> Vec<(OsString, OsString)> {
     std::env::vars_os().collect()
 }
 
+/// The nodes that the API server folded into a list; what cannot be read is shown as it came.
+fn node_names(list: &str) -> Vec<String> {
+    hostlist::expand(list).unwrap_or_else(|_| vec![list.to_owned()])
+}
+
 /// Prints JSON on lines of its own.
 fn print_json(value: &impl Serialize) -> Result<u8, CommandError> {
+    Ok(print(document(value).as_bytes())?)
+}
+
+/// JSON on lines of its own. What is made of it holds numbers, texts and maps with text keys only.
+pub(crate) fn document(value: &impl Serialize) -> String {
     let mut text =
         serde_json::to_string_pretty(value).expect("numbers, texts and maps with text keys always become JSON");
     text.push('\n');
-    Ok(print(text.as_bytes())?)
+    text
 }

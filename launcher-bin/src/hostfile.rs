@@ -41,6 +41,18 @@ pub enum HostfileError {
         /// The file.
         path: PathBuf,
     },
+    /// A line's slots are no number of ranks.
+    #[error("{}, line {line}: the slots of {node} are {slots:?}; a number from 1 up is possible", path.display())]
+    Slots {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+        /// The host.
+        node: String,
+        /// What stands in place of the number.
+        slots: String,
+    },
     /// A line is none of the forms.
     #[error("{}, line {line}: {text:?} is none of HOST slots=N, HOST:N and HOST", path.display())]
     Line {
@@ -81,23 +93,26 @@ fn parse(text: &str, path: &Path) -> Result<Vec<HostSlots>, HostfileError> {
         if content.is_empty() {
             continue;
         }
-        let wrong = || HostfileError::Line { path: path.to_owned(), line, text: content.to_owned() };
-        hosts.push(host(content).ok_or_else(wrong)?);
+        let path = || path.to_owned();
+        let wrong = || HostfileError::Line { path: path(), line, text: content.to_owned() };
+        let (node, slots) = host(content).ok_or_else(wrong)?;
+        let no_number = || HostfileError::Slots { path: path(), line, node: node.to_owned(), slots: slots.to_owned() };
+        let count = slots.parse().ok().filter(|&slots| slots > 0).ok_or_else(no_number)?;
+        hosts.push(HostSlots { node: node.to_owned(), slots: count });
     }
     if hosts.is_empty() { Err(HostfileError::Empty { path: path.to_owned() }) } else { Ok(hosts) }
 }
 
-/// One line without its comment.
-fn host(line: &str) -> Option<HostSlots> {
+/// The host that a line names, without its comment, and what stands there for its slots.
+fn host(line: &str) -> Option<(&str, &str)> {
     let mut words = line.split_whitespace();
     let (name, slots) = match (words.next()?, words.next(), words.next()) {
         (name, Some(slots), None) => (name, slots.strip_prefix("slots=")?),
         (word, None, None) => word.split_once(':').unwrap_or((word, "1")),
         _ => return None,
     };
-    let slots = slots.parse().ok().filter(|&slots| slots > 0)?;
-    let plain = !name.is_empty() && !name.contains([':', '=', ',', '[', ']']);
-    plain.then(|| HostSlots { node: name.to_owned(), slots })
+    let plain = !name.is_empty() && !name.contains([':', '=', ',', '[', ']']) && !slots.contains(':');
+    plain.then_some((name, slots))
 }
 
 #[cfg(test)]
@@ -123,9 +138,14 @@ mod tests {
 
     #[test]
     fn other_lines_are_refused_with_their_number() {
-        for wrong in ["a b", "a:0", "a:x", "a slots=", "a slots=1 max_slots=2", ":3", "a:1:2", "a[0-3]"] {
+        for wrong in ["a b", "a slots=1 max_slots=2", ":3", "a:1:2", "a[0-3]"] {
             let error = parsed(&format!("node0\n{wrong}")).unwrap_err();
-            assert!(error.starts_with("hosts, line 2: ") && error.contains(wrong), "{error}");
+            assert_eq!(error, format!("hosts, line 2: {wrong:?} is none of HOST slots=N, HOST:N and HOST"));
+        }
+        for (wrong, slots) in [("a:0", "0"), ("a:x", "x"), ("a slots=", ""), ("a slots=x", "x")] {
+            let error = parsed(&format!("node0\n{wrong}")).unwrap_err();
+            let expected = format!("hosts, line 2: the slots of a are {slots:?}; a number from 1 up is possible");
+            assert_eq!(error, expected, "{wrong}");
         }
         assert_eq!(parsed("# nobody\n"), Err("the hostfile hosts names no host".to_owned()));
         let error = read(Path::new("/nonexistent/hosts")).unwrap_err().to_string();

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use jiff::tz::TimeZone;
 use nix::unistd::{Uid, User};
 use pmi_transport::proto::v1::AllocationState;
 
@@ -49,6 +50,15 @@ pub(crate) fn size(bytes: u64) -> String {
 pub(crate) fn rfc3339(seconds: u64) -> String {
     let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
     jiff::Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
+}
+
+/// The time on a clock of `zone`, from seconds since 1970.
+pub(crate) fn date(seconds: u64, zone: &TimeZone) -> String {
+    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_second(seconds).map_or_else(
+        |_| seconds.to_string(),
+        |time| time.to_zoned(zone.clone()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
+    )
 }
 
 /// The name of a user; the number of one who has none here.

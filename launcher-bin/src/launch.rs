@@ -28,8 +28,9 @@ use crate::args::LaunchArgs;
 use crate::cluster::{self, ApiServer, ClusterError};
 use crate::exit;
 use crate::news::NewsSource;
-use crate::output::{Fault, FileError, OpenFiles, Renderer, Verbosity, Wires};
+use crate::output::{Fault, FileError, OpenFiles, Renderer, Verbosity, Wires, plan};
 use crate::placed::PlacedLaunch;
+use crate::print;
 use crate::request::{LaunchRequest, Machine, RequestError};
 use crate::steering::{Distance, Reins, Steering};
 use crate::trace::TraceError;
@@ -81,7 +82,7 @@ pub enum LaunchError {
 pub fn run(args: &LaunchArgs, verbosity: Verbosity) -> Result<u8, LaunchError> {
     let machine = Machine::this()?;
     let request = LaunchRequest::new(args, &machine)?;
-    match cluster::allocation(args.cluster.alloc.as_deref(), &machine.environment) {
+    match cluster::allocation(args.cluster.alloc.as_deref(), &machine.environment)? {
         Some(allocation) => {
             let server = ApiServer::find(args.cluster.api.api.as_deref(), &machine.environment)?;
             elsewhere::run(request, &server, allocation, verbosity)
@@ -89,6 +90,11 @@ pub fn run(args: &LaunchArgs, verbosity: Verbosity) -> Result<u8, LaunchError> {
         None if args.cluster.api.api.is_some() => Err(RequestError::NoAllocation { flag: "--api" }.into()),
         None => here::run(request, &machine, verbosity),
     }
+}
+
+/// Says where the ranks of a launch would run that is not started; returns the exit code.
+fn show_plan(launch: &PlacedLaunch) -> Result<u8, LaunchError> {
+    Ok(print(&plan(launch))?)
 }
 
 /// Runs `work` on a runtime of this thread. A thread that is stuck in a write is left behind.

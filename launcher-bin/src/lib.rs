@@ -29,8 +29,9 @@ mod trace;
 
 use std::error::Error;
 use std::ffi::OsString;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, Write};
 
+use clap::error::ErrorKind;
 use nix::sys::signal::Signal;
 use tracing_subscriber::EnvFilter;
 
@@ -116,15 +117,23 @@ fn verbosity(cli: &Cli) -> Verbosity {
     }
 }
 
-/// Answers a command line that clap did not take: help as it is, an error as a message of ours.
+/// Answers a command line that clap did not take: what was asked for as it is, an error as a message of ours.
 fn answer(error: &clap::Error) -> u8 {
-    let text = error.render();
-    if error.use_stderr() {
-        let text = text.to_string();
-        complain(text.strip_prefix("error: ").unwrap_or(&text).trim_end());
-        return exit::OURS;
+    let text = error.render().to_string();
+    // clap writes this before all that a parser of ours says, also before the answer to `--pmi=list`.
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    match error.kind() {
+        // Nobody asked for it, and it is no message.
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = io::stderr().write_all(text.as_bytes());
+            exit::OURS
+        }
+        _ if error.use_stderr() => {
+            complain(text.trim_end());
+            exit::OURS
+        }
+        _ => show(text.as_bytes()),
     }
-    show(text.to_string().as_bytes())
 }
 
 /// An error and all its causes, on one line.
@@ -162,7 +171,7 @@ fn print(bytes: &[u8]) -> io::Result<u8> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(0),
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(exit::by_signal(Signal::SIGPIPE as i32)),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(exit::by_signal(Signal::SIGPIPE as i32)),
         Err(error) => Err(error),
     }
 }

@@ -21,6 +21,7 @@ use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
 use lattice_agent::cause::{Cause, CauseKind};
 use lattice_agent::event::{Event, Report};
 use nix::sys::signal::Signal;
@@ -63,6 +64,16 @@ impl OpenFiles {
     pub fn open(launch: &PlacedLaunch) -> Result<Self, FileError> {
         Files::open(launch).map(Self)
     }
+}
+
+/// Where each rank of a launch would run, in the form that was asked for.
+pub(crate) fn plan(launch: &PlacedLaunch) -> Bytes {
+    if launch.output.json { json::plan(launch) } else { map::table(launch).into() }
+}
+
+/// Which launch it is that was started, in the form that was asked for.
+pub(crate) fn name(launch: &PlacedLaunch) -> Bytes {
+    if launch.output.json { json::launch(launch) } else { format!("{}\n", launch.spec.launch_id).into() }
 }
 
 /// Turns the events of one launch into output.

@@ -3,12 +3,16 @@
 //! Only what the command line means is here; certificates are made in [`pmi_transport::pki`].
 
 use std::collections::HashSet;
+use std::fmt;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Subcommand};
 use pmi_transport::hostlist::{self, HostlistError};
 use pmi_transport::identity::{Caller, is_node_name};
 use pmi_transport::pki::{Authority, PkiError, Validity, directory_name, refuse_existing};
+use serde::Serialize;
+
+use crate::commands;
 
 /// What the API server's own machine calls it.
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
@@ -17,8 +21,38 @@ const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct PkiCommand {
+    /// Print what was made as JSON.
+    #[arg(long, global = true)]
+    json: bool,
     #[command(subcommand)]
     action: Action,
+}
+
+/// What was made, as it is printed for programs; its `Display` is for people.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Made {
+    Authority {
+        /// The file of its certificate.
+        ca: String,
+    },
+    Certificates {
+        directory: String,
+        /// The directories below that one.
+        issued: Vec<String>,
+        days: u32,
+    },
+}
+
+impl fmt::Display for Made {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Authority { ca } => f.write_str(ca),
+            Self::Certificates { directory, issued, days } => {
+                write!(f, "{directory}: {}, valid for {days} days", hostlist::fold(issued))
+            }
+        }
+    }
 }
 
 const AFTER_HELP: &str = "A cluster in two commands:\n  \
@@ -90,21 +124,23 @@ fn nodes(text: &str) -> Result<Names, NamesError> {
     }
 }
 
-/// Does what the command line says; returns what was made, as text for the user.
+/// Does what the command line says; returns what was made, as text for the user, or for the user's programs.
 ///
 /// # Errors
 /// Fails if something is there already, or cannot be written; nothing is issued if one of several certificates is there already.
 pub fn run(command: PkiCommand) -> Result<String, PkiError> {
-    match command.action {
+    let made = match command.action {
         Action::Init { directory } => {
             Authority::create(&directory)?;
-            Ok(format!("{}\n", directory.join("ca.pem").display()))
+            Made::Authority { ca: directory.join("ca.pem").display().to_string() }
         }
-        Action::Issue(args) => issue(args),
-    }
+        Action::Issue(args) => issue(args)?,
+    };
+    let text = if command.json { commands::document(&made) } else { format!("{made}\n") };
+    Ok(text)
 }
 
-fn issue(args: IssueArgs) -> Result<String, PkiError> {
+fn issue(args: IssueArgs) -> Result<Made, PkiError> {
     let validity = Validity::days(args.days)?;
     let authority = Authority::open(&args.directory)?;
     let subjects = subjects(&args);
@@ -118,8 +154,8 @@ fn issue(args: IssueArgs) -> Result<String, PkiError> {
         let issued = authority.issue(subject, hosts, validity)?;
         authority.write(&args.directory.join(directory_name(subject)), &issued)?;
     }
-    let names: Vec<String> = subjects.iter().map(directory_name).collect();
-    Ok(format!("{}: {}, valid for {} days\n", args.directory.display(), hostlist::fold(&names), args.days))
+    let issued = subjects.iter().map(directory_name).collect();
+    Ok(Made::Certificates { directory: args.directory.display().to_string(), issued, days: args.days })
 }
 
 /// To whom to issue, each once.
@@ -138,6 +174,7 @@ mod tests {
 
     use clap::Parser;
     use pmi_transport::identity::Security;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -174,6 +211,8 @@ mod tests {
         assert_eq!(caller(&root.join("agent-node1")), Caller::Agent("node1".to_owned()));
         let made = pki(&["issue", at, "--user", "1000", "--admin", "--days", "1"]).unwrap();
         assert_eq!(made, format!("{at}: user-1000,admin, valid for 1 days\n"));
+        let made: Value = serde_json::from_str(&pki(&["issue", at, "--json", "--user", "7"]).unwrap()).unwrap();
+        assert_eq!(made, json!({ "directory": at, "issued": ["user-7"], "days": 90 }));
         assert_eq!(caller(&root.join("user-1000")), Caller::User(1000));
         assert_eq!(caller(&root.join("admin")), Caller::Admin(None));
     }

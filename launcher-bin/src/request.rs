@@ -16,7 +16,6 @@ use lattice_agent::spec::{AppSpec, Entrance, Patience, PmiFamily, PmiSpec, Stdin
 use lattice_agent::template::Template;
 use nix::unistd::gethostname;
 use pmi_core::ids::Rank;
-use pmi_transport::hostlist::expand;
 use rank_spawner::CpuBind;
 
 pub use self::error::RequestError;
@@ -235,11 +234,6 @@ fn refuse_idle_flags(args: &LaunchArgs) -> Result<(), RequestError> {
 }
 
 fn placement(args: &PlacementArgs) -> Result<PlacementRequest, RequestError> {
-    for (flag, list) in [("--nodelist", &args.nodelist), ("--exclude", &args.exclude)] {
-        if let Some(list) = list {
-            expand(list).map_err(|source| RequestError::Hostlist { flag, source })?;
-        }
-    }
     Ok(PlacementRequest {
         nodes: args.nodes,
         tasks_per_node: args.tasks_per_node,

@@ -75,8 +75,46 @@ async fn a_launch_is_shown_and_its_end_is_acknowledged() {
 
     let (code, stdout, stderr) = ended(child).await;
     assert_eq!((code, stdout.as_str()), (Some(3), "[0] one\n[1] two\n"), "{stderr}");
-    let map = "RANK  NODE   LOCAL  CPUS  PROGRAM\n   0  node0      0  any   ./app\n   1  node1      0  any   ./app\n";
-    assert_eq!(stderr, format!("{map}lattice: rank 1 on node1 exited with status 3\n"));
+    assert_eq!(stderr, format!("{MAP}lattice: rank 1 on node1 exited with status 3\n"));
+}
+
+/// The map of what the API server answers.
+const MAP: &str =
+    "RANK  NODE   LOCAL  CPUS  PROGRAM\n   0  node0      0  any   ./app\n   1  node1      0  any   ./app\n";
+
+#[tokio::test]
+async fn a_plan_is_shown_and_not_followed() {
+    let mut fake = Fake::start().await;
+    for line in ["launch --dry-run -n 2 ./app", "launch --dry-run --show-map --detach -n 2 ./app"] {
+        assert_eq!(run(&fake, line).await, (Some(0), MAP.to_owned(), String::new()), "{line}");
+        let Asked::Launch(request) = fake.asked().await else { panic!("no launch") };
+        assert!(request.plan_only);
+    }
+    let (code, stdout, _) = run(&fake, "launch --dry-run --json -n 2 ./app").await;
+    let plan: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((code, &plan["event"], &plan["allocation_id"]), (Some(0), &"plan".into(), &"7f3k".into()));
+    let rank = serde_json::json!({ "rank": 1, "node": "node1", "local_rank": 0, "cpus": null });
+    assert_eq!((&plan["ranks"][1], plan["ranks"].as_array().map(Vec::len)), (&rank, Some(2)));
+}
+
+/// Those who put more ranks than cores on a node do so each time.
+#[tokio::test]
+async fn notes_on_a_placement_are_for_those_who_watch_or_ask() {
+    let fake = Fake::start().await;
+    let note = "lattice: note: 2 ranks on 1 cores of node0";
+    assert_eq!(run(&fake, "launch --dry-run -n 2 ./app").await.2, "");
+    assert_eq!(run(&fake, "-v launch --dry-run -n 2 ./app").await.2, format!("{note}\n"));
+    for (line, expected) in [("launch --dry-run -n 2 ./app", note), ("-q launch --dry-run -n 2 ./app", "")] {
+        let OpenptyResult { master, slave } = openpty(None, None).unwrap();
+        let mut command = fake.lattice(line);
+        let child = command.stderr(slave).spawn().unwrap();
+        drop(command);
+        assert_eq!(ended(child).await.0, Some(0));
+        let mut shown = Vec::new();
+        // Ends with an error when nobody has the other side any more.
+        let _ = std::fs::File::from(master).read_to_end(&mut shown);
+        assert_eq!(String::from_utf8_lossy(&shown).trim_end(), expected, "{line}");
+    }
 }
 
 #[tokio::test]
@@ -246,7 +284,12 @@ async fn a_detached_launch_is_named_and_followed_later() {
     assert_eq!((code, stdout.as_str(), stderr.as_str()), (Some(0), "k3jq09zmf2\n", ""));
     let Asked::Launch(request) = fake.asked().await else { panic!("no launch") };
     assert!(request.detached);
+    assert!(!request.plan_only);
     assert_eq!(request.spec.unwrap().stdin, Some(StdinTarget { target: None }));
+    let (code, stdout, _) = run(&fake, "launch --detach --json -n 2 ./app").await;
+    let line: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((code, &line["event"], &line["launch_id"]), (Some(0), &"launch".into(), &LAUNCH.into()));
+    assert!(matches!(fake.asked().await, Asked::Launch(_)));
 
     let child = fake.lattice("attach k3jq09zmf2 --label").spawn().unwrap();
     let mut conversation = fake.attached(spec()).await;
@@ -269,6 +312,16 @@ async fn launches_are_signalled_and_aborted_by_others() {
     assert!(matches!(fake.asked().await, Asked::Signal(SignalLaunchRequest { signal: 10, .. })));
     assert_eq!(run(&fake, "abort k3jq09zmf2").await.0, Some(0));
     assert!(matches!(fake.asked().await, Asked::Abort(_)));
+    let told = async |line: &str| serde_json::from_str::<serde_json::Value>(&run(&fake, line).await.1).unwrap();
+    assert_eq!(
+        told("signal k3jq09zmf2 USR1 --ranks 0-3,8 --json").await,
+        serde_json::json!({ "asked": "signal", "launch_id": LAUNCH, "signal": "SIGUSR1",
+                            "ranks": [{ "first": 0, "last": 3 }, { "first": 8, "last": 8 }] })
+    );
+    assert_eq!(
+        told("abort k3jq09zmf2 --reason enough --json").await,
+        serde_json::json!({ "asked": "abort", "launch_id": LAUNCH, "reason": "enough" })
+    );
     assert_eq!(run(&fake, "alloc create -N 2").await, (Some(0), "7f3k\n".to_owned(), String::new()));
     assert_eq!(run(&fake, "launches --json").await.1, "[]\n");
 }
@@ -284,7 +337,7 @@ async fn refusals_are_told_in_words() {
     check("launch --alloc pending -n 1 true", "allocation pending is pending; launches need a running one\n").await;
     check("alloc show", "there is no allocation 7f3k\n").await;
     check("status nowhere", "there is no launch nowhere\n").await;
-    check("launch --dry-run true", "--dry-run: the API server decides where ranks run").await;
+    check("launch --alloc pending --dry-run --json true", "allocation pending is pending").await;
     check("launch --alloc local --api unix:/x true", "--api needs the nodes of an allocation").await;
     check("launch --api nonsense true", "\"nonsense\" names no API server").await;
     check(

@@ -24,6 +24,9 @@ impl AllocationService for Allocating {
         request: Request<LaunchTasksRequest>,
     ) -> Result<Response<LaunchTasksResponse>, Status> {
         let caller = caller_of(&request)?.clone();
+        if request.get_ref().plan_only {
+            return Ok(Response::new(self.0.plan(&caller, request.into_inner()).await?));
+        }
         let server = Arc::clone(&self.0);
         let launched = to_its_end(async move { server.launch(&caller, request.into_inner()).await });
         Ok(Response::new(launched.await?))

@@ -32,7 +32,7 @@ use super::meetings::Meetings;
 use super::metrics::{Census, Metrics};
 use super::names::NameTables;
 use super::nodes::Registry;
-use super::order::Order;
+use super::order::{Order, OrderError};
 use super::serials::Serials;
 use super::store::{self, Change, Kept, LaunchRecord, Store, StoreError};
 
@@ -137,12 +137,7 @@ impl Server {
     ) -> Result<LaunchTasksResponse, Status> {
         let allocation = self.allocations.lock().await.running(caller, &request.allocation_id)?.clone();
         let credentials = self.fabric.as_ref().map(|fabric| fabric.ask(&allocation));
-        let (order, notes) = {
-            let registry = self.nodes.lock();
-            let order = Order::new(request, &allocation, &registry, &self.config.launches)?;
-            let notes = Vec::from_iter(order.crowding(&registry));
-            (order, notes)
-        };
+        let (order, notes) = self.order(request, &allocation)?;
         let spec = Bytes::from(order.spec.encode_to_vec());
         let serial = self.serials.next();
         let signed = signature::sign(&self.security, serial, &spec)
@@ -168,7 +163,7 @@ impl Server {
         };
         // If we end now, nodes that run it are known by this.
         self.write(vec![Change::Launch(Box::new(record.clone()))]).await?;
-        let told = LaunchSpec { secret: Bytes::new(), ..order.spec.clone() };
+        let told = told(&order);
         let (handle, accepted) = launch::start(self, order, record, fan_out, credentials);
         self.launches.lock().by_id.insert(told.launch_id.clone(), handle);
         // While it was written down, the allocation may have been released.
@@ -177,6 +172,25 @@ impl Server {
         }
         accepted.await.map_err(|_| Status::internal("the launch ended before its nodes had answered"))??;
         Ok(LaunchTasksResponse { task_launch_id: told.launch_id.clone(), spec: Some(told), notes })
+    }
+
+    /// What `request` would start now; nothing comes of it, not even fabric credentials.
+    pub(crate) async fn plan(
+        &self,
+        caller: &Caller,
+        request: LaunchTasksRequest,
+    ) -> Result<LaunchTasksResponse, Status> {
+        let allocation = self.allocations.lock().await.running(caller, &request.allocation_id)?.clone();
+        let (order, notes) = self.order(request, &allocation)?;
+        Ok(LaunchTasksResponse { task_launch_id: String::new(), spec: Some(told(&order)), notes })
+    }
+
+    /// What `request` means on the nodes as they are now, and what whoever asks may want to know of it.
+    fn order(&self, request: LaunchTasksRequest, allocation: &Allocation) -> Result<(Order, Vec<String>), OrderError> {
+        let registry = self.nodes.lock();
+        let order = Order::new(request, allocation, &registry, &self.config.launches)?;
+        let notes = Vec::from_iter(order.crowding(&registry));
+        Ok((order, notes))
     }
 
     /// Makes changes durable.
@@ -264,6 +278,11 @@ pub(crate) async fn to_its_end<T: Send + 'static>(change: impl Future<Output = T
         // It is never cancelled; a panic goes on here.
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
+}
+
+/// An order as its user is told of it: the secret is for nodes and ranks.
+fn told(order: &Order) -> LaunchSpec {
+    LaunchSpec { secret: Bytes::new(), ..order.spec.clone() }
 }
 
 fn summary(order: &Order) -> LaunchSummary {

@@ -5,6 +5,7 @@ mod drains;
 mod following;
 mod leftovers;
 mod meetings;
+mod plans;
 mod restarts;
 mod rights;
 mod spawns;

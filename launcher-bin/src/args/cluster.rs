@@ -1,8 +1,11 @@
 //! The commands about a cluster, and the flags that they share.
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand, ValueEnum};
 use lattice_agent::rank_ranges::RankRanges;
 use nix::sys::signal::Signal;
+
+use super::value::node_list;
 
 /// Which API server to ask.
 #[derive(Clone, Debug, Default, Args)]
@@ -12,7 +15,7 @@ pub struct ServerArgs {
     pub api: Option<String>,
 }
 
-/// What every command has that shows a table.
+/// What every command has that asks the API server something, or has it do something.
 #[derive(Clone, Debug, Args)]
 pub struct TableArgs {
     /// The API server.
@@ -49,6 +52,7 @@ pub enum AllocCommand {
     /// End an allocation, and every launch in it.
     Release {
         /// The allocation; never taken from the environment.
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         id: String,
         /// Where from, and how.
         #[command(flatten)]
@@ -81,10 +85,10 @@ pub struct CreateArgs {
 #[group(required = true, multiple = false)]
 pub struct Nodes {
     /// N nodes that are free.
-    #[arg(short = 'N', long = "nodes", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short = 'N', long = "nodes", value_name = "N", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub count: Option<u32>,
     /// Exactly these nodes, such as node[0-3,7].
-    #[arg(short = 'w', long = "nodelist", value_name = "NODES")]
+    #[arg(short = 'w', long = "nodelist", value_name = "NODES", value_parser = node_list)]
     pub list: Option<String>,
 }
 
@@ -107,21 +111,23 @@ pub enum NodesCommand {
     #[command(after_help = "Example:\n  lattice nodes drain 'node[3-4]' --reason 'new memory on Monday'")]
     Drain {
         /// The nodes, such as node[3-4].
+        #[arg(value_parser = node_list)]
         nodes: String,
         /// Why, for those who read it in `lattice nodes`.
         #[arg(long, value_name = "TEXT")]
         reason: String,
-        /// The API server.
+        /// Where from, and how.
         #[command(flatten)]
-        api: ServerArgs,
+        table: TableArgs,
     },
     /// Use nodes again that were drained. For administrators.
     Resume {
         /// The nodes, such as node[3-4].
+        #[arg(value_parser = node_list)]
         nodes: String,
-        /// The API server.
+        /// Where from, and how.
         #[command(flatten)]
-        api: ServerArgs,
+        table: TableArgs,
     },
 }
 
@@ -150,7 +156,7 @@ pub enum CxiCommand {
         #[arg(long)]
         dry_run: bool,
         /// These nodes are gone for good, such as node[3-4]: nothing can be left on them.
-        #[arg(long, value_name = "NODES")]
+        #[arg(long, value_name = "NODES", value_parser = node_list)]
         gone: Option<String>,
         /// Where from, and how.
         #[command(flatten)]
@@ -162,6 +168,7 @@ pub enum CxiCommand {
 #[derive(Clone, Debug, Args)]
 pub struct AttachArgs {
     /// The launch.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub launch: String,
     /// Start each line with the number of its rank.
     #[arg(long, conflicts_with = "json")]
@@ -169,15 +176,19 @@ pub struct AttachArgs {
     /// Start each line with the time.
     #[arg(long, conflicts_with = "json")]
     pub timestamp: bool,
-    /// Where from, and how: JSON is one event on each line, as of `lattice launch --json`.
+    /// Print what happens as JSON, one event on each line, as `lattice launch --json`.
+    #[arg(long)]
+    pub json: bool,
+    /// The API server.
     #[command(flatten)]
-    pub table: TableArgs,
+    pub api: ServerArgs,
 }
 
 /// The flags of `lattice signal`.
 #[derive(Clone, Debug, Args)]
 pub struct SignalArgs {
     /// The launch.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub launch: String,
     /// The signal: a name with or without SIG, or a number.
     #[arg(value_name = "SIGNAL", value_parser = signal)]
@@ -185,22 +196,23 @@ pub struct SignalArgs {
     /// The ranks that get it, such as 0-3,8; every rank without this.
     #[arg(long, value_name = "LIST")]
     pub ranks: Option<RankRanges>,
-    /// The API server.
+    /// Where from, and how.
     #[command(flatten)]
-    pub api: ServerArgs,
+    pub table: TableArgs,
 }
 
 /// The flags of `lattice abort`.
 #[derive(Clone, Debug, Args)]
 pub struct AbortArgs {
     /// The launch.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub launch: String,
     /// Why, for those who read it in the launch's record.
     #[arg(long, value_name = "TEXT", default_value = "lattice abort")]
     pub reason: String,
-    /// The API server.
+    /// Where from, and how.
     #[command(flatten)]
-    pub api: ServerArgs,
+    pub table: TableArgs,
 }
 
 /// A text that is no signal.

@@ -11,7 +11,8 @@ use rank_spawner::CpuBind;
 
 use super::cluster::ServerArgs;
 use super::duration;
-use super::value::{EnvSetting, Stdin, rank_count, template, variable_pattern};
+use super::pmi::{Pmi, PmiParser};
+use super::value::{EnvSetting, Stdin, node_list, rank_count, template, variable_pattern};
 use crate::exit;
 
 /// How a launch is written.
@@ -57,7 +58,7 @@ pub struct LaunchArgs {
 #[command(next_help_heading = "For each program")]
 pub struct ProgramArgs {
     /// Start N ranks of the program; else an only one fills --tasks-per-node, --hostfile or --nodes, and others have 1.
-    #[arg(short = 'n', long = "ntasks", value_name = "N", value_parser = rank_count)]
+    #[arg(short = 'n', long = "ntasks", value_name = "N", value_parser = rank_count, allow_negative_numbers = true)]
     pub ranks: Option<u32>,
     /// Set a variable in its ranks; NAME alone passes on ours even if it would be cleaned away.
     #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = OsStringValueParser::new().try_map(EnvSetting::parse))]
@@ -78,16 +79,17 @@ pub struct ProgramArgs {
 #[command(next_help_heading = "Placement")]
 pub struct PlacementArgs {
     /// Use N nodes of the allocation; else as many as the ranks need, up to all.
-    #[arg(short = 'N', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short = 'N', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub nodes: Option<u32>,
-    /// Put at most K ranks on a node; without -n, start K on each.
-    #[arg(long, value_name = "K", value_parser = rank_count, conflicts_with = "hostfile")]
+    /// Put at most K ranks on a node; without -n, start K on each. Without it a node may get more ranks than it has cores, which is
+    /// noted on a terminal and with -v only.
+    #[arg(long, value_name = "K", value_parser = rank_count, allow_negative_numbers = true, conflicts_with = "hostfile")]
     pub tasks_per_node: Option<u32>,
     /// Use only these nodes, in this order, such as node[0-3,7].
-    #[arg(short = 'w', long, value_name = "NODES", conflicts_with = "hostfile")]
+    #[arg(short = 'w', long, value_name = "NODES", value_parser = node_list, conflicts_with = "hostfile")]
     pub nodelist: Option<String>,
     /// Use none of these nodes.
-    #[arg(short = 'x', long, value_name = "NODES")]
+    #[arg(short = 'x', long, value_name = "NODES", value_parser = node_list)]
     pub exclude: Option<String>,
     /// Use the nodes in FILE, in its order: lines `HOST slots=N`, `HOST:N` or `HOST`; without -n, start a rank in each slot.
     #[arg(long, value_name = "FILE")]
@@ -101,8 +103,8 @@ pub struct PlacementArgs {
     /// Print on standard error where each rank runs, then start them.
     #[arg(long)]
     pub show_map: bool,
-    /// Print where each rank would run, and start nothing.
-    #[arg(long, conflicts_with = "json")]
+    /// Print where each rank would run, and start nothing. Refused where a launch would be, but for what only nodes of a cluster know.
+    #[arg(long)]
     pub dry_run: bool,
 }
 
@@ -125,9 +127,10 @@ pub struct ClusterArgs {
     /// The API server.
     #[command(flatten)]
     pub api: ServerArgs,
-    /// Start the launch, print its id, and do not follow it; ranks' standard input is empty, unless it is a file. What they print is
-    /// kept for `lattice attach`: 64 MiB of it, unless the API server is told otherwise, the oldest going first.
-    #[arg(long, conflicts_with_all = ["json", "output", "error", "label", "timestamp", "pmi_trace"])]
+    /// Start the launch, print its id (with --json, the line that opens it), and do not follow it; ranks' standard input is empty,
+    /// unless it is a file. What they print is kept for `lattice attach`: 64 MiB of it, unless the API server is told otherwise, the
+    /// oldest going first.
+    #[arg(long, conflicts_with_all = ["output", "error", "label", "timestamp", "pmi_trace"])]
     pub detach: bool,
 }
 
@@ -135,8 +138,8 @@ pub struct ClusterArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "PMI")]
 pub struct PmiArgs {
-    /// Serve the ranks this protocol: auto (whatever each rank speaks), pmi1, pmi2, pmix or none.
-    #[arg(long, value_enum, default_value_t = Pmi::Auto, hide_possible_values = true)]
+    /// Serve the ranks this protocol: auto (whatever each rank speaks), pmi1, pmi2, pmix or none; `list` says what each is.
+    #[arg(long, value_parser = PmiParser, default_value = "auto", value_name = "PMI", hide_possible_values = true)]
     pub pmi: Pmi,
     /// Let ranks connect to a loopback port (PMI_PORT), for containers that close inherited descriptors.
     #[arg(long)]
@@ -145,7 +148,7 @@ pub struct PmiArgs {
     #[arg(long)]
     pub pmi_group_barriers: bool,
     /// Tell ranks that MPI_UNIVERSE_SIZE is N.
-    #[arg(long, value_name = "N", value_parser = rank_count)]
+    #[arg(long, value_name = "N", value_parser = rank_count, allow_negative_numbers = true)]
     pub universe_size: Option<u32>,
     /// Write every PMI message to FILE, as C> and S> lines.
     #[arg(long, value_name = "FILE")]
@@ -189,31 +192,15 @@ pub struct StreamArgs {
 #[command(next_help_heading = "Time (30, 30s, 500ms, 5m, 1h30m)")]
 pub struct TimeArgs {
     /// End the launch when it has run this long.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_negative_numbers = true)]
     pub timeout: Option<Duration>,
-    /// Report which ranks are missing when start-up takes longer than this.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    /// Report which ranks are missing when start-up takes longer than this [default: 30s].
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_negative_numbers = true)]
     pub stuck_after: Option<Duration>,
     /// End the launch when ranks have waited this long for others in a fence.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_negative_numbers = true)]
     pub fence_timeout: Option<Duration>,
-    /// Leave ranks this long from SIGTERM to SIGKILL.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    /// Leave ranks this long from SIGTERM to SIGKILL [default: 400ms; 5s when interrupted, or when --timeout is over].
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_negative_numbers = true)]
     pub kill_wait: Option<Duration>,
-}
-
-/// The choices of `--pmi`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "lower")]
-pub enum Pmi {
-    /// Whatever each rank speaks.
-    Auto,
-    /// PMI-1 only.
-    Pmi1,
-    /// PMI-2 only.
-    Pmi2,
-    /// PMIx only.
-    Pmix,
-    /// None: the ranks are independent programs.
-    None,
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use lattice_agent::template::{Template, TemplateError};
+use pmi_transport::hostlist::{self, HostlistError};
 
 /// The choices of `--stdin`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +97,7 @@ pub enum RankCountError {
     #[error("MPI counts ranks up to {max}", max = i32::MAX)]
     TooMany,
     /// The text is no number.
-    #[error("not a whole number from 1 up")]
+    #[error("it is not a positive whole number")]
     NotANumber,
 }
 
@@ -108,6 +109,23 @@ pub(super) fn rank_count(text: &str) -> Result<u32, RankCountError> {
         Err(_) if !digits => Err(RankCountError::NotANumber),
         _ => Err(RankCountError::TooMany),
     }
+}
+
+/// Why a text names no nodes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodeListError {
+    /// It is no list.
+    #[error(transparent)]
+    List(#[from] HostlistError),
+    /// There is nothing in it, as when a script's variable is empty; that shall not mean all nodes.
+    #[error("it names no node; a list such as node[0-3,7] does")]
+    Empty,
+}
+
+/// Checks a list of nodes, and leaves it as it is.
+pub(super) fn node_list(text: &str) -> Result<String, NodeListError> {
+    if hostlist::expand(text)?.is_empty() { Err(NodeListError::Empty) } else { Ok(text.to_owned()) }
 }
 
 #[cfg(test)]

@@ -19,6 +19,15 @@ pub enum ClusterError {
     /// The config file cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// Something should name an allocation, and is empty.
+    #[error(
+        "{place} is empty: it names no allocation\n\
+         try: an id, which lattice alloc list shows; or `local`, or no such variable at all, for this machine"
+    )]
+    EmptyAllocation {
+        /// What should name it.
+        place: &'static str,
+    },
     /// The API server may not be talked to that way.
     #[error(transparent)]
     Connect(#[from] ConnectError),

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use pmi_transport::hostlist;
 use pmi_transport::proto::v1 as proto;
 use proto::RequeuePolicy;
 use serde::Serialize;
 use tokio::time::sleep;
 use tonic::{Code, Response};
 
-use super::{CommandError, ask, environment, print_json};
+use super::{CommandError, ask, environment, node_names, print_json};
 use crate::args::{AllocCommand, CreateArgs, Requeue};
 use crate::cluster::{Cluster, ClusterError};
 use crate::output::Verbosity;
@@ -44,7 +43,7 @@ pub(crate) fn alloc(command: &AllocCommand, verbosity: Verbosity) -> Result<u8, 
             show(&answer.allocations, table.json)
         }
         AllocCommand::Show { id, table } => {
-            let id = cluster::allocation(id.as_deref(), &environment()).ok_or(CommandError::NoAllocation)?;
+            let id = cluster::allocation(id.as_deref(), &environment())?.ok_or(CommandError::NoAllocation)?;
             let request = proto::GetAllocationRequest { id };
             let answer = ask(&table.api, async |cluster| {
                 Ok(cluster.ask(cluster.allocations().get_allocation(request)).await?)
@@ -170,8 +169,7 @@ impl From<proto::Allocation> for Allocation {
         Self {
             state: human::allocation_state(allocation.state()),
             requeue: requeue(allocation.requeue()),
-            // A list that cannot be read is shown as it is.
-            nodes: hostlist::expand(&allocation.nodes).unwrap_or_else(|_| vec![allocation.nodes.clone()]),
+            nodes: node_names(&allocation.nodes),
             id: allocation.id,
             uid: allocation.uid,
             created_at: human::rfc3339(allocation.created_at),

@@ -1,22 +1,53 @@
-//! `lattice signal` and `lattice abort`: what a launch is told by somebody who does not follow it.
+//! `lattice signal` and `lattice abort`: what a launch is told by somebody who does not follow it. For programs there is a word of
+//! what was asked of which launch; people know.
 
 use lattice_agent::wire;
 use pmi_transport::proto::v1 as proto;
+use serde::Serialize;
 
-use super::{CommandError, ask};
-use crate::args::{AbortArgs, SignalArgs};
+use super::{CommandError, ask, print_json};
+use crate::args::{AbortArgs, SignalArgs, TableArgs};
 use crate::launch;
+
+/// What was asked of a launch, as it is printed for programs.
+#[derive(Debug, Serialize)]
+#[serde(tag = "asked", rename_all = "snake_case")]
+enum Asked<'a> {
+    Signal {
+        launch_id: &'a str,
+        signal: &'static str,
+        /// `None` for all.
+        ranks: Option<Vec<Range>>,
+    },
+    Abort {
+        launch_id: &'a str,
+        reason: &'a str,
+    },
+}
+
+/// Ranks, from the first to the last.
+#[derive(Debug, Serialize)]
+struct Range {
+    first: u32,
+    last: u32,
+}
 
 /// Sends a signal to ranks of a launch; returns the exit code.
 pub(crate) fn signal(args: &SignalArgs) -> Result<u8, CommandError> {
     let ranks = args.ranks.as_ref().map(wire::command::encode_ranges).unwrap_or_default();
     let request = proto::SignalLaunchRequest { id: args.launch.clone(), signal: args.signal as i32, ranks };
-    ask(&args.api, async |cluster| Ok(cluster.ask(cluster.launches().signal_launch(request)).await?))?;
-    Ok(0)
+    ask(&args.table.api, async |cluster| Ok(cluster.ask(cluster.launches().signal_launch(request)).await?))?;
+    let range = |(first, last)| Range { first, last };
+    let ranks = args.ranks.as_ref().map(|ranks| ranks.ends().map(range).collect());
+    told(&args.table, Asked::Signal { launch_id: &args.launch, signal: args.signal.as_str(), ranks })
 }
 
 /// Ends a launch; one that has ended is fine. Returns the exit code.
 pub(crate) fn abort(args: &AbortArgs) -> Result<u8, CommandError> {
-    ask(&args.api, async |cluster| Ok(launch::abort(&cluster, &args.launch, &args.reason).await?))?;
-    Ok(0)
+    ask(&args.table.api, async |cluster| Ok(launch::abort(&cluster, &args.launch, &args.reason).await?))?;
+    told(&args.table, Asked::Abort { launch_id: &args.launch, reason: &args.reason })
+}
+
+fn told(table: &TableArgs, asked: Asked<'_>) -> Result<u8, CommandError> {
+    if table.json { print_json(&asked) } else { Ok(0) }
 }

@@ -3,13 +3,12 @@
 mod findings;
 
 use lattice_agent::cxi::Finding;
-use pmi_transport::hostlist;
 use pmi_transport::proto::v1 as proto;
 use proto::FabricGrantState;
 use serde::Serialize;
 
 use self::findings::findings;
-use super::{CommandError, ask, print_json};
+use super::{CommandError, ask, node_names, print_json};
 use crate::args::CxiCommand;
 use crate::table::{Align, Table};
 use crate::{complain, print};
@@ -138,8 +137,7 @@ impl<'a> From<&'a proto::FabricGrant> for Grant<'a> {
             allocation: &grant.allocation_id,
             vni: (grant.vni != 0).then_some(grant.vni),
             state: state(grant.state()),
-            // It was folded by the API server; what cannot be read is shown as it came.
-            unconfirmed: hostlist::expand(&grant.unconfirmed).unwrap_or_else(|_| vec![grant.unconfirmed.clone()]),
+            unconfirmed: node_names(&grant.unconfirmed),
         }
     }
 }

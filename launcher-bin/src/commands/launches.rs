@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use pmi_transport::hostlist;
+use jiff::tz::TimeZone;
 use pmi_transport::proto::v1 as proto;
 use proto::LaunchState;
 use serde::Serialize;
 
-use super::{CommandError, ask, print_json};
+use super::{CommandError, ask, node_names, print_json};
 use crate::args::TableArgs;
 use crate::table::{Align, Table};
 use crate::{human, print};
@@ -34,10 +34,11 @@ pub(crate) fn launches(all: bool, args: &TableArgs) -> Result<u8, CommandError> 
     if args.json {
         return print_json(&answer.launches.iter().map(Summary::from).collect::<Vec<_>>());
     }
-    Ok(print(table(&answer.launches).as_bytes())?)
+    Ok(print(table(&answer.launches, &TimeZone::system()).as_bytes())?)
 }
 
-fn table(launches: &[proto::LaunchSummary]) -> String {
+/// Times are those of `zone`.
+fn table(launches: &[proto::LaunchSummary], zone: &TimeZone) -> String {
     let mut table = Table::new([
         ("ID", Align::Left),
         ("ALLOCATION", Align::Left),
@@ -45,6 +46,7 @@ fn table(launches: &[proto::LaunchSummary]) -> String {
         ("STATE", Align::Left),
         ("NODES", Align::Left),
         ("RANKS", Align::Right),
+        ("STARTED", Align::Left),
         ("RAN", Align::Right),
         ("COMMAND", Align::Left),
         ("CAUSE", Align::Left),
@@ -57,6 +59,7 @@ fn table(launches: &[proto::LaunchSummary]) -> String {
             state(launch.state()).to_owned(),
             launch.nodes.clone(),
             launch.ranks.to_string(),
+            human::date(launch.started_at, zone),
             human::duration(Duration::from_micros(launch.duration_us)),
             launch.command.clone(),
             launch.cause.clone(),
@@ -72,8 +75,7 @@ impl<'a> From<&'a proto::LaunchSummary> for Summary<'a> {
             allocation_id: &launch.allocation_id,
             uid: launch.uid,
             state: state(launch.state()),
-            // A list that cannot be read is shown as it is.
-            nodes: hostlist::expand(&launch.nodes).unwrap_or_else(|_| vec![launch.nodes.clone()]),
+            nodes: node_names(&launch.nodes),
             ranks: launch.ranks,
             command: &launch.command,
             started_at: human::rfc3339(launch.started_at),
@@ -115,9 +117,9 @@ pub(super) mod tests {
     #[test]
     fn launches_are_shown_in_a_table_and_as_json() {
         assert_eq!(
-            table(&[sample()]),
-            "ID          ALLOCATION  USER  STATE   NODES      RANKS        RAN  COMMAND     CAUSE\n\
-             k3jq09zmf2  7f3k        root  active  node[0-1]      3  1 min 5 s  ./a.out -x\n"
+            table(&[sample()], &TimeZone::UTC),
+            "ID          ALLOCATION  USER  STATE   NODES      RANKS  STARTED                    RAN  COMMAND     CAUSE\n\
+             k3jq09zmf2  7f3k        root  active  node[0-1]      3  2026-11-20 14:09:02  1 min 5 s  ./a.out -x\n"
         );
         let json = serde_json::to_value(Summary::from(&sample())).unwrap();
         assert_eq!(json["nodes"], serde_json::json!(["node0", "node1"]));

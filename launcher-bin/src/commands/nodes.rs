@@ -6,7 +6,7 @@ use pmi_transport::proto::v1 as proto;
 use proto::NodeState;
 use serde::Serialize;
 
-use super::{CommandError, ask, print_json};
+use super::{CommandError, ask, node_names, print_json};
 use crate::args::{NodesArgs, NodesCommand};
 use crate::output::Verbosity;
 use crate::table::{Align, Table};
@@ -36,6 +36,20 @@ struct Drain<'a> {
     since: String,
 }
 
+/// What became of nodes, as it is printed for programs.
+#[derive(Debug, Serialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+enum Changed {
+    Drained {
+        nodes: Vec<String>,
+        /// Those of them that are drained when they come.
+        unregistered: Vec<String>,
+    },
+    Resumed {
+        nodes: Vec<String>,
+    },
+}
+
 /// Shows the nodes of the cluster, or does to them what is asked for; returns the exit code.
 pub(crate) fn nodes(args: &NodesArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
     match &args.command {
@@ -48,18 +62,25 @@ pub(crate) fn nodes(args: &NodesArgs, verbosity: Verbosity) -> Result<u8, Comman
             }
             Ok(print(table(&answer).as_bytes())?)
         }
-        Some(NodesCommand::Drain { nodes, reason, api }) => {
+        Some(NodesCommand::Drain { nodes, reason, table }) => {
             let request = proto::DrainNodesRequest { nodes: nodes.clone(), reason: reason.clone() };
-            let answer = ask(api, async |cluster| Ok(cluster.ask(cluster.nodes().drain_nodes(request)).await?))?;
+            let answer =
+                ask(&table.api, async |cluster| Ok(cluster.ask(cluster.nodes().drain_nodes(request)).await?))?;
+            if table.json {
+                return print_json(&Changed::Drained {
+                    nodes: node_names(nodes),
+                    unregistered: node_names(&answer.unknown),
+                });
+            }
             if verbosity > Verbosity::Quiet && !answer.unknown.is_empty() {
                 complain(&format!("note: not registered yet, and drained when they are: {}", answer.unknown));
             }
             Ok(0)
         }
-        Some(NodesCommand::Resume { nodes, api }) => {
+        Some(NodesCommand::Resume { nodes, table }) => {
             let request = proto::ResumeNodesRequest { nodes: nodes.clone() };
-            ask(api, async |cluster| Ok(cluster.ask(cluster.nodes().resume_nodes(request)).await?))?;
-            Ok(0)
+            ask(&table.api, async |cluster| Ok(cluster.ask(cluster.nodes().resume_nodes(request)).await?))?;
+            if table.json { print_json(&Changed::Resumed { nodes: node_names(nodes) }) } else { Ok(0) }
         }
     }
 }

@@ -11,7 +11,7 @@ use super::plan::NODES_MAX;
 #[derive(Clone, Debug, Args)]
 pub struct DevClusterArgs {
     /// Make so many nodes, node0 and on.
-    #[arg(short = 'N', long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=NODES_MAX))]
+    #[arg(short = 'N', long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=NODES_MAX), allow_negative_numbers = true)]
     pub nodes: u8,
     /// Put all nodes on loopback addresses of this machine, also where we are root and could give each its own network.
     #[arg(long)]

@@ -1,6 +1,6 @@
 //! A launch on a cluster: the API server places and starts it, and then it is followed.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use bytes::Bytes;
 use lattice_agent::spec::{SessionSpec, StdinTarget};
@@ -12,35 +12,35 @@ use pmi_transport::proto::v1 as proto;
 use tokio::sync::mpsc;
 
 use super::following::{Attachment, Following, Role};
-use super::{LaunchError, Show, block_on, open_files};
+use super::{LaunchError, Show, block_on, open_files, show_plan};
 use crate::args::{AttachArgs, Distribution};
 use crate::cluster::{ApiServer, Cluster, ClusterError};
-use crate::output::{Verbosity, settings};
+use crate::output::{Verbosity, name, settings};
 use crate::placed::PlacedLaunch;
-use crate::request::{LaunchRequest, Machine, OutputRequest, PlacementRequest, RequestError};
+use crate::request::{LaunchRequest, Machine, OutputRequest, PlacementRequest};
 use crate::steering::Distance;
 use crate::trace::ClusterTrace;
 use crate::{complain, map, print, stdin};
 
-/// Starts a launch in `allocation`, and follows it, unless it is detached; returns its exit code.
+/// Starts a launch in `allocation`, and follows it, unless it is detached, or only says what it would be; returns its exit code.
 pub(super) fn run(
     request: LaunchRequest,
     server: &ApiServer,
     allocation: String,
     verbosity: Verbosity,
 ) -> Result<u8, LaunchError> {
-    if request.dry_run {
-        return Err(RequestError::DryRunElsewhere.into());
-    }
     block_on(async {
         let cluster = server.connect()?;
-        let detach = request.detach;
+        let (dry_run, detach) = (request.dry_run, request.detach);
         let output = request.output.clone();
         let started = submit(&cluster, request, allocation).await?;
-        let launch_id = started.task_launch_id.clone();
-        if verbosity > Verbosity::Quiet {
+        if is_noted(verbosity, io::stderr().is_terminal()) {
             started.notes.iter().for_each(|note| complain(&format!("note: {note}")));
         }
+        if dry_run {
+            return show_plan(&answered(&cluster, started, output)?);
+        }
+        let launch_id = started.task_launch_id.clone();
         let outcome = if detach {
             leave(&cluster, started, output, verbosity)
         } else {
@@ -56,18 +56,19 @@ pub(super) fn run(
     })
 }
 
+/// Whether notes on a placement are shown: scripts that put more ranks than cores on a node do so each time, and mean it.
+fn is_noted(verbosity: Verbosity, watched: bool) -> bool {
+    verbosity == Verbosity::Verbose || watched && verbosity == Verbosity::Normal
+}
+
 /// Looks at a launch that runs already; returns its exit code.
 ///
 /// # Errors
 /// Fails if there is no such launch, or if it is lost sight of.
 pub(crate) fn attach(args: &AttachArgs, verbosity: Verbosity) -> Result<u8, LaunchError> {
-    let server = ApiServer::find(args.table.api.api.as_deref(), &Machine::this()?.environment)?;
-    let output = OutputRequest {
-        label: args.label,
-        timestamp: args.timestamp,
-        json: args.table.json,
-        ..OutputRequest::default()
-    };
+    let server = ApiServer::find(args.api.api.as_deref(), &Machine::this()?.environment)?;
+    let output =
+        OutputRequest { label: args.label, timestamp: args.timestamp, json: args.json, ..OutputRequest::default() };
     block_on(async { follow(&server.connect()?, &args.launch, Role::Viewer, output, verbosity).await })
 }
 
@@ -77,7 +78,7 @@ pub(crate) async fn abort(cluster: &Cluster, launch_id: &str, reason: &str) -> R
     cluster.ask(cluster.launches().abort_launch(request)).await.map(drop)
 }
 
-/// Has the API server start a launch; returns when every node has accepted it.
+/// Has the API server start a launch, or plan it; returns when every node has accepted it.
 async fn submit(
     cluster: &Cluster,
     request: LaunchRequest,
@@ -89,6 +90,7 @@ async fn submit(
         tasks_per_node: request.placement.tasks_per_node.unwrap_or_default(),
         placement: Some(placement(&request.placement)),
         detached: request.detach,
+        plan_only: request.dry_run,
         spec: Some(unplaced(request)),
         ..proto::LaunchTasksRequest::default()
     };
@@ -152,6 +154,15 @@ fn placed(cluster: &Cluster, spec: proto::LaunchSpec, output: OutputRequest) -> 
     Ok(PlacedLaunch::elsewhere(spec, output))
 }
 
+/// The launch that the API server answers with.
+fn answered(
+    cluster: &Cluster,
+    answer: proto::LaunchTasksResponse,
+    output: OutputRequest,
+) -> Result<PlacedLaunch, ClusterError> {
+    placed(cluster, answer.spec.ok_or_else(|| cluster.nonsense("a launch without its spec"))?, output)
+}
+
 /// Says which launch it is that nobody follows.
 fn leave(
     cluster: &Cluster,
@@ -159,17 +170,14 @@ fn leave(
     output: OutputRequest,
     verbosity: Verbosity,
 ) -> Result<u8, LaunchError> {
-    if output.show_map || verbosity == Verbosity::Verbose {
-        let spec = started.spec.ok_or_else(|| cluster.nonsense("a launch without its spec"))?;
-        let launch = placed(cluster, spec, output)?;
-        if verbosity == Verbosity::Verbose {
-            complain(&settings(&launch));
-        }
-        if launch.output.show_map {
-            io::stderr().write_all(map::table(&launch).as_bytes())?;
-        }
+    let launch = answered(cluster, started, output)?;
+    if verbosity == Verbosity::Verbose {
+        complain(&settings(&launch));
     }
-    Ok(print(format!("{}\n", started.task_launch_id).as_bytes())?)
+    if launch.output.show_map {
+        io::stderr().write_all(map::table(&launch).as_bytes())?;
+    }
+    Ok(print(&name(&launch))?)
 }
 
 /// Follows a launch to its end.

@@ -9,13 +9,12 @@ use pmi_core::ids::JobId;
 use rank_spawner::{Keeper, LaunchTag, become_subreaper};
 use tokio::sync::mpsc;
 
-use super::{End, LaunchError, Show, block_on, open_files};
+use super::{End, LaunchError, Show, block_on, open_files, show_plan};
 use crate::output::{OpenFiles, Verbosity};
 use crate::placed::PlacedLaunch;
 use crate::request::{LaunchRequest, Machine, RequestError};
 use crate::steering::Distance;
-
-use crate::{map, print, stdin, trace};
+use crate::{stdin, trace};
 
 /// How many events may wait for the renderer.
 const EVENTS: usize = 64;
@@ -25,7 +24,7 @@ pub(super) fn run(request: LaunchRequest, machine: &Machine, verbosity: Verbosit
     let dry_run = request.dry_run;
     let launch = PlacedLaunch::here(request, machine)?;
     if dry_run {
-        return Ok(print(map::table(&launch).as_bytes())?);
+        return show_plan(&launch);
     }
     let keeper = Keeper::fork()?;
     become_subreaper().map_err(io::Error::from)?;

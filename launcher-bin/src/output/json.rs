@@ -7,13 +7,13 @@ use bytes::Bytes;
 use lattice_agent::cause::{Cause, CauseKind, StartClass};
 use lattice_agent::event::{Event, MpiFamily, MpiLibrary, Notice, Output, Report, Stream};
 use lattice_agent::spec::SessionSpec;
-use pmi_core::ids::Rank;
-use rank_spawner::RankExit;
+use pmi_core::ids::{LocalRank, Rank};
+use rank_spawner::{CpuSet, RankExit};
 use serde::Serialize;
 
 use super::decoration::time_stamp;
 use super::words;
-use crate::placed::PlacedLaunch;
+use crate::placed::{PlacedLaunch, Seat};
 
 /// One line.
 #[derive(Debug, Serialize)]
@@ -26,7 +26,16 @@ struct Line<'a> {
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum Body<'a> {
-    Launch(Launch<'a>),
+    Launch {
+        launch_id: &'a str,
+        #[serde(flatten)]
+        launch: Launch<'a>,
+    },
+    Plan {
+        #[serde(flatten)]
+        launch: Launch<'a>,
+        ranks: Vec<SeatLine<'a>>,
+    },
     Started {
         rank: Rank,
         node: &'a str,
@@ -64,7 +73,6 @@ enum Body<'a> {
 /// What is known of a launch before its first rank starts.
 #[derive(Debug, Serialize)]
 struct Launch<'a> {
-    launch_id: &'a str,
     allocation_id: Option<&'a str>,
     size: u32,
     nodes: &'a [String],
@@ -76,6 +84,15 @@ struct Program<'a> {
     ranks: u32,
     program: Cow<'a, str>,
     args: Vec<Cow<'a, str>>,
+}
+
+/// Where a rank would run.
+#[derive(Debug, Serialize)]
+struct SeatLine<'a> {
+    rank: Rank,
+    node: &'a str,
+    local_rank: LocalRank,
+    cpus: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -135,19 +152,18 @@ pub(crate) struct CauseLine<'a> {
 
 /// The line that opens a launch.
 pub(crate) fn launch(launch: &PlacedLaunch) -> Bytes {
-    let SessionSpec { launch_id, allocation_id, job, hosts, apps, .. } = &launch.spec;
-    let programs = job.apps.iter().zip(apps).map(|(app, program)| Program {
-        ranks: app.ranks,
-        program: program.program.to_string_lossy(),
-        args: program.args.iter().map(|arg| arg.to_string_lossy()).collect(),
-    });
-    line(Body::Launch(Launch {
-        launch_id,
-        allocation_id: allocation_id.as_deref(),
-        size: job.size(),
-        nodes: hosts,
-        programs: programs.collect(),
-    }))
+    line(Body::Launch { launch_id: &launch.spec.launch_id, launch: Launch::of(launch) })
+}
+
+/// The only line of a launch that is not started.
+pub(crate) fn plan(launch: &PlacedLaunch) -> Bytes {
+    let seat = |seat: &Seat| SeatLine {
+        rank: seat.rank,
+        node: &launch.spec.hosts[seat.node.index()],
+        local_rank: seat.local_rank,
+        cpus: seat.cpus.as_ref().map(CpuSet::to_string),
+    };
+    line(Body::Plan { launch: Launch::of(launch), ranks: launch.seats.iter().map(seat).collect() })
 }
 
 /// The line of an event on `node`.
@@ -223,6 +239,18 @@ fn library_line(library: &MpiLibrary) -> Library<'_> {
         _ => "other",
     };
     Library { name: &library.name, file: &library.file, speaks }
+}
+
+impl<'a> Launch<'a> {
+    fn of(launch: &'a PlacedLaunch) -> Self {
+        let SessionSpec { allocation_id, job, hosts, apps, .. } = &launch.spec;
+        let programs = job.apps.iter().zip(apps).map(|(app, program)| Program {
+            ranks: app.ranks,
+            program: program.program.to_string_lossy(),
+            args: program.args.iter().map(|arg| arg.to_string_lossy()).collect(),
+        });
+        Self { allocation_id: allocation_id.as_deref(), size: job.size(), nodes: hosts, programs: programs.collect() }
+    }
 }
 
 impl RankEnd {
@@ -317,7 +345,7 @@ mod tests {
         let holes = [dropped(Some(4711)), dropped(None)];
         let failed = Report { exits: vec![(rank, killed)], cause: Some(cause), duration: after };
         let fine = Report { exits: vec![(rank, RankExit::Code(0))], cause: None, duration: after };
-        let mut lines = vec![launch(&opening)];
+        let mut lines = vec![launch(&opening), plan(&opening)];
         lines.extend(events[..7].iter().filter_map(|sample| event(sample, "node3")));
         lines.extend(holes);
         lines.extend(events[7..].iter().filter_map(|sample| event(sample, "node3")));

@@ -4,7 +4,6 @@ use std::io;
 use std::path::PathBuf;
 
 use pmi_core::ids::JobIdError;
-use pmi_transport::hostlist::HostlistError;
 use rank_spawner::{BindHereError, ProgramError};
 
 use crate::hostfile::HostfileError;
@@ -34,20 +33,6 @@ pub enum RequestError {
     NoAllocation {
         /// The flag.
         flag: &'static str,
-    },
-    /// A plan was asked for that the API server makes.
-    #[error(
-        "--dry-run: the API server decides where ranks run, as it starts them\n\
-         try: --show-map, which prints it then; or --alloc local, for this machine"
-    )]
-    DryRunElsewhere,
-    /// A list of nodes makes no sense.
-    #[error("{flag}: {source}")]
-    Hostlist {
-        /// The flag.
-        flag: &'static str,
-        /// What is wrong with it.
-        source: HostlistError,
     },
     /// The hostfile cannot be used.
     #[error(transparent)]

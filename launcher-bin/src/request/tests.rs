@@ -34,8 +34,6 @@ fn nodes_are_named_as_the_user_named_them() {
     let placement = requested(&format!("--hostfile {} true", hosts.path().display())).unwrap().placement;
     let hosts: Vec<_> = placement.hosts.iter().map(|host| (host.node.as_str(), host.slots)).collect();
     assert_eq!(hosts, [("node0", 4), ("node1", 2)]);
-    refused("-w node[3 true", "--nodelist: ");
-    refused("-x node[3-1] true", "--exclude: ");
     refused("--hostfile /nonexistent true", "cannot read the hostfile /nonexistent");
 }
 

@@ -195,12 +195,12 @@ impl AllocationService for Service {
         if request.allocation_id == "pending" {
             return Err(Status::failed_precondition("allocation pending is pending; launches need a running one"));
         }
+        let (task_launch_id, notes) = match request.plan_only {
+            true => (String::new(), vec!["2 ranks on 1 cores of node0".to_owned()]),
+            false => (LAUNCH.to_owned(), Vec::new()),
+        };
         self.note(Asked::Launch(Box::new(request)));
-        Ok(Response::new(LaunchTasksResponse {
-            task_launch_id: LAUNCH.to_owned(),
-            spec: Some(spec()),
-            ..LaunchTasksResponse::default()
-        }))
+        Ok(Response::new(LaunchTasksResponse { task_launch_id, spec: Some(spec()), notes }))
     }
 
     async fn create_allocation(&self, _: Request<CreateAllocationRequest>) -> Result<Response<Allocation>, Status> {

@@ -34,8 +34,8 @@ fn nodes_are_had_now_or_waited_for() {
 }
 
 #[test]
-fn more_ranks_than_cores_are_told_and_run() {
+fn more_ranks_than_cores_run_and_are_told_to_those_who_ask() {
     let script = r#"ranks=$(($(nproc) + 1)); crowded() { lattice $1 launch --pmi none -w node0 -n $ranks true 2>&1; }
-        crowded | sed "s/$ranks ranks on $(nproc) cores/many ranks on few cores/"; crowded --quiet"#;
+        crowded --verbose | grep note: | sed "s/$ranks ranks on $(nproc) cores/many ranks on few cores/"; crowded"#;
     script_on(2, script).run().exits(0).prints_lines(["lattice: note: many ranks on few cores of node0"]);
 }

@@ -1,6 +1,6 @@
 //! Which node a rank is on.
 
-use lattice_tests::{Outcome, cluster, launch_on};
+use lattice_tests::{Outcome, cluster, launch_on, script_on};
 
 /// Prints the rank and its node.
 const WHERE: &str = r#"IFS=, read -ra nodes <<<"$LATTICE_NODELIST"; echo "$LATTICE_RANK ${nodes[$LATTICE_NODE]}""#;
@@ -72,6 +72,23 @@ fn a_rank_is_on_the_node_that_it_is_told() {
     } else {
         outcome.exits(0).prints("0 node0 ").prints("1 node1 ");
     }
+}
+
+/// The plan is the map that the launch then shows; nothing ran meanwhile.
+#[test]
+fn a_dry_run_tells_where_a_launch_would_put_its_ranks() {
+    let script = r#"check() {
+            plan=$(lattice launch --dry-run "$@") && map=$(lattice launch --show-map "$@" 2>&1 >/dev/null) || exit
+            echo "$plan"; [ "$plan" = "$map" ] || { echo "but it was: $map" >&2; exit 90; }
+        }
+        lattice launch --dry-run -n 4 touch "$LATTICE_DEV_CLUSTER/started" >/dev/null || exit
+        [ ! -e "$LATTICE_DEV_CLUSTER/started" ] && [ -z "$(lattice launches --all --json | field id)" ] || exit 91
+        check -n 5 true
+        check -w node2,node0 --distribution cyclic -n 2 true : -n 1 echo
+        lattice launch --dry-run --json -n 2 -w node1 true | grep -o '"rank":[0-9]*,"node":"[^"]*"'"#;
+    let outcome = script_on(3, script).run();
+    outcome.exits(0).prints("   4  node2      0  any   true\n").prints("   1  node0      0  any   true\n");
+    outcome.prints("\"rank\":0,\"node\":\"node1\"\n\"rank\":1,\"node\":\"node1\"\n");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use lattice_tests::{Command, lattice, launch};
+use lattice_tests::{Command, built, lattice, launch};
 
 /// The launch is refused with this code and these words, and the first program was not started either.
 #[track_caller]
@@ -69,7 +69,7 @@ fn a_directory_that_is_not_there() {
 #[test]
 fn numbers_of_ranks_that_no_job_has() {
     refused(launch("-n 0 true"), 125, &["a job has at least 1 rank"]);
-    refused(launch("-n -1 true"), 125, &["-1"]);
+    refused(launch("-n -1 true"), 125, &["'-1' for '--ntasks <N>'", "not a positive whole number"]);
     refused(launch("-n many true"), 125, &["many"]);
     refused(launch("-n 99999999999999 true"), 125, &["99999999999999"]);
     refused(launch("-n 2000000000 true"), 125, &["2000000000"]);
@@ -87,7 +87,6 @@ fn tasks_per_node_is_the_number_of_ranks_on_the_one_node() {
 fn flags_that_exclude_each_other() {
     refused(launch("-q -v true"), 125, &["cannot be used with"]);
     refused(launch("--json --label true"), 125, &["cannot be used with"]);
-    refused(launch("--json --dry-run true"), 125, &["cannot be used with"]);
     refused(launch("--pmi none --pmi-port true"), 125, &["--pmi-port and --pmi=none exclude each other"]);
     refused(launch("--pmi pmi2 --pmi-group-barriers true"), 125, &["exclude each other"]);
     refused(launch("--append true"), 125, &["--append needs --output or --error"]);
@@ -104,6 +103,8 @@ fn flags_that_make_no_sense() {
     refused(launch("--env =1 true"), 125, &["name"]);
     refused(launch("--env E2E_NEVER_SET true"), 125, &["E2E_NEVER_SET"]);
     refused(launch("true : --label true"), 125, &["--label holds for the whole launch"]);
+    refused(launch("-w").arg("").arg("true"), 125, &["it names no node"]);
+    refused(launch("true").env("LATTICE_ALLOC_ID", ""), 125, &["LATTICE_ALLOC_ID is empty: it names no allocation"]);
     refused(launch("-n 2"), 125, &["PROGRAM"]);
     refused(launch("true :"), 125, &["PROGRAM"]);
     refused(launch("--pmi-trace /nonexistent/trace true"), 125, &["/nonexistent/trace"]);
@@ -114,6 +115,29 @@ fn help_has_the_table_of_exit_codes() {
     let help = lattice("launch --help").run();
     help.exits(0).says_nothing().prints("Exit codes:").prints("127").prints("lattice launch -n 4 ./a.out");
     lattice("--version").run().exits(0).says_nothing().prints("lattice ");
+}
+
+#[test]
+fn wrong_flags_of_an_agent_are_its_own_failure() {
+    Command::new(built::lattice().with_file_name("lattice-agent"))
+        .arg("--nonsense")
+        .run()
+        .exits(125)
+        .says("--nonsense");
+}
+
+#[test]
+fn help_that_nobody_asked_for_is_plain() {
+    for words in ["", "alloc", "cxi", "pki"] {
+        let outcome = lattice(words).run();
+        outcome.exits(125).prints_lines::<&str>([]).says("Usage: lattice").says("\nCommands:\n");
+        outcome.check(!outcome.errors().contains("lattice: "), || "help is no message".into());
+    }
+}
+
+#[test]
+fn protocols_are_listed_on_request() {
+    launch("--pmi=list").run().exits(0).says_nothing().prints("auto  ").prints("pmix  PMIx only");
 }
 
 #[test]

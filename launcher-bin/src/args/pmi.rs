@@ -1,0 +1,57 @@
+//! `--pmi`: what ranks are served, and the answer to `--pmi=list`.
+
+use std::ffi::OsStr;
+
+use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
+use clap::error::ErrorKind;
+use clap::{Arg, Command, ValueEnum};
+
+/// The value of `--pmi` that asks for the others.
+const PMI_LIST: &str = "list";
+
+/// The choices of `--pmi`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
+pub enum Pmi {
+    /// Whatever each rank speaks: PMI-1, PMI-2 or PMIx.
+    Auto,
+    /// PMI-1 only, as of MPICH, Intel MPI and MVAPICH.
+    Pmi1,
+    /// PMI-2 only, as of MPICH and MVAPICH built for it, and of libpmi2.
+    Pmi2,
+    /// PMIx only, as of Open MPI 4 and 5.
+    Pmix,
+    /// No protocol: the ranks are independent programs.
+    None,
+}
+
+/// Reads `--pmi`. Its value `list` is a question, and the answer comes as clap answers `--help`: as an error that is none, whatever
+/// else stands on the command line.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PmiParser;
+
+impl TypedValueParser for PmiParser {
+    type Value = Pmi;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<Pmi, clap::Error> {
+        if value == PMI_LIST {
+            return Err(clap::Error::raw(ErrorKind::DisplayHelp, served_protocols()));
+        }
+        EnumValueParser::<Pmi>::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let list = PossibleValue::new(PMI_LIST).help("Print what is possible, and start nothing");
+        Some(Box::new(Pmi::value_variants().iter().filter_map(Pmi::to_possible_value).chain([list])))
+    }
+}
+
+/// What `--pmi` can be, one on each line.
+fn served_protocols() -> String {
+    let known = Pmi::value_variants().iter().filter_map(Pmi::to_possible_value);
+    let line = |value: PossibleValue| {
+        let what = value.get_help().map(ToString::to_string).unwrap_or_default();
+        format!("{:<6}{what}\n", value.get_name())
+    };
+    known.map(line).collect()
+}
