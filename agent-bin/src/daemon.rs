@@ -47,6 +47,7 @@ use self::fabric::Fabric;
 use self::forks::Forks;
 use self::launches::Launches;
 use self::metrics::Metrics;
+use crate::random;
 
 /// Why an agent does not run.
 #[derive(Debug, thiserror::Error)]
@@ -152,7 +153,7 @@ async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
     let address = config.advertised(&listener.local_address());
     let fences = FenceNode::new(config.node_id.clone(), Arc::new(Grpc { security: security.clone() }));
     let (forks, server_gone) = Forks::new(forks);
-    let incarnation = facts::random()?;
+    let incarnation = u64::from_ne_bytes(random::bytes()?);
     let metrics = Metrics::default();
     let launches = Launches::default();
     let node =

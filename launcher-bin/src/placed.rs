@@ -5,11 +5,11 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use lattice_agent::event::Stream;
+use lattice_agent::random;
 use lattice_agent::spec::{AppSpec, SessionSpec};
 use lattice_agent::template::{Place, Template};
 use nix::unistd::{AccessFlags, eaccess};
@@ -214,9 +214,7 @@ fn job_id(launch_id: &str) -> Result<JobId, RequestError> {
 
 /// 128 random bits in hexadecimal.
 fn secret() -> io::Result<String> {
-    let mut random = [0; 16];
-    File::open("/dev/urandom")?.read_exact(&mut random)?;
-    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(format!("{:032x}", u128::from_be_bytes(random::bytes()?)))
 }
 
 #[cfg(test)]

@@ -6,12 +6,12 @@
 mod error;
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, IsTerminal};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lattice_agent::random;
 use lattice_agent::spec::{AppSpec, Entrance, Patience, PmiFamily, PmiSpec, StdinTarget};
 use lattice_agent::template::Template;
 use nix::unistd::gethostname;
@@ -357,9 +357,7 @@ fn output_request(args: &LaunchArgs) -> OutputRequest {
 /// Ten characters that no other launch has: 50 random bits, in digits that cannot be mistaken for each other.
 pub(crate) fn random_id() -> io::Result<String> {
     const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
-    let mut random = [0; 10];
-    File::open("/dev/urandom")?.read_exact(&mut random)?;
-    Ok(random.iter().map(|byte| char::from(DIGITS[usize::from(byte % 32)])).collect())
+    Ok(random::bytes::<10>()?.iter().map(|byte| char::from(DIGITS[usize::from(byte % 32)])).collect())
 }
 
 #[cfg(test)]
