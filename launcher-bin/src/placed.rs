@@ -70,23 +70,10 @@ impl PlacedLaunch {
         let cpus = plan_here(&request.cpu_bind, size)?;
         seats.iter_mut().zip(cpus).for_each(|(seat, cpus)| seat.cpus = cpus);
         check_input(&request.stdin, &seats, &launch_id, &machine.directory)?;
-        let spec = SessionSpec {
-            stdin: request.stdin.target(),
-            launch_id,
-            allocation_id: None,
-            node: NodeIndex(0),
-            hosts: vec![machine.host.clone()],
-            address: None,
-            secret: secret().map_err(RequestError::Random)?,
-            job,
-            apps: request.programs.into_iter().map(|program| program.app).collect(),
-            environment: request.environment,
-            pmi: request.pmi,
-            slurm_environment: request.slurm_environment,
-            cpu_bind: request.cpu_bind,
-            patience: request.patience,
-        };
-        let placed = Self { spec, seats, output: request.output };
+        let secret = secret().map_err(RequestError::Random)?;
+        let output = request.output.clone();
+        let spec = request.into_session(launch_id, job, vec![machine.host.clone()], secret);
+        let placed = Self { spec, seats, output };
         machine.limits.check(size, placed.output_files().len())?;
         Ok(placed)
     }

@@ -12,10 +12,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lattice_agent::random;
-use lattice_agent::spec::{AppSpec, Entrance, Patience, PmiFamily, PmiSpec, StdinTarget};
+use lattice_agent::spec::{AppSpec, Entrance, Patience, PmiFamily, PmiSpec, SessionSpec, StdinTarget};
 use lattice_agent::template::Template;
 use nix::unistd::gethostname;
-use pmi_core::ids::Rank;
+use pmi_core::ids::{NodeIndex, Rank};
+use pmi_core::job::Job;
 use pmi_transport::hostlist::expand;
 use rank_spawner::CpuBind;
 
@@ -192,6 +193,26 @@ impl LaunchRequest {
     /// How many ranks there are; `None` if that depends on the nodes.
     pub fn size(&self) -> Option<u32> {
         self.programs.iter().map(|program| program.ranks).sum()
+    }
+
+    /// What a session of it runs on the first of `hosts`, with what is not for the request to say.
+    pub(crate) fn into_session(self, launch_id: String, job: Job, hosts: Vec<String>, secret: String) -> SessionSpec {
+        SessionSpec {
+            launch_id,
+            allocation_id: None,
+            job,
+            node: NodeIndex(0),
+            hosts,
+            address: None,
+            secret,
+            stdin: self.stdin.target(),
+            apps: self.programs.into_iter().map(|program| program.app).collect(),
+            environment: self.environment,
+            pmi: self.pmi,
+            slurm_environment: self.slurm_environment,
+            cpu_bind: self.cpu_bind,
+            patience: self.patience,
+        }
     }
 }
 
