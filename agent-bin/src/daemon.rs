@@ -42,7 +42,7 @@ use rank_spawner::ForkServer;
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::service::Routes;
 
-pub use self::config::{Config, ConfigError, Overrides, TlsFiles};
+pub use self::config::{Config, ConfigError, Overrides};
 use self::fabric::Fabric;
 use self::forks::Forks;
 use self::launches::Launches;
