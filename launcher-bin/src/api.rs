@@ -13,7 +13,6 @@ pub mod args;
 
 mod allocation_service;
 mod allocations;
-mod channels;
 mod config;
 mod fabric;
 mod fabric_service;

@@ -4,9 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pmi_transport::connect;
 use pmi_transport::fence::{Member, shares};
-use pmi_transport::identity::Caller;
 use pmi_transport::limits::MESSAGE_MAX;
 use pmi_transport::patience;
 use pmi_transport::proto::v1 as proto;
@@ -17,6 +15,11 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Node;
 use super::admission::Refusal;
+
+/// To how many agents a connection is kept for the next launch: several times what a relay usually passes on to.
+pub(super) const AGENTS_MAX: usize = 64;
+/// How long one is kept for that.
+pub(super) const AGENT_UNUSED_MAX: Duration = Duration::from_secs(60);
 
 /// Passes `request` on, which came at `arrived`, and waits until all nodes below have taken the launch.
 ///
@@ -66,9 +69,7 @@ async fn ask(
         message: format!("{} at {} cannot be reached: {error}", member.name, member.address),
         node_id: member.name.clone(),
     };
-    let address = member.address.parse().map_err(|error| unreachable(&error))?;
-    let peer = Caller::Agent(member.name.clone());
-    let channel = connect::channel(&address, &peer, &node.security).map_err(|error| unreachable(&error))?;
+    let channel = node.agents.to(&member.name, &member.address).map_err(|error| unreachable(&error))?;
     let mut client = NodeAgentServiceClient::new(channel).max_encoding_message_size(MESSAGE_MAX);
     let within = Duration::from_millis(request.answer_within_ms.into());
     let answer = match timeout_at(deadline, client.launch_processes(request)).await {

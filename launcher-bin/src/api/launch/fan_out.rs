@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pmi_transport::connect::{self, reason};
+use pmi_transport::connect::{self, AgentChannels, reason};
 use pmi_transport::fence::{Tree, shares};
 use pmi_transport::patience;
 use pmi_transport::proto::v1::node_agent_service_client::NodeAgentServiceClient;
@@ -19,7 +19,6 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::{Code, Status};
 
-use super::super::channels::Channels;
 use super::super::config::LaunchSettings;
 use super::super::fabric::NoCredentials;
 
@@ -120,7 +119,7 @@ impl FanOut {
     ///
     /// # Errors
     /// Names the first node that did not accept.
-    pub(crate) async fn run(&self, channels: &Channels, settings: &LaunchSettings) -> Result<(), Refusal> {
+    pub(crate) async fn run(&self, channels: &AgentChannels, settings: &LaunchSettings) -> Result<(), Refusal> {
         let mut calls = JoinSet::new();
         for part in parts(self.nodes.len(), settings) {
             let first = self.nodes[part.start as usize].clone();
@@ -144,9 +143,9 @@ impl FanOut {
 
     /// Makes the way to the nodes that will be asked, where there is none yet. Returns at once: who asks them finds it made, or in
     /// the making.
-    pub(crate) fn make_way(&self, channels: &Channels, settings: &LaunchSettings) {
+    pub(crate) fn make_way(&self, channels: &AgentChannels, settings: &LaunchSettings) {
         let heads = parts(self.nodes.len(), settings).map(|part| &self.nodes[part.start as usize]);
-        for channel in heads.filter_map(|node| channels.not_yet_to(node)) {
+        for channel in heads.filter_map(|node| channels.not_yet_to(&node.name, &node.address)) {
             tokio::spawn(connect::reach(channel));
         }
     }
@@ -172,10 +171,10 @@ impl FanOut {
     }
 }
 
-async fn call(channels: Channels, node: Recipient, request: LaunchProcessesRequest) -> Result<(), Refusal> {
+async fn call(channels: AgentChannels, node: Recipient, request: LaunchProcessesRequest) -> Result<(), Refusal> {
     let unreachable =
         |message: String| Refusal { node: node.name.clone(), message, reason: RefusalReason::Unreachable };
-    let channel = channels.to(&node).map_err(|error| unreachable(crate::chain(&error)))?;
+    let channel = channels.to(&node.name, &node.address).map_err(|error| unreachable(crate::chain(&error)))?;
     let patience = Duration::from_millis(request.answer_within_ms.into());
     let answer = timeout(patience, NodeAgentServiceClient::new(channel).launch_processes(request)).await;
     let answer = answer.map_err(|_| unreachable(format!("no answer for {patience:?}")))?;
@@ -207,8 +206,8 @@ fn words(reason: RefusalReason) -> &'static str {
 }
 
 /// Tells a node that a launch has ended, beginning with `signal`. A node that does not listen hears it when it registers again.
-pub(crate) async fn abort(channels: Channels, node: Recipient, launch_id: String, reason: String, signal: i32) {
-    let Ok(channel) = channels.to(&node) else { return };
+pub(crate) async fn abort(channels: AgentChannels, node: Recipient, launch_id: String, reason: String, signal: i32) {
+    let Ok(channel) = channels.to(&node.name, &node.address) else { return };
     let request = AbortProcessesRequest { launch_id: launch_id.clone(), reason, signal };
     let answer = timeout(patience::ABORT_ANSWER, NodeAgentServiceClient::new(channel).abort_processes(request)).await;
     if !matches!(answer, Ok(Ok(_))) {
