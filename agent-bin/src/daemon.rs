@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use cxi_fabric::node::NodeConfigError;
 use pmi_transport::address::Address;
-use pmi_transport::connect::{self, Channel, ConnectError};
+use pmi_transport::connect::{self, AgentChannels, Channel, ConnectError};
 use pmi_transport::fence::{FenceNode, Grpc};
 use pmi_transport::identity::{Caller, IdentityError, Security};
 use pmi_transport::limits::MESSAGE_MAX;
@@ -42,11 +42,12 @@ use rank_spawner::ForkServer;
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::service::Routes;
 
-pub use self::config::{Config, ConfigError, Overrides, TlsFiles};
+pub use self::config::{Config, ConfigError, Overrides};
 use self::fabric::Fabric;
 use self::forks::Forks;
 use self::launches::Launches;
 use self::metrics::Metrics;
+use crate::random;
 
 /// Why an agent does not run.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +92,8 @@ struct Node {
     api: Channel,
     /// The same way again, for signs of life alone: calls that wait long, such as look-ups, fill a connection.
     pulse: Channel,
+    /// Those that launches are passed on to.
+    agents: AgentChannels,
     fences: Arc<FenceNode>,
     fabric: Arc<Fabric>,
     forks: Forks,
@@ -151,12 +154,25 @@ async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
     let listener = Listener::bind(&config.listen, &security).await?;
     let address = config.advertised(&listener.local_address());
     let fences = FenceNode::new(config.node_id.clone(), Arc::new(Grpc { security: security.clone() }));
+    let agents = AgentChannels::new(security.clone(), relay::AGENTS_MAX);
     let (forks, server_gone) = Forks::new(forks);
-    let incarnation = facts::random()?;
+    let incarnation = u64::from_ne_bytes(random::bytes()?);
     let metrics = Metrics::default();
     let launches = Launches::default();
-    let node =
-        Arc::new(Node { config, address, security, api, pulse, fences, fabric, forks, launches, metrics, incarnation });
+    let node = Arc::new(Node {
+        config,
+        address,
+        security,
+        api,
+        pulse,
+        agents,
+        fences,
+        fabric,
+        forks,
+        launches,
+        metrics,
+        incarnation,
+    });
     if let Some(address) = node.config.metrics {
         let listener = tokio::net::TcpListener::bind(address).await?;
         let counting = Arc::clone(&node);

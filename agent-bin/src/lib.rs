@@ -11,6 +11,7 @@ pub mod fabric;
 pub mod library;
 pub mod plan;
 mod pump;
+pub mod random;
 pub mod rank_ranges;
 pub mod services;
 pub mod session;

@@ -13,7 +13,6 @@ pub mod args;
 
 mod allocation_service;
 mod allocations;
-mod channels;
 mod config;
 mod fabric;
 mod fabric_service;
@@ -125,7 +124,7 @@ async fn check(config: &Config) -> Result<(), Failure> {
 fn security(config: &Config) -> Result<Security, Failure> {
     match &config.identity {
         Identity::Insecure => Ok(Security::Insecure { name: Caller::Api }),
-        Identity::Tls { ca, cert, key } => match Security::from_files(ca, cert, key)? {
+        Identity::Tls(files) => match Security::from_files(files)? {
             security if *security.caller() == Caller::Api => Ok(security),
             other => Err(Failure::NotApi { caller: other.caller().clone() }),
         },

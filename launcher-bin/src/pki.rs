@@ -173,7 +173,7 @@ mod tests {
     use std::path::Path;
 
     use clap::Parser;
-    use pmi_transport::identity::Security;
+    use pmi_transport::identity::{Security, TlsFiles};
     use serde_json::{Value, json};
 
     use super::*;
@@ -194,8 +194,7 @@ mod tests {
     }
 
     fn caller(directory: &Path) -> Caller {
-        let file = |name| directory.join(name);
-        let security = Security::from_files(&file("ca.pem"), &file("cert.pem"), &file("key.pem")).unwrap();
+        let security = Security::from_files(&TlsFiles::in_directory(directory)).unwrap();
         security.caller().clone()
     }
 

@@ -5,11 +5,11 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use lattice_agent::event::Stream;
+use lattice_agent::random;
 use lattice_agent::spec::{AppSpec, SessionSpec};
 use lattice_agent::template::{Place, Template};
 use nix::unistd::{AccessFlags, eaccess};
@@ -70,23 +70,10 @@ impl PlacedLaunch {
         let cpus = plan_here(&request.cpu_bind, size)?;
         seats.iter_mut().zip(cpus).for_each(|(seat, cpus)| seat.cpus = cpus);
         check_input(&request.stdin, &seats, &launch_id, &machine.directory)?;
-        let spec = SessionSpec {
-            stdin: request.stdin.target(),
-            launch_id,
-            allocation_id: None,
-            node: NodeIndex(0),
-            hosts: vec![machine.host.clone()],
-            address: None,
-            secret: secret().map_err(RequestError::Random)?,
-            job,
-            apps: request.programs.into_iter().map(|program| program.app).collect(),
-            environment: request.environment,
-            pmi: request.pmi,
-            slurm_environment: request.slurm_environment,
-            cpu_bind: request.cpu_bind,
-            patience: request.patience,
-        };
-        let placed = Self { spec, seats, output: request.output };
+        let secret = secret().map_err(RequestError::Random)?;
+        let output = request.output.clone();
+        let spec = request.into_session(launch_id, job, vec![machine.host.clone()], secret);
+        let placed = Self { spec, seats, output };
         machine.limits.check(size, placed.output_files().len())?;
         Ok(placed)
     }
@@ -214,9 +201,7 @@ fn job_id(launch_id: &str) -> Result<JobId, RequestError> {
 
 /// 128 random bits in hexadecimal.
 fn secret() -> io::Result<String> {
-    let mut random = [0; 16];
-    File::open("/dev/urandom")?.read_exact(&mut random)?;
-    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(format!("{:032x}", u128::from_be_bytes(random::bytes()?)))
 }
 
 #[cfg(test)]

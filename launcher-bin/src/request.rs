@@ -6,16 +6,17 @@
 mod error;
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, IsTerminal};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lattice_agent::spec::{AppSpec, Entrance, Patience, PmiFamily, PmiSpec, StdinTarget};
+use lattice_agent::random;
+use lattice_agent::spec::{AppSpec, Entrance, Patience, PmiFamily, PmiSpec, SessionSpec, StdinTarget};
 use lattice_agent::template::Template;
 use nix::unistd::gethostname;
-use pmi_core::ids::Rank;
+use pmi_core::ids::{NodeIndex, Rank};
+use pmi_core::job::Job;
 use rank_spawner::CpuBind;
 
 pub use self::error::RequestError;
@@ -192,6 +193,26 @@ impl LaunchRequest {
     pub fn size(&self) -> Option<u32> {
         self.programs.iter().map(|program| program.ranks).sum()
     }
+
+    /// What a session of it runs on the first of `hosts`, with what is not for the request to say.
+    pub(crate) fn into_session(self, launch_id: String, job: Job, hosts: Vec<String>, secret: String) -> SessionSpec {
+        SessionSpec {
+            launch_id,
+            allocation_id: None,
+            job,
+            node: NodeIndex(0),
+            hosts,
+            address: None,
+            secret,
+            stdin: self.stdin.target(),
+            apps: self.programs.into_iter().map(|program| program.app).collect(),
+            environment: self.environment,
+            pmi: self.pmi,
+            slurm_environment: self.slurm_environment,
+            cpu_bind: self.cpu_bind,
+            patience: self.patience,
+        }
+    }
 }
 
 impl Input {
@@ -351,9 +372,7 @@ fn output_request(args: &LaunchArgs) -> OutputRequest {
 /// Ten characters that no other launch has: 50 random bits, in digits that cannot be mistaken for each other.
 pub(crate) fn random_id() -> io::Result<String> {
     const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
-    let mut random = [0; 10];
-    File::open("/dev/urandom")?.read_exact(&mut random)?;
-    Ok(random.iter().map(|byte| char::from(DIGITS[usize::from(byte % 32)])).collect())
+    Ok(random::bytes::<10>()?.iter().map(|byte| char::from(DIGITS[usize::from(byte % 32)])).collect())
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! Every client of ours talks through a [`Channel`] made here, so that the limits and time limits of connections are in one
 //! place, and so that nobody talks to a stranger: who makes a channel says who must be at its other end.
 
+mod agents;
 mod dialer;
 
 use std::error::Error;
@@ -19,6 +20,7 @@ use tonic::{Request, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
+pub use self::agents::{AgentChannelError, AgentChannels};
 pub use self::dialer::DialError;
 use self::dialer::{Dialer, PeerProof};
 use crate::address::Address;

@@ -37,4 +37,4 @@ pub use links::Outgoing;
 pub use node::{FenceNode, LaunchFences, Member, Membership, Questions};
 pub use reach::{Grpc, Incoming, Reach};
 pub use settings::{FanOut, Limits};
-pub use tree::Tree;
+pub use tree::{Tree, shares};

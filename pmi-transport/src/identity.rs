@@ -10,14 +10,13 @@
 
 use std::error::Error;
 use std::fmt;
-use std::path::Path;
 use std::str::FromStr;
 
 use rustls::pki_types::DnsName;
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::{Request, Status};
 
-pub use crate::tls::{CertificateNameError, IdentityError, TlsIdentity};
+pub use crate::tls::{CertificateNameError, IdentityError, TlsFiles, TlsIdentity};
 
 /// What every URI of a caller begins with.
 pub(crate) const SCHEME: &str = "lattice:///";
@@ -127,12 +126,12 @@ pub enum Security {
 }
 
 impl Security {
-    /// Everybody proves who they are: with the certificate of the CA, ours, and the key of ours, each a file in PEM.
+    /// Everybody proves who they are, we by these files.
     ///
     /// # Errors
     /// Fails if a file cannot be read or used, and for a key that everybody can read.
-    pub fn from_files(ca: &Path, certificate: &Path, key: &Path) -> Result<Self, IdentityError> {
-        TlsIdentity::from_files(ca, certificate, key).map(Self::Tls)
+    pub fn from_files(files: &TlsFiles) -> Result<Self, IdentityError> {
+        TlsIdentity::from_files(files.clone()).map(Self::Tls)
     }
 
     /// Reads the files of our identity again at once; without that, they are when they have changed and the next connection is made.

@@ -18,7 +18,7 @@ use rcgen::{
     KeyUsagePurpose, SanType,
 };
 
-use crate::identity::Caller;
+use crate::identity::{Caller, TlsFiles};
 
 const CA_CERTIFICATE: &str = "ca.pem";
 const CA_KEY: &str = "ca.key.pem";
@@ -191,9 +191,10 @@ impl Authority {
     pub fn write(&self, directory: &Path, issued: &Issued) -> Result<(), PkiError> {
         refuse_existing(directory)?;
         make_directory(directory, false)?;
-        write_new(&directory.join("key.pem"), &issued.key, 0o600)?;
-        write_new(&directory.join("cert.pem"), &issued.certificate, 0o644)?;
-        write_new(&directory.join("ca.pem"), &self.certificate, 0o644)
+        let TlsFiles { ca, cert, key } = TlsFiles::in_directory(directory);
+        write_new(&key, &issued.key, 0o600)?;
+        write_new(&cert, &issued.certificate, 0o644)?;
+        write_new(&ca, &self.certificate, 0o644)
     }
 }
 

@@ -167,6 +167,7 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
+    use crate::identity::TlsFiles;
     use crate::pki::{Authority, Validity, directory_name};
 
     const SERIAL: Serial = Serial(7);
@@ -174,7 +175,7 @@ mod tests {
     fn identity(root: &Path, authority: &Authority, caller: &Caller, validity: Validity) -> Security {
         let directory = root.join(directory_name(caller));
         authority.write(&directory, &authority.issue(caller, &[], validity).unwrap()).unwrap();
-        Security::from_files(&root.join("ca.pem"), &directory.join("cert.pem"), &directory.join("key.pem")).unwrap()
+        Security::from_files(&TlsFiles::in_directory(&directory)).unwrap()
     }
 
     /// What an agent says to a launch that `signer` signed while its certificate was valid.

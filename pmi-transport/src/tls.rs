@@ -3,12 +3,13 @@
 //!
 //! Sessions are never resumed: every connection proves anew who is at its ends, with certificates that are valid then.
 
+mod files;
 mod material;
 
 use std::error::Error;
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -19,8 +20,9 @@ use rustls::{AlertDescription, CertificateError};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use self::files::Stamps;
+pub use self::files::TlsFiles;
 pub(crate) use self::material::Material;
-use self::material::{Files, Stamps};
 use crate::identity::{Caller, CallerError, SCHEME};
 
 /// Why certificate files cannot be used.
@@ -144,7 +146,7 @@ pub struct TlsIdentity {
 
 struct Inner {
     caller: Caller,
-    files: Files,
+    files: TlsFiles,
     latest: Mutex<Latest>,
 }
 
@@ -156,12 +158,11 @@ struct Latest {
 }
 
 impl TlsIdentity {
-    /// Reads the CA's certificate, our certificate (with the chain to the CA, if there is one in between), and its key.
+    /// Reads the CA's certificate, our certificate, and its key.
     ///
     /// # Errors
     /// Fails if a file cannot be read or used, and for a key that everybody can read.
-    pub fn from_files(ca: &Path, certificate: &Path, key: &Path) -> Result<Self, IdentityError> {
-        let files = Files { ca: ca.to_owned(), certificate: certificate.to_owned(), key: key.to_owned() };
+    pub fn from_files(files: TlsFiles) -> Result<Self, IdentityError> {
         // First the stamps: what changes while it is read is read again.
         let stamps = files.stamps();
         let material = Arc::new(Material::read(&files)?);
@@ -202,10 +203,10 @@ impl Inner {
         latest.stamps = stamps;
         let material = Material::read(&self.files)?;
         if material.caller != self.caller {
-            let (path, found, meant) = (self.files.certificate.clone(), material.caller, self.caller.clone());
+            let (path, found, meant) = (self.files.cert.clone(), material.caller, self.caller.clone());
             return Err(IdentityError::Renamed { path, found, meant });
         }
-        tracing::info!(certificate = %self.files.certificate.display(), "the certificate was read again");
+        tracing::info!(certificate = %self.files.cert.display(), "the certificate was read again");
         latest.material = Arc::new(material);
         Ok(())
     }
@@ -280,6 +281,7 @@ fn bare(name: &str) -> &str {
 mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
 
     use rcgen::{CertificateParams, KeyPair, SanType};
 
@@ -317,8 +319,9 @@ mod tests {
             let issued = authority.issue(&Caller::Agent(name.to_owned()), &[], Validity::days(1).unwrap()).unwrap();
             authority.write(&root.join(name), &issued).unwrap();
         }
-        let load = |ca: &str, certificate: &str, key: &str| {
-            let identity = TlsIdentity::from_files(&root.join(ca), &root.join(certificate), &root.join(key));
+        let load = |ca: &str, cert: &str, key: &str| {
+            let files = TlsFiles { ca: ca.into(), cert: cert.into(), key: key.into() };
+            let identity = TlsIdentity::from_files(files.seen_from(root));
             identity.map(|identity| identity.caller().clone()).map_err(|error| error.to_string())
         };
         let check = |ca: &str, certificate: &str, key: &str, expected: &str| {
@@ -336,7 +339,7 @@ mod tests {
     }
 
     /// A directory with the certificate of node3 from an authority of its own; `put` replaces it with another authority's.
-    fn put(directory: &Path, caller: &Caller) -> Files {
+    fn put(directory: &Path, caller: &Caller) -> TlsFiles {
         let authority_directory = tempfile::tempdir().unwrap();
         let authority = Authority::create(authority_directory.path()).unwrap();
         let new = authority_directory.path().join("new");
@@ -344,8 +347,7 @@ mod tests {
         for file in ["ca.pem", "cert.pem", "key.pem"] {
             fs::rename(new.join(file), directory.join(file)).unwrap();
         }
-        let [ca, certificate, key] = ["ca.pem", "cert.pem", "key.pem"].map(|file| directory.join(file));
-        Files { ca, certificate, key }
+        TlsFiles::in_directory(directory)
     }
 
     #[test]
@@ -353,7 +355,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let node3 = Caller::Agent("node3".to_owned());
         let files = put(directory.path(), &node3);
-        let identity = TlsIdentity::from_files(&files.ca, &files.certificate, &files.key).unwrap();
+        let identity = TlsIdentity::from_files(files.clone()).unwrap();
         let own = || identity.material().key.cert[0].clone();
         let first = own();
         assert_eq!(own(), first);

@@ -11,6 +11,7 @@
 //!                               └──────────────────────────────┘
 //! ```
 
+mod action;
 mod collectives;
 mod data;
 mod events;
@@ -26,18 +27,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pmi_core::Phase;
-use pmi_core::fence::{Contribution, FenceError, FenceId, Merged};
+use pmi_core::fence::{FenceError, FenceId, Merged};
 use pmi_core::gathering::{Gathering, Groups};
-use pmi_core::ids::{LocalRank, NodeIndex, Rank};
+use pmi_core::ids::{LocalRank, Rank};
 use pmi_core::server::{ConnectionId, EndReason, Offence, Progress, Standing, Trace};
 
+pub use self::action::Action;
 use self::collectives::Waiter;
 use self::data::{Wait, Wanted};
 use self::host::Asked;
 use self::remote::Question;
 use crate::clean_up::CleanUp;
 use crate::namespace::{JobIndex, JobState, Namespace, RankState, Seat};
-use crate::services::Call;
 use crate::wire::Encoding;
 use crate::wire::describe::describe;
 use crate::wire::frame::{self, Frame, FrameBuffer};
@@ -73,87 +74,6 @@ impl Default for Settings {
 /// Names a question, or an [`Action::Wake`], until its answer comes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket(u64);
-
-/// Something that a server wants done.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Action {
-    /// Send these bytes, after those sent before on the same connection.
-    Send {
-        /// Where to.
-        connection: ConnectionId,
-        /// What.
-        bytes: Bytes,
-    },
-    /// Read nothing more from this connection, send what is queued for it, and close it.
-    Close {
-        /// Which one.
-        connection: ConnectionId,
-    },
-    /// Bring this contribution to the fence and hand its result to [`Server::handle_fence`].
-    Fence {
-        /// The job whose nodes take part; where there are several, one of them, the same on all nodes.
-        job: JobIndex,
-        /// Which fence.
-        id: FenceId,
-        /// What this node brings.
-        contribution: Contribution,
-    },
-    /// Ask the host, and hand its answer to [`Server::handle_answer`].
-    Call {
-        /// Names the question.
-        ticket: Ticket,
-        /// Whose job.
-        job: JobIndex,
-        /// Who asks.
-        rank: Rank,
-        /// What is asked.
-        call: Call,
-    },
-    /// Ask the PMIx server of another node, and hand what its [`Server::handle_question`] leads to to [`Server::handle_peer_answer`].
-    Ask {
-        /// Names the question.
-        ticket: Ticket,
-        /// Which node.
-        node: NodeIndex,
-        /// The question.
-        question: Bytes,
-    },
-    /// The answer to a question of another node.
-    Reply {
-        /// What [`Server::handle_question`] returned.
-        ticket: Ticket,
-        /// The answer.
-        answer: Bytes,
-    },
-    /// Call [`Server::handle_time`] after this time.
-    Wake {
-        /// Names the reason.
-        ticket: Ticket,
-        /// How long to wait.
-        after: Duration,
-    },
-    /// A rank has something to say on a stream of its own.
-    Say {
-        /// Whose job.
-        job: JobIndex,
-        /// Which rank.
-        rank: Rank,
-        /// On its standard error; else on its standard output.
-        on_stderr: bool,
-        /// The text.
-        text: Bytes,
-    },
-    /// The launch must end, for this reason; reported once. The server ignores everything that comes after it.
-    End {
-        /// The job that ends it.
-        job: JobIndex,
-        /// Why.
-        reason: EndReason,
-    },
-    /// A message was received or sent; only with [`Settings::trace`].
-    Trace(Trace),
-}
 
 /// The PMIx server of a launch's jobs on one node. See the [module](self) for how to drive it.
 #[derive(Default)]

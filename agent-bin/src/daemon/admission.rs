@@ -1,8 +1,6 @@
 //! Whether a launch is taken: who asks for it, whether it makes sense, and whether its user may start processes here.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,8 +16,8 @@ use rank_spawner::{Account, AccountError};
 
 use super::Node;
 use super::fabric::Wish;
-use crate::wire;
-use crate::wire::WireError;
+use crate::random;
+use crate::wire::{self, WireError};
 
 /// What this node shall do.
 pub(super) struct Assignment {
@@ -148,13 +146,10 @@ fn check_members(me: &str, members: &[Member], index: NodeIndex) -> Result<(), W
     }
 }
 
-/// 128 random bits; none where the system has none, and then the launch is refused.
+/// Nothing where the system has no random bytes, and then the launch is refused.
 fn secret() -> Bytes {
-    let mut secret = vec![0; wire::spec::SECRET_LEN];
-    match File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut secret)) {
-        Ok(()) => secret.into(),
-        Err(_) => Bytes::new(),
-    }
+    random::bytes::<{ wire::spec::SECRET_LEN }>()
+        .map_or_else(|_| Bytes::new(), |secret| Bytes::copy_from_slice(&secret))
 }
 
 /// Makes sure that the user is known here; the database may be behind a network, and must hold nobody else up.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use cxi_fabric::node::NodeFabricConfig;
 use nix::unistd::Uid;
 use pmi_transport::address::{Address, AddressError};
-use pmi_transport::identity::{Caller, IdentityError, Security, is_node_name};
+use pmi_transport::identity::{Caller, IdentityError, Security, TlsFiles, is_node_name};
 use rank_spawner::{Limit, LimitParseError};
 use serde::Deserialize;
 
@@ -41,28 +41,6 @@ pub struct Config {
     pub metrics: Option<SocketAddr>,
     /// How CXI services are made.
     pub fabric: NodeFabricConfig,
-}
-
-/// The files of an identity, in PEM.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TlsFiles {
-    /// The certificates of those whose word is taken.
-    pub ca: PathBuf,
-    /// One's own certificate.
-    pub cert: PathBuf,
-    /// Its key.
-    pub key: PathBuf,
-}
-
-impl TlsFiles {
-    /// The node that the certificate is for.
-    fn node_name(&self) -> Result<String, ConfigError> {
-        match Security::from_files(&self.ca, &self.cert, &self.key)?.caller() {
-            Caller::Agent(name) => Ok(name.clone()),
-            named => Err(ConfigError::NoAgent { path: self.cert.clone(), named: named.clone() }),
-        }
-    }
 }
 
 /// What flags and variables say, each over what the file says.
@@ -170,8 +148,8 @@ impl Config {
         Self::check(File::read(file)?, overrides)
     }
 
-    /// What `file` says of this node alone: how CXI services are made, and where the agent listens, unless `listen` says it. For those who look at a node
-    /// whose agent does not run, or has nobody to report to; what else the file should say is not asked.
+    /// What `file` says of this node alone: how CXI services are made, and where the agent listens, unless `listen` says it. For
+    /// those who look at a node whose agent does not run, or has nobody to report to; what else the file should say is not asked.
     ///
     /// # Errors
     /// Fails if the file cannot be read, or something in it is wrong or unknown.
@@ -194,7 +172,7 @@ impl Config {
         };
         let node_id = match (over.node_id.or(file.node_id), &tls) {
             (Some(name), _) => name,
-            (None, Some(tls)) => tls.node_name()?,
+            (None, Some(tls)) => node_name(tls)?,
             (None, None) => facts::host_name(),
         };
         if !is_node_name(&node_id) {
@@ -227,12 +205,12 @@ impl Config {
     /// Fails if a file of the identity cannot be used, or is another's.
     pub(super) fn security(&self) -> Result<Security, DaemonError> {
         let me = Caller::Agent(self.node_id.clone());
-        let Some(TlsFiles { ca, cert, key }) = &self.tls else {
+        let Some(files) = &self.tls else {
             return Ok(Security::Insecure { name: me });
         };
-        let security = Security::from_files(ca, cert, key)?;
+        let security = Security::from_files(files)?;
         if *security.caller() != me {
-            let (path, named) = (cert.clone(), security.caller().clone());
+            let (path, named) = (files.cert.clone(), security.caller().clone());
             return Err(DaemonError::AnothersCertificate { path, named, node_id: self.node_id.clone() });
         }
         Ok(security)
@@ -268,6 +246,14 @@ impl Config {
         }
         (uid < self.min_uid)
             .then(|| format!("this node starts processes of users from {} on, not of user {uid}", self.min_uid))
+    }
+}
+
+/// The node that a certificate is for.
+fn node_name(files: &TlsFiles) -> Result<String, ConfigError> {
+    match Security::from_files(files)?.caller() {
+        Caller::Agent(name) => Ok(name.clone()),
+        named => Err(ConfigError::NoAgent { path: files.cert.clone(), named: named.clone() }),
     }
 }
 

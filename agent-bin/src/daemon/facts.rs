@@ -1,7 +1,6 @@
 //! What a node is and has.
 
 use std::fs;
-use std::io::{self, Read};
 use std::net::IpAddr;
 
 use nix::ifaddrs::getifaddrs;
@@ -58,13 +57,6 @@ fn memory_bytes() -> u64 {
     kibibytes.unwrap_or(0) * 1024
 }
 
-/// 64 random bits.
-pub(super) fn random() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(u64::from_ne_bytes(bytes))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,6 +66,5 @@ mod tests {
         assert!(memory_bytes() > 1 << 20);
         assert!(!host_name().contains('.'));
         assert!(network_addresses().iter().all(|address| reaches_far(address.parse().unwrap())));
-        assert_ne!(random().unwrap(), random().unwrap());
     }
 }

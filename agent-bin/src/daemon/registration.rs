@@ -14,7 +14,7 @@ use tonic::Status;
 
 use super::launches::LaunchOrder;
 use super::lease::{Lease, Renewals};
-use super::{Node, facts};
+use super::{Node, facts, relay};
 
 /// From one failed attempt to register to the next: at first, and at most.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
@@ -78,6 +78,7 @@ async fn beat(node: &Node, accepted: Accepted, renewals: &Renewals) {
     let mut client = NodeServiceClient::new(node.pulse.clone());
     loop {
         sleep(accepted.interval).await;
+        node.agents.forget_unused(relay::AGENT_UNUSED_MAX);
         let asked = Instant::now();
         let beat = proto::HeartbeatRequest {
             node_id: node.config.node_id.clone(),

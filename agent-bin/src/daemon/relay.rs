@@ -4,9 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pmi_transport::connect;
-use pmi_transport::fence::Member;
-use pmi_transport::identity::Caller;
+use pmi_transport::fence::{Member, shares};
 use pmi_transport::limits::MESSAGE_MAX;
 use pmi_transport::patience;
 use pmi_transport::proto::v1 as proto;
@@ -18,25 +16,10 @@ use tokio::time::{Instant, timeout_at};
 use super::Node;
 use super::admission::Refusal;
 
-/// A node to pass a request on to, and how many nodes it has to pass it on to itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Share {
-    node: u32,
-    relay_nodes: u32,
-}
-
-/// Shares `count` nodes from `first` on out among at most `fan_out`, as evenly as can be.
-fn shares(first: u32, count: u32, fan_out: u32) -> Vec<Share> {
-    let heads = fan_out.clamp(1, count.max(1)).min(count);
-    let mut next = first;
-    let share = |head: u32| {
-        let nodes = count / heads + u32::from(head < count % heads);
-        let node = next;
-        next += nodes;
-        Share { node, relay_nodes: nodes - 1 }
-    };
-    (0..heads).map(share).collect()
-}
+/// To how many agents a connection is kept for the next launch: several times what a relay usually passes on to.
+pub(super) const AGENTS_MAX: usize = 64;
+/// How long one is kept for that.
+pub(super) const AGENT_UNUSED_MAX: Duration = Duration::from_secs(60);
 
 /// Passes `request` on, which came at `arrived`, and waits until all nodes below have taken the launch.
 ///
@@ -59,9 +42,10 @@ pub(super) async fn pass_on(
     let deadline = arrived + patience::below_relay(given);
     let answer_within_ms = deadline.saturating_duration_since(Instant::now()).as_millis() as u32;
     let mut calls = JoinSet::new();
-    for share in shares(first, count, request.relay_fan_out) {
+    for share in shares(first..first + count, request.relay_fan_out) {
         let (node, members) = (Arc::clone(node), Arc::clone(members));
-        let Share { node: node_index, relay_nodes } = share;
+        // The first node of a share passes the request on to the others.
+        let (node_index, relay_nodes) = (share.start, share.len() as u32 - 1);
         let request = proto::LaunchProcessesRequest { node_index, relay_nodes, answer_within_ms, ..request.clone() };
         calls.spawn(async move { ask(&node, &members[node_index as usize], request, deadline).await });
     }
@@ -85,9 +69,7 @@ async fn ask(
         message: format!("{} at {} cannot be reached: {error}", member.name, member.address),
         node_id: member.name.clone(),
     };
-    let address = member.address.parse().map_err(|error| unreachable(&error))?;
-    let peer = Caller::Agent(member.name.clone());
-    let channel = connect::channel(&address, &peer, &node.security).map_err(|error| unreachable(&error))?;
+    let channel = node.agents.to(&member.name, &member.address).map_err(|error| unreachable(&error))?;
     let mut client = NodeAgentServiceClient::new(channel).max_encoding_message_size(MESSAGE_MAX);
     let within = Duration::from_millis(request.answer_within_ms.into());
     let answer = match timeout_at(deadline, client.launch_processes(request)).await {
@@ -100,29 +82,4 @@ async fn ask(
     }
     let node_id = if answer.node_id.is_empty() { member.name.clone() } else { answer.node_id.clone() };
     Err(Refusal { reason: answer.reason(), message: answer.message, node_id })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_node_gets_the_request_once_whatever_the_fan_out() {
-        fn reached(first: u32, count: u32, fan_out: u32, all: &mut Vec<u32>) {
-            for Share { node, relay_nodes } in shares(first, count, fan_out) {
-                all.push(node);
-                reached(node + 1, relay_nodes, fan_out, all);
-            }
-        }
-        for count in [0, 1, 2, 7, 63, 100] {
-            for fan_out in [0, 1, 2, 8, 1000] {
-                let mut all = Vec::new();
-                reached(1, count, fan_out, &mut all);
-                all.sort_unstable();
-                assert_eq!(all, (1..=count).collect::<Vec<_>>(), "{count} nodes, fan-out {fan_out}");
-            }
-        }
-        let share = |node, relay_nodes| Share { node, relay_nodes };
-        assert_eq!(shares(1, 7, 3), [share(1, 2), share(4, 1), share(6, 1)]);
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use pmi_transport::identity::{Caller, Security};
+use pmi_transport::identity::{Caller, Security, TlsFiles};
 use pmi_transport::pki::{Authority, Validity};
 use pmi_transport::proto::v1 as proto;
 use pmi_transport::signature::{self, Serial};
@@ -22,17 +22,16 @@ impl Trust {
         Self { directory, authority }
     }
 
-    /// A certificate for `subject`: CA, certificate and key.
-    fn issue(&self, subject: &Caller, directory: &str) -> [PathBuf; 3] {
+    /// A certificate for `subject`.
+    fn issue(&self, subject: &Caller, directory: &str) -> TlsFiles {
         let issued = self.authority.issue(subject, &["127.0.0.1".to_owned()], Validity::days(1).unwrap()).unwrap();
         let directory = self.directory.path().join(directory);
         self.authority.write(&directory, &issued).unwrap();
-        ["ca.pem", "cert.pem", "key.pem"].map(|file| directory.join(file))
+        TlsFiles::in_directory(&directory)
     }
 
     pub(crate) fn identity(&self, subject: &Caller, directory: &str) -> Security {
-        let [ca, cert, key] = self.issue(subject, directory);
-        Security::from_files(&ca, &cert, &key).unwrap()
+        Security::from_files(&self.issue(subject, directory)).unwrap()
     }
 
     /// The configuration of a node's agent.
@@ -42,8 +41,8 @@ impl Trust {
 
     /// An agent that learns its name from its certificate.
     pub(crate) async fn agent(&self, api: &mut Api, node: &str, settings: &str) -> Agent {
-        let files = self.issue(&Caller::Agent(node.to_owned()), node);
-        let [ca, cert, key] = files.map(|file| file.display().to_string());
+        let TlsFiles { ca, cert, key } = self.issue(&Caller::Agent(node.to_owned()), node);
+        let (ca, cert, key) = (ca.display(), cert.display(), key.display());
         let config = self.config_of(node);
         let address = &api.address;
         let text = format!(

@@ -7,6 +7,7 @@ use std::time::Duration;
 use cxi_fabric::FabricConfig;
 use lattice_agent::settings_file::{self, SettingsFileError};
 use pmi_transport::address::{Address, AddressError};
+use pmi_transport::identity::TlsFiles;
 use pmi_transport::patience;
 use serde::Deserialize;
 
@@ -55,7 +56,7 @@ pub(crate) enum Identity {
     /// They do not: loopback addresses only.
     Insecure,
     /// By certificates in these files.
-    Tls { ca: PathBuf, cert: PathBuf, key: PathBuf },
+    Tls(TlsFiles),
 }
 
 /// What holds for every allocation.
@@ -149,7 +150,7 @@ struct File {
     #[serde(default)]
     insecure: bool,
     #[serde(default)]
-    tls: TlsFiles,
+    tls: NamedFiles,
     #[serde(default)]
     create_allocations: Creators,
     allocations_per_user: Option<u32>,
@@ -170,10 +171,10 @@ struct File {
     fabric: Option<FabricConfig>,
 }
 
-/// The files of an identity as they are named: all of them, or none.
+/// The files of an identity as they are named, here or by flags: all of them, or none.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct TlsFiles {
+struct NamedFiles {
     ca: Option<PathBuf>,
     cert: Option<PathBuf>,
     key: Option<PathBuf>,
@@ -229,7 +230,7 @@ fn over(file: File, args: &ApiArgs) -> File {
         state: state.clone().or(file.state),
         metrics: metrics.or(file.metrics),
         insecure: *insecure || file.insecure,
-        tls: TlsFiles {
+        tls: NamedFiles {
             ca: ca.clone().or(file.tls.ca),
             cert: cert.clone().or(file.tls.cert),
             key: key.clone().or(file.tls.key),
@@ -239,12 +240,12 @@ fn over(file: File, args: &ApiArgs) -> File {
 }
 
 fn identity(file: &File) -> Result<Identity, ConfigError> {
-    let TlsFiles { ca, cert, key } = &file.tls;
+    let NamedFiles { ca, cert, key } = file.tls.clone();
     match (ca, cert, key) {
         (None, None, None) if file.insecure => Ok(Identity::Insecure),
         (None, None, None) => Err(ConfigError::NoIdentity),
         _ if file.insecure => Err(ConfigError::InsecureWithCertificates),
-        (Some(ca), Some(cert), Some(key)) => Ok(Identity::Tls { ca: ca.clone(), cert: cert.clone(), key: key.clone() }),
+        (Some(ca), Some(cert), Some(key)) => Ok(Identity::Tls(TlsFiles { ca, cert, key })),
         (ca, cert, key) => {
             let named = [("ca", ca.is_some()), ("cert", cert.is_some()), ("key", key.is_some())];
             let first = |set: bool| named.iter().find(|&&(_, is_set)| is_set == set).map_or("", |&(name, _)| name);
@@ -256,7 +257,7 @@ fn identity(file: &File) -> Result<Identity, ConfigError> {
 fn default_address(identity: &Identity) -> Address {
     let host = match identity {
         Identity::Insecure => "127.0.0.1",
-        Identity::Tls { .. } => "0.0.0.0",
+        Identity::Tls(_) => "0.0.0.0",
     };
     Address::Tcp { host: host.to_owned(), port: DEFAULT_PORT }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use cxi_fabric::FabricError;
 use cxi_fabric::ledger::View;
-use pmi_transport::connect::reason;
+use pmi_transport::connect::{AgentChannels, reason};
 use pmi_transport::hostlist;
 use pmi_transport::patience::RETIRE_ANSWER;
 use pmi_transport::proto::v1::fabric_service_server::FabricService;
@@ -19,7 +19,6 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::{Request, Response, Status};
 
-use super::channels::Channels;
 use super::fabric::{Fabric, give_back};
 use super::launch::fan_out::Recipient;
 use super::server::Server;
@@ -169,8 +168,8 @@ async fn strangers(fabric: &Fabric) -> Result<Vec<String>, FabricError> {
     Ok(strangers.iter().map(ToString::to_string).collect())
 }
 
-async fn list_services(channels: &Channels, node: &Recipient) -> Result<ListCxiServicesResponse, String> {
-    let channel = channels.to(node).map_err(|error| crate::chain(&error))?;
+async fn list_services(channels: &AgentChannels, node: &Recipient) -> Result<ListCxiServicesResponse, String> {
+    let channel = channels.to(&node.name, &node.address).map_err(|error| crate::chain(&error))?;
     let mut client = NodeAgentServiceClient::new(channel);
     match timeout(RETIRE_ANSWER, client.list_cxi_services(ListCxiServicesRequest {})).await {
         Ok(answer) => answer.map(Response::into_inner).map_err(|status| reason(&status)),

@@ -1,9 +1,9 @@
 //! A launch as a user asks for it becomes the launch that all nodes are told of: checked, placed, with an id, a user and a secret.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 
 use bytes::Bytes;
+use lattice_agent::random;
 use lattice_agent::spec::Patience;
 use lattice_agent::wire::{self, WireError};
 use pmi_core::ids::NodeIndex;
@@ -220,6 +220,7 @@ fn decided(
     settings: &LaunchSettings,
 ) -> Result<LaunchSpec, OrderError> {
     let launch_id = random_id().map_err(OrderError::Random)?;
+    let secret = random::bytes::<{ wire::spec::SECRET_LEN }>().map_err(OrderError::Random)?;
     let asked = spec.job.unwrap_or_default();
     let appnums = (0..).zip(&placed.ranks);
     let job = Job {
@@ -244,7 +245,7 @@ fn decided(
         addresses: hostlist::fold(&addresses),
         job: Some(job),
         patience: Some(patience),
-        secret: secret().map_err(OrderError::Random)?,
+        secret: Bytes::copy_from_slice(&secret),
         barrier_fan_out: settings.barrier_fan_out,
         data_fan_out: settings.data_fan_out,
         output_window: window.clamp(*OUTPUT_OF_NODE.start(), *OUTPUT_OF_NODE.end()),
@@ -261,12 +262,6 @@ pub(crate) fn blocks(placement: &Placement) -> Vec<Block> {
         ranks_per_node: block.ranks_per_node,
     };
     placement.blocks().iter().map(block).collect()
-}
-
-fn secret() -> io::Result<Bytes> {
-    let mut random = [0; wire::spec::SECRET_LEN];
-    File::open("/dev/urandom")?.read_exact(&mut random)?;
-    Ok(Bytes::copy_from_slice(&random))
 }
 
 #[cfg(test)]

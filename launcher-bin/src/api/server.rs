@@ -10,6 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use pmi_transport::connect::AgentChannels;
 use pmi_transport::identity::{Caller, Security};
 use pmi_transport::proto::v1::{
     Allocation, AllocationState, LaunchSpec, LaunchState, LaunchSummary, LaunchTasksRequest, LaunchTasksResponse,
@@ -21,7 +22,6 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::allocations::Allocations;
-use super::channels::Channels;
 use super::config::Config;
 use super::fabric::Fabric;
 use super::launch::fan_out::FanOut;
@@ -31,7 +31,7 @@ use super::leftovers::Leftovers;
 use super::meetings::Meetings;
 use super::metrics::{Census, Metrics};
 use super::names::NameTables;
-use super::nodes::Registry;
+use super::nodes::{NODES_MAX, Registry};
 use super::order::{Order, OrderError};
 use super::serials::Serials;
 use super::store::{self, Change, Kept, LaunchRecord, Store, StoreError};
@@ -44,7 +44,7 @@ pub(crate) struct Server {
     pub config: Config,
     pub security: Security,
     pub store: Arc<dyn Store>,
-    pub channels: Channels,
+    pub channels: AgentChannels,
     pub nodes: Mutex<Registry>,
     /// What may be left on nodes of launches that are over.
     pub leftovers: Mutex<Leftovers>,
@@ -86,7 +86,7 @@ impl Server {
         let server = Arc::new(Self {
             spools: Spools::new(directory, config.spool),
             config,
-            channels: Channels::new(security.clone()),
+            channels: AgentChannels::new(security.clone(), NODES_MAX),
             security,
             store,
             nodes: Mutex::default(),

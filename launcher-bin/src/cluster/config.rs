@@ -13,9 +13,8 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use lattice_agent::daemon::TlsFiles;
 use lattice_agent::settings_file::{self, SettingsFileError};
-use pmi_transport::identity::{IdentityError, Security};
+use pmi_transport::identity::{IdentityError, Security, TlsFiles};
 use serde::Deserialize;
 
 use super::url::{ApiUrl, ApiUrlError};
@@ -107,11 +106,7 @@ impl Config {
             return Err(ConfigError::Insecure { path });
         }
         let directory = path.parent().unwrap_or(Path::new("/"));
-        let tls = tls.map(|TlsFiles { ca, cert, key }| TlsFiles {
-            ca: directory.join(ca),
-            cert: directory.join(cert),
-            key: directory.join(key),
-        });
+        let tls = tls.map(|files| files.seen_from(directory));
         Ok(Self { api, tls, path: Some(path) })
     }
 
@@ -121,7 +116,7 @@ impl Config {
     /// Fails if the file names no certificates, or some that cannot be used.
     pub(crate) fn certificates(&self) -> Result<Security, ConfigError> {
         match &self.tls {
-            Some(TlsFiles { ca, cert, key }) => Ok(Security::from_files(ca, cert, key)?),
+            Some(files) => Ok(Security::from_files(files)?),
             None => {
                 Err(ConfigError::NoCertificates { path: self.path.clone().unwrap_or_else(|| PathBuf::from(SYSTEM)) })
             }

@@ -1,10 +1,7 @@
 //! Certificates for the daemons of a cluster on this machine, from an authority that is made for the occasion and ends with it.
 
-use std::path::PathBuf;
-
-use pmi_transport::identity::Caller;
+use pmi_transport::identity::{Caller, TlsFiles};
 use pmi_transport::pki::{Authority, PkiError, Validity, directory_name};
-use serde::Serialize;
 
 use super::directory::Directory;
 use super::plan::Plan;
@@ -12,20 +9,9 @@ use super::plan::Plan;
 /// Longer than anybody leaves such a cluster running.
 const DAYS: u32 = 365;
 
-/// Where a daemon finds its certificate, as both daemons' configurations say it.
-#[derive(Debug, Serialize)]
-pub(super) struct Identity {
-    ca: PathBuf,
-    cert: PathBuf,
-    key: PathBuf,
-}
-
-impl Identity {
-    pub(super) fn of(subject: &Caller, directory: &Directory) -> Self {
-        let issued = directory.pki().join(directory_name(subject));
-        let file = |name| issued.join(name);
-        Self { ca: file("ca.pem"), cert: file("cert.pem"), key: file("key.pem") }
-    }
+/// Where a daemon finds its certificate.
+pub(super) fn of(subject: &Caller, directory: &Directory) -> TlsFiles {
+    TlsFiles::in_directory(&directory.pki().join(directory_name(subject)))
 }
 
 /// Makes the authority and the certificates of all daemons.

@@ -5,11 +5,11 @@ use std::io;
 use std::path::PathBuf;
 
 use nix::unistd::geteuid;
-use pmi_transport::identity::Caller;
+use pmi_transport::identity::{Caller, TlsFiles};
 use serde::Serialize;
 
 use super::API;
-use super::certificates::Identity;
+use super::certificates;
 use super::directory::Directory;
 use super::fabric::{self, ManagerFile, NicsFile};
 use super::plan::{Node, Plan};
@@ -21,7 +21,7 @@ struct ApiFile {
     socket: PathBuf,
     state: PathBuf,
     cluster: Option<&'static str>,
-    tls: Identity,
+    tls: TlsFiles,
     fabric: Option<ManagerFile>,
 }
 
@@ -34,7 +34,7 @@ struct AgentFile<'a> {
     api: String,
     /// Whoever makes a cluster as root launches as root; nobody else becomes root by it.
     allow_root: bool,
-    tls: Identity,
+    tls: TlsFiles,
     fabric: Option<NicsFile>,
 }
 
@@ -47,7 +47,7 @@ pub(super) fn write(plan: &Plan, directory: &Directory, has_fabric: bool) -> io:
         socket: directory.api_socket(),
         state: directory.api_state(),
         cluster,
-        tls: Identity::of(&Caller::Api, directory),
+        tls: certificates::of(&Caller::Api, directory),
         fabric,
     };
     write_file(directory, API, &api)?;
@@ -61,7 +61,7 @@ fn agent<'a>(node: &'a Node, plan: &Plan, directory: &Directory, has_fabric: boo
         advertise: node.agent.to_string(),
         api: format!("https://{}", plan.api),
         allow_root: geteuid().is_root(),
-        tls: Identity::of(&Caller::Agent(node.name.clone()), directory),
+        tls: certificates::of(&Caller::Agent(node.name.clone()), directory),
         fabric: has_fabric.then(|| fabric::of_agent(&node.name, directory)),
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use bytes::Bytes;
-use lattice_agent::spec::{SessionSpec, StdinTarget};
+use lattice_agent::spec::StdinTarget;
 use lattice_agent::wire;
 use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::job::{App, Job, Placement};
@@ -110,23 +110,8 @@ fn unplaced(request: LaunchRequest) -> proto::LaunchSpec {
         spawner: None,
         preput: Vec::new(),
     };
-    let spec = wire::spec::encode(&SessionSpec {
-        launch_id: String::new(),
-        allocation_id: None,
-        job,
-        node: NodeIndex(0),
-        hosts: Vec::new(),
-        address: None,
-        secret: String::new(),
-        stdin: request.stdin.target(),
-        apps: request.programs.into_iter().map(|program| program.app).collect(),
-        environment: request.environment,
-        pmi: request.pmi,
-        slurm_environment: request.slurm_environment,
-        cpu_bind: request.cpu_bind,
-        patience: request.patience,
-    });
-    proto::LaunchSpec { trace, ..spec }
+    let session = request.into_session(String::new(), job, Vec::new(), String::new());
+    proto::LaunchSpec { trace, ..wire::spec::encode(&session) }
 }
 
 fn placement(request: &PlacementRequest) -> proto::PlacementRequest {

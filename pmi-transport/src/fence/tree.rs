@@ -2,7 +2,8 @@
 //! and of a node's position.
 //!
 //! A node and all that are below it stand side by side, and children have equal shares of what is below their parent: so nodes
-//! that are neighbours stay together, and none has half of the others below itself.
+//! that are neighbours stay together, and none has half of the others below itself. A request to start a launch is shared out by
+//! the same rule ([`shares`]), whoever passes it on.
 //!
 //! ```text
 //! fan-out 2, 7 nodes:       0              star (fan-out >= nodes - 1):      0
@@ -33,7 +34,7 @@ impl Tree {
     /// The nodes right below `position`, in ascending order.
     pub fn children(self, position: u32) -> Vec<u32> {
         let shares = self.shares(&self.branch(position));
-        (0..shares.count).map(|share| shares.start(share)).collect()
+        shares.runs().map(|run| run.start).collect()
     }
 
     /// `position` and all that are below it; for a position outside of the tree, nothing.
@@ -59,27 +60,26 @@ impl Tree {
         let (mut above, mut branch) = (None, 0..self.nodes);
         while branch.start != position {
             let shares = self.shares(&branch);
-            let share = shares.holding(position);
             above = Some(branch.start);
-            branch = shares.start(share)..shares.start(share + 1);
+            branch = shares.run(shares.holding(position));
         }
         (above, branch)
     }
 
     /// How the nodes below the first of a branch are shared out among its children.
     fn shares(self, branch: &Range<u32>) -> Shares {
-        let below = (branch.end - branch.start).saturating_sub(1);
-        let count = self.fan_out.min(below);
-        Shares {
-            first: branch.start + 1,
-            count,
-            len: below.checked_div(count).unwrap_or(0),
-            longer: below.checked_rem(count).unwrap_or(0),
-        }
+        Shares::of(branch.start + 1..branch.end, self.fan_out)
     }
 }
 
+/// Shares positions out among at most `among` runs of neighbours, as evenly as can be: none is empty, and the first few are longer
+/// by one. 0 is taken for 1.
+pub fn shares(positions: Range<u32>, among: u32) -> impl Iterator<Item = Range<u32>> {
+    Shares::of(positions, among.max(1)).runs()
+}
+
 /// Runs of positions that follow each other; the first few are longer by one.
+#[derive(Clone, Copy)]
 struct Shares {
     first: u32,
     count: u32,
@@ -88,13 +88,28 @@ struct Shares {
 }
 
 impl Shares {
+    fn of(positions: Range<u32>, among: u32) -> Self {
+        let len = positions.end.saturating_sub(positions.start);
+        let count = among.min(len);
+        let (even, longer) = (len.checked_div(count).unwrap_or(0), len.checked_rem(count).unwrap_or(0));
+        Self { first: positions.start, count, len: even, longer }
+    }
+
+    fn runs(self) -> impl Iterator<Item = Range<u32>> {
+        (0..self.count).map(move |share| self.run(share))
+    }
+
+    fn run(self, share: u32) -> Range<u32> {
+        self.start(share)..self.start(share + 1)
+    }
+
     /// Where a share begins, and the one before it ends.
-    fn start(&self, share: u32) -> u32 {
+    fn start(self, share: u32) -> u32 {
         self.first + share * self.len + share.min(self.longer)
     }
 
     /// The share that holds a position; one of them does.
-    fn holding(&self, position: u32) -> u32 {
+    fn holding(self, position: u32) -> u32 {
         let offset = position - self.first;
         let in_longer = self.longer * (self.len + 1);
         if offset < in_longer { offset / (self.len + 1) } else { self.longer + (offset - in_longer) / self.len }
@@ -129,7 +144,32 @@ mod tests {
         assert_eq!((Tree::new(1, 8).depth(), Tree::new(1, 8).children(0)), (0, vec![]));
     }
 
+    #[test]
+    fn shares_are_runs_of_neighbours_and_the_first_few_are_longer() {
+        let check = |positions, among, expected: &[Range<u32>]| {
+            assert_eq!(shares(positions, among).collect::<Vec<_>>(), expected);
+        };
+        check(1..8, 3, &[1..4, 4..6, 6..8]);
+        check(0..10, 3, &[0..4, 4..7, 7..10]);
+        check(5..7, 8, &[5..6, 6..7]);
+        assert!(shares(0..3, 0).eq(std::iter::once(0..3)), "0 is taken for 1");
+        check(4..4, 8, &[]);
+    }
+
     proptest! {
+        #[test]
+        fn whoever_passes_on_by_shares_reaches_every_node_once(nodes in 0_u32..500, fan_out in 0_u32..40) {
+            fn pass_on(below: Range<u32>, fan_out: u32, reached: &mut Vec<u32>) {
+                for share in shares(below, fan_out) {
+                    reached.push(share.start);
+                    pass_on(share.start + 1..share.end, fan_out, reached);
+                }
+            }
+            let mut reached = Vec::new();
+            pass_on(0..nodes, fan_out, &mut reached);
+            prop_assert_eq!(reached, (0..nodes).collect::<Vec<_>>());
+        }
+
         #[test]
         fn every_node_but_the_root_is_the_child_of_its_parent(nodes in 1_u32..500, fan_out in 1_u32..520) {
             let tree = Tree::new(nodes, fan_out);

@@ -1,8 +1,8 @@
-//! What the files of an identity hold, ready to make connections with, and how the files looked.
+//! What the files of an identity hold, ready to make connections with.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use rustls::client::Resumption;
@@ -15,32 +15,12 @@ use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::{CertificateNameError, IdentityError, caller_in};
+use super::{CertificateNameError, IdentityError, TlsFiles, caller_in};
 use crate::identity::Caller;
 
 const ALPN_H2: &[u8] = b"h2";
 /// Certificates that expire sooner than this are warned of when they are read.
 const EXPIRY_WARNING: time::Duration = time::Duration::days(7);
-
-/// Where an identity is kept, in PEM.
-pub(super) struct Files {
-    pub(super) ca: PathBuf,
-    pub(super) certificate: PathBuf,
-    pub(super) key: PathBuf,
-}
-
-/// How each file looked: its inode, its size, and when it changed. `None` for one that is not there.
-pub(super) type Stamps = [Option<(u64, u64, i64, i64)>; 3];
-
-impl Files {
-    pub(super) fn stamps(&self) -> Stamps {
-        let stamp = |file: &PathBuf| {
-            let metadata = fs::metadata(file).ok()?;
-            Some((metadata.ino(), metadata.size(), metadata.ctime(), metadata.ctime_nsec()))
-        };
-        [&self.ca, &self.certificate, &self.key].map(stamp)
-    }
-}
 
 /// What the files hold.
 pub(crate) struct Material {
@@ -61,8 +41,8 @@ impl Material {
     ///
     /// # Errors
     /// Fails if a file cannot be read or used, and for a key that everybody can read.
-    pub(super) fn read(files: &Files) -> Result<Self, IdentityError> {
-        let Files { ca, certificate, key } = files;
+    pub(super) fn read(files: &TlsFiles) -> Result<Self, IdentityError> {
+        let TlsFiles { ca, cert: certificate, key } = files;
         let provider = Arc::new(ring::default_provider());
         let mut roots = RootCertStore::empty();
         for root in read_certificates(ca)? {

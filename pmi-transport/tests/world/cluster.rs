@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use pmi_transport::identity::{Caller, Security};
+use pmi_transport::identity::{Caller, Security, TlsFiles};
 use pmi_transport::pki::{Authority, Validity, directory_name};
 use tempfile::TempDir;
 
@@ -55,7 +55,7 @@ impl Pki {
         let issued = self.authority.issue(caller, &hosts, validity).unwrap();
         self.authority.write(&directory, &issued).unwrap();
         let ca = trusted.directory.path().join("ca.pem");
-        Security::from_files(&ca, &directory.join("cert.pem"), &directory.join("key.pem")).unwrap()
+        Security::from_files(&TlsFiles { ca, ..TlsFiles::in_directory(&directory) }).unwrap()
     }
 }
 

@@ -102,6 +102,31 @@ async fn a_busy_service_keeps_its_vni_from_being_retired() {
     assert_eq!(world.services(), 0);
 }
 
+/// A VNI that is retired is forgotten; who waited for that must not go on with what was forgotten.
+#[tokio::test]
+async fn a_launch_that_waited_while_its_vni_was_retired_is_known() {
+    let world = World::new();
+    let agent = world.agent();
+    let held = agent.users(vni()).await;
+    // Each that waits has one, beside ours and the fabric's own.
+    let waiting = || Arc::strong_count(OwnedMutexGuard::mutex(&held)) - 2;
+    let (to_retire, to_claim) = (Arc::clone(&agent), Arc::clone(&agent));
+    let retiring = tokio::spawn(async move { to_retire.retire(vni()).await });
+    while waiting() < 1 {
+        tokio::task::yield_now().await;
+    }
+    let claiming = tokio::spawn(async move { to_claim.claim(wish("b", 0)).await });
+    while waiting() < 2 {
+        tokio::task::yield_now().await;
+    }
+    drop(held);
+    retiring.await.unwrap().unwrap();
+    let (_, claimed) = claiming.await.unwrap().unwrap();
+    assert_eq!(agent.retire(vni()).await.unwrap_err(), "launch b still uses it");
+    claimed.release().await;
+    agent.retire(vni()).await.unwrap();
+}
+
 #[tokio::test]
 async fn services_of_others_are_used_and_left_alone() {
     let world = World::new();

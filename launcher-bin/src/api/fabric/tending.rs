@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cxi_fabric::grants::Awaited;
-use pmi_transport::connect::reason;
+use pmi_transport::connect::{AgentChannels, reason};
 use pmi_transport::patience::RETIRE_ANSWER;
 use pmi_transport::proto::v1::node_agent_service_client::NodeAgentServiceClient;
 use pmi_transport::proto::v1::{Allocation, AllocationState, RetireVniRequest};
@@ -134,8 +134,8 @@ async fn confirm(server: &Server, fabric: &Arc<Fabric>, awaited: Awaited) -> Vec
     problems
 }
 
-async fn retire(channels: &crate::api::channels::Channels, node: &Recipient, vni: u32) -> Result<(), String> {
-    let channel = channels.to(node).map_err(|error| crate::chain(&error))?;
+async fn retire(channels: &AgentChannels, node: &Recipient, vni: u32) -> Result<(), String> {
+    let channel = channels.to(&node.name, &node.address).map_err(|error| crate::chain(&error))?;
     let answer =
         timeout(RETIRE_ANSWER, NodeAgentServiceClient::new(channel).retire_vni(RetireVniRequest { vni })).await;
     let answer = answer.map_err(|_| format!("no answer for {RETIRE_ANSWER:?}"))?;

@@ -3,11 +3,12 @@
 //! Few nodes are asked one by one, all at once. Many are asked by way of relays, each of which forwards the request to the
 //! nodes behind it in node order; the spec is signed, because a relay is not to be believed what to start.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pmi_transport::connect::{self, reason};
-use pmi_transport::fence::Tree;
+use pmi_transport::connect::{self, AgentChannels, reason};
+use pmi_transport::fence::{Tree, shares};
 use pmi_transport::patience;
 use pmi_transport::proto::v1::node_agent_service_client::NodeAgentServiceClient;
 use pmi_transport::proto::v1::{
@@ -18,7 +19,6 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::{Code, Status};
 
-use super::super::channels::Channels;
 use super::super::config::LaunchSettings;
 use super::super::fabric::NoCredentials;
 
@@ -100,33 +100,17 @@ impl From<Refusal> for Status {
     }
 }
 
-/// The part of the nodes that one request is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Share {
-    first: usize,
-    /// How many nodes after the first one it forwards the request to.
-    relayed: usize,
+/// The nodes that each request is for; the first of them forwards it to the others.
+fn parts(nodes: usize, settings: &LaunchSettings) -> impl Iterator<Item = Range<u32>> {
+    let nodes = nodes as u32;
+    shares(0..nodes, if nodes <= settings.relay_above { nodes } else { settings.relay_fan_out })
 }
 
-/// `nodes` nodes in at most `relays` shares of neighbours; as many shares as nodes without relays.
-fn shares(nodes: usize, settings: &LaunchSettings) -> Vec<Share> {
-    let alone = nodes <= settings.relay_above as usize;
-    let count = if alone { nodes } else { nodes.min(settings.relay_fan_out as usize) };
-    let mut first = 0;
-    let share = |index: usize| {
-        let size = nodes / count + usize::from(index < nodes % count);
-        let share = Share { first, relayed: size - 1 };
-        first += size;
-        share
-    };
-    (0..count).map(share).collect()
-}
-
-/// How long the nodes of a share may take to accept.
-fn patience(share: Share, settings: &LaunchSettings) -> Duration {
-    // The relays share out what is behind them as a fence's tree does.
-    let behind = Tree::new(share.relayed as u32 + 1, settings.relay_fan_out);
-    patience::start_answer(behind.depth())
+/// How long the nodes of a part may take to accept.
+fn patience(part: &Range<u32>, settings: &LaunchSettings) -> Duration {
+    // Relays share out what is behind them as a fence's tree does.
+    let tree = Tree::new(part.len() as u32, settings.relay_fan_out);
+    patience::start_answer(tree.depth())
 }
 
 impl FanOut {
@@ -135,11 +119,11 @@ impl FanOut {
     ///
     /// # Errors
     /// Names the first node that did not accept.
-    pub(crate) async fn run(&self, channels: &Channels, settings: &LaunchSettings) -> Result<(), Refusal> {
+    pub(crate) async fn run(&self, channels: &AgentChannels, settings: &LaunchSettings) -> Result<(), Refusal> {
         let mut calls = JoinSet::new();
-        for share in shares(self.nodes.len(), settings) {
-            let call = call(channels.clone(), self.nodes[share.first].clone(), self.request(share, settings));
-            calls.spawn(call);
+        for part in parts(self.nodes.len(), settings) {
+            let first = self.nodes[part.start as usize].clone();
+            calls.spawn(call(channels.clone(), first, self.request(&part, settings)));
         }
         let mut refusal: Option<Refusal> = None;
         while let Some(answer) = calls.join_next().await {
@@ -159,37 +143,38 @@ impl FanOut {
 
     /// Makes the way to the nodes that will be asked, where there is none yet. Returns at once: who asks them finds it made, or in
     /// the making.
-    pub(crate) fn make_way(&self, channels: &Channels, settings: &LaunchSettings) {
-        let heads = shares(self.nodes.len(), settings).into_iter().map(|share| &self.nodes[share.first]);
-        for channel in heads.filter_map(|node| channels.not_yet_to(node)) {
+    pub(crate) fn make_way(&self, channels: &AgentChannels, settings: &LaunchSettings) {
+        let heads = parts(self.nodes.len(), settings).map(|part| &self.nodes[part.start as usize]);
+        for channel in heads.filter_map(|node| channels.not_yet_to(&node.name, &node.address)) {
             tokio::spawn(connect::reach(channel));
         }
     }
 
-    fn request(&self, share: Share, settings: &LaunchSettings) -> LaunchProcessesRequest {
+    fn request(&self, part: &Range<u32>, settings: &LaunchSettings) -> LaunchProcessesRequest {
+        let relay_nodes = part.len() as u32 - 1;
         LaunchProcessesRequest {
             launch_id: self.launch_id.clone(),
             allocation_id: self.allocation_id.clone(),
             world_size: self.world_size,
             spec: self.spec.clone(),
-            node_index: share.first as u32,
-            relay_nodes: share.relayed as u32,
-            relay_fan_out: if share.relayed == 0 { 0 } else { settings.relay_fan_out },
+            node_index: part.start,
+            relay_nodes,
+            relay_fan_out: if relay_nodes == 0 { 0 } else { settings.relay_fan_out },
             signature: self.signature.clone(),
             signer: self.signer.clone(),
             cxi_credentials: self.credentials.clone(),
             cxi_signature: self.cxi_signature.clone(),
             serial: self.serial.0,
-            answer_within_ms: patience(share, settings).as_millis() as u32,
+            answer_within_ms: patience(part, settings).as_millis() as u32,
             ..Default::default()
         }
     }
 }
 
-async fn call(channels: Channels, node: Recipient, request: LaunchProcessesRequest) -> Result<(), Refusal> {
+async fn call(channels: AgentChannels, node: Recipient, request: LaunchProcessesRequest) -> Result<(), Refusal> {
     let unreachable =
         |message: String| Refusal { node: node.name.clone(), message, reason: RefusalReason::Unreachable };
-    let channel = channels.to(&node).map_err(|error| unreachable(crate::chain(&error)))?;
+    let channel = channels.to(&node.name, &node.address).map_err(|error| unreachable(crate::chain(&error)))?;
     let patience = Duration::from_millis(request.answer_within_ms.into());
     let answer = timeout(patience, NodeAgentServiceClient::new(channel).launch_processes(request)).await;
     let answer = answer.map_err(|_| unreachable(format!("no answer for {patience:?}")))?;
@@ -221,8 +206,8 @@ fn words(reason: RefusalReason) -> &'static str {
 }
 
 /// Tells a node that a launch has ended, beginning with `signal`. A node that does not listen hears it when it registers again.
-pub(crate) async fn abort(channels: Channels, node: Recipient, launch_id: String, reason: String, signal: i32) {
-    let Ok(channel) = channels.to(&node) else { return };
+pub(crate) async fn abort(channels: AgentChannels, node: Recipient, launch_id: String, reason: String, signal: i32) {
+    let Ok(channel) = channels.to(&node.name, &node.address) else { return };
     let request = AbortProcessesRequest { launch_id: launch_id.clone(), reason, signal };
     let answer = timeout(patience::ABORT_ANSWER, NodeAgentServiceClient::new(channel).abort_processes(request)).await;
     if !matches!(answer, Ok(Ok(_))) {
@@ -237,14 +222,13 @@ mod tests {
     #[test]
     fn every_node_is_asked_once() {
         let settings = LaunchSettings { relay_above: 4, relay_fan_out: 3, ..Default::default() };
-        let check = |nodes, expected: &[(usize, usize)]| {
-            let shares: Vec<_> = shares(nodes, &settings).iter().map(|share| (share.first, share.relayed)).collect();
-            assert_eq!(shares, expected);
+        let check = |nodes, expected: &[Range<u32>]| {
+            assert_eq!(parts(nodes, &settings).collect::<Vec<_>>(), expected);
         };
-        check(1, &[(0, 0)]);
-        check(4, &[(0, 0), (1, 0), (2, 0), (3, 0)]);
-        check(5, &[(0, 1), (2, 1), (4, 0)]);
-        check(10, &[(0, 3), (4, 2), (7, 2)]);
+        check(2, &[0..1, 1..2]);
+        check(4, &[0..1, 1..2, 2..3, 3..4]);
+        check(5, &[0..2, 2..4, 4..5]);
+        check(10, &[0..4, 4..7, 7..10]);
     }
 
     #[test]

@@ -10,24 +10,20 @@
 //! ```
 //!
 //! One settles: the owner, by acknowledging, or the spool, by writing. What is settled stays in memory only for readers that are
-//! behind, and only as long as all that is kept costs no more than [`KEPT_MAX`]. A reader that loses something by that is told how
-//! many bytes of output it was: every event knows how much there was before it.
+//! behind, and only as long as all that is kept costs no more than [`KEPT_MAX`](state::KEPT_MAX). A reader that loses something by
+//! that is told how many bytes of output it was: every event knows how much there was before it.
 
-use std::collections::{BTreeMap, VecDeque};
+mod state;
+
 use std::sync::Arc;
 
-use lattice_agent::wire::event::cost;
 use parking_lot::Mutex;
-use pmi_transport::limits::kept_cost;
-use pmi_transport::proto::v1::{AttachResponse, LaunchSpec, StartProgress, attach_response, node_event};
+use pmi_transport::proto::v1::{AttachResponse, LaunchSpec, StartProgress, attach_response};
 use tokio::sync::Notify;
 
+use self::state::State;
+pub(crate) use self::state::{Aside, Entry};
 use super::spool::{Bookmark, Slice, Spool};
-
-/// What may be kept in memory for those who are behind, in bytes as events cost.
-pub(super) const KEPT_MAX: usize = 4 << 20;
-/// What is handed out at once, in the same bytes, or one event that costs more.
-const BATCH_MAX: usize = 256 << 10;
 
 /// The events, shared by the launch that adds them and the tasks that read them.
 #[derive(Debug)]
@@ -35,55 +31,6 @@ pub(crate) struct Tape {
     state: Mutex<State>,
     changed: Notify,
     spool: Option<Arc<Spool>>,
-}
-
-#[derive(Debug)]
-struct State {
-    /// With consecutive numbers.
-    events: VecDeque<Entry>,
-    /// The number that the first event got.
-    origin: u64,
-    /// The number that the next event gets.
-    next: u64,
-    /// Bytes of output in all events so far.
-    output: u64,
-    /// What `events` cost.
-    kept: usize,
-    /// How far whoever settles has come.
-    settled: Place,
-    /// Nothing that is not settled may be dropped.
-    waits: bool,
-    readers: BTreeMap<u64, Reader>,
-}
-
-/// One event.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Entry {
-    pub response: AttachResponse,
-    /// How many bytes of output all events before this one have.
-    pub before: u64,
-}
-
-/// How far somebody has come: the last event, and the bytes of output up to its end, if that is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
-    sequence: u64,
-    output: Option<u64>,
-}
-
-#[derive(Debug)]
-struct Reader {
-    place: Place,
-    aside: Aside,
-}
-
-/// What one reader is told beside the events, and ahead of them.
-#[derive(Debug, Default)]
-pub(crate) struct Aside {
-    pub spec: Option<LaunchSpec>,
-    /// So much more input may be sent.
-    pub input_credit: u64,
-    pub starting: Option<StartProgress>,
 }
 
 /// Where a reader begins.
@@ -106,73 +53,40 @@ pub(crate) enum Next {
 impl Tape {
     /// A tape whose first event gets the number `first`. With `waits`, everything is kept until it is settled.
     pub(crate) fn new(first: u64, waits: bool, spool: Option<Arc<Spool>>) -> Arc<Self> {
-        let state = State {
-            events: VecDeque::new(),
-            origin: first,
-            next: first,
-            output: 0,
-            kept: 0,
-            settled: Place { sequence: first - 1, output: Some(0) },
-            waits,
-            readers: BTreeMap::new(),
-        };
-        Arc::new(Self { state: Mutex::new(state), changed: Notify::new(), spool })
+        Arc::new(Self { state: Mutex::new(State::new(first, waits)), changed: Notify::new(), spool })
     }
 
     /// Adds an event; returns its number.
     pub(crate) fn push(&self, node: u32, what: attach_response::What) -> u64 {
-        let mut state = self.state.lock();
-        let sequence = state.next;
-        state.next += 1;
-        let entry = Entry { response: AttachResponse { sequence, node, what: Some(what) }, before: state.output };
-        state.output += entry.output();
-        state.kept += entry.cost();
-        state.events.push_back(entry);
-        state.trim();
-        drop(state);
+        let sequence = self.state.lock().push(node, what);
         self.changed.notify_waiters();
         sequence
     }
 
     /// Everything up to `sequence` is settled.
     pub(crate) fn settle(&self, sequence: u64) {
-        let mut state = self.state.lock();
-        if sequence > state.settled.sequence {
-            state.settled = state.place_of(sequence);
-            state.trim();
-        }
+        self.state.lock().settle(sequence);
     }
 
     /// Nothing is kept for being unsettled any more.
     pub(crate) fn stop_waiting(&self) {
-        let mut state = self.state.lock();
-        state.waits = false;
-        state.trim();
+        self.state.lock().stop_waiting();
     }
 
     /// Somebody reads from now on, under a number of its own. It is told the spec first.
     pub(crate) fn join(&self, number: u64, start: Start, spec: LaunchSpec) {
-        let mut state = self.state.lock();
-        let place = match start {
-            Start::Unsettled => state.settled,
-            Start::After(sequence) => state.place_of(sequence),
-        };
-        let aside = Aside { spec: Some(spec), ..Aside::default() };
-        state.readers.insert(number, Reader { place, aside });
+        self.state.lock().join(number, start, spec);
     }
 
     /// A reader reads no more.
     pub(crate) fn leave(&self, number: u64) {
-        let mut state = self.state.lock();
-        state.readers.remove(&number);
-        state.trim();
-        drop(state);
+        self.state.lock().leave(number);
         self.changed.notify_waiters();
     }
 
     /// Tells one reader something beside the events.
     pub(crate) fn tell(&self, number: u64, what: impl FnOnce(&mut Aside)) {
-        if let Some(reader) = self.state.lock().readers.get_mut(&number) {
+        if let Some(reader) = self.state.lock().reader(number) {
             what(&mut reader.aside);
         }
         self.changed.notify_waiters();
@@ -180,31 +94,29 @@ impl Tape {
 
     /// Tells all readers how far the start is.
     pub(crate) fn tell_start(&self, progress: StartProgress) {
-        self.state.lock().readers.values_mut().for_each(|reader| reader.aside.starting = Some(progress));
+        self.state.lock().readers().for_each(|reader| reader.aside.starting = Some(progress));
         self.changed.notify_waiters();
     }
 
     /// The last event that a reader was handed.
     pub(crate) fn told(&self, number: u64) -> u64 {
-        self.state.lock().readers.get(&number).map_or(0, |reader| reader.place.sequence)
+        self.state.lock().reader(number).map_or(0, |reader| reader.place.sequence)
     }
 
     /// The number of the latest event.
     pub(crate) fn latest(&self) -> u64 {
-        self.state.lock().next - 1
+        self.state.lock().latest()
     }
 
     /// Whether everything is settled, and handed to all who read.
     pub(crate) fn is_told(&self) -> bool {
-        let state = self.state.lock();
-        let latest = state.next - 1;
-        state.settled.sequence >= latest && state.readers.values().all(|reader| reader.place.sequence >= latest)
+        self.state.lock().is_told()
     }
 
     /// What is next for a reader, as soon as there is something; `None` when it has left. `bookmark` is where it is in the spool.
     pub(crate) async fn next(&self, number: u64, bookmark: &Bookmark) -> Option<Next> {
         self.when(|state| {
-            let Some(reader) = state.readers.get_mut(&number) else { return Some(None) };
+            let Some(reader) = state.reader(number) else { return Some(None) };
             if let Some(message) = reader.aside.take() {
                 return Some(Some(Next::Messages(vec![message])));
             }
@@ -244,118 +156,13 @@ impl Tape {
     }
 }
 
-impl State {
-    fn first(&self) -> u64 {
-        self.events.front().map_or(self.next, |entry| entry.response.sequence)
-    }
-
-    /// Where somebody is who was told everything up to `sequence`.
-    fn place_of(&self, sequence: u64) -> Place {
-        if sequence < self.origin {
-            return Place { sequence: self.origin - 1, output: Some(0) };
-        }
-        let sequence = sequence.min(self.next - 1);
-        let before = |index: u64| self.events.get(index as usize).map_or(self.output, |entry| entry.before);
-        Place { sequence, output: (sequence + 1).checked_sub(self.first()).map(before) }
-    }
-
-    /// A batch of events behind `sequence`.
-    fn after(&self, sequence: u64) -> Vec<Entry> {
-        let skipped = (sequence + 1).saturating_sub(self.first()) as usize;
-        let mut cost = 0;
-        let fits = |entry: &&Entry| {
-            let is_first = cost == 0;
-            cost += entry.cost();
-            is_first || cost <= BATCH_MAX
-        };
-        self.events.iter().skip(skipped).take_while(fits).cloned().collect()
-    }
-
-    /// Takes entries as told to a reader; says ahead of them what it will never be told.
-    fn hand_out(&mut self, number: u64, entries: Vec<Entry>) -> Vec<AttachResponse> {
-        let Some(reader) = self.readers.get_mut(&number) else { return Vec::new() };
-        let mut messages = Vec::with_capacity(entries.len() + 1);
-        for entry in entries {
-            let sequence = entry.response.sequence;
-            if sequence <= reader.place.sequence {
-                continue;
-            }
-            let missing = (sequence > reader.place.sequence + 1).then(|| match reader.place.output {
-                Some(output) => entry.before - output,
-                None => 0,
-            });
-            // Events without output are no loss worth a word, if it is known that there was none.
-            if let Some(bytes) = missing.filter(|&bytes| bytes > 0 || reader.place.output.is_none()) {
-                let what = Some(attach_response::What::DroppedOutput(bytes));
-                messages.push(AttachResponse { sequence: 0, node: 0, what });
-            }
-            reader.place = Place { sequence, output: Some(entry.before + entry.output()) };
-            messages.push(entry.response);
-        }
-        self.trim();
-        messages
-    }
-
-    /// Drops from the front what is kept for nobody, or for too many.
-    fn trim(&mut self) {
-        let behind = self.readers.values().map(|reader| reader.place.sequence).min().unwrap_or(u64::MAX);
-        while let Some(entry) = self.events.front() {
-            let sequence = entry.response.sequence;
-            let settled = sequence <= self.settled.sequence;
-            let too_much = self.kept > KEPT_MAX;
-            let is_dropped = match settled {
-                true => sequence <= behind || too_much,
-                false => too_much && !self.waits,
-            };
-            if !is_dropped {
-                return;
-            }
-            self.kept -= entry.cost();
-            self.events.pop_front();
-        }
-    }
-}
-
-impl Entry {
-    /// How many bytes of ranks' output it carries.
-    fn output(&self) -> u64 {
-        match &self.response.what {
-            Some(attach_response::What::Event(event)) => match &event.what {
-                Some(node_event::What::Output(output)) => output.data.len() as u64,
-                _ => 0,
-            },
-            _ => 0,
-        }
-    }
-
-    fn cost(&self) -> usize {
-        match &self.response.what {
-            Some(attach_response::What::Event(event)) => cost(event).max(kept_cost(0)),
-            _ => kept_cost(0),
-        }
-    }
-}
-
-impl Aside {
-    /// The next message of this reader alone.
-    fn take(&mut self) -> Option<AttachResponse> {
-        use attach_response::What;
-        let what = if let Some(spec) = self.spec.take() {
-            What::Spec(spec)
-        } else if self.input_credit > 0 {
-            What::StdinCredit(std::mem::take(&mut self.input_credit))
-        } else {
-            What::Starting(self.starting.take()?)
-        };
-        Some(AttachResponse { sequence: 0, node: 0, what: Some(what) })
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use attach_response::What;
-    use pmi_transport::proto::v1::{NodeEvent, RankOutput, RankStarted};
+    use pmi_transport::limits::kept_cost;
+    use pmi_transport::proto::v1::{NodeEvent, RankOutput, RankStarted, node_event};
 
+    use super::state::KEPT_MAX;
     use super::*;
 
     pub(crate) fn output(bytes: usize) -> What {

@@ -1,0 +1,135 @@
+//! The connections to agents: one for each, made when it is first needed and kept, because a handshake costs both ends more than
+//! most calls do. Who keeps them says how many, and may close those that are no longer used.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::{Channel, ConnectError, channel};
+use crate::address::AddressError;
+use crate::identity::{Caller, Security};
+
+/// The connections; clones share them.
+#[derive(Clone, Debug)]
+pub struct AgentChannels(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    security: Security,
+    most: usize,
+    /// By node name.
+    kept: Mutex<HashMap<String, Kept>>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    /// Where it leads.
+    address: String,
+    channel: Channel,
+    used: Instant,
+}
+
+/// An agent that cannot be talked to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AgentChannelError {
+    /// Its address is none.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// It must not be talked to without certificates, or has a name that no certificate can be for.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+}
+
+impl AgentChannels {
+    /// No connections yet. Of those to come the `most` that were used last are kept; a call that is under way keeps its own.
+    pub fn new(security: Security, most: usize) -> Self {
+        Self(Arc::new(Shared { security, most, kept: Mutex::default() }))
+    }
+
+    /// The way to the agent of `node` at `address`, written `host:port`. It is at the other end, or calls fail; see [`channel`].
+    ///
+    /// # Errors
+    /// Fails if the address is none, or our security does not suffice for it.
+    pub fn to(&self, node: &str, address: &str) -> Result<Channel, AgentChannelError> {
+        let Shared { security, most, kept } = &*self.0;
+        let (mut kept, used) = (kept.lock(), Instant::now());
+        if let Some(known) = kept.get_mut(node).filter(|known| known.address == address) {
+            known.used = used;
+            return Ok(known.channel.clone());
+        }
+        let channel = channel(&address.parse()?, &Caller::Agent(node.to_owned()), security)?;
+        let new = Kept { address: address.to_owned(), channel: channel.clone(), used };
+        if kept.insert(node.to_owned(), new).is_none() && kept.len() > *most {
+            let oldest = kept.iter().min_by_key(|(_, kept)| kept.used).map(|(node, _)| node.clone());
+            oldest.map(|node| kept.remove(&node));
+        }
+        Ok(channel)
+    }
+
+    /// The same, if nobody has asked for it before.
+    pub fn not_yet_to(&self, node: &str, address: &str) -> Option<Channel> {
+        let known = self.0.kept.lock().get(node).is_some_and(|known| known.address == address);
+        // Why there is none is told to who asks the node.
+        if known { None } else { self.to(node, address).ok() }
+    }
+
+    /// Closes the connection to an agent that is lost, or was started anew.
+    pub fn forget(&self, node: &str) {
+        self.0.kept.lock().remove(node);
+    }
+
+    /// Closes the connections that nobody has asked for since `age`: each has both ends ask now and then whether the other lives.
+    pub fn forget_unused(&self, age: Duration) {
+        self.0.kept.lock().retain(|_, kept| kept.used.elapsed() < age);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ADDRESS: &str = "127.0.0.1:1";
+
+    fn channels(most: usize) -> AgentChannels {
+        AgentChannels::new(Security::Insecure { name: Caller::Api }, most)
+    }
+
+    fn kept(channels: &AgentChannels) -> Vec<String> {
+        let mut nodes: Vec<_> = channels.0.kept.lock().keys().cloned().collect();
+        nodes.sort_unstable();
+        nodes
+    }
+
+    #[tokio::test]
+    async fn a_node_has_one_connection_while_it_stays_where_it_is() {
+        let channels = channels(8);
+        let is_new = |address| channels.not_yet_to("a", address).is_some();
+        assert_eq!([ADDRESS, ADDRESS, "127.0.0.1:2", "127.0.0.1:2"].map(is_new), [true, false, true, false]);
+        channels.forget("a");
+        assert!(is_new(ADDRESS));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_that_were_used_last_are_kept() {
+        let channels = channels(2);
+        for node in ["a", "b", "a", "c"] {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            channels.to(node, ADDRESS).unwrap();
+        }
+        assert_eq!(kept(&channels), ["a", "c"]);
+        channels.forget_unused(Duration::from_secs(1));
+        assert_eq!(kept(&channels), ["c"], "a was used a second ago");
+    }
+
+    #[tokio::test]
+    async fn who_cannot_be_talked_to_is_not_kept() {
+        let channels = channels(2);
+        assert!(matches!(channels.to("a", "nowhere"), Err(AgentChannelError::Address(_))));
+        assert!(matches!(channels.to("a", "192.0.2.1:1"), Err(AgentChannelError::Connect(_))));
+        assert!(channels.not_yet_to("a", "nowhere").is_none() && kept(&channels).is_empty());
+    }
+}

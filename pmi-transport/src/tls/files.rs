@@ -1,0 +1,43 @@
+//! The files of an identity: how settings name them, what they are called where `pki` writes them, and whether they have changed.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// The files of an identity, in PEM, as every settings file has them in `[tls]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsFiles {
+    /// The certificates of those whose word is taken.
+    pub ca: PathBuf,
+    /// One's own certificate, and the chain to the CA, if there is one in between.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+}
+
+/// How each file looked: its inode, its size, and when it changed. `None` for one that is not there.
+pub(super) type Stamps = [Option<(u64, u64, i64, i64)>; 3];
+
+impl TlsFiles {
+    /// Those of a directory that [`Authority::write`](crate::pki::Authority::write) made.
+    pub fn in_directory(directory: &Path) -> Self {
+        Self { ca: "ca.pem".into(), cert: "cert.pem".into(), key: "key.pem".into() }.seen_from(directory)
+    }
+
+    /// The same with names that begin at `directory`, unless they are absolute.
+    pub fn seen_from(self, directory: &Path) -> Self {
+        let Self { ca, cert, key } = self;
+        Self { ca: directory.join(ca), cert: directory.join(cert), key: directory.join(key) }
+    }
+
+    pub(super) fn stamps(&self) -> Stamps {
+        let stamp = |file: &PathBuf| {
+            let metadata = fs::metadata(file).ok()?;
+            Some((metadata.ino(), metadata.size(), metadata.ctime(), metadata.ctime_nsec()))
+        };
+        [&self.ca, &self.cert, &self.key].map(stamp)
+    }
+}
