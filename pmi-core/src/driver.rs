@@ -130,8 +130,9 @@ impl Driver {
         Ok(())
     }
 
-    /// Keeps the runtime from sleeping for 50 us after each request that begins no fence: a client that asks one thing after the other then waits for
-    /// its answer and not for a sleeping core (measured in a virtual machine: 10 us instead of 50 for each request).
+    /// Keeps the runtime from sleeping for 50 us after each request that begins no fence: a client that asks one thing after
+    /// the other then waits for its answer and not for a sleeping core (measured in a virtual machine: 10 us instead of 50 for
+    /// each request).
     ///
     /// Worth it only while a core is free for it: with fewer ranks here than cores.
     pub fn stay_awake(&self) {

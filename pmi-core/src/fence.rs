@@ -112,8 +112,9 @@ pub enum FenceError {
 
 /// Moves contributions between the nodes of a job.
 ///
-/// Contract, checked by the suite in `conformance` (feature of the same name): every node gets the same [`Merged`] for the same [`FenceId`]; calls with
-/// different ids never mix, even when they overlap; a node that leaves fails the call on every other node promptly.
+/// Contract, checked by the suite in `conformance` (feature of the same name): every node gets the same [`Merged`] for the same
+/// [`FenceId`]; calls with different ids never mix, even when they overlap; a node that leaves fails the call on every other
+/// node promptly.
 #[async_trait]
 pub trait Fence: Send + Sync {
     /// Brings `contribution` to the fence `id`, waits for all other nodes, returns what all brought together.

@@ -100,8 +100,9 @@ pub fn sign(security: &Security, serial: Serial, spec: &[u8]) -> Result<Signatur
     Ok(Signature { signature: signature.into(), signer: certificates.collect() })
 }
 
-/// Checks that the API server of our CA signed `spec` for the launch of this number; its certificate may be five minutes too young or too old.
-/// Everything passes where nobody proves anything. Whether the number is one that may still come is the caller's business.
+/// Checks that the API server of our CA signed `spec` for the launch of this number; its certificate may be five minutes too
+/// young or too old. Everything passes where nobody proves anything. Whether the number is one that may still come is the
+/// caller's business.
 ///
 /// # Errors
 /// Says why the signature counts for nothing.

@@ -112,8 +112,8 @@ impl fmt::Debug for Driver {
 }
 
 impl Driver {
-    /// Runs `server` for processes of the user `uid`; `peers` are the same launch's servers on other nodes. The receiver tells, once, why the launch must end, if it must, and which job
-    /// ends it. Needs a tokio runtime with I/O and time.
+    /// Runs `server` for processes of the user `uid`; `peers` are the same launch's servers on other nodes. The receiver tells,
+    /// once, why the launch must end, if it must, and which job ends it. Needs a tokio runtime with I/O and time.
     ///
     /// # Errors
     /// Fails when no port of the loopback address can be listened on.

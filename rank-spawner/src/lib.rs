@@ -9,9 +9,9 @@
 //!     └─> become_user, ...                                                            each of them
 //! ```
 //!
-//! No event loop: what is to be waited for is handed out as a descriptor (the feature `tokio` adds one wait). A rank is tied to its launcher; it
-//! leads a process group of its own, has no descriptors but 0, 1, 2 and [`PMI_FD`], default signal actions and no blocked
-//! signals. Needs Linux 5.9 (`close_range`).
+//! No event loop: what is to be waited for is handed out as a descriptor (the feature `tokio` adds one wait). A rank is tied to
+//! its launcher; it leads a process group of its own, has no descriptors but 0, 1, 2 and [`PMI_FD`], default signal actions and
+//! no blocked signals. Needs Linux 5.9 (`close_range`).
 
 mod account;
 mod arguments;

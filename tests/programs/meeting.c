@@ -1,4 +1,5 @@
-/* Two jobs that meet: one is started as `host` and publishes a port, the other as `guest` waits for its name and connects. */
+/* Two jobs that meet: one is started as `host` and publishes a port, the other as `guest` waits for its name and connects. A host
+   that is given a file makes it when it can be found. */
 #include <mpi.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,6 +14,8 @@ int main(int argc, char **argv) {
     if (rank == 0 && !is_guest) {
         MPI_Open_port(MPI_INFO_NULL, port);
         MPI_Publish_name("a bay", MPI_INFO_NULL, port);
+        if (argc > 2)
+            fclose(fopen(argv[2], "w"));
     }
     if (rank == 0 && is_guest) {
         /* The other job may not have come that far. */

@@ -14,6 +14,9 @@ use crate::running::Running;
 /// there to turn a hang into a report.
 pub const DEADLINE: Duration = Duration::from_secs(90);
 
+/// By how much a promised time may be exceeded: the tests share their machine with each other, and with builds.
+const LOADED: u32 = 5;
+
 /// The variable by which a test finds the processes of its command. A launcher passes it on like any other.
 pub(crate) const MARK: &str = "E2E_MARK";
 
@@ -120,6 +123,21 @@ impl Command {
     #[track_caller]
     pub fn run(self) -> Outcome {
         self.start().finish()
+    }
+
+    /// The same for a command that says `word` on standard output and must end within `promised` after that, with
+    /// room for a loaded machine.
+    ///
+    /// # Panics
+    /// As [`run`](Self::run), and if it takes longer.
+    #[track_caller]
+    pub fn ends_within(self, promised: Duration, word: &str) -> Outcome {
+        let mut running = self.start();
+        let said = running.wait_for_stdout(word);
+        let outcome = running.finish();
+        let took = said.elapsed();
+        outcome.check(took < LOADED * promised, || format!("took {took:?} from {word:?} to its end"));
+        outcome
     }
 }
 

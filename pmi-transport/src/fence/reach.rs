@@ -18,8 +18,8 @@ pub type Incoming = BoxStream<LinkFrame>;
 /// Calls agents by their names and addresses, written `host:port`.
 #[async_trait]
 pub trait Reach: Send + Sync + 'static {
-    /// Opens a link to the agent of `node`: sends `outgoing` and returns what comes back. The agent at the other end must learn this node's name from
-    /// the transport, not from a message.
+    /// Opens a link to the agent of `node`: sends `outgoing` and returns what comes back. The agent at the other end must learn
+    /// this node's name from the transport, not from a message.
     ///
     /// # Errors
     /// Fails when there is no agent at the address, or it does not let this one in.

@@ -47,7 +47,8 @@ pub enum Action {
         /// What is asked.
         call: Call,
     },
-    /// Ask the PMIx server of another node, and hand what its [`Server::handle_question`](super::Server::handle_question) leads to to [`Server::handle_peer_answer`](super::Server::handle_peer_answer).
+    /// Ask the PMIx server of another node, and hand what its [`Server::handle_question`](super::Server::handle_question) leads
+    /// to to [`Server::handle_peer_answer`](super::Server::handle_peer_answer).
     Ask {
         /// Names the question.
         ticket: Ticket,

@@ -5,7 +5,7 @@ mod backends;
 mod clocks;
 mod crashes;
 mod life;
-mod manager;
+mod manager_faults;
 mod nics;
 mod rights;
 
@@ -75,6 +75,8 @@ const LOOKING: &str = r#"
         read -r answer <&9; exec 9>&-
         [[ $answer = *204* ]] || { echo "faults: $answer" >&2; exit 96; }
     }
+    # An allocation, $alloc, of nodes that had nothing, at a manager that goes wrong.
+    allocate_with_faults() { afresh; faults "$1"; alloc=$(lattice alloc create -N 2); }
     # Whether a call of this kind was spoilt since then.
     spoilt() { tail -n +$((asked + 1)) "$here/fabric.log" | grep -q "\"call\":\"$1\".*\"spoilt\":true"; }
 "#;

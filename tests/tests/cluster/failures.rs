@@ -13,26 +13,26 @@ fn with(what_happens: &str) -> Command {
 #[test]
 fn a_killed_agent_is_a_lost_node() {
     let outcome = with("kill -KILL $(daemon node1)").run();
-    outcome.exits(125).says("node1");
+    outcome.exits(125).says("lattice: node node1 was lost: ");
 }
 
 /// It is not dead, and the others cannot tell.
 #[test]
 fn a_silent_agent_is_a_lost_node() {
     let outcome = with("kill -STOP $(daemon node1)").run();
-    outcome.exits(125).says("node1");
+    outcome.exits(125).says("lattice: node node1 was lost: ");
 }
 
 #[test]
 fn the_first_node_is_no_better_than_the_others() {
     let outcome = with("kill -KILL $(daemon node0)").run();
-    outcome.exits(125).says("node0");
+    outcome.exits(125).says("lattice: node node0 was lost: ");
 }
 
 #[test]
 fn a_killed_session_ends_the_launch() {
     let outcome = with("kill -KILL $(ps -o ppid= -p $(pid_of_rank $id 3))").run();
-    outcome.exits(125).says("session");
+    outcome.exits(125).says("lattice: node node1 was lost: the session process was killed by signal 9 (SIGKILL)");
 }
 
 #[test]
@@ -43,12 +43,15 @@ fn a_rank_killed_from_outside_is_told_with_its_node() {
 #[test]
 fn a_stopped_api_server_is_told_and_not_waited_for() {
     let outcome = with("kill -TERM $(daemon api)").run();
-    outcome.exits(125).says("lattice: ");
+    outcome.exits(125).says("was lost sight of: cannot reach the API server").says("lattice: try: lattice attach ");
 }
 
 #[test]
 fn ctrl_c_ends_every_node() {
-    script_on(2, "set -m; lattice launch -n 4 sleep 1000 & launch_with 4; kill -INT $!; wait $!").run().exits(130);
+    let script = r#"set -m; lattice launch -n 4 sleep 1000 & ranks=$(lattice proctable $(launch_with 4) --json | field pid)
+        kill -INT $!; wait $!; code=$?
+        echo $(wc -w <<<"$ranks") ranks; for rank in $ranks; do kill -0 $rank && echo "$rank lives"; done; exit $code"#;
+    script_on(2, script).run().exits(130).prints_lines(["4 ranks"]);
 }
 
 #[test]

@@ -112,12 +112,16 @@ fn events_name_the_nodes_of_ranks() {
     let outcome = cluster(2).words("lattice launch --json -n 2").arg(Flavour::WheelMpich.program("hello")).run();
     outcome.exits(0);
     let events: Vec<Value> = outcome.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let text = outcome.text();
-    assert!(events.len() > 4 && text.contains("node0") && text.contains("node1"), "{text}");
+    for event in ["started", "exited"] {
+        let of_kind = events.iter().filter(|value| value["event"] == event);
+        let mut places: Vec<_> = of_kind.map(|value| (value["rank"].as_u64(), value["node"].as_str())).collect();
+        places.sort_unstable();
+        assert_eq!(places, [(Some(0), Some("node0")), (Some(1), Some("node1"))], "{event}: {}", outcome.text());
+    }
 }
 
 #[test]
 fn without_an_allocation_the_launch_stays_here_and_says_so() {
     let outcome = cluster(2).words("env -u LATTICE_ALLOC_ID lattice -v launch -n 1").words("echo here").run();
-    outcome.exits(0).prints_lines(["here"]).says("this machine");
+    outcome.exits(0).prints_lines(["here"]).says("(this machine)");
 }

@@ -22,6 +22,3 @@ mod relays;
 mod restarts;
 mod spawned;
 mod streams;
-
-/// By how much a promised time may be exceeded: the tests share their machine with each other, and with builds.
-const LOADED: u32 = 5;

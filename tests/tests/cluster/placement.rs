@@ -93,7 +93,10 @@ fn a_dry_run_tells_where_a_launch_would_put_its_ranks() {
 
 #[test]
 fn what_does_not_fit_is_refused_with_what_is_there() {
-    launch_on(2, "-N 3").arg("true").run().exits(125).says("lattice: ").says("3").says("2");
-    launch_on(2, "-n 5 --tasks-per-node 2").arg("true").run().exits(125).says("5").says("4");
-    launch_on(2, "-w node7").arg("true").run().exits(125).says("node7");
+    let check = |flags: &str, words: &str| {
+        launch_on(2, flags).words("echo ran").run().exits(125).says(words).prints_lines::<&str>([]);
+    };
+    check("-N 3", "lattice: 3 nodes were asked for, and 2 can be used: node[0-1]");
+    check("-n 5 --tasks-per-node 2", "lattice: 5 ranks do not fit: 2 nodes with at most 2 ranks each hold 4");
+    check("-w node7", "lattice: node node7 is not in the allocation, which has node[0-1]");
 }

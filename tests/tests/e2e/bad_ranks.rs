@@ -1,7 +1,7 @@
 //! Ranks that break the protocol: answered with an error where PMI has one, else the launch ends and names rank and offence.
 //! No rank ever stalls another.
 
-use lattice_tests::launch;
+use lattice_tests::{Outcome, launch};
 
 use crate::raw;
 
@@ -11,6 +11,23 @@ fn ends_the_launch(script: &str, words: &str) {
     let script = format!("init; if [ $PMI_RANK = 1 ]; then {script}; forever; fi; barrier; forever");
     let outcome = raw::script(launch("-n 2"), &script).run();
     outcome.exits(1).says("lattice: rank 1 on ").says("broke the PMI protocol").says(words);
+}
+
+/// A rank that does `script` by itself, to its end, without a word from us.
+#[track_caller]
+fn lives_on(script: &str) -> Outcome {
+    let outcome = raw::script(launch(""), script).run();
+    outcome.exits(0).says_nothing();
+    outcome
+}
+
+/// Begins PMI-1, and learns the name of the key-value space, `$name`.
+const NAMED: &str = "init; ask cmd=get_my_kvsname; name=${reply##*kvsname=}\n";
+
+/// [`lives_on`] for a rank that uses the key-value space.
+#[track_caller]
+fn puts_and_gets(script: &str) -> Outcome {
+    lives_on(&format!("{NAMED}{script}\nfinalize"))
 }
 
 #[test]
@@ -41,29 +58,22 @@ fn a_bad_length_ends_the_launch() {
 #[test]
 fn an_unknown_command_is_answered_and_the_job_lives_on() {
     let script = "init; ask 'cmd=dance tempo=3'; echo \"$reply\"; ask cmd=get_maxes; echo \"$reply\"; finalize";
-    let outcome = raw::script(launch(""), script).run();
-    outcome
-        .exits(0)
-        .says_nothing()
-        .prints("cmd=dance_result rc=")
-        .prints(" msg=unknown_command")
-        .prints("cmd=maxes rc=0");
+    let outcome = lives_on(script);
+    outcome.prints("cmd=dance_result rc=").prints(" msg=unknown_command").prints("cmd=maxes rc=0");
     outcome.check(!outcome.text().contains("cmd=dance_result rc=0"), || "should have refused to dance".into());
 }
 
 #[test]
 fn what_cannot_be_stored_is_answered_and_the_job_lives_on() {
     let script = r#"
-        init; ask cmd=get_my_kvsname; name=${reply##*kvsname=}
         printf -v long '%0300d' 0
         ask "cmd=put kvsname=$name key=k$long value=v"; echo "long key: ${reply%% msg*}"
         ask "cmd=put kvsname=other key=k value=v"; echo "other space: ${reply%% msg*}"
         ask "cmd=put kvsname=$name value=v"; echo "no key: ${reply%% msg*}"
         ask "cmd=put kvsname=$name key=k value=v"; echo "good: $reply"
-        ask "cmd=get kvsname=$name key=k"; echo "got: $reply"
-        finalize"#;
-    let outcome = raw::script(launch(""), script).run();
-    outcome.exits(0).says_nothing().prints("good: cmd=put_result rc=0").prints("got: cmd=get_result rc=0 value=v");
+        ask "cmd=get kvsname=$name key=k"; echo "got: $reply""#;
+    let outcome = puts_and_gets(script);
+    outcome.prints("good: cmd=put_result rc=0").prints("got: cmd=get_result rc=0 value=v");
     for what in ["long key", "other space", "no key"] {
         outcome.prints(&format!("{what}: cmd=put_result rc="));
         outcome
@@ -74,26 +84,21 @@ fn what_cannot_be_stored_is_answered_and_the_job_lives_on() {
 #[test]
 fn values_longer_than_announced_are_stored_whole() {
     let script = r#"
-        init; ask cmd=get_my_kvsname; name=${reply##*kvsname=}
         printf -v long '%060000d' 7
         ask "cmd=put kvsname=$name key=k value=$long"; echo "$reply"
-        ask "cmd=get kvsname=$name key=k"; if [ "$reply" = "cmd=get_result rc=0 value=$long" ]; then echo same; fi
-        finalize"#;
-    let outcome = raw::script(launch(""), script).run();
-    outcome.exits(0).says_nothing().prints_lines(["cmd=put_result rc=0", "same"]);
+        ask "cmd=get kvsname=$name key=k"; if [ "$reply" = "cmd=get_result rc=0 value=$long" ]; then echo same; fi"#;
+    puts_and_gets(script).prints_lines(["cmd=put_result rc=0", "same"]);
 }
 
 #[test]
 fn a_rank_cannot_fill_the_launchers_memory() {
     let script = r#"
-        init; ask cmd=get_my_kvsname; name=${reply##*kvsname=}
         printf -v long '%060000d' 7
         for ((i = 0; i < 10000; i++)); do
             ask "cmd=put kvsname=$name key=k$i value=$long"
             if [ "$reply" != 'cmd=put_result rc=0' ]; then echo "$reply"; break; fi
-        done
-        finalize"#;
-    raw::script(launch(""), script).run().exits(0).says_nothing().prints("cmd=put_result rc=").prints("the_limit_is_");
+        done"#;
+    puts_and_gets(script).prints("cmd=put_result rc=").prints("the_limit_is_");
 }
 
 #[test]
@@ -124,7 +129,7 @@ fn messages_may_come_in_any_pieces() {
         printf 'cmd=init pmi_ver' >&$PMI_FD; sleep 0.1; printf 'sion=1 pmi_subversion=1\ncmd=get_maxes\ncmd=get_app' >&$PMI_FD
         sleep 0.1; printf 'num\n' >&$PMI_FD
         for i in 1 2 3; do hear; echo "$reply"; done; finalize"#;
-    raw::script(launch(""), script).run().exits(0).says_nothing().prints_lines([
+    lives_on(script).prints_lines([
         "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1",
         "cmd=maxes rc=0 kvsname_max=256 keylen_max=64 vallen_max=1024",
         "cmd=appnum rc=0 appnum=0",

@@ -1,21 +1,16 @@
 //! How launches end: exit codes, the first cause, and ranks that leave while others wait for them.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lattice_tests::mpi::MPICHS;
 use lattice_tests::{Command, Outcome, launch, turn};
 
-use crate::{LOADED, raw};
+use crate::raw;
 
 /// Runs a job in which a rank says "leaving" and leaves while the others wait for it.
 #[track_caller]
 fn ends_within_a_second(command: Command) -> Outcome {
-    let mut running = command.start();
-    let left = running.wait_for_stdout("leaving");
-    let outcome = running.finish();
-    let took = Instant::now().duration_since(left);
-    outcome.check(took < LOADED * Duration::from_secs(1), || format!("took {took:?} from the leave to its end"));
-    outcome
+    command.ends_within(Duration::from_secs(1), "leaving")
 }
 
 #[test]

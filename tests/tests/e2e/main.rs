@@ -1,6 +1,6 @@
 //! Real programs through the real `lattice launch`. The name of each test is a promise to users.
 //!
-//! No test asserts a time but where a promise names one, and then with room for a loaded machine ([`LOADED`]).
+//! No test asserts a time but where a promise names one, and then with room for a loaded machine.
 
 mod aborts;
 mod bad_input;
@@ -10,6 +10,7 @@ mod cleanup;
 mod dynamic;
 mod ends;
 mod environment;
+mod every_mpi;
 mod files;
 mod json;
 mod load;
@@ -26,6 +27,3 @@ mod signals;
 mod stdin;
 mod terminal;
 mod watch;
-
-/// By how much a promised time may be exceeded: the tests share their machine with each other, and with builds.
-const LOADED: u32 = 5;

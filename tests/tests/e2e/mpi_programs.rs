@@ -4,42 +4,10 @@ use lattice_tests::mpi::{Flavour, MPICHS};
 use lattice_tests::{built, launch, turn};
 
 #[test]
-fn hello_knows_its_rank_and_size() {
-    for mpi in MPICHS {
-        let outcome = launch("-n 4").arg(mpi.program("hello")).run();
-        outcome.exits(0).says_nothing().prints_lines((0..4).map(|rank| format!("rank {rank} of 4")));
-    }
-}
-
-#[test]
-fn one_rank_needs_no_flag_at_all() {
-    for mpi in MPICHS {
-        launch("").arg(mpi.program("hello")).run().exits(0).says_nothing().prints_lines(["rank 0 of 1"]);
-    }
-}
-
-#[test]
-fn a_token_goes_round_the_ring() {
-    for mpi in MPICHS {
-        let outcome = launch("-n 5").arg(mpi.program("ring")).run();
-        outcome.exits(0).says_nothing().prints_lines(["the token came back with 10"]);
-    }
-}
-
-#[test]
 fn allreduce_adds_up() {
     for mpi in MPICHS {
         let outcome = launch("-n 4").arg(mpi.program("allreduce")).run();
         outcome.exits(0).says_nothing().prints_lines(["4 ranks, 0 wrong sums"]);
-    }
-}
-
-#[test]
-fn ranks_of_a_node_share_memory() {
-    for mpi in MPICHS {
-        let outcome = launch("-n 3").arg(mpi.program("split_type")).run();
-        let heard = |rank: u32| format!("rank {rank} of 3 on its node heard of {}", (rank + 2) % 3);
-        outcome.exits(0).says_nothing().prints_lines((0..3).map(heard));
     }
 }
 
@@ -48,18 +16,6 @@ fn ranks_of_a_node_share_memory() {
 fn mpi_can_be_started_again_in_one_process() {
     let outcome = launch("-n 3").arg(Flavour::WheelMpich.program("sessions")).run();
     outcome.exits(0).says_nothing().prints_lines(["3 then 3 ranks"; 3]);
-}
-
-#[test]
-fn mpmd_appnums() {
-    for mpi in MPICHS {
-        let appnum = mpi.program("appnum");
-        let first = launch("--universe-size 9 -n 1").arg(&appnum);
-        let outcome = first.words(": -n 2").arg(&appnum).words(": -n 1").arg(&appnum).run();
-        let appnums = [0, 1, 1, 2].into_iter().enumerate().map(|(rank, app)| format!("rank {rank}: appnum {app}"));
-        let universe = (0..4).map(|rank| format!("rank {rank}: universe size 9"));
-        outcome.exits(0).says_nothing().prints_lines(appnums.chain(universe));
-    }
 }
 
 #[test]

@@ -1,45 +1,16 @@
-//! Programs of Open MPI 4.1 and 5.0, unmodified and without a flag: what holds for MPICH holds for them.
-//!
-//! The wheel's libraries themselves have something to say on standard error now and then, so what is checked there is that
-//! Lattice has not.
+//! Programs of Open MPI 4.1 and 5.0, unmodified and without a flag: what holds for MPICH holds for them. What needs no more than
+//! the same program of each is in `every_mpi`.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lattice_tests::mpi::{Flavour, OPEN_MPIS};
 use lattice_tests::{Command, Outcome, launch, turn};
 use nix::sys::signal::Signal;
 
-use crate::LOADED;
-
-/// What begins every line of ours.
-const OURS: &str = "lattice:";
-
 /// Runs a job in which a rank says `word` and ends the job thereby: all ranks must be gone within a second.
 #[track_caller]
 fn ends_within_a_second_of(word: &str, command: Command) -> Outcome {
-    let mut running = command.start();
-    let said = running.wait_for_stdout(word);
-    let outcome = running.finish();
-    let took = Instant::now().duration_since(said);
-    outcome.check(took < LOADED * Duration::from_secs(1), || format!("took {took:?} from {word:?} to its end"));
-    outcome
-}
-
-#[test]
-fn hello_knows_its_rank_and_size() {
-    for mpi in OPEN_MPIS {
-        let outcome = launch("-n 4").arg(mpi.program("hello")).run();
-        outcome.exits(0).says_nothing().prints_lines((0..4).map(|rank| format!("rank {rank} of 4")));
-        launch("").arg(mpi.program("hello")).run().exits(0).says_nothing().prints_lines(["rank 0 of 1"]);
-    }
-}
-
-#[test]
-fn a_token_goes_round_the_ring() {
-    for mpi in OPEN_MPIS {
-        let outcome = launch("-n 5").arg(mpi.program("ring")).run();
-        outcome.exits(0).says_nothing().prints_lines(["the token came back with 10"]);
-    }
+    command.ends_within(Duration::from_secs(1), word)
 }
 
 #[test]
@@ -51,42 +22,11 @@ fn sixteen_ranks_add_up() {
     }
 }
 
-#[test]
-fn ranks_of_a_node_share_memory() {
-    for mpi in OPEN_MPIS {
-        let outcome = launch("-n 3").arg(mpi.program("split_type")).run();
-        let heard = |rank: u32| format!("rank {rank} of 3 on its node heard of {}", (rank + 2) % 3);
-        outcome.exits(0).does_not_say(OURS).prints_lines((0..3).map(heard));
-    }
-}
-
 /// Sessions came with 5.0. A second one after the first ended crashes in the client, whoever launches it.
 #[test]
 fn ranks_make_a_communicator_from_a_session() {
     let outcome = launch("-n 3").arg(Flavour::WheelOpenMpi.program("one_session")).run();
     outcome.exits(0).says_nothing().prints_lines((0..3).map(|rank| format!("rank {rank} of 3: sum 3")));
-}
-
-#[test]
-fn mpmd_appnums() {
-    for mpi in OPEN_MPIS {
-        let appnum = mpi.program("appnum");
-        let first = launch("--universe-size 9 -n 1").arg(&appnum);
-        let outcome = first.words(": -n 2").arg(&appnum).words(": -n 1").arg(&appnum).run();
-        let appnums = [0, 1, 1, 2].into_iter().enumerate().map(|(rank, app)| format!("rank {rank}: appnum {app}"));
-        let universe = (0..4).map(|rank| format!("rank {rank}: universe size 9"));
-        outcome.exits(0).says_nothing().prints_lines(appnums.chain(universe));
-    }
-}
-
-#[test]
-fn two_launches_at_once_do_not_meet() {
-    for mpi in OPEN_MPIS {
-        let ring = mpi.program("ring");
-        let (three, four) = (launch("-n 3").arg(&ring).start(), launch("-n 4").arg(&ring).start());
-        three.finish().exits(0).says_nothing().prints_lines(["the token came back with 3"]);
-        four.finish().exits(0).says_nothing().prints_lines(["the token came back with 6"]);
-    }
 }
 
 #[test]

@@ -196,24 +196,25 @@ mod tests {
         at("a", Kind::Failed(RankExitStatus { signaled: true, signal, ..Default::default() }))
     }
 
+    /// Node 0 tells of `root`, node 1 of `follows`, in both orders: what becomes of each, and that `root` is the cause.
+    #[track_caller]
+    fn check(root: &Cause, follows: &Cause, root_first: [Heard; 2], root_last: [Heard; 2], settled: Option<u32>) {
+        let told = [(0, root), (1, follows)];
+        for (order, expected) in [([0, 1], root_first), ([1, 0], root_last)] {
+            let mut first = FirstCause::default();
+            let heard = order.map(|index| first.hear(told[index].0, told[index].1.clone()));
+            assert_eq!((heard, first.settle()), (expected, settled), "{root:?} beside {follows:?}, {order:?}");
+            assert_eq!(first.get(), Some(root), "beside {follows:?}");
+        }
+    }
+
     #[test]
     fn a_cause_beats_those_that_can_follow_from_it_in_any_order() {
         let roots =
             [killed(9), killed(15), at("a", Kind::LeftWithoutFinalize(0)), at("a", Kind::NodeLost("gone".to_owned()))];
         for root in roots {
             for follows in [aborted(42), exited(1), killed(11), at("b", Kind::Fence("node a left".to_owned()))] {
-                for root_first in [true, false] {
-                    let mut first = FirstCause::default();
-                    let heard = if root_first {
-                        [first.hear(0, root.clone()), first.hear(1, follows.clone())]
-                    } else {
-                        [first.hear(1, follows.clone()), first.hear(0, root.clone())]
-                    };
-                    let expected =
-                        if root_first { [Heard::Counts, Heard::Follows] } else { [Heard::Held, Heard::Counts] };
-                    assert_eq!((heard, first.settle()), (expected, None));
-                    assert_eq!(first.get(), Some(&root), "beside {follows:?}");
-                }
+                check(&root, &follows, [Heard::Counts, Heard::Follows], [Heard::Held, Heard::Counts], None);
             }
         }
     }
@@ -222,17 +223,7 @@ mod tests {
     fn a_crash_beats_the_abort_of_a_library_in_any_order() {
         for follows in GIVEN_UP.map(aborted).into_iter().chain([at("b", Kind::Fence("node a left".to_owned()))]) {
             for root in [killed(11), exited(1), aborted(42)] {
-                for root_first in [true, false] {
-                    let mut first = FirstCause::default();
-                    let heard = if root_first {
-                        [first.hear(0, root.clone()), first.hear(1, follows.clone())]
-                    } else {
-                        [first.hear(1, follows.clone()), first.hear(0, root.clone())]
-                    };
-                    let expected = if root_first { [Heard::Held, Heard::Follows] } else { [Heard::Held, Heard::Held] };
-                    assert_eq!((heard, first.settle()), (expected, Some(0)), "{root:?} beside {follows:?}");
-                    assert_eq!(first.get(), Some(&root));
-                }
+                check(&root, &follows, [Heard::Held, Heard::Follows], [Heard::Held; 2], Some(0));
             }
         }
     }

@@ -47,9 +47,7 @@ fn an_allocations_launches_share_one_service_until_it_is_released() {
 #[test]
 fn an_allocation_is_made_when_its_credentials_are_there() {
     let script = r#"
-        afresh
-        faults '[{"times": 2, "fault": {"slow": {"milliseconds": 100}}}]'
-        lattice alloc create -N 2 >/dev/null
+        allocate_with_faults '[{"times": 2, "fault": {"slow": {"milliseconds": 100}}}]'
         calls"#;
     with_fabric(script).run().exits(0).prints_lines(["create auth delete create auth "]);
 }
@@ -57,9 +55,7 @@ fn an_allocation_is_made_when_its_credentials_are_there() {
 #[test]
 fn two_launches_at_once_wait_for_one_answer() {
     let script = r#"
-        afresh
-        faults '[{"on": "create", "fault": {"slow": {"milliseconds": 3000}}}]'
-        alloc=$(lattice alloc create -N 2)
+        allocate_with_faults '[{"on": "create", "fault": {"slow": {"milliseconds": 3000}}}]'
         run() { lattice launch --alloc $alloc --pmi none -n 2 bash -c 'echo $SLINGSHOT_VNIS'; }
         run & one=$!; run & two=$!
         wait $one && wait $two || exit
@@ -71,9 +67,7 @@ fn two_launches_at_once_wait_for_one_answer() {
 #[test]
 fn nodes_are_asked_after_the_manager_has_answered_and_it_is_told_after_the_last_launch() {
     let script = r#"
-        afresh
-        faults '[{"on": "create", "fault": {"slow": {"milliseconds": 2500}}}]'
-        alloc=$(lattice alloc create -N 2)
+        allocate_with_faults '[{"on": "create", "fault": {"slow": {"milliseconds": 2500}}}]'
         lattice launch --alloc $alloc --pmi none -n 2 sleep 1000 & launch=$!
         launch_with 2 >/dev/null
         release $alloc; wait $launch; all_given_back >/dev/null

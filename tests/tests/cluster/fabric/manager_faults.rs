@@ -37,9 +37,7 @@ fn faults_that_pass_are_waited_out() {
 #[test]
 fn a_refusal_is_told_in_the_managers_words_and_no_node_is_asked() {
     let script = r#"
-        afresh
-        faults '[{"on": "create", "times": 100, "fault": {"status": {"status": 409, "detail": "partition is full"}}}]'
-        alloc=$(lattice alloc create -N 2)
+        allocate_with_faults '[{"on": "create", "times": 100, "fault": {"status": {"status": 409, "detail": "partition is full"}}}]'
         lattice launch --alloc $alloc --pmi none -n 2 echo ran; code=$?
         grep -c "started" "$here/node0.log" "$here/node1.log"
         lattice launches --all --json | field cause
@@ -52,9 +50,7 @@ fn a_refusal_is_told_in_the_managers_words_and_no_node_is_asked() {
 #[test]
 fn a_manager_that_is_slower_than_the_launch_fails_it_in_time_and_is_cleaned_up_after() {
     let script = r#"
-        afresh
-        faults '[{"on": "create", "fault": {"slow": {"milliseconds": 4000}}}]'
-        alloc=$(lattice alloc create -N 2)
+        allocate_with_faults '[{"on": "create", "fault": {"slow": {"milliseconds": 4000}}}]'
         lattice launch --alloc $alloc --timeout 1s --pmi none -n 2 echo ran; echo "code $?"
         calls; echo
         release $alloc; all_given_back; calls"#;
