@@ -1,7 +1,6 @@
 //! Clusters on this machine, as the tests use them: each test has one of its own, made and taken away by `lattice dev-cluster`.
 
 use std::fs;
-use std::path::Path;
 
 use crate::command::{Command, lattice};
 
@@ -66,12 +65,4 @@ pub fn interfaces() -> Vec<String> {
     let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     names.sort_unstable();
     names
-}
-
-/// Whether any process is in the namespace, which is named as `/proc/PID/ns` does: `net:[4026531840]`.
-pub fn is_inhabited(namespace: &str) -> bool {
-    let processes = fs::read_dir("/proc").expect("/proc can be read").flatten();
-    let kind = namespace.split(':').next().unwrap_or_default().to_owned();
-    let mut inhabited = processes.filter_map(|process| fs::read_link(process.path().join("ns").join(&kind)).ok());
-    inhabited.any(|inhabited| inhabited == Path::new(namespace))
 }
