@@ -40,6 +40,9 @@ pub const START_ANSWER: Duration = Duration::from_secs(120);
 
 /// How long a session hunts what its ranks left behind, after the last of them has ended.
 pub const SWEEP: Duration = Duration::from_secs(5);
+/// The longest grace that counts when somebody else than its client ends a launch: an administrator, the release of its
+/// allocation, an agent that cannot hear the API server. A longer one, which is the user's to choose, would hold the nodes.
+pub const GRACE_OF_OTHERS: Duration = Duration::from_secs(30);
 /// How long a session that was told to end may take, beyond the grace of its launch. Then it is killed.
 pub const END: Duration = Duration::from_secs(15);
 /// How long a session may take that was told to kill its ranks. Then it is killed as well.

@@ -107,6 +107,21 @@ impl Callee {
     }
 }
 
+/// The answer to a call that is not made.
+pub(super) fn refusal(call: &proto::Call, reason: &str) -> proto::Answer {
+    let reason = reason.to_owned();
+    let what = match &call.what {
+        Some(CallWhat::Fence(_)) => AnswerWhat::FenceFault(proto::FenceFault { node: None, reason }),
+        Some(CallWhat::Name(_)) => {
+            AnswerWhat::Name(wire::call::encode_name_answer(&Err(NameError::Unavailable { reason })))
+        }
+        Some(CallWhat::Spawn(_)) => AnswerWhat::Spawn(proto::SpawnAnswer { job_id: String::new(), refusal: reason }),
+        Some(CallWhat::Meet(_)) => AnswerWhat::Meet(wire::meeting::encode_error(&MeetError::Unavailable { reason })),
+        Some(CallWhat::Data(_)) | None => AnswerWhat::DataError(reason),
+    };
+    proto::Answer { id: call.id, what: Some(what) }
+}
+
 /// What a session replied.
 type Reply = Result<Bytes, String>;
 
@@ -160,5 +175,33 @@ impl Questions for SessionQuestions {
         let what = Some(proto::to_session::What::Question(request));
         self.to_session.send(proto::ToSession { what }).await.map_err(|_| ended())?;
         answer.await.unwrap_or_else(|_| Err(ended()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_is_refused_gets_an_answer_of_its_kind() {
+        let answer = |what: Option<CallWhat>| {
+            let answer = refusal(&proto::Call { id: 7, what }, "too many");
+            assert_eq!(answer.id, 7);
+            answer.what.unwrap()
+        };
+        let fault = proto::FenceFault { node: None, reason: "too many".to_owned() };
+        assert_eq!(answer(Some(CallWhat::Fence(proto::FenceCall::default()))), AnswerWhat::FenceFault(fault));
+        let AnswerWhat::Name(name) = answer(Some(CallWhat::Name(proto::NameCall::default()))) else {
+            panic!("not an answer about names");
+        };
+        assert_eq!(wire::call::decode_name_answer(name), Err(NameError::Unavailable { reason: "too many".to_owned() }));
+        let AnswerWhat::Spawn(spawn) = answer(Some(CallWhat::Spawn(proto::SpawnCall::default()))) else {
+            panic!("not an answer about a spawn");
+        };
+        assert_eq!(spawn.refusal, "too many");
+        assert!(matches!(answer(Some(CallWhat::Meet(proto::MeetCall::default()))), AnswerWhat::Meet(_)));
+        let error = || AnswerWhat::DataError("too many".to_owned());
+        assert_eq!(answer(Some(CallWhat::Data(proto::DataCall::default()))), error());
+        assert_eq!(answer(None), error());
     }
 }

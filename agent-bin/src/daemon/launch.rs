@@ -8,7 +8,8 @@
 //! ```
 //!
 //! It is over when the session has ended and its report was delivered. A session that ends without a report has been killed,
-//! by us if it did not end in time: an order to end gives it the launch's grace and a little more, an order to kill hardly any.
+//! by us if it did not end in time: an order to end gives it the launch's grace, if that is no long one, and a little more, an order
+//! to kill hardly any.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -36,7 +37,7 @@ use zeroize::Zeroize;
 
 use super::Node;
 use super::admission::{Assignment, Refusal};
-use super::calls::{Callee, SessionQuestions};
+use super::calls::{self, Callee, SessionQuestions};
 use super::fabric::{Claimed, FabricError};
 use super::forks::Forked;
 use super::launches::LaunchOrder;
@@ -50,7 +51,7 @@ use crate::wire;
 /// How many messages may wait for a session to read them.
 const TO_SESSION: usize = 256;
 
-/// How many calls of a session may wait for their answers; a session that makes more is not read from meanwhile.
+/// How many calls of a session may wait for their answers; more are refused. Some wait for an hour: look-ups of names.
 const CALLS_MAX: usize = 4096;
 
 /// Starts the session of a launch that was entered into the table; it removes itself from there.
@@ -219,11 +220,11 @@ impl Launch {
         }
     }
 
-    /// Has the session end. A later order can make that faster, never slower.
+    /// Has the session end, by an order that is not the launch's client's. A later order can make that faster, never slower.
     fn end(&mut self, how: CommandWhat) {
         let patience = match how {
             CommandWhat::Kill(_) => patience::KILL,
-            _ => self.grace + patience::END,
+            _ => self.grace.min(patience::GRACE_OF_OTHERS) + patience::END,
         };
         self.command(how);
         let then = Instant::now() + patience;
@@ -344,7 +345,7 @@ impl Session {
     /// Reads to the end of the socket; returns whether the session reported. Its fences end with it.
     async fn read(self, reader: ReadHalf) -> bool {
         let mut frames = FramedRead::new(reader, codec(FROM_SESSION_MAX));
-        let mut calls = JoinSet::new();
+        let mut under_way = JoinSet::new();
         let mut reported = false;
         while let Some(Ok(frame)) = frames.next().await {
             let Ok(message) = proto::FromSession::decode(frame.freeze()) else { break };
@@ -357,12 +358,16 @@ impl Session {
                     }
                 }
                 Some(FromWhat::Call(call)) => {
-                    while calls.try_join_next().is_some() {}
-                    if calls.len() >= CALLS_MAX {
-                        calls.join_next().await;
+                    while under_way.try_join_next().is_some() {}
+                    if under_way.len() >= CALLS_MAX {
+                        let refusal =
+                            calls::refusal(&call, &format!("{CALLS_MAX} calls of this node wait for answers"));
+                        // It fails when the session has ended.
+                        let _ = self.to_session.send(proto::ToSession { what: Some(ToWhat::Answer(refusal)) }).await;
+                        continue;
                     }
                     let (callee, to_session) = (Arc::clone(&self.callee), self.to_session.clone());
-                    calls.spawn(async move {
+                    under_way.spawn(async move {
                         let what = Some(ToWhat::Answer(callee.answer(call).await));
                         // A session that has ended needs no answer.
                         let _ = to_session.send(proto::ToSession { what }).await;

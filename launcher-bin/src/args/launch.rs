@@ -201,6 +201,7 @@ pub struct TimeArgs {
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_negative_numbers = true)]
     pub fence_timeout: Option<Duration>,
     /// Leave ranks this long from SIGTERM to SIGKILL [default: 400ms; 5s when interrupted, or when --timeout is over].
+    /// On a cluster, no more than 30s if others end the launch.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_negative_numbers = true)]
     pub kill_wait: Option<Duration>,
 }

@@ -46,6 +46,24 @@ fn a_lease_that_ends_with_the_api_server_ends_launches_and_is_their_cause() {
     outcome.exits(0).prints_lines(["not been heard for 5s"]);
 }
 
+/// A user's patience with ranks that do not end is not the cluster's.
+#[test]
+fn a_released_allocation_does_not_wait_for_a_launchs_long_grace() {
+    let outcome = script_on(
+        1,
+        r#"id=$(lattice launch --detach --pmi=none --kill-wait 1h -n 1 bash -c 'trap "" TERM; while :; do sleep 1; done')
+           launch_with 1 >/dev/null
+           rank=$(pid_of_rank $id 0)
+           lattice alloc release $LATTICE_ALLOC_ID >/dev/null
+           kill -0 $rank && echo "it may take its time"
+           until alloc=$(lattice alloc create -N 1 2>/dev/null); do sleep 0.2; done
+           kill -0 $rank 2>/dev/null && echo "it outlived its allocation"
+           lattice status $id | grep -o 'its allocation is released'"#,
+    )
+    .run();
+    outcome.exits(0).prints_lines(["it may take its time", "its allocation is released"]);
+}
+
 /// Users can stop their own session; then it ends when it must, before its nodes are given to others.
 #[test]
 fn a_session_that_is_stopped_ends_before_its_launch_is_over() {

@@ -115,6 +115,9 @@ impl Launch {
 
     /// Output waits for nobody from now on: its owner is gone for good, or held up a launch that must end.
     pub(super) fn stop_waiting(&mut self) {
+        if !self.journal.waits() {
+            return;
+        }
         let grants = self.journal.stop_waiting();
         self.grant(grants);
     }

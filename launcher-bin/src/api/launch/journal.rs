@@ -107,6 +107,11 @@ impl Journal {
         self.grant(node)
     }
 
+    /// Whether nodes are granted no more than somebody has dealt with.
+    pub(crate) fn waits(&self) -> bool {
+        self.waits
+    }
+
     /// Whether the node is slow because who deals with its output is: most of what it may send waits for that.
     pub(crate) fn is_held_up(&self, node: u32) -> bool {
         self.windows[node as usize].undealt > self.window / 2

@@ -301,12 +301,9 @@ impl Launch {
         if !matches!(self.phase, Phase::Active { .. }) {
             return;
         }
-        let grace = self.spec.patience.unwrap_or_default();
-        let grace = Duration::from_millis(grace.after_failure_ms.max(grace.after_interrupt_ms));
-        let graced = ending + grace;
+        let graced = ending + self.grace();
         let late = now >= graced + patience::END;
         if self.overruled && now >= graced {
-            self.overruled = false;
             self.stop_waiting();
         }
         let live: Vec<u32> = self.judge.live().collect();
@@ -330,6 +327,13 @@ impl Launch {
                 _ => {}
             }
         }
+    }
+
+    /// How long its ranks may take to end.
+    fn grace(&self) -> Duration {
+        let grace = self.spec.patience.unwrap_or_default();
+        let grace = Duration::from_millis(grace.after_failure_ms.max(grace.after_interrupt_ms));
+        if self.overruled { grace.min(patience::GRACE_OF_OTHERS) } else { grace }
     }
 
     /// Asks all nodes how far their ranks are.
