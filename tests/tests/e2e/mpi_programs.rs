@@ -14,7 +14,8 @@ fn allreduce_adds_up() {
 /// MPICH 4.0.2 cannot: its second session crashes in the client, whoever launches it.
 #[test]
 fn mpi_can_be_started_again_in_one_process() {
-    let outcome = launch("-n 3").arg(Flavour::WheelMpich.program("sessions")).run();
+    let directory = tempfile::tempdir().unwrap();
+    let outcome = launch("-n 3").arg(Flavour::WheelMpich.program("sessions")).arg(directory.path()).run();
     outcome.exits(0).says_nothing().prints_lines(["3 then 3 ranks"; 3]);
 }
 
@@ -45,7 +46,9 @@ fn sixty_four_ranks_on_two_cores() {
 
 #[test]
 fn group_barriers_can_be_offered() {
-    let outcome = launch("-n 3 --pmi-group-barriers").arg(Flavour::WheelMpich.program("sessions")).run();
+    let directory = tempfile::tempdir().unwrap();
+    let program = Flavour::WheelMpich.program("sessions");
+    let outcome = launch("-n 3 --pmi-group-barriers").arg(program).arg(directory.path()).run();
     outcome.exits(0).says_nothing().prints_lines(["3 then 3 ranks"; 3]);
 }
 
