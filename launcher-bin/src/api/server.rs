@@ -160,6 +160,7 @@ impl Server {
             detached: order.detached,
             complete: None,
             course: None,
+            last_event: 0,
         };
         // If we end now, nodes that run it are known by this.
         self.write(vec![Change::Launch(Box::new(record.clone()))]).await?;

@@ -175,6 +175,15 @@ impl Audience {
         }
     }
 
+    /// Whether the owner is here, or may come back yet.
+    pub(super) fn expects_owner(&self, now: Instant) -> bool {
+        match self.owner {
+            Owner::Here { .. } => true,
+            Owner::Awaited { until } => now < until,
+            Owner::Away | Owner::Nobody => false,
+        }
+    }
+
     /// Whether nobody follows at present.
     pub(super) fn is_empty(&self) -> bool {
         self.viewers.is_empty() && self.owner().is_none()

@@ -13,7 +13,7 @@ use super::task::{Launch, Phase};
 use super::{Part, fan_out};
 use crate::api::store::{self, Change};
 
-/// How long a launch that is over waits for its owner to fetch the rest, or without one is kept for all who want to see it.
+/// How long a launch that is over and has no owner at present is kept for all who want to see it.
 const LINGER: Duration = Duration::from_secs(600);
 
 impl Launch {
@@ -51,7 +51,7 @@ impl Launch {
         if !unended.is_empty() {
             self.journal.push_own(attach_response::What::UnendedNodes(hostlist::fold(&unended)));
         }
-        self.journal.push_own(attach_response::What::Complete(complete));
+        self.record.last_event = self.journal.push_own(attach_response::What::Complete(complete));
         // Clients read it while it is written down, and need not wait for the disk: nodes keep their reports until their streams
         // end, and would tell a server that comes after this one the same.
         if let Err(error) = store::write(&self.server.store, vec![Change::Launch(Box::new(self.record.clone()))]).await
@@ -96,12 +96,12 @@ impl Launch {
         now(self.summary.lock().clone(), self.begun)
     }
 
-    /// Whether nobody needs this task any more.
+    /// Whether nobody needs this task any more: an owner that is slow does, for as long as it is there.
     pub(super) fn is_forgotten(&self) -> bool {
-        match self.phase {
-            Phase::Over { until } => Instant::now() >= until || !self.audience.is_detached() && self.tape.is_told(),
-            Phase::Starting(_) | Phase::Active { .. } => false,
-        }
+        let Phase::Over { until } = self.phase else { return false };
+        let now = Instant::now();
+        let is_told = !self.audience.is_detached() && self.tape.is_told();
+        is_told || now >= until && !self.audience.expects_owner(now)
     }
 }
 
