@@ -1,9 +1,8 @@
 //! The end of a launch: how it ended is told to the client, made durable, and kept for a while for a client that comes late.
 
-use std::time::Duration;
-
 use lattice_agent::wire;
 use pmi_transport::hostlist;
+use pmi_transport::patience;
 use pmi_transport::proto::v1::{
     Cause, LaunchCompleteNotification, LaunchSpec, LaunchState, LaunchSummary, NotStarted, attach_response, cause::Kind,
 };
@@ -12,9 +11,6 @@ use tokio::time::Instant;
 use super::task::{Launch, Phase};
 use super::{Part, fan_out};
 use crate::api::store::{self, Change};
-
-/// How long a launch that is over and has no owner at present is kept for all who want to see it.
-const LINGER: Duration = Duration::from_secs(600);
 
 impl Launch {
     /// The launch ends before it began.
@@ -38,6 +34,7 @@ impl Launch {
             state: if failed { LaunchState::LaunchFailed } else { LaunchState::Succeeded }.into(),
             cause: complete.error_message.clone(),
             ranks: self.judge.size(),
+            client_stopped_at: 0,
             ..self.summary_now()
         };
         *self.summary.lock() = summary.clone();
@@ -58,7 +55,7 @@ impl Launch {
         {
             tracing::error!(error = crate::chain(&error), "the end of the launch is not written down");
         }
-        self.phase = Phase::Over { until: Instant::now() + LINGER };
+        self.phase = Phase::Over { until: Instant::now() + patience::LINGER };
         self.nodes.iter().for_each(|link| link.outbox.close());
         for part in self.parts.lock().iter_mut().filter(|part| **part == Part::Expected) {
             *part = Part::Ended;
