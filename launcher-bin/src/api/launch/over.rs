@@ -49,6 +49,7 @@ impl Launch {
             self.journal.push_own(attach_response::What::UnendedNodes(hostlist::fold(&unended)));
         }
         self.record.last_event = self.journal.push_own(attach_response::What::Complete(complete));
+        self.tape.end();
         // Clients read it while it is written down, and need not wait for the disk: nodes keep their reports until their streams
         // end, and would tell a server that comes after this one the same.
         if let Err(error) = store::write(&self.server.store, vec![Change::Launch(Box::new(self.record.clone()))]).await

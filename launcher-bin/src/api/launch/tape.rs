@@ -73,6 +73,13 @@ impl Tape {
         self.state.lock().stop_waiting();
     }
 
+    /// All has happened: what is on disk of it makes room for launches that run.
+    pub(crate) fn end(&self) {
+        if let Some(spool) = &self.spool {
+            spool.end();
+        }
+    }
+
     /// Somebody reads from now on, under a number of its own. It is told the spec first.
     pub(crate) fn join(&self, number: u64, start: Start, spec: LaunchSpec) {
         self.state.lock().join(number, start, spec);
