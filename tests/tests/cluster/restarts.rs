@@ -25,7 +25,7 @@ fn a_launch_goes_on_to_its_right_end() {
     .run();
     let ends = (0..4).map(|rank| format!("end of {rank}"));
     let words = ["code 0", "has succeeded", "4", "running", "code 0"].map(str::to_owned);
-    outcome.exits(0).says("attached again").prints_lines(ends.chain(words));
+    outcome.exits(0).says("attached again").says("output may be missing here").prints_lines(ends.chain(words));
 }
 
 #[test]

@@ -281,6 +281,20 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
+    async fn who_began_with_an_earlier_server_is_told_that_something_may_be_missing() {
+        let tape = Tape::new(1000, true, None);
+        join(&tape, 1, Start::After(7)).await;
+        join(&tape, 2, Start::Unsettled).await;
+        tape.push(0, output(10));
+        let told = read(&tape, 1).await;
+        assert!(matches!(told[0].what, Some(What::DroppedOutput(0))));
+        assert_eq!(told[1].sequence, 1000);
+        assert_eq!(read(&tape, 2).await.len(), 1, "it begins here");
+        tape.push(0, output(10));
+        assert_eq!(read_all(&tape, 1).await, (vec![1001], 0));
+    }
+
+    #[tokio::test]
     async fn who_has_left_is_told_nothing() {
         let tape = Tape::new(1, true, None);
         join(&tape, 1, Start::After(0)).await;
