@@ -8,7 +8,7 @@
 //!         KILL + EXIT    <  LAST                 then the node is given up
 //!         grace + SWEEP  <  STOP                 of an agent that is stopped, by the default grace
 //! report  REPORT_PAUSE  <  REPORT_AGAIN  <  FIRST_REPORT  <  REPORT_AFTER_RESTART  <  REPORT_KEPT
-//! client  COME_BACK_PAUSE  <  COME_BACK  <  NEXT_OWNER  <=  FIRST_OWNER  <  LINGER
+//! client  COME_BACK_PAUSE  <  COME_BACK  <  NEXT_OWNER  <  FIRST_OWNER  <  LINGER
 //! spawn   NODE_ANSWER  <  SPAWN
 //! relay   KNOWN + CLAIM  <  NODE_ANSWER
 //! VNIs    RETIRE  <  RETIRE_ANSWER

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! What the renderer has handed to the writers is acknowledged, several events at a time; what is not acknowledged comes again when
-//! somebody attaches, so that the connection can break without a loss while the API server lives. Nothing is read from the API server while
+//! somebody attaches, so that the connection can break without a loss while the API server lives. Nothing is read from it while
 //! the renderer is behind: then the ranks wait in the end. What is sent needs no such bound, as it has others: input has
 //! credit, acknowledgements are fewer than events.
 
