@@ -8,6 +8,9 @@
 //!         KILL + EXIT    <  LAST                 then the node is given up
 //!         grace + SWEEP  <  STOP                 of an agent that is stopped, by the default grace
 //! report  REPORT_PAUSE  <  REPORT_AGAIN  <  FIRST_REPORT  <  REPORT_AFTER_RESTART  <  REPORT_KEPT
+//! client  COME_BACK_PAUSE  <  COME_BACK  <  NEXT_OWNER  <  FIRST_OWNER  <  LINGER
+//! spawn   NODE_ANSWER  <  SPAWN
+//! relay   KNOWN + CLAIM  <  NODE_ANSWER
 //! VNIs    RETIRE  <  RETIRE_ANSWER
 //! ```
 //! The clocks are monotonic ones, each of its own machine; none of the inequalities compares two of them.
@@ -70,6 +73,23 @@ pub const REPORT_KEPT: Duration = Duration::from_secs(600);
 /// How long the API server may take to end the stream of reports after the last one.
 pub const FAREWELL: Duration = Duration::from_secs(10);
 
+/// From one attempt of a client to attach again to the next, at most.
+pub const COME_BACK_PAUSE: Duration = Duration::from_secs(1);
+/// How long a client tries to attach again, beyond the lease: until then its launch may run, and wait for it.
+pub const COME_BACK: Duration = Duration::from_secs(15);
+/// How long a launch does without its owner whose connection broke. If the API server is there, it is back within [`COME_BACK`].
+pub const NEXT_OWNER: Duration = Duration::from_secs(20);
+/// How long a launch waits for its owner to come: when it was accepted, and when the API server was started anew.
+pub const FIRST_OWNER: Duration = Duration::from_secs(30);
+/// How long a launch that is over and has no owner at present is kept for all who want to see it.
+pub const LINGER: Duration = Duration::from_secs(600);
+
+/// How long nodes have to start their parts of a job that a rank spawns.
+pub const SPAWN: Duration = Duration::from_secs(60);
+/// How long a launch that another agent passes on waits for the agent to be registered; that is under way when others have
+/// heard of the agent.
+pub const KNOWN: Duration = Duration::from_secs(3);
+
 /// How long the creation of an allocation waits for its fabric credentials, so that the launch behind it finds them. Whether or
 /// not they are there by then, the allocation is; what a manager answers later, or refuses, is its launches' to hear.
 pub const CREDENTIALS_AHEAD: Duration = Duration::from_secs(2);
@@ -111,6 +131,9 @@ mod tests {
             ("order to kill that is heard late", &[ABORT_ANSWER, LAST]),
             ("stop", &[grace + SWEEP, STOP]),
             ("report", &[REPORT_PAUSE, REPORT_AGAIN, FIRST_REPORT, REPORT_AFTER_RESTART, REPORT_KEPT]),
+            ("client", &[COME_BACK_PAUSE, COME_BACK, NEXT_OWNER, FIRST_OWNER, LINGER]),
+            ("spawn", &[NODE_ANSWER, SPAWN]),
+            ("relay", &[KNOWN + CLAIM, NODE_ANSWER]),
             ("retire", &[RETIRE, RETIRE_ANSWER]),
         ];
         for (what, limits) in in_order {

@@ -1,7 +1,8 @@
 //! The stream on which a launch's events go to the API server and its commands come back; opened again when it breaks.
 //!
 //! What was on its way when a stream broke is lost, but for what matters to everybody: the first cause and the report are sent
-//! again until the API server has ended the stream after the report.
+//! again until the API server has ended the stream after the report. While there is no API server, events wait: nothing else is
+//! put into a stream that is opened again before it is accepted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use prost::Message;
 use proto::launch_report::What as ReportWhat;
 use proto::node_event::What;
 use proto::node_service_client::NodeServiceClient;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
@@ -77,6 +78,8 @@ pub(super) struct Delivery {
     urgent: mpsc::Receiver<Waiting>,
     normal: mpsc::Receiver<Waiting>,
     news: Arc<Notify>,
+    /// A stream was opened before: the first one carries events at once, so that a short launch needs no round trip for them.
+    again: bool,
     /// What is sent again on each new stream.
     cause: Option<proto::NodeEvent>,
     report: Option<proto::NodeEvent>,
@@ -93,8 +96,18 @@ impl Delivery {
         let (normal, normal_out) = mpsc::channel(EVENTS_MAX);
         let news = Arc::new(Notify::new());
         let events = Events { urgent, normal, room: Arc::new(Semaphore::new(WAITING_MAX)), news: Arc::clone(&news) };
-        let (cause, report) = (None, None);
-        (Self { node, of, to_session, urgent: urgent_out, normal: normal_out, news, cause, report }, events)
+        let delivery = Self {
+            node,
+            of,
+            to_session,
+            urgent: urgent_out,
+            normal: normal_out,
+            news,
+            again: false,
+            cause: None,
+            report: None,
+        };
+        (delivery, events)
     }
 
     /// Delivers until the report was delivered, however often the stream has to be opened again.
@@ -126,8 +139,10 @@ impl Delivery {
         let client = NodeServiceClient::new(self.node.api.clone());
         let mut client = client.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX);
         let to_session = self.to_session.clone();
+        let (accept, accepted) = watch::channel(!std::mem::replace(&mut self.again, true));
         let receive = async {
             let mut commands = client.report_launch(ReceiverStream::new(receiver)).await?.into_inner();
+            accept.send_replace(true);
             while let Some(command) = commands.message().await? {
                 let what = Some(proto::to_session::What::Command(command));
                 // A session that has ended needs no commands.
@@ -138,19 +153,22 @@ impl Delivery {
         let mut receive = std::pin::pin!(receive);
         tokio::select! {
             result = &mut receive => return result,
-            () = self.send(sender) => {}
+            () = self.send(sender, accepted) => {}
         }
         timeout(patience::FAREWELL, receive).await.unwrap_or(Ok(()))
     }
 
-    /// Sends events until the report has been sent, or the stream takes no more.
-    async fn send(&mut self, stream: mpsc::Sender<proto::LaunchReport>) {
+    /// Sends events, once the stream is accepted, until the report has been sent, or the stream takes no more.
+    async fn send(&mut self, stream: mpsc::Sender<proto::LaunchReport>, mut accepted: watch::Receiver<bool>) {
         let report = |what| proto::LaunchReport { what: Some(what) };
         let again = self.cause.iter().chain(&self.report).cloned().map(ReportWhat::Event);
         for what in std::iter::once(ReportWhat::Of(self.of.clone())).chain(again) {
             if stream.send(report(what)).await.is_err() {
                 return std::future::pending().await;
             }
+        }
+        if accepted.wait_for(|accepted| *accepted).await.is_err() {
+            return std::future::pending().await;
         }
         while self.report.is_none() {
             // First the place, then what is put there: an event that was taken out is never lost.

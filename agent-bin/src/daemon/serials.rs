@@ -13,12 +13,10 @@
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use pmi_transport::patience;
 use pmi_transport::signature::Serial;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
-
-/// How long a launch waits for the agent to be registered; that is under way when others have heard of the agent.
-const PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long a launch may be under way from the API server to the last node of a tree: more than all patience along it.
 const UNDER_WAY: Duration = Duration::from_secs(60);
@@ -76,7 +74,7 @@ impl Serials {
     /// Makes sure that a launch of this number was signed for this agent and is not forgotten.
     pub(super) async fn check(&self, serial: Serial) -> Result<(), NotNew> {
         let mut watched = self.floor.subscribe();
-        let registered = timeout(PATIENCE, watched.wait_for(Option::is_some)).await;
+        let registered = timeout(patience::KNOWN, watched.wait_for(Option::is_some)).await;
         match registered.ok().and_then(|known| *known.ok()?) {
             Some(floor) if serial > floor => Ok(()),
             Some(_) => Err(NotNew::Old),

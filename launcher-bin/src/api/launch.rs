@@ -76,7 +76,7 @@ pub(crate) enum Ask {
     Status(oneshot::Sender<LaunchStatus>),
     /// A rank of `node` wants a new job.
     Spawn { node: u32, call: SpawnCall, reply: oneshot::Sender<Result<JobId, SpawnError>> },
-    /// There are too many launches that are over.
+    /// There are too many launches that are over: this one is kept for its owner at most.
     Forget,
 }
 

@@ -226,16 +226,20 @@ fn follow(
     });
 }
 
-/// Tells a client of a launch that ended long ago how it did.
+/// Tells a client of a launch whose events are kept no more how it ended, and that what it has not dealt with is lost. The end has
+/// the number that it had: a client passes over what it takes for known.
 fn tell_end(record: LaunchRecord, after: u64, sender: &mpsc::Sender<Result<AttachResponse, Status>>) {
     let spec = record.spec.unwrap_or_default();
     let complete = record.complete.unwrap_or_default();
-    let spec = AttachResponse { what: Some(attach_response::What::Spec(spec)), ..Default::default() };
-    let what = Some(attach_response::What::Complete(complete));
-    let complete = AttachResponse { sequence: after.saturating_add(1), node: 0, what };
-    for message in [spec, complete] {
-        // There is room for two.
-        let _ = sender.try_send(Ok(message));
+    // Of a record without a number nothing is known but that its end comes last.
+    let last = if record.last_event == 0 { u64::MAX } else { record.last_event };
+    let is_missing = after.saturating_add(1) < last;
+    let spec = (0, attach_response::What::Spec(spec));
+    let dropped = is_missing.then_some((0, attach_response::What::DroppedOutput(0)));
+    let complete = (last, attach_response::What::Complete(complete));
+    for (sequence, what) in std::iter::once(spec).chain(dropped).chain([complete]) {
+        // There is room for all of them.
+        let _ = sender.try_send(Ok(AttachResponse { sequence, node: 0, what: Some(what) }));
     }
 }
 

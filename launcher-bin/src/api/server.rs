@@ -160,6 +160,7 @@ impl Server {
             detached: order.detached,
             complete: None,
             course: None,
+            last_event: 0,
         };
         // If we end now, nodes that run it are known by this.
         self.write(vec![Change::Launch(Box::new(record.clone()))]).await?;
@@ -171,7 +172,8 @@ impl Server {
             self.end_launches_of(&allocation.id, "its allocation is gone").await;
         }
         accepted.await.map_err(|_| Status::internal("the launch ended before its nodes had answered"))??;
-        Ok(LaunchTasksResponse { task_launch_id: told.launch_id.clone(), spec: Some(told), notes })
+        let lease_ms = self.config.lease.as_millis() as u64;
+        Ok(LaunchTasksResponse { task_launch_id: told.launch_id.clone(), spec: Some(told), notes, lease_ms })
     }
 
     /// What `request` would start now; nothing comes of it, not even fabric credentials.
@@ -182,7 +184,7 @@ impl Server {
     ) -> Result<LaunchTasksResponse, Status> {
         let allocation = self.allocations.lock().await.running(caller, &request.allocation_id)?.clone();
         let (order, notes) = self.order(request, &allocation)?;
-        Ok(LaunchTasksResponse { task_launch_id: String::new(), spec: Some(told(&order)), notes })
+        Ok(LaunchTasksResponse { task_launch_id: String::new(), spec: Some(told(&order)), notes, lease_ms: 0 })
     }
 
     /// What `request` means on the nodes as they are now, and what whoever asks may want to know of it.
@@ -285,9 +287,13 @@ fn told(order: &Order) -> LaunchSpec {
     LaunchSpec { secret: Bytes::new(), ..order.spec.clone() }
 }
 
+/// The time as users are told it, in seconds since 1970.
+pub(crate) fn unix_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
 fn summary(order: &Order) -> LaunchSummary {
     let spec = &order.spec;
-    let started_at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     LaunchSummary {
         id: spec.launch_id.clone(),
         allocation_id: spec.allocation_id.clone(),
@@ -296,7 +302,7 @@ fn summary(order: &Order) -> LaunchSummary {
         nodes: spec.nodes.clone(),
         ranks: order.placement.size(),
         command: command(spec),
-        started_at,
+        started_at: unix_now(),
         ..LaunchSummary::default()
     }
 }

@@ -29,6 +29,9 @@ pub(crate) struct LaunchRecord {
     /// How far it had come while it ran; `None` when it is over.
     #[prost(message, optional, tag = "5")]
     pub course: Option<Course>,
+    /// The number of the event by which clients were told how it ended; 0 while it runs, and in records of older servers.
+    #[prost(uint64, tag = "6")]
+    pub last_event: u64,
 }
 
 /// What nobody would tell again to a server that takes the launch up: what was told by nodes whose part is over, and what this

@@ -24,6 +24,8 @@ pub(super) struct Summary<'a> {
     command: &'a str,
     started_at: String,
     duration_s: f64,
+    /// Since when its client is stopped, if it is.
+    client_stopped_at: Option<String>,
     cause: Option<&'a str>,
 }
 
@@ -56,7 +58,10 @@ fn table(launches: &[proto::LaunchSummary], zone: &TimeZone) -> String {
             launch.id.clone(),
             launch.allocation_id.clone(),
             human::user(launch.uid),
-            state(launch.state()).to_owned(),
+            match launch.client_stopped_at {
+                0 => state(launch.state()).to_owned(),
+                _ => format!("{}, client stopped", state(launch.state())),
+            },
             launch.nodes.clone(),
             launch.ranks.to_string(),
             human::date(launch.started_at, zone),
@@ -79,6 +84,7 @@ impl<'a> From<&'a proto::LaunchSummary> for Summary<'a> {
             ranks: launch.ranks,
             command: &launch.command,
             started_at: human::rfc3339(launch.started_at),
+            client_stopped_at: (launch.client_stopped_at > 0).then(|| human::rfc3339(launch.client_stopped_at)),
             duration_s: Duration::from_micros(launch.duration_us).as_secs_f64(),
             cause: Some(launch.cause.as_str()).filter(|cause| !cause.is_empty()),
         }
@@ -124,5 +130,14 @@ pub(super) mod tests {
         let json = serde_json::to_value(Summary::from(&sample())).unwrap();
         assert_eq!(json["nodes"], serde_json::json!(["node0", "node1"]));
         assert_eq!((&json["duration_s"], &json["cause"]), (&65.0.into(), &serde_json::Value::Null));
+        assert_eq!(json["client_stopped_at"], serde_json::Value::Null);
+    }
+
+    #[test]
+    fn a_launch_whose_client_is_stopped_is_told_from_others() {
+        let launch = proto::LaunchSummary { client_stopped_at: 1_795_183_800, ..sample() };
+        assert!(table(std::slice::from_ref(&launch), &TimeZone::UTC).contains("  active, client stopped  "));
+        let json = serde_json::to_value(Summary::from(&launch)).unwrap();
+        assert_eq!(json["client_stopped_at"], "2026-11-20T14:10:00Z");
     }
 }

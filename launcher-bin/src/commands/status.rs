@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use jiff::tz::TimeZone;
 use lattice_agent::cause::Cause;
 use lattice_agent::event::RankProgress;
 use lattice_agent::wire;
@@ -67,7 +68,7 @@ pub(crate) fn status(launch: &str, args: &TableArgs) -> Result<u8, CommandError>
     if args.json {
         return print_json(&json(&answer, cause.as_ref(), &ranks));
     }
-    Ok(print(text(&answer, cause.as_ref(), &ranks).as_bytes())?)
+    Ok(print(text(&answer, cause.as_ref(), &ranks, &TimeZone::system()).as_bytes())?)
 }
 
 /// Prints where the running ranks of a launch are; returns the exit code.
@@ -143,7 +144,8 @@ fn json<'a>(status: &'a proto::LaunchStatus, cause: Option<&'a Cause>, ranks: &'
     }
 }
 
-fn text(status: &proto::LaunchStatus, cause: Option<&Cause>, ranks: &[Seen<'_>]) -> String {
+/// Times are those of `zone`.
+fn text(status: &proto::LaunchStatus, cause: Option<&Cause>, ranks: &[Seen<'_>], zone: &TimeZone) -> String {
     let mut text = String::new();
     if let Some(summary) = &status.summary {
         let time = human::duration(Duration::from_micros(summary.duration_us));
@@ -154,6 +156,10 @@ fn text(status: &proto::LaunchStatus, cause: Option<&Cause>, ranks: &[Seen<'_>])
         let (id, allocation, state) = (&summary.id, &summary.allocation_id, state(summary.state()));
         text += &format!("launch {id} in allocation {allocation} {verb} {state}");
         text += &format!("; {} ranks on {}; {time}; {}\n", summary.ranks, summary.nodes, summary.command);
+        if summary.client_stopped_at > 0 {
+            let since = human::date(summary.client_stopped_at, zone);
+            text += &format!("its client is stopped since {since}; the launch waits for it\n");
+        }
     }
     if let Some(cause) = cause {
         text += &format!("cause: {cause}\n");
@@ -242,7 +248,7 @@ mod tests {
     fn every_rank_is_shown_with_what_it_does() {
         let answer = answer();
         assert_eq!(
-            text(&answer, None, &ranks(&answer)),
+            text(&answer, None, &ranks(&answer), &TimeZone::UTC),
             "launch k3jq09zmf2 in allocation 7f3k is active; 3 ranks on node[0-1]; 1 min 5 s; ./a.out -x\n\
              RANK  NODE             PID  STATE                  LAST PMI COMMAND  PROGRAM\n   \
              0  node0           4711  waits in a fence       barrier_in        /bin/app\n   \
@@ -254,6 +260,17 @@ mod tests {
         assert_eq!(json["silent_nodes"], serde_json::json!(["node1"]));
         assert_eq!(json["ranks"][2]["exit"], serde_json::json!({ "rank": 2, "code": 3 }));
         assert_eq!(json["ranks"][1]["phase"], "not_initialized");
+    }
+
+    #[test]
+    fn a_stopped_client_is_told_with_its_time() {
+        let summary = proto::LaunchSummary { client_stopped_at: 1_795_183_800, ..sample() };
+        let answer = proto::LaunchStatus { summary: Some(summary), ..answer() };
+        let text = text(&answer, None, &ranks(&answer), &TimeZone::UTC);
+        assert!(
+            text.contains("\nits client is stopped since 2026-11-20 14:10:00; the launch waits for it\n"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! A launch on a cluster: the API server places and starts it, and then it is followed.
 
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
 use bytes::Bytes;
 use lattice_agent::spec::StdinTarget;
 use lattice_agent::wire;
 use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::job::{App, Job, Placement};
-use pmi_transport::patience::START_ANSWER;
+use pmi_transport::patience::{LEASE, START_ANSWER};
 use pmi_transport::proto::v1 as proto;
 use tokio::sync::mpsc;
 
@@ -41,10 +42,11 @@ pub(super) fn run(
             return show_plan(&answered(&cluster, started, output)?);
         }
         let launch_id = started.task_launch_id.clone();
+        let lease = if started.lease_ms == 0 { LEASE } else { Duration::from_millis(started.lease_ms) };
         let outcome = if detach {
             leave(&cluster, started, output, verbosity)
         } else {
-            follow(&cluster, &launch_id, Role::Owner, output, verbosity).await
+            follow(&cluster, &launch_id, (Role::Owner, lease), output, verbosity).await
         };
         if let Err(error) = &outcome
             && !matches!(error, LaunchError::LostSight { .. })
@@ -69,7 +71,7 @@ pub(crate) fn attach(args: &AttachArgs, verbosity: Verbosity) -> Result<u8, Laun
     let server = ApiServer::find(args.api.api.as_deref(), &Machine::this()?.environment)?;
     let output =
         OutputRequest { label: args.label, timestamp: args.timestamp, json: args.json, ..OutputRequest::default() };
-    block_on(async { follow(&server.connect()?, &args.launch, Role::Viewer, output, verbosity).await })
+    block_on(async { follow(&server.connect()?, &args.launch, (Role::Viewer, LEASE), output, verbosity).await })
 }
 
 /// Ends a launch; one that has ended is fine.
@@ -165,11 +167,11 @@ fn leave(
     Ok(print(&name(&launch))?)
 }
 
-/// Follows a launch to its end.
+/// Follows a launch to its end, also when its API server is away for no longer than the lease.
 async fn follow(
     cluster: &Cluster,
     launch_id: &str,
-    role: Role,
+    (role, lease): (Role, Duration),
     output: OutputRequest,
     verbosity: Verbosity,
 ) -> Result<u8, LaunchError> {
@@ -188,7 +190,7 @@ async fn follow(
     if role == Role::Viewer {
         show.renderer.ignore_interrupts();
     }
-    let (following, news) = Following::new(cluster.clone(), launch_id.to_owned(), role, controls, input, trace);
+    let (following, news) = Following::new(cluster.clone(), launch_id.to_owned(), role, lease, controls, input, trace);
     let work = async { following.run(attachment).await };
     show.run(&launch, news, work).await
 }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! What the renderer has handed to the writers is acknowledged, several events at a time; what is not acknowledged comes again when
-//! somebody attaches, so that a connection, or a client, can break without a loss. Nothing is read from the API server while
+//! somebody attaches, so that the connection can break without a loss while the API server lives. Nothing is read from it while
 //! the renderer is behind: then the ranks wait in the end. What is sent needs no such bound, as it has others: input has
 //! credit, acknowledgements are fewer than events.
 
@@ -27,6 +27,7 @@ use lattice_agent::session::Control;
 use lattice_agent::wire::event::NodeHappening;
 use lattice_agent::wire::{self, WireError};
 use pmi_core::ids::{NodeIndex, Rank};
+use pmi_transport::patience;
 use pmi_transport::proto::v1 as proto;
 use proto::attach_request::What as Wish;
 use proto::attach_response::What as Told;
@@ -44,10 +45,8 @@ use crate::trace::ClusterTrace;
 
 /// How many events may wait for the renderer; each has up to 64 KiB.
 const ITEMS: usize = 64;
-/// How long we try to attach again when a connection broke.
-const RECONNECTING: Duration = Duration::from_secs(15);
-/// The pauses between two tries: the first one, and the longest one.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// The pauses between two tries to attach again: the first one, and the longest one.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), patience::COME_BACK_PAUSE);
 /// How long the API server may take to say goodbye in turn; nothing depends on it.
 const GOODBYE: Duration = Duration::from_millis(100);
 
@@ -56,6 +55,8 @@ pub(super) struct Following {
     cluster: Cluster,
     launch_id: String,
     role: Role,
+    /// How long we try to attach again when a connection broke.
+    patience: Duration,
     controls: mpsc::Receiver<Control>,
     input: Input,
     trace: Option<ClusterTrace>,
@@ -89,11 +90,13 @@ enum Heard {
 }
 
 impl Following {
-    /// Follows `launch_id`, giving it `input` if its ranks are to read ours; news come from the other value.
+    /// Follows `launch_id`, which goes on for `lease` without its API server, giving it `input` if its ranks are to read ours; news
+    /// come from the other value.
     pub(super) fn new(
         cluster: Cluster,
         launch_id: String,
         role: Role,
+        lease: Duration,
         controls: mpsc::Receiver<Control>,
         input: Option<mpsc::Receiver<Bytes>>,
         trace: Option<ClusterTrace>,
@@ -104,6 +107,7 @@ impl Following {
             cluster,
             launch_id,
             role,
+            patience: lease + patience::COME_BACK,
             controls,
             input: Input::new(input),
             trace,
@@ -119,7 +123,7 @@ impl Following {
     /// Follows the launch to its end, or until the user leaves it.
     ///
     /// # Errors
-    /// Fails when the API server cannot be reached for [`RECONNECTING`], or does not let us attach any more.
+    /// Fails when the API server cannot be reached while the launch could go on, or does not let us attach any more.
     pub(super) async fn run(mut self, mut attachment: Attachment) -> Result<End, LaunchError> {
         loop {
             let broken = match self.converse(attachment).await {
@@ -275,9 +279,9 @@ impl Following {
         part(attachment).await;
     }
 
-    /// Tries to attach until that goes well, it is refused, the user has had enough, or [`RECONNECTING`] is over.
+    /// Tries to attach until that goes well, it is refused, the user has had enough, or our patience is over.
     async fn attach_again(&mut self, broken: ClusterError) -> Result<Attachment, ClusterError> {
-        let deadline = Instant::now() + RECONNECTING;
+        let deadline = Instant::now() + self.patience;
         let (mut pause, longest) = PAUSES;
         let mut last = broken;
         while Instant::now() < deadline {

@@ -67,8 +67,12 @@ pub(crate) fn settings(launch: &PlacedLaunch) -> String {
 
 /// Output that is missing.
 pub(crate) fn dropped(bytes: Option<u64>) -> String {
-    let what = bytes.map_or_else(|| "some".to_owned(), |bytes| format!("{bytes} bytes of"));
-    format!("warning: {what} output are missing here: nobody followed the launch, or this command was too slow")
+    match bytes {
+        Some(bytes) => format!(
+            "warning: {bytes} bytes of output are missing here: nobody followed the launch, or this command was too slow"
+        ),
+        None => "warning: output may be missing here: it is not kept, or the API server was started anew".to_owned(),
+    }
 }
 
 /// How far a start has come, as one line without its end; empty when nothing is left to wait for.

@@ -200,7 +200,7 @@ impl AllocationService for Service {
             false => (LAUNCH.to_owned(), Vec::new()),
         };
         self.note(Asked::Launch(Box::new(request)));
-        Ok(Response::new(LaunchTasksResponse { task_launch_id, spec: Some(spec()), notes }))
+        Ok(Response::new(LaunchTasksResponse { task_launch_id, spec: Some(spec()), notes, lease_ms: 0 }))
     }
 
     async fn create_allocation(&self, _: Request<CreateAllocationRequest>) -> Result<Response<Allocation>, Status> {

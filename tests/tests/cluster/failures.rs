@@ -40,9 +40,12 @@ fn a_rank_killed_from_outside_is_told_with_its_node() {
     with("kill -KILL $(pid_of_rank $id 3)").run().exits(137).says("rank 3 on node1").says("signal 9 (SIGKILL)");
 }
 
+/// It is waited for as long as it leaves the launch to its nodes, and some seconds more.
 #[test]
-fn a_stopped_api_server_is_told_and_not_waited_for() {
-    let outcome = with("kill -TERM $(daemon api)").run();
+fn an_api_server_that_does_not_come_back_is_told_and_not_waited_for_any_longer() {
+    let script = r#"sed -i '1i lease = 5' "$LATTICE_DEV_CLUSTER/api.toml"; restart_api
+        lattice launch -n 4 sleep 1000 & launch=$!; launch_with 4 >/dev/null; kill -TERM $(daemon api); wait $launch"#;
+    let outcome = script_on(2, script).run();
     outcome.exits(125).says("was lost sight of: cannot reach the API server").says("lattice: try: lattice attach ");
 }
 

@@ -85,6 +85,7 @@ fn ranks_go_on_when_an_owner_comes_back_over_a_new_connection() {
         lattice launch --pmi=none -n 2 bash -c 'until [ -e go ]; do sleep 0.02; done; echo on' & owner=$!
         id=$(launch_with 2)
         kill -TSTP $owner; until grep -q '^State:.T' /proc/$owner/status; do sleep 0.02; done
+        until lattice launches | grep -q 'client stopped'; do sleep 0.02; done
         restart_api; touch go
         kill -CONT $owner; wait $owner; echo "owner: $?"
     "#;

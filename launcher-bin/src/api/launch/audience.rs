@@ -6,15 +6,15 @@
 //!    (first)                │ ^
 //!       said goodbye: Ctrl-Z│ │attach
 //!                           v │
-//!                          Away
+//!                          Away     (over restarts of the server, too)
 //! ```
 //!
 //! Output waits for the owner, while there is one or one is expected; a launch that was detached has none. Viewers come and go.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
+use pmi_transport::patience::{FIRST_OWNER, NEXT_OWNER};
 use pmi_transport::proto::v1::LaunchSpec;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
@@ -25,10 +25,8 @@ use super::following::ClientSender;
 use super::spool::{self, Spool};
 use super::tape::{Start, Tape};
 use super::telling;
+use crate::api::server::unix_now;
 
-/// How long a launch does without its owner: before it comes, and when it has vanished.
-const FIRST_OWNER: Duration = Duration::from_secs(30);
-const NEXT_OWNER: Duration = Duration::from_secs(5);
 /// How many may look at a launch beside its owner.
 const VIEWERS_MAX: usize = 16;
 
@@ -56,11 +54,11 @@ enum Owner {
     Awaited { until: Instant },
     Here {
         client: Client,
-        /// It will say no more, and is not to be missed.
-        said_goodbye: bool,
+        /// Since when it says no more, in seconds since 1970, if it does not: it is not to be missed then.
+        said_goodbye: Option<u64>,
     },
-    /// It was stopped with Ctrl-Z, and comes back when its user wants it to.
-    Away,
+    /// It was stopped with Ctrl-Z then, and comes back when its user wants it to.
+    Away { since: u64 },
 }
 
 /// A client that listens.
@@ -151,7 +149,7 @@ impl Audience {
             return Ok(number);
         }
         if let Owner::Here { client, .. } =
-            std::mem::replace(&mut self.owner, Owner::Here { client, said_goodbye: false })
+            std::mem::replace(&mut self.owner, Owner::Here { client, said_goodbye: None })
         {
             self.tape.leave(client.number);
             client.dismiss(Status::aborted("another client follows the launch now"));
@@ -175,6 +173,15 @@ impl Audience {
         }
     }
 
+    /// Whether the owner is here, or may come back yet.
+    pub(super) fn expects_owner(&self, now: Instant) -> bool {
+        match self.owner {
+            Owner::Here { .. } => true,
+            Owner::Awaited { until } => now < until,
+            Owner::Away { .. } | Owner::Nobody => false,
+        }
+    }
+
     /// Whether nobody follows at present.
     pub(super) fn is_empty(&self) -> bool {
         self.viewers.is_empty() && self.owner().is_none()
@@ -185,12 +192,33 @@ impl Audience {
         self.detached
     }
 
+    /// The launch has begun, and its owner has yet to hear of it.
+    pub(super) fn expect_owner(&mut self, now: Instant) {
+        if let Owner::Awaited { until } = &mut self.owner {
+            *until = now + FIRST_OWNER;
+        }
+    }
+
+    /// The owner was stopped then, as an earlier server has written down.
+    pub(super) fn resume_away(&mut self, since: u64) {
+        self.owner = Owner::Away { since };
+    }
+
+    /// Since when the owner is stopped, in seconds since 1970, if it is.
+    pub(super) fn stopped_since(&self) -> Option<u64> {
+        match self.owner {
+            Owner::Here { said_goodbye, .. } => said_goodbye,
+            Owner::Away { since } => Some(since),
+            Owner::Awaited { .. } | Owner::Nobody => None,
+        }
+    }
+
     /// A client has said all that it will say, in order.
     pub(super) fn on_goodbye(&mut self, number: u64) {
         if let Owner::Here { client, said_goodbye } = &mut self.owner
             && client.number == number
         {
-            *said_goodbye = true;
+            *said_goodbye = Some(unix_now());
         }
     }
 
@@ -201,7 +229,7 @@ impl Audience {
             return;
         }
         self.owner = match self.owner {
-            Owner::Here { said_goodbye: true, .. } => Owner::Away,
+            Owner::Here { said_goodbye: Some(since), .. } => Owner::Away { since },
             _ => Owner::Awaited { until: now + NEXT_OWNER },
         };
     }
@@ -293,8 +321,19 @@ mod tests {
             assert_eq!(audience.changed().await, Change::Gone(number));
             audience.on_gone(number, now);
             assert_eq!(audience.gives_up_owner(now + NEXT_OWNER), !said_goodbye);
+            assert_eq!(audience.stopped_since().is_some(), said_goodbye);
         }
         assert!(!audience.gives_up_owner(now + 2 * FIRST_OWNER), "told once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_owner_that_was_stopped_is_awaited_by_the_next_server() {
+        let mut audience = audience(false);
+        audience.resume_away(7);
+        assert!(!audience.gives_up_owner(Instant::now() + 2 * FIRST_OWNER));
+        assert_eq!(audience.stopped_since(), Some(7));
+        let (_, _heard) = join(&mut audience, true);
+        assert_eq!(audience.stopped_since(), None);
     }
 
     #[tokio::test]

@@ -122,12 +122,22 @@ impl Launch {
         self.grant(grants);
     }
 
+    /// Lets others see, and a server that comes after this one know, whether the owner is stopped.
+    fn note_owner(&mut self) {
+        let stopped_at = self.audience.stopped_since().unwrap_or(0);
+        if std::mem::replace(&mut self.summary.lock().client_stopped_at, stopped_at) != stopped_at {
+            self.unwritten.note();
+        }
+    }
+
     /// Ends a launch whose owner is missing; tells clients how far the start is.
     pub(super) fn check_audience(&mut self, now: Instant) {
         if matches!(self.phase, Phase::Over { .. }) {
             return;
         }
-        if self.audience.gives_up_owner(now) {
+        self.note_owner();
+        // Before all nodes have accepted it, nobody was told whom to follow.
+        if matches!(self.phase, Phase::Active { .. }) && self.audience.gives_up_owner(now) {
             self.end_by(nix::libc::SIGHUP, "its client went away without a word");
             self.stop_waiting();
         }

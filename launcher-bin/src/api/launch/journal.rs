@@ -85,9 +85,9 @@ impl Journal {
         Ok(self.grant(node))
     }
 
-    /// Adds something that the API server itself has to say.
-    pub(crate) fn push_own(&mut self, what: attach_response::What) {
-        self.tape.push(0, what);
+    /// Adds something that the API server itself has to say; returns its number.
+    pub(crate) fn push_own(&mut self, what: attach_response::What) -> u64 {
+        self.tape.push(0, what)
     }
 
     /// What the node is to be granted: nothing before a quarter of its window is free, so that grants do not outnumber output.

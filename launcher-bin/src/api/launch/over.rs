@@ -1,9 +1,8 @@
 //! The end of a launch: how it ended is told to the client, made durable, and kept for a while for a client that comes late.
 
-use std::time::Duration;
-
 use lattice_agent::wire;
 use pmi_transport::hostlist;
+use pmi_transport::patience;
 use pmi_transport::proto::v1::{
     Cause, LaunchCompleteNotification, LaunchSpec, LaunchState, LaunchSummary, NotStarted, attach_response, cause::Kind,
 };
@@ -12,9 +11,6 @@ use tokio::time::Instant;
 use super::task::{Launch, Phase};
 use super::{Part, fan_out};
 use crate::api::store::{self, Change};
-
-/// How long a launch that is over waits for its owner to fetch the rest, or without one is kept for all who want to see it.
-const LINGER: Duration = Duration::from_secs(600);
 
 impl Launch {
     /// The launch ends before it began.
@@ -38,6 +34,7 @@ impl Launch {
             state: if failed { LaunchState::LaunchFailed } else { LaunchState::Succeeded }.into(),
             cause: complete.error_message.clone(),
             ranks: self.judge.size(),
+            client_stopped_at: 0,
             ..self.summary_now()
         };
         *self.summary.lock() = summary.clone();
@@ -51,14 +48,15 @@ impl Launch {
         if !unended.is_empty() {
             self.journal.push_own(attach_response::What::UnendedNodes(hostlist::fold(&unended)));
         }
-        self.journal.push_own(attach_response::What::Complete(complete));
+        self.record.last_event = self.journal.push_own(attach_response::What::Complete(complete));
+        self.tape.end();
         // Clients read it while it is written down, and need not wait for the disk: nodes keep their reports until their streams
         // end, and would tell a server that comes after this one the same.
         if let Err(error) = store::write(&self.server.store, vec![Change::Launch(Box::new(self.record.clone()))]).await
         {
             tracing::error!(error = crate::chain(&error), "the end of the launch is not written down");
         }
-        self.phase = Phase::Over { until: Instant::now() + LINGER };
+        self.phase = Phase::Over { until: Instant::now() + patience::LINGER };
         self.nodes.iter().for_each(|link| link.outbox.close());
         for part in self.parts.lock().iter_mut().filter(|part| **part == Part::Expected) {
             *part = Part::Ended;
@@ -96,12 +94,12 @@ impl Launch {
         now(self.summary.lock().clone(), self.begun)
     }
 
-    /// Whether nobody needs this task any more.
+    /// Whether nobody needs this task any more: an owner that is slow does, for as long as it is there.
     pub(super) fn is_forgotten(&self) -> bool {
-        match self.phase {
-            Phase::Over { until } => Instant::now() >= until || !self.audience.is_detached() && self.tape.is_told(),
-            Phase::Starting(_) | Phase::Active { .. } => false,
-        }
+        let Phase::Over { until } = self.phase else { return false };
+        let now = Instant::now();
+        let is_told = !self.audience.is_detached() && self.tape.is_told();
+        is_told || now >= until && !self.audience.expects_owner(now)
     }
 }
 

@@ -3,13 +3,13 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::time::Duration;
 
 use bytes::Bytes;
 use lattice_agent::wire;
 use pmi_core::ids::{JobId, Rank};
 use pmi_core::job::Placement;
 use pmi_core::services::{SpawnApp, SpawnError, SpawnRequest};
+use pmi_transport::patience;
 use pmi_transport::proto::v1::{App, AppSpec, Job, Pair, SpawnCall, SpawnOrder, Spawned, Variable, node_command};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -19,8 +19,6 @@ use crate::api::order::blocks;
 use crate::api::placement::RANKS_MAX;
 use crate::api::store::SpawnedJob;
 
-/// How long nodes have to start their parts.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// The most spawned jobs of one launch.
 const JOBS_MAX: usize = 16 * 1024;
 
@@ -121,7 +119,7 @@ impl Launch {
         for block in placement.blocks() {
             ranks[block.first_node.index()..][..block.nodes as usize].fill(block.ranks_per_node);
         }
-        let (deadline, reply) = (Instant::now() + PATIENCE, wanted.reply);
+        let (deadline, reply) = (Instant::now() + patience::SPAWN, wanted.reply);
         self.spawns.open.push(Spawning { job: id, first, ranks, awaited, failures: Vec::new(), deadline, reply });
     }
 
@@ -214,7 +212,8 @@ impl Launch {
     pub(super) fn check_spawns(&mut self, now: Instant) {
         for spawning in self.spawns.open.iter_mut().filter(|spawning| now >= spawning.deadline) {
             let late = std::mem::take(&mut spawning.awaited);
-            let failure = |node| (node, format!("the node did not say within {PATIENCE:?} that its ranks run"));
+            let failure =
+                |node| (node, format!("the node did not say within {:?} that its ranks run", patience::SPAWN));
             spawning.failures.extend(late.into_iter().map(failure));
         }
         self.close_spawns();

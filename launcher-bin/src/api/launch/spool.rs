@@ -3,7 +3,7 @@
 //! ```text
 //! Tape ──batch──> write (a task) ──> segment, segment, segment   each a file without a name, gone with the server
 //!   ^                │                  ^ dropped first            when a launch, or all together, have too much
-//!   └── settled ─────┘
+//!   └── settled ─────┘                    those of launches that ended go before those of launches that run
 //! ```
 //!
 //! Ranks are slowed down by the disk, as they are by an owner who reads slowly; nothing else waits for it. A record is its length
@@ -14,8 +14,8 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -53,6 +53,8 @@ pub(crate) struct Spools {
     directory: PathBuf,
     limits: SpoolLimits,
     used: AtomicU64,
+    /// Those of launches that have ended, in that order.
+    ended: Mutex<VecDeque<Weak<Spool>>>,
 }
 
 /// One launch's output on disk.
@@ -108,7 +110,7 @@ pub(crate) enum SpoolError {
 impl Spools {
     /// Spools are files in `directory`, which must exist when the first is needed.
     pub(crate) fn new(directory: PathBuf, limits: SpoolLimits) -> Arc<Self> {
-        Arc::new(Self { directory, limits, used: AtomicU64::new(0) })
+        Arc::new(Self { directory, limits, used: AtomicU64::new(0), ended: Mutex::default() })
     }
 
     /// A spool for one launch, if launches are given any room.
@@ -121,6 +123,18 @@ impl Spools {
     fn take(&self, bytes: u64) -> bool {
         let more = |used: u64| used.checked_add(bytes).filter(|&used| used <= self.limits.total);
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Drops the oldest output of the launch that ended first and has some; false if there is none.
+    fn drop_of_ended(&self) -> bool {
+        let mut ended = self.ended.lock();
+        while let Some(first) = ended.front() {
+            if first.upgrade().is_some_and(|spool| spool.drop_oldest()) {
+                return true;
+            }
+            ended.pop_front();
+        }
+        false
     }
 
     /// A new file that has no name, so that nothing can leave it behind.
@@ -154,7 +168,15 @@ impl Spool {
         Some(Slice { segment: Arc::clone(segment), position, end })
     }
 
-    /// Adds entries, which must follow those before; drops the oldest where there is no room. Blocks.
+    /// Its launch has ended: from now on it makes room for launches that run, before these drop what is their own.
+    pub(crate) fn end(self: &Arc<Self>) {
+        let mut ended = self.spools.ended.lock();
+        ended.retain(|spool| spool.strong_count() > 0);
+        ended.push_back(Arc::downgrade(self));
+    }
+
+    /// Adds entries, which must follow those before; drops what launches that ended have, and then its own oldest, where
+    /// there is no room. Blocks.
     ///
     /// # Errors
     /// Fails if the disk does, or if other launches have all the room. Then nothing was added.
@@ -174,22 +196,27 @@ impl Spool {
         Ok(written?)
     }
 
+    /// How much there is of it.
+    fn bytes(&self) -> u64 {
+        self.segments.lock().iter().map(|segment| segment.end.lock().bytes).sum()
+    }
+
+    /// Drops its oldest segment; false if it has none.
+    fn drop_oldest(&self) -> bool {
+        self.segments.lock().pop_front().is_some()
+    }
+
     /// Takes room for `bytes`; returns the segment to write them to, a new one from the event `first` on if the last is full.
     fn make_room(&self, first: u64, bytes: u64) -> Result<Arc<Segment>, SpoolError> {
         let SpoolLimits { launch, total } = self.spools.limits;
-        let mut segments = self.segments.lock();
-        let mut has = bytes + segments.iter().map(|segment| segment.end.lock().bytes).sum::<u64>();
-        while has > launch
-            && let Some(oldest) = segments.pop_front()
-        {
-            has -= oldest.end.lock().bytes;
-        }
+        while self.bytes() + bytes > launch && self.drop_oldest() {}
         while !self.spools.take(bytes) {
-            // Our own oldest makes room, unless somebody reads it yet.
-            if segments.pop_front().is_none() {
+            // What is dropped makes room, unless somebody reads it yet.
+            if !(self.spools.drop_of_ended() || self.drop_oldest()) {
                 return Err(SpoolError::Full { total });
             }
         }
+        let mut segments = self.segments.lock();
         match segments.back() {
             Some(last) if last.end.lock().bytes + bytes <= launch / SEGMENTS => Ok(Arc::clone(last)),
             _ => {
@@ -342,6 +369,25 @@ mod tests {
         assert_eq!(read_all(&one, 0).len(), 40);
         assert_eq!(read_all(&two, 39), [entry(40, 1000)]);
         assert!(matches!(two.append(&[entry(41, 50_000)]), Err(SpoolError::Full { total: 60_000 })));
+    }
+
+    #[test]
+    fn launches_that_ended_make_room_first_and_the_first_of_them_before_others() {
+        let (_directory, spools) = spools(50_000, 100_000);
+        let [one, two, three] = [spools.open().unwrap(), spools.open().unwrap(), spools.open().unwrap()];
+        for spool in [&one, &two] {
+            (1..=40).for_each(|sequence| spool.append(&[entry(sequence, 1000)]).unwrap());
+            spool.end();
+        }
+        (1..=40).for_each(|sequence| three.append(&[entry(sequence, 1000)]).unwrap());
+        assert_eq!(read_all(&three, 0).len(), 40);
+        assert_eq!(read_all(&two, 0).len(), 40);
+        assert!(read_all(&one, 0).len() < 25);
+        (41..=48).for_each(|sequence| three.append(&[entry(sequence, 1000)]).unwrap());
+        assert_eq!(read_all(&three, 0).len(), 48);
+        // Its own last event may come after its end.
+        two.append(&[entry(41, 1000)]).unwrap();
+        assert!(spools.used.load(Ordering::Relaxed) <= 100_000);
     }
 
     #[test]

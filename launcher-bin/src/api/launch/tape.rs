@@ -73,6 +73,13 @@ impl Tape {
         self.state.lock().stop_waiting();
     }
 
+    /// All has happened: what is on disk of it makes room for launches that run.
+    pub(crate) fn end(&self) {
+        if let Some(spool) = &self.spool {
+            spool.end();
+        }
+    }
+
     /// Somebody reads from now on, under a number of its own. It is told the spec first.
     pub(crate) fn join(&self, number: u64, start: Start, spec: LaunchSpec) {
         self.state.lock().join(number, start, spec);
@@ -271,6 +278,20 @@ pub(super) mod tests {
         assert_eq!(read_all(&tape, 2).await, (vec![100], 0));
         join(&tape, 3, Start::After(1000)).await;
         assert_eq!(tape.told(3), 100, "there is no more than the latest");
+    }
+
+    #[tokio::test]
+    async fn who_began_with_an_earlier_server_is_told_that_something_may_be_missing() {
+        let tape = Tape::new(1000, true, None);
+        join(&tape, 1, Start::After(7)).await;
+        join(&tape, 2, Start::Unsettled).await;
+        tape.push(0, output(10));
+        let told = read(&tape, 1).await;
+        assert!(matches!(told[0].what, Some(What::DroppedOutput(0))));
+        assert_eq!(told[1].sequence, 1000);
+        assert_eq!(read(&tape, 2).await.len(), 1, "it begins here");
+        tape.push(0, output(10));
+        assert_eq!(read_all(&tape, 1).await, (vec![1001], 0));
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! The task of a launch: its state, its loop, and the few things that time brings about.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use pmi_core::job::Placement;
@@ -32,7 +32,7 @@ use super::tape::Tape;
 use super::{Ask, INBOX, LaunchHandle, Outlet, Part};
 use crate::api::fabric::Asked;
 use crate::api::order::Order;
-use crate::api::server::Server;
+use crate::api::server::{Server, unix_now};
 use crate::api::store::LaunchRecord;
 
 /// How often the clock is looked at: for deadlines of a second and more.
@@ -151,13 +151,17 @@ pub(crate) fn start(
 pub(crate) fn resume(server: &Arc<Server>, order: Order, record: LaunchRecord) -> LaunchHandle {
     let (sender, inbox) = mpsc::channel(INBOX);
     // Numbers must go on counting up, and what they had come to is not known.
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    let started = record.summary.as_ref().map_or(now, |summary| summary.started_at);
+    let now = unix_now();
+    let (started, stopped) =
+        record.summary.as_ref().map_or((now, 0), |summary| (summary.started_at, summary.client_stopped_at));
     let age = Duration::from_secs(now.saturating_sub(started));
     let course = record.course.clone().unwrap_or_default();
     let phase = Phase::Active { nodes_by: Instant::now() + patience::REPORT_AFTER_RESTART };
     let mut launch = Launch { resumed: true, ..Launch::new(server, order, record, phase, now << 20, inbox) };
     launch.begun = launch.begun.checked_sub(age).unwrap_or(launch.begun);
+    if stopped > 0 {
+        launch.audience.resume_away(stopped);
+    }
     launch.resume_course(&course);
     let handle = launch.handle(sender);
     let span = tracing::info_span!("launch", id = launch.spec.launch_id);
@@ -278,6 +282,7 @@ impl Launch {
         match (result, phase) {
             (Ok(()), Phase::Starting(reply)) => {
                 self.note_state();
+                self.audience.expect_owner(now);
                 // Who ordered it may have gone.
                 let _ = reply.send(Ok(()));
                 self.spawn_early().await;

@@ -121,6 +121,52 @@ async fn a_launch_whose_owner_vanishes_ends() {
     assert_eq!(launch.reports[0].command().await, Some(Command::End(1)));
 }
 
+/// Lets a launch of one rank end well.
+async fn end(launch: &Running) {
+    launch.reports[0].run(0, 0, RankPhase::Finalized).await;
+    launch.reports[0].finish().await;
+}
+
+#[tokio::test]
+async fn an_owner_that_is_behind_has_the_rest_however_many_launches_end_meanwhile() {
+    const PIECES: u64 = 400;
+    let world = World::new(1).await;
+    let allocation = world.allocate(RequeuePolicy::Never).await;
+    let launch = world.launch_in(&order(&allocation)).await;
+    let mut owner = world.attach(&launch.id, 0).await;
+    for _ in 0..PIECES {
+        launch.reports[0].output(0, 2000).await;
+    }
+    end(&launch).await;
+    // More than are kept of launches that are over.
+    for _ in 0..70 {
+        let other = world.launch_in(&LaunchTasksRequest { detached: true, ..order(&allocation) }).await;
+        end(&other).await;
+        assert!(world.look(&other.id, 0).await.complete().await.success);
+    }
+    assert_eq!(told(&mut owner, PIECES as usize).await, (1..=PIECES).collect::<Vec<_>>());
+    assert!(owner.complete().await.success);
+}
+
+#[tokio::test]
+async fn who_comes_when_nothing_is_kept_is_told_of_the_end_and_of_what_is_missing() {
+    let mut world = World::new(1).await;
+    let (mut launch, _) = launched(&world, order("")).await;
+    end(&launch).await;
+    // Its stream ends when that is durable.
+    while launch.reports[0].command().await.is_some() {}
+    world.restart().await;
+    for (after, dropped) in [(0, true), (1, true), (2, false)] {
+        let mut owner = world.attach(&launch.id, after).await;
+        let mut heard = Vec::new();
+        while let Ok(answer) = owner.hear().await {
+            heard.push((answer.sequence, answer.what));
+        }
+        assert_eq!(heard.iter().any(|(_, what)| *what == Some(Told::DroppedOutput(0))), dropped, "{after}: {heard:?}");
+        assert!(matches!(heard.last(), Some((3, Some(Told::Complete(_))))), "{after}: {heard:?}");
+    }
+}
+
 #[tokio::test]
 async fn an_abort_does_not_wait_for_an_owner_that_does_not_read() {
     let world = World::new(1).await;

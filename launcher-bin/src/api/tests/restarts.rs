@@ -6,7 +6,7 @@ use pmi_transport::proto::v1::cause::Kind;
 use pmi_transport::proto::v1::*;
 
 use super::spawns::{answer, ordered, spawn};
-use super::world::{Report, USER, World, exit, order, soon};
+use super::world::{Follower, Report, USER, World, exit, order, soon};
 
 /// Waits until what a node reported is durable: until then its stream stays open.
 async fn farewell(report: &mut Report) {
@@ -30,6 +30,34 @@ async fn launches_outlive_the_server() {
     }
     let complete = client.complete().await;
     assert!(complete.success && complete.ranks.len() == 2, "{complete:?}");
+}
+
+/// Since when the only launch's client is stopped.
+async fn client_stopped_at(world: &World) -> u64 {
+    let launches = soon(world.launches().list_launches(ListLaunchesRequest { all: false })).await.unwrap().into_inner();
+    launches.launches[0].client_stopped_at
+}
+
+#[tokio::test]
+async fn a_server_knows_of_owners_that_were_stopped_before_it() {
+    let mut world = World::new(1).await;
+    let launch = world.launch(1).await;
+    let Follower { say, hear: _hear } = world.attach(&launch.id, 0).await;
+    assert_eq!(client_stopped_at(&world).await, 0);
+    // It goes on listening, as a process does that is stopped.
+    drop(say);
+    while world.kept(&launch.id).summary.unwrap().client_stopped_at == 0 {
+        tokio::task::yield_now().await;
+    }
+    let stopped_at = client_stopped_at(&world).await;
+    world.restart().await;
+    // No node answers, so that the server has looked at its clock when it answers.
+    let status = soon(world.launches().get_launch(GetLaunchRequest { id: launch.id.clone() })).await.unwrap();
+    assert_eq!(status.into_inner().summary.unwrap().client_stopped_at, stopped_at);
+    let _owner = world.attach(&launch.id, 0).await;
+    while client_stopped_at(&world).await != 0 {
+        tokio::task::yield_now().await;
+    }
 }
 
 #[tokio::test]

@@ -24,10 +24,10 @@ use crate::api::config::{AllocationSettings, Config, Identity, LaunchSettings};
 use crate::api::launch::spool::SpoolLimits;
 use crate::api::routes;
 use crate::api::server::Server;
-use crate::api::store::{RedbStore, Store};
+use crate::api::store::{LaunchRecord, RedbStore, Store};
 
 /// Against hangs; nothing here takes long.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(60);
 /// The user of most tests.
 pub(super) const USER: Caller = Caller::User(1000);
 
@@ -67,6 +67,11 @@ impl World {
         drop(self.stop.take());
         let (address, stop) = serve(&self.store).await;
         (self.address, self.stop) = (address, Some(stop));
+    }
+
+    /// A launch as it is kept.
+    pub(super) fn kept(&self, launch: &str) -> LaunchRecord {
+        self.store.launch(launch).unwrap().expect("it was started")
     }
 
     /// The way to the server for `caller`.

@@ -18,7 +18,7 @@ const BATCH_MAX: usize = 256 << 10;
 pub(super) struct State {
     /// With consecutive numbers.
     pub(super) events: VecDeque<Entry>,
-    /// The number that the first event got.
+    /// The number that the first event got: 1, or a greater one in a launch that an earlier server began.
     origin: u64,
     /// The number that the next event gets.
     next: u64,
@@ -138,7 +138,8 @@ impl State {
     /// Where somebody is who was told everything up to `sequence`.
     fn place_of(&self, sequence: u64) -> Place {
         if sequence < self.origin {
-            return Place { sequence: self.origin - 1, output: Some(0) };
+            // What an earlier server had told beyond that is known to nobody.
+            return Place { sequence, output: (self.origin == 1).then_some(0) };
         }
         let sequence = sequence.min(self.latest());
         let before = |index: u64| self.events.get(index as usize).map_or(self.output, |entry| entry.before);
