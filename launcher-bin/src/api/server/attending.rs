@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use pmi_transport::hostlist;
 use pmi_transport::identity::{Caller, is_node_name};
 use pmi_transport::proto::v1::{Drain, DrainNodesRequest, RegisterNodeRequest, ResumeNodesRequest};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 
 use super::Server;
@@ -18,6 +18,9 @@ use crate::api::versions::{self, Fit};
 
 /// How often nodes are looked at.
 const TICK: Duration = Duration::from_millis(250);
+/// A look that comes later than this found the server at a standstill (stopped, swapped out, a paused machine): heartbeats wait in
+/// their sockets, and no node is to blame.
+const STANDSTILL: Duration = Duration::from_secs(1);
 /// The longest reason for draining a node, in characters; the rest is cut off.
 const REASON_MAX: usize = 1000;
 
@@ -119,11 +122,17 @@ impl Server {
     /// Watches the nodes, for ever.
     pub(crate) async fn watch_nodes(self: Arc<Self>) {
         self.resume_releases().await;
-        let mut tick = interval(TICK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut due = Instant::now() + TICK;
         loop {
-            tick.tick().await;
-            let lost = self.nodes.lock().expire(Instant::now());
+            sleep_until(due).await;
+            let now = Instant::now();
+            let late = now - due;
+            due = now + TICK;
+            if late > STANDSTILL {
+                tracing::warn!(?late, "this server stood still; nodes are given that time to be heard");
+                self.nodes.lock().forgive(late, now);
+            }
+            let lost = self.nodes.lock().expire(now);
             for node in lost {
                 tracing::warn!(node, "a node is lost: no heartbeat came for too long");
                 self.channels.forget(&node);
