@@ -105,12 +105,17 @@ impl Launch {
     }
 }
 
+/// Whether nothing more happens in a launch.
+pub(crate) fn is_over(summary: &LaunchSummary) -> bool {
+    matches!(summary.state(), LaunchState::Succeeded | LaunchState::LaunchFailed)
+}
+
 /// A summary of a launch that was begun then: one that is not over has run until now.
 pub(super) fn now(summary: LaunchSummary, begun: Instant) -> LaunchSummary {
-    match summary.state() {
-        LaunchState::Succeeded | LaunchState::LaunchFailed => summary,
-        _ => LaunchSummary { duration_us: begun.elapsed().as_micros() as u64, ..summary },
+    if is_over(&summary) {
+        return summary;
     }
+    LaunchSummary { duration_us: begun.elapsed().as_micros() as u64, ..summary }
 }
 
 /// A cause in words.

@@ -1,6 +1,6 @@
 //! The server's part in what becomes of nodes: they register, are lost, are drained, and what runs on them hears of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -145,9 +145,13 @@ impl Server {
         }
     }
 
-    /// How many launches run on a node.
-    pub(crate) fn launches_on(&self, node: &str) -> u32 {
-        self.handles().iter().filter(|handle| handle.runs_on(node)).count() as u32
+    /// How many launches run on each node on which any does.
+    pub(crate) fn launches_by_node(&self) -> HashMap<String, u32> {
+        let mut counts = HashMap::new();
+        for node in self.handles().iter().flat_map(LaunchHandle::runs_on_nodes) {
+            *counts.entry(node).or_default() += 1;
+        }
+        counts
     }
 }
 
