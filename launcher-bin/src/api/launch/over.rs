@@ -11,7 +11,6 @@ use tokio::time::Instant;
 
 use super::task::{Launch, Phase};
 use super::{Part, fan_out};
-use crate::api::store::{self, Change};
 
 /// How long a launch that is over waits for its owner to fetch the rest, or without one is kept for all who want to see it.
 const LINGER: Duration = Duration::from_secs(600);
@@ -52,14 +51,10 @@ impl Launch {
             self.journal.push_own(attach_response::What::UnendedNodes(hostlist::fold(&unended)));
         }
         self.journal.push_own(attach_response::What::Complete(complete));
-        // Clients read it while it is written down, and need not wait for the disk: nodes keep their reports until their streams
-        // end, and would tell a server that comes after this one the same.
-        if let Err(error) = store::write(&self.server.store, vec![Change::Launch(Box::new(self.record.clone()))]).await
-        {
-            tracing::error!(error = crate::chain(&error), "the end of the launch is not written down");
-        }
         self.phase = Phase::Over { until: Instant::now() + LINGER };
-        self.nodes.iter().for_each(|link| link.outbox.close());
+        // Clients read it while it is written down, and need not wait for the disk: nodes keep their reports until their streams
+        // end, which they do when it is written, and would tell a server that comes after this one the same.
+        self.write_record().await;
         for part in self.parts.lock().iter_mut().filter(|part| **part == Part::Expected) {
             *part = Part::Ended;
         }
@@ -96,9 +91,11 @@ impl Launch {
         now(self.summary.lock().clone(), self.begun)
     }
 
-    /// Whether nobody needs this task any more.
+    /// Whether nobody needs this task any more. One whose end is not durable is kept until it is: as long as that takes, no launch
+    /// begins, so there are no more of them.
     pub(super) fn is_forgotten(&self) -> bool {
         match self.phase {
+            Phase::Over { .. } if !self.unwritten.is_nothing() => false,
             Phase::Over { until } => Instant::now() >= until || !self.audience.is_detached() && self.tape.is_told(),
             Phase::Starting(_) | Phase::Active { .. } => false,
         }
