@@ -46,7 +46,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(cli) => cli,
         Err(error) => return answer(&error),
     };
-    log_if_asked();
+    log(&cli.command);
     let verbosity = verbosity(&cli);
     match cli.command {
         Command::Launch(args) => launch::run(&args, verbosity).unwrap_or_else(|error| {
@@ -147,9 +147,15 @@ fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// Logs to standard error what the filter in `LATTICE_LOG` lets through; without it, nothing is set up.
-fn log_if_asked() {
-    if let Ok(filter) = EnvFilter::try_from_env("LATTICE_LOG") {
+/// Logs to standard error what the filter in `LATTICE_LOG` lets through. Without it a daemon tells what an operator should know, as
+/// its agents do, and a command nothing.
+fn log(command: &Command) {
+    let filter = match (EnvFilter::try_from_env("LATTICE_LOG"), command) {
+        (Ok(filter), _) => Some(filter),
+        (Err(_), Command::Api(args)) if !args.check_config => Some(EnvFilter::new("info")),
+        (Err(_), _) => None,
+    };
+    if let Some(filter) = filter {
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
     }
 }

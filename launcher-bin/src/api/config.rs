@@ -20,8 +20,11 @@ pub(crate) const DEFAULT_FILE: &str = "/etc/lattice/api.toml";
 const DEFAULT_SOCKET: &str = "/run/lattice/api.sock";
 const DEFAULT_STATE: &str = "/var/lib/lattice/api.redb";
 const DEFAULT_PORT: u16 = 50051;
-/// How long launches wait for fabric credentials, in seconds: less than a client waits for an answer.
+/// How long launches wait for fabric credentials, in seconds.
 const FABRIC_PATIENCE: u32 = 12;
+/// The longest that can be set. A launch is signed before it waits, at most twice so long, and agents take what was signed less than
+/// a minute ago; a client waits longer (`patience::START_ANSWER`).
+const FABRIC_PATIENCE_MAX: u32 = 25;
 /// The longest lease of an agent, in seconds.
 const LEASE_MAX: u64 = 365 * 24 * 3600;
 
@@ -271,8 +274,8 @@ fn fabric(file: &File) -> Result<Option<FabricSettings>, ConfigError> {
         return Err(ConfigError::ClusterName { name: cluster });
     }
     let patience = match file.fabric_patience.unwrap_or(FABRIC_PATIENCE) {
-        seconds @ 1..=3600 => Duration::from_secs(seconds.into()),
-        value => return Err(ConfigError::Range { name: "fabric_patience", value, possible: "1 to 3600" }),
+        seconds @ 1..=FABRIC_PATIENCE_MAX => Duration::from_secs(seconds.into()),
+        value => return Err(ConfigError::Range { name: "fabric_patience", value, possible: "1 to 25" }),
     };
     Ok(Some(FabricSettings { cluster, manager, patience }))
 }

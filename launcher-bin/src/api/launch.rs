@@ -44,6 +44,7 @@ use tonic::Status;
 use self::fan_out::NotStarted;
 use self::following::ClientSender;
 use self::outbox::Outbox;
+pub(crate) use self::over::is_over;
 pub(crate) use self::task::{resume, start};
 
 /// What may wait to be told to a launch, before those who tell it have to wait.
@@ -139,6 +140,13 @@ impl LaunchHandle {
     pub(crate) fn runs_on(&self, node: &str) -> bool {
         let parts = self.parts.lock();
         self.index_of(node).is_some_and(|index| parts[index as usize] == Part::Expected)
+    }
+
+    /// The nodes on which a part of the launch may still run.
+    pub(crate) fn runs_on_nodes(&self) -> Vec<String> {
+        let parts = self.parts.lock();
+        let expected = self.nodes.iter().zip(&*parts).filter(|&(_, part)| *part == Part::Expected);
+        expected.map(|(outlet, _)| outlet.name.clone()).collect()
     }
 
     /// Whether the node of this index was lost to the launch, so that it has nothing to report any more.

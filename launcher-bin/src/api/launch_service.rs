@@ -9,9 +9,9 @@ use pmi_core::ids::{NodeIndex, Rank};
 use pmi_transport::identity::{Caller, caller_of};
 use pmi_transport::proto::v1::launch_service_server::LaunchService;
 use pmi_transport::proto::v1::{
-    AbortLaunchRequest, AbortLaunchResponse, AttachRequest, AttachResponse, AttachTo, GetLaunchRequest, LaunchState,
-    LaunchStatus, LaunchSummary, ListLaunchesRequest, ListLaunchesResponse, NodeStatus, RankExitStatus, RankProgress,
-    RankRange, SignalLaunchRequest, SignalLaunchResponse, SignalRanks, attach_request, attach_response, node_command,
+    AbortLaunchRequest, AbortLaunchResponse, AttachRequest, AttachResponse, AttachTo, GetLaunchRequest, LaunchStatus,
+    LaunchSummary, ListLaunchesRequest, ListLaunchesResponse, NodeStatus, RankExitStatus, RankProgress, RankRange,
+    SignalLaunchRequest, SignalLaunchResponse, SignalRanks, attach_request, attach_response, node_command,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::allocations::may_use;
 use super::launch::fan_out::Recipient;
-use super::launch::{Ask, LaunchHandle};
+use super::launch::{Ask, LaunchHandle, is_over};
 use super::order::Order;
 use super::server::Server;
 use super::store::{self, LaunchRecord};
@@ -265,10 +265,6 @@ fn ended_nodes(record: &LaunchRecord) -> Vec<NodeStatus> {
         NodeStatus { node_id: node.name.clone(), silent: false, ranks, programs }
     };
     (0..).zip(&order.nodes).map(status).collect()
-}
-
-fn is_over(launch: &LaunchSummary) -> bool {
-    matches!(launch.state(), LaunchState::Succeeded | LaunchState::LaunchFailed)
 }
 
 fn unknown(id: &str) -> Status {

@@ -13,10 +13,11 @@ use lattice_agent::wire;
 use parking_lot::Mutex;
 use pmi_core::services::MeetError;
 use pmi_transport::limits::MESSAGE_MAX;
-use pmi_transport::proto::v1::{LaunchState, MeetAnswer, MeetCall, meet_answer::Outcome};
+use pmi_transport::proto::v1::{MeetAnswer, MeetCall, meet_answer::Outcome};
 use prost::Message;
 use tokio::sync::oneshot;
 
+use super::launch::is_over;
 use super::server::Server;
 
 /// The most bytes that all nodes together bring to a meeting: what all bring goes to each in one message.
@@ -221,7 +222,7 @@ impl Server {
     /// Whether a launch is one of this user's, and not over.
     fn can_be_met(&self, launch: &str, uid: u32) -> bool {
         let Some(summary) = self.find(launch).map(|handle| handle.summary()) else { return false };
-        summary.uid == uid && !matches!(summary.state(), LaunchState::Succeeded | LaunchState::LaunchFailed)
+        summary.uid == uid && !is_over(&summary)
     }
 }
 

@@ -63,7 +63,9 @@ impl NodeService for Reporting {
     }
 
     async fn list_nodes(&self, _: Request<ListNodesRequest>) -> Result<Response<ListNodesResponse>, Status> {
-        let nodes = self.0.nodes.lock().list(Instant::now(), |node| self.0.launches_on(node));
+        let launches = self.0.launches_by_node();
+        let count = |node: &str| launches.get(node).copied().unwrap_or_default();
+        let nodes = self.0.nodes.lock().list(Instant::now(), count);
         Ok(Response::new(ListNodesResponse { nodes, version: versions::OURS.to_owned() }))
     }
 

@@ -8,6 +8,7 @@
 //! something new begins on nodes that are up and not drained.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use pmi_transport::address::{Address, AddressError};
 use pmi_transport::identity::is_node_name;
@@ -106,6 +107,13 @@ impl Registry {
                 false
             }
             _ => true,
+        }
+    }
+
+    /// The time until `now` in which nobody could be heard, `deaf` of it, does not count against any node.
+    pub(crate) fn forgive(&mut self, deaf: Duration, now: Instant) {
+        for entry in self.nodes.values_mut() {
+            entry.heard = now.min(entry.heard + deaf);
         }
     }
 
@@ -225,6 +233,18 @@ mod tests {
         assert!(registry.heartbeat("b", 1, start + 2 * LOST_AFTER), "it must register again");
         assert_eq!(registry.register(agent("b", 1), start + 2 * LOST_AFTER).unwrap(), Arrival::Again);
         assert!(registry.up("b").is_some());
+    }
+
+    #[tokio::test]
+    async fn a_time_in_which_nobody_could_be_heard_does_not_count() {
+        let (mut registry, start) = (Registry::default(), Instant::now());
+        registry.register(agent("a", 1), start).unwrap();
+        registry.register(agent("b", 1), start + HEARTBEAT).unwrap();
+        let awake = start + HEARTBEAT + 2 * LOST_AFTER;
+        registry.forgive(2 * LOST_AFTER, awake);
+        assert!(registry.expire(awake).is_empty());
+        assert!(!registry.heartbeat("b", 1, awake + LOST_AFTER / 2));
+        assert_eq!(registry.expire(awake + LOST_AFTER), ["a"], "it had the time that it would have had, and no more");
     }
 
     #[tokio::test]

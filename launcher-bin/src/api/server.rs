@@ -247,9 +247,7 @@ impl Server {
 
     /// The launches that are not over.
     pub(crate) fn running(&self) -> Vec<LaunchSummary> {
-        let over =
-            |summary: &LaunchSummary| matches!(summary.state(), LaunchState::Succeeded | LaunchState::LaunchFailed);
-        self.handles().iter().map(LaunchHandle::summary).filter(|summary| !over(summary)).collect()
+        self.handles().iter().map(LaunchHandle::summary).filter(|summary| !launch::is_over(summary)).collect()
     }
 
     /// What there is at present.

@@ -3,6 +3,7 @@
 
 mod fabric_journal;
 mod redb_store;
+mod state_file;
 
 use std::sync::Arc;
 

@@ -10,7 +10,7 @@
 //! key = "alice.key"
 //! ```
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use lattice_agent::settings_file::{self, SettingsFileError};
@@ -88,8 +88,7 @@ impl Config {
         for path in user.into_iter().chain([PathBuf::from(SYSTEM)]) {
             match settings_file::read(&path) {
                 Ok(written) => return Self::check(written, path),
-                Err(SettingsFileError::Read { source, .. })
-                    if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+                Err(SettingsFileError::Read { source, .. }) if is_absent(&path, &source) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -121,6 +120,16 @@ impl Config {
                 Err(ConfigError::NoCertificates { path: self.path.clone().unwrap_or_else(|| PathBuf::from(SYSTEM)) })
             }
         }
+    }
+}
+
+/// Whether there is no file for us at this path, which nobody named, as reading it told. One in a directory that is not ours to look
+/// into is none: HOME may be another user's, as `sudo` leaves it.
+fn is_absent(path: &Path, error: &io::Error) -> bool {
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => true,
+        ErrorKind::PermissionDenied => path.symlink_metadata().is_err(),
+        _ => false,
     }
 }
 

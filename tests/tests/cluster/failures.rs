@@ -49,6 +49,18 @@ fn an_api_server_that_does_not_come_back_is_told_and_not_waited_for_any_longer()
     outcome.exits(125).says("was lost sight of: cannot reach the API server").says("lattice: try: lattice attach ");
 }
 
+/// For longer than a node may be silent: what it could not hear meanwhile is no node's fault.
+#[test]
+fn an_api_server_that_stands_still_loses_nobody() {
+    let script = r#"lattice launch --pmi=none -n 4 bash -c 'until [ -e "$0" ]; do sleep 0.02; done' "$LATTICE_DEV_CLUSTER/go" &
+        launch=$!; launch_with 4 >/dev/null
+        kill -STOP $(daemon api); sleep 6; kill -CONT $(daemon api)
+        # Whatever is judged by the standstill is judged before a node says anything new.
+        sleep 1; lattice nodes --json | field state
+        touch "$LATTICE_DEV_CLUSTER/go"; wait $launch"#;
+    script_on(2, script).run().exits(0).prints_lines(["up", "up"]);
+}
+
 #[test]
 fn ctrl_c_ends_every_node() {
     let script = r#"set -m; lattice launch -n 4 sleep 1000 & ranks=$(lattice proctable $(launch_with 4) --json | field pid)

@@ -12,15 +12,21 @@ use tokio::time::Instant;
 
 use super::judge::Standing;
 use super::task::{Launch, Phase};
-use crate::api::store::{self, Change, Course};
+use crate::api::store::{self, Change, Course, StoreError};
 
 /// How long news waits for more.
 const SETTLE: Duration = Duration::from_millis(200);
+/// How long what could not be written waits for the next attempt: first, and at most, each time twice as long.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// What is known and not durable.
 #[derive(Debug, Default)]
 pub(super) struct Unwritten {
-    since: Option<Instant>,
+    /// When it is to be written.
+    due: Option<Instant>,
+    /// How long it waits for the next attempt; `None` unless the last one failed.
+    retry: Option<Duration>,
     /// Nodes whose part is over: their streams end when that is durable.
     farewells: Vec<u32>,
 }
@@ -28,7 +34,7 @@ pub(super) struct Unwritten {
 impl Unwritten {
     /// Something changed that must be written down.
     pub(super) fn note(&mut self) {
-        self.since.get_or_insert_with(Instant::now);
+        self.due.get_or_insert_with(|| Instant::now() + SETTLE);
     }
 
     /// A node's part is over.
@@ -41,14 +47,43 @@ impl Unwritten {
     pub(super) fn holds(&self, node: u32) -> bool {
         self.farewells.contains(&node)
     }
+
+    /// Whether all that is known is durable.
+    pub(super) fn is_nothing(&self) -> bool {
+        self.due.is_none()
+    }
+
+    /// An attempt to write has failed. Only the first of several is worth an operator's while.
+    fn failed(&mut self, error: &StoreError) {
+        if self.retry.is_none() {
+            tracing::error!(
+                error = crate::chain(error),
+                "what is known of the launch is not written down; it is tried again"
+            );
+        }
+        let retry = self.retry.map_or(RETRY_FIRST, |retry| RETRY_MAX.min(2 * retry));
+        (self.retry, self.due) = (Some(retry), Some(Instant::now() + retry));
+    }
+
+    /// All is durable. Returns the nodes whose streams may end.
+    fn written(&mut self) -> Vec<u32> {
+        if self.retry.is_some() {
+            tracing::info!("what is known of the launch is written down again");
+        }
+        std::mem::take(self).farewells
+    }
 }
 
 impl Launch {
     /// Writes down what has waited for long enough. It goes on waiting if that is not possible.
-    pub(super) async fn write_course_in_time(&mut self, now: Instant) {
-        let due = self.unwritten.since.is_some_and(|since| now.duration_since(since) >= SETTLE);
-        if due && matches!(self.phase, Phase::Active { .. }) {
-            self.write_course().await;
+    pub(super) async fn write_in_time(&mut self, now: Instant) {
+        if self.unwritten.due.is_none_or(|due| now < due) {
+            return;
+        }
+        match self.phase {
+            Phase::Starting(_) => {}
+            Phase::Active { .. } => drop(self.write_course().await),
+            Phase::Over { .. } => drop(self.write_record().await),
         }
     }
 
@@ -62,15 +97,22 @@ impl Launch {
             spawned: self.spawns.known().to_vec(),
         });
         self.record.summary = Some(self.summary_now());
+        self.write_record().await
+    }
+
+    /// Writes down the record as it is, and lets nodes go that waited for that. It is tried again if it is not possible now.
+    pub(super) async fn write_record(&mut self) -> bool {
         let change = Change::Launch(Box::new(self.record.clone()));
         if let Err(error) = store::write(&self.server.store, vec![change]).await {
-            tracing::error!(error = crate::chain(&error), "how far the launch has come is not written down");
+            self.unwritten.failed(&error);
             return false;
         }
-        self.unwritten.since = None;
-        for node in std::mem::take(&mut self.unwritten.farewells) {
-            self.nodes[node as usize].outbox.close();
-        }
+        let farewells = self.unwritten.written();
+        let go = match self.phase {
+            Phase::Over { .. } => (0..self.nodes.len() as u32).collect(),
+            Phase::Starting(_) | Phase::Active { .. } => farewells,
+        };
+        go.into_iter().for_each(|node| self.nodes[node as usize].outbox.close());
         true
     }
 

@@ -222,11 +222,14 @@ impl Launch {
         }
     }
 
-    /// A node whose agent is there does not do its part: it is lost to the launch. Its allocation keeps it until the agent says
-    /// that nothing is left there.
+    /// A node does not do its part: it is lost to the launch. If its agent is there, its allocation keeps it until the agent says
+    /// that nothing is left there; an agent that is not says what it has when it registers, and gets nothing new before.
     fn give_up(&mut self, node: u32, reason: &str) {
         if self.judge.standing(node).is_live() {
-            self.server.leftovers.lock().leave(self.judge.host(node), &self.spec.launch_id);
+            let host = self.judge.host(node);
+            if self.server.nodes.lock().up(host).is_some() {
+                self.server.leftovers.lock().leave(host, &self.spec.launch_id);
+            }
             self.lose(node, reason);
         }
     }

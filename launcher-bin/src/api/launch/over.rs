@@ -10,7 +10,6 @@ use tokio::time::Instant;
 
 use super::task::{Launch, Phase};
 use super::{Part, fan_out};
-use crate::api::store::{self, Change};
 
 impl Launch {
     /// The launch ends before it began.
@@ -50,14 +49,10 @@ impl Launch {
         }
         self.record.last_event = self.journal.push_own(attach_response::What::Complete(complete));
         self.tape.end();
-        // Clients read it while it is written down, and need not wait for the disk: nodes keep their reports until their streams
-        // end, and would tell a server that comes after this one the same.
-        if let Err(error) = store::write(&self.server.store, vec![Change::Launch(Box::new(self.record.clone()))]).await
-        {
-            tracing::error!(error = crate::chain(&error), "the end of the launch is not written down");
-        }
         self.phase = Phase::Over { until: Instant::now() + patience::LINGER };
-        self.nodes.iter().for_each(|link| link.outbox.close());
+        // Clients read it while it is written down, and need not wait for the disk: nodes keep their reports until their streams
+        // end, which they do when it is written, and would tell a server that comes after this one the same.
+        self.write_record().await;
         for part in self.parts.lock().iter_mut().filter(|part| **part == Part::Expected) {
             *part = Part::Ended;
         }
@@ -94,21 +89,30 @@ impl Launch {
         now(self.summary.lock().clone(), self.begun)
     }
 
-    /// Whether nobody needs this task any more: an owner that is slow does, for as long as it is there.
+    /// Whether nobody needs this task any more: an owner that is slow does, for as long as it is there. One whose end is not
+    /// durable is kept until it is: as long as that takes, no launch begins, so there are no more of them.
     pub(super) fn is_forgotten(&self) -> bool {
         let Phase::Over { until } = self.phase else { return false };
+        if !self.unwritten.is_nothing() {
+            return false;
+        }
         let now = Instant::now();
         let is_told = !self.audience.is_detached() && self.tape.is_told();
         is_told || now >= until && !self.audience.expects_owner(now)
     }
 }
 
+/// Whether nothing more happens in a launch.
+pub(crate) fn is_over(summary: &LaunchSummary) -> bool {
+    matches!(summary.state(), LaunchState::Succeeded | LaunchState::LaunchFailed)
+}
+
 /// A summary of a launch that was begun then: one that is not over has run until now.
 pub(super) fn now(summary: LaunchSummary, begun: Instant) -> LaunchSummary {
-    match summary.state() {
-        LaunchState::Succeeded | LaunchState::LaunchFailed => summary,
-        _ => LaunchSummary { duration_us: begun.elapsed().as_micros() as u64, ..summary },
+    if is_over(&summary) {
+        return summary;
     }
+    LaunchSummary { duration_us: begun.elapsed().as_micros() as u64, ..summary }
 }
 
 /// A cause in words.

@@ -243,7 +243,7 @@ impl Launch {
                 () = sleep_until(hold_ends.unwrap_or_else(Instant::now)), if hold_ends.is_some() => self.settle_cause(),
                 now = tick.tick() => {
                     self.on_tick();
-                    self.write_course_in_time(now).await;
+                    self.write_in_time(now).await;
                 }
             }
             self.close_inquiries();

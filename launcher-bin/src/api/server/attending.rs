@@ -1,13 +1,13 @@
 //! The server's part in what becomes of nodes: they register, are lost, are drained, and what runs on them hears of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pmi_transport::hostlist;
 use pmi_transport::identity::{Caller, is_node_name};
 use pmi_transport::proto::v1::{Drain, DrainNodesRequest, RegisterNodeRequest, ResumeNodesRequest};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 
 use super::Server;
@@ -18,6 +18,9 @@ use crate::api::versions::{self, Fit};
 
 /// How often nodes are looked at.
 const TICK: Duration = Duration::from_millis(250);
+/// A look that comes later than this found the server at a standstill (stopped, swapped out, a paused machine): heartbeats wait in
+/// their sockets, and no node is to blame.
+const STANDSTILL: Duration = Duration::from_secs(1);
 /// The longest reason for draining a node, in characters; the rest is cut off.
 const REASON_MAX: usize = 1000;
 
@@ -119,11 +122,17 @@ impl Server {
     /// Watches the nodes, for ever.
     pub(crate) async fn watch_nodes(self: Arc<Self>) {
         self.resume_releases().await;
-        let mut tick = interval(TICK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut due = Instant::now() + TICK;
         loop {
-            tick.tick().await;
-            let lost = self.nodes.lock().expire(Instant::now());
+            sleep_until(due).await;
+            let now = Instant::now();
+            let late = now - due;
+            due = now + TICK;
+            if late > STANDSTILL {
+                tracing::warn!(?late, "this server stood still; nodes are given that time to be heard");
+                self.nodes.lock().forgive(late, now);
+            }
+            let lost = self.nodes.lock().expire(now);
             for node in lost {
                 tracing::warn!(node, "a node is lost: no heartbeat came for too long");
                 self.channels.forget(&node);
@@ -136,9 +145,13 @@ impl Server {
         }
     }
 
-    /// How many launches run on a node.
-    pub(crate) fn launches_on(&self, node: &str) -> u32 {
-        self.handles().iter().filter(|handle| handle.runs_on(node)).count() as u32
+    /// How many launches run on each node on which any does.
+    pub(crate) fn launches_by_node(&self) -> HashMap<String, u32> {
+        let mut counts = HashMap::new();
+        for node in self.handles().iter().flat_map(LaunchHandle::runs_on_nodes) {
+            *counts.entry(node).or_default() += 1;
+        }
+        counts
     }
 }
 

@@ -9,17 +9,18 @@ use cxi_fabric::ledger::Entry;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
 use super::StoreError;
+use super::state_file::StateFile;
 
 pub(super) const FABRIC: TableDefinition<'static, u64, &'static [u8]> = TableDefinition::new("fabric");
 
 /// The journal in a state file.
 pub(crate) struct FabricJournal {
-    database: Arc<Database>,
+    file: Arc<StateFile>,
 }
 
 impl FabricJournal {
-    pub(super) fn new(database: Arc<Database>) -> Self {
-        Self { database }
+    pub(super) fn new(file: Arc<StateFile>) -> Self {
+        Self { file }
     }
 
     /// What was written so far.
@@ -27,29 +28,29 @@ impl FabricJournal {
     /// # Errors
     /// If it cannot be read.
     pub(crate) fn entries(&self) -> Result<Vec<Entry>, StoreError> {
-        let rows = self.rows().map_err(StoreError::from)?;
+        let rows = self.file.ask(rows)?;
         Ok(rows.iter().map(|row| serde_json::from_slice(row)).collect::<Result<_, _>>()?)
     }
+}
 
-    fn rows(&self) -> Result<Vec<Vec<u8>>, redb::Error> {
-        let table = self.database.begin_read()?.open_table(FABRIC)?;
-        table.iter()?.map(|row| Ok(row?.1.value().to_vec())).collect()
-    }
+fn rows(database: &Database) -> Result<Vec<Vec<u8>>, redb::Error> {
+    let table = database.begin_read()?.open_table(FABRIC)?;
+    table.iter()?.map(|row| Ok(row?.1.value().to_vec())).collect()
+}
 
-    fn put(&self, lines: &[Vec<u8>], anew: bool) -> Result<(), redb::Error> {
-        let transaction = self.database.begin_write()?;
-        {
-            let mut table = transaction.open_table(FABRIC)?;
-            if anew {
-                table.retain(|_, _| false)?;
-            }
-            let next = table.last()?.map_or(0, |(number, _)| number.value() + 1);
-            for (number, line) in (next..).zip(lines) {
-                table.insert(number, line.as_slice())?;
-            }
+fn put(database: &Database, lines: &[Vec<u8>], anew: bool) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?;
+    {
+        let mut table = transaction.open_table(FABRIC)?;
+        if anew {
+            table.retain(|_, _| false)?;
         }
-        Ok(transaction.commit()?)
+        let next = table.last()?.map_or(0, |(number, _)| number.value() + 1);
+        for (number, line) in (next..).zip(lines) {
+            table.insert(number, line.as_slice())?;
+        }
     }
+    Ok(transaction.commit()?)
 }
 
 fn lines(entries: &[Entry]) -> io::Result<Vec<Vec<u8>>> {
@@ -58,11 +59,13 @@ fn lines(entries: &[Entry]) -> io::Result<Vec<Vec<u8>>> {
 
 impl Journal for FabricJournal {
     fn write(&mut self, entries: &[Entry]) -> io::Result<()> {
-        self.put(&lines(entries)?, false).map_err(io::Error::other)
+        let lines = lines(entries)?;
+        self.file.ask(|database| put(database, &lines, false)).map_err(io::Error::other)
     }
 
     fn replace(&mut self, entries: &[Entry]) -> io::Result<()> {
-        self.put(&lines(entries)?, true).map_err(io::Error::other)
+        let lines = lines(entries)?;
+        self.file.ask(|database| put(database, &lines, true)).map_err(io::Error::other)
     }
 }
 

@@ -11,6 +11,7 @@ use prost::Message;
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 
 use super::fabric_journal::{FABRIC, FabricJournal};
+use super::state_file::StateFile;
 use super::{Change, Kept, LaunchRecord, Store, StoreError};
 
 type Records = TableDefinition<'static, &'static str, &'static [u8]>;
@@ -31,7 +32,7 @@ const ENDED_MAX: u64 = 1000;
 
 /// A store in a file.
 pub(crate) struct RedbStore {
-    database: Arc<Database>,
+    file: Arc<StateFile>,
 }
 
 impl RedbStore {
@@ -40,65 +41,82 @@ impl RedbStore {
     /// # Errors
     /// Fails if another process has it open.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
-        if let Some(directory) = path.parent() {
-            // Records hold the environments of running launches.
-            DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(StoreError::Directory)?;
-        }
-        let file = private_file(path).map_err(StoreError::File)?;
-        Ok(Self::with(Database::builder().create_file(file).map_err(redb::Error::from)?)?)
+        let path = path.to_owned();
+        Self::with(move || {
+            if let Some(directory) = path.parent() {
+                // Records hold the environments of running launches.
+                DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(StoreError::Directory)?;
+            }
+            let file = private_file(&path).map_err(StoreError::File)?;
+            Ok(Database::builder().create_file(file).map_err(redb::Error::from)?)
+        })
     }
 
     /// A store that ends with this process.
     #[cfg(test)]
     pub(crate) fn in_memory() -> Result<Self, StoreError> {
-        let backend = redb::backends::InMemoryBackend::new();
-        Ok(Self::with(Database::builder().create_with_backend(backend).map_err(redb::Error::from)?)?)
+        Self::with(|| {
+            let backend = redb::backends::InMemoryBackend::new();
+            Ok(Database::builder().create_with_backend(backend).map_err(redb::Error::from)?)
+        })
     }
 
-    fn with(database: Database) -> Result<Self, redb::Error> {
-        // Readers need the tables to exist.
-        let transaction = database.begin_write()?;
-        transaction.open_table(ALLOCATIONS)?;
-        transaction.open_table(LAUNCHES)?;
-        transaction.open_table(DRAINS)?;
-        transaction.open_table(ENDED)?;
-        transaction.open_table(RELEASED)?;
-        transaction.open_table(FABRIC)?;
-        transaction.commit()?;
-        Ok(Self { database: Arc::new(database) })
+    fn with(open: impl Fn() -> Result<Database, StoreError> + Send + Sync + 'static) -> Result<Self, StoreError> {
+        let file = StateFile::new(move || {
+            let database = open()?;
+            make_tables(&database)?;
+            Ok(database)
+        })?;
+        Ok(Self { file: Arc::new(file) })
     }
 
     /// The journal of fabric credentials, which is kept in the same file.
     pub(crate) fn fabric_journal(&self) -> FabricJournal {
-        FabricJournal::new(Arc::clone(&self.database))
+        FabricJournal::new(Arc::clone(&self.file))
     }
 
-    fn put(&self, changes: &[Change]) -> Result<(), redb::Error> {
-        let transaction = self.database.begin_write()?;
-        for change in changes {
-            match change {
-                Change::Allocation(allocation) => put_allocation(&transaction, allocation)?,
-                Change::Launch(launch) => put_launch(&transaction, launch)?,
-                Change::Drain(drain) => {
-                    let record = drain.encode_to_vec();
-                    transaction.open_table(DRAINS)?.insert(drain.node.as_str(), record.as_slice())?;
-                }
-                Change::Resume(node) => drop(transaction.open_table(DRAINS)?.remove(node.as_str())?),
+    fn rows(&self, table: Records) -> Result<Vec<Vec<u8>>, StoreError> {
+        self.file.ask(|database| {
+            let table = database.begin_read()?.open_table(table)?;
+            let rows = table.iter()?.map(|row| Ok(row?.1.value().to_vec()));
+            rows.collect()
+        })
+    }
+
+    fn row(&self, table: Records, id: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.file.ask(|database| {
+            let table = database.begin_read()?.open_table(table)?;
+            Ok(table.get(id)?.map(|row| row.value().to_vec()))
+        })
+    }
+}
+
+/// Readers need the tables to exist.
+fn make_tables(database: &Database) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?;
+    transaction.open_table(ALLOCATIONS)?;
+    transaction.open_table(LAUNCHES)?;
+    transaction.open_table(DRAINS)?;
+    transaction.open_table(ENDED)?;
+    transaction.open_table(RELEASED)?;
+    transaction.open_table(FABRIC)?;
+    Ok(transaction.commit()?)
+}
+
+fn put(database: &Database, changes: &[Change]) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?;
+    for change in changes {
+        match change {
+            Change::Allocation(allocation) => put_allocation(&transaction, allocation)?,
+            Change::Launch(launch) => put_launch(&transaction, launch)?,
+            Change::Drain(drain) => {
+                let record = drain.encode_to_vec();
+                transaction.open_table(DRAINS)?.insert(drain.node.as_str(), record.as_slice())?;
             }
+            Change::Resume(node) => drop(transaction.open_table(DRAINS)?.remove(node.as_str())?),
         }
-        Ok(transaction.commit()?)
     }
-
-    fn rows(&self, table: Records) -> Result<Vec<Vec<u8>>, redb::Error> {
-        let table = self.database.begin_read()?.open_table(table)?;
-        let rows = table.iter()?.map(|row| Ok(row?.1.value().to_vec()));
-        rows.collect()
-    }
-
-    fn row(&self, table: Records, id: &str) -> Result<Option<Vec<u8>>, redb::Error> {
-        let table = self.database.begin_read()?.open_table(table)?;
-        Ok(table.get(id)?.map(|row| row.value().to_vec()))
-    }
+    Ok(transaction.commit()?)
 }
 
 /// Opens a file that nobody else may read, since it holds the environments of running launches; one that others may read is
@@ -150,7 +168,7 @@ fn put_end(transaction: &redb::WriteTransaction, ends: Ends, id: &str) -> Result
 
 impl Store for RedbStore {
     fn write(&self, changes: &[Change]) -> Result<(), StoreError> {
-        Ok(self.put(changes)?)
+        self.file.ask(|database| put(database, changes))
     }
 
     fn read(&self) -> Result<Kept, StoreError> {
@@ -176,7 +194,11 @@ impl Store for RedbStore {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use parking_lot::Mutex;
     use pmi_transport::proto::v1::{LaunchCompleteNotification, LaunchSummary};
+    use redb::StorageBackend;
 
     use super::*;
 
@@ -208,6 +230,62 @@ mod tests {
         assert_eq!(store.allocation("a").unwrap(), Some(allocation));
         assert!(store.allocation("b").unwrap().is_none());
         assert!(store.launch("l").unwrap().is_some() && store.launch("m").unwrap().is_none());
+    }
+
+    /// A disk whose bytes outlive a database, and which may be full.
+    #[derive(Clone, Debug, Default)]
+    struct Disk {
+        bytes: Arc<Mutex<Vec<u8>>>,
+        full: Arc<AtomicBool>,
+    }
+
+    impl Disk {
+        fn change<T>(&self, change: impl FnOnce(&mut Vec<u8>) -> T) -> io::Result<T> {
+            match self.full.load(Ordering::Relaxed) {
+                true => Err(io::ErrorKind::StorageFull.into()),
+                false => Ok(change(&mut self.bytes.lock())),
+            }
+        }
+    }
+
+    impl StorageBackend for Disk {
+        fn len(&self) -> io::Result<u64> {
+            Ok(self.bytes.lock().len() as u64)
+        }
+
+        fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            out.copy_from_slice(&self.bytes.lock()[offset as usize..][..out.len()]);
+            Ok(())
+        }
+
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.change(|bytes| bytes.resize(len as usize, 0))
+        }
+
+        fn sync_data(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            self.change(|bytes| bytes[offset as usize..][..data.len()].copy_from_slice(data))
+        }
+    }
+
+    #[test]
+    fn a_disk_that_was_full_for_a_while_is_written_to_again() {
+        let disk = Disk::default();
+        let full = Arc::clone(&disk.full);
+        let open = move || Ok(Database::builder().create_with_backend(disk.clone()).map_err(redb::Error::from)?);
+        let store = RedbStore::with(open).unwrap();
+        store.write(&[launch("before", false)]).unwrap();
+        full.store(true, Ordering::Relaxed);
+        for _ in 0..2 {
+            assert!(matches!(store.write(&[launch("lost", false)]), Err(StoreError::Database(_))));
+        }
+        full.store(false, Ordering::Relaxed);
+        store.write(&[launch("after", false)]).unwrap();
+        assert!(store.launch("before").unwrap().is_some() && store.launch("after").unwrap().is_some());
+        assert!(store.launch("lost").unwrap().is_none());
     }
 
     #[test]

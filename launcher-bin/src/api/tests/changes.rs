@@ -1,6 +1,7 @@
 //! Changes that are made to their end, whoever asked for them and has gone, and who gets to see what there is.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pmi_transport::identity::Caller;
 use pmi_transport::proto::v1::*;
@@ -126,4 +127,53 @@ async fn users_see_what_is_theirs_and_administrators_everything() {
     let request = GetAllocationRequest { id };
     let refused = soon(world.allocations(&Caller::User(7)).get_allocation(request)).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
+}
+
+/// A store on a disk that may be full.
+struct FullStore {
+    store: RedbStore,
+    full: AtomicBool,
+}
+
+impl Store for FullStore {
+    fn write(&self, changes: &[Change]) -> Result<(), StoreError> {
+        match self.full.load(Ordering::Relaxed) {
+            true => Err(StoreError::File(std::io::ErrorKind::StorageFull.into())),
+            false => self.store.write(changes),
+        }
+    }
+
+    fn read(&self) -> Result<Kept, StoreError> {
+        self.store.read()
+    }
+
+    fn allocation(&self, id: &str) -> Result<Option<Allocation>, StoreError> {
+        self.store.allocation(id)
+    }
+
+    fn launch(&self, id: &str) -> Result<Option<LaunchRecord>, StoreError> {
+        self.store.launch(id)
+    }
+}
+
+#[tokio::test]
+async fn an_end_that_cannot_be_written_down_is_when_it_can() {
+    let store = Arc::new(FullStore { store: RedbStore::in_memory().unwrap(), full: AtomicBool::new(false) });
+    let mut world = World::on(Arc::<FullStore>::clone(&store), 1).await;
+    let mut launch = world.launch(1).await;
+    let mut client = world.attach(&launch.id, 0).await;
+    store.full.store(true, Ordering::Relaxed);
+    launch.reports[0].run(0, 0, RankPhase::Finalized).await;
+    launch.reports[0].finish().await;
+    assert!(client.complete().await.success, "its user need not wait for the disk");
+    // The client has all, and still the launch is not forgotten.
+    let running = soon(world.launches().list_launches(ListLaunchesRequest { all: false })).await.unwrap().into_inner();
+    assert!(running.launches.is_empty());
+    store.full.store(false, Ordering::Relaxed);
+    // The node's stream ends when it is written.
+    while launch.reports[0].command().await.is_some() {}
+    assert!(store.launch(&launch.id).unwrap().unwrap().complete.unwrap().success);
+    world.restart().await;
+    let status = soon(world.launches().get_launch(GetLaunchRequest { id: launch.id })).await.unwrap().into_inner();
+    assert_eq!(status.summary.unwrap().state(), LaunchState::Succeeded);
 }

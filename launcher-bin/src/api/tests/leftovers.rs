@@ -1,10 +1,11 @@
 //! Nodes that do not end their part of a launch: nobody else gets them before it has ended.
 
 use pmi_transport::identity::Caller;
+use pmi_transport::patience;
 use pmi_transport::proto::v1::*;
 use tonic::Code;
 
-use super::world::{Running, USER, World, order, soon};
+use super::world::{Running, USER, World, exit, order, soon};
 
 /// A launch on two nodes that is over without the second one having ended its part, and the launch's allocation.
 async fn given_up(world: &World) -> (Running, String) {
@@ -68,6 +69,31 @@ async fn an_agent_that_is_started_anew_has_nothing_left() {
     assert_eq!(release(&world, &allocation).await.state(), AllocationState::Releasing);
     world.register(1, 2, &[]).await;
     assert!(allocate_both(&world).await.is_ok());
+}
+
+/// It died while no server was there: nobody will say that nothing is left, and whoever comes back says what it has.
+#[tokio::test]
+async fn a_node_that_never_came_back_after_a_restart_keeps_nothing() {
+    let mut world = World::new(2).await;
+    let allocation = world.allocate(RequeuePolicy::Never).await;
+    let launch = world.launch_in(&LaunchTasksRequest { num_tasks: 2, ..order(&allocation) }).await;
+    world.restart().await;
+    world.register(0, 1, &[&launch.id]).await;
+    let report = world.report(&launch.id, 0, 0).await;
+    let mut client = world.attach(&launch.id, 0).await;
+    report.tell(node_event::What::Exited(exit(0, 0, RankPhase::Finalized))).await;
+    report.finish().await;
+    while !matches!(client.event().await, node_event::What::Exited(_)) {}
+    tokio::time::pause();
+    tokio::time::advance(patience::REPORT_AFTER_RESTART).await;
+    tokio::time::resume();
+    let complete = client.complete().await;
+    let expected = "node node1 was lost: it did not report again when the API server had been started anew";
+    assert_eq!(complete.error_message, expected);
+    // The release follows the end of the launch.
+    while release(&world, &allocation).await.state() != AllocationState::Released {
+        tokio::task::yield_now().await;
+    }
 }
 
 #[tokio::test]
