@@ -101,7 +101,6 @@ struct Launch {
     writing: JoinHandle<()>,
     reading: JoinHandle<bool>,
     events: Arc<Events>,
-    questions: Arc<SessionQuestions>,
     delivering: JoinHandle<Delivered>,
     /// How long ranks may take to end, as the launch says.
     grace: Duration,
@@ -142,12 +141,7 @@ impl Launch {
         };
         let (delivery, events) = Delivery::new(Arc::clone(node), of, to_session.clone());
         let events = Arc::new(events);
-        let session = Session {
-            callee,
-            to_session: to_session.clone(),
-            events: Arc::clone(&events),
-            questions: Arc::clone(&questions),
-        };
+        let session = Session { callee, to_session: to_session.clone(), events: Arc::clone(&events), questions };
         let reading = tokio::spawn(session.read(reader));
         let delivering = tokio::spawn(delivery.run());
         let node = Arc::clone(node);
@@ -161,7 +155,6 @@ impl Launch {
             writing,
             reading,
             events,
-            questions,
             delivering,
             grace: assignment.grace,
             killed_at: None,
@@ -176,7 +169,6 @@ impl Launch {
         let mut delivered = None;
         let reported = self.until_session_ends(&mut delivered).await;
         self.writing.abort();
-        self.questions.close();
         if !reported && timeout(patience::REPORT_KEPT, self.tell_of_lost_session()).await.is_err() {
             tracing::error!(launch = self.id, "the API server takes no news of the end");
         }
@@ -342,7 +334,8 @@ struct Session {
 }
 
 impl Session {
-    /// Reads to the end of the socket; returns whether the session reported. Its fences end with it.
+    /// Reads to the end of the socket; returns whether the session reported. Its fences end with it, but not before other nodes
+    /// have what it replied to them: ranks there may wait for what a rank committed last here.
     async fn read(self, reader: ReadHalf) -> bool {
         let mut frames = FramedRead::new(reader, codec(FROM_SESSION_MAX));
         let mut under_way = JoinSet::new();
@@ -377,6 +370,9 @@ impl Session {
                 None => {}
             }
         }
+        self.questions.close();
+        // Only a session that still runs, and does not read what it is asked, can hold this up.
+        let _ = timeout(patience::KILL, self.callee.fences.last_answers()).await;
         reported
     }
 }

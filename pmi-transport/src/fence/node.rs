@@ -309,6 +309,13 @@ impl LaunchFences {
         self.seat.ask(node, question).await
     }
 
+    /// Waits until every question of other nodes that has come is answered. Who leaves a launch calls it before, once [`Questions`]
+    /// keeps none waiting any more: an answer that is not on its way when the launch is left never goes out.
+    pub async fn last_answers(&self) {
+        let answering = self.seat.change(|state| state.take_answering(&self.seat.launch_id, self.seat.join));
+        answering.unwrap_or_default().join_all().await;
+    }
+
     /// The fences of one job of the launch, whose ranks are on `members`; they fail once this is dropped.
     pub fn fence_of(&self, job_id: &str, members: Arc<[NodeIndex]>) -> Arc<dyn Fence> {
         Arc::new(JobFence { seat: self.seat.clone(), job_id: job_id.to_owned(), members })

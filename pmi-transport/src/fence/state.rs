@@ -205,6 +205,12 @@ impl State {
         }
     }
 
+    /// The tasks that look for answers, to be waited for.
+    pub(super) fn take_answering(&mut self, id: &str, join: u64) -> JoinSet<()> {
+        let entry = self.launches.get_mut(id).filter(|entry| entry.join == join);
+        entry.map(|entry| std::mem::take(&mut entry.answering)).unwrap_or_default()
+    }
+
     /// Takes a frame that came on a link of the node `from`.
     pub(super) fn on_frame(&mut self, from: &str, what: What) {
         self.post.counted.frames += 1;

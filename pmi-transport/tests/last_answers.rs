@@ -1,0 +1,47 @@
+//! What a node knows when it leaves a launch, it still tells those who have asked.
+
+mod agents;
+
+use std::sync::Arc;
+
+use agents::{DEADLINE, Over, World};
+use async_trait::async_trait;
+use bytes::Bytes;
+use pmi_core::ids::NodeIndex;
+use pmi_transport::fence::{FanOut, Limits, Questions};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// Says when it was asked, and answers when it may.
+struct Gate {
+    asked: Semaphore,
+    open: Semaphore,
+}
+
+#[async_trait]
+impl Questions for Gate {
+    async fn answer(&self, _: NodeIndex, question: Bytes) -> Result<Bytes, String> {
+        self.asked.add_permits(1);
+        self.open.acquire().await.unwrap().forget();
+        Ok(question)
+    }
+}
+
+#[tokio::test]
+async fn answers_go_out_before_a_node_leaves() {
+    let world = World::new(2, Over::Tcp, Limits::default()).await;
+    let asking = world.join(0, "launch", FanOut::default());
+    let gate = Arc::new(Gate { asked: Semaphore::new(0), open: Semaphore::new(0) });
+    let membership = world.membership(1, "launch", FanOut::default());
+    let leaving = world.agent(1).join(membership, Arc::clone(&gate) as _);
+    let answer = asking.ask(NodeIndex(1), "what it said last".into());
+    let leave = async {
+        gate.asked.acquire().await.unwrap().forget();
+        // As when an answer and the end of a session are read at once: nobody else has run in between.
+        gate.open.add_permits(1);
+        leaving.last_answers().await;
+        drop(leaving);
+    };
+    let (answer, ()) = timeout(DEADLINE, async { tokio::join!(answer, leave) }).await.unwrap();
+    assert_eq!(answer, Ok("what it said last".into()));
+}
