@@ -14,8 +14,8 @@ use cxi_fabric::clock::SystemClock;
 use cxi_fabric::node::{
     self, CxiBackend, CxiError, FoundService, NicService, NodeBackend, NodeConfigError, Usage, Use,
 };
-use lattice_agent::cxi::{Finding, findings, survey, without_services};
 use lattice_agent::daemon::{Config, ConfigError};
+use lattice_session::cxi::{Finding, findings, survey, without_services};
 use pmi_transport::address::Address;
 use pmi_transport::proto::v1::{CxiDevice, CxiService, ListCxiServicesResponse};
 use serde::Serialize;

@@ -29,14 +29,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use cxi_fabric::node::NodeConfigError;
+use lattice_daemon::metrics_page;
+use lattice_session::timeouts;
 use pmi_transport::address::Address;
 use pmi_transport::connect::{self, AgentChannels, Channel, ConnectError};
 use pmi_transport::fence::{FenceNode, Grpc};
 use pmi_transport::identity::{Caller, IdentityError, Security};
 use pmi_transport::limits::MESSAGE_MAX;
 use pmi_transport::listen::{self, ListenError, Listener};
-use pmi_transport::metrics_page;
-use pmi_transport::patience;
 use pmi_transport::proto::v1::node_agent_service_server::NodeAgentServiceServer;
 use rank_spawner::ForkServer;
 use tokio::signal::unix::{SignalKind, signal};
@@ -47,7 +47,7 @@ use self::fabric::Fabric;
 use self::forks::Forks;
 use self::launches::Launches;
 use self::metrics::Metrics;
-use crate::random;
+use lattice_session::random;
 
 /// Why an agent does not run.
 #[derive(Debug, thiserror::Error)]
@@ -201,7 +201,7 @@ async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
         };
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         // What is left then is ended by the fork server.
-        node.launches.end_all(patience::STOP).await;
+        node.launches.end_all(timeouts::STOP).await;
         registering.abort();
         let _ = stop.send(());
         result

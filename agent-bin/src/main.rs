@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use lattice_agent::daemon::{self, Config, Overrides};
-use lattice_agent::session_process;
+use lattice_session::session_process;
 use rank_spawner::ForkServer;
 use tracing_subscriber::EnvFilter;
 

@@ -26,10 +26,10 @@ pub use self::launch::{
 };
 pub use self::pmi::Pmi;
 pub use self::value::{EnvSetting, EnvSettingError, NodeListError, RankCountError, Stdin};
-use crate::api::args::ApiArgs;
 use crate::dev_cluster::args::DevClusterArgs;
 use crate::pki::PkiCommand;
 use crate::pmi_command::PmiCommand;
+use lattice_api_server::args::ApiArgs;
 
 /// What separates the programs of a launch.
 const SEPARATOR: &str = ":";
@@ -192,8 +192,8 @@ fn flag_of_launch(error: &clap::Error) -> Option<String> {
 mod tests {
     use std::ffi::OsStr;
 
-    use lattice_agent::spec::Patience;
-    use lattice_agent::template::Template;
+    use lattice_session::spec::Patience;
+    use lattice_session::template::Template;
 
     use super::*;
     use crate::exit;

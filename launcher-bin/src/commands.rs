@@ -10,7 +10,6 @@ mod status;
 use std::ffi::OsString;
 use std::io;
 
-use pmi_transport::hostlist;
 use serde::Serialize;
 
 pub(crate) use self::alloc::alloc;

@@ -27,9 +27,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use lattice_pki::PkiError;
 use nix::unistd::geteuid;
 use pmi_core::ids::JobId;
-use pmi_transport::pki::PkiError;
 use rank_spawner::{Belongings, Keeper, KeeperError, LaunchTag, Orphans, become_subreaper, sweep};
 
 use self::allocation::{AllocationError, Holder};

@@ -1,6 +1,6 @@
 //! The exit code of `lattice launch`: decided here, from the first cause, and printed by `--help` from the same table.
 
-use lattice_agent::cause::{Cause, CauseKind, StartClass};
+use lattice_session::cause::{Cause, CauseKind, StartClass};
 use nix::sys::signal::Signal;
 use rank_spawner::ProgramFailure;
 

@@ -4,7 +4,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jiff::tz::TimeZone;
 use nix::unistd::{Uid, User};
-use pmi_transport::proto::v1::AllocationState;
 
 /// A time in its two largest units: `0.4 s`, `12 s`, `3 min 5 s`, `2 d 7 h`.
 pub(crate) fn duration(time: Duration) -> String {
@@ -64,18 +63,6 @@ pub(crate) fn date(seconds: u64, zone: &TimeZone) -> String {
 /// The name of a user; the number of one who has none here.
 pub(crate) fn user(uid: u32) -> String {
     User::from_uid(Uid::from_raw(uid)).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name)
-}
-
-/// The state of an allocation as people read it.
-pub(crate) fn allocation_state(state: AllocationState) -> &'static str {
-    match state {
-        AllocationState::Unspecified => "unknown",
-        AllocationState::Pending => "pending",
-        AllocationState::Running => "running",
-        AllocationState::Releasing => "releasing",
-        AllocationState::Released => "released",
-        AllocationState::Failed => "failed",
-    }
 }
 
 #[cfg(test)]

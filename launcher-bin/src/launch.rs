@@ -17,8 +17,8 @@ mod here;
 
 use std::io;
 
-use lattice_agent::event::Report;
-use lattice_agent::session::Control;
+use lattice_session::event::Report;
+use lattice_session::session::Control;
 use nix::sys::resource::{Resource, setrlimit};
 use rank_spawner::{KeeperError, raise_descriptor_limit};
 use tokio::sync::mpsc;
@@ -35,7 +35,7 @@ use crate::request::{LaunchRequest, Machine, RequestError};
 use crate::steering::{Distance, Reins, Steering};
 use crate::trace::TraceError;
 
-/// Why a launch did not start, or was lost sight of. Once it runs, whatever happens becomes its [`lattice_agent::event::Report`].
+/// Why a launch did not start, or was lost sight of. Once it runs, whatever happens becomes its [`lattice_session::event::Report`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {

@@ -4,7 +4,6 @@
 //! downstream checks again) → [`launch`] (runs the session in this process) → [`output`] (events become bytes) → [`exit`]
 //! (the first cause becomes an exit code).
 
-pub mod api;
 pub mod args;
 pub mod cluster;
 mod commands;
@@ -27,12 +26,12 @@ mod steering;
 mod table;
 mod trace;
 
-use std::error::Error;
 use std::ffi::OsString;
 use std::io::{self, Write};
 
 use clap::error::ErrorKind;
 use nix::sys::signal::Signal;
+use pmi_transport::error_chain::chain;
 use tracing_subscriber::EnvFilter;
 
 use self::args::{Cli, Command};
@@ -84,7 +83,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
                 exit::OURS
             }
         },
-        Command::Api(args) => match api::run(&args) {
+        Command::Api(args) => match lattice_api_server::run(&args) {
             Ok(()) => 0,
             Err(error) => {
                 complain(&chain(&error));
@@ -134,17 +133,6 @@ fn answer(error: &clap::Error) -> u8 {
         }
         _ => show(text.as_bytes()),
     }
-}
-
-/// An error and all its causes, on one line.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text += &format!(": {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// Logs to standard error what the filter in `LATTICE_LOG` lets through. Without it a daemon tells what an operator should know, as

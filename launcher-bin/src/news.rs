@@ -1,7 +1,7 @@
 //! What is heard of a launch while it runs, and the seam between where it runs and how it is shown: a [`NewsSource`] is a session
 //! in this process, or an API server that tells of many.
 
-use lattice_agent::event::Event;
+use lattice_session::event::Event;
 use pmi_core::ids::NodeIndex;
 use tokio::sync::mpsc;
 

@@ -22,8 +22,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use lattice_agent::cause::{Cause, CauseKind};
-use lattice_agent::event::{Event, Report};
+use lattice_session::cause::{Cause, CauseKind};
+use lattice_session::event::{Event, Report};
 use nix::sys::signal::Signal;
 use pmi_core::ids::NodeIndex;
 use tokio::sync::{Notify, mpsc, watch};

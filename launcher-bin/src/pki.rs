@@ -1,15 +1,15 @@
 //! `lattice pki`: a certificate authority for a cluster that has none, in two commands.
 //!
-//! Only what the command line means is here; certificates are made in [`pmi_transport::pki`].
+//! Only what the command line means is here; certificates are made in [`lattice_pki`].
 
 use std::collections::HashSet;
 use std::fmt;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Subcommand};
-use pmi_transport::hostlist::{self, HostlistError};
+use hostlist::HostlistError;
+use lattice_pki::{Authority, PkiError, Validity, directory_name, refuse_existing};
 use pmi_transport::identity::{Caller, is_node_name};
-use pmi_transport::pki::{Authority, PkiError, Validity, directory_name, refuse_existing};
 use serde::Serialize;
 
 use crate::commands;

@@ -8,16 +8,16 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use lattice_agent::event::Stream;
-use lattice_agent::random;
-use lattice_agent::spec::{AppSpec, SessionSpec};
-use lattice_agent::template::{Place, Template};
+use lattice_session::event::Stream;
+use lattice_session::random;
+use lattice_session::spec::{AppSpec, SessionSpec};
+use lattice_session::template::{Place, Template};
 use nix::unistd::{AccessFlags, eaccess};
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::job::{App, Job};
 use rank_spawner::{CpuSet, Program, plan_here};
 
-use crate::request::{Input, LaunchRequest, Machine, OutputRequest, RequestError, check_rank, random_id};
+use crate::request::{Input, LaunchRequest, Machine, OutputRequest, RequestError, check_rank};
 
 /// A launch that can be started, or that has been: what its session knows, and what the launcher does with its output.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ impl PlacedLaunch {
         machine.limits.check(size, 0)?;
         let paths: Vec<PathBuf> =
             request.programs.iter().map(|program| resolve(&program.app, machine)).collect::<Result<_, _>>()?;
-        let launch_id = random_id().map_err(RequestError::Random)?;
+        let launch_id = random::id().map_err(RequestError::Random)?;
         let job = Job {
             apps: (0..).zip(&counts).map(|(appnum, &ranks)| App { ranks, appnum }).collect(),
             universe_size: request.universe_size,

@@ -11,9 +11,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lattice_agent::random;
-use lattice_agent::spec::{AppSpec, Entrance, Patience, PmiFamily, PmiSpec, SessionSpec, StdinTarget};
-use lattice_agent::template::Template;
+use lattice_session::spec::{AppSpec, Entrance, Patience, PmiFamily, PmiSpec, SessionSpec, StdinTarget};
+use lattice_session::template::Template;
 use nix::unistd::gethostname;
 use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::job::Job;
@@ -367,12 +366,6 @@ fn output_request(args: &LaunchArgs) -> OutputRequest {
         pmi_trace: args.pmi.pmi_trace.clone(),
         show_map: args.placement.show_map,
     }
-}
-
-/// Ten characters that no other launch has: 50 random bits, in digits that cannot be mistaken for each other.
-pub(crate) fn random_id() -> io::Result<String> {
-    const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
-    Ok(random::bytes::<10>()?.iter().map(|byte| char::from(DIGITS[usize::from(byte % 32)])).collect())
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use lattice_agent::session::StdinSource;
-use lattice_agent::spec::StdinTarget;
+use lattice_session::session::StdinSource;
+use lattice_session::spec::StdinTarget;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};

@@ -1,4 +1,4 @@
-//! `--pmi-trace`: every PMI message in the format of recorded conversations ([`lattice_agent::transcript`]), so that a user's
+//! `--pmi-trace`: every PMI message in the format of recorded conversations ([`lattice_session::transcript`]), so that a user's
 //! trace can become a test.
 
 use std::collections::HashMap;
@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use lattice_agent::transcript;
+use lattice_session::transcript;
 use pmi_core::driver::TraceSink;
 use pmi_core::ids::NodeIndex;
 use tokio::sync::mpsc;

@@ -15,8 +15,8 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use webpki::{EndEntityCert, KeyUsage};
 
 use crate::identity::{Caller, Security};
-use crate::pki::CLOCK_SKEW;
 use crate::tls::{CertificateNameError, TlsIdentity, caller_in};
+use lattice_pki::CLOCK_SKEW;
 
 /// What every signed text begins with.
 const CONTEXT: &[u8] = b"lattice.v1.LaunchSpec signature\0";
@@ -169,7 +169,7 @@ mod tests {
 
     use super::*;
     use crate::identity::TlsFiles;
-    use crate::pki::{Authority, Validity, directory_name};
+    use lattice_pki::{Authority, Validity, directory_name};
 
     const SERIAL: Serial = Serial(7);
 

@@ -23,7 +23,8 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use self::files::Stamps;
 pub use self::files::TlsFiles;
 pub(crate) use self::material::Material;
-use crate::identity::{Caller, CallerError, SCHEME};
+use crate::identity::{Caller, CallerError};
+use lattice_pki::SCHEME;
 
 /// Why certificate files cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -286,7 +287,7 @@ mod tests {
     use rcgen::{CertificateParams, KeyPair, SanType};
 
     use super::*;
-    use crate::pki::{Authority, Validity};
+    use lattice_pki::{Authority, Validity};
 
     fn certificate(uris: &[&str]) -> CertificateDer<'static> {
         let mut params = CertificateParams::new(vec!["node3".to_owned()]).unwrap();

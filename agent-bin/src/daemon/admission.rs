@@ -16,8 +16,8 @@ use rank_spawner::{Account, AccountError};
 
 use super::Node;
 use super::fabric::Wish;
-use crate::random;
-use crate::wire::{self, WireError};
+use lattice_session::random;
+use lattice_session::wire::{self, WireError};
 
 /// What this node shall do.
 pub(super) struct Assignment {

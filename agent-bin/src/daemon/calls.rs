@@ -19,7 +19,7 @@ use proto::node_service_client::NodeServiceClient;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Node;
-use crate::wire;
+use lattice_session::wire;
 
 /// Answers the calls of one session.
 pub(super) struct Callee {

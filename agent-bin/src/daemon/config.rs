@@ -11,7 +11,7 @@ use rank_spawner::{Limit, LimitParseError};
 use serde::Deserialize;
 
 use super::{DaemonError, facts};
-use crate::settings_file::{self, SettingsFileError};
+use lattice_daemon::settings_file::{self, SettingsFileError};
 
 /// The port of node agents.
 const PORT: u16 = 50052;

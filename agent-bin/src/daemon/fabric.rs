@@ -16,14 +16,14 @@ use cxi_fabric::Vni;
 use cxi_fabric::clock::SystemClock;
 use cxi_fabric::environment::Provider;
 use cxi_fabric::node::{self, Claim, CxiBackend, NicService, NodeBackend, NodeConfigError, NodeFabricConfig, Stuck};
+use lattice_session::timeouts;
 use parking_lot::Mutex;
-use pmi_transport::patience;
 use pmi_transport::proto::v1 as proto;
 use tokio::sync::OwnedMutexGuard;
 
-use crate::cxi;
-use crate::wire;
-use crate::wire::WireError;
+use lattice_session::cxi;
+use lattice_session::wire;
+use lattice_session::wire::WireError;
 
 /// How long a service may stay busy after the end of its launch; later it is tried again when its VNI is retired.
 const RELEASE_WITHIN: Duration = Duration::from_secs(10);
@@ -113,9 +113,9 @@ impl Fabric {
                 let backend = Arc::clone(backend);
                 let made = blocking(move || {
                     if first {
-                        sweep(&*backend, vni, patience::CLAIM).map_err(|reason| FabricError::Strays { vni, reason })?;
+                        sweep(&*backend, vni, timeouts::CLAIM).map_err(|reason| FabricError::Strays { vni, reason })?;
                     }
-                    Ok(node::claim(&*backend, &SystemClock, &claim, Instant::now() + patience::CLAIM)?)
+                    Ok(node::claim(&*backend, &SystemClock, &claim, Instant::now() + timeouts::CLAIM)?)
                 });
                 let made = made.await.and_then(|made| made).inspect_err(|_| users.is_swept = !first)?;
                 made.warnings.iter().for_each(|warning| tracing::warn!(launch = launch_id, "{warning}"));
@@ -164,7 +164,7 @@ impl Fabric {
             return Err(format!("launch {launch} still uses it"));
         }
         if let Some(backend) = self.backend.clone() {
-            let swept = blocking(move || sweep(&*backend, vni, patience::RETIRE)).await;
+            let swept = blocking(move || sweep(&*backend, vni, timeouts::RETIRE)).await;
             swept.map_err(|error| error.to_string())??;
         }
         tracing::info!(%vni, "nothing is left of the VNI here");

@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
+use lattice_session::timeouts;
 use pmi_core::quiet::{self, ReadHalf, WriteHalf};
 use pmi_transport::fence::Membership;
-use pmi_transport::patience;
 use pmi_transport::proto::v1 as proto;
 use prost::Message;
 use proto::from_session::What as FromWhat;
@@ -42,11 +42,11 @@ use super::fabric::{Claimed, FabricError};
 use super::forks::Forked;
 use super::launches::LaunchOrder;
 use super::report::{Delivered, Delivery, Events};
-use crate::cause::{Cause, CauseKind};
-use crate::event::{Event, Report};
-use crate::session_process::Order;
-use crate::session_process::frames::{FROM_SESSION_MAX, append_frame, codec};
-use crate::wire;
+use lattice_session::cause::{Cause, CauseKind};
+use lattice_session::event::{Event, Report};
+use lattice_session::session_process::Order;
+use lattice_session::session_process::frames::{FROM_SESSION_MAX, append_frame, codec};
+use lattice_session::wire;
 
 /// How many messages may wait for a session to read them.
 const TO_SESSION: usize = 256;
@@ -169,7 +169,7 @@ impl Launch {
         let mut delivered = None;
         let reported = self.until_session_ends(&mut delivered).await;
         self.writing.abort();
-        if !reported && timeout(patience::REPORT_KEPT, self.tell_of_lost_session()).await.is_err() {
+        if !reported && timeout(timeouts::REPORT_KEPT, self.tell_of_lost_session()).await.is_err() {
             tracing::error!(launch = self.id, "the API server takes no news of the end");
         }
         let giving_back = self.claimed.take().map(|claimed| tokio::spawn(claimed.release()));
@@ -215,8 +215,8 @@ impl Launch {
     /// Has the session end, by an order that is not the launch's client's. A later order can make that faster, never slower.
     fn end(&mut self, how: CommandWhat) {
         let patience = match how {
-            CommandWhat::Kill(_) => patience::KILL,
-            _ => self.grace.min(patience::GRACE_OF_OTHERS) + patience::END,
+            CommandWhat::Kill(_) => timeouts::KILL,
+            _ => self.grace.min(timeouts::GRACE_OF_OTHERS) + timeouts::END,
         };
         self.command(how);
         let then = Instant::now() + patience;
@@ -247,7 +247,7 @@ impl Launch {
         self.node.metrics.lost.inc();
         // Whatever it does, nobody listens to it any more.
         let _ = self.process.kill();
-        let reason = match timeout(patience::EXIT, &mut self.ended).await {
+        let reason = match timeout(timeouts::EXIT, &mut self.ended).await {
             Ok(Ok(exit)) => format!("the session process {exit}"),
             _ => "the session process is gone".to_owned(),
         };
@@ -260,7 +260,7 @@ impl Launch {
 
     /// Waits until the API server has the report, or nobody wants it any more.
     async fn until_delivered(&mut self) {
-        let deadline = Instant::now() + patience::REPORT_KEPT;
+        let deadline = Instant::now() + timeouts::REPORT_KEPT;
         loop {
             tokio::select! {
                 _ = &mut self.delivering => return,
@@ -372,7 +372,7 @@ impl Session {
         }
         self.questions.close();
         // Only a session that still runs, and does not read what it is asked, can hold this up.
-        let _ = timeout(patience::KILL, self.callee.fences.last_answers()).await;
+        let _ = timeout(timeouts::KILL, self.callee.fences.last_answers()).await;
         reported
     }
 }

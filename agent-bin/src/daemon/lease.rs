@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use pmi_transport::patience;
+use lattice_session::timeouts;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -53,7 +53,7 @@ pub(super) async fn watch(mut lease: watch::Receiver<Option<Lease>>, cut_off: im
             renewed = lease.changed() => if renewed.is_err() { return },
             length = is_over => {
                 cut_off(&format!("the API server has not been heard for {length:?}"));
-                not_before = Instant::now() + patience::HEARTBEAT;
+                not_before = Instant::now() + timeouts::HEARTBEAT;
             }
         }
     }
@@ -84,7 +84,7 @@ mod tests {
         assert!(first >= 5 * LENGTH - 3 * Duration::from_millis(10), "{first:?}");
         assert_eq!(reason, "the API server has not been heard for 30s");
         let (again, _) = cut_off.recv().await.unwrap();
-        assert!(again >= first + patience::HEARTBEAT, "launches that came meanwhile end as well");
+        assert!(again >= first + timeouts::HEARTBEAT, "launches that came meanwhile end as well");
         renewals.send_replace(Some(Lease::from(Instant::now(), Duration::MAX)));
         drop(renewals);
         while cut_off.recv().await.is_some() {}

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pmi_transport::patience;
+use lattice_session::timeouts;
 use pmi_transport::proto::v1 as proto;
 use pmi_transport::signature::Serial;
 use proto::node_command::What;
@@ -55,7 +55,7 @@ struct Accepted {
 async fn register(node: &Node, renewals: &Renewals) -> Result<Accepted, Status> {
     let mut client = NodeServiceClient::new(node.pulse.clone());
     let asked = Instant::now();
-    let response = in_time(patience::REGISTER_ANSWER, client.register_node(facts::registration(node))).await?;
+    let response = in_time(timeouts::REGISTER_ANSWER, client.register_node(facts::registration(node))).await?;
     tracing::info!(node = node.config.node_id, "registered");
     node.launches.serials.register(Serial(response.last_serial));
     for id in response.unknown_launches {
@@ -85,7 +85,7 @@ async fn beat(node: &Node, accepted: Accepted, renewals: &Renewals) {
             incarnation: node.incarnation,
             launches: node.launches.ids(),
         };
-        match in_time(patience::HEARTBEAT_ANSWER, client.heartbeat(beat)).await {
+        match in_time(timeouts::HEARTBEAT_ANSWER, client.heartbeat(beat)).await {
             Ok(proto::HeartbeatResponse { register: true, .. }) => return,
             Ok(proto::HeartbeatResponse { register: false, last_serial }) => {
                 node.launches.serials.hear(Serial(last_serial), Instant::now());

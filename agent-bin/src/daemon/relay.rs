@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lattice_session::timeouts;
 use pmi_transport::fence::{Member, shares};
 use pmi_transport::limits::MESSAGE_MAX;
-use pmi_transport::patience;
 use pmi_transport::proto::v1 as proto;
 use proto::RefusalReason;
 use proto::node_agent_service_client::NodeAgentServiceClient;
@@ -36,10 +36,10 @@ pub(super) async fn pass_on(
         return Err(Refusal::of(node, RefusalReason::MalformedRequest, text));
     }
     let given = match request.answer_within_ms {
-        0 => patience::start_answer(1),
+        0 => timeouts::start_answer(1),
         milliseconds => Duration::from_millis(milliseconds.into()),
     };
-    let deadline = arrived + patience::below_relay(given);
+    let deadline = arrived + timeouts::below_relay(given);
     let answer_within_ms = deadline.saturating_duration_since(Instant::now()).as_millis() as u32;
     let mut calls = JoinSet::new();
     for share in shares(first..first + count, request.relay_fan_out) {

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lattice_session::timeouts;
 use pmi_transport::limits::MESSAGE_MAX;
-use pmi_transport::patience;
 use pmi_transport::proto::v1 as proto;
 use prost::Message;
 use proto::launch_report::What as ReportWhat;
@@ -129,7 +129,7 @@ impl Delivery {
                 },
             }
             sleep(pause).await;
-            pause = (pause * 2).min(patience::REPORT_PAUSE);
+            pause = (pause * 2).min(timeouts::REPORT_PAUSE);
         }
     }
 
@@ -155,7 +155,7 @@ impl Delivery {
             result = &mut receive => return result,
             () = self.send(sender, accepted) => {}
         }
-        timeout(patience::FAREWELL, receive).await.unwrap_or(Ok(()))
+        timeout(timeouts::FAREWELL, receive).await.unwrap_or(Ok(()))
     }
 
     /// Sends events, once the stream is accepted, until the report has been sent, or the stream takes no more.

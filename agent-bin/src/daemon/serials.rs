@@ -12,8 +12,8 @@
 
 use std::time::Duration;
 
+use lattice_session::timeouts;
 use parking_lot::Mutex;
-use pmi_transport::patience;
 use pmi_transport::signature::Serial;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -74,7 +74,7 @@ impl Serials {
     /// Makes sure that a launch of this number was signed for this agent and is not forgotten.
     pub(super) async fn check(&self, serial: Serial) -> Result<(), NotNew> {
         let mut watched = self.floor.subscribe();
-        let registered = timeout(patience::KNOWN, watched.wait_for(Option::is_some)).await;
+        let registered = timeout(timeouts::KNOWN, watched.wait_for(Option::is_some)).await;
         match registered.ok().and_then(|known| *known.ok()?) {
             Some(floor) if serial > floor => Ok(()),
             Some(_) => Err(NotNew::Old),

@@ -1,7 +1,7 @@
 //! Fabric credentials in requests to start a launch: whose word counts, and what becomes of services when whoever asked is gone.
 
 use bytes::Bytes;
-use lattice_agent::wire::fabric::signed_text;
+use lattice_session::wire::fabric::signed_text;
 use pmi_transport::identity::{Caller, Security};
 use pmi_transport::proto::v1 as proto;
 use pmi_transport::signature::{self, Serial};

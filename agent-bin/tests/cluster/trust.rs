@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use lattice_pki::{Authority, Validity};
 use pmi_transport::identity::{Caller, Security, TlsFiles};
-use pmi_transport::pki::{Authority, Validity};
 use pmi_transport::proto::v1 as proto;
 use pmi_transport::signature::{self, Serial};
 

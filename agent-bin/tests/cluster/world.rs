@@ -11,7 +11,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use pmi_transport::hostlist;
 use pmi_transport::proto::v1 as proto;
 use prost::Message;
 use tokio::time::timeout;

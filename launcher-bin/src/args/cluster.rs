@@ -2,7 +2,7 @@
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand, ValueEnum};
-use lattice_agent::rank_ranges::RankRanges;
+use lattice_session::rank_ranges::RankRanges;
 use nix::sys::signal::Signal;
 
 use super::value::node_list;

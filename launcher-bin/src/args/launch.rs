@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use lattice_agent::template::Template;
+use lattice_session::template::Template;
 use rank_spawner::CpuBind;
 
 use super::cluster::ServerArgs;

@@ -5,8 +5,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use lattice_agent::template::{Template, TemplateError};
-use pmi_transport::hostlist::{self, HostlistError};
+use hostlist::HostlistError;
+use lattice_session::template::{Template, TemplateError};
 
 /// The choices of `--stdin`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use lattice_agent::settings_file::{self, SettingsFileError};
+use lattice_daemon::settings_file::{self, SettingsFileError};
 use pmi_transport::identity::{IdentityError, Security, TlsFiles};
 use serde::Deserialize;
 

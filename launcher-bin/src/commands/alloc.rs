@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lattice_api_server::allocation_state;
 use pmi_transport::proto::v1 as proto;
 use proto::RequeuePolicy;
 use serde::Serialize;
@@ -58,7 +59,7 @@ pub(crate) fn alloc(command: &AllocCommand, verbosity: Verbosity) -> Result<u8, 
             match (table.json, verbosity) {
                 (true, _) => print_json(&Allocation::from(answer)),
                 (false, Verbosity::Verbose) => {
-                    complain(&format!("allocation {} is {}", answer.id, human::allocation_state(answer.state())));
+                    complain(&format!("allocation {} is {}", answer.id, allocation_state::word(answer.state())));
                     Ok(0)
                 }
                 (false, _) => Ok(0),
@@ -85,7 +86,7 @@ fn create(args: &CreateArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
         return print_json(&Allocation::from(made));
     }
     if verbosity == Verbosity::Verbose {
-        let state = human::allocation_state(made.state());
+        let state = allocation_state::word(made.state());
         complain(&format!("allocation {} of {} is {state}", made.id, made.nodes));
     }
     Ok(print(format!("{}\n", made.id).as_bytes())?)
@@ -153,7 +154,7 @@ fn table(allocations: &[proto::Allocation]) -> String {
         };
         table.push([
             allocation.id.clone(),
-            human::allocation_state(allocation.state()).to_owned(),
+            allocation_state::word(allocation.state()).to_owned(),
             human::user(allocation.uid),
             allocation.nodes.clone(),
             human::ago(allocation.created_at),
@@ -167,7 +168,7 @@ fn table(allocations: &[proto::Allocation]) -> String {
 impl From<proto::Allocation> for Allocation {
     fn from(allocation: proto::Allocation) -> Self {
         Self {
-            state: human::allocation_state(allocation.state()),
+            state: allocation_state::word(allocation.state()),
             requeue: requeue(allocation.requeue()),
             nodes: node_names(&allocation.nodes),
             id: allocation.id,

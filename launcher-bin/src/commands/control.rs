@@ -1,7 +1,7 @@
 //! `lattice signal` and `lattice abort`: what a launch is told by somebody who does not follow it. For programs there is a word of
 //! what was asked of which launch; people know.
 
-use lattice_agent::wire;
+use lattice_session::wire;
 use pmi_transport::proto::v1 as proto;
 use serde::Serialize;
 

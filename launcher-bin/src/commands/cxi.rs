@@ -2,7 +2,7 @@
 
 mod findings;
 
-use lattice_agent::cxi::Finding;
+use lattice_session::cxi::Finding;
 use pmi_transport::proto::v1 as proto;
 use proto::FabricGrantState;
 use serde::Serialize;

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
-use lattice_agent::cause::Cause;
-use lattice_agent::event::RankProgress;
-use lattice_agent::wire;
+use lattice_session::cause::Cause;
+use lattice_session::event::RankProgress;
+use lattice_session::wire;
 use pmi_core::Phase;
 use pmi_core::ids::Rank;
 use pmi_transport::proto::v1 as proto;

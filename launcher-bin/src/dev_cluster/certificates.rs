@@ -1,7 +1,7 @@
 //! Certificates for the daemons of a cluster on this machine, from an authority that is made for the occasion and ends with it.
 
+use lattice_pki::{Authority, PkiError, Validity, directory_name};
 use pmi_transport::identity::{Caller, TlsFiles};
-use pmi_transport::pki::{Authority, PkiError, Validity, directory_name};
 
 use super::directory::Directory;
 use super::plan::Plan;

@@ -6,11 +6,12 @@ use std::io;
 use std::path::PathBuf;
 use std::process::Command;
 
+use lattice_session::random;
+
 use serde::Serialize;
 
 use super::directory::Directory;
 use super::plan::Plan;
-use crate::request::random_id;
 
 /// What the cluster is called at the manager.
 const CLUSTER: &str = "dev";
@@ -59,7 +60,7 @@ pub(super) fn of_agent(node: &str, directory: &Directory) -> NicsFile {
 
 /// Makes the NICs, and the secret that the API server shares with the manager.
 pub(super) fn prepare(plan: &Plan, directory: &Directory) -> io::Result<()> {
-    Directory::write_private(&directory.fabric_secret(), &format!("{}{}\n", random_id()?, random_id()?))?;
+    Directory::write_private(&directory.fabric_secret(), &format!("{}{}\n", random::id()?, random::id()?))?;
     for (node, nic) in plan.nodes.iter().flat_map(|node| NICS.map(|nic| (node, nic))) {
         fs::create_dir_all(directory.nics(&node.name).join(nic))?;
     }

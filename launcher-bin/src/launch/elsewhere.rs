@@ -4,11 +4,11 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use bytes::Bytes;
-use lattice_agent::spec::StdinTarget;
-use lattice_agent::wire;
+use lattice_session::spec::StdinTarget;
+use lattice_session::timeouts::{LEASE, START_ANSWER};
+use lattice_session::wire;
 use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::job::{App, Job, Placement};
-use pmi_transport::patience::{LEASE, START_ANSWER};
 use pmi_transport::proto::v1 as proto;
 use tokio::sync::mpsc;
 

@@ -21,13 +21,13 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use lattice_agent::cause::{Cause, CauseKind, StartClass};
-use lattice_agent::event::{Event, Report};
-use lattice_agent::session::Control;
-use lattice_agent::wire::event::NodeHappening;
-use lattice_agent::wire::{self, WireError};
+use lattice_session::cause::{Cause, CauseKind, StartClass};
+use lattice_session::event::{Event, Report};
+use lattice_session::session::Control;
+use lattice_session::timeouts;
+use lattice_session::wire::event::NodeHappening;
+use lattice_session::wire::{self, WireError};
 use pmi_core::ids::{NodeIndex, Rank};
-use pmi_transport::patience;
 use pmi_transport::proto::v1 as proto;
 use proto::attach_request::What as Wish;
 use proto::attach_response::What as Told;
@@ -46,7 +46,7 @@ use crate::trace::ClusterTrace;
 /// How many events may wait for the renderer; each has up to 64 KiB.
 const ITEMS: usize = 64;
 /// The pauses between two tries to attach again: the first one, and the longest one.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(50), patience::COME_BACK_PAUSE);
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), timeouts::COME_BACK_PAUSE);
 /// How long the API server may take to say goodbye in turn; nothing depends on it.
 const GOODBYE: Duration = Duration::from_millis(100);
 
@@ -107,7 +107,7 @@ impl Following {
             cluster,
             launch_id,
             role,
-            patience: lease + patience::COME_BACK,
+            patience: lease + timeouts::COME_BACK,
             controls,
             input: Input::new(input),
             trace,

@@ -3,8 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
-use lattice_agent::services::LocalServices;
-use lattice_agent::session::{self, Alone, Surroundings};
+use lattice_session::services::LocalServices;
+use lattice_session::session::{self, Alone, Surroundings};
 use pmi_core::ids::JobId;
 use rank_spawner::{Keeper, LaunchTag, become_subreaper};
 use tokio::sync::mpsc;

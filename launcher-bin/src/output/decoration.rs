@@ -85,7 +85,7 @@ impl Prefix {
 
 #[cfg(test)]
 mod tests {
-    use lattice_agent::event::Stream;
+    use lattice_session::event::Stream;
     use pmi_core::ids::Rank;
 
     use super::*;

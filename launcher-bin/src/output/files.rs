@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use lattice_agent::event::Stream;
+use lattice_session::event::Stream;
 use pmi_core::ids::Rank;
 
 use super::writer::{Place, PlaceName};

@@ -23,7 +23,7 @@ use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use lattice_agent::event::Stream;
+use lattice_session::event::Stream;
 use pmi_core::ids::Rank;
 
 /// How long others wait for a source to go on with its line.

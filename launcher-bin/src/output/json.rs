@@ -4,9 +4,9 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use lattice_agent::cause::{Cause, CauseKind, StartClass};
-use lattice_agent::event::{Event, MpiFamily, MpiLibrary, Notice, Output, Report, Stream};
-use lattice_agent::spec::SessionSpec;
+use lattice_session::cause::{Cause, CauseKind, StartClass};
+use lattice_session::event::{Event, MpiFamily, MpiLibrary, Notice, Output, Report, Stream};
+use lattice_session::spec::SessionSpec;
 use pmi_core::ids::{LocalRank, Rank};
 use rank_spawner::{CpuSet, RankExit};
 use serde::Serialize;

@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::time::Instant;
 
 use bytes::Bytes;
-use lattice_agent::event::{Output, Stream};
+use lattice_session::event::{Output, Stream};
 use pmi_core::ids::Rank;
 use tokio::sync::{mpsc, watch};
 

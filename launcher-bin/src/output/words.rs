@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use lattice_agent::cause::RankList;
-use lattice_agent::event::{Event, MpiFamily, MpiLibrary, Notice};
-use lattice_agent::spec::{Entrance, PmiFamily, PmiSpec, SessionSpec};
+use hostlist::fold;
+use lattice_session::cause::RankList;
+use lattice_session::event::{Event, MpiFamily, MpiLibrary, Notice};
+use lattice_session::spec::{Entrance, PmiFamily, PmiSpec, SessionSpec};
 use pmi_core::ids::Rank;
-use pmi_transport::hostlist::fold;
 
 use super::Verbosity;
 use crate::news::StartProgress;

@@ -2,7 +2,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use std::ffi::OsString;
 
-use lattice_agent::spec::StdinTarget;
+use lattice_session::spec::StdinTarget;
 
 use super::*;
 use pmi_core::job::{Block, Placement};

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use lattice_pki::{CA_CERTIFICATE_FILE, CERTIFICATE_FILE, KEY_FILE};
 use serde::{Deserialize, Serialize};
 
 /// The files of an identity, in PEM, as every settings file has them in `[tls]`.
@@ -22,9 +23,10 @@ pub struct TlsFiles {
 pub(super) type Stamps = [Option<(u64, u64, i64, i64)>; 3];
 
 impl TlsFiles {
-    /// Those of a directory that [`Authority::write`](crate::pki::Authority::write) made.
+    /// Those of a directory that [`Authority::write`](lattice_pki::Authority::write) made.
     pub fn in_directory(directory: &Path) -> Self {
-        Self { ca: "ca.pem".into(), cert: "cert.pem".into(), key: "key.pem".into() }.seen_from(directory)
+        let file = |name| directory.join(name);
+        Self { ca: file(CA_CERTIFICATE_FILE), cert: file(CERTIFICATE_FILE), key: file(KEY_FILE) }
     }
 
     /// The same with names that begin at `directory`, unless they are absolute.

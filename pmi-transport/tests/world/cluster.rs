@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
+use lattice_pki::{Authority, Validity, directory_name};
 use pmi_transport::identity::{Caller, Security, TlsFiles};
-use pmi_transport::pki::{Authority, Validity, directory_name};
 use tempfile::TempDir;
 
 /// A CA, and everything that it issued.

@@ -1,6 +1,6 @@
 //! What is wrong with a fabric, and what to do about it, from what the API server saw. Pure.
 
-use lattice_agent::cxi::{self, Finding};
+use lattice_session::cxi::{self, Finding};
 use pmi_transport::proto::v1 as proto;
 use proto::{CxiService, ExamineFabricResponse, FabricGrantState, FabricNode, ListCxiServicesResponse};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lattice_agent::event::Event;
+use lattice_session::event::Event;
 use pmi_transport::limits::kept_cost;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;

@@ -1,0 +1,372 @@
+//! What the API server is told: a file in TOML, and flags over it, checked together once.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cxi_fabric::FabricConfig;
+use lattice_daemon::settings_file::{self, SettingsFileError};
+use lattice_session::timeouts;
+use pmi_transport::address::{Address, AddressError};
+use pmi_transport::identity::TlsFiles;
+use serde::Deserialize;
+
+use super::args::ApiArgs;
+use super::fabric::FabricSettings;
+use super::launch::spool::SpoolLimits;
+
+/// The file that is read when none is named; it need not exist.
+pub(crate) const DEFAULT_FILE: &str = "/etc/lattice/api.toml";
+const DEFAULT_SOCKET: &str = "/run/lattice/api.sock";
+const DEFAULT_STATE: &str = "/var/lib/lattice/api.redb";
+const DEFAULT_PORT: u16 = 50051;
+/// How long launches wait for fabric credentials, in seconds.
+const FABRIC_PATIENCE: u32 = 12;
+/// The longest that can be set. A launch is signed before it waits, at most twice so long, and agents take what was signed less than
+/// a minute ago; a client waits longer (`timeouts::START_ANSWER`).
+const FABRIC_PATIENCE_MAX: u32 = 25;
+/// The longest lease of an agent, in seconds.
+const LEASE_MAX: u64 = 365 * 24 * 3600;
+
+/// A configuration that is consistent.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    /// Where agents and users on other machines connect.
+    pub listen: Vec<Address>,
+    /// The Unix socket of users on this machine.
+    pub socket: Option<PathBuf>,
+    /// Where state is kept.
+    pub state: PathBuf,
+    /// Where metrics are served, if they are.
+    pub metrics: Option<SocketAddr>,
+    /// How others are made to prove who they are.
+    pub identity: Identity,
+    /// Who may take nodes for allocations, and for how many.
+    pub allocations: AllocationSettings,
+    /// How long an agent lets launches run that cannot hear this server.
+    pub lease: Duration,
+    /// How launches reach their nodes, and what holds for each of them.
+    pub launches: LaunchSettings,
+    /// How much output of launches that nobody owns is kept, beside the state.
+    pub spool: SpoolLimits,
+    /// Where fabric credentials come from, if there is a fabric that needs some.
+    pub fabric: Option<FabricSettings>,
+}
+
+/// How processes prove who they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Identity {
+    /// They do not: loopback addresses only.
+    Insecure,
+    /// By certificates in these files.
+    Tls(TlsFiles),
+}
+
+/// What holds for every allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AllocationSettings {
+    pub creators: Creators,
+    /// The most allocations of one user that have not been released; administrators may create more.
+    pub per_user: usize,
+}
+
+impl Default for AllocationSettings {
+    fn default() -> Self {
+        Self { creators: Creators::default(), per_user: 1000 }
+    }
+}
+
+/// Who may create allocations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Creators {
+    /// Every user, for itself.
+    #[default]
+    Users,
+    /// Administrators, for anybody.
+    Admins,
+}
+
+/// What holds for every launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LaunchSettings {
+    /// A launch on more nodes is forwarded by some of them.
+    pub relay_above: u32,
+    /// How many nodes a relay shares the others out among.
+    pub relay_fan_out: u32,
+    /// Among how many nodes a node of the fence tree shares out a barrier, and data; 0 leaves it to the agents.
+    pub barrier_fan_out: u32,
+    pub data_fan_out: u32,
+    /// The longest time that ranks may wait in a fence; `None` leaves it to the launch.
+    pub fence_timeout: Option<Duration>,
+}
+
+impl Default for LaunchSettings {
+    fn default() -> Self {
+        Self { relay_above: 64, relay_fan_out: 8, barrier_fan_out: 0, data_fan_out: 0, fence_timeout: None }
+    }
+}
+
+/// A configuration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigError {
+    #[error(transparent)]
+    File(#[from] SettingsFileError),
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    #[error("nobody could reach the server: neither a listen address nor a socket is set")]
+    Unreachable,
+    #[error("unix:{} is a socket; name it as `socket`, and leave `listen` to host:port", path.display())]
+    SocketAsListen { path: PathBuf },
+    #[error("tls.{given} is set, tls.{missing} is not; certificates need ca, cert and key")]
+    HalfIdentity { given: &'static str, missing: &'static str },
+    #[error("`insecure` and certificates exclude each other; take one of them out")]
+    InsecureWithCertificates,
+    #[error(
+        "neither certificates ([tls] with ca, cert and key) nor `insecure` are set; `lattice pki` makes certificates"
+    )]
+    NoIdentity,
+    #[error("{name} is {value}; it can be {possible}")]
+    Range { name: &'static str, value: u32, possible: &'static str },
+    #[error(
+        "fabric is set, and cluster is not; name this cluster as no other one at the same fabric manager is called"
+    )]
+    NamelessCluster,
+    #[error("cluster is {name:?}; a cluster's name has 1 to 32 letters, digits, '-' and '_'")]
+    ClusterName { name: String },
+    #[error("fence_timeout is 0 seconds; leave it out for no limit")]
+    NoTime,
+    #[error("lease is {seconds} seconds; it can be 5 to {LEASE_MAX}, a year")]
+    Lease { seconds: u64 },
+    #[error("spool_launch is {launch} MiB, and spool_total {total}; one launch cannot have more than all")]
+    Spool { launch: u64, total: u64 },
+}
+
+/// The file as it is written.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    listen: Option<Vec<String>>,
+    socket: Option<PathBuf>,
+    state: Option<PathBuf>,
+    metrics: Option<SocketAddr>,
+    #[serde(default)]
+    insecure: bool,
+    #[serde(default)]
+    tls: NamedFiles,
+    #[serde(default)]
+    create_allocations: Creators,
+    allocations_per_user: Option<u32>,
+    relay_above: Option<u32>,
+    relay_fan_out: Option<u32>,
+    barrier_fan_out: Option<u32>,
+    data_fan_out: Option<u32>,
+    /// In seconds.
+    lease: Option<u64>,
+    /// In seconds.
+    fence_timeout: Option<u64>,
+    /// In MiB.
+    spool_launch: Option<u32>,
+    spool_total: Option<u32>,
+    cluster: Option<String>,
+    /// In seconds.
+    fabric_patience: Option<u32>,
+    fabric: Option<FabricConfig>,
+}
+
+/// The files of an identity as they are named, here or by flags: all of them, or none.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NamedFiles {
+    ca: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+}
+
+impl Config {
+    /// Reads the file that the flags name, else the default one if it is there, puts the flags over it, and checks it all.
+    pub(crate) fn load(args: &ApiArgs) -> Result<Self, ConfigError> {
+        let file = match &args.config {
+            Some(path) => settings_file::read(path)?,
+            None if Path::new(DEFAULT_FILE).exists() => settings_file::read(Path::new(DEFAULT_FILE))?,
+            None => File::default(),
+        };
+        Self::check(over(file, args))
+    }
+
+    fn check(file: File) -> Result<Self, ConfigError> {
+        let identity = identity(&file)?;
+        let listen = match &file.listen {
+            Some(addresses) => addresses.iter().map(|text| text.parse()).collect::<Result<Vec<Address>, _>>()?,
+            None => vec![default_address(&identity)],
+        };
+        for address in &listen {
+            if let Address::Unix(path) = address {
+                return Err(ConfigError::SocketAsListen { path: path.clone() });
+            }
+        }
+        let socket = file.socket.clone().unwrap_or_else(|| DEFAULT_SOCKET.into());
+        let socket = (!socket.as_os_str().is_empty()).then_some(socket);
+        if listen.is_empty() && socket.is_none() {
+            return Err(ConfigError::Unreachable);
+        }
+        Ok(Self {
+            allocations: allocation_settings(&file)?,
+            launches: launch_settings(&file)?,
+            spool: spool_limits(&file)?,
+            fabric: fabric(&file)?,
+            listen,
+            socket,
+            state: file.state.unwrap_or_else(|| DEFAULT_STATE.into()),
+            metrics: file.metrics,
+            identity,
+            lease: lease(file.lease)?,
+        })
+    }
+}
+
+fn over(file: File, args: &ApiArgs) -> File {
+    let ApiArgs { listen, socket, state, metrics, insecure, ca, cert, key, config: _, check_config: _ } = args;
+    File {
+        listen: if listen.is_empty() { file.listen } else { Some(listen.clone()) },
+        socket: socket.clone().or(file.socket),
+        state: state.clone().or(file.state),
+        metrics: metrics.or(file.metrics),
+        insecure: *insecure || file.insecure,
+        tls: NamedFiles {
+            ca: ca.clone().or(file.tls.ca),
+            cert: cert.clone().or(file.tls.cert),
+            key: key.clone().or(file.tls.key),
+        },
+        ..file
+    }
+}
+
+fn identity(file: &File) -> Result<Identity, ConfigError> {
+    let NamedFiles { ca, cert, key } = file.tls.clone();
+    match (ca, cert, key) {
+        (None, None, None) if file.insecure => Ok(Identity::Insecure),
+        (None, None, None) => Err(ConfigError::NoIdentity),
+        _ if file.insecure => Err(ConfigError::InsecureWithCertificates),
+        (Some(ca), Some(cert), Some(key)) => Ok(Identity::Tls(TlsFiles { ca, cert, key })),
+        (ca, cert, key) => {
+            let named = [("ca", ca.is_some()), ("cert", cert.is_some()), ("key", key.is_some())];
+            let first = |set: bool| named.iter().find(|&&(_, is_set)| is_set == set).map_or("", |&(name, _)| name);
+            Err(ConfigError::HalfIdentity { given: first(true), missing: first(false) })
+        }
+    }
+}
+
+fn default_address(identity: &Identity) -> Address {
+    let host = match identity {
+        Identity::Insecure => "127.0.0.1",
+        Identity::Tls(_) => "0.0.0.0",
+    };
+    Address::Tcp { host: host.to_owned(), port: DEFAULT_PORT }
+}
+
+fn fabric(file: &File) -> Result<Option<FabricSettings>, ConfigError> {
+    let Some(manager) = file.fabric.clone() else { return Ok(None) };
+    let cluster = file.cluster.clone().ok_or(ConfigError::NamelessCluster)?;
+    // A dot would make one cluster's names begin with another's.
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    if !(1..=32).contains(&cluster.len()) || !cluster.bytes().all(fits) {
+        return Err(ConfigError::ClusterName { name: cluster });
+    }
+    let patience = match file.fabric_patience.unwrap_or(FABRIC_PATIENCE) {
+        seconds @ 1..=FABRIC_PATIENCE_MAX => Duration::from_secs(seconds.into()),
+        value => return Err(ConfigError::Range { name: "fabric_patience", value, possible: "1 to 25" }),
+    };
+    Ok(Some(FabricSettings { cluster, manager, patience }))
+}
+
+fn lease(seconds: Option<u64>) -> Result<Duration, ConfigError> {
+    match seconds.map(Duration::from_secs) {
+        None => Ok(timeouts::LEASE),
+        Some(lease) if (timeouts::LEASE_MIN..=Duration::from_secs(LEASE_MAX)).contains(&lease) => Ok(lease),
+        Some(lease) => Err(ConfigError::Lease { seconds: lease.as_secs() }),
+    }
+}
+
+fn spool_limits(file: &File) -> Result<SpoolLimits, ConfigError> {
+    let bytes = |mebibytes: Option<u32>, default| mebibytes.map_or(default, |value| u64::from(value) << 20);
+    let default = SpoolLimits::default();
+    let SpoolLimits { launch, total } =
+        SpoolLimits { launch: bytes(file.spool_launch, default.launch), total: bytes(file.spool_total, default.total) };
+    match launch > total {
+        true => Err(ConfigError::Spool { launch: launch >> 20, total: total >> 20 }),
+        false => Ok(SpoolLimits { launch, total }),
+    }
+}
+
+fn allocation_settings(file: &File) -> Result<AllocationSettings, ConfigError> {
+    let default = AllocationSettings { creators: file.create_allocations, ..AllocationSettings::default() };
+    match file.allocations_per_user {
+        Some(0) => {
+            let possible = "1 or more; create_allocations = \"admins\" keeps users from making any";
+            Err(ConfigError::Range { name: "allocations_per_user", value: 0, possible })
+        }
+        Some(most) => Ok(AllocationSettings { per_user: most as usize, ..default }),
+        None => Ok(default),
+    }
+}
+
+fn launch_settings(file: &File) -> Result<LaunchSettings, ConfigError> {
+    let default = LaunchSettings::default();
+    let in_range = |name, value: Option<u32>, default, possible: std::ops::RangeInclusive<u32>, words| match value {
+        Some(value) if !possible.contains(&value) => Err(ConfigError::Range { name, value, possible: words }),
+        value => Ok(value.unwrap_or(default)),
+    };
+    Ok(LaunchSettings {
+        relay_above: in_range("relay_above", file.relay_above, default.relay_above, 1..=u32::MAX, "1 or more")?,
+        relay_fan_out: in_range("relay_fan_out", file.relay_fan_out, default.relay_fan_out, 1..=1024, "1 to 1024")?,
+        barrier_fan_out: in_range("barrier_fan_out", file.barrier_fan_out, 0, 0..=1024, "0 to 1024")?,
+        data_fan_out: in_range("data_fan_out", file.data_fan_out, 0, 0..=1024, "0 to 1024")?,
+        fence_timeout: match file.fence_timeout {
+            Some(0) => return Err(ConfigError::NoTime),
+            seconds => seconds.map(Duration::from_secs),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(text: &str) -> Result<Config, String> {
+        let file = toml::from_str(text).map_err(|error| error.to_string())?;
+        Config::check(file).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn defaults_suit_their_identity() {
+        let insecure = checked("insecure = true").unwrap();
+        assert_eq!(insecure.listen[0].to_string(), "127.0.0.1:50051");
+        assert_eq!(insecure.socket, Some(DEFAULT_SOCKET.into()));
+        let secure = checked("fence_timeout = 60\n[tls]\nca = \"/a\"\ncert = \"/b\"\nkey = \"/c\"").unwrap();
+        assert_eq!(secure.listen[0].to_string(), "0.0.0.0:50051");
+        assert_eq!(secure.launches.fence_timeout, Some(Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused() {
+        let check = |text, expected: &str| {
+            let error = checked(text).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        };
+        check("", "neither certificates");
+        check("insecure = true\ntls.ca = \"/a\"", "exclude each other");
+        check("[tls]\nca = \"/a\"\nkey = \"/b\"", "tls.ca is set, tls.cert is not");
+        check("[tls]\ncertificate = \"/a\"", "unknown field");
+        check("insecure = true\nlisten = []\nsocket = \"\"", "nobody could reach");
+        check("insecure = true\nlisten = [\"unix:/a\"]", "is a socket");
+        check("insecure = true\nlisten = [\"http://a\"]", "no address");
+        check("insecure = true\nrelay_fan_out = 0", "relay_fan_out is 0");
+        check("insecure = true\nfence_timeout = 0", "leave it out");
+        check("insecure = true\nlease = 4", "lease is 4 seconds; it can be 5 to 31536000");
+        check("insecure = true\nspool_total = 8", "spool_launch is 64 MiB, and spool_total 8");
+        check("insecure = true\nallocations_per_user = 0", "allocations_per_user is 0; it can be 1 or more");
+        check("insecure = true\ncolour = 1", "unknown field");
+        check("insecure = true\ncreate_allocations = \"nobody\"", "unknown variant");
+    }
+}

@@ -1,0 +1,280 @@
+//! Fabric credentials of allocations: asked for when an allocation begins to run, at hand when its launches start, given back
+//! after its end whatever happens.
+//!
+//! ```text
+//! allocation runs ──ask──> manager ──> credentials ──> every launch of the allocation ──> agents
+//!            ended ──release──> (tending) deleted at the manager, confirmed by every node ──> the VNI may be used again
+//! ```
+//! The ledger and its journal are `cxi-fabric`'s. Whatever speaks to the manager or writes the journal waits on a thread of its
+//! own; a launch whose credentials are at hand waits for nothing.
+
+mod tending;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cxi_fabric::clock::SystemClock;
+use cxi_fabric::config::{ConfigError, FabricConfig};
+use cxi_fabric::grants::GrantError;
+use cxi_fabric::ledger::{LedgerError, Need};
+use cxi_fabric::{Credentials, Grants};
+use lattice_session::timeouts;
+use lattice_session::wire;
+use parking_lot::Mutex;
+use pmi_transport::proto::v1::{Allocation, AllocationState};
+use pmi_transport::signature;
+use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
+use tonic::Code;
+
+use super::allocations;
+use super::launch::fan_out::FanOut;
+use super::server::Server;
+use super::store::{FabricJournal, StoreError};
+
+pub(crate) use self::tending::{give_back, tend};
+
+/// The fabric of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FabricSettings {
+    /// What the cluster is called at the manager: the first part of the names of its services.
+    pub cluster: String,
+    pub manager: FabricConfig,
+    /// How long a launch waits for credentials.
+    pub patience: Duration,
+}
+
+/// The credentials of all allocations.
+pub(crate) struct Fabric {
+    pub settings: FabricSettings,
+    pub grants: Arc<Grants>,
+    /// What the manager is being asked for, by allocation.
+    flights: Mutex<HashMap<String, Flight>>,
+    /// Something is to be undone.
+    due: Notify,
+}
+
+/// An answer that many wait for; `None` until it is there.
+type Flight = watch::Receiver<Option<Result<Credentials, Arc<GrantError>>>>;
+
+/// Why there is no fabric.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FabricError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("the journal of fabric credentials cannot be read")]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Journal(#[from] GrantError),
+}
+
+/// Why a launch has no credentials. No node was asked to start it.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum NoCredentials {
+    #[error("no fabric credentials for allocation {allocation}: {error}")]
+    Refused { allocation: String, error: Arc<GrantError> },
+    #[error("no fabric credentials for allocation {allocation} within {}.{:03} s", limit.as_secs(), limit.subsec_millis())]
+    Late { allocation: String, limit: Duration },
+    #[error("allocation {allocation} ended while the launch was prepared")]
+    Ended { allocation: String },
+    #[error("the launch's fabric credentials cannot be signed: {reason}")]
+    Unsigned { reason: String },
+}
+
+impl NoCredentials {
+    /// As a client is told.
+    pub(crate) fn code(&self) -> Code {
+        match self {
+            Self::Refused { error, .. } => match **error {
+                GrantError::Ledger(LedgerError::Vni(_)) => Code::ResourceExhausted,
+                _ => Code::Unavailable,
+            },
+            Self::Late { .. } => Code::DeadlineExceeded,
+            Self::Ended { .. } => Code::FailedPrecondition,
+            Self::Unsigned { .. } => Code::Internal,
+        }
+    }
+}
+
+/// Credentials that were asked for.
+pub(crate) struct Asked {
+    fabric: Arc<Fabric>,
+    need: Need,
+    flight: Flight,
+    /// Somebody else had asked before, whose time may be over earlier than ours.
+    is_anothers: bool,
+}
+
+impl Fabric {
+    /// Goes on where the server before ended.
+    ///
+    /// # Errors
+    /// If the configuration makes no sense, or the journal cannot be read and written.
+    pub(crate) fn open(settings: FabricSettings, journal: FabricJournal) -> Result<Arc<Self>, FabricError> {
+        let manager = settings.manager.manager()?;
+        let entries = journal.entries()?;
+        let (range, clock) = (settings.manager.vnis, Arc::new(SystemClock));
+        let grants = Grants::recover(&settings.cluster, manager, range, clock, entries, Box::new(journal))?;
+        let (grants, flights, due) = (Arc::new(grants), Mutex::default(), Notify::new());
+        Ok(Arc::new(Self { settings, grants, flights, due }))
+    }
+
+    /// Asks for an allocation's credentials, unless they are at hand or asked for already. Returns at once.
+    pub(crate) fn ask(self: &Arc<Self>, allocation: &Allocation) -> Asked {
+        let need =
+            Need { allocation: allocation.id.clone(), nodes: allocations::nodes(allocation), uid: allocation.uid };
+        self.ask_for(need)
+    }
+
+    fn ask_for(self: &Arc<Self>, need: Need) -> Asked {
+        let asked = |need, flight, is_anothers| Asked { fabric: Arc::clone(self), need, flight, is_anothers };
+        if let Some(credentials) = self.grants.ready(&need.allocation) {
+            return asked(need, watch::channel(Some(Ok(credentials))).1, false);
+        }
+        let mut flights = self.flights.lock();
+        let under_way = |flight: &&Flight| flight.has_changed().is_ok();
+        if let Some(flight) = flights.get(&need.allocation).filter(under_way) {
+            return asked(need, flight.clone(), true);
+        }
+        let (tell, flight) = watch::channel(None);
+        flights.insert(need.allocation.clone(), flight.clone());
+        let (fabric, wanted) = (Arc::clone(self), need.clone());
+        tokio::spawn(async move {
+            let answer = fabric.acquire(wanted).await;
+            // Whoever asked may have gone.
+            let _ = tell.send(Some(answer));
+        });
+        asked(need, flight, false)
+    }
+
+    async fn acquire(&self, need: Need) -> Result<Credentials, Arc<GrantError>> {
+        let allocation = need.allocation.clone();
+        tracing::info!(allocation, "the fabric manager is asked for credentials");
+        let begun = Instant::now();
+        let deadline = begun + self.settings.patience;
+        let answer = self.blocking(move |grants| grants.acquire(&need, deadline)).await;
+        self.flights.lock().remove(&allocation);
+        // What was made for nobody is to be undone.
+        self.due.notify_one();
+        let took_ms = begun.elapsed().as_millis() as u64;
+        match &answer {
+            Ok(credentials) => {
+                let key = credentials.auth_key.as_ref().map(|key| key.fingerprint().to_string()).unwrap_or_default();
+                tracing::info!(allocation, vni = %credentials.vni, key, took_ms, "fabric credentials are at hand");
+            }
+            Err(error) => tracing::warn!(allocation, took_ms, %error, "there are no fabric credentials"),
+        }
+        answer.map_err(Arc::new)
+    }
+
+    /// The allocation has ended, and no launch is left in it.
+    pub(crate) fn release(self: &Arc<Self>, allocation: &str) {
+        let (fabric, allocation) = (Arc::clone(self), allocation.to_owned());
+        tokio::spawn(async move {
+            let name = allocation.clone();
+            match fabric.blocking(move |grants| grants.release(&name)).await {
+                Ok(()) => tracing::info!(allocation, "fabric credentials are to be given back"),
+                // It is tried again with everything else that is due.
+                Err(error) => tracing::warn!(allocation, %error, "fabric credentials are not given back yet"),
+            }
+            fabric.due.notify_one();
+        });
+    }
+
+    /// A node has come, or come back.
+    pub(crate) fn node_is_there(&self) {
+        self.due.notify_one();
+    }
+
+    /// Follows what becomes of an allocation. Of one that runs, the credentials are asked for: the launch that comes will find
+    /// them at hand.
+    pub(crate) fn follow(self: &Arc<Self>, allocation: &Allocation) -> Option<Asked> {
+        match allocation.state() {
+            AllocationState::Running => return Some(self.ask(allocation)),
+            AllocationState::Released => self.release(&allocation.id),
+            // Of those that failed, launches may not have ended yet: see `tend`.
+            AllocationState::Failed => self.due.notify_one(),
+            _ => {}
+        }
+        None
+    }
+
+    /// Does what blocks without blocking the other tasks of this thread.
+    pub(crate) async fn blocking<T: Send + 'static>(&self, work: impl FnOnce(&Grants) -> T + Send + 'static) -> T {
+        let grants = Arc::clone(&self.grants);
+        match tokio::task::spawn_blocking(move || work(&grants)).await {
+            Ok(result) => result,
+            // It is never cancelled; a panic goes on here.
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+}
+
+impl Asked {
+    async fn answer(&mut self) -> Result<Credentials, Arc<GrantError>> {
+        let answer = self.flight.wait_for(Option::is_some).await.ok().and_then(|answer| answer.clone());
+        // Without an answer, whoever asked the manager has panicked; the next launch asks anew.
+        answer.unwrap_or_else(|| Err(Arc::new(GrantError::StillWaiting(self.need.allocation.clone()))))
+    }
+
+    /// Waits until the manager has answered, within [`timeouts::CREDENTIALS_AHEAD`].
+    pub(crate) async fn settle(mut self) {
+        // A refusal is in the log; the launch that needs what is not there asks anew.
+        let _ = timeout(timeouts::CREDENTIALS_AHEAD, self.answer()).await;
+    }
+
+    /// Waits for the credentials.
+    async fn wait(mut self, limit: Duration) -> Result<Credentials, NoCredentials> {
+        let allocation = self.need.allocation.clone();
+        let answer = async {
+            match self.answer().await {
+                Err(_) if self.is_anothers => self.fabric.ask_for(self.need.clone()).answer().await,
+                answer => answer,
+            }
+        };
+        match timeout(limit, answer).await {
+            Ok(Ok(credentials)) => Ok(credentials),
+            Ok(Err(error)) => Err(NoCredentials::Refused { allocation, error }),
+            Err(_) => Err(NoCredentials::Late { allocation, limit }),
+        }
+    }
+
+    /// Gives a launch its credentials, within its time. The launch is among those that have a task, so that its allocation is
+    /// not released under it.
+    ///
+    /// # Errors
+    /// If there are none, or the allocation has ended.
+    pub(crate) async fn equip(
+        self,
+        server: &Server,
+        launch: &mut FanOut,
+        limit: Duration,
+    ) -> Result<(), NoCredentials> {
+        let ended = || NoCredentials::Ended { allocation: launch.allocation_id.clone() };
+        let is_running = |allocation: &Allocation| allocation.state() == AllocationState::Running;
+        if !server.allocations.lock().await.find(&launch.allocation_id).is_some_and(is_running) {
+            return Err(ended());
+        }
+        let limit = limit.min(2 * self.fabric.settings.patience);
+        let classes = self.fabric.settings.manager.traffic_classes;
+        let credentials = wire::fabric::encode(&self.wait(limit).await?, classes);
+        let text = wire::fabric::signed_text(&launch.launch_id, &credentials);
+        let signed = signature::sign(&server.security, launch.serial, text.expose())
+            .map_err(|error| NoCredentials::Unsigned { reason: pmi_transport::error_chain::chain(&error) })?;
+        tracing::info!(vni = credentials.vni, "the launch has fabric credentials; its nodes are asked");
+        launch.credentials = Some(credentials);
+        launch.cxi_signature = signed.signature;
+        Ok(())
+    }
+}
+
+/// The allocations that may have credentials.
+async fn live(server: &Server) -> BTreeSet<String> {
+    let all = server.allocations.lock().await;
+    let is_live = |allocation: &&Allocation| allocation.state() != AllocationState::Failed;
+    let mut live: BTreeSet<String> = all.iter().filter(is_live).map(|allocation| allocation.id.clone()).collect();
+    drop(all);
+    live.extend(server.running().into_iter().map(|summary| summary.allocation_id));
+    live
+}

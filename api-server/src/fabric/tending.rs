@@ -1,0 +1,157 @@
+//! Giving back, for as long as the server runs: what is due is done at the manager, nodes are asked until nothing is left on
+//! them, and now and then the manager's list is compared with the journal. What fails is tried again, less and less often.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cxi_fabric::grants::Awaited;
+use lattice_session::timeouts::RETIRE_ANSWER;
+use pmi_transport::connect::{AgentChannels, reason};
+use pmi_transport::proto::v1::node_agent_service_client::NodeAgentServiceClient;
+use pmi_transport::proto::v1::{Allocation, AllocationState, RetireVniRequest};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{Fabric, live};
+use crate::launch::fan_out::Recipient;
+use crate::server::Server;
+
+/// How long the manager may take for all that is due.
+const SETTLE_WITHIN: Duration = Duration::from_secs(10);
+/// How many nodes are asked at once.
+const AT_ONCE: usize = 64;
+/// From one try to the next, while something is left.
+const PAUSE_FIRST: Duration = Duration::from_millis(250);
+const PAUSE_MAX: Duration = Duration::from_secs(15);
+/// How often the manager's list is looked at, from the start of the server on.
+const REAP_EVERY: Duration = Duration::from_secs(300);
+
+/// Tends the fabric of a cluster, for ever.
+pub(crate) async fn tend(server: Arc<Server>, fabric: Arc<Fabric>) {
+    fetch_keys(&server, &fabric).await;
+    let mut pause = PAUSE_FIRST;
+    let mut reap_at = Instant::now();
+    loop {
+        release_ended(&server, &fabric).await;
+        for problem in give_back(&server, &fabric).await {
+            tracing::warn!(problem, "fabric credentials are not given back yet");
+        }
+        if Instant::now() >= reap_at {
+            reap_at = Instant::now() + REAP_EVERY;
+            reap(&fabric).await;
+        }
+        let is_idle = fabric.grants.views().iter().all(|view| matches!(view.state, "held" | "creating"));
+        let until = if is_idle { reap_at } else { reap_at.min(Instant::now() + pause) };
+        tokio::select! {
+            () = fabric.due.notified() => pause = PAUSE_FIRST,
+            () = sleep(until.duration_since(Instant::now())) => pause = (pause * 2).min(PAUSE_MAX),
+        }
+    }
+}
+
+/// After a restart, keys are known to nobody here: they are fetched again before a launch needs them.
+async fn fetch_keys(server: &Server, fabric: &Arc<Fabric>) {
+    let all = server.allocations.lock().await;
+    let running = |allocation: &&Allocation| allocation.state() == AllocationState::Running;
+    all.iter().filter(running).for_each(|allocation| drop(fabric.ask(allocation)));
+}
+
+/// Releases what belongs to allocations that have ended, also those that ended before a crash, or failed.
+async fn release_ended(server: &Server, fabric: &Arc<Fabric>) {
+    // In this order: what is asked for later than the views are looked at is not missing among the live ones.
+    let views = fabric.grants.views();
+    let live = live(server).await;
+    let current = views.into_iter().filter(|view| matches!(view.state, "held" | "creating"));
+    let ended: BTreeSet<String> = current.map(|view| view.allocation).filter(|id| !live.contains(id)).collect();
+    if ended.is_empty() {
+        return;
+    }
+    let released = fabric.blocking(move |grants| ended.iter().try_for_each(|id| grants.release(id))).await;
+    if let Err(error) = released {
+        tracing::warn!(%error, "fabric credentials of allocations that have ended are not given back yet");
+    }
+}
+
+/// Does at the manager and at the nodes what is due; returns what could not be done.
+pub(crate) async fn give_back(server: &Server, fabric: &Arc<Fabric>) -> Vec<String> {
+    let deadline = std::time::Instant::now() + SETTLE_WITHIN;
+    // Nodes need not wait for a manager that does not answer.
+    let (errors, mut problems) =
+        tokio::join!(fabric.blocking(move |grants| grants.settle(deadline)), confirm_all(server, fabric));
+    problems.extend(errors.iter().map(ToString::to_string));
+    // Some managers are asked to delete after the nodes have confirmed.
+    let errors = fabric.blocking(move |grants| grants.settle(deadline)).await;
+    problems
+        .extend(errors.iter().map(ToString::to_string).filter(|error| !problems.contains(error)).collect::<Vec<_>>());
+    problems
+}
+
+async fn confirm_all(server: &Server, fabric: &Arc<Fabric>) -> Vec<String> {
+    let mut problems = Vec::new();
+    for awaited in fabric.grants.awaited() {
+        problems.extend(confirm(server, fabric, awaited).await);
+    }
+    problems
+}
+
+/// Asks the nodes that have not confirmed; returns why they still have not.
+async fn confirm(server: &Server, fabric: &Arc<Fabric>, awaited: Awaited) -> Vec<String> {
+    let Awaited { name, vni, nodes } = awaited;
+    let (mut asked, mut clear, mut problems) = (JoinSet::new(), Vec::new(), Vec::new());
+    let mut waiting = nodes.into_iter();
+    loop {
+        for node in waiting.by_ref().take(AT_ONCE - asked.len()) {
+            let address = server.nodes.lock().up(&node).map(|told| told.grpc_address.clone());
+            match address {
+                Some(address) => {
+                    let (channels, node) = (server.channels.clone(), Recipient { name: node, address });
+                    asked.spawn(async move {
+                        let answer = retire(&channels, &node, vni.into()).await;
+                        (node.name, answer)
+                    });
+                }
+                None => problems.push(format!("VNI {vni} of {name}: node {node} is not up")),
+            }
+        }
+        match asked.join_next().await {
+            Some(Ok((node, Ok(())))) => clear.push(node),
+            Some(Ok((node, Err(why)))) => problems.push(format!("VNI {vni} of {name}: node {node}: {why}")),
+            // It neither panics nor is cancelled.
+            Some(Err(_)) => {}
+            None => break,
+        }
+    }
+    if !clear.is_empty() {
+        tracing::info!(%vni, service = %name, nodes = clear.join(","), "nodes confirm that nothing of the VNI is left");
+        let (service, nodes) = (name.clone(), clear);
+        let confirmed = fabric.blocking(move |grants| grants.confirmed(&service, nodes.iter().map(String::as_str)));
+        problems.extend(confirmed.await.err().map(|error| error.to_string()));
+    }
+    if fabric.grants.views().iter().all(|view| view.name != name) {
+        tracing::info!(%vni, service = %name, "the VNI may be used again");
+    }
+    problems
+}
+
+async fn retire(channels: &AgentChannels, node: &Recipient, vni: u32) -> Result<(), String> {
+    let channel = channels.to(&node.name, &node.address).map_err(|error| pmi_transport::error_chain::chain(&error))?;
+    let answer =
+        timeout(RETIRE_ANSWER, NodeAgentServiceClient::new(channel).retire_vni(RetireVniRequest { vni })).await;
+    let answer = answer.map_err(|_| format!("no answer for {RETIRE_ANSWER:?}"))?;
+    let answer = answer.map_err(|status| reason(&status))?.into_inner();
+    if answer.clear { Ok(()) } else { Err(answer.left) }
+}
+
+/// Deletes what only the manager knows.
+async fn reap(fabric: &Arc<Fabric>) {
+    let deadline = std::time::Instant::now() + SETTLE_WITHIN;
+    match fabric.blocking(move |grants| grants.reap(deadline)).await {
+        Ok(reaped) => {
+            for name in reaped {
+                tracing::warn!(service = name, "a fabric service that no journal knows is deleted");
+            }
+        }
+        Err(error) => tracing::warn!(%error, "the fabric manager's list cannot be looked at"),
+    }
+}

@@ -1,0 +1,256 @@
+//! From the API server to the agents: the request to start a launch, and the request to end it.
+//!
+//! Few nodes are asked one by one, all at once. Many are asked by way of relays, each of which forwards the request to the
+//! nodes behind it in node order; the spec is signed, because a relay is not to be believed what to start.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use bytes::Bytes;
+use lattice_session::timeouts;
+use pmi_transport::connect::{self, AgentChannels, reason};
+use pmi_transport::fence::{Tree, shares};
+use pmi_transport::proto::v1::node_agent_service_client::NodeAgentServiceClient;
+use pmi_transport::proto::v1::{
+    AbortProcessesRequest, CxiCredentials, LaunchProcessesRequest, LaunchProcessesResponse, RefusalReason,
+};
+use pmi_transport::signature::Serial;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tonic::{Code, Status};
+
+use super::super::config::LaunchSettings;
+use super::super::fabric::NoCredentials;
+
+/// One node of a launch, as it is reached.
+#[derive(Clone, Debug)]
+pub(crate) struct Recipient {
+    pub name: String,
+    pub address: String,
+}
+
+/// A launch on its way to its nodes.
+#[derive(Clone, Debug)]
+pub(crate) struct FanOut {
+    pub launch_id: String,
+    pub allocation_id: String,
+    pub nodes: Vec<Recipient>,
+    pub world_size: u32,
+    /// The `LaunchSpec`.
+    pub spec: Bytes,
+    /// The number under which it is signed.
+    pub serial: Serial,
+    /// The API server's signature of it, and its certificates.
+    pub signature: Bytes,
+    pub signer: Vec<Bytes>,
+    /// What ranks need to use the fabric, and the API server's signature of it.
+    pub credentials: Option<CxiCredentials>,
+    pub cxi_signature: Bytes,
+}
+
+/// Why a launch is not started.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum NotStarted {
+    /// A node does not take part.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The fabric is closed to it; no node was asked.
+    #[error(transparent)]
+    NoCredentials(#[from] NoCredentials),
+}
+
+impl NotStarted {
+    /// The node that is to blame, if one is, and why, for the launch's record.
+    pub(crate) fn blame(&self) -> (&str, String) {
+        match self {
+            Self::Refused(refusal) => (&refusal.node, refusal.message.clone()),
+            Self::NoCredentials(error) => ("", error.to_string()),
+        }
+    }
+}
+
+impl From<NotStarted> for Status {
+    fn from(error: NotStarted) -> Self {
+        match error {
+            NotStarted::Refused(refusal) => refusal.into(),
+            NotStarted::NoCredentials(error) => Self::new(error.code(), error.to_string()),
+        }
+    }
+}
+
+/// A launch that a node does not take part in.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("node {node} does not start its part of the launch: {message}")]
+pub(crate) struct Refusal {
+    pub node: String,
+    pub message: String,
+    pub reason: RefusalReason,
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        let code = match refusal.reason {
+            RefusalReason::Busy => Code::ResourceExhausted,
+            RefusalReason::Unreachable => Code::Unavailable,
+            RefusalReason::MalformedRequest => Code::InvalidArgument,
+            RefusalReason::User => Code::PermissionDenied,
+            _ => Code::FailedPrecondition,
+        };
+        Self::new(code, refusal.to_string())
+    }
+}
+
+/// The nodes that each request is for; the first of them forwards it to the others.
+fn parts(nodes: usize, settings: &LaunchSettings) -> impl Iterator<Item = Range<u32>> {
+    let nodes = nodes as u32;
+    shares(0..nodes, if nodes <= settings.relay_above { nodes } else { settings.relay_fan_out })
+}
+
+/// How long the nodes of a part may take to accept.
+fn patience(part: &Range<u32>, settings: &LaunchSettings) -> Duration {
+    // Relays share out what is behind them as a fence's tree does.
+    let tree = Tree::new(part.len() as u32, settings.relay_fan_out);
+    timeouts::start_answer(tree.depth())
+}
+
+impl FanOut {
+    /// Asks all nodes. Returns when all have accepted, or when all have answered and some have not accepted; then those that may
+    /// have are told to end.
+    ///
+    /// # Errors
+    /// Names the first node that did not accept.
+    pub(crate) async fn run(&self, channels: &AgentChannels, settings: &LaunchSettings) -> Result<(), Refusal> {
+        let mut calls = JoinSet::new();
+        for part in parts(self.nodes.len(), settings) {
+            let first = self.nodes[part.start as usize].clone();
+            calls.spawn(call(channels.clone(), first, self.request(&part, settings)));
+        }
+        let mut refusal: Option<Refusal> = None;
+        while let Some(answer) = calls.join_next().await {
+            // Calls are neither cancelled nor do they panic.
+            if let Ok(Err(refused)) = answer {
+                refusal.get_or_insert(refused);
+            }
+        }
+        let Some(refusal) = refusal else { return Ok(()) };
+        let why = refusal.to_string();
+        let others = self.nodes.iter().filter(|node| node.name != refusal.node);
+        let aborts: JoinSet<()> =
+            others.map(|node| abort(channels.clone(), node.clone(), self.launch_id.clone(), why.clone(), 0)).collect();
+        aborts.join_all().await;
+        Err(refusal)
+    }
+
+    /// Makes the way to the nodes that will be asked, where there is none yet. Returns at once: who asks them finds it made, or in
+    /// the making.
+    pub(crate) fn make_way(&self, channels: &AgentChannels, settings: &LaunchSettings) {
+        let heads = parts(self.nodes.len(), settings).map(|part| &self.nodes[part.start as usize]);
+        for channel in heads.filter_map(|node| channels.not_yet_to(&node.name, &node.address)) {
+            tokio::spawn(connect::reach(channel));
+        }
+    }
+
+    fn request(&self, part: &Range<u32>, settings: &LaunchSettings) -> LaunchProcessesRequest {
+        let relay_nodes = part.len() as u32 - 1;
+        LaunchProcessesRequest {
+            launch_id: self.launch_id.clone(),
+            allocation_id: self.allocation_id.clone(),
+            world_size: self.world_size,
+            spec: self.spec.clone(),
+            node_index: part.start,
+            relay_nodes,
+            relay_fan_out: if relay_nodes == 0 { 0 } else { settings.relay_fan_out },
+            signature: self.signature.clone(),
+            signer: self.signer.clone(),
+            cxi_credentials: self.credentials.clone(),
+            cxi_signature: self.cxi_signature.clone(),
+            serial: self.serial.0,
+            answer_within_ms: patience(part, settings).as_millis() as u32,
+            ..Default::default()
+        }
+    }
+}
+
+async fn call(channels: AgentChannels, node: Recipient, request: LaunchProcessesRequest) -> Result<(), Refusal> {
+    let unreachable =
+        |message: String| Refusal { node: node.name.clone(), message, reason: RefusalReason::Unreachable };
+    let channel = channels
+        .to(&node.name, &node.address)
+        .map_err(|error| unreachable(pmi_transport::error_chain::chain(&error)))?;
+    let patience = Duration::from_millis(request.answer_within_ms.into());
+    let answer = timeout(patience, NodeAgentServiceClient::new(channel).launch_processes(request)).await;
+    let answer = answer.map_err(|_| unreachable(format!("no answer for {patience:?}")))?;
+    accepted(&node, answer.map_err(|status| unreachable(reason(&status)))?.into_inner())
+}
+
+fn accepted(node: &Recipient, answer: LaunchProcessesResponse) -> Result<(), Refusal> {
+    let reason = answer.reason();
+    if answer.accepted || reason == RefusalReason::AlreadyRunning {
+        return Ok(());
+    }
+    let node = if answer.node_id.is_empty() { node.name.clone() } else { answer.node_id };
+    let message = if answer.message.is_empty() { words(reason).to_owned() } else { answer.message };
+    Err(Refusal { node, message, reason })
+}
+
+/// What a refusal means that comes without words.
+fn words(reason: RefusalReason) -> &'static str {
+    match reason {
+        RefusalReason::Unspecified => "it does not say why",
+        RefusalReason::Busy => "it takes no launches at present",
+        RefusalReason::UnsupportedCapability => "it cannot do what is asked for",
+        RefusalReason::MalformedRequest => "it does not understand the request",
+        RefusalReason::AlreadyRunning => "the launch runs there already",
+        RefusalReason::User => "the user may not start processes there",
+        RefusalReason::Signature => "it does not trust the launch's signature",
+        RefusalReason::Unreachable => "a node behind it cannot be reached",
+    }
+}
+
+/// Tells a node that a launch has ended, beginning with `signal`. A node that does not listen hears it when it registers again.
+pub(crate) async fn abort(channels: AgentChannels, node: Recipient, launch_id: String, reason: String, signal: i32) {
+    let Ok(channel) = channels.to(&node.name, &node.address) else { return };
+    let request = AbortProcessesRequest { launch_id: launch_id.clone(), reason, signal };
+    let answer = timeout(timeouts::ABORT_ANSWER, NodeAgentServiceClient::new(channel).abort_processes(request)).await;
+    if !matches!(answer, Ok(Ok(_))) {
+        tracing::info!(launch = launch_id, node = node.name, "a node could not be told that the launch has ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_node_is_asked_once() {
+        let settings = LaunchSettings { relay_above: 4, relay_fan_out: 3, ..Default::default() };
+        let check = |nodes, expected: &[Range<u32>]| {
+            assert_eq!(parts(nodes, &settings).collect::<Vec<_>>(), expected);
+        };
+        check(2, &[0..1, 1..2]);
+        check(4, &[0..1, 1..2, 2..3, 3..4]);
+        check(5, &[0..2, 2..4, 4..5]);
+        check(10, &[0..4, 4..7, 7..10]);
+    }
+
+    #[test]
+    fn a_refusal_names_the_node_and_what_it_said() {
+        let node = Recipient { name: "relay".to_owned(), address: String::new() };
+        let answer = |reason: RefusalReason, node_id: &str, message: &str| LaunchProcessesResponse {
+            accepted: false,
+            message: message.to_owned(),
+            reason: reason.into(),
+            node_id: node_id.to_owned(),
+        };
+        let check = |answer, expected: &str| {
+            let text = accepted(&node, answer).map_err(|refusal| refusal.to_string());
+            assert_eq!(text.unwrap_err(), format!("node {expected}"));
+        };
+        check(
+            answer(RefusalReason::Busy, "", ""),
+            "relay does not start its part of the launch: it takes no launches at present",
+        );
+        check(answer(RefusalReason::User, "n7", "no uid 7"), "n7 does not start its part of the launch: no uid 7");
+        assert_eq!(accepted(&node, answer(RefusalReason::AlreadyRunning, "", "")), Ok(()));
+    }
+}

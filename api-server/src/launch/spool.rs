@@ -1,0 +1,401 @@
+//! What a launch without an owner has said, on disk: so that who looks later sees it whole, and memory does not grow.
+//!
+//! ```text
+//! Tape ──batch──> write (a task) ──> segment, segment, segment   each a file without a name, gone with the server
+//!   ^                │                  ^ dropped first            when a launch, or all together, have too much
+//!   └── settled ─────┘                    those of launches that ended go before those of launches that run
+//! ```
+//!
+//! Ranks are slowed down by the disk, as they are by an owner who reads slowly; nothing else waits for it. A record is its length
+//! (4 bytes), how many bytes of output were before it (8 bytes), both little-endian, and an `AttachResponse`.
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use parking_lot::Mutex;
+use pmi_transport::proto::v1::AttachResponse;
+use prost::Message;
+use tokio::sync::watch;
+
+use super::tape::{Entry, Tape};
+
+/// A launch's room is shared out among so many files; the oldest is dropped when it is full.
+const SEGMENTS: u64 = 16;
+/// How much is read at once, in bytes, or one record that is longer.
+const READ: u64 = 256 << 10;
+/// The part of a record before its message.
+const HEADER: usize = 12;
+
+/// How much output of launches without an owner may be kept on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SpoolLimits {
+    /// Of one launch, in bytes; 0 for none.
+    pub launch: u64,
+    /// Of all together, in bytes.
+    pub total: u64,
+}
+
+impl Default for SpoolLimits {
+    fn default() -> Self {
+        Self { launch: 64 << 20, total: 4 << 30 }
+    }
+}
+
+/// Where launches keep their output on disk, and how much there is of it.
+#[derive(Debug)]
+pub(crate) struct Spools {
+    directory: PathBuf,
+    limits: SpoolLimits,
+    used: AtomicU64,
+    /// Those of launches that have ended, in that order.
+    ended: Mutex<VecDeque<Weak<Spool>>>,
+}
+
+/// One launch's output on disk.
+#[derive(Debug)]
+pub(crate) struct Spool {
+    spools: Arc<Spools>,
+    segments: Mutex<VecDeque<Arc<Segment>>>,
+}
+
+/// A part of it. The file is gone when nobody reads it any more.
+#[derive(Debug)]
+struct Segment {
+    spools: Arc<Spools>,
+    /// The number of its first event.
+    first: u64,
+    file: File,
+    /// How much is written, and whole.
+    end: Mutex<End>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct End {
+    bytes: u64,
+    /// The number of its last event.
+    last: u64,
+}
+
+/// Where a reader is in a spool, so that it need not look for its place every time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Bookmark {
+    /// The first event of the segment that it reads.
+    segment: u64,
+    position: u64,
+}
+
+/// A piece of a spool to be read.
+#[derive(Debug)]
+pub(crate) struct Slice {
+    segment: Arc<Segment>,
+    position: u64,
+    end: u64,
+}
+
+/// There is no room for more.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SpoolError {
+    #[error("other launches have taken all {total} bytes of room for output; see spool_total")]
+    Full { total: u64 },
+    #[error("it cannot be written")]
+    Io(#[from] io::Error),
+}
+
+impl Spools {
+    /// Spools are files in `directory`, which must exist when the first is needed.
+    pub(crate) fn new(directory: PathBuf, limits: SpoolLimits) -> Arc<Self> {
+        Arc::new(Self { directory, limits, used: AtomicU64::new(0), ended: Mutex::default() })
+    }
+
+    /// A spool for one launch, if launches are given any room.
+    pub(crate) fn open(self: &Arc<Self>) -> Option<Arc<Spool>> {
+        let spool = Spool { spools: Arc::clone(self), segments: Mutex::default() };
+        (self.limits.launch > 0).then(|| Arc::new(spool))
+    }
+
+    /// Takes room, unless there is no more.
+    fn take(&self, bytes: u64) -> bool {
+        let more = |used: u64| used.checked_add(bytes).filter(|&used| used <= self.limits.total);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Drops the oldest output of the launch that ended first and has some; false if there is none.
+    fn drop_of_ended(&self) -> bool {
+        let mut ended = self.ended.lock();
+        while let Some(first) = ended.front() {
+            if first.upgrade().is_some_and(|spool| spool.drop_oldest()) {
+                return true;
+            }
+            ended.pop_front();
+        }
+        false
+    }
+
+    /// A new file that has no name, so that nothing can leave it behind.
+    fn file(&self) -> io::Result<File> {
+        /// Makes names different; they last for a moment only.
+        static SERIAL: AtomicU64 = AtomicU64::new(0);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let path = self.directory.join(format!(".spool.{}.{serial}", std::process::id()));
+        let mut how = OpenOptions::new();
+        // A server that was killed right here left an empty one, and ours may have its process id.
+        how.read(true).write(true).create(true).truncate(true).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW);
+        let file = how.open(&path)?;
+        std::fs::remove_file(&path)?;
+        Ok(file)
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        self.spools.used.fetch_sub(self.end.get_mut().bytes, Ordering::Relaxed);
+    }
+}
+
+impl Spool {
+    /// What is behind the event `after`: from the bookmark on, if that is in the right segment. `None` if there is nothing.
+    pub(crate) fn after(&self, after: u64, bookmark: &Bookmark) -> Option<Slice> {
+        let segments = self.segments.lock();
+        let segment = segments.iter().find(|segment| segment.end.lock().last > after)?;
+        let position = if bookmark.segment == segment.first { bookmark.position } else { 0 };
+        let end = segment.end.lock().bytes;
+        Some(Slice { segment: Arc::clone(segment), position, end })
+    }
+
+    /// Its launch has ended: from now on it makes room for launches that run, before these drop what is their own.
+    pub(crate) fn end(self: &Arc<Self>) {
+        let mut ended = self.spools.ended.lock();
+        ended.retain(|spool| spool.strong_count() > 0);
+        ended.push_back(Arc::downgrade(self));
+    }
+
+    /// Adds entries, which must follow those before; drops what launches that ended have, and then its own oldest, where
+    /// there is no room. Blocks.
+    ///
+    /// # Errors
+    /// Fails if the disk does, or if other launches have all the room. Then nothing was added.
+    pub(crate) fn append(&self, entries: &[Entry]) -> Result<(), SpoolError> {
+        let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return Ok(()) };
+        let mut text = BytesMut::new();
+        entries.iter().for_each(|entry| put(&mut text, entry));
+        let segment = self.make_room(first.response.sequence, text.len() as u64)?;
+        let end = *segment.end.lock();
+        let written = segment.file.write_all_at(&text, end.bytes);
+        let end = End { bytes: end.bytes + text.len() as u64, last: last.response.sequence };
+        if written.is_ok() {
+            *segment.end.lock() = end;
+        } else {
+            self.spools.used.fetch_sub(text.len() as u64, Ordering::Relaxed);
+        }
+        Ok(written?)
+    }
+
+    /// How much there is of it.
+    fn bytes(&self) -> u64 {
+        self.segments.lock().iter().map(|segment| segment.end.lock().bytes).sum()
+    }
+
+    /// Drops its oldest segment; false if it has none.
+    fn drop_oldest(&self) -> bool {
+        self.segments.lock().pop_front().is_some()
+    }
+
+    /// Takes room for `bytes`; returns the segment to write them to, a new one from the event `first` on if the last is full.
+    fn make_room(&self, first: u64, bytes: u64) -> Result<Arc<Segment>, SpoolError> {
+        let SpoolLimits { launch, total } = self.spools.limits;
+        while self.bytes() + bytes > launch && self.drop_oldest() {}
+        while !self.spools.take(bytes) {
+            // What is dropped makes room, unless somebody reads it yet.
+            if !(self.spools.drop_of_ended() || self.drop_oldest()) {
+                return Err(SpoolError::Full { total });
+            }
+        }
+        let mut segments = self.segments.lock();
+        match segments.back() {
+            Some(last) if last.end.lock().bytes + bytes <= launch / SEGMENTS => Ok(Arc::clone(last)),
+            _ => {
+                let file = self.spools.file().inspect_err(|_| {
+                    self.spools.used.fetch_sub(bytes, Ordering::Relaxed);
+                })?;
+                let end = Mutex::new(End { bytes: 0, last: first - 1 });
+                let segment = Arc::new(Segment { spools: Arc::clone(&self.spools), first, file, end });
+                segments.push_back(Arc::clone(&segment));
+                Ok(segment)
+            }
+        }
+    }
+}
+
+impl Slice {
+    /// Reads what is there, with the bookmark for what follows. Blocks.
+    ///
+    /// # Errors
+    /// Fails if the disk does.
+    pub(crate) fn read(&self) -> io::Result<(Vec<Entry>, Bookmark)> {
+        let mut bytes = self.read_at(READ)?;
+        if let Some(length) = record_length(&bytes).filter(|&length| length > bytes.len()) {
+            bytes = self.read_at(length as u64)?;
+        }
+        let (mut entries, mut position) = (Vec::new(), self.position);
+        while let Some(length) = record_length(&bytes).filter(|&length| length <= bytes.len()) {
+            entries.push(get(bytes.split_to(length))?);
+            position += length as u64;
+        }
+        if entries.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a record is cut short"));
+        }
+        Ok((entries, Bookmark { segment: self.segment.first, position }))
+    }
+
+    fn read_at(&self, bytes: u64) -> io::Result<Bytes> {
+        let mut buffer = vec![0; bytes.min(self.end.saturating_sub(self.position)) as usize];
+        self.segment.file.read_exact_at(&mut buffer, self.position)?;
+        Ok(buffer.into())
+    }
+}
+
+fn put(text: &mut BytesMut, entry: &Entry) {
+    text.put_u32_le(entry.response.encoded_len() as u32);
+    text.put_u64_le(entry.before);
+    entry.response.encode_raw(text);
+}
+
+/// How long the first record is, if enough of it is there to tell.
+fn record_length(bytes: &[u8]) -> Option<usize> {
+    (bytes.len() >= HEADER).then(|| HEADER + (&bytes[..4]).get_u32_le() as usize)
+}
+
+fn get(mut record: Bytes) -> io::Result<Entry> {
+    record.advance(4);
+    let before = record.get_u64_le();
+    Ok(Entry { response: AttachResponse::decode(record).map_err(io::Error::other)?, before })
+}
+
+/// Writes what comes onto the tape into the spool, and says how far it has come; ends when that cannot go on.
+pub(super) async fn write(tape: Arc<Tape>, spool: Arc<Spool>, first: u64, spooled: watch::Sender<u64>) {
+    let mut last = first - 1;
+    loop {
+        let batch = tape.after(last).await;
+        last = batch.last().map_or(last, |entry| entry.response.sequence);
+        let spool = Arc::clone(&spool);
+        match tokio::task::spawn_blocking(move || spool.append(&batch)).await {
+            Ok(Ok(())) => drop(spooled.send_replace(last)),
+            Ok(Err(error)) => {
+                tracing::warn!(
+                    error = pmi_transport::error_chain::chain(&error),
+                    "output is not kept on disk any more"
+                );
+                return;
+            }
+            // The server is ending, or writing panicked, which was told.
+            Err(_) => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tape::tests::output;
+    use super::*;
+
+    fn spools(launch: u64, total: u64) -> (tempfile::TempDir, Arc<Spools>) {
+        let directory = tempfile::tempdir().unwrap();
+        let spools = Spools::new(directory.path().to_owned(), SpoolLimits { launch, total });
+        (directory, spools)
+    }
+
+    fn entry(sequence: u64, bytes: usize) -> Entry {
+        let before = (sequence - 1) * bytes as u64;
+        Entry { response: AttachResponse { sequence, node: 0, what: Some(output(bytes)) }, before }
+    }
+
+    /// Everything behind `after`, read as a reader does.
+    fn read_all(spool: &Spool, mut after: u64) -> Vec<Entry> {
+        let (mut all, mut bookmark) = (Vec::new(), Bookmark::default());
+        while let Some(slice) = spool.after(after, &bookmark) {
+            let (entries, next) = slice.read().unwrap();
+            bookmark = next;
+            all.extend(entries.into_iter().filter(|entry| entry.response.sequence > after));
+            after = all.last().unwrap().response.sequence;
+        }
+        all
+    }
+
+    #[test]
+    fn what_is_written_is_read_in_order() {
+        let (directory, spools) = spools(1 << 20, 1 << 20);
+        let spool = spools.open().unwrap();
+        let entries: Vec<Entry> = (1..=500).map(|sequence| entry(sequence, 1000)).collect();
+        entries.chunks(7).for_each(|batch| spool.append(batch).unwrap());
+        assert!(spool.segments.lock().len() > 5);
+        assert_eq!(read_all(&spool, 0), entries);
+        assert_eq!(read_all(&spool, 123), entries[123..]);
+        assert!(spool.after(500, &Bookmark::default()).is_none());
+        assert_eq!(directory.path().read_dir().unwrap().count(), 0, "files have no names");
+        drop(spool);
+        assert_eq!(spools.used.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_record_may_be_longer_than_what_is_read_at_once() {
+        let (_directory, spools) = spools(16 << 20, 16 << 20);
+        let spool = spools.open().unwrap();
+        let entries = [entry(1, 3 * READ as usize), entry(2, 3 * READ as usize)];
+        spool.append(&entries).unwrap();
+        assert_eq!(read_all(&spool, 0), entries);
+    }
+
+    #[test]
+    fn the_oldest_makes_room() {
+        let (_directory, spools) = spools(100_000, 1 << 20);
+        let spool = spools.open().unwrap();
+        (1..=500).for_each(|sequence| spool.append(&[entry(sequence, 1000)]).unwrap());
+        let left = read_all(&spool, 0);
+        assert!(left.len() > 80 && left.len() < 100, "{}", left.len());
+        assert_eq!(left.last(), Some(&entry(500, 1000)));
+        assert!(spools.used.load(Ordering::Relaxed) <= 100_000);
+    }
+
+    #[test]
+    fn all_launches_share_the_room() {
+        let (_directory, spools) = spools(50_000, 60_000);
+        let [one, two] = [spools.open().unwrap(), spools.open().unwrap()];
+        (1..=40).for_each(|sequence| one.append(&[entry(sequence, 1000)]).unwrap());
+        (1..=40).for_each(|sequence| two.append(&[entry(sequence, 1000)]).unwrap());
+        assert!(spools.used.load(Ordering::Relaxed) <= 60_000);
+        assert_eq!(read_all(&one, 0).len(), 40);
+        assert_eq!(read_all(&two, 39), [entry(40, 1000)]);
+        assert!(matches!(two.append(&[entry(41, 50_000)]), Err(SpoolError::Full { total: 60_000 })));
+    }
+
+    #[test]
+    fn launches_that_ended_make_room_first_and_the_first_of_them_before_others() {
+        let (_directory, spools) = spools(50_000, 100_000);
+        let [one, two, three] = [spools.open().unwrap(), spools.open().unwrap(), spools.open().unwrap()];
+        for spool in [&one, &two] {
+            (1..=40).for_each(|sequence| spool.append(&[entry(sequence, 1000)]).unwrap());
+            spool.end();
+        }
+        (1..=40).for_each(|sequence| three.append(&[entry(sequence, 1000)]).unwrap());
+        assert_eq!(read_all(&three, 0).len(), 40);
+        assert_eq!(read_all(&two, 0).len(), 40);
+        assert!(read_all(&one, 0).len() < 25);
+        (41..=48).for_each(|sequence| three.append(&[entry(sequence, 1000)]).unwrap());
+        assert_eq!(read_all(&three, 0).len(), 48);
+        // Its own last event may come after its end.
+        two.append(&[entry(41, 1000)]).unwrap();
+        assert!(spools.used.load(Ordering::Relaxed) <= 100_000);
+    }
+
+    #[test]
+    fn a_launch_may_be_given_no_room() {
+        let (_directory, spools) = spools(0, 1 << 20);
+        assert!(spools.open().is_none());
+    }
+}

@@ -1,0 +1,272 @@
+//! The calls about launches that have been started.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lattice_session::wire;
+use pmi_core::ids::{NodeIndex, Rank};
+use pmi_transport::identity::{Caller, caller_of};
+use pmi_transport::proto::v1::launch_service_server::LaunchService;
+use pmi_transport::proto::v1::{
+    AbortLaunchRequest, AbortLaunchResponse, AttachRequest, AttachResponse, AttachTo, GetLaunchRequest, LaunchStatus,
+    LaunchSummary, ListLaunchesRequest, ListLaunchesResponse, NodeStatus, RankExitStatus, RankProgress, RankRange,
+    SignalLaunchRequest, SignalLaunchResponse, SignalRanks, attach_request, attach_response, node_command,
+};
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::allocations::may_use;
+use super::launch::fan_out::Recipient;
+use super::launch::{Ask, LaunchHandle, is_over};
+use super::order::Order;
+use super::server::Server;
+use super::store::{self, LaunchRecord};
+
+/// Messages on their way to a client.
+const TO_CLIENT: usize = 64;
+
+/// The longest reason for an abort, in characters; the rest is cut off.
+const REASON_MAX: usize = 1000;
+
+/// Answers calls about launches.
+pub(crate) struct Launching(pub Arc<Server>);
+
+/// A launch that somebody asks about.
+enum Found {
+    /// It has a task.
+    Task(LaunchHandle),
+    /// It ended; this is kept of it.
+    Record(Box<LaunchRecord>),
+}
+
+/// What became of a question about a launch.
+enum Answer<T> {
+    /// Its task has answered.
+    Task(LaunchHandle, T),
+    /// It ended; this is kept of it.
+    Record(Box<LaunchRecord>),
+}
+
+#[tonic::async_trait]
+impl LaunchService for Launching {
+    type AttachLaunchStream = ReceiverStream<Result<AttachResponse, Status>>;
+
+    async fn attach_launch(
+        &self,
+        request: Request<Streaming<AttachRequest>>,
+    ) -> Result<Response<Self::AttachLaunchStream>, Status> {
+        let caller = caller_of(&request)?.clone();
+        let mut said = request.into_inner();
+        let Some(AttachRequest { what: Some(attach_request::What::Attach(to)) }) = said.message().await? else {
+            return Err(Status::invalid_argument("the first message must say which launch to follow"));
+        };
+        let (sender, receiver) = mpsc::channel(TO_CLIENT);
+        let AttachTo { launch_id, after, tied } = to;
+        let attach = |reply| Ask::Attach { after, owns: tied, client: sender.clone(), reply };
+        match self.ask(&caller, &launch_id, attach).await? {
+            Answer::Task(handle, client) => follow(handle, client?, said, sender),
+            Answer::Record(record) => tell_end(*record, after, &sender),
+        }
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn list_launches(
+        &self,
+        request: Request<ListLaunchesRequest>,
+    ) -> Result<Response<ListLaunchesResponse>, Status> {
+        let caller = caller_of(&request)?.clone();
+        let all = request.into_inner().all;
+        let mut launches: Vec<LaunchSummary> = self.0.handles().iter().map(LaunchHandle::summary).collect();
+        match all {
+            true => {
+                let kept = store::blocking(&self.0.store, |store| store.read()).await;
+                let kept = kept.map_err(|error| Status::unavailable(pmi_transport::error_chain::chain(&error)))?;
+                let ended = kept.launches.into_iter().filter(|record| record.complete.is_some());
+                launches.extend(ended.filter_map(|record| record.summary));
+            }
+            false => launches.retain(|launch| !is_over(launch)),
+        }
+        launches.retain(|launch| may_use(&caller, launch.uid));
+        launches.sort_by(|one, other| (one.started_at, &one.id).cmp(&(other.started_at, &other.id)));
+        launches.dedup_by(|one, other| one.id == other.id);
+        Ok(Response::new(ListLaunchesResponse { launches }))
+    }
+
+    async fn get_launch(&self, request: Request<GetLaunchRequest>) -> Result<Response<LaunchStatus>, Status> {
+        let caller = caller_of(&request)?.clone();
+        let id = request.into_inner().id;
+        let status = match self.ask(&caller, &id, Ask::Status).await? {
+            Answer::Task(_, status) => status,
+            Answer::Record(record) => ended(*record),
+        };
+        Ok(Response::new(status))
+    }
+
+    async fn signal_launch(
+        &self,
+        request: Request<SignalLaunchRequest>,
+    ) -> Result<Response<SignalLaunchResponse>, Status> {
+        let caller = caller_of(&request)?.clone();
+        let SignalLaunchRequest { id, signal, ranks } = request.into_inner();
+        if !(1..=64).contains(&signal) {
+            return Err(Status::invalid_argument(format!("{signal} is no signal; there are 1 to 64")));
+        }
+        match self.find(&caller, &id).await? {
+            Found::Task(handle) if !is_over(&handle.summary()) => {
+                let command = signal_command(signal, ranks, &handle.summary())?;
+                handle.tell(Ask::Signal(command)).await
+            }
+            _ => return Err(Status::failed_precondition(format!("launch {id} has ended"))),
+        };
+        Ok(Response::new(SignalLaunchResponse {}))
+    }
+
+    async fn abort_launch(
+        &self,
+        request: Request<AbortLaunchRequest>,
+    ) -> Result<Response<AbortLaunchResponse>, Status> {
+        let caller = caller_of(&request)?.clone();
+        let AbortLaunchRequest { id, reason } = request.into_inner();
+        if let Found::Task(handle) = self.find(&caller, &id).await? {
+            // It is told to everybody who follows the launch.
+            let reason = reason.chars().take(REASON_MAX).collect();
+            handle.tell(Ask::Abort { who: caller.to_string(), reason }).await;
+        }
+        Ok(Response::new(AbortLaunchResponse {}))
+    }
+}
+
+/// What sends a signal to these ranks of a launch; to all, if none is named.
+fn signal_command(signal: i32, ranks: Vec<RankRange>, launch: &LaunchSummary) -> Result<node_command::What, Status> {
+    if ranks.is_empty() {
+        return Ok(node_command::What::Signal(signal));
+    }
+    let named = wire::command::decode_ranges(&ranks).map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let greatest = named.greatest();
+    if greatest.0 >= launch.ranks {
+        let (id, last) = (&launch.id, launch.ranks.saturating_sub(1));
+        return Err(Status::invalid_argument(format!("launch {id} has no rank {greatest}; it has ranks 0 to {last}")));
+    }
+    Ok(node_command::What::SignalRanks(SignalRanks { signal, ranks }))
+}
+
+impl Launching {
+    /// One of the caller's own launches.
+    async fn find(&self, caller: &Caller, id: &str) -> Result<Found, Status> {
+        let found = match self.0.find(id) {
+            Some(handle) => Found::Task(handle),
+            None => {
+                let wanted = id.to_owned();
+                let record = store::blocking(&self.0.store, move |store| store.launch(&wanted)).await;
+                let record = record.map_err(|error| Status::unavailable(pmi_transport::error_chain::chain(&error)))?;
+                Found::Record(Box::new(record.ok_or_else(|| unknown(id))?))
+            }
+        };
+        let owner = match &found {
+            Found::Task(handle) => handle.summary().uid,
+            Found::Record(record) => record.summary.as_ref().map_or(0, |summary| summary.uid),
+        };
+        match may_use(caller, owner) {
+            true => Ok(found),
+            false => Err(Status::permission_denied(format!("launch {id} belongs to another user"))),
+        }
+    }
+
+    /// Asks the task of one of the caller's own launches. One that is over may have ended before it answers; then its record tells.
+    async fn ask<T>(
+        &self,
+        caller: &Caller,
+        id: &str,
+        question: impl FnOnce(oneshot::Sender<T>) -> Ask,
+    ) -> Result<Answer<T>, Status> {
+        let handle = match self.find(caller, id).await? {
+            Found::Task(handle) => handle,
+            Found::Record(record) => return Ok(Answer::Record(record)),
+        };
+        if let Some(answer) = handle.ask(question).await {
+            return Ok(Answer::Task(handle, answer));
+        }
+        match self.find(caller, id).await? {
+            Found::Record(record) => Ok(Answer::Record(record)),
+            Found::Task(_) => Err(unknown(id)),
+        }
+    }
+}
+
+/// Listens to what a client of a launch says for as long as it says something.
+fn follow(
+    handle: LaunchHandle,
+    client: u64,
+    mut said: Streaming<AttachRequest>,
+    sender: mpsc::Sender<Result<AttachResponse, Status>>,
+) {
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                message = said.message() => match message {
+                    Ok(Some(AttachRequest { what: Some(what) })) => {
+                        if !handle.tell(Ask::Said { client, what }).await {
+                            return;
+                        }
+                    }
+                    // Of a later version.
+                    Ok(Some(AttachRequest { what: None })) => {}
+                    Ok(None) => {
+                        handle.tell(Ask::Goodbye { client }).await;
+                        return;
+                    }
+                    // Its answers' end tells the launch.
+                    Err(_) => return,
+                },
+                () = sender.closed() => return,
+            }
+        }
+    });
+}
+
+/// Tells a client of a launch whose events are kept no more how it ended, and that what it has not dealt with is lost. The end has
+/// the number that it had: a client passes over what it takes for known.
+fn tell_end(record: LaunchRecord, after: u64, sender: &mpsc::Sender<Result<AttachResponse, Status>>) {
+    let spec = record.spec.unwrap_or_default();
+    let complete = record.complete.unwrap_or_default();
+    // Of a record without a number nothing is known but that its end comes last.
+    let last = if record.last_event == 0 { u64::MAX } else { record.last_event };
+    let is_missing = after.saturating_add(1) < last;
+    let spec = (0, attach_response::What::Spec(spec));
+    let dropped = is_missing.then_some((0, attach_response::What::DroppedOutput(0)));
+    let complete = (last, attach_response::What::Complete(complete));
+    for (sequence, what) in std::iter::once(spec).chain(dropped).chain([complete]) {
+        // There is room for all of them.
+        let _ = sender.try_send(Ok(AttachResponse { sequence, node: 0, what: Some(what) }));
+    }
+}
+
+/// The status of a launch that is over.
+fn ended(record: LaunchRecord) -> LaunchStatus {
+    let cause = record.complete.as_ref().and_then(|complete| complete.cause.clone());
+    LaunchStatus { nodes: ended_nodes(&record), summary: record.summary, cause }
+}
+
+/// How the ranks of each node ended; those of spawned jobs are in nobody's placement any more, and left out.
+fn ended_nodes(record: &LaunchRecord) -> Vec<NodeStatus> {
+    let Some(order) = Order::resumed(record) else { return Vec::new() };
+    let exits = record.complete.iter().flat_map(|complete| &complete.ranks).map(|exit| (exit.rank, *exit));
+    let exits: HashMap<u32, RankExitStatus> = exits.collect();
+    let status = |(index, node): (u32, &Recipient)| {
+        let ranks = order.placement.ranks_on(NodeIndex(index));
+        let progress = |rank: &Rank| {
+            let exit = exits.get(&rank.0).copied();
+            RankProgress { rank: rank.0, phase: exit.map_or(0, |exit| exit.phase), exit, ..Default::default() }
+        };
+        let ranks: Vec<RankProgress> = ranks.iter().map(progress).collect();
+        let programs = vec![Bytes::new(); ranks.len()];
+        NodeStatus { node_id: node.name.clone(), silent: false, ranks, programs }
+    };
+    (0..).zip(&order.nodes).map(status).collect()
+}
+
+fn unknown(id: &str) -> Status {
+    Status::not_found(format!("there is no launch {id}, or it ended long ago"))
+}

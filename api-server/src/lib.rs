@@ -1,0 +1,216 @@
+//! `lattice api`: the server that knows a cluster's nodes, who may use them, and what runs on them.
+//!
+//! ```text
+//! allocation_service ─┐             ┌─ nodes         who is there          (pure)
+//! launch_service     ─┼─> server ───┼─ allocations   who may use which     (pure)     ──> store
+//! node_service       ─┘             ├─ order, placement  what shall run where (pure)
+//!                                   ├─ launch        a task for each launch
+//!                                   └─ names         what ranks publish
+//! ```
+//! Everything runs on one thread but for the store, which waits for the disk on threads of its own.
+
+#![forbid(unsafe_code)]
+
+pub mod allocation_state;
+pub mod args;
+
+mod allocation_service;
+mod allocations;
+mod config;
+mod fabric;
+mod fabric_service;
+mod launch;
+mod launch_service;
+mod leftovers;
+mod meetings;
+mod metrics;
+mod names;
+mod node_service;
+mod nodes;
+mod order;
+mod placement;
+mod serials;
+mod server;
+mod store;
+#[cfg(test)]
+mod tests;
+mod versions;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use lattice_daemon::metrics_page;
+use pmi_transport::address::Address;
+use pmi_transport::identity::{Caller, IdentityError, Security};
+use pmi_transport::limits::MESSAGE_MAX;
+use pmi_transport::listen::{self, ListenError, Listener};
+use pmi_transport::proto::v1::allocation_service_server::AllocationServiceServer;
+use pmi_transport::proto::v1::fabric_service_server::FabricServiceServer;
+use pmi_transport::proto::v1::launch_service_server::LaunchServiceServer;
+use pmi_transport::proto::v1::node_service_server::NodeServiceServer;
+use sd_notify::NotifyState;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tonic::service::Routes;
+
+use self::allocation_service::Allocating;
+use self::args::ApiArgs;
+use self::config::{Config, ConfigError, Identity};
+use self::fabric::{Fabric, FabricError};
+use self::fabric_service::Accounting;
+use self::launch_service::Launching;
+use self::node_service::Reporting;
+use self::server::Server;
+use self::store::{RedbStore, StoreError};
+
+/// Why the server cannot be started.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct ApiError(#[from] Failure);
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error("the certificate is that of {caller}; the API server needs one for lattice:///api")]
+    NotApi { caller: Caller },
+    #[error("state in {path} cannot be used")]
+    Store {
+        path: String,
+        #[source]
+        source: StoreError,
+    },
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    #[error("cannot serve metrics at {address}")]
+    Metrics {
+        address: SocketAddr,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot start")]
+    Runtime(#[source] io::Error),
+}
+
+/// Serves until SIGTERM or SIGINT. Launches go on without the server; the next one takes them up.
+///
+/// # Errors
+/// Fails if the configuration is wrong, or if an address or the state cannot be had.
+pub fn run(args: &ApiArgs) -> Result<(), ApiError> {
+    let config = Config::load(args).map_err(Failure::from)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
+    if args.check_config {
+        runtime.block_on(check(&config))?;
+        println!("lattice: the settings make sense");
+        return Ok(());
+    }
+    Ok(runtime.block_on(serve(config))?)
+}
+
+/// Fails where [`serve`] would for what the settings say, as far as that can be told without listening or touching the state.
+async fn check(config: &Config) -> Result<(), Failure> {
+    let security = security(config)?;
+    for address in &config.listen {
+        Listener::check(address, &security).await?;
+    }
+    if let Some(settings) = &config.fabric {
+        settings.manager.manager().map_err(FabricError::from)?;
+    }
+    Ok(())
+}
+
+fn security(config: &Config) -> Result<Security, Failure> {
+    match &config.identity {
+        Identity::Insecure => Ok(Security::Insecure { name: Caller::Api }),
+        Identity::Tls(files) => match Security::from_files(files)? {
+            security if *security.caller() == Caller::Api => Ok(security),
+            other => Err(Failure::NotApi { caller: other.caller().clone() }),
+        },
+    }
+}
+
+async fn serve(config: Config) -> Result<(), Failure> {
+    let security = security(&config)?;
+    let failed = |source| Failure::Store { path: config.state.display().to_string(), source };
+    let store = RedbStore::open(&config.state).map_err(failed)?;
+    if let Err(error) = cxi_fabric::secret::keep_out_of_core_dumps() {
+        tracing::warn!(%error, "core dumps of this server would hold keys");
+    }
+    let fabric = open_fabric(&config, &store)?;
+    let server = Server::new(config.clone(), security.clone(), Arc::new(store), fabric.clone()).map_err(failed)?;
+
+    let mut listeners = Vec::new();
+    let sockets = config.socket.iter().cloned().map(Address::Unix);
+    for address in config.listen.iter().cloned().chain(sockets) {
+        let listener = Listener::bind(&address, &security).await?;
+        tracing::info!(at = %listener.local_address(), "listening");
+        listeners.push(listener);
+    }
+    if let Some(address) = config.metrics {
+        let listener = TcpListener::bind(address).await.map_err(|source| Failure::Metrics { address, source })?;
+        let server = Arc::clone(&server);
+        tokio::spawn(metrics_page::serve(listener, move || server.metrics.text(server.census())));
+    }
+    tokio::spawn(security.renew_on_hangup());
+    let stop = stop_signal().map_err(Failure::Runtime)?;
+    tokio::spawn(Arc::clone(&server).take_up());
+    tokio::spawn(Arc::clone(&server).watch_nodes());
+    if let Some(fabric) = fabric {
+        tokio::spawn(fabric::tend(Arc::clone(&server), fabric));
+    }
+    notify(NotifyState::Ready);
+    listen::serve(listeners, routes(&server), stop).await?;
+    Ok(())
+}
+
+/// The fabric that is configured, as the server before left it.
+fn open_fabric(config: &Config, store: &RedbStore) -> Result<Option<Arc<Fabric>>, Failure> {
+    let journal = store.fabric_journal();
+    let Some(settings) = config.fabric.clone() else {
+        let left = journal.entries().map_err(FabricError::from)?.len();
+        if left > 0 {
+            tracing::warn!(
+                left,
+                "the state tells of fabric services, and no fabric is configured; they are left alone"
+            );
+        }
+        return Ok(None);
+    };
+    Ok(Some(Fabric::open(settings, journal)?))
+}
+
+/// All services, with room for the longest message.
+fn routes(server: &Arc<Server>) -> Routes {
+    let allocating = AllocationServiceServer::new(Allocating(Arc::clone(server)));
+    let launching = LaunchServiceServer::new(Launching(Arc::clone(server)));
+    let reporting = NodeServiceServer::new(Reporting(Arc::clone(server)));
+    Routes::new(allocating.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX))
+        .add_service(launching.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX))
+        .add_service(FabricServiceServer::new(Accounting(Arc::clone(server))))
+        .add_service(reporting.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX))
+}
+
+/// Resolves when the server is asked to end.
+fn stop_signal() -> io::Result<impl Future<Output = ()>> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("the server ends; launches go on");
+        notify(NotifyState::Stopping);
+    })
+}
+
+/// Tells the service manager, if there is one.
+fn notify(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::debug!(%error, "the service manager does not listen");
+    }
+}

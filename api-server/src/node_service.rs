@@ -1,0 +1,215 @@
+//! The calls of node agents, and the list of nodes. An agent speaks for its own node only.
+
+use std::sync::Arc;
+
+use lattice_session::timeouts::HEARTBEAT;
+use lattice_session::wire;
+use pmi_core::services::{NameError, SpawnError};
+use pmi_transport::identity::{Caller, caller_of};
+use pmi_transport::proto::v1::node_service_server::NodeService;
+use pmi_transport::proto::v1::{
+    DrainNodesRequest, DrainNodesResponse, HeartbeatRequest, HeartbeatResponse, LaunchReport, ListNodesRequest,
+    ListNodesResponse, MeetAnswer, MeetRequest, NameAnswer, NameRequest, NodeCommand, RegisterNodeRequest,
+    RegisterNodeResponse, ReportFor, ResumeNodesRequest, ResumeNodesResponse, SpawnAnswer, SpawnRequest, launch_report,
+};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::launch::outbox::Outbox;
+use super::launch::{Ask, LaunchHandle};
+use super::meetings::Comer;
+use super::server::{Server, to_its_end};
+use super::versions;
+
+/// Commands on their way to a node.
+const TO_NODE: usize = 16;
+
+/// Answers agents.
+pub(crate) struct Reporting(pub Arc<Server>);
+
+#[tonic::async_trait]
+impl NodeService for Reporting {
+    async fn register_node(
+        &self,
+        request: Request<RegisterNodeRequest>,
+    ) -> Result<Response<RegisterNodeResponse>, Status> {
+        check_speaker(&request, &request.get_ref().node_id)?;
+        let told = request.into_inner();
+        tracing::info!(node = told.node_id, address = told.grpc_address, "a node registers");
+        // Whatever is signed from now on may be for this very agent.
+        let last_serial = self.0.serials.last().0;
+        let (server, node) = (Arc::clone(&self.0), told.node_id.clone());
+        let registered = to_its_end(async move { server.register(told).await });
+        let unknown_launches = registered.await.map_err(|error| {
+            tracing::warn!(node, "the registration is refused: {error}");
+            Status::invalid_argument(error.to_string())
+        })?;
+        let heartbeat_ms = HEARTBEAT.as_millis() as u64;
+        let lease_ms = self.0.config.lease.as_millis() as u64;
+        Ok(Response::new(RegisterNodeResponse { heartbeat_ms, unknown_launches, last_serial, lease_ms }))
+    }
+
+    async fn heartbeat(&self, request: Request<HeartbeatRequest>) -> Result<Response<HeartbeatResponse>, Status> {
+        check_speaker(&request, &request.get_ref().node_id)?;
+        let HeartbeatRequest { node_id, incarnation, launches } = request.into_inner();
+        let register = self.0.nodes.lock().heartbeat(&node_id, incarnation, Instant::now());
+        if !register {
+            self.0.hear_of_work(&node_id, &launches);
+        }
+        Ok(Response::new(HeartbeatResponse { register, last_serial: self.0.serials.last().0 }))
+    }
+
+    async fn list_nodes(&self, _: Request<ListNodesRequest>) -> Result<Response<ListNodesResponse>, Status> {
+        let launches = self.0.launches_by_node();
+        let count = |node: &str| launches.get(node).copied().unwrap_or_default();
+        let nodes = self.0.nodes.lock().list(Instant::now(), count);
+        Ok(Response::new(ListNodesResponse { nodes, version: versions::OURS.to_owned() }))
+    }
+
+    async fn drain_nodes(&self, request: Request<DrainNodesRequest>) -> Result<Response<DrainNodesResponse>, Status> {
+        let (server, caller) = (Arc::clone(&self.0), caller_of(&request)?.clone());
+        let drained = to_its_end(async move { server.drain(&caller, request.get_ref()).await });
+        Ok(Response::new(DrainNodesResponse { unknown: hostlist::fold(&drained.await?) }))
+    }
+
+    async fn resume_nodes(
+        &self,
+        request: Request<ResumeNodesRequest>,
+    ) -> Result<Response<ResumeNodesResponse>, Status> {
+        let (server, caller) = (Arc::clone(&self.0), caller_of(&request)?.clone());
+        to_its_end(async move { server.undrain(&caller, request.get_ref()).await }).await?;
+        Ok(Response::new(ResumeNodesResponse {}))
+    }
+
+    type ReportLaunchStream = ReceiverStream<Result<NodeCommand, Status>>;
+
+    async fn report_launch(
+        &self,
+        request: Request<Streaming<LaunchReport>>,
+    ) -> Result<Response<Self::ReportLaunchStream>, Status> {
+        let caller = caller_of(&request)?.clone();
+        let mut told = request.into_inner();
+        let Some(LaunchReport { what: Some(launch_report::What::Of(of)) }) = told.message().await? else {
+            return Err(Status::invalid_argument("the first message must say what the report is of"));
+        };
+        check_is(&caller, &of.node_id)?;
+        let ReportFor { launch_id, node_id, node_index } = of;
+        let handle = self.launch(&launch_id)?;
+        let outbox = handle.outbox(node_index, &node_id).cloned().ok_or_else(|| {
+            Status::invalid_argument(format!("{node_id} is not node {node_index} of launch {launch_id}"))
+        })?;
+        if handle.has_lost(node_index) {
+            let text = format!("launch {launch_id} goes on, or has ended, without {node_id}");
+            return Err(Status::failed_precondition(text));
+        }
+        let (sender, receiver) = mpsc::channel(TO_NODE);
+        tokio::spawn(report(handle, outbox, node_index, told, sender));
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn call_name(&self, request: Request<NameRequest>) -> Result<Response<NameAnswer>, Status> {
+        check_speaker(&request, &request.get_ref().node_id)?;
+        let NameRequest { launch_id, node_id, call } = request.into_inner();
+        let handle = self.launch_on(&launch_id, &node_id)?;
+        let answer = match call.map(wire::call::decode_name) {
+            Some(Ok(call)) => self.0.names.call(handle.summary().uid, &launch_id, call).await,
+            Some(Err(error)) => Err(NameError::Unavailable { reason: error.to_string() }),
+            None => return Err(Status::invalid_argument("the request has no call")),
+        };
+        Ok(Response::new(wire::call::encode_name_answer(&answer)))
+    }
+
+    async fn spawn_tasks(&self, request: Request<SpawnRequest>) -> Result<Response<SpawnAnswer>, Status> {
+        check_speaker(&request, &request.get_ref().node_id)?;
+        let SpawnRequest { launch_id, node_id, call } = request.into_inner();
+        let handle = self.launch_on(&launch_id, &node_id)?;
+        let node = handle.index_of(&node_id).ok_or_else(|| not_on(&launch_id, &node_id))?;
+        let call = call.ok_or_else(|| Status::invalid_argument("the request has no call"))?;
+        let answer = handle.ask(|reply| Ask::Spawn { node, call, reply }).await;
+        let answer = answer.unwrap_or(Err(SpawnError::Refused { reason: "the launch is over".to_owned() }));
+        Ok(Response::new(wire::call::encode_spawn_answer(&answer)))
+    }
+
+    async fn meet_launches(&self, request: Request<MeetRequest>) -> Result<Response<MeetAnswer>, Status> {
+        check_speaker(&request, &request.get_ref().node_id)?;
+        let MeetRequest { launch_id, node_id, call } = request.into_inner();
+        let handle = self.launch_on(&launch_id, &node_id)?;
+        let node = handle.index_of(&node_id).ok_or_else(|| not_on(&launch_id, &node_id))?;
+        let call = call.ok_or_else(|| Status::invalid_argument("the request has no call"))?;
+        let comer = Comer { uid: handle.summary().uid, launch: &launch_id, node };
+        let answer = self.0.meet(comer, call).await;
+        Ok(Response::new(answer.unwrap_or_else(|error| wire::meeting::encode_error(&error))))
+    }
+}
+
+impl Reporting {
+    fn launch(&self, id: &str) -> Result<LaunchHandle, Status> {
+        self.0.find(id).ok_or_else(|| Status::not_found(format!("there is no launch {id}, or it has ended")))
+    }
+
+    /// A launch that runs on a node.
+    fn launch_on(&self, id: &str, node: &str) -> Result<LaunchHandle, Status> {
+        self.launch(id).and_then(|handle| if handle.runs_on(node) { Ok(handle) } else { Err(not_on(id, node)) })
+    }
+}
+
+/// Carries events from a node to a launch and commands back, until one of them has nothing more to say.
+async fn report(
+    handle: LaunchHandle,
+    outbox: Outbox,
+    node: u32,
+    mut told: Streaming<LaunchReport>,
+    sender: mpsc::Sender<Result<NodeCommand, Status>>,
+) {
+    let stream = outbox.open();
+    if !handle.tell(Ask::Opened { node, stream }).await {
+        return;
+    }
+    let events = async {
+        loop {
+            match told.message().await {
+                Ok(Some(LaunchReport { what: Some(launch_report::What::Event(event)) })) => {
+                    if !handle.tell(Ask::Event { node, event }).await {
+                        return;
+                    }
+                }
+                // Of a later version.
+                Ok(Some(_)) => {}
+                // It has said everything, and waits to hear that it may forget it.
+                Ok(None) => return sender.closed().await,
+                // The node comes again, or is lost.
+                Err(_) => return,
+            }
+        }
+    };
+    let commands = async {
+        while let Some(command) = outbox.next(stream).await {
+            if sender.send(Ok(command)).await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = events => {}
+        () = commands => {}
+    }
+    handle.tell(Ask::Closed { node, stream }).await;
+}
+
+/// Whether a request comes from the agent of the node that it speaks of.
+fn check_speaker<T>(request: &Request<T>, node: &str) -> Result<(), Status> {
+    check_is(caller_of(request)?, node)
+}
+
+fn check_is(caller: &Caller, node: &str) -> Result<(), Status> {
+    match caller {
+        Caller::Agent(own) if own == node => Ok(()),
+        other => Err(Status::permission_denied(format!("{other} cannot speak for node {node}"))),
+    }
+}
+
+fn not_on(launch: &str, node: &str) -> Status {
+    Status::failed_precondition(format!("launch {launch} does not run on {node}"))
+}

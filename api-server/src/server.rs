@@ -1,0 +1,322 @@
+//! What all calls share: nodes, allocations, launches and what is kept of them, and what a change of one means for the others.
+
+mod allocating;
+mod attending;
+
+use std::collections::{HashMap, VecDeque};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use pmi_transport::connect::AgentChannels;
+use pmi_transport::identity::{Caller, Security};
+use pmi_transport::proto::v1::{
+    Allocation, AllocationState, LaunchSpec, LaunchState, LaunchSummary, LaunchTasksRequest, LaunchTasksResponse,
+    NodeState,
+};
+use pmi_transport::signature;
+use prost::Message;
+use tokio::time::Instant;
+use tonic::Status;
+
+use super::allocations::Allocations;
+use super::config::Config;
+use super::fabric::Fabric;
+use super::launch::fan_out::FanOut;
+use super::launch::spool::Spools;
+use super::launch::{self, Ask, LaunchHandle};
+use super::leftovers::Leftovers;
+use super::meetings::Meetings;
+use super::metrics::{Census, Metrics};
+use super::names::NameTables;
+use super::nodes::{NODES_MAX, Registry};
+use super::order::{Order, OrderError};
+use super::serials::Serials;
+use super::store::{self, Change, Kept, LaunchRecord, Store, StoreError};
+
+/// How many launches that are over are kept for clients that come late.
+const OVER_MAX: usize = 64;
+
+/// The API server, but for its sockets.
+pub(crate) struct Server {
+    pub config: Config,
+    pub security: Security,
+    pub store: Arc<dyn Store>,
+    pub channels: AgentChannels,
+    pub nodes: Mutex<Registry>,
+    /// What may be left on nodes of launches that are over.
+    pub leftovers: Mutex<Leftovers>,
+    /// Held while a change of an allocation is made durable, so that changes follow each other.
+    pub allocations: tokio::sync::Mutex<Allocations>,
+    /// Fabric credentials, where there is a fabric that needs some.
+    pub fabric: Option<Arc<Fabric>>,
+    pub names: NameTables,
+    pub meetings: Meetings,
+    pub metrics: Arc<Metrics>,
+    pub serials: Serials,
+    /// Where launches that nobody owns keep what they say.
+    pub spools: Arc<Spools>,
+    launches: Mutex<Launches>,
+}
+
+/// The launches that have a task.
+#[derive(Debug, Default)]
+struct Launches {
+    by_id: HashMap<String, LaunchHandle>,
+    /// Those of them that are over, in the order in which they ended.
+    over: VecDeque<String>,
+}
+
+impl Server {
+    /// A server with what was kept of the one before.
+    ///
+    /// # Errors
+    /// Fails if the store cannot be read.
+    pub(crate) fn new(
+        config: Config,
+        security: Security,
+        store: Arc<dyn Store>,
+        fabric: Option<Arc<Fabric>>,
+    ) -> Result<Arc<Self>, StoreError> {
+        let Kept { allocations, launches, drains } = store.read()?;
+        let live = allocations.into_iter().filter(|allocation| allocation.state() != AllocationState::Released);
+        let directory = config.state.parent().map(Path::to_owned).unwrap_or_default();
+        let server = Arc::new(Self {
+            spools: Spools::new(directory, config.spool),
+            config,
+            channels: AgentChannels::new(security.clone(), NODES_MAX),
+            security,
+            store,
+            nodes: Mutex::default(),
+            leftovers: Mutex::default(),
+            allocations: Allocations::new(live.collect()).into(),
+            fabric,
+            names: NameTables::default(),
+            meetings: Meetings::default(),
+            metrics: Arc::default(),
+            serials: Serials::from_now(),
+            launches: Mutex::default(),
+        });
+        drains.into_iter().for_each(|drain| server.nodes.lock().drain(drain));
+        launches.into_iter().filter(|record| record.complete.is_none()).for_each(|record| server.resume(record));
+        Ok(server)
+    }
+
+    /// Takes up a launch that ran when the server ended.
+    fn resume(self: &Arc<Self>, record: LaunchRecord) {
+        let id = record.summary.as_ref().map(|summary| summary.id.clone()).unwrap_or_default();
+        let Some(order) = Order::resumed(&record) else {
+            tracing::error!(launch = id, "what was kept of the launch cannot be read; it is left alone");
+            return;
+        };
+        tracing::info!(launch = id, "the launch is taken up; its nodes are expected to report");
+        let handle = launch::resume(self, order, record);
+        self.launches.lock().by_id.insert(id, handle);
+    }
+
+    /// Goes on with what the server before had begun: launches whose allocation is gone end, and then so does the allocation.
+    pub(crate) async fn take_up(self: Arc<Self>) {
+        for handle in self.handles() {
+            let allocation = handle.summary().allocation_id;
+            let state = self.allocations.lock().await.find(&allocation).map(Allocation::state);
+            if state != Some(AllocationState::Running) {
+                let reason = "its allocation is gone".to_owned();
+                handle.tell(Ask::Abort { who: Caller::Api.to_string(), reason }).await;
+            }
+        }
+        self.finish_releases().await;
+    }
+
+    /// Starts what `request` asks for, when every node has accepted it.
+    pub(crate) async fn launch(
+        self: &Arc<Self>,
+        caller: &Caller,
+        request: LaunchTasksRequest,
+    ) -> Result<LaunchTasksResponse, Status> {
+        let allocation = self.allocations.lock().await.running(caller, &request.allocation_id)?.clone();
+        let credentials = self.fabric.as_ref().map(|fabric| fabric.ask(&allocation));
+        let (order, notes) = self.order(request, &allocation)?;
+        let spec = Bytes::from(order.spec.encode_to_vec());
+        let serial = self.serials.next();
+        let signed = signature::sign(&self.security, serial, &spec).map_err(|error| {
+            Status::internal(format!("the launch cannot be signed: {}", pmi_transport::error_chain::chain(&error)))
+        })?;
+        let fan_out = FanOut {
+            launch_id: order.spec.launch_id.clone(),
+            allocation_id: allocation.id.clone(),
+            nodes: order.nodes.clone(),
+            world_size: order.placement.size(),
+            spec,
+            serial,
+            signature: signed.signature,
+            signer: signed.signer,
+            credentials: None,
+            cxi_signature: Bytes::new(),
+        };
+        let record = LaunchRecord {
+            summary: Some(summary(&order)),
+            spec: Some(order.spec.clone()),
+            detached: order.detached,
+            complete: None,
+            course: None,
+            last_event: 0,
+        };
+        // If we end now, nodes that run it are known by this.
+        self.write(vec![Change::Launch(Box::new(record.clone()))]).await?;
+        let told = told(&order);
+        let (handle, accepted) = launch::start(self, order, record, fan_out, credentials);
+        self.launches.lock().by_id.insert(told.launch_id.clone(), handle);
+        // While it was written down, the allocation may have been released.
+        if self.allocations.lock().await.running(caller, &allocation.id).is_err() {
+            self.end_launches_of(&allocation.id, "its allocation is gone").await;
+        }
+        accepted.await.map_err(|_| Status::internal("the launch ended before its nodes had answered"))??;
+        let lease_ms = self.config.lease.as_millis() as u64;
+        Ok(LaunchTasksResponse { task_launch_id: told.launch_id.clone(), spec: Some(told), notes, lease_ms })
+    }
+
+    /// What `request` would start now; nothing comes of it, not even fabric credentials.
+    pub(crate) async fn plan(
+        &self,
+        caller: &Caller,
+        request: LaunchTasksRequest,
+    ) -> Result<LaunchTasksResponse, Status> {
+        let allocation = self.allocations.lock().await.running(caller, &request.allocation_id)?.clone();
+        let (order, notes) = self.order(request, &allocation)?;
+        Ok(LaunchTasksResponse { task_launch_id: String::new(), spec: Some(told(&order)), notes, lease_ms: 0 })
+    }
+
+    /// What `request` means on the nodes as they are now, and what whoever asks may want to know of it.
+    fn order(&self, request: LaunchTasksRequest, allocation: &Allocation) -> Result<(Order, Vec<String>), OrderError> {
+        let registry = self.nodes.lock();
+        let order = Order::new(request, allocation, &registry, &self.config.launches)?;
+        let notes = Vec::from_iter(order.crowding(&registry));
+        Ok((order, notes))
+    }
+
+    /// Makes changes durable.
+    pub(crate) async fn write(&self, changes: Vec<Change>) -> Result<(), Status> {
+        store::write(&self.store, changes).await.map_err(|error| {
+            let error = pmi_transport::error_chain::chain(&error);
+            tracing::error!(error, "state cannot be written");
+            Status::unavailable(format!("nothing can be started or changed at present: {error}"))
+        })
+    }
+
+    /// A launch that has a task.
+    pub(crate) fn find(&self, id: &str) -> Option<LaunchHandle> {
+        self.launches.lock().by_id.get(id).cloned()
+    }
+
+    /// All launches that have a task.
+    pub(crate) fn handles(&self) -> Vec<LaunchHandle> {
+        self.launches.lock().by_id.values().cloned().collect()
+    }
+
+    /// A launch's task has ended.
+    pub(crate) fn forget(&self, id: &str) {
+        let mut launches = self.launches.lock();
+        launches.by_id.remove(id);
+        launches.over.retain(|over| over != id);
+    }
+
+    /// A launch is over, and failed for `reason` if there is one.
+    pub(crate) fn launch_over(self: &Arc<Self>, spec: &LaunchSpec, reason: Option<String>, node_lost: bool) {
+        self.metrics.count_ended(reason.is_none());
+        self.names.withdraw(spec.uid, &spec.launch_id);
+        self.meetings.withdraw(&spec.launch_id);
+        let oldest = {
+            let mut launches = self.launches.lock();
+            launches.over.push_back(spec.launch_id.clone());
+            let excess = launches.over.len() > OVER_MAX;
+            let oldest = if excess { launches.over.pop_front() } else { None };
+            oldest.and_then(|id| launches.by_id.get(&id).cloned())
+        };
+        let (server, allocation) = (Arc::clone(self), spec.allocation_id.clone());
+        tokio::spawn(async move {
+            if let Some(oldest) = oldest {
+                oldest.tell(Ask::Forget).await;
+            }
+            if let Some(reason) = reason {
+                server.launch_failed(&allocation, &reason, node_lost).await;
+            }
+            server.finish_releases().await;
+        });
+    }
+
+    /// The launches that are not over.
+    pub(crate) fn running(&self) -> Vec<LaunchSummary> {
+        self.handles().iter().map(LaunchHandle::summary).filter(|summary| !launch::is_over(summary)).collect()
+    }
+
+    /// What there is at present.
+    pub(crate) fn census(&self) -> Census {
+        let mut census = Census::default();
+        for node in self.nodes.lock().list(Instant::now(), |_| 0) {
+            match node.state() {
+                NodeState::Up => census.nodes_up += 1,
+                NodeState::Lost => census.nodes_lost += 1,
+                NodeState::Unspecified => {}
+            }
+        }
+        for summary in self.running() {
+            match summary.state() {
+                LaunchState::Starting => census.starting += 1,
+                LaunchState::Ending => census.ending += 1,
+                _ => census.active += 1,
+            }
+        }
+        census
+    }
+}
+
+/// Does a change to its end, even if whoever asked for it goes away meanwhile: nothing is left half done.
+pub(crate) async fn to_its_end<T: Send + 'static>(change: impl Future<Output = T> + Send + 'static) -> T {
+    match tokio::spawn(change).await {
+        Ok(done) => done,
+        // It is never cancelled; a panic goes on here.
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+/// An order as its user is told of it: the secret is for nodes and ranks.
+fn told(order: &Order) -> LaunchSpec {
+    LaunchSpec { secret: Bytes::new(), ..order.spec.clone() }
+}
+
+/// The time as users are told it, in seconds since 1970.
+pub(crate) fn unix_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+fn summary(order: &Order) -> LaunchSummary {
+    let spec = &order.spec;
+    LaunchSummary {
+        id: spec.launch_id.clone(),
+        allocation_id: spec.allocation_id.clone(),
+        uid: spec.uid,
+        state: LaunchState::Starting.into(),
+        nodes: spec.nodes.clone(),
+        ranks: order.placement.size(),
+        command: command(spec),
+        started_at: unix_now(),
+        ..LaunchSummary::default()
+    }
+}
+
+/// The first program with its arguments, as far as it is readable in a list.
+fn command(spec: &LaunchSpec) -> String {
+    const LENGTH_MAX: usize = 200;
+    let Some(app) = spec.apps.first() else { return String::new() };
+    let words = std::iter::once(&app.program).chain(&app.args).map(|word| String::from_utf8_lossy(word));
+    let mut text = words.collect::<Vec<_>>().join(" ");
+    if spec.apps.len() > 1 {
+        text += " : ...";
+    }
+    if text.chars().count() > LENGTH_MAX {
+        text = text.chars().take(LENGTH_MAX).chain("...".chars()).collect();
+    }
+    text
+}

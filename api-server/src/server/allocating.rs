@@ -1,0 +1,152 @@
+//! The server's part in the life of allocations: every change is durable before it takes effect, and one follows the other.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use lattice_session::random;
+use pmi_transport::identity::Caller;
+use pmi_transport::proto::v1::{Allocation, AllocationState, CreateAllocationRequest};
+use tonic::Status;
+
+use super::Server;
+use crate::allocation_state;
+use crate::allocations::{self, Allocations};
+use crate::launch::Ask;
+use crate::store::Change;
+
+impl Server {
+    /// Does to an allocation what its policy says of a launch that failed.
+    pub(super) async fn launch_failed(&self, id: &str, reason: &str, node_lost: bool) {
+        let next = {
+            let mut all = self.allocations.lock().await;
+            let next = all.find(id).and_then(|allocation| allocations::after_failure(allocation, node_lost, reason));
+            let Some(next) = next else { return };
+            tracing::info!(
+                allocation = id,
+                state = allocation_state::word(next.state()),
+                reason,
+                "an allocation changes"
+            );
+            self.put(&mut all, next.clone()).await;
+            next
+        };
+        self.end_launches_of(id, &next.reason).await;
+        self.begin(id).await;
+    }
+
+    /// Stores an allocation that changed for reasons of our own. The change stands even if it cannot be written: what it follows
+    /// from has happened.
+    async fn put(&self, all: &mut Allocations, next: Allocation) {
+        // Written down to the log already.
+        let _ = self.write(vec![Change::Allocation(next.clone())]).await;
+        all.put(next.clone());
+        if let Some(fabric) = &self.fabric {
+            // Nobody waits for what is asked here.
+            let _ = fabric.follow(&next);
+        }
+    }
+
+    /// An allocation that is pending runs from now on, if its nodes are ready.
+    async fn begin(&self, id: &str) {
+        let mut all = self.allocations.lock().await;
+        let begun = all.find(id).and_then(|allocation| allocations::begun(allocation, &self.nodes.lock()));
+        if let Some(next) = begun {
+            self.put(&mut all, next).await;
+        }
+    }
+
+    /// The same for the allocation that a node belongs to, now that the node may be ready.
+    pub(super) async fn begin_on(&self, node: &str) {
+        let owner = self.allocations.lock().await.owner(node).map(|allocation| allocation.id.clone());
+        if let Some(id) = owner {
+            self.begin(&id).await;
+        }
+    }
+
+    /// Makes the allocation that `request` asks for.
+    pub(crate) async fn allocate(
+        &self,
+        caller: &Caller,
+        request: &CreateAllocationRequest,
+    ) -> Result<Allocation, Status> {
+        let id = random::id().map_err(|error| Status::internal(format!("no random number can be had: {error}")))?;
+        let mut all = self.allocations.lock().await;
+        let planned = all.plan(request, caller, &self.config.allocations, &self.nodes.lock(), id)?;
+        self.write(vec![Change::Allocation(planned.clone())]).await?;
+        all.put(planned.clone());
+        let credentials = self.fabric.as_ref().and_then(|fabric| fabric.follow(&planned));
+        drop(all);
+        tracing::info!(allocation = planned.id, uid = planned.uid, nodes = planned.nodes, "an allocation is created");
+        if let Some(credentials) = credentials {
+            credentials.settle().await;
+        }
+        Ok(planned)
+    }
+
+    /// Releases an allocation: its launches end first.
+    pub(crate) async fn release(self: &Arc<Self>, caller: &Caller, id: &str) -> Result<Allocation, Status> {
+        let next = {
+            let mut all = self.allocations.lock().await;
+            let allocation = all.of(caller, id)?.clone();
+            let next = match allocation.state() {
+                AllocationState::Releasing => allocation,
+                _ => allocations::moved(&allocation, AllocationState::Releasing),
+            };
+            self.write(vec![Change::Allocation(next.clone())]).await?;
+            all.put(next.clone());
+            next
+        };
+        self.end_launches_of(id, "its allocation is released").await;
+        self.finish_releases().await;
+        let all = self.allocations.lock().await;
+        Ok(all.find(id).cloned().unwrap_or_else(|| allocations::moved(&next, AllocationState::Released)))
+    }
+
+    /// Goes on with what the server before had begun, which may have been killed before it told a node, or after the last one
+    /// had answered.
+    pub(super) async fn resume_releases(&self) {
+        let ended = |allocation: &&Allocation| {
+            matches!(allocation.state(), AllocationState::Releasing | AllocationState::Failed)
+        };
+        let ended: Vec<String> =
+            self.allocations.lock().await.iter().filter(ended).map(|allocation| allocation.id.clone()).collect();
+        for id in ended {
+            self.end_launches_of(&id, "its allocation is gone").await;
+        }
+        self.finish_releases().await;
+    }
+
+    /// Allocations that are being released are released when no launch is left in them, and nothing of one on their nodes.
+    pub(super) async fn finish_releases(&self) {
+        let busy: BTreeSet<String> = self.running().into_iter().map(|summary| summary.allocation_id).collect();
+        let mut all = self.allocations.lock().await;
+        let releasing = |allocation: &&Allocation| allocation.state() == AllocationState::Releasing;
+        let idle = all.iter().filter(releasing).filter(|allocation| !busy.contains(&allocation.id));
+        let next: Vec<Allocation> = {
+            let leftovers = self.leftovers.lock();
+            let next = |allocation: &Allocation| match &leftovers.among(allocations::nodes(allocation))[..] {
+                [] => allocations::moved(allocation, AllocationState::Released),
+                nodes => Allocation {
+                    reason: format!("waits until nothing of a launch is left on {}", hostlist::fold(nodes)),
+                    ..allocation.clone()
+                },
+            };
+            idle.map(|allocation| (allocation, next(allocation)))
+                .filter(|(before, next)| *before != next)
+                .map(|(_, next)| next)
+                .collect()
+        };
+        for next in next {
+            self.put(&mut all, next).await;
+        }
+    }
+
+    pub(super) async fn end_launches_of(&self, allocation: &str, reason: &str) {
+        for handle in self.handles() {
+            if handle.summary().allocation_id == allocation {
+                let who = Caller::Api.to_string();
+                handle.tell(Ask::Abort { who, reason: reason.to_owned() }).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The server's part in what becomes of nodes: they register, are lost, are drained, and what runs on them hears of it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use pmi_transport::identity::{Caller, is_node_name};
+use pmi_transport::proto::v1::{Drain, DrainNodesRequest, RegisterNodeRequest, ResumeNodesRequest};
+use tokio::time::{Instant, sleep_until};
+use tonic::Status;
+
+use super::Server;
+use crate::launch::{Ask, LaunchHandle};
+use crate::nodes::{Arrival, NODES_MAX, RegisterError};
+use crate::store::Change;
+use crate::versions::{self, Fit};
+
+/// How often nodes are looked at.
+const TICK: Duration = Duration::from_millis(250);
+/// A look that comes later than this found the server at a standstill (stopped, swapped out, a paused machine): heartbeats wait in
+/// their sockets, and no node is to blame.
+const STANDSTILL: Duration = Duration::from_secs(1);
+/// The longest reason for draining a node, in characters; the rest is cut off.
+const REASON_MAX: usize = 1000;
+
+impl Server {
+    /// An agent is there. Returns the launches that it must end.
+    pub(crate) async fn register(&self, told: RegisterNodeRequest) -> Result<Vec<String>, RegisterError> {
+        let node = told.node_id.clone();
+        let version = told.version.clone();
+        let claimed: BTreeSet<String> = told.launches.iter().cloned().collect();
+        let arrival = self.nodes.lock().register(told, Instant::now())?;
+        if versions::fit(&version) != Fit::Same {
+            tracing::warn!(node, version, ours = versions::OURS, "the node's agent is of another version");
+        }
+        if arrival == Arrival::Anew {
+            self.channels.forget(&node);
+        }
+        let mut unknown = Vec::new();
+        for id in &claimed {
+            if !self.find(id).is_some_and(|handle| handle.runs_on(&node)) {
+                unknown.push(id.clone());
+            }
+        }
+        {
+            let mut leftovers = self.leftovers.lock();
+            leftovers.forget(&node);
+            unknown.iter().for_each(|launch| leftovers.leave(&node, launch));
+        }
+        self.finish_releases().await;
+        match arrival {
+            Arrival::Anew => self.lose(&node, &claimed, "its agent was started anew", |_| true).await,
+            // A launch of the last server's that should run there and does not: the agent has been started anew since.
+            Arrival::First => self.lose(&node, &claimed, "its agent was started anew", LaunchHandle::is_resumed).await,
+            Arrival::Again => {}
+        }
+        self.begin_on(&node).await;
+        if let Some(fabric) = &self.fabric {
+            fabric.node_is_there();
+        }
+        Ok(unknown)
+    }
+
+    /// An agent says which launches are at work on its node.
+    pub(crate) fn hear_of_work(self: &Arc<Self>, node: &str, launches: &[String]) {
+        if self.leftovers.lock().heard(node, launches) {
+            let server = Arc::clone(self);
+            tokio::spawn(async move { server.finish_releases().await });
+        }
+    }
+
+    /// Tells launches on a node that it is lost: those of a kind, but for those in `spared`.
+    async fn lose(&self, node: &str, spared: &BTreeSet<String>, reason: &str, of_kind: fn(&LaunchHandle) -> bool) {
+        for handle in self.handles() {
+            if of_kind(&handle) && handle.runs_on(node) && !spared.contains(&handle.summary().id) {
+                handle.tell(Ask::NodeLost { node: node.to_owned(), reason: reason.to_owned() }).await;
+            }
+        }
+    }
+
+    /// Nothing new begins on these nodes from now on; returns those of them that have not registered yet.
+    ///
+    /// # Errors
+    /// Fails for a list or a reason that makes no sense, and if it cannot be written down.
+    pub(crate) async fn drain(&self, by: &Caller, request: &DrainNodesRequest) -> Result<Vec<String>, Status> {
+        let reason: String = request.reason.chars().take(REASON_MAX).collect();
+        if reason.trim().is_empty() {
+            return Err(Status::invalid_argument("say why the nodes are drained: others will ask"));
+        }
+        let named = named(&request.nodes)?;
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let drain = |node: &String| Drain { node: node.clone(), reason: reason.clone(), by: by.to_string(), since };
+        let drains: Vec<Drain> = named.iter().map(drain).collect();
+        // No allocation is made of them meanwhile.
+        let _allocations = self.allocations.lock().await;
+        self.write(drains.iter().cloned().map(Change::Drain).collect()).await?;
+        tracing::info!(nodes = request.nodes, %by, reason, "nodes are drained");
+        let mut registry = self.nodes.lock();
+        drains.into_iter().for_each(|drain| registry.drain(drain));
+        Ok(named.into_iter().filter(|node| !registry.is_known(node)).collect())
+    }
+
+    /// These nodes are not drained any more.
+    ///
+    /// # Errors
+    /// Fails for a list that makes no sense, and if it cannot be written down.
+    pub(crate) async fn undrain(&self, by: &Caller, request: &ResumeNodesRequest) -> Result<(), Status> {
+        let named = named(&request.nodes)?;
+        {
+            let _allocations = self.allocations.lock().await;
+            self.write(named.iter().cloned().map(Change::Resume).collect()).await?;
+            tracing::info!(nodes = request.nodes, %by, "nodes are not drained any more");
+            named.iter().for_each(|node| self.nodes.lock().resume(node));
+        }
+        for node in &named {
+            self.begin_on(node).await;
+        }
+        Ok(())
+    }
+
+    /// Watches the nodes, for ever.
+    pub(crate) async fn watch_nodes(self: Arc<Self>) {
+        self.resume_releases().await;
+        let mut due = Instant::now() + TICK;
+        loop {
+            sleep_until(due).await;
+            let now = Instant::now();
+            let late = now - due;
+            due = now + TICK;
+            if late > STANDSTILL {
+                tracing::warn!(?late, "this server stood still; nodes are given that time to be heard");
+                self.nodes.lock().forgive(late, now);
+            }
+            let lost = self.nodes.lock().expire(now);
+            for node in lost {
+                tracing::warn!(node, "a node is lost: no heartbeat came for too long");
+                self.channels.forget(&node);
+                let freed = self.leftovers.lock().forget(&node);
+                self.lose(&node, &BTreeSet::new(), "no heartbeat came for too long", |_| true).await;
+                if freed {
+                    self.finish_releases().await;
+                }
+            }
+        }
+    }
+
+    /// How many launches run on each node on which any does.
+    pub(crate) fn launches_by_node(&self) -> HashMap<String, u32> {
+        let mut counts = HashMap::new();
+        for node in self.handles().iter().flat_map(LaunchHandle::runs_on_nodes) {
+            *counts.entry(node).or_default() += 1;
+        }
+        counts
+    }
+}
+
+/// The nodes of a list, each of which could be one.
+fn named(list: &str) -> Result<Vec<String>, Status> {
+    let nodes = hostlist::expand_at_most(list, NODES_MAX)
+        .map_err(|error| Status::invalid_argument(format!("the list of nodes cannot be read: {error}")))?;
+    match nodes.iter().find(|node| !is_node_name(node)) {
+        Some(name) => Err(Status::invalid_argument(format!("{name:?} cannot be a node's name"))),
+        None if nodes.is_empty() => Err(Status::invalid_argument("no node is named")),
+        None => Ok(nodes),
+    }
+}

@@ -1,0 +1,393 @@
+//! A cluster in one thread: the real server behind real connections, and agents that do what a test says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lattice_session::timeouts;
+use parking_lot::Mutex;
+use pmi_transport::address::Address;
+use pmi_transport::connect::{self, Channel};
+use pmi_transport::identity::{Caller, Security};
+use pmi_transport::listen::{self, Listener};
+use pmi_transport::proto::v1::allocation_service_client::AllocationServiceClient;
+use pmi_transport::proto::v1::launch_service_client::LaunchServiceClient;
+use pmi_transport::proto::v1::node_agent_service_server::{NodeAgentService, NodeAgentServiceServer};
+use pmi_transport::proto::v1::node_service_client::NodeServiceClient;
+use pmi_transport::proto::v1::*;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::service::Routes;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::config::{AllocationSettings, Config, Identity, LaunchSettings};
+use crate::launch::spool::SpoolLimits;
+use crate::routes;
+use crate::server::Server;
+use crate::store::{LaunchRecord, RedbStore, Store};
+
+/// Against hangs; nothing here takes long.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// The user of most tests.
+pub(super) const USER: Caller = Caller::User(1000);
+
+/// Waits for something that must happen.
+pub(super) async fn soon<T>(future: impl Future<Output = T>) -> T {
+    timeout(DEADLINE, future).await.expect("it takes too long")
+}
+
+/// A server, and agents named node0, node1, ...
+pub(super) struct World {
+    store: Arc<dyn Store>,
+    address: Address,
+    stop: Option<oneshot::Sender<()>>,
+    pub agents: Vec<Agent>,
+}
+
+impl World {
+    /// Starts a server and registers `nodes` agents.
+    pub(super) async fn new(nodes: usize) -> Self {
+        Self::on(Arc::new(RedbStore::in_memory().unwrap()), nodes).await
+    }
+
+    /// The same with what was kept in `store`.
+    pub(super) async fn on(store: Arc<dyn Store>, nodes: usize) -> Self {
+        let (address, stop) = serve(&store).await;
+        let mut world = Self { store, address, stop: Some(stop), agents: Vec::new() };
+        for index in 0..nodes {
+            let agent = Agent::start(&format!("node{index}")).await;
+            world.agents.push(agent);
+            world.register(index, 1, &[]).await;
+        }
+        world
+    }
+
+    /// Ends the server, and starts another with what was kept.
+    pub(super) async fn restart(&mut self) {
+        drop(self.stop.take());
+        let (address, stop) = serve(&self.store).await;
+        (self.address, self.stop) = (address, Some(stop));
+    }
+
+    /// A launch as it is kept.
+    pub(super) fn kept(&self, launch: &str) -> LaunchRecord {
+        self.store.launch(launch).unwrap().expect("it was started")
+    }
+
+    /// The way to the server for `caller`.
+    pub(super) fn channel(&self, caller: &Caller) -> Channel {
+        channel(&self.address, caller)
+    }
+
+    pub(super) fn allocations(&self, caller: &Caller) -> AllocationServiceClient<Channel> {
+        AllocationServiceClient::new(self.channel(caller))
+    }
+
+    pub(super) fn launches(&self) -> LaunchServiceClient<Channel> {
+        LaunchServiceClient::new(self.channel(&USER))
+    }
+
+    pub(super) fn nodes(&self, index: usize) -> NodeServiceClient<Channel> {
+        NodeServiceClient::new(self.channel(&Caller::Agent(format!("node{index}"))))
+    }
+
+    /// Registers an agent; returns the launches that it must end.
+    pub(super) async fn register(&self, index: usize, incarnation: u64, launches: &[&str]) -> Vec<String> {
+        let request = RegisterNodeRequest {
+            node_id: format!("node{index}"),
+            grpc_address: self.agents[index].address.to_string(),
+            cores: 4,
+            incarnation,
+            launches: launches.iter().map(|&id| id.to_owned()).collect(),
+            ..Default::default()
+        };
+        soon(self.nodes(index).register_node(request)).await.unwrap().into_inner().unknown_launches
+    }
+
+    /// An allocation of all nodes.
+    pub(super) async fn allocate(&self, requeue: RequeuePolicy) -> String {
+        let num_nodes = self.agents.len() as u32;
+        let request = CreateAllocationRequest { num_nodes, requeue: requeue.into(), ..Default::default() };
+        soon(self.allocations(&USER).create_allocation(request)).await.unwrap().into_inner().id
+    }
+
+    /// Starts `ranks` ranks in a new allocation, and has all nodes report.
+    pub(super) async fn launch(&self, ranks: u32) -> Running {
+        let allocation = self.allocate(RequeuePolicy::Never).await;
+        self.launch_in(&LaunchTasksRequest { num_tasks: ranks, ..order(&allocation) }).await
+    }
+
+    pub(super) async fn launch_in(&self, request: &LaunchTasksRequest) -> Running {
+        let answer = soon(self.allocations(&USER).launch_tasks(request.clone())).await.unwrap().into_inner();
+        let mut reports = Vec::new();
+        let nodes = hostlist::expand(&answer.spec.as_ref().unwrap().nodes).unwrap();
+        for (index, node) in nodes.iter().enumerate() {
+            let agent: usize = node.trim_start_matches("node").parse().unwrap();
+            reports.push(self.report(&answer.task_launch_id, agent, index as u32).await);
+        }
+        Running { id: answer.task_launch_id, reports }
+    }
+
+    /// An agent's report stream.
+    pub(super) async fn report(&self, launch: &str, agent: usize, index: u32) -> Report {
+        let (sender, receiver) = mpsc::channel(64);
+        let of = ReportFor { launch_id: launch.to_owned(), node_id: format!("node{agent}"), node_index: index };
+        sender.send(LaunchReport { what: Some(launch_report::What::Of(of)) }).await.unwrap();
+        let answer = soon(self.nodes(agent).report_launch(ReceiverStream::new(receiver))).await.unwrap();
+        Report { events: sender, commands: answer.into_inner() }
+    }
+
+    /// Follows a launch as its owner.
+    pub(super) async fn attach(&self, launch: &str, after: u64) -> Follower {
+        attach(self.launches(), AttachTo { launch_id: launch.to_owned(), after, tied: true }).await
+    }
+
+    /// Looks at a launch.
+    pub(super) async fn look(&self, launch: &str, after: u64) -> Follower {
+        attach(self.launches(), AttachTo { launch_id: launch.to_owned(), after, tied: false }).await
+    }
+
+    /// Follows a launch that shall end without this client, which then dies.
+    pub(super) async fn attach_and_die(&self, launch: &str) {
+        let (address, launch_id) = (self.address.clone(), launch.to_owned());
+        let client = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let client = LaunchServiceClient::new(channel(&address, &USER));
+                attach(client, AttachTo { launch_id, after: 0, tied: true }).await.hear().await.unwrap();
+            });
+            // The runtime takes all its connections with it, in the middle of whatever they were about.
+        });
+        soon(tokio::task::spawn_blocking(|| client.join())).await.unwrap().unwrap();
+    }
+}
+
+fn channel(address: &Address, caller: &Caller) -> Channel {
+    let security = Security::Insecure { name: caller.clone() };
+    connect::channel(address, &Caller::Api, &security).unwrap()
+}
+
+async fn attach(mut client: LaunchServiceClient<Channel>, to: AttachTo) -> Follower {
+    let (sender, receiver) = mpsc::channel(64);
+    sender.send(AttachRequest { what: Some(attach_request::What::Attach(to)) }).await.unwrap();
+    let answer = soon(client.attach_launch(ReceiverStream::new(receiver))).await.unwrap();
+    Follower { say: sender, hear: answer.into_inner() }
+}
+
+async fn serve(store: &Arc<dyn Store>) -> (Address, oneshot::Sender<()>) {
+    let security = Security::Insecure { name: Caller::Api };
+    let config = Config {
+        listen: Vec::new(),
+        socket: None,
+        // Nothing is left of what is put beside it.
+        state: std::env::temp_dir().join("lattice-test.redb"),
+        metrics: None,
+        identity: Identity::Insecure,
+        allocations: AllocationSettings::default(),
+        lease: timeouts::LEASE,
+        launches: LaunchSettings::default(),
+        spool: SpoolLimits::default(),
+        fabric: None,
+    };
+    let server = Server::new(config, security.clone(), Arc::clone(store), None).unwrap();
+    tokio::spawn(Arc::clone(&server).take_up());
+    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &security).await.unwrap();
+    let address = listener.local_address();
+    let (stop, stopped) = oneshot::channel::<()>();
+    tokio::spawn(listen::serve(vec![listener], routes(&server), async {
+        let _ = stopped.await;
+    }));
+    (address, stop)
+}
+
+/// A request as our own client makes it; only the number of ranks may be another.
+pub(super) fn order(allocation: &str) -> LaunchTasksRequest {
+    let app = AppSpec { program: "./app".into(), directory: "/".into(), ..Default::default() };
+    let spec = LaunchSpec {
+        apps: vec![app],
+        job: Some(Job { apps: vec![App::default()], ..Default::default() }),
+        ..Default::default()
+    };
+    LaunchTasksRequest { allocation_id: allocation.to_owned(), num_tasks: 1, spec: Some(spec), ..Default::default() }
+}
+
+/// A launch that was started, and the report streams of its nodes.
+pub(super) struct Running {
+    pub id: String,
+    pub reports: Vec<Report>,
+}
+
+/// An agent's side of a report stream.
+pub(super) struct Report {
+    events: mpsc::Sender<LaunchReport>,
+    commands: Streaming<NodeCommand>,
+}
+
+impl Report {
+    pub(super) async fn tell(&self, what: node_event::What) {
+        let event = NodeEvent { what: Some(what) };
+        let report = LaunchReport { what: Some(launch_report::What::Event(event)) };
+        soon(self.events.send(report)).await.unwrap();
+    }
+
+    /// The next command; `None` at the end of the stream.
+    pub(super) async fn command(&mut self) -> Option<node_command::What> {
+        soon(self.commands.message()).await.ok().flatten().and_then(|command| command.what)
+    }
+
+    /// A rank starts, and ends like this.
+    pub(super) async fn run(&self, rank: u32, exit_code: i32, phase: RankPhase) {
+        self.tell(node_event::What::Started(RankStarted { rank, pid: 100 + rank, ..Default::default() })).await;
+        self.tell(node_event::What::Exited(exit(rank, exit_code, phase))).await;
+    }
+
+    pub(super) async fn finish(&self) {
+        self.tell(node_event::What::Report(SessionReport::default())).await;
+    }
+
+    pub(super) async fn output(&self, rank: u32, bytes: usize) {
+        let data = vec![b'x'; bytes].into();
+        self.tell(node_event::What::Output(RankOutput { rank, on_stderr: false, data })).await;
+    }
+
+    /// Answers the next question, which must be the next command, with the ranks that wait and those that do not.
+    pub(super) async fn answer(&mut self, ranks: &[(u32, bool)]) {
+        let Some(node_command::What::AskProgress(question)) = self.command().await else { panic!("no question") };
+        let progress = |&(rank, waiting): &(u32, bool)| RankProgress {
+            rank,
+            pid: 100 + rank,
+            phase: RankPhase::Initialized.into(),
+            last_command: Some("put".to_owned()),
+            waiting,
+            ..Default::default()
+        };
+        let progress = Progress { question, ranks: ranks.iter().map(progress).collect() };
+        self.tell(node_event::What::Progress(progress)).await;
+    }
+}
+
+pub(super) fn exit(rank: u32, exit_code: i32, phase: RankPhase) -> RankExitStatus {
+    RankExitStatus { rank, exit_code, phase: phase.into(), ..Default::default() }
+}
+
+/// A client's side of an attached stream.
+pub(super) struct Follower {
+    pub say: mpsc::Sender<AttachRequest>,
+    pub hear: Streaming<AttachResponse>,
+}
+
+impl Follower {
+    pub(super) async fn say(&self, what: attach_request::What) {
+        soon(self.say.send(AttachRequest { what: Some(what) })).await.unwrap();
+    }
+
+    /// The next message that is no news of the start.
+    pub(super) async fn hear(&mut self) -> Result<AttachResponse, Status> {
+        loop {
+            let message = soon(self.hear.message()).await?;
+            let message = message.ok_or_else(|| Status::unavailable("the stream is at its end"))?;
+            if !matches!(message.what, Some(attach_response::What::Starting(_))) {
+                return Ok(message);
+            }
+        }
+    }
+
+    /// The next event.
+    pub(super) async fn event(&mut self) -> node_event::What {
+        loop {
+            if let Some(attach_response::What::Event(event)) = self.hear().await.unwrap().what {
+                return event.what.unwrap();
+            }
+        }
+    }
+
+    /// Passes over everything up to the end, and acknowledges it.
+    pub(super) async fn complete(&mut self) -> LaunchCompleteNotification {
+        loop {
+            let message = self.hear().await.unwrap();
+            if let Some(attach_response::What::Complete(complete)) = message.what {
+                let acknowledge = Some(attach_request::What::Acknowledge(message.sequence));
+                // Nobody listens to that if the launch ended long ago.
+                let _ = self.say.send(AttachRequest { what: acknowledge }).await;
+                return complete;
+            }
+        }
+    }
+}
+
+/// An agent that accepts launches unless it is told otherwise, and notes what it is asked.
+pub(super) struct Agent {
+    address: Address,
+    pub seen: Arc<Mutex<Seen>>,
+}
+
+#[derive(Default)]
+pub(super) struct Seen {
+    /// The answer to the next launches, if it is not to accept them.
+    pub refusal: Option<LaunchProcessesResponse>,
+    pub launched: Vec<LaunchProcessesRequest>,
+    pub aborted: Vec<AbortProcessesRequest>,
+}
+
+impl Agent {
+    async fn start(name: &str) -> Self {
+        let security = Security::Insecure { name: Caller::Agent(name.to_owned()) };
+        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &security).await.unwrap();
+        let address = listener.local_address();
+        let seen = Arc::<Mutex<Seen>>::default();
+        let service = NodeAgentServiceServer::new(Scripted(Arc::clone(&seen)));
+        tokio::spawn(listen::serve(vec![listener], Routes::new(service), std::future::pending()));
+        Self { address, seen }
+    }
+}
+
+struct Scripted(Arc<Mutex<Seen>>);
+
+#[tonic::async_trait]
+impl NodeAgentService for Scripted {
+    async fn launch_processes(
+        &self,
+        request: Request<LaunchProcessesRequest>,
+    ) -> Result<Response<LaunchProcessesResponse>, Status> {
+        let mut seen = self.0.lock();
+        seen.launched.push(request.into_inner());
+        let accepted = LaunchProcessesResponse { accepted: true, ..Default::default() };
+        Ok(Response::new(seen.refusal.clone().unwrap_or(accepted)))
+    }
+
+    async fn abort_processes(
+        &self,
+        request: Request<AbortProcessesRequest>,
+    ) -> Result<Response<AbortProcessesResponse>, Status> {
+        self.0.lock().aborted.push(request.into_inner());
+        Ok(Response::new(AbortProcessesResponse {}))
+    }
+
+    async fn pmi_fence(&self, _: Request<PmiFenceRequest>) -> Result<Response<PmiFenceResponse>, Status> {
+        Err(Status::unimplemented("no fences here"))
+    }
+
+    async fn pmi_fence_complete(
+        &self,
+        _: Request<PmiFenceCompleteRequest>,
+    ) -> Result<Response<PmiFenceCompleteResponse>, Status> {
+        Err(Status::unimplemented("no fences here"))
+    }
+
+    async fn retire_vni(&self, _: Request<RetireVniRequest>) -> Result<Response<RetireVniResponse>, Status> {
+        Ok(Response::new(RetireVniResponse { clear: true, left: String::new() }))
+    }
+
+    async fn list_cxi_services(
+        &self,
+        _: Request<ListCxiServicesRequest>,
+    ) -> Result<Response<ListCxiServicesResponse>, Status> {
+        Ok(Response::new(ListCxiServicesResponse::default()))
+    }
+
+    type LinkStream = ReceiverStream<Result<LinkFrame, Status>>;
+
+    async fn link(&self, _: Request<Streaming<LinkFrame>>) -> Result<Response<Self::LinkStream>, Status> {
+        Err(Status::unimplemented("no fences here"))
+    }
+}

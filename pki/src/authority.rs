@@ -1,0 +1,302 @@
+//! A certificate authority in a directory, for clusters that have none: what `lattice pki` does.
+//!
+//! ```text
+//! DIR/ca.pem            the CA's certificate; everybody has a copy
+//! DIR/ca.key.pem        its key; stays here
+//! DIR/agent-node3/      cert.pem, key.pem, ca.pem: all that a process needs
+//! ```
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+
+use crate::caller::Caller;
+
+/// The CA's certificate, in its own directory and in those that [`Authority::write`] makes.
+pub const CA_CERTIFICATE_FILE: &str = "ca.pem";
+/// A process's certificate, in the directory that [`Authority::write`] makes.
+pub const CERTIFICATE_FILE: &str = "cert.pem";
+/// The private key of that certificate, in the same directory.
+pub const KEY_FILE: &str = "key.pem";
+const CA_KEY: &str = "ca.key.pem";
+/// How long a CA is valid.
+const CA_DAYS: u32 = 3650;
+/// Clocks may be wrong by this much: a certificate is valid since a little before it was made.
+pub const CLOCK_SKEW: Duration = Duration::from_secs(300);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// Why certificates cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PkiError {
+    /// A file or a directory cannot be read or written.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// There is something already; it is never overwritten.
+    #[error("{} exists, and is not overwritten; remove it to have it made anew", path.display())]
+    Exists {
+        /// What is there.
+        path: PathBuf,
+    },
+    /// The directory holds no CA.
+    #[error("{} holds no CA that can be used; make one with: lattice pki init DIR", directory.display())]
+    NoAuthority {
+        /// The directory.
+        directory: PathBuf,
+        /// What is wrong with what it holds.
+        source: rcgen::Error,
+    },
+    /// A name that no certificate can bear.
+    #[error("no certificate can bear the name {name:?}")]
+    BadName {
+        /// The name.
+        name: String,
+    },
+    /// A certificate would be valid for longer than dates can say.
+    #[error("{days} days are longer than certificates can last")]
+    TooLong {
+        /// How many days were asked for.
+        days: u32,
+    },
+    /// Making keys or certificates failed.
+    #[error("cannot make a certificate")]
+    Make(#[from] rcgen::Error),
+}
+
+/// From when until when a certificate is valid.
+#[derive(Clone, Copy, Debug)]
+pub struct Validity {
+    /// The first moment.
+    pub from: SystemTime,
+    /// The last moment.
+    pub until: SystemTime,
+}
+
+impl Validity {
+    /// From now on, and from five minutes before for clocks that are slow, for so many days.
+    ///
+    /// # Errors
+    /// Fails if that goes beyond the year 9999, the last that a certificate can name.
+    pub fn days(days: u32) -> Result<Self, PkiError> {
+        // 7900 years from now are before the year 9999 for as long as this is going to be run.
+        let length = if days <= 7900 * 365 { Ok(DAY * days) } else { Err(PkiError::TooLong { days }) }?;
+        let now = SystemTime::now();
+        Ok(Self { from: now - CLOCK_SKEW, until: now + length })
+    }
+}
+
+/// A CA, with its key.
+pub struct Authority {
+    certificate: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// A certificate and its key, in PEM.
+#[derive(Clone)]
+pub struct Issued {
+    /// The certificate.
+    pub certificate: String,
+    /// Its private key.
+    pub key: String,
+}
+
+impl Authority {
+    /// Makes a new CA in `directory`, which is made too if need be.
+    ///
+    /// # Errors
+    /// Fails if there is one already, or if it cannot be written.
+    pub fn create(directory: &Path) -> Result<Self, PkiError> {
+        let key = KeyPair::generate()?;
+        let mut params = parameters(Validity::days(CA_DAYS)?);
+        // Two CAs must not have one name: which of them signed a certificate is told by name first.
+        let id = params.key_identifier(&key);
+        let id: String = id.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+        params.distinguished_name = common_name(&format!("lattice CA {id}"));
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let certificate = params.self_signed(&key)?.pem();
+        let secret = key.serialize_pem();
+
+        refuse_existing(&directory.join(CA_KEY))?;
+        refuse_existing(&directory.join(CA_CERTIFICATE_FILE))?;
+        make_directory(directory, true)?;
+        write_new(&directory.join(CA_KEY), &secret, 0o600)?;
+        write_new(&directory.join(CA_CERTIFICATE_FILE), &certificate, 0o644)?;
+        Ok(Self { certificate, issuer: Issuer::new(params, key) })
+    }
+
+    /// The CA that [`Authority::create`] made in `directory`.
+    ///
+    /// # Errors
+    /// Fails if there is none, or if it cannot be read.
+    pub fn open(directory: &Path) -> Result<Self, PkiError> {
+        let unusable = |source| PkiError::NoAuthority { directory: directory.to_owned(), source };
+        let read = |name| {
+            let path = directory.join(name);
+            fs::read_to_string(&path).map_err(|source| PkiError::Io { action: "read", path, source })
+        };
+        let (secret, certificate) = (read(CA_KEY)?, read(CA_CERTIFICATE_FILE)?);
+        let key = KeyPair::from_pem(&secret).map_err(unusable)?;
+        let issuer = Issuer::from_ca_cert_pem(&certificate, key).map_err(unusable)?;
+        Ok(Self { certificate, issuer })
+    }
+
+    /// Issues a certificate to `subject`, whose host has the further names or IP addresses `hosts`.
+    ///
+    /// An agent's certificate bears its node's name as well, whatever `hosts` are.
+    ///
+    /// # Errors
+    /// Fails for names that no certificate can bear.
+    pub fn issue(&self, subject: &Caller, hosts: &[String], validity: Validity) -> Result<Issued, PkiError> {
+        let bad = |name: &str| PkiError::BadName { name: name.to_owned() };
+        let mut params = parameters(validity);
+        params.distinguished_name = common_name("lattice");
+        let uri = subject.uri();
+        params.subject_alt_names.push(SanType::URI(uri.as_str().try_into().map_err(|_| bad(&uri))?));
+        let node = if let Caller::Agent(node) = subject { Some(node) } else { None };
+        for host in node.into_iter().chain(hosts) {
+            params.subject_alt_names.push(match host.parse::<IpAddr>() {
+                Ok(address) => SanType::IpAddress(address),
+                Err(_) => SanType::DnsName(host.as_str().try_into().map_err(|_| bad(host))?),
+            });
+        }
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = match subject {
+            // Agents and the API server call each other.
+            Caller::Agent(_) | Caller::Api => {
+                vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth]
+            }
+            Caller::User(_) | Caller::Admin(_) => vec![ExtendedKeyUsagePurpose::ClientAuth],
+        };
+        params.use_authority_key_identifier_extension = true;
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &self.issuer)?.pem();
+        Ok(Issued { certificate, key: key.serialize_pem() })
+    }
+
+    /// Writes what a process needs into a new directory: `cert.pem`, `key.pem`, `ca.pem`.
+    ///
+    /// # Errors
+    /// Fails if the directory exists, or if it cannot be written.
+    pub fn write(&self, directory: &Path, issued: &Issued) -> Result<(), PkiError> {
+        refuse_existing(directory)?;
+        make_directory(directory, false)?;
+        write_new(&directory.join(KEY_FILE), &issued.key, 0o600)?;
+        write_new(&directory.join(CERTIFICATE_FILE), &issued.certificate, 0o644)?;
+        write_new(&directory.join(CA_CERTIFICATE_FILE), &self.certificate, 0o644)
+    }
+}
+
+/// The name of the directory that [`Authority::write`] should be given for `subject`: `agent-node3`, `api`, `user-1000`, `admin`.
+pub fn directory_name(subject: &Caller) -> String {
+    match subject {
+        Caller::Agent(node) => format!("agent-{node}"),
+        Caller::Api => "api".to_owned(),
+        Caller::User(uid) => format!("user-{uid}"),
+        Caller::Admin(_) => "admin".to_owned(),
+    }
+}
+
+/// Fails if something is at `path`.
+///
+/// # Errors
+/// Says what is there.
+pub fn refuse_existing(path: &Path) -> Result<(), PkiError> {
+    match path.symlink_metadata() {
+        Ok(_) => Err(PkiError::Exists { path: path.to_owned() }),
+        Err(_) => Ok(()),
+    }
+}
+
+fn parameters(validity: Validity) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.not_before = validity.from.into();
+    params.not_after = validity.until.into();
+    params
+}
+
+fn common_name(name: &str) -> DistinguishedName {
+    let mut distinguished = DistinguishedName::new();
+    distinguished.push(DnType::CommonName, name);
+    distinguished
+}
+
+fn make_directory(path: &Path, with_parents: bool) -> Result<(), PkiError> {
+    let made = DirBuilder::new().recursive(with_parents).mode(0o755).create(path);
+    made.map_err(|source| PkiError::Io { action: "make", path: path.to_owned(), source })
+}
+
+/// Writes a file that must not exist, and that nobody else can read a moment too early.
+fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
+    let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
+    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|source| PkiError::Io { action: "write", path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_holds_a_ca_and_what_it_issued() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("pki");
+        Authority::create(&root).unwrap();
+        let authority = Authority::open(&root).unwrap();
+        let node = Caller::Agent("node3".to_owned());
+        let target = root.join(directory_name(&node));
+        let issued = authority.issue(&node, &["10.0.0.3".to_owned()], Validity::days(90).unwrap()).unwrap();
+        authority.write(&target, &issued).unwrap();
+
+        let mode = |path: &str| fs::metadata(root.join(path)).unwrap().mode() & 0o777;
+        assert_eq!(mode("ca.key.pem"), 0o600);
+        assert_eq!(mode("agent-node3/key.pem"), 0o600);
+        assert_eq!(mode("agent-node3/cert.pem"), 0o644);
+        assert_eq!(fs::read(root.join("ca.pem")).unwrap(), fs::read(target.join("ca.pem")).unwrap());
+    }
+
+    #[test]
+    fn nothing_is_overwritten() {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = Authority::create(directory.path()).unwrap();
+        let before = fs::read(directory.path().join(CA_KEY)).unwrap();
+        let error = Authority::create(directory.path()).err().unwrap().to_string();
+        assert!(
+            error.ends_with("ca.key.pem exists, and is not overwritten; remove it to have it made anew"),
+            "{error}"
+        );
+        assert_eq!(fs::read(directory.path().join(CA_KEY)).unwrap(), before);
+        let issued = authority.issue(&Caller::Api, &[], Validity::days(1).unwrap()).unwrap();
+        authority.write(&directory.path().join("api"), &issued).unwrap();
+        assert!(matches!(authority.write(&directory.path().join("api"), &issued), Err(PkiError::Exists { .. })));
+    }
+
+    #[test]
+    fn what_cannot_be_issued_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = Authority::open(directory.path()).err().unwrap().to_string();
+        assert!(error.starts_with("cannot read"), "{error}");
+        let authority = Authority::create(directory.path()).unwrap();
+        let error =
+            authority.issue(&Caller::Api, &["kn\u{f6}ten".to_owned()], Validity::days(1).unwrap()).err().unwrap();
+        assert_eq!(error.to_string(), "no certificate can bear the name \"kn\u{f6}ten\"");
+        assert!(matches!(Validity::days(u32::MAX), Err(PkiError::TooLong { .. })));
+    }
+}

@@ -1,0 +1,14 @@
+//! Names of the processes of a cluster, and a certificate authority that certifies them.
+//!
+//! [`Caller`] is the name; [`Authority`] issues the certificates that bear it. Checking certificates, and deciding which caller may
+//! make which call, is left to whoever serves.
+#![forbid(unsafe_code)]
+
+mod authority;
+mod caller;
+
+pub use self::authority::{
+    Authority, CA_CERTIFICATE_FILE, CERTIFICATE_FILE, CLOCK_SKEW, Issued, KEY_FILE, PkiError, Validity, directory_name,
+    refuse_existing,
+};
+pub use self::caller::{Caller, CallerError, Role, SCHEME, is_node_name};

@@ -1,0 +1,14 @@
+//! An error and its causes as one line of text.
+
+use std::error::Error;
+
+/// The error and all its sources, outermost first, joined by `: `.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text += &format!(": {error}");
+        source = error.source();
+    }
+    text
+}

@@ -1,0 +1,23 @@
+//! One node's part of one launch.
+//!
+//! A [`spec::SessionSpec`] goes in, [`event::Event`]s come out while it runs, a [`event::Report`] comes back. The same code runs
+//! inside `lattice launch` (one machine, no daemon), inside a test, and under the node agent.
+#![forbid(unsafe_code)]
+
+pub mod cause;
+pub mod cxi;
+pub mod event;
+pub mod fabric;
+pub mod library;
+pub mod plan;
+mod pump;
+pub mod random;
+pub mod rank_ranges;
+pub mod services;
+pub mod session;
+pub mod session_process;
+pub mod spec;
+pub mod template;
+pub mod timeouts;
+pub mod transcript;
+pub mod wire;

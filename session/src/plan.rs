@@ -1,0 +1,300 @@
+//! From a session spec to one command per rank: program, arguments, environment, CPUs, standard input.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pmi_core::env::{Entrance, RankEnvironment, is_scrubbed};
+use pmi_core::ids::{LocalRank, Rank};
+use rank_spawner::{
+    ArgumentError, Arguments, BindHereError, Environment, EnvironmentError, Limit, PMI_FD, Program, ProgramError,
+    ProgramFailure, RankCommand, Stdio, plan_here, usable_cpus,
+};
+
+use crate::cause::StartClass;
+use crate::fabric::NodeFabric;
+use crate::session::StdinSource;
+use crate::spec::{AppSpec, SessionSpec, StdinTarget};
+use crate::template::{Place, Template, TemplateError};
+
+/// The longest plain list of nodes in a rank's environment, in bytes. The kernel takes up to 128 KiB in one variable.
+const NODE_LIST_MAX: usize = 32 * 1024;
+
+/// Why a spec cannot be carried out on this node. Nothing was started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// A program that cannot be executed.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// An argument that no program can be given.
+    #[error(transparent)]
+    Argument(#[from] ArgumentError),
+    /// A variable that no program can be given.
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
+    /// The ranks cannot be bound as asked.
+    #[error(transparent)]
+    Bind(#[from] BindHereError),
+    /// The name of the ranks' standard input makes no sense.
+    #[error("the file for standard input: {0}")]
+    StdinName(#[from] TemplateError),
+    /// A file for standard input cannot be read.
+    #[error("rank {rank} cannot read {} as its standard input: {source}", path.display())]
+    Stdin {
+        /// The rank.
+        rank: Rank,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The job's programs and its ranks do not fit together.
+    #[error("rank {rank} has no program: the job lists {apps}")]
+    NoProgram {
+        /// The rank.
+        rank: Rank,
+        /// How many programs there are.
+        apps: usize,
+    },
+}
+
+impl PlanError {
+    /// As a shell would classify it.
+    pub fn class(&self) -> StartClass {
+        match self {
+            Self::Program(error) => match error.failure() {
+                ProgramFailure::NotFound => StartClass::NotFound,
+                ProgramFailure::CannotExecute => StartClass::CannotExecute,
+            },
+            _ => StartClass::System,
+        }
+    }
+}
+
+/// What the commands of a session have in common.
+pub(crate) struct Common<'a> {
+    pub(crate) spec: &'a SessionSpec,
+    /// The ranks of this node, by local rank.
+    pub(crate) ranks: &'a [Rank],
+    /// How ranks find their servers.
+    pub(crate) entrances: Entrances,
+    /// Limits that the ranks get instead of this process's own.
+    pub(crate) limits: Arc<[Limit]>,
+    /// The fabric of this node of a cluster.
+    pub(crate) fabric: Option<&'a NodeFabric>,
+}
+
+/// How ranks find their servers, beyond the socket that they inherit.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Entrances {
+    /// The address of the PMI server, when ranks come through a port.
+    pub(crate) port: Option<String>,
+    /// The PMIx server, where there is one.
+    pub(crate) pmix: Option<PmixEntrance>,
+}
+
+/// What a rank must know to speak PMIx.
+#[derive(Clone, Debug)]
+pub(crate) struct PmixEntrance {
+    pub(crate) namespace: String,
+    pub(crate) server: SocketAddr,
+}
+
+/// A spec, ready to be carried out.
+pub(crate) struct Plan {
+    /// One command per rank, by local rank.
+    pub(crate) commands: Vec<RankCommand>,
+    /// The file of each program that runs here, by app index.
+    pub(crate) programs: BTreeMap<usize, PathBuf>,
+}
+
+impl Common<'_> {
+    /// The command of each rank of this node.
+    pub(crate) fn plan(&self, stdin: &StdinSource) -> Result<Plan, PlanError> {
+        let cpus = plan_here(&self.spec.cpu_bind, self.ranks.len() as u32)?;
+        let programs = self.programs()?;
+        let nodes = node_list(&self.spec.hosts);
+        let direct = match stdin {
+            StdinSource::Direct(fd) => fd.try_clone().ok().map(Arc::new),
+            StdinSource::Empty | StdinSource::Stream(_) => None,
+        };
+        let mut commands = Vec::with_capacity(self.ranks.len());
+        for ((local, &rank), cpus) in (0..).map(LocalRank).zip(self.ranks).zip(cpus) {
+            let index = self.app_index(rank)?;
+            let prepared = &programs[&index];
+            let environment = prepared.environment.for_rank(self.variables(rank, local, index, &nodes))?;
+            let mut command = RankCommand::new(rank, prepared.program.clone(), prepared.arguments.clone(), environment);
+            command.directory = Some(prepared.directory.clone());
+            command.stdin = self.stdin(rank, local, stdin, direct.as_ref())?;
+            command.stdout = Stdio::Pipe;
+            command.stderr = Stdio::Pipe;
+            command.pmi = self.spec.pmi.family.has_pmi() && self.entrances.port.is_none();
+            command.cpus = cpus;
+            command.limits = Arc::clone(&self.limits);
+            commands.push(command);
+        }
+        let files = programs.iter().map(|(&index, prepared)| (index, prepared.program.path().to_owned()));
+        Ok(Plan { commands, programs: files.collect() })
+    }
+
+    /// The programs that ranks of this node run, by app index. Others need not exist here.
+    fn programs(&self) -> Result<BTreeMap<usize, Prepared>, PlanError> {
+        let indexes: BTreeSet<usize> = self.ranks.iter().map(|&rank| self.app_index(rank)).collect::<Result<_, _>>()?;
+        indexes.into_iter().map(|index| Ok((index, self.prepare(&self.spec.apps[index])?))).collect()
+    }
+
+    fn app_index(&self, rank: Rank) -> Result<usize, PlanError> {
+        let apps = self.spec.apps.len();
+        let index = self.spec.job.app_index(rank).filter(|&index| index < apps);
+        index.ok_or(PlanError::NoProgram { rank, apps })
+    }
+
+    /// Whether there are more ranks than CPUs that this process may use.
+    fn is_crowded(&self) -> bool {
+        self.ranks.len() > usable_cpus().get()
+    }
+
+    fn prepare(&self, app: &AppSpec) -> Result<Prepared, PlanError> {
+        let mut variables: BTreeMap<&OsStr, &OsStr> = BTreeMap::new();
+        for (name, value) in &self.spec.environment {
+            let text = name.to_string_lossy();
+            let is_replaced = self.fabric.is_some_and(|fabric| fabric.replaces(&text));
+            if !is_scrubbed(&text) && !is_replaced && !app.removes(&text) {
+                variables.insert(name, value);
+            }
+        }
+        if self.entrances.pmix.is_some() {
+            for (name, value) in pmix_core::env::defaults(self.spec.pmi.family.has_pmi(), self.is_crowded()) {
+                variables.entry(OsStr::new(name)).or_insert(OsStr::new(value));
+            }
+        }
+        variables.extend(app.set.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str())));
+        let fabric = self.fabric.map(|fabric| fabric.variables(|name| variables.contains_key(OsStr::new(name))));
+        // They come after the user's own: ranks that do not agree on a VNI do not hear each other.
+        variables.extend(fabric.iter().flatten().map(|(name, value)| (name.as_os_str(), value.as_os_str())));
+        let path = variables.get(OsStr::new("PATH")).copied();
+        Ok(Prepared {
+            program: Program::resolve(&app.program, path, &app.directory)?,
+            arguments: Arguments::new(std::iter::once(&app.program).chain(&app.args))?,
+            environment: Environment::new(variables)?,
+            directory: app.directory.clone(),
+        })
+    }
+
+    /// The variables that are a rank's own. They come last and win.
+    fn variables(&self, rank: Rank, local: LocalRank, app: usize, nodes: &str) -> Vec<(&'static str, String)> {
+        let spec = self.spec;
+        let (size, local_size) = (spec.job.size(), self.ranks.len() as u32);
+        let host = spec.host(spec.node);
+        let mut variables = vec![
+            ("LATTICE_LAUNCH_ID", spec.launch_id.clone()),
+            // A launch without an allocation says so; an id would send a nested launch to a cluster.
+            ("LATTICE_ALLOC_ID", spec.allocation_id.clone().unwrap_or_else(|| "local".to_owned())),
+            ("LATTICE_NODELIST", nodes.to_owned()),
+            ("LATTICE_NNODES", spec.hosts.len().to_string()),
+            ("LATTICE_NPROCS", size.to_string()),
+            ("LATTICE_RANK", rank.to_string()),
+            ("LATTICE_LOCAL_RANK", local.to_string()),
+            ("LATTICE_LOCAL_SIZE", local_size.to_string()),
+            ("LATTICE_NODE", spec.node.to_string()),
+            ("LATTICE_APPNUM", spec.job.apps[app].appnum.to_string()),
+        ];
+        if let Some(pmix) = &self.entrances.pmix {
+            let universe_size = spec.job.universe_size.unwrap_or(size);
+            let PmixEntrance { namespace, server } = pmix;
+            let pmix = pmix_core::env::RankEnvironment { namespace, rank, server: *server, host, universe_size };
+            variables.extend(pmix.variables());
+        }
+        if spec.pmi.family.has_pmi() {
+            let entrance = match &self.entrances.port {
+                Some(address) => Entrance::Port(address),
+                None => Entrance::Descriptor(PMI_FD),
+            };
+            let spawned = spec.job.spawner.is_some();
+            // MPICH chooses its network interface by it.
+            let host = spec.address.as_deref().unwrap_or(host);
+            let pmi = RankEnvironment { rank, size, local_rank: local, local_size, host, spawned, entrance };
+            variables.extend(pmi.variables());
+        }
+        if spec.slurm_environment {
+            variables.extend([
+                ("SLURM_PROCID", rank.to_string()),
+                ("SLURM_NPROCS", size.to_string()),
+                ("SLURM_LOCALID", local.to_string()),
+                ("SLURM_NODELIST", nodes.to_owned()),
+            ]);
+        }
+        variables
+    }
+
+    fn stdin(
+        &self,
+        rank: Rank,
+        local: LocalRank,
+        source: &StdinSource,
+        direct: Option<&Arc<OwnedFd>>,
+    ) -> Result<Stdio, PlanError> {
+        let reads = match &self.spec.stdin {
+            StdinTarget::File(name) => {
+                let place = Place { rank, local_rank: local, node: self.spec.node, launch_id: &self.spec.launch_id };
+                let path = Template::parse(name.as_os_str())?.expand(place);
+                let file = File::open(&path).map_err(|source| PlanError::Stdin { rank, path, source })?;
+                return Ok(Stdio::Fd(Arc::new(file.into())));
+            }
+            StdinTarget::None => false,
+            StdinTarget::All => true,
+            StdinTarget::Rank(reader) => *reader == rank,
+        };
+        Ok(match (source, direct) {
+            (_, Some(fd)) if reads => Stdio::Fd(Arc::clone(fd)),
+            (StdinSource::Stream(_), _) if reads => Stdio::Pipe,
+            _ => Stdio::Null,
+        })
+    }
+}
+
+/// The names of a launch's nodes for its ranks: a comma list, or a hostlist where that would be a burden for every process.
+fn node_list(hosts: &[String]) -> String {
+    let plain = hosts.join(",");
+    if plain.len() <= NODE_LIST_MAX { plain } else { hostlist::fold(hosts) }
+}
+
+/// What the ranks of one program share.
+struct Prepared {
+    program: Program,
+    arguments: Arguments,
+    environment: Environment,
+    directory: PathBuf,
+}
+
+impl AppSpec {
+    /// Whether the inherited variable `name` does not reach this program's ranks.
+    pub fn removes(&self, name: &str) -> bool {
+        self.remove.iter().any(|pattern| match pattern.strip_suffix('*') {
+            Some(prefix) => name.starts_with(prefix),
+            None => name == pattern,
+        })
+    }
+}
+
+/// The environment of this process, as a session spec takes it.
+pub fn inherited_environment() -> Vec<(OsString, OsString)> {
+    std::env::vars_os().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_node_lists_are_folded() {
+        let names = |count: u32| (0..count).map(|node| format!("node{node}")).collect::<Vec<_>>();
+        assert_eq!(node_list(&names(3)), "node0,node1,node2");
+        assert_eq!(node_list(&names(10_000)), "node[0-9999]");
+    }
+}

@@ -1,0 +1,235 @@
+//! A session in a process of its own, under its user: between it and the agent is one socket, and nothing else.
+//!
+//! ```text
+//!            Order, StartSession, commands, answers, questions
+//! agent  ──────────────────────────────────────────────────────>  session process ──> ranks
+//!        <──────────────────────────────────────────────────────
+//!            events (output as far as it has credit), calls, replies, report
+//! ```
+//!
+//! The process begins as the agent's user and reads one frame, the [`Order`]; it becomes the user that the order names before
+//! it looks at anything that a user wrote. The end of the socket is the end of the launch here.
+
+mod agent_calls;
+pub mod frames;
+mod incoming;
+mod outgoing;
+mod stdin;
+
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use nix::sys::prctl;
+use nix::unistd::Uid;
+use pmi_core::ids::{JobId, NodeIndex, Rank};
+use pmi_core::quiet;
+use pmi_transport::proto::v1 as proto;
+use prost::Message;
+use rank_spawner::{Account, AccountError, BecomeError, LaunchTag, Limit, Privileges, become_user};
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Builder;
+use tokio::sync::{mpsc, oneshot};
+
+use self::agent_calls::AgentCalls;
+use self::frames::{append_frame, read_frame};
+use self::incoming::Incoming;
+use self::outgoing::{Credit, Outgoing};
+use crate::cause::{Cause, CauseKind, StartClass};
+use crate::event::{Event, Report};
+use crate::fabric::NodeFabric;
+use crate::session::{self, StdinSource, Surroundings};
+use crate::spec::{SessionSpec, StdinTarget};
+use crate::transcript;
+use crate::wire::{self, WireError};
+
+/// What `ps` shows of a session.
+const NAME: &std::ffi::CStr = c"lattice-session";
+
+/// How many events may wait between the session and the socket, beyond those that wait for credit.
+const EVENTS: usize = 64;
+
+/// How many PMI messages of a traced launch may wait; beyond that they are left out.
+const TRACES: usize = 4096;
+
+/// Who the process shall be: the first frame, in JSON, before anything of the user's is read.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Order {
+    /// The user.
+    pub uid: u32,
+    /// Whether the user's programs may gain privileges by setuid bits.
+    pub setuid_programs: bool,
+    /// Limits to set while that is still allowed.
+    pub limits: Vec<Limit>,
+    /// The name of this node.
+    pub host: String,
+}
+
+/// Why a session did not begin.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error(transparent)]
+    Account(#[from] AccountError),
+    #[error(transparent)]
+    Become(#[from] BecomeError),
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    #[error("cannot set up a session: {0}")]
+    System(#[from] io::Error),
+}
+
+/// The whole life of a session process. For [`rank_spawner::ForkServer::fork`].
+pub fn main(socket: OwnedFd) {
+    // The agent is gone, or sent what no agent sends: there is nobody to tell.
+    let _ = live(UnixStream::from(socket));
+}
+
+fn live(mut socket: UnixStream) -> io::Result<()> {
+    prctl::set_name(NAME)?;
+    // What can be had before it is known for whom, while nobody waits.
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let _ = Account::of(Uid::effective().as_raw());
+    let Some(order) = read_frame(&mut socket)? else {
+        // A spare process that was never needed.
+        return Ok(());
+    };
+    let order: Order = serde_json::from_slice(&order)?;
+    match begin(&order, &mut socket) {
+        Ok(Some(start)) => {
+            let result = runtime.block_on(start.serve(socket));
+            // A thread that is stuck in a system call is left behind.
+            runtime.shutdown_background();
+            result
+        }
+        Ok(None) => Ok(()),
+        Err(refusal) => tell_refusal(&mut socket, &order.host, &refusal),
+    }
+}
+
+/// Becomes the user, then reads what to do; `None` if the agent has gone meanwhile.
+fn begin(order: &Order, socket: &mut UnixStream) -> Result<Option<Start>, Refusal> {
+    let privileges = Privileges { setuid_programs: order.setuid_programs, limits: order.limits.clone() };
+    let account = Account::of(order.uid).or_else(|error| match error {
+        // Somebody without an entry can still be who they are.
+        AccountError::Unknown { uid } if uid == Uid::effective().as_raw() => Ok(nameless(uid)),
+        error => Err(error),
+    })?;
+    become_user(&account, &privileges)?;
+    let Some(start) = read_frame(socket)? else { return Ok(None) };
+    let start = proto::StartSession::decode(Bytes::from(start)).map_err(WireError::from)?;
+    Ok(Some(Start::new(start, &account)?))
+}
+
+fn nameless(uid: u32) -> Account {
+    let gid = nix::unistd::getegid().as_raw();
+    Account { uid, gid, name: uid.to_string(), home: "/".into(), shell: "/bin/sh".into() }
+}
+
+/// Tells that no rank was started, in the events of a session that failed at once.
+fn tell_refusal(socket: &mut UnixStream, host: &str, refusal: &Refusal) -> io::Result<()> {
+    let kind = CauseKind::NotStarted { reason: refusal.to_string(), class: StartClass::System };
+    let cause = Cause { host: host.to_owned(), kind };
+    let report = Report { exits: Vec::new(), cause: None, duration: std::time::Duration::ZERO };
+    let mut bytes = BytesMut::new();
+    for event in [wire::event::encode(&Event::Ending(cause)), wire::event::encode_report(&report)] {
+        append_frame(&mut bytes, &outgoing::event(event));
+    }
+    socket.write_all(&bytes)
+}
+
+/// A session that is ready to begin.
+struct Start {
+    spec: SessionSpec,
+    output_window: u64,
+    stdin_window: u64,
+    trace: bool,
+    fabric: NodeFabric,
+}
+
+impl Start {
+    fn new(start: proto::StartSession, account: &Account) -> Result<Self, WireError> {
+        let launch = proto::LaunchSpec::decode(start.spec)?;
+        let (output_window, stdin_window) = (launch.output_window.into(), launch.stdin_window.into());
+        let trace = launch.trace;
+        let fabric = start.fabric.as_ref().map(wire::fabric::decode_node).transpose()?.unwrap_or_default();
+        let mut spec = wire::spec::decode(launch, NodeIndex(start.node_index))?;
+        for (name, value) in account.variables() {
+            if !spec.environment.iter().any(|(present, _)| present == name) {
+                spec.environment.push((name.into(), value));
+            }
+        }
+        // What comes later wins.
+        spec.environment.extend(wire::decode_variables(start.environment));
+        Ok(Self { spec, output_window, stdin_window, trace, fabric })
+    }
+
+    /// Runs the session, with everything that it is connected to at the other end of the socket.
+    async fn serve(self, socket: UnixStream) -> io::Result<()> {
+        let (reader, writer) = quiet::split(socket)?;
+        let (urgent, outgoing_urgent) = mpsc::channel(EVENTS);
+        let (events, happened) = mpsc::channel(EVENTS);
+        let (traces, traced) = mpsc::channel(TRACES);
+        let (alarm, alarmed) = oneshot::channel();
+        let (control, controlled) = mpsc::channel(EVENTS);
+        let credit = Arc::new(Credit::new(self.output_window));
+        let calls = AgentCalls::new(&self.spec, urgent.clone());
+        let (input, stdin) = self.stdin(urgent.clone());
+        let surroundings = Surroundings {
+            nodes: Arc::new(calls.clone()),
+            services: Arc::new(calls.clone()),
+            events,
+            alarm: Some(alarm),
+            control: controlled,
+            stdin,
+            trace: self.trace.then(|| trace_sink(traces)),
+            tag: LaunchTag::new(JobId::new(&self.spec.launch_id).map_err(io::Error::other)?),
+            fabric: Some(self.fabric),
+            // The fork server is.
+            keeper: None,
+        };
+        let nodes = self.spec.hosts.len();
+        let incoming = Incoming { nodes, control, calls, credit: Arc::clone(&credit), input, urgent };
+        let reading = tokio::spawn(incoming.run(reader));
+        let outgoing =
+            Outgoing { urgent: outgoing_urgent, events: happened, traces: traced, alarm: Some(alarmed), credit };
+        let (report, finish) = oneshot::channel();
+        let writing = tokio::spawn(outgoing.run(writer, finish));
+        let ended = session::run(self.spec, surroundings).await;
+        // Nobody listens if the agent is gone.
+        let _ = report.send(ended);
+        let written = writing.await;
+        reading.abort();
+        written?
+    }
+
+    /// Where commands put input, and where the session finds it; ranks elsewhere may read it instead.
+    fn stdin(&self, urgent: mpsc::Sender<proto::FromSession>) -> (stdin::Input, StdinSource) {
+        let here = match &self.spec.stdin {
+            StdinTarget::All => true,
+            StdinTarget::Rank(rank) => self.has_rank(*rank),
+            StdinTarget::None | StdinTarget::File(_) => false,
+        };
+        stdin::connect(here, self.stdin_window, urgent)
+    }
+
+    fn has_rank(&self, rank: Rank) -> bool {
+        self.spec.job.placement.node_of(rank) == Some(self.spec.node)
+    }
+}
+
+/// Each message opens with whose it is: on their way to the user, those of several nodes mix.
+fn trace_sink(traces: mpsc::Sender<Bytes>) -> pmi_core::driver::TraceSink {
+    let mut left_out = 0_u64;
+    Box::new(move |message| {
+        let mut text = transcript::lines(message, &mut None);
+        if left_out > 0 {
+            text.splice(0..0, format!("# {left_out} messages left out\n").bytes());
+        }
+        match traces.try_send(text.into()) {
+            Ok(()) => left_out = 0,
+            Err(_) => left_out += 1,
+        }
+    })
+}

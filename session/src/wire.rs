@@ -1,0 +1,126 @@
+//! Between the messages of `lattice.v1` and the types of a session: the only place that knows both.
+//!
+//! Encoding cannot fail. Decoding takes nothing on trust: what comes out fits together (every rank has a node and a program,
+//! every node a name), its times can be added to a clock, and its errors say what was seen and what was possible.
+
+pub mod call;
+pub mod cause;
+pub mod command;
+pub mod event;
+pub mod fabric;
+pub mod fence;
+pub mod foreign;
+pub mod job;
+pub mod meeting;
+pub mod spec;
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hostlist::HostlistError;
+use pmi_core::ids::{JobId, JobIdError};
+use pmi_transport::proto::v1 as proto;
+use rank_spawner::CpuBindParseError;
+
+use crate::rank_ranges::RankRangesError;
+
+/// Why a message means nothing here.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// It is not of the format at all.
+    #[error("the message cannot be read: {0}")]
+    Format(#[from] prost::DecodeError),
+    /// Something that everything else depends on is not there.
+    #[error("the message has no {what}")]
+    Missing {
+        /// What is not there.
+        what: &'static str,
+    },
+    /// A value that this version has no meaning for.
+    #[error("{what} is {seen}; possible is {possible}")]
+    Value {
+        /// Which value.
+        what: &'static str,
+        /// What was seen.
+        seen: String,
+        /// What could have been.
+        possible: String,
+    },
+    /// A name of a job or launch that cannot be one.
+    #[error("{what}: {source}")]
+    Name {
+        /// Whose name.
+        what: &'static str,
+        /// What is wrong with it.
+        source: JobIdError,
+    },
+    /// A list of nodes or addresses that cannot be read.
+    #[error("{what}: {source}")]
+    Hosts {
+        /// Which list.
+        what: &'static str,
+        /// What is wrong with it.
+        source: HostlistError,
+    },
+    /// Ranks that cannot be bound as asked.
+    #[error("the binding to CPUs: {0}")]
+    CpuBind(#[from] CpuBindParseError),
+    /// Ranges that name no ranks.
+    #[error(transparent)]
+    Ranks(#[from] RankRangesError),
+}
+
+/// The longest time that anything may be told to wait: clocks can be told to add it.
+const TIME_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+fn wrong(what: &'static str, seen: impl ToString, possible: impl Into<String>) -> WireError {
+    WireError::Value { what, seen: seen.to_string(), possible: possible.into() }
+}
+
+fn job_id(what: &'static str, text: &str) -> Result<JobId, WireError> {
+    JobId::new(text).map_err(|source| WireError::Name { what, source })
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn time(what: &'static str, milliseconds: u64) -> Result<Duration, WireError> {
+    let time = Duration::from_millis(milliseconds);
+    if time > TIME_MAX {
+        return Err(wrong(what, format!("{milliseconds} ms"), format!("at most {} ms", TIME_MAX.as_millis())));
+    }
+    Ok(time)
+}
+
+pub(crate) fn bytes(text: &OsStr) -> Bytes {
+    Bytes::copy_from_slice(text.as_bytes())
+}
+
+fn os_string(bytes: Bytes) -> OsString {
+    OsString::from_vec(bytes.into())
+}
+
+fn absolute(what: &'static str, bytes: Bytes) -> Result<PathBuf, WireError> {
+    let path = PathBuf::from(os_string(bytes));
+    if !Path::is_absolute(&path) {
+        return Err(wrong(what, format!("{:?}", path.display()), "an absolute path"));
+    }
+    Ok(path)
+}
+
+fn encode_variables(variables: &[(OsString, OsString)]) -> Vec<proto::Variable> {
+    variables.iter().map(|(name, value)| proto::Variable { name: bytes(name), value: bytes(value) }).collect()
+}
+
+/// Variables of an environment, as a session takes them; programs that cannot be given them are found by the session.
+pub fn decode_variables(variables: Vec<proto::Variable>) -> Vec<(OsString, OsString)> {
+    variables.into_iter().map(|variable| (os_string(variable.name), os_string(variable.value))).collect()
+}
+
+#[cfg(test)]
+mod tests;
