@@ -12,15 +12,17 @@
 //! The ranks come through `PMI_PORT`, as plain `std` starts them. A real host gives each a socket (`PMI_FD`, see `Driver::connect` and
 //! the crate `rank-spawner`): that needs no port, and proves which rank it is.
 
+use std::os::unix::fs::MetadataExt;
 use std::process::{self, Command};
 use std::{env, error::Error, net::TcpListener, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use pmi_client::{Client, Protocol};
+use pmi_core::driver::{Admission, Driver};
 use pmi_core::env::{Entrance, RankEnvironment, is_scrubbed};
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::services::{Lifetime, NameError, Services, SpawnError, SpawnRequest};
-use pmi_core::{driver::Driver, fence::LocalFence, job::Job, server::Server, server::Settings};
+use pmi_core::{fence::LocalFence, job::Job, server::Server, server::Settings};
 
 /// This host offers no names and starts no further jobs.
 struct NoServices;
@@ -51,7 +53,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (driver, mut ended) = Driver::new(server, Arc::new(LocalFence), Arc::new(NoServices), None);
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let port = listener.local_addr()?.to_string();
-    driver.listen(listener, Duration::from_secs(30))?;
+    let uid = std::fs::metadata("/proc/self")?.uid();
+    driver.listen(listener, Admission { uid, claim_within: Duration::from_secs(30) })?;
 
     let ranks = [start(Rank(0), &port)?, start(Rank(1), &port)?];
     for (local, mut rank) in (0..).map(LocalRank).zip(ranks) {

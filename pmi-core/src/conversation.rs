@@ -12,18 +12,6 @@ use crate::ids::LocalRank;
 use crate::wire::request::{Request, Version};
 use crate::wire::{ErrorCode, FrameBuffer, Response};
 
-/// How far a rank's dialogue has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Phase {
-    /// The rank never said a word.
-    #[default]
-    Silent,
-    /// The rank spoke, and has not finalized.
-    Open,
-    /// The rank said `finalize`; nothing more is expected of it.
-    Finalized,
-}
-
 /// The protocol versions that a server offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
@@ -52,8 +40,6 @@ pub(crate) struct Conversation {
     pub(crate) claimed: bool,
     /// The version agreed on last.
     version: Option<Version>,
-    /// Nothing more is read from it.
-    pub(crate) closed: bool,
 }
 
 impl Conversation {

@@ -106,12 +106,19 @@ impl<R: Copy + Ord, W> Gathering<R, W> {
 
     /// While somebody waits: in which round, who waits, and who is waited for. Nobody of this node is missing in a round that is being
     /// exchanged.
-    pub fn standing(&self) -> Option<(Epoch, Vec<R>, Vec<R>)> {
+    pub fn status(&self) -> Option<(Epoch, Vec<R>, Vec<R>)> {
         if self.leaving.is_some() {
             // `begin` has counted this round already.
             return Some((Epoch(self.epoch.0 - 1), self.members().collect(), Vec::new()));
         }
         self.split().map(|(present, absent)| (self.epoch, present, absent))
+    }
+
+    /// Returns a member that is absent and gone, with those who wait for it; `None` while all can still come.
+    pub fn deserter(&self, is_gone: impl Fn(R) -> bool) -> Option<(R, Vec<R>)> {
+        let (present, absent) = self.split()?;
+        let gone = absent.into_iter().find(|&rank| is_gone(rank))?;
+        Some((gone, present))
     }
 
     /// Who is here and who is not, while some are here and wait for others: `(present, absent)`.

@@ -30,6 +30,7 @@
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+pub mod connections;
 mod conversation;
 #[cfg(feature = "driver")]
 pub mod driver;
@@ -43,8 +44,13 @@ pub mod job;
 pub mod kvs;
 #[cfg(feature = "driver")]
 pub mod quiet;
+pub mod report;
+pub mod roster;
+#[cfg(feature = "driver")]
+pub mod runner;
 pub mod server;
 pub mod services;
 pub mod wire;
 
-pub use conversation::{Offer, Phase};
+pub use conversation::Offer;
+pub use report::Phase;

@@ -20,14 +20,19 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-pub use self::action::{Action, EndReason, Offence, Trace};
+pub use self::action::Action;
 use self::fences::Waiter;
-use crate::conversation::{Conversation, Offer, Phase};
+pub use crate::connections::ConnectionId;
+use crate::connections::Connections;
+use crate::conversation::{Conversation, Offer};
 use crate::fence::{FenceError, FenceId};
 use crate::gathering::{Gathering, Groups};
-use crate::ids::{Epoch, LocalRank, NodeIndex, Rank};
+use crate::ids::{LocalRank, NodeIndex, Rank};
 use crate::job::Job;
 use crate::kvs::Kvs;
+use crate::report::Phase;
+pub use crate::report::{EndReason, FenceStatus, Offence, Progress, Trace};
+use crate::roster::Roster;
 use crate::services::{Answer, NameError};
 use crate::wire::request::{Message, RingValue};
 use crate::wire::response::{ADOPTION, Address};
@@ -52,47 +57,9 @@ impl Default for Settings {
     }
 }
 
-/// Names a connection to a server: a rank's socket, or one that came through `PMI_PORT`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct ConnectionId(pub u32);
-
 /// Names a [`Call`](crate::services::Call) until its answer comes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ticket(u64);
-
-/// What a server knows of one of its ranks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Progress {
-    /// Which rank.
-    pub rank: Rank,
-    /// How far its dialogue has come.
-    pub phase: Phase,
-    /// The last command it sent, as written; shortened if it is longer than any real one.
-    pub last_command: Option<String>,
-}
-
-/// A fence in which ranks of this node wait.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
-    /// Tells this wait from all others of the job, together with `epoch`.
-    pub name: Arc<str>,
-    /// How many fences of that name came before.
-    pub epoch: Epoch,
-    /// Whether every rank of the job takes part.
-    pub whole_job: bool,
-    /// The ranks of this node that wait.
-    pub waiting: Vec<LocalRank>,
-    /// Those of this node that they wait for. When there are none, ranks of other nodes are missing, or the result is on its way.
-    pub missing: Vec<LocalRank>,
-}
-
-impl Standing {
-    /// How a gathering stands; `None` when nobody waits in it.
-    fn of<W>(name: &Arc<str>, whole_job: bool, gathering: &Gathering<LocalRank, W>) -> Option<Self> {
-        let (epoch, waiting, missing) = gathering.standing()?;
-        Some(Self { name: Arc::clone(name), epoch, whole_job, waiting, missing })
-    }
-}
 
 /// The PMI server of one job's ranks on one node. See the [module](self) for how to drive it.
 pub struct Server {
@@ -103,10 +70,8 @@ pub struct Server {
     mapping: Option<String>,
     /// PMI-2's `universeSize`; -1 where it is not set, as Hydra answers.
     universe_size_text: String,
-    /// By local rank.
-    ranks: Vec<RankState>,
-    /// By connection id.
-    conversations: Vec<Conversation>,
+    ranks: Roster,
+    conversations: Connections<Conversation>,
     kvs: Kvs,
     node_attributes: HashMap<Vec<u8>, Bytes>,
     attribute_waits: Vec<AttributeWait>,
@@ -118,20 +83,6 @@ pub struct Server {
     next_ticket: u64,
     ended: bool,
     actions: VecDeque<Action>,
-}
-
-#[derive(Debug)]
-struct RankState {
-    rank: Rank,
-    phase: Phase,
-    connection: Option<ConnectionId>,
-    last_command: Option<Box<str>>,
-    /// The process ended in good order.
-    exited: bool,
-    /// Bytes of keys and values put so far.
-    bytes_put: usize,
-    /// Unanswered questions.
-    questions: usize,
 }
 
 /// A rank that waits for somebody to put a node attribute.
@@ -162,8 +113,8 @@ struct Ring {
 impl Server {
     /// The server of the ranks of `job` that sit on `node`.
     pub fn new(job: Job, node: NodeIndex, settings: Settings) -> Self {
-        let ranks: Vec<_> = job.placement.ranks_on(node).into_iter().map(RankState::new).collect();
-        let locals = || (0..ranks.len() as u32).map(LocalRank);
+        let ranks = Roster::new(job.placement.ranks_on(node));
+        let locals = || ranks.locals();
         let mut kvs = Kvs::default();
         for (key, value) in &job.preput {
             kvs.put(key.as_bytes(), value.as_bytes());
@@ -181,7 +132,7 @@ impl Server {
             node,
             settings,
             ranks,
-            conversations: Vec::new(),
+            conversations: Connections::default(),
             kvs,
             node_attributes: HashMap::new(),
             attribute_waits: Vec::new(),
@@ -200,23 +151,19 @@ impl Server {
 
     /// The ranks served here, by local rank.
     pub fn ranks(&self) -> impl ExactSizeIterator<Item = Rank> + '_ {
-        self.ranks.iter().map(|state| state.rank)
+        self.ranks.iter().map(|(_, state)| state.rank)
     }
 
-    /// How far a rank's dialogue has come; `None` if the node has no such rank.
+    /// State of a rank's dialogue; `None` if the node has no such rank.
     pub fn progress(&self, local: LocalRank) -> Option<Progress> {
-        self.ranks.get(local.index()).map(|state| Progress {
-            rank: state.rank,
-            phase: state.phase,
-            last_command: state.last_command.as_deref().map(str::to_owned),
-        })
+        self.ranks.progress(local)
     }
 
     /// The fences in which ranks of this node wait.
-    pub fn standings(&self) -> Vec<Standing> {
+    pub fn pending_fences(&self) -> Vec<FenceStatus> {
         let whole = [("fence", &self.world), ("ring", &self.ring.gathering)];
-        let whole = whole.into_iter().filter_map(|(name, gathering)| Standing::of(&name.into(), true, gathering));
-        whole.chain(self.groups.named().filter_map(|(name, group)| Standing::of(name, false, group))).collect()
+        let whole = whole.into_iter().filter_map(|(name, gathering)| FenceStatus::of(&name.into(), true, gathering));
+        whole.chain(self.groups.named().filter_map(|(name, group)| FenceStatus::of(name, false, group))).collect()
     }
 
     /// Begins the conversation with a rank over a socket that nobody else holds: the socket is the rank's identity.
@@ -225,8 +172,8 @@ impl Server {
     /// If the node has no such rank.
     pub fn connect(&mut self, local: LocalRank) -> ConnectionId {
         let connection = self.accept();
-        self.conversations[connection.0 as usize].rank = Some(local);
-        self.ranks[local.index()].connection = Some(connection);
+        self.conversations[connection].rank = Some(local);
+        self.ranks[local].connection = Some(connection);
         connection
     }
 
@@ -241,42 +188,34 @@ impl Server {
         connection
     }
 
-    /// Begins a conversation with whoever came through `PMI_PORT`. It must claim a rank (`initack`, or `fullinit` in PMI-2) that
-    /// nobody claimed before. The server has no clock: the driver closes it when it takes too long.
+    /// Begins a conversation with a process that came through `PMI_PORT`. It must claim a rank (`initack`, or `fullinit` in PMI-2)
+    /// that no other connection has. The server has no clock: the driver closes the connection when that takes too long.
     pub fn accept(&mut self) -> ConnectionId {
-        // Strangers come and go: a place that none of the ranks had is used again.
-        let free = self.conversations.iter().position(|old| old.closed && old.rank.is_none());
-        let place = free.unwrap_or(self.conversations.len());
-        match free {
-            Some(place) => self.conversations[place] = Conversation::default(),
-            None => self.conversations.push(Conversation::default()),
-        }
-        ConnectionId(place as u32)
+        self.conversations.open()
     }
 
-    /// Whose connection this is, once known.
+    /// The rank of a connection, once known.
     pub fn rank_of(&self, connection: ConnectionId) -> Option<Rank> {
-        let local = self.conversations.get(connection.0 as usize)?.rank?;
-        Some(self.ranks[local.index()].rank)
+        let local = self.conversations.get(connection)?.rank?;
+        Some(self.ranks[local].rank)
     }
 
     /// The connection of a rank, once it has one.
     pub fn connection_of(&self, local: LocalRank) -> Option<ConnectionId> {
-        self.ranks.get(local.index())?.connection
+        self.ranks.get(local)?.connection
     }
 
     /// Takes what was read from a connection: any number of messages, cut anywhere.
     pub fn handle_bytes(&mut self, connection: ConnectionId, bytes: &[u8]) {
-        let Some(conversation) = self.conversations.get_mut(connection.0 as usize) else { return };
-        if conversation.closed || self.ended {
+        if !self.conversations.is_open(connection) || self.ended {
             return;
         }
-        let mut frames = mem::take(&mut conversation.frames);
+        let mut frames = mem::take(&mut self.conversations[connection].frames);
         frames.push(bytes);
         loop {
             match frames.advance() {
                 Ok(true) => {}
-                Ok(false) => break self.conversations[connection.0 as usize].frames = frames,
+                Ok(false) => break self.conversations[connection].frames = frames,
                 Err(error) => return self.offend(connection, error.into()),
             }
             if self.settings.trace {
@@ -286,7 +225,7 @@ impl Server {
                 Ok(message) => self.handle_message(connection, message),
                 Err(error) => return self.offend(connection, error.into()),
             }
-            if self.ended || self.conversations[connection.0 as usize].closed {
+            if self.ended || !self.conversations.is_open(connection) {
                 return;
             }
         }
@@ -295,21 +234,22 @@ impl Server {
     /// The connection was closed by its rank, or broke. It says nothing about the rank's end: children of a rank hold its
     /// socket open, and clients close it after `finalize`; see [`Server::handle_exit`].
     pub fn handle_disconnect(&mut self, connection: ConnectionId) {
-        let Some(conversation) = self.conversations.get_mut(connection.0 as usize) else { return };
-        conversation.closed = true;
+        let Some(conversation) = self.conversations.get_mut(connection) else { return };
         conversation.frames = Default::default();
+        let Some(local) = conversation.rank else { return self.conversations.release(connection) };
+        let state = &mut self.ranks[local];
         // A claim that nothing followed is void; the rank itself may still come.
-        let Some(local) = conversation.rank else { return };
-        let state = &mut self.ranks[local.index()];
         if conversation.claimed && state.phase == Phase::Silent && state.connection == Some(connection) {
-            conversation.rank = None;
             state.connection = None;
+            self.conversations.release(connection);
+        } else {
+            self.conversations.close(connection);
         }
     }
 
     /// The rank's process returned status 0. (Any other end of a process is the host's to judge.)
     pub fn handle_exit(&mut self, local: LocalRank) {
-        let Some(state) = self.ranks.get_mut(local.index()) else { return };
+        let Some(state) = self.ranks.get_mut(local) else { return };
         state.exited = true;
         let rank = state.rank;
         match state.phase {
@@ -332,7 +272,7 @@ impl Server {
     /// The host answered an [`Action::Call`].
     pub fn handle_answer(&mut self, ticket: Ticket, answer: &Answer) {
         let Some(PendingCall { local, connection, address }) = self.calls.remove(&ticket) else { return };
-        self.ranks[local.index()].questions -= 1;
+        self.ranks[local].quota.answered();
         let response = match answer {
             Answer::Named(Ok(())) => Response::Done,
             Answer::Port(Ok(port)) => Response::Port(port),
@@ -376,52 +316,25 @@ impl Server {
 
     /// Nothing more of this connection can be understood. A rank's job ends with it; a stranger's does not matter.
     fn offend(&mut self, connection: ConnectionId, offence: Offence) {
-        self.conversations[connection.0 as usize].closed = true;
         self.actions.push_back(Action::Close { connection });
-        if let Some(rank) = self.rank_of(connection) {
-            self.end(EndReason::Offence { rank, offence });
+        match self.rank_of(connection) {
+            Some(rank) => {
+                self.conversations.close(connection);
+                self.end(EndReason::Offence { rank, offence });
+            }
+            None => self.conversations.release(connection),
         }
     }
 
     /// Ends the job when ranks wait for one that will never come.
     fn look_for_deserters(&mut self) {
-        if !self.ranks.iter().any(|state| state.exited || state.phase == Phase::Finalized) {
+        if !self.ranks.iter().any(|(_, state)| state.is_gone()) {
             return;
         }
-        let silent = self.ranks.iter().find(|state| state.exited && state.phase == Phase::Silent);
-        if let Some(silent) = silent {
-            let spoke = self.ranks.iter().filter(|state| state.phase != Phase::Silent);
-            let others: Vec<_> = spoke.map(|state| state.rank).collect();
-            if !others.is_empty() {
-                let reason = EndReason::LeftBeforeInit { rank: silent.rank, others };
-                return self.end(reason);
-            }
-        }
-        let world_and_ring = [&self.world, &self.ring.gathering];
-        let reason = world_and_ring.into_iter().chain(self.groups.iter()).find_map(|fence| self.deserter_of(fence));
-        if let Some(reason) = reason {
+        let fences = || [&self.world, &self.ring.gathering].into_iter().chain(self.groups.iter());
+        let reason = self.ranks.left_before_init();
+        if let Some(reason) = reason.or_else(|| fences().find_map(|fence| self.ranks.left_fence(fence))) {
             self.end(reason);
-        }
-    }
-
-    fn deserter_of(&self, fence: &Gathering<LocalRank, Waiter>) -> Option<EndReason> {
-        let (present, absent) = fence.split()?;
-        let gone = absent.into_iter().find(|local| self.ranks[local.index()].phase == Phase::Finalized)?;
-        let waiting = present.into_iter().map(|local| self.ranks[local.index()].rank).collect();
-        Some(EndReason::LeftFence { rank: self.ranks[gone.index()].rank, waiting })
-    }
-}
-
-impl RankState {
-    fn new(rank: Rank) -> Self {
-        Self {
-            rank,
-            phase: Phase::Silent,
-            connection: None,
-            last_command: None,
-            exited: false,
-            bytes_put: 0,
-            questions: 0,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use pmi_core::driver::Driver;
+use pmi_core::driver::{Admission, Driver};
 use pmi_core::fence::LocalFence;
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::job::Job;
@@ -57,12 +57,16 @@ fn connect(driver: &Driver, rank: u32) -> UnixStream {
     UnixStream::from_std(theirs).unwrap()
 }
 
+fn own_uid() -> u32 {
+    std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap())
+}
+
 /// A driver that listens for ranks, and where.
 fn listen(ranks: u32, claim_within: Duration) -> (Driver, oneshot::Receiver<EndReason>, std::net::SocketAddr) {
     let (driver, ended) = drive(ranks);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    driver.listen(listener, claim_within).unwrap();
+    driver.listen(listener, Admission { uid: own_uid(), claim_within }).unwrap();
     (driver, ended, address)
 }
 
@@ -325,4 +329,51 @@ async fn the_time_of_one_stranger_is_not_that_of_the_next() {
     time::sleep(Duration::from_secs(5)).await;
     ask(&mut second, b"cmd=initack pmiid=0\n", b"cmd=initack rc=0\ncmd=set size=1\ncmd=set rank=0\ncmd=set debug=0\n")
         .await;
+}
+
+/// The time for a claim counts those who have not claimed a rank, and nobody else.
+#[tokio::test]
+async fn more_ranks_than_may_be_unclaimed_at_once_come_through_the_port() {
+    const RANKS: u32 = 1100;
+    let (_driver, mut ended, address) = listen(RANKS, Duration::from_secs(600));
+    let mut ranks = Vec::new();
+    for rank in 0..RANKS {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let claimed = format!("cmd=initack rc=0\ncmd=set size={RANKS}\ncmd=set rank={rank}\ncmd=set debug=0\n");
+        ask(&mut stream, format!("cmd=initack pmiid={rank}\n").as_bytes(), claimed.as_bytes()).await;
+        // A rank that has left made room as well.
+        if rank % 8 == 0 {
+            ranks.push(stream);
+        }
+    }
+    ask(&mut ranks[0], INIT, GREETED).await;
+    assert!(ended.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn those_who_left_without_a_claim_take_no_place() {
+    let (_driver, _ended, address) = listen(1, Duration::from_secs(600));
+    for _ in 0..1100 {
+        let mut stranger = TcpStream::connect(address).await.unwrap();
+        stranger.write_all(b"noise\n").await.unwrap();
+        expect_close(&mut stranger).await;
+    }
+    let mut rank = TcpStream::connect(address).await.unwrap();
+    ask(&mut rank, b"cmd=initack pmiid=0\n", b"cmd=initack rc=0\ncmd=set size=1\ncmd=set rank=0\ncmd=set debug=0\n")
+        .await;
+}
+
+#[tokio::test]
+async fn a_process_of_another_user_can_neither_claim_a_rank_nor_end_the_job() {
+    let (driver, mut ended) = drive(1);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let admission = Admission { uid: own_uid() + 1, claim_within: Duration::from_secs(600) };
+    driver.listen(listener, admission).unwrap();
+    let mut stranger = TcpStream::connect(address).await.unwrap();
+    // It may be closed before this is written.
+    let _ = stranger.write_all(b"cmd=initack pmiid=0\ncmd=abort exitcode=7\n").await;
+    expect_close(&mut stranger).await;
+    assert!(ended.try_recv().is_err());
+    assert_eq!(driver.progress(LocalRank(0)).unwrap().phase, pmi_core::Phase::Silent);
 }

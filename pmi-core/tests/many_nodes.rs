@@ -369,8 +369,8 @@ fn ranks_of_other_nodes_are_nobodys_deserters_here() {
         world.ask(job, rank, message);
     }
     assert!(world.ended(job).is_none(), "{:?}", world.endings(job));
-    let standings = world.server_of(job, Rank(0)).standings();
-    let [standing] = &standings[..] else { panic!("{standings:?}") };
+    let pending = world.server_of(job, Rank(0)).pending_fences();
+    let [standing] = &pending[..] else { panic!("{pending:?}") };
     assert!(standing.whole_job && standing.missing.is_empty(), "whoever sees all nodes must judge: {standing:?}");
 }
 

@@ -231,7 +231,7 @@ impl<'t> Stage<'t> {
     fn join_fences_of_silent_ranks(&mut self) {
         let job = self.jobs[&None];
         for rank in self.silent_ranks() {
-            if self.world.server_of(job, Rank(rank)).standings().iter().any(|standing| standing.whole_job) {
+            if self.world.server_of(job, Rank(rank)).pending_fences().iter().any(|standing| standing.whole_job) {
                 self.world.ask(job, rank, "cmd=barrier_in\n");
             }
         }

@@ -77,8 +77,8 @@ pub fn server(data: &[u8]) {
             server.handle_bytes(connection, &crate::wire::frame::message(101, payload));
         }
         while let Some(action) = server.poll_action() {
-            if let Action::Wake { ticket, .. } = action {
-                server.handle_time(ticket);
+            if let Action::SetTimer { ticket, .. } = action {
+                server.handle_timer(ticket);
             }
         }
         rest = left;

@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
-use pmi_core::Phase;
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmi_core::job::Job;
-use pmi_core::server::ConnectionId;
+use pmi_core::roster::Roster;
 use pmi_core::services::MetJob;
 
 use crate::clean_up::CleanUp;
@@ -59,29 +58,13 @@ pub(crate) struct JobState {
     pub(crate) namespace: Namespace,
     /// It is of another launch. Its nodes are not counted as those of this one.
     met: bool,
-    /// By local rank.
-    pub(crate) ranks: Vec<RankState>,
+    pub(crate) ranks: Roster,
+    /// Files that ranks of this node want removed when they end, by local rank.
+    clean_up: Vec<Vec<CleanUp>>,
     /// What ranks have committed, of this node or of others.
     pub(crate) data: HashMap<Rank, RankData>,
     /// The job's facts, per encoding that was asked for.
     facts: [Option<Bytes>; 2],
-}
-
-/// A rank of this node.
-#[derive(Debug)]
-pub(crate) struct RankState {
-    pub(crate) rank: Rank,
-    pub(crate) phase: Phase,
-    pub(crate) connection: Option<ConnectionId>,
-    pub(crate) last_command: Option<&'static str>,
-    /// The process ended in good order.
-    pub(crate) exited: bool,
-    /// Bytes committed so far.
-    pub(crate) bytes: usize,
-    /// Unanswered questions.
-    pub(crate) questions: usize,
-    /// What is to be removed when it ends.
-    pub(crate) clean_up: Vec<CleanUp>,
 }
 
 /// What one rank has committed.
@@ -127,8 +110,9 @@ impl JobState {
     const GROUPS_MAX: usize = 1024;
 
     pub(crate) fn new(namespace: Namespace) -> Self {
-        let ranks = namespace.job.placement.ranks_on(namespace.node).into_iter().map(RankState::new).collect();
-        Self { namespace, met: false, ranks, data: HashMap::new(), facts: [None, None] }
+        let ranks = Roster::new(namespace.job.placement.ranks_on(namespace.node));
+        let clean_up = vec![Vec::new(); ranks.len()];
+        Self { namespace, met: false, ranks, clean_up, data: HashMap::new(), facts: [None, None] }
     }
 
     /// A job of another launch.
@@ -137,7 +121,8 @@ impl JobState {
         // It has no rank here, whatever its own launch calls this node.
         let node = NodeIndex(u32::MAX);
         let namespace = Namespace { name: namespace, job, node, hosts, directory: None, parent: None };
-        Self { namespace, met: true, ranks: Vec::new(), data: HashMap::new(), facts: [None, None] }
+        let (ranks, clean_up) = (Roster::default(), Vec::new());
+        Self { namespace, met: true, ranks, clean_up, data: HashMap::new(), facts: [None, None] }
     }
 
     /// Whether it is of another launch: what is known of its ranks came from a meeting, and nobody else can be asked.
@@ -160,8 +145,12 @@ impl JobState {
 
     /// The position of a rank among those of this node.
     pub(crate) fn local(&self, rank: Rank) -> Option<LocalRank> {
-        let position = self.ranks.binary_search_by_key(&rank, |state| state.rank).ok()?;
-        Some(LocalRank(position as u32))
+        self.ranks.local(rank)
+    }
+
+    /// Files that a rank of this node wants removed.
+    pub(crate) fn clean_up(&mut self, local: LocalRank) -> Option<&mut Vec<CleanUp>> {
+        self.clean_up.get_mut(local.index())
     }
 }
 
@@ -181,25 +170,5 @@ impl JobState {
             groups.remove(0);
         }
         groups.push((context, number));
-    }
-}
-
-impl RankState {
-    fn new(rank: Rank) -> Self {
-        Self {
-            rank,
-            phase: Phase::Silent,
-            connection: None,
-            last_command: None,
-            exited: false,
-            bytes: 0,
-            questions: 0,
-            clean_up: Vec::new(),
-        }
-    }
-
-    /// Whether anything can still come from it.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.exited || self.phase == Phase::Finalized
     }
 }

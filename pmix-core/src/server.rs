@@ -17,28 +17,32 @@ mod data;
 mod events;
 mod host;
 mod meetings;
+mod pending;
 mod remote;
 mod requests;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use pmi_core::Phase;
+use pmi_core::connections::{ConnectionId, Connections};
 use pmi_core::fence::{FenceError, FenceId, Merged};
 use pmi_core::gathering::{Gathering, Groups};
 use pmi_core::ids::{LocalRank, Rank};
-use pmi_core::server::{ConnectionId, EndReason, Offence, Progress, Standing, Trace};
+use pmi_core::report::{EndReason, FenceStatus, Offence, Progress, Trace};
+use pmi_core::roster::RankState;
 
 pub use self::action::Action;
 use self::collectives::Waiter;
 use self::data::{Wait, Wanted};
 use self::host::Asked;
+use self::pending::Pending;
 use self::remote::Question;
 use crate::clean_up::CleanUp;
-use crate::namespace::{JobIndex, JobState, Namespace, RankState, Seat};
+use crate::namespace::{JobIndex, JobState, Namespace, Seat};
 use crate::wire::Encoding;
 use crate::wire::describe::describe;
 use crate::wire::frame::{self, Frame, FrameBuffer};
@@ -51,10 +55,10 @@ pub struct Settings {
     pub bytes_per_rank: usize,
     /// How many unanswered questions one rank may have (waiting reads, names, spawns).
     pub questions_per_rank: usize,
-    /// How long a get waits for a key that a rank has not committed, though it has committed others.
-    pub patience_for_key: Duration,
-    /// How long a get waits for a rank that has not committed anything.
-    pub patience_for_rank: Duration,
+    /// Time for which a get waits for a key that a rank has not committed, though it has committed others.
+    pub key_timeout: Duration,
+    /// Time for which a get waits for a rank that has not committed anything.
+    pub rank_timeout: Duration,
     /// Report every message as an [`Action::Trace`].
     pub trace: bool,
 }
@@ -64,8 +68,8 @@ impl Default for Settings {
         Self {
             bytes_per_rank: 64 * 1024 * 1024,
             questions_per_rank: 1024,
-            patience_for_key: Duration::from_secs(2),
-            patience_for_rank: Duration::from_secs(120),
+            key_timeout: Duration::from_secs(2),
+            rank_timeout: Duration::from_secs(120),
             trace: false,
         }
     }
@@ -80,15 +84,18 @@ pub struct Ticket(u64);
 pub struct Server {
     settings: Settings,
     jobs: Vec<JobState>,
-    /// By connection id.
-    clients: Vec<Client>,
+    /// Jobs by namespace.
+    names: HashMap<Bytes, JobIndex>,
+    clients: Connections<Client>,
     collectives: Groups<Seat, Waiter>,
-    /// Gets that wait for a commit.
-    waits: HashMap<Ticket, Wait>,
-    /// What other nodes' servers were asked for and have not answered yet.
+    /// Gets that wait for a commit of a rank.
+    waits: Pending<(JobIndex, Rank), Wait>,
+    /// Questions to other nodes' servers that they have not answered yet.
     asking: HashMap<Ticket, Wanted>,
-    /// Questions of other nodes' servers that wait for a commit.
-    parked: HashMap<Ticket, Question>,
+    /// The same without their tickets: nothing is asked for twice.
+    wanted: HashSet<Wanted>,
+    /// Questions of other nodes' servers that wait for a commit, by namespace and rank.
+    parked: Pending<(Bytes, Rank), Question>,
     /// Questions to the host that are not answered yet.
     asked: HashMap<Ticket, Asked>,
     next_ticket: u64,
@@ -107,8 +114,6 @@ struct Client {
     identity: Option<Identity>,
     /// The events it wants to hear of.
     interest: events::Interest,
-    /// Nothing more is read from it.
-    closed: bool,
 }
 
 /// What a client's handshake said.
@@ -137,68 +142,70 @@ impl Server {
 
     /// Serves one more job.
     pub fn add(&mut self, namespace: Namespace) -> JobIndex {
-        self.jobs.push(JobState::new(namespace));
-        self.serve_peers();
-        JobIndex(self.jobs.len() - 1)
+        let job = self.push_job(JobState::new(namespace));
+        self.serve_peers_about(job);
+        job
+    }
+
+    fn push_job(&mut self, state: JobState) -> JobIndex {
+        let job = JobIndex(self.jobs.len());
+        // The first job of a name keeps it.
+        self.names.entry(state.namespace.name.clone().into()).or_insert(job);
+        self.jobs.push(state);
+        job
     }
 
     /// How far a rank's dialogue has come; `None` if there is no such rank.
     pub fn progress(&self, seat: Seat) -> Option<Progress> {
-        let state = self.jobs.get(seat.job.0)?.ranks.get(seat.local.index())?;
-        let last_command = state.last_command.map(str::to_owned);
-        Some(Progress { rank: state.rank, phase: state.phase, last_command })
+        self.jobs.get(seat.job.0)?.ranks.progress(seat.local)
     }
 
     /// The collectives in which ranks of a job wait on this node. The numbers of ranks are those within that job.
-    pub fn standings(&self, job: JobIndex) -> Vec<Standing> {
+    pub fn pending_fences(&self, job: JobIndex) -> Vec<FenceStatus> {
         let of_job = |seats: Vec<Seat>| -> Vec<LocalRank> {
             seats.into_iter().filter(|seat| seat.job == job).map(|seat| seat.local).collect()
         };
-        let standing = |(name, gathering): (&Arc<str>, &Gathering<Seat, Waiter>)| {
-            let (epoch, waiting, missing) = gathering.standing()?;
+        let status = |(name, gathering): (&Arc<str>, &Gathering<Seat, Waiter>)| {
+            let (epoch, waiting, missing) = gathering.status()?;
             let (waiting, missing) = (of_job(waiting), of_job(missing));
             let whole_job = gathering.waiters().next()?.takes_whole(job);
             let takes_part = !waiting.is_empty() || !missing.is_empty();
             let name = Arc::clone(name);
-            takes_part.then_some(Standing { name, epoch, whole_job, waiting, missing })
+            takes_part.then_some(FenceStatus { name, epoch, whole_job, waiting, missing })
         };
-        self.collectives.named().filter_map(standing).collect()
+        self.collectives.named().filter_map(status).collect()
     }
 
     /// What a rank wants removed now that it has ended; told once.
     pub fn take_clean_up(&mut self, seat: Seat) -> Vec<CleanUp> {
-        self.rank_mut(seat).map(|state| mem::take(&mut state.clean_up)).unwrap_or_default()
+        let registered = self.jobs.get_mut(seat.job.0).and_then(|job| job.clean_up(seat.local));
+        registered.map(mem::take).unwrap_or_default()
     }
 
-    /// Begins a conversation with whoever connected. The server has no clock: the driver closes a connection whose handshake takes
-    /// too long.
+    /// Begins a conversation with a process that connected. The server has no clock: the driver closes a connection whose handshake
+    /// takes too long.
     pub fn accept(&mut self) -> ConnectionId {
-        // Strangers come and go, and ranks that have closed do not come back on the same connection.
-        let free = self.clients.iter().position(|client| client.closed && client.identity.is_none());
-        let place = free.unwrap_or(self.clients.len());
-        match free {
-            Some(place) => self.clients[place] = Client::default(),
-            None => self.clients.push(Client::default()),
-        }
-        ConnectionId(place as u32)
+        self.clients.open()
     }
 
-    /// Whose connection this is, once known.
+    /// The rank of a connection, once known.
     pub fn seat_of(&self, connection: ConnectionId) -> Option<Seat> {
-        Some(self.clients.get(connection.0 as usize)?.identity?.seat)
+        Some(self.clients.get(connection)?.identity?.seat)
     }
 
     /// The connection of a rank, while it has one.
     pub fn connection_of(&self, seat: Seat) -> Option<ConnectionId> {
-        self.jobs.get(seat.job.0)?.ranks.get(seat.local.index())?.connection
+        self.jobs.get(seat.job.0)?.ranks.get(seat.local)?.connection
     }
 
     /// Takes what was read from a connection: any number of messages, cut anywhere.
     pub fn handle_bytes(&mut self, connection: ConnectionId, bytes: &[u8]) {
-        let Some(client) = self.clients.get_mut(connection.0 as usize) else { return };
-        client.frames.push(bytes);
-        while !self.ended && !self.clients[connection.0 as usize].closed {
-            match self.clients[connection.0 as usize].frames.next_frame() {
+        if !self.clients.is_open(connection) {
+            return;
+        }
+        self.clients[connection].frames.push(bytes);
+        while !self.ended && self.clients.is_open(connection) {
+            match self.clients[connection].frames.next_frame() {
                 Ok(None) => return,
                 Ok(Some(Frame::Handshake(payload))) => self.greet(connection, &payload),
                 Ok(Some(Frame::Message { tag, payload })) => self.handle_message(connection, tag, payload),
@@ -207,12 +214,12 @@ impl Server {
         }
     }
 
-    /// The connection was closed by its rank, or broke. Whether that is an offence is decided when the rank's process ends.
+    /// The connection was closed by its rank, or broke. If that is an offence is decided when the rank's process ends.
     pub fn handle_disconnect(&mut self, connection: ConnectionId) {
-        let Some(client) = self.clients.get_mut(connection.0 as usize) else { return };
-        client.closed = true;
-        client.frames = FrameBuffer::default();
-        let Some(Identity { seat, .. }) = client.identity.take() else { return };
+        let Some(client) = self.clients.get_mut(connection) else { return };
+        let identity = client.identity.take();
+        self.clients.release(connection);
+        let Some(Identity { seat, .. }) = identity else { return };
         let Some(state) = self.rank_mut(seat) else { return };
         state.connection = None;
         if state.phase == Phase::Open {
@@ -266,32 +273,30 @@ impl Server {
         let job = self.job_named(namespace).ok_or("a PMIx client of a namespace that is not served here")?;
         let local = self.jobs[job.0].local(Rank(rank));
         let local = local.ok_or_else(|| format!("a PMIx client that claims rank {rank}, which is not on this node"))?;
-        let state = &mut self.jobs[job.0].ranks[local.index()];
+        let state = &mut self.jobs[job.0].ranks[local];
         if state.connection.is_some() || state.exited {
             return Err(format!("a second PMIx client that claims rank {rank}"));
         }
-        let first_word = state.phase == Phase::Silent;
-        state.phase = Phase::Open;
+        let is_first_word = state.speak();
         state.connection = Some(connection);
-        let client = &mut self.clients[connection.0 as usize];
-        client.identity = Some(Identity { seat: Seat { job, local }, encoding, version, module });
+        self.clients[connection].identity = Some(Identity { seat: Seat { job, local }, encoding, version, module });
         self.push_send(connection, handshake::welcome(connection.0));
-        if first_word {
+        if is_first_word {
             self.look_for_deserters();
         }
         Ok(())
     }
 
     pub(crate) fn job_named(&self, namespace: &[u8]) -> Option<JobIndex> {
-        self.jobs.iter().position(|job| job.namespace.name.as_bytes() == namespace).map(JobIndex)
+        self.names.get(namespace).copied()
     }
 
     fn rank_mut(&mut self, seat: Seat) -> Option<&mut RankState> {
-        self.jobs.get_mut(seat.job.0)?.ranks.get_mut(seat.local.index())
+        self.jobs.get_mut(seat.job.0)?.ranks.get_mut(seat.local)
     }
 
     fn rank(&self, seat: Seat) -> &RankState {
-        &self.jobs[seat.job.0].ranks[seat.local.index()]
+        &self.jobs[seat.job.0].ranks[seat.local]
     }
 
     /// Answers a request, if its client is still there.
@@ -324,7 +329,7 @@ impl Server {
 
     /// Reports a message in words.
     fn trace(&mut self, connection: ConnectionId, from_client: bool, tag: u32, payload: &[u8]) {
-        let Client { identity: Some(Identity { seat, encoding, .. }), .. } = self.clients[connection.0 as usize] else {
+        let Client { identity: Some(Identity { seat, encoding, .. }), .. } = self.clients[connection] else {
             return;
         };
         let bytes = describe(encoding, from_client, tag, payload).into();
@@ -337,7 +342,10 @@ impl Server {
     }
 
     fn close(&mut self, connection: ConnectionId) {
-        self.clients[connection.0 as usize].closed = true;
+        match self.seat_of(connection) {
+            Some(_) => self.clients.close(connection),
+            None => self.clients.release(connection),
+        }
         self.actions.push_back(Action::Close { connection });
     }
 
@@ -363,17 +371,11 @@ impl Server {
 
     /// Ends the launch when ranks wait for one that will never come.
     fn look_for_deserters(&mut self) {
-        let silent = |job: &JobState| {
-            let silent = job.ranks.iter().find(|state| state.exited && state.phase == Phase::Silent)?;
-            let others: Vec<_> =
-                job.ranks.iter().filter(|state| state.phase != Phase::Silent).map(|state| state.rank).collect();
-            (!others.is_empty()).then(|| EndReason::LeftBeforeInit { rank: silent.rank, others })
-        };
-        let before_init = (0..).map(JobIndex).zip(&self.jobs).find_map(|(index, job)| Some((index, silent(job)?)));
+        let left_before_init = |(job, state): (JobIndex, &JobState)| Some((job, state.ranks.left_before_init()?));
+        let before_init = (0..).map(JobIndex).zip(&self.jobs).find_map(left_before_init);
         let in_collective = || {
             self.collectives.iter().find_map(|gathering| {
-                let (present, absent) = gathering.split()?;
-                let gone = absent.into_iter().find(|&seat| self.rank(seat).is_gone())?;
+                let (gone, present) = gathering.deserter(|seat| self.rank(seat).is_gone())?;
                 let waiting = present.into_iter().map(|seat| self.rank(seat).rank).collect();
                 Some((gone.job, EndReason::LeftFence { rank: self.rank(gone).rank, waiting }))
             })

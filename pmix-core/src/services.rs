@@ -50,7 +50,7 @@ pub enum Call {
         /// Their names.
         names: Vec<Bytes>,
         /// How long to wait for all of them; `None` does not wait.
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
     },
     /// Withdraws published values.
     Unpublish {
@@ -113,7 +113,7 @@ impl Call {
     pub async fn ask(self, services: &dyn Services, rank: Rank) -> Answer {
         match self {
             Self::Publish { values, lifetime } => Answer::Named(publish(services, rank, values, lifetime).await),
-            Self::Lookup { names, patience } => Answer::Found(look_up(services, rank, names, patience).await),
+            Self::Lookup { names, timeout } => Answer::Found(look_up(services, rank, names, timeout).await),
             Self::Unpublish { names } => Answer::Named(unpublish(services, rank, names).await),
             Self::Spawn(request) => Answer::Spawned(services.spawn(rank, request).await),
             Self::Meet(meeting) => Answer::Met(services.meet(meeting).await),
@@ -138,13 +138,13 @@ async fn look_up(
     services: &dyn Services,
     rank: Rank,
     names: Vec<Bytes>,
-    patience: Option<Duration>,
+    timeout: Option<Duration>,
 ) -> Result<Vec<(Bytes, Published)>, NameError> {
     let mut found = Vec::new();
     for name in names {
-        match services.lookup(rank, apart(&name), patience).await {
+        match services.lookup(rank, apart(&name), timeout).await {
             Ok(value) => found.push((name, Published(value))),
-            Err(NameError::NotFound) if patience.is_none() => {}
+            Err(NameError::NotFound) if timeout.is_none() => {}
             Err(error) => return Err(error),
         }
     }

@@ -45,6 +45,10 @@ fn own_uid() -> u32 {
 }
 
 fn driver(uid: u32, trace: &Arc<Mutex<Vec<String>>>) -> (Driver, End) {
+    driver_of(2, uid, trace)
+}
+
+fn driver_of(ranks: u32, uid: u32, trace: &Arc<Mutex<Vec<String>>>) -> (Driver, End) {
     let trace = Arc::clone(trace);
     let sink = move |message: &pmi_core::server::Trace| {
         trace.lock().unwrap().push(String::from_utf8(message.bytes.to_vec()).unwrap());
@@ -54,7 +58,7 @@ fn driver(uid: u32, trace: &Arc<Mutex<Vec<String>>>) -> (Driver, End) {
     let (driver, end) = Driver::new(server, uid, Arc::new(Alone), sinks).unwrap();
     let namespace = Namespace {
         name: "job1".to_owned(),
-        job: Job::on_one_node(JobId::new("job1").unwrap(), 2),
+        job: Job::on_one_node(JobId::new("job1").unwrap(), ranks),
         node: NodeIndex(0),
         hosts: vec!["n0".to_owned()],
         directory: None,
@@ -64,10 +68,10 @@ fn driver(uid: u32, trace: &Arc<Mutex<Vec<String>>>) -> (Driver, End) {
     (driver, end)
 }
 
-async fn greet(driver: &Driver, rank: u8) -> TcpStream {
+async fn greet(driver: &Driver, rank: u32) -> TcpStream {
     let mut stream = TcpStream::connect(driver.address()).await.unwrap();
-    let mut payload = b"native\0\0\0\0\0\0job1\0\0\0\0".to_vec();
-    payload.push(rank);
+    let mut payload = b"native\0\0\0\0\0\0job1\0".to_vec();
+    payload.extend(rank.to_be_bytes());
     payload.extend(b"4.2.2\0v41\0\x01hash\0");
     let mut frame = vec![0xff; 8];
     frame.extend((payload.len() as u32).to_ne_bytes());
@@ -163,4 +167,23 @@ async fn a_rank_that_does_not_read_holds_nobody_up() {
     assert!(tokio::time::timeout(Duration::from_millis(500), flood).await.is_err());
     ask(&mut other, &[2, 5]).await;
     assert_eq!(answer(&mut other).await, [2, 0]);
+}
+
+/// The time for a handshake counts those who have not shaken hands, and nobody else.
+#[tokio::test]
+async fn more_ranks_than_may_be_unclaimed_at_once_are_served() {
+    const RANKS: u32 = 1100;
+    let (driver, mut end) = driver_of(RANKS, own_uid(), &Arc::default());
+    let mut ranks = Vec::new();
+    for rank in 0..RANKS {
+        let mut stream = greet(&driver, rank).await;
+        assert!(is_welcome(&mut stream).await, "rank {rank}");
+        // A rank that has left made room as well.
+        if rank % 8 == 0 {
+            ranks.push(stream);
+        }
+    }
+    ask(&mut ranks[0], &[2, 5]).await;
+    assert_eq!(answer(&mut ranks[0]).await, [2, 0]);
+    assert!(end.try_recv().is_err());
 }

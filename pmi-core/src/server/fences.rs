@@ -6,12 +6,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::requests::address_of;
-use super::{Action, ConnectionId, EndReason, Server};
+use super::{Action, Server};
+use crate::connections::ConnectionId;
 use crate::fence::{Contribution, FenceError, FenceId, Merged, Scope};
 use crate::gathering::Gathering;
 use crate::ids::{Epoch, LocalRank, NodeIndex, Rank};
 use crate::job::Block;
 use crate::kvs::Segment;
+use crate::report::EndReason;
 use crate::wire::request::{Group, Message, RingValue};
 use crate::wire::{ErrorCode, Response};
 
@@ -30,7 +32,7 @@ impl Server {
         local: LocalRank,
         message: &Message<'_>,
     ) -> Option<Response<'static>> {
-        let tag = self.conversations[connection.0 as usize].has_tags().then_some(0);
+        let tag = self.conversations[connection].has_tags().then_some(0);
         let waiter = waiter(connection, tag, message);
         if !self.world.arrive(local, waiter) {
             return Some(too_many());
@@ -61,13 +63,13 @@ impl Server {
         name: &str,
         message: &Message<'_>,
     ) -> Option<Response<'static>> {
-        if !includes(group, self.ranks[local.index()].rank) {
+        if !includes(group, self.ranks[local].rank) {
             let text = "not a member of this group";
             return Some(Response::Error { code: ErrorCode::InvalidArgument, text: text.into() });
         }
         let begin = || {
-            let here = self.ranks.iter().zip(0..).filter(|(state, _)| includes(group, state.rank));
-            Gathering::new(here.map(|(_, local)| LocalRank(local)))
+            let here = self.ranks.iter().filter(|(_, state)| includes(group, state.rank));
+            Gathering::new(here.map(|(local, _)| local))
         };
         let Some(gathering) = self.groups.open(name, begin) else { return Some(too_many()) };
         if !gathering.arrive(local, waiter(connection, Some(tag), message)) {
@@ -133,7 +135,7 @@ impl Server {
         let Some(epoch) = self.ring.gathering.begin() else { return self.look_for_deserters() };
         let ranks = self.ranks.iter().zip(&mut self.ring.brought);
         let segment: Segment = ranks
-            .filter_map(|(state, brought)| Some((state.rank, brought.pop_front()?)))
+            .filter_map(|((_, state), brought)| Some((state.rank, brought.pop_front()?)))
             .map(|(rank, value)| (rank.0.to_be_bytes(), encode_ring_value(&value)))
             .collect();
         self.exchange(FenceId { scope: Scope::Ring, epoch }, Contribution { segments: vec![segment] });
@@ -196,9 +198,9 @@ impl Server {
             sum = sum.wrapping_add(value.count);
         }
         for waiter in self.ring.gathering.complete() {
-            let Some(local) = self.conversations[waiter.connection.0 as usize].rank else { continue };
+            let Some(local) = self.conversations[waiter.connection].rank else { continue };
             let Some(address) = self.ring.addresses[local.index()].pop_front() else { continue };
-            let rank = self.ranks[local.index()].rank.0;
+            let rank = self.ranks[local].rank.0;
             let Ok(at) = values.binary_search_by_key(&rank, |(rank, _)| *rank) else { continue };
             let before = &values[(at + values.len() - 1) % values.len()].1;
             let after = &values[(at + 1) % values.len()].1;

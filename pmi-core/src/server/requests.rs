@@ -2,9 +2,10 @@
 
 use bytes::Bytes;
 
-use super::{Action, AttributeWait, ConnectionId, EndReason, PendingCall, Server, Ticket, universe_size};
-use crate::conversation::Phase;
+use super::{Action, AttributeWait, PendingCall, Server, Ticket, universe_size};
+use crate::connections::ConnectionId;
 use crate::ids::{LocalRank, Rank};
+use crate::report::{EndReason, Phase};
 use crate::services::Call;
 use crate::wire::request::{Message, Request, RequestError};
 use crate::wire::response::Address;
@@ -28,11 +29,11 @@ impl Server {
     }
 
     fn note_command(&mut self, connection: ConnectionId, command: &str) {
-        let Some(local) = self.conversations[connection.0 as usize].rank else { return };
-        let state = &mut self.ranks[local.index()];
+        let Some(local) = self.conversations[connection].rank else { return };
+        let state = &mut self.ranks[local];
         if state.last_command.as_deref() != Some(command) {
             let shown = command.char_indices().nth(COMMAND_SHOWN).map_or(command, |(end, _)| &command[..end]);
-            state.last_command = Some(shown.into());
+            state.last_command = Some(shown.to_owned().into());
         }
     }
 
@@ -43,7 +44,7 @@ impl Server {
         request: &Request<'_>,
         message: &Message<'_>,
     ) -> Option<Response<'s>> {
-        let conversation = &mut self.conversations[connection.0 as usize];
+        let conversation = &mut self.conversations[connection];
         if let Some(refusal) = conversation.refusal(request) {
             return Some(refusal);
         }
@@ -54,7 +55,7 @@ impl Server {
                 // A version that nobody knows may be a try of one that knows the others, too.
                 if matches!((&greeting, version.major), (Response::Error { .. }, 1 | 2)) {
                     self.send(connection, greeting.encode(message.dialect, message.command, None).into());
-                    let rank = self.ranks[local.index()].rank;
+                    let rank = self.ranks[local].rank;
                     self.end(EndReason::NotOffered { rank, version: *version });
                     return None;
                 }
@@ -85,7 +86,7 @@ impl Server {
                 Response::Adopted { served: version.major == 1 && self.settings.offer.pmi1, job: self.job.id.as_str() }
             }
             Request::Maxes => Response::Maxes,
-            Request::AppNum => Response::AppNum(self.job.appnum(self.ranks[local.index()].rank)),
+            Request::AppNum => Response::AppNum(self.job.appnum(self.ranks[local].rank)),
             Request::JobId => Response::JobId(self.job.id.as_str()),
             Request::UniverseSize => Response::UniverseSize(universe_size(&self.job)),
             Request::Put { job, key, value } => match self.is_own_job(*job) {
@@ -123,13 +124,13 @@ impl Server {
                 return self.call(connection, local, Call::Spawn(request.clone()), message);
             }
             Request::Abort { code, whole_job, message } => {
-                let rank = self.ranks[local.index()].rank;
+                let rank = self.ranks[local].rank;
                 let message = String::from_utf8_lossy(message).into_owned();
                 self.end(EndReason::Abort { rank, code: *code, whole_job: *whole_job, message });
                 return None;
             }
             Request::Finalize => {
-                self.ranks[local.index()].phase = Phase::Finalized;
+                self.ranks[local].phase = Phase::Finalized;
                 self.look_for_deserters();
                 Response::Done
             }
@@ -139,10 +140,7 @@ impl Server {
 
     /// The rank said `init`.
     fn speaks(&mut self, local: LocalRank) {
-        let state = &mut self.ranks[local.index()];
-        let first_word = state.phase == Phase::Silent;
-        state.phase = Phase::Open;
-        if first_word {
+        if self.ranks[local].speak() {
             self.look_for_deserters();
         }
     }
@@ -150,20 +148,20 @@ impl Server {
     /// Gives `rank` to a connection that came through `PMI_PORT`, unless another connection has it.
     fn claim(&mut self, connection: ConnectionId, rank: Rank) -> Option<Response<'static>> {
         let refuse = |text: String| Some(Response::Error { code: ErrorCode::NotThere, text: text.into() });
-        let Some(position) = self.ranks.iter().position(|state| state.rank == rank) else {
+        let Some(local) = self.ranks.local(rank) else {
             return refuse(format!("rank {rank} is not on this node"));
         };
         let size = self.job.size();
-        match self.ranks[position].connection {
+        match self.ranks[local].connection {
             Some(owner) if owner != connection => refuse(format!("rank {rank} is claimed already")),
             _ => {
-                let conversation = &mut self.conversations[connection.0 as usize];
-                if conversation.rank.is_some_and(|local| local.index() != position) {
+                let conversation = &mut self.conversations[connection];
+                if conversation.rank.is_some_and(|claimed| claimed != local) {
                     return refuse(format!("this connection has claimed another rank than {rank}"));
                 }
-                conversation.rank = Some(LocalRank(position as u32));
+                conversation.rank = Some(local);
                 conversation.claimed = true;
-                self.ranks[position].connection = Some(connection);
+                self.ranks[local].connection = Some(connection);
                 Some(Response::InitAck { rank, size })
             }
         }
@@ -171,7 +169,7 @@ impl Server {
 
     /// PMI-2's second greeting; on a connection from `PMI_PORT` it is also the claim.
     fn full_init(&mut self, connection: ConnectionId, asked: Option<Rank>) -> Option<Response<'_>> {
-        if self.conversations[connection.0 as usize].rank.is_none() {
+        if self.conversations[connection].rank.is_none() {
             let refused = asked.and_then(|rank| match self.claim(connection, rank) {
                 Some(Response::InitAck { .. }) => None,
                 refused => refused,
@@ -180,11 +178,11 @@ impl Server {
                 return refused;
             }
         }
-        let Some(local) = self.conversations[connection.0 as usize].rank else {
+        let Some(local) = self.conversations[connection].rank else {
             return Some(malformed(&RequestError::MissingField { name: "pmirank" }));
         };
         self.speaks(local);
-        let rank = self.ranks[local.index()].rank;
+        let rank = self.ranks[local].rank;
         let (size, appnum) = (self.job.size(), self.job.appnum(rank));
         let spawner = self.job.spawner.as_ref().map(crate::ids::JobId::as_str);
         Some(Response::FullInit { rank, size, appnum, spawner })
@@ -207,17 +205,17 @@ impl Server {
 
     /// Why this pair cannot be stored; if it can, it counts as stored.
     fn refuse_pair(&mut self, local: LocalRank, key: &[u8], value: &[u8]) -> Option<Response<'static>> {
-        let state = &mut self.ranks[local.index()];
+        let state = &mut self.ranks[local];
         let (key_len, value_len, limit) = (key.len(), value.len(), self.settings.bytes_per_rank);
         let (code, text) = if key.is_empty() || key_len > KEY_MAX {
             (ErrorCode::KeyLength, format!("a key of {key_len} bytes; the limit is {KEY_MAX}"))
         } else if value_len > VALUE_MAX {
             (ErrorCode::ValueLength, format!("a value of {value_len} bytes; the limit is {VALUE_MAX}"))
-        } else if state.bytes_put + key_len + value_len > limit {
-            (ErrorCode::NoMemory, format!("this rank has put {} bytes; the limit is {limit}", state.bytes_put))
-        } else {
-            state.bytes_put += key_len + value_len;
+        } else if state.quota.take_bytes(key_len + value_len, limit) {
             return None;
+        } else {
+            let put = state.quota.bytes();
+            (ErrorCode::NoMemory, format!("this rank has put {put} bytes; the limit is {limit}"))
         };
         Some(Response::Error { code, text: text.into() })
     }
@@ -250,7 +248,7 @@ impl Server {
         self.attribute_waits = waiting;
         let served: Vec<AttributeWait> = served;
         for wait in served {
-            self.ranks[wait.local.index()].questions -= 1;
+            self.ranks[wait.local].quota.answered();
             let answer = Response::Value(Some(&value)).encode_to(&wait.address);
             self.send(wait.connection, answer.into());
         }
@@ -290,19 +288,18 @@ impl Server {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
         self.calls.insert(ticket, PendingCall { local, connection, address: address_of(message) });
-        let rank = self.ranks[local.index()].rank;
+        let rank = self.ranks[local].rank;
         self.actions.push_back(Action::Call { ticket, rank, call });
         None
     }
 
     /// Why this rank may not ask one more question that is answered later; if it may, the question counts.
     fn refuse_question(&mut self, local: LocalRank) -> Option<Response<'static>> {
-        let state = &mut self.ranks[local.index()];
-        if state.questions < self.settings.questions_per_rank {
-            state.questions += 1;
+        let quota = &mut self.ranks[local].quota;
+        if quota.ask(self.settings.questions_per_rank) {
             return None;
         }
-        let text = format!("{} questions of this rank wait for an answer", state.questions);
+        let text = format!("{} questions of this rank wait for an answer", quota.questions());
         Some(Response::Error { code: ErrorCode::NoMemory, text: text.into() })
     }
 }

@@ -1,11 +1,12 @@
-//! What a server wants done.
+//! Actions: the output of a server, carried out by whoever drives it.
 
 use std::time::Duration;
 
 use bytes::Bytes;
+use pmi_core::connections::ConnectionId;
 use pmi_core::fence::{Contribution, FenceId};
 use pmi_core::ids::{NodeIndex, Rank};
-use pmi_core::server::{ConnectionId, EndReason, Trace};
+use pmi_core::report::{EndReason, Trace};
 
 use super::Ticket;
 use crate::namespace::JobIndex;
@@ -17,67 +18,72 @@ use crate::services::Call;
 pub enum Action {
     /// Send these bytes, after those sent before on the same connection.
     Send {
-        /// Where to.
+        /// Connection to write to.
         connection: ConnectionId,
-        /// What.
+        /// Bytes to write.
         bytes: Bytes,
     },
     /// Read nothing more from this connection, send what is queued for it, and close it.
     Close {
-        /// Which one.
+        /// Connection to close.
         connection: ConnectionId,
     },
     /// Bring this contribution to the fence and hand its result to [`Server::handle_fence`](super::Server::handle_fence).
     Fence {
         /// The job whose nodes take part; where there are several, one of them, the same on all nodes.
         job: JobIndex,
-        /// Which fence.
+        /// The fence, the same on every node.
         id: FenceId,
-        /// What this node brings.
+        /// Data that this node brings.
         contribution: Contribution,
     },
     /// Ask the host, and hand its answer to [`Server::handle_answer`](super::Server::handle_answer).
     Call {
-        /// Names the question.
+        /// Name of the question.
         ticket: Ticket,
-        /// Whose job.
+        /// Job of the rank.
         job: JobIndex,
-        /// Who asks.
+        /// Rank that asks.
         rank: Rank,
-        /// What is asked.
+        /// The question.
         call: Call,
     },
     /// Ask the PMIx server of another node, and hand what its [`Server::handle_question`](super::Server::handle_question) leads
     /// to to [`Server::handle_peer_answer`](super::Server::handle_peer_answer).
     Ask {
-        /// Names the question.
+        /// Name of the question.
         ticket: Ticket,
-        /// Which node.
+        /// The node.
         node: NodeIndex,
         /// The question.
         question: Bytes,
     },
     /// The answer to a question of another node.
     Reply {
-        /// What [`Server::handle_question`](super::Server::handle_question) returned.
+        /// The ticket that [`Server::handle_question`](super::Server::handle_question) returned.
         ticket: Ticket,
         /// The answer.
         answer: Bytes,
     },
-    /// Call [`Server::handle_time`](super::Server::handle_time) after this time.
-    Wake {
-        /// Names the reason.
+    /// Call [`Server::handle_timer`](super::Server::handle_timer) after this time, unless the timer is cancelled before.
+    SetTimer {
+        /// Name of the timer.
         ticket: Ticket,
-        /// How long to wait.
+        /// Time until it runs out.
         after: Duration,
+    },
+    /// Forget a timer: what it was for is over. Not an error if it has run out meanwhile.
+    CancelTimer {
+        /// Name of the timer.
+        ticket: Ticket,
     },
     /// A rank has something to say on a stream of its own.
     Say {
-        /// Whose job.
+        /// Job of the rank.
         job: JobIndex,
-        /// Which rank.
+        /// The rank.
         rank: Rank,
-        /// On its standard error; else on its standard output.
+        /// True for its standard error; else its standard output.
         on_stderr: bool,
         /// The text.
         text: Bytes,
@@ -86,7 +92,7 @@ pub enum Action {
     End {
         /// The job that ends it.
         job: JobIndex,
-        /// Why.
+        /// Reason for the end.
         reason: EndReason,
     },
     /// A message was received or sent; only with [`Settings::trace`](super::Settings::trace).

@@ -3,15 +3,16 @@
 //! All are one thing: the listed ranks of this node arrive, their nodes exchange what there is to exchange, all leave. They differ in
 //! what the ranks are told at the end. Where ranks of other launches take part, the exchange is a [meeting](super::meetings).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use pmi_core::fence::{Contribution, FenceId, Merged, Scope};
 use pmi_core::gathering::Gathering;
-use pmi_core::ids::{LocalRank, NodeIndex, Rank};
+use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::kvs::Segment;
+use pmi_core::roster::RankState;
 
 use super::{Action, Address, Server};
 use crate::namespace::{JobIndex, Seat, Stored};
@@ -146,9 +147,9 @@ impl Server {
 
     fn seats(&self, members: &Members) -> Vec<Seat> {
         let of_job = |(&job, ranks): (&JobIndex, &Option<Vec<Rank>>)| -> Vec<Seat> {
-            let locals = (0..).map(LocalRank).zip(&self.jobs[job.0].ranks);
-            let here =
-                locals.filter(|(_, state)| ranks.as_ref().is_none_or(|ranks| ranks.binary_search(&state.rank).is_ok()));
+            let is_member =
+                |state: &RankState| ranks.as_ref().is_none_or(|ranks| ranks.binary_search(&state.rank).is_ok());
+            let here = self.jobs[job.0].ranks.iter().filter(|(_, state)| is_member(state));
             here.map(|(local, _)| Seat { job, local }).collect()
         };
         members.ours.iter().flat_map(of_job).collect()
@@ -223,8 +224,11 @@ impl Server {
 
     /// All nodes have arrived: what they brought can be got, and the ranks of this node go on.
     pub(super) fn leave(&mut self, id: &FenceId, merged: &Merged) {
-        let context = self.absorb(merged);
+        let (context, changed) = self.absorb(merged);
         self.part(id, |server, waiter| server.release(waiter, context));
+        for (job, rank) in changed {
+            self.serve_waits(job, rank);
+        }
     }
 
     /// Ends a round: lets go of each of its ranks, and begins the next round if all its ranks are here.
@@ -240,9 +244,6 @@ impl Server {
         for waiter in waiters {
             let_go(self, waiter);
         }
-        for job in (0..self.jobs.len()).map(JobIndex) {
-            self.serve_waits(job, None);
-        }
         if let Some(epoch) = next {
             self.exchange(FenceId { scope: id.scope.clone(), epoch });
         }
@@ -257,32 +258,35 @@ impl Server {
         numbers.iter().map(pair).collect()
     }
 
-    /// Stores what other nodes brought, and returns the first node's context id.
-    fn absorb(&mut self, merged: &Merged) -> u64 {
+    /// Stores what other nodes brought, and returns the first node's context id, and the ranks of which there is more than before.
+    fn absorb(&mut self, merged: &Merged) -> (u64, BTreeSet<(JobIndex, Rank)>) {
         let pairs = || merged.segments.iter().flat_map(Segment::pairs);
         let context = pairs().find(|(key, _)| *key == [CONTEXT]);
         let context = context.and_then(|(_, value)| value.try_into().ok()).map_or(0, u64::from_be_bytes);
+        let mut changed = BTreeSet::new();
         for (key, value) in pairs() {
             if let Some((&kind @ (DATA | NUMBER), key)) = key.split_first() {
-                self.absorb_pair(kind, key, value, context);
+                changed.extend(self.absorb_pair(kind, key, value, context));
             }
         }
-        context
+        (context, changed)
     }
 
-    fn absorb_pair(&mut self, kind: u8, key: &[u8], value: &[u8], context: u64) {
-        let Some((namespace, rank, key)) = split_data_key(key) else { return };
-        let Some(job) = self.job_named(namespace) else { return };
-        let job = &mut self.jobs[job.0];
+    /// Returns the rank whose data has changed, if one's has.
+    fn absorb_pair(&mut self, kind: u8, key: &[u8], value: &[u8], context: u64) -> Option<(JobIndex, Rank)> {
+        let (namespace, rank, key) = split_data_key(key)?;
+        let index = self.job_named(namespace)?;
+        let job = &mut self.jobs[index.0];
         if job.local(rank).is_some() || job.namespace.job.placement.node_of(rank).is_none() {
-            return;
+            return None;
         }
         if kind == DATA {
-            let Some(stored) = Stored::untag(value) else { return };
+            let stored = Stored::untag(value)?;
             job.data.entry(rank).or_default().remote.insert(Bytes::copy_from_slice(key), stored);
-        } else if let Ok(number) = value.try_into() {
-            job.add_group(rank, context, u64::from_be_bytes(number));
+            return Some((index, rank));
         }
+        job.add_group(rank, context, u64::from_be_bytes(value.try_into().ok()?));
+        None
     }
 
     fn release(&mut self, Waiter { address, members, outcome }: Waiter, context: u64) {

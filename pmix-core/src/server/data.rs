@@ -19,15 +19,22 @@ pub(super) struct Wait {
     wanted: Wanted,
 }
 
-/// What a get waits for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Outcome of a get that waited.
+#[derive(Clone, Copy, Debug)]
+enum GetOutcome {
+    Found,
+    NotFound,
+}
+
+/// Value that a get waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Wanted {
     pub(super) job: JobIndex,
     pub(super) rank: Rank,
     /// Without one, anything that the rank has committed.
     pub(super) key: Option<Bytes>,
-    /// How long the client says that it waits.
-    pub(super) patience: Option<Duration>,
+    /// Time for which the client says that it waits.
+    pub(super) timeout: Option<Duration>,
 }
 
 /// The key under which a rank tells its own number of a group's communicator.
@@ -49,10 +56,9 @@ impl Server {
         let Some(state) = self.rank_mut(identity.seat) else { return };
         let pairs = || scopes.iter().flat_map(|committed| &committed.pairs);
         let bytes: usize = pairs().map(|(key, value)| key.len() + value.len()).sum();
-        if state.bytes + bytes > limit {
+        if !state.quota.take_bytes(bytes, limit) {
             return self.answer(address, status::OUT_OF_RESOURCE);
         }
-        state.bytes += bytes;
         let rank = state.rank;
         let data = self.jobs[identity.seat.job.0].data.entry(rank).or_default();
         for committed in scopes {
@@ -74,8 +80,8 @@ impl Server {
             }
         }
         self.answer(address, status::SUCCESS);
-        self.serve_waits(identity.seat.job, Some(rank));
-        self.serve_peers();
+        self.serve_waits(identity.seat.job, rank);
+        self.serve_peers(identity.seat.job, rank);
     }
 
     pub(super) fn get(&mut self, address: Address, proc: Proc<'_>, infos: &[Info<'_>], key: Option<&[u8]>) {
@@ -107,83 +113,81 @@ impl Server {
         if immediate || reserved || self.jobs[job.0].is_met() || self.is_gone(job, rank) {
             return self.answer(address, status::NOT_FOUND);
         }
-        if !self.may_ask(address.identity.seat) {
+        let questions = self.settings.questions_per_rank;
+        if !self.rank_mut(address.identity.seat).is_some_and(|state| state.quota.ask(questions)) {
             return self.answer(address, status::OUT_OF_RESOURCE);
         }
-        let wanted = Wanted { job, rank, key: key.map(Bytes::copy_from_slice), patience: told_patience(infos) };
+        let wanted = Wanted { job, rank, key: key.map(Bytes::copy_from_slice), timeout: client_timeout(infos) };
         let node = self.other_node(job, rank);
         let after = match node {
             // The other node knows how long to wait; this is for the case that it never answers.
-            Some(_) => wanted.patience.unwrap_or(self.settings.patience_for_rank) + PEER_GRACE,
-            None => self.patience(job, rank, wanted.patience),
+            Some(_) => wanted.timeout.unwrap_or(self.settings.rank_timeout) + PEER_GRACE,
+            None => self.timeout(job, rank, wanted.timeout),
         };
         if let Some(node) = node {
             self.ask_node(node, &wanted);
         }
         let ticket = self.new_ticket();
-        self.waits.insert(ticket, Wait { address, wanted });
-        self.actions.push_back(Action::Wake { ticket, after });
+        self.waits.insert(ticket, (job, rank), Wait { address, wanted });
+        self.actions.push_back(Action::SetTimer { ticket, after });
     }
 
     /// How long a get may wait for a rank of this node: as long as the client says, else long for a rank that has said nothing yet,
     /// and shortly for one that has said other things.
-    pub(super) fn patience(&self, job: JobIndex, rank: Rank, told: Option<Duration>) -> Duration {
-        match told {
-            Some(told) => told.min(self.settings.patience_for_rank),
-            None if self.jobs[job.0].data.contains_key(&rank) => self.settings.patience_for_key,
-            None => self.settings.patience_for_rank,
+    pub(super) fn timeout(&self, job: JobIndex, rank: Rank, wished: Option<Duration>) -> Duration {
+        match wished {
+            Some(told) => told.min(self.settings.rank_timeout),
+            None if self.jobs[job.0].data.contains_key(&rank) => self.settings.key_timeout,
+            None => self.settings.rank_timeout,
         }
     }
 
-    /// A time that an [`Action::Wake`] asked for is over.
-    pub fn handle_time(&mut self, ticket: Ticket) {
-        match self.waits.remove(&ticket) {
-            Some(wait) => self.end_wait(&wait, false),
+    /// A timer that an [`Action::SetTimer`] set has run out.
+    pub fn handle_timer(&mut self, ticket: Ticket) {
+        match self.waits.remove(ticket) {
+            Some(wait) => self.end_wait(&wait, GetOutcome::NotFound),
             None => self.end_question(ticket),
         }
     }
 
-    /// Looks again at the gets that wait for a rank, or for any rank of a job.
-    pub(super) fn serve_waits(&mut self, job: JobIndex, rank: Option<Rank>) {
-        let served = |server: &Self, wait: &Wait| {
-            let wanted = &wait.wanted;
-            wanted.job == job
-                && rank.is_none_or(|rank| rank == wanted.rank)
-                && server.is_there(job, wanted.rank, wanted.key.as_deref())
-        };
-        self.end_waits(served, true);
+    /// Looks again at the gets that wait for a rank.
+    pub(super) fn serve_waits(&mut self, job: JobIndex, rank: Rank) {
+        let values = self.jobs[job.0].data.get(&rank).map(|data| self.scope_of(job, rank, data));
+        let Some(values) = values else { return };
+        let is_there = |key: Option<&Bytes>| key.map_or(!values.is_empty(), |key| values.contains_key(key));
+        let mut waits = std::mem::take(&mut self.waits);
+        let served = waits.take(&(job, rank), |wait| is_there(wait.wanted.key.as_ref()));
+        self.waits = waits;
+        self.end_waits(served, GetOutcome::Found);
     }
 
     /// The rank commits nothing more.
     pub(super) fn give_up_on(&mut self, job: JobIndex, rank: Rank) {
-        self.end_waits(|_, wait| wait.wanted.job == job && wait.wanted.rank == rank, false);
-        self.serve_peers();
+        let waits = self.waits.take(&(job, rank), |_| true);
+        self.end_waits(waits, GetOutcome::NotFound);
+        self.serve_peers(job, rank);
     }
 
-    /// What was asked for is not to be had.
+    /// A value that gets wait for is not to be had.
     pub(super) fn give_up_waits(&mut self, wanted: &Wanted) {
-        self.end_waits(|_, wait| wait.wanted == *wanted, false);
+        let waits = self.waits.take(&(wanted.job, wanted.rank), |wait| wait.wanted == *wanted);
+        self.end_waits(waits, GetOutcome::NotFound);
     }
 
-    fn end_waits(&mut self, over: impl Fn(&Self, &Wait) -> bool, found: bool) {
-        let mut tickets: Vec<Ticket> =
-            self.waits.iter().filter(|(_, wait)| over(self, wait)).map(|(&ticket, _)| ticket).collect();
-        tickets.sort_unstable();
-        for ticket in tickets {
-            if let Some(wait) = self.waits.remove(&ticket) {
-                self.end_wait(&wait, found);
-            }
+    fn end_waits(&mut self, waits: Vec<(Ticket, Wait)>, outcome: GetOutcome) {
+        for (ticket, wait) in waits {
+            self.actions.push_back(Action::CancelTimer { ticket });
+            self.end_wait(&wait, outcome);
         }
     }
 
-    fn end_wait(&mut self, wait: &Wait, found: bool) {
+    fn end_wait(&mut self, wait: &Wait, outcome: GetOutcome) {
         if let Some(state) = self.rank_mut(wait.address.identity.seat) {
-            state.questions -= 1;
+            state.quota.answered();
         }
-        if found {
-            self.tell_data(wait.address, wait.wanted.job, wait.wanted.rank);
-        } else {
-            self.answer(wait.address, status::NOT_FOUND);
+        match outcome {
+            GetOutcome::Found => self.tell_data(wait.address, wait.wanted.job, wait.wanted.rank),
+            GetOutcome::NotFound => self.answer(wait.address, status::NOT_FOUND),
         }
     }
 
@@ -205,7 +209,7 @@ impl Server {
 
     pub(super) fn is_gone(&self, job: JobIndex, rank: Rank) -> bool {
         let job = &self.jobs[job.0];
-        job.local(rank).is_some_and(|local| job.ranks[local.index()].is_gone())
+        job.local(rank).is_some_and(|local| job.ranks[local].is_gone())
     }
 
     /// All that a rank has committed: clients keep what they did not ask for.
@@ -272,7 +276,7 @@ impl Server {
 }
 
 /// How long a client says that it waits for a get.
-fn told_patience(infos: &[Info<'_>]) -> Option<Duration> {
+fn client_timeout(infos: &[Info<'_>]) -> Option<Duration> {
     let told = infos.iter().find(|info| info.key == b"pmix.timeout")?;
     told.value.number().filter(|&seconds| seconds > 0).map(Duration::from_secs)
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use pmi_core::Phase;
-use pmi_core::server::ConnectionId;
+use pmi_core::connections::ConnectionId;
 
-use super::{Address, Server};
+use super::{Address, Client, Server};
 use crate::namespace::Seat;
 use crate::wire::frame::{self, TAG_NOTIFY};
 use crate::wire::reader::Proc;
@@ -64,8 +64,7 @@ impl Server {
         let source = address.identity.seat;
         self.answer(address, status::SUCCESS);
         let chosen = infos.iter().find(|info| info.key == b"pmix.evrange").map(|info| &info.value);
-        let told = |server: &Self, client: usize, seat: Seat| {
-            let client = &server.clients[client];
+        let told = |server: &Self, client: &Client, seat: Seat| {
             let concerned = match range {
                 range::RESOURCE_MANAGER | range::SELF => false,
                 range::LOCAL | range::NAMESPACE => seat.job == source.job,
@@ -83,8 +82,8 @@ impl Server {
         let namespace = self.jobs[lost.job.0].namespace.name.clone();
         let affected = Proc { namespace: namespace.as_bytes(), rank: self.rank(lost).rank.0 };
         let infos = [Info::new("pmix.evproc", Value::Proc(affected))];
-        let told = |server: &Self, client: usize, seat: Seat| {
-            seat.job == lost.job && server.clients[client].interest.names(status::LOST_CONNECTION)
+        let told = |_: &Self, client: &Client, seat: Seat| {
+            seat.job == lost.job && client.interest.names(status::LOST_CONNECTION)
         };
         self.tell(lost, status::LOST_CONNECTION, range::NAMESPACE, &infos, told);
     }
@@ -95,21 +94,22 @@ impl Server {
         code: i32,
         range: u8,
         infos: &[Info<'_>],
-        told: impl Fn(&Self, usize, Seat) -> bool,
+        told: impl Fn(&Self, &Client, Seat) -> bool,
     ) {
         let namespace = self.jobs[source.job.0].namespace.name.clone();
         let proc = Proc { namespace: namespace.as_bytes(), rank: self.rank(source).rank.0 };
-        for index in 0..self.clients.len() {
-            let Some(identity) = self.clients[index].identity else { continue };
-            let listens = !self.clients[index].closed && self.rank(identity.seat).phase == Phase::Open;
-            if listens && told(self, index, identity.seat) {
-                let event = reply::event(identity.encoding, code, proc, infos, range);
-                let connection = ConnectionId(index as u32);
-                if self.settings.trace {
-                    self.trace(connection, false, TAG_NOTIFY, &event);
-                }
-                self.push_send(connection, frame::message(TAG_NOTIFY, &event));
+        let listens = |(connection, client): (ConnectionId, &Client)| {
+            let identity = client.identity?;
+            let is_open = self.rank(identity.seat).phase == Phase::Open;
+            (is_open && told(self, client, identity.seat)).then_some((connection, identity.encoding))
+        };
+        let listeners: Vec<_> = self.clients.iter().filter_map(listens).collect();
+        for (connection, encoding) in listeners {
+            let event = reply::event(encoding, code, proc, infos, range);
+            if self.settings.trace {
+                self.trace(connection, false, TAG_NOTIFY, &event);
             }
+            self.push_send(connection, frame::message(TAG_NOTIFY, &event));
         }
     }
 

@@ -7,7 +7,6 @@ use pmi_core::fence::FenceId;
 use pmi_core::services::{Lifetime, NameError, SpawnApp, SpawnRequest};
 
 use super::{Action, Address, Server, Ticket};
-use crate::namespace::Seat;
 use crate::services::{Answer, Call, Published};
 use crate::wire::reader::Proc;
 use crate::wire::reply::Encoded;
@@ -58,8 +57,8 @@ impl Server {
             _ => WITHOUT_LIMIT,
         };
         // Its number says for how many to wait, 0 for all; whoever waits for one of several gets all of them, later.
-        let patience = number(b"pmix.wait").map(|_| limit);
-        self.ask(address, Call::Lookup { names: owned(keys), patience });
+        let timeout = number(b"pmix.wait").map(|_| limit);
+        self.ask(address, Call::Lookup { names: owned(keys), timeout });
     }
 
     pub(super) fn unpublish(&mut self, address: Address, keys: &[&[u8]]) {
@@ -73,27 +72,20 @@ impl Server {
 
     fn ask(&mut self, address: Address, call: Call) {
         let seat = address.identity.seat;
-        let rank = self.rank(seat).rank;
-        // A name's value is held by the host: it counts as if it had been committed.
-        let bytes = self.rank(seat).bytes + call.size();
-        if bytes > self.settings.bytes_per_rank || !self.may_ask(seat) {
+        let (bytes, questions) = (self.settings.bytes_per_rank, self.settings.questions_per_rank);
+        let Some(state) = self.rank_mut(seat) else { return };
+        let rank = state.rank;
+        if !state.quota.ask(questions) {
             return self.answer(address, status::OUT_OF_RESOURCE);
         }
-        if let Some(state) = self.rank_mut(seat) {
-            state.bytes = bytes;
+        // A name's value is held by the host: it counts as if it had been committed.
+        if !state.quota.take_bytes(call.size(), bytes) {
+            state.quota.answered();
+            return self.answer(address, status::OUT_OF_RESOURCE);
         }
         let ticket = self.new_ticket();
         self.asked.insert(ticket, Asked::Rank(address));
         self.actions.push_back(Action::Call { ticket, job: seat.job, rank, call });
-    }
-
-    /// Whether a rank may ask one more question that is answered later; if it may, the question counts.
-    pub(super) fn may_ask(&mut self, seat: Seat) -> bool {
-        let limit = self.settings.questions_per_rank;
-        let Some(state) = self.rank_mut(seat) else { return false };
-        let may = state.questions < limit;
-        state.questions += usize::from(may);
-        may
     }
 
     /// The host answered an [`Action::Call`].
@@ -107,7 +99,7 @@ impl Server {
 
     fn answer_rank(&mut self, address: Address, answer: &Answer) {
         if let Some(state) = self.rank_mut(address.identity.seat) {
-            state.questions -= 1;
+            state.quota.answered();
         }
         let encoding = address.identity.encoding;
         match answer {

@@ -85,7 +85,9 @@ impl Server {
         let strangers: Vec<JobState> = strangers.map(JobState::met).collect();
         let has_room = known + strangers.len() <= MET_MAX;
         if has_room {
-            self.jobs.extend(strangers);
+            for stranger in strangers {
+                self.push_job(stranger);
+            }
         }
         has_room
     }

@@ -29,29 +29,29 @@ pub(super) struct Question {
     /// Without one, anything that the rank has committed.
     key: Option<Bytes>,
     /// How long the client says that it waits.
-    patience: Option<Duration>,
+    timeout: Option<Duration>,
 }
 
 impl Question {
     /// ```text
-    /// patience in ms (0 for none), rank: 4 bytes each; namespace, NUL; key (nothing for none)
+    /// timeout in ms (0 for none), rank: 4 bytes each; namespace, NUL; key (nothing for none)
     /// ```
     fn encode(&self) -> Bytes {
-        let patience = self.patience.map_or(0, |patience| u32::try_from(patience.as_millis()).unwrap_or(u32::MAX));
+        let timeout = self.timeout.map_or(0, |timeout| u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX));
         let key = self.key.as_deref().unwrap_or_default();
-        [&patience.to_be_bytes(), &self.rank.0.to_be_bytes(), &self.namespace[..], &[0], key].concat().into()
+        [&timeout.to_be_bytes(), &self.rank.0.to_be_bytes(), &self.namespace[..], &[0], key].concat().into()
     }
 
     fn decode(bytes: &Bytes) -> Option<Self> {
-        let (patience, rest) = bytes.split_first_chunk()?;
+        let (timeout, rest) = bytes.split_first_chunk()?;
         let (rank, rest) = rest.split_first_chunk()?;
         let end = rest.iter().position(|&byte| byte == 0)?;
-        let (patience, key) = (u32::from_be_bytes(*patience), &rest[end + 1..]);
+        let (timeout, key) = (u32::from_be_bytes(*timeout), &rest[end + 1..]);
         Some(Self {
             namespace: bytes.slice_ref(&rest[..end]),
             rank: Rank(u32::from_be_bytes(*rank)),
             key: (!key.is_empty()).then(|| bytes.slice_ref(key)),
-            patience: (patience > 0).then(|| Duration::from_millis(patience.into())),
+            timeout: (timeout > 0).then(|| Duration::from_millis(timeout.into())),
         })
     }
 }
@@ -65,12 +65,12 @@ impl Server {
 
     /// Asks a node for what a get waits for, unless it is asked for that already.
     pub(super) fn ask_node(&mut self, node: NodeIndex, wanted: &Wanted) {
-        if self.asking.values().any(|asked| asked == wanted) {
+        if !self.wanted.insert(wanted.clone()) {
             return;
         }
         let namespace = self.jobs[wanted.job.0].namespace.name.clone().into();
-        let Wanted { rank, key, patience, .. } = wanted.clone();
-        let question = Question { namespace, rank, key, patience }.encode();
+        let Wanted { rank, key, timeout, .. } = wanted.clone();
+        let question = Question { namespace, rank, key, timeout }.encode();
         let ticket = self.new_ticket();
         self.asking.insert(ticket, wanted.clone());
         self.actions.push_back(Action::Ask { ticket, node, question });
@@ -79,10 +79,11 @@ impl Server {
     /// The server that an [`Action::Ask`] was for has answered; `None` if it gives no answer.
     pub fn handle_peer_answer(&mut self, ticket: Ticket, answer: Option<&Bytes>) {
         let Some(wanted) = self.asking.remove(&ticket) else { return };
+        self.wanted.remove(&wanted);
         if let Some(data) = answer.and_then(decode_answer) {
             let known = self.jobs[wanted.job.0].data.entry(wanted.rank).or_default();
             known.remote.extend(data);
-            self.serve_waits(wanted.job, Some(wanted.rank));
+            self.serve_waits(wanted.job, wanted.rank);
         }
         self.give_up_waits(&wanted);
     }
@@ -101,28 +102,44 @@ impl Server {
                 self.reply_to_peer(ticket, status::OUT_OF_RESOURCE.to_be_bytes().to_vec());
             }
             None => {
-                let after = self.patience_of(&question);
-                self.parked.insert(ticket, question);
-                self.actions.push_back(Action::Wake { ticket, after });
+                let after = self.timeout_of(&question);
+                self.parked.insert(ticket, (question.namespace.clone(), question.rank), question);
+                self.actions.push_back(Action::SetTimer { ticket, after });
             }
         }
         ticket
     }
 
-    /// Looks again at the questions of other nodes, after something has changed that they may wait for.
-    pub(super) fn serve_peers(&mut self) {
-        let answers = self.parked.iter().filter_map(|(&ticket, question)| Some((ticket, self.answer_to(question)?)));
-        let mut answers: Vec<_> = answers.collect();
-        answers.sort_unstable_by_key(|(ticket, _)| *ticket);
-        for (ticket, answer) in answers {
-            self.parked.remove(&ticket);
-            self.reply_to_peer(ticket, answer);
+    /// Looks again at the questions of other nodes about a rank, after something has changed that they may wait for.
+    pub(super) fn serve_peers(&mut self, job: JobIndex, rank: Rank) {
+        let namespace = Bytes::copy_from_slice(self.jobs[job.0].namespace.name.as_bytes());
+        self.serve_peers_at(&(namespace, rank));
+    }
+
+    /// Looks again at the questions of other nodes about a job that was not known here yet.
+    pub(super) fn serve_peers_about(&mut self, job: JobIndex) {
+        let namespace = Bytes::copy_from_slice(self.jobs[job.0].namespace.name.as_bytes());
+        let all = (namespace.clone(), Rank(0))..=(namespace, Rank(u32::MAX));
+        for about in self.parked.keys(all) {
+            self.serve_peers_at(&about);
+        }
+    }
+
+    fn serve_peers_at(&mut self, about: &(Bytes, Rank)) {
+        let mut parked = std::mem::take(&mut self.parked);
+        let answerable = parked.take(about, |question| self.answer_to(question).is_some());
+        self.parked = parked;
+        for (ticket, question) in answerable {
+            if let Some(answer) = self.answer_to(&question) {
+                self.actions.push_back(Action::CancelTimer { ticket });
+                self.reply_to_peer(ticket, answer);
+            }
         }
     }
 
     /// The time of a question of another node is over.
     pub(super) fn end_question(&mut self, ticket: Ticket) {
-        if self.parked.remove(&ticket).is_some() {
+        if self.parked.remove(ticket).is_some() {
             self.reply_to_peer(ticket, status::NOT_FOUND.to_be_bytes().to_vec());
         }
     }
@@ -147,10 +164,10 @@ impl Server {
         }
     }
 
-    fn patience_of(&self, question: &Question) -> Duration {
+    fn timeout_of(&self, question: &Question) -> Duration {
         match self.job_named(&question.namespace) {
-            Some(job) => self.patience(job, question.rank, question.patience),
-            None => question.patience.unwrap_or(self.settings.patience_for_rank).min(self.settings.patience_for_rank),
+            Some(job) => self.timeout(job, question.rank, question.timeout),
+            None => question.timeout.unwrap_or(self.settings.rank_timeout).min(self.settings.rank_timeout),
         }
     }
 }
@@ -190,10 +207,10 @@ mod tests {
             namespace: Bytes::from_static(b"job.secret"),
             rank: Rank(7),
             key: Some(Bytes::from_static(b"card")),
-            patience: Some(Duration::from_secs(3)),
+            timeout: Some(Duration::from_secs(3)),
         };
         assert_eq!(Question::decode(&question.encode()), Some(question.clone()));
-        let plain = Question { key: None, patience: None, ..question };
+        let plain = Question { key: None, timeout: None, ..question };
         assert_eq!(Question::decode(&plain.encode()), Some(plain));
         for bad in [&b""[..], b"\0\0\0\0\0\0\0", b"\0\0\0\0\0\0\0\0no end"] {
             assert_eq!(Question::decode(&Bytes::from_static(bad)), None);

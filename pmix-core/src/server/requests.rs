@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pmi_core::Phase;
-use pmi_core::server::{ConnectionId, EndReason};
+use pmi_core::connections::ConnectionId;
+use pmi_core::report::EndReason;
 
 use super::{Action, Address, Client, Server};
 use crate::clean_up::CleanUp;
@@ -19,7 +20,7 @@ impl Server {
         if self.settings.trace {
             self.trace(connection, true, tag, &payload);
         }
-        let Client { identity: Some(identity), .. } = self.clients[connection.0 as usize] else { return };
+        let Client { identity: Some(identity), .. } = self.clients[connection] else { return };
         if tag < frame::TAG_FIRST_REQUEST {
             // Heartbeats, and input for tools: nobody asked for them.
             return;
@@ -28,7 +29,7 @@ impl Server {
         if let Ok(code) = command_of(identity.encoding, &payload)
             && let Some(state) = self.rank_mut(identity.seat)
         {
-            state.last_command = Some(command_name(code));
+            state.last_command = Some(command_name(code).into());
         }
         match Request::decode(identity.encoding, &payload) {
             Ok(request) => self.handle_request(address, request, &payload),
@@ -61,11 +62,11 @@ impl Server {
             Request::Spawn { infos, apps } => self.spawn(address, &infos, &apps),
             Request::Notify { status, range, infos } => self.notify(address, status, range, &infos),
             Request::RegisterEvents(codes) => {
-                let taken = self.clients[address.connection.0 as usize].interest.register(&codes);
+                let taken = self.clients[address.connection].interest.register(&codes);
                 self.answer(address, if taken { status::SUCCESS } else { status::OUT_OF_RESOURCE });
             }
             Request::DeregisterEvents(codes) => {
-                self.clients[address.connection.0 as usize].interest.deregister(&codes);
+                self.clients[address.connection].interest.deregister(&codes);
             }
             Request::Log(infos) => self.log(address, &infos),
             Request::JobControl { targets, infos } => self.control(address, &targets, &infos),
@@ -140,11 +141,11 @@ impl Server {
         if !targets.iter().all(mine) {
             return self.answer(address, status::NOT_SUPPORTED);
         }
-        let Some(state) = self.rank_mut(seat) else { return };
-        let registered: usize = state.clean_up.iter().map(CleanUp::len).sum();
-        let fits = registered + clean_up.len() <= CleanUp::PATHS_MAX && state.clean_up.len() < CleanUp::PATHS_MAX;
+        let Some(registered) = self.jobs[seat.job.0].clean_up(seat.local) else { return };
+        let paths: usize = registered.iter().map(CleanUp::len).sum();
+        let fits = paths + clean_up.len() <= CleanUp::PATHS_MAX && registered.len() < CleanUp::PATHS_MAX;
         if fits {
-            state.clean_up.push(clean_up);
+            registered.push(clean_up);
         }
         self.answer(address, if fits { status::SUCCESS } else { status::OUT_OF_RESOURCE });
     }

@@ -79,6 +79,7 @@ fn a_get_asks_the_node_of_the_rank_when_no_fence_has_brought_the_key() {
             let (status, objects) = world.status(client).expect("the commit was not heard of");
             assert_eq!((status, values(asks, &objects)), (0, found("card", b"far")));
         }
+        assert_eq!(world.timers, [], "a get that was answered leaves no timer behind");
         get(&mut world, b, "job0", 2, "card", false);
         assert_eq!(values(asks, &world.status(b).unwrap().1), found("card", b"far"), "it is known now");
         assert_eq!(world.questions, 1);
@@ -91,9 +92,9 @@ fn a_get_from_another_node_ends_with_the_rank_the_time_or_the_node() {
     let ends: [(&str, Ending); 4] = [
         ("the rank finalized", |world, far| world.send(far, 110, command::FINALIZE, |_| {})),
         ("time is over there", |world, _| {
-            let late = world.wakes.iter().position(|(node, _)| *node == 1).expect("node 1 has no limit");
-            let (node, ticket) = world.wakes.remove(late);
-            world.nodes[node].handle_time(ticket);
+            let late = world.timers.iter().position(|(node, _)| *node == 1).expect("node 1 has no limit");
+            let (node, ticket) = world.timers.remove(late);
+            world.nodes[node].handle_timer(ticket);
             world.run();
         }),
         ("time is over here", |world, _| world.let_time_pass()),
@@ -132,7 +133,7 @@ fn it_is_known_who_waits_and_for_whom() {
     let clients = [(0, 0), (0, 1), (1, 2)].map(|(node, rank)| world.join(node, "job0", rank, Flex).unwrap());
     let fence = |world: &mut World, client| world.send(client, 101, command::FENCE, procs(&whole("job0")));
     let standing = |world: &World| {
-        let standings = world.nodes[0].standings(JobIndex(0));
+        let standings = world.nodes[0].pending_fences(JobIndex(0));
         standings.into_iter().map(|standing| (standing.whole_job, standing.waiting, standing.missing)).next()
     };
     assert_eq!(standing(&world), None);

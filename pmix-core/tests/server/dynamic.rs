@@ -150,7 +150,7 @@ fn a_meeting_that_is_refused_can_be_tried_again() {
     assert!(world.end.is_none(), "the launch lives on");
     // Another launch may keep its ranks waiting: that is no fence of theirs that is stuck.
     world.send(clients[0], 101, command::FENCE, procs(&BOTH_LAUNCHES));
-    let standings = world.nodes[0].standings(JobIndex(0));
+    let standings = world.nodes[0].pending_fences(JobIndex(0));
     assert!(standings.len() == 1 && !standings[0].whole_job, "{standings:?}");
     assert_eq!(world.join(0, "far", 0, Flex).map(|client| client.node), None, "a rank of another launch came here");
 }

@@ -31,7 +31,8 @@ pub(crate) struct World {
     pub(crate) lost: Option<usize>,
     /// How many questions nodes have asked each other.
     pub(crate) questions: usize,
-    pub(crate) wakes: Vec<(usize, Ticket)>,
+    /// Timers that are set on each node, and have neither run out nor been cancelled.
+    pub(crate) timers: Vec<(usize, Ticket)>,
     pub(crate) end: Option<EndReason>,
     pub(crate) said: Vec<Bytes>,
 }
@@ -64,7 +65,7 @@ impl World {
             asked: HashMap::new(),
             lost: None,
             questions: 0,
-            wakes: Vec::new(),
+            timers: Vec::new(),
             end: None,
             said: Vec::new(),
         };
@@ -171,8 +172,8 @@ impl World {
 
     /// Ends every wait that has a limit.
     pub(crate) fn let_time_pass(&mut self) {
-        for (node, ticket) in std::mem::take(&mut self.wakes) {
-            self.nodes[node].handle_time(ticket);
+        for (node, ticket) in std::mem::take(&mut self.timers) {
+            self.nodes[node].handle_timer(ticket);
         }
         self.run();
     }
@@ -233,7 +234,8 @@ impl World {
                 self.nodes[asker].handle_peer_answer(ticket, Some(&answer));
                 self.run();
             }
-            Action::Wake { ticket, .. } => self.wakes.push((node, ticket)),
+            Action::SetTimer { ticket, .. } => self.timers.push((node, ticket)),
+            Action::CancelTimer { ticket } => self.timers.retain(|&timer| timer != (node, ticket)),
             Action::Say { text, .. } => self.said.push(text),
             Action::End { reason, .. } => self.end = Some(reason),
             other => panic!("{other:?} was not expected"),

@@ -10,9 +10,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use nix::unistd::geteuid;
 use parking_lot::Mutex;
-use pmi_core::driver::{Driver, TraceSink};
+use pmi_core::driver::{Admission, Driver, TraceSink};
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
-use pmi_core::server::{Progress, Server, Settings, Standing};
+use pmi_core::server::{FenceStatus, Progress, Server, Settings};
 use pmi_core::services::Services;
 use pmi_core::{Offer, Phase};
 use pmix_core::driver::{self as pmix, Sinks};
@@ -87,9 +87,9 @@ impl Serving {
     }
 
     /// The fences in which ranks wait, with whichever server.
-    pub(super) fn standings(&self) -> Vec<Standing> {
-        let mut standings = self.pmi.as_ref().map(Driver::standings).unwrap_or_default();
-        standings.extend(self.pmix.iter().flat_map(|pmix| pmix.driver.standings(pmix.job)));
+    pub(super) fn standings(&self) -> Vec<FenceStatus> {
+        let mut standings = self.pmi.as_ref().map(Driver::pending_fences).unwrap_or_default();
+        standings.extend(self.pmix.iter().flat_map(|pmix| pmix.driver.pending_fences(pmix.job)));
         standings
     }
 
@@ -150,7 +150,7 @@ impl Session {
             Entrance::Port => {
                 let listener = TcpListener::bind(("127.0.0.1", 0))?;
                 let address = listener.local_addr()?.to_string();
-                driver.listen(listener, CLAIM_WITHIN)?;
+                driver.listen(listener, Admission { uid: geteuid().as_raw(), claim_within: CLAIM_WITHIN })?;
                 Some(address)
             }
         };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pmi_core::ids::{Epoch, LocalRank, Rank};
-use pmi_core::server::Standing;
+use pmi_core::server::FenceStatus;
 use tokio::time::Instant;
 
 use super::Session;
@@ -58,7 +58,7 @@ impl Waits {
     }
 
     /// Takes in how the fences stand, and forgets those that are over.
-    fn update(&mut self, standings: &[(usize, Standing)], now: Instant) {
+    fn update(&mut self, standings: &[(usize, FenceStatus)], now: Instant) {
         let mut open = HashMap::with_capacity(standings.len());
         for (job, standing) in standings {
             let name = (*job, Arc::clone(&standing.name), standing.epoch);
@@ -72,7 +72,7 @@ impl Waits {
     }
 
     /// Whether a wait for other nodes is to be told now; true once for each.
-    fn is_to_be_told(&mut self, job: usize, standing: &Standing, now: Instant) -> bool {
+    fn is_to_be_told(&mut self, job: usize, standing: &FenceStatus, now: Instant) -> bool {
         let name = (job, Arc::clone(&standing.name), standing.epoch);
         let Some(wait) = self.open.get_mut(&name).filter(|_| self.several_nodes) else { return false };
         let long = wait.complete.is_some_and(|complete| now >= complete + TELL_AFTER);
@@ -80,7 +80,7 @@ impl Waits {
     }
 
     /// The limit, if this wait has reached it.
-    fn exceeded(&self, job: usize, standing: &Standing, now: Instant) -> Option<Duration> {
+    fn exceeded(&self, job: usize, standing: &FenceStatus, now: Instant) -> Option<Duration> {
         let wait = self.open.get(&(job, Arc::clone(&standing.name), standing.epoch))?;
         self.limit.filter(|&limit| now >= wait.since + limit)
     }
@@ -109,7 +109,7 @@ impl Session {
     }
 
     /// The fences in which ranks of this node wait, each with the index of its job.
-    pub(super) fn standings(&self) -> Vec<(usize, Standing)> {
+    pub(super) fn standings(&self) -> Vec<(usize, FenceStatus)> {
         let of_job = |(index, job): (usize, &super::JobAtWork)| {
             job.serving.standings().into_iter().map(move |standing| (index, standing))
         };
@@ -134,10 +134,10 @@ impl Session {
 mod tests {
     use super::*;
 
-    fn standing(epoch: u64, missing: &[u32]) -> (usize, Standing) {
+    fn standing(epoch: u64, missing: &[u32]) -> (usize, FenceStatus) {
         let missing = missing.iter().copied().map(LocalRank).collect();
         let (name, epoch) = ("fence".into(), Epoch(epoch));
-        (0, Standing { name, epoch, whole_job: true, waiting: vec![LocalRank(0)], missing })
+        (0, FenceStatus { name, epoch, whole_job: true, waiting: vec![LocalRank(0)], missing })
     }
 
     #[test]
@@ -146,7 +146,7 @@ mod tests {
         let at = |millis| start + Duration::from_millis(millis);
         let mut waits =
             Waits { limit: Some(Duration::from_secs(2)), several_nodes: true, open: HashMap::new(), next_look: start };
-        let mut look = |standing: &(usize, Standing), now| {
+        let mut look = |standing: &(usize, FenceStatus), now| {
             waits.update(std::slice::from_ref(standing), now);
             (waits.is_to_be_told(0, &standing.1, now), waits.exceeded(0, &standing.1, now).is_some())
         };

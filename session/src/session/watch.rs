@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pmi_core::Phase;
 use pmi_core::ids::LocalRank;
-use pmi_core::server::Standing;
+use pmi_core::server::FenceStatus;
 use tokio::time::Instant;
 
 use super::Session;
@@ -130,7 +130,7 @@ impl Session {
     /// Tells how far each rank has come.
     pub(super) fn tell_progress(&mut self, question: u64) {
         let mut ranks = Vec::with_capacity(self.ranks.len());
-        let waits = |(job, standing): (usize, Standing)| standing.waiting.into_iter().map(move |local| (job, local));
+        let waits = |(job, standing): (usize, FenceStatus)| standing.waiting.into_iter().map(move |local| (job, local));
         let waiting: HashSet<(usize, LocalRank)> = self.standings().into_iter().flat_map(waits).collect();
         for (local, slot) in (0..).map(LocalRank).zip(&self.ranks) {
             let (serving, own) = self.serving(local);
@@ -150,7 +150,7 @@ impl Session {
     /// Tells of ranks that wait for others. In a launch on several nodes these may be elsewhere, and the launch finds out who they are.
     fn tell_if_stuck(&mut self, after: Duration) {
         let several_nodes = self.spec.hosts.len() > 1;
-        let is_stuck = |standing: &Standing| !standing.missing.is_empty() || (several_nodes && standing.whole_job);
+        let is_stuck = |standing: &FenceStatus| !standing.missing.is_empty() || (several_nodes && standing.whole_job);
         let stuck = self.standings().into_iter().find(|(_, standing)| is_stuck(standing));
         if let Some((job, standing)) = stuck {
             let (waiting, missing) = (standing.waiting.len(), self.with_last_words(job, &standing.missing));

@@ -1,4 +1,4 @@
-//! A connection to a rank: its writing side, and what the rank has not taken yet.
+//! A connection to a rank: its writing side, and the bytes that the socket has not taken yet.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;

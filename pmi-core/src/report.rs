@@ -1,0 +1,142 @@
+//! Reports of a server to its host about ranks: how far they have come, which fences they wait in, why the job must end.
+//!
+//! The words are the same for every protocol; hosts need not know which one a rank speaks.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::fence::FenceError;
+use crate::gathering::Gathering;
+use crate::ids::{Epoch, LocalRank, Rank};
+use crate::wire::frame::FrameError;
+use crate::wire::request::{NoCommand, Version};
+
+/// Phase of a rank's dialogue with its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Phase {
+    /// The rank has sent nothing.
+    #[default]
+    Silent,
+    /// The rank spoke, and has not finalized.
+    Open,
+    /// The rank said `finalize`; nothing more is expected of it.
+    Finalized,
+}
+
+/// State of a rank's dialogue, for the host's reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The rank.
+    pub rank: Rank,
+    /// Phase of its dialogue.
+    pub phase: Phase,
+    /// The last command it sent, as written; shortened if it is longer than any real one.
+    pub last_command: Option<String>,
+}
+
+/// A fence in which ranks of this node wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FenceStatus {
+    /// Name that tells this fence from all others of the job, together with `epoch`.
+    pub name: Arc<str>,
+    /// Number of fences of that name that came before.
+    pub epoch: Epoch,
+    /// True if every rank of the job takes part.
+    pub whole_job: bool,
+    /// Ranks of this node that wait.
+    pub waiting: Vec<LocalRank>,
+    /// Ranks of this node that they wait for. When there are none, ranks of other nodes are missing, or the result is on its way.
+    pub missing: Vec<LocalRank>,
+}
+
+impl FenceStatus {
+    /// Returns the status of a gathering; `None` when no rank waits in it.
+    pub(crate) fn of<W>(name: &Arc<str>, whole_job: bool, gathering: &Gathering<LocalRank, W>) -> Option<Self> {
+        let (epoch, waiting, missing) = gathering.status()?;
+        Some(Self { name: Arc::clone(name), epoch, whole_job, waiting, missing })
+    }
+}
+
+/// Reason for which a server says that its job must end.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum EndReason {
+    /// A rank asked for it.
+    Abort {
+        /// The rank that aborts.
+        rank: Rank,
+        /// Exit code that it gave; some clients give none.
+        code: Option<i32>,
+        /// True if it asked for the whole job to end; else the rank alone wants to leave.
+        whole_job: bool,
+        /// Text that it gave, perhaps empty.
+        message: String,
+    },
+    /// A rank broke its protocol.
+    Offence {
+        /// The rank.
+        rank: Rank,
+        /// The violation.
+        offence: Offence,
+    },
+    /// A rank speaks a version that is not offered; it was told so, and cannot go on.
+    NotOffered {
+        /// The rank.
+        rank: Rank,
+        /// The version it asked for.
+        version: Version,
+    },
+    /// A rank's process ended with status 0, but the rank had not finalized.
+    LeftWithoutFinalize {
+        /// The rank.
+        rank: Rank,
+    },
+    /// A rank's process ended with status 0 without a word, while others are in `MPI_Init` and wait for it.
+    LeftBeforeInit {
+        /// The rank.
+        rank: Rank,
+        /// Ranks that spoke.
+        others: Vec<Rank>,
+    },
+    /// A rank is through with PMI, while others wait for it in a fence, a group's fence or a ring.
+    LeftFence {
+        /// The rank.
+        rank: Rank,
+        /// Ranks that wait.
+        waiting: Vec<Rank>,
+    },
+    /// A fence failed.
+    Fence(Arc<FenceError>),
+}
+
+/// A byte stream or message that breaks the protocol.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Offence {
+    /// The stream cannot be cut into messages.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// A message says nothing.
+    #[error(transparent)]
+    NoCommand(#[from] NoCommand),
+    /// A server of another protocol cannot read what it got.
+    #[error("{protocol}: {error}")]
+    Foreign {
+        /// Name of the protocol.
+        protocol: &'static str,
+        /// The decoder's error.
+        error: Arc<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// One message on its way, for a trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// Rank of the connection; `None` before it is claimed.
+    pub rank: Option<Rank>,
+    /// True if the client sent it; else the server did.
+    pub from_client: bool,
+    /// The exact bytes, with their framing.
+    pub bytes: Bytes,
+}

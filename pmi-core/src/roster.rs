@@ -1,0 +1,271 @@
+//! The ranks of one job on one node as every server sees them: who has a connection, who spoke, who is gone, and what each may still
+//! use of the server's memory.
+//!
+//! ```text
+//!               speak                  finalize
+//! Silent ───────────────> Open ─────────────────────> Finalized
+//!   │ exit                 │ exit  ^                      │ exit: in order
+//!   v                      v       └──────────────────────┘ speak (a restarted program, MPI sessions)
+//! deserts if others spoke  LeftWithoutFinalize
+//! ```
+//!
+//! Pure: a server asks after each input whether somebody [deserted](Roster::left_before_init) others.
+
+use std::borrow::Cow;
+
+use crate::connections::ConnectionId;
+use crate::gathering::Gathering;
+use crate::ids::{LocalRank, Rank};
+use crate::report::{EndReason, Phase, Progress};
+
+/// The ranks of one job on one node, in rank order.
+#[derive(Debug, Default)]
+pub struct Roster {
+    ranks: Vec<RankState>,
+}
+
+/// State of one rank.
+#[derive(Debug)]
+pub struct RankState {
+    /// The rank.
+    pub rank: Rank,
+    /// Phase of its dialogue.
+    pub phase: Phase,
+    /// Its connection, while it has one.
+    pub connection: Option<ConnectionId>,
+    /// The last command it sent.
+    pub last_command: Option<Cow<'static, str>>,
+    /// True once its process has ended with status 0.
+    pub exited: bool,
+    /// Memory of the server that it has used.
+    pub quota: Quota,
+}
+
+/// Use that a rank makes of its server's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quota {
+    /// Bytes of keys and values put so far.
+    bytes: usize,
+    /// Unanswered questions.
+    questions: usize,
+}
+
+impl Quota {
+    /// Counts `bytes` unless they would exceed `limit`; false if they would.
+    pub fn take_bytes(&mut self, bytes: usize, limit: usize) -> bool {
+        let fits = self.bytes.checked_add(bytes).is_some_and(|sum| sum <= limit);
+        if fits {
+            self.bytes += bytes;
+        }
+        fits
+    }
+
+    /// Returns the bytes counted so far.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Counts a question that is answered later, unless `limit` are open; false if they are.
+    pub fn ask(&mut self, limit: usize) -> bool {
+        let fits = self.questions < limit;
+        self.questions += usize::from(fits);
+        fits
+    }
+
+    /// A question was answered.
+    pub fn answered(&mut self) {
+        self.questions = self.questions.saturating_sub(1);
+    }
+
+    /// Returns the number of unanswered questions.
+    pub fn questions(&self) -> usize {
+        self.questions
+    }
+}
+
+impl RankState {
+    fn new(rank: Rank) -> Self {
+        Self {
+            rank,
+            phase: Phase::Silent,
+            connection: None,
+            last_command: None,
+            exited: false,
+            quota: Quota::default(),
+        }
+    }
+
+    /// The rank said its first word, or began again after `finalize`. Returns true for the first word.
+    pub fn speak(&mut self) -> bool {
+        std::mem::replace(&mut self.phase, Phase::Open) == Phase::Silent
+    }
+
+    /// Returns true if nothing more can come from the rank: it finalized, or its process has ended.
+    pub fn is_gone(&self) -> bool {
+        self.exited || self.phase == Phase::Finalized
+    }
+}
+
+impl Roster {
+    /// A roster of ranks that are silent yet, in rank order.
+    pub fn new(ranks: impl IntoIterator<Item = Rank>) -> Self {
+        Self { ranks: ranks.into_iter().map(RankState::new).collect() }
+    }
+
+    /// Returns the number of ranks.
+    pub fn len(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// Returns true if the node has no rank of the job.
+    pub fn is_empty(&self) -> bool {
+        self.ranks.is_empty()
+    }
+
+    /// Returns the ranks with their states, in rank order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (LocalRank, &RankState)> {
+        self.ranks.iter().enumerate().map(|(local, state)| (LocalRank(local as u32), state))
+    }
+
+    /// Returns every local rank.
+    pub fn locals(&self) -> impl ExactSizeIterator<Item = LocalRank> + use<> {
+        (0..self.ranks.len()).map(|local| LocalRank(local as u32))
+    }
+
+    /// Returns the position of `rank` on this node; `None` if it is on another.
+    pub fn local(&self, rank: Rank) -> Option<LocalRank> {
+        let position = self.ranks.binary_search_by_key(&rank, |state| state.rank).ok()?;
+        Some(LocalRank(position as u32))
+    }
+
+    /// Returns the state of a rank; `None` if the node has no such rank.
+    pub fn get(&self, local: LocalRank) -> Option<&RankState> {
+        self.ranks.get(local.index())
+    }
+
+    /// Returns the state of a rank, to change it.
+    pub fn get_mut(&mut self, local: LocalRank) -> Option<&mut RankState> {
+        self.ranks.get_mut(local.index())
+    }
+
+    /// Reports a rank to the host; `None` if the node has no such rank.
+    pub fn progress(&self, local: LocalRank) -> Option<Progress> {
+        self.get(local).map(|state| Progress {
+            rank: state.rank,
+            phase: state.phase,
+            last_command: state.last_command.as_deref().map(str::to_owned),
+        })
+    }
+
+    /// Returns the reason to end the job if a rank's process ended without a word while others spoke: they wait for it in `MPI_Init`.
+    pub fn left_before_init(&self) -> Option<EndReason> {
+        let silent = self.ranks.iter().find(|state| state.exited && state.phase == Phase::Silent)?;
+        let spoke = self.ranks.iter().filter(|state| state.phase != Phase::Silent);
+        let others: Vec<_> = spoke.map(|state| state.rank).collect();
+        (!others.is_empty()).then(|| EndReason::LeftBeforeInit { rank: silent.rank, others })
+    }
+
+    /// Returns the reason to end the job if ranks of this roster wait in `fence` for one that is gone.
+    pub fn left_fence<W>(&self, fence: &Gathering<LocalRank, W>) -> Option<EndReason> {
+        let (gone, waiting) = fence.deserter(|local| self[local].is_gone())?;
+        let waiting = waiting.into_iter().map(|local| self[local].rank).collect();
+        Some(EndReason::LeftFence { rank: self[gone].rank, waiting })
+    }
+}
+
+impl std::ops::Index<LocalRank> for Roster {
+    type Output = RankState;
+
+    fn index(&self, local: LocalRank) -> &RankState {
+        &self.ranks[local.index()]
+    }
+}
+
+impl std::ops::IndexMut<LocalRank> for Roster {
+    fn index_mut(&mut self, local: LocalRank) -> &mut RankState {
+        &mut self.ranks[local.index()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn roster(phases: &[(Phase, bool)]) -> Roster {
+        let mut roster = Roster::new((0..phases.len() as u32).map(|rank| Rank(2 * rank + 1)));
+        for (state, &(phase, exited)) in roster.ranks.iter_mut().zip(phases) {
+            (state.phase, state.exited) = (phase, exited);
+        }
+        roster
+    }
+
+    #[test]
+    fn a_rank_that_leaves_without_a_word_deserts_only_those_who_spoke() {
+        use Phase::{Finalized, Open, Silent};
+        let check = |phases: &[(Phase, bool)], expected: Option<(u32, &[u32])>| {
+            let found = roster(phases).left_before_init().map(|reason| match reason {
+                EndReason::LeftBeforeInit { rank, others } => (rank.0, others.iter().map(|rank| rank.0).collect()),
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(found, expected.map(|(rank, others)| (rank, others.to_vec())), "{phases:?}");
+        };
+        check(&[(Silent, true), (Silent, false)], None);
+        check(&[(Silent, true), (Silent, true)], None);
+        check(&[(Silent, true), (Open, false)], Some((1, &[3])));
+        check(&[(Open, false), (Silent, true), (Finalized, true)], Some((3, &[1, 5])));
+        check(&[(Open, false), (Silent, false)], None);
+        check(&[(Finalized, true), (Open, false)], None);
+    }
+
+    #[test]
+    fn a_rank_that_is_gone_deserts_those_who_wait_in_a_fence() {
+        let mut fence = Gathering::new([LocalRank(0), LocalRank(1), LocalRank(2)]);
+        let all_open = roster(&[(Phase::Open, false); 3]);
+        assert!(all_open.left_fence(&fence).is_none(), "an empty fence has no deserter");
+        assert!(fence.arrive(LocalRank(2), ()));
+        assert!(all_open.left_fence(&fence).is_none());
+        for gone in [(Phase::Finalized, false), (Phase::Finalized, true), (Phase::Silent, true)] {
+            let found = roster(&[(Phase::Open, false), gone, (Phase::Open, false)]).left_fence(&fence);
+            let Some(EndReason::LeftFence { rank: Rank(3), waiting }) = found else { panic!("{gone:?}: {found:?}") };
+            assert_eq!(waiting, [Rank(5)]);
+        }
+    }
+
+    #[test]
+    fn ranks_are_found_by_their_number_in_the_job() {
+        let roster = roster(&[(Phase::Silent, false); 3]);
+        assert_eq!([1, 3, 5].map(|rank| roster.local(Rank(rank))), [0, 1, 2].map(|local| Some(LocalRank(local))));
+        assert_eq!([0, 2, 6].map(|rank| roster.local(Rank(rank))), [None; 3]);
+        assert_eq!(roster.progress(LocalRank(3)), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_quota_is_never_exceeded_and_never_wraps(takes in prop::collection::vec(any::<usize>(), 0..20), limit: usize) {
+            let mut quota = Quota::default();
+            for bytes in takes {
+                let before = quota.bytes();
+                let taken = quota.take_bytes(bytes, limit);
+                prop_assert_eq!(taken, before.checked_add(bytes).is_some_and(|sum| sum <= limit));
+                prop_assert_eq!(quota.bytes(), if taken { before + bytes } else { before });
+            }
+        }
+
+        #[test]
+        fn open_questions_are_those_asked_and_not_answered(asks in prop::collection::vec(any::<bool>(), 0..40), limit in 0..5_usize) {
+            let (mut quota, mut open) = (Quota::default(), 0);
+            for asks in asks {
+                if asks {
+                    prop_assert_eq!(quota.ask(limit), open < limit);
+                    open = limit.min(open + 1);
+                } else {
+                    quota.answered();
+                    open = open.saturating_sub(1);
+                }
+                prop_assert_eq!(quota.questions(), open);
+            }
+        }
+    }
+}

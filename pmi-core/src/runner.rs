@@ -1,0 +1,479 @@
+//! Runs a pure protocol server over sockets with tokio; every server of this project runs on it, whatever it speaks.
+//!
+//! ```text
+//!  socket ──read──> task of the connection ─────────┐                      ┌─> write, at once if the socket takes it;
+//!  listener ──accept──> owner's uid? ──> Connection │                      │   else queued, flushed by a task
+//!  task (fence, call), deadline ────────────────────┼─> lock: a `handle_*`,│
+//!  host ──Runner::with──> method call ──────────────┘   then every Effect ─┴─> start a task, set or cancel a timer
+//! ```
+//!
+//! The lock is a plain mutex, held while one input is handled and its answers are written to nonblocking sockets; nothing blocks or
+//! awaits while it is held. What the protocol means is left to the [`Protocol`], with all its state.
+
+mod connection;
+mod deadlines;
+mod listening;
+mod owner;
+
+use std::fmt::Debug;
+use std::future::poll_fn;
+use std::hash::Hash;
+use std::io;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::sync::Notify;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{self, Instant};
+
+use self::connection::{Connection, WriteHalf};
+use self::deadlines::Deadlines;
+pub use self::listening::Admission;
+use crate::connections::ConnectionId;
+use crate::quiet;
+
+/// Bytes that may wait for a rank before its requests are read no further (back-pressure).
+const PAUSE_ABOVE: usize = 64 * 1024;
+
+/// Bytes that may wait for a rank before its connection is closed: events come without being asked for, so pausing does not bound them.
+const UNSENT_MAX: usize = 64 * 1024 * 1024;
+
+/// Requests are shorter than this, as a rule; a longer one takes several reads.
+const READ_SIZE: usize = 4096;
+
+/// Time for which [`Runner::stay_awake`] keeps the runtime from sleeping after a request.
+const AWAKE: Duration = Duration::from_micros(50);
+
+/// A protocol's server for the ranks of one node: a pure state machine, with the host's part of what it asks for.
+///
+/// The [`Runner`] calls one `handle_*` after the other, and takes every effect after each.
+pub trait Protocol: Sized + Send + 'static {
+    /// Result of a task that an [`Effect::Run`] started.
+    type Event: Send + 'static;
+    /// Names a timer; at most one of a name is pending.
+    type Timer: Copy + Debug + Eq + Hash + Ord + Send + 'static;
+
+    /// Begins the conversation over a connection that came through a listener.
+    fn accept(&mut self) -> ConnectionId;
+
+    /// Returns true once the connection is known to be a rank's.
+    fn is_claimed(&self, connection: ConnectionId) -> bool;
+
+    /// Takes what was read from a connection: any number of messages, cut anywhere.
+    fn handle_bytes(&mut self, connection: ConnectionId, bytes: &[u8]);
+
+    /// The peer closed the connection, or it broke, or its time for a claim is over.
+    fn handle_disconnect(&mut self, connection: ConnectionId);
+
+    /// A task of an [`Effect::Run`] is over.
+    fn handle_event(&mut self, event: Self::Event);
+
+    /// A timer of an [`Effect::SetTimer`] has run out.
+    fn handle_timer(&mut self, timer: Self::Timer);
+
+    /// Returns the next thing to do, in order; `None` until the next input.
+    fn poll_effect(&mut self) -> Option<Effect<Self>>;
+
+    /// Returns false while no request is likely to come soon, because ranks wait for other nodes. See [`Runner::stay_awake`].
+    fn expects_requests(&self) -> bool {
+        true
+    }
+}
+
+/// A task that a protocol wants run.
+pub type Task<E> = Pin<Box<dyn Future<Output = E> + Send>>;
+
+/// Something that a [`Protocol`] wants done.
+pub enum Effect<P: Protocol> {
+    /// Send these bytes, after those sent before on the same connection.
+    Send {
+        /// Connection to write to.
+        connection: ConnectionId,
+        /// Bytes to write.
+        bytes: Bytes,
+    },
+    /// Read nothing more from this connection, and close it.
+    Close {
+        /// Connection to close.
+        connection: ConnectionId,
+    },
+    /// Run this task, and hand its result to [`Protocol::handle_event`].
+    Run(Task<P::Event>),
+    /// Call [`Protocol::handle_timer`] after this time, unless the timer is cancelled before.
+    SetTimer {
+        /// Name of the timer; one of the same name that is pending is replaced.
+        timer: P::Timer,
+        /// Time until it runs out.
+        after: Duration,
+    },
+    /// Forget a timer. Not an error if it is not pending.
+    CancelTimer(P::Timer),
+}
+
+/// A running [`Protocol`]. Its connections, tasks and timers end when it is dropped.
+pub struct Runner<P: Protocol> {
+    shared: Arc<Shared<P>>,
+}
+
+struct Shared<P: Protocol> {
+    state: Mutex<State<P>>,
+    /// Wakes the task that keeps the runtime awake, if there is one.
+    requested: Notify,
+    /// Wakes the task that waits for the next deadline, when that has changed.
+    rescheduled: Notify,
+}
+
+struct State<P: Protocol> {
+    protocol: P,
+    /// By connection id.
+    connections: Vec<Option<Connection>>,
+    /// Connections that have not said which rank they are; each has a deadline for it.
+    unclaimed: usize,
+    deadlines: Deadlines<Deadline<P::Timer>>,
+    /// True once a task waits for deadlines.
+    keeps_time: bool,
+    last_request: Instant,
+    tasks: JoinSet<()>,
+}
+
+/// Something that happens at a time unless it is cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Deadline<T> {
+    /// The connection must have claimed a rank.
+    Claim(ConnectionId),
+    /// A timer of the protocol.
+    Timer(T),
+}
+
+impl<P: Protocol> Runner<P> {
+    /// Runs `protocol`. Every method needs a tokio runtime with I/O; [`Runner::listen`] and timers need its time, too.
+    pub fn new(protocol: P) -> Self {
+        let state = State {
+            protocol,
+            connections: Vec::new(),
+            unclaimed: 0,
+            deadlines: Deadlines::default(),
+            keeps_time: false,
+            last_request: Instant::now(),
+            tasks: JoinSet::new(),
+        };
+        let shared = Shared { state: Mutex::new(state), requested: Notify::new(), rescheduled: Notify::new() };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Gives the protocol an input of the host, and does everything that it then wants done.
+    pub fn with<T>(&self, input: impl FnOnce(&mut P) -> T) -> T {
+        let mut state = self.shared.state.lock();
+        let result = input(&mut state.protocol);
+        self.shared.carry_out(&mut state);
+        result
+    }
+
+    /// Begins the conversation over a socket that is a rank's from the beginning; `begin` tells the protocol.
+    ///
+    /// # Errors
+    /// Fails when the runtime cannot watch the socket.
+    pub fn connect(&self, socket: StdUnixStream, begin: impl FnOnce(&mut P) -> ConnectionId) -> io::Result<()> {
+        let (reader, writer) = quiet::split(socket)?;
+        let mut state = self.shared.state.lock();
+        let id = begin(&mut state.protocol);
+        self.shared.converse_with(&mut state, id, reader, WriteHalf::Unix(writer));
+        self.shared.carry_out(&mut state);
+        Ok(())
+    }
+
+    /// Keeps the runtime from sleeping for 50 us after each request, while [`Protocol::expects_requests`]: a client that asks one thing
+    /// after the other then waits for its answer and not for a sleeping core (measured in a virtual machine: 10 us instead of 50 for
+    /// each request).
+    ///
+    /// Worth it only while a core is free for it: with fewer ranks here than cores.
+    pub fn stay_awake(&self) {
+        let shared = Arc::clone(&self.shared);
+        self.shared.state.lock().spawn(async move { shared.stay_awake().await });
+    }
+
+    /// Handles at once what a connection has sent so far. A host calls it when a rank's process has ended, so that the rank's last
+    /// words count before its end does.
+    pub fn drain(&self, connection_of: impl FnOnce(&P) -> Option<ConnectionId>) {
+        let mut state = self.shared.state.lock();
+        let Some(id) = connection_of(&state.protocol) else { return };
+        let Some(Ok(mut unread)) = state.connection(id).map(|connection| connection.socket.unread()) else { return };
+        let mut buffer = [0; READ_SIZE];
+        // The task of the connection sees the end of the stream as well, and takes care of it.
+        while let Ok(length @ 1..) = unread.read(&mut buffer) {
+            self.shared.take_bytes(&mut state, id, &buffer[..length]);
+        }
+    }
+}
+
+impl<P: Protocol> Drop for Runner<P> {
+    fn drop(&mut self) {
+        let mut state = self.shared.state.lock();
+        // The tasks hold the state that holds the tasks.
+        state.tasks = JoinSet::new();
+        state.connections.clear();
+    }
+}
+
+impl<P: Protocol> State<P> {
+    fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+        while self.tasks.try_join_next().is_some() {}
+        self.tasks.spawn(task)
+    }
+
+    fn add(&mut self, id: ConnectionId, connection: Connection) {
+        let index = id.0 as usize;
+        if index >= self.connections.len() {
+            self.connections.resize_with(index + 1, || None);
+        }
+        self.connections[index] = Some(connection);
+    }
+
+    fn connection(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        self.connections.get_mut(id.0 as usize)?.as_mut()
+    }
+
+    /// Returns true if `id` still names the connection that was made with `drained`, and no later one.
+    fn is_current(&mut self, id: ConnectionId, drained: &Arc<Notify>) -> bool {
+        self.connection(id).is_some_and(|connection| Arc::ptr_eq(&connection.drained, drained))
+    }
+
+    /// Lets a task end with its connection.
+    fn end_with(&mut self, id: ConnectionId, task: AbortHandle) {
+        if let Some(connection) = self.connection(id) {
+            connection.tasks.retain(|task| !task.is_finished());
+            connection.tasks.push(task);
+        }
+    }
+
+    /// Closes a connection and forgets it.
+    fn close(&mut self, id: ConnectionId) {
+        self.end_claim(id);
+        let connection = self.connections.get_mut(id.0 as usize).and_then(Option::take);
+        for task in connection.map(|connection| connection.tasks).unwrap_or_default() {
+            task.abort();
+        }
+    }
+
+    /// The connection has claimed a rank, or is gone: it counts as unclaimed no longer.
+    fn end_claim(&mut self, id: ConnectionId) {
+        if self.deadlines.cancel(Deadline::Claim(id)) {
+            self.unclaimed -= 1;
+        }
+    }
+
+    /// The peer closed its end. A rank still gets the answers that it was given before.
+    fn hang_up(&mut self, id: ConnectionId) {
+        self.protocol.handle_disconnect(id);
+        let is_claimed = self.protocol.is_claimed(id);
+        match self.connection(id) {
+            Some(connection) if is_claimed && !connection.unsent.is_empty() => connection.hung_up = true,
+            _ => self.close(id),
+        }
+    }
+
+    /// Returns true if another request is likely to come at once.
+    fn expects_request(&self) -> bool {
+        self.protocol.expects_requests() && self.last_request.elapsed() < AWAKE
+    }
+}
+
+/// Outcome of an attempt to read.
+enum Turn {
+    /// Something was read and handled.
+    Read,
+    /// The same, and the rank does not read its answers.
+    Pause,
+    /// The connection is over.
+    Over,
+}
+
+impl<P: Protocol> Shared<P> {
+    /// Reads from a connection from now on.
+    fn converse_with(
+        self: &Arc<Self>,
+        state: &mut State<P>,
+        id: ConnectionId,
+        reader: impl AsyncRead + Send + Unpin + 'static,
+        writer: WriteHalf,
+    ) {
+        let connection = Connection::new(writer);
+        let drained = Arc::clone(&connection.drained);
+        state.add(id, connection);
+        let shared = Arc::clone(self);
+        let reading = state.spawn(async move { shared.converse(id, reader, &drained).await });
+        state.end_with(id, reading);
+    }
+
+    /// Reads from one connection until it ends.
+    async fn converse(self: Arc<Self>, id: ConnectionId, mut reader: impl AsyncRead + Unpin, drained: &Arc<Notify>) {
+        loop {
+            match poll_fn(|context| self.poll_turn(id, drained, &mut reader, context)).await {
+                Turn::Read => {}
+                Turn::Pause => drained.notified().await,
+                Turn::Over => return,
+            }
+        }
+    }
+
+    /// Reads what is there and handles it, all under the lock.
+    fn poll_turn(
+        self: &Arc<Self>,
+        id: ConnectionId,
+        drained: &Arc<Notify>,
+        reader: &mut (impl AsyncRead + Unpin),
+        context: &mut Context<'_>,
+    ) -> Poll<Turn> {
+        let mut state = self.state.lock();
+        if !state.is_current(id, drained) {
+            return Poll::Ready(Turn::Over);
+        }
+        let mut bytes = [0; READ_SIZE];
+        let mut buffer = ReadBuf::new(&mut bytes);
+        let Poll::Ready(result) = Pin::new(reader).poll_read(context, &mut buffer) else { return Poll::Pending };
+        // An error says that the rank is gone, as the end of the stream does.
+        if result.is_err() || buffer.filled().is_empty() {
+            state.hang_up(id);
+            self.carry_out(&mut state);
+            return Poll::Ready(Turn::Over);
+        }
+        self.take_bytes(&mut state, id, buffer.filled());
+        state.last_request = Instant::now();
+        self.requested.notify_one();
+        let unsent = state.connection(id).map_or(0, |connection| connection.unsent_bytes);
+        Poll::Ready(if unsent > PAUSE_ABOVE { Turn::Pause } else { Turn::Read })
+    }
+
+    fn take_bytes(self: &Arc<Self>, state: &mut State<P>, id: ConnectionId, bytes: &[u8]) {
+        state.protocol.handle_bytes(id, bytes);
+        if state.protocol.is_claimed(id) {
+            state.end_claim(id);
+        }
+        self.carry_out(state);
+    }
+
+    /// Lets other tasks run, again and again, until no request has come for a while.
+    async fn stay_awake(self: Arc<Self>) {
+        loop {
+            self.requested.notified().await;
+            while self.state.lock().expects_request() {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Does everything that the protocol wants done.
+    fn carry_out(self: &Arc<Self>, state: &mut State<P>) {
+        while let Some(effect) = state.protocol.poll_effect() {
+            match effect {
+                Effect::Send { connection, bytes } => self.send(state, connection, bytes),
+                Effect::Close { connection } => state.close(connection),
+                Effect::Run(task) => {
+                    let shared = Arc::clone(self);
+                    state.spawn(async move { shared.finish(task.await) });
+                }
+                Effect::SetTimer { timer, after } => self.set(state, Deadline::Timer(timer), after),
+                Effect::CancelTimer(timer) => {
+                    state.deadlines.cancel(Deadline::Timer(timer));
+                }
+            }
+        }
+    }
+
+    fn finish(self: &Arc<Self>, event: P::Event) {
+        let mut state = self.state.lock();
+        state.protocol.handle_event(event);
+        self.carry_out(&mut state);
+    }
+
+    /// Sets a deadline. One task waits for all of them, from the first on.
+    fn set(self: &Arc<Self>, state: &mut State<P>, deadline: Deadline<P::Timer>, after: Duration) {
+        let is_next = state.deadlines.set(deadline, Instant::now() + after);
+        if !state.keeps_time {
+            state.keeps_time = true;
+            let shared = Arc::clone(self);
+            state.spawn(async move { shared.keep_time().await });
+        } else if is_next {
+            self.rescheduled.notify_one();
+        }
+    }
+
+    async fn keep_time(self: Arc<Self>) {
+        loop {
+            let next = self.state.lock().deadlines.next();
+            match next {
+                Some(next) => tokio::select! {
+                    () = time::sleep_until(next) => self.meet_deadlines(),
+                    () = self.rescheduled.notified() => {}
+                },
+                None => self.rescheduled.notified().await,
+            }
+        }
+    }
+
+    fn meet_deadlines(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        let now = Instant::now();
+        while let Some(deadline) = state.deadlines.pop_due(now) {
+            match deadline {
+                Deadline::Claim(id) => {
+                    state.unclaimed -= 1;
+                    state.protocol.handle_disconnect(id);
+                    state.close(id);
+                }
+                Deadline::Timer(timer) => state.protocol.handle_timer(timer),
+            }
+            self.carry_out(&mut state);
+        }
+    }
+
+    /// Writes at once what the socket takes, and leaves the rest to a task.
+    fn send(self: &Arc<Self>, state: &mut State<P>, id: ConnectionId, mut bytes: Bytes) {
+        let Some(connection) = state.connection(id) else { return };
+        if connection.unsent.is_empty() {
+            while !bytes.is_empty() {
+                match connection.socket.try_write(&bytes) {
+                    Ok(written) => bytes.advance(written),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    // The rank is gone; its reading side notices as well.
+                    Err(_) => return,
+                }
+            }
+            if bytes.is_empty() {
+                return;
+            }
+            let socket = Arc::clone(&connection.socket);
+            connection.queue(bytes);
+            let shared = Arc::clone(self);
+            let flush = state.spawn(async move { shared.flush(id, &socket).await });
+            state.end_with(id, flush);
+        } else if connection.unsent_bytes + bytes.len() > UNSENT_MAX {
+            tracing::warn!("closed the connection of a rank that does not read: {UNSENT_MAX} bytes wait for it");
+            state.protocol.handle_disconnect(id);
+            state.close(id);
+        } else {
+            connection.queue(bytes);
+        }
+    }
+
+    /// Writes what is queued for a connection, as fast as its rank reads.
+    async fn flush(self: Arc<Self>, id: ConnectionId, socket: &WriteHalf) {
+        while socket.writable().await.is_ok() {
+            let mut state = self.state.lock();
+            let Some(connection) = state.connection(id) else { return };
+            if !connection.write_queued() {
+                connection.drained.notify_one();
+                if connection.hung_up {
+                    state.close(id);
+                }
+                return;
+            }
+        }
+    }
+}
