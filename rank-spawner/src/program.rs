@@ -3,7 +3,7 @@
 //! Everything `execve` would refuse with one bare number is told apart here, once per launch instead of once per rank.
 
 use std::ffi::{CStr, CString, OsStr, OsString};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use nix::libc;
 use nix::unistd::{AccessFlags, eaccess};
+use object::ReadCache;
 
 use crate::elf;
 
@@ -195,14 +196,17 @@ fn check_format(path: &Path, cwd: &Path) -> Result<(), ProgramError> {
             None => unknown("a script whose `#!` line names no interpreter"),
         };
     }
-    match elf::Header::parse(head) {
-        Some(header) => check_elf(path, &file, &header, cwd),
-        None if head.is_empty() => unknown("an empty file"),
+    if head.is_empty() {
+        return unknown("an empty file");
+    }
+    let content = ReadCache::new(file);
+    match elf::Header::parse(&content) {
+        Some(header) => check_elf(path, &header, cwd),
         None => unknown("a file of unknown format"),
     }
 }
 
-fn check_elf(path: &Path, file: &File, header: &elf::Header, cwd: &Path) -> Result<(), ProgramError> {
+fn check_elf(path: &Path, header: &elf::Header<'_>, cwd: &Path) -> Result<(), ProgramError> {
     if !header.is_ours() {
         let found = header.architecture().into_owned();
         return Err(ProgramError::WrongArchitecture { path: path.to_owned(), found, ours: std::env::consts::ARCH });
@@ -210,7 +214,7 @@ fn check_elf(path: &Path, file: &File, header: &elf::Header, cwd: &Path) -> Resu
     if let Some(found) = header.not_a_program() {
         return Err(ProgramError::UnknownFormat { path: path.to_owned(), found });
     }
-    match header.interpreter(file) {
+    match header.interpreter() {
         Some(loader) => check_interpreter(path, cwd.join(loader)),
         None => Ok(()),
     }
@@ -256,7 +260,7 @@ mod tests {
     }
 
     fn foreign_elf() -> Vec<u8> {
-        let mut bytes = fs::read("/proc/self/exe").unwrap()[..elf::HEADER_LEN].to_vec();
+        let mut bytes = fs::read("/proc/self/exe").unwrap()[..64].to_vec();
         bytes[18] = if cfg!(target_arch = "aarch64") { 62 } else { 183 };
         bytes
     }
