@@ -21,11 +21,11 @@ pub(crate) struct Process {
     pub(crate) parent: Pid,
     pub(crate) group: Pid,
     pub(crate) session: Pid,
-    /// It has ended and waits to be reaped.
+    /// True for a process that has ended and waits to be reaped.
     pub(crate) zombie: bool,
-    /// When it was started, in clock ticks since boot; number and start together never come again.
+    /// Start time, in clock ticks since boot; process number and start time together are unique.
     pub(crate) start: u64,
-    /// It executes a program whose environment is not in place yet; an empty environment means nothing then.
+    /// True during `execve`, while the new environment is not in place yet: an empty one means nothing then.
     pub(crate) in_exec: bool,
 }
 
@@ -51,7 +51,7 @@ impl Process {
     }
 }
 
-/// All processes that could be seen.
+/// All processes that could be read, indexed by number and by parent.
 pub(crate) struct ProcessTable {
     processes: BTreeMap<Pid, Process>,
     children: BTreeMap<Pid, Vec<Pid>>,

@@ -30,7 +30,7 @@ pub(crate) fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: Signal) -> nix::R
     Errno::result(sent).map(drop)
 }
 
-/// Whose end is asked for.
+/// Child to be waited for.
 #[derive(Clone, Copy)]
 pub(crate) enum Child<'fd> {
     /// The child behind a pidfd.
@@ -51,7 +51,7 @@ pub(crate) fn reap(child: Child<'_>) -> nix::Result<()> {
     waitid(child, libc::WEXITED | libc::__WALL).map(drop)
 }
 
-/// Whether this process has no child, living or ended, beside those made by [`fork_quietly`].
+/// True if this process has no child, living or ended, beside those made by [`fork_quietly`].
 pub(crate) fn no_child_left() -> bool {
     let any = raw_waitid(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT);
     matches!(any, Err(Errno::ECHILD))
@@ -69,7 +69,7 @@ pub(crate) unsafe fn fork_quietly() -> nix::Result<libc::pid_t> {
     Errno::result(pid).map(|pid| pid as libc::pid_t)
 }
 
-/// Whether any child of this process waits to be reaped.
+/// True if any child of this process waits to be reaped.
 pub(crate) fn any_child_ended() -> bool {
     let ended = raw_waitid(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT);
     matches!(ended, Ok(Some(_)))

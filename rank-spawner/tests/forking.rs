@@ -16,7 +16,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid};
 use rank_spawner::{
-    Account, ForkNews, ForkServer, ForkedProcess, Limit, LimitedResource, Privileges, RankExit, become_user,
+    Account, ForkEvent, ForkServer, ForkedProcess, Limit, LimitedResource, Privileges, RankExit, become_user,
 };
 use world::{PATIENCE, eventually, pids, runs};
 
@@ -90,27 +90,27 @@ fn child(socket: OwnedFd) {
     }
 }
 
-fn next(server: &ForkServer) -> ForkNews {
+fn next(server: &ForkServer) -> ForkEvent {
     loop {
         let mut polled = [PollFd::new(server.as_fd(), PollFlags::POLLIN)];
         assert_eq!(poll(&mut polled, PollTimeout::try_from(PATIENCE).unwrap()), Ok(1), "no news");
-        if let Some(news) = server.news().unwrap() {
+        if let Some(news) = server.next_event().unwrap() {
             return news;
         }
     }
 }
 
 fn started(server: &ForkServer) -> ForkedProcess {
-    server.ask().unwrap();
+    server.request().unwrap();
     match next(server) {
-        ForkNews::Started(process) => process,
+        ForkEvent::Started(process) => process,
         other => panic!("{other:?}"),
     }
 }
 
 fn ended(server: &ForkServer, expected: Pid) -> RankExit {
     match next(server) {
-        ForkNews::Ended { pid, exit } if pid == expected => exit,
+        ForkEvent::Ended { pid, exit } if pid == expected => exit,
         other => panic!("{other:?}"),
     }
 }
@@ -209,17 +209,17 @@ fn another_childs_processes_are_not_touched(server: &ForkServer) {
 }
 
 fn many_are_asked_for_at_once(server: &ForkServer) {
-    (0..20).for_each(|_| server.ask().unwrap());
+    (0..20).for_each(|_| server.request().unwrap());
     let mut at_work: Vec<_> = Vec::new();
     for _ in 0..20 {
         match next(server) {
-            ForkNews::Started(process) => at_work.push(process),
+            ForkEvent::Started(process) => at_work.push(process),
             other => panic!("{other:?}"),
         }
     }
     at_work.clear();
     for _ in 0..20 {
-        assert!(matches!(next(server), ForkNews::Ended { exit: RankExit::Code(0), .. }));
+        assert!(matches!(next(server), ForkEvent::Ended { exit: RankExit::Code(0), .. }));
     }
 }
 
@@ -231,8 +231,8 @@ fn a_child_that_cannot_be_watched_is_no_child(server: &ForkServer) {
     // When the spare is handed out its socket is closed: then two descriptors are left, and the next child needs three.
     set_limit_of_files(forks, &first_beyond_one_free(forks).to_string());
     let process = started(server);
-    server.ask().unwrap();
-    assert!(matches!(next(server), ForkNews::NotStarted(Errno::EMFILE)));
+    server.request().unwrap();
+    assert!(matches!(next(server), ForkEvent::NotStarted(Errno::EMFILE)));
     // Now and then it tries again.
     eventually("none is left of those that failed", || unreaped_children_of(forks) == [process.pid]);
     set_limit_of_files(forks, &before);

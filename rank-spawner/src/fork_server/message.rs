@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 use nix::unistd::Pid;
 
-use super::{ForkNews, ForkedProcess};
+use super::{ForkEvent, ForkedProcess};
 use crate::exit::RankExit;
 
 /// News on its way: three numbers, and for a process that was started its socket and its pidfd.
@@ -56,18 +56,18 @@ impl Message {
         Ok((len > 0).then_some(Self { numbers, descriptors }))
     }
 
-    pub(super) fn into_news(self) -> nix::Result<ForkNews> {
+    pub(super) fn into_event(self) -> nix::Result<ForkEvent> {
         let [kind, number, detail] = self.numbers;
         let pid = Pid::from_raw(number);
         Ok(match kind {
             Self::STARTED => {
                 // A process without descriptors left gets fewer than were sent.
                 let [socket, pidfd] = self.descriptors.try_into().map_err(|_| Errno::EMFILE)?;
-                ForkNews::Started(ForkedProcess { pid, socket, pidfd })
+                ForkEvent::Started(ForkedProcess { pid, socket, pidfd })
             }
-            Self::NOT_STARTED => ForkNews::NotStarted(Errno::from_raw(number)),
-            Self::EXITED => ForkNews::Ended { pid, exit: RankExit::Code(detail) },
-            Self::KILLED => ForkNews::Ended { pid, exit: RankExit::Signal { signal: detail, core_dumped: false } },
+            Self::NOT_STARTED => ForkEvent::NotStarted(Errno::from_raw(number)),
+            Self::EXITED => ForkEvent::Ended { pid, exit: RankExit::Code(detail) },
+            Self::KILLED => ForkEvent::Ended { pid, exit: RankExit::Signal { signal: detail, core_dumped: false } },
             _ => return Err(Errno::EBADMSG),
         })
     }
@@ -79,12 +79,12 @@ mod tests {
 
     #[test]
     fn news_that_cannot_be_is_an_error() {
-        let news = |numbers| Message { numbers, descriptors: Vec::new() }.into_news();
+        let news = |numbers| Message { numbers, descriptors: Vec::new() }.into_event();
         assert_eq!(news([9, 0, 0]).unwrap_err(), Errno::EBADMSG);
         assert_eq!(news([Message::STARTED, 7, 0]).unwrap_err(), Errno::EMFILE);
         assert!(matches!(
             news([Message::KILLED, 7, 9]),
-            Ok(ForkNews::Ended { exit: RankExit::Signal { signal: 9, .. }, .. })
+            Ok(ForkEvent::Ended { exit: RankExit::Signal { signal: 9, .. }, .. })
         ));
     }
 }
