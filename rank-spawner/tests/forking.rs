@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid};
 use rank_spawner::{
@@ -36,6 +37,7 @@ fn main() {
     check("another_childs_processes_are_not_touched", another_childs_processes_are_not_touched);
     check("many_are_asked_for_at_once", many_are_asked_for_at_once);
     check("a_child_that_cannot_be_watched_is_no_child", a_child_that_cannot_be_watched_is_no_child);
+    check("a_daemon_without_descriptors_is_told_so_and_goes_on", a_daemon_without_descriptors_is_told_so_and_goes_on);
     check("a_killed_daemon_leaves_nothing", |_| a_killed_daemon_leaves_nothing());
     check("a_child_can_stay_who_it_is", a_child_can_stay_who_it_is);
     if Uid::effective().is_root() {
@@ -260,6 +262,29 @@ fn limit_of_files(pid: Pid) -> String {
 fn set_limit_of_files(pid: Pid, soft: &str) {
     let args = ["--pid".to_owned(), pid.to_string(), format!("--nofile={soft}:")];
     assert!(Command::new("prlimit").args(args).status().unwrap().success());
+}
+
+/// A daemon that can take in none, or one, of the two descriptors of a child that it asked for.
+fn a_daemon_without_descriptors_is_told_so_and_goes_on(server: &ForkServer) {
+    for free in 0..2 {
+        let open = open_descriptors();
+        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        let limit = (0..).filter(|number| !open.contains(number)).nth(free).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, limit, hard).unwrap();
+        server.request().unwrap();
+        let refused = next(server);
+        setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
+        assert!(matches!(refused, ForkEvent::NotStarted(Errno::EMFILE)), "{free} free: {refused:?}");
+        assert_eq!(open_descriptors(), open, "what arrived of the child's is closed");
+        // The child whose descriptors were lost reads the end of its socket.
+        assert!(matches!(next(server), ForkEvent::Ended { exit: RankExit::Code(0), .. }));
+        assert!(answer(server, "files").starts_with("lattice-forks 4 /"), "the next one is served");
+    }
+}
+
+/// The numbers of this process's open descriptors.
+fn open_descriptors() -> Vec<u64> {
+    (0..1024).filter(|number| fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_ok()).collect()
 }
 
 /// Starts a child that leaves something behind, prints everybody's number, and waits to be killed.

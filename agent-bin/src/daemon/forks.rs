@@ -60,8 +60,6 @@ async fn listen(server: Arc<ForkServer>, expected: Arc<Mutex<Expected>>) {
         match server.next_event() {
             Ok(Some(news)) => expected.lock().take(news),
             Ok(None) if server.event_ready().await.is_ok() => {}
-            // News that cannot be taken in, for want of descriptors, is an answer too.
-            Err(Errno::EMFILE) => expected.lock().take(ForkEvent::NotStarted(Errno::EMFILE)),
             Ok(None) | Err(_) => break,
         }
     }
