@@ -38,7 +38,7 @@ use pmi_transport::identity::{Caller, IdentityError, Security};
 use pmi_transport::limits::MESSAGE_MAX;
 use pmi_transport::listen::{self, ListenError, Listener};
 use pmi_transport::proto::v1::node_agent_service_server::NodeAgentServiceServer;
-use rank_spawner::ForkServer;
+use rank_spawner::{ForkServer, raise_descriptor_limit};
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::service::Routes;
 
@@ -108,6 +108,10 @@ struct Node {
 /// # Errors
 /// Fails if it cannot listen where it shall, and when the fork server is gone.
 pub fn run(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
+    // After the fork: sessions raise their own limit, and give the one that was in force before to their ranks.
+    if let Err(errno) = raise_descriptor_limit() {
+        tracing::warn!("cannot raise the limit of open files: {}", errno.desc());
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(serve(config, forks));
     // A look-up of a user that never ends is left behind.

@@ -18,7 +18,7 @@ use nix::poll::PollTimeout;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use pmi_core::ids::{JobId, Rank};
 use rank_spawner::{
-    Arguments, Belongings, Environment, LaunchTag, Orphans, Program, RankCommand, Spawner, raise_descriptor_limit,
+    Arguments, Environment, LaunchTag, Orphans, Program, RankCommand, Spawner, SweepScope, raise_descriptor_limit,
     sweep,
 };
 
@@ -130,7 +130,7 @@ fn start_one(spawner: &Spawner) -> Duration {
 
 fn sweep_nothing() -> Duration {
     let tag = LaunchTag::new(JobId::new("nothing").unwrap());
-    let launch = Belongings { tag: &tag, ranks: &[], orphans: Orphans::Spare };
+    let launch = SweepScope { tag: &tag, ranks: &[], orphans: Orphans::Leave };
     let begin = Instant::now();
     assert_eq!(sweep(&launch, Duration::from_secs(1)).unwrap().killed, 0);
     begin.elapsed()

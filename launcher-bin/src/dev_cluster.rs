@@ -30,7 +30,7 @@ use std::time::Duration;
 use lattice_pki::PkiError;
 use nix::unistd::geteuid;
 use pmi_core::ids::JobId;
-use rank_spawner::{Belongings, Keeper, KeeperError, LaunchTag, Orphans, become_subreaper, sweep};
+use rank_spawner::{Keeper, KeeperError, LaunchTag, Orphans, SweepScope, become_subreaper, sweep};
 
 use self::allocation::{AllocationError, Holder};
 use self::args::DevClusterArgs;
@@ -155,7 +155,7 @@ fn tag_of(directory: &Directory) -> io::Result<LaunchTag> {
 /// Kills what the command left in the background, and what a killed agent left.
 fn end_what_is_left(tag: &LaunchTag, keeper: &Keeper) -> io::Result<()> {
     let except = [keeper.pid()];
-    let everything = Belongings { tag, ranks: &[], orphans: Orphans::Claim { except: &except } };
+    let everything = SweepScope { tag, ranks: &[], orphans: Orphans::Claim { except: &except } };
     let swept = sweep(&everything, SWEEP_WITHIN)?;
     for survivor in swept.survivors {
         complain(&format!("process {} ({}) cannot be killed", survivor.pid, survivor.name));

@@ -35,7 +35,7 @@ pub struct Account {
     pub shell: PathBuf,
 }
 
-/// Why there is no account.
+/// Error of [`Account::of`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccountError {
@@ -50,7 +50,7 @@ pub enum AccountError {
     System {
         /// The user.
         uid: u32,
-        /// What the system said.
+        /// Error of the system.
         errno: Errno,
     },
 }
@@ -66,7 +66,7 @@ impl Account {
         Ok(Self { uid, gid: user.gid.as_raw(), name: user.name, home: user.dir, shell: user.shell })
     }
 
-    /// Has the C library load what it looks users and their groups up with, which takes longer than a look-up: processes that are
+    /// Loads the C library's modules for users and groups ahead of time, which takes longer than a look-up: processes that are
     /// forked from this one need not do it again. May ask a server about this process's own user, as [`Account::of`] does.
     pub(crate) fn load_databases() {
         if let Ok(account) = Self::of(Uid::effective().as_raw()) {
@@ -87,7 +87,7 @@ impl Account {
     }
 }
 
-/// What a user's processes may have beyond what the user is.
+/// Privileges and limits of a user's processes beyond the identity itself.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Privileges {
     /// Programs with the setuid bit or with file capabilities work as they do at a login. Otherwise no program that they
@@ -97,7 +97,7 @@ pub struct Privileges {
     pub limits: Vec<Limit>,
 }
 
-/// Why a process has not become a user.
+/// Error of [`become_user`]; the process is neither the one nor the other, and must end.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BecomeError {
@@ -112,7 +112,7 @@ pub enum BecomeError {
     /// Capabilities belong to threads, so the others would keep theirs.
     #[error("a process can become a user only while it has one thread; it has {threads}")]
     Threads {
-        /// How many threads there are.
+        /// Number of threads that the process has.
         threads: usize,
     },
     /// The system refused a step.
@@ -122,7 +122,7 @@ pub enum BecomeError {
         uid: u32,
         /// The step.
         step: BecomeStep,
-        /// What the system said.
+        /// Error of the system.
         errno: Errno,
     },
     /// The process could still become root.
@@ -226,7 +226,7 @@ fn drop_bounding_set() -> nix::Result<()> {
 
 /// Empties this thread's effective, permitted and inheritable sets, and with them the ambient one.
 fn drop_capabilities() -> nix::Result<()> {
-    /// Of `linux/capability.h`: 64 capabilities in two words each.
+    /// `_LINUX_CAPABILITY_VERSION_3` of `linux/capability.h`: 64 capabilities in two words each.
     const VERSION_3: u32 = 0x2008_0522;
     const THIS_THREAD: c_int = 0;
     #[repr(C)]

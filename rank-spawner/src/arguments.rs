@@ -11,14 +11,14 @@ use crate::exec_string::{StringError, exec_string};
 #[derive(Clone, Debug)]
 pub struct Arguments(Arc<[CString]>);
 
-/// An argument that no program can be given.
+/// Error for an argument that no program can be given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("argument {position} {error}")]
 #[non_exhaustive]
 pub struct ArgumentError {
-    /// Its place in the list; 0 is the program's own name.
+    /// Index in the list; 0 is the program's own name.
     pub position: usize,
-    /// What is wrong with it.
+    /// Reason.
     pub error: StringError,
 }
 

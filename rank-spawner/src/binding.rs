@@ -1,4 +1,4 @@
-//! Which CPUs each rank of a node is bound to.
+//! CPU binding: the policy a user asks for, and the CPUs of each rank that follow from it. Pure but for [`plan_here`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::cpus::{CpuSet, CpuSetParseError};
 use crate::topology::{Topology, TopologyError};
 
-/// What a user asked for: `none`, `cores`, `threads`, or `map:` with one CPU or range per rank, as in `map:0,2,4-5`.
+/// Binding policy: `none`, `cores`, `threads`, or `map:` with one CPU or range per rank, as in `map:0,2,4-5`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -24,7 +24,7 @@ pub enum CpuBind {
     Map(Vec<CpuSet>),
 }
 
-/// Why a text is no [`CpuBind`].
+/// Error for a text that is no [`CpuBind`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CpuBindParseError {
@@ -39,7 +39,7 @@ pub enum CpuBindParseError {
     Map(#[from] CpuSetParseError),
 }
 
-/// Why ranks cannot be bound as asked.
+/// Error of [`plan`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
@@ -50,13 +50,13 @@ pub enum BindError {
         local_rank: u32,
         /// The CPU it asks for.
         cpu: u16,
-        /// What there is.
+        /// CPUs that the launch may use.
         available: CpuSet,
     },
     /// There is nothing to bind to.
     #[error("ranks shall be bound to {asked}, but this launch may use none")]
     Nothing {
-        /// What was asked for.
+        /// Policy that was asked for.
         asked: CpuBind,
     },
 }
@@ -99,19 +99,19 @@ impl fmt::Display for CpuBind {
     }
 }
 
-/// Why ranks cannot be bound on this machine.
+/// Error of [`plan_here`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindHereError {
     /// The CPUs of this machine cannot be read.
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    /// What was asked for is not there.
+    /// The policy cannot be met.
     #[error(transparent)]
     Bind(#[from] BindError),
 }
 
-/// As [`plan`], for the CPUs that this process may use. They are read only if ranks are to be bound.
+/// Calls [`plan`] for the CPUs that this process may use, which are read only if ranks are to be bound.
 ///
 /// # Errors
 /// See the variants of [`BindHereError`].
@@ -124,7 +124,7 @@ pub fn plan_here(bind: &CpuBind, local_ranks: u32) -> Result<Vec<Option<CpuSet>>
 
 /// The CPUs of each of `local_ranks` ranks, in their order on this node; `None` leaves a rank unbound.
 ///
-/// Where there are more ranks than cores, hardware threads or entries of the map, the count begins anew.
+/// Ranks beyond the last core, hardware thread or entry of the map begin again with the first.
 ///
 /// # Errors
 /// Fails if the map names a CPU that `topology` does not have, or there is nothing to bind to.
@@ -147,7 +147,7 @@ pub fn plan(topology: &Topology, bind: &CpuBind, local_ranks: u32) -> Result<Vec
     Ok(places.iter().cycle().take(local_ranks as usize).cloned().map(Some).collect())
 }
 
-/// Whether all CPUs of those entries exist that some rank uses.
+/// Checks that all CPUs exist in the entries that some rank uses.
 fn check_map(sets: &[CpuSet], available: &CpuSet, local_ranks: u32) -> Result<(), BindError> {
     for (local_rank, set) in (0..local_ranks).zip(sets) {
         if let Some(cpu) = set.iter().find(|&cpu| !available.contains(cpu)) {

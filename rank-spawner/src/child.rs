@@ -1,8 +1,8 @@
-//! What a rank does between its birth and `execve`.
+//! The code that a rank's process runs between `clone` and `execve`.
 //!
-//! This code runs in the memory of the launcher, on a stack of its own, while the thread that made it stands still
+//! The child shares the memory of the launcher and has a stack of its own, while the thread that made it is suspended
 //! (`CLONE_VM | CLONE_VFORK`). Other threads of the launcher go on. So it makes system calls and nothing else: it takes no
-//! lock, allocates nothing, cannot panic, and reads only what [`Orders`] points to. The wrappers of nix that are used here
+//! lock, allocates nothing, cannot panic, and reads only what [`ChildSetup`] points to. The wrappers of nix that are used here
 //! are the bare calls.
 
 #![expect(unsafe_code, reason = "system calls in a child that shares our memory; see the module's rules")]
@@ -77,13 +77,13 @@ pub(crate) struct Failure {
     pub(crate) errno: Errno,
 }
 
-/// All that the child needs, prepared by its parent.
-pub(crate) struct Orders<'a> {
+/// Prepared by the parent: everything that the child needs.
+pub(crate) struct ChildSetup<'a> {
     /// The launcher's process number.
     pub(crate) parent: Pid,
-    /// What shall become descriptors 0, 1 and 2.
+    /// Sources of descriptors 0, 1 and 2.
     pub(crate) streams: [RawFd; 3],
-    /// What shall become [`PMI_FD`].
+    /// Source of [`PMI_FD`].
     pub(crate) pmi: Option<RawFd>,
     pub(crate) directory: Option<&'a CStr>,
     pub(crate) umask: Option<Mode>,
@@ -110,16 +110,16 @@ impl SignalsBlocked {
     }
 }
 
-/// Makes a child that carries out `orders`; returns when it has executed its program or ended, as a zombie with
-/// `orders.failure` set.
+/// Makes a child that carries out `setup`; returns when it has executed its program or ended, as a zombie with
+/// `setup.failure` set.
 ///
 /// The kernel copies neither the memory nor its page tables, so the cost does not depend on the size of this process.
-pub(crate) fn clone(orders: &Orders<'_>, stack: &mut ChildStack, _: &SignalsBlocked) -> nix::Result<(Pid, OwnedFd)> {
+pub(crate) fn clone(setup: &ChildSetup<'_>, stack: &mut ChildStack, _: &SignalsBlocked) -> nix::Result<(Pid, OwnedFd)> {
     let mut pidfd: c_int = -1;
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
-    let argument = ptr::from_ref(orders).cast_mut().cast();
-    // SAFETY: CLONE_VFORK suspends this thread until the child no longer uses our memory, so `orders`, all it points to and
-    // the stack outlive that use, and nobody else touches them (`Orders` is not `Sync`). `stack.top()` is the aligned end of
+    let argument = ptr::from_ref(setup).cast_mut().cast();
+    // SAFETY: CLONE_VFORK suspends this thread until the child no longer uses our memory, so `setup`, all it points to and
+    // the stack outlive that use, and nobody else touches them (`ChildSetup` is not `Sync`). `stack.top()` is the aligned end of
     // a mapping that one child at a time runs on. All signals are blocked, so no handler runs in the child. The kernel
     // writes the descriptor of CLONE_PIDFD to `pidfd`. `run` gets the argument it asks for.
     let result = unsafe { libc::clone(run, stack.top(), flags, argument, &raw mut pidfd) };
@@ -128,18 +128,18 @@ pub(crate) fn clone(orders: &Orders<'_>, stack: &mut ChildStack, _: &SignalsBloc
     Ok((Pid::from_raw(pid), unsafe { OwnedFd::from_raw_fd(pidfd) }))
 }
 
-/// The child's main function. Only [`clone`] may call it, with a pointer to [`Orders`].
-extern "C" fn run(orders: *mut c_void) -> c_int {
-    // SAFETY: `clone` passes orders that live until this process has gone or executed its program.
-    let orders = unsafe { &*orders.cast::<Orders<'_>>() };
-    let Err(failure) = orders.carry_out();
-    orders.failure.set(Some(failure));
+/// The child's main function. Only [`clone`] may call it, with a pointer to [`ChildSetup`].
+extern "C" fn run(setup: *mut c_void) -> c_int {
+    // SAFETY: `clone` passes setup that live until this process has gone or executed its program.
+    let setup = unsafe { &*setup.cast::<ChildSetup<'_>>() };
+    let Err(failure) = setup.run();
+    setup.failure.set(Some(failure));
     // SAFETY: leaves without running the launcher's exit handlers.
     unsafe { libc::_exit(127) }
 }
 
-impl Orders<'_> {
-    fn carry_out(&self) -> Result<Infallible, Failure> {
+impl ChildSetup<'_> {
+    fn run(&self) -> Result<Infallible, Failure> {
         let myself = Pid::from_raw(0);
         setpgid(myself, myself).map_err(at(Step::ProcessGroup))?;
         self.tie_to_parent()?;
@@ -199,7 +199,7 @@ impl Orders<'_> {
     }
 }
 
-/// Says at which step an error happened.
+/// Adds the step to an error.
 fn at(step: Step) -> impl Fn(Errno) -> Failure {
     move |errno| Failure { step, errno }
 }

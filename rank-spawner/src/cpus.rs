@@ -10,10 +10,9 @@ use std::thread::available_parallelism;
 
 use serde::{Deserialize, Serialize};
 
-/// How many CPUs this process can keep busy, by its affinity and its cgroup's quota; 1 if that cannot be found out.
+/// Number of CPUs that this process can keep busy, by its affinity and its cgroup's quota; 1 if that cannot be found out.
 ///
-/// That takes a dozen system calls, so it stays as it was when it was first asked for, here or in a process that this one was
-/// forked from.
+/// Cached from the first call on, here or in the process that this one was forked from: it takes a dozen system calls.
 pub fn usable_cpus() -> NonZeroUsize {
     static CPUS: OnceLock<NonZeroUsize> = OnceLock::new();
     *CPUS.get_or_init(|| available_parallelism().unwrap_or(NonZeroUsize::MIN))
@@ -26,7 +25,7 @@ pub fn usable_cpus() -> NonZeroUsize {
 #[serde(try_from = "String", into = "String")]
 pub struct CpuSet(BTreeSet<u16>);
 
-/// Why a text is no list of CPUs.
+/// Error for a text that is no list of CPUs.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{text:?} is not a CPU number or a range such as 4-7")]
 #[non_exhaustive]
@@ -41,17 +40,17 @@ impl CpuSet {
         self.0.iter().copied()
     }
 
-    /// How many CPUs there are.
+    /// Number of CPUs.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// True for the empty set.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether `cpu` is one of them.
+    /// True if `cpu` is in the set.
     pub fn contains(&self, cpu: u16) -> bool {
         self.0.contains(&cpu)
     }

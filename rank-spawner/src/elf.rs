@@ -1,188 +1,214 @@
-//! As much of an ELF file as tells whether this machine can run it (`elf(5)`).
+//! The header of an ELF file (`elf(5)`): enough to tell whether this machine can execute it.
+//!
+//! The structures are read by the crate `object`. Decided here are which machine is ours, the names under which people know the
+//! others, and the limits on what is read of a file whose header lies.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-/// The size of a 64-bit ELF header, in bytes; a 32-bit one is shorter.
-pub(crate) const HEADER_LEN: usize = 64;
+use object::elf::{self, FileHeader32, FileHeader64, FileType, Machine};
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, ReadCache};
 
-const CLASS_64: u8 = 2;
-const OUR_DATA: u8 = if cfg!(target_endian = "little") { 1 } else { 2 };
-const OUR_MACHINE: u16 = if cfg!(target_arch = "x86_64") {
-    62
+const OUR_MACHINE: Machine = if cfg!(target_arch = "x86_64") {
+    elf::EM_X86_64
 } else if cfg!(target_arch = "aarch64") {
-    183
+    elf::EM_AARCH64
 } else if cfg!(target_arch = "riscv64") {
-    243
+    elf::EM_RISCV
 } else if cfg!(target_arch = "powerpc64") {
-    21
+    elf::EM_PPC64
 } else if cfg!(target_arch = "s390x") {
-    22
+    elf::EM_S390
 } else {
     panic!("add the ELF machine number of this architecture")
 };
 
-/// What the first bytes of an ELF file say.
-pub(crate) struct Header {
-    class: u8,
-    data: u8,
-    kind: u16,
-    machine: u16,
-    program_headers: u64,
-    program_header_len: u16,
-    program_header_count: u16,
+/// Number of program headers beyond which the kernel refuses a program: their table may have 64 KiB.
+const PROGRAM_HEADERS_MAX: u16 = (65_536 / size_of::<elf::ProgramHeader64<Endianness>>()) as u16;
+
+/// Length of the loader's path beyond which the kernel refuses a program, in bytes (`PATH_MAX`).
+const INTERPRETER_MAX: u64 = 4096;
+
+/// The header of an ELF file. The file is read piece by piece, as far as it is asked about.
+pub(crate) struct Header<'file> {
+    file: &'file ReadCache<File>,
+    endian: Endianness,
+    kind: FileType,
+    machine: Machine,
+    /// The header itself; `None` for a 32-bit file, of which no more is asked.
+    wide: Option<&'file FileHeader64<Endianness>>,
 }
 
-impl Header {
-    /// Reads a header; `None` if the bytes are not the beginning of an ELF file.
-    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
-        if !bytes.starts_with(b"\x7fELF") || bytes.len() < HEADER_LEN {
-            return None;
+impl<'file> Header<'file> {
+    /// Reads a header; `None` if the file is not an ELF file.
+    pub(crate) fn parse(file: &'file ReadCache<File>) -> Option<Self> {
+        if let Ok(header) = FileHeader64::<Endianness>::parse(file) {
+            let endian = header.endian().ok()?;
+            let (kind, machine) = (header.e_type(endian), header.e_machine(endian));
+            return Some(Self { file, endian, kind, machine, wide: Some(header) });
         }
-        let (class, data) = (bytes[4], bytes[5]);
-        let short = |at: usize| {
-            let pair = [bytes[at], bytes[at + 1]];
-            if data == 2 { u16::from_be_bytes(pair) } else { u16::from_le_bytes(pair) }
-        };
-        Some(Self {
-            class,
-            data,
-            kind: short(16),
-            machine: short(18),
-            // These three are used only where class and byte order are ours.
-            program_headers: u64::from_ne_bytes(bytes[32..40].try_into().ok()?),
-            program_header_len: short(54),
-            program_header_count: short(56),
-        })
+        let header = FileHeader32::<Endianness>::parse(file).ok()?;
+        let endian = header.endian().ok()?;
+        let (kind, machine) = (header.e_type(endian), header.e_machine(endian));
+        Some(Self { file, endian, kind, machine, wide: None })
     }
 
-    /// Whether class, byte order and machine are those of this program.
+    /// True if word size, byte order and machine are those of this program.
     pub(crate) fn is_ours(&self) -> bool {
-        (self.class, self.data, self.machine) == (CLASS_64, OUR_DATA, OUR_MACHINE)
+        self.wide.is_some() && self.endian == Endianness::default() && self.machine == OUR_MACHINE
     }
 
-    /// The architecture in the words of `uname -m`.
+    /// Name of the architecture, as `uname -m` prints it.
     pub(crate) fn architecture(&self) -> Cow<'static, str> {
-        let wide = self.class == CLASS_64;
-        let little = self.data == 1;
-        Cow::Borrowed(match (self.machine, wide, little) {
-            (3, ..) => "i386",
-            (8, ..) => "mips",
-            (20, ..) => "powerpc",
-            (21, _, true) => "powerpc64le",
-            (21, ..) => "powerpc64",
-            (22, true, _) => "s390x",
-            (40, ..) => "arm",
-            (43, ..) => "sparc64",
-            (50, ..) => "ia64",
-            (62, true, _) => "x86_64",
-            (62, false, _) => "x32",
-            (183, ..) => "aarch64",
-            (243, true, _) => "riscv64",
-            (243, false, _) => "riscv32",
-            (258, ..) => "loongarch64",
-            (other, ..) => return Cow::Owned(format!("ELF machine {other}")),
+        let little = self.endian == Endianness::Little;
+        Cow::Borrowed(match (self.machine, self.wide.is_some(), little) {
+            (elf::EM_386, ..) => "i386",
+            (elf::EM_MIPS, ..) => "mips",
+            (elf::EM_PPC, ..) => "powerpc",
+            (elf::EM_PPC64, _, true) => "powerpc64le",
+            (elf::EM_PPC64, ..) => "powerpc64",
+            (elf::EM_S390, true, _) => "s390x",
+            (elf::EM_ARM, ..) => "arm",
+            (elf::EM_SPARCV9, ..) => "sparc64",
+            (elf::EM_IA_64, ..) => "ia64",
+            (elf::EM_X86_64, true, _) => "x86_64",
+            (elf::EM_X86_64, false, _) => "x32",
+            (elf::EM_AARCH64, ..) => "aarch64",
+            (elf::EM_RISCV, true, _) => "riscv64",
+            (elf::EM_RISCV, false, _) => "riscv32",
+            (elf::EM_LOONGARCH, ..) => "loongarch64",
+            (Machine(number), ..) => return Cow::Owned(format!("ELF machine {number}")),
         })
     }
 
-    /// What the file is, where it is not a program.
+    /// Kind of the file where it is not a program; `None` for a program.
     pub(crate) fn not_a_program(&self) -> Option<&'static str> {
         match self.kind {
-            1 => Some("an object file that was not linked"),
+            elf::ET_REL => Some("an object file that was not linked"),
             // Programs at a fixed address, and position-independent ones.
-            2 | 3 => None,
-            4 => Some("a core dump"),
+            elf::ET_EXEC | elf::ET_DYN => None,
+            elf::ET_CORE => Some("a core dump"),
             _ => Some("an ELF file of unknown type"),
         }
     }
 
-    /// The dynamic loader that the program names; `None` for a static program, or where it cannot be read.
+    /// Path of the dynamic loader that the program names; `None` for a static program, a 32-bit one, or where it cannot be read.
     ///
-    /// Only for headers that are ours. Reads at most 64 KiB, whatever the file says.
-    pub(crate) fn interpreter(&self, file: &File) -> Option<PathBuf> {
-        const INTERP: u32 = 3;
-        const ENTRY_LEN: usize = 56;
-        const PATH_MAX: u64 = 4096;
-        let entry_len = usize::from(self.program_header_len);
-        let table_len = entry_len * usize::from(self.program_header_count);
-        // The kernel refuses other entries and longer tables as well.
-        if entry_len != ENTRY_LEN || table_len > 65_536 {
+    /// Reads at most 68 KiB, whatever the file says.
+    pub(crate) fn interpreter(&self) -> Option<PathBuf> {
+        let header = self.wide?;
+        // `object` would look for a larger number elsewhere in the file, and read as much as that says.
+        if header.e_phnum(self.endian) > PROGRAM_HEADERS_MAX {
             return None;
         }
-        let mut table = vec![0; table_len];
-        file.read_exact_at(&mut table, self.program_headers).ok()?;
-        let entry = table.chunks_exact(ENTRY_LEN).find(|entry| entry[..4] == INTERP.to_ne_bytes())?;
-        let long = |at: usize| entry[at..at + 8].try_into().ok().map(u64::from_ne_bytes);
-        let (offset, len) = (long(8)?, long(32)?);
-        let mut path = vec![0; usize::try_from(len.min(PATH_MAX)).ok()?];
-        file.read_exact_at(&mut path, offset).ok()?;
-        path.truncate(path.iter().position(|&byte| byte == 0)?);
-        Some(OsString::from_vec(path).into())
+        let headers = header.program_headers(self.endian, self.file).ok()?;
+        let interpreter = headers.iter().find(|header| header.p_type(self.endian) == elf::PT_INTERP)?;
+        if interpreter.p_filesz(self.endian) > INTERPRETER_MAX {
+            return None;
+        }
+        let path = interpreter.interpreter(self.endian, self.file).ok()??;
+        Some(OsString::from_vec(path.to_owned()).into())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
-    fn header(class: u8, data: u8, kind: u16, machine: u16) -> Option<Header> {
-        let mut bytes = [0; HEADER_LEN];
-        bytes[..6].copy_from_slice(&[0x7f, b'E', b'L', b'F', class, data]);
-        let order = |number: u16| if data == 2 { number.to_be_bytes() } else { number.to_le_bytes() };
+    const LITTLE: u8 = 1;
+    const BIG: u8 = 2;
+
+    /// A header of 64 bytes and nothing behind it.
+    fn header(class: u8, data: u8, kind: u16, machine: u16) -> Vec<u8> {
+        let mut bytes = vec![0; 64];
+        bytes[..7].copy_from_slice(&[0x7f, b'E', b'L', b'F', class, data, 1]);
+        let order = |number: u16| if data == BIG { number.to_be_bytes() } else { number.to_le_bytes() };
         bytes[16..18].copy_from_slice(&order(kind));
         bytes[18..20].copy_from_slice(&order(machine));
-        Header::parse(&bytes)
+        bytes
+    }
+
+    fn file(bytes: &[u8]) -> ReadCache<File> {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        ReadCache::new(file)
     }
 
     #[test]
     fn architectures_have_the_names_people_know() {
         let check = |class, data, machine, expected| {
-            let header = header(class, data, 2, machine).unwrap();
+            let file = file(&header(class, data, 2, machine));
+            let header = Header::parse(&file).unwrap();
             assert_eq!(header.architecture(), expected);
             assert!(!header.is_ours() || expected == std::env::consts::ARCH);
         };
-        check(2, 1, 62, "x86_64");
-        check(1, 1, 62, "x32");
-        check(2, 1, 183, "aarch64");
-        check(2, 2, 21, "powerpc64");
-        check(2, 1, 21, "powerpc64le");
-        check(1, 1, 3, "i386");
-        check(2, 1, 4711, "ELF machine 4711");
+        check(2, LITTLE, 62, "x86_64");
+        check(1, LITTLE, 62, "x32");
+        check(2, LITTLE, 183, "aarch64");
+        check(2, BIG, 21, "powerpc64");
+        check(2, LITTLE, 21, "powerpc64le");
+        check(1, LITTLE, 3, "i386");
+        check(2, LITTLE, 4711, "ELF machine 4711");
     }
 
     #[test]
     fn this_test_is_a_program_of_ours_and_names_its_loader() {
-        let file = File::open("/proc/self/exe").unwrap();
-        let mut bytes = [0; HEADER_LEN];
-        file.read_exact_at(&mut bytes, 0).unwrap();
-        let header = Header::parse(&bytes).unwrap();
+        let file = ReadCache::new(File::open("/proc/self/exe").unwrap());
+        let header = Header::parse(&file).unwrap();
         assert!(header.is_ours());
         assert_eq!(header.not_a_program(), None);
-        if let Some(loader) = header.interpreter(&file) {
+        if let Some(loader) = header.interpreter() {
             assert!(loader.is_absolute() && loader.exists(), "{loader:?}");
         }
     }
 
     #[test]
     fn object_files_and_short_files_are_no_programs() {
-        assert_eq!(header(2, 1, 1, 62).unwrap().not_a_program(), Some("an object file that was not linked"));
-        assert_eq!(header(2, 1, 4, 62).unwrap().not_a_program(), Some("a core dump"));
-        assert!(Header::parse(b"\x7fELF").is_none());
+        let check = |kind, expected| {
+            let file = file(&header(2, LITTLE, kind, 62));
+            assert_eq!(Header::parse(&file).unwrap().not_a_program(), Some(expected));
+        };
+        check(1, "an object file that was not linked");
+        check(4, "a core dump");
+        check(0xfe00, "an ELF file of unknown type");
+        for bytes in [b"\x7fELF".as_slice(), b"", &header(3, LITTLE, 2, 62), &header(2, LITTLE, 2, 62)[..63]] {
+            assert!(Header::parse(&file(bytes)).is_none(), "{bytes:?}");
+        }
     }
 
     #[test]
     fn a_lying_program_header_table_costs_nothing() {
-        let mut header = header(2, OUR_DATA, 2, OUR_MACHINE).unwrap();
-        header.program_headers = u64::MAX;
-        header.program_header_len = 56;
-        header.program_header_count = u16::MAX;
-        let file = File::open("/proc/self/exe").unwrap();
-        assert_eq!(header.interpreter(&file), None);
-        header.program_header_count = 10;
-        assert_eq!(header.interpreter(&file), None);
+        let data = if cfg!(target_endian = "big") { BIG } else { LITTLE };
+        let entry_len = 56_u16;
+        let check = |offset: u64, len: u16, count: u16, rest: &[u8]| {
+            let mut bytes = header(2, data, 2, OUR_MACHINE.0);
+            bytes[32..40].copy_from_slice(&offset.to_ne_bytes());
+            bytes[54..56].copy_from_slice(&len.to_ne_bytes());
+            bytes[56..58].copy_from_slice(&count.to_ne_bytes());
+            bytes.extend(rest);
+            assert_eq!(Header::parse(&file(&bytes)).unwrap().interpreter(), None);
+        };
+        check(u64::MAX, entry_len, 10, &[]);
+        check(64, entry_len, 10, &[]);
+        check(64, entry_len, u16::MAX, &[0; 128]);
+        check(64, entry_len + 8, 1, &[0; 128]);
+        // A loader whose path lies beyond the file, and one without an end.
+        let entry = |offset: u64, len: u64| {
+            let mut entry = vec![0; 56 + 8];
+            entry[..4].copy_from_slice(&3_u32.to_ne_bytes());
+            entry[8..16].copy_from_slice(&offset.to_ne_bytes());
+            entry[32..40].copy_from_slice(&len.to_ne_bytes());
+            entry[56..].fill(b'x');
+            entry
+        };
+        check(64, entry_len, 1, &entry(1 << 40, 8));
+        check(64, entry_len, 1, &entry(120, 8));
+        check(64, entry_len, 1, &entry(0, u64::MAX));
     }
 }

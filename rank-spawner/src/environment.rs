@@ -21,7 +21,7 @@ pub struct RankEnvironment {
     own: Variables,
 }
 
-/// Why a variable cannot be set.
+/// Error for a variable that cannot be set.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvironmentError {
@@ -30,7 +30,7 @@ pub enum EnvironmentError {
     Variable {
         /// The variable's name.
         name: OsString,
-        /// What is wrong with name and value together.
+        /// Reason, which concerns name and value together.
         error: StringError,
     },
     /// The name is empty, or a reader of the environment would end it earlier.
@@ -86,7 +86,7 @@ impl RankEnvironment {
 #[derive(Clone, Default, Debug)]
 struct Variables {
     strings: Vec<CString>,
-    /// Where in `strings` each name is.
+    /// Index in `strings` of each name.
     positions: HashMap<Box<[u8]>, usize>,
 }
 

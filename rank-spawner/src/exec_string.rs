@@ -2,12 +2,12 @@
 
 use std::ffi::CString;
 
-/// The longest argument or `NAME=value` that `execve` takes, in bytes without the final NUL.
+/// Greatest length of an argument or a `NAME=value` that `execve` takes, in bytes without the final NUL.
 ///
-/// It is the kernel's `MAX_ARG_STRLEN` for pages of 4 KiB, the smallest that Linux uses.
+/// The kernel's `MAX_ARG_STRLEN` for pages of 4 KiB, the smallest that Linux uses.
 pub const MAX_STRING: usize = 131_071;
 
-/// Why a string cannot be handed to a program.
+/// Error for a string that cannot be handed to a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StringError {
@@ -20,7 +20,7 @@ pub enum StringError {
     /// A C string ends at its first NUL.
     #[error("holds a NUL byte at offset {offset}")]
     Nul {
-        /// Where it is.
+        /// Index of the NUL byte.
         offset: usize,
     },
 }

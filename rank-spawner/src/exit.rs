@@ -1,26 +1,26 @@
-//! How a rank ended.
+//! Exit of a process: status or signal.
 
 use std::fmt;
 
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
-/// How a rank ended; as text it follows the word "rank 3".
+/// Exit of a rank or session process; as text it follows a subject, such as "rank 3".
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum RankExit {
-    /// It returned from `main` or called `exit` with this status, 0 to 255.
+    /// Exit status, 0 to 255.
     Code(i32),
     /// A signal ended it.
     Signal {
         /// The number of the signal, real-time signals included.
         signal: i32,
-        /// Whether the kernel wrote a core dump.
+        /// True if the kernel wrote a core dump.
         core_dumped: bool,
     },
 }
 
 impl RankExit {
-    /// What a shell would report: the status, or 128 and the number of the signal.
+    /// Exit status that a shell would report: the status, or 128 plus the number of the signal.
     pub fn shell_code(self) -> i32 {
         match self {
             Self::Code(code) => code,
@@ -28,7 +28,7 @@ impl RankExit {
         }
     }
 
-    /// Whether the rank returned 0.
+    /// True for status 0.
     pub fn is_success(self) -> bool {
         self == Self::Code(0)
     }

@@ -1,6 +1,6 @@
 //! The fork server: a small process that makes others of itself for a daemon that has grown too large and too busy to fork.
 //!
-//! It is forked as the first thing in the daemon's `main`. What it forks runs one function with one end of a socket pair; the
+//! The daemon's `main` forks it first of all. Each child runs one function with one end of a socket pair; the
 //! daemon gets the other end. One child is kept ready, so that nobody waits for a fork; the next one is made when there is
 //! nothing better to do, and not while the one before is being made use of: its start would be slowed down by that.
 //!
@@ -11,7 +11,7 @@
 //!   Started(socket)   Ended(pid, exit), what it left behind is killed <───────┘
 //! ```
 //!
-//! It is a subreaper, and whatever is below it and below none of its children has been left behind. Its children are
+//! The server is a subreaper: a process below it and below none of its children was left behind by one. Its children are
 //! subreapers as well, so one that ends in order knows whether it leaves anything, and says so by its status: the table of
 //! all processes is looked through only when something may be in it. The server ends when the daemon does, after its
 //! children, which see the end of their sockets.
@@ -38,8 +38,8 @@ use self::server::serve;
 use crate::exit::RankExit;
 use crate::syscalls::pidfd_send_signal;
 
-/// What a child runs: it gets its end of the socket pair, and the process ends with it.
-type Main = fn(OwnedFd);
+/// Main function of a child, which gets its end of the socket pair; the process ends when it returns.
+type ChildMain = fn(OwnedFd);
 
 /// The daemon's hold on its fork server. Dropping it, like any end of the daemon, lets the server and its children end.
 #[derive(Debug)]
@@ -47,14 +47,14 @@ pub struct ForkServer {
     control: OwnedFd,
 }
 
-/// Why there is no fork server.
+/// Error of [`ForkServer::fork`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForkServerError {
     /// A copy of a process with several threads has one thread, and whatever locks the others held.
     #[error("a fork server can be made only while the process has one thread; it has {threads}")]
     Threads {
-        /// How many threads there are.
+        /// Number of threads that the process has.
         threads: usize,
     },
     /// The system refused something.
@@ -62,10 +62,10 @@ pub enum ForkServerError {
     System(#[from] io::Error),
 }
 
-/// A process that the fork server made.
+/// Child of the fork server, as the daemon holds it.
 #[derive(Debug)]
 pub struct ForkedProcess {
-    /// Its number.
+    /// Process number.
     pub pid: Pid,
     /// The other end of its socket.
     pub socket: OwnedFd,
@@ -82,20 +82,20 @@ impl ForkedProcess {
     }
 }
 
-/// What a fork server tells its daemon.
+/// Message of a fork server to its daemon.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum ForkNews {
-    /// The answer to [`ForkServer::ask`].
+pub enum ForkEvent {
+    /// The answer to [`ForkServer::request`].
     Started(ForkedProcess),
-    /// The answer to [`ForkServer::ask`] where the system has no process or descriptor left.
+    /// The answer to [`ForkServer::request`] where the system has no process or descriptor left.
     NotStarted(Errno),
     /// A process ended that was started earlier: with code 0 if it left nothing behind, with 2 if it left processes, which
     /// are killed now.
     Ended {
-        /// Its number.
+        /// Process number.
         pid: Pid,
-        /// How it ended.
+        /// Exit of the process.
         exit: RankExit,
     },
 }
@@ -106,7 +106,7 @@ impl ForkServer {
     ///
     /// # Errors
     /// Refuses to fork a process that has more than one thread; fails when the system has no process or descriptor left.
-    pub fn fork(main: Main) -> Result<Self, ForkServerError> {
+    pub fn fork(main: ChildMain) -> Result<Self, ForkServerError> {
         let threads = fs::read_dir("/proc/self/task")?.count();
         if threads != 1 {
             return Err(ForkServerError::Threads { threads });
@@ -123,22 +123,22 @@ impl ForkServer {
         }
     }
 
-    /// Asks for a process; the answer is the next [`ForkNews::Started`] or [`ForkNews::NotStarted`], in the order of the questions.
+    /// Asks for a process; the answer is the next [`ForkEvent::Started`] or [`ForkEvent::NotStarted`], in the order of the questions.
     ///
     /// # Errors
     /// `EPIPE` if the server is gone, `EAGAIN` if too many questions wait.
-    pub fn ask(&self) -> nix::Result<()> {
+    pub fn request(&self) -> nix::Result<()> {
         let nothing: Option<&()> = None;
         sendmsg(self.control.as_raw_fd(), &[IoSlice::new(&[0])], &[], MsgFlags::MSG_NOSIGNAL, nothing).map(drop)
     }
 
-    /// What the server told, if it told anything since.
+    /// Next message of the server; `None` while there is none. Non-blocking.
     ///
     /// # Errors
     /// `EPIPE` if the server is gone. Then the children see the end of their sockets only when the daemon closes them.
-    pub fn news(&self) -> nix::Result<Option<ForkNews>> {
+    pub fn next_event(&self) -> nix::Result<Option<ForkEvent>> {
         match Message::receive(self.control.as_fd()) {
-            Ok(Some(message)) => Ok(Some(message.into_news()?)),
+            Ok(Some(message)) => Ok(Some(message.into_event()?)),
             Ok(None) => Err(Errno::EPIPE),
             Err(Errno::EAGAIN) => Ok(None),
             Err(errno) => Err(errno),

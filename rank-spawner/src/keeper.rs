@@ -29,32 +29,32 @@ use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getpid, pipe2, setsid, write};
 use pmi_core::ids::JobId;
 
-use crate::hunt::hunt;
+use crate::detach::{Stderr, close_all_but, ignore_signals};
+use crate::kill::kill_until_gone;
 use crate::launch_tag::{LaunchTag, value_of};
 use crate::process::RankProcess;
 use crate::process_table::{Process, ProcessTable};
 use crate::syscalls::{self, Child, pidfd_open, pidfd_send_signal};
-use crate::withdrawal::{ignore_signals, keep_only};
 
 const RECORD_LEN: usize = 2 + JobId::MAX_LEN;
 const KIND_TAG: u8 = 1;
 const KIND_RANK: u8 = 2;
 const KIND_DIRECTORY: u8 = 3;
 
-/// The longest path of a directory that a keeper can be told.
+/// Greatest length of the path of a directory that a keeper can be told, in bytes.
 const PATH_MAX: usize = RECORD_LEN - 2;
 
-/// The most launches that a keeper remembers.
+/// Greatest number of launches that a keeper remembers.
 const TAGS_MAX: usize = 1 << 10;
 
-/// The most ranks that a keeper remembers; beyond that it knows processes by their tag alone.
+/// Greatest number of ranks that a keeper remembers; processes of others are known by their tag alone.
 const RANKS_MAX: usize = 1 << 16;
 
-/// What `ps` shows of a keeper.
+/// Process name of a keeper.
 const NAME: &CStr = c"lattice-keeper";
 
-/// How long a keeper tries; what has not died by then sits in the kernel.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit of the clean-up; a process that has not died by then hangs in the kernel.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The launcher's hold on its keeper.
 ///
@@ -66,14 +66,14 @@ pub struct Keeper {
     records: OwnedFd,
 }
 
-/// Why there is no keeper.
+/// Error of [`Keeper::fork`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeeperError {
     /// A copy of a process with several threads has one thread, and whatever locks the others held.
     #[error("a keeper can be made only while the process has one thread; it has {threads}")]
     Threads {
-        /// How many threads there are.
+        /// Number of threads that the process has.
         threads: usize,
     },
     /// The system refused something.
@@ -176,7 +176,7 @@ impl Keeper {
     }
 }
 
-/// What the keeper knows of a rank.
+/// Identity of a rank's process, as the launcher records it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct RankRecord {
     pid: Pid,
@@ -217,8 +217,8 @@ struct Guarded {
 }
 
 impl Guarded {
-    /// Takes in one record; what is not understood is passed over.
-    fn learn(&mut self, record: &[u8; RECORD_LEN]) {
+    /// Adds one record; an unknown or malformed one is ignored.
+    fn add(&mut self, record: &[u8; RECORD_LEN]) {
         let [kind, len, payload @ ..] = record;
         let payload = &payload[..usize::from(*len).min(payload.len())];
         match *kind {
@@ -234,7 +234,7 @@ impl Guarded {
         }
     }
 
-    /// All processes of the launches, wherever they are: the launcher, below which they were, is gone.
+    /// Processes of the launches, wherever they are: the launcher, below which they were, is gone.
     ///
     /// A rank may have been a launcher itself. Its keeper carries our mark and is spared: it alone knows the processes of
     /// its launch, and ends when it has ended them.
@@ -263,24 +263,24 @@ fn is_keeper(pid: Pid) -> bool {
     fs::read(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_ascii_end() == NAME.to_bytes())
 }
 
-/// The life of the keeper.
+/// Main function of the keeper.
 fn keep(pipe: OwnedFd) -> io::Result<()> {
-    let mut pipe = withdraw(pipe)?;
+    let mut pipe = detach(pipe)?;
     let mut guarded = Guarded::default();
     let mut record = [0; RECORD_LEN];
     while pipe.read_exact(&mut record).is_ok() {
-        guarded.learn(&record);
+        guarded.add(&record);
     }
-    hunt(PATIENCE, |table| guarded.find(table))?;
+    kill_until_gone(TIME_LIMIT, |table| guarded.find(table))?;
     guarded.directory.map_or(Ok(()), fs::remove_dir_all)
 }
 
-/// Leaves everything that the launcher and the keeper share; returns the pipe, which is all that is kept.
-fn withdraw(pipe: OwnedFd) -> io::Result<fs::File> {
+/// Detaches the keeper from the launcher; returns the pipe, the only descriptor that it keeps.
+fn detach(pipe: OwnedFd) -> io::Result<fs::File> {
     setsid()?;
     ignore_signals()?;
-    // SAFETY: whoever owned the launcher's descriptors never runs in this process again.
-    Ok(unsafe { keep_only(pipe, false) }?.into())
+    // SAFETY: no code of the launcher, which owns the other descriptors, runs in this process again.
+    Ok(unsafe { close_all_but(pipe, Stderr::Null) }?.into())
 }
 
 #[cfg(test)]
@@ -298,12 +298,12 @@ mod tests {
     fn records_say_what_was_meant_and_nonsense_says_nothing() {
         let rank = RankRecord { pid: Pid::from_raw(7), session: Pid::from_raw(5), start: 1 << 40 };
         let mut guarded = Guarded::default();
-        guarded.learn(&record(KIND_TAG, "x".repeat(63).as_bytes()));
-        guarded.learn(&record(KIND_RANK, &rank.encode()));
+        guarded.add(&record(KIND_TAG, "x".repeat(63).as_bytes()));
+        guarded.add(&record(KIND_RANK, &rank.encode()));
         for nonsense in
             [record(0, b""), record(9, b"x"), record(KIND_TAG, b""), record(KIND_RANK, b"1234"), [0xff; RECORD_LEN]]
         {
-            guarded.learn(&nonsense);
+            guarded.add(&nonsense);
         }
         assert_eq!(guarded.tags, [LaunchTag::new(JobId::new(&"x".repeat(63)).unwrap())]);
         assert_eq!(guarded.ranks, BTreeMap::from([(rank.pid, rank)]));

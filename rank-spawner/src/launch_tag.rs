@@ -28,7 +28,7 @@ impl LaunchTag {
         self.0.as_str()
     }
 
-    /// Whether this is the tag with the value that [`value_of`] found.
+    /// True if this is the tag with the value that [`value_of`] found.
     pub(crate) fn is(&self, value: &[u8]) -> bool {
         self.value().as_bytes() == value
     }

@@ -5,7 +5,7 @@
 //! plan(Topology, CpuBind) ──CpuSet──┴─> RankCommand ──Spawner──> RankProcess ──try_wait──> RankExit
 //!
 //! Keeper::fork (first thing in main), become_subreaper, ..., sweep, Keeper::done      a launcher
-//! ForkServer::fork (first thing in main), ask, news                                   a daemon that runs many sessions
+//! ForkServer::fork (first thing in main), request, next_event                                 a daemon that runs many sessions
 //!     └─> become_user, ...                                                            each of them
 //! ```
 //!
@@ -18,20 +18,21 @@ mod arguments;
 mod binding;
 mod child;
 mod cpus;
+mod detach;
 mod elf;
-#[cfg(feature = "tokio")]
-mod ended;
 mod environment;
 mod exec_string;
 mod exit;
 mod fork_server;
-mod hunt;
 mod keeper;
+mod kill;
 mod launch_tag;
 mod limits;
 mod process;
 mod process_table;
 mod program;
+#[cfg(feature = "tokio")]
+mod readiness;
 mod spawner;
 mod stack;
 mod start;
@@ -39,7 +40,6 @@ mod stdio;
 mod sweep;
 mod syscalls;
 mod topology;
-mod withdrawal;
 
 pub use account::{Account, AccountError, BecomeError, BecomeStep, Privileges, become_user};
 pub use arguments::{ArgumentError, Arguments};
@@ -49,9 +49,9 @@ pub use cpus::{CpuSet, CpuSetParseError, usable_cpus};
 pub use environment::{Environment, EnvironmentError, RankEnvironment};
 pub use exec_string::{MAX_STRING, StringError};
 pub use exit::RankExit;
-pub use fork_server::{ForkNews, ForkServer, ForkServerError, ForkedProcess};
-pub use hunt::Survivor;
+pub use fork_server::{ForkEvent, ForkServer, ForkServerError, ForkedProcess};
 pub use keeper::{Keeper, KeeperError};
+pub use kill::Survivor;
 pub use launch_tag::LaunchTag;
 pub use limits::{Limit, LimitParseError, LimitedResource, raise_descriptor_limit};
 pub use process::RankProcess;
@@ -59,5 +59,5 @@ pub use program::{Program, ProgramError, ProgramFailure};
 pub use spawner::Spawner;
 pub use start::{RankCommand, StartError};
 pub use stdio::{PMI_FD, Stdio, pmi_socket};
-pub use sweep::{Belongings, Orphans, Swept, become_subreaper, nothing_to_sweep, reap_adopted, sweep};
+pub use sweep::{Orphans, SweepScope, Swept, become_subreaper, nothing_to_sweep, reap_adopted, sweep};
 pub use topology::{Core, Topology, TopologyError};

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 macro_rules! limited_resources {
     ($($(#[$doc:meta])* $variant:ident = $name:literal, $constant:ident;)*) => {
-        /// What `setrlimit(2)` can limit, by the names that `prlimit(1)` uses.
+        /// Resources of `setrlimit(2)`, by the names that `prlimit(1)` uses.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
         #[serde(rename_all = "lowercase")]
         #[non_exhaustive]
@@ -60,14 +60,14 @@ impl fmt::Display for LimitedResource {
 
 /// One limit for a rank.
 ///
-/// As text it is `resource=both` or `resource=soft:hard`, where a value is a number or `unlimited`.
+/// Written `resource=both` or `resource=soft:hard`, where a value is a number or `unlimited`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Limit {
-    /// What is limited.
+    /// Resource that is limited.
     pub resource: LimitedResource,
     /// The limit in force; [`Limit::UNLIMITED`] for none.
     pub soft: u64,
-    /// How far the rank may raise it; [`Limit::UNLIMITED`] for any.
+    /// Value up to which the rank may raise it; [`Limit::UNLIMITED`] for any.
     pub hard: u64,
 }
 
@@ -76,7 +76,7 @@ impl Limit {
     pub const UNLIMITED: u64 = libc::RLIM_INFINITY;
 }
 
-/// Why a text is no [`Limit`].
+/// Error for a text that is no [`Limit`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LimitParseError {

@@ -1,4 +1,4 @@
-//! A rank that has been started: its process, and our ends of its descriptors.
+//! Process of a started rank, with our ends of its descriptors.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,11 +13,11 @@ use crate::syscalls::{self, Child};
 
 /// A started rank.
 ///
-/// As a descriptor it is its pidfd, which becomes readable when the rank has ended; call [`RankProcess::try_wait`] then.
+/// Its descriptor ([`AsFd`]) is a pidfd, which becomes readable when the rank has ended; call [`RankProcess::try_wait`] then.
 /// Dropping it neither kills nor reaps the rank.
 #[derive(Debug)]
 pub struct RankProcess {
-    /// Which rank it is.
+    /// Rank number.
     pub rank: Rank,
     /// The server's end of the PMI socket, nonblocking, if one was asked for.
     pub pmi: Option<OwnedFd>,
@@ -65,7 +65,7 @@ impl RankProcess {
         }
     }
 
-    /// How the rank ended, or `None` while it runs. The first call that tells the end reaps the process.
+    /// Exit of the rank, or `None` while it runs. The first call that returns an exit has reaped the process. Non-blocking.
     ///
     /// # Errors
     /// `ECHILD` if somebody else has reaped it.

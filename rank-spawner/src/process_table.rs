@@ -1,7 +1,12 @@
-//! The processes of this node at one moment, read from `/proc`.
+//! Snapshot of the processes of this node, read from `/proc`: identity, parent, group and state of each. What becomes of them is
+//! decided by `sweep`, the keeper and the fork server.
 //!
 //! `/proc/PID/task/*/children` would name a process's children faster, but only some kernels have it, and it skips children
-//! while others end. So every process is looked at, at some microseconds each.
+//! while others end. So every process is read, at some microseconds each.
+//!
+//! The crate `procfs` (0.18) was measured and not taken: a table of 1,070 processes took 20.7 ms with it and 19.2 ms without, and it
+//! holds a second descriptor per process, in processes that clean up after others because descriptors ran out. It would replace
+//! [`Process::parse`] alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,11 +21,11 @@ pub(crate) struct Process {
     pub(crate) parent: Pid,
     pub(crate) group: Pid,
     pub(crate) session: Pid,
-    /// It has ended and waits to be reaped.
+    /// True for a process that has ended and waits to be reaped.
     pub(crate) zombie: bool,
-    /// When it was started, in clock ticks since boot; number and start together never come again.
+    /// Start time, in clock ticks since boot; process number and start time together are unique.
     pub(crate) start: u64,
-    /// It executes a program whose environment is not in place yet; an empty environment means nothing then.
+    /// True during `execve`, while the new environment is not in place yet: an empty one means nothing then.
     pub(crate) in_exec: bool,
 }
 
@@ -46,7 +51,7 @@ impl Process {
     }
 }
 
-/// All processes that could be seen.
+/// All processes that could be read, indexed by number and by parent.
 pub(crate) struct ProcessTable {
     processes: BTreeMap<Pid, Process>,
     children: BTreeMap<Pid, Vec<Pid>>,

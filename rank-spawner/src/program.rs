@@ -1,9 +1,9 @@
 //! Finding the program that ranks shall run, and finding out early why it cannot run.
 //!
-//! Everything `execve` would refuse with one bare number is told apart here, once per launch instead of once per rank.
+//! Causes that `execve` reports with one bare number are told apart here, once per launch instead of once per rank.
 
 use std::ffi::{CStr, CString, OsStr, OsString};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -12,22 +12,23 @@ use std::sync::Arc;
 
 use nix::libc;
 use nix::unistd::{AccessFlags, eaccess};
+use object::ReadCache;
 
 use crate::elf;
 
-/// Where programs are looked for when there is no `PATH`, as in `execvp(3)`.
+/// Directories that are searched when there is no `PATH`, as in `execvp(3)`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// How much of a file the kernel looks at to see what it is (`BINPRM_BUF_SIZE`).
+/// Number of bytes by which the kernel recognises a format (`BINPRM_BUF_SIZE`).
 const HEAD_LEN: usize = 256;
 
-/// A file that existed, was executable and had a format of this machine when it was resolved. Clones share the path.
+/// Executable file, checked when it was resolved: it existed and had a format of this machine. Clones share the path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Program {
     path: Arc<CStr>,
 }
 
-/// Why there is no such program, or why it cannot run.
+/// Error of [`Program::resolve`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProgramError {
@@ -39,15 +40,15 @@ pub enum ProgramError {
         /// The directories of `PATH` that were searched; empty for a name with a `/`.
         searched: Vec<PathBuf>,
     },
-    /// The way to the file is barred.
+    /// A directory on the path cannot be searched.
     #[error("cannot reach program {}: {source}", path.display())]
     Unreachable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Its mode, or the mount it lies on, does not let this user execute it.
+    /// The file's mode or its mount does not let this user execute it.
     #[error("no permission to execute {}", path.display())]
     NotExecutable {
         /// The file.
@@ -74,7 +75,7 @@ pub enum ProgramError {
     MissingInterpreter {
         /// The script or program.
         path: PathBuf,
-        /// What it asks for.
+        /// Path of the interpreter.
         interpreter: PathBuf,
     },
     /// Neither a program nor a script.
@@ -82,12 +83,12 @@ pub enum ProgramError {
     UnknownFormat {
         /// The file.
         path: PathBuf,
-        /// What it seems to be.
+        /// Description of the content.
         found: &'static str,
     },
 }
 
-/// Which of a shell's two exit codes a [`ProgramError`] stands for.
+/// Class of a [`ProgramError`], after the two exit codes of a shell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProgramFailure {
     /// There is no such program: a shell exits with 127.
@@ -97,7 +98,7 @@ pub enum ProgramFailure {
 }
 
 impl ProgramError {
-    /// Whether the program is missing or cannot run.
+    /// Class of the error: the program is missing, or cannot run.
     pub fn failure(&self) -> ProgramFailure {
         match self {
             Self::NotFound { .. } => ProgramFailure::NotFound,
@@ -158,7 +159,7 @@ fn search(name: &OsStr, path_var: &OsStr, cwd: &Path) -> Result<PathBuf, Program
     Err(refused.unwrap_or(ProgramError::NotFound { name: name.to_owned(), searched }))
 }
 
-/// Whether `path` is a regular file that we may execute.
+/// Checks that `path` is a regular file that we may execute.
 fn check_file(path: &Path, name: &OsStr) -> Result<(), ProgramError> {
     let path_buf = || path.to_owned();
     let metadata = match fs::metadata(path) {
@@ -177,7 +178,7 @@ fn check_file(path: &Path, name: &OsStr) -> Result<(), ProgramError> {
     eaccess(path, AccessFlags::X_OK).map_err(|_| ProgramError::NotExecutable { path: path_buf() })
 }
 
-/// Whether this machine can run what is in the file. A file that may be executed but not read passes.
+/// Checks that this machine can run the file's format. A file that may be executed but not read passes.
 fn check_format(path: &Path, cwd: &Path) -> Result<(), ProgramError> {
     // Not to be stuck if the file has become a FIFO meanwhile.
     let Ok(file) = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path) else {
@@ -195,14 +196,17 @@ fn check_format(path: &Path, cwd: &Path) -> Result<(), ProgramError> {
             None => unknown("a script whose `#!` line names no interpreter"),
         };
     }
-    match elf::Header::parse(head) {
-        Some(header) => check_elf(path, &file, &header, cwd),
-        None if head.is_empty() => unknown("an empty file"),
+    if head.is_empty() {
+        return unknown("an empty file");
+    }
+    let content = ReadCache::new(file);
+    match elf::Header::parse(&content) {
+        Some(header) => check_elf(path, &header, cwd),
         None => unknown("a file of unknown format"),
     }
 }
 
-fn check_elf(path: &Path, file: &File, header: &elf::Header, cwd: &Path) -> Result<(), ProgramError> {
+fn check_elf(path: &Path, header: &elf::Header<'_>, cwd: &Path) -> Result<(), ProgramError> {
     if !header.is_ours() {
         let found = header.architecture().into_owned();
         return Err(ProgramError::WrongArchitecture { path: path.to_owned(), found, ours: std::env::consts::ARCH });
@@ -210,7 +214,7 @@ fn check_elf(path: &Path, file: &File, header: &elf::Header, cwd: &Path) -> Resu
     if let Some(found) = header.not_a_program() {
         return Err(ProgramError::UnknownFormat { path: path.to_owned(), found });
     }
-    match header.interpreter(file) {
+    match header.interpreter() {
         Some(loader) => check_interpreter(path, cwd.join(loader)),
         None => Ok(()),
     }
@@ -230,7 +234,7 @@ fn check_interpreter(path: &Path, interpreter: PathBuf) -> Result<(), ProgramErr
     }
 }
 
-/// Says where was searched, if anywhere.
+/// Shows the directories that were searched, if any.
 struct Searched<'a>(&'a [PathBuf]);
 
 impl std::fmt::Display for Searched<'_> {
@@ -256,7 +260,7 @@ mod tests {
     }
 
     fn foreign_elf() -> Vec<u8> {
-        let mut bytes = fs::read("/proc/self/exe").unwrap()[..elf::HEADER_LEN].to_vec();
+        let mut bytes = fs::read("/proc/self/exe").unwrap()[..64].to_vec();
         bytes[18] = if cfg!(target_arch = "aarch64") { 62 } else { 183 };
         bytes
     }

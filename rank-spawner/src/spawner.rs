@@ -31,15 +31,15 @@ use crate::syscalls::keep_ended_children;
 #[derive(Debug)]
 pub struct Spawner {
     queue: Option<Sender<Request>>,
-    desk: Arc<Desk>,
+    shared: Arc<Shared>,
     threads_max: NonZeroUsize,
-    /// As many as the largest call of [`Spawner::start_all`] had a use for; at least one.
+    /// One thread per command of the largest call of [`Spawner::start_all`], up to `threads_max`; at least one.
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// What the threads share.
+/// State that the threads share.
 #[derive(Debug)]
-struct Desk {
+struct Shared {
     requests: Mutex<Receiver<Request>>,
     closing: AtomicBool,
     null: Arc<OwnedFd>,
@@ -82,10 +82,10 @@ impl Spawner {
         keep_ended_children()?;
         let (queue, requests) = mpsc::channel();
         let requests = Mutex::new(requests);
-        let desk = Desk { requests, closing: AtomicBool::new(false), null: Arc::new(open_null()?.into()) };
-        let desk = Arc::new(desk);
-        let first = Desk::man(&desk)?;
-        Ok(Self { queue: Some(queue), desk, threads_max: threads, threads: Mutex::new(vec![first]) })
+        let shared = Shared { requests, closing: AtomicBool::new(false), null: Arc::new(open_null()?.into()) };
+        let shared = Arc::new(shared);
+        let first = Shared::start_thread(&shared)?;
+        Ok(Self { queue: Some(queue), shared, threads_max: threads, threads: Mutex::new(vec![first]) })
     }
 
     /// Starts one rank, and waits until it executes its program.
@@ -133,7 +133,7 @@ impl Spawner {
         // Nothing panics while it is locked.
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         while threads.len() < commands.min(self.threads_max.get()) {
-            match Desk::man(&self.desk) {
+            match Shared::start_thread(&self.shared) {
                 Ok(thread) => threads.push(thread),
                 // Those that are there do it as well, only not as fast.
                 Err(_) => return,
@@ -144,7 +144,7 @@ impl Spawner {
 
 impl Drop for Spawner {
     fn drop(&mut self) {
-        self.desk.closing.store(true, Ordering::Relaxed);
+        self.shared.closing.store(true, Ordering::Relaxed);
         self.queue = None;
         let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
         for thread in threads.drain(..) {
@@ -155,7 +155,7 @@ impl Drop for Spawner {
 }
 
 impl Request {
-    fn carry_out(self, null: &Arc<OwnedFd>, stack: &mut ChildStack, blocked: &SignalsBlocked) {
+    fn execute(self, null: &Arc<OwnedFd>, stack: &mut ChildStack, blocked: &SignalsBlocked) {
         if self.batch.failed.load(Ordering::Relaxed) {
             return self.give_up();
         }
@@ -171,16 +171,16 @@ impl Request {
     }
 }
 
-impl Desk {
+impl Shared {
     /// Puts a thread to work.
-    fn man(desk: &Arc<Self>) -> io::Result<JoinHandle<()>> {
+    fn start_thread(shared: &Arc<Self>) -> io::Result<JoinHandle<()>> {
         let mut stack = ChildStack::map()?;
-        let desk = Arc::clone(desk);
-        thread::Builder::new().name("lattice-spawner".into()).spawn(move || desk.work_off(&mut stack))
+        let shared = Arc::clone(shared);
+        thread::Builder::new().name("lattice-spawner".into()).spawn(move || shared.run(&mut stack))
     }
 
-    /// The life of a thread: until the queue is closed.
-    fn work_off(&self, stack: &mut ChildStack) {
+    /// Main function of a thread; returns when the queue is closed.
+    fn run(&self, stack: &mut ChildStack) {
         let blocked = SignalsBlocked::for_this_thread().expect("blocking signals fails for wrong arguments only");
         // A thread that panicked while it held the lock had only been waiting for a request.
         let next = || self.requests.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -188,7 +188,7 @@ impl Desk {
             if self.closing.load(Ordering::Relaxed) {
                 request.give_up();
             } else {
-                request.carry_out(&self.null, stack, &blocked);
+                request.execute(&self.null, stack, &blocked);
             }
         }
     }

@@ -13,40 +13,40 @@ use nix::unistd::getpid;
 use pmi_core::ids::Rank;
 
 use crate::arguments::Arguments;
-use crate::child::{Orders, SignalsBlocked, Step, clone};
+use crate::child::{ChildSetup, SignalsBlocked, Step, clone};
 use crate::cpus::CpuSet;
 use crate::environment::RankEnvironment;
 use crate::limits::Limit;
 use crate::process::RankProcess;
 use crate::program::Program;
 use crate::stack::ChildStack;
-use crate::stdio::{Ends, Stdio};
+use crate::stdio::{Direction, Ends, Stdio};
 use crate::syscalls::{self, Child};
 
-/// Everything that one rank is started with.
+/// Description of a rank to be started.
 #[derive(Clone, Debug)]
 pub struct RankCommand {
-    /// Which rank it is; used in messages only.
+    /// Rank number; used in messages only.
     pub rank: Rank,
     /// The program to execute.
     pub program: Program,
-    /// Its arguments.
+    /// Arguments, the program's own name included.
     pub arguments: Arguments,
-    /// Its environment.
+    /// Environment.
     pub environment: RankEnvironment,
-    /// Where it shall work; `None` for where the launcher works.
+    /// Working directory; `None` for the launcher's.
     pub directory: Option<PathBuf>,
-    /// Its standard input.
+    /// Standard input.
     pub stdin: Stdio,
-    /// Its standard output.
+    /// Standard output.
     pub stdout: Stdio,
-    /// Its standard error.
+    /// Standard error.
     pub stderr: Stdio,
-    /// Whether it gets a PMI socket, as descriptor [`crate::PMI_FD`].
+    /// True for a rank with a PMI socket, as descriptor [`crate::PMI_FD`].
     pub pmi: bool,
     /// The CPUs to bind it to; `None` for those of the launcher.
     pub cpus: Option<CpuSet>,
-    /// Its file mode creation mask, of which the permission bits count; `None` for the launcher's.
+    /// File mode creation mask, of which the permission bits count; `None` for the launcher's.
     pub umask: Option<u32>,
     /// Limits that differ from the launcher's.
     pub limits: Arc<[Limit]>,
@@ -72,7 +72,7 @@ impl RankCommand {
     }
 }
 
-/// Why a rank was not started. Nothing is left of it.
+/// Error of a start. Nothing is left of the rank.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -81,9 +81,9 @@ pub enum StartError {
     Descriptors {
         /// The rank.
         rank: Rank,
-        /// What could not be made.
+        /// Descriptor that could not be made.
         what: &'static str,
-        /// What the system said.
+        /// Error of the system.
         errno: Errno,
     },
     /// No process for it.
@@ -91,22 +91,22 @@ pub enum StartError {
     Clone {
         /// The rank.
         rank: Rank,
-        /// What the system said.
+        /// Error of the system.
         errno: Errno,
     },
-    /// Its process could not take a step towards its program, or not execute it.
+    /// The process failed at a step of its set-up, or could not execute the program.
     #[error("rank {rank}: cannot {step}{}: {}", Path(path.as_ref()), errno.desc())]
     Step {
         /// The rank.
         rank: Rank,
-        /// What it could not do.
+        /// Step that failed.
         step: Step,
-        /// What the system said.
+        /// Error of the system.
         errno: Errno,
         /// The directory or program that the step concerns, if any.
         path: Option<PathBuf>,
     },
-    /// It was not tried: another rank had failed, or the spawner was being dropped.
+    /// Not tried: another rank had failed, or the spawner was being dropped.
     #[error("rank {rank}: not started, because the start of the ranks was given up")]
     GivenUp {
         /// The rank.
@@ -149,16 +149,16 @@ pub(crate) fn start(
 ) -> Result<RankProcess, StartError> {
     let rank = command.rank;
     let missing = |what| move |errno| StartError::Descriptors { rank, what, errno };
-    let stdin = Ends::of_stream(&command.stdin, null, true).map_err(missing("stdin"))?;
-    let stdout = Ends::of_stream(&command.stdout, null, false).map_err(missing("stdout"))?;
-    let stderr = Ends::of_stream(&command.stderr, null, false).map_err(missing("stderr"))?;
+    let stdin = Ends::of_stream(&command.stdin, null, Direction::Input).map_err(missing("stdin"))?;
+    let stdout = Ends::of_stream(&command.stdout, null, Direction::Output).map_err(missing("stdout"))?;
+    let stderr = Ends::of_stream(&command.stderr, null, Direction::Output).map_err(missing("stderr"))?;
     let pmi = command.pmi.then(Ends::of_pmi).transpose().map_err(missing("PMI socket"))?;
     let directory = command.directory.as_ref().map(|path| CString::new(path.as_os_str().as_bytes())).transpose();
     let directory = directory.map_err(|_| step_error(command, Step::Directory, Errno::EINVAL))?;
     let affinity = command.cpus.as_ref().map(CpuSet::to_mask);
     let argv = command.arguments.pointers();
     let envp = command.environment.pointers();
-    let orders = Orders {
+    let setup = ChildSetup {
         parent: getpid(),
         streams: [stdin.rank_fd(), stdout.rank_fd(), stderr.rank_fd()],
         pmi: pmi.as_ref().map(Ends::rank_fd),
@@ -171,8 +171,8 @@ pub(crate) fn start(
         envp: &envp,
         failure: Cell::new(None),
     };
-    let (pid, pidfd) = clone(&orders, stack, blocked).map_err(|errno| StartError::Clone { rank, errno })?;
-    if let Some(failure) = orders.failure.get() {
+    let (pid, pidfd) = clone(&setup, stack, blocked).map_err(|errno| StartError::Clone { rank, errno })?;
+    if let Some(failure) = setup.failure.get() {
         // Somebody who reaps every child of this process may have been faster.
         let _ = syscalls::reap(Child::Pidfd(pidfd.as_fd()));
         return Err(step_error(command, failure.step, failure.errno));

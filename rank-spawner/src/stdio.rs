@@ -11,11 +11,11 @@ use nix::unistd::pipe2;
 
 /// The number of the PMI socket in every rank, and so the value of `PMI_FD`.
 ///
-/// It lies above the numbers of one digit: shell scripts between launcher and MPI program use those for redirections of
+/// Above the numbers of one digit: shell scripts between launcher and MPI program use those for redirections of
 /// their own, and must not close our socket by it.
 pub const PMI_FD: RawFd = 30;
 
-/// Where a standard stream of a rank leads.
+/// Destination or source of a rank's standard stream.
 #[derive(Clone, Debug, Default)]
 pub enum Stdio {
     /// To `/dev/null`.
@@ -39,6 +39,15 @@ pub fn pmi_socket() -> nix::Result<(OwnedFd, OwnedFd)> {
     Ok((server, rank))
 }
 
+/// Direction of a standard stream, seen from the rank.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// The rank reads it.
+    Input,
+    /// The rank writes it.
+    Output,
+}
+
 /// The rank's end of a descriptor until the rank has been started, and the launcher's end if there is one.
 pub(crate) struct Ends {
     rank: RankEnd,
@@ -52,14 +61,17 @@ enum RankEnd {
 }
 
 impl Ends {
-    /// What `stdio` asks for; `rank_reads` tells stdin from the other two.
-    pub(crate) fn of_stream(stdio: &Stdio, null: &Arc<OwnedFd>, rank_reads: bool) -> nix::Result<Self> {
+    /// The ends that `stdio` asks for.
+    pub(crate) fn of_stream(stdio: &Stdio, null: &Arc<OwnedFd>, direction: Direction) -> nix::Result<Self> {
         match stdio {
             Stdio::Null => Ok(Self { rank: RankEnd::Shared(Arc::clone(null)), ours: None }),
             Stdio::Fd(fd) => Ok(Self { rank: RankEnd::Shared(Arc::clone(fd)), ours: None }),
             Stdio::Pipe => {
                 let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
-                let (rank, ours) = if rank_reads { (reader, writer) } else { (writer, reader) };
+                let (rank, ours) = match direction {
+                    Direction::Input => (reader, writer),
+                    Direction::Output => (writer, reader),
+                };
                 set_nonblocking(&ours)?;
                 Ok(Self { rank: RankEnd::Own(rank), ours: Some(ours) })
             }
@@ -116,9 +128,9 @@ mod tests {
     #[test]
     fn only_our_end_of_a_pipe_is_nonblocking() {
         let null = Arc::new(open_null().unwrap().into());
-        for rank_reads in [true, false] {
+        for direction in [Direction::Input, Direction::Output] {
             let Ends { rank: RankEnd::Own(rank), ours: Some(ours) } =
-                Ends::of_stream(&Stdio::Pipe, &null, rank_reads).unwrap()
+                Ends::of_stream(&Stdio::Pipe, &null, direction).unwrap()
             else {
                 panic!("a pipe has two ends");
             };

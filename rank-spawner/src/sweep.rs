@@ -11,44 +11,44 @@ use std::time::Duration;
 use nix::sys::prctl;
 use nix::unistd::{Pid, getpid};
 
-use crate::hunt::{Survivor, hunt};
+use crate::kill::{Survivor, kill_until_gone};
 use crate::launch_tag::{LaunchTag, value_of};
 use crate::process_table::{Process, ProcessTable};
 use crate::syscalls::{self, Child};
 
-/// By what the processes of a launch are known.
+/// Criteria by which the processes of a launch are recognised.
 ///
 /// A process below this one is the launch's if it carries the tag, or if it is in a rank's group and carries no other
 /// launch's tag, or if it descends from such a process, or if it is an orphan that is claimed.
 #[derive(Clone, Copy, Debug)]
-pub struct Belongings<'a> {
+pub struct SweepScope<'a> {
     /// The launch's mark.
     pub tag: &'a LaunchTag,
     /// The process numbers of its ranks, which are the numbers of their groups; those of ended ranks included.
     pub ranks: &'a [Pid],
-    /// Whose the other processes are.
+    /// Treatment of processes that carry no mark.
     pub orphans: Orphans<'a>,
 }
 
-/// Whose a child of this process is that carries no mark: say, a daemon that a rank started with an empty environment.
+/// Treatment of a child of this process that carries no mark: say, a daemon that a rank started with an empty environment.
 #[derive(Clone, Copy, Debug)]
 pub enum Orphans<'a> {
-    /// Somebody else's: this process serves several launches, or has children of which nothing is known here.
-    Spare,
+    /// Not the launch's: this process serves several launches, or has children of which nothing is known here.
+    Leave,
     /// The launch's, unless listed: this process serves this launch alone.
     Claim {
-        /// This process's own children, such as the keeper.
+        /// Children of this process's own, such as the keeper.
         except: &'a [Pid],
     },
 }
 
-/// What a sweep did.
+/// Result of [`sweep`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Swept {
-    /// How many processes were killed, ranks included.
+    /// Number of processes that were killed, ranks included.
     pub killed: usize,
-    /// Those that were still there at the end.
+    /// Processes that were still there at the time limit.
     pub survivors: Vec<Survivor>,
 }
 
@@ -60,7 +60,7 @@ pub fn become_subreaper() -> nix::Result<()> {
     prctl::set_child_subreaper(true)
 }
 
-/// Whether nothing is below this process, which must be a subreaper, but a keeper: whatever it started has ended and was reaped,
+/// True if nothing is below this process, which must be a subreaper, but a keeper: all that it started has ended and was reaped,
 /// and no orphan has fallen to it. Then [`sweep`] has nothing to do. A single system call.
 pub fn nothing_to_sweep() -> bool {
     syscalls::no_child_left()
@@ -69,19 +69,20 @@ pub fn nothing_to_sweep() -> bool {
 /// Kills every process of the launch, and reaps those that fell to this process; the ranks are left to be reaped by
 /// [`crate::RankProcess::try_wait`].
 ///
-/// Looks until two looks in a row found nothing, and returns what is still there after `patience`. The calling process must
+/// Repeats until two scans in a row find nothing, and returns what is still there after `time_limit`. The calling process must
 /// be a subreaper, and must not be starting ranks of the launch meanwhile.
 ///
 /// # Errors
 /// Fails where `/proc` cannot be read.
-pub fn sweep(launch: &Belongings<'_>, patience: Duration) -> io::Result<Swept> {
+pub fn sweep(launch: &SweepScope<'_>, time_limit: Duration) -> io::Result<Swept> {
     if nothing_to_sweep() {
         return Ok(Swept { killed: 0, survivors: Vec::new() });
     }
-    let bag = hunt(patience, |table| launch.find(table))?;
-    let ended = |process: &Process| bag.killed.get(&process.pid) == Some(&process.start) || launch.owns_zombie(process);
+    let report = kill_until_gone(time_limit, |table| launch.find(table))?;
+    let ended =
+        |process: &Process| report.killed.get(&process.pid) == Some(&process.start) || launch.owns_zombie(process);
     reap_children(launch.ranks, ended)?;
-    Ok(Swept { killed: bag.killed.len(), survivors: bag.survivors })
+    Ok(Swept { killed: report.killed.len(), survivors: report.survivors })
 }
 
 /// Reaps the launch's processes that have fallen to this process and ended, and returns how many they were; a launch whose
@@ -92,7 +93,7 @@ pub fn sweep(launch: &Belongings<'_>, patience: Duration) -> io::Result<Swept> {
 ///
 /// # Errors
 /// Fails where `/proc` cannot be read.
-pub fn reap_adopted(launch: &Belongings<'_>) -> io::Result<usize> {
+pub fn reap_adopted(launch: &SweepScope<'_>) -> io::Result<usize> {
     // Mostly there is none, and no need to read the table.
     if !syscalls::any_child_ended() {
         return Ok(0);
@@ -110,14 +111,14 @@ fn reap_children(ranks: &[Pid], chosen: impl Fn(&Process) -> bool) -> io::Result
     Ok(ended.filter(|process| chosen(process)).filter(reap).count())
 }
 
-impl Belongings<'_> {
-    /// All processes of the launch below this one.
+impl SweepScope<'_> {
+    /// Processes of the launch below this one.
     fn find(&self, table: &ProcessTable) -> Vec<Pid> {
         let me = getpid();
         let mut below = table.trees([me]);
         below.remove(&me);
         let roots: Vec<Pid> = match self.orphans {
-            Orphans::Spare => below.into_iter().filter(|&pid| self.marks(table, pid)).collect(),
+            Orphans::Leave => below.into_iter().filter(|&pid| self.marks(table, pid)).collect(),
             Orphans::Claim { except } => {
                 let spared = table.trees(except.iter().copied());
                 below.difference(&spared).copied().collect()
@@ -135,10 +136,10 @@ impl Belongings<'_> {
         }
     }
 
-    /// Whether an ended child of this process is the launch's; its environment is gone already.
+    /// True if an ended child of this process is the launch's; its environment is gone already.
     fn owns_zombie(&self, process: &Process) -> bool {
         match self.orphans {
-            Orphans::Spare => self.ranks.contains(&process.group),
+            Orphans::Leave => self.ranks.contains(&process.group),
             Orphans::Claim { except } => !except.contains(&process.pid),
         }
     }

@@ -30,7 +30,45 @@ pub(crate) fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: Signal) -> nix::R
     Errno::result(sent).map(drop)
 }
 
-/// Whose end is asked for.
+/// A packet from a socket, with the descriptors that came with it.
+pub(crate) struct Packet {
+    /// Number of bytes that were received; 0 when the other end is closed.
+    pub(crate) len: usize,
+    /// Descriptors that were received, close-on-exec.
+    pub(crate) descriptors: Vec<OwnedFd>,
+}
+
+/// Receives one packet and the descriptors in its ancillary data. Fewer descriptors than were sent arrive where this process has
+/// none left.
+///
+/// nix's `recvmsg` refuses to hand out any descriptor once one of them was cut off (`MSG_CTRUNC`), so those that did arrive would
+/// stay open for ever.
+pub(crate) fn receive_packet(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<Packet> {
+    /// Room for two descriptors, aligned as a `cmsghdr` must be.
+    #[repr(C)]
+    struct Ancillary {
+        header: libc::cmsghdr,
+        descriptors: [RawFd; 2],
+    }
+    // SAFETY: both are made of integers and pointers, for which all zeros is a value.
+    let (mut ancillary, mut message): (Ancillary, libc::msghdr) = unsafe { (mem::zeroed(), mem::zeroed()) };
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = (&raw mut ancillary).cast();
+    message.msg_controllen = size_of::<Ancillary>() as _;
+    // SAFETY: the message describes `bytes` and `ancillary`, which outlive the call and are borrowed by nobody else.
+    let len = Errno::result(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) })?;
+    let is_rights = (ancillary.header.cmsg_level, ancillary.header.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS);
+    let received = ancillary.header.cmsg_len.saturating_sub(mem::offset_of!(Ancillary, descriptors));
+    let count = if is_rights { received / size_of::<RawFd>() } else { 0 };
+    let numbers = ancillary.descriptors.into_iter().take(count);
+    // SAFETY: the kernel has just made these descriptors for this message, so nobody else owns them.
+    let descriptors = numbers.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect();
+    Ok(Packet { len: len as usize, descriptors })
+}
+
+/// Child to be waited for.
 #[derive(Clone, Copy)]
 pub(crate) enum Child<'fd> {
     /// The child behind a pidfd.
@@ -51,7 +89,7 @@ pub(crate) fn reap(child: Child<'_>) -> nix::Result<()> {
     waitid(child, libc::WEXITED | libc::__WALL).map(drop)
 }
 
-/// Whether this process has no child, living or ended, beside those made by [`fork_quietly`].
+/// True if this process has no child, living or ended, beside those made by [`fork_quietly`].
 pub(crate) fn no_child_left() -> bool {
     let any = raw_waitid(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT);
     matches!(any, Err(Errno::ECHILD))
@@ -69,7 +107,7 @@ pub(crate) unsafe fn fork_quietly() -> nix::Result<libc::pid_t> {
     Errno::result(pid).map(|pid| pid as libc::pid_t)
 }
 
-/// Whether any child of this process waits to be reaped.
+/// True if any child of this process waits to be reaped.
 pub(crate) fn any_child_ended() -> bool {
     let ended = raw_waitid(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT);
     matches!(ended, Ok(Some(_)))

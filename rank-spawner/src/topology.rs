@@ -23,20 +23,20 @@ pub struct Core {
     pub package: u32,
     /// The NUMA node.
     pub numa_node: u32,
-    /// Its hardware threads that are online and allowed; never empty.
+    /// Hardware threads that are online and allowed; never empty.
     pub cpus: CpuSet,
 }
 
-/// Why the cores cannot be told.
+/// Error of [`Topology::read`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopologyError {
-    /// A file that every kernel offers cannot be read.
+    /// Failure to read a file that every kernel offers.
     #[error("cannot read {}: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
     /// A file holds something else than a list of CPUs.
@@ -44,7 +44,7 @@ pub enum TopologyError {
     List {
         /// The file.
         path: PathBuf,
-        /// What is wrong in it.
+        /// Error in the list.
         source: CpuSetParseError,
     },
     /// The system does not tell which CPUs this process may use.
@@ -96,7 +96,7 @@ impl Topology {
         &self.cores
     }
 
-    /// All CPUs of all cores.
+    /// Union of the CPUs of all cores.
     pub fn cpus(&self) -> CpuSet {
         self.cores.iter().flat_map(|core| core.cpus.iter()).collect()
     }

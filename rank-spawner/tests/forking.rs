@@ -13,10 +13,11 @@ use std::process::{Command, Stdio};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid};
 use rank_spawner::{
-    Account, ForkNews, ForkServer, ForkedProcess, Limit, LimitedResource, Privileges, RankExit, become_user,
+    Account, ForkEvent, ForkServer, ForkedProcess, Limit, LimitedResource, Privileges, RankExit, become_user,
 };
 use world::{PATIENCE, eventually, pids, runs};
 
@@ -36,6 +37,7 @@ fn main() {
     check("another_childs_processes_are_not_touched", another_childs_processes_are_not_touched);
     check("many_are_asked_for_at_once", many_are_asked_for_at_once);
     check("a_child_that_cannot_be_watched_is_no_child", a_child_that_cannot_be_watched_is_no_child);
+    check("a_daemon_without_descriptors_is_told_so_and_goes_on", a_daemon_without_descriptors_is_told_so_and_goes_on);
     check("a_killed_daemon_leaves_nothing", |_| a_killed_daemon_leaves_nothing());
     check("a_child_can_stay_who_it_is", a_child_can_stay_who_it_is);
     if Uid::effective().is_root() {
@@ -90,27 +92,27 @@ fn child(socket: OwnedFd) {
     }
 }
 
-fn next(server: &ForkServer) -> ForkNews {
+fn next(server: &ForkServer) -> ForkEvent {
     loop {
         let mut polled = [PollFd::new(server.as_fd(), PollFlags::POLLIN)];
         assert_eq!(poll(&mut polled, PollTimeout::try_from(PATIENCE).unwrap()), Ok(1), "no news");
-        if let Some(news) = server.news().unwrap() {
+        if let Some(news) = server.next_event().unwrap() {
             return news;
         }
     }
 }
 
 fn started(server: &ForkServer) -> ForkedProcess {
-    server.ask().unwrap();
+    server.request().unwrap();
     match next(server) {
-        ForkNews::Started(process) => process,
+        ForkEvent::Started(process) => process,
         other => panic!("{other:?}"),
     }
 }
 
 fn ended(server: &ForkServer, expected: Pid) -> RankExit {
     match next(server) {
-        ForkNews::Ended { pid, exit } if pid == expected => exit,
+        ForkEvent::Ended { pid, exit } if pid == expected => exit,
         other => panic!("{other:?}"),
     }
 }
@@ -209,17 +211,17 @@ fn another_childs_processes_are_not_touched(server: &ForkServer) {
 }
 
 fn many_are_asked_for_at_once(server: &ForkServer) {
-    (0..20).for_each(|_| server.ask().unwrap());
+    (0..20).for_each(|_| server.request().unwrap());
     let mut at_work: Vec<_> = Vec::new();
     for _ in 0..20 {
         match next(server) {
-            ForkNews::Started(process) => at_work.push(process),
+            ForkEvent::Started(process) => at_work.push(process),
             other => panic!("{other:?}"),
         }
     }
     at_work.clear();
     for _ in 0..20 {
-        assert!(matches!(next(server), ForkNews::Ended { exit: RankExit::Code(0), .. }));
+        assert!(matches!(next(server), ForkEvent::Ended { exit: RankExit::Code(0), .. }));
     }
 }
 
@@ -231,8 +233,8 @@ fn a_child_that_cannot_be_watched_is_no_child(server: &ForkServer) {
     // When the spare is handed out its socket is closed: then two descriptors are left, and the next child needs three.
     set_limit_of_files(forks, &first_beyond_one_free(forks).to_string());
     let process = started(server);
-    server.ask().unwrap();
-    assert!(matches!(next(server), ForkNews::NotStarted(Errno::EMFILE)));
+    server.request().unwrap();
+    assert!(matches!(next(server), ForkEvent::NotStarted(Errno::EMFILE)));
     // Now and then it tries again.
     eventually("none is left of those that failed", || unreaped_children_of(forks) == [process.pid]);
     set_limit_of_files(forks, &before);
@@ -260,6 +262,29 @@ fn limit_of_files(pid: Pid) -> String {
 fn set_limit_of_files(pid: Pid, soft: &str) {
     let args = ["--pid".to_owned(), pid.to_string(), format!("--nofile={soft}:")];
     assert!(Command::new("prlimit").args(args).status().unwrap().success());
+}
+
+/// A daemon that can take in none, or one, of the two descriptors of a child that it asked for.
+fn a_daemon_without_descriptors_is_told_so_and_goes_on(server: &ForkServer) {
+    for free in 0..2 {
+        let open = open_descriptors();
+        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        let limit = (0..).filter(|number| !open.contains(number)).nth(free).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, limit, hard).unwrap();
+        server.request().unwrap();
+        let refused = next(server);
+        setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
+        assert!(matches!(refused, ForkEvent::NotStarted(Errno::EMFILE)), "{free} free: {refused:?}");
+        assert_eq!(open_descriptors(), open, "what arrived of the child's is closed");
+        // The child whose descriptors were lost reads the end of its socket.
+        assert!(matches!(next(server), ForkEvent::Ended { exit: RankExit::Code(0), .. }));
+        assert!(answer(server, "files").starts_with("lattice-forks 4 /"), "the next one is served");
+    }
+}
+
+/// The numbers of this process's open descriptors.
+fn open_descriptors() -> Vec<u64> {
+    (0..1024).filter(|number| fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_ok()).collect()
 }
 
 /// Starts a child that leaves something behind, prints everybody's number, and waits to be killed.

@@ -13,7 +13,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pmi_core::ids::JobId;
-use rank_spawner::{Belongings, Keeper, LaunchTag, Orphans, Spawner, become_subreaper, sweep};
+use rank_spawner::{Keeper, LaunchTag, Orphans, Spawner, SweepScope, become_subreaper, sweep};
 use world::{PATIENCE, eventually, line, pids, runs, tagged, wait};
 
 fn main() {
@@ -83,7 +83,7 @@ fn orderly_launcher() {
     keeper.guard_rank(&rank).unwrap();
     let daemon = line(&rank);
     assert!(wait(&rank).is_success());
-    let launch = Belongings { tag: &tag, ranks: &[rank.pid()], orphans: Orphans::Claim { except: &[keeper.pid()] } };
+    let launch = SweepScope { tag: &tag, ranks: &[rank.pid()], orphans: Orphans::Claim { except: &[keeper.pid()] } };
     let swept = sweep(&launch, PATIENCE).unwrap();
     assert_eq!((swept.killed, swept.survivors), (1, vec![]));
     println!("{daemon}\n{}", keeper.pid());

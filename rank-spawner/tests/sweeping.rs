@@ -7,7 +7,7 @@ use std::process::Command;
 
 use nix::unistd::Pid;
 use pmi_core::ids::JobId;
-use rank_spawner::{Belongings, LaunchTag, Orphans, RankExit, Spawner, become_subreaper, reap_adopted, sweep};
+use rank_spawner::{LaunchTag, Orphans, RankExit, Spawner, SweepScope, become_subreaper, reap_adopted, sweep};
 use world::{PATIENCE, eventually, line, pids, runs, tagged, wait};
 
 fn tag(name: &str) -> LaunchTag {
@@ -34,7 +34,7 @@ fn a_daemon_of_a_rank_is_killed_and_reaped() {
     let rank = spawner.start(tagged(0, &tag, LEAVE_A_DAEMON)).unwrap();
     let daemon = pids(&line(&rank))[0];
     eventually("the daemon falls to us", || parent_of(daemon) == Some(std::process::id()));
-    let launch = Belongings { tag: &tag, ranks: &[rank.pid()], orphans: Orphans::Spare };
+    let launch = SweepScope { tag: &tag, ranks: &[rank.pid()], orphans: Orphans::Leave };
     let swept = sweep(&launch, PATIENCE).unwrap();
     assert_eq!((swept.killed, swept.survivors), (2, vec![]));
     assert!(!exists(daemon), "the daemon is a zombie");
@@ -51,19 +51,19 @@ fn two_launches_in_one_process_do_not_touch_each_other() {
     let of_two = spawner.start(tagged(0, &two, LEAVE_A_DAEMON)).unwrap();
     let mut stranger = Command::new("sleep").arg("1000").spawn().unwrap();
     let (daemon_of_one, daemon_of_two) = (pids(&line(&of_one))[0], pids(&line(&of_two))[0]);
-    let launch = Belongings { tag: &one, ranks: &[of_one.pid()], orphans: Orphans::Spare };
+    let launch = SweepScope { tag: &one, ranks: &[of_one.pid()], orphans: Orphans::Leave };
     assert_eq!(sweep(&launch, PATIENCE).unwrap().survivors, []);
     assert!(!runs(daemon_of_one));
     assert_eq!(of_two.try_wait(), Ok(None));
     assert!(runs(daemon_of_two));
     assert_eq!(stranger.try_wait().unwrap(), None);
     // Even a stale number does not deliver another launch's rank.
-    let stale = Belongings { ranks: &[of_one.pid(), of_two.pid()], ..launch };
+    let stale = SweepScope { ranks: &[of_one.pid(), of_two.pid()], ..launch };
     assert_eq!(sweep(&stale, PATIENCE).unwrap().killed, 0);
     assert_eq!(of_two.try_wait(), Ok(None));
     stranger.kill().unwrap();
     stranger.wait().unwrap();
-    sweep(&Belongings { tag: &two, ranks: &[of_two.pid()], orphans: Orphans::Spare }, PATIENCE).unwrap();
+    sweep(&SweepScope { tag: &two, ranks: &[of_two.pid()], orphans: Orphans::Leave }, PATIENCE).unwrap();
     assert!(!runs(daemon_of_two));
     wait(&of_one);
     wait(&of_two);
@@ -78,7 +78,7 @@ fn a_process_without_tag_is_known_by_its_group_and_by_its_parents() {
     let script = "env -i sleep 1000 & echo $!; env -i setsid sleep 1000 & echo $!; wait";
     let rank = spawner.start(tagged(0, &tag, &format!("{{ {script}; }}"))).unwrap();
     let children = pids(&format!("{} {}", line(&rank), line(&rank)));
-    let launch = Belongings { tag: &tag, ranks: &[rank.pid()], orphans: Orphans::Spare };
+    let launch = SweepScope { tag: &tag, ranks: &[rank.pid()], orphans: Orphans::Leave };
     assert_eq!(sweep(&launch, PATIENCE).unwrap().survivors, []);
     assert!(children.into_iter().all(|child| !exists(child)));
     wait(&rank);
@@ -92,7 +92,7 @@ fn ended_orphans_of_a_ranks_group_are_reaped_while_the_rank_runs() {
     let rank = spawner.start(tagged(0, &tag, "(sleep 0 & echo $!); exec sleep 1000")).unwrap();
     let other = spawner.start(tagged(1, &tag, "exit 5")).unwrap();
     let orphan = pids(&line(&rank))[0];
-    let launch = Belongings { tag: &tag, ranks: &[rank.pid(), other.pid()], orphans: Orphans::Spare };
+    let launch = SweepScope { tag: &tag, ranks: &[rank.pid(), other.pid()], orphans: Orphans::Leave };
     eventually("the orphan is reaped", || {
         reap_adopted(&launch).unwrap();
         !exists(orphan)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::unistd::Pid;
 use parking_lot::Mutex;
-use rank_spawner::{ForkNews, ForkServer, ForkedProcess, RankExit};
+use rank_spawner::{ForkEvent, ForkServer, ForkedProcess, RankExit};
 use tokio::sync::oneshot;
 
 /// A session process, and the news of its end.
@@ -48,7 +48,7 @@ impl Forks {
         let (sender, started) = oneshot::channel();
         {
             let mut expected = self.expected.lock();
-            self.server.ask()?;
+            self.server.request()?;
             expected.starts.push_back(sender);
         }
         started.await.unwrap_or(Err(Errno::EPIPE))
@@ -57,11 +57,9 @@ impl Forks {
 
 async fn listen(server: Arc<ForkServer>, expected: Arc<Mutex<Expected>>) {
     loop {
-        match server.news() {
+        match server.next_event() {
             Ok(Some(news)) => expected.lock().take(news),
-            Ok(None) if server.has_news().await.is_ok() => {}
-            // News that cannot be taken in, for want of descriptors, is an answer too.
-            Err(Errno::EMFILE) => expected.lock().take(ForkNews::NotStarted(Errno::EMFILE)),
+            Ok(None) if server.event_ready().await.is_ok() => {}
             Ok(None) | Err(_) => break,
         }
     }
@@ -71,15 +69,15 @@ async fn listen(server: Arc<ForkServer>, expected: Arc<Mutex<Expected>>) {
 }
 
 impl Expected {
-    fn take(&mut self, news: ForkNews) {
+    fn take(&mut self, news: ForkEvent) {
         match news {
-            ForkNews::Started(process) => {
+            ForkEvent::Started(process) => {
                 let (sender, ended) = oneshot::channel();
                 self.ends.insert(process.pid, sender);
                 self.answer(Ok(Forked { process, ended }));
             }
-            ForkNews::NotStarted(errno) => self.answer(Err(errno)),
-            ForkNews::Ended { pid, exit } => {
+            ForkEvent::NotStarted(errno) => self.answer(Err(errno)),
+            ForkEvent::Ended { pid, exit } => {
                 if let Some(ended) = self.ends.remove(&pid) {
                     // Nobody waits for a session that has reported.
                     let _ = ended.send(exit);

@@ -1,5 +1,6 @@
 //! The agent as a program, between a scripted API server and real session processes.
 
+mod descriptors;
 mod fabric;
 mod foreign;
 mod patience;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rank_spawner::{Belongings, LaunchTag, Orphans, reap_adopted};
+use rank_spawner::{LaunchTag, Orphans, SweepScope, reap_adopted};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 use tokio::time::sleep;
@@ -110,7 +110,7 @@ impl Guest<'_> {
         let mut except = self.daemons.clone();
         except.push(self.keeper);
         except.extend(child.id().map(|pid| Pid::from_raw(pid.cast_signed())));
-        let belongings = Belongings { tag: self.tag, ranks: &[], orphans: Orphans::Claim { except: &except } };
+        let belongings = SweepScope { tag: self.tag, ranks: &[], orphans: Orphans::Claim { except: &except } };
         // What is not reaped now is reaped next time.
         let _ = reap_adopted(&belongings);
     }

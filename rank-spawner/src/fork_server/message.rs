@@ -1,15 +1,15 @@
-//! What a fork server tells its daemon, as it goes over their socket: one packet per message.
+//! Encoding of a fork server's messages on the socket to its daemon: one packet per message, descriptors in the ancillary data.
 
-use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::io::IoSlice;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use nix::cmsg_space;
 use nix::errno::Errno;
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nix::unistd::Pid;
 
-use super::{ForkNews, ForkedProcess};
+use super::{ForkEvent, ForkedProcess};
 use crate::exit::RankExit;
+use crate::syscalls::{Packet, receive_packet};
 
 /// News on its way: three numbers, and for a process that was started its socket and its pidfd.
 pub(super) struct Message {
@@ -35,39 +35,41 @@ impl Message {
         sendmsg(socket.as_raw_fd(), &[IoSlice::new(&bytes)], rights, MsgFlags::MSG_NOSIGNAL, nobody).map(drop)
     }
 
-    /// `None` at the end.
+    /// Receives the next message; `None` when the server is gone.
     pub(super) fn receive(socket: BorrowedFd<'_>) -> nix::Result<Option<Self>> {
         let mut bytes = [0; Self::LEN];
-        let mut parts = [IoSliceMut::new(&mut bytes)];
-        let mut space = cmsg_space!([i32; 2]);
-        let received = recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
-        let len = received.bytes;
-        let mut descriptors = Vec::new();
-        for part in received.cmsgs()? {
-            if let ControlMessageOwned::ScmRights(raw) = part {
-                // SAFETY: the kernel has just made these descriptors for this message, so nobody else owns them.
-                descriptors.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
-            }
+        let Packet { len, descriptors } = receive_packet(socket, &mut bytes)?;
+        if len == 0 {
+            return Ok(None);
         }
-        let mut numbers = [0; 3];
-        for (number, bytes) in numbers.iter_mut().zip(bytes.chunks_exact(4)) {
-            *number = i32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        }
-        Ok((len > 0).then_some(Self { numbers, descriptors }))
+        Self::decode(&bytes[..len], descriptors).map(Some)
     }
 
-    pub(super) fn into_news(self) -> nix::Result<ForkNews> {
+    /// The message in the bytes of one packet.
+    pub(super) fn decode(packet: &[u8], descriptors: Vec<OwnedFd>) -> nix::Result<Self> {
+        let packet: &[u8; Self::LEN] = packet.try_into().map_err(|_| Errno::EBADMSG)?;
+        let mut numbers = [0; 3];
+        for (number, bytes) in numbers.iter_mut().zip(packet.chunks_exact(4)) {
+            *number = i32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        }
+        Ok(Self { numbers, descriptors })
+    }
+
+    pub(super) fn into_event(self) -> nix::Result<ForkEvent> {
         let [kind, number, detail] = self.numbers;
         let pid = Pid::from_raw(number);
         Ok(match kind {
             Self::STARTED => {
-                // A process without descriptors left gets fewer than were sent.
-                let [socket, pidfd] = self.descriptors.try_into().map_err(|_| Errno::EMFILE)?;
-                ForkNews::Started(ForkedProcess { pid, socket, pidfd })
+                // A daemon without descriptors left gets fewer than were sent. Those that came are closed here, and the child, whose
+                // socket has no other end any more, reads its end and exits.
+                match <[OwnedFd; 2]>::try_from(self.descriptors) {
+                    Ok([socket, pidfd]) => ForkEvent::Started(ForkedProcess { pid, socket, pidfd }),
+                    Err(_) => ForkEvent::NotStarted(Errno::EMFILE),
+                }
             }
-            Self::NOT_STARTED => ForkNews::NotStarted(Errno::from_raw(number)),
-            Self::EXITED => ForkNews::Ended { pid, exit: RankExit::Code(detail) },
-            Self::KILLED => ForkNews::Ended { pid, exit: RankExit::Signal { signal: detail, core_dumped: false } },
+            Self::NOT_STARTED => ForkEvent::NotStarted(Errno::from_raw(number)),
+            Self::EXITED => ForkEvent::Ended { pid, exit: RankExit::Code(detail) },
+            Self::KILLED => ForkEvent::Ended { pid, exit: RankExit::Signal { signal: detail, core_dumped: false } },
             _ => return Err(Errno::EBADMSG),
         })
     }
@@ -79,12 +81,12 @@ mod tests {
 
     #[test]
     fn news_that_cannot_be_is_an_error() {
-        let news = |numbers| Message { numbers, descriptors: Vec::new() }.into_news();
+        let news = |numbers| Message { numbers, descriptors: Vec::new() }.into_event();
         assert_eq!(news([9, 0, 0]).unwrap_err(), Errno::EBADMSG);
-        assert_eq!(news([Message::STARTED, 7, 0]).unwrap_err(), Errno::EMFILE);
+        assert!(matches!(news([Message::STARTED, 7, 0]), Ok(ForkEvent::NotStarted(Errno::EMFILE))));
         assert!(matches!(
             news([Message::KILLED, 7, 9]),
-            Ok(ForkNews::Ended { exit: RankExit::Signal { signal: 9, .. }, .. })
+            Ok(ForkEvent::Ended { exit: RankExit::Signal { signal: 9, .. }, .. })
         ));
     }
 }

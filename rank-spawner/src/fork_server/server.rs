@@ -1,5 +1,5 @@
-//! The fork server's own side: one thread that makes children ahead of time, hands them out, reaps them, and kills what they leave
-//! behind.
+//! The fork server's own process: one thread that forks children ahead of time, hands them out, reaps them, and kills the processes
+//! that they leave behind.
 
 #![expect(unsafe_code, reason = "the call of `fork`, and of what follows it in the child")]
 
@@ -18,41 +18,41 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::{ForkResult, Pid, fork, getpid, setsid};
 
-use super::Main;
+use super::ChildMain;
 use super::message::Message;
 use crate::account::Account;
 use crate::cpus::usable_cpus;
+use crate::detach::{Stderr, close_all_but, default_signals, ignore_signals};
 use crate::exit::RankExit;
-use crate::hunt::hunt;
+use crate::kill::kill_until_gone;
 use crate::process_table::ProcessTable;
 use crate::syscalls::{Child, keep_ended_children, no_child_left, pidfd_open, reap, try_reap};
-use crate::withdrawal::{default_signals, ignore_signals, keep_only};
 
-/// What `ps` shows of a fork server.
+/// Process name of a fork server.
 const NAME: &CStr = c"lattice-forks";
 
-/// How long nothing must have happened before it is looked for what was left behind.
+/// Idle time before processes that were left behind are searched for.
 const IDLE: Duration = Duration::from_millis(10);
 
-/// The same before a new spare child is made: when no child is at work, and when some are.
-const QUIET: Duration = Duration::from_millis(50);
-const QUIET_AT_WORK: Duration = Duration::from_millis(500);
+/// Idle time before a new spare child is made: while no child runs, and while some do.
+const SPARE: Duration = Duration::from_millis(50);
+const SPARE_WHILE_RUNNING: Duration = Duration::from_millis(500);
 
-/// The same while that fails, at most: a machine that is out of something is not helped by who asks it a hundred times a second.
+/// Greatest idle time between attempts that fail: a machine without memory or processes is not to be asked a hundred times a second.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 
-/// How long leftovers are hunted before the server turns to other requests; what is left is looked for again later.
-const TIDY_PATIENCE: Duration = Duration::from_secs(1);
+/// Time limit of one clean-up, during which no request is served; what is left is searched for again later.
+const CLEAN_UP_LIMIT: Duration = Duration::from_secs(1);
 
-/// How long children may take to end after the daemon has, and leftovers after them.
-const LAST_PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit for children to end after the daemon has, and for the clean-up after them.
+const FINAL_LIMIT: Duration = Duration::from_secs(60);
 
-/// How a child ends: its function returned and nothing is left below it, it failed, or it leaves processes behind.
+/// Exit status of a child: its function returned and nothing is left below it, it failed, or it leaves processes behind.
 const ENDED_CLEAN: i32 = 0;
 const ENDED_FAILED: i32 = 1;
-const ENDED_UNTIDY: i32 = 2;
+const ENDED_WITH_LEFTOVERS: i32 = 2;
 
-/// A child that waits at its socket to be handed out.
+/// Child that waits at its socket to be handed out.
 struct Spare {
     pid: Pid,
     pidfd: OwnedFd,
@@ -60,51 +60,57 @@ struct Spare {
     socket: OwnedFd,
 }
 
+/// Treatment of the daemon's requests while the server waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Requests {
+    Heard,
+    Ignored,
+}
+
 /// The server's state.
 struct Server {
     control: OwnedFd,
-    main: Main,
+    main: ChildMain,
     spare: Option<Spare>,
-    /// Children that were handed out and have not been reaped.
-    at_work: BTreeMap<Pid, OwnedFd>,
-    /// Somebody ended, and may have left something behind, since that was last looked for.
-    untidy: bool,
-    /// How long nothing must happen, at least, until what failed in idle time is tried again; longer each time.
+    /// Children that were handed out and have not been reaped, with their pidfds.
+    running: BTreeMap<Pid, OwnedFd>,
+    /// A child ended since the last clean-up, and may have left processes behind.
+    needs_clean_up: bool,
+    /// Idle time, at least, before a clean-up or fork that failed is tried again; doubles each time.
     backoff: Duration,
 }
 
-/// The life of the server.
-pub(super) fn serve(control: OwnedFd, main: Main) -> io::Result<()> {
+/// Main function of the server.
+pub(super) fn serve(control: OwnedFd, main: ChildMain) -> io::Result<()> {
     setsid()?;
     ignore_signals()?;
     // To ignore SIGCHLD would mean never to hear how a child ended.
     keep_ended_children()?;
-    // SAFETY: whoever owned the daemon's descriptors never runs in this process again.
-    let control = unsafe { keep_only(control, true) }?;
+    // SAFETY: no code of the daemon, which owns the other descriptors, runs in this process again.
+    let control = unsafe { close_all_but(control, Stderr::Inherit) }?;
     prctl::set_name(NAME)?;
     prctl::set_child_subreaper(true)?;
     // Once here instead of once in each child.
     Account::load_databases();
     usable_cpus();
-    let (spare, at_work, backoff) = (None, BTreeMap::new(), Duration::ZERO);
-    let mut server = Server { control, main, spare, at_work, untidy: false, backoff };
+    let (spare, running, backoff) = (None, BTreeMap::new(), Duration::ZERO);
+    let mut server = Server { control, main, spare, running, needs_clean_up: false, backoff };
     server.make_spare()?;
-    while server.turn()? {}
+    while server.step()? {}
     server.end()
 }
 
 impl Server {
-    /// Waits for one thing to happen, and deals with it; false when the daemon is gone.
-    fn turn(&mut self) -> io::Result<bool> {
-        let timeout = self
-            .patience()
-            .map_or(PollTimeout::NONE, |patience| PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX));
-        let (asked, ended) = self.wait(true, timeout)?;
+    /// Waits for one event and handles it; false when the daemon is gone.
+    fn step(&mut self) -> io::Result<bool> {
+        let timeout =
+            self.idle_time().map_or(PollTimeout::NONE, |idle| PollTimeout::try_from(idle).unwrap_or(PollTimeout::MAX));
+        let (asked, ended) = self.wait(Requests::Heard, timeout)?;
         for &pid in &ended {
             self.reap(pid)?;
         }
         if asked {
-            return self.answer();
+            return self.handle_request();
         }
         if ended.is_empty() {
             let is_done = self.use_idle_time();
@@ -113,33 +119,33 @@ impl Server {
         Ok(true)
     }
 
-    /// How long to wait for something to happen before doing what can wait; `None` when there is nothing to do.
-    fn patience(&self) -> Option<Duration> {
-        let quiet = match self.spare {
-            _ if self.untidy => IDLE,
-            None if self.at_work.is_empty() => QUIET,
-            None => QUIET_AT_WORK,
+    /// Idle time after which deferred work is due; `None` when there is none.
+    fn idle_time(&self) -> Option<Duration> {
+        let idle = match self.spare {
+            _ if self.needs_clean_up => IDLE,
+            None if self.running.is_empty() => SPARE,
+            None => SPARE_WHILE_RUNNING,
             Some(_) => return None,
         };
-        Some(quiet.max(self.backoff))
+        Some(idle.max(self.backoff))
     }
 
-    /// Does what there is no hurry with; false if the system refuses, so that it is still to be done.
+    /// Does the deferred work; false if the system refuses, so that it is still due.
     fn use_idle_time(&mut self) -> bool {
-        if self.untidy {
-            self.untidy |= self.tidy(TIDY_PATIENCE).is_err();
-            return !self.untidy;
+        if self.needs_clean_up {
+            self.needs_clean_up |= self.clean_up(CLEAN_UP_LIMIT).is_err();
+            return !self.needs_clean_up;
         }
         // Without one the next who asks waits for it, and hears why there is none.
         self.spare.is_some() || self.make_spare().is_ok()
     }
 
-    /// Waits until the daemon says something, if that is of interest, or children ended; says which.
-    fn wait(&self, control: bool, timeout: PollTimeout) -> nix::Result<(bool, Vec<Pid>)> {
+    /// Waits for a request, unless those are ignored, or for the end of children; returns which.
+    fn wait(&self, requests: Requests, timeout: PollTimeout) -> nix::Result<(bool, Vec<Pid>)> {
         let spare = self.spare.iter().map(|spare| (spare.pid, &spare.pidfd));
-        let children: Vec<_> = self.at_work.iter().map(|(&pid, pidfd)| (pid, pidfd)).chain(spare).collect();
+        let children: Vec<_> = self.running.iter().map(|(&pid, pidfd)| (pid, pidfd)).chain(spare).collect();
         let mut polled: Vec<_> = children.iter().map(|(_, fd)| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
-        if control {
+        if requests == Requests::Heard {
             polled.push(PollFd::new(self.control.as_fd(), PollFlags::POLLIN));
         }
         match poll(&mut polled, timeout) {
@@ -148,13 +154,13 @@ impl Server {
         }
         let happened = |fd: &PollFd<'_>| fd.any() == Some(true);
         let ended = children.iter().zip(&polled).filter(|(_, fd)| happened(fd)).map(|(child, _)| child.0).collect();
-        Ok((control && polled.last().is_some_and(happened), ended))
+        Ok((requests == Requests::Heard && polled.last().is_some_and(happened), ended))
     }
 
     /// Hands out the spare child; false when the daemon is gone.
-    fn answer(&mut self) -> io::Result<bool> {
-        let mut question = [0];
-        let received = nix::unistd::read(&self.control, &mut question);
+    fn handle_request(&mut self) -> io::Result<bool> {
+        let mut request = [0];
+        let received = nix::unistd::read(&self.control, &mut request);
         if received.is_err() || received == Ok(0) {
             return Ok(false);
         }
@@ -166,7 +172,7 @@ impl Server {
         let Some(Spare { pid, pidfd, socket }) = self.spare.take() else { return Ok(true) };
         let started = [Message::STARTED, pid.as_raw(), 0];
         let sent = Message::send(self.control.as_fd(), started, &[socket.as_fd(), pidfd.as_fd()]);
-        self.at_work.insert(pid, pidfd);
+        self.running.insert(pid, pidfd);
         Ok(sent.is_ok())
     }
 
@@ -180,7 +186,7 @@ impl Server {
                 let code = match ran {
                     // It has become a subreaper, so what it started and has not ended is still below it.
                     Ok(Ok(())) if no_child_left() => ENDED_CLEAN,
-                    Ok(Ok(())) => ENDED_UNTIDY,
+                    Ok(Ok(())) => ENDED_WITH_LEFTOVERS,
                     Ok(Err(_)) | Err(_) => ENDED_FAILED,
                 };
                 // SAFETY: leaves without running the exit handlers of the daemon that this is a copy of a copy of.
@@ -198,11 +204,11 @@ impl Server {
         }
     }
 
-    /// Takes in the end of a child, and tells the daemon if it was handed out.
+    /// Reaps a child that has ended, and reports it to the daemon if it was handed out.
     fn reap(&mut self, pid: Pid) -> io::Result<()> {
         let Some(exit) = try_reap(Child::Number(pid))? else { return Ok(()) };
-        self.untidy |= exit != RankExit::Code(ENDED_CLEAN);
-        if self.at_work.remove(&pid).is_none() {
+        self.needs_clean_up |= exit != RankExit::Code(ENDED_CLEAN);
+        if self.running.remove(&pid).is_none() {
             self.spare = None;
             return Ok(());
         }
@@ -216,11 +222,11 @@ impl Server {
     }
 
     /// Kills and reaps what ended children left behind.
-    fn tidy(&mut self, patience: Duration) -> io::Result<()> {
-        self.untidy = !hunt(patience, |table| self.left_behind(table))?.survivors.is_empty();
+    fn clean_up(&mut self, time_limit: Duration) -> io::Result<()> {
+        self.needs_clean_up = !kill_until_gone(time_limit, |table| self.left_behind(table))?.survivors.is_empty();
         let table = ProcessTable::read()?;
         let ours =
-            |pid: Pid| self.at_work.contains_key(&pid) || self.spare.as_ref().is_some_and(|spare| spare.pid == pid);
+            |pid: Pid| self.running.contains_key(&pid) || self.spare.as_ref().is_some_and(|spare| spare.pid == pid);
         for orphan in table.iter().filter(|process| process.zombie && process.parent == getpid() && !ours(process.pid))
         {
             // A zombie's number is not given to another before it is reaped, and nobody but us reaps it.
@@ -229,11 +235,11 @@ impl Server {
         Ok(())
     }
 
-    /// Everything below this process that is below none of its children.
+    /// Processes below this one and below none of its children.
     fn left_behind(&self, table: &ProcessTable) -> Vec<Pid> {
         let mut below = table.trees([getpid()]);
         below.remove(&getpid());
-        let children = self.at_work.keys().copied().chain(self.spare.as_ref().map(|spare| spare.pid));
+        let children = self.running.keys().copied().chain(self.spare.as_ref().map(|spare| spare.pid));
         let spared = table.trees(children);
         below.difference(&spared).copied().collect()
     }
@@ -242,31 +248,31 @@ impl Server {
     fn end(mut self) -> io::Result<()> {
         // Its child sees the end of its socket, as the others do.
         if let Some(Spare { pid, pidfd, .. }) = self.spare.take() {
-            self.at_work.insert(pid, pidfd);
+            self.running.insert(pid, pidfd);
         }
-        let deadline = Instant::now() + LAST_PATIENCE;
-        while !self.at_work.is_empty() {
+        let deadline = Instant::now() + FINAL_LIMIT;
+        while !self.running.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
-            let (_, ended) = self.wait(false, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX))?;
+            let (_, ended) = self.wait(Requests::Ignored, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX))?;
             for pid in ended {
                 self.reap(pid)?;
             }
         }
-        if self.untidy || !self.at_work.is_empty() {
-            self.at_work.clear();
-            self.tidy(LAST_PATIENCE)?;
+        if self.needs_clean_up || !self.running.is_empty() {
+            self.running.clear();
+            self.clean_up(FINAL_LIMIT)?;
         }
         Ok(())
     }
 }
 
-/// The life of a child.
-fn run(socket: OwnedFd, main: Main) -> io::Result<()> {
-    // SAFETY: the server that owned the other descriptors never runs in this process again.
-    let socket = unsafe { keep_only(socket, true) }?;
+/// Main function of a child.
+fn run(socket: OwnedFd, main: ChildMain) -> io::Result<()> {
+    // SAFETY: no code of the server, which owns the other descriptors, runs in this process again.
+    let socket = unsafe { close_all_but(socket, Stderr::Inherit) }?;
     setsid()?;
     default_signals()?;
     prctl::set_child_subreaper(true)?;
@@ -286,14 +292,14 @@ mod tests {
             control,
             main: drop,
             spare: None,
-            at_work: BTreeMap::new(),
-            untidy: false,
+            running: BTreeMap::new(),
+            needs_clean_up: false,
             backoff: Duration::ZERO,
         };
-        assert_eq!(server.patience(), Some(QUIET));
-        server.at_work.insert(getpid(), pidfd_open(getpid()).unwrap());
-        assert_eq!(server.patience(), Some(QUIET_AT_WORK));
-        server.untidy = true;
-        assert_eq!(server.patience(), Some(IDLE), "what was left behind has to go soon");
+        assert_eq!(server.idle_time(), Some(SPARE));
+        server.running.insert(getpid(), pidfd_open(getpid()).unwrap());
+        assert_eq!(server.idle_time(), Some(SPARE_WHILE_RUNNING));
+        server.needs_clean_up = true;
+        assert_eq!(server.idle_time(), Some(IDLE), "what was left behind has to go soon");
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::timeouts;
 use nix::sys::signal::Signal;
 use pmi_core::ids::{NodeIndex, Rank};
-use rank_spawner::{Belongings, Orphans, nothing_to_sweep, sweep};
+use rank_spawner::{Orphans, SweepScope, nothing_to_sweep, sweep};
 use tokio::time::Instant;
 
 use super::Session;
@@ -156,8 +156,8 @@ impl Session {
         }
         let hunt = move || {
             let except: Vec<_> = keeper.iter().map(rank_spawner::Keeper::pid).collect();
-            let orphans = if keeper.is_some() { Orphans::Claim { except: &except } } else { Orphans::Spare };
-            let belongings = Belongings { tag: &tag, ranks: &ranks, orphans };
+            let orphans = if keeper.is_some() { Orphans::Claim { except: &except } } else { Orphans::Leave };
+            let belongings = SweepScope { tag: &tag, ranks: &ranks, orphans };
             let swept = sweep(&belongings, timeouts::SWEEP);
             if let Some(keeper) = keeper {
                 // It is dismissed; that it was gone before its time changes nothing now.

@@ -44,7 +44,7 @@ impl Agent {
         Self { process, registration }
     }
 
-    fn client(&self, caller: &str) -> NodeAgentServiceClient<Channel> {
+    pub(crate) fn client(&self, caller: &str) -> NodeAgentServiceClient<Channel> {
         self.client_as(&Security::Insecure { name: caller.parse().unwrap() })
     }
 
@@ -92,6 +92,10 @@ impl Agent {
         let request =
             proto::AbortProcessesRequest { launch_id: launch_id.to_owned(), reason: "a test".to_owned(), signal };
         self.client("lattice:///api").abort_processes(request).await.unwrap();
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id().unwrap()
     }
 
     pub(crate) fn kill(&mut self) {

@@ -1,4 +1,4 @@
-//! What a forked process leaves behind: the descriptors, signals and directory that it shares with the one it is a copy of.
+//! Detaches a forked process from its parent: descriptors, signal actions and working directory that it has inherited.
 
 #![expect(unsafe_code, reason = "descriptors by number, and signal actions")]
 
@@ -13,20 +13,32 @@ use nix::unistd::chdir;
 
 use crate::stdio::open_null;
 
-/// The number that the kept descriptor gets.
+/// Number of the kept descriptor afterwards.
 const KEPT: i32 = 3;
 
-/// Closes every descriptor but `kept`, and standard error where `errors` says so; leads the other standard streams to
-/// `/dev/null`, and the working directory to `/`, not to keep a file system busy.
+/// Standard error of a process that is being detached.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stderr {
+    /// Stays where the parent's leads.
+    Inherit,
+    /// Leads to `/dev/null`.
+    Null,
+}
+
+/// Closes every descriptor but `kept` and the standard streams, which are led to `/dev/null`; standard error as `stderr` says. Changes
+/// the working directory to `/`, not to keep a file system busy.
 ///
 /// # Safety
-/// This process was just forked, and whoever owns the other descriptors never runs in it again, not even to drop them.
-pub(crate) unsafe fn keep_only(kept: OwnedFd, errors: bool) -> io::Result<OwnedFd> {
+/// This process was just forked, and no owner of another descriptor runs in it again, not even to drop it.
+pub(crate) unsafe fn close_all_but(kept: OwnedFd, stderr: Stderr) -> io::Result<OwnedFd> {
     chdir("/")?;
     let (null, kept) = (open_null()?.into_raw_fd(), kept.into_raw_fd());
     let first_free = KEPT + 1;
-    let streams = if errors { 0..KEPT - 1 } else { 0..KEPT };
-    // SAFETY: the caller vouches that nothing in this process uses a descriptor but the two just taken.
+    let streams = match stderr {
+        Stderr::Inherit => 0..KEPT - 1,
+        Stderr::Null => 0..KEPT,
+    };
+    // SAFETY: the caller guarantees that nothing in this process uses a descriptor but the two just taken.
     unsafe {
         // Above all targets first, so that none is overwritten before it is copied.
         let null = Errno::result(libc::fcntl(null, libc::F_DUPFD_CLOEXEC, first_free))?;

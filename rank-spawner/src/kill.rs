@@ -1,7 +1,7 @@
-//! Killing a set of processes that may grow while it is being killed.
+//! Kills a set of processes that may grow meanwhile. Which processes belong to the set is decided by the caller.
 //!
-//! Numbers of processes are used again, so a process is first held by a pidfd, then compared with what was seen, and only
-//! then killed.
+//! Process numbers are used again, so a process is first held by a pidfd, then compared with the scan that found it, and only then
+//! killed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,62 +17,65 @@ use nix::unistd::Pid;
 use crate::process_table::{Process, ProcessTable};
 use crate::syscalls::{pidfd_open, pidfd_send_signal};
 
-/// What came of a hunt.
-pub(crate) struct Bag {
+/// Result of [`kill_until_gone`].
+pub(crate) struct KillReport {
     /// The processes that were sent SIGKILL, with their starts.
     pub(crate) killed: BTreeMap<Pid, u64>,
-    /// Those that were still there when patience was over.
+    /// Processes that were still there at the time limit.
     pub(crate) survivors: Vec<Survivor>,
 }
 
-/// A process that could not be killed: it is another user's now, or sits in a system call that never ends.
+/// Process that could not be killed: it has become another user's, or hangs in a system call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Survivor {
-    /// Its number.
+    /// Process number.
     pub pid: Pid,
-    /// Its name, as `ps` shows it; empty if it cannot be read.
+    /// Process name, as `ps` shows it; empty if it cannot be read.
     pub name: String,
 }
 
-/// How many pidfds are held at once; processes beyond that are killed as well, but not waited for before the next look.
+/// Greatest number of pidfds held at once; processes beyond that are killed as well, but not waited for before the next scan.
 const HELD_MAX: usize = 64;
 
-/// The longest time between two looks.
+/// Longest time between two scans.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// Kills what `find` names in the table of processes, until two looks in a row have found nothing or `patience` is over.
+/// Kills what `find` names in the table of processes, until two scans in a row have found nothing or the time limit is over.
 ///
-/// Two looks, because a process that forks and ends during a look can be missed by it. Zombies are nobody's prey.
-pub(crate) fn hunt(patience: Duration, mut find: impl FnMut(&ProcessTable) -> Vec<Pid>) -> io::Result<Bag> {
-    let deadline = Instant::now() + patience;
-    let mut bag = Bag { killed: BTreeMap::new(), survivors: Vec::new() };
+/// Two looks, because a process that forks and ends during a look can be missed by it. Zombies are nobody's targets.
+pub(crate) fn kill_until_gone(
+    time_limit: Duration,
+    mut find: impl FnMut(&ProcessTable) -> Vec<Pid>,
+) -> io::Result<KillReport> {
+    let deadline = Instant::now() + time_limit;
+    let mut report = KillReport { killed: BTreeMap::new(), survivors: Vec::new() };
     let mut pause = Duration::from_millis(1);
-    let mut quiet_looks = 0;
-    while quiet_looks < 2 {
+    let mut empty_scans = 0;
+    while empty_scans < 2 {
         let table = ProcessTable::read()?;
-        let mut found = table.trees(bag.dying(&table));
+        let mut found = table.trees(report.dying(&table));
         found.extend(find(&table));
         let seen = found.into_iter().filter_map(|pid| table.get(pid).copied());
-        let prey: Vec<Process> = seen.filter(|process| !process.zombie).collect();
-        if prey.is_empty() {
-            quiet_looks += 1;
+        let targets: Vec<Process> = seen.filter(|process| !process.zombie).collect();
+        if targets.is_empty() {
+            empty_scans += 1;
             continue;
         }
-        quiet_looks = 0;
+        empty_scans = 0;
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            bag.survivors = prey.iter().map(Survivor::new).collect();
+            report.survivors = targets.iter().map(Survivor::new).collect();
             break;
         }
-        let held = kill_all(&prey, &mut bag.killed);
+        let held = kill_all(&targets, &mut report.killed);
         wait_until_ended(held, Instant::now() + left.min(pause));
         pause = (pause * 2).min(PAUSE_MAX);
     }
-    Ok(bag)
+    Ok(report)
 }
 
-impl Bag {
-    /// Those that were killed and have not ended yet. They may have lost by now what they were found by: their parents
+impl KillReport {
+    /// Processes that were sent SIGKILL and have not ended yet. By now `find` may not recognise them: their parents
     /// have ended, and their environment goes before they do.
     fn dying(&self, table: &ProcessTable) -> Vec<Pid> {
         let is_same = |pid, start| table.get(pid).is_some_and(|process| process.start == start && !process.zombie);
@@ -87,10 +90,10 @@ impl Survivor {
     }
 }
 
-/// Kills every process of `prey` that is still the one that was seen; returns some of their pidfds to wait on.
-fn kill_all(prey: &[Process], killed: &mut BTreeMap<Pid, u64>) -> Vec<OwnedFd> {
+/// Kills every process of `targets` that is still the one that was seen; returns some of their pidfds to wait on.
+fn kill_all(targets: &[Process], killed: &mut BTreeMap<Pid, u64>) -> Vec<OwnedFd> {
     let mut held = Vec::new();
-    for process in prey {
+    for process in targets {
         if let Ok(pidfd) = kill(process) {
             killed.insert(process.pid, process.start);
             if held.len() < HELD_MAX {
@@ -143,11 +146,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_is_killed_and_a_zombie_does_not_prolong_the_hunt() {
+    fn what_is_found_is_killed_and_a_zombie_does_not_prolong_the_clean_up() {
         let (mut child, process) = sleeper();
-        let bag = hunt(Duration::from_secs(60), |_| vec![process.pid]).unwrap();
-        assert_eq!(bag.killed, BTreeMap::from([(process.pid, process.start)]));
-        assert_eq!(bag.survivors, []);
+        let report = kill_until_gone(Duration::from_secs(60), |_| vec![process.pid]).unwrap();
+        assert_eq!(report.killed, BTreeMap::from([(process.pid, process.start)]));
+        assert_eq!(report.survivors, []);
         assert_eq!(child.wait().unwrap().signal(), Some(9));
     }
 
@@ -162,10 +165,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_when_patience_is_over_is_reported() {
+    fn what_is_there_at_the_time_limit_is_reported() {
         let (mut child, process) = sleeper();
-        let bag = hunt(Duration::ZERO, |_| vec![process.pid]).unwrap();
-        assert_eq!(bag.survivors, [Survivor { pid: process.pid, name: "sleep".into() }]);
+        let report = kill_until_gone(Duration::ZERO, |_| vec![process.pid]).unwrap();
+        assert_eq!(report.survivors, [Survivor { pid: process.pid, name: "sleep".into() }]);
         child.kill().unwrap();
         child.wait().unwrap();
     }

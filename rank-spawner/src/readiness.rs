@@ -26,11 +26,11 @@ impl RankProcess {
 }
 
 impl ForkServer {
-    /// Waits until there is news, which [`ForkServer::news`] tells then.
+    /// Waits until there is news, which [`ForkServer::next_event`] tells then.
     ///
     /// # Errors
     /// Fails when the runtime cannot watch another descriptor.
-    pub async fn has_news(&self) -> io::Result<()> {
+    pub async fn event_ready(&self) -> io::Result<()> {
         // SAFETY: the borrowed descriptor stays open as long as `self`, which this future borrows and so outlives the
         // registration; nothing replaces it meanwhile.
         let control = unsafe { AsyncFd::register_with_interest(self.as_fd(), Interest::READABLE)? };
