@@ -30,6 +30,9 @@ use crate::proto::v1::{FenceKey, link_frame::What};
 /// Number of series from which on idle ones are looked for and forgotten.
 const SERIES: usize = 256;
 
+/// Reason that other nodes hear when this one has left the launch.
+pub(super) const LEFT: &str = "it has left the launch";
+
 /// Extent of the loss of another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
@@ -210,7 +213,8 @@ impl Launch {
 
     /// Fails whatever others may wait for: this node leaves. To be called last.
     pub fn leave(&mut self, effects: &mut Effects) {
-        self.series.by_key.drain().for_each(|(_, series)| series.leave(effects));
+        self.series.by_key.drain().for_each(|(_, series)| series.leave(LEFT, effects));
+        self.questions.leave(LEFT, effects);
     }
 
     /// Tells those for whom a fence has waited for a while that it does; to be called about once a second. That opens a link

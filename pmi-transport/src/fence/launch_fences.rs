@@ -70,8 +70,8 @@ impl LaunchFences {
         answer.unwrap_or(Err(AskError::LaunchEnded))
     }
 
-    /// Waits until every question of other nodes that has come is answered. Who leaves a launch calls it before, once [`Questions`]
-    /// keeps none waiting any more.
+    /// Waits until every question of other nodes that has come is answered. To be called before the launch is left, once
+    /// [`Questions`] keeps none waiting any more: what is open when the launch is left is refused.
     pub async fn last_answers(&self) {
         let node = self.node.upgrade();
         let answering = node.and_then(|node| node.update(|state| Some(state.joined(self.id)?.take_answering())));

@@ -115,6 +115,13 @@ impl Questions {
         }
     }
 
+    /// Refuses every question of another node that has no answer yet, for the given reason.
+    pub(super) fn leave(&mut self, reason: &str, effects: &mut Effects) {
+        for asker in std::mem::take(&mut self.open).into_values().flatten() {
+            self.reply(asker, Err(reason.to_owned()), effects);
+        }
+    }
+
     fn reply(&self, to: Asker, answer: Result<Bytes, String>, effects: &mut Effects) {
         let result = Some(match answer {
             Ok(data) => data_reply::Result::Data(data),
@@ -237,5 +244,17 @@ mod tests {
         questions.answer(old, Ok("old".into()), &mut effects);
         questions.answer(new, Ok("new".into()), &mut effects);
         assert_eq!(replies(&effects)[1..], [(1, Ok(&b"new"[..]))]);
+    }
+
+    #[test]
+    fn a_node_that_leaves_refuses_what_is_open_and_answers_nothing_after_that() {
+        let (mut questions, mut effects) = (questions(2), Effects::default());
+        questions.on_request(OTHER, request(1), &mut effects);
+        questions.on_request(OTHER, request(2), &mut effects);
+        let [answered, open] = [0, 1].map(|at| effects.asked[at].id);
+        questions.answer(answered, Ok("that".into()), &mut effects);
+        questions.leave("gone", &mut effects);
+        questions.answer(open, Ok("that".into()), &mut effects);
+        assert_eq!(replies(&effects), [(1, Ok(&b"that"[..])), (2, Err("gone"))]);
     }
 }

@@ -216,10 +216,9 @@ impl Series {
     }
 
     /// Fails all that run, and tells those who wait for the others that this node will not come.
-    pub(super) fn leave(mut self, effects: &mut Effects) {
-        const REASON: &str = "it has left the launch";
+    pub(super) fn leave(mut self, reason: &str, effects: &mut Effects) {
         for epoch in self.running(|_| true) {
-            self.fail(epoch, self.me, REASON.into(), None, effects);
+            self.fail(epoch, self.me, reason.to_owned(), None, effects);
         }
         for (epoch, fence) in mem::take(&mut self.open) {
             let Fence::Early(frames) = fence else { continue };
@@ -228,7 +227,7 @@ impl Series {
             waiting.sort_unstable();
             waiting.dedup();
             for node in waiting {
-                effects.frames.push((node, failed(&self.name(epoch), Some(self.me), REASON)));
+                effects.frames.push((node, failed(&self.name(epoch), Some(self.me), reason)));
             }
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Limits;
 use super::budget::Budget;
 use super::frames::{launch_of, refusal};
-use super::launch::Loss;
+use super::launch::{LEFT, Loss};
 use super::launches::{Joined, LaunchGuard, Launches, MembershipId};
 use super::node::{Membership, Questions};
 use super::outbound::Outbound;
@@ -94,7 +94,7 @@ impl State {
             self.outbound.counters.foreign += 1;
         } else if self.left.get(&id.to_owned()).is_some() {
             self.outbound.counters.late += 1;
-            self.refuse(from, &what, "it has left the launch");
+            self.refuse(from, &what, LEFT);
         } else if let Some(what) = self.unclaimed.keep(from, what, self.outbound.limits.unclaimed_bytes) {
             self.outbound.counters.dropped += 1;
             self.refuse(from, &what, "it knows no such launch, and cannot keep more");

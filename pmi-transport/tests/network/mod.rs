@@ -102,7 +102,7 @@ impl Network {
         }
         let (from, to) = edge;
         self.act(to, |launch, effects| {
-            launch.on_frame(NodeIndex(from), frame.what.expect("a frame says what"), effects)
+            launch.on_frame(NodeIndex(from), frame.what.expect("a frame says what"), effects);
         });
         true
     }
