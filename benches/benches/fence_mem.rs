@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use lattice_benches::{is_measured, machine};
-use pmi_transport::fence::{FanOut, Gather, GatherOutbox, Limits, Progress};
+use pmi_transport::fence::{FanOut, Gather, GatherEffects, Limits, Progress};
 use pmi_transport::proto::v1::link_frame::What;
 
 /// The model, in nanoseconds.
@@ -63,13 +63,13 @@ fn measure(nodes: u32, fan_out: FanOut, len: usize) {
     let mut done = 0;
     for node in (0..nodes).rev() {
         let segments = if len == 0 { Vec::new() } else { vec![vec![node as u8; len].into()] };
-        let mut out = GatherOutbox::default();
+        let mut out = GatherEffects::default();
         let progress = gathers[node as usize].bring(segments, &mut out);
         done += check(progress, nodes as usize * len);
         network.send(node, out);
     }
     while let Some((from, to, what)) = network.receive() {
-        let (gather, mut out) = (&mut gathers[to as usize], GatherOutbox::default());
+        let (gather, mut out) = (&mut gathers[to as usize], GatherEffects::default());
         let progress = match what {
             What::Up(frame) => gather.on_up(from, frame, &mut out),
             What::Down(frame) => gather.on_down(from, frame, &mut out),
@@ -107,7 +107,7 @@ impl Network {
         Self { free: zeros.clone(), sent_frames: zeros.clone(), sent_bytes: zeros, ..Self::default() }
     }
 
-    fn send(&mut self, from: u32, out: GatherOutbox) {
+    fn send(&mut self, from: u32, out: GatherEffects) {
         for (to, what) in out.frames {
             let bytes = size(&what) as u64;
             let free = &mut self.free[from as usize];

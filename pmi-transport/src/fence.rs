@@ -1,40 +1,57 @@
 //! Fences between nodes: every node brings what its ranks put, every node leaves with all of it.
 //!
+//! A fence on its way, from the session's call to the link and back; each line is one file:
+//!
 //! ```text
-//! session ──exchange──> LaunchFences ──> FenceNode ── Launch ── Gather     pure: who sends what to whom
-//!                                            │
-//!                                          links    one lasting stream per pair of agents, opened by who needs it first
-//!                                            │
-//!                                          Reach    how an agent is called: gRPC, or memory in tests
+//! session ──exchange──> launch_fences   awaits the result, gives the fence up when its caller does
+//!                       node            one lock, and the tasks: link readers, ticks, answers
+//!                       state           finds the launch; keeps frames of launches that are not known yet (unclaimed)
+//!                       launches        one launch and its waiting calls: input in, effects passed on
+//!                         launch        all fences and questions of a launch          \
+//!                           series      fences of one scope, by epoch                  | pure: input -> effects
+//!                             gather    one fence: who sends what to whom in its tree /
+//!                       outbound        frames to links; pmi_fence takes those for foreign agents' calls
+//!                       links           one lasting stream per pair of agents, opened by who needs it first
+//!                       transport       gRPC, or memory in tests
 //! ```
-//! A fence goes up a tree of its nodes and down again ([`Tree`]); with a fan-out of all nodes that is a star. The root is the
-//! first of the nodes. A node whose link breaks, or which leaves its launch, fails the fences that it takes part in on all
-//! nodes. How long a fence may take is its caller's affair: who drops the call gives the fence up for everybody.
+//! A frame of another node takes the same way from `node` on. A fence goes up a tree of its nodes and down again ([`Tree`]); with a
+//! fan-out of all nodes that is a star. The root is the first of the nodes. A node whose link breaks, or which leaves its launch,
+//! fails the fences that it takes part in on all nodes. The time that a fence may take is its caller's affair: who drops the call
+//! gives the fence up for everybody.
 
 mod budget;
-mod counted;
+mod counters;
+mod effects;
 mod error;
+mod frames;
 mod gather;
 mod launch;
+mod launch_fences;
+mod launches;
 mod links;
 mod members;
 mod node;
+mod outbound;
 mod pieces;
-mod reach;
+mod pmi_fence;
+mod questions;
 mod recent;
 mod series;
 mod settings;
 mod state;
-mod strays;
+mod transport;
 mod tree;
-mod unary;
+mod unclaimed;
 
-pub use counted::Counted;
+pub use counters::Counters;
+pub use effects::{AskResult, Asked, Effects, FenceResult};
 pub use error::{AskError, FenceError};
-pub use gather::{Fault, Gather, Outbox as GatherOutbox, Progress};
-pub use launch::{Launch, Outbox};
+pub use gather::{Fault, Gather, GatherEffects, Progress};
+pub use launch::{Launch, Loss};
+pub use launch_fences::LaunchFences;
 pub use links::Outgoing;
-pub use node::{FenceNode, LaunchFences, Member, Membership, Questions};
-pub use reach::{Grpc, Incoming, Reach};
+pub use node::{FenceNode, Member, Membership, Questions};
+pub use questions::{AnswerId, QuestionId};
 pub use settings::{FanOut, Limits};
+pub use transport::{Grpc, Incoming, Transport};
 pub use tree::{Tree, shares};

@@ -69,7 +69,7 @@ async fn two_launches_and_two_jobs_have_fences_at_once() {
     }
     // Up and down between the head and two nodes, for all of them.
     assert_eq!([world.agent(0).links(), world.agent(1).links(), world.agent(2).links()], [2, 1, 1]);
-    assert_eq!(world.agent(0).counted().completed, 9);
+    assert_eq!(world.agent(0).counters().completed, 9);
 }
 
 #[tokio::test]
@@ -79,7 +79,7 @@ async fn a_node_may_hear_of_the_launch_after_others_have_begun() {
     let mut call = pin!(fence(&late, "job", 0, "b"));
     begin(&mut call).await;
     // The frame of node 1 is there before node 0 knows the launch.
-    while world.agent(0).counted().frames == 0 {
+    while world.agent(0).counters().frames == 0 {
         tokio::task::yield_now().await;
     }
     let head = world.join(0, "launch", FanOut::default());
@@ -190,10 +190,6 @@ async fn calls_that_make_no_sense_are_refused() {
         let refused = launch.exchange("job", &members, &Scope::World, Epoch(0), Vec::new()).await;
         assert_eq!(refused, Err(FenceError::Members { epoch: Epoch(0) }), "{members:?}");
     }
-    let fence = launch.fence_of("job", world.all().into());
-    drop(launch);
-    let id = pmi_core::fence::FenceId { scope: Scope::World, epoch: Epoch(0) };
-    fence.exchange(&id, pmi_core::fence::Contribution::default()).await.expect_err("the launch was left");
 }
 
 /// The link of a peer that is up to no good: what it sends and what it gets.
@@ -242,11 +238,11 @@ async fn frames_of_strangers_and_of_the_wrong_neighbours_change_nothing() {
         sender.send(What::Down(down));
         sender.send(What::Up(FenceUp { key: None, last: true, ..FenceUp::default() }));
     }
-    while world.agent(0).counted().frames < 6 {
+    while world.agent(0).counters().frames < 6 {
         tokio::task::yield_now().await;
     }
-    let counted = world.agent(0).counted();
-    assert_eq!((counted.foreign, counted.misdirected), (4, 2), "{counted:?}");
+    let counters = world.agent(0).counters();
+    assert_eq!((counters.foreign, counters.misdirected), (4, 2), "{counters:?}");
     let third = world.join(2, "launch", FanOut { barrier: 1, data: 1 });
     let (head, second, third) = tokio::join!(head, fence(&launches[1], "job", 0, "b"), fence(&third, "job", 0, "c"));
     for result in [head, second, third] {
@@ -273,7 +269,7 @@ async fn a_neighbour_that_forges_or_leaves_out_fails_the_fence_under_its_name() 
 
 #[tokio::test]
 async fn frames_of_unknown_launches_are_kept_within_bounds_and_refused_beyond() {
-    let limits = Limits { stray_bytes: 1000, ..Limits::default() };
+    let limits = Limits { unclaimed_bytes: 1000, ..Limits::default() };
     let world = World::new(1, Over::Tcp, limits).await;
     let mut sender = Stranger::open(&world, 0, "elsewhere").await;
     for epoch in 0..4 {
@@ -410,6 +406,23 @@ async fn pmi_fence_is_refused_where_it_cannot_be_served() {
     assert_eq!(refusal(0, "node3", "star").await, "node3 is not node 2 of the launch");
     assert_eq!(refusal(1, "node2", "star").await, "this node is not the head of the launch");
     assert!(refusal(0, "node2", "tree").await.contains("whose fences are stars"));
+}
+
+#[tokio::test]
+async fn a_membership_ends_when_its_launch_is_joined_again() {
+    let world = World::new(2, Over::Memory, Limits::default()).await;
+    let earlier = world.join(0, "launch", FanOut::default());
+    let mut call = Box::pin(fence(&earlier, "job", 0, "old"));
+    begin(&mut call).await;
+    let now = [0, 1].map(|node| world.join(node, "launch", FanOut::default()));
+    assert_eq!(call.as_mut().await, Err(FenceError::LaunchEnded { epoch: Epoch(0) }));
+    drop(call);
+    assert_eq!(fence(&earlier, "job", 1, "old").await, Err(FenceError::LaunchEnded { epoch: Epoch(1) }));
+    assert_eq!(earlier.ask(NodeIndex(1), "where".into()).await, Err(AskError::LaunchEnded));
+    // Its end does nothing to the one that followed.
+    drop(earlier);
+    let (a, b) = tokio::join!(fence(&now[0], "job", 0, "a"), fence(&now[1], "job", 0, "b"));
+    assert_eq!((a.unwrap().as_str(), b.unwrap().as_str()), ("ab", "ab"));
 }
 
 /// Nothing that a launch did is left when its nodes have left it.

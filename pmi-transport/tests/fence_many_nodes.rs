@@ -94,12 +94,12 @@ fn large_contributions_travel_in_chunks() {
     let fan_out = FanOut { barrier: 3, data: 2 };
     let network = one_fence(16, fan_out, limits, |node| vec![vec![node as u8; 256 * 1024].into()]);
     let longest = network.sent.iter().map(|sent| sent.longest).max().unwrap();
-    assert!(longest <= limits.chunk + 1024, "a frame of {longest} bytes");
+    assert!(longest <= limits.chunk_bytes + 1024, "a frame of {longest} bytes");
 }
 
 #[test]
 fn uneven_nodes_and_segments_of_all_lengths() {
-    let limits = Limits { chunk: 100, ..Limits::default() };
+    let limits = Limits { chunk_bytes: 100, ..Limits::default() };
     for (barrier, data) in [(1, 1), (2, 3), (8, 2), (40, 40)] {
         one_fence(40, FanOut { barrier, data }, limits, |node| {
             let lengths = (0..node % 5).map(|segment| (node * 37 + segment * 91) as usize % 330);
@@ -108,8 +108,8 @@ fn uneven_nodes_and_segments_of_all_lengths() {
     }
 }
 
-/// Several fences in flight, of two jobs, of all nodes and of some, frames in any order and repeated: I1 (only what was
-/// brought to that fence) and I2 (all of it, on all nodes) of reliability-security.md section 5.
+/// Several fences in flight, of two jobs, of all nodes and of some, frames in any order and repeated: each node takes away all
+/// that was brought to its fence, and nothing that was brought to another.
 #[test]
 fn whatever_the_order_all_fences_end_alike_and_none_mixes() {
     for seed in 0..SEEDS {
@@ -125,7 +125,7 @@ fn whatever_the_order_all_fences_end_alike_and_none_mixes() {
         }
         assert_eq!(network.open_fences(), 0, "seed {seed}");
         assert_eq!(
-            [network.counted.failed, network.counted.foreign, network.counted.dropped],
+            [network.counters.failed, network.counters.foreign, network.counters.dropped],
             [0, 0, 0],
             "seed {seed}"
         );
@@ -171,7 +171,7 @@ fn random_network(seed: u64) -> Network {
     let mut dice = Network::new(1, FanOut::default(), Limits::default(), seed + 1);
     let nodes = 1 + dice.below(24) as u32;
     let fan_out = FanOut { barrier: 1 + dice.below(10) as u32, data: 1 + dice.below(5) as u32 };
-    let limits = Limits { chunk: 1 + dice.below(200) as usize, ..Limits::default() };
+    let limits = Limits { chunk_bytes: 1 + dice.below(200) as usize, ..Limits::default() };
     let mut network = Network::new(nodes, fan_out, limits, seed + 1);
     network.repeats = 4;
     network

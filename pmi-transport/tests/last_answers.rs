@@ -1,4 +1,4 @@
-//! What a node knows when it leaves a launch, it still tells those who have asked.
+//! A node that leaves a launch leaves no question unanswered: what it knows it still tells, everything else it refuses.
 
 mod agents;
 
@@ -8,7 +8,7 @@ use agents::{DEADLINE, Over, World};
 use async_trait::async_trait;
 use bytes::Bytes;
 use pmi_core::ids::NodeIndex;
-use pmi_transport::fence::{FanOut, Limits, Questions};
+use pmi_transport::fence::{AskError, FanOut, Limits, Questions};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -44,4 +44,21 @@ async fn answers_go_out_before_a_node_leaves() {
     };
     let (answer, ()) = timeout(DEADLINE, async { tokio::join!(answer, leave) }).await.unwrap();
     assert_eq!(answer, Ok("what it said last".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_is_open_when_a_node_leaves_is_refused() {
+    let world = World::new(2, Over::Memory, Limits::default()).await;
+    let asking = world.join(0, "launch", FanOut::default());
+    let gate = Arc::new(Gate { asked: Semaphore::new(0), open: Semaphore::new(0) });
+    let membership = world.membership(1, "launch", FanOut::default());
+    let leaving = world.agent(1).join(membership, Arc::clone(&gate) as _);
+    let answer = asking.ask(NodeIndex(1), "what it never says".into());
+    let leave = async {
+        gate.asked.acquire().await.unwrap().forget();
+        drop(leaving);
+    };
+    let (answer, ()) = timeout(DEADLINE, async { tokio::join!(answer, leave) }).await.expect("an answer");
+    let reason = "it has left the launch".to_owned();
+    assert_eq!(answer, Err(AskError::Refused { node: NodeIndex(1), reason }));
 }

@@ -30,7 +30,7 @@ pub(super) fn text(node: &Node) -> String {
         gauge.set(value);
         registry.register(name, help, gauge);
     };
-    let fences = node.fences.counted();
+    let fences = node.fences.counters();
     gauge(&mut registry, "launches", "Launches that have not ended", node.launches.count() as i64);
     gauge(&mut registry, "links", "Nodes that there is a link to", node.fences.links() as i64);
     gauge(&mut registry, "fences_completed", "Fences that all nodes came to", fences.completed as i64);

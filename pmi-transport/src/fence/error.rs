@@ -1,9 +1,9 @@
-//! Why a fence or a question failed.
+//! Errors of fences and of questions between nodes.
 
 use pmi_core::fence;
 use pmi_core::ids::{Epoch, NodeIndex};
 
-/// Why a fence failed, or was not begun.
+/// Failure of a fence, or the reason why it was not begun.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FenceError {
@@ -14,7 +14,7 @@ pub enum FenceError {
         node: NodeIndex,
         /// The fence.
         epoch: Epoch,
-        /// What was seen.
+        /// Observation, as text for people.
         reason: String,
     },
     /// The caller named no nodes, or nodes that are not in ascending order or not of the launch, or left out its own.
@@ -38,7 +38,7 @@ pub enum FenceError {
 }
 
 impl FenceError {
-    /// The node that is to blame, if it is another one's doing.
+    /// Returns the node that is to blame, if it is another one's doing.
     pub fn node(&self) -> Option<NodeIndex> {
         match self {
             Self::Failed { node, .. } => Some(*node),
@@ -58,7 +58,7 @@ impl From<FenceError> for fence::FenceError {
     }
 }
 
-/// Why a question to another node has no answer.
+/// Failure of a question to another node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
@@ -67,15 +67,15 @@ pub enum AskError {
     NoSuchNode {
         /// The node.
         node: NodeIndex,
-        /// How many there are.
+        /// Number of nodes of the launch.
         nodes: u32,
     },
     /// The node was lost.
-    #[error("node {node} was lost before it answered: {reason}")]
+    #[error("node {node} gave no answer: {reason}")]
     NodeLost {
         /// The node.
         node: NodeIndex,
-        /// What was seen.
+        /// Observation, as text for people.
         reason: String,
     },
     /// The node answered that it does not know.
@@ -83,7 +83,7 @@ pub enum AskError {
     Refused {
         /// The node.
         node: NodeIndex,
-        /// What it said.
+        /// Its answer.
         reason: String,
     },
     /// The launch has ended on this node.

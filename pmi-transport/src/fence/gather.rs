@@ -1,5 +1,5 @@
-//! One fence on one node, as a pure state machine: what this node brings and what its neighbours in the tree send goes in,
-//! frames for its neighbours and the result come out.
+//! One fence on one node, as a pure state machine: this node's segments and its neighbours' frames go in, frames for its
+//! neighbours and the result come out.
 //!
 //! ```text
 //!                 bring                 children are through            the root's last frame
@@ -7,29 +7,30 @@
 //!                               │  (root: children are through, sends all down) ───────────────────^
 //!                               └── any fault ──> failed: the caller tells the neighbours and forgets the gather
 //! ```
-//! Upwards goes one frame per node, unless what it carries is more than a chunk: then chunk by chunk, as it comes. Downwards
-//! go frames that every node forwards as they are. A relay does not look into what it forwards.
+//! Upwards each node sends one frame, or several of a chunk each when there is more to send. Downwards every node forwards the
+//! root's frames as they are. A relay never decodes what it forwards. Nodes are named by their position among the fence's
+//! members; keys, epochs and names are [`Series`](super::series)'s.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::counted::Counted;
+use super::counters::Counters;
 use super::pieces::{Assembly, Piece, cut, pack};
 use super::tree::Tree;
 use super::{FanOut, Limits};
 use crate::proto::v1::{FenceDown, FenceUp, NodePiece, link_frame::What};
 
-/// Where a gather leaves what is to be sent, and what it noticed.
+/// Effects of one input of a gather.
 #[derive(Debug, Default)]
-pub struct Outbox {
-    /// Frames without their key, each with the position of the node that it is for, in the order in which they are to be sent.
+pub struct GatherEffects {
+    /// Frames to send, in order, each with the position of its receiver; without their key.
     pub frames: Vec<(u32, What)>,
-    /// What happened since it was last looked at.
-    pub counted: Counted,
+    /// Increments of the node's counters.
+    pub counters: Counters,
 }
 
-/// What came of an input: nothing yet, or the runs that all nodes brought, in the order of their positions.
+/// Progress after one input: nothing yet, or the runs that all nodes brought, in the order of their positions.
 pub type Progress = Result<Option<Vec<Bytes>>, Fault>;
 
 /// Why a fence cannot be completed.
@@ -39,9 +40,9 @@ pub enum Fault {
     /// More was brought than a fence may carry.
     #[error("{bytes} bytes were brought to one fence; the limit is {limit}")]
     TooLarge {
-        /// How much there is already.
+        /// Bytes seen so far.
         bytes: usize,
-        /// How much there may be.
+        /// Most bytes of one fence.
         limit: usize,
     },
     /// A neighbour sent what no node of this version sends.
@@ -49,12 +50,12 @@ pub enum Fault {
     Misbehaved {
         /// The neighbour's position.
         from: u32,
-        /// What it did.
+        /// Its fault, as a verb phrase.
         what: &'static str,
     },
 }
 
-/// What keeping one piece takes beside its bytes, so that a flood of tiny ones meets the limit too.
+/// Charge for keeping one piece, beside its bytes, so that a flood of tiny ones meets the limit too.
 const PIECE_COST: usize = 64;
 
 /// One fence on one node.
@@ -62,31 +63,31 @@ const PIECE_COST: usize = 64;
 pub struct Gather {
     position: u32,
     limits: Limits,
-    /// On the way up, and on the way down of nothing.
-    wide: Place,
-    /// On the way down of data.
-    narrow: Place,
-    /// How much was brought through this node, as [`Limits::fence_bytes`] counts.
+    /// Neighbours on the way up, and on the way down if nobody brought anything.
+    barrier: Neighbours,
+    /// Neighbours on the way down of data.
+    data: Neighbours,
+    /// Bytes brought through this node, as [`Limits::fence_bytes`] counts.
     bytes: usize,
     stage: Stage,
 }
 
-/// A node's place in a tree.
+/// Neighbours of a node in one tree.
 #[derive(Debug)]
-struct Place {
+struct Neighbours {
     fan_out: u32,
     above: Option<u32>,
     below: Vec<u32>,
 }
 
-impl Place {
+impl Neighbours {
     fn new(nodes: u32, fan_out: u32, position: u32) -> Self {
         let tree = Tree::new(nodes, fan_out);
         Self { fan_out, above: tree.parent(position), below: tree.children(position) }
     }
 
-    fn send_down(&self, frame: &FenceDown, out: &mut Outbox) {
-        out.frames.extend(self.below.iter().map(|child| (*child, What::Down(frame.clone()))));
+    fn send_down(&self, frame: &FenceDown, effects: &mut GatherEffects) {
+        effects.frames.extend(self.below.iter().map(|child| (*child, What::Down(frame.clone()))));
     }
 }
 
@@ -103,10 +104,10 @@ struct Collecting {
     children: Vec<Child>,
     /// The children that have not sent their last frame.
     missing: usize,
-    /// What is not sent up yet; at the root, all.
+    /// Pieces that are not sent up yet; at the root, all.
     pending: Vec<NodePiece>,
     pending_bytes: usize,
-    /// How many frames were sent up.
+    /// Number of frames sent up.
     sent: u32,
     is_here: bool,
 }
@@ -123,60 +124,60 @@ struct Child {
 #[derive(Debug, Default)]
 struct Awaiting {
     next_part: u32,
-    /// Known from the first frame on.
+    /// Fan-out of the tree that the root sends down; set by the first frame.
     fan_out: u32,
     assembly: Assembly,
 }
 
-/// Whether a frame is the one that follows the last.
-enum Turn {
+/// Place of a frame in its sender's sequence.
+enum Sequence {
     Next,
     Repeated,
 }
 
 impl Gather {
-    /// The part of the node at `position` in a fence of `nodes` nodes. All nodes must be given the same fan-outs.
+    /// State of the node at `position` in a fence of `nodes` nodes. All nodes must be given the same fan-outs.
     pub fn new(position: u32, nodes: u32, fan_out: FanOut, limits: Limits) -> Self {
-        let [wide, narrow] = [fan_out.barrier, fan_out.data].map(|fan_out| Place::new(nodes, fan_out, position));
+        let [barrier, data] = [fan_out.barrier, fan_out.data].map(|fan_out| Neighbours::new(nodes, fan_out, position));
         let tree = Tree::new(nodes, fan_out.barrier);
         let child = |child: &u32| Child { branch: tree.branch(*child), next_part: 0, is_through: false };
-        let children: Vec<_> = wide.below.iter().map(child).collect();
+        let children: Vec<_> = barrier.below.iter().map(child).collect();
         let missing = children.len();
         let stage = Stage::Collecting(Collecting { children, missing, ..Collecting::default() });
-        Self { position, limits, wide, narrow, bytes: 0, stage }
+        Self { position, limits, barrier, data, bytes: 0, stage }
     }
 
-    /// Brings what this node's ranks put. To be called once.
+    /// Brings this node's segments. To be called once.
     ///
     /// # Errors
     /// The fence fails when that is more than a fence may carry.
-    pub fn bring(&mut self, segments: Vec<Bytes>, out: &mut Outbox) -> Progress {
+    pub fn bring(&mut self, segments: Vec<Bytes>, effects: &mut GatherEffects) -> Progress {
         let position = self.position;
-        let pieces = pack(cut(segments, self.limits.chunk), self.limits.chunk);
+        let pieces = pack(cut(segments, self.limits.chunk_bytes), self.limits.chunk_bytes);
         let brought = pieces.into_iter().map(|Piece { run, goes_on }| NodePiece { position, run, goes_on }).collect();
         self.add(brought)?;
         if let Stage::Collecting(collecting) = &mut self.stage {
             collecting.is_here = true;
         }
-        self.move_up(out)
+        self.advance(effects)
     }
 
     /// Takes a frame of a node below.
     ///
     /// # Errors
     /// The fence fails when more was brought than it may carry, or a frame was left out, or a node spoke for another one.
-    pub fn on_up(&mut self, from: u32, frame: FenceUp, out: &mut Outbox) -> Progress {
-        let Ok(at) = self.wide.below.binary_search(&from) else {
-            out.counted.misdirected += 1;
+    pub fn on_up(&mut self, from: u32, frame: FenceUp, effects: &mut GatherEffects) -> Progress {
+        let Ok(at) = self.barrier.below.binary_search(&from) else {
+            effects.counters.misdirected += 1;
             return Ok(None);
         };
         let Stage::Collecting(collecting) = &mut self.stage else {
-            out.counted.duplicate += 1;
+            effects.counters.duplicate += 1;
             return Ok(None);
         };
         let child = &mut collecting.children[at];
-        if let Turn::Repeated = turn(&mut child.next_part, frame.part, from)? {
-            out.counted.duplicate += 1;
+        if let Sequence::Repeated = check_part(&mut child.next_part, frame.part, from)? {
+            effects.counters.duplicate += 1;
             return Ok(None);
         }
         if child.is_through {
@@ -190,17 +191,17 @@ impl Gather {
             return Err(Fault::Misbehaved { from, what: "brought what nodes outside its branch put" });
         }
         self.add(frame.brought)?;
-        self.move_up(out)
+        self.advance(effects)
     }
 
     /// Takes a frame of the node above, and forwards it.
     ///
     /// # Errors
     /// The fence fails when a frame was left out, or the frames make no whole.
-    pub fn on_down(&mut self, from: u32, frame: FenceDown, out: &mut Outbox) -> Progress {
-        let mut places = [&self.wide, &self.narrow].into_iter();
-        let Some(place) = places.find(|place| place.fan_out == frame.fan_out && place.above == Some(from)) else {
-            out.counted.misdirected += 1;
+    pub fn on_down(&mut self, from: u32, frame: FenceDown, effects: &mut GatherEffects) -> Progress {
+        let mut trees = [&self.barrier, &self.data].into_iter();
+        let Some(tree) = trees.find(|tree| tree.fan_out == frame.fan_out && tree.above == Some(from)) else {
+            effects.counters.misdirected += 1;
             return Ok(None);
         };
         let awaiting = match &mut self.stage {
@@ -209,12 +210,12 @@ impl Gather {
                 return Err(Fault::Misbehaved { from, what: "took the fence for complete too early" });
             }
             Stage::Done => {
-                out.counted.duplicate += 1;
+                effects.counters.duplicate += 1;
                 return Ok(None);
             }
         };
-        if let Turn::Repeated = turn(&mut awaiting.next_part, frame.part, from)? {
-            out.counted.duplicate += 1;
+        if let Sequence::Repeated = check_part(&mut awaiting.next_part, frame.part, from)? {
+            effects.counters.duplicate += 1;
             return Ok(None);
         }
         if frame.part > 0 && frame.fan_out != awaiting.fan_out {
@@ -223,7 +224,7 @@ impl Gather {
         awaiting.fan_out = frame.fan_out;
         self.bytes += PIECE_COST + frame.run.len();
         check_bytes(self.bytes, &self.limits)?;
-        place.send_down(&frame, out);
+        tree.send_down(&frame, effects);
         awaiting.assembly.push(Piece { run: frame.run, goes_on: frame.goes_on });
         if !frame.last {
             return Ok(None);
@@ -233,22 +234,22 @@ impl Gather {
         runs.map(Some).ok_or(Fault::Misbehaved { from, what: "ended inside a segment" })
     }
 
-    /// The positions of the nodes that this one waits for: those below that are not through, or those that may be above it
-    /// on the way down.
+    /// Positions of the nodes that this one waits for: on the way up those below that have not sent all, on the way down those
+    /// above it in either tree.
     pub fn awaited(&self) -> Vec<u32> {
         match &self.stage {
             Stage::Collecting(collecting) => {
                 collecting.children.iter().filter(|child| !child.is_through).map(|child| child.branch.start).collect()
             }
-            Stage::Awaiting(_) => distinct(self.wide.above.into_iter().chain(self.narrow.above)),
+            Stage::Awaiting(_) => distinct(self.barrier.above.into_iter().chain(self.data.above)),
             Stage::Done => Vec::new(),
         }
     }
 
-    /// The positions of all nodes that this one may exchange frames with.
+    /// Positions of all nodes that this one may exchange frames with.
     pub fn neighbours(&self) -> Vec<u32> {
-        let places = [&self.wide, &self.narrow].into_iter();
-        distinct(places.flat_map(|place| place.above.into_iter().chain(place.below.iter().copied())))
+        let trees = [&self.barrier, &self.data].into_iter();
+        distinct(trees.flat_map(|tree| tree.above.into_iter().chain(tree.below.iter().copied())))
     }
 
     fn add(&mut self, mut brought: Vec<NodePiece>) -> Result<(), Fault> {
@@ -262,46 +263,46 @@ impl Gather {
         Ok(())
     }
 
-    /// Sends up what should not wait any longer, and turns round when nothing more comes from below.
-    fn move_up(&mut self, out: &mut Outbox) -> Progress {
-        let above = self.wide.above;
+    /// Sends up full chunks, and everything once this node and all below it have arrived; the root then sends all of it down.
+    fn advance(&mut self, effects: &mut GatherEffects) -> Progress {
+        let above = self.barrier.above;
         let Stage::Collecting(collecting) = &mut self.stage else { return Ok(None) };
-        let is_through = collecting.is_here && collecting.missing == 0;
+        let is_complete = collecting.is_complete();
         match above {
             Some(above) => {
-                collecting.send_up(above, is_through, self.limits.chunk, out);
-                if is_through {
+                collecting.send_up(above, self.limits.chunk_bytes, effects);
+                if is_complete {
                     self.stage = Stage::Awaiting(Awaiting::default());
                     // What comes down is counted anew: it holds all that went up.
                     self.bytes = 0;
                 }
                 Ok(None)
             }
-            None if is_through => {
+            None if is_complete => {
                 let brought = std::mem::take(&mut collecting.pending);
                 self.stage = Stage::Done;
-                Ok(Some(self.turn_round(brought, out)))
+                Ok(Some(self.distribute(brought, effects)))
             }
             None => Ok(None),
         }
     }
 
-    /// What the root does when all have arrived: sends all of it down, in order.
-    fn turn_round(&self, mut brought: Vec<NodePiece>, out: &mut Outbox) -> Vec<Bytes> {
+    /// Sends down, at the root, what all nodes brought, in the order of their positions; returns it.
+    fn distribute(&self, mut brought: Vec<NodePiece>, effects: &mut GatherEffects) -> Vec<Bytes> {
         // A stable sort: the pieces of one node stay in their order.
         brought.sort_by_key(|piece| piece.position);
         let pieces = brought.into_iter().map(|NodePiece { run, goes_on, .. }| Piece { run, goes_on });
-        let mut pieces = pack(pieces, self.limits.chunk);
-        let place = if pieces.is_empty() { &self.wide } else { &self.narrow };
+        let mut pieces = pack(pieces, self.limits.chunk_bytes);
+        let tree = if pieces.is_empty() { &self.barrier } else { &self.data };
         if pieces.is_empty() {
             pieces.push(Piece { run: Bytes::new(), goes_on: false });
         }
-        let (fan_out, count) = (place.fan_out, pieces.len());
+        let (fan_out, count) = (tree.fan_out, pieces.len());
         let mut assembly = Assembly::default();
         for (part, Piece { run, goes_on }) in (0..).zip(pieces) {
             let last = part as usize + 1 == count;
             let frame = FenceDown { key: None, run: run.clone(), goes_on, last, fan_out, part };
-            place.send_down(&frame, out);
+            tree.send_down(&frame, effects);
             assembly.push(Piece { run, goes_on });
         }
         assembly.finish().unwrap_or_default()
@@ -309,24 +310,30 @@ impl Gather {
 }
 
 impl Collecting {
-    /// Sends frames of at most a chunk: all there is if that is all, else no more than full ones.
-    fn send_up(&mut self, above: u32, is_through: bool, chunk: usize, out: &mut Outbox) {
-        if !is_through && self.pending_bytes < chunk {
+    /// Returns true once this node and all below it have arrived.
+    fn is_complete(&self) -> bool {
+        self.is_here && self.missing == 0
+    }
+
+    /// Sends frames of at most `chunk` bytes: the rest as well if all have arrived, else only full ones.
+    fn send_up(&mut self, above: u32, chunk: usize, effects: &mut GatherEffects) {
+        let is_complete = self.is_complete();
+        if !is_complete && self.pending_bytes < chunk {
             return;
         }
         let mut frame = FenceUp::default();
         let mut room = chunk;
         for piece in std::mem::take(&mut self.pending) {
             if piece.run.len() > room && !frame.brought.is_empty() {
-                self.push_up(above, std::mem::take(&mut frame), out);
+                self.push_up(above, std::mem::take(&mut frame), effects);
                 room = chunk;
             }
             room = room.saturating_sub(piece.run.len());
             frame.brought.push(piece);
         }
-        if is_through {
+        if is_complete {
             frame.last = true;
-            self.push_up(above, frame, out);
+            self.push_up(above, frame, effects);
             self.pending_bytes = 0;
         } else {
             self.pending_bytes = chunk - room;
@@ -334,23 +341,23 @@ impl Collecting {
         }
     }
 
-    fn push_up(&mut self, above: u32, mut frame: FenceUp, out: &mut Outbox) {
+    fn push_up(&mut self, above: u32, mut frame: FenceUp, effects: &mut GatherEffects) {
         frame.part = self.sent;
         self.sent += 1;
-        out.frames.push((above, What::Up(frame)));
+        effects.frames.push((above, What::Up(frame)));
     }
 }
 
-/// Tells a frame that comes again from the next one. Links keep the order, so a gap means that a frame is missing for good.
-fn turn(next: &mut u32, part: u32, from: u32) -> Result<Turn, Fault> {
+/// Tells a repeated frame from the next one. Links keep the order, so a gap means that a frame is missing for good.
+fn check_part(next: &mut u32, part: u32, from: u32) -> Result<Sequence, Fault> {
     if part < *next {
-        return Ok(Turn::Repeated);
+        return Ok(Sequence::Repeated);
     }
     if part > *next {
         return Err(Fault::Misbehaved { from, what: "left out a frame" });
     }
     *next += 1;
-    Ok(Turn::Next)
+    Ok(Sequence::Next)
 }
 
 fn check_bytes(bytes: usize, limits: &Limits) -> Result<(), Fault> {

@@ -1,100 +1,124 @@
-//! All fences of one launch on one node, as a pure state machine: calls of this node's sessions and frames of other nodes go
-//! in, frames for other nodes and the ends of fences come out.
+//! Fences and questions of one launch on one node, as a pure state machine: calls of this node's session and frames of other
+//! nodes go in, [`Effects`] come out.
 //!
-//! A fence of which only frames are known waits, within limits, until this node's ranks get there. Frames of a fence that has
-//! ended are dropped. [`Series`] shows the life of one fence.
+//! ```text
+//!   session: begin, give_up, ask, withdraw, answer ──┐            ┌──> frames     to other nodes of the launch
+//!   links:   on_frame, lost ─────────────────────────┼── Launch ──┼──> ended      fences that were begun here
+//!   clock:   tick                                    │            ├──> answered   questions of this node
+//!   end:     leave ──────────────────────────────────┘            └──> asked      questions of other nodes
+//! ```
+//! Frames of a fence that this node's ranks have not reached are held, within limits; those of a fence that has ended are
+//! dropped. [`Series`] shows the life of one fence, [`Questions`] that of one question.
 
 use std::collections::HashMap;
 use std::mem;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use pmi_core::ids::{Epoch, NodeIndex};
 
 use super::budget::{Budget, Holding};
-use super::counted::Counted;
+use super::effects::Effects;
+use super::frames::{failed, kept_bytes};
 use super::gather::Gather;
 use super::members::Members;
+use super::questions::{AnswerId, QuestionId, Questions};
 use super::series::Series;
-use super::{FanOut, FenceError, Limits};
-use crate::limits::kept_cost;
-use crate::proto::v1::{FenceFailed, FenceKey, LinkFrame, link_frame::What};
+use super::{AskError, FanOut, FenceError, Limits};
+use crate::proto::v1::{FenceKey, link_frame::What};
 
-/// From how many series on those are looked for that may be forgotten.
+/// Number of series from which on idle ones are looked for and forgotten.
 const SERIES: usize = 256;
 
-/// What a launch wants done, in this order.
-#[derive(Debug, Default)]
-pub struct Outbox {
-    /// Frames for other nodes of the launch.
-    pub frames: Vec<(NodeIndex, LinkFrame)>,
-    /// Fences that were begun here and have ended.
-    pub ended: Vec<(FenceKey, Result<Vec<Bytes>, FenceError>)>,
-    /// What happened since it was last looked at.
-    pub counted: Counted,
+/// Reason that other nodes hear when this one has left the launch.
+pub(super) const LEFT: &str = "it has left the launch";
+
+/// Extent of the loss of another node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Its link broke: fences and questions that are open fail, later ones may succeed over a new link.
+    Link,
+    /// The node is down: later fences that it takes part in fail as well.
+    Node,
 }
 
-/// The fences of a launch on one node.
+/// Fences and questions of a launch on one node.
 #[derive(Debug)]
 pub struct Launch {
     me: NodeIndex,
     nodes: u32,
     fan_out: FanOut,
     limits: Limits,
-    all: AllSeries,
-    /// Nodes that will not take part in anything any more.
-    lost: HashMap<NodeIndex, String>,
-    held: Held,
+    series: SeriesTable,
+    questions: Questions,
+    /// Nodes that are down, with the reason.
+    down: HashMap<NodeIndex, String>,
+    held: HeldFrames,
 }
 
-/// The series of a launch that are known.
+/// Series of a launch that are known.
 #[derive(Debug)]
-struct AllSeries {
+struct SeriesTable {
     me: NodeIndex,
     /// By their key, which has no epoch.
     by_key: HashMap<FenceKey, Series>,
-    /// How many there may be before some are forgotten.
+    /// Number of series at which idle ones are forgotten.
     room: usize,
 }
 
-/// How much is kept for fences that this node has not reached.
+/// Accounts of the frames held for fences that this node has not reached.
 #[derive(Debug)]
-struct Held {
+struct HeldFrames {
     frames: usize,
     bytes: Holding,
 }
 
 impl Launch {
-    /// The launch's fences on the node `me`, one of `nodes`.
-    pub fn new(me: NodeIndex, nodes: u32, fan_out: FanOut, limits: Limits) -> Self {
-        Self::within(&Budget::new(limits.all_held_bytes), me, nodes, fan_out, limits)
+    /// State of the node `me`, one of `nodes`, in the launch `id`.
+    pub fn new(id: &str, me: NodeIndex, nodes: u32, fan_out: FanOut, limits: Limits) -> Self {
+        Self::with_budget(&Budget::new(limits.all_held_bytes), id, me, nodes, fan_out, limits)
     }
 
-    /// The same, with what all launches together may keep.
-    pub(super) fn within(budget: &Budget, me: NodeIndex, nodes: u32, fan_out: FanOut, limits: Limits) -> Self {
-        let all = AllSeries { me, by_key: HashMap::new(), room: SERIES };
-        let held = Held { frames: 0, bytes: budget.holding() };
-        Self { me, nodes, fan_out, limits, all, lost: HashMap::new(), held }
+    /// The same, holding frames within a budget that it shares with other launches.
+    pub(super) fn with_budget(
+        budget: &Budget,
+        id: &str,
+        me: NodeIndex,
+        nodes: u32,
+        fan_out: FanOut,
+        limits: Limits,
+    ) -> Self {
+        Self {
+            me,
+            nodes,
+            fan_out,
+            limits,
+            series: SeriesTable { me, by_key: HashMap::new(), room: SERIES },
+            questions: Questions::new(Arc::from(id), me, limits.open_questions),
+            down: HashMap::new(),
+            held: HeldFrames { frames: 0, bytes: budget.holding() },
+        }
     }
 
-    /// Brings this node's segments to a fence of `members`, which are ascending, this node among them. Completes the key, and
-    /// returns it; the fence's end comes out of an outbox, of this one or a later one.
+    /// Brings this node's segments to a fence of `members`, which are ascending, this node among them. Returns the complete key,
+    /// under which the fence's end comes out as an effect of this input or a later one.
     ///
     /// # Errors
-    /// Refuses members that are none, and a fence that this node is in or was in.
+    /// Refuses members that are not ascending, not of the launch or without this node, and a fence that was begun here before.
     pub fn begin(
         &mut self,
         mut key: FenceKey,
         members: &[NodeIndex],
         segments: Vec<Bytes>,
-        out: &mut Outbox,
+        effects: &mut Effects,
     ) -> Result<FenceKey, FenceError> {
         let epoch = mem::take(&mut key.epoch);
         let refused = || FenceError::Members { epoch: Epoch(epoch) };
         let members = Members::of(members, self.nodes).ok_or_else(refused)?;
         let position = members.position(self.me).ok_or_else(refused)?;
         key.members = members.digest();
-        let gone = self.lost.iter().find(|(node, _)| members.position(**node).is_some());
-        let series = self.all.of(key);
+        let down = self.down.iter().find(|(node, _)| members.position(**node).is_some());
+        let series = self.series.get_or_insert(key);
         if series.has_begun(epoch) {
             return Err(FenceError::Repeated { epoch: Epoch(epoch) });
         }
@@ -102,20 +126,20 @@ impl Launch {
         let gather = Gather::new(position, members.count(), self.fan_out, self.limits);
         let early = series.begin(epoch, gather, members);
         early.iter().for_each(|(_, what)| self.held.release(what));
-        if let Some((node, reason)) = gone {
-            series.fail(epoch, *node, reason.clone(), None, out);
+        if let Some((node, reason)) = down {
+            series.fail(epoch, *node, reason.clone(), None, effects);
             return Ok(name);
         }
-        series.step(epoch, out, |gather, out| gather.bring(segments, out));
+        series.step(epoch, effects, |gather, effects| gather.bring(segments, effects));
         for (from, what) in early {
             // It was begun, so nothing comes back.
-            let _ = series.on_frame(epoch, from, what, out);
+            let _ = series.on_frame(epoch, from, what, effects);
         }
         Ok(name)
     }
 
-    /// Takes a frame of another node of the launch; its launch id is not looked at any more.
-    pub fn on_frame(&mut self, from: NodeIndex, mut what: What, out: &mut Outbox) {
+    /// Takes a frame of another node of the launch. Its launch id has been looked at by the caller.
+    pub fn on_frame(&mut self, from: NodeIndex, mut what: What, effects: &mut Effects) {
         let key = match &mut what {
             What::Up(frame) => frame.key.take(),
             What::Down(frame) => frame.key.take(),
@@ -124,71 +148,95 @@ impl Launch {
                 frame.key.take()
             }
             What::Awaited(key) => Some(mem::take(key)),
-            What::DataRequest(_) | What::DataReply(_) => None,
+            What::DataRequest(request) => return self.questions.on_request(from, mem::take(request), effects),
+            What::DataReply(reply) => return self.questions.on_reply(from, mem::take(reply), effects),
         };
         let Some(mut key) = key else {
-            out.counted.foreign += 1;
+            effects.counters.foreign += 1;
             return;
         };
         key.scope.get_or_insert_default().node_gaps.clear();
         let epoch = mem::take(&mut key.epoch);
-        let series = self.all.of(key);
-        let Some(what) = series.on_frame(epoch, from, what, out) else { return };
+        let series = self.series.get_or_insert(key);
+        let Some(what) = series.on_frame(epoch, from, what, effects) else { return };
         // Its fence was not begun here.
         if series.is_held(epoch, from, &what) {
             return;
         }
         if self.held.keep(&what, &self.limits) {
-            out.counted.early += 1;
+            effects.counters.early += 1;
             series.hold(epoch, from, what);
         } else {
-            out.counted.dropped += 1;
+            effects.counters.dropped += 1;
             let reason = "it cannot keep more for fences that it has not reached";
-            out.frames.push((from, failed(&series.name(epoch), Some(self.me), reason)));
+            effects.frames.push((from, failed(&series.name(epoch), Some(self.me), reason)));
         }
     }
 
-    /// The local caller does not wait for this fence any longer.
-    pub fn give_up(&mut self, key: &FenceKey, out: &mut Outbox) {
+    /// Fails a fence whose caller does not wait any longer, for all nodes.
+    pub fn give_up(&mut self, key: &FenceKey, effects: &mut Effects) {
         let me = self.me;
-        if let Some(series) = self.all.by_key.get_mut(&without_epoch(key)) {
-            series.fail(key.epoch, me, "it does not wait any longer".into(), None, out);
+        if let Some(series) = self.series.by_key.get_mut(&without_epoch(key)) {
+            series.fail(key.epoch, me, "it does not wait any longer".into(), None, effects);
         }
     }
 
-    /// Fails every fence that `node` takes part in. With `is_for_good`, those that are still to come as well.
-    pub fn lost(&mut self, node: NodeIndex, reason: &str, is_for_good: bool, out: &mut Outbox) {
-        if is_for_good {
-            self.lost.insert(node, reason.to_owned());
+    /// Asks another node of the launch. The answer comes out as an effect of a later input.
+    ///
+    /// # Errors
+    /// Refuses a node that the launch does not have.
+    pub fn ask(&mut self, node: NodeIndex, question: Bytes, effects: &mut Effects) -> Result<QuestionId, AskError> {
+        if node.0 >= self.nodes {
+            return Err(AskError::NoSuchNode { node, nodes: self.nodes });
         }
-        self.all.by_key.values_mut().for_each(|series| series.lose(node, reason, out));
+        Ok(self.questions.ask(node, question, effects))
     }
 
-    /// Fails whatever others may wait for: this node leaves.
-    pub fn leave(self, out: &mut Outbox) {
-        self.all.by_key.into_values().for_each(|series| series.leave(out));
+    /// Forgets a question whose caller does not wait any longer.
+    pub fn withdraw(&mut self, id: QuestionId) {
+        self.questions.withdraw(id);
     }
 
-    /// To be called about once a second: tells those for whom a fence has waited for a while that it does. That opens a link
+    /// Answers a question of another node: with data, or with the reason why there is none.
+    pub fn answer(&mut self, id: AnswerId, answer: Result<Bytes, String>, effects: &mut Effects) {
+        self.questions.answer(id, answer, effects);
+    }
+
+    /// Fails every open fence that `node` takes part in, and every open question to it.
+    pub fn lost(&mut self, node: NodeIndex, reason: &str, loss: Loss, effects: &mut Effects) {
+        if loss == Loss::Node {
+            self.down.insert(node, reason.to_owned());
+        }
+        self.series.by_key.values_mut().for_each(|series| series.lose(node, reason, effects));
+        self.questions.lose(node, reason, effects);
+    }
+
+    /// Fails whatever others may wait for: this node leaves. To be called last.
+    pub fn leave(&mut self, effects: &mut Effects) {
+        self.series.by_key.drain().for_each(|(_, series)| series.leave(LEFT, effects));
+        self.questions.leave(LEFT, effects);
+    }
+
+    /// Tells those for whom a fence has waited for a while that it does; to be called about once a second. That opens a link
     /// where there is none, so that nobody waits for a node unwatched.
-    pub fn tick(&mut self, out: &mut Outbox) {
-        self.all.by_key.values_mut().for_each(|series| series.tick(out));
+    pub fn tick(&mut self, effects: &mut Effects) {
+        self.series.by_key.values_mut().for_each(|series| series.tick(effects));
     }
 
-    /// Whether this fence was begun here and has ended, not long ago.
+    /// Returns true if this fence was begun here and has ended, not long ago.
     pub fn has_ended(&self, key: &FenceKey) -> bool {
-        self.all.by_key.get(&without_epoch(key)).is_some_and(|series| series.has_ended(key.epoch))
+        self.series.by_key.get(&without_epoch(key)).is_some_and(|series| series.has_ended(key.epoch))
     }
 
-    /// How many fences are known and have not ended: those that run here, and those of which only frames came.
+    /// Number of fences that have not ended: those that run here, and those of which only frames came.
     pub fn open_fences(&self) -> usize {
-        self.all.by_key.values().map(Series::open_fences).sum()
+        self.series.by_key.values().map(Series::open_fences).sum()
     }
 }
 
-impl AllSeries {
-    /// The series of a key without epoch; a new one if it is not known.
-    fn of(&mut self, key: FenceKey) -> &mut Series {
+impl SeriesTable {
+    /// Returns the series of a key without epoch; a new one if it is not known.
+    fn get_or_insert(&mut self, key: FenceKey) -> &mut Series {
         let me = self.me;
         if self.by_key.len() >= self.room && !self.by_key.contains_key(&key) {
             self.by_key.retain(|_, series| !series.is_idle());
@@ -200,46 +248,23 @@ impl AllSeries {
     }
 }
 
-impl Held {
+impl HeldFrames {
     /// Counts a frame in; false if there is no room for it.
     fn keep(&mut self, what: &What, limits: &Limits) -> bool {
-        let fits = self.frames < limits.held_frames && self.bytes.take(held_bytes(what), limits.fence_bytes);
+        let fits = self.frames < limits.held_frames && self.bytes.take(kept_bytes(what), limits.fence_bytes);
         self.frames += usize::from(fits);
         fits
     }
 
-    /// A held frame is not held any more.
+    /// Counts out a frame that is not held any more.
     fn release(&mut self, what: &What) {
         self.frames -= 1;
-        self.bytes.give(held_bytes(what));
+        self.bytes.give(kept_bytes(what));
     }
 }
 
 fn without_epoch(key: &FenceKey) -> FenceKey {
     FenceKey { epoch: 0, ..key.clone() }
-}
-
-/// Whether its sender waits for something to come back.
-pub(super) fn expects_answer(what: &What) -> bool {
-    matches!(what, What::Up(_) | What::Awaited(_) | What::DataRequest(_))
-}
-
-/// About what a frame takes while it is kept.
-pub(super) fn held_bytes(what: &What) -> usize {
-    const PIECE_COST: usize = 64;
-    kept_cost(match what {
-        What::Up(frame) => frame.brought.iter().map(|piece| PIECE_COST + piece.run.len()).sum(),
-        What::Down(frame) => frame.run.len(),
-        What::Failed(frame) => frame.reason.len(),
-        What::DataRequest(request) => request.question.len(),
-        What::DataReply(_) | What::Awaited(_) => 0,
-    })
-}
-
-/// The frame that says that a fence failed; without a node, its sender is to blame.
-pub(super) fn failed(key: &FenceKey, node: Option<NodeIndex>, reason: &str) -> LinkFrame {
-    let frame = FenceFailed { key: Some(key.clone()), node: node.map(|node| node.0), reason: reason.to_owned() };
-    LinkFrame { what: Some(What::Failed(frame)) }
 }
 
 #[cfg(test)]
@@ -260,37 +285,37 @@ mod tests {
 
     #[test]
     fn series_that_have_ended_make_room_and_open_ones_stay() {
-        let mut launch = Launch::new(NodeIndex(0), 2, FanOut::STAR, Limits::default());
-        let mut out = Outbox::default();
-        launch.on_frame(NodeIndex(1), up(key("early", 3)), &mut out);
-        launch.begin(key("running", 0), &ALL, Vec::new(), &mut out).unwrap();
+        let mut launch = Launch::new("launch", NodeIndex(0), 2, FanOut::STAR, Limits::default());
+        let mut effects = Effects::default();
+        launch.on_frame(NodeIndex(1), up(key("early", 3)), &mut effects);
+        launch.begin(key("running", 0), &ALL, Vec::new(), &mut effects).unwrap();
         for number in 0..100 * SERIES {
             let name = number.to_string();
-            let begun = launch.begin(key(&name, 0), &ALL[..1], Vec::new(), &mut out).unwrap();
+            let begun = launch.begin(key(&name, 0), &ALL[..1], Vec::new(), &mut effects).unwrap();
             assert!(launch.has_ended(&begun), "what has just ended is remembered");
-            assert!(launch.all.by_key.len() <= 2 * SERIES + 2);
+            assert!(launch.series.by_key.len() <= 2 * SERIES + 2);
         }
         assert_eq!(launch.open_fences(), 2);
-        assert_eq!(out.ended.len(), 100 * SERIES);
-        launch.on_frame(NodeIndex(1), up(key("running", 0)), &mut out);
-        launch.begin(key("early", 3), &ALL, Vec::new(), &mut out).unwrap();
+        assert_eq!(effects.ended.len(), 100 * SERIES);
+        launch.on_frame(NodeIndex(1), up(key("running", 0)), &mut effects);
+        launch.begin(key("early", 3), &ALL, Vec::new(), &mut effects).unwrap();
         assert_eq!(launch.open_fences(), 0);
-        assert_eq!(out.ended.len(), 100 * SERIES + 2);
+        assert_eq!(effects.ended.len(), 100 * SERIES + 2);
     }
 
     #[test]
     fn what_was_kept_for_a_fence_is_let_go_when_it_begins_whatever_becomes_of_it() {
         let limits = Limits { held_frames: 1, ..Limits::default() };
-        let mut launch = Launch::new(NodeIndex(0), 2, FanOut::STAR, limits);
-        let mut out = Outbox::default();
+        let mut launch = Launch::new("launch", NodeIndex(0), 2, FanOut::STAR, limits);
+        let mut effects = Effects::default();
         for epoch in 0..3 {
-            launch.on_frame(NodeIndex(1), up(key("", epoch)), &mut out);
-            assert_eq!((out.counted.early, out.counted.dropped), (epoch + 1, 0));
+            launch.on_frame(NodeIndex(1), up(key("", epoch)), &mut effects);
+            assert_eq!((effects.counters.early, effects.counters.dropped), (epoch + 1, 0));
             if epoch == 1 {
-                launch.lost(NodeIndex(1), "gone", true, &mut out);
+                launch.lost(NodeIndex(1), "gone", Loss::Node, &mut effects);
             }
-            launch.begin(key("", epoch), &ALL, Vec::new(), &mut out).unwrap();
-            assert_eq!(out.ended.last().unwrap().1.is_ok(), epoch == 0);
+            launch.begin(key("", epoch), &ALL, Vec::new(), &mut effects).unwrap();
+            assert_eq!(effects.ended.last().unwrap().1.is_ok(), epoch == 0);
         }
     }
 }

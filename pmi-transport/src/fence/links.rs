@@ -20,7 +20,7 @@ use tokio::task::AbortHandle;
 use tokio_stream::Stream;
 
 use super::budget::{Budget, Holding};
-use super::launch::held_bytes;
+use super::frames::kept_bytes;
 use crate::proto::v1::LinkFrame;
 
 /// The frames that this node sends on a link, as a stream for the transport. It ends when this node closes the link.
@@ -69,7 +69,7 @@ impl Sender {
 }
 
 fn cost(frame: &LinkFrame) -> usize {
-    frame.what.as_ref().map_or(0, held_bytes)
+    frame.what.as_ref().map_or(0, kept_bytes)
 }
 
 /// Names a stream for as long as this process lives.
@@ -107,7 +107,7 @@ struct Peer {
     streams: Vec<OneStream>,
 }
 
-/// What came of the wish to send a frame.
+/// Outcome of sending a frame.
 pub(super) enum Sent {
     /// It is queued.
     Queued,
@@ -117,7 +117,16 @@ pub(super) enum Sent {
     Stuck,
 }
 
-/// The links of one node, by the name of the node at the other end.
+/// Stream that another node opened.
+pub(super) struct Accepted {
+    pub(super) id: StreamId,
+    /// Frames to be sent back.
+    pub(super) outgoing: Outgoing,
+    /// Set if an earlier link of the node ended for this one.
+    pub(super) replaces_link: bool,
+}
+
+/// Links of one node, by the name of the node at the other end.
 #[derive(Debug)]
 pub(super) struct Links {
     peers: HashMap<String, Peer>,
@@ -157,9 +166,9 @@ impl Links {
         }
     }
 
-    /// Takes a stream that `name` opened. True if that ends an earlier link: a node opens a second one only after it was
-    /// started anew.
-    pub(super) fn accept(&mut self, name: &str) -> (StreamId, Outgoing, bool) {
+    /// Takes a stream that `name` opened. If it had opened one before, that earlier link ends: a node opens a second one only
+    /// after it was started anew.
+    pub(super) fn accept(&mut self, name: &str) -> Accepted {
         let (sender, outgoing) = Sender::new(&self.budget);
         let id = self.next_id();
         let is_stale = |peer: &Peer| peer.streams.iter().any(|stream| stream.origin == Origin::Accepted);
@@ -174,7 +183,7 @@ impl Links {
                 self.peers.insert(name.to_owned(), Peer { sender, streams: vec![stream(None)] });
             }
         }
-        (id, outgoing, was_stale)
+        Accepted { id, outgoing, replaces_link: was_stale }
     }
 
     /// Gives a stream the task that reads it; ends the task if there is no such stream any more.

@@ -1,22 +1,22 @@
-//! The fences of one scope of one job, epoch after epoch: those that are open, and the last that have ended.
+//! Fences of one scope of one job, epoch after epoch, as a pure state machine: those that are open, and the last that have ended.
 //!
 //! ```text
 //!            a frame comes first             begin                       end: done, failed, given up
 //! unknown ─────────────────────> Early(frames) ──> Running(gather) ──────────────────────────────────> remembered for a while
 //!    └───────────────────────────────────────────────^   begin
 //! ```
-//! A frame finds its fence by its series, whose name is long, and then by a number. An agent has little more than a few
-//! microseconds for a frame: what it touches on the way should be little, and the same for each.
+//! A frame finds its fence by the series' key, which is long, and then by its epoch. An agent has few microseconds for each
+//! frame, so the way to a fence is two look-ups, whatever is open. Steps of one fence are [`Gather`]'s.
 
 use std::collections::HashMap;
 use std::mem;
 
-use bytes::Bytes;
 use pmi_core::ids::{Epoch, NodeIndex};
 
 use super::FenceError;
-use super::gather::{self, Fault, Gather, Progress};
-use super::launch::{Outbox, expects_answer, failed};
+use super::effects::{Effects, FenceResult};
+use super::frames::{expects_answer, failed};
+use super::gather::{Fault, Gather, GatherEffects, Progress};
 use super::members::Members;
 use super::recent::Recent;
 use crate::proto::v1::{FenceFailed, FenceKey, LinkFrame, link_frame::What};
@@ -114,17 +114,21 @@ impl Series {
     }
 
     /// Takes a frame of a fence that runs or has ended; gives it back if this is neither.
-    pub(super) fn on_frame(&mut self, epoch: u64, from: NodeIndex, what: What, out: &mut Outbox) -> Option<What> {
+    pub(super) fn on_frame(&mut self, epoch: u64, from: NodeIndex, what: What, effects: &mut Effects) -> Option<What> {
         match self.open.get(&epoch) {
             Some(Fence::Running(running)) => {
                 let Some(position) = running.members.position(from) else {
-                    out.counted.foreign += 1;
+                    effects.counters.foreign += 1;
                     return None;
                 };
                 match what {
-                    What::Up(frame) => self.step(epoch, out, |gather, out| gather.on_up(position, frame, out)),
-                    What::Down(frame) => self.step(epoch, out, |gather, out| gather.on_down(position, frame, out)),
-                    What::Failed(frame) => self.on_failed(epoch, from, frame, out),
+                    What::Up(frame) => {
+                        self.step(epoch, effects, |gather, effects| gather.on_up(position, frame, effects));
+                    }
+                    What::Down(frame) => {
+                        self.step(epoch, effects, |gather, effects| gather.on_down(position, frame, effects));
+                    }
+                    What::Failed(frame) => self.on_failed(epoch, from, frame, effects),
                     // It will hear.
                     What::Awaited(_) | What::DataRequest(_) | What::DataReply(_) => {}
                 }
@@ -133,7 +137,7 @@ impl Series {
             Some(Fence::Early(_)) => Some(what),
             None => match self.ended.get(&epoch) {
                 Some(ended) => {
-                    self.answer_late(epoch, ended, from, &what, out);
+                    self.answer_late(epoch, ended, from, &what, effects);
                     None
                 }
                 None => Some(what),
@@ -145,13 +149,13 @@ impl Series {
     pub(super) fn step(
         &mut self,
         epoch: u64,
-        out: &mut Outbox,
-        step: impl FnOnce(&mut Gather, &mut gather::Outbox) -> Progress,
+        effects: &mut Effects,
+        step: impl FnOnce(&mut Gather, &mut GatherEffects) -> Progress,
     ) {
         let Some(Fence::Running(running)) = self.open.get_mut(&epoch) else { return };
-        let mut steps = gather::Outbox::default();
+        let mut steps = GatherEffects::default();
         let progress = step(&mut running.gather, &mut steps);
-        out.counted += steps.counted;
+        effects.counters += steps.counters;
         let node = |position| running.members.node(position);
         let mut children = Vec::new();
         for (position, mut what) in steps.frames {
@@ -166,20 +170,20 @@ impl Series {
                 }
                 _ => {}
             }
-            out.frames.push((node(position), LinkFrame { what: Some(what) }));
+            effects.frames.push((node(position), LinkFrame { what: Some(what) }));
         }
         match progress {
             Ok(None) => {}
             Ok(Some(runs)) => {
-                out.counted.completed += 1;
-                self.end(epoch, Ended::Complete(children.into()), Ok(runs), out);
+                effects.counters.completed += 1;
+                self.end(epoch, Ended::Complete(children.into()), Ok(runs), effects);
             }
             Err(fault) => {
                 let culprit = match &fault {
                     Fault::TooLarge { .. } => self.me,
                     Fault::Misbehaved { from, .. } => node(*from),
                 };
-                self.fail(epoch, culprit, fault.to_string(), None, out);
+                self.fail(epoch, culprit, fault.to_string(), None, effects);
             }
         }
     }
@@ -191,31 +195,30 @@ impl Series {
         node: NodeIndex,
         reason: String,
         knows: Option<NodeIndex>,
-        out: &mut Outbox,
+        effects: &mut Effects,
     ) {
         let Some(Fence::Running(running)) = self.open.get(&epoch) else { return };
         for neighbour in running.gather.neighbours().into_iter().map(|position| running.members.node(position)) {
             if Some(neighbour) != knows {
-                out.frames.push((neighbour, failed(&self.name(epoch), Some(node), &reason)));
+                effects.frames.push((neighbour, failed(&self.name(epoch), Some(node), &reason)));
             }
         }
-        out.counted.failed += 1;
+        effects.counters.failed += 1;
         let error = FenceError::Failed { node, epoch: Epoch(epoch), reason: reason.clone() };
-        self.end(epoch, Ended::Failed { node, reason }, Err(error), out);
+        self.end(epoch, Ended::Failed { node, reason }, Err(error), effects);
     }
 
     /// Fails the running fences that `node` takes part in, because it was lost.
-    pub(super) fn lose(&mut self, node: NodeIndex, reason: &str, out: &mut Outbox) {
+    pub(super) fn lose(&mut self, node: NodeIndex, reason: &str, effects: &mut Effects) {
         for epoch in self.running(|members| members.position(node).is_some()) {
-            self.fail(epoch, node, reason.to_owned(), Some(node), out);
+            self.fail(epoch, node, reason.to_owned(), Some(node), effects);
         }
     }
 
     /// Fails all that run, and tells those who wait for the others that this node will not come.
-    pub(super) fn leave(mut self, out: &mut Outbox) {
-        const REASON: &str = "it has left the launch";
+    pub(super) fn leave(mut self, reason: &str, effects: &mut Effects) {
         for epoch in self.running(|_| true) {
-            self.fail(epoch, self.me, REASON.into(), None, out);
+            self.fail(epoch, self.me, reason.to_owned(), None, effects);
         }
         for (epoch, fence) in mem::take(&mut self.open) {
             let Fence::Early(frames) = fence else { continue };
@@ -224,13 +227,13 @@ impl Series {
             waiting.sort_unstable();
             waiting.dedup();
             for node in waiting {
-                out.frames.push((node, failed(&self.name(epoch), Some(self.me), REASON)));
+                effects.frames.push((node, failed(&self.name(epoch), Some(self.me), reason)));
             }
         }
     }
 
     /// Tells those for whom a fence has waited for 2, 4, 8, ... ticks that it does.
-    pub(super) fn tick(&mut self, out: &mut Outbox) {
+    pub(super) fn tick(&mut self, effects: &mut Effects) {
         for (epoch, fence) in &mut self.open {
             let Fence::Running(running) = fence else { continue };
             running.age = running.age.saturating_add(1);
@@ -239,7 +242,7 @@ impl Series {
             }
             for position in running.gather.awaited() {
                 let what = Some(What::Awaited(name(&self.key, *epoch)));
-                out.frames.push((running.members.node(position), LinkFrame { what }));
+                effects.frames.push((running.members.node(position), LinkFrame { what }));
             }
         }
     }
@@ -249,32 +252,34 @@ impl Series {
         name(&self.key, epoch)
     }
 
-    fn on_failed(&mut self, epoch: u64, from: NodeIndex, frame: FenceFailed, out: &mut Outbox) {
+    fn on_failed(&mut self, epoch: u64, from: NodeIndex, frame: FenceFailed, effects: &mut Effects) {
         /// The longest reason that is taken from another node, in characters.
         const REASON_MAX: usize = 500;
         let node = frame.node.map_or(from, NodeIndex);
         let reason = frame.reason.chars().filter(|c| !c.is_control()).take(REASON_MAX).collect();
-        self.fail(epoch, node, reason, Some(from), out);
+        self.fail(epoch, node, reason, Some(from), effects);
     }
 
-    fn end(&mut self, epoch: u64, ended: Ended, result: Result<Vec<Bytes>, FenceError>, out: &mut Outbox) {
+    fn end(&mut self, epoch: u64, ended: Ended, result: FenceResult, effects: &mut Effects) {
         self.open.remove(&epoch);
         self.ended.insert(epoch, ended);
-        out.ended.push((self.name(epoch), result));
+        effects.ended.push((self.name(epoch), result));
     }
 
     /// Drops a frame of a fence that has ended here; one who still waits hears why that is in vain.
-    fn answer_late(&self, epoch: u64, ended: &Ended, from: NodeIndex, what: &What, out: &mut Outbox) {
-        out.counted.late += 1;
+    fn answer_late(&self, epoch: u64, ended: &Ended, from: NodeIndex, what: &What, effects: &mut Effects) {
+        effects.counters.late += 1;
         if !matches!(what, What::Awaited(_)) {
             return;
         }
         match ended {
-            Ended::Failed { node, reason } => out.frames.push((from, failed(&self.name(epoch), Some(*node), reason))),
+            Ended::Failed { node, reason } => {
+                effects.frames.push((from, failed(&self.name(epoch), Some(*node), reason)));
+            }
             // Links keep the order, so what was sent to it before this was lost with an earlier link.
             Ended::Complete(served) if served.contains(&from) => {
                 let reason = "what it sent was lost on the way";
-                out.frames.push((from, failed(&self.name(epoch), Some(self.me), reason)));
+                effects.frames.push((from, failed(&self.name(epoch), Some(self.me), reason)));
             }
             Ended::Complete(_) => {}
         }

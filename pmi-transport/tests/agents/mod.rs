@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use pmi_core::ids::NodeIndex;
 use pmi_transport::fence::{
-    FanOut, FenceNode, Grpc, Incoming, LaunchFences, Limits, Member, Membership, Outgoing, Questions, Reach,
+    FanOut, FenceNode, Grpc, Incoming, LaunchFences, Limits, Member, Membership, Outgoing, Questions, Transport,
 };
 use pmi_transport::identity::{Caller, Security, caller_of};
 use pmi_transport::listen::{Listener, serve};
@@ -105,7 +105,7 @@ struct Memory {
 }
 
 #[async_trait]
-impl Reach for Memory {
+impl Transport for Memory {
     async fn link(&self, node: &str, _: &str, outgoing: Outgoing) -> Result<Incoming, Status> {
         let agent = self.agents.lock().unwrap().get(node).and_then(Weak::upgrade);
         let agent = agent.ok_or_else(|| Status::unavailable("no such agent"))?;
@@ -142,11 +142,11 @@ impl World {
         let (mut agents, mut members, mut serving) = (Vec::new(), Vec::new(), Vec::new());
         let directory = Arc::default();
         for name in (0..nodes).map(|node| format!("node{node}")) {
-            let reach: Arc<dyn Reach> = match over {
+            let transport: Arc<dyn Transport> = match over {
                 Over::Tcp => Arc::new(Grpc { security: insecure(&name) }),
                 Over::Memory => Arc::new(Memory { me: name.clone(), agents: Arc::clone(&directory) }),
             };
-            let agent = FenceNode::with_limits(name.clone(), reach, limits);
+            let agent = FenceNode::with_limits(name.clone(), transport, limits);
             let mut address = String::new();
             match over {
                 Over::Tcp => {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use bytes::Bytes;
 use pmi_core::ids::NodeIndex;
-use pmi_transport::fence::{Counted, FanOut, FenceError, Launch, Limits, Outbox};
+use pmi_transport::fence::{Counters, Effects, FanOut, FenceError, Launch, Limits, Loss};
 use pmi_transport::proto::v1::{FenceKey, FenceScope, LinkFrame, fence_scope::Kind};
 use prost::Message;
 
@@ -24,7 +24,7 @@ pub(crate) struct Network {
     pub(crate) repeats: u32,
     /// How fences ended, by node and key.
     pub(crate) ended: HashMap<(u32, FenceKey), Ended>,
-    pub(crate) counted: Counted,
+    pub(crate) counters: Counters,
     pub(crate) sent: Vec<Sent>,
 }
 
@@ -40,34 +40,35 @@ pub(crate) struct Sent {
 impl Network {
     pub(crate) fn new(nodes: u32, fan_out: FanOut, limits: Limits, seed: u64) -> Self {
         Self {
-            launches: (0..nodes).map(|node| Launch::new(NodeIndex(node), nodes, fan_out, limits)).collect(),
+            launches: (0..nodes).map(|node| Launch::new("launch", NodeIndex(node), nodes, fan_out, limits)).collect(),
             edges: HashMap::new(),
             busy: Vec::new(),
             random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
             repeats: 0,
             ended: HashMap::new(),
-            counted: Counted::default(),
+            counters: Counters::default(),
             sent: vec![Sent::default(); nodes as usize],
         }
     }
 
     /// Lets a node begin a fence.
     pub(crate) fn begin(&mut self, node: u32, key: &FenceKey, members: &[NodeIndex], segments: Vec<Bytes>) {
-        self.act(node, |launch, out| launch.begin(key.clone(), members, segments, out)).expect("it makes sense");
+        self.act(node, |launch, effects| launch.begin(key.clone(), members, segments, effects))
+            .expect("it makes sense");
     }
 
     /// Lets a node do something, and takes what comes of it.
-    pub(crate) fn act<T>(&mut self, node: u32, act: impl FnOnce(&mut Launch, &mut Outbox) -> T) -> T {
-        let mut out = Outbox::default();
-        let result = act(&mut self.launches[node as usize], &mut out);
-        self.counted += out.counted;
-        for (to, frame) in out.frames {
+    pub(crate) fn act<T>(&mut self, node: u32, act: impl FnOnce(&mut Launch, &mut Effects) -> T) -> T {
+        let mut effects = Effects::default();
+        let result = act(&mut self.launches[node as usize], &mut effects);
+        self.counters += effects.counters;
+        for (to, frame) in effects.frames {
             let sent = &mut self.sent[node as usize];
             let len = frame.encoded_len();
             *sent = Sent { frames: sent.frames + 1, bytes: sent.bytes + len, longest: sent.longest.max(len) };
             self.push((node, to.0), frame);
         }
-        for (mut key, result) in out.ended {
+        for (mut key, result) in effects.ended {
             // As it was asked for: scopes have names of their own here.
             key.members = 0;
             let ended = result.map(|runs| runs.concat());
@@ -100,7 +101,9 @@ impl Network {
             self.busy.swap_remove(at);
         }
         let (from, to) = edge;
-        self.act(to, |launch, out| launch.on_frame(NodeIndex(from), frame.what.expect("a frame says what"), out));
+        self.act(to, |launch, effects| {
+            launch.on_frame(NodeIndex(from), frame.what.expect("a frame says what"), effects);
+        });
         true
     }
 
@@ -113,7 +116,7 @@ impl Network {
         self.edges.retain(|&(from, to), _| from != lost && to != lost);
         self.busy.retain(|&(from, to)| from != lost && to != lost);
         for node in (0..self.launches.len() as u32).filter(|node| *node != lost) {
-            self.act(node, |launch, out| launch.lost(NodeIndex(lost), "it was lost", true, out));
+            self.act(node, |launch, effects| launch.lost(NodeIndex(lost), "it was lost", Loss::Node, effects));
         }
         self.edges.retain(|&(_, to), _| to != lost);
         self.busy.retain(|&(_, to)| to != lost);

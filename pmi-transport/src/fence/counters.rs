@@ -1,23 +1,23 @@
-//! What a node's fences have seen, in numbers.
+//! Counters of one node's fences, for its metrics.
 
 use std::ops::AddAssign;
 
-/// Frames of fences that were taken, and those that were harmless but should not have come.
+/// Number of fences and frames so far: those that went well, and those that were harmless but should not have come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct Counters {
     /// Fences that this node took part in to their end.
     pub completed: u64,
     /// Fences that failed here.
     pub failed: u64,
-    /// Frames of links.
+    /// Frames received on links.
     pub frames: u64,
-    /// Frames that came before this node knew their fence, and were kept for it.
+    /// Frames that came before this node reached their fence, and were held for it.
     pub early: u64,
     /// Frames of fences that had ended here.
     pub late: u64,
-    /// Frames that had come before.
+    /// Frames that were received before.
     pub duplicate: u64,
-    /// Frames whose sender is not next to this node in the tree.
+    /// Frames whose sender is no neighbour of this node in the tree.
     pub misdirected: u64,
     /// Frames whose sender takes no part in the launch or in the fence, or which name no fence.
     pub foreign: u64,
@@ -25,7 +25,7 @@ pub struct Counted {
     pub dropped: u64,
 }
 
-impl AddAssign for Counted {
+impl AddAssign for Counters {
     fn add_assign(&mut self, more: Self) {
         self.completed += more.completed;
         self.failed += more.failed;

@@ -1,4 +1,5 @@
-//! How one agent calls another for the sake of fences.
+//! Calls of one agent to another for the sake of fences: the seam between links and the network. [`Grpc`] is the real one; tests
+//! have one over memory.
 
 use async_trait::async_trait;
 use tonic::Status;
@@ -12,12 +13,12 @@ use crate::limits::MESSAGE_MAX;
 use crate::proto::v1::node_agent_service_client::NodeAgentServiceClient;
 use crate::proto::v1::{LinkFrame, PmiFenceCompleteRequest};
 
-/// The frames that the other end of a link sends.
+/// Frames that the other end of a link sends.
 pub type Incoming = BoxStream<LinkFrame>;
 
 /// Calls agents by their names and addresses, written `host:port`.
 #[async_trait]
-pub trait Reach: Send + Sync + 'static {
+pub trait Transport: Send + Sync + 'static {
     /// Opens a link to the agent of `node`: sends `outgoing` and returns what comes back. The agent at the other end must learn
     /// this node's name from the transport, not from a message.
     ///
@@ -32,10 +33,10 @@ pub trait Reach: Send + Sync + 'static {
     async fn complete(&self, node: &str, address: &str, request: PmiFenceCompleteRequest) -> Result<(), Status>;
 }
 
-/// Calls agents over gRPC, and proves to them who this one is.
+/// Calls agents over gRPC, with the credentials of this one.
 #[derive(Clone, Debug)]
 pub struct Grpc {
-    /// How.
+    /// Credentials of this agent.
     pub security: Security,
 }
 
@@ -50,7 +51,7 @@ impl Grpc {
 }
 
 #[async_trait]
-impl Reach for Grpc {
+impl Transport for Grpc {
     async fn link(&self, node: &str, address: &str, outgoing: Outgoing) -> Result<Incoming, Status> {
         let frames = self.client(node, address)?.link(outgoing).await?.into_inner();
         Ok(Box::pin(frames))

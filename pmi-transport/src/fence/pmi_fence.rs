@@ -1,8 +1,8 @@
-//! Fences with agents that speak `PmiFence` instead of links, as the design document of the protocol has it: one call to the head
-//! of the launch brings a node's pairs, and its answer, or a call of `PmiFenceComplete` later, the pairs of all.
+//! Adapter for agents that speak `PmiFence` instead of links, as the protocol's design document has it: one call to the head of the
+//! launch brings a node's pairs, and its answer, or a call of `PmiFenceComplete` later, the pairs of all.
 //!
-//! The head takes such a call for the one frame that the node would have sent up, and the frames that go down to the node for the
-//! call's answer. So such a node must be right below the head with nobody below itself: the launch's fences must be stars.
+//! The adapter turns such a call into the one frame that the node would have sent up, and the frames that go down to the node
+//! into the call's answer. So such a node must be right below the head with nobody below itself: the launch's fences must be stars.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,26 +15,27 @@ use tokio::time::timeout;
 use tonic::Status;
 
 use super::gather::Gather;
-use super::node::FenceNode;
+use super::launches::LaunchGuard;
+use super::node::{FenceNode, Membership};
 use super::pieces::{Assembly, Piece, cut};
-use super::state::{Entry, State};
+use super::state::State;
 use crate::proto::v1::{
     FenceKey, FenceScope, FenceUp, LinkFrame, NodePiece, PmiFenceCompleteRequest, PmiFenceCompleteResponse,
     PmiFenceRequest, PmiFenceResponse, fence_scope::Kind, link_frame::What,
 };
 
-/// How long an agent may take to take the result of a fence for which it was answered early.
-const COMPLETE_PATIENCE: Duration = Duration::from_secs(30);
+/// Time that an agent may take to take the result of a fence for which it was answered early.
+const COMPLETE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What all nodes brought, or why the fence failed.
+/// Runs that all nodes brought, or the reason why the fence failed.
 type Merged = Result<Vec<Bytes>, String>;
 
-/// The calls of a launch that wait for their fences, and what their nodes have called before.
+/// Calls of `PmiFence` that wait for their fences, and the epochs that follow from earlier ones.
 #[derive(Debug, Default)]
-pub(super) struct Calls {
+pub(super) struct PmiFenceCalls {
     waiting: HashMap<(FenceKey, NodeIndex), Call>,
-    /// How many fences each node has called for.
-    called: HashMap<NodeIndex, u64>,
+    /// Number of fences that each node has called for, by launch.
+    epochs: HashMap<String, HashMap<NodeIndex, u64>>,
 }
 
 #[derive(Debug)]
@@ -43,8 +44,8 @@ struct Call {
     answer: oneshot::Sender<Merged>,
 }
 
-impl Calls {
-    /// Takes a frame for `node` if it answers a call; else gives it back.
+impl PmiFenceCalls {
+    /// Takes a frame for `node` if it answers a call; else gives it back, to be sent over a link.
     pub(super) fn take(&mut self, node: NodeIndex, frame: LinkFrame) -> Option<LinkFrame> {
         if self.waiting.is_empty() {
             return Some(frame);
@@ -54,9 +55,7 @@ impl Calls {
             Some(What::Failed(failed)) => failed.key.clone(),
             _ => None,
         };
-        let Some(at) = key.map(|key| (key, node)).filter(|at| self.waiting.contains_key(at)) else {
-            return Some(frame);
-        };
+        let Some(at) = key.map(|key| (key, node)) else { return Some(frame) };
         let Some(mut call) = self.waiting.remove(&at) else { return Some(frame) };
         match frame.what {
             Some(What::Down(down)) => {
@@ -71,6 +70,31 @@ impl Calls {
             _ => {}
         }
         None
+    }
+
+    /// Forgets a launch that was left; calls that were not answered hear that it has ended.
+    pub(super) fn forget(&mut self, launch_id: &str) {
+        if self.epochs.remove(launch_id).is_some() {
+            self.waiting.retain(|(key, _), _| key.launch_id != launch_id);
+        }
+    }
+
+    /// Returns the epoch of a node's next fence, if the call does not say.
+    fn next_epoch(&self, launch_id: &str, node: NodeIndex) -> u64 {
+        self.epochs.get(launch_id).and_then(|epochs| epochs.get(&node)).copied().unwrap_or(0)
+    }
+
+    /// Adds a call; none if there is one of this node for this fence.
+    fn add(&mut self, key: FenceKey, node: NodeIndex) -> Option<oneshot::Receiver<Merged>> {
+        let (launch_id, epoch) = (key.launch_id.clone(), key.epoch);
+        let at = (key, node);
+        if self.waiting.contains_key(&at) {
+            return None;
+        }
+        let (answer, merged) = oneshot::channel();
+        self.waiting.insert(at, Call { runs: Assembly::default(), answer });
+        self.epochs.entry(launch_id).or_default().insert(node, epoch.saturating_add(1));
+        Some(merged)
     }
 }
 
@@ -88,52 +112,52 @@ impl Call {
 
 impl State {
     /// Brings the pairs of the node `caller` to a fence of all nodes; returns the fence's epoch and where its result will come.
-    fn call(&mut self, caller: &str, request: &PmiFenceRequest) -> Result<(u64, oneshot::Receiver<Merged>), Status> {
+    fn call_pmi_fence(
+        &mut self,
+        caller: &str,
+        request: &PmiFenceRequest,
+    ) -> Result<(u64, oneshot::Receiver<Merged>), Status> {
         let id = request.launch_id.as_str();
-        let chunk = self.chunk();
-        let mut called = Err(Status::not_found(format!("launch {id} is not known here")));
-        self.within(id, None, |entry, out| {
-            called = place(entry, caller, request).and_then(|(node, epoch)| {
-                let key = world(id, epoch);
-                if entry.launch.has_ended(&key) || entry.calls.waiting.contains_key(&(key.clone(), node)) {
-                    return Err(Status::already_exists(format!("fence {epoch} of {caller} was called for before")));
-                }
-                entry.calls.called.insert(node, epoch + 1);
-                let (answer, merged) = oneshot::channel();
-                entry.calls.waiting.insert((key.clone(), node), Call { runs: Assembly::default(), answer });
-                let segment: Segment = request.kvs_entries.iter().collect();
-                let position = node.0;
-                let pieces = cut([segment.into_bytes()], chunk);
-                let brought = pieces.map(|Piece { run, goes_on }| NodePiece { position, run, goes_on }).collect();
-                entry.launch.on_frame(node, What::Up(FenceUp { key: Some(key), brought, last: true, part: 0 }), out);
-                Ok((epoch, merged))
-            });
-        });
-        called
+        let mut fences =
+            self.fences_of(id).ok_or_else(|| Status::not_found(format!("launch {id} is not known here")))?;
+        let node = fences.check_caller(caller, request)?;
+        let epoch = request.epoch.unwrap_or_else(|| fences.outbound.pmi_fence.next_epoch(id, node));
+        let repeated = || Status::already_exists(format!("fence {epoch} of {caller} was called for before"));
+        let key = world(id, epoch);
+        if fences.joined.launch.has_ended(&key) {
+            return Err(repeated());
+        }
+        let merged = fences.outbound.pmi_fence.add(key.clone(), node).ok_or_else(repeated)?;
+        let segment: Segment = request.kvs_entries.iter().collect();
+        let pieces = cut([segment.into_bytes()], fences.outbound.limits.chunk_bytes);
+        let brought = pieces.map(|Piece { run, goes_on }| NodePiece { position: node.0, run, goes_on }).collect();
+        fences.on_frame(caller, What::Up(FenceUp { key: Some(key), brought, last: true, part: 0 }));
+        Ok((epoch, merged))
     }
 }
 
-/// Which node calls, and for which of its fences; an error if it may not, or cannot be served.
-fn place(entry: &Entry, caller: &str, request: &PmiFenceRequest) -> Result<(NodeIndex, u64), Status> {
-    let membership = &entry.membership;
-    let node = NodeIndex(request.node_index);
-    if entry.by_name.get(caller) != Some(&node) {
-        return Err(Status::permission_denied(format!("{caller} is not node {node} of the launch")));
+impl LaunchGuard<'_> {
+    /// Returns which node calls; an error if it may not, or cannot be served.
+    fn check_caller(&self, caller: &str, request: &PmiFenceRequest) -> Result<NodeIndex, Status> {
+        let node = NodeIndex(request.node_index);
+        if self.joined.node_of(caller) != Some(node) {
+            return Err(Status::permission_denied(format!("{caller} is not node {node} of the launch")));
+        }
+        let Membership { me, nodes, fan_out, .. } = &self.joined.membership;
+        if *me != NodeIndex(0) {
+            return Err(Status::failed_precondition("this node is not the head of the launch"));
+        }
+        let gather = Gather::new(node.0, nodes.len() as u32, *fan_out, self.outbound.limits);
+        if gather.neighbours() != [0] {
+            return Err(Status::failed_precondition(
+                "PmiFence is for launches whose fences are stars; this one needs Link",
+            ));
+        }
+        Ok(node)
     }
-    if membership.me != NodeIndex(0) {
-        return Err(Status::failed_precondition("this node is not the head of the launch"));
-    }
-    let nodes = membership.nodes.len() as u32;
-    if Gather::new(node.0, nodes, membership.fan_out, entry.limits).neighbours() != [0] {
-        return Err(Status::failed_precondition(
-            "PmiFence is for launches whose fences are stars; this one needs Link",
-        ));
-    }
-    let epoch = request.epoch.or_else(|| entry.calls.called.get(&node).copied()).unwrap_or(0);
-    Ok((node, epoch))
 }
 
-/// A fence of all ranks of a launch's first job, which has ranks on all its nodes.
+/// Key of a fence of all ranks of a launch's first job, which has ranks on all its nodes.
 fn world(launch_id: &str, epoch: u64) -> FenceKey {
     let scope = FenceScope { kind: Kind::World.into(), ..FenceScope::default() };
     let job_id = format!("kvs_{launch_id}_0");
@@ -148,7 +172,7 @@ impl FenceNode {
     /// Refuses who is not the node that it says, a launch that this node is not the head of or whose fences are not stars, and
     /// a fence that was called for before. That a fence failed is not an error of the call, but said in its answer.
     pub async fn pmi_fence(&self, caller: &str, request: PmiFenceRequest) -> Result<PmiFenceResponse, Status> {
-        let (epoch, merged) = self.change(|state| state.call(caller, &request))?;
+        let (epoch, merged) = self.update(|state| state.call_pmi_fence(caller, &request))?;
         if request.answer_early {
             self.complete_later(caller.to_owned(), request, epoch, merged);
             return Ok(PmiFenceResponse { success: true, ..PmiFenceResponse::default() });
@@ -175,7 +199,7 @@ impl FenceNode {
 
     /// Hands over the result of a fence when it is there.
     fn complete_later(&self, caller: String, request: PmiFenceRequest, epoch: u64, merged: oneshot::Receiver<Merged>) {
-        let reach = self.reach();
+        let transport = self.transport();
         self.spawn(async move {
             let (success, merged_kvs, message) = match pairs(merged.await) {
                 Ok(pairs) => (true, pairs, String::new()),
@@ -183,18 +207,18 @@ impl FenceNode {
             };
             let PmiFenceRequest { launch_id, reply_to, .. } = request;
             let complete = PmiFenceCompleteRequest { launch_id, merged_kvs, epoch, success, message };
-            let taken = timeout(COMPLETE_PATIENCE, reach.complete(&caller, &reply_to, complete)).await;
+            let taken = timeout(COMPLETE_TIMEOUT, transport.complete(&caller, &reply_to, complete)).await;
             let refused = match taken {
                 Ok(Ok(())) => return,
                 Ok(Err(status)) => status.message().to_owned(),
-                Err(_) => format!("no answer within {COMPLETE_PATIENCE:?}"),
+                Err(_) => format!("no answer within {COMPLETE_TIMEOUT:?}"),
             };
             tracing::warn!(caller, reply_to, epoch, "the result of a fence was not taken: {refused}");
         });
     }
 }
 
-/// The pairs of all nodes; where several have one key, the last node's.
+/// Pairs of all nodes; where several have one key, the last node's.
 fn pairs(merged: Result<Merged, oneshot::error::RecvError>) -> Result<HashMap<String, String>, String> {
     let runs = merged.unwrap_or_else(|_| Err("the launch has ended here".into()))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -1,0 +1,110 @@
+//! Frames of links, looked at from outside: of which launch, what they cost to keep, and what refuses them.
+
+use pmi_core::ids::NodeIndex;
+
+use crate::limits::kept_cost;
+use crate::proto::v1::{DataReply, FenceFailed, FenceKey, LinkFrame, data_reply, link_frame::What};
+
+/// Id of the launch that a frame belongs to; empty, which no launch's is, if the frame does not say.
+pub(super) fn launch_of(what: &What) -> &str {
+    let key = match what {
+        What::Up(frame) => frame.key.as_ref(),
+        What::Down(frame) => frame.key.as_ref(),
+        What::Failed(frame) => frame.key.as_ref(),
+        What::Awaited(key) => Some(key),
+        What::DataRequest(request) => return &request.launch_id,
+        What::DataReply(reply) => return &reply.launch_id,
+    };
+    key.map_or("", |key| &key.launch_id)
+}
+
+/// Returns true if the sender of the frame waits for something to come back.
+pub(super) fn expects_answer(what: &What) -> bool {
+    matches!(what, What::Up(_) | What::Awaited(_) | What::DataRequest(_))
+}
+
+/// Bytes that a frame is charged while it is kept: about what it takes.
+pub(super) fn kept_bytes(what: &What) -> usize {
+    const PIECE_COST: usize = 64;
+    kept_cost(match what {
+        What::Up(frame) => frame.brought.iter().map(|piece| PIECE_COST + piece.run.len()).sum(),
+        What::Down(frame) => frame.run.len(),
+        What::Failed(frame) => frame.reason.len(),
+        What::DataRequest(request) => request.question.len(),
+        What::DataReply(_) | What::Awaited(_) => 0,
+    })
+}
+
+/// Frame that tells of a failed fence; without a node, its sender is to blame.
+pub(super) fn failed(key: &FenceKey, node: Option<NodeIndex>, reason: &str) -> LinkFrame {
+    let frame = FenceFailed { key: Some(key.clone()), node: node.map(|node| node.0), reason: reason.to_owned() };
+    LinkFrame { what: Some(What::Failed(frame)) }
+}
+
+/// Answer to a frame that cannot be served; none if its sender waits for nothing.
+pub(super) fn refusal(what: &What, reason: &str) -> Option<LinkFrame> {
+    match what {
+        What::Up(frame) => frame.key.as_ref().map(|key| failed(key, None, reason)),
+        What::Awaited(key) => Some(failed(key, None, reason)),
+        What::DataRequest(request) => {
+            let result = Some(data_reply::Result::Error(reason.to_owned()));
+            let reply = DataReply { launch_id: request.launch_id.clone(), request_id: request.request_id, result };
+            Some(LinkFrame { what: Some(What::DataReply(reply)) })
+        }
+        What::Down(_) | What::Failed(_) | What::DataReply(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::v1::{DataRequest, FenceDown, FenceUp};
+
+    fn key() -> FenceKey {
+        FenceKey { launch_id: "launch".into(), epoch: 7, ..FenceKey::default() }
+    }
+
+    fn one_of_each() -> [What; 6] {
+        let launch_id = || "launch".to_owned();
+        [
+            What::Up(FenceUp { key: Some(key()), ..FenceUp::default() }),
+            What::Down(FenceDown { key: Some(key()), ..FenceDown::default() }),
+            What::Failed(FenceFailed { key: Some(key()), ..FenceFailed::default() }),
+            What::Awaited(key()),
+            What::DataRequest(DataRequest { launch_id: launch_id(), request_id: 3, ..DataRequest::default() }),
+            What::DataReply(DataReply { launch_id: launch_id(), request_id: 3, ..DataReply::default() }),
+        ]
+    }
+
+    #[test]
+    fn every_frame_names_its_launch() {
+        for what in one_of_each() {
+            assert_eq!(launch_of(&what), "launch", "{what:?}");
+        }
+        assert_eq!(launch_of(&What::Up(FenceUp::default())), "", "a frame without a key");
+    }
+
+    #[test]
+    fn exactly_the_frames_whose_senders_wait_are_refused_in_their_own_terms() {
+        for what in one_of_each() {
+            let refused = refusal(&what, "no").map(|frame| frame.what.expect("a refusal says something"));
+            assert_eq!(refused.is_some(), expects_answer(&what), "{what:?}");
+            match refused {
+                Some(What::Failed(failed)) => {
+                    assert_eq!((failed.key, failed.node, failed.reason.as_str()), (Some(key()), None, "no"));
+                }
+                Some(What::DataReply(reply)) => {
+                    assert_eq!((reply.launch_id.as_str(), reply.request_id), ("launch", 3));
+                    assert_eq!(reply.result, Some(data_reply::Result::Error("no".into())));
+                }
+                other => assert_eq!(other, None),
+            }
+        }
+    }
+
+    #[test]
+    fn many_tiny_pieces_are_charged_more_than_their_bytes() {
+        let up = |pieces: usize| What::Up(FenceUp { brought: vec![Default::default(); pieces], ..FenceUp::default() });
+        assert_eq!(kept_bytes(&up(1000)) - kept_bytes(&up(0)), 64_000);
+    }
+}

@@ -1,0 +1,134 @@
+//! Fences of one launch on one node, as its session calls them: awaits what [`State`](super::state::State) decides, and takes back
+//! what its caller does not wait for any longer.
+
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use pmi_core::fence::Scope;
+use pmi_core::ids::{Epoch, NodeIndex};
+
+use super::launches::{LaunchGuard, MembershipId, launch_ended};
+use super::node::{FenceNode, Questions};
+use super::{AskError, FenceError};
+use crate::proto::v1::{FenceKey, FenceScope, fence_scope::Kind};
+
+/// Membership of one node in a launch. Dropping it leaves the launch.
+pub struct LaunchFences {
+    pub(super) node: Weak<FenceNode>,
+    pub(super) id: MembershipId,
+    pub(super) launch_id: Arc<str>,
+    pub(super) me: NodeIndex,
+    pub(super) nodes: u32,
+    pub(super) source: Arc<dyn Questions>,
+}
+
+impl LaunchFences {
+    /// Brings `segments` to a fence, and returns what all nodes brought, in their order. Neighbouring segments may have been
+    /// joined. `members` are the nodes that hold a rank of the job, in order; a scope that names nodes has its own.
+    ///
+    /// Not cancel-safe: when the call is dropped before its end, the fence fails on all nodes.
+    ///
+    /// # Errors
+    /// Fails when a node is lost or gives up, when more is brought than a fence may carry, and when the call makes no sense.
+    pub async fn exchange(
+        &self,
+        job_id: &str,
+        members: &[NodeIndex],
+        scope: &Scope,
+        epoch: Epoch,
+        segments: Vec<Bytes>,
+    ) -> Result<Vec<Bytes>, FenceError> {
+        let (scope, scope_members) = encode_scope(scope).ok_or(FenceError::Members { epoch })?;
+        let (launch_id, job_id) = (self.launch_id.to_string(), job_id.to_owned());
+        let key = FenceKey { launch_id, job_id, scope: Some(scope), epoch: epoch.0, members: 0 };
+        let begun = self.update(|mut fences| fences.begin(key, scope_members.unwrap_or(members), segments));
+        let (key, result) = begun.ok_or_else(|| launch_ended(epoch.0))??;
+        let give_up = OnDrop::new(|| {
+            self.update(|mut fences| fences.give_up(&key));
+        });
+        let result = result.await;
+        give_up.disarm();
+        result.unwrap_or_else(|_| Err(launch_ended(epoch.0)))
+    }
+
+    /// Asks another node of the launch, or this one. Dropping the call withdraws the question.
+    ///
+    /// # Errors
+    /// Fails when the node is lost, has left the launch or has no answer.
+    pub async fn ask(&self, node: NodeIndex, question: Bytes) -> Result<Bytes, AskError> {
+        if node == self.me {
+            let answer = self.source.answer(node, question).await;
+            return answer.map_err(|reason| AskError::Refused { node, reason });
+        }
+        let asked = self.update(|mut fences| fences.ask(node, question));
+        let (id, answer) = asked.ok_or(AskError::LaunchEnded)??;
+        let withdraw = OnDrop::new(|| {
+            self.update(|mut fences| fences.withdraw(id));
+        });
+        let answer = answer.await;
+        withdraw.disarm();
+        answer.unwrap_or(Err(AskError::LaunchEnded))
+    }
+
+    /// Waits until every question of other nodes that has come is answered. To be called before the launch is left, once
+    /// [`Questions`] keeps none waiting any more: what is open when the launch is left is refused.
+    pub async fn last_answers(&self) {
+        let node = self.node.upgrade();
+        let answering = node.and_then(|node| node.update(|state| Some(state.joined(self.id)?.take_answering())));
+        answering.unwrap_or_default().join_all().await;
+    }
+
+    /// Number of nodes of the launch.
+    pub fn nodes(&self) -> u32 {
+        self.nodes
+    }
+
+    /// Applies an input to the launch; `None` if it has ended here.
+    fn update<T>(&self, input: impl FnOnce(LaunchGuard<'_>) -> T) -> Option<T> {
+        self.node.upgrade()?.update(|state| state.fences(self.id).map(input))
+    }
+}
+
+impl Drop for LaunchFences {
+    fn drop(&mut self) {
+        if let Some(node) = self.node.upgrade() {
+            node.update(|state| state.leave(self.id));
+        }
+    }
+}
+
+/// Scope as links carry it, and the members that it names; `None` for a kind that this version does not know.
+fn encode_scope(scope: &Scope) -> Option<(FenceScope, Option<&[NodeIndex]>)> {
+    let (kind, name, members) = match scope {
+        Scope::World => (Kind::World, "", None),
+        Scope::Ring => (Kind::Ring, "", None),
+        Scope::Group { name, nodes } => (Kind::Group, &**name, Some(&**nodes)),
+        Scope::Foreign { name, nodes } => (Kind::Foreign, &**name, Some(&**nodes)),
+        _ => return None,
+    };
+    Some((FenceScope { kind: kind.into(), name: name.to_owned(), node_gaps: Vec::new() }, members))
+}
+
+/// Does something when a call is dropped before its end.
+struct OnDrop<F: FnMut()> {
+    act: F,
+    is_armed: bool,
+}
+
+impl<F: FnMut()> OnDrop<F> {
+    fn new(act: F) -> Self {
+        Self { act, is_armed: true }
+    }
+
+    fn disarm(mut self) {
+        self.is_armed = false;
+    }
+}
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        if self.is_armed {
+            (self.act)();
+        }
+    }
+}

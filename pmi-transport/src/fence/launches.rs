@@ -1,0 +1,245 @@
+//! Launches that one node takes part in, each with the calls of its session that wait for an outcome.
+//!
+//! ```text
+//! Launches ──> Joined { Launch (pure), Calls (channels to the session) }
+//!     └──────────────> LaunchGuard = Joined + Outbound: applies an input to the launch, and passes its effects on
+//! ```
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pmi_core::ids::{Epoch, NodeIndex};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use super::budget::Budget;
+use super::effects::{AskResult, Effects, FenceResult};
+use super::launch::{Launch, Loss};
+use super::node::{Member, Membership, Questions};
+use super::outbound::{Effect, Outbound};
+use super::questions::{AnswerId, QuestionId};
+use super::{AskError, FenceError, Limits};
+use crate::proto::v1::{FenceKey, link_frame::What};
+
+/// Number of one membership of this node in a launch. A launch that is joined a second time has another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct MembershipId(u64);
+
+/// Fence that was begun, and where its result will come.
+pub(super) type PendingFence = (FenceKey, oneshot::Receiver<FenceResult>);
+
+/// Question that was asked, and where its answer will come.
+pub(super) type PendingQuestion = (QuestionId, oneshot::Receiver<AskResult>);
+
+/// Launches that a node takes part in.
+#[derive(Default)]
+pub(super) struct Launches {
+    joined: HashMap<MembershipId, Joined>,
+    by_launch: HashMap<String, MembershipId>,
+    last: u64,
+}
+
+/// Launch that a node takes part in.
+pub(super) struct Joined {
+    pub(super) id: MembershipId,
+    pub(super) launch: Launch,
+    pub(super) membership: Membership,
+    by_name: HashMap<String, NodeIndex>,
+    calls: Calls,
+    source: Arc<dyn Questions>,
+    /// Tasks that look for answers to other nodes' questions; they end with this.
+    answering: JoinSet<()>,
+}
+
+/// Calls of the session that wait for an outcome. Dropping them tells their callers that the launch has ended here.
+#[derive(Default)]
+struct Calls {
+    fences: HashMap<FenceKey, oneshot::Sender<FenceResult>>,
+    questions: HashMap<QuestionId, oneshot::Sender<AskResult>>,
+}
+
+impl Launches {
+    /// Adds a launch; an earlier membership in it ends.
+    pub(super) fn join(
+        &mut self,
+        membership: Membership,
+        source: Arc<dyn Questions>,
+        budget: &Budget,
+        limits: Limits,
+    ) -> MembershipId {
+        self.last += 1;
+        let id = MembershipId(self.last);
+        let Membership { launch_id, me, nodes, fan_out } = &membership;
+        // A launch has fewer nodes than an index can tell.
+        let count = nodes.len() as u32;
+        let joined = Joined {
+            id,
+            launch: Launch::with_budget(budget, launch_id, *me, count, *fan_out, limits),
+            by_name: nodes.iter().map(|member| member.name.clone()).zip((0..).map(NodeIndex)).collect(),
+            calls: Calls::default(),
+            source,
+            answering: JoinSet::new(),
+            membership,
+        };
+        if let Some(earlier) = self.by_launch.insert(joined.membership.launch_id.clone(), id) {
+            self.joined.remove(&earlier);
+        }
+        self.joined.insert(id, joined);
+        id
+    }
+
+    /// Takes out a launch; `None` if the membership has ended.
+    pub(super) fn remove(&mut self, id: MembershipId) -> Option<Joined> {
+        let joined = self.joined.remove(&id)?;
+        self.by_launch.remove(&joined.membership.launch_id);
+        Some(joined)
+    }
+
+    pub(super) fn get_mut(&mut self, id: MembershipId) -> Option<&mut Joined> {
+        self.joined.get_mut(&id)
+    }
+
+    pub(super) fn of_launch(&mut self, launch_id: &str) -> Option<&mut Joined> {
+        self.joined.get_mut(self.by_launch.get(launch_id)?)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Joined> {
+        self.joined.values_mut()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.joined.is_empty()
+    }
+}
+
+impl Joined {
+    pub(super) fn node_of(&self, name: &str) -> Option<NodeIndex> {
+        self.by_name.get(name).copied()
+    }
+
+    fn member(&self, node: NodeIndex) -> &Member {
+        &self.membership.nodes[node.index()]
+    }
+
+    /// Gives the launch a task that looks for an answer.
+    pub(super) fn spawn_answering(&mut self, task: impl Future<Output = ()> + Send + 'static, runtime: &Handle) {
+        while self.answering.try_join_next().is_some() {}
+        self.answering.spawn_on(task, runtime);
+    }
+
+    /// Takes the tasks that look for answers, to be waited for.
+    pub(super) fn take_answering(&mut self) -> JoinSet<()> {
+        std::mem::take(&mut self.answering)
+    }
+}
+
+/// One launch of a node, and the way out for its frames. Each method applies one input and passes on its effects.
+pub(super) struct LaunchGuard<'state> {
+    pub(super) joined: &'state mut Joined,
+    pub(super) outbound: &'state mut Outbound,
+}
+
+impl LaunchGuard<'_> {
+    /// Begins a fence.
+    pub(super) fn begin(
+        &mut self,
+        key: FenceKey,
+        members: &[NodeIndex],
+        segments: Vec<Bytes>,
+    ) -> Result<PendingFence, FenceError> {
+        let mut effects = Effects::default();
+        let key = self.joined.launch.begin(key, members, segments, &mut effects)?;
+        let (caller, result) = oneshot::channel();
+        self.joined.calls.fences.insert(key.clone(), caller);
+        self.pass_on(effects);
+        Ok((key, result))
+    }
+
+    /// Gives up a fence whose caller has gone.
+    pub(super) fn give_up(&mut self, key: &FenceKey) {
+        self.joined.calls.fences.remove(key);
+        self.apply(|launch, effects| launch.give_up(key, effects));
+    }
+
+    /// Asks another node.
+    pub(super) fn ask(&mut self, node: NodeIndex, question: Bytes) -> Result<PendingQuestion, AskError> {
+        let mut effects = Effects::default();
+        let id = self.joined.launch.ask(node, question, &mut effects)?;
+        let (caller, answer) = oneshot::channel();
+        self.joined.calls.questions.insert(id, caller);
+        self.pass_on(effects);
+        Ok((id, answer))
+    }
+
+    /// Withdraws a question whose caller has gone.
+    pub(super) fn withdraw(&mut self, id: QuestionId) {
+        self.joined.calls.questions.remove(&id);
+        self.joined.launch.withdraw(id);
+    }
+
+    /// Answers a question of another node.
+    pub(super) fn answer(&mut self, id: AnswerId, answer: Result<Bytes, String>) {
+        self.apply(|launch, effects| launch.answer(id, answer, effects));
+    }
+
+    /// Takes a frame of the node named `from`.
+    pub(super) fn on_frame(&mut self, from: &str, what: What) {
+        match self.joined.node_of(from) {
+            Some(from) => self.apply(|launch, effects| launch.on_frame(from, what, effects)),
+            None => self.outbound.counters.foreign += 1,
+        }
+    }
+
+    /// Takes note of the loss of the node `name`, if it is of the launch.
+    pub(super) fn lost(&mut self, name: &str, reason: &str, loss: Loss) {
+        if let Some(node) = self.joined.node_of(name) {
+            let reason = format!("{name} was lost: {reason}");
+            self.apply(|launch, effects| launch.lost(node, &reason, loss, effects));
+        }
+    }
+
+    pub(super) fn tick(&mut self) {
+        self.apply(Launch::tick);
+    }
+
+    pub(super) fn leave(&mut self) {
+        self.apply(Launch::leave);
+    }
+
+    fn apply(&mut self, input: impl FnOnce(&mut Launch, &mut Effects)) {
+        let mut effects = Effects::default();
+        input(&mut self.joined.launch, &mut effects);
+        self.pass_on(effects);
+    }
+
+    fn pass_on(&mut self, effects: Effects) {
+        let Effects { frames, ended, answered, asked, counters } = effects;
+        self.outbound.counters += counters;
+        for (node, frame) in frames {
+            self.outbound.send(node, self.joined.member(node), frame);
+        }
+        // Callers may have gone.
+        for (key, result) in ended {
+            if let Some(caller) = self.joined.calls.fences.remove(&key) {
+                let _ = caller.send(result);
+            }
+        }
+        for (id, answer) in answered {
+            if let Some(caller) = self.joined.calls.questions.remove(&id) {
+                let _ = caller.send(answer);
+            }
+        }
+        for asked in asked {
+            let source = Arc::clone(&self.joined.source);
+            self.outbound.effects.push(Effect::Answer { membership: self.joined.id, asked, source });
+        }
+    }
+}
+
+/// End of a fence that cannot be begun because the launch was left.
+pub(super) fn launch_ended(epoch: u64) -> FenceError {
+    FenceError::LaunchEnded { epoch: Epoch(epoch) }
+}

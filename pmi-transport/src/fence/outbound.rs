@@ -1,0 +1,61 @@
+//! Way out of a node: frames to links, to foreign agents' calls, and whatever else needs the runtime.
+
+use std::sync::Arc;
+
+use pmi_core::ids::NodeIndex;
+
+use super::Limits;
+use super::counters::Counters;
+use super::effects::Asked;
+use super::launches::MembershipId;
+use super::links::{Links, Outgoing, Sent, StreamId};
+use super::node::{Member, Questions};
+use super::pmi_fence::PmiFenceCalls;
+use crate::proto::v1::LinkFrame;
+
+/// Consequence of an input that needs the runtime; carried out once the lock is given back.
+pub(super) enum Effect {
+    /// Opens a link.
+    Open { id: StreamId, name: String, address: String, outgoing: Outgoing },
+    /// Looks for the answer to another node's question; the task belongs to the membership.
+    Answer { membership: MembershipId, asked: Asked, source: Arc<dyn Questions> },
+    /// Treats a node that does not read its frames as lost.
+    Lose { name: String },
+}
+
+/// Links of a node, with what they and the launches share.
+pub(super) struct Outbound {
+    pub(super) limits: Limits,
+    pub(super) links: Links,
+    pub(super) pmi_fence: PmiFenceCalls,
+    pub(super) counters: Counters,
+    pub(super) effects: Vec<Effect>,
+}
+
+impl Outbound {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            links: Links::new(limits.all_link_bytes),
+            pmi_fence: PmiFenceCalls::default(),
+            counters: Counters::default(),
+            effects: Vec::new(),
+        }
+    }
+
+    /// Sends a frame to a node of a launch: as part of the answer to its open call, or over its link.
+    pub(super) fn send(&mut self, node: NodeIndex, member: &Member, frame: LinkFrame) {
+        let Some(frame) = self.pmi_fence.take(node, frame) else { return };
+        match self.links.send(&member.name, frame, self.limits.link_bytes) {
+            Sent::Queued => {}
+            Sent::Opening(id, outgoing) => {
+                let Member { name, address } = member.clone();
+                self.effects.push(Effect::Open { id, name, address, outgoing });
+            }
+            Sent::Stuck => {
+                self.counters.dropped += 1;
+                self.effects.push(Effect::Lose { name: member.name.clone() });
+            }
+        }
+    }
+}

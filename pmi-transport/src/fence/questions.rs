@@ -1,0 +1,260 @@
+//! Questions between the nodes of one launch outside of fences (direct modex), as a pure state machine.
+//!
+//! ```text
+//!  asking node:     ask ──> waiting ──reply, node lost, withdraw──> gone
+//!  answering node:  request ──> open ──answer, leave──> replied
+//!                                 └──asking node lost──> void: still counted until its answer is there, which goes nowhere
+//! ```
+//! A question has one answer, of the node that was asked. A node that leaves the launch refuses all that is open.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pmi_core::ids::NodeIndex;
+
+use super::AskError;
+use super::effects::{Asked, Effects};
+use crate::proto::v1::{DataReply, DataRequest, LinkFrame, data_reply, link_frame::What};
+
+/// Number of a question that this node asked, unique within its membership of the launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QuestionId(pub(super) u64);
+
+/// Number of a question that this node was asked, unique within its membership of the launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AnswerId(u64);
+
+/// Questions of one launch on one node that have no answer yet.
+#[derive(Debug)]
+pub(super) struct Questions {
+    launch_id: Arc<str>,
+    me: NodeIndex,
+    last_id: u64,
+    /// Questions of this node, with the node that was asked.
+    asked: HashMap<QuestionId, NodeIndex>,
+    /// Questions of other nodes; `None` once the asking node is lost.
+    open: HashMap<AnswerId, Option<Asker>>,
+    /// Most entries of `open`.
+    open_max: usize,
+}
+
+/// Node that asked, and its number for the question.
+#[derive(Clone, Copy, Debug)]
+struct Asker {
+    node: NodeIndex,
+    request_id: u64,
+}
+
+impl Questions {
+    /// No questions yet; at most `open_max` of other nodes are looked into at once.
+    pub(super) fn new(launch_id: Arc<str>, me: NodeIndex, open_max: usize) -> Self {
+        Self { launch_id, me, last_id: 0, asked: HashMap::new(), open: HashMap::new(), open_max }
+    }
+
+    /// Asks `node`, which must be another node of the launch. The answer comes out as an effect of a later input.
+    pub(super) fn ask(&mut self, node: NodeIndex, question: Bytes, effects: &mut Effects) -> QuestionId {
+        let id = QuestionId(self.next_id());
+        self.asked.insert(id, node);
+        let (launch_id, from_node) = (self.launch_id.to_string(), self.me.0);
+        let request = DataRequest { launch_id, request_id: id.0, from_node, question };
+        effects.frames.push((node, LinkFrame { what: Some(What::DataRequest(request)) }));
+        id
+    }
+
+    /// Forgets a question of this node; its answer counts as late.
+    pub(super) fn withdraw(&mut self, id: QuestionId) {
+        self.asked.remove(&id);
+    }
+
+    /// Takes the question of the node `from`.
+    pub(super) fn on_request(&mut self, from: NodeIndex, request: DataRequest, effects: &mut Effects) {
+        let DataRequest { request_id, question, .. } = request;
+        let asker = Asker { node: from, request_id };
+        if self.open.len() >= self.open_max {
+            effects.counters.dropped += 1;
+            self.reply(asker, Err("it looks for too many answers already".to_owned()), effects);
+            return;
+        }
+        let id = AnswerId(self.next_id());
+        self.open.insert(id, Some(asker));
+        effects.asked.push(Asked { id, from, question });
+    }
+
+    /// Sends this node's answer to a question of another node, unless that node is lost.
+    pub(super) fn answer(&mut self, id: AnswerId, answer: Result<Bytes, String>, effects: &mut Effects) {
+        if let Some(Some(asker)) = self.open.remove(&id) {
+            self.reply(asker, answer, effects);
+        }
+    }
+
+    /// Takes the answer of the node `from`.
+    pub(super) fn on_reply(&mut self, from: NodeIndex, reply: DataReply, effects: &mut Effects) {
+        let id = QuestionId(reply.request_id);
+        if self.asked.get(&id) != Some(&from) {
+            effects.counters.late += 1;
+            return;
+        }
+        self.asked.remove(&id);
+        let refused = |reason| Err(AskError::Refused { node: from, reason });
+        let answer = match reply.result {
+            Some(data_reply::Result::Data(data)) => Ok(data),
+            Some(data_reply::Result::Error(reason)) => refused(reason),
+            None => refused("its answer is empty".to_owned()),
+        };
+        effects.answered.push((id, answer));
+    }
+
+    /// Fails what the node `lost` was asked, and forgets who asked what it asked.
+    pub(super) fn lose(&mut self, lost: NodeIndex, reason: &str, effects: &mut Effects) {
+        let failed = self.asked.extract_if(|_, node| *node == lost).map(|(id, _)| id);
+        let error = || AskError::NodeLost { node: lost, reason: reason.to_owned() };
+        effects.answered.extend(failed.map(|id| (id, Err(error()))));
+        for asker in self.open.values_mut() {
+            *asker = asker.take().filter(|asker| asker.node != lost);
+        }
+    }
+
+    /// Refuses every question of another node that has no answer yet, for the given reason.
+    pub(super) fn leave(&mut self, reason: &str, effects: &mut Effects) {
+        for asker in std::mem::take(&mut self.open).into_values().flatten() {
+            self.reply(asker, Err(reason.to_owned()), effects);
+        }
+    }
+
+    fn reply(&self, to: Asker, answer: Result<Bytes, String>, effects: &mut Effects) {
+        let result = Some(match answer {
+            Ok(data) => data_reply::Result::Data(data),
+            Err(reason) => data_reply::Result::Error(reason),
+        });
+        let reply = DataReply { launch_id: self.launch_id.to_string(), request_id: to.request_id, result };
+        effects.frames.push((to.node, LinkFrame { what: Some(What::DataReply(reply)) }));
+    }
+
+    fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OTHER: NodeIndex = NodeIndex(1);
+
+    fn questions(open_max: usize) -> Questions {
+        Questions::new("launch".into(), NodeIndex(0), open_max)
+    }
+
+    fn request(request_id: u64) -> DataRequest {
+        DataRequest { launch_id: "launch".into(), request_id, from_node: OTHER.0, question: "what".into() }
+    }
+
+    fn reply(request_id: u64, result: Option<data_reply::Result>) -> DataReply {
+        DataReply { launch_id: "launch".into(), request_id, result }
+    }
+
+    /// Replies among the frames, as number and result.
+    fn replies(effects: &Effects) -> Vec<(u64, Result<&[u8], &str>)> {
+        let mut replies = Vec::new();
+        for (to, frame) in &effects.frames {
+            let Some(What::DataReply(reply)) = &frame.what else { continue };
+            assert_eq!(*to, OTHER);
+            let result = match reply.result.as_ref().expect("a reply says something") {
+                data_reply::Result::Data(data) => Ok(&**data),
+                data_reply::Result::Error(reason) => Err(&**reason),
+            };
+            replies.push((reply.request_id, result));
+        }
+        replies
+    }
+
+    #[test]
+    fn an_answer_counts_once_and_only_from_the_node_that_was_asked() {
+        let (mut questions, mut effects) = (questions(1), Effects::default());
+        let id = questions.ask(OTHER, "what".into(), &mut effects);
+        let data = || Some(data_reply::Result::Data("that".into()));
+        questions.on_reply(NodeIndex(2), reply(id.0, data()), &mut effects);
+        assert_eq!((effects.answered.len(), effects.counters.late), (0, 1));
+        for late in 1..3 {
+            questions.on_reply(OTHER, reply(id.0, data()), &mut effects);
+            assert_eq!((effects.answered.as_slice(), effects.counters.late), (&[(id, Ok("that".into()))][..], late));
+        }
+    }
+
+    #[test]
+    fn a_refusal_and_an_empty_answer_are_errors_that_name_the_node() {
+        let (mut questions, mut effects) = (questions(1), Effects::default());
+        for (result, expected) in [
+            (Some(data_reply::Result::Error("no".into())), "node 1 has no answer: no"),
+            (None, "node 1 has no answer: its answer is empty"),
+        ] {
+            let id = questions.ask(OTHER, "what".into(), &mut effects);
+            questions.on_reply(OTHER, reply(id.0, result), &mut effects);
+            let (answered, answer) = effects.answered.pop().unwrap();
+            assert_eq!((answered, answer.unwrap_err().to_string().as_str()), (id, expected));
+        }
+    }
+
+    #[test]
+    fn the_loss_of_a_node_fails_what_it_was_asked_and_nothing_else() {
+        let (mut questions, mut effects) = (questions(1), Effects::default());
+        let lost = questions.ask(OTHER, "what".into(), &mut effects);
+        let other = questions.ask(NodeIndex(2), "what".into(), &mut effects);
+        questions.lose(OTHER, "gone", &mut effects);
+        let error = AskError::NodeLost { node: OTHER, reason: "gone".into() };
+        assert_eq!(effects.answered, [(lost, Err(error))]);
+        questions.on_reply(NodeIndex(2), reply(other.0, None), &mut effects);
+        assert_eq!(effects.answered.len(), 2);
+    }
+
+    #[test]
+    fn a_withdrawn_question_has_no_answer() {
+        let (mut questions, mut effects) = (questions(1), Effects::default());
+        let id = questions.ask(OTHER, "what".into(), &mut effects);
+        questions.withdraw(id);
+        questions.on_reply(OTHER, reply(id.0, None), &mut effects);
+        questions.lose(OTHER, "gone", &mut effects);
+        assert_eq!((effects.answered.len(), effects.counters.late), (0, 1));
+    }
+
+    #[test]
+    fn more_questions_than_may_be_open_are_refused_at_once() {
+        let (mut questions, mut effects) = (questions(1), Effects::default());
+        questions.on_request(OTHER, request(7), &mut effects);
+        questions.on_request(OTHER, request(8), &mut effects);
+        assert_eq!(replies(&effects), [(8, Err("it looks for too many answers already"))]);
+        let asked = effects.asked.pop().unwrap();
+        questions.answer(asked.id, Ok("that".into()), &mut effects);
+        questions.on_request(OTHER, request(9), &mut effects);
+        assert_eq!((replies(&effects)[1], effects.asked.len()), ((7, Ok(&b"that"[..])), 1));
+    }
+
+    #[test]
+    fn an_agent_that_was_started_anew_gets_no_answer_to_its_predecessors_question() {
+        let (mut questions, mut effects) = (questions(2), Effects::default());
+        questions.on_request(OTHER, request(1), &mut effects);
+        questions.lose(OTHER, "its agent was started anew", &mut effects);
+        // The numbers of its questions begin anew as well.
+        questions.on_request(OTHER, request(1), &mut effects);
+        questions.on_request(OTHER, request(2), &mut effects);
+        assert_eq!(replies(&effects), [(2, Err("it looks for too many answers already"))], "void ones still count");
+        let [old, new] = [0, 1].map(|at| effects.asked[at].id);
+        questions.answer(old, Ok("old".into()), &mut effects);
+        questions.answer(new, Ok("new".into()), &mut effects);
+        assert_eq!(replies(&effects)[1..], [(1, Ok(&b"new"[..]))]);
+    }
+
+    #[test]
+    fn a_node_that_leaves_refuses_what_is_open_and_answers_nothing_after_that() {
+        let (mut questions, mut effects) = (questions(2), Effects::default());
+        questions.on_request(OTHER, request(1), &mut effects);
+        questions.on_request(OTHER, request(2), &mut effects);
+        let [answered, open] = [0, 1].map(|at| effects.asked[at].id);
+        questions.answer(answered, Ok("that".into()), &mut effects);
+        questions.leave("gone", &mut effects);
+        questions.answer(open, Ok("that".into()), &mut effects);
+        assert_eq!(replies(&effects), [(1, Ok(&b"that"[..])), (2, Err("gone"))]);
+    }
+}
