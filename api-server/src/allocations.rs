@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use hostlist::HostlistError;
+use lattice_session::count::{count_is, counted};
 use pmi_transport::identity::{Caller, is_node_name};
 use pmi_transport::proto::v1::{Allocation, AllocationState, CreateAllocationRequest, RequeuePolicy};
 use tonic::{Code, Status};
@@ -52,7 +53,12 @@ pub(crate) enum AllocationError {
     Twice { node: String },
     #[error("name the nodes, or how many there shall be: one of the two")]
     NodesOrNumber,
-    #[error("{asked} nodes were asked for, and {free} are up and free{}", but_drained(*drained))]
+    #[error(
+        "{} asked for, and {} up and free{}",
+        if *asked == 1 { "1 node was".to_owned() } else { format!("{asked} nodes were") },
+        count_is(*free),
+        but_drained(*drained)
+    )]
     TooFew { asked: u32, free: usize, drained: usize },
     #[error("node {node} {why}")]
     Unready { node: String, why: Unready },
@@ -68,7 +74,7 @@ pub(crate) enum AllocationError {
     Id { id: String },
     #[error("there are {LIVE_MAX} allocations already; release some")]
     Full,
-    #[error("user {uid} has {most} allocations already, as many as one may have here; release some")]
+    #[error("user {uid} has {} already, as many as one may have here; release some", counted(*most, "allocation"))]
     FullForUser { uid: u32, most: usize },
     #[error("requeue policy {number} is unknown; there are 0 (never), 1 (on node failure) and 2 (on any failure)")]
     Policy { number: i32 },
@@ -76,7 +82,7 @@ pub(crate) enum AllocationError {
 
 /// The nodes that are missed in a count, if there are any.
 fn but_drained(drained: usize) -> String {
-    if drained == 0 { String::new() } else { format!("; {drained} are drained") }
+    if drained == 0 { String::new() } else { format!("; {} drained", count_is(drained)) }
 }
 
 impl From<AllocationError> for Status {
@@ -339,7 +345,7 @@ mod tests {
         let (mut all, up) = (Allocations::default(), ["a0", "a1", "a2"]);
         let two = CreateAllocationRequest { num_nodes: 2, ..Default::default() };
         assert_eq!(create(&mut all, &two, &USER, &up).unwrap().nodes, "a[0-1]");
-        assert_eq!(create(&mut all, &two, &USER, &up).unwrap_err(), "2 nodes were asked for, and 1 are up and free");
+        assert_eq!(create(&mut all, &two, &USER, &up).unwrap_err(), "2 nodes were asked for, and 1 is up and free");
         assert_eq!(create(&mut all, &on("a[1-2]"), &USER, &up).unwrap_err(), "node a1 belongs to allocation id0");
         assert_eq!(create(&mut all, &on("a2"), &USER, &up).unwrap().state(), AllocationState::Running);
         let released = moved(all.find("id0").unwrap(), AllocationState::Released);
@@ -379,7 +385,7 @@ mod tests {
         };
         let two = CreateAllocationRequest { num_nodes: 2, ..Default::default() };
         let later = Code::FailedPrecondition;
-        check(two, later, "2 nodes were asked for, and 1 are up and free; 1 are drained");
+        check(two, later, "2 nodes were asked for, and 1 is up and free; 1 is drained");
         check(on("a[0,9]"), later, "node a9 has not registered");
         check(on("a[0-1]"), later, "node a1 is drained: new memory");
         let many = "the list of nodes cannot be read: the list \"x[0-1048575]\" stands for more than 65536 names";

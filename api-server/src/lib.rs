@@ -97,19 +97,29 @@ enum Failure {
     Runtime(#[source] io::Error),
 }
 
-/// Serves until SIGTERM or SIGINT. Launches go on without the server; the next one takes them up.
+/// What a run of the server came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The server served until it was asked to end.
+    Served,
+    /// The settings were checked and make sense; nothing was started.
+    Checked,
+}
+
+/// Serves until SIGTERM or SIGINT, or only checks the settings if the arguments say so. Launches go on without the server; the
+/// next one takes them up.
 ///
 /// # Errors
 /// Fails if the configuration is wrong, or if an address or the state cannot be had.
-pub fn run(args: &ApiArgs) -> Result<(), ApiError> {
+pub fn run(args: &ApiArgs) -> Result<Outcome, ApiError> {
     let config = Config::load(args).map_err(Failure::from)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
     if args.check_config {
         runtime.block_on(check(&config))?;
-        println!("lattice: the settings make sense");
-        return Ok(());
+        return Ok(Outcome::Checked);
     }
-    Ok(runtime.block_on(serve(config))?)
+    runtime.block_on(serve(config))?;
+    Ok(Outcome::Served)
 }
 
 /// Fails where [`serve`] would for what the settings say, as far as that can be told without listening or touching the state.

@@ -120,23 +120,33 @@ impl Meetings {
         let room = state.rooms.entry(key.clone()).or_default();
         let is_new = room.parties.is_empty();
         let bytes = call.encoded_len();
-        room.bytes += bytes;
         let party = room.parties.entry(launch.to_owned()).or_insert_with(|| Party {
             node_gaps: call.node_gaps.clone(),
             nodes: nodes.len(),
             here: BTreeMap::new(),
         });
+        if party.here.contains_key(&node) {
+            let reason = format!("node {node} of launch {launch} waits in this meeting already");
+            return Err(MeetError::Unavailable { reason });
+        }
         let agreed = party.node_gaps == call.node_gaps;
+        room.bytes += bytes;
         party.here.insert(node, Guest { call, reply });
         let refusal = if !agreed {
             Some(MeetError::Unavailable {
                 reason: "the nodes of a launch differ about who of them takes part".to_owned(),
             })
-        } else if room.bytes > BYTES_MAX || bytes_of_user + bytes > BYTES_OF_USER_MAX {
-            let reason = format!("{} bytes were brought; {BYTES_MAX} can be", room.bytes);
+        } else if room.bytes > BYTES_MAX {
+            let reason = format!("{} bytes were brought to one meeting; the limit is {BYTES_MAX}", room.bytes);
+            Some(MeetError::TooMuch { reason })
+        } else if bytes_of_user + bytes > BYTES_OF_USER_MAX {
+            let brought = bytes_of_user + bytes;
+            let reason =
+                format!("{brought} bytes wait in all meetings of user {uid}; the limit is {BYTES_OF_USER_MAX}");
             Some(MeetError::TooMuch { reason })
         } else if is_new && rooms_of_user >= ROOMS_OF_USER_MAX {
-            Some(MeetError::TooMuch { reason: format!("{ROOMS_OF_USER_MAX} meetings of this user wait already") })
+            let reason = format!("user {uid} has {rooms_of_user} meetings that wait; the limit is {ROOMS_OF_USER_MAX}");
+            Some(MeetError::TooMuch { reason })
         } else {
             None
         };
@@ -302,6 +312,47 @@ mod tests {
         }
         assert!(matches!(come(&meetings, "a", 0, "b", 1).try_recv(), Ok(Err(MeetError::TooMuch { .. }))));
         assert_eq!(meetings.state.lock().held(UID).0, ROOMS_OF_USER_MAX);
+    }
+
+    #[test]
+    fn a_refusal_names_the_limit_that_was_reached() {
+        let refused = |mut answer: oneshot::Receiver<Answer>| match answer.try_recv() {
+            Ok(Err(MeetError::TooMuch { reason })) => reason,
+            other => panic!("{other:?}"),
+        };
+        let meetings = Meetings::default();
+        let brought = BYTES_MAX - 1000;
+        let mut waiting = Vec::new();
+        let fitting = BYTES_OF_USER_MAX / brought;
+        for other in 0..fitting {
+            waiting.push(come(&meetings, "a", 0, &other.to_string(), brought));
+        }
+        assert!(waiting.iter_mut().all(|answer| answer.try_recv().is_err()));
+        let reason = refused(come(&meetings, "a", 0, "late", brought));
+        assert!(reason.ends_with(&format!("of user {UID}; the limit is {BYTES_OF_USER_MAX}")), "{reason}");
+        let reason = refused(come(&Meetings::default(), "a", 0, "b", BYTES_MAX));
+        assert!(reason.ends_with(&format!("to one meeting; the limit is {BYTES_MAX}")), "{reason}");
+    }
+
+    #[test]
+    fn a_node_that_comes_twice_is_refused_and_its_first_call_goes_on_waiting() {
+        let meetings = Meetings::default();
+        let mut first = come(&meetings, "a", 0, "b", 1);
+        let introduced = MetJob { namespace: job("a"), ..Default::default() };
+        let call = MeetCall {
+            name: "connect".to_owned(),
+            others: vec![job("b")],
+            node_gaps: vec![0, 1],
+            jobs: vec![introduced],
+            ..Default::default()
+        };
+        let again = meetings.arrive(Comer { uid: UID, launch: "a", node: 0 }, &["b".to_owned()].into(), call);
+        let refusal = again.unwrap_err().to_string();
+        assert!(refusal.contains("node 0 of launch a waits in this meeting already"), "{refusal}");
+        assert_eq!(first.try_recv(), Err(oneshot::error::TryRecvError::Empty), "it was not dropped");
+        let _others =
+            [come(&meetings, "a", 1, "b", 1), come(&meetings, "b", 0, "a", 1), come(&meetings, "b", 1, "a", 1)];
+        assert!(first.try_recv().unwrap().is_ok());
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! An agent that starts anew has a new incarnation: what ran under the old one is gone. Beside its state, a node may be drained:
 //! something new begins on nodes that are up and not drained.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use lattice_session::timeouts::LOST_AFTER;
@@ -151,6 +151,11 @@ impl Registry {
     /// Whether a node registered since the server was started.
     pub(crate) fn is_known(&self, id: &str) -> bool {
         self.nodes.contains_key(id)
+    }
+
+    /// The names of all nodes that registered since the server was started, or are drained.
+    pub(crate) fn all_known(&self) -> BTreeSet<&String> {
+        self.nodes.keys().chain(self.drains.keys()).collect()
     }
 
     /// Nothing new begins on a node from now on.

@@ -84,7 +84,8 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
             }
         },
         Command::Api(args) => match lattice_api_server::run(&args) {
-            Ok(()) => 0,
+            Ok(lattice_api_server::Outcome::Served) => 0,
+            Ok(lattice_api_server::Outcome::Checked) => show(b"lattice: the settings make sense\n"),
             Err(error) => {
                 complain(&chain(&error));
                 exit::OURS

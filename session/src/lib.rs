@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cause;
+pub mod count;
 pub mod cxi;
 pub mod event;
 pub mod fabric;

@@ -12,6 +12,7 @@
 pub(super) mod desertion;
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use bytes::Bytes;
 use pmi_core::ids::NodeIndex;
@@ -28,8 +29,8 @@ pub(crate) struct Judge {
     nodes: Vec<Node>,
     /// By the number under which a rank is shown; those of spawned jobs follow those of the launched one.
     ranks: Vec<Rank>,
-    /// How many of them are of the launched job.
-    launched: u32,
+    /// The ranks of each job, the launched one first; those of a job that did not start are empty.
+    jobs: Vec<Range<u32>>,
     cause: FirstCause,
 }
 
@@ -82,7 +83,7 @@ impl Judge {
         let mut judge = Self {
             nodes: hosts.iter().map(node).collect(),
             ranks: Vec::new(),
-            launched: placement.size(),
+            jobs: Vec::new(),
             cause: FirstCause::default(),
         };
         judge.add(placement);
@@ -124,11 +125,18 @@ impl Judge {
                 self.ranks.extend(std::iter::repeat_n(rank, block.ranks_per_node as usize));
             }
         }
+        self.jobs.push(first..self.ranks.len() as u32);
         first
+    }
+
+    /// The number of ranks of the launched job.
+    fn launched(&self) -> usize {
+        self.jobs.first().map_or(0, ExactSizeIterator::len)
     }
 
     /// The job whose first rank has this number, and which has so many, did not start on all its nodes.
     pub(crate) fn void(&mut self, first: u32, size: u32) {
+        self.jobs.iter_mut().filter(|job| job.start == first).for_each(|job| job.end = first);
         self.ranks.iter_mut().skip(first as usize).take(size as usize).for_each(|rank| rank.void = true);
     }
 
@@ -262,7 +270,7 @@ impl Judge {
     pub(crate) fn starts(&self) -> (u32, u32) {
         let mut missing = vec![0_u32; self.nodes.len()];
         let mut started = 0;
-        for rank in self.ranks.iter().take(self.launched as usize) {
+        for rank in self.ranks.iter().take(self.launched()) {
             match rank.pid {
                 Some(_) => started += 1,
                 None => missing[rank.node as usize] += 1,
@@ -309,7 +317,7 @@ impl Judge {
 
     /// How many ranks of the launched job are known to have spoken to their PMI server.
     pub(crate) fn initialized(&self) -> u32 {
-        self.ranks.iter().take(self.launched as usize).filter(|rank| rank.initialized).count() as u32
+        self.ranks.iter().take(self.launched()).filter(|rank| rank.initialized).count() as u32
     }
 
     fn rank_of(&mut self, node: u32, rank: u32) -> Option<&mut Rank> {

@@ -11,7 +11,7 @@ use tonic::Status;
 
 use super::Server;
 use crate::launch::{Ask, LaunchHandle};
-use crate::nodes::{Arrival, NODES_MAX, RegisterError};
+use crate::nodes::{Arrival, NODES_MAX, RegisterError, Registry};
 use crate::store::Change;
 use crate::versions::{self, Fit};
 
@@ -103,11 +103,13 @@ impl Server {
     /// These nodes are not drained any more.
     ///
     /// # Errors
-    /// Fails for a list that makes no sense, and if it cannot be written down.
+    /// Refuses a list that makes no sense or names a node that is neither registered nor drained, and fails if it cannot be
+    /// written down; then nothing is changed.
     pub(crate) async fn undrain(&self, by: &Caller, request: &ResumeNodesRequest) -> Result<(), Status> {
         let named = named(&request.nodes)?;
         {
             let _allocations = self.allocations.lock().await;
+            refuse_unknown(&named, &self.nodes.lock())?;
             self.write(named.iter().cloned().map(Change::Resume).collect()).await?;
             tracing::info!(nodes = request.nodes, %by, "nodes are not drained any more");
             named.iter().for_each(|node| self.nodes.lock().resume(node));
@@ -152,6 +154,28 @@ impl Server {
         }
         counts
     }
+}
+
+/// The most characters of a list of known nodes in a message.
+const KNOWN_MAX: usize = 400;
+
+/// Refuses nodes that are neither registered nor drained, and names those that are.
+fn refuse_unknown(named: &[String], registry: &Registry) -> Result<(), Status> {
+    let known = registry.all_known();
+    let unknown: Vec<&String> = named.iter().filter(|node| !known.contains(node)).collect();
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    let such = if unknown.len() == 1 { "is no such node" } else { "are no such nodes" };
+    let list = hostlist::fold(&Vec::from_iter(&known));
+    let there = match known.len() {
+        0 => "there are none yet".to_owned(),
+        1 => format!("there is {list}"),
+        count if list.len() > KNOWN_MAX => format!("there are {count}, which `lattice nodes` lists"),
+        _ => format!("there are {list}"),
+    };
+    let unknown = hostlist::fold(&unknown);
+    Err(Status::not_found(format!("{unknown}: there {such}, registered or drained; {there}")))
 }
 
 /// The nodes of a list, each of which could be one.

@@ -45,12 +45,12 @@ async fn nothing_new_begins_on_drained_nodes_until_they_are_resumed() {
     }
     let by_number = CreateAllocationRequest { num_nodes: 2, ..Default::default() };
     let refused = soon(world.allocations(&USER).create_allocation(by_number.clone())).await.unwrap_err();
-    assert!(refused.message().starts_with("2 nodes were asked for, and 1 are up and free; "), "{refused}");
+    assert!(refused.message().starts_with("2 nodes were asked for, and 1 is up and free; "), "{refused}");
     let nodes = soon(world.nodes(0).list_nodes(ListNodesRequest {})).await.unwrap().into_inner().nodes;
     let drains: Vec<_> = nodes.iter().map(|node| node.drain.as_ref().map(|drain| drain.by.as_str())).collect();
     assert_eq!(drains, [None, Some("an administrator"), Some("an administrator")]);
 
-    let resume = ResumeNodesRequest { nodes: "node[0-9]".to_owned() };
+    let resume = ResumeNodesRequest { nodes: "node[0-1,7]".to_owned() };
     soon(NodeServiceClient::new(world.channel(&ADMIN)).resume_nodes(resume)).await.unwrap();
     let made = soon(world.allocations(&USER).create_allocation(by_number)).await.unwrap().into_inner();
     assert_eq!(made.nodes, "node[0-1]");
@@ -70,6 +70,27 @@ async fn a_drain_that_makes_no_sense_is_refused() {
     check(&ADMIN, drain(""), Code::InvalidArgument, "no node is named").await;
     check(&ADMIN, drain("node[0-9999999]"), Code::InvalidArgument, "more than 65536 names").await;
     check(&ADMIN, drain("a/b"), Code::InvalidArgument, "cannot be a node's name").await;
+}
+
+#[tokio::test]
+async fn a_node_that_nobody_knows_is_not_resumed_and_those_beside_it_stay_drained() {
+    let world = World::new(2).await;
+    let mut admin = NodeServiceClient::new(world.channel(&ADMIN));
+    soon(admin.drain_nodes(drain("node[1,7]"))).await.unwrap();
+    let resume = |nodes: &str| ResumeNodesRequest { nodes: nodes.to_owned() };
+    let refused = soon(admin.resume_nodes(resume("node[1,3-4]"))).await.unwrap_err();
+    assert_eq!(refused.code(), Code::NotFound);
+    let expected = "node[3-4]: there are no such nodes, registered or drained; there are node[0-1,7]";
+    assert_eq!(refused.message(), expected);
+    let refused = soon(admin.resume_nodes(resume("nod1"))).await.unwrap_err();
+    assert_eq!(refused.message(), "nod1: there is no such node, registered or drained; there are node[0-1,7]");
+    let drained = async || {
+        let nodes = soon(world.nodes(0).list_nodes(ListNodesRequest {})).await.unwrap().into_inner().nodes;
+        nodes.into_iter().filter(|node| node.drain.is_some()).map(|node| node.id).collect::<Vec<_>>()
+    };
+    assert_eq!(drained().await, ["node1", "node7"]);
+    soon(admin.resume_nodes(resume("node[1,7]"))).await.unwrap();
+    assert!(drained().await.is_empty());
 }
 
 #[tokio::test]

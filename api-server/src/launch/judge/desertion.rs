@@ -1,6 +1,7 @@
 //! A rank that has left while others wait for it in a fence, seen across nodes: each node judges only its own ranks.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use pmi_transport::proto::v1::cause::Kind;
 use pmi_transport::proto::v1::{Cause, LeftBeforeInit, LeftFence, Progress, RankExitStatus, RankPhase};
@@ -18,23 +19,26 @@ pub(crate) enum Desertion {
 }
 
 impl Judge {
-    /// Ranks of a node wait in a fence of all ranks, and miss none of their own node.
+    /// Ranks of a node wait in a fence of all ranks of their job, and miss none of their own node. Of other jobs nothing is said.
     pub(crate) fn waits(&mut self, node: u32, ranks: &[u32]) {
+        let jobs: Vec<&Range<u32>> =
+            self.jobs.iter().filter(|job| ranks.iter().any(|rank| job.contains(rank))).collect();
         let mine = |rank: &&u32| self.ranks.get(**rank as usize).is_some_and(|known| known.node == node);
-        let waiting: BTreeSet<u32> = ranks.iter().filter(mine).copied().collect();
-        self.nodes[node as usize].waiting = waiting;
+        let waiting = &mut self.nodes[node as usize].waiting;
+        waiting.retain(|rank| !jobs.iter().any(|job| job.contains(rank)));
+        waiting.extend(ranks.iter().filter(mine));
     }
 
-    /// Whether a rank of the launched job has left while others wait for it.
+    /// Whether a rank has left while others of its job wait for it.
     pub(crate) fn desertion(&self) -> Option<Desertion> {
-        if self.cause.get().is_some() || self.nodes.iter().all(|node| node.waiting.is_empty()) {
+        if !self.does_anybody_wait() {
             return None;
         }
-        if let Some((rank, exit)) = self.first_gone(RankPhase::Silent) {
-            let left = LeftBeforeInit { exit: Some(exit), others: self.waiting() };
-            return Some(Desertion::Certain(self.cause_at(rank, Kind::LeftBeforeInit(left))));
-        }
-        self.first_gone(RankPhase::Finalized).map(|_| Desertion::Suspected)
+        let certain = self.deserted(RankPhase::Silent).next().map(|(rank, exit, others)| {
+            let left = LeftBeforeInit { exit: Some(exit), others };
+            Desertion::Certain(self.cause_at(rank, Kind::LeftBeforeInit(left)))
+        });
+        certain.or_else(|| self.deserted(RankPhase::Finalized).next().map(|_| Desertion::Suspected))
     }
 
     /// Whether ranks are known to wait in a fence.
@@ -44,16 +48,14 @@ impl Judge {
 
     /// The cause of a desertion that was suspected, now that nodes have said which ranks wait.
     pub(crate) fn confirm(&mut self, answers: &[Option<Progress>]) -> Option<Cause> {
-        for (node, answer) in (0..).zip(answers) {
+        for (node, answer) in self.nodes.iter_mut().zip(answers) {
             let Some(answer) = answer else { continue };
-            let waiting: Vec<u32> = answer.ranks.iter().filter(|rank| rank.waiting).map(|rank| rank.rank).collect();
-            self.waits(node, &waiting);
+            node.waiting = answer.ranks.iter().filter(|rank| rank.waiting).map(|rank| rank.rank).collect();
         }
-        let waiting = self.waiting();
-        if self.cause.get().is_some() || waiting.is_empty() {
+        if !self.does_anybody_wait() {
             return None;
         }
-        let (rank, _) = self.first_gone(RankPhase::Finalized)?;
+        let (rank, _, waiting) = self.deserted(RankPhase::Finalized).next()?;
         Some(self.cause_at(rank, Kind::LeftFence(LeftFence { rank: rank as u32, waiting })))
     }
 
@@ -62,9 +64,15 @@ impl Judge {
         waiting.into_iter().collect()
     }
 
-    fn first_gone(&self, phase: RankPhase) -> Option<(usize, RankExitStatus)> {
-        let launched = self.ranks.iter().take(self.launched as usize).enumerate();
-        launched.filter_map(|(rank, known)| Some((rank, known.exit?))).find(|(_, exit)| exit.phase() == phase)
+    /// The first rank of each job that ended in this phase while others of the job wait, with its end and those who wait.
+    fn deserted(&self, phase: RankPhase) -> impl Iterator<Item = (usize, RankExitStatus, Vec<u32>)> {
+        let waiting = self.waiting();
+        self.jobs.iter().filter_map(move |job| {
+            let others: Vec<u32> = waiting.iter().copied().filter(|rank| job.contains(rank)).collect();
+            let mut ranks = job.clone().map(|rank| rank as usize);
+            let gone = ranks.find_map(|rank| Some((rank, self.ranks[rank].exit.filter(|exit| exit.phase() == phase)?)));
+            gone.filter(|_| !others.is_empty()).map(|(rank, exit)| (rank, exit, others))
+        })
     }
 
     fn cause_at(&self, rank: usize, kind: Kind) -> Cause {
@@ -75,6 +83,7 @@ impl Judge {
 
 #[cfg(test)]
 mod tests {
+    use pmi_core::job::Placement;
     use pmi_transport::proto::v1::RankProgress;
 
     use super::super::tests::{exit, judge};
@@ -129,6 +138,42 @@ mod tests {
         judge.waits(0, &[0, 1]);
         let cause = judge.confirm(&[waiting(&[1]), None]).unwrap();
         assert_eq!(cause.kind, Some(Kind::LeftFence(LeftFence { rank: 2, waiting: vec![1] })));
+    }
+
+    #[test]
+    fn ranks_of_a_spawned_job_are_missed_by_those_of_their_own_job_only() {
+        for phase in [RankPhase::Silent, RankPhase::Finalized] {
+            let mut judge = judge();
+            // Ranks 4 and 5: one on each node.
+            judge.add(&Placement::block(&[1, 1]));
+            judge.waits(0, &[0, 1]);
+            assert!(judge.exited(1, &exit(5, phase)));
+            assert_eq!(judge.desertion(), None, "it is of another job");
+            judge.waits(0, &[4]);
+            assert_eq!(judge.waiting(), [0, 1, 4], "what is said of one job says nothing of the other");
+            let cause = match judge.desertion() {
+                Some(Desertion::Certain(cause)) => cause,
+                Some(Desertion::Suspected) => judge.confirm(&[waiting(&[0, 1, 4]), None]).unwrap(),
+                None => panic!("nobody is missed"),
+            };
+            let kind = match phase {
+                RankPhase::Silent => {
+                    Kind::LeftBeforeInit(LeftBeforeInit { exit: Some(exit(5, phase)), others: vec![4] })
+                }
+                _ => Kind::LeftFence(LeftFence { rank: 5, waiting: vec![4] }),
+            };
+            assert_eq!(cause, Cause { host: "b".to_owned(), kind: Some(kind) });
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_a_job_that_was_not_started() {
+        let mut judge = judge();
+        judge.add(&Placement::block(&[1, 1]));
+        judge.waits(0, &[4]);
+        assert!(judge.exited(1, &exit(5, RankPhase::Silent)));
+        judge.void(4, 2);
+        assert_eq!(judge.desertion(), None);
     }
 
     #[test]
