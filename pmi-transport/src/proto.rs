@@ -1,4 +1,6 @@
-//! The messages and services of the package `lattice.v1`, made from `proto/`.
+//! Messages and services of the package `lattice.v1`.
+//!
+//! The code is generated from `proto/` by `cargo xtask proto`, and committed.
 
 use std::fmt;
 
@@ -15,7 +17,7 @@ use std::fmt;
     reason = "generated"
 )]
 pub mod v1 {
-    tonic::include_proto!("lattice.v1");
+    include!("generated/lattice.v1.rs");
 }
 
 impl fmt::Debug for v1::CxiCredentials {
@@ -28,7 +30,7 @@ impl fmt::Debug for v1::CxiCredentials {
 }
 
 /// The encoded descriptors of all files, for the reflection service.
-pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+pub const DESCRIPTORS: &[u8] = include_bytes!("generated/descriptors.bin");
 
 #[cfg(test)]
 mod tests {

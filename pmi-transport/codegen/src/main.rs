@@ -1,0 +1,69 @@
+//! Generates `pmi-transport/src/generated/` from `pmi-transport/proto/`, without `protoc`: `cargo xtask proto`.
+//!
+//! The generated files are committed, so that nobody who builds the crate waits for a compiler of protobuf; a test here holds them
+//! to the `.proto` files.
+
+use std::error::Error;
+use std::path::Path;
+
+use prost::Message;
+
+const FILES: &[&str] = &[
+    "lattice/v1/agent.proto",
+    "lattice/v1/allocations.proto",
+    "lattice/v1/fabric.proto",
+    "lattice/v1/fence.proto",
+    "lattice/v1/launch.proto",
+    "lattice/v1/nodes.proto",
+    "lattice/v1/session.proto",
+];
+
+/// Names of the generated files: the code, and the encoded descriptors that the reflection service shows.
+const GENERATED: &[&str] = &["lattice.v1.rs", "descriptors.bin"];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    generate(&transport().join("src/generated"))
+}
+
+/// Directory of the crate pmi-transport.
+fn transport() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+/// Writes the generated files to a directory.
+fn generate(directory: &Path) -> Result<(), Box<dyn Error>> {
+    let descriptors = protox::compile(FILES, [transport().join("proto")])?;
+    std::fs::write(directory.join(GENERATED[1]), descriptors.encode_to_vec())?;
+    // A type that holds credentials has a `Debug` of its own, which does not show the key: pmi-transport/src/proto.rs.
+    let config = tonic_prost_build::configure()
+        .bytes(".lattice.v1")
+        .skip_debug([".lattice.v1.CxiCredentials"])
+        .out_dir(directory);
+    config.compile_fds(descriptors)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_committed_code_is_what_the_proto_files_give() {
+        let directory = tempfile::tempdir().unwrap();
+        generate(directory.path()).unwrap();
+        for name in GENERATED {
+            let committed = std::fs::read(transport().join("src/generated").join(name)).unwrap_or_default();
+            let generated = std::fs::read(directory.path().join(name)).unwrap();
+            assert!(committed == generated, "{name} is not current: run `cargo xtask proto` and commit what it writes");
+        }
+    }
+
+    #[test]
+    fn every_proto_file_is_compiled() {
+        let directory = transport().join("proto/lattice/v1").read_dir().unwrap();
+        let mut found: Vec<String> =
+            directory.map(|entry| format!("lattice/v1/{}", entry.unwrap().file_name().display())).collect();
+        found.sort_unstable();
+        assert_eq!(found, FILES);
+    }
+}
