@@ -4,8 +4,10 @@
 
 mod checks;
 mod demo;
+mod fuzz;
 mod setup;
 mod shell;
+mod steps;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -26,6 +28,14 @@ enum Chore {
     Setup,
     /// Set up, then run every test.
     Test,
+    /// Build every fuzz target, and run each for a while.
+    Fuzz {
+        /// Seconds for each target.
+        #[arg(long, default_value_t = fuzz::SECONDS)]
+        seconds: u32,
+    },
+    /// Generate the code of the protocol's messages from their .proto files.
+    Proto,
     /// Everything that must pass before a change lands: format, lints, docs, tests, benches, a short fuzz run.
     Ci,
 }
@@ -36,6 +46,20 @@ fn main() -> Result<()> {
         Chore::Demo => demo::run(),
         Chore::Setup => setup::run(),
         Chore::Test => checks::test(),
+        Chore::Fuzz { seconds } => fuzz::run_all(seconds),
+        Chore::Proto => shell::run(&mut shell::cargo("run --quiet --package pmi-transport-codegen")),
         Chore::Ci => checks::ci(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
     }
 }

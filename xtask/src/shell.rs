@@ -1,10 +1,13 @@
 //! Commands as the chores run them: printed first, and a failure ends the chore.
 
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+
+use crate::steps::TestCount;
 
 /// The root of the repository.
 pub(crate) fn repository() -> &'static Path {
@@ -41,7 +44,28 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Whether the command can be run, and succeeds; it says nothing.
+/// Prints the command and starts it.
+pub(crate) fn started(command: &mut Command) -> Result<Child> {
+    let line = line(command);
+    eprintln!("$ {line}");
+    command.spawn().with_context(|| format!("cannot run {line}"))
+}
+
+/// Runs test programs as [`run`] does, and counts what they report.
+pub(crate) fn run_tests(command: &mut Command) -> Result<TestCount> {
+    let mut process = started(command.stdout(Stdio::piped()))?;
+    let mut count = TestCount::default();
+    for line in BufReader::new(process.stdout.take().context("stdout is a pipe")?).split(b'\n') {
+        let line = String::from_utf8_lossy(&line?).into_owned();
+        println!("{line}");
+        count.add_line(&line);
+    }
+    let status = process.wait()?;
+    ensure!(status.success(), "{} ended with {status}", line(command));
+    Ok(count)
+}
+
+/// Reports a command that can be run and succeeds; its output is dropped.
 pub(crate) fn works(command: &mut Command) -> bool {
     let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     quiet.status().is_ok_and(|status| status.success())
