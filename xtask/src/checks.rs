@@ -11,11 +11,17 @@ pub(crate) fn test() -> Result<()> {
     reported(test_steps)
 }
 
+/// The walls of ARCHITECTURE.md.
+pub(crate) fn walls() -> Result<()> {
+    run(&mut cargo("run --quiet --package walls"))
+}
+
 /// Everything.
 pub(crate) fn ci() -> Result<()> {
     reported(|steps| {
         steps.take("format", format)?;
         steps.take("lints", || run(&mut cargo("clippy --workspace --all-targets -- -D warnings")))?;
+        steps.take("walls", walls)?;
         let mut documentation = cargo("doc --workspace --no-deps");
         steps.take("documentation", || run(documentation.env("RUSTDOCFLAGS", "-D warnings")))?;
         test_steps(steps)?;

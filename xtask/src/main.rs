@@ -28,6 +28,12 @@ enum Chore {
     Setup,
     /// Set up, then run every test.
     Test,
+    /// Check the walls of ARCHITECTURE.md, and print the table of crates.
+    Walls {
+        /// Name also what the table counts: riddles, bare bools, missing documentation, large types.
+        #[arg(long)]
+        list: bool,
+    },
     /// Build every fuzz target, and run each for a while.
     Fuzz {
         /// Seconds for each target.
@@ -36,7 +42,7 @@ enum Chore {
     },
     /// Generate the code of the protocol's messages from their .proto files.
     Proto,
-    /// Everything that must pass before a change lands: format, lints, docs, tests, benches, a short fuzz run.
+    /// Everything that must pass before a change lands: format, lints, walls, docs, tests, benches, a short fuzz run.
     Ci,
 }
 
@@ -46,6 +52,8 @@ fn main() -> Result<()> {
         Chore::Demo => demo::run(),
         Chore::Setup => setup::run(),
         Chore::Test => checks::test(),
+        Chore::Walls { list: false } => checks::walls(),
+        Chore::Walls { list: true } => shell::run(&mut shell::cargo("run --quiet --package walls -- list")),
         Chore::Fuzz { seconds } => fuzz::run_all(seconds),
         Chore::Proto => shell::run(&mut shell::cargo("run --quiet --package pmi-transport-codegen")),
         Chore::Ci => checks::ci(),

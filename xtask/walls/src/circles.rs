@@ -1,0 +1,211 @@
+//! Circles between the files of a crate.
+//!
+//! A parent and what is below it count as one: imports between a module and its ancestors are left out.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
+
+use crate::resolve::{Destination, Resolver};
+use crate::tree::Tree;
+
+/// Where one file imports from another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Arrow {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    /// Line in `from`.
+    pub(crate) line: usize,
+}
+
+/// Imports between files; by file index, the first line that has each.
+#[derive(Debug, Default)]
+pub(crate) struct Graph {
+    arrows: BTreeMap<usize, BTreeMap<usize, usize>>,
+}
+
+/// Files of which each reaches each other.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Circle {
+    /// Names of the modules, sorted.
+    pub(crate) modules: BTreeSet<String>,
+    /// A shortest way round through some of them.
+    pub(crate) round: Vec<Arrow>,
+}
+
+/// Collects the imports between files that are not each other's ancestor.
+pub(crate) fn graph(resolver: &Resolver<'_>) -> Graph {
+    let tree = resolver.tree;
+    let mut graph = Graph::default();
+    for (module, paths) in resolver.paths.iter().enumerate() {
+        for path in paths.imports.iter().map(|import| &import.path).chain(&paths.inline) {
+            let Some(Destination::Module(target) | Destination::Item(target)) = resolver.resolve(module, path) else {
+                continue;
+            };
+            let (from, to) = (tree.modules[module].file, tree.modules[target].file);
+            if !is_ancestor(tree, from, to) && !is_ancestor(tree, to, from) {
+                graph.arrows.entry(from).or_default().entry(to).or_insert(path.line);
+            }
+        }
+    }
+    graph
+}
+
+/// Reports a file that is the other one or above it.
+fn is_ancestor(tree: &Tree, above: usize, below: usize) -> bool {
+    name_parts(tree, below).starts_with(name_parts(tree, above))
+}
+
+fn name_parts(tree: &Tree, file: usize) -> &[String] {
+    &tree.modules[tree.files[file].module].path
+}
+
+/// Name of the module that a file is.
+pub(crate) fn module_name(tree: &Tree, file: usize) -> String {
+    name_parts(tree, file).join("::")
+}
+
+/// Finds all circles.
+pub(crate) fn circles(tree: &Tree, graph: &Graph) -> Vec<Circle> {
+    let reach: Vec<BTreeSet<usize>> = (0..tree.files.len()).map(|file| graph.reachable(file)).collect();
+    let mut placed: BTreeSet<usize> = BTreeSet::new();
+    let mut circles = Vec::new();
+    for file in 0..tree.files.len() {
+        if !reach[file].contains(&file) || placed.contains(&file) {
+            continue;
+        }
+        let members: BTreeSet<usize> =
+            reach[file].iter().copied().filter(|&other| reach[other].contains(&file)).collect();
+        placed.extend(&members);
+        let rounds = members.iter().filter_map(|&file| graph.shortest_round(file));
+        let round = rounds.min_by_key(Vec::len).unwrap_or_default();
+        circles.push(Circle { modules: members.iter().map(|&file| module_name(tree, file)).collect(), round });
+    }
+    circles
+}
+
+impl Graph {
+    fn next(&self, file: usize) -> impl Iterator<Item = (usize, usize)> {
+        self.arrows.get(&file).into_iter().flatten().map(|(&to, &line)| (to, line))
+    }
+
+    /// Files that `file` reaches by at least one import.
+    fn reachable(&self, file: usize) -> BTreeSet<usize> {
+        let mut reached = BTreeSet::new();
+        let mut open = vec![file];
+        while let Some(file) = open.pop() {
+            open.extend(self.next(file).map(|(to, _)| to).filter(|&to| reached.insert(to)));
+        }
+        reached
+    }
+
+    /// Shortest way from `file` back to it.
+    fn shortest_round(&self, file: usize) -> Option<Vec<Arrow>> {
+        let mut came_by: BTreeMap<usize, Arrow> = BTreeMap::new();
+        let mut open = VecDeque::from([file]);
+        while let Some(from) = open.pop_front() {
+            for (to, line) in self.next(from) {
+                if let std::collections::btree_map::Entry::Vacant(entry) = came_by.entry(to) {
+                    entry.insert(Arrow { from, to, line });
+                    open.push_back(to);
+                }
+            }
+        }
+        let mut round = vec![came_by.get(&file)?.clone()];
+        while round[round.len() - 1].from != file {
+            let from = round[round.len() - 1].from;
+            round.push(came_by.get(&from)?.clone());
+        }
+        round.reverse();
+        Some(round)
+    }
+}
+
+impl Circle {
+    /// The way round, one import a line.
+    pub(crate) fn describe(&self, tree: &Tree) -> String {
+        let line = |arrow: &Arrow| {
+            let path: &PathBuf = &tree.files[arrow.from].path;
+            format!("      {}:{} imports {}", path.display(), arrow.line, module_name(tree, arrow.to))
+        };
+        self.round.iter().map(line).collect::<Vec<_>>().join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::sample;
+
+    fn check(files: &[(&str, &str)], expected: &[&[&str]]) {
+        let tree = sample(files);
+        let resolver = Resolver::new(&tree);
+        let found = circles(&tree, &graph(&resolver));
+        let found: Vec<Vec<&str>> =
+            found.iter().map(|circle| circle.modules.iter().map(String::as_str).collect()).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn two_files_that_import_each_other_are_a_circle() {
+        check(
+            &[("lib.rs", "mod a; mod b;"), ("a.rs", "use crate::b::B; struct A;"), ("b.rs", "struct B(super::a::A);")],
+            &[&["a", "b"]],
+        );
+    }
+
+    #[test]
+    fn imports_in_one_direction_are_none() {
+        check(&[("lib.rs", "mod a; mod b;"), ("a.rs", "use crate::b::B;"), ("b.rs", "pub struct B;")], &[]);
+    }
+
+    #[test]
+    fn a_parent_and_its_child_may_import_each_other() {
+        check(
+            &[
+                ("lib.rs", "mod a; use a::A; struct R;"),
+                ("a.rs", "mod b; use b::B; use super::R; struct A;"),
+                ("a/b.rs", "use super::A; use crate::R; struct B;"),
+            ],
+            &[],
+        );
+    }
+
+    #[test]
+    fn a_re_export_leads_to_the_file_that_defines() {
+        // Through the root both would import the root only.
+        check(
+            &[
+                ("lib.rs", "mod a; mod b; pub use a::A; pub use b::B;"),
+                ("a.rs", "use crate::B; pub struct A;"),
+                ("b.rs", "use crate::A; pub struct B;"),
+            ],
+            &[&["a", "b"]],
+        );
+    }
+
+    #[test]
+    fn tests_may_import_what_they_like() {
+        check(
+            &[
+                ("lib.rs", "mod a; mod b;"),
+                ("a.rs", "use crate::b::B; struct A;"),
+                ("b.rs", "struct B; #[cfg(test)] mod tests { use crate::a::A; }"),
+            ],
+            &[],
+        );
+    }
+
+    #[test]
+    fn the_way_round_is_the_shortest() {
+        let tree = sample(&[
+            ("lib.rs", "mod a; mod b; mod c;"),
+            ("a.rs", "use crate::b;\nuse crate::c;"),
+            ("b.rs", "use crate::c;"),
+            ("c.rs", "use crate::a;"),
+        ]);
+        let resolver = Resolver::new(&tree);
+        let found = circles(&tree, &graph(&resolver));
+        assert_eq!(found[0].modules.len(), 3);
+        assert_eq!(found[0].describe(&tree), "      a.rs:2 imports c\n      c.rs:1 imports a");
+    }
+}

@@ -1,0 +1,134 @@
+//! Holds the walls that ARCHITECTURE.md draws: `cargo xtask walls`.
+//!
+//! Fails on a circle between the modules of a crate, on an import that the table of arrows does not allow, and on printing, exits,
+//! raw protobuf and `unsafe` outside listed places. Prints the table of crates, so that drift is seen. `cargo xtask walls list` names
+//! what the table only counts. Exceptions and their reasons are in `xtask/walls.toml`.
+
+mod circles;
+mod known;
+mod layout;
+mod measure;
+mod paths;
+mod resolve;
+mod rules;
+mod table;
+mod tree;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+use crate::known::Known;
+use crate::layout::{Member, TargetKind};
+use crate::measure::Figures;
+use crate::resolve::Resolver;
+use crate::rules::{Finding, Rule};
+use crate::tree::Tree;
+
+fn main() -> Result<ExitCode> {
+    let repository = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let report = check(repository)?;
+    if std::env::args().nth(1).is_some_and(|argument| argument == "list") {
+        print!("{}", report.details());
+    }
+    println!("{}", table::render(&report.crates));
+    for problem in &report.problems {
+        println!("walls: {problem}");
+    }
+    println!("walls: {} problems", report.problems.len());
+    Ok(if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Everything that was found.
+#[derive(Debug, Default)]
+struct Report {
+    crates: Vec<(String, Figures)>,
+    problems: Vec<String>,
+}
+
+fn check(repository: &Path) -> Result<Report> {
+    let known = Known::read(&repository.join("xtask/walls.toml"))?;
+    let architecture = repository.join("ARCHITECTURE.md");
+    let architecture = std::fs::read_to_string(&architecture).context("cannot read ARCHITECTURE.md")?;
+    let members = layout::read(repository)?;
+    let mut report = Report::default();
+    report.problems.extend(known.check_arrows(&members));
+    report.problems.extend(known.check_map(&architecture));
+    let mut findings = Vec::new();
+    for member in &members {
+        let figures = check_member(repository, member, &known, &mut findings, &mut report.problems)?;
+        report.crates.push((member.directory.clone(), figures));
+    }
+    report.problems.extend(known.check_rules(&findings));
+    Ok(report)
+}
+
+/// Checks the sources of one member.
+fn check_member(
+    repository: &Path,
+    member: &Member,
+    known: &Known,
+    findings: &mut Vec<Finding>,
+    problems: &mut Vec<String>,
+) -> Result<Figures> {
+    let is_tool = known.tools.contains(&member.directory);
+    let mut figures = Figures::default();
+    let mut circles = Vec::new();
+    let mut described = Vec::new();
+    let read = |path: &Path| std::fs::read_to_string(repository.join(path)).ok();
+    for target in &member.targets {
+        let tree = Tree::read(&target.root, &read)?;
+        let resolver = Resolver::new(&tree);
+        figures.add(&resolver);
+        let found = rules::find(&resolver, &member.import_name);
+        findings.extend(found.into_iter().filter(|finding| !is_tool || finding.rule == Rule::Unsafe));
+        // A binary's modules are a crate of their own.
+        if target.kind == TargetKind::Library || tree.files.len() > 1 {
+            for circle in circles::circles(&tree, &circles::graph(&resolver)) {
+                described.push(circle.describe(&tree));
+                circles.push(circle);
+            }
+        }
+    }
+    problems.extend(known.check_circles(&member.directory, &circles, |circle| {
+        let index = circles.iter().position(|other| other == circle);
+        index.map_or_else(String::new, |index| described[index].clone())
+    }));
+    for path in rust_files(&repository.join(&member.directory).join("tests")) {
+        figures.add_tests(&std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?);
+    }
+    Ok(figures)
+}
+
+/// Rust sources below a directory, none if it does not exist.
+fn rust_files(directory: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in directory.read_dir().into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            files.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files
+}
+
+impl Report {
+    /// Names of what the table counts, a line each.
+    fn details(&self) -> String {
+        let mut text = String::new();
+        let mut add = |what: &str, line: String| text.push_str(&format!("{what}: {line}\n"));
+        for (_, figures) in &self.crates {
+            figures.undocumented.iter().for_each(|line| add("no docs", line.clone()));
+            figures.riddles.iter().for_each(|line| add("riddle", line.clone()));
+            figures.bool_functions.iter().for_each(|line| add("takes bool", line.clone()));
+            let large = figures.large_structs.iter().map(|found| ("fields", found));
+            for (what, found) in large.chain(figures.large_types.iter().map(|found| ("methods", found))) {
+                add(what, format!("{} {}", found.place, found.size));
+            }
+        }
+        text
+    }
+}
