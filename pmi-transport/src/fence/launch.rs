@@ -18,11 +18,11 @@ use bytes::Bytes;
 use pmi_core::ids::{Epoch, NodeIndex};
 
 use super::budget::{Budget, Holding};
-use super::effects::Effects;
+use super::effects::{AnswerId, Effects, QuestionId};
 use super::frames::{failed, kept_bytes};
 use super::gather::Gather;
 use super::members::Members;
-use super::questions::{AnswerId, QuestionId, Questions};
+use super::questions::Questions;
 use super::series::Series;
 use super::{AskError, FanOut, FenceError, Limits};
 use crate::proto::v1::{FenceKey, link_frame::What};
