@@ -24,6 +24,8 @@ mod counters;
 mod effects;
 mod error;
 mod frames;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod gather;
 mod launch;
 mod launch_fences;

@@ -30,6 +30,16 @@ pub struct Outgoing {
     queued: Arc<Holding>,
 }
 
+impl Outgoing {
+    /// Takes the next frame if one is queued.
+    #[cfg(feature = "fuzzing")]
+    pub(super) fn try_next(&mut self) -> Option<LinkFrame> {
+        let frame = self.frames.try_recv().ok()?;
+        self.queued.give(cost(&frame));
+        Some(frame)
+    }
+}
+
 impl Stream for Outgoing {
     type Item = LinkFrame;
 
