@@ -1,10 +1,10 @@
-//! Where a daemon listens: `host:port`, or `unix:/path`.
+//! Addresses of daemons: `host:port`, or `unix:/path`.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Where the API server or a node agent is reached.
+/// Address of the API server or of a node agent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// A port of a host.

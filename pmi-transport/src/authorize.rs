@@ -1,7 +1,7 @@
-//! Who may make which call: one table, and the layer that holds every request against it.
+//! Authorization of calls: one table of calls and roles, and the layer that checks every request against it.
 //!
-//! What the table does not name is refused. A handler may refuse more (a user's launch is not another user's), but nothing
-//! reaches a handler that is not here.
+//! A call that the table does not name is refused. A handler may refuse more (a user's launch is not another user's), but no
+//! request reaches a handler without passing here.
 
 use std::future::{Future, ready};
 use std::pin::Pin;
@@ -12,20 +12,16 @@ use tonic::Status;
 use tonic::body::Body;
 use tower::{Layer, Service};
 
-use crate::identity::{Caller, Role};
-use crate::listen::Peer;
+use crate::identity::{CALLER_HEADER, Caller, Peer, Role};
 
-/// The metadata in which a caller on an insecure connection says who it is, as a URI.
-pub(crate) const CALLER_HEADER: &str = "x-lattice-caller";
-
-/// Who may make a call.
+/// Callers that may make a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Admitted {
-    /// Whoever gets as far as to ask.
+    /// Everybody who can connect.
     Anybody,
-    /// Everybody whose name is known.
+    /// Everybody whose identity is known.
     Known,
-    /// Those of these roles.
+    /// Callers of these roles.
     Roles(&'static [Role]),
 }
 
@@ -36,7 +32,7 @@ const AGENTS: Admitted = Admitted::Roles(&[Role::Agent]);
 // An agent relays what the API server signed; the handlers check the signature, and that the agent is of the launch.
 const API_AND_AGENTS: Admitted = Admitted::Roles(&[Role::Api, Role::Agent]);
 
-/// Every call that there is, by its path, and who may make it.
+/// Every call that exists, by its path, with those who may make it.
 const TABLE: &[(&str, Admitted)] = &[
     ("/lattice.v1.AllocationService/LaunchTasks", USERS),
     ("/lattice.v1.AllocationService/CreateAllocation", USERS),
@@ -73,7 +69,7 @@ const TABLE: &[(&str, Admitted)] = &[
     ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Admitted::Anybody),
 ];
 
-/// Whether `caller` may make the call at `path`; `Err` says in words why it is unknown who calls.
+/// Refuses the call at `path` unless `caller` may make it; an `Err` in its place says why it is unknown who calls.
 fn admit(path: &str, caller: Result<&Caller, &str>) -> Result<(), Status> {
     let Some((_, admitted)) = TABLE.iter().find(|(known, _)| *known == path) else {
         return Err(Status::unimplemented(format!("there is no call {path} here")));
@@ -98,7 +94,7 @@ fn words(roles: &[Role]) -> String {
     roles.iter().map(word).collect::<Vec<_>>().join(" and ")
 }
 
-/// Who sent a request with these headers over a connection to `peer`.
+/// Identifies who sent a request with these headers over a connection to `peer`.
 fn identify(peer: Option<&Peer>, headers: &HeaderMap) -> Result<Caller, String> {
     match peer {
         Some(Peer::Proven(caller)) => caller.clone().map_err(|reason| reason.to_string()),
@@ -188,7 +184,7 @@ mod tests {
         assert!(defined.len() > 20, "{defined:?}");
     }
 
-    /// Who may call what, written down a second time: by service, from reliability-security.md 4.2.
+    /// Roles that may make a call, written down a second time: by service.
     fn expected(path: &str, role: Role) -> bool {
         let (service, method) = path.strip_prefix("/lattice.v1.").unwrap().split_once('/').unwrap();
         match (service, method) {
@@ -211,10 +207,9 @@ mod tests {
         for path in defined() {
             for caller in &callers {
                 let answer = admit(&path, Ok(caller));
-                match expected(&path, caller.role()) {
-                    true => assert!(answer.is_ok(), "{path} by {caller}"),
-                    false => assert_eq!(answer.unwrap_err().code(), Code::PermissionDenied, "{path} by {caller}"),
-                }
+                let refusal = answer.err().map(|status| status.code());
+                let expected = (!expected(&path, caller.role())).then_some(Code::PermissionDenied);
+                assert_eq!(refusal, expected, "{path} by {caller}");
             }
             let status = admit(&path, Err("it said nothing")).unwrap_err();
             assert_eq!(status.code(), Code::Unauthenticated);

@@ -1,4 +1,4 @@
-//! Channels to other processes: to whom, over what, and how it is noticed that they are gone.
+//! Client side of connections: channels to other processes, proof of who answers, and detection of peers that are gone.
 //!
 //! Every client of ours talks through a [`Channel`] made here, so that the limits and time limits of connections are in one
 //! place, and so that nobody talks to a stranger: who makes a channel says who must be at its other end.
@@ -24,12 +24,11 @@ pub use self::agents::{AgentChannelError, AgentChannels};
 pub use self::dialer::DialError;
 use self::dialer::{Dialer, PeerProof};
 use crate::address::Address;
-use crate::authorize::CALLER_HEADER;
-use crate::identity::{Caller, Security};
+use crate::identity::{CALLER_HEADER, Caller, Security};
 use crate::limits;
 use crate::tls::TlsIdentity;
 
-/// What the clients of all services are made from: `LaunchServiceClient::new(channel)`. Clones share one connection.
+/// Channel that clients of all services are made from: `LaunchServiceClient::new(channel)`. Clones share one connection.
 pub type Channel = InterceptedService<tonic::transport::Channel, Introduction>;
 
 /// A channel that cannot be made.
@@ -41,7 +40,7 @@ pub enum ConnectError {
         "{address} is not this machine, and without certificates nothing else is talked to; name certificates, or a loopback address"
     )]
     InsecureBeyondLoopback {
-        /// Whom to talk to.
+        /// Address of the peer.
         address: Address,
     },
     /// No certificate can be for this name.
@@ -49,15 +48,15 @@ pub enum ConnectError {
     HostName {
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// Fault of the name.
         source: InvalidDnsNameError,
     },
 }
 
-/// A channel to `peer` at `address`.
+/// Makes a channel to `peer` at `address`.
 ///
-/// It connects when it is first used, and again after a connection was lost; a call fails with the status `Unavailable` when
-/// that is not possible within [`limits::CONNECT_PATIENCE`], and when a connection falls silent; [`reason`] says why. With
+/// The channel connects when it is first used, and again after a connection was lost; a call fails with the status `Unavailable` when
+/// that is not possible within [`limits::CONNECT_TIMEOUT`], and when a connection falls silent; [`reason`] says why. With
 /// certificates, who answers must prove to be `peer`. Over a Unix socket we are whom the kernel says we are; `security` is not
 /// used, and who may make sockets in that directory answers. Must be called within a tokio runtime.
 ///
@@ -82,14 +81,14 @@ pub fn channel(address: &Address, peer: &Caller, security: &Security) -> Result<
     Ok(InterceptedService::new(endpoint().connect_with_connector_lazy(connector), introduction))
 }
 
-/// Connects now rather than with the first call, and waits for it. Whether it went well is seen by the call that follows.
+/// Connects now rather than with the first call, and waits for it. A failure is seen by the call that follows.
 pub async fn reach(channel: Channel) {
     // The answer does not matter; every listener of ours has one for everybody.
     let mut health = HealthClient::new(channel);
-    let _ = timeout(limits::CONNECT_PATIENCE, health.check(HealthCheckRequest::default())).await;
+    let _ = timeout(limits::CONNECT_TIMEOUT, health.check(HealthCheckRequest::default())).await;
 }
 
-/// What `peer` must prove: its role and name, and a name of its host. An agent's host has its node's name, however it is
+/// Proof that is asked of `peer`: its role and name, and a name of its host. An agent's host has its node's name, however it is
 /// reached: addresses of nodes change, and nodes have several.
 fn proof(host: &str, peer: &Caller, identity: &TlsIdentity) -> Result<PeerProof, ConnectError> {
     let name = if let Caller::Agent(node) = peer { node } else { host };
@@ -106,7 +105,7 @@ fn endpoint() -> Endpoint {
         .max_frame_size(limits::FRAME_MAX)
         .http2_max_header_list_size(limits::HEADERS_MAX)
         .http2_keep_alive_interval(limits::KEEP_ALIVE_INTERVAL)
-        .keep_alive_timeout(limits::KEEP_ALIVE_PATIENCE)
+        .keep_alive_timeout(limits::KEEP_ALIVE_TIMEOUT)
         .keep_alive_while_idle(true)
 }
 
@@ -114,7 +113,7 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
-/// Why a call failed, for people: what the handler said, or what became of the connection.
+/// Returns the reason why a call failed, for people: the handler's words, or the fate of the connection.
 pub fn reason(status: &Status) -> String {
     let mut last: Option<&dyn Error> = None;
     let mut cause = status.source();
@@ -134,7 +133,7 @@ pub fn reason(status: &Status) -> String {
     }
 }
 
-/// Says in every call who we are, where nobody can prove it.
+/// Interceptor that names this process in every call, where nobody can prove it.
 #[derive(Clone, Debug)]
 pub struct Introduction {
     header: Option<MetadataValue<Ascii>>,

@@ -10,7 +10,7 @@
 //!                         launch        all fences and questions of a launch          \
 //!                           series      fences of one scope, by epoch                  | pure: input -> effects
 //!                             gather    one fence: who sends what to whom in its tree /
-//!                       outbound        frames to links; pmi_fence takes those for foreign agents' calls
+//!                       outbound        frames to links, or to foreign agents' calls (pmi_fence)
 //!                       links           one lasting stream per pair of agents, opened by who needs it first
 //!                       transport       gRPC, or memory in tests
 //! ```
@@ -24,16 +24,20 @@ mod counters;
 mod effects;
 mod error;
 mod frames;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod gather;
 mod launch;
 mod launch_fences;
 mod launches;
 mod links;
 mod members;
+mod membership;
 mod node;
 mod outbound;
 mod pieces;
 mod pmi_fence;
+mod pmi_fence_calls;
 mod questions;
 mod recent;
 mod series;
@@ -44,14 +48,14 @@ mod tree;
 mod unclaimed;
 
 pub use counters::Counters;
-pub use effects::{AskResult, Asked, Effects, FenceResult};
+pub use effects::{AnswerId, AskResult, Asked, Effects, FenceResult, QuestionId};
 pub use error::{AskError, FenceError};
 pub use gather::{Fault, Gather, GatherEffects, Progress};
 pub use launch::{Launch, Loss};
 pub use launch_fences::LaunchFences;
 pub use links::Outgoing;
-pub use node::{FenceNode, Member, Membership, Questions};
-pub use questions::{AnswerId, QuestionId};
+pub use membership::{Member, Membership, Questions};
+pub use node::FenceNode;
 pub use settings::{FanOut, Limits};
 pub use transport::{Grpc, Incoming, Transport};
 pub use tree::{Tree, shares};

@@ -1,4 +1,4 @@
-//! Who calls, and how a process proves who it is.
+//! Identity of processes: the caller of a request, and the credentials by which a process proves who it is.
 //!
 //! A [`Caller`] has one written form, a URI. It stands in certificates as their subject alternative name, and, on loopback
 //! connections without TLS, in the metadata of each call. Callers on a Unix socket are named by the kernel instead.
@@ -8,29 +8,29 @@
 //! lattice:///agent/node3        the agent of node3        lattice:///admin       an administrator
 //! ```
 
-use std::error::Error;
-
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::{Request, Status};
 
 pub use lattice_pki::{Caller, CallerError, Role, is_node_name};
 
+use crate::error_chain::chain;
+
 pub use crate::tls::{CertificateNameError, IdentityError, TlsFiles, TlsIdentity};
 
-/// How a process proves to others who it is, and has others prove it.
+/// Mutual authentication of a process and its peers.
 #[derive(Clone, Debug)]
 pub enum Security {
-    /// Nobody proves anything: plain TCP between loopback addresses, where everybody is believed. For trying out.
+    /// No proof: plain TCP between loopback addresses, where every claim is believed. For trying out.
     Insecure {
-        /// Who we say we are.
+        /// Name that this process claims.
         name: Caller,
     },
-    /// Everybody proves who they are by a certificate of one CA.
+    /// Mutual TLS with certificates of one CA.
     Tls(TlsIdentity),
 }
 
 impl Security {
-    /// Everybody proves who they are, we by these files.
+    /// Mutual TLS with the certificate and key in these files.
     ///
     /// # Errors
     /// Fails if a file cannot be read or used, and for a key that everybody can read.
@@ -49,19 +49,18 @@ impl Security {
         }
     }
 
-    /// Renews at each SIGHUP, and says in the log what came of it. Never ends.
+    /// Renews at each SIGHUP, and logs failures. Never ends.
     pub async fn renew_on_hangup(self) {
         // Without the signal, changes are seen all the same.
         let Ok(mut hangup) = signal(SignalKind::hangup()) else { return std::future::pending().await };
         while hangup.recv().await.is_some() {
             if let Err(error) = self.renew() {
-                let reason = error.source().map(ToString::to_string).unwrap_or_default();
-                tracing::error!(%error, reason, "the certificate is not renewed; the one before stays in use");
+                tracing::error!(error = chain(&error), "the certificate is not renewed; the one before stays in use");
             }
         }
     }
 
-    /// Who we are to others, except on a Unix socket: there the kernel tells.
+    /// Name of this process for its peers, except on a Unix socket: there the kernel tells.
     pub fn caller(&self) -> &Caller {
         match self {
             Self::Insecure { name } => name,
@@ -70,7 +69,19 @@ impl Security {
     }
 }
 
-/// Who sent this request.
+/// Metadata key under which a caller on an insecure connection names itself, as a URI.
+pub(crate) const CALLER_HEADER: &str = "x-lattice-caller";
+
+/// Other end of an accepted connection; in the extensions of each of its requests.
+#[derive(Clone, Debug)]
+pub(crate) enum Peer {
+    /// Identified by the kernel or a certificate; an error if the certificate names nobody.
+    Proven(Result<Caller, CertificateNameError>),
+    /// Named by each call itself, and believed.
+    Claimed,
+}
+
+/// Returns the caller of a request.
 ///
 /// # Errors
 /// Fails for a request that did not pass the layer that [`crate::listen::serve`] puts before all services.

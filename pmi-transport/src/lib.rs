@@ -6,6 +6,8 @@ pub mod authorize;
 pub mod connect;
 pub mod error_chain;
 pub mod fence;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod identity;
 pub mod limits;
 pub mod listen;

@@ -1,4 +1,4 @@
-//! Listening for calls: sockets, who is at the other end of their connections, and serving until told to end.
+//! Server side of connections: listening sockets, proof of who is at the other end, and serving until told to end.
 //!
 //! ```text
 //! Listener ──accept──> who is it? ──Connection { stream, Peer }──> HTTP/2 ──> authorization table ──> services
@@ -34,7 +34,6 @@ use tonic::transport::Server;
 
 use self::arrival::Arrival;
 use self::connection::Connection;
-pub(crate) use self::connection::Peer;
 use self::socket_file::SocketFile;
 use self::users::Users;
 use crate::address::Address;
@@ -46,7 +45,7 @@ use crate::proto::DESCRIPTORS;
 /// Connections that the kernel keeps until we accept them; a whole cluster may come at once.
 const BACKLOG: u32 = 4096;
 
-/// Why nothing can be listened to, or served.
+/// Failure to listen or to serve.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
@@ -55,7 +54,7 @@ pub enum ListenError {
     Bind {
         /// The address.
         address: Address,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// Somebody answers at the Unix socket already.
@@ -80,7 +79,7 @@ pub enum ListenError {
     Reflection(#[source] tonic_reflection::server::Error),
 }
 
-/// A socket that listens. Connections wait in the kernel until [`serve`] has it.
+/// Listening socket. Connections wait in the kernel until [`serve`] has it.
 pub struct Listener {
     socket: Socket,
     local: Address,
@@ -154,13 +153,13 @@ impl Listener {
         }
     }
 
-    /// Where it listens: with the port that the kernel chose, if it did.
+    /// Address that it listens at: with the port that the kernel chose, if it did.
     pub fn local_address(&self) -> Address {
         self.local.clone()
     }
 }
 
-/// The address that a host stands for, if it may be listened at.
+/// Address that a host stands for, if it may be listened at.
 async fn permitted(host: &str, port: u16, security: &Security) -> Result<SocketAddr, ListenError> {
     let failed = |source| ListenError::Bind { address: Address::Tcp { host: host.to_owned(), port }, source };
     let found = lookup_host((host, port)).await.map_err(failed)?.next();
@@ -221,7 +220,7 @@ pub async fn serve(
     let wind_up = async {
         let _ = told.await;
         accepting.shutdown().await;
-        sleep(limits::SHUTDOWN_PATIENCE).await;
+        sleep(limits::SHUTDOWN_TIMEOUT).await;
         cut.cancel();
     };
     let result = tokio::select! {
@@ -251,21 +250,21 @@ fn server() -> Server {
         .http2_max_header_list_size(limits::HEADERS_MAX)
         .http2_max_pending_accept_reset_streams(Some(limits::PENDING_RESETS_MAX))
         .http2_keepalive_interval(Some(limits::KEEP_ALIVE_INTERVAL))
-        .http2_keepalive_timeout(Some(limits::KEEP_ALIVE_PATIENCE))
+        .http2_keepalive_timeout(Some(limits::KEEP_ALIVE_TIMEOUT))
 }
 
 /// Accepts connections at one socket for ever.
 async fn accept_all(listener: Listener, connections: mpsc::Sender<Connection>, cut: CancellationToken) {
-    let mut greetings = JoinSet::new();
+    let mut handshakes = JoinSet::new();
     loop {
         // A peer that is slow to say who it is keeps nobody else waiting, unless a thousand are.
-        while greetings.try_join_next().is_some() {}
-        if greetings.len() >= limits::GREETINGS_MAX {
-            greetings.join_next().await;
+        while handshakes.try_join_next().is_some() {}
+        if handshakes.len() >= limits::HANDSHAKES_MAX {
+            handshakes.join_next().await;
         }
         match listener.socket.accept().await {
             Ok(arrival) => {
-                greetings.spawn(greet(arrival, connections.clone(), cut.clone()));
+                handshakes.spawn(greet(arrival, connections.clone(), cut.clone()));
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
@@ -276,7 +275,7 @@ async fn accept_all(listener: Listener, connections: mpsc::Sender<Connection>, c
     }
 }
 
-/// Finds out who arrived, and passes on who may stay.
+/// Identifies who made a connection, and passes it on unless it is refused.
 async fn greet(arrival: Arrival, connections: mpsc::Sender<Connection>, cut: CancellationToken) {
     let from = arrival.to_string();
     match arrival.identify(&cut).await {
@@ -286,7 +285,7 @@ async fn greet(arrival: Arrival, connections: mpsc::Sender<Connection>, cut: Can
     }
 }
 
-/// Whether `accept` failed because the connection that it was about is gone, according to accept(2).
+/// Returns true if `accept` failed because the connection that it was about is gone, according to accept(2).
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)

@@ -1,4 +1,4 @@
-//! The API server's signature of a launch, which an agent that did not hear from the API server itself relies on.
+//! Signature of the API server under a launch, for agents that got the launch from a relay.
 //!
 //! A relay forwards the launch's spec byte by byte with signature and signer; whoever gets it checks both against the cluster's
 //! CA. The signed text begins with words of its own, so that a signature of TLS can never pass for one of a launch, nor the other
@@ -18,11 +18,11 @@ use crate::identity::{Caller, Security};
 use crate::tls::{CertificateNameError, TlsIdentity, caller_in};
 use lattice_pki::CLOCK_SKEW;
 
-/// What every signed text begins with.
+/// Prefix of every signed text.
 const CONTEXT: &[u8] = b"lattice.v1.LaunchSpec signature\0";
-/// The longest chain that is looked at: an API server's certificate, and CAs in between.
+/// Longest chain of certificates that is verified: an API server's certificate, and CAs in between.
 const CHAIN_MAX: usize = 4;
-/// How a key may sign, best first.
+/// Signature schemes, best first.
 const SCHEMES: &[SignatureScheme] = &[
     SignatureScheme::ECDSA_NISTP256_SHA256,
     SignatureScheme::ECDSA_NISTP384_SHA384,
@@ -35,7 +35,7 @@ const SCHEMES: &[SignatureScheme] = &[
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Serial(pub u64);
 
-/// A signature, with whose it is.
+/// Signature, with the signer's certificates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signature {
     /// For `LaunchProcessesRequest.signature`.
@@ -44,7 +44,7 @@ pub struct Signature {
     pub signer: Vec<Bytes>,
 }
 
-/// Why a text cannot be signed.
+/// Failure to sign a text.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SignError {
@@ -56,7 +56,7 @@ pub enum SignError {
     Sign(#[source] rustls::Error),
 }
 
-/// Why a signature counts for nothing.
+/// Reason for which a signature is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
@@ -66,7 +66,7 @@ pub enum VerifyError {
     /// The chain of certificates is longer than any of ours.
     #[error("the launch comes with {count} certificates; {CHAIN_MAX} at most lead to a CA")]
     LongChain {
-        /// How many there are.
+        /// Number of certificates.
         count: usize,
     },
     /// The signer's certificate is not valid, or not of our CA.
@@ -78,7 +78,7 @@ pub enum VerifyError {
     /// Only the API server signs launches.
     #[error("the launch is signed by {signer}; only the API server may")]
     NotApi {
-        /// Who signed it.
+        /// Caller that signed it.
         signer: Caller,
     },
     /// The signature is not that of this text.
@@ -105,7 +105,7 @@ pub fn sign(security: &Security, serial: Serial, spec: &[u8]) -> Result<Signatur
 /// caller's business.
 ///
 /// # Errors
-/// Says why the signature counts for nothing.
+/// Fails with the reason for which the signature is refused.
 pub fn verify(
     security: &Security,
     serial: Serial,
@@ -131,10 +131,9 @@ pub fn verify(
     }
     let text = signed_text(serial, spec);
     let algorithms = ring::default_provider().signature_verification_algorithms.all;
-    match algorithms.iter().any(|algorithm| certificate.verify_signature(*algorithm, &text, signature).is_ok()) {
-        true => Ok(()),
-        false => Err(VerifyError::Forged),
-    }
+    let is_signed =
+        algorithms.iter().any(|algorithm| certificate.verify_signature(*algorithm, &text, signature).is_ok());
+    if is_signed { Ok(()) } else { Err(VerifyError::Forged) }
 }
 
 fn verify_chain(
@@ -179,7 +178,7 @@ mod tests {
         Security::from_files(&TlsFiles::in_directory(&directory)).unwrap()
     }
 
-    /// What an agent says to a launch that `signer` signed while its certificate was valid.
+    /// Answer of an agent to a launch that `signer` signed while its certificate was valid.
     fn judge(signer: &Caller, validity: Validity) -> Result<(), VerifyError> {
         let directory = tempfile::tempdir().unwrap();
         let authority = Authority::create(directory.path()).unwrap();

@@ -6,12 +6,12 @@
 mod files;
 mod material;
 
-use std::error::Error;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use lattice_pki::{Caller, CallerError, SCHEME};
 use parking_lot::Mutex;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem;
@@ -23,10 +23,9 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use self::files::Stamps;
 pub use self::files::TlsFiles;
 pub(crate) use self::material::Material;
-use crate::identity::{Caller, CallerError};
-use lattice_pki::SCHEME;
+use crate::error_chain::chain;
 
-/// Why certificate files cannot be used.
+/// Failure to use certificate files.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdentityError {
@@ -35,7 +34,7 @@ pub enum IdentityError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// Others can read the key.
@@ -49,9 +48,9 @@ pub enum IdentityError {
     Pem {
         /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// Content that it should hold.
         wanted: &'static str,
-        /// What is wrong with it.
+        /// Fault that was found.
         source: pem::Error,
     },
     /// The certificate does not say whose it is.
@@ -59,7 +58,7 @@ pub enum IdentityError {
     Nameless {
         /// The file.
         path: PathBuf,
-        /// What it says instead.
+        /// Fault of the name.
         source: CertificateNameError,
     },
     /// The key is not that of the certificate, or of an unknown kind.
@@ -69,7 +68,7 @@ pub enum IdentityError {
         certificate: PathBuf,
         /// The file of the key.
         key: PathBuf,
-        /// What is wrong with them.
+        /// Fault that was found.
         source: rustls::Error,
     },
     /// The CA's certificate cannot be trusted in.
@@ -77,7 +76,7 @@ pub enum IdentityError {
     Authority {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Fault that was found.
         source: rustls::Error,
     },
     /// The certificate was replaced by somebody else's.
@@ -85,9 +84,9 @@ pub enum IdentityError {
     Renamed {
         /// The file.
         path: PathBuf,
-        /// Whom it names.
+        /// Caller that it names.
         found: Caller,
-        /// Whom it named before.
+        /// Caller that it named before.
         meant: Caller,
     },
     /// Clients cannot be checked against the CA's certificate.
@@ -95,7 +94,7 @@ pub enum IdentityError {
     Verifier {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Fault that was found.
         source: VerifierBuilderError,
     },
 }
@@ -104,21 +103,21 @@ pub enum IdentityError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CertificateNameError {
-    /// It is no X.509 certificate.
+    /// Not an X.509 certificate.
     #[error("the certificate cannot be read")]
     Unreadable,
-    /// It has none of our URIs, or several.
+    /// None of our URIs, or several.
     #[error("the certificate has {count} names that begin with {SCHEME}; it must have one")]
     Count {
-        /// How many it has.
+        /// Number of such URIs.
         count: usize,
     },
-    /// Its URI says nothing to us.
+    /// URI that names no caller.
     #[error("the certificate is of no use here: {0}")]
     Unknown(#[from] CallerError),
 }
 
-/// Whom a certificate names.
+/// Returns the caller that a certificate names.
 ///
 /// # Errors
 /// Fails unless exactly one of its subject alternative names is a URI of ours.
@@ -151,10 +150,10 @@ struct Inner {
     latest: Mutex<Latest>,
 }
 
-/// What was read last, and how the files looked then.
+/// Contents that were read last, and the state of the files then.
 struct Latest {
     material: Arc<Material>,
-    /// Of the files that were looked at last, whether they could be used or not.
+    /// State of the files that were looked at last, usable or not.
     stamps: Stamps,
 }
 
@@ -171,7 +170,7 @@ impl TlsIdentity {
         Ok(Self { inner: Arc::new(Inner { caller, files, latest: Mutex::new(Latest { material, stamps }) }) })
     }
 
-    /// Whom our certificate names; never somebody else later.
+    /// Returns the caller that our certificate names; never another one later.
     pub fn caller(&self) -> &Caller {
         &self.inner.caller
     }
@@ -184,7 +183,7 @@ impl TlsIdentity {
         self.inner.renew(&mut self.inner.latest.lock(), self.inner.files.stamps())
     }
 
-    /// What proves who we are now.
+    /// Returns the certificates and keys in use, read again if the files have changed.
     pub(crate) fn material(&self) -> Arc<Material> {
         let Inner { files, latest, .. } = &*self.inner;
         let mut latest = latest.lock();
@@ -192,8 +191,7 @@ impl TlsIdentity {
         if stamps != latest.stamps
             && let Err(error) = self.inner.renew(&mut latest, stamps)
         {
-            let reason = error.source().map(ToString::to_string).unwrap_or_default();
-            tracing::warn!(%error, reason, "the certificate is not renewed; the one before stays in use");
+            tracing::warn!(error = chain(&error), "the certificate is not renewed; the one before stays in use");
         }
         Arc::clone(&latest.material)
     }
@@ -219,7 +217,7 @@ impl fmt::Debug for TlsIdentity {
     }
 }
 
-/// What a failure of TLS means to whoever has to mend it; "it" is the peer.
+/// Says a failure of TLS in words for whoever has to mend it; "it" is the peer.
 pub(crate) fn in_words(error: &io::Error) -> String {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         Some(error) => explain(error),

@@ -26,7 +26,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct Kept {
-    /// Where it leads.
+    /// Address of the agent.
     address: String,
     channel: Channel,
     used: Instant,
@@ -36,10 +36,10 @@ struct Kept {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentChannelError {
-    /// Its address is none.
+    /// Malformed address.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// It must not be talked to without certificates, or has a name that no certificate can be for.
+    /// Certificates are missing for it, or cannot be for its name.
     #[error(transparent)]
     Connect(#[from] ConnectError),
 }

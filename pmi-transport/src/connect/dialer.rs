@@ -14,14 +14,14 @@ use tokio_rustls::TlsConnector;
 
 use crate::address::Address;
 use crate::identity::Caller;
-use crate::limits::CONNECT_PATIENCE;
+use crate::limits::CONNECT_TIMEOUT;
 use crate::stream::{ByteStream, write_through_stream};
 use crate::tls::{CertificateNameError, TlsIdentity, caller_in, in_words};
 
 /// The first byte of a TLS alert; a server of HTTP/2 begins with a short frame, whose first byte is 0 (RFC 9113, 3.4 and 4.1).
 const TLS_ALERT: u8 = 0x15;
 
-/// Why there is no connection.
+/// Failure to connect.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DialError {
@@ -30,31 +30,31 @@ pub enum DialError {
     Unreachable {
         /// The address.
         address: Address,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// It took too long.
-    #[error("{address} did not answer within {patience:?}")]
+    /// Time-out.
+    #[error("{address} did not answer within {timeout:?}")]
     Late {
         /// The address.
         address: Address,
-        /// How long was waited.
-        patience: Duration,
+        /// Time that was waited.
+        timeout: Duration,
     },
-    /// Who answers does not prove who it is, or not with a certificate of our CA.
+    /// The peer does not prove who it is, or not with a certificate of our CA.
     #[error("no TLS with {address}: {reason}")]
     Handshake {
         /// The address.
         address: Address,
-        /// What went wrong; "it" is who answers.
+        /// Fault, as a sentence; "it" is the peer.
         reason: String,
     },
-    /// Who answers proves to be nobody.
+    /// The peer's certificate names no caller.
     #[error("it is not known who answers at {address}")]
     Nameless {
         /// The address.
         address: Address,
-        /// What its certificate says.
+        /// Fault of its certificate.
         source: CertificateNameError,
     },
     /// Another process answers than the one that was meant.
@@ -62,9 +62,9 @@ pub enum DialError {
     Stranger {
         /// The address.
         address: Address,
-        /// Who was meant to.
+        /// Process that should answer.
         meant: Caller,
-        /// Who answers.
+        /// Process that answers.
         found: Caller,
     },
 }
@@ -76,7 +76,7 @@ pub(super) struct Dialer {
     pub(super) tls: Option<PeerProof>,
 }
 
-/// What a peer has to prove.
+/// Proof that a peer has to give.
 #[derive(Clone, Debug)]
 pub(super) struct PeerProof {
     pub(super) identity: TlsIdentity,
@@ -86,9 +86,9 @@ pub(super) struct PeerProof {
 
 impl Dialer {
     pub(super) async fn dial(self) -> Result<Dialed, DialError> {
-        let patience = CONNECT_PATIENCE;
-        let connection = timeout(patience, self.connect()).await;
-        connection.unwrap_or_else(|_| Err(DialError::Late { address: self.address.clone(), patience }))
+        let connection = timeout(CONNECT_TIMEOUT, self.connect()).await;
+        let late = || DialError::Late { address: self.address.clone(), timeout: CONNECT_TIMEOUT };
+        connection.unwrap_or_else(|_| Err(late()))
     }
 
     async fn connect(&self) -> Result<Dialed, DialError> {
@@ -120,17 +120,18 @@ impl Dialer {
         let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
         let found = shown.map_or(Err(CertificateNameError::Unreadable), caller_in);
         let found = found.map_err(|source| DialError::Nameless { address: address(), source })?;
-        match found == proof.peer {
-            true => Ok(stream),
-            // A stolen key of one node must not pass for another node, nor for the API server.
-            false => Err(DialError::Stranger { address: address(), meant: proof.peer.clone(), found }),
+        // A stolen key of one node must not pass for another node, nor for the API server.
+        if found != proof.peer {
+            return Err(DialError::Stranger { address: address(), meant: proof.peer.clone(), found });
         }
+        Ok(stream)
     }
 }
 
 /// A connection that we made; its errors say what they mean.
 pub(super) struct Dialed {
     stream: ByteStream,
+    /// Set once the first bytes were read.
     heard: bool,
 }
 

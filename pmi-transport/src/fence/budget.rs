@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many bytes all holders together may keep. Clones are the same one.
+/// Bytes that all holders together may keep. Clones are the same budget.
 #[derive(Clone, Debug)]
 pub(super) struct Budget {
     max: usize,
     used: Arc<AtomicUsize>,
 }
 
-/// What one holder keeps; given back when it is dropped.
+/// Bytes that one holder keeps; given back when it is dropped.
 #[derive(Debug)]
 pub(super) struct Holding {
     budget: Budget,

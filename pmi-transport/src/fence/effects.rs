@@ -1,10 +1,9 @@
-//! What a launch's state machine wants done: its only output.
+//! Effects of a launch's state machine: its only output.
 
 use bytes::Bytes;
 use pmi_core::ids::NodeIndex;
 
 use super::counters::Counters;
-use super::questions::{AnswerId, QuestionId};
 use super::{AskError, FenceError};
 use crate::proto::v1::{FenceKey, LinkFrame};
 
@@ -40,3 +39,11 @@ pub struct Asked {
     /// Content; only the two nodes' servers read it.
     pub question: Bytes,
 }
+
+/// Number of a question that this node asked, unique within its membership of the launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QuestionId(pub(super) u64);
+
+/// Number of a question that this node was asked, unique within its membership of the launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AnswerId(pub(super) u64);

@@ -26,13 +26,33 @@ pub(super) fn expects_answer(what: &What) -> bool {
 /// Bytes that a frame is charged while it is kept: about what it takes.
 pub(super) fn kept_bytes(what: &What) -> usize {
     const PIECE_COST: usize = 64;
-    kept_cost(match what {
+    let names = match what {
+        What::Up(frame) => frame.key.as_ref().map_or(0, key_bytes),
+        What::Down(frame) => frame.key.as_ref().map_or(0, key_bytes),
+        What::Failed(frame) => frame.key.as_ref().map_or(0, key_bytes),
+        What::Awaited(key) => key_bytes(key),
+        What::DataRequest(request) => request.launch_id.len(),
+        What::DataReply(reply) => reply.launch_id.len(),
+    };
+    let content = match what {
         What::Up(frame) => frame.brought.iter().map(|piece| PIECE_COST + piece.run.len()).sum(),
         What::Down(frame) => frame.run.len(),
         What::Failed(frame) => frame.reason.len(),
         What::DataRequest(request) => request.question.len(),
-        What::DataReply(_) | What::Awaited(_) => 0,
-    })
+        What::DataReply(reply) => match &reply.result {
+            Some(data_reply::Result::Data(data)) => data.len(),
+            Some(data_reply::Result::Error(reason)) => reason.len(),
+            None => 0,
+        },
+        What::Awaited(_) => 0,
+    };
+    kept_cost(names.saturating_add(content))
+}
+
+/// Bytes that the names in a key are charged while it is kept.
+pub(super) fn key_bytes(key: &FenceKey) -> usize {
+    let scope = key.scope.as_ref().map_or(0, |scope| scope.name.len());
+    key.launch_id.len() + key.job_id.len() + scope
 }
 
 /// Frame that tells of a failed fence; without a node, its sender is to blame.

@@ -33,7 +33,7 @@ pub struct GatherEffects {
 /// Progress after one input: nothing yet, or the runs that all nodes brought, in the order of their positions.
 pub type Progress = Result<Option<Vec<Bytes>>, Fault>;
 
-/// Why a fence cannot be completed.
+/// Fault for which a fence cannot be completed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {

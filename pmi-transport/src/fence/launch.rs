@@ -18,11 +18,11 @@ use bytes::Bytes;
 use pmi_core::ids::{Epoch, NodeIndex};
 
 use super::budget::{Budget, Holding};
-use super::effects::Effects;
-use super::frames::{failed, kept_bytes};
+use super::effects::{AnswerId, Effects, QuestionId};
+use super::frames::{failed, kept_bytes, key_bytes};
 use super::gather::Gather;
 use super::members::Members;
-use super::questions::{AnswerId, QuestionId, Questions};
+use super::questions::Questions;
 use super::series::Series;
 use super::{AskError, FanOut, FenceError, Limits};
 use crate::proto::v1::{FenceKey, link_frame::What};
@@ -118,6 +118,7 @@ impl Launch {
         let position = members.position(self.me).ok_or_else(refused)?;
         key.members = members.digest();
         let down = self.down.iter().find(|(node, _)| members.position(**node).is_some());
+        let name_bytes = key_bytes(&key);
         let series = self.series.get_or_insert(key);
         if series.has_begun(epoch) {
             return Err(FenceError::Repeated { epoch: Epoch(epoch) });
@@ -125,7 +126,7 @@ impl Launch {
         let name = series.name(epoch);
         let gather = Gather::new(position, members.count(), self.fan_out, self.limits);
         let early = series.begin(epoch, gather, members);
-        early.iter().for_each(|(_, what)| self.held.release(what));
+        early.iter().for_each(|(_, what)| self.held.release(name_bytes + kept_bytes(what)));
         if let Some((node, reason)) = down {
             series.fail(epoch, *node, reason.clone(), None, effects);
             return Ok(name);
@@ -157,13 +158,14 @@ impl Launch {
         };
         key.scope.get_or_insert_default().node_gaps.clear();
         let epoch = mem::take(&mut key.epoch);
+        let name_bytes = key_bytes(&key);
         let series = self.series.get_or_insert(key);
         let Some(what) = series.on_frame(epoch, from, what, effects) else { return };
         // Its fence was not begun here.
         if series.is_held(epoch, from, &what) {
             return;
         }
-        if self.held.keep(&what, &self.limits) {
+        if self.held.keep(name_bytes + kept_bytes(&what), &self.limits) {
             effects.counters.early += 1;
             series.hold(epoch, from, what);
         } else {
@@ -249,17 +251,17 @@ impl SeriesTable {
 }
 
 impl HeldFrames {
-    /// Counts a frame in; false if there is no room for it.
-    fn keep(&mut self, what: &What, limits: &Limits) -> bool {
-        let fits = self.frames < limits.held_frames && self.bytes.take(kept_bytes(what), limits.fence_bytes);
+    /// Counts a frame of so many bytes in; false if there is no room for it.
+    fn keep(&mut self, bytes: usize, limits: &Limits) -> bool {
+        let fits = self.frames < limits.held_frames && self.bytes.take(bytes, limits.fence_bytes);
         self.frames += usize::from(fits);
         fits
     }
 
     /// Counts out a frame that is not held any more.
-    fn release(&mut self, what: &What) {
+    fn release(&mut self, bytes: usize) {
         self.frames -= 1;
-        self.bytes.give(kept_bytes(what));
+        self.bytes.give(bytes);
     }
 }
 
@@ -317,5 +319,19 @@ mod tests {
             launch.begin(key("", epoch), &ALL, Vec::new(), &mut effects).unwrap();
             assert_eq!(effects.ended.last().unwrap().1.is_ok(), epoch == 0);
         }
+    }
+
+    #[test]
+    fn long_names_of_fences_that_are_not_reached_are_charged() {
+        let limits = Limits { fence_bytes: 10_000, ..Limits::default() };
+        let mut launch = Launch::new("launch", NodeIndex(0), 2, FanOut::STAR, limits);
+        let mut effects = Effects::default();
+        for name in ["a", "b"].map(|letter| letter.repeat(6_000)) {
+            launch.on_frame(NodeIndex(1), up(key(&name, 0)), &mut effects);
+        }
+        assert_eq!((effects.counters.early, effects.counters.dropped), (1, 1));
+        launch.begin(key(&"a".repeat(6_000), 0), &ALL, Vec::new(), &mut effects).unwrap();
+        launch.on_frame(NodeIndex(1), up(key(&"b".repeat(6_000), 0)), &mut effects);
+        assert_eq!((effects.counters.early, effects.counters.dropped), (2, 1), "the room is given back");
     }
 }

@@ -7,19 +7,31 @@ use bytes::Bytes;
 use pmi_core::fence::Scope;
 use pmi_core::ids::{Epoch, NodeIndex};
 
-use super::launches::{LaunchGuard, MembershipId, launch_ended};
-use super::node::{FenceNode, Questions};
+use super::launches::{LaunchGuard, launch_ended};
+use super::membership::{Membership, MembershipId, Questions};
+use super::node::FenceNode;
 use super::{AskError, FenceError};
 use crate::proto::v1::{FenceKey, FenceScope, fence_scope::Kind};
 
 /// Membership of one node in a launch. Dropping it leaves the launch.
 pub struct LaunchFences {
-    pub(super) node: Weak<FenceNode>,
-    pub(super) id: MembershipId,
-    pub(super) launch_id: Arc<str>,
-    pub(super) me: NodeIndex,
-    pub(super) nodes: u32,
-    pub(super) source: Arc<dyn Questions>,
+    node: Weak<FenceNode>,
+    id: MembershipId,
+    launch_id: Arc<str>,
+    me: NodeIndex,
+    nodes: u32,
+    source: Arc<dyn Questions>,
+}
+
+impl FenceNode {
+    /// Takes part in a launch until the result is dropped; fences of other nodes that need this one fail then. Frames of the
+    /// launch that came before are not lost.
+    pub fn join(&self, membership: Membership, source: Arc<dyn Questions>) -> LaunchFences {
+        let (launch_id, me) = (Arc::from(membership.launch_id.as_str()), membership.me);
+        let nodes = membership.nodes.len() as u32;
+        let id = self.update(|state| state.join(membership, Arc::clone(&source)));
+        LaunchFences { node: self.downgrade(), id, launch_id, me, nodes, source }
+    }
 }
 
 impl LaunchFences {

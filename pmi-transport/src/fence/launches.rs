@@ -16,17 +16,12 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::budget::Budget;
-use super::effects::{AskResult, Effects, FenceResult};
+use super::effects::{AnswerId, AskResult, Effects, FenceResult, QuestionId};
 use super::launch::{Launch, Loss};
-use super::node::{Member, Membership, Questions};
+use super::membership::{Member, Membership, MembershipId, Questions};
 use super::outbound::{Effect, Outbound};
-use super::questions::{AnswerId, QuestionId};
 use super::{AskError, FenceError, Limits};
 use crate::proto::v1::{FenceKey, link_frame::What};
-
-/// Number of one membership of this node in a launch. A launch that is joined a second time has another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct MembershipId(u64);
 
 /// Fence that was begun, and where its result will come.
 pub(super) type PendingFence = (FenceKey, oneshot::Receiver<FenceResult>);

@@ -23,11 +23,21 @@ use super::budget::{Budget, Holding};
 use super::frames::kept_bytes;
 use crate::proto::v1::LinkFrame;
 
-/// The frames that this node sends on a link, as a stream for the transport. It ends when this node closes the link.
+/// Frames that this node sends on a link, as a stream for the transport. The stream ends when this node closes the link.
 #[derive(Debug)]
 pub struct Outgoing {
     frames: mpsc::UnboundedReceiver<LinkFrame>,
     queued: Arc<Holding>,
+}
+
+impl Outgoing {
+    /// Takes the next frame if one is queued.
+    #[cfg(feature = "fuzzing")]
+    pub(super) fn try_next(&mut self) -> Option<LinkFrame> {
+        let frame = self.frames.try_recv().ok()?;
+        self.queued.give(cost(&frame));
+        Some(frame)
+    }
 }
 
 impl Stream for Outgoing {
@@ -72,7 +82,7 @@ fn cost(frame: &LinkFrame) -> usize {
     frame.what.as_ref().map_or(0, kept_bytes)
 }
 
-/// Names a stream for as long as this process lives.
+/// Number of a stream, unique within this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StreamId(u64);
 
@@ -109,9 +119,9 @@ struct Peer {
 
 /// Outcome of sending a frame.
 pub(super) enum Sent {
-    /// It is queued.
+    /// Queued.
     Queued,
-    /// It is queued in a link that must be opened now: `Outgoing` is to be sent, and a reader to be given.
+    /// Queued in a link that must be opened now: `Outgoing` is to be sent, and a reader to be given.
     Opening(StreamId, Outgoing),
     /// The other end has not read for too long, or no link can take more; the link is closed.
     Stuck,

@@ -46,8 +46,8 @@ impl Members {
         }
     }
 
-    /// What stands for the members in a `FenceKey`: 0 for all, else FNV-1a of the indices. It keeps fences of one name apart;
-    /// it protects from nothing, because whoever is let into a launch may take part in all its fences.
+    /// Digest of the members in a `FenceKey`: 0 for all, else FNV-1a of the indices. It keeps fences of one name apart; it is no
+    /// protection, because whoever is let into a launch may take part in all its fences.
     pub(crate) fn digest(&self) -> u64 {
         const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
         const PRIME: u64 = 0x0100_0000_01b3;

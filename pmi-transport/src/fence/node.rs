@@ -5,62 +5,26 @@ use std::future::Future;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use bytes::Bytes;
 use parking_lot::Mutex;
-use pmi_core::ids::NodeIndex;
 use tokio::runtime::Handle;
 use tokio::time::MissedTickBehavior;
 use tokio_stream::{Stream, StreamExt};
 use tonic::codegen::BoxStream;
 use tonic::{Code, Status};
 
+use super::Limits;
 use super::counters::Counters;
 use super::effects::Asked;
 use super::launch::Loss;
-use super::launch_fences::LaunchFences;
-use super::launches::MembershipId;
 use super::links::{Accepted, StreamId};
+use super::membership::{MembershipId, Questions};
 use super::outbound::Effect;
 use super::state::State;
 use super::transport::Transport;
-use super::{FanOut, Limits};
 use crate::proto::v1::LinkFrame;
 
 /// Time between two looks at what waits for too long; a tick of [`Limits`].
 const TICK: Duration = Duration::from_secs(1);
-
-/// Launch, as one of its nodes must know it.
-#[derive(Clone, Debug)]
-pub struct Membership {
-    /// Id of the launch; not empty.
-    pub launch_id: String,
-    /// This node.
-    pub me: NodeIndex,
-    /// All nodes of the launch, in order. Their names are different.
-    pub nodes: Arc<[Member]>,
-    /// Shape of the trees; the same on all nodes.
-    pub fan_out: FanOut,
-}
-
-/// Node of a launch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
-    /// Name, by which the node's agent proves who it is.
-    pub name: String,
-    /// Address at which its agent listens.
-    pub address: String,
-}
-
-/// Source of the answers to other nodes' questions.
-#[async_trait]
-pub trait Questions: Send + Sync + 'static {
-    /// Answers a question of another node of the launch. The call is dropped when this node leaves the launch.
-    ///
-    /// # Errors
-    /// Fails with the reason why there is no answer, which goes to the asking node.
-    async fn answer(&self, from: NodeIndex, question: Bytes) -> Result<Bytes, String>;
-}
 
 /// Fences of one node, and its links to other nodes. Dropping it closes the links.
 pub struct FenceNode {
@@ -91,15 +55,6 @@ impl FenceNode {
         Arc::new_cyclic(|this| Self { name, transport, this: this.clone(), runtime, state })
     }
 
-    /// Takes part in a launch until the result is dropped; fences of other nodes that need this one fail then. Frames of the
-    /// launch that came before are not lost.
-    pub fn join(&self, membership: Membership, source: Arc<dyn Questions>) -> LaunchFences {
-        let (launch_id, me) = (Arc::from(membership.launch_id.as_str()), membership.me);
-        let nodes = membership.nodes.len() as u32;
-        let id = self.update(|state| state.join(membership, Arc::clone(&source)));
-        LaunchFences { node: self.this.clone(), id, launch_id, me, nodes, source }
-    }
-
     /// Fails every fence that the node of this name takes part in, now and later, and closes the link to it.
     pub fn lost(&self, node: &str, reason: &str) {
         self.update(|state| {
@@ -109,7 +64,7 @@ impl FenceNode {
     }
 
     /// Serves a link that the agent of the node `caller` opened: reads `incoming` until it ends, and returns what is sent back.
-    /// Who calls must have been proved by the transport.
+    /// The caller's name must have been proved by the transport.
     pub fn link<S>(&self, caller: &str, incoming: S) -> BoxStream<LinkFrame>
     where
         S: Stream<Item = Result<LinkFrame, Status>> + Send + Unpin + 'static,
@@ -148,6 +103,10 @@ impl FenceNode {
         }
         effects.into_iter().for_each(|effect| self.carry_out(effect));
         result
+    }
+
+    pub(super) fn downgrade(&self) -> Weak<Self> {
+        self.this.clone()
     }
 
     pub(super) fn transport(&self) -> Arc<dyn Transport> {

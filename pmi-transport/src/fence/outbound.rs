@@ -7,10 +7,9 @@ use pmi_core::ids::NodeIndex;
 use super::Limits;
 use super::counters::Counters;
 use super::effects::Asked;
-use super::launches::MembershipId;
 use super::links::{Links, Outgoing, Sent, StreamId};
-use super::node::{Member, Questions};
-use super::pmi_fence::PmiFenceCalls;
+use super::membership::{Member, MembershipId, Questions};
+use super::pmi_fence_calls::PmiFenceCalls;
 use crate::proto::v1::LinkFrame;
 
 /// Consequence of an input that needs the runtime; carried out once the lock is given back.

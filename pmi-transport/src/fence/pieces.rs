@@ -1,11 +1,11 @@
-//! Segments on their way: small ones are joined, long ones are cut, so that a frame has about the size that it should have.
+//! Segments in transit: small ones are joined and long ones cut, so that frames have about the size of a chunk.
 //!
 //! A segment is a run of self-delimiting records, so segments that follow each other mean the same as one. Where a piece was
 //! cut inside a segment it says that it goes on, and whoever hands segments to a server joins it with what follows.
 
 use bytes::{Bytes, BytesMut};
 
-/// Some bytes, and whether the next piece goes on inside the same segment.
+/// Bytes of one or more segments; `goes_on` if the next piece continues the last segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) run: Bytes,
@@ -60,7 +60,7 @@ impl Assembly {
     }
 }
 
-/// Runs that are about to become one.
+/// Runs to be joined to one.
 #[derive(Debug, Default)]
 struct Group {
     runs: Vec<Bytes>,

@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use bytes::Bytes;
 use pmi_core::ids::NodeIndex;
 use pmi_core::kvs::Segment;
 use tokio::sync::oneshot;
@@ -16,99 +15,18 @@ use tonic::Status;
 
 use super::gather::Gather;
 use super::launches::LaunchGuard;
-use super::node::{FenceNode, Membership};
-use super::pieces::{Assembly, Piece, cut};
+use super::membership::Membership;
+use super::node::FenceNode;
+use super::pieces::{Piece, cut};
+use super::pmi_fence_calls::{Merged, world};
 use super::state::State;
 use crate::proto::v1::{
-    FenceKey, FenceScope, FenceUp, LinkFrame, NodePiece, PmiFenceCompleteRequest, PmiFenceCompleteResponse,
-    PmiFenceRequest, PmiFenceResponse, fence_scope::Kind, link_frame::What,
+    FenceUp, NodePiece, PmiFenceCompleteRequest, PmiFenceCompleteResponse, PmiFenceRequest, PmiFenceResponse,
+    link_frame::What,
 };
 
 /// Time that an agent may take to take the result of a fence for which it was answered early.
 const COMPLETE_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Runs that all nodes brought, or the reason why the fence failed.
-type Merged = Result<Vec<Bytes>, String>;
-
-/// Calls of `PmiFence` that wait for their fences, and the epochs that follow from earlier ones.
-#[derive(Debug, Default)]
-pub(super) struct PmiFenceCalls {
-    waiting: HashMap<(FenceKey, NodeIndex), Call>,
-    /// Number of fences that each node has called for, by launch.
-    epochs: HashMap<String, HashMap<NodeIndex, u64>>,
-}
-
-#[derive(Debug)]
-struct Call {
-    runs: Assembly,
-    answer: oneshot::Sender<Merged>,
-}
-
-impl PmiFenceCalls {
-    /// Takes a frame for `node` if it answers a call; else gives it back, to be sent over a link.
-    pub(super) fn take(&mut self, node: NodeIndex, frame: LinkFrame) -> Option<LinkFrame> {
-        if self.waiting.is_empty() {
-            return Some(frame);
-        }
-        let key = match &frame.what {
-            Some(What::Down(down)) => down.key.clone(),
-            Some(What::Failed(failed)) => failed.key.clone(),
-            _ => None,
-        };
-        let Some(at) = key.map(|key| (key, node)) else { return Some(frame) };
-        let Some(mut call) = self.waiting.remove(&at) else { return Some(frame) };
-        match frame.what {
-            Some(What::Down(down)) => {
-                call.runs.push(Piece { run: down.run, goes_on: down.goes_on });
-                if down.last {
-                    call.end();
-                } else {
-                    self.waiting.insert(at, call);
-                }
-            }
-            Some(What::Failed(failed)) => call.fail(failed.reason),
-            _ => {}
-        }
-        None
-    }
-
-    /// Forgets a launch that was left; calls that were not answered hear that it has ended.
-    pub(super) fn forget(&mut self, launch_id: &str) {
-        if self.epochs.remove(launch_id).is_some() {
-            self.waiting.retain(|(key, _), _| key.launch_id != launch_id);
-        }
-    }
-
-    /// Returns the epoch of a node's next fence, if the call does not say.
-    fn next_epoch(&self, launch_id: &str, node: NodeIndex) -> u64 {
-        self.epochs.get(launch_id).and_then(|epochs| epochs.get(&node)).copied().unwrap_or(0)
-    }
-
-    /// Adds a call; none if there is one of this node for this fence.
-    fn add(&mut self, key: FenceKey, node: NodeIndex) -> Option<oneshot::Receiver<Merged>> {
-        let (launch_id, epoch) = (key.launch_id.clone(), key.epoch);
-        let at = (key, node);
-        if self.waiting.contains_key(&at) {
-            return None;
-        }
-        let (answer, merged) = oneshot::channel();
-        self.waiting.insert(at, Call { runs: Assembly::default(), answer });
-        self.epochs.entry(launch_id).or_default().insert(node, epoch.saturating_add(1));
-        Some(merged)
-    }
-}
-
-impl Call {
-    fn end(self) {
-        let merged = self.runs.finish().ok_or_else(|| "the result ended inside a segment".to_owned());
-        // The caller may have gone.
-        let _ = self.answer.send(merged);
-    }
-
-    fn fail(self, reason: String) {
-        let _ = self.answer.send(Err(reason));
-    }
-}
 
 impl State {
     /// Brings the pairs of the node `caller` to a fence of all nodes; returns the fence's epoch and where its result will come.
@@ -155,13 +73,6 @@ impl LaunchGuard<'_> {
         }
         Ok(node)
     }
-}
-
-/// Key of a fence of all ranks of a launch's first job, which has ranks on all its nodes.
-fn world(launch_id: &str, epoch: u64) -> FenceKey {
-    let scope = FenceScope { kind: Kind::World.into(), ..FenceScope::default() };
-    let job_id = format!("kvs_{launch_id}_0");
-    FenceKey { launch_id: launch_id.to_owned(), job_id, scope: Some(scope), epoch, members: 0 }
 }
 
 impl FenceNode {

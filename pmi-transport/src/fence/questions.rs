@@ -14,16 +14,8 @@ use bytes::Bytes;
 use pmi_core::ids::NodeIndex;
 
 use super::AskError;
-use super::effects::{Asked, Effects};
+use super::effects::{AnswerId, Asked, Effects, QuestionId};
 use crate::proto::v1::{DataReply, DataRequest, LinkFrame, data_reply, link_frame::What};
-
-/// Number of a question that this node asked, unique within its membership of the launch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct QuestionId(pub(super) u64);
-
-/// Number of a question that this node was asked, unique within its membership of the launch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct AnswerId(u64);
 
 /// Questions of one launch on one node that have no answer yet.
 #[derive(Debug)]

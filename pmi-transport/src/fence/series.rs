@@ -21,25 +21,25 @@ use super::members::Members;
 use super::recent::Recent;
 use crate::proto::v1::{FenceFailed, FenceKey, LinkFrame, link_frame::What};
 
-/// How many fences of one series that have ended are remembered.
+/// Number of ended fences that one series remembers.
 const REMEMBERED: usize = 64;
 
 /// Fences that differ in nothing but their epochs.
 #[derive(Debug)]
 pub(super) struct Series {
     me: NodeIndex,
-    /// Names each of them, once it has an epoch.
+    /// Key of each of them, but for the epoch.
     key: FenceKey,
     /// By epoch.
     open: HashMap<u64, Fence>,
     ended: Recent<u64, Ended>,
-    /// Whether anything happened since it was last asked for.
+    /// Set by every begin and held frame; cleared by [`Series::is_idle`].
     was_used: bool,
 }
 
 #[derive(Debug)]
 enum Fence {
-    /// Begun elsewhere.
+    /// Begun elsewhere: the frames that are held.
     Early(Vec<(NodeIndex, What)>),
     Running(Box<Running>),
 }
@@ -48,14 +48,14 @@ enum Fence {
 struct Running {
     gather: Gather,
     members: Members,
-    /// How many ticks it has seen.
+    /// Number of ticks since it was begun.
     age: u32,
 }
 
-/// What is remembered of a fence.
+/// Memory of a fence that has ended.
 #[derive(Debug)]
 enum Ended {
-    /// These nodes had their result from this one.
+    /// Complete; these nodes had their result from this one.
     Complete(Box<[NodeIndex]>),
     Failed {
         node: NodeIndex,
@@ -69,12 +69,12 @@ impl Series {
         Self { me, key, open: HashMap::new(), ended: Recent::new(REMEMBERED), was_used: true }
     }
 
-    /// Whether it may be forgotten: nothing is open, and nothing has happened since this was last asked.
+    /// Returns true if it may be forgotten: nothing is open, and nothing has happened since the last call.
     pub(super) fn is_idle(&mut self) -> bool {
         !mem::take(&mut self.was_used) && self.open.is_empty()
     }
 
-    /// Whether this node is in that fence, or was, not long ago.
+    /// Returns true if this node is in that fence, or was, not long ago.
     pub(super) fn has_begun(&self, epoch: u64) -> bool {
         self.has_ended(epoch) || matches!(self.open.get(&epoch), Some(Fence::Running(_)))
     }
@@ -83,7 +83,7 @@ impl Series {
         self.ended.get(&epoch).is_some()
     }
 
-    /// How many fences have not ended.
+    /// Number of fences that have not ended.
     pub(super) fn open_fences(&self) -> usize {
         self.open.len()
     }
@@ -98,7 +98,7 @@ impl Series {
         }
     }
 
-    /// Whether a frame of a fence that was not begun says what another one that is kept says.
+    /// Returns true if a frame of a fence that was not begun repeats one that is held.
     pub(super) fn is_held(&self, epoch: u64, from: NodeIndex, what: &What) -> bool {
         let is_known = |held: &(NodeIndex, What)| held.0 == from && matches!(held.1, What::Awaited(_));
         let Some(Fence::Early(frames)) = self.open.get(&epoch) else { return false };
@@ -232,7 +232,7 @@ impl Series {
         }
     }
 
-    /// Tells those for whom a fence has waited for 2, 4, 8, ... ticks that it does.
+    /// Tells nodes that a fence has waited for them for 2, 4, 8, ... ticks.
     pub(super) fn tick(&mut self, effects: &mut Effects) {
         for (epoch, fence) in &mut self.open {
             let Fence::Running(running) = fence else { continue };

@@ -42,7 +42,7 @@ impl Tree {
         self.find(position).1
     }
 
-    /// How many edges lie between the root and the node farthest from it.
+    /// Number of edges between the root and the node farthest from it.
     pub fn depth(self) -> u32 {
         let (mut depth, mut largest) = (0, self.nodes);
         while largest > 1 {
@@ -66,7 +66,7 @@ impl Tree {
         (above, branch)
     }
 
-    /// How the nodes below the first of a branch are shared out among its children.
+    /// Shares of the children of a branch's first node in the nodes below it.
     fn shares(self, branch: &Range<u32>) -> Shares {
         Shares::of(branch.start + 1..branch.end, self.fan_out)
     }
@@ -103,7 +103,7 @@ impl Shares {
         self.start(share)..self.start(share + 1)
     }
 
-    /// Where a share begins, and the one before it ends.
+    /// First position of a share, where the one before it ends.
     fn start(self, share: u32) -> u32 {
         self.first + share * self.len + share.min(self.longer)
     }

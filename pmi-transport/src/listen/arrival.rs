@@ -1,4 +1,4 @@
-//! A connection on its way in: who made it?
+//! Incoming connection until it is known who made it: TLS handshake, or the kernel's word on a Unix socket.
 
 use std::fmt;
 use std::io;
@@ -12,16 +12,16 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{Connection, Peer};
+use super::connection::Connection;
 use super::users::{TooManyConnections, Users};
-use crate::identity::{Caller, CertificateNameError, TlsIdentity};
+use crate::identity::{Caller, CertificateNameError, Peer, TlsIdentity};
 use crate::limits;
 use crate::stream::ByteStream;
 use crate::tls::{caller_in, in_words};
 
-/// A connection of whose maker only the address is known.
+/// Connection that was accepted, and whose maker is not known yet.
 pub(super) enum Arrival {
-    /// With an identity, both ends have to prove theirs.
+    /// TCP connection; with an identity, both ends have to prove theirs.
     Tcp {
         stream: TcpStream,
         from: SocketAddr,
@@ -33,7 +33,7 @@ pub(super) enum Arrival {
     },
 }
 
-/// Why a connection is refused.
+/// Reason for which a connection is refused.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
     #[error(transparent)]
@@ -42,12 +42,12 @@ pub(super) enum Refusal {
     TooMany(#[from] TooManyConnections),
     #[error("no TLS: {reason}")]
     Handshake { reason: String },
-    #[error("no TLS: the handshake was not over after {:?}", limits::HANDSHAKE_PATIENCE)]
+    #[error("no TLS: the handshake was not over after {:?}", limits::HANDSHAKE_TIMEOUT)]
     Late,
 }
 
 impl Arrival {
-    /// Finds out who is at the other end. A certificate of our CA that names nobody is let in as nobody: each of its calls is
+    /// Identifies the other end. A certificate of our CA that names nobody is let in as nobody: each of its calls is
     /// refused with the reason.
     pub(super) async fn identify(self, cut: &CancellationToken) -> Result<Connection, Refusal> {
         match self {
@@ -57,7 +57,7 @@ impl Arrival {
                 let Some(identity) = identity else {
                     return Ok(Connection::new(ByteStream::Tcp(stream), Peer::Claimed, cut));
                 };
-                let stream = timeout(limits::HANDSHAKE_PATIENCE, shake_hands(stream, &identity)).await;
+                let stream = timeout(limits::HANDSHAKE_TIMEOUT, shake_hands(stream, &identity)).await;
                 let stream = stream.map_err(|_| Refusal::Late)??;
                 let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
                 let caller = shown.map_or(Err(CertificateNameError::Unreadable), caller_in);
@@ -65,10 +65,8 @@ impl Arrival {
             }
             Self::Unix { stream, users } => {
                 let uid = stream.peer_cred()?.uid();
-                let caller = match uid == 0 || uid == nix::unistd::geteuid().as_raw() {
-                    true => Caller::Admin(Some(uid)),
-                    false => Caller::User(uid),
-                };
+                let is_admin = uid == 0 || uid == nix::unistd::geteuid().as_raw();
+                let caller = if is_admin { Caller::Admin(Some(uid)) } else { Caller::User(uid) };
                 let place = users.admit(uid)?;
                 Ok(Connection::new(ByteStream::Unix(stream), Peer::Proven(Ok(caller)), cut).with_place(place))
             }
@@ -105,5 +103,5 @@ async fn let_read_why(mut stream: TcpStream) {
         io::Result::Ok(())
     };
     // Whoever has gone already, or goes on sending, is none the wiser.
-    let _ = timeout(limits::REFUSAL_PATIENCE, reading).await;
+    let _ = timeout(limits::REFUSAL_TIMEOUT, reading).await;
 }

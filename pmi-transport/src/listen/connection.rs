@@ -1,4 +1,4 @@
-//! An accepted connection, and what is known of who made it.
+//! Accepted connection, with the proof of who made it and the means to cut it.
 
 use std::io;
 use std::pin::Pin;
@@ -9,19 +9,10 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
 use super::users::Place;
-use crate::identity::{Caller, CertificateNameError};
+use crate::identity::Peer;
 use crate::stream::{ByteStream, write_through_stream};
 
-/// Who is at the other end of a connection. It is in the extensions of each request.
-#[derive(Clone, Debug)]
-pub(crate) enum Peer {
-    /// The kernel or a certificate names it; or why the certificate names nobody.
-    Proven(Result<Caller, CertificateNameError>),
-    /// Each call says who makes it, and is believed.
-    Claimed,
-}
-
-/// An accepted connection; its reads fail once it is cut.
+/// Accepted connection; its reads fail once it is cut.
 pub(super) struct Connection {
     stream: ByteStream,
     peer: Peer,

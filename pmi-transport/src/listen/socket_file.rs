@@ -45,7 +45,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// Whether this is a socket that nobody listens to.
+/// Returns true if this is a socket that nobody listens to.
 fn is_left_over(path: &Path) -> io::Result<bool> {
     if !fs::symlink_metadata(path)?.file_type().is_socket() {
         return Ok(false);

@@ -1,4 +1,4 @@
-//! How many connections each user has at one Unix socket.
+//! Count of each user's connections at one Unix socket.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The files of an identity: how settings name them, what they are called where `pki` writes them, and whether they have changed.
+//! Files of an identity: their names in settings and where `pki` writes them, and detection of changes.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,19 +11,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsFiles {
-    /// The certificates of those whose word is taken.
+    /// Certificates of the CAs that are trusted.
     pub ca: PathBuf,
-    /// One's own certificate, and the chain to the CA, if there is one in between.
+    /// Certificate of this process, and the chain to the CA, if there is one in between.
     pub cert: PathBuf,
     /// Its key.
     pub key: PathBuf,
 }
 
-/// How each file looked: its inode, its size, and when it changed. `None` for one that is not there.
+/// State of each file: inode, size, and time of change. `None` for one that is not there.
 pub(super) type Stamps = [Option<(u64, u64, i64, i64)>; 3];
 
 impl TlsFiles {
-    /// Those of a directory that [`Authority::write`](lattice_pki::Authority::write) made.
+    /// Files of a directory that [`Authority::write`](lattice_pki::Authority::write) made.
     pub fn in_directory(directory: &Path) -> Self {
         let file = |name| directory.join(name);
         Self { ca: file(CA_CERTIFICATE_FILE), cert: file(CERTIFICATE_FILE), key: file(KEY_FILE) }

@@ -1,10 +1,11 @@
-//! What the files of an identity hold, ready to make connections with.
+//! Certificates and keys read from an identity's files, ready to make connections with.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use lattice_pki::Caller;
 use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
@@ -16,23 +17,22 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::{CertificateNameError, IdentityError, TlsFiles, caller_in};
-use crate::identity::Caller;
 
 const ALPN_H2: &[u8] = b"h2";
 /// Certificates that expire sooner than this are warned of when they are read.
 const EXPIRY_WARNING: time::Duration = time::Duration::days(7);
 
-/// What the files hold.
+/// Contents of the files.
 pub(crate) struct Material {
-    /// Whom the certificate names.
+    /// Caller that the certificate names.
     pub(super) caller: Caller,
     /// Our certificates, and the key of the first.
     pub(crate) key: Arc<CertifiedKey>,
-    /// Whom we trust in.
+    /// CAs that are trusted.
     pub(crate) roots: Arc<RootCertStore>,
-    /// For connections that we make.
+    /// Settings of connections that this process makes.
     pub(crate) client: Arc<ClientConfig>,
-    /// For connections that others make.
+    /// Settings of connections that others make.
     pub(crate) server: Arc<ServerConfig>,
 }
 

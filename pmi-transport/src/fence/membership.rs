@@ -1,0 +1,45 @@
+//! Membership of one node in a launch: the launch's nodes, and the session behind this one.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use pmi_core::ids::NodeIndex;
+
+use super::FanOut;
+
+/// Launch, as one of its nodes must know it.
+#[derive(Clone, Debug)]
+pub struct Membership {
+    /// Id of the launch; not empty.
+    pub launch_id: String,
+    /// This node.
+    pub me: NodeIndex,
+    /// All nodes of the launch, in order. Their names are different.
+    pub nodes: Arc<[Member]>,
+    /// Shape of the trees; the same on all nodes.
+    pub fan_out: FanOut,
+}
+
+/// Node of a launch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Name, by which the node's agent proves who it is.
+    pub name: String,
+    /// Address at which its agent listens.
+    pub address: String,
+}
+
+/// Source of the answers to other nodes' questions.
+#[async_trait]
+pub trait Questions: Send + Sync + 'static {
+    /// Answers a question of another node of the launch. The call is dropped when this node leaves the launch.
+    ///
+    /// # Errors
+    /// Fails with the reason why there is no answer, which goes to the asking node.
+    async fn answer(&self, from: NodeIndex, question: Bytes) -> Result<Bytes, String>;
+}
+
+/// Number of one membership of this node in a launch. A launch that is joined a second time has another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct MembershipId(pub(super) u64);
