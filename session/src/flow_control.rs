@@ -126,7 +126,8 @@ impl Window {
 
     /// Bytes to grant the sender now; `None` while less than a quarter of the window is free.
     pub fn grant(&mut self) -> Option<u64> {
-        let free = amount(self.size).saturating_sub(amount(self.held)).saturating_sub(self.outstanding).min(BALANCE_MAX);
+        let free =
+            amount(self.size).saturating_sub(amount(self.held)).saturating_sub(self.outstanding).min(BALANCE_MAX);
         let is_due = free >= amount(self.size / 4).max(1);
         is_due.then(|| {
             self.outstanding = self.outstanding.saturating_add(free);
