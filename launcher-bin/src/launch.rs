@@ -1,11 +1,11 @@
 //! Runs one launch: the same request, output and exit code, wherever its ranks are.
 //!
 //! ```text
-//!                      ┌──────── Control ───────┐
-//! signals ──> Steering │                        v
-//!     ^ hung up        └──interrupts──┐    a session in this process  ──News──> Renderer ──> writer threads
-//!     └───────────────────────────────┼─── or the API server's word of many ──────┘
-//!                                     └─────────────> (says so)
+//!                             ┌──────── Control ───────┐
+//! signals ──> SignalForwarder │                        v
+//!     ^ hung up               └──interrupts──┐    a session in this process  ──News──> Renderer ──> writer threads
+//!     └──────────────────────────────────────┼─── or the API server's word of many ──────┘
+//!                                            └─────────────> (says so)
 //! ```
 //!
 //! `here` and `elsewhere` differ in where news come from and where commands go; `Show` is what they share. All of it is one
@@ -32,7 +32,7 @@ use crate::output::{Fault, FileError, OpenFiles, Renderer, Verbosity, Wires, pla
 use crate::placed::PlacedLaunch;
 use crate::print;
 use crate::request::{LaunchRequest, Machine, RequestError};
-use crate::steering::{Distance, Reins, Steering};
+use crate::signal_forwarder::{Handles, RankLocation, SignalForwarder};
 use crate::trace::TraceError;
 
 /// Why a launch did not start, or was lost sight of. Once it runs, whatever happens becomes its [`lattice_session::event::Report`].
@@ -119,7 +119,7 @@ type Faults = (mpsc::UnboundedSender<Fault>, mpsc::UnboundedReceiver<Fault>);
 
 /// A launch as it is shown and steered, wherever it runs.
 struct Show {
-    steering: Steering,
+    forwarder: SignalForwarder,
     renderer: Renderer,
 }
 
@@ -138,15 +138,15 @@ impl Show {
     /// Fails if our streams or signals cannot be used.
     fn new(
         launch: &PlacedLaunch,
-        distance: Distance,
+        location: RankLocation,
         verbosity: Verbosity,
         files: OpenFiles,
         faults: Faults,
     ) -> Result<(Self, mpsc::Receiver<Control>), LaunchError> {
-        let (steering, reins) = Steering::new(distance)?;
-        let Reins { control, hung_up, interrupts, abandoned } = reins;
+        let (forwarder, handles) = SignalForwarder::new(location)?;
+        let Handles { control, hung_up, interrupts, abandoned } = handles;
         let renderer = Renderer::start(launch, verbosity, files, Wires { hung_up, interrupts, abandoned, faults })?;
-        Ok((Self { steering, renderer }, control))
+        Ok((Self { forwarder, renderer }, control))
     }
 
     /// Shows what `source` tells, until `work` has come to its end; returns the exit code.
@@ -159,7 +159,7 @@ impl Show {
         source: impl NewsSource,
         work: impl Future<Output = Result<End, LaunchError>>,
     ) -> Result<u8, LaunchError> {
-        let Self { steering, mut renderer } = self;
+        let Self { forwarder, mut renderer } = self;
         let shown = async {
             renderer.open(launch).await;
             let (end, ()) = tokio::join!(work, renderer.run(source));
@@ -177,7 +177,7 @@ impl Show {
         };
         tokio::select! {
             code = shown => code,
-            never = steering.run() => match never {},
+            never = forwarder.run() => match never {},
         }
     }
 }

@@ -21,8 +21,8 @@ pub mod pki;
 pub mod placed;
 pub mod pmi_command;
 pub mod request;
+mod signal_forwarder;
 mod stdin;
-mod steering;
 mod table;
 mod trace;
 

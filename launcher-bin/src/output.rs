@@ -23,6 +23,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use lattice_session::cause::{Cause, CauseKind};
+use lattice_session::deadline::until;
 use lattice_session::event::{Event, Report};
 use nix::sys::signal::Signal;
 use pmi_core::ids::NodeIndex;
@@ -179,7 +180,7 @@ impl Renderer {
                 },
                 Some(fault) = self.faults.recv() => self.fault(fault).await,
                 Some(signal) = self.interrupts.recv() => self.interrupted(signal).await,
-                () = sleep_until(tick) => self.targets.tick(Instant::now()).await,
+                () = until(tick.map(Into::into)) => self.targets.tick(Instant::now()).await,
             }
         }
     }
@@ -294,11 +295,4 @@ impl Renderer {
 /// Whether the launch was ended because nobody reads its output, which is no news to anybody.
 fn is_hang_up(cause: &Cause) -> bool {
     matches!(cause.kind, CauseKind::Interrupted { signal } if signal == Signal::SIGPIPE as i32)
-}
-
-async fn sleep_until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
-        None => std::future::pending().await,
-    }
 }

@@ -69,7 +69,7 @@ impl PlacedLaunch {
         let mut seats = seats(&job, &paths);
         let cpus = plan_here(&request.cpu_bind, size)?;
         seats.iter_mut().zip(cpus).for_each(|(seat, cpus)| seat.cpus = cpus);
-        check_input(&request.stdin, &seats, &launch_id, &machine.directory)?;
+        check_input(&request.stdin, &seats, &launch_id, machine)?;
         let secret = secret().map_err(RequestError::Random)?;
         let output = request.output.clone();
         let spec = request.into_session(launch_id, job, vec![machine.host.clone()], secret);
@@ -90,7 +90,7 @@ impl PlacedLaunch {
             Stream::Stdout => self.output.stdout.as_ref(),
             Stream::Stderr => self.output.stderr.as_ref(),
         };
-        template.map(|template| seat.fill(template, &self.spec.launch_id))
+        template.map(|template| seat.fill(template, self.spec.host(seat.node), &self.spec.launch_id))
     }
 
     fn output_files(&self) -> HashSet<PathBuf> {
@@ -101,8 +101,8 @@ impl PlacedLaunch {
 
 impl Seat {
     /// The file that a template names for this rank.
-    fn fill(&self, template: &Template, launch_id: &str) -> PathBuf {
-        template.expand(Place { rank: self.rank, local_rank: self.local_rank, node: self.node, launch_id })
+    fn fill(&self, template: &Template, host: &str, launch_id: &str) -> PathBuf {
+        template.expand(Place { rank: self.rank, local_rank: self.local_rank, node: self.node, host, launch_id })
     }
 }
 
@@ -176,13 +176,14 @@ fn seats(job: &Job, programs: &[PathBuf]) -> Vec<Seat> {
 }
 
 /// A file is checked to be readable under the name that each rank will open it by.
-fn check_input(input: &Input, seats: &[Seat], launch_id: &str, directory: &Path) -> Result<(), RequestError> {
+fn check_input(input: &Input, seats: &[Seat], launch_id: &str, machine: &Machine) -> Result<(), RequestError> {
     match input {
         Input::None | Input::All => Ok(()),
         &Input::Rank(rank) => check_rank(rank, seats.len() as u32),
         Input::File { template, .. } => {
-            let names: HashSet<PathBuf> = seats.iter().map(|seat| seat.fill(template, launch_id)).collect();
-            names.iter().try_for_each(|name| check_input_file(&directory.join(name)))
+            let names: HashSet<PathBuf> =
+                seats.iter().map(|seat| seat.fill(template, &machine.host, launch_id)).collect();
+            names.iter().try_for_each(|name| check_input_file(&machine.directory.join(name)))
         }
     }
 }

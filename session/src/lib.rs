@@ -7,8 +7,10 @@
 pub mod cause;
 pub mod count;
 pub mod cxi;
+pub mod deadline;
 pub mod event;
 pub mod fabric;
+pub mod flow_control;
 pub mod library;
 pub mod plan;
 mod pump;

@@ -241,7 +241,8 @@ impl Common<'_> {
     ) -> Result<Stdio, PlanError> {
         let reads = match &self.spec.stdin {
             StdinTarget::File(name) => {
-                let place = Place { rank, local_rank: local, node: self.spec.node, launch_id: &self.spec.launch_id };
+                let SessionSpec { node, launch_id, .. } = self.spec;
+                let place = Place { rank, local_rank: local, node: *node, host: self.spec.host(*node), launch_id };
                 let path = Template::parse(name.as_os_str())?.expand(place);
                 let file = File::open(&path).map_err(|source| PlanError::Stdin { rank, path, source })?;
                 return Ok(Stdio::Fd(Arc::new(file.into())));

@@ -154,7 +154,7 @@ pub enum StdinTarget {
     Rank(Rank),
     /// Every rank reads a copy.
     All,
-    /// Every rank opens this file by itself; `%r`, `%t`, `%n`, `%j` stand for rank, local rank, node and launch id.
+    /// Every rank opens this file by itself; the name is a [`crate::template::Template`].
     File(PathBuf),
 }
 

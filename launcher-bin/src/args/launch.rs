@@ -162,8 +162,8 @@ pub struct PmiArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Input and output")]
 pub struct StreamArgs {
-    /// Give our standard input to one rank, to all, to none, or give each rank FILE (%r, %t, %n, %j as in --output). What ranks
-    /// on other machines leave unread of ours is lost for the next command.
+    /// Give our standard input to one rank, to all, to none, or give each rank FILE (escapes as in --output). What ranks on other
+    /// machines leave unread of ours is lost for the next command.
     #[arg(long, value_name = "none|RANK|all|FILE", default_value = "0",
           value_parser = OsStringValueParser::new().try_map(Stdin::parse))]
     pub stdin: Stdin,
@@ -173,7 +173,8 @@ pub struct StreamArgs {
     /// Start each line with the time.
     #[arg(long, conflicts_with = "json")]
     pub timestamp: bool,
-    /// Write standard output to FILE: %r is the rank, %t the rank on its node, %n the node, %j the launch id, %% a %.
+    /// Write standard output to FILE. As with srun, %t (or %r) is the rank, %n the number of its node, %N that node's short host
+    /// name, %j the launch id, %% a percent sign; %l is the rank on its node.
     #[arg(long, value_name = "FILE", value_parser = template())]
     pub output: Option<Template>,
     /// Write standard error to FILE; may be the same file.

@@ -19,7 +19,7 @@ use crate::cluster::{ApiServer, Cluster, ClusterError};
 use crate::output::{Verbosity, name, settings};
 use crate::placed::PlacedLaunch;
 use crate::request::{LaunchRequest, Machine, OutputRequest, PlacementRequest};
-use crate::steering::Distance;
+use crate::signal_forwarder::RankLocation;
 use crate::trace::ClusterTrace;
 use crate::{complain, map, print, stdin};
 
@@ -186,7 +186,7 @@ async fn follow(
         StdinTarget::Rank(_) | StdinTarget::All if role == Role::Owner => Some(stdin::pieces()?),
         _ => None,
     };
-    let (mut show, controls) = Show::new(&launch, Distance::Elsewhere, verbosity, files, (faults, reported))?;
+    let (mut show, controls) = Show::new(&launch, RankLocation::Cluster, verbosity, files, (faults, reported))?;
     if role == Role::Viewer {
         show.renderer.ignore_interrupts();
     }

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lattice_session::cause::{Cause, CauseKind, StartClass};
+use lattice_session::deadline::until;
 use lattice_session::event::{Event, Report};
 use lattice_session::session::Control;
 use lattice_session::timeouts;
@@ -370,13 +371,6 @@ fn report(complete: proto::LaunchCompleteNotification) -> Result<Report, WireErr
 
 fn first_line(error: &ClusterError) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
-}
-
-async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => sleep_until(deadline).await,
-        None => std::future::pending().await,
-    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::{End, LaunchError, Show, block_on, open_files, show_plan};
 use crate::output::{OpenFiles, Verbosity};
 use crate::placed::PlacedLaunch;
 use crate::request::{LaunchRequest, Machine, RequestError};
-use crate::steering::Distance;
+use crate::signal_forwarder::RankLocation;
 use crate::{stdin, trace};
 
 /// How many events may wait for the renderer.
@@ -43,7 +43,7 @@ async fn drive(
     let (events, happened) = mpsc::channel(EVENTS);
     let trace = launch.output.pmi_trace.as_deref().map(|path| trace::sink(path, faults.clone())).transpose()?;
     let stdin = stdin::source(&launch.spec.stdin)?;
-    let (show, control) = Show::new(&launch, Distance::Here, verbosity, files, (faults, reported))?;
+    let (show, control) = Show::new(&launch, RankLocation::Local, verbosity, files, (faults, reported))?;
     let surroundings = Surroundings {
         nodes: Arc::new(Alone),
         services: Arc::new(LocalServices::default()),

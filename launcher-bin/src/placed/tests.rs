@@ -158,6 +158,19 @@ fn output_files_are_named_for_every_rank() {
     assert_eq!(request.output_files().len(), 3);
 }
 
+/// As with srun, `%t` is the task: its number in the launch, not on its node.
+#[test]
+fn ranks_of_different_nodes_do_not_share_a_file_named_by_task() {
+    let mut launch = placed("-n 4 --output out.%t --error %N/err true").unwrap();
+    launch.spec.hosts = vec!["node0.cluster".to_owned(), "node1.cluster".to_owned()];
+    launch.spec.job.placement = Placement::block(&[2, 2]);
+    let launch = PlacedLaunch::elsewhere(launch.spec, launch.output);
+    let files =
+        |stream| -> Vec<PathBuf> { launch.seats.iter().filter_map(|seat| launch.output_file(seat, stream)).collect() };
+    assert_eq!(files(Stream::Stdout), ["out.0", "out.1", "out.2", "out.3"].map(PathBuf::from));
+    assert_eq!(files(Stream::Stderr), ["node0/err", "node0/err", "node1/err", "node1/err"].map(PathBuf::from));
+}
+
 #[test]
 fn launch_ids_are_new_each_time_and_make_job_ids() {
     let (one, other) = (placed("true").unwrap().spec, placed("true").unwrap().spec);

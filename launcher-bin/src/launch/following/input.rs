@@ -1,6 +1,7 @@
 //! Our standard input on its way to the API server: no more than there is credit for.
 
 use bytes::Bytes;
+use lattice_session::flow_control::Credit;
 use pmi_transport::proto::v1::Nothing;
 use pmi_transport::proto::v1::attach_request::What as Wish;
 use tokio::sync::mpsc;
@@ -11,9 +12,7 @@ pub(super) struct Input {
     source: Source,
     /// What of the last piece there was no credit for.
     rest: Bytes,
-    credit: u64,
-    /// What was sent on this connection, and not granted again: the API server need not have it.
-    unsure: u64,
+    credit: Credit,
 }
 
 #[derive(Debug)]
@@ -30,22 +29,20 @@ enum Source {
 impl Input {
     pub(super) fn new(pieces: Option<mpsc::Receiver<Bytes>>) -> Self {
         let source = pieces.map_or(Source::None, Source::Open);
-        Self { source, rest: Bytes::new(), credit: 0, unsure: 0 }
+        Self { source, rest: Bytes::new(), credit: Credit::default() }
     }
 
     /// So many bytes more may be sent.
     pub(super) fn grant(&mut self, bytes: u64) {
-        self.credit = self.credit.saturating_add(bytes);
-        self.unsure = self.unsure.saturating_sub(bytes);
+        self.credit.grant(bytes);
     }
 
     /// The connection is gone, and its credit with it; returns how many bytes may be lost.
     pub(super) fn forget_connection(&mut self) -> u64 {
-        self.credit = 0;
         if let Source::Ended { told } = &mut self.source {
             *told = false;
         }
-        std::mem::take(&mut self.unsure)
+        self.credit.reset()
     }
 
     /// The next thing to send; waits while there is nothing, or no credit. Can be dropped and called again without a loss.
@@ -60,13 +57,11 @@ impl Input {
                 Source::None | Source::Ended { told: true } => return std::future::pending().await,
             }
         }
-        if self.credit == 0 {
-            return std::future::pending().await;
+        match self.credit.take(self.rest.len() as u64) {
+            0 => std::future::pending().await,
+            // At most the length of the piece.
+            len => Wish::Stdin(self.rest.split_to(len as usize)),
         }
-        let len = usize::try_from(self.credit).unwrap_or(usize::MAX).min(self.rest.len());
-        self.credit -= len as u64;
-        self.unsure += len as u64;
-        Wish::Stdin(self.rest.split_to(len))
     }
 
     fn end(&mut self) -> Wish {

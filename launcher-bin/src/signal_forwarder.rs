@@ -1,0 +1,297 @@
+//! Signals of this process become commands of the launch.
+//!
+//! ```text
+//! SIGINT, SIGTERM, SIGHUP   the first ends the launch in order, the second at once
+//! SIGTSTP (Ctrl-Z)          stops the ranks, then this process; SIGCONT continues all
+//! QUIT, USR1, USR2, ...     forwarded to the ranks
+//! output closed             ends the launch in order, as SIGPIPE ends a program
+//! ```
+//!
+//! A signal that was ignored when this process started (`nohup`) stays ignored. Commands that the launch has not taken yet wait
+//! in [`Pending`]. Delivery belongs to the session or to the attach stream, the messages to the user to the renderer.
+
+mod pending;
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lattice_session::deadline::until;
+use lattice_session::session::Control;
+use nix::sys::signal::{Signal, raise};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::{Instant, sleep, timeout};
+
+use self::pending::{Command, Pending};
+
+/// The signals that end a launch.
+const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+/// The signals that the ranks get as they are. SIGCHLD, SIGPIPE and those of the terminal's job control are our own.
+const FORWARDED: [Signal; 8] = [
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGALRM,
+    Signal::SIGURG,
+    Signal::SIGXCPU,
+    Signal::SIGWINCH,
+    Signal::SIGCONT,
+];
+
+/// Time for output to be written after the user ended the launch at once.
+const LAST_WRITES: Duration = Duration::from_millis(500);
+/// Time for the ranks to be stopped before this process stops.
+const STOPPING: Duration = Duration::from_millis(200);
+/// Commands on their way to the launch; more wait in [`Pending`].
+const COMMANDS: usize = 8;
+
+/// Where the ranks of a launch run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RankLocation {
+    /// In this process's session: a command that has been taken out of the queue has reached them.
+    Local,
+    /// On the nodes of a cluster: such a command is on its way.
+    Cluster,
+}
+
+/// Forwards this process's signals to a launch.
+#[derive(Debug)]
+pub(crate) struct SignalForwarder {
+    signals: mpsc::UnboundedReceiver<Signal>,
+    control: mpsc::Sender<Control>,
+    pending: Pending,
+    hung_up: Arc<Notify>,
+    interrupts: mpsc::UnboundedSender<Signal>,
+    abandon: watch::Sender<bool>,
+    location: RankLocation,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    Running,
+    /// Asked to end in order.
+    Ending,
+    /// Ended at once; a slow reader of the output is waited for until the deadline.
+    Killed {
+        deadline: Instant,
+    },
+    /// No reader is waited for any more.
+    Abandoned,
+}
+
+/// The other ends of a [`SignalForwarder`]'s channels.
+#[derive(Debug)]
+pub(crate) struct Handles {
+    /// Commands for the launch.
+    pub(crate) control: mpsc::Receiver<Control>,
+    /// The signals by which the user ended the launch.
+    pub(crate) interrupts: mpsc::UnboundedReceiver<Signal>,
+    /// To be notified when nobody reads the output any more.
+    pub(crate) hung_up: Arc<Notify>,
+    /// True once no reader of the output shall be waited for any more.
+    pub(crate) abandoned: watch::Receiver<bool>,
+}
+
+impl SignalForwarder {
+    /// Takes over this process's signals. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// Fails if the system refuses a handler.
+    pub(crate) fn new(location: RankLocation) -> io::Result<(Self, Handles)> {
+        Ok(Self::fed_by(listen()?, location))
+    }
+
+    fn fed_by(signals: mpsc::UnboundedReceiver<Signal>, location: RankLocation) -> (Self, Handles) {
+        let (control, commands) = mpsc::channel(COMMANDS);
+        let (interrupts, interrupted) = mpsc::unbounded_channel();
+        let (abandon, abandoned) = watch::channel(false);
+        let hung_up = Arc::new(Notify::new());
+        let handles = Handles { control: commands, interrupts: interrupted, hung_up: Arc::clone(&hung_up), abandoned };
+        let (pending, phase) = (Pending::default(), Phase::Running);
+        (Self { signals, control, pending, hung_up, interrupts, abandon, location, phase }, handles)
+    }
+
+    /// Forwards signals for as long as it is polled.
+    pub(crate) async fn run(mut self) -> Infallible {
+        loop {
+            let deadline = match self.phase {
+                Phase::Killed { deadline } => Some(deadline),
+                Phase::Running | Phase::Ending | Phase::Abandoned => None,
+            };
+            tokio::select! {
+                biased;
+                () = deliver(&self.control, &mut self.pending), if !self.pending.is_empty() => {}
+                Some(signal) = self.signals.recv() => self.on_signal(signal).await,
+                () = self.hung_up.notified() => self.end_in_order(Signal::SIGPIPE),
+                () = until(deadline) => {
+                    self.abandon.send_replace(true);
+                    self.phase = Phase::Abandoned;
+                }
+            }
+        }
+    }
+
+    async fn on_signal(&mut self, signal: Signal) {
+        match (signal, self.phase) {
+            (signal, Phase::Running) if ENDING.contains(&signal) => {
+                self.end_in_order(signal);
+                // The renderer may be gone already.
+                let _ = self.interrupts.send(signal);
+            }
+            (signal, _) if ENDING.contains(&signal) => {
+                self.pending.push(Command::Kill(signal as i32));
+                if let Phase::Ending = self.phase {
+                    self.phase = Phase::Killed { deadline: Instant::now() + LAST_WRITES };
+                }
+            }
+            (Signal::SIGTSTP, _) => self.stop().await,
+            (signal, _) => self.pending.push(Command::Signal(signal as i32)),
+        }
+    }
+
+    fn end_in_order(&mut self, signal: Signal) {
+        if let Phase::Running = self.phase {
+            self.phase = Phase::Ending;
+            self.pending.push(Command::End(signal as i32));
+        }
+    }
+
+    /// Stops the ranks, then this process; returns when somebody continues it, which SIGCONT then tells the ranks.
+    async fn stop(&mut self) {
+        self.pending.push(Command::Signal(Signal::SIGSTOP as i32));
+        let (control, pending) = (&self.control, &mut self.pending);
+        let taken = async {
+            while !pending.is_empty() {
+                deliver(control, pending).await;
+            }
+            // The session has stopped the ranks when it has taken all commands out of the queue.
+            drop(control.reserve_many(control.max_capacity()).await);
+        };
+        // A session that takes no commands does not keep the user from stopping this process.
+        let _ = timeout(STOPPING, taken).await;
+        if self.location == RankLocation::Cluster {
+            sleep(STOPPING).await;
+        }
+        // Cannot fail: SIGSTOP is a signal, and a process may signal itself.
+        let _ = raise(Signal::SIGSTOP);
+    }
+}
+
+/// Hands the oldest pending command to the launch, once there is room; drops all commands of a launch that is over. Cancel-safe.
+async fn deliver(control: &mpsc::Sender<Control>, pending: &mut Pending) {
+    match control.reserve().await {
+        Ok(room) => {
+            if let Some(command) = pending.pop() {
+                room.send(command.into());
+            }
+        }
+        Err(_) => *pending = Pending::default(),
+    }
+}
+
+/// Signals for this process or for the ranks, in the order of their arrival.
+fn listen() -> io::Result<mpsc::UnboundedReceiver<Signal>> {
+    let ignored = ignored_signals();
+    let (sender, signals) = mpsc::unbounded_channel();
+    for wanted in ENDING.into_iter().chain(FORWARDED).chain([Signal::SIGTSTP]) {
+        if ignored >> (wanted as i32 - 1) & 1 == 1 {
+            continue;
+        }
+        let mut stream = signal(SignalKind::from_raw(wanted as i32))?;
+        let sender = sender.clone();
+        tokio::spawn(async move { while stream.recv().await.is_some() && sender.send(wanted).is_ok() {} });
+    }
+    Ok(signals)
+}
+
+/// Mask of the signals that this process was started to ignore; empty if it cannot be read.
+fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Forwards `signals` until nothing more happens; returns the launch's commands, and whether the output was abandoned.
+    fn forwarded(signals: &[Signal], hang_up: bool) -> (String, bool) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let (sender, receiver) = mpsc::unbounded_channel();
+            signals.iter().for_each(|&signal| sender.send(signal).unwrap());
+            let (forwarder, mut handles) = SignalForwarder::fed_by(receiver, RankLocation::Local);
+            if hang_up {
+                handles.hung_up.notify_one();
+            }
+            let enough = 2 * LAST_WRITES;
+            assert!(timeout(enough, forwarder.run()).await.is_err());
+            let mut commands = Vec::new();
+            while let Ok(control) = handles.control.try_recv() {
+                commands.push(control);
+            }
+            (shown(&commands), *handles.abandoned.borrow())
+        })
+    }
+
+    /// A reply channel can be in a control, so that two of them are compared by their debug form.
+    fn shown(commands: &[Control]) -> String {
+        format!("{commands:?}")
+    }
+
+    #[test]
+    fn one_ends_in_order_two_end_at_once() {
+        let (int, term) = (Signal::SIGINT as i32, Signal::SIGTERM as i32);
+        assert_eq!(forwarded(&[Signal::SIGINT], false), (shown(&[Control::End(int)]), false));
+        let twice = shown(&[Control::End(int), Control::Kill(int)]);
+        assert_eq!(forwarded(&[Signal::SIGINT, Signal::SIGINT], false), (twice, true));
+        let other = shown(&[Control::End(int), Control::Kill(term)]);
+        assert_eq!(forwarded(&[Signal::SIGINT, Signal::SIGTERM], false), (other, true));
+    }
+
+    #[test]
+    fn other_signals_are_passed_on() {
+        let (usr1, cont) = (Signal::SIGUSR1 as i32, Signal::SIGCONT as i32);
+        let expected = shown(&[Control::Signal(usr1), Control::Signal(cont)]);
+        assert_eq!(forwarded(&[Signal::SIGUSR1, Signal::SIGCONT], false), (expected, false));
+    }
+
+    #[test]
+    fn closed_output_ends_in_order_like_sigpipe() {
+        assert_eq!(forwarded(&[], true), (shown(&[Control::End(Signal::SIGPIPE as i32)]), false));
+    }
+
+    #[test]
+    fn a_session_that_takes_no_commands_does_not_stop_us() {
+        let (commands, abandoned) = forwarded(&[Signal::SIGUSR1; 20], false);
+        assert_eq!(commands.matches("Signal").count(), COMMANDS);
+        assert!(!abandoned);
+    }
+
+    /// A window that is being resized sends dozens of SIGWINCH while the launch may be slow to take commands.
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_of_window_changes_does_not_push_ctrl_c_out_of_the_queue() {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let burst = std::iter::repeat_n(Signal::SIGWINCH, 50).chain([Signal::SIGINT, Signal::SIGINT]);
+        burst.for_each(|signal| sender.send(signal).unwrap());
+        let (forwarder, mut handles) = SignalForwarder::fed_by(receiver, RankLocation::Local);
+        let commands = async {
+            sleep(LAST_WRITES).await;
+            let mut commands = Vec::new();
+            while let Ok(Some(control)) = timeout(LAST_WRITES, handles.control.recv()).await {
+                commands.push(control);
+            }
+            shown(&commands)
+        };
+        let commands = tokio::select! {
+            commands = commands => commands,
+            never = forwarder.run() => match never {},
+        };
+        assert!(commands.ends_with("End(2), Kill(2)]"), "{commands}");
+        assert_eq!(commands.matches("Signal").count(), COMMANDS + 1, "window changes are merged: {commands}");
+    }
+}

@@ -1,0 +1,93 @@
+//! Commands that the launch has not taken yet. Pure.
+//!
+//! The kernel keeps a pending signal once however often it was sent; so does this queue. That bounds it by the number of signals
+//! there are, and no command is ever dropped for want of room.
+
+use std::collections::VecDeque;
+
+use lattice_session::session::Control;
+
+/// A command of the user; numbers are those of signals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Command {
+    /// Sends a signal to the ranks.
+    Signal(i32),
+    /// Ends the launch in order.
+    End(i32),
+    /// Ends the launch at once.
+    Kill(i32),
+}
+
+impl From<Command> for Control {
+    fn from(command: Command) -> Self {
+        match command {
+            Command::Signal(signal) => Self::Signal(signal),
+            Command::End(signal) => Self::End(signal),
+            Command::Kill(signal) => Self::Kill(signal),
+        }
+    }
+}
+
+/// Queue of commands, each once.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    queue: VecDeque<Command>,
+}
+
+impl Pending {
+    /// Appends a command; an equal one that is pending is replaced by it, so that the last of SIGSTOP and SIGCONT counts.
+    pub(super) fn push(&mut self, command: Command) {
+        self.queue.retain(|pending| *pending != command);
+        self.queue.push_back(command);
+    }
+
+    /// Removes the oldest command.
+    pub(super) fn pop(&mut self) -> Option<Command> {
+        self.queue.pop_front()
+    }
+
+    /// True if no command is pending.
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn drained(commands: impl IntoIterator<Item = Command>) -> Vec<Command> {
+        let mut pending = Pending::default();
+        commands.into_iter().for_each(|command| pending.push(command));
+        std::iter::from_fn(|| pending.pop()).collect()
+    }
+
+    #[test]
+    fn the_last_of_stop_and_continue_counts() {
+        use Command::Signal;
+        assert_eq!(drained([Signal(19), Signal(18), Signal(19)]), [Signal(18), Signal(19)]);
+        assert_eq!(drained([Signal(19), Signal(18), Signal(19), Signal(18)]), [Signal(19), Signal(18)]);
+    }
+
+    fn command() -> impl Strategy<Value = Command> {
+        let signal = 1_i32..=64;
+        prop_oneof![
+            signal.clone().prop_map(Command::Signal),
+            signal.clone().prop_map(Command::End),
+            signal.prop_map(Command::Kill)
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn every_command_is_delivered_once_and_the_newest_comes_last(
+            commands in proptest::collection::vec(command(), 1..400),
+        ) {
+            let delivered = drained(commands.iter().copied());
+            prop_assert_eq!(delivered.last(), commands.last());
+            prop_assert!(commands.iter().all(|sent| delivered.iter().filter(|seen| *seen == sent).count() == 1));
+        }
+    }
+}
