@@ -7,7 +7,9 @@
 mod cluster;
 mod duration;
 mod launch;
+mod other_launchers;
 mod pmi;
+mod tips;
 mod value;
 
 use std::ffi::OsString;
@@ -24,7 +26,9 @@ pub use self::cluster::{
 pub use self::launch::{
     ClusterArgs, Distribution, LaunchArgs, PlacementArgs, PmiArgs, ProgramArgs, StreamArgs, TimeArgs,
 };
+use self::other_launchers::translate;
 pub use self::pmi::Pmi;
+use self::tips::{About, improved};
 pub use self::value::{EnvSetting, EnvSettingError, NodeListError, RankCountError, Stdin};
 use crate::dev_cluster::args::DevClusterArgs;
 use crate::pki::PkiCommand;
@@ -144,28 +148,50 @@ const DEV_CLUSTER_AFTER_HELP: &str = "Examples:\n  \
 /// Returns clap's error for a wrong command line, and also for `--help` and `--version`, as clap does.
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let words: Vec<OsString> = words.into_iter().collect();
-    if !is_launch(&words) {
-        return Cli::try_parse_from(words);
+    match launch_position(&words) {
+        Some(position) => parse_launch(&words, position).map_err(|error| improved(error, About::Launch, &words)),
+        None => Cli::try_parse_from(&words).map_err(|error| improved(error, About::Other, &words)),
     }
+}
+
+/// Position of the word `launch`, if that is the command.
+fn launch_position(words: &[OsString]) -> Option<usize> {
+    let position = words.iter().skip(1).position(|word| !word.as_bytes().starts_with(b"-"))? + 1;
+    (words[position] == "launch").then_some(position)
+}
+
+/// Reads a launch, whose own words begin behind `position`.
+fn parse_launch(words: &[OsString], position: usize) -> Result<Cli, clap::Error> {
     let mut programs = words.split(|word| word == SEPARATOR);
-    let mut cli = Cli::try_parse_from(programs.next().unwrap_or_default())?;
+    let mut first = programs.next().unwrap_or_default().to_vec();
+    translate(first.get_mut(position + 1..).unwrap_or_default(), launch_definition)?;
+    let mut cli = Cli::try_parse_from(first)?;
     if let Command::Launch(launch) = &mut cli.command {
         launch.more = programs.map(parse_program).collect::<Result<_, _>>()?;
     }
     Ok(cli)
 }
 
-fn is_launch(words: &[OsString]) -> bool {
-    let command = words.iter().skip(1).find(|word| !word.as_bytes().starts_with(b"-"));
-    command.is_some_and(|command| command == "launch")
+/// The definition of `lattice launch` with the flags that every command has.
+fn launch_definition() -> clap::Command {
+    let mut cli = Cli::command();
+    cli.build();
+    cli.find_subcommand("launch").expect("it is a variant of Command").clone()
+}
+
+/// The definition of a program behind a `:`.
+fn program_definition() -> clap::Command {
+    ProgramArgs::augment_args(clap::Command::new("lattice launch ... :"))
+        .no_binary_name(true)
+        .disable_help_flag(true)
+        .override_usage("lattice launch ... : [PROGRAM OPTIONS] PROGRAM [ARGS]...")
 }
 
 /// Reads what stands between two `:`.
 fn parse_program(words: &[OsString]) -> Result<ProgramArgs, clap::Error> {
-    let mut command = ProgramArgs::augment_args(clap::Command::new("lattice launch ... :"))
-        .no_binary_name(true)
-        .disable_help_flag(true)
-        .override_usage("lattice launch ... : [PROGRAM OPTIONS] PROGRAM [ARGS]...");
+    let mut words = words.to_vec();
+    translate(&mut words, program_definition)?;
+    let mut command = program_definition();
     let matches = command.try_get_matches_from_mut(words).map_err(|error| match flag_of_launch(&error) {
         Some(flag) => command.error(
             ErrorKind::UnknownArgument,
@@ -232,6 +258,60 @@ mod tests {
         check("-n 4 ./a -n 2 --label -- -x", Some(4), &["./a", "-n", "2", "--label", "--", "-x"]);
         check("-n4 -- ./a -x", Some(4), &["./a", "-x"]);
         check("--ntasks=4 -- -odd name", Some(4), &["-odd", "name"]);
+        check("-np 4 ./a -np 2", Some(4), &["./a", "-np", "2"]);
+        check("--np 4 ./a", Some(4), &["./a"]);
+    }
+
+    #[test]
+    fn spellings_of_other_launchers_are_understood() {
+        let launch = launch("-l -np 3 --ntasks-per-node 2 ./a : -np 2 ./b -help");
+        assert!(launch.streams.label);
+        assert_eq!((launch.first.ranks, launch.placement.tasks_per_node), (Some(3), Some(2)));
+        assert_eq!((launch.more[0].ranks, &launch.more[0].command[..]), (Some(2), &["./b".into(), "-help".into()][..]));
+        let help = parse(["lattice", "launch", "-help"].map(OsString::from)).unwrap_err();
+        assert_eq!(help.kind(), ErrorKind::DisplayHelp);
+        assert!(help.to_string().contains("Exit codes:"));
+    }
+
+    #[test]
+    fn words_of_other_launchers_are_refused_with_what_to_type() {
+        let check = |line: &str, word: &str, tip: &str| {
+            let error = parse(line.split(' ').map(OsString::from)).unwrap_err();
+            assert!(error.use_stderr(), "{line} must not look like success");
+            let text = error.to_string();
+            assert!(text.contains(&format!("'{word}'")), "{line}: {text}");
+            assert_eq!(text.matches("tip: ").count(), 1, "{line}: {text}");
+            assert!(text.contains(&format!("  tip: {tip}")), "{line}: {text}");
+        };
+        let nodes = "nodes are those of an allocation: -w NODES, with --alloc ID";
+        check("lattice launch -hosts localhost -n 2 hostname", "-hosts", nodes);
+        check("lattice launch -host h hostname", "-host", nodes);
+        check("lattice launch ./a : -host h ./b", "-host", nodes);
+        check("lattice launch -H h:2 hostname", "-H", nodes);
+        check("lattice launch --export=ALL,X=1 ./a", "--export", "type --env NAME=VALUE");
+        check("lattice launch -wdir /tmp ./a", "-wdir", "type --chdir DIR");
+        check("lattice launch -ppn 2 ./a", "-ppn", "type --tasks-per-node K");
+        check("lattice launch --wait=10 ./a", "--wait", "type --timeout TIME");
+        check("lattice launch --mpi=pmix ./a", "--mpi", "type --pmi=");
+        check("lattice launch --pty bash", "--pty", "leave it out: ranks have no terminal here");
+        check("lattice launch -c2 ./a", "-c", "type --cpu-bind=map:LIST");
+        check("lattice dev-cluster -n 2 -- true", "-n", "type -N for a number of nodes");
+        check("lattice -n 4 hostname", "-n", "did you mean: lattice launch -n 4 hostname");
+        check("lattice ./a.out x", "./a.out", "did you mean: lattice launch ./a.out x");
+        check("lattice run -n 4 ./a.out", "run", "did you mean: lattice launch -n 4 ./a.out");
+        check("lattice -v kill abc", "kill", "did you mean: lattice abort");
+        check("lattice luanch ./a", "luanch", "a similar subcommand exists: 'launch'");
+        check("lattice launch --lable ./a", "--lable", "a similar argument exists: '--label'");
+    }
+
+    #[test]
+    fn a_tip_that_cannot_help_is_not_given() {
+        for line in ["lattice launch --no-such-flag ./a", "lattice launch -Z ./a", "lattice status --no-such x"] {
+            let error = parsed(line).unwrap_err();
+            assert!(error.contains("unexpected argument '-") && !error.contains("tip: "), "{line}: {error}");
+        }
+        let error = parsed("lattice nosuchcommandatall").unwrap_err();
+        assert!(error.contains("unrecognized subcommand") && !error.contains("tip: "), "{error}");
     }
 
     #[test]

@@ -16,12 +16,13 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
 use nix::libc;
 use nix::sys::prctl;
 use nix::sys::resource::setrlimit;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask, sigprocmask};
 use nix::sys::stat::{Mode, umask};
-use nix::unistd::{Pid, chdir, getppid, setpgid};
+use nix::unistd::{Pid, chdir, getppid, setpgid, setsid};
 
 use crate::limits::{Limit, LimitedResource};
 use crate::stack::ChildStack;
@@ -79,6 +80,7 @@ pub(crate) struct Failure {
 
 /// Prepared by the parent: everything that the child needs.
 pub(crate) struct ChildSetup<'a> {
+    pub(crate) group: Group,
     /// The launcher's process number.
     pub(crate) parent: Pid,
     /// Sources of descriptors 0, 1 and 2.
@@ -97,6 +99,26 @@ pub(crate) struct ChildSetup<'a> {
     pub(crate) envp: &'a [*const c_char],
     /// Written by the child, read by the parent when the child has gone.
     pub(crate) failure: Cell<Option<Failure>>,
+}
+
+/// Which process group a rank leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Group {
+    /// One in the launcher's session.
+    InOurSession,
+    /// The only one of a session of its own, which has no terminal. In the launcher's session it would be a background job of the
+    /// launcher's terminal, and whatever asks a terminal for something (`bash -i`, a password) would be stopped without a word.
+    InItsOwnSession,
+}
+
+impl Group {
+    /// The group for ranks of this process. A session costs a tenth of a start (the kernel makes a scheduling group for each), so
+    /// ranks have one only where there is a terminal to be kept from.
+    pub(crate) fn of_ranks() -> Self {
+        let has_terminal =
+            open(c"/dev/tty", OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NOCTTY, Mode::empty()).is_ok();
+        if has_terminal { Self::InItsOwnSession } else { Self::InOurSession }
+    }
 }
 
 /// Shows that the thread which holds it has blocked all its signals. It cannot be sent to another thread.
@@ -141,7 +163,11 @@ extern "C" fn run(setup: *mut c_void) -> c_int {
 impl ChildSetup<'_> {
     fn run(&self) -> Result<Infallible, Failure> {
         let myself = Pid::from_raw(0);
-        setpgid(myself, myself).map_err(at(Step::ProcessGroup))?;
+        match self.group {
+            Group::InOurSession => setpgid(myself, myself),
+            Group::InItsOwnSession => setsid().map(drop),
+        }
+        .map_err(at(Step::ProcessGroup))?;
         self.tie_to_parent()?;
         self.place_descriptors()?;
         self.settle()?;

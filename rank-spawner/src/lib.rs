@@ -10,8 +10,8 @@
 //! ```
 //!
 //! No event loop: what is to be waited for is handed out as a descriptor (the feature `tokio` adds one wait). A rank is tied to
-//! its launcher; it leads a process group of its own, has no descriptors but 0, 1, 2 and [`PMI_FD`], default signal actions and
-//! no blocked signals. Needs Linux 5.9 (`close_range`).
+//! its launcher; it leads a process group of its own without a terminal, has no descriptors but 0, 1, 2 and [`PMI_FD`], default signal
+//! actions and no blocked signals. Needs Linux 5.9 (`close_range`).
 
 mod account;
 mod arguments;

@@ -13,7 +13,7 @@ use nix::unistd::getpid;
 use pmi_core::ids::Rank;
 
 use crate::arguments::Arguments;
-use crate::child::{ChildSetup, SignalsBlocked, Step, clone};
+use crate::child::{ChildSetup, Group, SignalsBlocked, Step, clone};
 use crate::cpus::CpuSet;
 use crate::environment::RankEnvironment;
 use crate::limits::Limit;
@@ -159,6 +159,7 @@ pub(crate) fn start(
     let argv = command.arguments.pointers();
     let envp = command.environment.pointers();
     let setup = ChildSetup {
+        group: Group::of_ranks(),
         parent: getpid(),
         streams: [stdin.rank_fd(), stdout.rank_fd(), stderr.rank_fd()],
         pmi: pmi.as_ref().map(Ends::rank_fd),

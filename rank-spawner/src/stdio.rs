@@ -23,8 +23,7 @@ pub enum Stdio {
     Null,
     /// To a pipe, whose other end the launcher gets.
     Pipe,
-    /// To an open file, which ranks may share. If it is a terminal: a rank is a background process group there, and reading
-    /// stops it.
+    /// To an open file, which ranks may share. A terminal is a file as any other: ranks have no controlling terminal.
     Fd(Arc<OwnedFd>),
 }
 

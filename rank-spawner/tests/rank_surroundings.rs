@@ -105,15 +105,20 @@ fn signals_are_as_in_a_fresh_process() {
     assert_eq!(lines, none);
 }
 
+/// Where there is a terminal the session is the rank's own: a background process of ours would be stopped as soon as it asked the
+/// terminal for something. `lattice launch` is tested on a terminal.
 #[test]
-fn a_rank_leads_a_group_in_our_session() {
+fn a_rank_leads_a_group_in_our_session_unless_that_has_a_terminal() {
     let spawner = spawner();
     let rank = spawner.start(shell(0, "read -r stat < /proc/$$/stat; echo $stat")).unwrap();
     let stat = line(&rank);
     let fields: Vec<&str> = stat.split(' ').collect();
     assert_eq!(fields[4], rank.pid().to_string());
     assert_ne!(fields[4], getpgrp().to_string());
-    assert_eq!(fields[5], nix::unistd::getsid(None).unwrap().to_string());
+    let has_terminal = std::fs::File::open("/dev/tty").is_ok();
+    let session = if has_terminal { rank.pid() } else { nix::unistd::getsid(None).unwrap() };
+    assert_eq!(fields[5], session.to_string());
+    assert_eq!(fields[6], "0", "a terminal");
     wait(&rank);
 }
 

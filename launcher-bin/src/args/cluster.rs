@@ -171,7 +171,7 @@ pub struct AttachArgs {
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub launch: String,
     /// Start each line with the number of its rank.
-    #[arg(long, conflicts_with = "json")]
+    #[arg(short, long, conflicts_with = "json")]
     pub label: bool,
     /// Start each line with the time.
     #[arg(long, conflicts_with = "json")]

@@ -58,7 +58,7 @@ pub struct LaunchArgs {
 #[command(next_help_heading = "For each program")]
 pub struct ProgramArgs {
     /// Start N ranks of the program; else an only one fills --tasks-per-node, --hostfile or --nodes, and others have 1.
-    #[arg(short = 'n', long = "ntasks", value_name = "N", value_parser = rank_count, allow_negative_numbers = true)]
+    #[arg(short = 'n', long = "ntasks", alias = "np", value_name = "N", value_parser = rank_count, allow_negative_numbers = true)]
     pub ranks: Option<u32>,
     /// Set a variable in its ranks; NAME alone passes on ours even if it would be cleaned away.
     #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = OsStringValueParser::new().try_map(EnvSetting::parse))]
@@ -83,7 +83,7 @@ pub struct PlacementArgs {
     pub nodes: Option<u32>,
     /// Put at most K ranks on a node; without -n, start K on each. Without it a node may get more ranks than it has cores, which is
     /// noted on a terminal and with -v only.
-    #[arg(long, value_name = "K", value_parser = rank_count, allow_negative_numbers = true, conflicts_with = "hostfile")]
+    #[arg(long, alias = "ntasks-per-node", value_name = "K", value_parser = rank_count, allow_negative_numbers = true, conflicts_with = "hostfile")]
     pub tasks_per_node: Option<u32>,
     /// Use only these nodes, in this order, such as node[0-3,7].
     #[arg(short = 'w', long, value_name = "NODES", value_parser = node_list, conflicts_with = "hostfile")]
@@ -168,7 +168,7 @@ pub struct StreamArgs {
           value_parser = OsStringValueParser::new().try_map(Stdin::parse))]
     pub stdin: Stdin,
     /// Start each line with the number of its rank.
-    #[arg(long, conflicts_with = "json")]
+    #[arg(short, long, conflicts_with = "json")]
     pub label: bool,
     /// Start each line with the time.
     #[arg(long, conflicts_with = "json")]

@@ -1,0 +1,258 @@
+//! Words of other launchers (srun, mpiexec, mpirun) on the command line: those read as they mean it there, and for all others the
+//! words of this launcher to type instead.
+//!
+//! Only options are looked at, from the name of the command to the program: no argument of a program is ever changed. Flags that
+//! this launcher has under the same or a second name are aliases in the definition of the command line, not here.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, Command};
+
+/// Flags of other launchers, and what to type here.
+const FLAGS: &[(&[&str], &str)] = &[
+    (
+        &["-hosts", "-host", "--hosts", "--host", "-H"],
+        "nodes are those of an allocation: -w NODES, with --alloc ID (lattice alloc create -w NODES prints one); \
+         on this machine alone, leave it out",
+    ),
+    (&["-hostfile", "-machinefile", "--machinefile", "-f"], "type --hostfile FILE"),
+    (&["-env", "-genv", "--export"], "type --env NAME=VALUE, once for each variable; all others are passed on anyway"),
+    (&["-genvall", "-envall", "-genvlist", "-envlist"], "leave it out: all variables are passed on"),
+    (&["-wdir", "--wdir", "-cwd", "--cwd", "-D"], "type --chdir DIR"),
+    (&["-ppn", "--ppn", "-perhost", "-npernode", "--npernode", "--ppr"], "type --tasks-per-node K"),
+    (
+        &["-map-by", "--map-by", "-rank-by", "--rank-by", "-m"],
+        "type --distribution=block|cyclic, or --tasks-per-node K",
+    ),
+    (&["-bind-to", "--bind-to"], "type --cpu-bind=none|cores|threads"),
+    (&["-c", "--cpus-per-task"], "type --cpu-bind=map:LIST with a range of CPUs for each rank, or --tasks-per-node K"),
+    (&["--report-bindings", "--display", "--display-map"], "type --show-map"),
+    (&["-prepend-rank", "-tag-output", "--tag-output"], "type --label"),
+    (&["-o", "--output-filename", "-outfile-pattern"], "type --output FILE; %r in it is the rank"),
+    (&["-e", "-errfile-pattern"], "type --error FILE; %r in it is the rank"),
+    (&["-i", "--input"], "type --stdin FILE"),
+    (&["-u", "--unbuffered", "--line-buffer"], "leave it out: ranks' output is passed on line by line, as it comes"),
+    (&["-t", "--time"], "type --timeout TIME, such as 10m; a plain number is seconds"),
+    (&["-J", "--job-name"], "leave it out: a launch has no name; lattice launches shows its command"),
+    (
+        &["--multi-prog", "-configfile", "--configfile", "--app", "--appfile"],
+        "separate programs by a lone `:`, as in lattice launch -n 1 ./a : -n 3 ./b",
+    ),
+    (&["--mpi"], "type --pmi=auto|pmi1|pmi2|pmix|none; without it all are served"),
+    (&["--pty"], "leave it out: ranks have no terminal here; standard input and output of rank 0 are yours"),
+    (&["-K", "--kill-on-bad-exit"], "leave it out: the first rank that fails ends the launch"),
+    (&["--no-kill"], "leave it out: a node that is lost always ends the launch"),
+    (
+        &["-W", "--wait"],
+        "type --timeout TIME to bound the whole launch; a rank that ends well leaves the others running",
+    ),
+    (
+        &["-O", "--overcommit", "-oversubscribe", "--oversubscribe", "--overlap"],
+        "leave it out: a node may have more ranks than cores, and launches may share nodes",
+    ),
+    (&["--exclusive"], "leave it out: no other allocation has the nodes of yours"),
+    (&["-mca", "--mca", "--gmca"], "type --env OMPI_MCA_NAME=VALUE"),
+    (&["--allow-run-as-root"], "leave it out"),
+    (&["--jobid"], "type --alloc ID"),
+    (
+        &["-p", "--partition", "-A", "--account", "--qos", "--mem", "--gpus", "-G", "--gres"],
+        "leave it out: an allocation is whole nodes; there are no partitions, accounts or shares of a node",
+    ),
+    (&["--signal"], "type lattice signal LAUNCH SIGNAL, when it runs"),
+];
+
+/// Commands of other launchers, and what to type here; `launch` takes the words that follow.
+const COMMANDS: &[(&[&str], &str)] = &[
+    (&["run", "exec", "start", "srun", "mpiexec", "mpirun", "prun", "local"], "launch"),
+    (&["submit", "batch", "sbatch"], "launch --detach"),
+    (&["ps", "list", "ls", "jobs", "top", "squeue"], "launches"),
+    (&["kill", "cancel", "scancel", "stop"], "abort"),
+    (&["salloc", "allocate"], "alloc create -N 1"),
+    (&["sinfo"], "nodes"),
+    (&["sattach"], "attach"),
+    (&["version"], "--version"),
+];
+
+/// Flags that are written with one dash there and with another spelling here; a number may follow the first at once.
+const SAME: [(&str, &str); 2] = [("-np", "-n"), ("-help", "--help")];
+
+/// What to type instead of `flag` of another launcher; a value behind `=` does not matter.
+pub(super) fn instead_of_flag(flag: &str) -> Option<&'static str> {
+    let name = flag.split_once('=').map_or(flag, |(name, _)| name);
+    find(FLAGS, name)
+}
+
+/// What to type instead of the command `word` of another launcher.
+pub(super) fn instead_of_command(word: &str) -> Option<&'static str> {
+    find(COMMANDS, word)
+}
+
+fn find(table: &[(&[&str], &'static str)], name: &str) -> Option<&'static str> {
+    table.iter().find(|(names, _)| names.contains(&name)).map(|&(_, here)| here)
+}
+
+/// Rewrites the options among `words` that mean the same under another spelling. `definition` makes the command that reads them; it
+/// is called only if there is a word to look at, as it costs more than all the rest.
+///
+/// # Errors
+/// Refuses words of one dash that the parser would take to pieces: `-hosts a` would print the help.
+pub(super) fn translate(words: &mut [OsString], definition: impl FnOnce() -> Command) -> Result<(), clap::Error> {
+    if !words.iter().any(|word| is_of_interest(word)) {
+        return Ok(());
+    }
+    let command = definition();
+    let mut next = 0;
+    while let Some(word) = words.get(next).filter(|word| is_option(word)) {
+        if let Some(same) = translated(word) {
+            words[next] = same;
+        } else if let Some(word) = word.to_str()
+            && is_cut_to_letters(word)
+        {
+            return Err(unknown(word, &command));
+        }
+        next += 1 + usize::from(takes_next(&words[next], &command));
+    }
+    Ok(())
+}
+
+/// One dash and more than one letter.
+fn is_of_interest(word: &OsStr) -> bool {
+    let bytes = word.as_bytes();
+    bytes.len() > 2 && bytes[0] == b'-' && bytes[1].is_ascii_alphabetic()
+}
+
+fn is_option(word: &OsStr) -> bool {
+    word.as_bytes().starts_with(b"-") && word != "-" && word != "--"
+}
+
+fn translated(word: &OsStr) -> Option<OsString> {
+    let word = word.to_str()?;
+    SAME.iter().find_map(|&(there, here)| {
+        let value = word.strip_prefix(there)?;
+        let is_value = value.is_empty() || value.starts_with('=') || value.bytes().all(|byte| byte.is_ascii_digit());
+        is_value.then(|| format!("{here}{value}").into())
+    })
+}
+
+/// Whether the parser would read `word`, which means something elsewhere, as a flag of one letter and its value, or as the help.
+fn is_cut_to_letters(word: &str) -> bool {
+    is_of_interest(word.as_ref()) && (instead_of_flag(word).is_some() || word.starts_with("-h"))
+}
+
+/// Whether the value of the option `word` is the next word.
+fn takes_next(word: &OsStr, command: &Command) -> bool {
+    let Some(word) = word.to_str() else { return false };
+    let takes_value = |arg: &Arg| arg.get_action().takes_values();
+    let mut args = command.get_arguments();
+    if let Some(name) = word.strip_prefix("--") {
+        let is_named = |arg: &Arg| arg.get_long_and_visible_aliases().is_some_and(|names| names.contains(&name));
+        let has_alias = |arg: &Arg| arg.get_all_aliases().is_some_and(|names| names.contains(&name));
+        return args.any(|arg| (is_named(arg) || has_alias(arg)) && takes_value(arg));
+    }
+    let args: Vec<&Arg> = args.collect();
+    let mut letters = word.chars().skip(1).peekable();
+    while let Some(letter) = letters.next() {
+        match args.iter().find(|arg| arg.get_short() == Some(letter)) {
+            Some(arg) if takes_value(arg) => return letters.peek().is_none(),
+            Some(_) => {}
+            None => return false,
+        }
+    }
+    false
+}
+
+fn unknown(word: &str, command: &Command) -> clap::Error {
+    let mut error = clap::Error::new(ErrorKind::UnknownArgument).with_cmd(command);
+    error.insert(ContextKind::InvalidArg, ContextValue::String(word.to_owned()));
+    error.insert(ContextKind::Usage, ContextValue::StyledStr(command.clone().render_usage()));
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::args::Cli;
+
+    fn launch() -> Command {
+        let mut cli = Cli::command();
+        cli.build();
+        cli.find_subcommand("launch").unwrap().clone()
+    }
+
+    #[test]
+    fn spellings_of_mpiexec_are_read_as_ours() {
+        let check = |line: &str, expected: &str| {
+            let mut words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            translate(&mut words, launch).unwrap();
+            assert_eq!(words.join(OsStr::new(" ")), expected, "{line}");
+        };
+        check("-np 4 ./a", "-n 4 ./a");
+        check("-np4 ./a", "-n4 ./a");
+        check("-np=4 ./a", "-n=4 ./a");
+        check("-l -np 4 ./a", "-l -n 4 ./a");
+        check("-help", "--help");
+    }
+
+    #[test]
+    fn words_of_a_program_and_values_of_flags_stay_as_they_are() {
+        for line in [
+            "./a -np 4 -hosts b -help",
+            "-n 2 ./a -np 4",
+            "-n2 -q ./a -help",
+            "-qn 2 ./a -hosts",
+            "--label ./a -hosts",
+            "--output -np ./a",
+            "--ntasks-per-node 2 ./a -np",
+            "-- -np 4",
+        ] {
+            let mut words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            translate(&mut words, launch).unwrap();
+            assert_eq!(words.join(OsStr::new(" ")), line);
+        }
+    }
+
+    #[test]
+    fn what_would_print_the_help_or_a_node_named_dir_is_refused_by_its_name() {
+        for word in ["-hosts", "-host", "-hydra-thing", "-wdir", "-genv", "-ppn", "-hostfile=a"] {
+            let mut words = vec![OsString::from("-n"), "2".into(), word.into(), "x".into()];
+            let error = translate(&mut words, launch).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::UnknownArgument, "{word}");
+            assert!(error.to_string().contains(&format!("unexpected argument '{word}' found")), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_flag_of_ours_is_taken_for_one_of_others() {
+        let launch = launch();
+        for (names, _) in FLAGS {
+            for name in *names {
+                let long = name.strip_prefix("--");
+                let short = name.strip_prefix('-').filter(|rest| rest.len() == 1);
+                let ours = launch.get_arguments().any(|arg| {
+                    long.is_some_and(|long| arg.get_long() == Some(long))
+                        || short.is_some_and(|short| arg.get_short() == short.chars().next())
+                });
+                assert!(!ours, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_to_type_instead_exists() {
+        let cli = Cli::command();
+        let launch = launch();
+        for (_, command) in COMMANDS {
+            let first = command.split(' ').next().unwrap();
+            assert!(first == "--version" || cli.find_subcommand(first).is_some(), "{command}");
+        }
+        for (names, tip) in FLAGS {
+            for flag in tip.split([' ', ',', '=', ';', ':']).filter_map(|word| word.strip_prefix("--")) {
+                assert!(launch.get_arguments().any(|arg| arg.get_long() == Some(flag)), "{names:?}: --{flag}");
+            }
+        }
+    }
+}

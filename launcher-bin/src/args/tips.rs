@@ -1,0 +1,156 @@
+//! Tips under a command line that was not understood: the nearest word that exists, or the one to type here for a word of another
+//! launcher. A tip that would lead nowhere is left out.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt;
+
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use super::other_launchers::{instead_of_command, instead_of_flag};
+
+/// What the words that were typed are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum About {
+    /// `lattice launch`, or a program of one behind a `:`.
+    Launch,
+    /// Another command, or none.
+    Other,
+}
+
+/// The same error with tips that help. `words` is the whole command line, whose first word is the name that we were called by.
+pub(super) fn improved(mut error: clap::Error, about: About, words: &[OsString]) -> clap::Error {
+    match error.kind() {
+        ErrorKind::UnknownArgument => {
+            // clap's tip to put the flag behind `--` would make a program of it.
+            error.remove(ContextKind::Suggested);
+            let typed = text(&error, ContextKind::InvalidArg);
+            if let Some(tip) = flag_tip(&typed, about, words) {
+                error.remove(ContextKind::SuggestedArg);
+                suggest(&mut error, &tip);
+            } else if !is_near(&typed, &text(&error, ContextKind::SuggestedArg)) {
+                error.remove(ContextKind::SuggestedArg);
+            }
+        }
+        ErrorKind::InvalidSubcommand if about == About::Other => {
+            error.remove(ContextKind::Suggested);
+            let typed = text(&error, ContextKind::InvalidSubcommand);
+            let is_first = words.iter().skip(1).find(|word| !is_option(word)).is_some_and(|word| *word == *typed);
+            if let Some(tip) = is_first.then(|| command_tip(&typed, words)).flatten() {
+                error.remove(ContextKind::SuggestedSubcommand);
+                suggest(&mut error, &tip);
+            } else {
+                keep_near_commands(&mut error, &typed);
+            }
+        }
+        _ => {}
+    }
+    error
+}
+
+fn text(error: &clap::Error, kind: ContextKind) -> String {
+    error.get(kind).map(ToString::to_string).unwrap_or_default()
+}
+
+fn suggest(error: &mut clap::Error, tip: &str) {
+    let mut styled = StyledStr::new();
+    // Writing to a text cannot fail.
+    let _ = styled.write_str(tip);
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![styled]));
+}
+
+fn flag_tip(typed: &str, about: About, words: &[OsString]) -> Option<String> {
+    let first = words.get(1)?;
+    match about {
+        About::Launch => instead_of_flag(typed).map(str::to_owned),
+        // `lattice -n 4 ./a.out`: no command at all.
+        About::Other if is_option(first) && words.iter().skip(1).any(|word| !is_option(word)) => {
+            Some(format!("did you mean: {}", line("launch", &words[1..])))
+        }
+        About::Other if typed == "-n" && ["dev-cluster", "alloc"].iter().any(|command| first == command) => {
+            Some("type -N for a number of nodes".to_owned())
+        }
+        About::Other => None,
+    }
+}
+
+/// What to type instead of a command that does not exist.
+fn command_tip(typed: &str, words: &[OsString]) -> Option<String> {
+    let position = words.iter().position(|word| *word == *typed)?;
+    match instead_of_command(typed) {
+        Some(command) if command.starts_with("launch ") || command == "launch" => {
+            Some(format!("did you mean: {}", line(command, &words[position + 1..])))
+        }
+        Some(command) => Some(format!("did you mean: {}", line(command, &[]))),
+        None if is_program(typed) => Some(format!("did you mean: {}", line("launch", &words[position..]))),
+        None => None,
+    }
+}
+
+/// A line to type, as a shell reads it.
+fn line(command: &str, rest: &[OsString]) -> String {
+    let mut line = format!("lattice {command}");
+    for word in rest {
+        line += " ";
+        line += &quoted(word);
+    }
+    line
+}
+
+fn quoted(word: &OsStr) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=,+@%".contains(&byte);
+    let text = word.to_string_lossy();
+    match !word.is_empty() && word.as_bytes().iter().copied().all(is_plain) {
+        true => text.into_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+fn is_option(word: &OsStr) -> bool {
+    word.as_bytes().starts_with(b"-")
+}
+
+/// A path, or the name of a file in `PATH`.
+fn is_program(word: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    word.contains('/') || std::env::split_paths(&path).any(|directory| directory.join(word).is_file())
+}
+
+fn keep_near_commands(error: &mut clap::Error, typed: &str) {
+    let Some(ContextValue::Strings(suggested)) = error.remove(ContextKind::SuggestedSubcommand) else { return };
+    let near: Vec<String> = suggested.into_iter().filter(|command| is_near(typed, command)).collect();
+    if !near.is_empty() {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(near));
+    }
+}
+
+/// Whether `known` may be what was meant by `typed`: a slip of the finger or two in a long word, or its beginning.
+fn is_near(typed: &str, known: &str) -> bool {
+    let [typed, known] = [typed, known].map(|word| word.trim_start_matches('-'));
+    let slips = strsim::damerau_levenshtein(typed, known);
+    slips <= 1 + typed.chars().count() / 8 || (typed.len() >= 4 && known.starts_with(typed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slips_are_near_and_other_words_are_not() {
+        for (typed, known) in
+            [("--lable", "--label"), ("--tiemout", "--timeout"), ("--cpubind", "--cpu-bind"), ("luanch", "launch")]
+        {
+            assert!(is_near(typed, known), "{typed}");
+        }
+        for (typed, known) in [("--export", "--pmi-port"), ("--wait", "--api"), ("kill", "pki"), ("--foo", "")] {
+            assert!(!is_near(typed, known), "{typed}");
+        }
+    }
+
+    #[test]
+    fn a_line_can_be_typed_as_it_is_shown() {
+        let words = ["-n", "4", "./a b", "it's", "", "$HOME"].map(OsString::from);
+        assert_eq!(line("launch", &words), r"lattice launch -n 4 './a b' 'it'\''s' '' '$HOME'");
+    }
+}

@@ -1,0 +1,31 @@
+//! `lattice launch` on a terminal, which `script` of util-linux makes.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+/// What is seen on a terminal when `line` runs there and `typed` is typed, and its exit code.
+fn on_a_terminal(line: &str, typed: &str) -> (String, Option<i32>) {
+    let line = format!("{} {line}", env!("CARGO_BIN_EXE_lattice"));
+    let mut script = Command::new("timeout");
+    script.args(["-k", "1", "30", "script", "-qec", &line, "/dev/null"]);
+    let mut child =
+        script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("script is a part of util-linux");
+    child.stdin.take().expect("a pipe").write_all(typed.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code())
+}
+
+/// It asks for the terminal's foreground process group; a process in the background of that terminal would be stopped for it.
+#[test]
+fn an_interactive_shell_runs_and_ends_instead_of_being_stopped() {
+    let (seen, code) = on_a_terminal("launch -n 1 bash --norc -i", "echo sum: $((40 + 2))\nexit 7\n");
+    assert!(seen.contains("sum: 42"), "{seen}");
+    assert_eq!(code, Some(7), "{seen}");
+}
+
+#[test]
+fn a_rank_that_asks_for_the_terminal_is_told_that_there_is_none() {
+    let (seen, code) = on_a_terminal("launch -n 1 -- sh -c 'read answer < /dev/tty; echo asked'", "");
+    assert!(seen.contains("/dev/tty"), "{seen}");
+    assert_ne!(code, Some(124), "it hangs: {seen}");
+}
