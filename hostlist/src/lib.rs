@@ -9,6 +9,9 @@
 //! node[08-11]              08 09 10 11             [fd00::7]:50052     itself: a bracket with a colon is an IPv6 address
 //! ```
 
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+
 use std::fmt::Write;
 
 /// The most names that one list may stand for.
@@ -93,10 +96,7 @@ pub fn expand_at_most(text: &str, most: usize) -> Result<Vec<String>, HostlistEr
         }
         append_names(&parts, &mut names);
     }
-    match names.iter().find(|name| name.len() > NAME_MAX) {
-        Some(name) => Err(HostlistError::LongName { name: excerpt(name) }),
-        None => Ok(names),
-    }
+    Ok(names)
 }
 
 /// Splits at the commas that are in no bracket.
@@ -139,9 +139,22 @@ impl Part<'_> {
             Self::Ranges(ranges) => ranges.iter().fold(0, |count, range| count.saturating_add(range.count())),
         }
     }
+
+    /// Length of the longest piece that it stands for, in bytes.
+    fn longest(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Ranges(ranges) => ranges.iter().map(Range::longest).max().unwrap_or(0),
+        }
+    }
 }
 
 impl Range {
+    /// Length of the longest number, in digits.
+    fn longest(&self) -> usize {
+        self.width.max(self.last.checked_ilog10().unwrap_or(0) as usize + 1)
+    }
+
     fn count(&self) -> usize {
         usize::try_from(self.last - self.first).unwrap_or(usize::MAX).saturating_add(1)
     }
@@ -150,13 +163,11 @@ impl Range {
 fn parse_item(item: &str) -> Result<Vec<Part<'_>>, HostlistError> {
     let unbalanced = || HostlistError::Unbalanced { name: excerpt(item) };
     let mut parts = Vec::new();
-    let mut fixed = 0;
     let mut rest = item;
     while !rest.is_empty() {
         let end = rest.find(['[', ']']).unwrap_or(rest.len());
         let (text, from_bracket) = rest.split_at(end);
         if !text.is_empty() {
-            fixed += text.len();
             parts.push(Part::Text(checked(text, item)?));
         }
         rest = from_bracket;
@@ -164,7 +175,6 @@ fn parse_item(item: &str) -> Result<Vec<Part<'_>>, HostlistError> {
             let (inside, after) = inside.split_once(']').ok_or_else(unbalanced)?;
             if inside.contains(':') {
                 let literal = &rest[..inside.len() + "[]".len()];
-                fixed += literal.len();
                 parts.push(Part::Text(checked(literal, item)?));
             } else {
                 let ranges = inside.split(',').map(|range| parse_range(range.trim(), item));
@@ -175,8 +185,9 @@ fn parse_item(item: &str) -> Result<Vec<Part<'_>>, HostlistError> {
             return Err(unbalanced());
         }
     }
-    // Before anything is multiplied: a long text must not be copied a million times.
-    if fixed > NAME_MAX {
+    // Before anything is multiplied: a long name must not be written a million times.
+    let longest = parts.iter().fold(0_usize, |longest, part| longest.saturating_add(part.longest()));
+    if longest > NAME_MAX {
         return Err(HostlistError::LongName { name: excerpt(item) });
     }
     Ok(parts)
@@ -369,6 +380,11 @@ mod tests {
         let long = |text: &str| matches!(expand(text), Err(HostlistError::LongName { .. }));
         assert!(long(&format!("{}[1-1048576]", "x".repeat(NAME_MAX + 1))));
         assert!(long(&"[0]".repeat(NAME_MAX + 1)));
+        assert!(long(&format!("[1-1048576]{}", "[0]".repeat(1_000_000))), "a million names of a million digits");
+        assert!(
+            long(&format!("{}[9-10]", "x".repeat(NAME_MAX - 1)))
+                && !long(&format!("{}[8-9]", "x".repeat(NAME_MAX - 1)))
+        );
         assert!(!long(&"x".repeat(NAME_MAX)));
     }
 

@@ -1,0 +1,6 @@
+//! See [`hostlist::fuzzing::hostlist`].
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| hostlist::fuzzing::hostlist(data));
