@@ -37,7 +37,7 @@ struct FuzzTarget {
 pub(crate) fn run_all(seconds: u32) -> Result<()> {
     setup::fuzzer()?;
     let directories = crates(Path::new("."))?;
-    let target_directory = target_directory()?.join("fuzz");
+    let target_directory = target_directory()?.join("fuzzing");
     let triple = host_triple()?;
     build(&target_directory, &triple)?;
     let mut targets = Vec::new();
