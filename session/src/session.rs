@@ -50,7 +50,7 @@ use self::job::JobAtWork;
 use self::judgement::{Verdict, end_reason};
 use self::serving::{Serving, SharedTrace};
 use self::spawning::Order;
-pub use self::surroundings::{Alone, AskError, Control, Nodes, SpawnOrder, StdinSource, Surroundings};
+pub use self::surroundings::{Alone, AskError, Control, Nodes, StdinSource, Surroundings};
 use self::waits::Waits;
 use self::watch::Watch;
 use crate::cause::{CauseKind, StartClass};

@@ -2,15 +2,12 @@
 //!
 //! What cannot travel (descriptors, channels, the way to other nodes) is in [`crate::session::Surroundings`].
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use bytes::Bytes;
 use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::job::Job;
-use pmi_core::services::SpawnApp;
 use rank_spawner::CpuBind;
 use serde::{Deserialize, Serialize};
 
@@ -75,22 +72,6 @@ pub struct AppSpec {
     pub set: Vec<(OsString, OsString)>,
     /// Names of variables to take out of the session's environment; `*` at the end stands for any rest.
     pub remove: Vec<String>,
-}
-
-impl AppSpec {
-    /// A program that a rank spawns, whose own job runs in `directory`.
-    pub fn spawned(app: &SpawnApp, directory: &Path) -> Self {
-        let own = |bytes: &Bytes| OsStr::from_bytes(bytes).to_owned();
-        let hint = app.info.iter().find(|(key, _)| key == "wdir").map(|(_, value)| value);
-        let chosen = app.directory.as_ref().or(hint);
-        Self {
-            program: own(&app.program),
-            args: app.args.iter().map(own).collect(),
-            directory: chosen.map_or_else(|| directory.to_owned(), |path| directory.join(own(path))),
-            set: app.variables.iter().map(|(name, value)| (own(name), own(value))).collect(),
-            remove: Vec::new(),
-        }
-    }
 }
 
 /// How the ranks are served.

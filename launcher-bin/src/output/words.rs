@@ -24,10 +24,8 @@ pub(crate) fn message(text: &str) -> Bytes {
 /// What there is to say of an event, without the prefix.
 pub(crate) fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
     let text = match event {
-        // Most likely no MPI program at all, as nothing of MPI was found in it.
-        Event::Notice(Notice::Silent { ended: true, library: None, .. }) if verbosity < Verbosity::Verbose => {
-            return None;
-        }
+        // Nothing of MPI was found in it: a script, or a program that needs no server.
+        Event::Notice(Notice::Silent { library: None, .. }) if verbosity < Verbosity::Verbose => return None,
         Event::Notice(warning) if verbosity > Verbosity::Quiet => return Some(notice(warning)),
         Event::Started { rank, pid } => format!("rank {rank} runs as process {pid}"),
         Event::Exited { rank, exit, .. } => format!("rank {rank} {exit}"),
@@ -209,6 +207,27 @@ mod tests {
         assert!(running.starts_with("warning: ranks 0-3 have run for 5 s without a word"), "{running}");
         assert!(running.contains("Open MPI (libmpi.so.40.30.4) was found, which speaks PMIx"), "{running}");
         assert!(running.contains("\ntry: "), "{running}");
+    }
+
+    #[test]
+    fn a_program_in_which_no_mpi_was_found_may_be_silent() {
+        let check = |ended, name: Option<&str>, verbosity, said| {
+            let library = name.map(|name| MpiLibrary {
+                name: name.to_owned(),
+                file: "libmpi.so.12".to_owned(),
+                family: MpiFamily::Pmi,
+            });
+            let after = Duration::from_secs(5);
+            let notice = Notice::Silent { ranks: vec![Rank(0)], size: 2, ended, after, library };
+            assert_eq!(event(&Event::Notice(notice), verbosity).is_some(), said, "{ended} {name:?} {verbosity:?}");
+        };
+        for ended in [false, true] {
+            check(ended, None, Verbosity::Quiet, false);
+            check(ended, None, Verbosity::Normal, false);
+            check(ended, None, Verbosity::Verbose, true);
+            check(ended, Some("MPICH"), Verbosity::Quiet, false);
+            check(ended, Some("MPICH"), Verbosity::Normal, true);
+        }
     }
 
     #[test]

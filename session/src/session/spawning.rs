@@ -6,7 +6,7 @@
 //!                                             └─ it does not: Order ──> this session starts the whole job here
 //! ```
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,22 +14,18 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use nix::sys::signal::Signal;
 use pmi_core::ids::{JobId, LocalRank, Rank};
-use pmi_core::job::{App, Job};
+use pmi_core::job::{Job, Placement};
 use pmi_core::services::{Lifetime, MeetError, Meeting, Met, NameError, Services, SpawnError, SpawnRequest};
 use rank_spawner::CpuBind;
 use tokio::sync::{mpsc, oneshot};
 
 use super::job::JobAtWork;
-use super::{RankSlot, Session, SpawnOrder, StdinSource};
+use super::{RankSlot, Session, StdinSource};
 use crate::event::Event;
+use crate::limits::{JOBS_MAX, NODE_RANKS_MAX};
 use crate::plan::Common;
+use crate::spawn::{SpawnOrder, SpawnParent, SpawnRefusal, spawned_job};
 use crate::spec::{AppSpec, SessionSpec, StdinTarget};
-
-/// The most ranks of one session, spawned ones included.
-const RANKS_MAX: usize = 16 * 1024;
-
-/// The most jobs of one session, those included that could not be started.
-const JOBS_MAX: usize = 4096;
 
 /// A spawn on its way to the session.
 pub(super) struct Order {
@@ -90,11 +86,11 @@ impl Services for JobServices {
     }
 }
 
-/// Why a job, or this node's part of it, was not begun.
+/// Reason why a job, or this node's part of it, was not begun.
 #[derive(Debug, thiserror::Error)]
 enum NotBegun {
-    #[error("{0}")]
-    Refused(String),
+    #[error(transparent)]
+    Refused(#[from] SpawnRefusal),
     #[error("{0}")]
     Failed(String),
 }
@@ -102,7 +98,7 @@ enum NotBegun {
 impl From<NotBegun> for SpawnError {
     fn from(error: NotBegun) -> Self {
         match error {
-            NotBegun::Refused(reason) => Self::Refused { reason },
+            NotBegun::Refused(refusal) => refusal.into(),
             NotBegun::Failed(reason) => Self::Failed { reason },
         }
     }
@@ -112,7 +108,9 @@ impl Session {
     /// Begins a job that is all on this node. Its parent is told of when the last rank runs.
     pub(super) fn on_order(&mut self, order: Order) {
         let Order { job, rank, request, reply } = order;
-        if let Err(error) = self.begin_job(job, rank, &request) {
+        let begun =
+            self.place_here(job, rank, &request).map_err(NotBegun::from).and_then(|order| self.begin_part(order));
+        if let Err(error) = begun {
             // Nobody listens if the rank that asked is gone: then there is nobody to tell.
             let _ = reply.send(Err(error.into()));
         } else if let Some(job) = self.jobs.last_mut() {
@@ -120,20 +118,21 @@ impl Session {
         }
     }
 
-    fn begin_job(&mut self, parent: usize, rank: Rank, request: &SpawnRequest) -> Result<(), NotBegun> {
-        if self.jobs[0].spec.job.placement.nodes() > 1 {
-            let reason = "new processes are started by launches on one machine only";
-            return Err(NotBegun::Refused(reason.to_owned()));
+    /// Places a spawned job on this node: a launch on one machine is a cluster of one node.
+    fn place_here(&self, parent: usize, rank: Rank, request: &SpawnRequest) -> Result<SpawnOrder, SpawnRefusal> {
+        let launched = &self.jobs[0].spec.job;
+        if launched.placement.nodes() > 1 {
+            return Err(SpawnRefusal::SeveralNodes);
         }
-        let size = request.apps.iter().fold(0_usize, |sum, app| sum.saturating_add(app.ranks as usize));
-        if size == 0 {
-            return Err(NotBegun::Refused("no rank was asked for".to_owned()));
-        }
-        self.check_room(size)?;
-        let spec = child_spec(&self.jobs[parent].spec, self.jobs.len(), request).map_err(NotBegun::Failed)?;
+        let parent = &self.jobs[parent].spec;
+        let directory = parent.apps.first().map_or(Path::new("/"), |app| &app.directory);
         // Ranks are never taken out of the list, so no number is shown twice.
-        let first_shown = Rank(self.ranks.len() as u32);
-        self.begin(spec, first_shown, (parent, rank))
+        let ranks = self.ranks.len() as u32;
+        let universe_size = launched.universe_size;
+        let parent = SpawnParent { launched: &launched.id, ranks, universe_size, job: &parent.job.id, rank, directory };
+        let job = spawned_job(&parent, self.jobs.len(), request)?;
+        let placement = Placement::one_node(job.size());
+        Ok(job.on(placement))
     }
 
     /// Begins this node's part of a job, which may be without ranks. The launch is told when all its ranks here run.
@@ -154,11 +153,10 @@ impl Session {
     fn begin_part(&mut self, order: SpawnOrder) -> Result<(), NotBegun> {
         let SpawnOrder { job, apps, parent_rank, first_shown } = order;
         if self.jobs.iter().any(|known| known.spec.job.id == job.id) {
-            return Err(NotBegun::Refused(format!("job {} is here already", job.id)));
+            return Err(SpawnRefusal::Known { job: job.id }.into());
         }
         let parent = job.spawner.as_ref().and_then(|spawner| self.job_by_id(spawner));
-        let parent =
-            parent.ok_or_else(|| NotBegun::Refused(format!("the parent of job {} is not known here", job.id)))?;
+        let parent = parent.ok_or_else(|| SpawnRefusal::NoParent { job: job.id.clone() })?;
         self.check_room(job.placement.ranks_on(self.spec.node).len())?;
         let spec = spawned_spec(&self.spec, job, apps);
         self.begin(spec, first_shown, (parent, parent_rank))
@@ -168,21 +166,17 @@ impl Session {
         self.jobs.iter().position(|job| job.spec.job.id == *id)
     }
 
-    fn check_room(&self, ranks: usize) -> Result<(), NotBegun> {
+    fn check_room(&self, asked: usize) -> Result<(), SpawnRefusal> {
+        let there = self.ranks.len();
         if self.ending.has_begun() {
-            return Err(NotBegun::Refused("the launch is ending".to_owned()));
+            Err(SpawnRefusal::Ending)
+        } else if there.saturating_add(asked) > NODE_RANKS_MAX {
+            Err(SpawnRefusal::NodeRanks { asked, there })
+        } else if self.jobs.len() >= JOBS_MAX {
+            Err(SpawnRefusal::Jobs)
+        } else {
+            Ok(())
         }
-        if self.ranks.len().saturating_add(ranks) > RANKS_MAX {
-            let there = self.ranks.len();
-            let reason = format!(
-                "{ranks} more ranks were asked for; a node has up to {RANKS_MAX} of a launch, and {there} already"
-            );
-            return Err(NotBegun::Refused(reason));
-        }
-        if self.jobs.len() >= JOBS_MAX {
-            return Err(NotBegun::Refused(format!("a launch has up to {JOBS_MAX} jobs")));
-        }
-        Ok(())
     }
 
     fn begin(&mut self, spec: SessionSpec, first_shown: Rank, parent: (usize, Rank)) -> Result<(), NotBegun> {
@@ -266,25 +260,6 @@ impl Session {
             }
         }
     }
-}
-
-/// What a spawned job runs: what was asked for, in the surroundings of its parent.
-fn child_spec(parent: &SessionSpec, index: usize, request: &SpawnRequest) -> Result<SessionSpec, String> {
-    let family = parent.job.id.as_str().split(".s").next().unwrap_or_default();
-    let id = JobId::new(&format!("{family}.s{index}")).map_err(|error| error.to_string())?;
-    let directory = parent.apps.first().map_or_else(|| PathBuf::from("/"), |app| app.directory.clone());
-    let apps = request.apps.iter().map(|app| AppSpec::spawned(app, &directory)).collect();
-    let size: u32 = request.apps.iter().map(|app| app.ranks).sum();
-    let text = |bytes: &Bytes| String::from_utf8(bytes.to_vec()).map_err(|_| "a preput pair is not text".to_owned());
-    let preput = request.preput.iter().map(|(key, value)| Ok((text(key)?, text(value)?)));
-    let job = Job {
-        apps: (0..).zip(&request.apps).map(|(appnum, app)| App { ranks: app.ranks, appnum }).collect(),
-        universe_size: parent.job.universe_size,
-        spawner: Some(parent.job.id.clone()),
-        preput: preput.collect::<Result<_, String>>()?,
-        ..Job::on_one_node(id, size)
-    };
-    Ok(spawned_spec(parent, job, apps))
 }
 
 fn spawned_spec(launched: &SessionSpec, job: Job, apps: Vec<AppSpec>) -> SessionSpec {

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use pmi_core::driver::TraceSink;
 use pmi_core::fence::{Fence, LocalFence};
-use pmi_core::ids::{JobId, NodeIndex, Rank};
+use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::job::Job;
 use pmi_core::services::Services;
 use rank_spawner::{Keeper, LaunchTag};
@@ -17,7 +17,7 @@ use crate::cause::Cause;
 use crate::event::Event;
 use crate::fabric::NodeFabric;
 use crate::rank_ranges::RankRanges;
-use crate::spec::AppSpec;
+use crate::spawn::SpawnOrder;
 
 /// What a session is connected to.
 pub struct Surroundings {
@@ -123,17 +123,4 @@ pub enum Control {
         /// Where the answer goes.
         reply: oneshot::Sender<Result<Bytes, String>>,
     },
-}
-
-/// A job that a rank of the launch spawned.
-#[derive(Clone, Debug)]
-pub struct SpawnOrder {
-    /// The job; its `spawner` names the job whose rank asked for it.
-    pub job: Job,
-    /// The programs, in the order of `job.apps`.
-    pub apps: Vec<AppSpec>,
-    /// The rank that asked for it.
-    pub parent_rank: Rank,
-    /// The number under which the new job's rank 0 is shown; all other ranks are counted on from there.
-    pub first_shown: Rank,
 }

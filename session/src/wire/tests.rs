@@ -17,7 +17,8 @@ use super::event::NodeHappening;
 use super::{call, cause, command, event, fence, foreign, job, meeting, spec};
 use crate::cause::{Cause, CauseKind, StartClass};
 use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, RankProgress, Report, Stream};
-use crate::session::{Control, SpawnOrder};
+use crate::session::Control;
+use crate::spawn::SpawnOrder;
 use crate::spec::{AppSpec, Entrance, Patience, PmiFamily, PmiSpec, SessionSpec, StdinTarget};
 
 fn app(program: &str) -> AppSpec {

@@ -10,11 +10,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use lattice_session::event::{Event, Report, Stream};
 use lattice_session::services::LocalServices;
-use lattice_session::session::{self, AskError, Control, Nodes, SpawnOrder, StdinSource, Surroundings};
+use lattice_session::session::{self, AskError, Control, Nodes, StdinSource, Surroundings};
+use lattice_session::spawn::{SpawnOrder, SpawnParent, spawned_job};
 use lattice_session::spec::{AppSpec, Patience, PmiSpec, SessionSpec, StdinTarget};
 use pmi_core::fence::{Contribution, Fence, FenceError, FenceId, Merged, Scope};
 use pmi_core::ids::{JobId, NodeIndex, Rank};
-use pmi_core::job::{App, Job, Placement};
+use pmi_core::job::{Job, Placement};
 use pmi_core::services::{Lifetime, NameError, Services, SpawnError, SpawnRequest};
 use rank_spawner::{CpuBind, LaunchTag};
 use tokio::sync::{mpsc, oneshot};
@@ -43,7 +44,7 @@ struct Between {
     rounds: Mutex<HashMap<(JobId, FenceId), Round>>,
     names: LocalServices,
     spawning: Mutex<HashMap<JobId, Spawning>>,
-    jobs: Mutex<u32>,
+    jobs: Mutex<usize>,
     ranks: Mutex<u32>,
     launched: Job,
 }
@@ -343,19 +344,13 @@ impl Between {
             let first_node = NodeIndex((nodes - 1 + rank) % nodes);
             placement.push(pmi_core::job::Block { first_node, nodes: 1, ranks_per_node: 1 });
         }
-        let text = |bytes: &Bytes| String::from_utf8(bytes.to_vec()).unwrap();
-        let job = Job {
-            placement,
-            apps: (0..).zip(&request.apps).map(|(appnum, app)| App { ranks: app.ranks, appnum }).collect(),
-            spawner: Some(request.parent.clone().expect("the session tells the parent's job")),
-            preput: request.preput.iter().map(|(key, value)| (text(key), text(value))).collect(),
-            ..Job::on_one_node(JobId::new(&format!("{}.s{number}", self.launched.id)).unwrap(), size)
-        };
-        let apps = request.apps.iter().map(|app| AppSpec::spawned(app, Path::new("/tmp"))).collect();
         let mut ranks = self.ranks.lock().unwrap();
-        let first_shown = Rank(*ranks);
+        let job = request.parent.as_ref().expect("the session tells the parent's job");
+        let launched = &self.launched.id;
+        let directory = Path::new("/tmp");
+        let parent = SpawnParent { launched, ranks: *ranks, universe_size: None, job, rank: parent_rank, directory };
         *ranks += size;
-        SpawnOrder { job, apps, parent_rank, first_shown }
+        spawned_job(&parent, number, request).unwrap().on(placement)
     }
 
     fn count_part(&self, job: &JobId, failure: Option<String>) {

@@ -1,0 +1,277 @@
+//! Spawned jobs (`MPI_Comm_spawn`): the one function that turns a rank's request into a job, its programs and its name.
+//!
+//! A launch on one machine is a cluster of one node, so both ways use it: the API server places a [`SpawnedJob`] on several nodes,
+//! a session without an API server on its own node, and either hands the [`SpawnOrder`] to the sessions. Placement and the
+//! start of ranks are not decided here.
+//!
+//! ```text
+//! SpawnRequest ──spawned_job──> SpawnedJob ──on(placement)──> SpawnOrder ──> each session of the launch
+//! ```
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use pmi_core::ids::{JobId, JobIdError, Rank};
+use pmi_core::job::{App, Job, Placement};
+use pmi_core::services::{SpawnApp, SpawnError, SpawnRequest};
+
+use crate::limits::{JOBS_MAX, NODE_RANKS_MAX, RANKS_MAX};
+use crate::spec::AppSpec;
+
+/// The rank that asks for a new job, and the launch that it belongs to.
+#[derive(Clone, Copy, Debug)]
+pub struct SpawnParent<'a> {
+    /// Id of the job that the launch began with. Spawned jobs are named after it.
+    pub launched: &'a JobId,
+    /// Number of ranks that the launch has had so far; the new ranks are shown with numbers counted on from there.
+    pub ranks: u32,
+    /// `MPI_UNIVERSE_SIZE` of the launch; spawned jobs are given the same.
+    pub universe_size: Option<u32>,
+    /// Id of the job whose rank asks.
+    pub job: &'a JobId,
+    /// The rank that asks, by its number in that job.
+    pub rank: Rank,
+    /// Directory in which programs start that name none, and against which relative names are resolved.
+    pub directory: &'a Path,
+}
+
+/// Reason why a spawn is not begun. The job whose rank asked goes on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpawnRefusal {
+    /// The request names no program, or no rank of any.
+    #[error("no rank was asked for")]
+    NoRanks,
+    /// The launch would have too many ranks.
+    #[error("{asked} more ranks were asked for; a launch has up to {RANKS_MAX}, and {there} already")]
+    LaunchRanks {
+        /// Number of ranks asked for.
+        asked: u64,
+        /// Number of ranks of the launch.
+        there: u32,
+    },
+    /// The node would have too many ranks of the launch.
+    #[error("{asked} more ranks were asked for; a node has up to {NODE_RANKS_MAX} of a launch, and {there} already")]
+    NodeRanks {
+        /// Number of ranks asked for on this node.
+        asked: usize,
+        /// Number of ranks of the launch on this node.
+        there: usize,
+    },
+    /// The launch has had as many jobs as a launch may have.
+    #[error("a launch has up to {JOBS_MAX} jobs")]
+    Jobs,
+    /// A preput pair that is not UTF-8.
+    #[error("a preput pair is not text")]
+    Preput,
+    /// The new job cannot be named.
+    #[error(transparent)]
+    Name(#[from] JobIdError),
+    /// A job of that id is known to the session already.
+    #[error("job {job} is here already")]
+    Known {
+        /// The job.
+        job: JobId,
+    },
+    /// The job that spawns is not known to the session.
+    #[error("the parent of job {job} is not known here")]
+    NoParent {
+        /// The new job.
+        job: JobId,
+    },
+    /// A session of several nodes that has no API server to place ranks.
+    #[error("new processes are started by launches on one machine only")]
+    SeveralNodes,
+    /// The launch is ending.
+    #[error("the launch is ending")]
+    Ending,
+}
+
+impl From<SpawnRefusal> for SpawnError {
+    fn from(refusal: SpawnRefusal) -> Self {
+        Self::Refused { reason: refusal.to_string() }
+    }
+}
+
+/// A spawned job that has no place yet.
+#[derive(Clone, Debug)]
+pub struct SpawnedJob {
+    job: Job,
+    apps: Vec<AppSpec>,
+    parent_rank: Rank,
+    first_shown: Rank,
+}
+
+/// A spawned job on its nodes: the order by which each session of the launch starts its part.
+#[derive(Clone, Debug)]
+pub struct SpawnOrder {
+    /// The job; its `spawner` names the job whose rank asked for it.
+    pub job: Job,
+    /// The programs, in the order of `job.apps`.
+    pub apps: Vec<AppSpec>,
+    /// The rank that asked for it, by its number in the spawner.
+    pub parent_rank: Rank,
+    /// Number under which the new job's rank 0 is shown; all other ranks are counted on from there.
+    pub first_shown: Rank,
+}
+
+/// Makes the job that `request` asks for. `index` is its number among the jobs of the launch, of which the launched one is 0; the
+/// job's id is the launched job's with `.sINDEX` behind it.
+///
+/// # Errors
+/// Refuses a request without ranks, one that exceeds [`RANKS_MAX`] or [`JOBS_MAX`], and preput pairs that are not UTF-8.
+pub fn spawned_job(parent: &SpawnParent<'_>, index: usize, request: &SpawnRequest) -> Result<SpawnedJob, SpawnRefusal> {
+    let asked: u64 = request.apps.iter().map(|app| u64::from(app.ranks)).sum();
+    if asked == 0 {
+        return Err(SpawnRefusal::NoRanks);
+    }
+    let there = parent.ranks;
+    let size = u32::try_from(asked).ok().filter(|&size| there.saturating_add(size) <= RANKS_MAX);
+    let size = size.ok_or(SpawnRefusal::LaunchRanks { asked, there })?;
+    if index >= JOBS_MAX {
+        return Err(SpawnRefusal::Jobs);
+    }
+    let text = |bytes: &Bytes| String::from_utf8(bytes.to_vec()).map_err(|_| SpawnRefusal::Preput);
+    let preput = request.preput.iter().map(|(key, value)| Ok((text(key)?, text(value)?)));
+    let id = JobId::new(&format!("{}.s{index}", parent.launched))?;
+    let job = Job {
+        apps: (0..).zip(&request.apps).map(|(appnum, app)| App { ranks: app.ranks, appnum }).collect(),
+        universe_size: parent.universe_size,
+        spawner: Some(parent.job.clone()),
+        preput: preput.collect::<Result<_, SpawnRefusal>>()?,
+        ..Job::on_one_node(id, size)
+    };
+    Ok(SpawnedJob {
+        job,
+        apps: request.apps.iter().map(|app| app_spec(app, parent.directory)).collect(),
+        parent_rank: parent.rank,
+        first_shown: Rank(there),
+    })
+}
+
+impl SpawnedJob {
+    /// Id of the new job.
+    pub fn id(&self) -> &JobId {
+        &self.job.id
+    }
+
+    /// Number of its ranks; at least 1.
+    pub fn size(&self) -> u32 {
+        self.job.size()
+    }
+
+    /// Returns the order for the job on the nodes of `placement`, which has [`SpawnedJob::size`] ranks.
+    pub fn on(self, placement: Placement) -> SpawnOrder {
+        debug_assert_eq!(placement.size(), self.size(), "a placement of another job");
+        let Self { job, apps, parent_rank, first_shown } = self;
+        SpawnOrder { job: Job { placement, ..job }, apps, parent_rank, first_shown }
+    }
+}
+
+/// Returns the program of a spawn as nodes start it. An own directory wins over the hint `wdir`.
+fn app_spec(app: &SpawnApp, directory: &Path) -> AppSpec {
+    let own = |bytes: &Bytes| -> OsString { OsStr::from_bytes(bytes).to_owned() };
+    let hint = app.info.iter().find(|(key, _)| key == "wdir").map(|(_, value)| value);
+    let chosen = app.directory.as_ref().or(hint);
+    AppSpec {
+        program: own(&app.program),
+        args: app.args.iter().map(own).collect(),
+        directory: chosen.map_or_else(|| directory.to_owned(), |path| directory.join(PathBuf::from(own(path)))),
+        set: app.variables.iter().map(|(name, value)| (own(name), own(value))).collect(),
+        remove: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pmi_core::ids::NodeIndex;
+
+    use super::*;
+
+    fn app(ranks: u32) -> SpawnApp {
+        SpawnApp { program: "worker".into(), ranks, ..SpawnApp::default() }
+    }
+
+    fn request(apps: Vec<SpawnApp>) -> SpawnRequest {
+        SpawnRequest { apps, ..SpawnRequest::default() }
+    }
+
+    fn spawn(ranks: u32, index: usize, request: &SpawnRequest) -> Result<SpawnedJob, SpawnRefusal> {
+        let (launched, job) = (JobId::new("kvs_7_0").unwrap(), JobId::new("kvs_7_0.s3").unwrap());
+        let directory = Path::new("/home/me");
+        let (launched, job, universe_size) = (&launched, &job, Some(9));
+        spawned_job(&SpawnParent { launched, ranks, universe_size, job, rank: Rank(5), directory }, index, request)
+    }
+
+    #[test]
+    fn a_job_is_named_after_the_launched_one_whoever_spawns_it() {
+        let order = spawn(4, 12, &request(vec![app(2), app(1)])).unwrap().on(Placement::block(&[0, 3]));
+        assert_eq!(order.job.id.as_str(), "kvs_7_0.s12");
+        assert_eq!(order.job.spawner.as_ref().unwrap().as_str(), "kvs_7_0.s3");
+        assert_eq!((order.parent_rank, order.first_shown, order.job.universe_size), (Rank(5), Rank(4), Some(9)));
+        assert_eq!(order.job.apps, [App { ranks: 2, appnum: 0 }, App { ranks: 1, appnum: 1 }]);
+        assert_eq!(order.job.placement.ranks_on(NodeIndex(1)), [Rank(0), Rank(1), Rank(2)]);
+    }
+
+    #[test]
+    fn limits_are_the_same_for_every_way_to_spawn() {
+        let check = |ranks, index, apps, expected| {
+            let seen = spawn(ranks, index, &request(apps)).map(|job| job.size());
+            assert_eq!(seen, expected, "{ranks} ranks, job {index}");
+        };
+        check(1, 1, vec![app(2)], Ok(2));
+        check(1, 1, vec![], Err(SpawnRefusal::NoRanks));
+        check(1, 1, vec![app(0), app(0)], Err(SpawnRefusal::NoRanks));
+        check(RANKS_MAX - 2, 1, vec![app(2)], Ok(2));
+        check(RANKS_MAX - 1, 1, vec![app(2)], Err(SpawnRefusal::LaunchRanks { asked: 2, there: RANKS_MAX - 1 }));
+        let most = u64::from(u32::MAX) * 2;
+        check(1, 1, vec![app(u32::MAX), app(u32::MAX)], Err(SpawnRefusal::LaunchRanks { asked: most, there: 1 }));
+        check(1, JOBS_MAX - 1, vec![app(1)], Ok(1));
+        check(1, JOBS_MAX, vec![app(1)], Err(SpawnRefusal::Jobs));
+    }
+
+    #[test]
+    fn directories_are_as_the_caller_meant_them() {
+        let check = |directory: Option<&'static str>, wdir: Option<&'static str>, expected: &str| {
+            let info = wdir.map(|path| ("wdir".into(), path.into())).into_iter().collect();
+            let app = SpawnApp { directory: directory.map(Bytes::from), info, ..app(1) };
+            let order = spawn(1, 1, &request(vec![app])).unwrap().on(Placement::one_node(1));
+            assert_eq!(order.apps[0].directory, Path::new(expected));
+        };
+        check(None, None, "/home/me");
+        check(None, Some("sub"), "/home/me/sub");
+        check(Some("/tmp"), Some("sub"), "/tmp");
+        check(Some("own"), Some("/tmp"), "/home/me/own");
+    }
+
+    #[test]
+    fn preput_pairs_are_text_or_the_spawn_is_refused() {
+        let pair = |value: &'static [u8]| vec![("key".into(), Bytes::from_static(value))];
+        let job = spawn(1, 1, &SpawnRequest { preput: pair(b"value"), ..request(vec![app(1)]) }).unwrap();
+        assert_eq!(job.on(Placement::one_node(1)).job.preput, [("key".to_owned(), "value".to_owned())]);
+        let refused = spawn(1, 1, &SpawnRequest { preput: pair(b"\xff"), ..request(vec![app(1)]) });
+        assert_eq!(refused.unwrap_err(), SpawnRefusal::Preput);
+    }
+
+    #[test]
+    fn a_refusal_says_what_was_seen_and_what_is_possible() {
+        let check = |refusal: SpawnRefusal, expected: &str| {
+            assert_eq!(
+                SpawnError::from(refusal).to_string(),
+                format!("this launch cannot start new processes: {expected}")
+            );
+        };
+        let asked = 3;
+        check(
+            SpawnRefusal::NodeRanks { asked, there: 16383 },
+            "3 more ranks were asked for; a node has up to 16384 of a launch, and 16383 already",
+        );
+        check(
+            SpawnRefusal::LaunchRanks { asked: 3, there: 1 << 20 },
+            "3 more ranks were asked for; a launch has up to 1048576, and 1048576 already",
+        );
+        check(SpawnRefusal::Jobs, "a launch has up to 4096 jobs");
+    }
+}
