@@ -5,10 +5,14 @@
 //! program has its own `-n`, `--env`, `--env-remove` and `--chdir`.
 
 mod cluster;
+#[cfg(feature = "dev-cluster")]
+pub(crate) mod dev_cluster;
 mod duration;
 mod launch;
 mod other_launchers;
+pub(crate) mod pki;
 mod pmi;
+pub(crate) mod pmi_command;
 mod tips;
 mod value;
 
@@ -23,17 +27,17 @@ pub use self::cluster::{
     AbortArgs, AllocCommand, AttachArgs, CreateArgs, CxiCommand, Nodes, NodesArgs, NodesCommand, Requeue, ServerArgs,
     SignalArgs, TableArgs,
 };
+#[cfg(feature = "dev-cluster")]
+pub use self::dev_cluster::DevClusterArgs;
 pub use self::launch::{
     ClusterArgs, Distribution, LaunchArgs, PlacementArgs, PmiArgs, ProgramArgs, StreamArgs, TimeArgs,
 };
 use self::other_launchers::translate;
+pub use self::pki::PkiCommand;
 pub use self::pmi::Pmi;
+pub use self::pmi_command::PmiCommand;
 use self::tips::{About, improved};
 pub use self::value::{EnvSetting, EnvSettingError, NodeListError, RankCountError, Stdin};
-use crate::dev_cluster::args::DevClusterArgs;
-use crate::pki::PkiCommand;
-use crate::pmi_command::PmiCommand;
-use lattice_api_server::args::ApiArgs;
 
 /// What separates the programs of a launch.
 const SEPARATOR: &str = ":";
@@ -104,6 +108,7 @@ pub enum Command {
     #[command(subcommand)]
     Cxi(CxiCommand),
     /// Run a command, or your shell, in a cluster that is made on this machine and ends with it.
+    #[cfg(feature = "dev-cluster")]
     #[command(after_help = DEV_CLUSTER_AFTER_HELP)]
     DevCluster(DevClusterArgs),
     /// Talk PMI to the launcher of this process, as one rank of its job.
@@ -112,7 +117,8 @@ pub enum Command {
     /// Make the certificates by which the API server, node agents and remote users prove who they are.
     Pki(PkiCommand),
     /// Serve a cluster: its nodes, allocations and launches.
-    Api(ApiArgs),
+    #[cfg(feature = "api")]
+    Api(lattice_api_server::args::ApiArgs),
     /// Print the completions of a shell.
     #[command(after_help = "Example:\n  lattice completions bash > ~/.local/share/bash-completion/completions/lattice")]
     Completions {
@@ -138,6 +144,7 @@ const AFTER_HELP: &str = "Environment:\n  \
     Example:\n  \
     lattice launch -n 4 ./a.out";
 
+#[cfg(feature = "dev-cluster")]
 const DEV_CLUSTER_AFTER_HELP: &str = "Examples:\n  \
     lattice dev-cluster --nodes 4 -- lattice launch -n 8 ./a.out\n  \
     lattice dev-cluster";

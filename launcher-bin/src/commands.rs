@@ -10,8 +10,6 @@ mod status;
 use std::ffi::OsString;
 use std::io;
 
-use serde::Serialize;
-
 pub(crate) use self::alloc::alloc;
 pub(crate) use self::control::{abort, signal};
 pub(crate) use self::cxi::cxi;
@@ -20,7 +18,6 @@ pub(crate) use self::nodes::nodes;
 pub(crate) use self::status::{proctable, status};
 use crate::args::ServerArgs;
 use crate::cluster::{ApiServer, Cluster, ClusterError};
-use crate::print;
 
 /// Why a command has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -54,17 +51,4 @@ fn environment() -> Vec<(OsString, OsString)> {
 /// The nodes that the API server folded into a list; what cannot be read is shown as it came.
 fn node_names(list: &str) -> Vec<String> {
     hostlist::expand(list).unwrap_or_else(|_| vec![list.to_owned()])
-}
-
-/// Prints JSON on lines of its own.
-fn print_json(value: &impl Serialize) -> Result<u8, CommandError> {
-    Ok(print(document(value).as_bytes())?)
-}
-
-/// JSON on lines of its own. What is made of it holds numbers, texts and maps with text keys only.
-pub(crate) fn document(value: &impl Serialize) -> String {
-    let mut text =
-        serde_json::to_string_pretty(value).expect("numbers, texts and maps with text keys always become JSON");
-    text.push('\n');
-    text
 }

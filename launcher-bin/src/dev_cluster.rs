@@ -10,7 +10,6 @@
 //! removes the directory; networks end with the last process in them.
 
 mod allocation;
-pub mod args;
 mod certificates;
 mod command;
 mod config;
@@ -33,15 +32,15 @@ use pmi_core::ids::JobId;
 use rank_spawner::{Keeper, KeeperError, LaunchTag, Orphans, SweepScope, become_subreaper, sweep};
 
 use self::allocation::{AllocationError, Holder};
-use self::args::DevClusterArgs;
 use self::command::{Guest, Signals};
 use self::daemons::{DaemonError, Daemons};
 use self::directory::Directory;
 use self::isolation::{Birthplace, Isolation};
 use self::network::{Network, NetworkError};
 use self::plan::{Kind, Plan};
-use crate::output::Verbosity;
-use crate::{complain, exit};
+use crate::args::DevClusterArgs;
+use crate::console::{Verbosity, report};
+use crate::exit;
 
 /// The name of the API server's files.
 const API: &str = "api";
@@ -109,17 +108,6 @@ pub enum DevClusterError {
     Setup(#[from] io::Error),
 }
 
-impl DevClusterError {
-    /// The exit code of a cluster that was not.
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::Command { error, .. } if error.kind() == io::ErrorKind::NotFound => exit::NOT_FOUND,
-            Self::Command { .. } => exit::CANNOT_EXECUTE,
-            _ => exit::OURS,
-        }
-    }
-}
-
 /// Makes a cluster, runs the command in it, and takes the cluster away again; returns the command's exit code.
 ///
 /// Must be called while this process has one thread.
@@ -158,7 +146,7 @@ fn end_what_is_left(tag: &LaunchTag, keeper: &Keeper) -> io::Result<()> {
     let everything = SweepScope { tag, ranks: &[], orphans: Orphans::Claim { except: &except } };
     let swept = sweep(&everything, SWEEP_WITHIN)?;
     for survivor in swept.survivors {
-        complain(&format!("process {} ({}) cannot be killed", survivor.pid, survivor.name));
+        report(&format!("process {} ({}) cannot be killed", survivor.pid, survivor.name));
     }
     Ok(())
 }
@@ -240,7 +228,7 @@ impl Cluster<'_> {
             && let Err(left) = holder.fabric_is_given_back().await
             && self.verbosity != Verbosity::Quiet
         {
-            complain(&format!("not everything of the fabric is given back: {left}"));
+            report(&format!("not everything of the fabric is given back: {left}"));
         }
     }
 
@@ -299,10 +287,10 @@ impl Cluster<'_> {
                 Kind::Namespaces => "each in a network of its own",
                 Kind::Loopback => "all on loopback addresses of this machine",
             };
-            complain(&format!("{nodes} are up, {place}; logs are in {}", self.directory.path().display()));
+            report(&format!("{nodes} are up, {place}; logs are in {}", self.directory.path().display()));
         }
         if is_shell && self.verbosity == Verbosity::Normal {
-            complain("try: lattice launch -n 8 hostname; the cluster ends with this shell");
+            report("try: lattice launch -n 8 hostname; the cluster ends with this shell");
         }
     }
 

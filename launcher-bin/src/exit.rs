@@ -1,14 +1,17 @@
 //! The exit code of `lattice launch`: decided here, from the first cause, and printed by `--help` from the same table.
 
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
 use lattice_session::cause::{Cause, CauseKind, StartClass};
 use nix::sys::signal::Signal;
 use rank_spawner::ProgramFailure;
 
-use crate::launch::LaunchError;
-use crate::request::RequestError;
-
 /// A probe of `lattice pmi` failed: PMI did, or a value was wrong.
 pub const PROBE_FAILED: u8 = 1;
+/// `lattice cxi` has an answer, and the answer is that something is wrong or could not be done.
+pub const TROUBLE: u8 = 1;
 /// The launch ran for its whole time limit, as `timeout` says it.
 pub const TIMED_OUT: u8 = 124;
 /// Lattice itself failed, or was asked for the impossible.
@@ -59,14 +62,28 @@ pub fn code(cause: Option<&Cause>, losses: Losses) -> u8 {
     }
 }
 
-/// The exit code of a launch that did not start.
-pub fn of_error(error: &LaunchError) -> u8 {
-    match error {
-        LaunchError::Request(RequestError::Program(error)) => match error.failure() {
-            ProgramFailure::NotFound => NOT_FOUND,
-            ProgramFailure::CannotExecute => CANNOT_EXECUTE,
-        },
-        _ => OURS,
+/// Exit code of a launch whose program cannot be started.
+pub fn of_program(failure: ProgramFailure) -> u8 {
+    match failure {
+        ProgramFailure::NotFound => NOT_FOUND,
+        ProgramFailure::CannotExecute => CANNOT_EXECUTE,
+    }
+}
+
+/// Exit code of a command that the system did not execute, as a shell has it.
+pub fn of_exec(error: &io::Error) -> u8 {
+    match error.kind() {
+        io::ErrorKind::NotFound => NOT_FOUND,
+        _ => CANNOT_EXECUTE,
+    }
+}
+
+/// Exit code of a command that ended with `status`, as a shell has it.
+pub fn of_status(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => low_byte(code),
+        (None, Some(signal)) => by_signal(signal),
+        (None, None) => OURS,
     }
 }
 
@@ -141,6 +158,16 @@ mod tests {
         check(CauseKind::Interrupted { signal: 13 }, 141);
         check(CauseKind::Ended { who: "user 7".to_owned(), reason: String::new() }, 143);
         check(CauseKind::TimedOut { limit: Duration::from_secs(1) }, 124);
+    }
+
+    #[test]
+    fn what_cannot_be_started_has_the_codes_of_a_shell() {
+        assert_eq!(of_program(ProgramFailure::NotFound), 127);
+        assert_eq!(of_program(ProgramFailure::CannotExecute), 126);
+        assert_eq!(of_exec(&io::ErrorKind::NotFound.into()), 127);
+        assert_eq!(of_exec(&io::ErrorKind::PermissionDenied.into()), 126);
+        assert_eq!(of_status(ExitStatus::from_raw(3 << 8)), 3);
+        assert_eq!(of_status(ExitStatus::from_raw(9)), 137);
     }
 
     #[test]

@@ -20,17 +20,17 @@ use std::io;
 use lattice_session::event::Report;
 use lattice_session::session::Control;
 use nix::sys::resource::{Resource, setrlimit};
-use rank_spawner::{KeeperError, raise_descriptor_limit};
+use rank_spawner::{KeeperError, ProgramFailure, raise_descriptor_limit};
 use tokio::sync::mpsc;
 
 pub(crate) use self::elsewhere::{abort, attach};
 use crate::args::LaunchArgs;
 use crate::cluster::{self, ApiServer, ClusterError};
+use crate::console::{Verbosity, print};
 use crate::exit;
 use crate::news::NewsSource;
-use crate::output::{Fault, FileError, OpenFiles, Renderer, Verbosity, Wires, plan};
+use crate::output::{Fault, FileError, OpenFiles, Renderer, Wires, plan};
 use crate::placed::PlacedLaunch;
-use crate::print;
 use crate::request::{LaunchRequest, Machine, RequestError};
 use crate::signal_forwarder::{Handles, RankLocation, SignalForwarder};
 use crate::trace::TraceError;
@@ -71,6 +71,16 @@ pub enum LaunchError {
     /// Our own streams, signals or threads cannot be used.
     #[error("cannot set up the launch: {0}")]
     Setup(#[from] io::Error),
+}
+
+impl LaunchError {
+    /// Class of the error, if the program of a launch cannot be started.
+    pub fn program_failure(&self) -> Option<ProgramFailure> {
+        match self {
+            Self::Request(RequestError::Program(error)) => Some(error.failure()),
+            _ => None,
+        }
+    }
 }
 
 /// Runs a launch, or only says what it would be; returns its exit code.

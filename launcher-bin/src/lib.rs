@@ -1,17 +1,31 @@
-//! `lattice`, the command: what its arguments mean, how a launch on this machine is run, and what is printed of it.
+//! `lattice`, the command: the meaning of its arguments, a launch on this machine, and what is printed of it.
 //!
-//! A library, so that the binary is a thin shell around it. The way of a launch: [`args`] → [`request`] (checked once, nothing
-//! downstream checks again) → [`launch`] (runs the session in this process) → [`output`] (events become bytes) → [`exit`]
-//! (the first cause becomes an exit code).
+//! A library, so that the binary is a thin shell around it. A launch passes through the modules in this order, and a module
+//! imports only those to its left ([`args`] and [`exit`] import none of them):
+//!
+//! ```text
+//! words ─> args ─> request ─> placed ─> launch ─────────────────> exit code
+//!          parsed   checked    every     session here, or            ^
+//!                   once       rank has  followed on a cluster       │
+//!                              a place         │ news                │
+//!                                              └──> output ──> exit ─┘
+//!                                                   bytes      first cause
+//! ```
+//!
+//! All other commands are `args -> commands -> console`: one question to the API server, one table or JSON document. [`console`]
+//! alone prints (but for the ranks' output), and [`exit`] alone chooses exit codes.
 
 pub mod args;
 pub mod cluster;
 mod commands;
+pub mod console;
+#[cfg(feature = "dev-cluster")]
 pub mod dev_cluster;
 mod documents;
 pub mod exit;
+mod failure;
+mod formatting;
 pub mod hostfile;
-mod human;
 pub mod launch;
 pub mod limits;
 mod map;
@@ -27,85 +41,58 @@ mod table;
 mod trace;
 
 use std::ffi::OsString;
-use std::io::{self, Write};
 
 use clap::error::ErrorKind;
-use nix::sys::signal::Signal;
-use pmi_transport::error_chain::chain;
 use tracing_subscriber::EnvFilter;
 
 use self::args::{Cli, Command};
-use self::output::Verbosity;
+use self::console::{Verbosity, print, report};
+use self::failure::Failure;
 
-/// Does what a command line asks for; its first word is the name that we were called by. Returns the exit code.
+/// Carries out a command line, whose first word is the name that the program was called by; returns the exit code.
 ///
 /// Must be called while this process has one thread.
 pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
-    let cli = match args::parse(words) {
-        Ok(cli) => cli,
-        Err(error) => return answer(&error),
+    let outcome = match args::parse(words) {
+        Ok(cli) => {
+            start_log(&cli.command);
+            let verbosity = verbosity(&cli);
+            carry_out(cli.command, verbosity)
+        }
+        Err(error) => answer(&error),
     };
-    log(&cli.command);
-    let verbosity = verbosity(&cli);
-    match cli.command {
-        Command::Launch(args) => launch::run(&args, verbosity).unwrap_or_else(|error| {
-            complain(&error.to_string());
-            exit::of_error(&error)
-        }),
-        Command::Attach(args) => launch::attach(&args, verbosity).unwrap_or_else(|error| {
-            complain(&error.to_string());
-            exit::of_error(&error)
-        }),
-        Command::Alloc(command) => answered(commands::alloc(&command, verbosity)),
-        Command::Nodes(args) => answered(commands::nodes(&args, verbosity)),
-        Command::Launches { all, table } => answered(commands::launches(all, &table)),
-        Command::Status { launch, table } => answered(commands::status(&launch, &table)),
-        Command::Signal(args) => answered(commands::signal(&args)),
-        Command::Abort(args) => answered(commands::abort(&args)),
-        Command::Proctable { launch, table } => answered(commands::proctable(&launch, &table)),
-        Command::Cxi(command) => answered(commands::cxi(&command)),
-        Command::DevCluster(args) => dev_cluster::run(&args, verbosity).unwrap_or_else(|error| {
-            complain(&error.to_string());
-            error.exit_code()
-        }),
-        Command::Pmi(command) => match pmi_command::run(command) {
-            Ok(()) => 0,
-            Err(error) => {
-                complain(&chain(&error));
-                exit::PROBE_FAILED
-            }
-        },
-        Command::Pki(command) => match pki::run(command) {
-            Ok(_) if cli.quiet => 0,
-            Ok(made) => show(made.as_bytes()),
-            Err(error) => {
-                complain(&chain(&error));
-                exit::OURS
-            }
-        },
-        Command::Api(args) => match lattice_api_server::run(&args) {
-            Ok(lattice_api_server::Outcome::Served) => 0,
-            Ok(lattice_api_server::Outcome::Checked) => show(b"lattice: the settings make sense\n"),
-            Err(error) => {
-                complain(&chain(&error));
-                exit::OURS
-            }
-        },
-        Command::Completions { shell } => show(&documents::completions(shell)),
-        Command::Man { command } => match documents::man_page(&command) {
-            Ok(page) => show(&page),
-            Err(error) => {
-                complain(&error.to_string());
-                exit::OURS
-            }
-        },
-    }
+    outcome.unwrap_or_else(|Failure { text, code }| {
+        report(&text);
+        code
+    })
 }
 
-fn answered(outcome: Result<u8, commands::CommandError>) -> u8 {
-    outcome.unwrap_or_else(|error| {
-        complain(&error.to_string());
-        exit::OURS
+fn carry_out(command: Command, verbosity: Verbosity) -> Result<u8, Failure> {
+    Ok(match command {
+        Command::Launch(args) => launch::run(&args, verbosity)?,
+        Command::Attach(args) => launch::attach(&args, verbosity)?,
+        Command::Alloc(command) => commands::alloc(&command, verbosity)?,
+        Command::Nodes(args) => commands::nodes(&args, verbosity)?,
+        Command::Launches { all, table } => commands::launches(all, &table)?,
+        Command::Status { launch, table } => commands::status(&launch, &table)?,
+        Command::Signal(args) => commands::signal(&args)?,
+        Command::Abort(args) => commands::abort(&args)?,
+        Command::Proctable { launch, table } => commands::proctable(&launch, &table)?,
+        Command::Cxi(command) => commands::cxi(&command)?,
+        #[cfg(feature = "dev-cluster")]
+        Command::DevCluster(args) => dev_cluster::run(&args, verbosity)?,
+        Command::Pmi(command) => pmi_command::run(command)?,
+        Command::Pki(command) => {
+            let made = pki::run(command).map_err(|error| Failure::ours(&error))?;
+            if verbosity == Verbosity::Quiet { 0 } else { show(made.as_bytes())? }
+        }
+        #[cfg(feature = "api")]
+        Command::Api(args) => {
+            lattice_api_server::run(&args).map_err(|error| Failure::ours(&error))?;
+            0
+        }
+        Command::Completions { shell } => show(&documents::completions(shell))?,
+        Command::Man { command } => show(&documents::man_page(&command)?)?,
     })
 }
 
@@ -117,56 +104,46 @@ fn verbosity(cli: &Cli) -> Verbosity {
     }
 }
 
-/// Answers a command line that clap did not take: what was asked for as it is, an error as a message of ours.
-fn answer(error: &clap::Error) -> u8 {
+/// Answers a command line that clap did not take: with what was asked for as it is, or with a message of ours.
+fn answer(error: &clap::Error) -> Result<u8, Failure> {
     let text = error.render().to_string();
     // clap writes this before all that a parser of ours says, also before the answer to `--pmi=list`.
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     match error.kind() {
-        // Nobody asked for it, and it is no message.
+        // No message of ours, and no answer: nobody asked for help.
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            let _ = io::stderr().write_all(text.as_bytes());
-            exit::OURS
+            console::write_stderr(text.as_bytes());
+            Ok(exit::OURS)
         }
-        _ if error.use_stderr() => {
-            complain(text.trim_end());
-            exit::OURS
-        }
+        _ if error.use_stderr() => Err(Failure { text: text.trim_end().to_owned(), code: exit::OURS }),
         _ => show(text.as_bytes()),
     }
 }
 
-/// Logs to standard error what the filter in `LATTICE_LOG` lets through. Without it a daemon tells what an operator should know, as
-/// its agents do, and a command nothing.
-fn log(command: &Command) {
-    let filter = match (EnvFilter::try_from_env("LATTICE_LOG"), command) {
-        (Ok(filter), _) => Some(filter),
-        (Err(_), Command::Api(args)) if !args.check_config => Some(EnvFilter::new("info")),
-        (Err(_), _) => None,
+/// Starts to log to standard error what the filter in `LATTICE_LOG` lets through. Without it a daemon logs what an operator should
+/// know, as its agents do, and a command nothing.
+fn start_log(command: &Command) {
+    let filter = match EnvFilter::try_from_env("LATTICE_LOG") {
+        Ok(filter) => Some(filter),
+        Err(_) if is_daemon(command) => Some(EnvFilter::new("info")),
+        Err(_) => None,
     };
     if let Some(filter) = filter {
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     }
 }
 
-fn complain(text: &str) {
-    // There is no other place to say that standard error is closed.
-    let _ = io::stderr().write_all(&output::message(text));
+#[cfg(feature = "api")]
+fn is_daemon(command: &Command) -> bool {
+    matches!(command, Command::Api(args) if !args.check_config)
 }
 
-fn show(bytes: &[u8]) -> u8 {
-    print(bytes).unwrap_or_else(|error| {
-        complain(&format!("cannot write to standard output: {error}"));
-        exit::OURS
-    })
+#[cfg(not(feature = "api"))]
+fn is_daemon(_: &Command) -> bool {
+    false
 }
 
-/// Writes to standard output. A reader that goes away, as `head` does, ends us as SIGPIPE would: that is the exit code.
-fn print(bytes: &[u8]) -> io::Result<u8> {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-        Ok(()) => Ok(0),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(exit::by_signal(Signal::SIGPIPE as i32)),
-        Err(error) => Err(error),
-    }
+fn show(bytes: &[u8]) -> Result<u8, Failure> {
+    print(bytes)
+        .map_err(|error| Failure { text: format!("cannot write to standard output: {error}"), code: exit::OURS })
 }

@@ -34,24 +34,13 @@ pub use self::files::FileError;
 use self::files::Files;
 pub(crate) use self::json::{CauseLine, RankEnd};
 use self::targets::{Targets, WriterName};
-pub(crate) use self::words::{message, settings};
+pub(crate) use self::words::settings;
 pub(crate) use self::writer::{Fault, PlaceName};
+use crate::console::{Verbosity, message};
 use crate::exit::{self, Losses};
 use crate::map;
 use crate::news::{News, NewsSource, StartProgress};
 use crate::placed::PlacedLaunch;
-
-/// How much Lattice itself says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Verbosity {
-    /// Only why the launch failed.
-    Quiet,
-    /// Warnings too.
-    #[default]
-    Normal,
-    /// Also what is set, started and ended.
-    Verbose,
-}
 
 /// The files of a launch are open, and nothing is started yet.
 #[derive(Debug)]

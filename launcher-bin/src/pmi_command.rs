@@ -3,54 +3,14 @@
 //! It answers, without an MPI library, whether a launcher serves PMI at all, how long a fence takes, and whether every
 //! rank gets what the others put. Rank 0 speaks for the job; a rank that gets a wrong value fails the job.
 
-use std::io::{self, Write};
+use std::io;
 use std::time::{Duration, Instant};
 
-use clap::{Args, Subcommand, ValueEnum};
 use pmi_client::{Client, ClientError, Protocol};
 
-/// Talk PMI to the launcher of this process, as one rank of its job
-#[derive(Args, Debug)]
-pub struct PmiCommand {
-    /// The protocol to speak; `auto` is PMI-1, which every launcher knows
-    #[arg(long, value_enum, default_value_t, global = true)]
-    method: Method,
-    #[command(subcommand)]
-    probe: Probe,
-}
-
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum Method {
-    #[default]
-    Auto,
-    Pmi1,
-    Pmi2,
-}
-
-#[derive(Debug, Subcommand)]
-enum Probe {
-    /// Time fences
-    Barrier {
-        /// How many fences
-        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
-        count: u32,
-    },
-    /// Let every rank put a value and get everybody's, as MPI_Init does, and check what it gets
-    Exchange {
-        /// How many rounds; the launcher keeps the values of all of them
-        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-        count: u32,
-        /// The length of each value, within what the launcher takes (1023 bytes as a rule)
-        #[arg(long, value_name = "BYTES", default_value_t = 64)]
-        size: usize,
-    },
-    /// Print what the launcher tells about the job
-    Get {
-        /// Keys of the job, such as PMI_process_mapping
-        #[arg(required = true, value_name = "KEY")]
-        keys: Vec<String>,
-    },
-}
+use crate::args::PmiCommand;
+use crate::args::pmi_command::{Method, Probe};
+use crate::console::print;
 
 /// Why a probe failed.
 #[derive(Debug, thiserror::Error)]
@@ -98,11 +58,11 @@ pub enum PmiCommandError {
     Output(#[from] io::Error),
 }
 
-/// Runs one probe as this process's rank; prints its result on standard output, in rank 0 only.
+/// Runs one probe as this process's rank; prints its result on standard output, in rank 0 only. Returns the exit code.
 ///
 /// # Errors
 /// Fails when PMI does, when a value is wrong or missing, and when the launcher does not know a key.
-pub fn run(command: PmiCommand) -> Result<(), PmiCommandError> {
+pub fn run(command: PmiCommand) -> Result<u8, PmiCommandError> {
     let protocol = match command.method {
         Method::Auto => Protocol::Auto,
         Method::Pmi1 => Protocol::Pmi1,
@@ -116,10 +76,8 @@ pub fn run(command: PmiCommand) -> Result<(), PmiCommandError> {
         Probe::Get { keys } => get(&mut client, keys),
     }?;
     client.finalize().map_err(|source| PmiCommandError::Call { rank, source })?;
-    if rank == 0 {
-        io::stdout().lock().write_all(&report.printed)?;
-    }
-    if report.unknown.is_empty() { Ok(()) } else { Err(PmiCommandError::Unknown { keys: report.unknown }) }
+    let code = if rank == 0 { print(&report.printed)? } else { 0 };
+    if report.unknown.is_empty() { Ok(code) } else { Err(PmiCommandError::Unknown { keys: report.unknown }) }
 }
 
 /// What a probe found, to be told after the job has ended in good order.

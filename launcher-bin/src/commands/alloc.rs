@@ -2,19 +2,18 @@
 
 use std::time::Duration;
 
-use lattice_api_server::allocation_state;
 use pmi_transport::proto::v1 as proto;
-use proto::RequeuePolicy;
+use proto::{AllocationState, RequeuePolicy};
 use serde::Serialize;
 use tokio::time::sleep;
 use tonic::{Code, Response};
 
-use super::{CommandError, ask, environment, node_names, print_json};
+use super::{CommandError, ask, environment, node_names};
 use crate::args::{AllocCommand, CreateArgs, Requeue};
 use crate::cluster::{Cluster, ClusterError};
-use crate::output::Verbosity;
+use crate::console::{Verbosity, print, print_json, report};
 use crate::table::{Align, Table};
-use crate::{cluster, complain, human, print};
+use crate::{cluster, formatting};
 
 /// How long those who wait for nodes wait before they ask again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
@@ -57,9 +56,9 @@ pub(crate) fn alloc(command: &AllocCommand, verbosity: Verbosity) -> Result<u8, 
                 Ok(cluster.ask(cluster.allocations().release_allocation(request)).await?)
             })?;
             match (table.json, verbosity) {
-                (true, _) => print_json(&Allocation::from(answer)),
+                (true, _) => Ok(print_json(&Allocation::from(answer))?),
                 (false, Verbosity::Verbose) => {
-                    complain(&format!("allocation {} is {}", answer.id, allocation_state::word(answer.state())));
+                    report(&format!("allocation {} is {}", answer.id, state(answer.state())));
                     Ok(0)
                 }
                 (false, _) => Ok(0),
@@ -83,11 +82,10 @@ fn create(args: &CreateArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
     };
     let made = ask(&args.table.api, async |cluster| Ok(allocated(&cluster, request, args.wait, verbosity).await?))?;
     if args.table.json {
-        return print_json(&Allocation::from(made));
+        return Ok(print_json(&Allocation::from(made))?);
     }
     if verbosity == Verbosity::Verbose {
-        let state = allocation_state::word(made.state());
-        complain(&format!("allocation {} of {} is {state}", made.id, made.nodes));
+        report(&format!("allocation {} of {} is {}", made.id, made.nodes, state(made.state())));
     }
     Ok(print(format!("{}\n", made.id).as_bytes())?)
 }
@@ -115,7 +113,7 @@ async fn allocated(
             Err(reason) => reason,
         };
         if verbosity > Verbosity::Quiet && reason != told {
-            complain(&format!("waiting: {reason}"));
+            report(&format!("waiting: {reason}"));
             told = reason;
         }
         sleep(ASK_AGAIN).await;
@@ -125,14 +123,14 @@ async fn allocated(
 fn show(allocations: &[proto::Allocation], json: bool) -> Result<u8, CommandError> {
     if json {
         let all: Vec<Allocation> = allocations.iter().cloned().map(Allocation::from).collect();
-        return print_json(&all);
+        return Ok(print_json(&all)?);
     }
     Ok(print(table(allocations).as_bytes())?)
 }
 
 fn show_one(allocation: proto::Allocation, json: bool) -> Result<u8, CommandError> {
     if json {
-        return print_json(&Allocation::from(allocation));
+        return Ok(print_json(&Allocation::from(allocation))?);
     }
     Ok(print(table(&[allocation]).as_bytes())?)
 }
@@ -154,10 +152,10 @@ fn table(allocations: &[proto::Allocation]) -> String {
         };
         table.push([
             allocation.id.clone(),
-            allocation_state::word(allocation.state()).to_owned(),
-            human::user(allocation.uid),
+            state(allocation.state()).to_owned(),
+            formatting::user(allocation.uid),
             allocation.nodes.clone(),
-            human::ago(allocation.created_at),
+            formatting::ago(allocation.created_at),
             format!("{}{requeued}", requeue(allocation.requeue())),
             allocation.reason.clone(),
         ]);
@@ -168,15 +166,27 @@ fn table(allocations: &[proto::Allocation]) -> String {
 impl From<proto::Allocation> for Allocation {
     fn from(allocation: proto::Allocation) -> Self {
         Self {
-            state: allocation_state::word(allocation.state()),
+            state: state(allocation.state()),
             requeue: requeue(allocation.requeue()),
             nodes: node_names(&allocation.nodes),
             id: allocation.id,
             uid: allocation.uid,
-            created_at: human::rfc3339(allocation.created_at),
+            created_at: formatting::rfc3339(allocation.created_at),
             requeues: allocation.requeues,
             reason: allocation.reason,
         }
+    }
+}
+
+/// The words that messages of the API server have, too.
+fn state(state: AllocationState) -> &'static str {
+    match state {
+        AllocationState::Unspecified => "unknown",
+        AllocationState::Pending => "pending",
+        AllocationState::Running => "running",
+        AllocationState::Releasing => "releasing",
+        AllocationState::Released => "released",
+        AllocationState::Failed => "failed",
     }
 }
 
@@ -190,8 +200,6 @@ fn requeue(policy: RequeuePolicy) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use proto::AllocationState;
-
     use super::*;
 
     fn sample() -> proto::Allocation {
@@ -213,6 +221,15 @@ mod tests {
         assert!(lines[0].starts_with("ID    STATE    USER  NODES      CREATED"), "{text}");
         assert!(lines[1].starts_with("7f3k  running  root  node[0-3]  "), "{text}");
         assert!(lines[1].ends_with("on-node-failure (2 so far)"), "{text}");
+    }
+
+    #[cfg(feature = "api")]
+    #[test]
+    fn states_are_called_as_in_messages_of_the_api_server() {
+        for number in 0.. {
+            let Ok(known) = AllocationState::try_from(number) else { break };
+            assert_eq!(state(known), lattice_api_server::allocation_state::word(known));
+        }
     }
 
     #[test]

@@ -5,8 +5,9 @@ use lattice_session::wire;
 use pmi_transport::proto::v1 as proto;
 use serde::Serialize;
 
-use super::{CommandError, ask, print_json};
+use super::{CommandError, ask};
 use crate::args::{AbortArgs, SignalArgs, TableArgs};
+use crate::console::print_json;
 use crate::launch;
 
 /// What was asked of a launch, as it is printed for programs.
@@ -49,5 +50,5 @@ pub(crate) fn abort(args: &AbortArgs) -> Result<u8, CommandError> {
 }
 
 fn told(table: &TableArgs, asked: Asked<'_>) -> Result<u8, CommandError> {
-    if table.json { print_json(&asked) } else { Ok(0) }
+    if table.json { Ok(print_json(&asked)?) } else { Ok(0) }
 }

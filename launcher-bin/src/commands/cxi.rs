@@ -8,13 +8,11 @@ use proto::FabricGrantState;
 use serde::Serialize;
 
 use self::findings::findings;
-use super::{CommandError, ask, node_names, print_json};
+use super::{CommandError, ask, node_names};
 use crate::args::CxiCommand;
+use crate::console::{print, print_json, report};
+use crate::exit::TROUBLE;
 use crate::table::{Align, Table};
-use crate::{complain, print};
-
-/// The exit code when something is wrong, or could not be done: the question itself was answered.
-const TROUBLE: u8 = 1;
 
 /// A service as it is printed for programs.
 #[derive(Debug, Serialize)]
@@ -52,7 +50,7 @@ pub(crate) fn cxi(command: &CxiCommand) -> Result<u8, CommandError> {
             let answer =
                 ask(&table.api, async |cluster| Ok(cluster.ask(cluster.fabric().list_fabric(question)).await?))?;
             if table.json {
-                return print_json(&answer.grants.iter().map(Grant::from).collect::<Vec<_>>());
+                return Ok(print_json(&answer.grants.iter().map(Grant::from).collect::<Vec<_>>())?);
             }
             Ok(print(shown(&answer.grants).as_bytes())?)
         }
@@ -106,7 +104,7 @@ fn cleaned(answer: &proto::CleanFabricResponse, dry_run: bool, json: bool) -> Re
         true => vec!["there is nothing to clean"],
         false => answer.done.iter().map(String::as_str).collect(),
     };
-    answer.failed.iter().for_each(|problem| complain(problem));
+    answer.failed.iter().for_each(|problem| report(problem));
     Ok(print((lines.join("\n") + "\n").as_bytes())?.max(code))
 }
 

@@ -7,10 +7,11 @@ use pmi_transport::proto::v1 as proto;
 use proto::LaunchState;
 use serde::Serialize;
 
-use super::{CommandError, ask, node_names, print_json};
+use super::{CommandError, ask, node_names};
 use crate::args::TableArgs;
+use crate::console::{print, print_json};
+use crate::formatting;
 use crate::table::{Align, Table};
-use crate::{human, print};
 
 /// A launch as it is printed for programs.
 #[derive(Debug, Serialize)]
@@ -34,7 +35,7 @@ pub(crate) fn launches(all: bool, args: &TableArgs) -> Result<u8, CommandError> 
     let request = proto::ListLaunchesRequest { all };
     let answer = ask(&args.api, async |cluster| Ok(cluster.ask(cluster.launches().list_launches(request)).await?))?;
     if args.json {
-        return print_json(&answer.launches.iter().map(Summary::from).collect::<Vec<_>>());
+        return Ok(print_json(&answer.launches.iter().map(Summary::from).collect::<Vec<_>>())?);
     }
     Ok(print(table(&answer.launches, &TimeZone::system()).as_bytes())?)
 }
@@ -57,15 +58,15 @@ fn table(launches: &[proto::LaunchSummary], zone: &TimeZone) -> String {
         table.push([
             launch.id.clone(),
             launch.allocation_id.clone(),
-            human::user(launch.uid),
+            formatting::user(launch.uid),
             match launch.client_stopped_at {
                 0 => state(launch.state()).to_owned(),
                 _ => format!("{}, client stopped", state(launch.state())),
             },
             launch.nodes.clone(),
             launch.ranks.to_string(),
-            human::date(launch.started_at, zone),
-            human::duration(Duration::from_micros(launch.duration_us)),
+            formatting::date(launch.started_at, zone),
+            formatting::duration(Duration::from_micros(launch.duration_us)),
             launch.command.clone(),
             launch.cause.clone(),
         ]);
@@ -83,8 +84,8 @@ impl<'a> From<&'a proto::LaunchSummary> for Summary<'a> {
             nodes: node_names(&launch.nodes),
             ranks: launch.ranks,
             command: &launch.command,
-            started_at: human::rfc3339(launch.started_at),
-            client_stopped_at: (launch.client_stopped_at > 0).then(|| human::rfc3339(launch.client_stopped_at)),
+            started_at: formatting::rfc3339(launch.started_at),
+            client_stopped_at: (launch.client_stopped_at > 0).then(|| formatting::rfc3339(launch.client_stopped_at)),
             duration_s: Duration::from_micros(launch.duration_us).as_secs_f64(),
             cause: Some(launch.cause.as_str()).filter(|cause| !cause.is_empty()),
         }

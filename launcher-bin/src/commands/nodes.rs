@@ -6,11 +6,11 @@ use pmi_transport::proto::v1 as proto;
 use proto::NodeState;
 use serde::Serialize;
 
-use super::{CommandError, ask, node_names, print_json};
+use super::{CommandError, ask, node_names};
 use crate::args::{NodesArgs, NodesCommand};
-use crate::output::Verbosity;
+use crate::console::{Verbosity, print, print_json, report};
+use crate::formatting;
 use crate::table::{Align, Table};
-use crate::{complain, human, print};
 
 /// A node as it is printed for programs.
 #[derive(Debug, Serialize)]
@@ -58,7 +58,7 @@ pub(crate) fn nodes(args: &NodesArgs, verbosity: Verbosity) -> Result<u8, Comman
                 Ok(cluster.ask(cluster.nodes().list_nodes(proto::ListNodesRequest {})).await?)
             })?;
             if args.table.json {
-                return print_json(&answer.nodes.iter().map(Node::from).collect::<Vec<_>>());
+                return Ok(print_json(&answer.nodes.iter().map(Node::from).collect::<Vec<_>>())?);
             }
             Ok(print(table(&answer).as_bytes())?)
         }
@@ -67,20 +67,18 @@ pub(crate) fn nodes(args: &NodesArgs, verbosity: Verbosity) -> Result<u8, Comman
             let answer =
                 ask(&table.api, async |cluster| Ok(cluster.ask(cluster.nodes().drain_nodes(request)).await?))?;
             if table.json {
-                return print_json(&Changed::Drained {
-                    nodes: node_names(nodes),
-                    unregistered: node_names(&answer.unknown),
-                });
+                let unregistered = node_names(&answer.unknown);
+                return Ok(print_json(&Changed::Drained { nodes: node_names(nodes), unregistered })?);
             }
             if verbosity > Verbosity::Quiet && !answer.unknown.is_empty() {
-                complain(&format!("note: not registered yet, and drained when they are: {}", answer.unknown));
+                report(&format!("note: not registered yet, and drained when they are: {}", answer.unknown));
             }
             Ok(0)
         }
         Some(NodesCommand::Resume { nodes, table }) => {
             let request = proto::ResumeNodesRequest { nodes: nodes.clone() };
             ask(&table.api, async |cluster| Ok(cluster.ask(cluster.nodes().resume_nodes(request)).await?))?;
-            if table.json { print_json(&Changed::Resumed { nodes: node_names(nodes) }) } else { Ok(0) }
+            if table.json { Ok(print_json(&Changed::Resumed { nodes: node_names(nodes) })?) } else { Ok(0) }
         }
     }
 }
@@ -100,13 +98,13 @@ fn table(answer: &proto::ListNodesResponse) -> String {
     for node in &answer.nodes {
         let heard = match node.state() {
             NodeState::Unspecified => "never".to_owned(),
-            _ => format!("{} ago", human::duration(Duration::from_millis(node.heard_ms_ago))),
+            _ => format!("{} ago", formatting::duration(Duration::from_millis(node.heard_ms_ago))),
         };
         table.push([
             node.id.clone(),
             readable_state(node).to_owned(),
             node.cores.to_string(),
-            human::size(node.memory_bytes),
+            formatting::size(node.memory_bytes),
             node.launches.to_string(),
             heard,
             node.grpc_address.clone(),
@@ -129,7 +127,12 @@ fn readable_state(node: &proto::Node) -> &'static str {
 /// What is special about a node: why it is drained, and an agent of another version than the API server's.
 fn note(node: &proto::Node, server: &str) -> String {
     let drain = node.drain.as_ref().map(|drain| {
-        format!("drained {} by {}: {}", human::ago(drain.since), drain.by, drain.reason.replace(char::is_control, " "))
+        format!(
+            "drained {} by {}: {}",
+            formatting::ago(drain.since),
+            drain.by,
+            drain.reason.replace(char::is_control, " ")
+        )
     });
     let differs = node.state() != NodeState::Unspecified && !server.is_empty() && node.version != server;
     let version = differs.then(|| format!("the API server is of version {server}"));
@@ -152,7 +155,7 @@ impl<'a> From<&'a proto::Node> for Node<'a> {
             drain: node.drain.as_ref().map(|drain| Drain {
                 reason: &drain.reason,
                 by: &drain.by,
-                since: human::rfc3339(drain.since),
+                since: formatting::rfc3339(drain.since),
             }),
         }
     }

@@ -14,11 +14,12 @@ use proto::LaunchState;
 use serde::Serialize;
 
 use super::launches::{Summary, state};
-use super::{CommandError, ask, print_json};
+use super::{CommandError, ask};
 use crate::args::TableArgs;
+use crate::console::{print, print_json};
+use crate::formatting;
 use crate::output::{CauseLine, RankEnd};
 use crate::table::{Align, Table};
-use crate::{human, print};
 
 /// A launch as it is printed for programs.
 #[derive(Debug, Serialize)]
@@ -66,7 +67,7 @@ pub(crate) fn status(launch: &str, args: &TableArgs) -> Result<u8, CommandError>
     let (answer, cause) = get(launch, args)?;
     let ranks = ranks(&answer);
     if args.json {
-        return print_json(&json(&answer, cause.as_ref(), &ranks));
+        return Ok(print_json(&json(&answer, cause.as_ref(), &ranks))?);
     }
     Ok(print(text(&answer, cause.as_ref(), &ranks, &TimeZone::system()).as_bytes())?)
 }
@@ -77,7 +78,7 @@ pub(crate) fn proctable(launch: &str, args: &TableArgs) -> Result<u8, CommandErr
     let ranks = ranks(&answer);
     let processes = processes(&ranks);
     if args.json {
-        return print_json(&processes);
+        return Ok(print_json(&processes)?);
     }
     let mut table =
         Table::new([("RANK", Align::Right), ("HOST", Align::Left), ("PID", Align::Right), ("PROGRAM", Align::Left)]);
@@ -148,7 +149,7 @@ fn json<'a>(status: &'a proto::LaunchStatus, cause: Option<&'a Cause>, ranks: &'
 fn text(status: &proto::LaunchStatus, cause: Option<&Cause>, ranks: &[Seen<'_>], zone: &TimeZone) -> String {
     let mut text = String::new();
     if let Some(summary) = &status.summary {
-        let time = human::duration(Duration::from_micros(summary.duration_us));
+        let time = formatting::duration(Duration::from_micros(summary.duration_us));
         let verb = match summary.state() {
             LaunchState::Succeeded | LaunchState::LaunchFailed => "has",
             _ => "is",
@@ -157,7 +158,7 @@ fn text(status: &proto::LaunchStatus, cause: Option<&Cause>, ranks: &[Seen<'_>],
         text += &format!("launch {id} in allocation {allocation} {verb} {state}");
         text += &format!("; {} ranks on {}; {time}; {}\n", summary.ranks, summary.nodes, summary.command);
         if summary.client_stopped_at > 0 {
-            let since = human::date(summary.client_stopped_at, zone);
+            let since = formatting::date(summary.client_stopped_at, zone);
             text += &format!("its client is stopped since {since}; the launch waits for it\n");
         }
     }

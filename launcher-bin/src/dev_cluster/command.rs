@@ -2,8 +2,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -89,7 +87,7 @@ impl Guest<'_> {
         let mut child = self.start()?;
         loop {
             tokio::select! {
-                status = child.wait() => return Ok(code(status?)),
+                status = child.wait() => return Ok(exit::of_status(status?)),
                 _ = terminal(&mut signals.interrupt, &mut signals.quit) => {}
                 number = meant_for_us(&mut signals.terminate, &mut signals.hang_up) => return end(&mut child, number).await,
                 _ = signals.child.recv() => self.reap(&child),
@@ -123,7 +121,7 @@ async fn end(child: &mut Child, number: Signal) -> io::Result<u8> {
         let _ = kill(Pid::from_raw(pid.cast_signed()), number);
     }
     tokio::select! {
-        status = child.wait() => Ok(code(status?)),
+        status = child.wait() => Ok(exit::of_status(status?)),
         () = sleep(END_WITHIN) => Ok(exit::by_signal(number as i32)),
     }
 }
@@ -135,9 +133,4 @@ fn path_with_us() -> io::Result<OsString> {
     let theirs = std::env::var_os("PATH").unwrap_or_default();
     let all = std::iter::once(ours.into()).chain(std::env::split_paths(&theirs));
     std::env::join_paths(all).map_err(io::Error::other)
-}
-
-fn code(status: ExitStatus) -> u8 {
-    let code = status.code().or_else(|| status.signal().map(|number| 128 + number));
-    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(exit::OURS)
 }

@@ -9,9 +9,6 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::process;
 
-/// How many nodes fit beside the API server into the last byte of an address, with some to spare.
-pub(super) const NODES_MAX: i64 = 250;
-
 /// The ports of the daemons, as on any cluster.
 const API_PORT: u16 = 50051;
 const AGENT_PORT: u16 = 50052;
@@ -57,7 +54,7 @@ pub(super) struct Node {
 }
 
 impl Plan {
-    /// A cluster of `count` nodes, of which there are at most [`NODES_MAX`].
+    /// A cluster of `count` nodes, of which there are at most [`NODES_MAX`](crate::args::dev_cluster::NODES_MAX).
     ///
     /// # Errors
     /// Fails if the loopback interface has no room: its ports are in use, or may not be used.

@@ -1,6 +1,6 @@
 //! A launch on a cluster: the API server places and starts it, and then it is followed.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,12 +16,13 @@ use super::following::{Attachment, Following, Role};
 use super::{LaunchError, Show, block_on, open_files, show_plan};
 use crate::args::{AttachArgs, Distribution};
 use crate::cluster::{ApiServer, Cluster, ClusterError};
-use crate::output::{Verbosity, name, settings};
+use crate::console::{Verbosity, print, report, write_stderr};
+use crate::output::{name, settings};
 use crate::placed::PlacedLaunch;
 use crate::request::{LaunchRequest, Machine, OutputRequest, PlacementRequest};
 use crate::signal_forwarder::RankLocation;
 use crate::trace::ClusterTrace;
-use crate::{complain, map, print, stdin};
+use crate::{map, stdin};
 
 /// Starts a launch in `allocation`, and follows it, unless it is detached, or only says what it would be; returns its exit code.
 pub(super) fn run(
@@ -36,7 +37,7 @@ pub(super) fn run(
         let output = request.output.clone();
         let started = submit(&cluster, request, allocation).await?;
         if is_noted(verbosity, io::stderr().is_terminal()) {
-            started.notes.iter().for_each(|note| complain(&format!("note: {note}")));
+            started.notes.iter().for_each(|note| report(&format!("note: {note}")));
         }
         if dry_run {
             return show_plan(&answered(&cluster, started, output)?);
@@ -159,10 +160,10 @@ fn leave(
 ) -> Result<u8, LaunchError> {
     let launch = answered(cluster, started, output)?;
     if verbosity == Verbosity::Verbose {
-        complain(&settings(&launch));
+        report(&settings(&launch));
     }
     if launch.output.show_map {
-        io::stderr().write_all(map::table(&launch).as_bytes())?;
+        write_stderr(map::table(&launch).as_bytes());
     }
     Ok(print(&name(&launch))?)
 }

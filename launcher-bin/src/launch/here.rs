@@ -10,7 +10,8 @@ use rank_spawner::{Keeper, LaunchTag, become_subreaper};
 use tokio::sync::mpsc;
 
 use super::{End, LaunchError, Show, block_on, open_files, show_plan};
-use crate::output::{OpenFiles, Verbosity};
+use crate::console::Verbosity;
+use crate::output::OpenFiles;
 use crate::placed::PlacedLaunch;
 use crate::request::{LaunchRequest, Machine, RequestError};
 use crate::signal_forwarder::RankLocation;

@@ -2,24 +2,18 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use hostlist::fold;
 use lattice_session::cause::RankList;
 use lattice_session::event::{Event, MpiFamily, MpiLibrary, Notice};
 use lattice_session::spec::{Entrance, PmiFamily, PmiSpec, SessionSpec};
 use pmi_core::ids::Rank;
 
-use super::Verbosity;
+use crate::console::Verbosity;
 use crate::news::StartProgress;
 use crate::placed::PlacedLaunch;
 
 /// How many of the ranks that are missing are named one by one.
 const NAMED: usize = 8;
-
-/// `text` as lines of our own: each starts with `lattice: `, and none is empty.
-pub(crate) fn message(text: &str) -> Bytes {
-    text.lines().filter(|line| !line.is_empty()).map(|line| format!("lattice: {line}\n")).collect::<String>().into()
-}
 
 /// What there is to say of an event, without the prefix.
 pub(crate) fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
@@ -188,11 +182,6 @@ mod tests {
             library.map(|(name, file, family)| MpiLibrary { name: name.to_owned(), file: file.to_owned(), family });
         let after = Duration::from_secs(5);
         notice(&Notice::Silent { ranks: ranks.map(Rank).collect(), size: 4, ended, after, library })
-    }
-
-    #[test]
-    fn our_lines_are_marked_each() {
-        assert_eq!(message("one\n\ntwo"), Bytes::from_static(b"lattice: one\nlattice: two\n"));
     }
 
     #[test]

@@ -82,7 +82,8 @@ fn every_program_has_its_own_settings() {
 
 #[test]
 fn programs_are_looked_up_as_their_ranks_will_see_the_path() {
-    let code = |line: &str| crate::exit::of_error(&placed(line).unwrap_err().into());
+    let code =
+        |line: &str| crate::failure::Failure::from(crate::launch::LaunchError::from(placed(line).unwrap_err())).code;
     assert_eq!(code("no-such-program"), 127);
     assert_eq!(code("--env PATH=/nowhere true"), 127);
     assert_eq!(code("/etc/passwd"), 126);

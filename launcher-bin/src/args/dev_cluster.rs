@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::plan::NODES_MAX;
+/// The most nodes of a cluster on one machine: the hosts of its /24 network, without those of its daemons.
+pub(crate) const NODES_MAX: i64 = 250;
 
 /// The flags of `lattice dev-cluster`, and the command that runs in the cluster.
 #[derive(Clone, Debug, Args)]

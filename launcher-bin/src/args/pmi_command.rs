@@ -1,0 +1,46 @@
+//! The flags of `lattice pmi`.
+
+use clap::{Args, Subcommand, ValueEnum};
+
+/// Talk PMI to the launcher of this process, as one rank of its job
+#[derive(Args, Debug)]
+pub struct PmiCommand {
+    /// The protocol to speak; `auto` is PMI-1, which every launcher knows
+    #[arg(long, value_enum, default_value_t, global = true)]
+    pub(crate) method: Method,
+    #[command(subcommand)]
+    pub(crate) probe: Probe,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum Method {
+    #[default]
+    Auto,
+    Pmi1,
+    Pmi2,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Probe {
+    /// Time fences
+    Barrier {
+        /// How many fences
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+        count: u32,
+    },
+    /// Let every rank put a value and get everybody's, as MPI_Init does, and check what it gets
+    Exchange {
+        /// How many rounds; the launcher keeps the values of all of them
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+        count: u32,
+        /// The length of each value, within what the launcher takes (1023 bytes as a rule)
+        #[arg(long, value_name = "BYTES", default_value_t = 64)]
+        size: usize,
+    },
+    /// Print what the launcher tells about the job
+    Get {
+        /// Keys of the job, such as PMI_process_mapping
+        #[arg(required = true, value_name = "KEY")]
+        keys: Vec<String>,
+    },
+}

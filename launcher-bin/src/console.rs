@@ -1,0 +1,81 @@
+//! The standard streams of this program: the one place that prints what is not the output of ranks, and the prefix under which
+//! this launcher speaks. The output of ranks is written by `output`, which uses the same prefix.
+
+use std::io::{self, Write};
+
+use bytes::Bytes;
+use nix::sys::signal::Signal;
+use serde::Serialize;
+
+use crate::exit;
+
+/// Amount of what Lattice itself says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Verbosity {
+    /// Errors only.
+    Quiet,
+    /// Warnings too.
+    #[default]
+    Normal,
+    /// Also settings, starts and ends.
+    Verbose,
+}
+
+/// `text` as lines of ours: each starts with `lattice: `, and none is empty.
+pub(crate) fn message(text: &str) -> Bytes {
+    text.lines().filter(|line| !line.is_empty()).map(|line| format!("lattice: {line}\n")).collect::<String>().into()
+}
+
+/// Writes `text` to standard error, as a message of ours.
+pub(crate) fn report(text: &str) {
+    write_stderr(&message(text));
+}
+
+/// Writes to standard error without a prefix. An error has no place to be reported, and is ignored.
+pub(crate) fn write_stderr(bytes: &[u8]) {
+    let _ = io::stderr().write_all(bytes);
+}
+
+/// Writes to standard output, and returns the exit code: 0, or that of SIGPIPE when the reader has gone, as with `head`.
+///
+/// # Errors
+/// Returns every other error of the stream.
+pub(crate) fn print(bytes: &[u8]) -> io::Result<u8> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(0),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(exit::by_signal(Signal::SIGPIPE as i32)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes `value` to standard output as JSON on lines of its own; see [`print`].
+pub(crate) fn print_json(value: &impl Serialize) -> io::Result<u8> {
+    print(json(value).as_bytes())
+}
+
+/// JSON on lines of its own. `value` is made of numbers, texts and maps with text keys only.
+pub(crate) fn json(value: &impl Serialize) -> String {
+    let mut text =
+        serde_json::to_string_pretty(value).expect("numbers, texts and maps with text keys always become JSON");
+    text.push('\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_of_ours_is_marked_and_none_is_empty() {
+        let check = |text: &str, expected: &str| assert_eq!(message(text), expected.as_bytes());
+        check("one\n\ntwo", "lattice: one\nlattice: two\n");
+        check("one\n", "lattice: one\n");
+        check("", "");
+    }
+
+    #[test]
+    fn a_document_ends_with_its_line() {
+        assert_eq!(json(&["a"]), "[\n  \"a\"\n]\n");
+    }
+}

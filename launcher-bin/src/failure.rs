@@ -1,0 +1,97 @@
+//! An error of a command as the user gets it: a message, and an exit code. The code is chosen in [`exit`]; here each error says
+//! which of its rules applies.
+
+use pmi_transport::error_chain::chain;
+
+use crate::commands::CommandError;
+#[cfg(feature = "dev-cluster")]
+use crate::dev_cluster::DevClusterError;
+use crate::documents::NoSuchCommand;
+use crate::exit;
+use crate::launch::LaunchError;
+use crate::pmi_command::PmiCommandError;
+
+/// A command that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// Message for standard error.
+    pub(crate) text: String,
+    /// Exit code of the process.
+    pub(crate) code: u8,
+}
+
+impl Failure {
+    /// A failure of Lattice itself; the causes of `error` are a part of the message.
+    pub(crate) fn ours(error: &dyn std::error::Error) -> Self {
+        Self { text: chain(error), code: exit::OURS }
+    }
+}
+
+impl From<LaunchError> for Failure {
+    fn from(error: LaunchError) -> Self {
+        let code = error.program_failure().map_or(exit::OURS, exit::of_program);
+        Self { text: error.to_string(), code }
+    }
+}
+
+impl From<CommandError> for Failure {
+    fn from(error: CommandError) -> Self {
+        Self { text: error.to_string(), code: exit::OURS }
+    }
+}
+
+impl From<NoSuchCommand> for Failure {
+    fn from(error: NoSuchCommand) -> Self {
+        Self { text: error.to_string(), code: exit::OURS }
+    }
+}
+
+impl From<PmiCommandError> for Failure {
+    fn from(error: PmiCommandError) -> Self {
+        Self { text: chain(&error), code: exit::PROBE_FAILED }
+    }
+}
+
+#[cfg(feature = "dev-cluster")]
+impl From<DevClusterError> for Failure {
+    fn from(error: DevClusterError) -> Self {
+        let code = match &error {
+            DevClusterError::Command { error, .. } => exit::of_exec(error),
+            _ => exit::OURS,
+        };
+        Self { text: error.to_string(), code }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[cfg(feature = "dev-cluster")]
+    #[test]
+    fn a_command_of_a_dev_cluster_fails_as_in_a_shell() {
+        let check = |kind: io::ErrorKind, expected: u8| {
+            let error = DevClusterError::Command { command: "x".to_owned(), error: kind.into() };
+            assert_eq!(Failure::from(error).code, expected, "{kind}");
+        };
+        check(io::ErrorKind::NotFound, 127);
+        check(io::ErrorKind::PermissionDenied, 126);
+        assert_eq!(Failure::from(DevClusterError::Addresses(io::ErrorKind::AddrInUse.into())).code, 125);
+    }
+
+    #[test]
+    fn a_command_that_is_refused_fails_with_125_and_its_own_words() {
+        let failure = Failure::from(CommandError::NoAllocation);
+        assert_eq!(failure.code, 125);
+        assert!(failure.text.starts_with("no allocation is named\ntry: "), "{}", failure.text);
+        let failure = Failure::from(LaunchError::Setup(io::ErrorKind::OutOfMemory.into()));
+        assert_eq!((failure.code, failure.text.as_str()), (125, "cannot set up the launch: out of memory"));
+    }
+
+    #[test]
+    fn a_probe_that_fails_has_a_code_of_its_own() {
+        assert_eq!(Failure::from(PmiCommandError::Unknown { keys: vec!["k".to_owned()] }).code, 1);
+    }
+}
