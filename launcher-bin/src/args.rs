@@ -7,7 +7,6 @@
 mod cluster;
 #[cfg(feature = "dev-cluster")]
 pub(crate) mod dev_cluster;
-mod duration;
 mod launch;
 mod other_launchers;
 pub(crate) mod pki;
@@ -361,7 +360,7 @@ mod tests {
         check("--pmi pmi3", "auto, pmi1, pmi2, pmix, none");
         check("--output a%x", "%x has no meaning in a file name");
         check("--stdin in%x", "%x has no meaning in a file name");
-        check("--timeout 5min", "\"min\" is no unit of time; ms, s, m, h and d are");
+        check("--timeout 10:00", "not a duration; 30, 30s, 500ms, 5m, 1h30m and 2d are");
         check("--lable", "--label");
         check("--json --label", "cannot be used with");
         check("-N 0", "0 is not in 1..");

@@ -1,17 +1,44 @@
-//! Numbers as people read them in tables: times, sizes, names of users and states.
+//! Numbers, times and names as tables and messages show them, and durations as they are typed: one form each, for all commands.
+//!
+//! Reading is [`jiff`]'s. Writing is not: its printer has no form of two units at most (`1 h 2 min`, with a tenth below ten
+//! seconds), and rounding a time to such a form is all there is to do. Sizes are one division in a loop, for which a crate would
+//! be one more to build.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 use nix::unistd::{Uid, User};
 
-/// A time in its two largest units: `0.4 s`, `12 s`, `3 min 5 s`, `2 d 7 h`.
+/// A text is no duration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a duration; 30, 30s, 500ms, 5m, 1h30m and 2d are")]
+pub(crate) struct NotADuration;
+
+/// Reads a whole number of seconds, or numbers with units, the larger units first: `30`, `500ms`, `1h30m`. A day has 24 hours.
+///
+/// # Errors
+/// Refuses every other text, negative durations, and units longer than a week.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, NotADuration> {
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return text.parse().map(Duration::from_secs).map_err(|_| NotADuration);
+    }
+    let span: Span = text.parse().map_err(|_| NotADuration)?;
+    let duration: SignedDuration = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| NotADuration)?;
+    duration.try_into().map_err(|_| NotADuration)
+}
+
+/// A time in its two largest units, with a tenth of a second where that says something: `0.4 s`, `5 s`, `3 min 5 s`, `2 d 7 h`.
 pub(crate) fn duration(time: Duration) -> String {
     const UNITS: [(&str, u64); 4] = [("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)];
-    let seconds = time.as_secs();
-    if seconds < 10 {
-        return format!("{:.1} s", time.as_secs_f64());
+    let tenths = (time.as_millis() + 50) / 100;
+    if tenths < 100 {
+        return match tenths % 10 {
+            0 => format!("{} s", tenths / 10),
+            tenth => format!("{}.{tenth} s", tenths / 10),
+        };
     }
+    let seconds = time.as_secs().max(10);
     let first = UNITS.iter().position(|&(_, length)| seconds >= length).unwrap_or(UNITS.len() - 1);
     let mut rest = seconds;
     let mut parts = Vec::new();
@@ -24,10 +51,10 @@ pub(crate) fn duration(time: Duration) -> String {
     parts.join(" ")
 }
 
-/// How long ago a time was, given in seconds since 1970.
+/// Time since `seconds` (Unix time); a time to come is now.
 pub(crate) fn ago(seconds: u64) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    format!("{} ago", duration(Duration::from_secs(now.as_secs().saturating_sub(seconds))))
+    let now = u64::try_from(Timestamp::now().as_second()).unwrap_or_default();
+    format!("{} ago", duration(Duration::from_secs(now.saturating_sub(seconds))))
 }
 
 /// A size in its largest unit: `512 B`, `62.8 GiB`.
@@ -45,49 +72,142 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// The time as RFC 3339 writes it, from seconds since 1970.
-pub(crate) fn rfc3339(seconds: u64) -> String {
-    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
+/// A number of things named by a noun with a regular plural: `1 rank`, `2 ranks`, `0 ranks`.
+pub(crate) fn count(number: impl Into<u64>, noun: &str) -> String {
+    match number.into() {
+        1 => format!("1 {noun}"),
+        number => format!("{number} {noun}s"),
+    }
 }
 
-/// The time on a clock of `zone`, from seconds since 1970.
+/// RFC 3339 form of a Unix time.
+pub(crate) fn rfc3339(seconds: u64) -> String {
+    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+    Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
+}
+
+/// Date and time of a Unix time on a clock of `zone`.
 pub(crate) fn date(seconds: u64, zone: &TimeZone) -> String {
     let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_second(seconds).map_or_else(
+    Timestamp::from_second(seconds).map_or_else(
         |_| seconds.to_string(),
         |time| time.to_zoned(zone.clone()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
     )
 }
 
-/// The name of a user; the number of one who has none here.
+/// Name of a user; the number of one who has none on this machine.
 pub(crate) fn user(uid: u32) -> String {
     User::from_uid(Uid::from_raw(uid)).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name)
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
-    fn times_are_as_short_as_they_can_be() {
-        let check = |seconds: f64, expected: &str| assert_eq!(duration(Duration::from_secs_f64(seconds)), expected);
-        check(0.04, "0.0 s");
-        check(9.96, "10.0 s");
-        check(59.9, "59 s");
-        check(60.0, "1 min");
-        check(3_725.0, "1 h 2 min");
-        check(90_061.0, "1 d 1 h");
-        assert_eq!(rfc3339(1_795_183_742), "2026-11-20T14:09:02Z");
+    fn durations_are_read_as_people_write_them() {
+        let check = |text, milliseconds| {
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(milliseconds)), "{text}");
+        };
+        check("30", 30_000);
+        check("0", 0);
+        check("30s", 30_000);
+        check("500ms", 500);
+        check("5m", 300_000);
+        check("5min", 300_000);
+        check("1.5s", 1_500);
+        check("1h30m", 5_400_000);
+        check("1h 30m", 5_400_000);
+        check("1d2h3m4s5ms", 93_784_005);
+    }
+
+    #[test]
+    fn anything_else_is_refused_with_what_is_possible() {
+        for text in [
+            "",
+            "abc",
+            "-5",
+            "-5s",
+            "1h30",
+            "3ä",
+            "10:00",
+            "30m1h",
+            "1s1s",
+            "5 parsecs",
+            "1mo",
+            "99999999999999999999d",
+        ] {
+            assert_eq!(parse_duration(text), Err(NotADuration), "{text}");
+        }
+        assert_eq!(NotADuration.to_string(), "not a duration; 30, 30s, 500ms, 5m, 1h30m and 2d are");
+    }
+
+    #[test]
+    fn times_are_rounded_to_what_matters() {
+        let check = |milliseconds, expected: &str| assert_eq!(duration(Duration::from_millis(milliseconds)), expected);
+        check(0, "0 s");
+        check(40, "0 s");
+        check(500, "0.5 s");
+        check(1_250, "1.3 s");
+        check(5_003, "5 s");
+        check(9_949, "9.9 s");
+        check(9_990, "10 s");
+        check(30_400, "30 s");
+        check(59_900, "59 s");
+        check(60_000, "1 min");
+        check(3_600_000, "1 h");
+        check(3_725_000, "1 h 2 min");
+        check(86_400_000 + 60_000, "1 d");
+        check(90_061_000, "1 d 1 h");
     }
 
     #[test]
     fn sizes_have_one_decimal() {
         let check = |bytes, expected: &str| assert_eq!(size(bytes), expected);
+        check(0, "0 B");
         check(1023, "1023 B");
+        check(1024, "1.0 KiB");
         check(1536, "1.5 KiB");
         check(67_430_000_000, "62.8 GiB");
         check(u64::MAX, "16.0 EiB");
+    }
+
+    #[test]
+    fn one_thing_is_not_many() {
+        let check = |number: u32, expected: &str| assert_eq!(count(number, "node"), expected);
+        check(0, "0 nodes");
+        check(1, "1 node");
+        check(2, "2 nodes");
+    }
+
+    #[test]
+    fn times_of_day_and_users_are_named() {
+        assert_eq!(rfc3339(1_795_183_742), "2026-11-20T14:09:02Z");
+        assert_eq!(date(1_795_183_742, &TimeZone::UTC), "2026-11-20 14:09:02");
+        assert_eq!(date(u64::MAX, &TimeZone::UTC), i64::MAX.to_string(), "no such date");
+        assert_eq!(ago(u64::MAX), "0 s ago");
         assert_eq!((user(0), user(3_999_999_999)), ("root".to_owned(), "3999999999".to_owned()));
+    }
+
+    proptest! {
+        /// A time is never shown as one that differs from it by more than its second unit.
+        #[test]
+        fn a_time_that_is_shown_is_close_to_the_time(milliseconds in 0..10_000_000_000_u64) {
+            let time = Duration::from_millis(milliseconds);
+            let shown = duration(time);
+            let read = parse_duration(&shown.replace(' ', "")).unwrap();
+            let units = [86_400_000_u64, 3_600_000, 60_000];
+            let coarse = units.iter().position(|&unit| milliseconds >= unit).map_or(1_000, |first| {
+                *units.get(first + 1).unwrap_or(&1_000)
+            });
+            prop_assert!(read.abs_diff(time) <= Duration::from_millis(coarse), "{milliseconds} ms is shown as {shown}");
+        }
+
+        #[test]
+        fn no_text_of_a_user_panics(text in ".{0,20}") {
+            let _ = parse_duration(&text);
+        }
     }
 }

@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::args::PkiCommand;
 use crate::args::pki::{Action, IssueArgs, Names};
 use crate::console;
+use crate::formatting::count;
 
 /// What the API server's own machine calls it.
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
@@ -37,7 +38,7 @@ impl fmt::Display for Made {
         match self {
             Self::Authority { ca } => f.write_str(ca),
             Self::Certificates { directory, issued, days } => {
-                write!(f, "{directory}: {}, valid for {days} days", hostlist::fold(issued))
+                write!(f, "{directory}: {}, valid for {}", hostlist::fold(issued), count(*days, "day"))
             }
         }
     }
@@ -128,7 +129,7 @@ mod tests {
         assert_eq!(caller(&root.join("api")), Caller::Api);
         assert_eq!(caller(&root.join("agent-node1")), Caller::Agent("node1".to_owned()));
         let made = pki(&["issue", at, "--user", "1000", "--admin", "--days", "1"]).unwrap();
-        assert_eq!(made, format!("{at}: user-1000,admin, valid for 1 days\n"));
+        assert_eq!(made, format!("{at}: user-1000,admin, valid for 1 day\n"));
         let made: Value = serde_json::from_str(&pki(&["issue", at, "--json", "--user", "7"]).unwrap()).unwrap();
         assert_eq!(made, json!({ "directory": at, "issued": ["user-7"], "days": 90 }));
         assert_eq!(caller(&root.join("user-1000")), Caller::User(1000));

@@ -11,6 +11,7 @@ use pmi_client::{Client, ClientError, Protocol};
 use crate::args::PmiCommand;
 use crate::args::pmi_command::{Method, Probe};
 use crate::console::print;
+use crate::formatting::count as plural;
 
 /// Why a probe failed.
 #[derive(Debug, thiserror::Error)]
@@ -100,7 +101,7 @@ fn barrier(client: &mut Client, count: u32) -> Result<Report, PmiCommandError> {
     // ranks do not start at the same time; the first fence would measure that
     client.fence().map_err(failed)?;
     let times = (0..count).map(|_| timed(|| client.fence().map_err(failed))).collect::<Result<_, _>>()?;
-    Ok(format!("barrier: {size} ranks, {count} fences: {}\n", Spread::of(times)).into())
+    Ok(format!("barrier: {}, {}: {}\n", plural(size, "rank"), plural(count, "fence"), Spread::of(times)).into())
 }
 
 fn exchange(client: &mut Client, count: u32, bytes: usize) -> Result<Report, PmiCommandError> {
@@ -109,7 +110,13 @@ fn exchange(client: &mut Client, count: u32, bytes: usize) -> Result<Report, Pmi
     let times = (0..count).map(|round| timed(|| exchange_once(client, round, bytes))).collect::<Result<Vec<_>, _>>()?;
     let pairs = f64::from(size) * f64::from(count) / times.iter().sum::<Duration>().as_secs_f64();
     let spread = Spread::of(times);
-    Ok(format!("exchange: {size} ranks, {count} rounds, {bytes} bytes: {spread}, {pairs:.0} pairs/s\n").into())
+    Ok(format!(
+        "exchange: {}, {}, {}: {spread}, {pairs:.0} pairs/s\n",
+        plural(size, "rank"),
+        plural(count, "round"),
+        plural(bytes as u64, "byte")
+    )
+    .into())
 }
 
 /// Every round has keys of its own: a quick rank's next put must not replace what a slow one still wants to get.
@@ -201,9 +208,9 @@ mod tests {
     fn probes_of_a_job_of_one_rank_report_one_line() {
         let mut client = Client::alone();
         let line = printed(barrier(&mut client, 3).unwrap());
-        assert!(line.starts_with("barrier: 1 ranks, 3 fences: ") && line.ends_with(" ms min/median/max\n"), "{line}");
+        assert!(line.starts_with("barrier: 1 rank, 3 fences: ") && line.ends_with(" ms min/median/max\n"), "{line}");
         let line = printed(exchange(&mut client, 2, 100).unwrap());
-        assert!(line.starts_with("exchange: 1 ranks, 2 rounds, 100 bytes: ") && line.ends_with(" pairs/s\n"), "{line}");
+        assert!(line.starts_with("exchange: 1 rank, 2 rounds, 100 bytes: ") && line.ends_with(" pairs/s\n"), "{line}");
     }
 
     #[test]

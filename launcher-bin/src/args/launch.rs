@@ -10,10 +10,10 @@ use lattice_session::template::Template;
 use rank_spawner::CpuBind;
 
 use super::cluster::ServerArgs;
-use super::duration;
 use super::pmi::{Pmi, PmiParser};
 use super::value::{EnvSetting, Stdin, node_list, rank_count, template, variable_pattern};
 use crate::exit;
+use crate::formatting::parse_duration;
 
 /// How a launch is written.
 pub(super) const USAGE: &str = "lattice launch [OPTIONS] PROGRAM [ARGS]... [: [PROGRAM OPTIONS] PROGRAM [ARGS]...]...";
@@ -193,16 +193,16 @@ pub struct StreamArgs {
 #[command(next_help_heading = "Time (30, 30s, 500ms, 5m, 1h30m)")]
 pub struct TimeArgs {
     /// End the launch when it has run this long.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_negative_numbers = true)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, allow_negative_numbers = true)]
     pub timeout: Option<Duration>,
     /// Report which ranks are missing when start-up takes longer than this [default: 30s].
-    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_negative_numbers = true)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, allow_negative_numbers = true)]
     pub stuck_after: Option<Duration>,
     /// End the launch when ranks have waited this long for others in a fence.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_negative_numbers = true)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, allow_negative_numbers = true)]
     pub fence_timeout: Option<Duration>,
     /// Leave ranks this long from SIGTERM to SIGKILL [default: 400ms; 5s when interrupted, or when --timeout is over].
     /// On a cluster, no more than 30s if others end the launch.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_negative_numbers = true)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, allow_negative_numbers = true)]
     pub kill_wait: Option<Duration>,
 }

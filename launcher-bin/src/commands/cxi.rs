@@ -12,6 +12,7 @@ use super::{CommandError, ask, node_names};
 use crate::args::CxiCommand;
 use crate::console::{print, print_json, report};
 use crate::exit::TROUBLE;
+use crate::formatting::count;
 use crate::table::{Align, Table};
 
 /// A service as it is printed for programs.
@@ -79,11 +80,11 @@ fn examined(answer: &proto::ExamineFabricResponse, json: bool) -> Result<u8, Com
         return Ok(print_json(&examination)?.max(code));
     }
     let mut text = format!(
-        "{} at {}: {} services, {} nodes\n",
+        "{} at {}: {}, {}\n",
         answer.cluster,
         answer.manager,
-        answer.grants.len(),
-        answer.nodes.len()
+        count(answer.grants.len() as u64, "service"),
+        count(answer.nodes.len() as u64, "node"),
     );
     if findings.is_empty() {
         text += "nothing is wrong\n";

@@ -156,7 +156,8 @@ fn text(status: &proto::LaunchStatus, cause: Option<&Cause>, ranks: &[Seen<'_>],
         };
         let (id, allocation, state) = (&summary.id, &summary.allocation_id, state(summary.state()));
         text += &format!("launch {id} in allocation {allocation} {verb} {state}");
-        text += &format!("; {} ranks on {}; {time}; {}\n", summary.ranks, summary.nodes, summary.command);
+        let ranks = formatting::count(summary.ranks, "rank");
+        text += &format!("; {ranks} on {}; {time}; {}\n", summary.nodes, summary.command);
         if summary.client_stopped_at > 0 {
             let since = formatting::date(summary.client_stopped_at, zone);
             text += &format!("its client is stopped since {since}; the launch waits for it\n");

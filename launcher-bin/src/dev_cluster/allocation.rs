@@ -19,6 +19,7 @@ use tonic::{Code, Status};
 
 use super::daemons::{DaemonError, Daemons};
 use super::plan::Plan;
+use crate::formatting::{count, duration};
 
 /// How long daemons may take to start and to find each other, on a loaded machine.
 const UP_WITHIN: Duration = Duration::from_secs(60);
@@ -46,7 +47,7 @@ pub enum AllocationError {
     #[error("the API server refuses to make an allocation: {}", .0.message())]
     Refused(Box<Status>),
     /// Not all nodes came up, or the API server did not.
-    #[error("after {UP_WITHIN:?} {up} of {nodes} nodes are up{}", said(last))]
+    #[error("after {}, {up} of {} can be used{}", duration(UP_WITHIN), count(*nodes as u64, "node"), said(last))]
     Late {
         /// How many nodes are up.
         up: usize,

@@ -3,6 +3,8 @@
 
 use std::borrow::Cow;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use lattice_session::cause::{Cause, CauseKind, StartClass};
 use lattice_session::event::{Event, MpiFamily, MpiLibrary, Notice, Output, Report, Stream};
@@ -205,7 +207,7 @@ fn line(body: Body<'_>) -> Bytes {
 fn output_body<'a>(output: &'a Output, node: &'a str) -> Body<'a> {
     let content = match std::str::from_utf8(&output.bytes) {
         Ok(text) => Content::Text(text),
-        Err(_) => Content::Base64(base64(&output.bytes)),
+        Err(_) => Content::Base64(BASE64_STANDARD.encode(&output.bytes)),
     };
     Body::Output { rank: output.rank, node, stream: output.stream, content }
 }
@@ -286,21 +288,6 @@ impl<'a> CauseLine<'a> {
         };
         Self { kind, node: &cause.host, rank, message: cause.to_string() }
     }
-}
-
-/// RFC 4648, section 4, with padding.
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for group in bytes.chunks(3) {
-        let byte = |index: usize| u32::from(group.get(index).copied().unwrap_or(0));
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for digit in 0..4 {
-            let six = bits >> (18 - 6 * digit) & 63;
-            text.push(if digit <= group.len() { char::from(DIGITS[six as usize]) } else { '=' });
-        }
-    }
-    text
 }
 
 #[cfg(test)]
@@ -412,15 +399,14 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_text_become_base64() {
-        for (bytes, expected) in [
-            (&b""[..], ""),
-            (b"f", "Zg=="),
-            (b"fo", "Zm8="),
-            (b"foo", "Zm9v"),
-            (b"foob", "Zm9vYg=="),
-            (b"\xff\xfe\xfd", "//79"),
-        ] {
-            assert_eq!(base64(bytes), expected);
-        }
+        let check = |bytes: &'static [u8], field: &str, expected: &str| {
+            let output = Output { rank: Rank(0), stream: Stream::Stdout, bytes: Bytes::from_static(bytes) };
+            let line: Value = serde_json::from_slice(&event(&Event::Output(output), "node3").unwrap()).unwrap();
+            assert_eq!(line[field], expected);
+        };
+        check(b"", "text", "");
+        check(b"caf\xc3\xa9", "text", "caf\u{e9}");
+        check(b"caf\xc3", "base64", "Y2Fmww==");
+        check(b"\xff\xfe\xfd", "base64", "//79");
     }
 }

@@ -9,6 +9,7 @@ use lattice_session::spec::{Entrance, PmiFamily, PmiSpec, SessionSpec};
 use pmi_core::ids::Rank;
 
 use crate::console::Verbosity;
+use crate::formatting::{count, duration};
 use crate::news::StartProgress;
 use crate::placed::PlacedLaunch;
 
@@ -42,7 +43,7 @@ pub(crate) fn settings(launch: &PlacedLaunch) -> String {
         PmiSpec { entrance: Entrance::Socket, .. } => "PMI through an inherited socket (PMI_FD)",
         PmiSpec { entrance: Entrance::Port, .. } => "PMI through a loopback port (PMI_PORT)",
     };
-    let limit = patience.timeout.map_or_else(|| "none".to_owned(), seconds);
+    let limit = patience.timeout.map_or_else(|| "none".to_owned(), duration);
     let mut text = format!(
         "launch {launch_id} on {} ({place}); size: {}; {pmi}; CPU binding: {cpu_bind}; time limit: {limit}",
         fold(hosts),
@@ -61,7 +62,9 @@ pub(crate) fn settings(launch: &PlacedLaunch) -> String {
 pub(crate) fn dropped(bytes: Option<u64>) -> String {
     match bytes {
         Some(bytes) => format!(
-            "warning: {bytes} bytes of output are missing here: nobody followed the launch, or this command was too slow"
+            "warning: {} of output {} missing here: nobody followed the launch, or this command was too slow",
+            count(bytes, "byte"),
+            if bytes == 1 { "is" } else { "are" },
         ),
         None => "warning: output may be missing here: it is not kept, or the API server was started anew".to_owned(),
     }
@@ -73,7 +76,8 @@ pub(crate) fn starting(progress: StartProgress) -> String {
     if nodes_started >= nodes && ranks_started >= ranks {
         return String::new();
     }
-    format!("lattice: starting: {nodes_started} of {nodes} nodes, {ranks_started} of {ranks} ranks")
+    let (nodes, ranks) = (count(nodes, "node"), count(ranks, "rank"));
+    format!("lattice: starting: {nodes_started} of {nodes}, {ranks_started} of {ranks}")
 }
 
 /// A notice in words, without the prefix.
@@ -87,7 +91,8 @@ pub(crate) fn notice(notice: &Notice) -> String {
             let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
             format!("warning: these processes of the launch could not be ended: {}", pids.join(" "))
         }
-        other => format!("warning: {other:?}"),
+        _ => "warning: a node reported something that this lattice does not know; is the cluster of another version?"
+            .to_owned(),
     }
 }
 
@@ -106,13 +111,13 @@ impl Silent<'_> {
         if self.ended {
             format!("{who} ended without a word to {their} PMI server")
         } else {
-            format!("{who} {has} run for {} without a word to {their} PMI server", seconds(self.after))
+            format!("{who} {has} run for {} without a word to {their} PMI server", duration(self.after))
         }
     }
 
     /// `4 jobs of size 1 instead of one of size 4`
     fn singletons(&self) -> String {
-        let jobs = if self.ranks.len() == 1 { "a job".to_owned() } else { format!("{} jobs", self.ranks.len()) };
+        let jobs = if self.ranks.len() == 1 { "a job".to_owned() } else { count(self.ranks.len() as u64, "job") };
         format!("{jobs} of size 1 instead of one job of size {}", self.size)
     }
 }
@@ -147,10 +152,14 @@ fn silent(silent: &Silent<'_>, library: Option<&MpiLibrary>) -> String {
 }
 
 fn stuck(after: Duration, waiting: usize, missing: &[(Rank, Option<String>)]) -> String {
-    let verb = if waiting == 1 { "rank waits" } else { "ranks wait" };
+    let verb = if waiting == 1 { "waits" } else { "wait" };
     let all: Vec<Rank> = missing.iter().map(|(rank, _)| *rank).collect();
-    let mut text =
-        format!("warning: start-up is not complete after {}: {waiting} {verb} for {}", seconds(after), RankList(&all));
+    let mut text = format!(
+        "warning: start-up is not complete after {}: {} {verb} for {}",
+        duration(after),
+        count(waiting as u64, "rank"),
+        RankList(&all)
+    );
     for (rank, last) in missing.iter().take(NAMED) {
         text += &match last {
             Some(command) => format!("\n  rank {rank}: its last PMI command was {command}"),
@@ -161,16 +170,6 @@ fn stuck(after: Duration, waiting: usize, missing: &[(Rank, Option<String>)]) ->
         text += &format!("\n  and {} more", missing.len() - NAMED);
     }
     text
-}
-
-/// Seconds, with a tenth where it says something.
-fn seconds(time: Duration) -> String {
-    let tenths = (time.as_millis() + 50) / 100;
-    match tenths % 10 {
-        _ if tenths >= 100 => format!("{} s", (tenths + 5) / 10),
-        0 => format!("{} s", tenths / 10),
-        tenth => format!("{}.{tenth} s", tenths / 10),
-    }
 }
 
 #[cfg(test)]
@@ -237,18 +236,5 @@ mod tests {
         };
         assert_eq!(progress(12, 96), "lattice: starting: 12 of 64 nodes, 96 of 512 ranks");
         assert_eq!(progress(64, 512), "");
-    }
-
-    #[test]
-    fn times_are_rounded_to_what_matters() {
-        let check = |milliseconds, expected: &str| {
-            assert_eq!(seconds(Duration::from_millis(milliseconds)), expected);
-        };
-        check(5_003, "5 s");
-        check(1_250, "1.3 s");
-        check(500, "0.5 s");
-        check(9_990, "10 s");
-        check(30_400, "30 s");
-        check(3_600_000, "3600 s");
     }
 }

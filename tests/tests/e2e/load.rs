@@ -13,5 +13,5 @@ fn three_hundred_ranks_start_and_end() {
 fn two_hundred_ranks_exchange_their_keys() {
     let _machine = turn::heavy();
     let outcome = launch("-n 200").arg(built::lattice()).words("pmi exchange").run();
-    outcome.exits(0).says_nothing().prints("exchange: 200 ranks, 1 rounds, 64 bytes: ");
+    outcome.exits(0).says_nothing().prints("exchange: 200 ranks, 1 round, 64 bytes: ");
 }

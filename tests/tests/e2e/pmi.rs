@@ -98,7 +98,7 @@ fn lattice_pmi_works_under_lattice() {
     check("pmi exchange --count 3 --size 500", "exchange: 4 ranks, 3 rounds, 500 bytes: ");
     check("pmi get PMI_process_mapping", "PMI_process_mapping=(vector,(0,1,4))\n");
     for method in ["auto", "pmi1", "pmi2"] {
-        check(&format!("pmi --method {method} exchange"), "exchange: 4 ranks, 1 rounds, 64 bytes: ");
+        check(&format!("pmi --method {method} exchange"), "exchange: 4 ranks, 1 round, 64 bytes: ");
     }
 }
 
@@ -109,13 +109,13 @@ fn lattice_pmi_works_under_hydra() {
         hydra.words(words).run().exits(0).prints(printed);
     };
     check("pmi barrier", "barrier: 3 ranks, 10 fences: ");
-    check("pmi exchange", "exchange: 3 ranks, 1 rounds, 64 bytes: ");
+    check("pmi exchange", "exchange: 3 ranks, 1 round, 64 bytes: ");
     check("pmi get PMI_process_mapping", "PMI_process_mapping=(vector,(0,1,");
 }
 
 #[test]
 fn lattice_pmi_works_alone() {
-    lattice("pmi exchange").run().exits(0).says_nothing().prints("exchange: 1 ranks");
+    lattice("pmi exchange").run().exits(0).says_nothing().prints("exchange: 1 rank,");
 }
 
 #[test]
