@@ -10,7 +10,7 @@ use pmi_transport::identity::{Caller, IdentityError, Security, TlsFiles, is_node
 use rank_spawner::{Limit, LimitParseError};
 use serde::Deserialize;
 
-use super::{DaemonError, facts};
+use super::{DaemonError, node_info};
 use lattice_daemon::settings_file::{self, SettingsFileError};
 
 /// The port of node agents.
@@ -173,7 +173,7 @@ impl Config {
         let node_id = match (over.node_id.or(file.node_id), &tls) {
             (Some(name), _) => name,
             (None, Some(tls)) => node_name(tls)?,
-            (None, None) => facts::host_name(),
+            (None, None) => node_info::host_name(),
         };
         if !is_node_name(&node_id) {
             return Err(ConfigError::NodeName { name: node_id });
@@ -221,7 +221,7 @@ impl Config {
         match (&self.advertise, local) {
             (Some(address), _) => address.clone(),
             (None, Address::Tcp { host, port }) if host.parse().is_ok_and(|host: IpAddr| host.is_unspecified()) => {
-                let host = facts::network_addresses().into_iter().next().unwrap_or_else(|| "127.0.0.1".to_owned());
+                let host = node_info::network_addresses().into_iter().next().unwrap_or_else(|| "127.0.0.1".to_owned());
                 Address::Tcp { host, port: *port }
             }
             (None, local) => local.clone(),

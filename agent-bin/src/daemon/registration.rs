@@ -14,7 +14,7 @@ use tonic::Status;
 
 use super::launches::LaunchOrder;
 use super::lease::{Lease, Renewals};
-use super::{Node, facts, relay};
+use super::{Node, node_info, relay};
 
 /// From one failed attempt to register to the next: at first, and at most.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
@@ -55,7 +55,7 @@ struct Accepted {
 async fn register(node: &Node, renewals: &Renewals) -> Result<Accepted, Status> {
     let mut client = NodeServiceClient::new(node.pulse.clone());
     let asked = Instant::now();
-    let response = in_time(timeouts::REGISTER_ANSWER, client.register_node(facts::registration(node))).await?;
+    let response = in_time(timeouts::REGISTER_ANSWER, client.register_node(node_info::registration(node))).await?;
     tracing::info!(node = node.config.node_id, "registered");
     node.launches.serials.register(Serial(response.last_serial));
     for id in response.unknown_launches {
