@@ -11,6 +11,7 @@ use rank_spawner::{Limit, LimitParseError};
 use serde::Deserialize;
 
 use super::{DaemonError, node_info};
+use lattice_daemon::identity::{Identity, IdentitySettings, IdentitySettingsError, TlsSettings};
 use lattice_daemon::settings_file::{self, SettingsFileError};
 
 /// The port of node agents.
@@ -105,9 +106,9 @@ pub enum ConfigError {
         /// Whom it names.
         named: Caller,
     },
-    /// Two settings that exclude each other.
-    #[error("insecure is set, and tls files are given; take one of them out")]
-    InsecureTls,
+    /// `[tls]` and `insecure` do not go together.
+    #[error(transparent)]
+    IdentitySettings(#[from] IdentitySettingsError),
 }
 
 /// The file as it is written.
@@ -118,7 +119,7 @@ struct File {
     listen: Option<String>,
     advertise: Option<String>,
     api: Option<String>,
-    tls: Option<TlsFiles>,
+    tls: TlsSettings,
     insecure: bool,
     allow_root: bool,
     min_uid: Option<u32>,
@@ -161,14 +162,9 @@ impl Config {
 
     fn check(file: File, over: Overrides) -> Result<Self, ConfigError> {
         let insecure = over.insecure || file.insecure;
-        let tls = match (insecure, file.tls) {
-            (true, Some(_)) => return Err(ConfigError::InsecureTls),
-            (false, None) => {
-                let remedy =
-                    "issue a certificate with `lattice pki`, or try without on loopback addresses with --insecure";
-                return Err(ConfigError::Missing { setting: "tls", remedy });
-            }
-            (_, tls) => tls,
+        let tls = match (IdentitySettings { tls: file.tls, insecure }).check()? {
+            Identity::Tls(files) => Some(files),
+            Identity::Insecure => None,
         };
         let node_id = match (over.node_id.or(file.node_id), &tls) {
             (Some(name), _) => name,
@@ -305,12 +301,13 @@ mod tests {
             assert!(error.contains(expected), "{error}");
         };
         check("insecure = true", "no api is given; name the API server");
-        check("api = 'a:1'", "no tls is given; issue a certificate");
+        check("api = 'a:1'", "`lattice pki` makes certificates");
+        check("api = 'a:1'\ntls.key = '/c'", "tls.key is set, tls.ca is not");
         check("insecure = true\napi = 'nonsense'", "api: \"nonsense\" is no address");
         check("colour = 1", "unknown field `colour`");
         check("insecure = true\napi = 'a:1'\nnode_id = 'a b'", "node_id is \"a b\"");
         check("insecure = true\napi = 'a:1'\nlimits = ['x=1']", "there is no limit \"x\"");
-        check("insecure = true\napi = 'a:1'\n[tls]\nca='/a'\ncert='/b'\nkey='/c'", "insecure is set, and tls files");
+        check("insecure = true\napi = 'a:1'\n[tls]\nca='/a'\ncert='/b'\nkey='/c'", "exclude each other");
         let missing = Config::load(Some(Path::new("/no/such.toml")), Overrides::default()).unwrap_err();
         assert!(missing.to_string().starts_with("cannot read /no/such.toml"));
     }
