@@ -245,11 +245,12 @@ impl Config {
     }
 }
 
-/// The node that a certificate is for.
+/// Node that a certificate is for. Settings are read before the fork server is made, whose sessions must not inherit the key: so the
+/// certificate alone is read.
 fn node_name(files: &TlsFiles) -> Result<String, ConfigError> {
-    match Security::from_files(files)?.caller() {
-        Caller::Agent(name) => Ok(name.clone()),
-        named => Err(ConfigError::NoAgent { path: files.cert.clone(), named: named.clone() }),
+    match Security::named_in(files)? {
+        Caller::Agent(name) => Ok(name),
+        named => Err(ConfigError::NoAgent { path: files.cert.clone(), named }),
     }
 }
 
@@ -261,6 +262,8 @@ fn address(setting: &'static str, text: &str) -> Result<Address, ConfigError> {
 
 #[cfg(test)]
 mod tests {
+    use lattice_pki::{Authority, Validity};
+
     use super::*;
 
     fn load(text: &str, overrides: Overrides) -> Result<Config, ConfigError> {
@@ -310,6 +313,26 @@ mod tests {
         check("insecure = true\napi = 'a:1'\n[tls]\nca='/a'\ncert='/b'\nkey='/c'", "exclude each other");
         let missing = Config::load(Some(Path::new("/no/such.toml")), Overrides::default()).unwrap_err();
         assert!(missing.to_string().starts_with("cannot read /no/such.toml"));
+    }
+
+    /// The process that becomes the fork server has read the settings, and no session may inherit the key.
+    #[test]
+    fn a_node_is_named_by_its_certificate_and_no_key_is_read_for_that() {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = Authority::create(&directory.path().join("ca")).unwrap();
+        let issue = |subject: &Caller, name: &str| {
+            let issued = authority.issue(subject, &[], Validity::days(1).unwrap()).unwrap();
+            let files = directory.path().join(name);
+            authority.write(&files, &issued).unwrap();
+            let files = TlsFiles::in_directory(&files);
+            std::fs::remove_file(&files.key).unwrap();
+            let (ca, cert, key) = (files.ca.display(), files.cert.display(), files.key.display());
+            format!("api = 'a:1'\ntls.ca = '{ca}'\ntls.cert = '{cert}'\ntls.key = '{key}'")
+        };
+        let config = load(&issue(&Caller::Agent("node7".into()), "node"), Overrides::default()).unwrap();
+        assert_eq!(config.node_id, "node7");
+        let error = load(&issue(&Caller::Api, "api"), Overrides::default()).unwrap_err().to_string();
+        assert!(error.contains("a node agent needs one for lattice:///agent/NODE"), "{error}");
     }
 
     #[test]
