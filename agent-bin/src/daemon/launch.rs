@@ -139,7 +139,7 @@ impl Launch {
             node_id: node.config.node_id.clone(),
             node_index: assignment.index.0,
         };
-        let (delivery, events) = Delivery::new(Arc::clone(node), of, to_session.clone());
+        let (delivery, events) = Delivery::new(node.api.clone(), of, to_session.clone());
         let events = Arc::new(events);
         let session = Session { callee, to_session: to_session.clone(), events: Arc::clone(&events), questions };
         let reading = tokio::spawn(session.read(reader));
