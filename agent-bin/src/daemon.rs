@@ -185,8 +185,8 @@ async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
     tokio::spawn(node.security.clone().renew_on_hangup());
     let (renewals, lease) = lease::none();
     let registering = tokio::spawn(registration::keep_registered(Arc::clone(&node), renewals));
-    let bereft = Arc::clone(&node);
-    tokio::spawn(lease::watch(lease, move |reason| bereft.launches.cut_off(reason)));
+    let cut_off = Arc::clone(&node);
+    tokio::spawn(lease::watch(lease, move |reason| cut_off.launches.lose_all(reason)));
     let service = NodeAgentServiceServer::new(service::Service { node: Arc::clone(&node) })
         .max_decoding_message_size(MESSAGE_MAX)
         .max_encoding_message_size(MESSAGE_MAX);
@@ -199,13 +199,13 @@ async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
     // Without systemd nobody is told.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let work = async {
-        let result = tokio::select! {
-            () = told_to_stop() => Ok(()),
-            () = server_gone => Err(DaemonError::ForkServer),
+        let (reason, result) = tokio::select! {
+            () = stop_signal() => ("its agent was stopped", Ok(())),
+            () = server_gone => ("its fork server ended", Err(DaemonError::ForkServer)),
         };
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         // What is left then is ended by the fork server.
-        node.launches.end_all(timeouts::STOP).await;
+        node.launches.end_all(reason, timeouts::STOP).await;
         registering.abort();
         let _ = stop.send(());
         result
@@ -215,7 +215,7 @@ async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
 }
 
 /// Waits for SIGTERM or SIGINT; for ever if they cannot be waited for.
-async fn told_to_stop() {
+async fn stop_signal() {
     match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
         (Ok(mut terminate), Ok(mut interrupt)) => {
             tokio::select! {

@@ -106,8 +106,8 @@ struct Launch {
     grace: Duration,
     /// When the session is killed.
     killed_at: Option<Instant>,
-    /// The API server was not heard for too long, and the ranks are ended for that.
-    is_cut_off: bool,
+    /// The ranks are being ended because this node is lost to the launch.
+    is_lost: bool,
     /// What it uses of the fabric.
     claimed: Option<Claimed>,
 }
@@ -158,7 +158,7 @@ impl Launch {
             delivering,
             grace: assignment.grace,
             killed_at: None,
-            is_cut_off: false,
+            is_lost: false,
             claimed,
         })
     }
@@ -192,7 +192,7 @@ impl Launch {
                 reported = &mut self.reading => return reported.unwrap_or(false),
                 Some(order) = self.orders.recv() => match order {
                     LaunchOrder::End(how) => self.end(how),
-                    LaunchOrder::CutOff { reason } => self.cut_off(reason),
+                    LaunchOrder::NodeLost { reason } => self.lose(reason),
                     LaunchOrder::Forget => self.delivering.abort(),
                 },
                 result = &mut self.delivering, if delivered.is_none() => {
@@ -223,9 +223,9 @@ impl Launch {
         self.killed_at = Some(self.killed_at.map_or(then, |before| before.min(then)));
     }
 
-    /// Has the session end because nobody out there can know that it runs, and says so if it is asked for later.
-    fn cut_off(&mut self, reason: String) {
-        if std::mem::replace(&mut self.is_cut_off, true) {
+    /// Ends the session because this node is lost to the launch, and reports that as the cause.
+    fn lose(&mut self, reason: String) {
+        if std::mem::replace(&mut self.is_lost, true) {
             return;
         }
         tracing::warn!(launch = self.id, "its ranks are ended: {reason}");
@@ -266,7 +266,7 @@ impl Launch {
                 _ = &mut self.delivering => return,
                 order = self.orders.recv() => match order {
                     // It has ended.
-                    Some(LaunchOrder::End(_) | LaunchOrder::CutOff { .. }) => {}
+                    Some(LaunchOrder::End(_) | LaunchOrder::NodeLost { .. }) => {}
                     Some(LaunchOrder::Forget) | None => return,
                 },
                 () = sleep_until(deadline) => {

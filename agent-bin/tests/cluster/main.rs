@@ -192,6 +192,9 @@ async fn an_agent_that_is_told_to_stop_ends_its_launches_first() {
     launch.until(|launch| !launch.pids.is_empty()).await;
     agent.terminate();
     launch.until_report().await;
+    let cause = launch.cause.clone().unwrap();
+    let lost = proto::cause::Kind::NodeLost("its agent was stopped".into());
+    assert_eq!((cause.host.as_str(), cause.kind), ("node0", Some(lost)), "not the user's own interrupt");
     launch.end().await;
     assert!(agent.exit().await.success());
     assert_eq!(with_tag(&id), Vec::<i32>::new());
