@@ -36,7 +36,7 @@ pub struct VirtualClock {
 
 #[cfg(any(test, feature = "fake"))]
 impl VirtualClock {
-    /// How much time has been slept away.
+    /// Time that was slept away.
     pub fn passed(&self) -> Duration {
         *self.passed.lock()
     }

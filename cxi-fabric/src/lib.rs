@@ -28,6 +28,8 @@ mod local;
 pub mod node;
 mod rest;
 mod retry;
+mod retry_after;
+mod scrubber;
 pub mod secret;
 pub mod vni;
 mod vnid;
