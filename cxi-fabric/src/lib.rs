@@ -22,6 +22,8 @@ pub mod error;
 pub mod fabric;
 #[cfg(feature = "fake")]
 pub mod fake;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod grants;
 pub mod ledger;
 mod local;

@@ -23,6 +23,8 @@ use thiserror::Error;
 
 pub use claim::{Claim, ClaimError, NicService, NodeServices, Stuck, Warning, claim, given, holders, release};
 pub use command::CxiServiceCommand;
+#[cfg(feature = "fuzzing")]
+pub(crate) use command::{read_created, read_list};
 pub use config::{NodeBackend, NodeConfigError, NodeFabricConfig};
 pub use libcxi::{LibCxi, LoadError};
 pub use limits::{Limit, Limits, Resource};

@@ -110,12 +110,12 @@ fn describe(spec: &ServiceSpec) -> String {
 }
 
 /// Reads the number of the service that `cxi_service create` has made.
-fn read_created(output: &str) -> Option<u32> {
+pub(crate) fn read_created(output: &str) -> Option<u32> {
     output.lines().rev().find_map(|line| line.strip_prefix("Successfully created service:")?.trim().parse().ok())
 }
 
 /// Reads `cxi_service list -v`: paragraphs that begin with `ID:`.
-fn read_list(output: &str) -> Vec<FoundService> {
+pub(crate) fn read_list(output: &str) -> Vec<FoundService> {
     let mut services: Vec<FoundService> = Vec::new();
     for line in output.lines() {
         let Some((name, value)) = line.split_once(':') else { continue };
