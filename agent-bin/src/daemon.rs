@@ -49,33 +49,33 @@ use self::launches::Launches;
 use self::metrics::Metrics;
 use lattice_session::random;
 
-/// Why an agent does not run.
+/// Error of an agent that does not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DaemonError {
-    /// It cannot be reached.
+    /// The agent cannot listen.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// It cannot reach the API server.
+    /// The address of the API server cannot be used.
     #[error("the API server: {0}")]
     Connect(#[from] ConnectError),
-    /// It cannot prove who it is.
+    /// The agent's identity cannot be used.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// Its certificate is somebody else's.
+    /// The certificate is another caller's.
     #[error("{} is the certificate of {named}; this node is {node_id}", path.display())]
     AnothersCertificate {
         /// The file.
         path: PathBuf,
-        /// Whom it names.
+        /// Caller that the certificate names.
         named: Caller,
-        /// This node.
+        /// Name of this node.
         node_id: String,
     },
     /// The process that makes its sessions is gone.
     #[error("the fork server ended; start the agent again")]
     ForkServer,
-    /// It cannot make CXI services as it shall.
+    /// CXI services cannot be made as the settings say.
     #[error(transparent)]
     Fabric(#[from] NodeConfigError),
     /// The system refused something.
@@ -83,16 +83,16 @@ pub enum DaemonError {
     System(#[from] io::Error),
 }
 
-/// What all parts of a running agent share.
+/// State that all parts of a running agent share.
 struct Node {
     config: Config,
-    /// Where others reach it.
+    /// Address at which others reach the agent.
     address: Address,
     security: Security,
     api: Channel,
-    /// The same way again, for signs of life alone: calls that wait long, such as look-ups, fill a connection.
+    /// Second channel to the API server, for heartbeats alone: calls that wait long, such as look-ups, fill a connection.
     pulse: Channel,
-    /// Those that launches are passed on to.
+    /// Channels to the agents that launches are passed on to.
     agents: AgentChannels,
     fences: Arc<FenceNode>,
     fabric: Arc<Fabric>,
@@ -131,7 +131,7 @@ pub fn check(config: &Config) -> Result<(), DaemonError> {
     })
 }
 
-/// What is made of the settings before anybody is listened to.
+/// Objects that are made of the settings before the agent listens.
 struct Prepared {
     security: Security,
     api: Channel,

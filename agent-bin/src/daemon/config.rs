@@ -17,18 +17,18 @@ use lattice_daemon::settings_file::{self, SettingsFileError};
 /// The port of node agents.
 const PORT: u16 = 50052;
 
-/// What an agent runs with.
+/// Settings of an agent.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The name of this node.
     pub node_id: String,
-    /// Where it listens.
+    /// Address that the agent listens at.
     pub listen: Address,
-    /// Where others reach it; `None` for where it listens.
+    /// Address at which others reach it; `None` for the one that it listens at.
     pub advertise: Option<Address>,
     /// The API server.
     pub api: Address,
-    /// How it proves who it is; `None` for nobody proves anything, among loopback addresses.
+    /// Files of its identity; `None` for none, among loopback addresses.
     pub tls: Option<TlsFiles>,
     /// Launches of root are run as well.
     pub allow_root: bool,
@@ -38,13 +38,13 @@ pub struct Config {
     pub setuid_programs: bool,
     /// Limits of all ranks.
     pub limits: Vec<Limit>,
-    /// Where metrics are served over HTTP.
+    /// Address at which metrics are served over HTTP.
     pub metrics: Option<SocketAddr>,
-    /// How CXI services are made.
+    /// Settings of the fabric on this node.
     pub fabric: NodeFabricConfig,
 }
 
-/// What flags and variables say, each over what the file says.
+/// Flags and variables, which override the settings file one by one.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     /// See [`Config::node_id`].
@@ -55,7 +55,7 @@ pub struct Overrides {
     pub advertise: Option<String>,
     /// See [`Config::api`].
     pub api: Option<String>,
-    /// Nobody proves anything.
+    /// No certificates are used.
     pub insecure: bool,
     /// See [`Config::allow_root`].
     pub allow_root: bool,
@@ -63,25 +63,25 @@ pub struct Overrides {
     pub metrics: Option<SocketAddr>,
 }
 
-/// Why the settings make no sense.
+/// Error in the settings.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// The file cannot be used.
     #[error(transparent)]
     File(#[from] SettingsFileError),
-    /// An address that is none.
+    /// Malformed address.
     #[error("{setting}: {source}")]
     Address {
-        /// Which setting.
+        /// Name of the setting.
         setting: &'static str,
-        /// What is wrong with it.
+        /// Error of the address.
         source: AddressError,
     },
-    /// A limit that is none.
+    /// Malformed limit.
     #[error("limits: {0}")]
     Limit(#[from] LimitParseError),
-    /// A name that no node can have.
+    /// Name that no node can have.
     #[error("node_id is {name:?}; a node's name has letters, digits, `-`, `_` and `.`; set node_id or --node-id")]
     NodeName {
         /// The name.
@@ -90,9 +90,9 @@ pub enum ConfigError {
     /// Something that must be said is not.
     #[error("no {setting} is given; {remedy}")]
     Missing {
-        /// Which setting.
+        /// Name of the setting.
         setting: &'static str,
-        /// How to say it.
+        /// Advice in words.
         remedy: &'static str,
     },
     /// The certificate cannot be used.
@@ -103,7 +103,7 @@ pub enum ConfigError {
     NoAgent {
         /// The file.
         path: PathBuf,
-        /// Whom it names.
+        /// Caller that the certificate names.
         named: Caller,
     },
     /// `[tls]` and `insecure` do not go together.
@@ -149,7 +149,7 @@ impl Config {
         Self::check(File::read(file)?, overrides)
     }
 
-    /// What `file` says of this node alone: how CXI services are made, and where the agent listens, unless `listen` says it. For
+    /// Reads the settings of this node alone from `file`: those of the fabric, and the address of the agent, which `listen` overrides. For
     /// those who look at a node whose agent does not run, or has nobody to report to; what else the file should say is not asked.
     ///
     /// # Errors
@@ -195,7 +195,7 @@ impl Config {
         })
     }
 
-    /// How this agent proves who it is.
+    /// Reads this agent's identity.
     ///
     /// # Errors
     /// Fails if a file of the identity cannot be used, or is another's.
@@ -212,7 +212,7 @@ impl Config {
         Ok(security)
     }
 
-    /// Where others reach an agent that listens at `local`.
+    /// Address at which others reach an agent that listens at `local`.
     pub(super) fn advertised(&self, local: &Address) -> Address {
         match (&self.advertise, local) {
             (Some(address), _) => address.clone(),
@@ -224,7 +224,7 @@ impl Config {
         }
     }
 
-    /// Who may start processes here, for a user who may not.
+    /// Reason in words why the user may not start processes here; `None` for one who may.
     pub(super) fn refuse_user(&self, uid: u32) -> Option<String> {
         let me = Uid::effective();
         let serves_itself_alone = match (&self.tls, me.is_root()) {

@@ -61,9 +61,9 @@ pub(super) enum LaunchOrder {
 /// Reason why a launch is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotTaken {
-    /// It runs here.
+    /// The launch runs here.
     Running,
-    /// It was here and has ended.
+    /// The launch was here and has ended.
     Ended,
     /// The agent is stopping.
     Stopping,
@@ -167,6 +167,57 @@ mod tests {
         assert_eq!(launches.enter("b", handle(1)), Ok(()));
         launches.end_all("its agent was stopped", Duration::ZERO).await;
         assert_eq!(launches.enter("c", handle(1)), Err(NotTaken::Stopping));
+    }
+
+    /// Two launches that run, and their orders.
+    fn two_launches(launches: &Launches) -> Vec<mpsc::UnboundedReceiver<LaunchOrder>> {
+        let enter = |id: &str| {
+            let (orders, ordered) = mpsc::unbounded_channel();
+            assert_eq!(launches.enter(id, Handle { orders, ..handle(1) }), Ok(()));
+            ordered
+        };
+        ["a", "b"].map(enter).into()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_that_stops_waits_until_its_launches_have_left() {
+        let launches = Launches::default();
+        let orders = two_launches(&launches);
+        let leaving = async {
+            for (id, mut ordered) in ["a", "b"].into_iter().zip(orders) {
+                let order = ordered.recv().await.unwrap();
+                assert!(matches!(&order, LaunchOrder::NodeLost { reason } if reason == "a test"), "{order:?}");
+                tokio::time::sleep(Duration::from_secs(3)).await;
+                launches.remove(id);
+            }
+        };
+        let begun = tokio::time::Instant::now();
+        tokio::join!(launches.end_all("a test", Duration::from_secs(20)), leaving);
+        assert_eq!((launches.count(), begun.elapsed()), (0, Duration::from_secs(6)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_launch_that_does_not_leave_holds_a_stop_up_until_its_time_limit() {
+        let launches = Launches::default();
+        let _orders = two_launches(&launches);
+        let begun = tokio::time::Instant::now();
+        launches.end_all("a test", Duration::from_secs(20)).await;
+        assert_eq!((launches.count(), begun.elapsed().as_secs()), (2, 20));
+        assert_eq!(launches.enter("c", handle(2)), Err(NotTaken::Stopping));
+    }
+
+    #[test]
+    fn a_launch_is_found_while_it_runs() {
+        let launches = Launches::default();
+        let _orders = two_launches(&launches);
+        let mut ids = launches.ids();
+        ids.sort();
+        assert_eq!(ids, ["a", "b"]);
+        launches.remove("a");
+        assert!(launches.get("a").is_none() && launches.get("b").is_some());
+        // Another time does no harm.
+        launches.remove("a");
+        assert_eq!(launches.count(), 1);
     }
 
     #[tokio::test(flavor = "current_thread")]

@@ -1,4 +1,4 @@
-//! What the agent serves over gRPC.
+//! gRPC service of the agent.
 
 use std::sync::Arc;
 
