@@ -1,8 +1,8 @@
-//! `lattice-agent cxi`: the CXI services of this node, for an operator who sits at it. It asks nobody: neither the API server nor
-//! the agent need run, and what a service is used for is read from the processes that were born with it.
+//! `lattice-agent cxi`: lists, examines and cleans the CXI services of this node, for an operator who sits at it. Neither the API server
+//! nor the agent need run: which process uses a service is read from the environments of all processes.
 
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io;
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -14,18 +14,18 @@ use cxi_fabric::clock::SystemClock;
 use cxi_fabric::node::{
     self, CxiBackend, CxiError, FoundService, NicService, NodeBackend, NodeConfigError, Usage, Use,
 };
-use lattice_agent::daemon::{Config, ConfigError};
 use lattice_session::cxi::{Finding, findings, survey, without_services};
 use pmi_transport::address::Address;
 use pmi_transport::proto::v1::{CxiDevice, CxiService, ListCxiServicesResponse};
 use serde::Serialize;
 
-/// Where the kernel shows processes.
+use crate::daemon::{Config, ConfigError};
+use crate::{Answer, Exit};
+
+/// Mount point of the process file system.
 const PROC: &str = "/proc";
-/// How long services that are busy may take to be ended.
+/// Time limit for services that are busy to be ended.
 const CLEAN_WITHIN: Duration = Duration::from_secs(10);
-/// The exit code when something is wrong, or could not be done: the question itself was answered.
-const TROUBLE: u8 = 1;
 
 /// What to do on this node.
 #[derive(Clone, Debug, Subcommand)]
@@ -39,7 +39,7 @@ pub(crate) enum CxiCommand {
     Clean(Clean),
 }
 
-/// How answers look.
+/// Format of the answer.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Shape {
     /// Print JSON.
@@ -47,7 +47,7 @@ pub(crate) struct Shape {
     json: bool,
 }
 
-/// Which services to end.
+/// Selection of the services to end.
 #[derive(Clone, Debug, Args)]
 #[group(id = "which", required = true, multiple = false)]
 pub(crate) struct Clean {
@@ -64,7 +64,7 @@ pub(crate) struct Clean {
     shape: Shape,
 }
 
-/// Why a question about this node has no answer.
+/// Error of a command about this node.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CxiCommandError {
     /// The agent's settings are of no use.
@@ -82,7 +82,7 @@ pub(crate) enum CxiCommandError {
     /// An agent runs, whose launches may not have started the processes that will use their services.
     #[error("an agent listens at {address}, and ends services itself when their launch or VNI ends; stop it first")]
     AgentRuns {
-        /// Where.
+        /// Address of the agent.
         address: Address,
     },
     /// The system refused something.
@@ -90,17 +90,21 @@ pub(crate) enum CxiCommandError {
     System(#[from] io::Error),
 }
 
-/// Does what the command asks for, with the settings in `config`, and `listen` over what they say; returns the exit code.
+/// Carries out the command with the settings in `config`; `listen` overrides the address in them.
 ///
 /// # Errors
-/// If the settings or the node cannot be read, or it is not safe to do it.
-pub(crate) fn run(command: &CxiCommand, config: Option<&Path>, listen: Option<String>) -> Result<u8, CxiCommandError> {
+/// Fails if the settings or the node cannot be read, or if the command is not safe now.
+pub(crate) fn run(
+    command: &CxiCommand,
+    config: Option<&Path>,
+    listen: Option<String>,
+) -> Result<Answer, CxiCommandError> {
     let (settings, listen) = Config::of_node(config, listen)?;
     match command {
         CxiCommand::List(shape) => {
             let seen = look(settings.backend, settings.backend()?)?;
-            print(&if shape.json { json(&devices(&seen.devices))? } else { table(&seen.devices) })?;
-            Ok(if seen.trouble.is_empty() { 0 } else { complain(&seen.trouble) })
+            let text = if shape.json { json(&devices(&seen.devices))? } else { table(&seen.devices) };
+            Ok(answer(text, Some(seen.trouble).filter(|trouble| !trouble.is_empty()).into_iter().collect()))
         }
         CxiCommand::Doctor(shape) => {
             let seen = match settings.backend() {
@@ -129,7 +133,7 @@ fn look(kind: NodeBackend, backend: Option<Arc<dyn CxiBackend>>) -> Result<ListC
     Ok(survey(kind, &*backend, owner))
 }
 
-/// Makes sure that no agent runs here, and that none starts until what is returned is dropped: services of launches that have not
+/// Makes sure that no agent runs here, and that none starts until the returned listener is dropped: services of launches that have not
 /// started their ranks yet are used by nobody.
 fn hold(address: &Address) -> Result<Option<TcpListener>, CxiCommandError> {
     let runs = || CxiCommandError::AgentRuns { address: address.clone() };
@@ -146,7 +150,7 @@ fn hold(address: &Address) -> Result<Option<TcpListener>, CxiCommandError> {
     }
 }
 
-/// What was done, for programs.
+/// Result of `clean`, for programs.
 #[derive(Debug, Serialize)]
 struct Cleaned {
     dry_run: bool,
@@ -154,7 +158,7 @@ struct Cleaned {
     failed: Vec<String>,
 }
 
-fn cleaned(clean: &Clean, backend: &dyn CxiBackend) -> Result<u8, CxiCommandError> {
+fn cleaned(clean: &Clean, backend: &dyn CxiBackend) -> Result<Answer, CxiCommandError> {
     let usage = Usage::look(Path::new(PROC))?;
     let (mut strays, mut failed) = (Vec::new(), Vec::new());
     for (service, found) in meant(clean, backend)? {
@@ -168,9 +172,10 @@ fn cleaned(clean: &Clean, backend: &dyn CxiBackend) -> Result<u8, CxiCommandErro
         }
     }
     let services: Vec<NicService> = strays.iter().map(|(service, _)| service.clone()).collect();
-    let stuck = match clean.dry_run {
-        true => Vec::new(),
-        false => node::release(backend, &SystemClock, &services, Instant::now() + CLEAN_WITHIN),
+    let stuck = if clean.dry_run {
+        Vec::new()
+    } else {
+        node::release(backend, &SystemClock, &services, Instant::now() + CLEAN_WITHIN)
     };
     failed.extend(stuck.iter().map(ToString::to_string));
     let verb = if clean.dry_run { "would be ended" } else { "is ended" };
@@ -184,8 +189,7 @@ fn cleaned(clean: &Clean, backend: &dyn CxiBackend) -> Result<u8, CxiCommandErro
         (false, true) => "there is nothing to clean\n".to_owned(),
         (false, false) => cleaned.done.iter().map(|line| format!("{line}\n")).collect(),
     };
-    print(&text)?;
-    Ok(cleaned.failed.iter().map(|problem| complain(problem)).max().unwrap_or(0))
+    Ok(answer(text, cleaned.failed))
 }
 
 /// The services that the command is about, whoever uses them.
@@ -199,7 +203,7 @@ fn meant(clean: &Clean, backend: &dyn CxiBackend) -> Result<Vec<(NicService, Fou
     Ok(services)
 }
 
-/// What an examination found, for programs.
+/// Result of `doctor`, for programs.
 #[derive(Debug, Serialize)]
 struct Examination<'a> {
     backend: &'a str,
@@ -224,7 +228,7 @@ struct Service<'a> {
     used_by: Option<&'a str>,
 }
 
-fn examined(seen: &ListCxiServicesResponse, shape: Shape) -> Result<u8, CxiCommandError> {
+fn examined(seen: &ListCxiServicesResponse, shape: Shape) -> Result<Answer, CxiCommandError> {
     let mut findings = findings(seen);
     let services = seen.devices.iter().flat_map(|device| device.services.iter().map(move |service| (device, service)));
     let strays = services.filter(|(_, service)| service.launch_id.is_empty());
@@ -247,8 +251,8 @@ fn examined(seen: &ListCxiServicesResponse, shape: Shape) -> Result<u8, CxiComma
         }
         text
     };
-    print(&text)?;
-    Ok(if findings.is_empty() { 0 } else { TROUBLE })
+    let exit = if findings.is_empty() { Exit::Success } else { Exit::Findings };
+    Ok(Answer { text, problems: Vec::new(), exit })
 }
 
 fn devices(devices: &[CxiDevice]) -> Vec<Device<'_>> {
@@ -298,15 +302,55 @@ fn json(value: &impl Serialize) -> Result<String, CxiCommandError> {
     Ok(serde_json::to_string_pretty(value).map_err(io::Error::from)? + "\n")
 }
 
-fn print(text: &str) -> io::Result<()> {
-    match io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result,
-    }
+/// The answer of a command that names what it could not do.
+fn answer(text: String, problems: Vec<String>) -> Answer {
+    let exit = if problems.is_empty() { Exit::Success } else { Exit::Findings };
+    Answer { text, problems, exit }
 }
 
-fn complain(problem: &str) -> u8 {
-    eprintln!("lattice-agent: {problem}");
-    TROUBLE
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn ask(command: &CxiCommand, settings: &str) -> Result<Answer, CxiCommandError> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), settings).unwrap();
+        run(command, Some(file.path()), None)
+    }
+
+    #[test]
+    fn a_node_without_a_back_end_has_nothing_to_show_and_nothing_to_clean() {
+        let listed = ask(&CxiCommand::List(Shape { json: false }), "").unwrap();
+        assert_eq!((listed.exit, listed.problems.len()), (Exit::Success, 0));
+        assert!(listed.text.starts_with("NIC "), "{}", listed.text);
+        let json = ask(&CxiCommand::List(Shape { json: true }), "").unwrap();
+        assert_eq!(json.text, "[]\n");
+        let clean = Clean { vni: Vec::new(), all: true, dry_run: true, shape: Shape { json: false } };
+        let refused = ask(&CxiCommand::Clean(clean), "").unwrap_err().to_string();
+        assert!(refused.starts_with("no CXI services are made here; set `backend`"), "{refused}");
+    }
+
+    #[test]
+    fn services_are_not_cleaned_beside_an_agent_that_runs() {
+        let agent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = Address::Tcp { host: "127.0.0.1".into(), port: agent.local_addr().unwrap().port() };
+        let refused = hold(&address).unwrap_err().to_string();
+        assert!(refused.contains("stop it first"), "{refused}");
+        drop(agent);
+        assert!(hold(&address).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_problem_that_is_left_is_a_finding() {
+        assert_eq!(answer(String::new(), Vec::new()).exit, Exit::Success);
+        assert_eq!(answer(String::new(), vec!["x".into()]).exit, Exit::Findings);
+    }
+
+    #[test]
+    fn numbers_without_a_restriction_are_all() {
+        assert_eq!(listed([].into_iter()), "all");
+        assert_eq!(listed([1024, 1025].into_iter()), "1024,1025");
+    }
 }

@@ -12,12 +12,12 @@ mod admission;
 mod calls;
 mod config;
 mod fabric;
-mod facts;
 mod forks;
 mod launch;
 mod launches;
 mod lease;
 mod metrics;
+mod node_info;
 mod registration;
 mod relay;
 mod report;
@@ -49,33 +49,33 @@ use self::launches::Launches;
 use self::metrics::Metrics;
 use lattice_session::random;
 
-/// Why an agent does not run.
+/// Error of an agent that does not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DaemonError {
-    /// It cannot be reached.
+    /// The agent cannot listen.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// It cannot reach the API server.
+    /// The address of the API server cannot be used.
     #[error("the API server: {0}")]
     Connect(#[from] ConnectError),
-    /// It cannot prove who it is.
+    /// The agent's identity cannot be used.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// Its certificate is somebody else's.
+    /// The certificate is another caller's.
     #[error("{} is the certificate of {named}; this node is {node_id}", path.display())]
     AnothersCertificate {
         /// The file.
         path: PathBuf,
-        /// Whom it names.
+        /// Caller that the certificate names.
         named: Caller,
-        /// This node.
+        /// Name of this node.
         node_id: String,
     },
     /// The process that makes its sessions is gone.
     #[error("the fork server ended; start the agent again")]
     ForkServer,
-    /// It cannot make CXI services as it shall.
+    /// CXI services cannot be made as the settings say.
     #[error(transparent)]
     Fabric(#[from] NodeConfigError),
     /// The system refused something.
@@ -83,16 +83,16 @@ pub enum DaemonError {
     System(#[from] io::Error),
 }
 
-/// What all parts of a running agent share.
+/// State that all parts of a running agent share.
 struct Node {
     config: Config,
-    /// Where others reach it.
+    /// Address at which others reach the agent.
     address: Address,
     security: Security,
     api: Channel,
-    /// The same way again, for signs of life alone: calls that wait long, such as look-ups, fill a connection.
+    /// Second channel to the API server, for heartbeats alone: calls that wait long, such as look-ups, fill a connection.
     pulse: Channel,
-    /// Those that launches are passed on to.
+    /// Channels to the agents that launches are passed on to.
     agents: AgentChannels,
     fences: Arc<FenceNode>,
     fabric: Arc<Fabric>,
@@ -131,7 +131,7 @@ pub fn check(config: &Config) -> Result<(), DaemonError> {
     })
 }
 
-/// What is made of the settings before anybody is listened to.
+/// Objects that are made of the settings before the agent listens.
 struct Prepared {
     security: Security,
     api: Channel,
@@ -185,8 +185,8 @@ async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
     tokio::spawn(node.security.clone().renew_on_hangup());
     let (renewals, lease) = lease::none();
     let registering = tokio::spawn(registration::keep_registered(Arc::clone(&node), renewals));
-    let bereft = Arc::clone(&node);
-    tokio::spawn(lease::watch(lease, move |reason| bereft.launches.cut_off(reason)));
+    let cut_off = Arc::clone(&node);
+    tokio::spawn(lease::watch(lease, move |reason| cut_off.launches.lose_all(reason)));
     let service = NodeAgentServiceServer::new(service::Service { node: Arc::clone(&node) })
         .max_decoding_message_size(MESSAGE_MAX)
         .max_encoding_message_size(MESSAGE_MAX);
@@ -199,13 +199,13 @@ async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
     // Without systemd nobody is told.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let work = async {
-        let result = tokio::select! {
-            () = told_to_stop() => Ok(()),
-            () = server_gone => Err(DaemonError::ForkServer),
+        let (reason, result) = tokio::select! {
+            () = stop_signal() => ("its agent was stopped", Ok(())),
+            () = server_gone => ("its fork server ended", Err(DaemonError::ForkServer)),
         };
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         // What is left then is ended by the fork server.
-        node.launches.end_all(timeouts::STOP).await;
+        node.launches.end_all(reason, timeouts::STOP).await;
         registering.abort();
         let _ = stop.send(());
         result
@@ -215,7 +215,7 @@ async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
 }
 
 /// Waits for SIGTERM or SIGINT; for ever if they cannot be waited for.
-async fn told_to_stop() {
+async fn stop_signal() {
     match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
         (Ok(mut terminate), Ok(mut interrupt)) => {
             tokio::select! {

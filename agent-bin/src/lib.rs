@@ -1,4 +1,75 @@
 //! The node agent: admits launches, has their sessions started, relays requests, reports.
+//!
+//! [`run`] composes the program of [`Args`]: settings, fork server, log, [`daemon`]; or a command for an operator of the node. What one
+//! node does for one launch is in the crate `lattice-session`.
 #![forbid(unsafe_code)]
 
+mod args;
+mod cxi_command;
 pub mod daemon;
+mod exit;
+
+use std::error::Error;
+
+use lattice_session::session_process;
+use rank_spawner::ForkServer;
+use tracing_subscriber::EnvFilter;
+
+pub use self::args::Args;
+use self::args::Command;
+use self::daemon::Config;
+pub use self::exit::Exit;
+
+/// Result of the program, for its `main` to print.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Text for standard output.
+    pub text: String,
+    /// Problems for standard error, a line each.
+    pub problems: Vec<String>,
+    /// Exit code.
+    pub exit: Exit,
+}
+
+/// Carries out `args`: runs the daemon until it is told to stop, or a command. Call it first thing in `main`, while the process has
+/// one thread.
+pub fn run(args: Args) -> Answer {
+    carried_out(&args).unwrap_or_else(|error| Answer {
+        text: String::new(),
+        problems: vec![error.to_string()],
+        exit: Exit::Failure,
+    })
+}
+
+fn carried_out(args: &Args) -> Result<Answer, Box<dyn Error>> {
+    if let Some(Command::Cxi(command)) = &args.command {
+        return Ok(cxi_command::run(command, args.file(), args.listen.clone())?);
+    }
+    let config = Config::load(args.file(), args.overrides())?;
+    let success = |text| Answer { text, problems: Vec::new(), exit: Exit::Success };
+    if args.check_config {
+        daemon::check(&config)?;
+        return Ok(success(format!("lattice-agent: the settings of {} make sense\n", config.node_id)));
+    }
+    // Before any thread, any key and any connection: session processes are copies of what this process is now.
+    let forks = fork_server()?;
+    log_to_stderr();
+    if let Err(error) = cxi_fabric::secret::keep_out_of_core_dumps() {
+        tracing::warn!(%error, "core dumps of this agent would hold keys");
+    }
+    daemon::run(config, forks)?;
+    Ok(success(String::new()))
+}
+
+fn fork_server() -> Result<ForkServer, rank_spawner::ForkServerError> {
+    // Session processes would each find out anew what the processor can do; where that is emulated, as in virtual machines,
+    // it takes as long as a fork.
+    #[cfg(target_arch = "x86_64")]
+    std::hint::black_box(std::arch::is_x86_feature_detected!("avx2"));
+    ForkServer::fork(session_process::main)
+}
+
+fn log_to_stderr() {
+    let filter = EnvFilter::try_from_env("LATTICE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}

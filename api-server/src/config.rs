@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cxi_fabric::FabricConfig;
+pub(crate) use lattice_daemon::identity::Identity;
+use lattice_daemon::identity::{IdentitySettings, IdentitySettingsError, TlsSettings};
 use lattice_daemon::settings_file::{self, SettingsFileError};
 use lattice_session::timeouts;
 use pmi_transport::address::{Address, AddressError};
-use pmi_transport::identity::TlsFiles;
 use serde::Deserialize;
 
 use super::args::ApiArgs;
@@ -51,15 +52,6 @@ pub(crate) struct Config {
     pub spool: SpoolLimits,
     /// Where fabric credentials come from, if there is a fabric that needs some.
     pub fabric: Option<FabricSettings>,
-}
-
-/// How processes prove who they are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Identity {
-    /// They do not: loopback addresses only.
-    Insecure,
-    /// By certificates in these files.
-    Tls(TlsFiles),
 }
 
 /// What holds for every allocation.
@@ -118,14 +110,8 @@ pub(crate) enum ConfigError {
     Unreachable,
     #[error("unix:{} is a socket; name it as `socket`, and leave `listen` to host:port", path.display())]
     SocketAsListen { path: PathBuf },
-    #[error("tls.{given} is set, tls.{missing} is not; certificates need ca, cert and key")]
-    HalfIdentity { given: &'static str, missing: &'static str },
-    #[error("`insecure` and certificates exclude each other; take one of them out")]
-    InsecureWithCertificates,
-    #[error(
-        "neither certificates ([tls] with ca, cert and key) nor `insecure` are set; `lattice pki` makes certificates"
-    )]
-    NoIdentity,
+    #[error(transparent)]
+    Identity(#[from] IdentitySettingsError),
     #[error("{name} is {value}; it can be {possible}")]
     Range { name: &'static str, value: u32, possible: &'static str },
     #[error(
@@ -153,7 +139,7 @@ struct File {
     #[serde(default)]
     insecure: bool,
     #[serde(default)]
-    tls: NamedFiles,
+    tls: TlsSettings,
     #[serde(default)]
     create_allocations: Creators,
     allocations_per_user: Option<u32>,
@@ -172,15 +158,6 @@ struct File {
     /// In seconds.
     fabric_patience: Option<u32>,
     fabric: Option<FabricConfig>,
-}
-
-/// The files of an identity as they are named, here or by flags: all of them, or none.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NamedFiles {
-    ca: Option<PathBuf>,
-    cert: Option<PathBuf>,
-    key: Option<PathBuf>,
 }
 
 impl Config {
@@ -233,28 +210,13 @@ fn over(file: File, args: &ApiArgs) -> File {
         state: state.clone().or(file.state),
         metrics: metrics.or(file.metrics),
         insecure: *insecure || file.insecure,
-        tls: NamedFiles {
-            ca: ca.clone().or(file.tls.ca),
-            cert: cert.clone().or(file.tls.cert),
-            key: key.clone().or(file.tls.key),
-        },
+        tls: TlsSettings { ca: ca.clone(), cert: cert.clone(), key: key.clone() }.or(file.tls),
         ..file
     }
 }
 
 fn identity(file: &File) -> Result<Identity, ConfigError> {
-    let NamedFiles { ca, cert, key } = file.tls.clone();
-    match (ca, cert, key) {
-        (None, None, None) if file.insecure => Ok(Identity::Insecure),
-        (None, None, None) => Err(ConfigError::NoIdentity),
-        _ if file.insecure => Err(ConfigError::InsecureWithCertificates),
-        (Some(ca), Some(cert), Some(key)) => Ok(Identity::Tls(TlsFiles { ca, cert, key })),
-        (ca, cert, key) => {
-            let named = [("ca", ca.is_some()), ("cert", cert.is_some()), ("key", key.is_some())];
-            let first = |set: bool| named.iter().find(|&&(_, is_set)| is_set == set).map_or("", |&(name, _)| name);
-            Err(ConfigError::HalfIdentity { given: first(true), missing: first(false) })
-        }
-    }
+    Ok(IdentitySettings { tls: file.tls.clone(), insecure: file.insecure }.check()?)
 }
 
 fn default_address(identity: &Identity) -> Address {

@@ -11,11 +11,11 @@ use crate::secret::Secret;
 /// One JSON object.
 pub(crate) struct Fields<'a>(BTreeMap<Cow<'a, str>, &'a RawValue>);
 
-/// What was seen, and what was expected.
-pub(crate) type Nonsense = String;
+/// Description of what was seen and what was expected.
+pub(crate) type FieldError = String;
 
 impl<'a> Fields<'a> {
-    pub(crate) fn read(body: &'a [u8]) -> Result<Self, Nonsense> {
+    pub(crate) fn read(body: &'a [u8]) -> Result<Self, FieldError> {
         if body.iter().all(u8::is_ascii_whitespace) {
             return Err("the body is empty where a JSON object should be".into());
         }
@@ -33,30 +33,30 @@ impl<'a> Fields<'a> {
         self.0.get(name).map(|value| value.get()).filter(|json| *json != "null")
     }
 
-    fn expect<T>(&self, name: &str, expected: &str, read: impl FnOnce(&'a str) -> Option<T>) -> Result<T, Nonsense> {
+    fn expect<T>(&self, name: &str, expected: &str, read: impl FnOnce(&'a str) -> Option<T>) -> Result<T, FieldError> {
         let json = self.present(name).ok_or_else(|| format!("field `{name}` is missing"))?;
         read(json).ok_or_else(|| format!("field `{name}` is {}, not {expected}", kind(json)))
     }
 
-    pub(crate) fn text(&self, name: &str) -> Result<String, Nonsense> {
+    pub(crate) fn text(&self, name: &str) -> Result<String, FieldError> {
         self.expect(name, "a text", |json| serde_json::from_str(json).ok())
     }
 
-    pub(crate) fn number(&self, name: &str) -> Result<u32, Nonsense> {
+    pub(crate) fn number(&self, name: &str) -> Result<u32, FieldError> {
         self.expect(name, "a number of 32 bits", |json| serde_json::from_str(json).ok())
     }
 
-    pub(crate) fn texts(&self, name: &str) -> Result<Vec<String>, Nonsense> {
+    pub(crate) fn texts(&self, name: &str) -> Result<Vec<String>, FieldError> {
         self.expect(name, "a list of texts", |json| serde_json::from_str(json).ok())
     }
 
-    pub(crate) fn objects(&self, name: &str) -> Result<Vec<Self>, Nonsense> {
+    pub(crate) fn objects(&self, name: &str) -> Result<Vec<Self>, FieldError> {
         let read = |json| serde_json::from_str::<Vec<BTreeMap<Cow<'a, str>, &'a RawValue>>>(json).ok();
         Ok(self.expect(name, "a list of objects", read)?.into_iter().map(Self).collect())
     }
 
     /// A secret spelt in hexadecimal digits.
-    pub(crate) fn hex(&self, name: &str) -> Result<Secret, Nonsense> {
+    pub(crate) fn hex(&self, name: &str) -> Result<Secret, FieldError> {
         self.expect(name, "an even number of hexadecimal digits", |json| {
             // JSON has escapes, hexadecimal digits need none.
             json.strip_prefix('"')?.strip_suffix('"').and_then(Secret::from_hex)
@@ -64,20 +64,20 @@ impl<'a> Fields<'a> {
     }
 
     /// A secret as it stands.
-    pub(crate) fn secret(&self, name: &str) -> Result<Secret, Nonsense> {
+    pub(crate) fn secret(&self, name: &str) -> Result<Secret, FieldError> {
         self.expect(name, "a text", |json| serde_json::from_str::<String>(json).ok().map(Secret::new))
     }
 
     pub(crate) fn optional<T>(
         &self,
         name: &str,
-        read: impl FnOnce(&Self, &str) -> Result<T, Nonsense>,
-    ) -> Result<Option<T>, Nonsense> {
+        read: impl FnOnce(&Self, &str) -> Result<T, FieldError>,
+    ) -> Result<Option<T>, FieldError> {
         self.present(name).map(|_| read(self, name)).transpose()
     }
 }
 
-/// What kind of value begins like this.
+/// Kind of the value that begins like this.
 fn kind(json: &str) -> &'static str {
     match json.bytes().next() {
         Some(b'"') => "another text",
@@ -88,8 +88,8 @@ fn kind(json: &str) -> &'static str {
     }
 }
 
-/// What a service says of its own failure: the `detail`, `message`, ... of a problem document, or a short plain text.
-pub(crate) fn own_words(body: &[u8]) -> String {
+/// A service's description of its own failure: the `detail`, `message`, ... of a problem document, or a short plain text.
+pub(crate) fn error_text(body: &[u8]) -> String {
     if let Ok(fields) = Fields::read(body) {
         let words =
             ["detail", "message", "error_description", "title", "error"].iter().find_map(|name| fields.text(name).ok());
@@ -141,7 +141,7 @@ mod tests {
             ("<html>502</html>", ""),
             ("{}", ""),
         ] {
-            assert_eq!(own_words(body.as_bytes()), words);
+            assert_eq!(error_text(body.as_bytes()), words);
         }
     }
 }

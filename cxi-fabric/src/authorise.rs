@@ -1,21 +1,25 @@
-//! How we prove who we are: nothing, a password, or a token that an authorisation server gives for a client's secret. (A client
-//! certificate is a matter of TLS, and goes with any of them.)
+//! Authorisation of our requests: none, a password, or a token that an authorisation server gives for a client's secret. A client
+//! certificate is a matter of TLS, and goes with any of them.
 
 use std::time::{Duration, Instant};
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use parking_lot::Mutex;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use zeroize::Zeroizing;
 
 use crate::answer::Fields;
-use crate::client::{Client, Outcome};
+use crate::client::{Authorise, Client, Outcome};
 use crate::error::{FabricError, Trouble};
-use crate::secret::{Scrubber, Secret};
+use crate::scrubber::Scrubber;
+use crate::secret::Secret;
 use crate::wire::{Body, Method};
 
 /// A token is asked for anew this long before its end, so that it does not end on the way.
 const MARGIN: Duration = Duration::from_secs(30);
 
-/// What a request is authorised with.
+/// Means by which requests are authorised.
 pub(crate) enum Authoriser {
     None,
     Basic { user: String, password: Secret },
@@ -39,9 +43,8 @@ pub(crate) struct Token {
     ends: Option<Instant>,
 }
 
-impl Authoriser {
-    /// The value of the `Authorization` header.
-    pub(crate) fn header(
+impl Authorise for Authoriser {
+    fn header(
         &self,
         now: Instant,
         deadline: Instant,
@@ -59,8 +62,7 @@ impl Authoriser {
         }
     }
 
-    /// Forgets what was refused. Whether something else can be had instead.
-    pub(crate) fn refresh(&self) -> bool {
+    fn refresh(&self) -> bool {
         match self {
             Self::None | Self::Basic { .. } => false,
             Self::OAuth(oauth) => {
@@ -69,7 +71,9 @@ impl Authoriser {
             }
         }
     }
+}
 
+impl Authoriser {
     /// Tells a scrubber what must not be seen.
     pub(crate) fn teach(&self, scrubber: &Scrubber) {
         match self {
@@ -135,19 +139,12 @@ impl OAuth {
     }
 }
 
-/// What a path or a form may hold of a text that is not ours (RFC 3986, 2.3).
+/// Bytes that are encoded in a path or a form: all but letters, digits, `-`, `.`, `_` and `~` (RFC 3986, 2.3).
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// A text that is not ours, as a path or a form may hold it.
 pub(crate) fn percent_encode(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(char::from(byte)),
-            _ => {
-                let digit = |value: u8| char::from_digit(value.into(), 16).unwrap_or('0').to_ascii_uppercase();
-                encoded.extend(['%', digit(byte >> 4), digit(byte & 15)]);
-            }
-        }
-    }
-    encoded
+    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 fn basic(user: &str, password: &Secret) -> Zeroizing<String> {
@@ -155,23 +152,13 @@ fn basic(user: &str, password: &Secret) -> Zeroizing<String> {
     pair.extend_from_slice(user.as_bytes());
     pair.push(b':');
     pair.extend_from_slice(password.expose());
-    let mut header = Zeroizing::new(String::with_capacity(6 + pair.len().div_ceil(3) * 4));
+    // Of exactly the length needed, and written in place: a string that grows leaves copies behind.
+    let mut encoded = Zeroizing::new(vec![0; pair.len().div_ceil(3) * 4]);
+    let written = BASE64_STANDARD.encode_slice(&*pair, &mut encoded).expect("base64 takes four bytes for three");
+    let mut header = Zeroizing::new(String::with_capacity(6 + written));
     header.push_str("Basic ");
-    base64(&pair, &mut header);
+    header.extend(encoded[..written].iter().copied().map(char::from));
     header
-}
-
-/// RFC 4648, 4.
-fn base64(bytes: &[u8], into: &mut String) {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    for group in bytes.chunks(3) {
-        let at = |index: usize| u32::from(group.get(index).copied().unwrap_or(0));
-        let bits = at(0) << 16 | at(1) << 8 | at(2);
-        for place in 0..4 {
-            let digit = DIGITS[(bits >> (18 - 6 * place) & 63) as usize];
-            into.push(if place > group.len() { '=' } else { char::from(digit) });
-        }
-    }
 }
 
 #[cfg(test)]
@@ -179,11 +166,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base64_is_that_of_the_rfc() {
-        for (plain, encoded) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")] {
-            let mut text = String::new();
-            base64(plain.as_bytes(), &mut text);
-            assert_eq!(text, encoded);
+    fn a_password_goes_in_base64_as_in_rfc_7617() {
+        for (user, password, encoded) in
+            [("", "", "Og=="), ("f", "", "Zjo="), ("f", "o", "Zjpv"), ("fo", "bar", "Zm86YmFy")]
+        {
+            assert_eq!(basic(user, &Secret::new(password)).as_str(), format!("Basic {encoded}"));
         }
         assert_eq!(basic("Aladdin", &Secret::new("open sesame")).as_str(), "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
     }

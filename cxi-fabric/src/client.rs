@@ -1,4 +1,5 @@
-//! One service and how we speak to it: the loop that asks, judges, pauses and asks again until it is done, hopeless, or late.
+//! Client of one service: sends a request, classifies the answer, pauses and retries, until the call succeeds, fails for good, or its
+//! deadline is over. Where the credentials come from is left to an [`Authorise`].
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,13 +7,27 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use zeroize::Zeroizing;
 
-use crate::answer::{self, Nonsense};
-use crate::authorise::Authoriser;
+use crate::answer::{self, FieldError};
 use crate::clock::Clock;
 use crate::error::{Call, FabricError, Trouble};
-use crate::retry::{self, Backoff, Judgement};
-use crate::secret::{Scrubber, Secret};
+use crate::retry::{self, Backoff, Disposition};
+use crate::scrubber::Scrubber;
+use crate::secret::Secret;
 use crate::wire::{Body, Failure, Method, Request, Response, Wire};
+
+/// Source of the `Authorization` header of requests.
+pub(crate) trait Authorise: Send + Sync {
+    /// The value of the header; `None` for requests without one. May ask a server for it, until `deadline`.
+    fn header(
+        &self,
+        now: Instant,
+        deadline: Instant,
+        scrubber: &Scrubber,
+    ) -> Result<Option<Zeroizing<String>>, FabricError>;
+
+    /// Drops credentials that were refused; true if others can be had in their place.
+    fn refresh(&self) -> bool;
+}
 
 /// A service at a base URL.
 pub(crate) struct Client {
@@ -20,15 +35,15 @@ pub(crate) struct Client {
     pub(crate) base: Arc<str>,
     pub(crate) wire: Box<dyn Wire>,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) authoriser: Authoriser,
+    pub(crate) authoriser: Box<dyn Authorise>,
     pub(crate) backoff: Backoff,
-    /// How long one try may take.
-    pub(crate) patience: Duration,
+    /// Time limit of one try.
+    pub(crate) try_timeout: Duration,
     pub(crate) random: Mutex<fastrand::Rng>,
     pub(crate) scrubber: Arc<Scrubber>,
 }
 
-/// How a call ended that did not fail.
+/// Result of a call that did not fail.
 pub(crate) enum Outcome {
     Done(Answer),
     /// 404 where that is an answer.
@@ -46,13 +61,16 @@ pub(crate) struct Answer {
 
 impl Answer {
     /// Reads the body; what makes no sense becomes an error that names the call.
-    pub(crate) fn read<'a, T>(&'a self, read: impl FnOnce(&'a [u8]) -> Result<T, Nonsense>) -> Result<T, FabricError> {
+    pub(crate) fn read<'a, T>(
+        &'a self,
+        read: impl FnOnce(&'a [u8]) -> Result<T, FieldError>,
+    ) -> Result<T, FabricError> {
         read(&self.body).map_err(|what| FabricError::Unintelligible { call: self.call.clone(), what })
     }
 
     /// The service's own words, fit to be shown.
     pub(crate) fn words(&self) -> String {
-        self.scrubber.scrub(&answer::own_words(&self.body))
+        self.scrubber.scrub(&answer::error_text(&self.body))
     }
 
     /// The answer as an error.
@@ -67,12 +85,12 @@ impl Client {
         self.scrubber.learn(secret);
     }
 
-    /// A call that has not been tried.
+    /// Describes a call that has not been tried.
     pub(crate) fn call_to(&self, method: Method, path: &str) -> Call {
         Call { service: self.base.clone(), method: method.name(), path: path.to_owned(), tries: 0 }
     }
 
-    /// Asks until there is an answer that counts; see [`retry::judge`] for which do.
+    /// Asks until there is an answer that counts; see [`retry::classify`] for which do.
     pub(crate) fn call(
         &self,
         method: Method,
@@ -93,32 +111,32 @@ impl Client {
             let authorization = self.authoriser.header(now, deadline, &self.scrubber)?;
             let request = Request { method, url: &url, authorization, idempotency_key, body };
             call.tries += 1;
-            let timeout = self.patience.min(left);
+            let timeout = self.try_timeout.min(left);
             match self.wire.send(&request, timeout) {
-                Ok(response) => match retry::judge(method, response.status) {
-                    Judgement::Done => return Ok(Outcome::Done(self.answer(call, response))),
-                    Judgement::Absent => return Ok(Outcome::Absent(self.answer(call, response))),
-                    Judgement::Conflict => return Ok(Outcome::Conflict(self.answer(call, response))),
-                    Judgement::Stale if !refreshed && self.authoriser.refresh() => {
+                Ok(response) => match retry::classify(method, response.status) {
+                    Disposition::Done => return Ok(Outcome::Done(self.answer(call, response))),
+                    Disposition::Absent => return Ok(Outcome::Absent(self.answer(call, response))),
+                    Disposition::Conflict => return Ok(Outcome::Conflict(self.answer(call, response))),
+                    Disposition::Unauthorised if !refreshed && self.authoriser.refresh() => {
                         refreshed = true;
                         tracing::debug!(%call, status = response.status, "the token was refused; a new one is tried");
                         continue;
                     }
-                    Judgement::Stale => {
+                    Disposition::Unauthorised => {
                         return Err(FabricError::Unauthorised {
                             call,
                             status: response.status,
                             text: self.words(&response),
                         });
                     }
-                    Judgement::Never => {
+                    Disposition::Permanent => {
                         return Err(FabricError::Refused {
                             call,
                             status: response.status,
                             text: self.words(&response),
                         });
                     }
-                    Judgement::Again => last = self.busy(&response),
+                    Disposition::Retry => last = self.busy(&response),
                 },
                 Err(Failure::Unreachable(reason)) => last = Trouble::Unreachable(reason),
                 Err(Failure::Slow) => last = Trouble::Slow(timeout),
@@ -144,7 +162,7 @@ impl Client {
     }
 
     fn words(&self, response: &Response) -> String {
-        self.scrubber.scrub(&answer::own_words(&response.body))
+        self.scrubber.scrub(&answer::error_text(&response.body))
     }
 }
 

@@ -27,29 +27,29 @@ impl Clock for SystemClock {
 }
 
 /// Stands still but for those who sleep, who wake up at once in their future.
-#[cfg(any(test, feature = "fake"))]
+#[cfg(any(test, feature = "fake", feature = "fuzzing"))]
 #[derive(Debug)]
 pub struct VirtualClock {
     start: Instant,
     passed: parking_lot::Mutex<Duration>,
 }
 
-#[cfg(any(test, feature = "fake"))]
+#[cfg(any(test, feature = "fake", feature = "fuzzing"))]
 impl VirtualClock {
-    /// How much time has been slept away.
+    /// Time that was slept away.
     pub fn passed(&self) -> Duration {
         *self.passed.lock()
     }
 }
 
-#[cfg(any(test, feature = "fake"))]
+#[cfg(any(test, feature = "fake", feature = "fuzzing"))]
 impl Default for VirtualClock {
     fn default() -> Self {
         Self { start: Instant::now(), passed: parking_lot::Mutex::default() }
     }
 }
 
-#[cfg(any(test, feature = "fake"))]
+#[cfg(any(test, feature = "fake", feature = "fuzzing"))]
 impl Clock for VirtualClock {
     fn now(&self) -> Instant {
         self.start + *self.passed.lock()

@@ -35,23 +35,24 @@ use crate::local::LocalFabric;
 use crate::node::TrafficClasses;
 use crate::rest::RestFabric;
 use crate::retry::Backoff;
-use crate::secret::{Scrubber, Secret};
+use crate::scrubber::Scrubber;
+use crate::secret::Secret;
 use crate::vni::{Vni, VniRange};
 use crate::vnid::VnidFabric;
 use crate::wire::{Http, Tls};
 
 /// No file of a secret or certificate is larger.
 const LARGEST_FILE: u64 = 1 << 20;
-/// How long one try may take; the launch's deadline bounds all of them together.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit of one try; the launch's deadline bounds all of them together.
+const TRY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The fabric section.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FabricConfig {
-    /// Which kind of manager.
+    /// Kind of manager.
     pub backend: Backend,
-    /// Its base URL, without the paths of the calls.
+    /// Base URL of the manager, without the paths of the calls.
     pub url: Option<String>,
     /// The partition of a vnid.
     #[serde(default = "default_partition")]
@@ -71,7 +72,7 @@ pub struct FabricConfig {
     pub traffic_classes: TrafficClasses,
     /// Certificates, beside those of the public authorities.
     pub tls: Option<TlsFiles>,
-    /// How we prove who we are.
+    /// Authentication of our requests.
     #[serde(default)]
     pub auth: Authentication,
 }
@@ -80,7 +81,7 @@ fn default_partition() -> String {
     "WLM".to_owned()
 }
 
-/// Which kind of manager there is.
+/// Kind of manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
@@ -96,7 +97,7 @@ pub enum Backend {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsFiles {
-    /// Whom to believe, in place of the public authorities.
+    /// Trusted authorities, in place of the public ones.
     pub ca: Option<PathBuf>,
     /// Our certificate and its chain, for managers that want one.
     pub cert: Option<PathBuf>,
@@ -104,34 +105,34 @@ pub struct TlsFiles {
     pub key: Option<PathBuf>,
 }
 
-/// How we prove who we are.
+/// Authentication of our requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(tag = "method", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Authentication {
     /// Not at all, or by our certificate alone.
     #[default]
     None,
-    /// By a password.
+    /// Name and password.
     Basic {
         /// The user.
         user: String,
         /// The file that holds the password.
         password_file: PathBuf,
     },
-    /// By a token of an authorisation server, for a client's secret.
+    /// Token of an authorisation server, given for a client's secret.
     OAuth {
-        /// Where tokens are given.
+        /// URL of the authorisation server.
         token_url: String,
-        /// Who we are there.
+        /// Client identifier that is registered there.
         client_id: String,
         /// The file that holds our secret.
         client_secret_file: PathBuf,
-        /// What the token is to allow.
+        /// Scope of the token.
         scope: Option<String>,
     },
 }
 
-/// Why a configuration is of no use.
+/// Error of a configuration.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -144,20 +145,20 @@ pub enum ConfigError {
     /// Keys would cross the network in the clear.
     #[error("fabric: `{0}` would carry keys in the clear; use https, or a loopback address")]
     Clear(String),
-    /// A file that cannot be read.
+    /// Failure to read a file.
     #[error("fabric: cannot read {}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// A secret that others can read.
+    /// Mode of a secret's file that lets others read it.
     #[error("fabric: {} holds a secret and has mode {mode:03o}; take the rights of others away (chmod o= FILE)", path.display())]
     Exposed {
         /// The file.
         path: PathBuf,
-        /// Its mode.
+        /// Permission bits of the file.
         mode: u32,
     },
     /// A file without what it should hold.
@@ -165,7 +166,7 @@ pub enum ConfigError {
     Content {
         /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// Kind of content that the file should have.
         expected: &'static str,
     },
     /// Half of an identity.
@@ -174,7 +175,7 @@ pub enum ConfigError {
     /// A second VNI for services that have one.
     #[error("fabric: services of back end \"rest\" have one VNI each; take out `job_vni`, or use \"vnid\" or \"pool\"")]
     JobVni,
-    /// A number that everybody may use who the driver's default service lets in.
+    /// VNI of the driver's default service, which lets in everybody.
     #[error("fabric: VNIs {ours} hold {default}, which is that of the NICs' default service; leave it out of `vnis`")]
     DefaultService {
         /// Ours.
@@ -237,9 +238,9 @@ impl FabricConfig {
             base: base(url)?.into(),
             wire: Box::new(Http::new(self.tls()?)),
             clock,
-            authoriser,
+            authoriser: Box::new(authoriser),
             backoff: Backoff::default(),
-            patience: PATIENCE,
+            try_timeout: TRY_TIMEOUT,
             random: Mutex::new(fastrand::Rng::new()),
             scrubber: scrubber.clone(),
         })

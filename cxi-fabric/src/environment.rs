@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use crate::fabric::Credentials;
 use crate::node::{NicService, TrafficClasses};
 
-/// What begins the variables that no user sets: with those of an outer launcher a rank would use the network of another job.
+/// Prefixes of variables that no user sets: with those of an outer launcher a rank would use the network of another job.
 const STALE_PREFIX: &str = "SLINGSHOT_";
 
 /// Single variables with the same effect.
@@ -28,12 +28,12 @@ const STALE_NAMES: &[&str] = &[
     "FI_CXI_HWCOLL_MIN_NODES",
 ];
 
-/// Whether an inherited variable is a launcher's and not the user's: it goes before those of this launch are set.
+/// True for an inherited variable that a launcher sets and not a user: it is removed before those of this launch are set.
 pub fn is_stale(name: &str) -> bool {
     name.starts_with(STALE_PREFIX) || STALE_NAMES.contains(&name)
 }
 
-/// What libfabric is to use.
+/// Provider for libfabric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Provider {
@@ -45,7 +45,7 @@ pub enum Provider {
 }
 
 impl Provider {
-    /// As `FI_PROVIDER` spells it.
+    /// Name of the provider in `FI_PROVIDER`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cxi => "cxi",
@@ -54,10 +54,10 @@ impl Provider {
     }
 }
 
-/// What a node's ranks may use.
+/// Resources that the ranks of a node may use.
 #[derive(Clone, Copy, Debug)]
 pub struct RankFabric<'a> {
-    /// What libfabric is to use.
+    /// Provider for libfabric.
     pub provider: Provider,
     /// The launch's credentials; none on a fabric that needs none.
     pub credentials: Option<&'a Credentials>,
@@ -101,7 +101,7 @@ impl Variables {
         self.0.push((name, Zeroizing::new(value)));
     }
 
-    /// All of them, in no particular order.
+    /// All variables, in no particular order.
     pub fn expose(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.0.iter().map(|(name, value)| (*name, value.as_str()))
     }

@@ -1,4 +1,4 @@
-//! What can go wrong between us and a fabric manager, in words that an operator can act on.
+//! Errors of calls to a fabric manager, in words that an operator can act on.
 //!
 //! Every error names the service, the call, and how many tries it took. Text of the manager's own is bounded and free of
 //! secrets before it gets here.
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// Which call an error is about.
+/// Call that an error is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     /// The service's base URL, without user or password.
@@ -18,7 +18,7 @@ pub struct Call {
     pub method: &'static str,
     /// The path, as the service was asked for it.
     pub path: String,
-    /// How often it was asked.
+    /// Number of tries.
     pub tries: u32,
 }
 
@@ -30,7 +30,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// What went wrong in one try that may go right in the next.
+/// Transient failure of one try.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Trouble {
@@ -46,19 +46,19 @@ pub enum Trouble {
     /// The connection broke; whether the request was carried out is unknown.
     #[error("the connection broke: {0}")]
     Broken(String),
-    /// It says that it cannot at present.
+    /// The service is busy or out of order at present.
     #[error("it answered {status}{}{}", said(text), come_back(*retry_after))]
     Busy {
         /// The HTTP status.
         status: u16,
         /// The manager's own words.
         text: String,
-        /// When it wants to be asked again.
+        /// Pause that the service asks for.
         retry_after: Option<Duration>,
     },
 }
 
-/// Why a fabric manager did not do what it was asked.
+/// Error of a call to a fabric manager.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FabricError {
@@ -67,7 +67,7 @@ pub enum FabricError {
     OutOfTime {
         /// The call.
         call: Call,
-        /// What the last try met.
+        /// Failure of the last try.
         last: Trouble,
     },
     /// Credentials of ours are missing or wrong. Nothing was done.
@@ -83,7 +83,7 @@ pub enum FabricError {
         /// The manager's own words.
         text: String,
     },
-    /// It will not, however often it is asked. Nothing was done.
+    /// The call was refused for good. Nothing was done.
     #[error("{call}: it answered {status}{}; ask whoever runs it, with this text", said(text))]
     Refused {
         /// The call.
@@ -93,7 +93,7 @@ pub enum FabricError {
         /// The manager's own words.
         text: String,
     },
-    /// It says that the service exists, and does not tell which one it is.
+    /// The service exists already, and the manager does not identify it.
     #[error(
         "{call}: it answered 409{}, and shows no service called {name}; delete what is in the way, or ask whoever runs it",
         said(text)
@@ -101,36 +101,36 @@ pub enum FabricError {
     Conflict {
         /// The call.
         call: Call,
-        /// How our service is called.
+        /// Name of our service.
         name: String,
         /// The manager's own words.
         text: String,
     },
-    /// It answered what nobody can read. Whether anything was done is unknown.
+    /// The answer is malformed. Whether anything was done is unknown.
     #[error("{call}: its answer makes no sense: {what}; is this URL that of a fabric manager, and of the right kind?")]
     Unintelligible {
         /// The call.
         call: Call,
-        /// What was seen, and what was expected.
+        /// Description of what was seen and what was expected.
         what: String,
     },
-    /// It gave other credentials than asked for.
+    /// The manager gave other credentials than asked for.
     #[error("{call}: asked for VNI {asked}, it gave {given}; see whether another resource manager uses the same range")]
     OtherVni {
         /// The call.
         call: Call,
-        /// What was asked for.
+        /// VNI that was asked for.
         asked: u16,
-        /// What came.
+        /// VNI that was given.
         given: u16,
     },
-    /// This manager has no such call.
+    /// The manager does not offer the call.
     #[error("{call}: it does not offer this call")]
     NotOffered {
         /// The call.
         call: Call,
     },
-    /// This back end gives out no VNIs of its own, and none was given to it.
+    /// The back end assigns no VNIs, and none was given to it.
     #[error("back end {backend} needs a VNI from the pool; configure `vnis`")]
     VniNeeded {
         /// The back end.
@@ -139,7 +139,7 @@ pub enum FabricError {
 }
 
 impl FabricError {
-    /// Whether it is certain that the call changed nothing.
+    /// True if the call certainly changed nothing.
     pub fn nothing_was_done(&self) -> bool {
         match self {
             Self::Unauthorised { .. } | Self::Refused { .. } | Self::NotOffered { .. } | Self::VniNeeded { .. } => true,

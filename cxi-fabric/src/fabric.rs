@@ -1,4 +1,4 @@
-//! What a launch wants of a fabric manager, whichever it is: a service that ties a VNI to nodes, its key, its end.
+//! Interface of a fabric manager, whichever it is: a service that ties a VNI to nodes, its credentials, its deletion.
 //!
 //! Calls block, so they belong on a thread that may; each takes a deadline and returns by it. Back ends
 //! come from a [`FabricConfig`](crate::FabricConfig): `rest`, `vnid` and `pool`.
@@ -15,7 +15,7 @@ use crate::vni::Vni;
 
 /// Our name for a service; with it a request that is repeated finds what its first sending made.
 ///
-/// Of the form `cluster.allocation.serial`, so that a cluster recognises its own in a list.
+/// Written `cluster.allocation.serial`, so that a cluster recognises its own in a list.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ServiceName(String);
@@ -26,7 +26,7 @@ pub struct ServiceName(String);
 pub struct NameError(String);
 
 impl ServiceName {
-    /// The longest name.
+    /// Greatest length of a name, in bytes.
     pub const LONGEST: usize = 128;
 
     /// The name of the service number `serial` that `cluster` wants for `allocation`.
@@ -42,7 +42,7 @@ impl ServiceName {
         &self.0
     }
 
-    /// Whether it is one of `cluster`'s.
+    /// True for a name of `cluster`'s.
     pub fn is_of(&self, cluster: &str) -> bool {
         self.0.strip_prefix(cluster).is_some_and(|rest| rest.starts_with('.'))
     }
@@ -73,10 +73,10 @@ impl fmt::Display for ServiceName {
     }
 }
 
-/// What a service is wanted for.
+/// Request for a service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceRequest {
-    /// Its name; asking twice under one name makes one service.
+    /// Name of the service. Requests are idempotent by it: asking twice makes one service.
     pub name: ServiceName,
     /// The allocation.
     pub allocation: String,
@@ -87,12 +87,12 @@ pub struct ServiceRequest {
     pub job_vni: Option<Vni>,
     /// The allocation's nodes.
     pub nodes: Vec<String>,
-    /// Whose ranks use it.
+    /// User whose ranks use it.
     pub uid: u32,
 }
 
 impl ServiceRequest {
-    /// All numbers that we chose for it.
+    /// VNIs that we chose for it.
     pub(crate) fn vnis(&self) -> impl Iterator<Item = Vni> + use<> {
         self.vni.into_iter().chain(self.job_vni)
     }
@@ -109,7 +109,7 @@ impl fmt::Display for ServiceId {
     }
 }
 
-/// A service that exists.
+/// Existing service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
     /// The manager's name for it.
@@ -121,7 +121,7 @@ pub struct Service {
     pub job_vni: Option<Vni>,
 }
 
-/// What ranks need to use a service.
+/// Credentials by which ranks use a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credentials {
     /// The VNI that they talk on.
@@ -132,12 +132,12 @@ pub struct Credentials {
     pub auth_key: Option<Secret>,
     /// The CXI service on every NIC; 0 where each node makes its own, as real hardware wants it.
     pub svc_id: u32,
-    /// How long from now on they are good for; `None` is until they are revoked.
+    /// Lifetime from now on; `None` until they are revoked.
     pub lifetime: Option<Duration>,
 }
 
 impl Credentials {
-    /// Of a service whose manager gives no key.
+    /// Credentials of a service whose manager gives no key.
     pub(crate) fn keyless(service: &Service) -> Self {
         Self { vni: service.vni, job_vni: service.job_vni, auth_key: None, svc_id: 0, lifetime: None }
     }
@@ -150,7 +150,7 @@ pub struct Listed {
     pub id: ServiceId,
     /// Ours, if it is one of those that a launcher like us made.
     pub name: Option<ServiceName>,
-    /// Its VNI, if the list tells.
+    /// VNI, if the list tells it.
     pub vni: Option<Vni>,
 }
 
@@ -165,12 +165,12 @@ impl fmt::Display for Listed {
 
 /// Something that gives out fabric services.
 ///
-/// All calls may be repeated: a service is made once per name, and deleting one that is gone succeeds.
+/// All calls are idempotent: a service is made once per name, and deleting one that is gone succeeds.
 pub trait FabricManager: Send + Sync {
     /// Makes the service, or finds the one of that name.
     fn create(&self, request: &ServiceRequest, deadline: Instant) -> Result<Service, FabricError>;
 
-    /// What ranks need to use a service; `None` if there is no such service (any more).
+    /// Credentials of a service; `None` if there is no such service any more.
     fn credentials(&self, service: &Service, deadline: Instant) -> Result<Option<Credentials>, FabricError>;
 
     /// Ends the service and with it its credentials.
@@ -180,14 +180,14 @@ pub trait FabricManager: Send + Sync {
     /// service again, which may make it: whoever calls this is about to delete it.
     fn find(&self, request: &ServiceRequest, deadline: Instant) -> Result<Option<Service>, FabricError>;
 
-    /// All services; [`FabricError::NotOffered`] where the manager has no such call.
+    /// Lists all services; [`FabricError::NotOffered`] where the manager has no such call.
     fn list(&self, deadline: Instant) -> Result<Vec<Listed>, FabricError>;
 
-    /// Which numbers the services get.
+    /// Source of the services' VNIs.
     fn numbering(&self) -> Numbering;
 }
 
-/// Who chooses a service's VNI.
+/// Source of VNIs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numbering {
     /// We do, from a pool of our own. The service may be deleted at once; the number waits until no node uses it.

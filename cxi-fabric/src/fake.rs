@@ -1,6 +1,6 @@
 //! A fabric manager that is not one: a real HTTP server with a script of faults, for tests and demonstrations.
 //!
-//! It serves the three endpoints of `openapi.json` and the list, a part of vnid's jobs, and an authorisation server at `/token`.
+//! Serves the three endpoints of `openapi.json` and the list, a part of vnid's jobs, and an authorisation server at `/token`.
 //! Services live in memory. What it was asked can be looked at, and is written as JSON lines without secrets. What goes wrong can
 //! be changed at any time, by `POST /faults`.
 
@@ -22,26 +22,26 @@ pub use state::{Access, Exchange};
 
 use state::State;
 
-/// How many connections it holds at once; further ones are closed.
+/// Greatest number of connections at once; further ones are closed.
 const CONNECTIONS: usize = 256;
 
-/// What the manager is like.
+/// Behaviour of the fake manager.
 pub struct Options {
-    /// Where it listens; port 0 is any free one.
+    /// Address that it listens at; port 0 is any free one.
     pub address: SocketAddr,
-    /// What goes wrong, in order.
+    /// Faults, in order.
     pub script: Vec<Rule>,
-    /// Whom it lets in.
+    /// Access control.
     pub access: Access,
-    /// How long each answer takes at least.
+    /// Least time that an answer takes.
     pub delay: Duration,
-    /// Whether it has `GET /fabric/cxi/services`.
+    /// True for a manager that offers `GET /fabric/cxi/services`.
     pub offers_list: bool,
-    /// Whether a second POST of one name is answered 409, in place of the service that exists.
+    /// True for a manager that answers a second POST of one name with 409, in place of the service that exists.
     pub conflicts: bool,
     /// The key of every service, in hexadecimal digits; each gets a random one without it.
     pub auth_key: Option<String>,
-    /// Where calls are logged to.
+    /// Log of the calls.
     pub log: Option<Box<dyn Write + Send>>,
 }
 
@@ -96,7 +96,7 @@ impl FakeFabric {
         Ok(Self { address, shared, acceptor: Some(acceptor) })
     }
 
-    /// Its base URL.
+    /// Base URL.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -111,12 +111,12 @@ impl FakeFabric {
         self.shared.state.lock().script.clear();
     }
 
-    /// All calls so far.
+    /// Calls so far, with their answers.
     pub fn exchanges(&self) -> Vec<Exchange> {
         self.shared.state.lock().exchanges.clone()
     }
 
-    /// Which calls there were so far.
+    /// Kinds of the calls so far.
     pub fn asked(&self) -> Vec<Asked> {
         self.shared.state.lock().exchanges.iter().map(|exchange| exchange.asked).collect()
     }

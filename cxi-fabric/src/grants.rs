@@ -17,7 +17,7 @@ use crate::fabric::{Credentials, FabricManager, Listed, Service, ServiceName, Se
 use crate::ledger::{Answer, Entry, Ledger, LedgerError, Need, Task, View};
 use crate::vni::{Vni, VniRange};
 
-/// Where entries are kept. One writer at a time.
+/// Journal that keeps a ledger's entries. One writer at a time.
 pub trait Journal: Send {
     /// Makes the entries durable, in order, before it returns.
     ///
@@ -32,10 +32,10 @@ pub trait Journal: Send {
     fn replace(&mut self, entries: &[Entry]) -> io::Result<()>;
 }
 
-/// How many entries a journal may have, beyond twice as many as it needs, before it is replaced by a shorter one.
+/// Number of entries that a journal may have, beyond twice as many as it needs, before it is compacted.
 const SURPLUS: usize = 1024;
 
-/// Why a launch gets no credentials, or what is due was not done.
+/// Error of a launch that gets no credentials, or of work that is due.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum GrantError {
@@ -45,7 +45,7 @@ pub enum GrantError {
     /// There is nothing to ask it for.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
-    /// What is about to be done could not be written down, so it was not done.
+    /// The journal could not be written, so nothing was done.
     #[error(
         "cannot journal fabric credentials, so none are asked for: {0}; see whether the state directory is full or read-only"
     )]
@@ -66,7 +66,7 @@ pub enum GrantError {
 pub struct Awaited {
     /// The service.
     pub name: ServiceName,
-    /// Its VNI, which is what a node looks for.
+    /// VNI, by which a node recognises leftovers.
     pub vni: Vni,
     /// The nodes.
     pub nodes: Vec<String>,
@@ -84,9 +84,9 @@ pub struct Grants {
 struct Books {
     ledger: Ledger,
     journal: Box<dyn Journal>,
-    /// What could not be written yet. A journal with a gap would lie.
+    /// Entries that could not be written yet; they precede all later ones.
     pending: Vec<Entry>,
-    /// How many entries the journal has, and how many are enough for it to be made shorter.
+    /// Number of entries in the journal, and the number from which on it is compacted.
     length: usize,
     longest: usize,
 }

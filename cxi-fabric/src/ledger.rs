@@ -1,4 +1,4 @@
-//! Who has which VNI, and what has to be undone: a state machine without clock, network or disk.
+//! Ledger of VNIs and services, and of the work that undoes them: a state machine without clock, network or disk.
 //!
 //! ```text
 //!              intend             made            release                       both are true
@@ -24,18 +24,18 @@ pub use entry::Entry;
 use crate::fabric::{Credentials, Listed, NameError, Numbering, Service, ServiceId, ServiceName, ServiceRequest};
 use crate::vni::{Vni, VniError, VniPool, VniRange};
 
-/// What a launch wants credentials for.
+/// Request of a launch for credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
     /// The allocation; all launches in it share one service.
     pub allocation: String,
     /// The allocation's nodes.
     pub nodes: Vec<String>,
-    /// Whose ranks.
+    /// User of the ranks.
     pub uid: u32,
 }
 
-/// How a launch gets its credentials.
+/// Next step of a launch towards its credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Here they are.
@@ -49,7 +49,7 @@ pub enum Answer {
     Fetch(ServiceName, Service),
 }
 
-/// What is to be undone.
+/// Work that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
     /// Delete the service; report by [`Ledger::deleted`].
@@ -61,7 +61,7 @@ pub enum Task {
     Confirm(ServiceName, Vni, Vec<String>),
 }
 
-/// Why there are no credentials.
+/// Error of a launch that gets no credentials.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LedgerError {
@@ -73,14 +73,14 @@ pub enum LedgerError {
     Name(#[from] NameError),
 }
 
-/// What the ledger knows of one service, for those who list it.
+/// State of one service, for lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    /// Its name.
+    /// Name of the service.
     pub name: ServiceName,
-    /// Whose it is.
+    /// Allocation that it belongs to.
     pub allocation: String,
-    /// Its VNI, if it is known.
+    /// VNI, if it is known.
     pub vni: Option<Vni>,
     /// `creating`, `held`, `ending` or `quarantined`.
     pub state: &'static str,
@@ -88,11 +88,11 @@ pub struct View {
     pub unconfirmed: Vec<String>,
 }
 
-/// All services that exist or may exist.
+/// Services that exist or may exist.
 #[derive(Debug)]
 pub struct Ledger {
     cluster: String,
-    /// Whether a service may be deleted before the nodes have confirmed.
+    /// True if a service may be deleted before the nodes have confirmed.
     numbering: Numbering,
     pool: VniPool,
     grants: BTreeMap<ServiceName, Grant>,
@@ -174,7 +174,7 @@ impl Ledger {
         ledger
     }
 
-    /// What has to be made durable before anything else is done.
+    /// Takes the entries that must be durable before anything else is done.
     #[must_use]
     pub fn unwritten(&mut self) -> Vec<Entry> {
         std::mem::take(&mut self.unwritten)
@@ -187,7 +187,7 @@ impl Ledger {
         self.grants.values().flat_map(Grant::entries).chain([mark]).collect()
     }
 
-    /// How the launch gets its credentials at `now`.
+    /// Decides the next step of a launch towards its credentials, at `now`.
     ///
     /// # Errors
     /// If no VNI is left, or the allocation's name cannot be part of a service's.
@@ -268,7 +268,7 @@ impl Ledger {
         self.deleted(name);
     }
 
-    /// Whether launches may be given the service's credentials.
+    /// True if launches may be given the service's credentials.
     pub fn is_held(&self, name: &ServiceName) -> bool {
         self.grants.get(name).is_some_and(|grant| matches!(grant.phase, Phase::Held(_)))
     }
@@ -280,7 +280,7 @@ impl Ledger {
         }
     }
 
-    /// What is to be undone now. The same again until it is reported as done.
+    /// Work that is due now. Each task is repeated until it is reported as done.
     pub fn due(&self) -> Vec<Task> {
         let mut tasks = Vec::new();
         for (name, grant) in &self.grants {
@@ -299,7 +299,7 @@ impl Ledger {
         tasks
     }
 
-    /// What was found of a request whose answer was not heard.
+    /// Reports the search for a request whose answer was not heard.
     pub fn found(&mut self, name: &ServiceName, service: Option<Service>) {
         match service {
             Some(service) => self.record(Entry::Made { name: name.clone(), service }),
@@ -335,7 +335,7 @@ impl Ledger {
         self.grants.values().filter(|grant| grant.is_current()).map(|grant| grant.request.allocation.clone()).collect()
     }
 
-    /// Everything, for those who list it.
+    /// All services, for lists.
     pub fn views(&self) -> Vec<View> {
         let view = |(name, grant): (&ServiceName, &Grant)| View {
             name: name.clone(),

@@ -22,12 +22,16 @@ pub mod error;
 pub mod fabric;
 #[cfg(feature = "fake")]
 pub mod fake;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod grants;
 pub mod ledger;
 mod local;
 pub mod node;
 mod rest;
 mod retry;
+mod retry_after;
+mod scrubber;
 pub mod secret;
 pub mod vni;
 mod vnid;

@@ -23,6 +23,8 @@ use thiserror::Error;
 
 pub use claim::{Claim, ClaimError, NicService, NodeServices, Stuck, Warning, claim, given, holders, release};
 pub use command::CxiServiceCommand;
+#[cfg(feature = "fuzzing")]
+pub(crate) use command::{read_created, read_list};
 pub use config::{NodeBackend, NodeConfigError, NodeFabricConfig};
 pub use libcxi::{LibCxi, LoadError};
 pub use limits::{Limit, Limits, Resource};
@@ -35,15 +37,15 @@ pub use usage::{Usage, Use};
 
 use crate::vni::Vni;
 
-/// The most VNIs that one service can name.
+/// Greatest number of VNIs that one service can name.
 pub const VNIS_PER_SERVICE: usize = 4;
 
 /// A NIC of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nic {
-    /// As libfabric calls it: `cxi0`.
+    /// Name, as libfabric has it: `cxi0`.
     pub name: String,
-    /// Whether its link is up; ranks are given those only.
+    /// True if its link is up; ranks are given those only.
     pub is_up: bool,
 }
 
@@ -71,7 +73,7 @@ impl TrafficClasses {
         self.0
     }
 
-    /// Which classes are in it, in the order of [`TrafficClasses::NAMES`].
+    /// Presence of each class, in the order of [`TrafficClasses::NAMES`].
     pub fn flags(self) -> [bool; 4] {
         std::array::from_fn(|class| self.0 >> class & 1 == 1)
     }
@@ -105,10 +107,10 @@ impl fmt::Display for TrafficClasses {
     }
 }
 
-/// What a service is to allow.
+/// Description of a service to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceSpec {
-    /// Whose processes.
+    /// User whose processes may use it.
     pub uid: u32,
     /// On which VNIs; at least one, at most [`VNIS_PER_SERVICE`].
     pub vnis: Vec<Vni>,
@@ -121,7 +123,7 @@ pub struct ServiceSpec {
 /// A service found on a NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundService {
-    /// Its number on that NIC.
+    /// Number of the service on that NIC.
     pub svc_id: u32,
     /// The users it lets in; none if it lets in everybody.
     pub uids: Vec<u32>,
@@ -129,7 +131,7 @@ pub struct FoundService {
     pub vnis: Vec<Vni>,
 }
 
-/// What makes services.
+/// Maker of services on the NICs of this node.
 pub trait CxiBackend: Send + Sync {
     /// The NICs of this node, in the order of their names. None is no error: the node may have no Slingshot.
     fn nics(&self) -> Result<Vec<Nic>, CxiError>;
@@ -140,11 +142,11 @@ pub trait CxiBackend: Send + Sync {
     /// Ends a service.
     fn destroy(&self, nic: &str, svc_id: u32) -> Result<(), CxiError>;
 
-    /// All services of a NIC.
+    /// Lists the services of a NIC.
     fn list(&self, nic: &str) -> Result<Vec<FoundService>, CxiError>;
 }
 
-/// Why a backend could not.
+/// Error of a back end.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CxiError {
@@ -159,7 +161,7 @@ pub enum CxiError {
     Short {
         /// The NIC.
         nic: String,
-        /// What it lacks.
+        /// Resource that is short.
         shortage: Shortage,
     },
     /// There is no such service (any more).
@@ -181,9 +183,9 @@ pub enum CxiError {
     System {
         /// The NIC.
         nic: String,
-        /// What was tried.
+        /// Action that failed.
         action: &'static str,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: std::io::Error,
     },
     /// A NIC of another name than `cxi` and a number.
@@ -192,15 +194,15 @@ pub enum CxiError {
     /// The program did not do it.
     #[error("{command}: {trouble}")]
     Command {
-        /// As it was called.
+        /// Command line.
         command: String,
-        /// What it said, or did not.
+        /// Description of the failure.
         trouble: String,
     },
 }
 
 impl CxiError {
-    /// What an error number of the driver means.
+    /// Meaning of an error number of the driver.
     fn from_errno(nic: &str, action: &'static str, errno: i32) -> Self {
         const EPERM: i32 = 1;
         const EACCES: i32 = 13;
@@ -214,18 +216,18 @@ impl CxiError {
     }
 }
 
-/// What a NIC lacks for a service.
+/// Resource that a NIC has too little of for a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Shortage {
     /// Too little of one resource.
     #[error("{asked} {resource} were to be reserved, {available} are free")]
     Resource {
-        /// Of which.
+        /// Resource.
         resource: Resource,
-        /// How many were to be reserved.
+        /// Number that was to be reserved.
         asked: u16,
-        /// How many there are.
+        /// Number that is available.
         available: u16,
     },
     /// No pool of list entries: there are 16.

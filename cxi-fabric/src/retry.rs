@@ -1,35 +1,39 @@
-//! What follows from an answer: the one table, and how long to pause before the next try. Pure.
+//! Retry policy, pure: the meaning of each HTTP status, and the pause before the next try.
+//!
+//! The crate `backon` was looked at and not taken. Its loop sleeps and counts by itself; ours has a deadline that bounds the tries as well
+//! as the pauses, counts the service's `Retry-After` in, renews a token once in between, and runs on a clock that tests hand in. What is
+//! left of a back-off then is [`Backoff::pause`], with full jitter, where `backon` adds jitter to the whole pause.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use crate::wire::Method;
 
-/// What to do about an HTTP status.
+/// Meaning of an HTTP status for the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Judgement {
-    /// It was done.
+pub(crate) enum Disposition {
+    /// The call was carried out.
     Done,
-    /// It is not there, which is an answer.
+    /// The resource does not exist, which is an answer.
     Absent,
-    /// It is there already.
+    /// The resource exists already.
     Conflict,
-    /// Our token may be stale.
-    Stale,
-    /// Later it may go well.
-    Again,
-    /// It will never go well.
-    Never,
+    /// The credentials are refused; a token may be stale.
+    Unauthorised,
+    /// Transient: a retry may succeed.
+    Retry,
+    /// Permanent: a retry would fail alike.
+    Permanent,
 }
 
-/// The table. Connections that fail or break are as 503.
-pub(crate) fn judge(method: Method, status: u16) -> Judgement {
+/// The table. Connections that fail or break are treated as 503.
+pub(crate) fn classify(method: Method, status: u16) -> Disposition {
     match (status, method) {
-        (200..=299, _) => Judgement::Done,
-        (401 | 403, _) => Judgement::Stale,
-        (404 | 410, Method::Get | Method::Delete) => Judgement::Absent,
-        (409, Method::Post) => Judgement::Conflict,
-        (408 | 429 | 500 | 502 | 503 | 504, _) => Judgement::Again,
-        _ => Judgement::Never,
+        (200..=299, _) => Disposition::Done,
+        (401 | 403, _) => Disposition::Unauthorised,
+        (404 | 410, Method::Get | Method::Delete) => Disposition::Absent,
+        (409, Method::Post) => Disposition::Conflict,
+        (408 | 429 | 500 | 502 | 503 | 504, _) => Disposition::Retry,
+        _ => Disposition::Permanent,
     }
 }
 
@@ -39,7 +43,7 @@ pub(crate) fn judge(method: Method, status: u16) -> Judgement {
 pub(crate) struct Backoff {
     /// The limit after the first try.
     pub(crate) first: Duration,
-    /// What the limit never exceeds.
+    /// Upper bound of the limit.
     pub(crate) ceiling: Duration,
 }
 
@@ -50,23 +54,12 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The pause after try number `tries` (from 1). Never shorter than what the service asked for, and jittered beyond it.
+    /// The pause after try number `tries` (from 1): jitter on top of the pause that the service `asked` for.
     pub(crate) fn pause(&self, tries: u32, asked: Option<Duration>, random: &mut fastrand::Rng) -> Duration {
         let doubled = self.first.saturating_mul(1_u32.checked_shl(tries.saturating_sub(1)).unwrap_or(u32::MAX));
         let jitter = doubled.min(self.ceiling).mul_f64(random.f64());
         asked.unwrap_or_default().saturating_add(jitter)
     }
-}
-
-/// Reads a `Retry-After` header: seconds, or a date, which is compared with the service's own `Date`, as our time of day may be
-/// wrong. `None` if it makes no sense.
-pub(crate) fn retry_after(header: &str, date: Option<&str>) -> Option<Duration> {
-    if let Ok(seconds) = header.trim().parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let parse = |text: &str| -> Option<SystemTime> { httpdate::parse_http_date(text).ok() };
-    let (then, now) = (parse(header)?, parse(date?)?);
-    Some(then.duration_since(now).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -75,23 +68,23 @@ mod tests {
 
     #[test]
     fn the_table() {
-        use Judgement::{Absent, Again, Conflict, Done, Never, Stale};
+        use Disposition::{Absent, Conflict, Done, Permanent, Retry, Unauthorised};
         use Method::{Delete, Get, Post};
         let table = [
             (Post, [200, 201, 202, 204].as_slice(), Done),
-            (Get, &[401, 403], Stale),
+            (Get, &[401, 403], Unauthorised),
             (Get, &[404, 410], Absent),
             (Delete, &[404, 410], Absent),
-            (Post, &[404], Never),
+            (Post, &[404], Permanent),
             (Post, &[409], Conflict),
-            (Delete, &[409], Never),
-            (Post, &[408, 429, 500, 502, 503, 504], Again),
-            (Delete, &[408, 429, 500, 502, 503, 504], Again),
-            (Post, &[100, 301, 302, 400, 405, 415, 422, 501, 505], Never),
+            (Delete, &[409], Permanent),
+            (Post, &[408, 429, 500, 502, 503, 504], Retry),
+            (Delete, &[408, 429, 500, 502, 503, 504], Retry),
+            (Post, &[100, 301, 302, 400, 405, 415, 422, 501, 505], Permanent),
         ];
         for (method, statuses, expected) in table {
             for status in statuses {
-                assert_eq!(judge(method, *status), expected, "{method:?} {status}");
+                assert_eq!(classify(method, *status), expected, "{method:?} {status}");
             }
         }
     }
@@ -111,15 +104,5 @@ mod tests {
         }
         let longest = (0..1000).map(|_| backoff.pause(9, None, &mut random)).max().expect("a thousand");
         assert!(longest > Duration::from_millis(900), "jitter is not full: {longest:?}");
-    }
-
-    #[test]
-    fn retry_after_is_seconds_or_a_date_of_the_services_own_clock() {
-        assert_eq!(retry_after("7", None), Some(Duration::from_secs(7)));
-        let (date, later) = ("Sun, 06 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1994 08:50:07 GMT");
-        assert_eq!(retry_after(later, Some(date)), Some(Duration::from_secs(30)));
-        assert_eq!(retry_after(date, Some(later)), Some(Duration::ZERO));
-        assert_eq!(retry_after(later, None), None);
-        assert_eq!(retry_after("soon", Some(date)), None);
     }
 }

@@ -21,7 +21,7 @@ use thiserror::Error;
 pub struct Vni(u16);
 
 impl Vni {
-    /// Those of the service that a driver makes for everybody, where a site lets it (cass_svc.c of HPE's driver).
+    /// VNIs of the service that a driver makes for everybody, where a site lets it (cass_svc.c of HPE's driver).
     pub(crate) const OF_DEFAULT_SERVICE: [Self; 2] = [Self(1), Self(10)];
 
     /// The number `number`, if it can be one.
@@ -58,7 +58,7 @@ impl fmt::Display for Vni {
     }
 }
 
-/// All numbers from the first to the last, both included. Written `1024-65535`.
+/// Range of numbers, first and last included. Written `1024-65535`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct VniRange {
@@ -67,7 +67,7 @@ pub struct VniRange {
 }
 
 impl VniRange {
-    /// How many numbers there are in it: at least one.
+    /// Number of VNIs in the range: at least one.
     pub fn len(&self) -> usize {
         usize::from(self.last.0 - self.first.0) + 1
     }
@@ -77,19 +77,19 @@ impl VniRange {
         false
     }
 
-    /// Whether `vni` is in it.
+    /// True if `vni` is in the range.
     pub fn contains(&self, vni: Vni) -> bool {
         (self.first..=self.last).contains(&vni)
     }
 
-    /// Whether both have a number in common. Two resource managers on one fabric must not.
+    /// True if both ranges have a number in common, which those of two resource managers on one fabric must not.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.first <= other.last && other.first <= self.last
     }
 }
 
 impl Default for VniRange {
-    /// What Slurm and Flux take by default: all but the numbers that drivers and sites use for themselves.
+    /// Default of Slurm and Flux: all but the numbers that drivers and sites use for themselves.
     fn default() -> Self {
         Self { first: Vni(1024), last: Vni(u16::MAX) }
     }
@@ -127,7 +127,7 @@ impl fmt::Display for VniRange {
     }
 }
 
-/// Why something is no VNI, or none is left.
+/// Error of a number that is no VNI, or of an empty pool.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum VniError {
@@ -143,18 +143,18 @@ pub enum VniError {
          release allocations, run `lattice cxi clean`, or configure a larger range than {range}"
     )]
     Exhausted {
-        /// How many are taken, quarantined ones included.
+        /// Number of VNIs taken, quarantined ones included.
         taken: usize,
-        /// How many there are.
+        /// Number of VNIs in the pool.
         size: usize,
-        /// How many of those taken only wait for nodes.
+        /// Number of those taken that wait for nodes only.
         quarantined: usize,
-        /// Those there are.
+        /// Range of the pool.
         range: VniRange,
     },
 }
 
-/// Who has a number of the pool.
+/// Holder of a number of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     Reserved,
@@ -224,12 +224,12 @@ impl VniPool {
         self.taken.remove(&vni);
     }
 
-    /// Whether the number is in use or quarantined.
+    /// True if the number is in use or quarantined.
     pub fn is_taken(&self, vni: Vni) -> bool {
         self.taken.contains_key(&vni)
     }
 
-    /// All numbers in use or quarantined.
+    /// Numbers in use or quarantined.
     pub fn taken(&self) -> BTreeSet<Vni> {
         self.taken.keys().copied().collect()
     }

@@ -1,4 +1,4 @@
-//! One HTTP request and its answer. Nothing is retried here, and no status is judged.
+//! One HTTP request and its answer. Retries and the meaning of a status are [`crate::retry`]'s business.
 
 use std::io;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use ureq::http;
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 use zeroize::Zeroizing;
 
-use crate::retry;
+use crate::retry_after::retry_after;
 
-/// The longest body that is read; a longer answer is an error. A list of ten thousand services fits.
+/// Greatest length of a body, in bytes; a longer answer is an error. A list of ten thousand services fits.
 const LONGEST_ANSWER: u64 = 4 << 20;
 
 /// The HTTP methods that fabric managers are spoken to with.
@@ -56,23 +56,23 @@ pub(crate) struct Response {
     pub(crate) body: Zeroizing<Vec<u8>>,
 }
 
-/// Why there is none. Texts are free of secrets: they come from this machine.
+/// Error of a request that got no whole answer. Texts are free of secrets: they come from this machine.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
     /// The request was not sent.
     Unreachable(String),
     /// The time was over.
     Slow,
-    /// It may have been carried out.
+    /// The connection broke; the request may have been carried out.
     Broken(String),
 }
 
-/// What carries requests; tests have one that needs no network.
+/// Transport of requests; tests have one that needs no network.
 pub(crate) trait Wire: Send + Sync {
     fn send(&self, request: &Request<'_>, timeout: Duration) -> Result<Response, Failure>;
 }
 
-/// Whom to believe, and who we are. PEM, checked.
+/// Trusted authorities, and our own identity. PEM, checked.
 #[derive(Default)]
 pub(crate) struct Tls {
     pub(crate) authorities: Option<Vec<Certificate<'static>>>,
@@ -132,7 +132,7 @@ impl Wire for Http {
         };
         let mut response = sent.map_err(failure)?;
         let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
-        let retry_after = header("retry-after").and_then(|asked| retry::retry_after(asked, header("date")));
+        let retry_after = header("retry-after").and_then(|asked| retry_after(asked, header("date")));
         let status = response.status().as_u16();
         let body = response.body_mut().with_config().limit(LONGEST_ANSWER).read_to_vec().map_err(failure)?;
         Ok(Response { status, retry_after, body: body.into() })
@@ -159,7 +159,7 @@ fn failure(error: ureq::Error) -> Failure {
     }
 }
 
-/// What went wrong on the connection.
+/// Failure of the connection.
 fn stream_failure(error: &io::Error) -> Failure {
     // TLS tells what it has against the other side inside of an error of the stream.
     if let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {

@@ -1,28 +1,38 @@
-//! A very small HTTP server that shows Prometheus what a daemon counts. What is counted is the daemon's own business.
+//! HTTP server of a daemon's metrics, for Prometheus. The metrics themselves are the daemon's own business; HTTP is hyper's.
 //!
-//! Whoever can connect may ask. However many do, and however slowly, the daemon is not held up: only so many are answered at
-//! once, each for a few seconds at most.
+//! Anybody who can connect is answered. A bounded number of connections is served at once, each for a few seconds at most, so that
+//! neither many clients nor slow ones hold the daemon up.
 
+use std::convert::Infallible;
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-/// The most requests at once; more have to wait.
-const REQUESTS_MAX: usize = 16;
-/// The longest request that is read, in bytes.
+/// Greatest number of connections that are served at once; further ones wait.
+const CONNECTIONS_MAX: usize = 16;
+/// Greatest length of a request's head, in bytes.
 const REQUEST_MAX: usize = 8 << 10;
-/// How long a request may take, reading and answering.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long to wait when no connection can be accepted: out of descriptors, for one; it passes.
+/// Time limit of a connection, from its beginning to the end of the answer.
+const TIME_LIMIT: Duration = Duration::from_secs(5);
+/// Pause after a connection could not be accepted: for want of descriptors, for one, which passes.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Media type of the answers: OpenMetrics 1.0, whatever the client asks for.
+const OPEN_METRICS: HeaderValue =
+    HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
 
-/// Answers `GET /metrics` with `text`, in the format of OpenMetrics 1.0, which is asked for whenever somebody asks. Never ends.
+/// Serves `GET /metrics` with `text`, which is called for each request. Never returns.
 pub async fn serve(listener: TcpListener, text: impl Fn() -> String + Send + Sync + 'static) {
-    let (places, text) = (Arc::new(Semaphore::new(REQUESTS_MAX)), Arc::new(text));
+    let (places, text) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), Arc::new(text));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         match listener.accept().await {
@@ -30,53 +40,77 @@ pub async fn serve(listener: TcpListener, text: impl Fn() -> String + Send + Syn
                 let text = Arc::clone(&text);
                 tokio::spawn(async move {
                     // A peer that is slow or gone is not answered.
-                    let _ = timeout(PATIENCE, answer(stream, &*text)).await;
+                    let _ = timeout(TIME_LIMIT, answer(stream, &*text)).await;
                     drop(place);
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a request for metrics; trying on");
+                tracing::warn!(%error, "cannot accept a connection for metrics; it is tried again");
                 sleep(PAUSE).await;
             }
         }
     }
 }
 
-/// Reads one request up to its empty line, and answers it.
-async fn answer(mut stream: TcpStream, text: impl Fn() -> String) -> std::io::Result<()> {
-    let mut request = Vec::new();
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < REQUEST_MAX {
-        if stream.read_buf(&mut request).await? == 0 {
-            return Ok(());
-        }
+/// Serves one request, and closes the connection.
+async fn answer(stream: TcpStream, text: impl Fn() -> String) -> hyper::Result<()> {
+    let service = service_fn(|request| ready(Ok::<_, Infallible>(page(&request, &text))));
+    let mut server = http1::Builder::new();
+    server.keep_alive(false).max_buf_size(REQUEST_MAX);
+    server.serve_connection(TokioIo::new(stream), service).await
+}
+
+fn page(request: &Request<Incoming>, text: impl Fn() -> String) -> Response<String> {
+    if request.method() == Method::GET && request.uri().path() == "/metrics" {
+        let mut page = Response::new(text());
+        page.headers_mut().insert(CONTENT_TYPE, OPEN_METRICS);
+        return page;
     }
-    let (status, body) = match request.starts_with(b"GET /metrics ") {
-        true => ("200 OK", text()),
-        false => ("404 Not Found", "metrics are at /metrics\n".to_owned()),
-    };
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    let length = body.len();
-    let head =
-        format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
-    stream.write_all(head.as_bytes()).await?;
-    stream.write_all(body.as_bytes()).await?;
-    stream.shutdown().await
+    let mut page = Response::new("metrics are at /metrics\n".to_owned());
+    *page.status_mut() = StatusCode::NOT_FOUND;
+    page
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
 
-    #[tokio::test]
-    async fn metrics_are_told_to_whoever_asks() {
+    async fn ask(request: &str) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(serve(listener, || "nodes 3\n".to_owned()));
-        for (path, expected) in [("/metrics", "200 OK"), ("/metrics", "\r\n\r\nnodes 3\n"), ("/", "404 Not Found")] {
-            let mut stream = TcpStream::connect(address).await.unwrap();
-            stream.write_all(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).await.unwrap();
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        // A peer that is refused in the middle of its request may see the connection reset.
+        let _ = stream.read_to_string(&mut answer).await;
+        answer
+    }
+
+    #[tokio::test]
+    async fn metrics_are_told_to_whoever_asks() {
+        for (path, expected) in [
+            ("/metrics", "200 OK"),
+            ("/metrics", "content-type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n"),
+            ("/metrics", "\r\n\r\nnodes 3\n"),
+            ("/metrics?name=x", "200 OK"),
+            ("/", "404 Not Found"),
+        ] {
+            let answer = ask(&format!("GET {path} HTTP/1.1\r\n\r\n")).await;
+            assert!(answer.contains(expected), "{answer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_no_request_for_metrics_is_refused() {
+        for (request, expected) in [
+            ("POST /metrics HTTP/1.1\r\nContent-Length: 0\r\n\r\n".to_owned(), "404 Not Found"),
+            ("nonsense\r\n\r\n".to_owned(), "400 Bad Request"),
+            (format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(2 * REQUEST_MAX)), "431 "),
+        ] {
+            let answer = ask(&request).await;
             assert!(answer.contains(expected), "{answer}");
         }
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 
-/// Why a file of settings says nothing.
+/// Error of a settings file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsFileError {
@@ -15,7 +15,7 @@ pub enum SettingsFileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
     /// The file is no TOML, or says what there is not to say.
@@ -23,12 +23,12 @@ pub enum SettingsFileError {
     Parse {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it, and where.
+        /// Error, with its place in the file.
         source: Box<toml::de::Error>,
     },
 }
 
-/// What the file at `path` says.
+/// Reads the settings in the file at `path`.
 ///
 /// # Errors
 /// Fails if it cannot be read, or is no TOML of a `T`.
@@ -39,7 +39,7 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, SettingsFileError> {
     }
 }
 
-/// What `text` says, which was read from `path`.
+/// Reads the settings in `text`, which came from `path`.
 ///
 /// # Errors
 /// Fails if it is no TOML of a `T`.

@@ -38,6 +38,14 @@ impl Security {
         TlsIdentity::from_files(files.clone()).map(Self::Tls)
     }
 
+    /// The caller that the certificate of `files` names. Reads that file alone: a process that is about to fork must not have the key.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be read, or names no caller.
+    pub fn named_in(files: &TlsFiles) -> Result<Caller, IdentityError> {
+        TlsIdentity::named_in(files)
+    }
+
     /// Reads the files of our identity again at once; without that, they are when they have changed and the next connection is made.
     ///
     /// # Errors

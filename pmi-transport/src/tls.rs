@@ -170,6 +170,11 @@ impl TlsIdentity {
         Ok(Self { inner: Arc::new(Inner { caller, files, latest: Mutex::new(Latest { material, stamps }) }) })
     }
 
+    /// The caller that the certificate of `files` names; the key is not read.
+    pub(crate) fn named_in(files: &TlsFiles) -> Result<Caller, IdentityError> {
+        material::read_named(&files.cert).map(|(caller, _)| caller)
+    }
+
     /// Returns the caller that our certificate names; never another one later.
     pub fn caller(&self) -> &Caller {
         &self.inner.caller

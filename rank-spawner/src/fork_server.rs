@@ -18,6 +18,8 @@
 
 #![expect(unsafe_code, reason = "the call of `fork`, and of what follows it in the child")]
 
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod message;
 mod server;
 

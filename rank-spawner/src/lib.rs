@@ -24,6 +24,8 @@ mod environment;
 mod exec_string;
 mod exit;
 mod fork_server;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod keeper;
 mod kill;
 mod launch_tag;

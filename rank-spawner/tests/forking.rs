@@ -19,18 +19,16 @@ use nix::unistd::{Pid, Uid};
 use rank_spawner::{
     Account, ForkEvent, ForkServer, ForkedProcess, Limit, LimitedResource, Privileges, RankExit, become_user,
 };
-use world::{PATIENCE, eventually, pids, runs};
+use world::{PATIENCE, Tests, eventually, pids, runs};
 
 fn main() {
-    let server = ForkServer::fork(child).unwrap();
-    if std::env::args().nth(1).as_deref() == Some("daemon") {
-        return daemon(&server);
+    let tests = Tests::from_args();
+    let is_daemon = std::env::args().nth(1).as_deref() == Some("daemon");
+    let server = (!tests.lists()).then(|| ForkServer::fork(child).unwrap());
+    if let (true, Some(server)) = (is_daemon, &server) {
+        return daemon(server);
     }
-    let check = |name: &str, test: fn(&ForkServer)| {
-        print!("test {name} ... ");
-        test(&server);
-        println!("ok");
-    };
+    let check = |name: &str, test: fn(&ForkServer)| tests.check(name, || test(server.as_ref().unwrap()));
     check("a_child_has_nothing_of_the_daemons", a_child_has_nothing_of_the_daemons);
     check("a_child_is_ready_before_it_is_asked_for", a_child_is_ready_before_it_is_asked_for);
     check("what_a_killed_child_left_behind_is_killed", what_a_killed_child_left_behind_is_killed);

@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pmi_core::ids::JobId;
 use rank_spawner::{Keeper, LaunchTag, Orphans, Spawner, SweepScope, become_subreaper, sweep};
-use world::{PATIENCE, eventually, line, pids, runs, tagged, wait};
+use world::{PATIENCE, Tests, eventually, line, pids, runs, tagged, wait};
 
 fn main() {
     match std::env::args().nth(1).as_deref() {
@@ -23,18 +23,13 @@ fn main() {
         Some("launcher-with-directory") => launcher_with_directory(),
         Some("orderly-launcher") => orderly_launcher(),
         _ => {
-            check("a_killed_launcher_takes_its_ranks_with_it", a_killed_launcher_takes_its_ranks_with_it);
-            check("the_keeper_kills_what_ranks_left_behind", the_keeper_kills_what_ranks_left_behind);
-            check("the_keeper_removes_the_directory", the_keeper_removes_the_directory);
-            check("an_orderly_launcher_leaves_no_keeper", an_orderly_launcher_leaves_no_keeper);
+            let tests = Tests::from_args();
+            tests.check("a_killed_launcher_takes_its_ranks_with_it", a_killed_launcher_takes_its_ranks_with_it);
+            tests.check("the_keeper_kills_what_ranks_left_behind", the_keeper_kills_what_ranks_left_behind);
+            tests.check("the_keeper_removes_the_directory", the_keeper_removes_the_directory);
+            tests.check("an_orderly_launcher_leaves_no_keeper", an_orderly_launcher_leaves_no_keeper);
         }
     }
-}
-
-fn check(name: &str, test: fn()) {
-    print!("test {name} ... ");
-    test();
-    println!("ok");
 }
 
 /// Prints the pid of each rank and of what it left behind, on one line each, then waits to be killed.

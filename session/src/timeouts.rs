@@ -70,8 +70,8 @@ pub const FIRST_REPORT: Duration = Duration::from_secs(10);
 pub const REPORT_AFTER_RESTART: Duration = Duration::from_secs(30);
 /// How long an agent keeps the report of a launch for an API server that does not answer.
 pub const REPORT_KEPT: Duration = Duration::from_secs(600);
-/// How long the API server may take to end the stream of reports after the last one.
-pub const FAREWELL: Duration = Duration::from_secs(10);
+/// How long the API server may take to acknowledge a report before it is sent again. A store whose disk is full takes longer.
+pub const REPORT_ACK: Duration = Duration::from_secs(10);
 
 /// From one attempt of a client to attach again to the next, at most.
 pub const COME_BACK_PAUSE: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! Whether a launch is taken: who asks for it, whether it makes sense, and whether its user may start processes here.
+//! Admission of launches: checks the caller, the request, and that its user may start processes here. Starts nothing.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use super::fabric::Wish;
 use lattice_session::random;
 use lattice_session::wire::{self, WireError};
 
-/// What this node shall do.
+/// This node's part of an admitted launch.
 pub(super) struct Assignment {
     pub(super) launch_id: String,
-    /// Under which number the API server signed it.
+    /// Serial number under which the API server signed it.
     pub(super) serial: Serial,
     pub(super) uid: u32,
     /// The whole launch, as it came.
@@ -31,13 +31,13 @@ pub(super) struct Assignment {
     /// All nodes of the launch.
     pub(super) members: Arc<[Member]>,
     pub(super) fan_out: FanOut,
-    /// How long its ranks may take to end after they were told to.
+    /// Time limit for its ranks to end after they were told to.
     pub(super) grace: Duration,
-    /// What its ranks need to use the fabric, and how many of them are here.
+    /// Fabric credentials of its ranks, and the number of ranks here.
     pub(super) fabric: Option<Wish>,
 }
 
-/// Why a launch is not taken, by this node or by one that it was to be passed on to.
+/// Refusal of a launch, by this node or by one that it was to be passed on to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) reason: RefusalReason,
@@ -51,7 +51,7 @@ impl Refusal {
     }
 }
 
-/// Looks at a request from all sides.
+/// Admits a launch, or refuses it.
 pub(super) async fn admit(
     node: &Node,
     caller: &Caller,
@@ -85,7 +85,7 @@ pub(super) async fn admit(
     Ok(assignment)
 }
 
-/// Reads the launch, and makes sure that a session can.
+/// Decodes the launch, as a session will.
 fn understand(node: &Node, request: &proto::LaunchProcessesRequest) -> Result<Assignment, WireError> {
     let (launch, index) = if request.spec.is_empty() {
         let unsaid = wire::foreign::Unsaid {
@@ -146,13 +146,13 @@ fn check_members(me: &str, members: &[Member], index: NodeIndex) -> Result<(), W
     }
 }
 
-/// Nothing where the system has no random bytes, and then the launch is refused.
+/// Random bytes; none where the system has none, and then the launch is refused.
 fn secret() -> Bytes {
     random::bytes::<{ wire::spec::SECRET_LEN }>()
         .map_or_else(|_| Bytes::new(), |secret| Bytes::copy_from_slice(&secret))
 }
 
-/// Makes sure that the user is known here; the database may be behind a network, and must hold nobody else up.
+/// Checks that the user is known here, without blocking other launches: the database may be behind a network.
 async fn know_user(uid: u32) -> Result<(), AccountError> {
     if uid == nix::unistd::geteuid().as_raw() {
         return Ok(());
@@ -160,5 +160,43 @@ async fn know_user(uid: u32) -> Result<(), AccountError> {
     match tokio::task::spawn_blocking(move || Account::of(uid)).await {
         Ok(result) => result.map(drop),
         Err(_) => Err(AccountError::Unknown { uid }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launch_names_this_node_at_its_index_and_each_node_once() {
+        let check = |names: &[&str], index: u32, expected: Result<(), &str>| {
+            let member = |name: &&str| Member { name: (*name).to_owned(), address: "127.0.0.1:1".parse().unwrap() };
+            let members: Vec<Member> = names.iter().map(member).collect();
+            let checked = check_members("b", &members, NodeIndex(index)).map_err(|error| error.to_string());
+            match (&checked, expected) {
+                (Ok(()), Ok(())) => {}
+                (Err(text), Err(part)) => assert!(text.contains(part), "{text}"),
+                other => panic!("{names:?} {index}: {other:?}"),
+            }
+        };
+        check(&["b"], 0, Ok(()));
+        check(&["a", "b", "c"], 1, Ok(()));
+        check(&["a", "b", "c"], 0, Err("b, which the request was sent to"));
+        check(&["a", "b", "a"], 1, Err("a again"));
+        check(&["b", "b"], 0, Err("b again"));
+    }
+
+    #[test]
+    fn a_secret_is_as_long_as_a_launch_wants_it_and_never_the_same() {
+        let (one, two) = (secret(), secret());
+        assert_eq!((one.len(), two.len()), (wire::spec::SECRET_LEN, wire::spec::SECRET_LEN));
+        assert_ne!(one, two);
+    }
+
+    #[tokio::test]
+    async fn a_user_who_is_unknown_here_is_refused_and_the_agents_own_is_not_looked_up() {
+        assert!(know_user(nix::unistd::geteuid().as_raw()).await.is_ok());
+        let unknown = know_user(4_000_000_001).await.unwrap_err().to_string();
+        assert_eq!(unknown, "user 4000000001 is not known on this node");
     }
 }

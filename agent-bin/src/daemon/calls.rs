@@ -1,4 +1,4 @@
-//! What sessions ask of their agent, and what other nodes ask of sessions.
+//! Calls of sessions to their agent, and of other nodes to sessions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -122,7 +122,7 @@ pub(super) fn refusal(call: &proto::Call, reason: &str) -> proto::Answer {
     proto::Answer { id: call.id, what: Some(what) }
 }
 
-/// What a session replied.
+/// Passes on a session's reply.
 type Reply = Result<Bytes, String>;
 
 /// Passes other nodes' questions to a session, and its replies back.

@@ -10,24 +10,25 @@ use pmi_transport::identity::{Caller, IdentityError, Security, TlsFiles, is_node
 use rank_spawner::{Limit, LimitParseError};
 use serde::Deserialize;
 
-use super::{DaemonError, facts};
+use super::{DaemonError, node_info};
+use lattice_daemon::identity::{Identity, IdentitySettings, IdentitySettingsError, TlsSettings};
 use lattice_daemon::settings_file::{self, SettingsFileError};
 
 /// The port of node agents.
 const PORT: u16 = 50052;
 
-/// What an agent runs with.
+/// Settings of an agent.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The name of this node.
     pub node_id: String,
-    /// Where it listens.
+    /// Address that the agent listens at.
     pub listen: Address,
-    /// Where others reach it; `None` for where it listens.
+    /// Address at which others reach it; `None` for the one that it listens at.
     pub advertise: Option<Address>,
     /// The API server.
     pub api: Address,
-    /// How it proves who it is; `None` for nobody proves anything, among loopback addresses.
+    /// Files of its identity; `None` for none, among loopback addresses.
     pub tls: Option<TlsFiles>,
     /// Launches of root are run as well.
     pub allow_root: bool,
@@ -37,13 +38,13 @@ pub struct Config {
     pub setuid_programs: bool,
     /// Limits of all ranks.
     pub limits: Vec<Limit>,
-    /// Where metrics are served over HTTP.
+    /// Address at which metrics are served over HTTP.
     pub metrics: Option<SocketAddr>,
-    /// How CXI services are made.
+    /// Settings of the fabric on this node.
     pub fabric: NodeFabricConfig,
 }
 
-/// What flags and variables say, each over what the file says.
+/// Flags and variables, which override the settings file one by one.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     /// See [`Config::node_id`].
@@ -54,7 +55,7 @@ pub struct Overrides {
     pub advertise: Option<String>,
     /// See [`Config::api`].
     pub api: Option<String>,
-    /// Nobody proves anything.
+    /// No certificates are used.
     pub insecure: bool,
     /// See [`Config::allow_root`].
     pub allow_root: bool,
@@ -62,25 +63,25 @@ pub struct Overrides {
     pub metrics: Option<SocketAddr>,
 }
 
-/// Why the settings make no sense.
+/// Error in the settings.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// The file cannot be used.
     #[error(transparent)]
     File(#[from] SettingsFileError),
-    /// An address that is none.
+    /// Malformed address.
     #[error("{setting}: {source}")]
     Address {
-        /// Which setting.
+        /// Name of the setting.
         setting: &'static str,
-        /// What is wrong with it.
+        /// Error of the address.
         source: AddressError,
     },
-    /// A limit that is none.
+    /// Malformed limit.
     #[error("limits: {0}")]
     Limit(#[from] LimitParseError),
-    /// A name that no node can have.
+    /// Name that no node can have.
     #[error("node_id is {name:?}; a node's name has letters, digits, `-`, `_` and `.`; set node_id or --node-id")]
     NodeName {
         /// The name.
@@ -89,9 +90,9 @@ pub enum ConfigError {
     /// Something that must be said is not.
     #[error("no {setting} is given; {remedy}")]
     Missing {
-        /// Which setting.
+        /// Name of the setting.
         setting: &'static str,
-        /// How to say it.
+        /// Advice in words.
         remedy: &'static str,
     },
     /// The certificate cannot be used.
@@ -102,12 +103,12 @@ pub enum ConfigError {
     NoAgent {
         /// The file.
         path: PathBuf,
-        /// Whom it names.
+        /// Caller that the certificate names.
         named: Caller,
     },
-    /// Two settings that exclude each other.
-    #[error("insecure is set, and tls files are given; take one of them out")]
-    InsecureTls,
+    /// `[tls]` and `insecure` do not go together.
+    #[error(transparent)]
+    IdentitySettings(#[from] IdentitySettingsError),
 }
 
 /// The file as it is written.
@@ -118,7 +119,7 @@ struct File {
     listen: Option<String>,
     advertise: Option<String>,
     api: Option<String>,
-    tls: Option<TlsFiles>,
+    tls: TlsSettings,
     insecure: bool,
     allow_root: bool,
     min_uid: Option<u32>,
@@ -148,7 +149,7 @@ impl Config {
         Self::check(File::read(file)?, overrides)
     }
 
-    /// What `file` says of this node alone: how CXI services are made, and where the agent listens, unless `listen` says it. For
+    /// Reads the settings of this node alone from `file`: those of the fabric, and the address of the agent, which `listen` overrides. For
     /// those who look at a node whose agent does not run, or has nobody to report to; what else the file should say is not asked.
     ///
     /// # Errors
@@ -161,19 +162,14 @@ impl Config {
 
     fn check(file: File, over: Overrides) -> Result<Self, ConfigError> {
         let insecure = over.insecure || file.insecure;
-        let tls = match (insecure, file.tls) {
-            (true, Some(_)) => return Err(ConfigError::InsecureTls),
-            (false, None) => {
-                let remedy =
-                    "issue a certificate with `lattice pki`, or try without on loopback addresses with --insecure";
-                return Err(ConfigError::Missing { setting: "tls", remedy });
-            }
-            (_, tls) => tls,
+        let tls = match (IdentitySettings { tls: file.tls, insecure }).check()? {
+            Identity::Tls(files) => Some(files),
+            Identity::Insecure => None,
         };
         let node_id = match (over.node_id.or(file.node_id), &tls) {
             (Some(name), _) => name,
             (None, Some(tls)) => node_name(tls)?,
-            (None, None) => facts::host_name(),
+            (None, None) => node_info::host_name(),
         };
         if !is_node_name(&node_id) {
             return Err(ConfigError::NodeName { name: node_id });
@@ -199,7 +195,7 @@ impl Config {
         })
     }
 
-    /// How this agent proves who it is.
+    /// Reads this agent's identity.
     ///
     /// # Errors
     /// Fails if a file of the identity cannot be used, or is another's.
@@ -216,19 +212,19 @@ impl Config {
         Ok(security)
     }
 
-    /// Where others reach an agent that listens at `local`.
+    /// Address at which others reach an agent that listens at `local`.
     pub(super) fn advertised(&self, local: &Address) -> Address {
         match (&self.advertise, local) {
             (Some(address), _) => address.clone(),
             (None, Address::Tcp { host, port }) if host.parse().is_ok_and(|host: IpAddr| host.is_unspecified()) => {
-                let host = facts::network_addresses().into_iter().next().unwrap_or_else(|| "127.0.0.1".to_owned());
+                let host = node_info::network_addresses().into_iter().next().unwrap_or_else(|| "127.0.0.1".to_owned());
                 Address::Tcp { host, port: *port }
             }
             (None, local) => local.clone(),
         }
     }
 
-    /// Who may start processes here, for a user who may not.
+    /// Reason in words why the user may not start processes here; `None` for one who may.
     pub(super) fn refuse_user(&self, uid: u32) -> Option<String> {
         let me = Uid::effective();
         let serves_itself_alone = match (&self.tls, me.is_root()) {
@@ -249,11 +245,12 @@ impl Config {
     }
 }
 
-/// The node that a certificate is for.
+/// Node that a certificate is for. Settings are read before the fork server is made, whose sessions must not inherit the key: so the
+/// certificate alone is read.
 fn node_name(files: &TlsFiles) -> Result<String, ConfigError> {
-    match Security::from_files(files)?.caller() {
-        Caller::Agent(name) => Ok(name.clone()),
-        named => Err(ConfigError::NoAgent { path: files.cert.clone(), named: named.clone() }),
+    match Security::named_in(files)? {
+        Caller::Agent(name) => Ok(name),
+        named => Err(ConfigError::NoAgent { path: files.cert.clone(), named }),
     }
 }
 
@@ -265,6 +262,8 @@ fn address(setting: &'static str, text: &str) -> Result<Address, ConfigError> {
 
 #[cfg(test)]
 mod tests {
+    use lattice_pki::{Authority, Validity};
+
     use super::*;
 
     fn load(text: &str, overrides: Overrides) -> Result<Config, ConfigError> {
@@ -305,14 +304,35 @@ mod tests {
             assert!(error.contains(expected), "{error}");
         };
         check("insecure = true", "no api is given; name the API server");
-        check("api = 'a:1'", "no tls is given; issue a certificate");
+        check("api = 'a:1'", "`lattice pki` makes certificates");
+        check("api = 'a:1'\ntls.key = '/c'", "tls.key is set, tls.ca is not");
         check("insecure = true\napi = 'nonsense'", "api: \"nonsense\" is no address");
         check("colour = 1", "unknown field `colour`");
         check("insecure = true\napi = 'a:1'\nnode_id = 'a b'", "node_id is \"a b\"");
         check("insecure = true\napi = 'a:1'\nlimits = ['x=1']", "there is no limit \"x\"");
-        check("insecure = true\napi = 'a:1'\n[tls]\nca='/a'\ncert='/b'\nkey='/c'", "insecure is set, and tls files");
+        check("insecure = true\napi = 'a:1'\n[tls]\nca='/a'\ncert='/b'\nkey='/c'", "exclude each other");
         let missing = Config::load(Some(Path::new("/no/such.toml")), Overrides::default()).unwrap_err();
         assert!(missing.to_string().starts_with("cannot read /no/such.toml"));
+    }
+
+    /// The process that becomes the fork server has read the settings, and no session may inherit the key.
+    #[test]
+    fn a_node_is_named_by_its_certificate_and_no_key_is_read_for_that() {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = Authority::create(&directory.path().join("ca")).unwrap();
+        let issue = |subject: &Caller, name: &str| {
+            let issued = authority.issue(subject, &[], Validity::days(1).unwrap()).unwrap();
+            let files = directory.path().join(name);
+            authority.write(&files, &issued).unwrap();
+            let files = TlsFiles::in_directory(&files);
+            std::fs::remove_file(&files.key).unwrap();
+            let (ca, cert, key) = (files.ca.display(), files.cert.display(), files.key.display());
+            format!("api = 'a:1'\ntls.ca = '{ca}'\ntls.cert = '{cert}'\ntls.key = '{key}'")
+        };
+        let config = load(&issue(&Caller::Agent("node7".into()), "node"), Overrides::default()).unwrap();
+        assert_eq!(config.node_id, "node7");
+        let error = load(&issue(&Caller::Api, "api"), Overrides::default()).unwrap_err().to_string();
+        assert!(error.contains("a node agent needs one for lattice:///agent/NODE"), "{error}");
     }
 
     #[test]

@@ -25,7 +25,7 @@ use lattice_session::cxi;
 use lattice_session::wire;
 use lattice_session::wire::WireError;
 
-/// How long a service may stay busy after the end of its launch; later it is tried again when its VNI is retired.
+/// Time limit for a service to be destroyed after the end of its launch; beyond it, it is tried again when its VNI is retired.
 const RELEASE_WITHIN: Duration = Duration::from_secs(10);
 
 /// The fabric of this node.
@@ -36,16 +36,16 @@ pub(super) struct Fabric {
     vnis: Mutex<BTreeMap<Vni, Arc<tokio::sync::Mutex<Users>>>>,
 }
 
-/// Who uses a VNI here.
+/// Use of a VNI on this node.
 #[derive(Debug, Default)]
 struct Users {
-    /// What an agent before this one left of it has been ended.
+    /// True once the services that an earlier agent left have been destroyed.
     is_swept: bool,
     /// The services of each launch, those included that are being ended.
     launches: BTreeMap<String, Vec<NicService>>,
 }
 
-/// Why a launch gets no services here.
+/// Error of a launch that gets no services here.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FabricError {
     #[error("the fabric credentials cannot be understood: {0}")]
@@ -58,7 +58,7 @@ pub(super) enum FabricError {
     Thread,
 }
 
-/// What a launch uses. Dropping it gives the services back as well.
+/// Services of a launch. Dropping it gives them back as well.
 pub(super) struct Claimed {
     fabric: Arc<Fabric>,
     launch_id: String,
@@ -66,7 +66,7 @@ pub(super) struct Claimed {
     vni: Option<Vni>,
 }
 
-/// What a launch asks for.
+/// Request of a launch for services.
 #[derive(Clone, Debug)]
 pub(super) struct Wish {
     pub(super) launch_id: String,
@@ -81,7 +81,7 @@ impl Fabric {
         Ok(Arc::new(Self { kind: config.backend, backend, provider: config.provider, vnis: Mutex::default() }))
     }
 
-    /// What a session without credentials is told.
+    /// Fabric settings for a session without credentials.
     pub(super) fn bare(&self) -> Option<proto::NodeFabric> {
         // Without credentials, cxi is no use to anybody.
         (self.provider == Provider::Verbs).then(|| wire::fabric::encode_node(self.provider, None))
@@ -172,7 +172,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// This node's NICs and the services on them.
+    /// Lists this node's NICs and the services on them.
     pub(super) async fn list(&self) -> proto::ListCxiServicesResponse {
         let (kind, known) = (self.kind, self.known().await);
         let Some(backend) = self.backend.clone() else { return cxi::without_services(kind, String::new()) };

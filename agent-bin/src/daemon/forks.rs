@@ -1,4 +1,4 @@
-//! The agent's side of the fork server: asks for session processes, and hears how they ended.
+//! The agent's side of the fork server: requests session processes, and passes on the exit of each to who waits for it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rank_spawner::{ForkEvent, ForkServer, ForkedProcess, RankExit};
 use tokio::sync::oneshot;
 
-/// A session process, and the news of its end.
+/// Session process, and the announcement of its exit.
 pub(super) struct Forked {
     pub(super) process: ForkedProcess,
     /// Fails if the fork server is gone.
@@ -22,10 +22,10 @@ pub(super) struct Forks {
     expected: Arc<Mutex<Expected>>,
 }
 
-/// What the fork server will tell of.
+/// Events that are expected of the fork server.
 #[derive(Default)]
 struct Expected {
-    /// Who asked, in order.
+    /// Open requests, in order.
     starts: VecDeque<oneshot::Sender<Result<Forked, Errno>>>,
     ends: HashMap<Pid, oneshot::Sender<RankExit>>,
 }
@@ -92,5 +92,46 @@ impl Expected {
             // A process that nobody wants any more sees the end of its socket.
             let _ = asked.send(answer);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(expected: &mut Expected) -> oneshot::Receiver<Result<Forked, Errno>> {
+        let (sender, started) = oneshot::channel();
+        expected.starts.push_back(sender);
+        started
+    }
+
+    #[tokio::test]
+    async fn requests_are_answered_in_their_order() {
+        let mut expected = Expected::default();
+        let (first, second) = (refused(&mut expected), refused(&mut expected));
+        expected.take(ForkEvent::NotStarted(Errno::EAGAIN));
+        expected.take(ForkEvent::NotStarted(Errno::EMFILE));
+        assert_eq!(first.await.unwrap().err(), Some(Errno::EAGAIN));
+        assert_eq!(second.await.unwrap().err(), Some(Errno::EMFILE));
+        // An answer that nobody waits for is dropped.
+        expected.take(ForkEvent::NotStarted(Errno::EMFILE));
+    }
+
+    #[tokio::test]
+    async fn an_exit_reaches_who_waits_for_that_process() {
+        let mut expected = Expected::default();
+        let (sender, ended) = oneshot::channel();
+        expected.ends.insert(Pid::from_raw(7), sender);
+        expected.take(ForkEvent::Ended { pid: Pid::from_raw(8), exit: RankExit::Code(0) });
+        expected.take(ForkEvent::Ended { pid: Pid::from_raw(7), exit: RankExit::Code(2) });
+        assert_eq!(ended.await, Ok(RankExit::Code(2)));
+    }
+
+    #[tokio::test]
+    async fn without_a_fork_server_everybody_who_waits_hears_so() {
+        let mut expected = Expected::default();
+        let started = refused(&mut expected);
+        drop(expected);
+        assert!(started.await.is_err());
     }
 }

@@ -7,7 +7,7 @@
 //! questions ┘                                    └─> replies ─> SessionQuestions
 //! ```
 //!
-//! It is over when the session has ended and its report was delivered. A session that ends without a report has been killed,
+//! A launch is over when its session has ended and its report was acknowledged. A session that ends without a report has been killed,
 //! by us if it did not end in time: an order to end gives it the launch's grace, if that is no long one, and a little more, an order
 //! to kill hardly any.
 
@@ -48,10 +48,10 @@ use lattice_session::session_process::Order;
 use lattice_session::session_process::frames::{FROM_SESSION_MAX, append_frame, codec};
 use lattice_session::wire;
 
-/// How many messages may wait for a session to read them.
+/// Number of messages that may wait for a session to read them.
 const TO_SESSION: usize = 256;
 
-/// How many calls of a session may wait for their answers; more are refused. Some wait for an hour: look-ups of names.
+/// Number of calls of a session that may wait for their answers; more are refused. Some wait for an hour: look-ups of names.
 const CALLS_MAX: usize = 4096;
 
 /// Starts the session of a launch that was entered into the table; it removes itself from there.
@@ -81,7 +81,7 @@ pub(super) async fn start(
     }
 }
 
-/// What ranks are told of the fabric, and what was made for them there.
+/// Fabric settings for the ranks, and the services that were made for them.
 type Reached = (Option<proto::NodeFabric>, Option<Claimed>);
 
 async fn reach_fabric(node: &Node, assignment: &Assignment) -> Result<Reached, FabricError> {
@@ -90,7 +90,7 @@ async fn reach_fabric(node: &Node, assignment: &Assignment) -> Result<Reached, F
     Ok((Some(told), Some(claimed)))
 }
 
-/// A launch at work.
+/// Running launch.
 struct Launch {
     node: Arc<Node>,
     id: String,
@@ -102,13 +102,13 @@ struct Launch {
     reading: JoinHandle<bool>,
     events: Arc<Events>,
     delivering: JoinHandle<Delivered>,
-    /// How long ranks may take to end, as the launch says.
+    /// Time limit for ranks to end, as the launch says.
     grace: Duration,
-    /// When the session is killed.
+    /// Time at which the session is killed.
     killed_at: Option<Instant>,
-    /// The API server was not heard for too long, and the ranks are ended for that.
-    is_cut_off: bool,
-    /// What it uses of the fabric.
+    /// The ranks are being ended because this node is lost to the launch.
+    is_lost: bool,
+    /// Services that it uses.
     claimed: Option<Claimed>,
 }
 
@@ -139,7 +139,7 @@ impl Launch {
             node_id: node.config.node_id.clone(),
             node_index: assignment.index.0,
         };
-        let (delivery, events) = Delivery::new(Arc::clone(node), of, to_session.clone());
+        let (delivery, events) = Delivery::new(node.api.clone(), of, to_session.clone());
         let events = Arc::new(events);
         let session = Session { callee, to_session: to_session.clone(), events: Arc::clone(&events), questions };
         let reading = tokio::spawn(session.read(reader));
@@ -158,12 +158,12 @@ impl Launch {
             delivering,
             grace: assignment.grace,
             killed_at: None,
-            is_cut_off: false,
+            is_lost: false,
             claimed,
         })
     }
 
-    /// Stays with the launch to its end.
+    /// Runs the launch to its end.
     async fn run(mut self) {
         tracing::info!(launch = self.id, pid = self.process.pid.as_raw(), "started");
         let mut delivered = None;
@@ -192,7 +192,7 @@ impl Launch {
                 reported = &mut self.reading => return reported.unwrap_or(false),
                 Some(order) = self.orders.recv() => match order {
                     LaunchOrder::End(how) => self.end(how),
-                    LaunchOrder::CutOff { reason } => self.cut_off(reason),
+                    LaunchOrder::NodeLost { reason } => self.lose(reason),
                     LaunchOrder::Forget => self.delivering.abort(),
                 },
                 result = &mut self.delivering, if delivered.is_none() => {
@@ -212,7 +212,7 @@ impl Launch {
         }
     }
 
-    /// Has the session end, by an order that is not the launch's client's. A later order can make that faster, never slower.
+    /// Ends the session, by an order that is not the launch's client's. A later order can shorten the time limit, never extend it.
     fn end(&mut self, how: CommandWhat) {
         let patience = match how {
             CommandWhat::Kill(_) => timeouts::KILL,
@@ -223,9 +223,9 @@ impl Launch {
         self.killed_at = Some(self.killed_at.map_or(then, |before| before.min(then)));
     }
 
-    /// Has the session end because nobody out there can know that it runs, and says so if it is asked for later.
-    fn cut_off(&mut self, reason: String) {
-        if std::mem::replace(&mut self.is_cut_off, true) {
+    /// Ends the session because this node is lost to the launch, and reports that as the cause.
+    fn lose(&mut self, reason: String) {
+        if std::mem::replace(&mut self.is_lost, true) {
             return;
         }
         tracing::warn!(launch = self.id, "its ranks are ended: {reason}");
@@ -236,13 +236,13 @@ impl Launch {
         self.end(CommandWhat::GiveUp(proto::Nothing {}));
     }
 
-    /// A session that reads nothing any more is killed in the end.
+    /// Sends a command to the session, unless its queue is full: a session that reads nothing any more is killed in the end.
     fn command(&self, what: CommandWhat) {
         let what = Some(ToWhat::Command(proto::NodeCommand { what: Some(what) }));
         let _ = self.to_session.try_send(proto::ToSession { what });
     }
 
-    /// Tells what became of a session that did not.
+    /// Reports in place of a session that ended without a report.
     async fn tell_of_lost_session(&mut self) {
         self.node.metrics.lost.inc();
         // Whatever it does, nobody listens to it any more.
@@ -258,7 +258,7 @@ impl Launch {
         self.events.push(wire::event::encode_report(&report)).await;
     }
 
-    /// Waits until the API server has the report, or nobody wants it any more.
+    /// Waits until the report is acknowledged, or nobody takes it any more.
     async fn until_delivered(&mut self) {
         let deadline = Instant::now() + timeouts::REPORT_KEPT;
         loop {
@@ -266,7 +266,7 @@ impl Launch {
                 _ = &mut self.delivering => return,
                 order = self.orders.recv() => match order {
                     // It has ended.
-                    Some(LaunchOrder::End(_) | LaunchOrder::CutOff { .. }) => {}
+                    Some(LaunchOrder::End(_) | LaunchOrder::NodeLost { .. }) => {}
                     Some(LaunchOrder::Forget) | None => return,
                 },
                 () = sleep_until(deadline) => {
@@ -285,7 +285,7 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// What a session process must hear first: who to be, then what to do.
+/// First frames for a session process: the user to become, then the launch.
 fn first_frames(node: &Node, assignment: &Assignment, fabric: Option<proto::NodeFabric>) -> io::Result<BytesMut> {
     let order = serde_json::to_vec(&Order {
         uid: assignment.uid,
@@ -325,7 +325,7 @@ async fn write(mut socket: WriteHalf, mut first: BytesMut, mut queue: mpsc::Rece
     }
 }
 
-/// What the session's words are passed to.
+/// Receivers of the session's messages.
 struct Session {
     callee: Arc<Callee>,
     to_session: mpsc::Sender<proto::ToSession>,

@@ -1,4 +1,4 @@
-//! The lease: until when this node may take for granted that the API server counts on it.
+//! The lease: the time for which this node may assume that the API server counts on it.
 //!
 //! An agent that is cut off from the API server has been declared lost, its launches have failed, and their users may have
 //! started them again elsewhere; nobody can tell it. So it ends its launches by itself when the lease is over. They all end, also
@@ -10,14 +10,14 @@ use lattice_session::timeouts;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// A lease that the API server has given.
+/// Lease that the API server has granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lease {
     length: Duration,
     until: Instant,
 }
 
-/// Where leases are renewed; `None` for an API server that gives none.
+/// Sender of renewals; `None` for an API server that grants no leases.
 pub(super) type Renewals = watch::Sender<Option<Lease>>;
 
 impl Lease {

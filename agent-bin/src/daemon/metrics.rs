@@ -1,4 +1,4 @@
-//! What the agent counts, for Prometheus.
+//! Metrics of the agent, for Prometheus.
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -7,7 +7,7 @@ use prometheus_client::registry::Registry;
 
 use super::Node;
 
-/// What happened since the agent started.
+/// Counters since the start of the agent.
 #[derive(Default)]
 pub(super) struct Metrics {
     /// Launches whose session was started.
@@ -18,7 +18,7 @@ pub(super) struct Metrics {
     pub(super) lost: Counter,
 }
 
-/// All metrics as Prometheus reads them.
+/// Encodes all metrics as OpenMetrics text.
 pub(super) fn text(node: &Node) -> String {
     let mut registry = Registry::with_prefix("lattice_agent");
     let Metrics { started, refused, lost } = &node.metrics;

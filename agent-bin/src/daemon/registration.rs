@@ -1,4 +1,4 @@
-//! Being known to the API server: the agent registers, says that it lives and what runs on it, and registers again when it was
+//! Registration with the API server: the agent registers, sends heartbeats with its launches, and registers again when it was
 //! forgotten. Each time that the API server accepts that, the lease begins anew.
 
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use tonic::Status;
 
 use super::launches::LaunchOrder;
 use super::lease::{Lease, Renewals};
-use super::{Node, facts, relay};
+use super::{Node, node_info, relay};
 
-/// From one failed attempt to register to the next: at first, and at most.
+/// Pause between attempts to register: after the first failure, and at most.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
@@ -44,18 +44,18 @@ pub(super) async fn keep_registered(node: Arc<Node>, renewals: Renewals) {
     }
 }
 
-/// What the API server says when it accepts a node.
+/// Terms of a registration.
 #[derive(Clone, Copy)]
 struct Accepted {
     interval: Duration,
-    /// Its length; `None` for an API server that gives none.
+    /// Length of the lease; `None` for an API server that grants none.
     lease: Option<Duration>,
 }
 
 async fn register(node: &Node, renewals: &Renewals) -> Result<Accepted, Status> {
     let mut client = NodeServiceClient::new(node.pulse.clone());
     let asked = Instant::now();
-    let response = in_time(timeouts::REGISTER_ANSWER, client.register_node(facts::registration(node))).await?;
+    let response = in_time(timeouts::REGISTER_ANSWER, client.register_node(node_info::registration(node))).await?;
     tracing::info!(node = node.config.node_id, "registered");
     node.launches.serials.register(Serial(response.last_serial));
     for id in response.unknown_launches {
@@ -73,7 +73,7 @@ async fn register(node: &Node, renewals: &Renewals) -> Result<Accepted, Status> 
     Ok(accepted)
 }
 
-/// Says that this node lives, until it must register again.
+/// Sends heartbeats, until this node must register again.
 async fn beat(node: &Node, accepted: Accepted, renewals: &Renewals) {
     let mut client = NodeServiceClient::new(node.pulse.clone());
     loop {

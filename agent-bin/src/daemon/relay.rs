@@ -16,9 +16,9 @@ use tokio::time::{Instant, timeout_at};
 use super::Node;
 use super::admission::Refusal;
 
-/// To how many agents a connection is kept for the next launch: several times what a relay usually passes on to.
+/// Number of agents to which a connection is kept for the next launch: several times the fan-out of a relay.
 pub(super) const AGENTS_MAX: usize = 64;
-/// How long one is kept for that.
+/// Time for which an unused connection is kept.
 pub(super) const AGENT_UNUSED_MAX: Duration = Duration::from_secs(60);
 
 /// Passes `request` on, which came at `arrived`, and waits until all nodes below have taken the launch.

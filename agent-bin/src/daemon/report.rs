@@ -1,13 +1,15 @@
 //! The stream on which a launch's events go to the API server and its commands come back; opened again when it breaks.
 //!
-//! What was on its way when a stream broke is lost, but for what matters to everybody: the first cause and the report are sent
-//! again until the API server has ended the stream after the report. While there is no API server, events wait: nothing else is
-//! put into a stream that is opened again before it is accepted.
+//! Events that were on their way when a stream broke are lost, but for the first cause and the report: those are sent again on each
+//! new stream until the report is acknowledged. The acknowledgement is the end of the stream after the report, which the API server
+//! withholds until the report is durable. One that does not come within [`timeouts::REPORT_ACK`] is asked for on a new stream. While there is
+//! no API server, events wait: nothing else is put into a stream that is opened again before it is accepted.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use lattice_session::timeouts;
+use pmi_transport::connect::Channel;
 use pmi_transport::limits::MESSAGE_MAX;
 use pmi_transport::proto::v1 as proto;
 use prost::Message;
@@ -19,37 +21,35 @@ use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 
-use super::Node;
-
-/// How many bytes of events may wait for the API server; a session that has more to say waits.
+/// Bytes of events that may wait for the API server; beyond that, back-pressure stops the session.
 const WAITING_MAX: usize = 32 << 20;
 
-/// How many events may wait.
+/// Number of events that may wait.
 const EVENTS_MAX: usize = 1 << 16;
 
-/// From one attempt to open the stream to the next, at first.
+/// Pause before the second attempt to open the stream; doubles up to [`timeouts::REPORT_PAUSE`].
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 
-/// How many events may be on their way into the stream: what is there at once becomes one message on the connection.
+/// Number of events on their way into the stream: those that are there at once share packets on the connection.
 const ON_THEIR_WAY: usize = 16;
 
-/// How long the first stream waits for a first event to carry; those of a launch that ends at once go all together.
+/// Time that the first stream waits for its first event; events of a launch that ends at once go all together.
 const FIRST_EVENT: Duration = Duration::from_millis(50);
 
 /// An event, and its share of the room for events.
 type Waiting = (proto::NodeEvent, OwnedSemaphorePermit);
 
-/// Where a session's events are put.
+/// Queue of a session's events; the first cause overtakes all others.
 pub(super) struct Events {
     urgent: mpsc::Sender<Waiting>,
     normal: mpsc::Sender<Waiting>,
     room: Arc<Semaphore>,
-    /// Told of each event.
+    /// Notified of each event.
     news: Arc<Notify>,
 }
 
 impl Events {
-    /// Puts an event in line; waits while there is no room.
+    /// Queues an event; waits while there is no room.
     pub(super) async fn push(&self, event: proto::NodeEvent) {
         // No event is larger than all the room.
         let size = event.encoded_len().clamp(1, WAITING_MAX) as u32;
@@ -61,18 +61,18 @@ impl Events {
     }
 }
 
-/// How it ended.
+/// End of a delivery.
 #[derive(Debug)]
 pub(super) enum Delivered {
-    /// The API server has the report.
+    /// The API server has acknowledged the report.
     All,
-    /// The API server does not want to hear of this launch.
+    /// The API server refuses reports of this launch.
     Unwanted(Status),
 }
 
 /// The delivery of one launch's events.
 pub(super) struct Delivery {
-    node: Arc<Node>,
+    api: Channel,
     of: proto::ReportFor,
     to_session: mpsc::Sender<proto::ToSession>,
     urgent: mpsc::Receiver<Waiting>,
@@ -80,15 +80,15 @@ pub(super) struct Delivery {
     news: Arc<Notify>,
     /// A stream was opened before: the first one carries events at once, so that a short launch needs no round trip for them.
     again: bool,
-    /// What is sent again on each new stream.
+    /// Sent again on each new stream, as the report is.
     cause: Option<proto::NodeEvent>,
     report: Option<proto::NodeEvent>,
 }
 
 impl Delivery {
-    /// A delivery, and where its events are put.
+    /// Makes a delivery, and the queue of its events.
     pub(super) fn new(
-        node: Arc<Node>,
+        api: Channel,
         of: proto::ReportFor,
         to_session: mpsc::Sender<proto::ToSession>,
     ) -> (Self, Events) {
@@ -97,7 +97,7 @@ impl Delivery {
         let news = Arc::new(Notify::new());
         let events = Events { urgent, normal, room: Arc::new(Semaphore::new(WAITING_MAX)), news: Arc::clone(&news) };
         let delivery = Self {
-            node,
+            api,
             of,
             to_session,
             urgent: urgent_out,
@@ -110,7 +110,7 @@ impl Delivery {
         (delivery, events)
     }
 
-    /// Delivers until the report was delivered, however often the stream has to be opened again.
+    /// Delivers until the report is acknowledged, however often the stream has to be opened again.
     pub(super) async fn run(mut self) -> Delivered {
         let mut pause = PAUSE_FIRST;
         // Without any, the stream is there for commands.
@@ -136,7 +136,7 @@ impl Delivery {
     /// Sends events and receives commands until either end ends it.
     async fn one_stream(&mut self) -> Result<(), Status> {
         let (sender, receiver) = mpsc::channel(ON_THEIR_WAY);
-        let client = NodeServiceClient::new(self.node.api.clone());
+        let client = NodeServiceClient::new(self.api.clone());
         let mut client = client.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX);
         let to_session = self.to_session.clone();
         let (accept, accepted) = watch::channel(!std::mem::replace(&mut self.again, true));
@@ -155,7 +155,9 @@ impl Delivery {
             result = &mut receive => return result,
             () = self.send(sender, accepted) => {}
         }
-        timeout(timeouts::FAREWELL, receive).await.unwrap_or(Ok(()))
+        let unacknowledged =
+            || Status::deadline_exceeded("the API server has not acknowledged the report; it is sent again");
+        timeout(timeouts::REPORT_ACK, receive).await.unwrap_or_else(|_| Err(unacknowledged()))
     }
 
     /// Sends events, once the stream is accepted, until the report has been sent, or the stream takes no more.
@@ -199,3 +201,6 @@ impl Delivery {
         Delivered::All
     }
 }
+
+#[cfg(test)]
+mod tests;

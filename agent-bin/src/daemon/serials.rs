@@ -1,4 +1,4 @@
-//! Whether a launch that another agent passes on was signed for this agent, and is not one that was here before.
+//! Replay protection: decides if a launch that another agent passes on was signed for this agent, and was not here before.
 //!
 //! ```text
 //!  signed before this agent registered, long ago, or forgotten │ remembered by id, or new
@@ -18,20 +18,20 @@ use pmi_transport::signature::Serial;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-/// How long a launch may be under way from the API server to the last node of a tree: more than all patience along it.
+/// Time for which a launch may be under way from the API server to the last node of a tree: more than all time limits along it.
 const UNDER_WAY: Duration = Duration::from_secs(60);
 
-/// Where the floor is; nowhere until the agent has registered.
+/// The floor; `None` until the agent has registered.
 pub(super) struct Serials {
     floor: watch::Sender<Option<Serial>>,
-    /// Where it rises to, and since when that was known.
+    /// Next value of the floor, and the time at which it became known.
     next: Mutex<Option<(Instant, Serial)>>,
 }
 
-/// Why a signed launch is not taken.
+/// Reason why a signed launch is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NotNew {
-    /// It may have been here before, or should have.
+    /// The launch may have been here before.
     #[error("the launch was signed before this agent started, or long ago; only new launches are passed on")]
     Old,
     /// The agent has not registered yet.
@@ -53,7 +53,7 @@ impl Serials {
         self.floor.send_modify(|floor| *floor = Some(floor.map_or(last, |floor| floor.min(last))));
     }
 
-    /// By now, the API server has signed launches up to `last`.
+    /// Notes that the API server has signed launches up to `last` by now.
     pub(super) fn hear(&self, last: Serial, now: Instant) {
         let mut next = self.next.lock();
         if let Some((_, old)) = next.take_if(|(since, _)| now.duration_since(*since) >= UNDER_WAY) {

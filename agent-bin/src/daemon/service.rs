@@ -1,4 +1,4 @@
-//! What the agent serves over gRPC.
+//! gRPC service of the agent.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl Service {
         let handle = Handle { serial: assignment.serial, nodes, orders };
         node.launches.enter(&assignment.launch_id, handle.clone()).map_err(|not_taken| {
             let (reason, text) = match not_taken {
-                NotTaken::AtWork => (RefusalReason::AlreadyRunning, "the launch runs here already"),
+                NotTaken::Running => (RefusalReason::AlreadyRunning, "the launch runs here already"),
                 NotTaken::Ended => (RefusalReason::MalformedRequest, "the launch was here, and has ended"),
                 NotTaken::Stopping => (RefusalReason::Busy, "the agent is stopping"),
             };

@@ -192,6 +192,9 @@ async fn an_agent_that_is_told_to_stop_ends_its_launches_first() {
     launch.until(|launch| !launch.pids.is_empty()).await;
     agent.terminate();
     launch.until_report().await;
+    let cause = launch.cause.clone().unwrap();
+    let lost = proto::cause::Kind::NodeLost("its agent was stopped".into());
+    assert_eq!((cause.host.as_str(), cause.kind), ("node0", Some(lost)), "not the user's own interrupt");
     launch.end().await;
     assert!(agent.exit().await.success());
     assert_eq!(with_tag(&id), Vec::<i32>::new());
@@ -315,7 +318,7 @@ fn settings_are_checked_without_running() {
     assert!(out.starts_with("lattice-agent: api: \"nonsense\" is no address"), "{out}");
     let (out, code) = world::check_config(&["--api", "127.0.0.1:1"]);
     assert_eq!(code, Some(125));
-    assert!(out.contains("no tls is given; issue a certificate with `lattice pki`"), "{out}");
+    assert!(out.contains("neither certificates ([tls] with ca, cert and key) nor `insecure` are set; `lattice pki` makes certificates"), "{out}");
     let insecure = ["--insecure", "--node-id", "n", "--api"];
     let (out, code) = world::check_config(&[&insecure[..], &["127.0.0.1:1", "--listen", "0.0.0.0:1"]].concat());
     assert_eq!(code, Some(125));

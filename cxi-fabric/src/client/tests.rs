@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::*;
-use crate::authorise::OAuth;
+use crate::authorise::{Authoriser, OAuth};
 use crate::clock::VirtualClock;
 
 /// Answers from a list, and counts what it is asked. A `Slow` entry takes the whole timeout.
@@ -72,9 +72,9 @@ fn client(
         base: "http://fm".into(),
         wire: Box::new(wire),
         clock: clock.clone(),
-        authoriser: Authoriser::None,
+        authoriser: Box::new(Authoriser::None),
         backoff: Backoff::default(),
-        patience: Duration::from_secs(5),
+        try_timeout: Duration::from_secs(5),
         random: Mutex::new(fastrand::Rng::with_seed(1)),
         scrubber: Arc::default(),
     }
@@ -164,7 +164,7 @@ fn with_tokens(answers: impl IntoIterator<Item = Result<Response, Failure>>) -> 
         scope: Some("openid".into()),
         token: Mutex::new(None),
     };
-    scene.client.authoriser = Authoriser::OAuth(Box::new(oauth));
+    scene.client.authoriser = Box::new(Authoriser::OAuth(Box::new(oauth)));
     scene
 }
 

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 
 use super::Shared;
 
-/// The longest head and body of a request.
+/// Greatest length of a request's head and body, in bytes.
 const LONGEST_HEAD: u64 = 16 << 10;
 const LONGEST_BODY: usize = 1 << 20;
 
@@ -13,12 +13,12 @@ const LONGEST_BODY: usize = 1 << 20;
 pub(super) struct Request {
     pub(super) method: String,
     pub(super) path: String,
-    /// By name in lower case.
+    /// Values by name, in lower case.
     pub(super) headers: BTreeMap<String, String>,
     pub(super) body: Vec<u8>,
 }
 
-/// What is answered; `None` in place of it closes the connection.
+/// Answer to a request; where there is none, the connection is closed.
 pub(super) struct Response {
     pub(super) status: u16,
     pub(super) content_type: &'static str,

@@ -1,10 +1,10 @@
-//! What goes wrong: a list of rules, each of which spoils the next calls of one kind.
+//! Faults of the fake manager: a list of rules, each of which spoils the next calls of one kind.
 
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-/// What a call asks for.
+/// Kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Asked {
@@ -14,7 +14,7 @@ pub enum Asked {
     Auth,
     /// A service's end.
     Delete,
-    /// All services.
+    /// List of all services.
     List,
     /// A token.
     Token,
@@ -26,12 +26,12 @@ pub enum Asked {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// Which; all, if it does not say.
+    /// Kind of the calls; all, if none is given.
     pub on: Option<Asked>,
-    /// How many of them.
+    /// Number of calls.
     #[serde(default = "once")]
     pub times: u32,
-    /// How.
+    /// Fault.
     pub fault: Fault,
 }
 
@@ -39,11 +39,11 @@ fn once() -> u32 {
     1
 }
 
-/// How a call goes wrong.
+/// Fault of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Fault {
-    /// It is answered with a status and does nothing.
+    /// Answers with a status and does nothing.
     Status {
         /// The status.
         status: u16,
@@ -52,27 +52,27 @@ pub enum Fault {
         /// The `detail` of the problem document.
         detail: Option<String>,
     },
-    /// It is answered with 503 and the date of a later try, by a clock of the manager's own.
+    /// Answers with 503 and the date of a later try, by a clock of the manager's own.
     RetryAt {
-        /// How much later.
+        /// Time until the later try.
         seconds: u8,
-        /// How far its clock is ahead of ours; behind it, if negative.
+        /// Seconds by which its clock is ahead of ours; behind it, if negative.
         hours_off: i16,
     },
     /// No token that was given out so far is good any more, also not that of this very call.
     ExpireTokens,
-    /// It goes well, only later.
+    /// Carries out the call, with a delay.
     Slow {
-        /// How much, in milliseconds.
+        /// Delay, in milliseconds.
         milliseconds: u64,
     },
     /// The connection is closed, and nothing done.
     Down,
-    /// It is done, and the connection closed before the answer.
+    /// Carries out the call, and closes the connection before the answer.
     LoseAnswer,
-    /// It is done, and answered with what is no JSON.
+    /// Carries out the call, and answers with bytes that are no JSON.
     Garbage,
-    /// It is done, and answered with JSON of other types.
+    /// Carries out the call, and answers with JSON of other types.
     WrongTypes,
 }
 

@@ -10,14 +10,14 @@ use super::Options;
 use super::connection::{Request, Response};
 use super::script::{self, Asked, Fault, Rule};
 
-/// Whom the fake lets in.
+/// Access control of the fake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Everybody.
     Anybody,
-    /// Those who send exactly this `Authorization` header.
+    /// Clients that send exactly this `Authorization` header.
     Header(String),
-    /// Those who have a token, which `/token` gives for this client secret.
+    /// Clients that have a token, which `/token` gives for this client secret.
     Token {
         /// The secret.
         client_secret: String,
@@ -27,7 +27,7 @@ pub enum Access {
 /// One call and its answer.
 #[derive(Clone, Debug)]
 pub struct Exchange {
-    /// What it asked for.
+    /// Kind of the call.
     pub asked: Asked,
     /// The HTTP method.
     pub method: String,
@@ -39,14 +39,14 @@ pub struct Exchange {
     pub status: Option<u16>,
     /// The answer's body, if it is JSON. It may hold keys.
     pub response: Option<Value>,
-    /// What the script did to it.
+    /// Fault that the script chose.
     pub fault: Option<Fault>,
 }
 
 struct Entry {
     id: String,
     vni: u64,
-    /// Of a job that asked for two.
+    /// Second VNI, of a job that asked for two.
     job_vni: Option<u64>,
     key: String,
 }
@@ -54,7 +54,7 @@ struct Entry {
 pub(super) struct State {
     pub(super) script: Vec<Rule>,
     pub(super) exchanges: Vec<Exchange>,
-    /// By name.
+    /// Services by name.
     services: BTreeMap<String, Entry>,
     made: u32,
     /// Tokens carry their number; those from `first_good_token` on are good.
@@ -294,7 +294,7 @@ fn problem(status: u16, detail: &str) -> Value {
     json!({ "status": status, "title": "problem", "detail": detail })
 }
 
-/// The same fields; what was a text is a number, what was none is a text.
+/// Changes the types of all fields: texts become numbers, all others texts.
 fn other_types(value: &Value) -> Value {
     match value {
         Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), other_types(value))).collect(),

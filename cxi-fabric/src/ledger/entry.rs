@@ -1,4 +1,4 @@
-//! What a journal keeps of a ledger. No entry holds a secret.
+//! Entries of a ledger's journal. No entry holds a secret.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use crate::vni::Vni;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "entry", rename_all = "snake_case")]
 pub enum Entry {
-    /// How far numbering had come when a journal was compacted.
+    /// Next serial number at the time when a journal was compacted.
     Mark {
         /// The number in the next name.
         serial: u64,
@@ -22,34 +22,34 @@ pub enum Entry {
         /// For which.
         request: ServiceRequest,
     },
-    /// It exists.
+    /// The service exists.
     Made {
         /// Our name for it.
         name: ServiceName,
         /// The manager's name, and its VNI.
         service: Service,
     },
-    /// It is about to end.
+    /// The service is about to be deleted.
     Ending {
-        /// Which.
+        /// Name of the service.
         name: ServiceName,
     },
     /// The manager has it no more.
     Deleted {
-        /// Which.
+        /// Name of the service.
         name: ServiceName,
     },
     /// A node has nothing left of it.
     Confirmed {
-        /// Of which.
+        /// Name of the service.
         name: ServiceName,
-        /// Which node.
+        /// Name of the node.
         node: String,
     },
 }
 
 impl Entry {
-    /// Which service it is about.
+    /// Name of the service that it is about.
     pub fn name(&self) -> Option<&ServiceName> {
         match self {
             Self::Mark { .. } => None,

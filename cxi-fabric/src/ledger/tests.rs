@@ -193,7 +193,7 @@ enum Step {
     Compact,
 }
 
-/// How many actions of the server happen before it is killed.
+/// Number of the server's actions before it is killed.
 type Fuse = Option<u8>;
 
 struct World {
@@ -201,7 +201,7 @@ struct World {
     numbering: Numbering,
     journal: Vec<Entry>,
     manager: BTreeMap<ServiceName, Service>,
-    /// What nodes hold: node, name, VNI.
+    /// Services on the nodes: node, name, VNI.
     held: BTreeSet<(String, ServiceName, Vni)>,
     is_up: bool,
     loses_answer: bool,
@@ -367,7 +367,7 @@ impl World {
         Ok(())
     }
 
-    /// Everything ends, and everybody is there to help.
+    /// Ends all allocations, while manager and nodes answer.
     fn wind_up(&mut self) {
         self.restart();
         self.is_up = true;

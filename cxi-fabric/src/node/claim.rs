@@ -19,15 +19,15 @@ use crate::vni::Vni;
 /// The pauses between tries at what is busy: doubling from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
-/// How much longer than the deadline it may take to destroy what was made, when a claim fails.
+/// Time beyond the deadline for destroying what a failed claim had made.
 const UNWIND: Duration = Duration::from_secs(5);
 
-/// What a launch wants on this node.
+/// Request of a launch for services on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Whose ranks.
+    /// User of the ranks.
     pub uid: u32,
-    /// How many of them are here.
+    /// Number of ranks on this node.
     pub ranks: u32,
     /// The VNIs that they may use; the launch's own first.
     pub vnis: Vec<Vni>,
@@ -44,12 +44,12 @@ pub struct NicService {
     pub svc_id: u32,
 }
 
-/// All services of a launch on this node, in the order of the NICs.
+/// Services of a launch on this node, in the order of the NICs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeServices {
     /// One per NIC whose link is up.
     pub services: Vec<NicService>,
-    /// What the launch does not get.
+    /// Restriction of what the launch gets.
     pub warnings: Vec<Warning>,
 }
 
@@ -58,7 +58,7 @@ pub struct NodeServices {
 pub struct Warning {
     /// The NIC.
     pub nic: String,
-    /// What there was too little of.
+    /// Resource that is short.
     pub shortage: Shortage,
 }
 
@@ -68,7 +68,7 @@ impl fmt::Display for Warning {
     }
 }
 
-/// Why a launch gets no services here. Nothing is left of it, but what `stuck` tells.
+/// Error of a launch that gets no services here. Nothing is left of it, but for `stuck`.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ClaimError {
@@ -78,13 +78,13 @@ pub enum ClaimError {
     /// The NICs cannot be seen.
     #[error("cannot look for CXI devices: {0}")]
     Nics(#[source] CxiError),
-    /// All NICs are without link.
+    /// No NIC has a link.
     #[error("none of the {0} CXI devices of this node has a link; see `cxi_stat`")]
     NoLink(usize),
     /// One NIC refused.
     #[error("cannot make a CXI service: {source}{}", left(stuck))]
     Create {
-        /// Why.
+        /// Error of the back end.
         source: CxiError,
         /// Services on other NICs that could not be destroyed again.
         stuck: Vec<Stuck>,
@@ -95,13 +95,13 @@ fn left(stuck: &[Stuck]) -> String {
     stuck.iter().map(|stuck| format!("; and {stuck}")).collect()
 }
 
-/// A service that would not end.
+/// Service that could not be destroyed.
 #[derive(Debug, Error)]
 #[error("service {} of {} is left: {error}", service.svc_id, service.nic)]
 pub struct Stuck {
-    /// Which.
+    /// The service.
     pub service: NicService,
-    /// Why.
+    /// Error of the back end.
     #[source]
     pub error: CxiError,
 }

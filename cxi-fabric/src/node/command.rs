@@ -11,12 +11,12 @@ use super::sysfs::{self, Sysfs};
 use super::{CxiBackend, CxiError, FoundService, Nic, ServiceSpec, Shortage};
 use crate::vni::Vni;
 
-/// How long one call may take; the program talks to the kernel of this node only.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How often its end is looked for.
-const GLANCE: Duration = Duration::from_millis(2);
-/// How much of what it prints is read.
-const LONGEST_OUTPUT: u64 = 1 << 20;
+/// Time limit of one call; the program talks to the kernel of this node only.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// Pause between two looks for its end.
+const POLL_PAUSE: Duration = Duration::from_millis(2);
+/// Number of bytes of its output that are read.
+const OUTPUT_MAX: u64 = 1 << 20;
 
 /// Services by the program `cxi_service`.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub struct CxiServiceCommand {
 }
 
 impl CxiServiceCommand {
-    /// By the program at `program`, or of that name in `PATH`.
+    /// Uses the program at `program`, or of that name in `PATH`.
     pub fn new(program: impl Into<PathBuf>, sysfs: Sysfs) -> Self {
         Self { program: program.into(), sysfs }
     }
@@ -68,11 +68,7 @@ impl CxiBackend for CxiServiceCommand {
         io::Write::write_all(&mut file, describe(spec).as_bytes()).map_err(unwritten)?;
         let path = file.path().to_string_lossy();
         let output = self.run(nic, "create", &["-y", &path])?;
-        let svc_id = output
-            .lines()
-            .rev()
-            .find_map(|line| line.strip_prefix("Successfully created service:")?.trim().parse().ok());
-        svc_id.ok_or_else(|| CxiError::Command {
+        read_created(&output).ok_or_else(|| CxiError::Command {
             command: format!("{} create", self.program.display()),
             trouble: "it tells no number of a service".into(),
         })
@@ -113,8 +109,13 @@ fn describe(spec: &ServiceSpec) -> String {
     yaml
 }
 
+/// Reads the number of the service that `cxi_service create` has made.
+pub(crate) fn read_created(output: &str) -> Option<u32> {
+    output.lines().rev().find_map(|line| line.strip_prefix("Successfully created service:")?.trim().parse().ok())
+}
+
 /// Reads `cxi_service list -v`: paragraphs that begin with `ID:`.
-fn read_list(output: &str) -> Vec<FoundService> {
+pub(crate) fn read_list(output: &str) -> Vec<FoundService> {
     let mut services: Vec<FoundService> = Vec::new();
     for line in output.lines() {
         let Some((name, value)) = line.split_once(':') else { continue };
@@ -154,18 +155,21 @@ fn finish(command: &mut Command) -> io::Result<Finished> {
     let status = loop {
         match child.try_wait()? {
             Some(status) => break status,
-            None if start.elapsed() < PATIENCE => std::thread::sleep(GLANCE),
+            None if start.elapsed() < TIME_LIMIT => std::thread::sleep(POLL_PAUSE),
             None => {
                 child.kill()?;
                 child.wait()?;
-                return Err(io::Error::new(io::ErrorKind::TimedOut, format!("no end within {} s", PATIENCE.as_secs())));
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("no end within {} s", TIME_LIMIT.as_secs()),
+                ));
             }
         }
     };
     let read = |file: &mut std::fs::File| -> io::Result<String> {
         let mut bytes = Vec::new();
         file.rewind()?;
-        file.take(LONGEST_OUTPUT).read_to_end(&mut bytes)?;
+        file.take(OUTPUT_MAX).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     Ok(Finished { status, stdout: read(&mut stdout)?, stderr: read(&mut stderr)? })

@@ -23,36 +23,36 @@ const PROGRAM: &str = "cxi_service";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NodeFabricConfig {
-    /// How services are made.
+    /// Back end that makes services.
     pub backend: NodeBackend,
     /// The library, the program, or the directory; `paper` needs one.
     pub path: Option<PathBuf>,
-    /// What libfabric is to use.
+    /// Provider for libfabric.
     pub provider: Provider,
 }
 
-/// How services are made.
+/// Back end that makes services.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeBackend {
     /// Not at all: ranks are told of VNI and key, and of no service.
     #[default]
     None,
-    /// By HPE's library.
+    /// HPE's library.
     Libcxi,
-    /// By HPE's program.
+    /// HPE's program.
     CxiService,
     /// In a directory.
     Paper,
 }
 
 impl NodeBackend {
-    /// Whether making services takes CAP_SYS_ADMIN.
+    /// True if making services takes CAP_SYS_ADMIN.
     pub fn is_privileged(self) -> bool {
         matches!(self, Self::Libcxi | Self::CxiService)
     }
 
-    /// As the configuration spells it.
+    /// Name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -63,7 +63,7 @@ impl NodeBackend {
     }
 }
 
-/// Why a node cannot make services as it is told to.
+/// Error of a back end that cannot be used on this node.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NodeConfigError {
@@ -73,16 +73,16 @@ pub enum NodeConfigError {
     /// The program is not there.
     #[error("fabric: there is no program {}; install HPE's cxi_service, or set `path` to where it is", program.display())]
     NoProgram {
-        /// As the configuration names it.
+        /// Name of the back end in the configuration.
         program: PathBuf,
     },
-    /// Nobody said where.
+    /// Setting without a value.
     #[error("fabric: back end \"paper\" needs `path`, the directory of the NICs")]
     NoDirectory,
 }
 
 impl NodeFabricConfig {
-    /// What makes services; `None` if nothing does.
+    /// The back end; `None` if no services are made.
     ///
     /// # Errors
     /// If a library cannot be loaded, a program is not there, or a directory is not named.

@@ -27,12 +27,12 @@ type Destroy = unsafe extern "C" fn(*mut Device, u32) -> c_int;
 type GetList = unsafe extern "C" fn(*mut Device, *mut *mut List) -> c_int;
 type FreeList = unsafe extern "C" fn(*mut List);
 
-/// Why libcxi cannot be used.
+/// Error of a libcxi that cannot be used.
 #[derive(Debug, Error)]
 #[error("cannot use {library}: {reason}; install the library libcxi, or use the cxi_service command")]
 pub struct LoadError {
     library: String,
-    /// What the dynamic linker says.
+    /// Error of the dynamic linker.
     reason: String,
 }
 
@@ -57,7 +57,7 @@ pub struct LibCxi {
 }
 
 impl LibCxi {
-    /// What the library is called on a node.
+    /// File name of the library on a node.
     pub const LIBRARY: &'static str = "libcxi.so.1";
 
     /// Loads the library, which must be libcxi: its initialisers run, and its functions are called by name.

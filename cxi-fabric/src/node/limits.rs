@@ -1,10 +1,10 @@
-//! How much of a NIC a service reserves, and what it does with less.
+//! Resources of a NIC that a service reserves, and its behaviour with less.
 
 use std::fmt;
 
 use super::{Shortage, Warning};
 
-/// What a NIC has a number of, in the order of the driver's tables.
+/// Countable resources of a NIC, in the order of the driver's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Resource {
     /// Portal table entries.
@@ -26,11 +26,11 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// All of them, in order.
+    /// All resources, in order.
     pub const ALL: [Self; 8] =
         [Self::Ptes, Self::Txqs, Self::Tgqs, Self::Eqs, Self::Cts, Self::Les, Self::Tles, Self::Acs];
 
-    /// What a rank needs, and the most that a service may have. These are the figures of other launchers (Slurm, Flux); they come
+    /// Need of a rank, and the most that a service may have. The figures are those of other launchers (Slurm, Flux); they come
     /// from what libfabric opens for a rank.
     fn per_rank_and_max(self) -> (u16, u16) {
         match self {
@@ -47,7 +47,7 @@ impl Resource {
 }
 
 impl fmt::Display for Resource {
-    /// As the driver and `cxi_service` spell it.
+    /// Name in the driver and in `cxi_service`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Ptes => "PTEs",
@@ -62,16 +62,16 @@ impl fmt::Display for Resource {
     }
 }
 
-/// Of one resource.
+/// Limit of one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limit {
-    /// How many are kept for the service.
+    /// Number that is reserved for the service.
     pub reserve: u16,
-    /// How many it can have, if others leave them.
+    /// Greatest number that it can have.
     pub max: u16,
 }
 
-/// Of every resource, in the order of [`Resource::ALL`].
+/// Limits of every resource, in the order of [`Resource::ALL`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits([Limit; 8]);
 
@@ -79,7 +79,7 @@ impl Limits {
     /// The driver makes no smaller pool of trigger list entries.
     const LEAST_TLES: u16 = 8;
 
-    /// What that many ranks on one node need.
+    /// Limits for that many ranks on one node.
     pub fn for_ranks(ranks: u32) -> Self {
         let ranks = u16::try_from(ranks).unwrap_or(u16::MAX);
         Self(Resource::ALL.map(|resource| {

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::{CxiBackend, CxiError, FoundService, Limits, Nic, Resource, ServiceSpec, Shortage, sysfs};
 use crate::vni::Vni;
 
-/// The longest that a slow NIC holds a call up, and how often it is looked whether it still is slow.
+/// Longest time that a slow NIC delays a call, and the pause between two looks at it.
 const SLOWEST: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -29,7 +29,7 @@ pub struct PaperNics {
     directory: PathBuf,
 }
 
-/// What is written down of a service.
+/// File format of a service.
 #[derive(Debug, Serialize, Deserialize)]
 struct Sheet {
     uid: u32,
@@ -68,7 +68,7 @@ fn wait(nic: &Path) {
     }
 }
 
-/// What the NIC has too little of for a service with these limits.
+/// Resource that the NIC has too little of for a service with these limits.
 fn shortage(nic: &Path, limits: &Limits) -> Option<Shortage> {
     let (resource, shortage) = match fs::read_to_string(nic.join("short")).ok()?.trim() {
         "LE" => (Resource::Les, Shortage::ListEntryPools),

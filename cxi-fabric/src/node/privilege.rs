@@ -1,11 +1,11 @@
-//! Whether this process may make CXI services, as the kernel tells in `/proc/self/status`.
+//! Privilege of this process to make CXI services, read from `/proc/self/status`.
 
 use std::fs;
 
 /// The number of CAP_SYS_ADMIN (`linux/capability.h`).
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// Whether this process has CAP_SYS_ADMIN, which CXI services take. A system that does not tell is believed to allow it: the NIC
+/// True if this process has CAP_SYS_ADMIN, which CXI services take. A system that does not tell is believed to allow it: the NIC
 /// says no soon enough.
 pub fn may_make_services() -> bool {
     fs::read_to_string("/proc/self/status").ok().and_then(|status| has(&status, CAP_SYS_ADMIN)).unwrap_or(true)

@@ -22,7 +22,7 @@ pub struct RecordedNic {
     pub create_failures: VecDeque<CxiError>,
     /// The next failures of `destroy`, in order.
     pub destroy_failures: VecDeque<CxiError>,
-    /// How many services there have been.
+    /// Number of services made so far.
     made: u32,
 }
 
@@ -45,7 +45,7 @@ impl Recorded {
         work(self.state.lock().get_mut(nic).unwrap_or_else(|| panic!("there is no {nic}")))
     }
 
-    /// How many services there are on all NICs.
+    /// Number of services on all NICs.
     pub fn service_count(&self) -> usize {
         self.state.lock().values().map(|nic| nic.services.len()).sum()
     }

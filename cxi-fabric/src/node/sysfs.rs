@@ -1,4 +1,4 @@
-//! Which NICs there are, as the kernel tells in `/sys/class/cxi_user`. libcxi tells it too, in a structure that grew over time and
+//! NICs of this node, read from `/sys/class/cxi_user`. libcxi tells them too, in a structure that grew over time and
 //! whose size a caller has to know; files do not have that problem.
 
 use std::io;

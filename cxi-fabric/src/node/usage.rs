@@ -1,4 +1,4 @@
-//! Who uses the services of this node: processes that were born with their numbers. It is what tells a service that a launcher
+//! Use of the services of this node by processes, found in their environments. It distinguishes a service that a launcher
 //! forgot from one at work, whichever launcher made it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,10 +9,10 @@ use std::path::Path;
 use super::{FoundService, NicService};
 use crate::vni::Vni;
 
-/// For whom a service is there.
+/// Use of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// A process that was born with it.
+    /// A process that was started with it.
     Process(u32),
     /// Whoever comes: the driver and the site make services that let in everybody, or name no VNI; launchers do not.
     Anybody,
@@ -56,7 +56,7 @@ impl Usage {
         Ok(usage)
     }
 
-    /// For whom a service of that NIC is there.
+    /// Use of a service of that NIC.
     pub fn of(&self, nic: &str, service: &FoundService) -> Use {
         let given = NicService { nic: nic.to_owned(), svc_id: service.svc_id };
         if let Some(pid) = service.vnis.iter().find_map(|vni| self.given.get(&(given.clone(), *vni))) {

@@ -48,11 +48,8 @@ impl Material {
         for root in read_certificates(ca)? {
             roots.add(root).map_err(|source| IdentityError::Authority { path: ca.clone(), source })?;
         }
-        let chain = read_certificates(certificate)?;
-        let nameless = |source| IdentityError::Nameless { path: certificate.clone(), source };
-        let own = chain.first().ok_or_else(|| nameless(CertificateNameError::Unreadable))?;
-        let caller = caller_in(own).map_err(nameless)?;
-        warn_of_expiry(own, certificate);
+        let (caller, chain) = read_named(certificate)?;
+        chain.iter().take(1).for_each(|own| warn_of_expiry(own, certificate));
         let unfit = |source| IdentityError::Key { certificate: certificate.clone(), key: key.clone(), source };
         let pair = CertifiedKey::from_der(chain, read_key(key)?, &provider).map_err(unfit)?;
         let (roots, pair) = (Arc::new(roots), Arc::new(pair));
@@ -92,6 +89,15 @@ fn without_resumption(mut server: ServerConfig) -> ServerConfig {
 
 fn resolver(pair: &Arc<CertifiedKey>) -> Arc<SingleCertAndKey> {
     Arc::new(SingleCertAndKey::from(Arc::clone(pair)))
+}
+
+/// Reads a chain of certificates and the caller that its first one names.
+pub(super) fn read_named(path: &Path) -> Result<(Caller, Vec<CertificateDer<'static>>), IdentityError> {
+    let nameless = |source| IdentityError::Nameless { path: path.to_owned(), source };
+    let chain = read_certificates(path)?;
+    let own = chain.first().ok_or_else(|| nameless(CertificateNameError::Unreadable))?;
+    let caller = caller_in(own).map_err(nameless)?;
+    Ok((caller, chain))
 }
 
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, IdentityError> {

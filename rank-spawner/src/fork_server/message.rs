@@ -18,7 +18,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    const LEN: usize = 12;
+    pub(super) const LEN: usize = 12;
     pub(super) const STARTED: i32 = 1;
     pub(super) const NOT_STARTED: i32 = 2;
     /// Ended with this status.
@@ -37,7 +37,8 @@ impl Message {
 
     /// Receives the next message; `None` when the server is gone.
     pub(super) fn receive(socket: BorrowedFd<'_>) -> nix::Result<Option<Self>> {
-        let mut bytes = [0; Self::LEN];
+        // One byte more shows a packet that is too long.
+        let mut bytes = [0; Self::LEN + 1];
         let Packet { len, descriptors } = receive_packet(socket, &mut bytes)?;
         if len == 0 {
             return Ok(None);

@@ -17,6 +17,41 @@ use rank_spawner::{Arguments, Environment, LaunchTag, Program, RankCommand, Rank
 /// Long enough for the slowest machine; reached only by a test that fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The tests of a program that has a `main` of its own: they are listed and chosen as those of the usual harness, so that test runners
+/// understand the program.
+pub(crate) struct Tests {
+    lists: bool,
+    /// Those that are asked for by name; all, if there is none.
+    chosen: Vec<String>,
+}
+
+impl Tests {
+    pub(crate) fn from_args() -> Self {
+        let (flags, chosen): (Vec<String>, _) = std::env::args().skip(1).partition(|word| word.starts_with("--"));
+        let has = |flag| flags.iter().any(|word| word == flag);
+        if has("--list") && has("--ignored") {
+            // None is.
+            std::process::exit(0);
+        }
+        Self { lists: has("--list"), chosen }
+    }
+
+    /// True if the names of the tests are asked for, and no test is to run.
+    pub(crate) fn lists(&self) -> bool {
+        self.lists
+    }
+
+    pub(crate) fn check(&self, name: &str, test: impl FnOnce()) {
+        if self.lists {
+            println!("{name}: test");
+        } else if self.chosen.is_empty() || self.chosen.iter().any(|chosen| chosen == name) {
+            print!("test {name} ... ");
+            test();
+            println!("ok");
+        }
+    }
+}
+
 /// A rank that runs `script` in a shell, with stdout as a pipe.
 pub(crate) fn shell(rank: u32, script: &str) -> RankCommand {
     shell_with(rank, script, &[])

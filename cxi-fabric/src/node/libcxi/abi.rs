@@ -8,7 +8,7 @@ use crate::vni::Vni;
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct Descriptor {
-    /// From the lowest bit on: restricted_members, restricted_vnis, restricted_tcs, resource_limits, enable, is_system_svc.
+    /// Flags from the lowest bit on: restricted_members, restricted_vnis, restricted_tcs, resource_limits, enable, is_system_svc.
     flags: u8,
     vni_count: u8,
     vnis: [u16; VNIS_PER_SERVICE],
@@ -74,7 +74,7 @@ impl Descriptor {
         descriptor
     }
 
-    /// What it says of a service that exists.
+    /// Reads an existing service.
     pub(super) fn found(&self) -> FoundService {
         let is_set = |flag| self.flags & flag != 0;
         let members = self.members.iter().filter(|member| is_set(RESTRICTED_MEMBERS) && member.kind == MEMBER_UID);
@@ -88,7 +88,7 @@ impl Descriptor {
 }
 
 impl FailInfo {
-    /// What was lacking for `spec`.
+    /// Resource that was short for `spec`.
     pub(super) fn shortage(&self, spec: &ServiceSpec) -> Shortage {
         match (self.no_le_pools, self.no_tle_pools) {
             (0, 0) => spec.limits.lacking(self.available),

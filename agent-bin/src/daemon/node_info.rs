@@ -1,4 +1,4 @@
-//! What a node is and has.
+//! Identity and resources of this node, as the API server is told of them.
 
 use std::fs;
 use std::net::IpAddr;
@@ -34,7 +34,7 @@ fn reaches_far(address: IpAddr) -> bool {
     !address.is_loopback() && !link_local
 }
 
-/// What the API server is told about this node.
+/// Registration of this node.
 pub(super) fn registration(node: &Node) -> proto::RegisterNodeRequest {
     proto::RegisterNodeRequest {
         node_id: node.config.node_id.clone(),
@@ -49,7 +49,7 @@ pub(super) fn registration(node: &Node) -> proto::RegisterNodeRequest {
     }
 }
 
-/// All memory; 0 where the kernel does not tell.
+/// Size of memory, in bytes; 0 where the kernel does not tell it.
 fn memory_bytes() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));

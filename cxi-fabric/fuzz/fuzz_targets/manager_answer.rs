@@ -1,0 +1,6 @@
+//! See [`cxi_fabric::fuzzing::manager_answer`].
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| cxi_fabric::fuzzing::manager_answer(data));

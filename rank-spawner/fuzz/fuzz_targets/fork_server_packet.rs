@@ -1,0 +1,6 @@
+//! See [`rank_spawner::fuzzing::fork_server_packet`].
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| rank_spawner::fuzzing::fork_server_packet(data));
