@@ -77,7 +77,8 @@ fn start(rank: Rank, port: &str) -> Result<process::Child, Box<dyn Error>> {
     for (name, _) in env::vars().filter(|(name, _)| is_scrubbed(name)) {
         command.env_remove(name);
     }
-    let (size, local_rank, host, entrance) = (2, LocalRank(rank.0), "127.0.0.1", Entrance::Port(port));
+    let (size, local_rank, host, entrance) =
+        (2, LocalRank(rank.0), "127.0.0.1", Entrance::Port { address: port, id: rank.0 });
     let environment = RankEnvironment { rank, size, local_rank, local_size: size, host, spawned: false, entrance };
     Ok(command.envs(environment.variables()).spawn()?)
 }

@@ -29,8 +29,13 @@ pub fn is_scrubbed(name: &str) -> bool {
 pub enum Entrance<'a> {
     /// A connected socket that the rank inherits under this number.
     Descriptor(i32),
-    /// A TCP port, as `host:port`.
-    Port(&'a str),
+    /// A TCP port.
+    Port {
+        /// `host:port`.
+        address: &'a str,
+        /// The rank's key, where the server [requires keys](crate::server::Server::require_keys); else its number.
+        id: u32,
+    },
 }
 
 /// The PMI variables of one rank.
@@ -71,8 +76,8 @@ impl RankEnvironment<'_> {
                 ("PMI_RANK", self.rank.to_string()),
                 ("PMI_SIZE", self.size.to_string()),
             ]),
-            Entrance::Port(address) => {
-                variables.extend([("PMI_PORT", address.to_owned()), ("PMI_ID", self.rank.to_string())]);
+            Entrance::Port { address, id } => {
+                variables.extend([("PMI_PORT", address.to_owned()), ("PMI_ID", id.to_string())]);
             }
         }
         variables
@@ -108,7 +113,7 @@ mod tests {
         };
         let names = |rank: &RankEnvironment<'_>| rank.variables().into_iter().map(|(name, _)| name).collect::<Vec<_>>();
         assert!(names(&rank).contains(&"PMI_SIZE") && !names(&rank).contains(&"PMI_ID"));
-        rank.entrance = Entrance::Port("127.0.0.1:4000");
+        rank.entrance = Entrance::Port { address: "127.0.0.1:4000", id: 3 };
         assert!(names(&rank).contains(&"PMI_ID") && !names(&rank).contains(&"PMI_SIZE"));
     }
 }

@@ -22,6 +22,7 @@ use bytes::Bytes;
 
 pub use self::action::Action;
 use self::fences::Waiter;
+use crate::claim::ClaimKeys;
 pub use crate::connections::ConnectionId;
 use crate::connections::Connections;
 use crate::conversation::{Conversation, Offer};
@@ -72,6 +73,8 @@ pub struct Server {
     universe_size_text: String,
     ranks: Roster,
     conversations: Connections<Conversation>,
+    /// Keys that ranks must present to claim themselves; without, their number is enough.
+    keys: Option<ClaimKeys>,
     kvs: Kvs,
     node_attributes: HashMap<Vec<u8>, Bytes>,
     attribute_waits: Vec<AttributeWait>,
@@ -133,6 +136,7 @@ impl Server {
             settings,
             ranks,
             conversations: Connections::default(),
+            keys: None,
             kvs,
             node_attributes: HashMap::new(),
             attribute_waits: Vec::new(),
@@ -192,6 +196,11 @@ impl Server {
     /// that no other connection has. The server has no clock: the driver closes the connection when that takes too long.
     pub fn accept(&mut self) -> ConnectionId {
         self.conversations.open()
+    }
+
+    /// From now on ranks that come through `PMI_PORT` must present their key as `PMI_ID`, and not their number.
+    pub fn require_keys(&mut self, keys: ClaimKeys) {
+        self.keys = Some(keys);
     }
 
     /// The rank of a connection, once known.

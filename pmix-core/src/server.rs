@@ -34,6 +34,7 @@ use pmi_core::gathering::{Gathering, Groups};
 use pmi_core::ids::{LocalRank, Rank};
 use pmi_core::report::{EndReason, FenceStatus, Offence, Progress, Trace};
 use pmi_core::roster::RankState;
+use subtle::ConstantTimeEq;
 
 pub use self::action::Action;
 use self::collectives::Waiter;
@@ -270,7 +271,7 @@ impl Server {
 
     fn claim(&mut self, connection: ConnectionId, handshake: &Handshake<'_>) -> Result<(), String> {
         let Handshake { namespace, rank, version, encoding, module } = *handshake;
-        let job = self.job_named(namespace).ok_or("a PMIx client of a namespace that is not served here")?;
+        let job = self.job_claimed(namespace).ok_or("a PMIx client of a namespace that is not served here")?;
         let local = self.jobs[job.0].local(Rank(rank));
         let local = local.ok_or_else(|| format!("a PMIx client that claims rank {rank}, which is not on this node"))?;
         let state = &mut self.jobs[job.0].ranks[local];
@@ -285,6 +286,14 @@ impl Server {
             self.look_for_deserters();
         }
         Ok(())
+    }
+
+    /// The job of this launch with that namespace, which is what its ranks know and others do not: each name is compared whole, in
+    /// constant time.
+    fn job_claimed(&self, namespace: &[u8]) -> Option<JobIndex> {
+        let jobs = (0..).map(JobIndex).zip(&self.jobs).filter(|(_, state)| !state.is_met());
+        let is_named = |state: &JobState| bool::from(state.namespace.name.as_bytes().ct_eq(namespace));
+        jobs.fold(None, |found, (job, state)| if is_named(state) { found.or(Some(job)) } else { found })
     }
 
     pub(crate) fn job_named(&self, namespace: &[u8]) -> Option<JobIndex> {

@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use pmi_core::claim::ClaimKeys;
 use pmi_core::env::{Entrance, RankEnvironment, is_scrubbed};
 use pmi_core::ids::{LocalRank, Rank};
 use rank_spawner::{
@@ -92,10 +93,17 @@ pub(crate) struct Common<'a> {
 /// How ranks find their servers, beyond the socket that they inherit.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Entrances {
-    /// The address of the PMI server, when ranks come through a port.
-    pub(crate) port: Option<String>,
+    /// The port of the PMI server, when ranks come through one.
+    pub(crate) port: Option<PmiPort>,
     /// The PMIx server, where there is one.
     pub(crate) pmix: Option<PmixEntrance>,
+}
+
+/// The port of a PMI server: its address, and the keys by which ranks claim themselves there.
+#[derive(Clone, Debug)]
+pub(crate) struct PmiPort {
+    pub(crate) address: String,
+    pub(crate) keys: ClaimKeys,
 }
 
 /// What a rank must know to speak PMIx.
@@ -212,7 +220,10 @@ impl Common<'_> {
         }
         if spec.pmi.family.has_pmi() {
             let entrance = match &self.entrances.port {
-                Some(address) => Entrance::Port(address),
+                // Keys were drawn for every rank here.
+                Some(port) => {
+                    Entrance::Port { address: &port.address, id: port.keys.key_of(local).unwrap_or_default() }
+                }
                 None => Entrance::Descriptor(PMI_FD),
             };
             let spawned = spec.job.spawner.is_some();

@@ -33,7 +33,7 @@ fn command(line: Bytestring<'_>) -> IResult<Bytestring<'_>, Bytestring<'_>> {
 
 fn request<'a>(command: &str, fields: Fields<'a>) -> Decoded<'a> {
     Ok(match command {
-        "initack" => Request::InitAck { id: number("pmiid", fields.need("pmiid")?).map(crate::ids::Rank)? },
+        "initack" => Request::InitAck { id: number("pmiid", fields.need("pmiid")?)? },
         "init" => Request::Init(version(fields)?),
         "singinit" => Request::Adopted(version(fields)?),
         "get_maxes" => Request::Maxes,

@@ -52,8 +52,8 @@ impl NoCommand {
 pub enum Request<'a> {
     /// PMI-1's claim of a rank on a connection that came through `PMI_PORT`.
     InitAck {
-        /// The rank to claim: the client's `PMI_ID`.
-        id: Rank,
+        /// The client's `PMI_ID`: its rank, or its key. See [`crate::server::Server::require_keys`].
+        id: u32,
     },
     /// PMI-1's answer to a server that adopts a program which nobody launched (`singinit`).
     Adopted(Version),
@@ -61,8 +61,8 @@ pub enum Request<'a> {
     Init(Version),
     /// PMI-2's second greeting.
     FullInit {
-        /// The rank that the client believes to be, from `pmirank` or `srcid`.
-        rank: Option<Rank>,
+        /// The client's `PMI_ID` or `PMI_RANK`, sent as `pmirank` or `srcid`.
+        id: Option<u32>,
     },
     /// The limits on names, keys and values.
     Maxes,
