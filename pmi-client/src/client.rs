@@ -8,6 +8,7 @@ use crate::connection::Connection;
 use crate::descriptor::Admission;
 use crate::environment::Door;
 use crate::error::ClientError;
+use crate::membership::{Membership, RingNeighbours};
 use crate::pmi1::{self, Pmi1};
 use crate::pmi2::Pmi2;
 use crate::singleton::Singleton;
@@ -39,26 +40,6 @@ enum Wire {
     Pmi1(Pmi1),
     Pmi2(Pmi2),
     Alone(Singleton),
-}
-
-/// What a rank is told once.
-#[derive(Debug)]
-pub(crate) struct Membership {
-    pub(crate) rank: u32,
-    pub(crate) size: u32,
-    pub(crate) appnum: Option<u64>,
-    pub(crate) job_id: String,
-}
-
-/// What [`Client::ring`] tells a rank about the others.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RingNeighbours {
-    /// How many ranks come before this one in the ring.
-    pub position: u32,
-    /// The value of the rank before.
-    pub left: Vec<u8>,
-    /// The value of the rank after.
-    pub right: Vec<u8>,
 }
 
 /// Makes the same call on whichever protocol the client speaks.

@@ -3,10 +3,10 @@
 //! A `;` within a value is doubled. Servers align the length left or right; this client sends it right-aligned and reads
 //! both. Hydra's server neither doubles nor halves, so a value with `;` does not survive there.
 
-use crate::client::{Membership, RingNeighbours};
 use crate::connection::{Connection, Extent, MESSAGE_MAX};
 use crate::error::{ClientError, Defect};
 use crate::limits::{Limits, check_length, check_line};
+use crate::membership::{Membership, RingNeighbours};
 use crate::pmi1;
 use crate::reply::{Fields, Reply};
 use crate::spawn::SpawnRequest;

@@ -11,7 +11,7 @@ use std::task::Poll;
 
 use crate::fence::{Contribution, Fence, FenceError, FenceId, Scope};
 use crate::ids::{Epoch, NodeIndex};
-use crate::kvs::Segment;
+use crate::segment::Segment;
 
 /// The fences of some nodes that can reach each other.
 pub struct Cluster {

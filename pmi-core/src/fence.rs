@@ -14,7 +14,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::ids::{Epoch, NodeIndex};
-use crate::kvs::Segment;
+use crate::segment::Segment;
 
 /// Who takes part in a fence, and what its segments are.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

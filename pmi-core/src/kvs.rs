@@ -16,7 +16,6 @@ mod age;
 mod index;
 #[cfg(test)]
 mod model;
-mod segment;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -26,10 +25,10 @@ use std::collections::BTreeMap;
 pub use self::age::Unlabelled;
 use self::age::{Age, Label, Labelled};
 use self::index::{Found, Index, Place};
-use self::segment::{Pair, Pairs, SegmentBuilder};
-pub use self::segment::{Segment, SegmentError};
 use self::store::{CHUNK, Layer, Store};
 use crate::fence::{Contribution, Merged};
+use crate::segment::{Pair, Pairs, SegmentBuilder};
+pub use crate::segment::{Segment, SegmentError};
 
 /// One node's copy of a job's key-value space.
 ///

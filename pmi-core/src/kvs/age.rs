@@ -10,7 +10,7 @@
 //! is Lamport's: it goes on with every group's fence and is passed on by it, so who puts a pair after having seen another has a later
 //! clock. Pairs of one age know nothing of each other; the one that comes last is read, until a world fence decides.
 
-use super::segment::Segment;
+use crate::segment::Segment;
 
 /// The age of all pairs of a segment; the greater is the newer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]

@@ -4,7 +4,7 @@
 
 use super::age::Age;
 use super::index::Place;
-use super::segment::{Pair, Segment, SegmentBuilder};
+use crate::segment::{Pair, Segment, SegmentBuilder};
 
 /// How far the pairs of a segment have come. Where two layers have a key, the higher one is read.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

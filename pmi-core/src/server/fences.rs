@@ -12,8 +12,8 @@ use crate::fence::{Contribution, FenceError, FenceId, Merged, Scope};
 use crate::gathering::Gathering;
 use crate::ids::{Epoch, LocalRank, NodeIndex, Rank};
 use crate::job::Block;
-use crate::kvs::Segment;
 use crate::report::EndReason;
+use crate::segment::Segment;
 use crate::wire::request::{Group, Message, RingValue};
 use crate::wire::{ErrorCode, Response};
 

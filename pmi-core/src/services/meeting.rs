@@ -8,7 +8,7 @@
 
 use crate::ids::{Epoch, NodeIndex};
 use crate::job::Job;
-use crate::kvs::Segment;
+use crate::segment::Segment;
 
 /// A collective of ranks of several launches, as one node of one of them comes to it.
 #[derive(Clone, Debug, PartialEq, Eq)]

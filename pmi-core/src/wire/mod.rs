@@ -11,6 +11,7 @@
 //! Protocol facts come from recorded conversations with real clients (`testdata/`), and from MPICH's tables
 //! `src/pmi/maint/pmi-1.1.txt`, `pmi-1.2.txt` and `pmi-2.0.txt`.
 
+mod decode;
 pub mod frame;
 mod pmi1;
 mod pmi2;

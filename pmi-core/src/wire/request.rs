@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::str;
 
+use super::Dialect;
 use super::frame::Quoted;
-use super::{Dialect, Frame, pmi1, pmi2};
 use crate::ids::Rank;
 use crate::services::SpawnRequest;
 
@@ -19,21 +19,6 @@ pub struct Message<'a> {
     pub thread: Option<&'a [u8]>,
     /// What is asked, or what is wrong with the question.
     pub request: Result<Request<'a>, RequestError>,
-}
-
-impl<'a> Message<'a> {
-    /// Decodes a frame.
-    ///
-    /// # Errors
-    /// Fails when the frame has no command at all: there is no form for an answer then, and the conversation cannot go on.
-    /// A command that is wrong in itself is not an error here, see [`Message::request`].
-    pub fn decode(frame: Frame<'a>) -> Result<Self, NoCommand> {
-        match frame {
-            Frame::Line(line) => pmi1::decode_line(line),
-            Frame::SpawnBlocks(blocks) => Ok(pmi1::decode_spawn(blocks)),
-            Frame::Pmi2(message) => pmi2::decode(message),
-        }
-    }
 }
 
 /// A message without a command.

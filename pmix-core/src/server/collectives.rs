@@ -11,8 +11,8 @@ use bytes::Bytes;
 use pmi_core::fence::{Contribution, FenceId, Merged, Scope};
 use pmi_core::gathering::Gathering;
 use pmi_core::ids::{NodeIndex, Rank};
-use pmi_core::kvs::Segment;
 use pmi_core::roster::RankState;
+use pmi_core::segment::Segment;
 
 use super::{Action, Address, Server};
 use crate::namespace::{JobIndex, Seat, Stored};

@@ -9,7 +9,7 @@
 
 use pmi_core::fence::{FenceId, Merged, Scope};
 use pmi_core::job::Job;
-use pmi_core::kvs::Segment;
+use pmi_core::segment::Segment;
 use pmi_core::services::{MeetError, Meeting, Met, MetJob};
 
 use super::collectives::{Waiter, context_segment};

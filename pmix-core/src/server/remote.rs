@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pmi_core::ids::{NodeIndex, Rank};
-use pmi_core::kvs::Segment;
+use pmi_core::segment::Segment;
 
 use super::data::Wanted;
 use super::{Action, Server, Ticket};

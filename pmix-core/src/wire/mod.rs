@@ -3,6 +3,7 @@
 //! PMIx has no specification of its wire; the layouts were measured on clients of libpmix 3.2.5, 4.2.2 and 5.0. A payload is a
 //! row of *groups*: a count, then that many items of one type, which is not said. Nearly every group has one item.
 
+mod cursor;
 pub(crate) mod describe;
 mod fixed;
 mod flex;
