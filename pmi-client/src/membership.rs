@@ -12,7 +12,7 @@ pub(crate) struct Membership {
 /// Result of [`Client::ring`](crate::Client::ring).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RingNeighbours {
-    /// How many ranks come before this one in the ring.
+    /// Number of ranks that come before this one in the ring.
     pub position: u32,
     /// The value of the rank before.
     pub left: Vec<u8>,

@@ -182,7 +182,7 @@ fn line_extent(arrived: &[u8]) -> Result<Option<Extent>, Defect> {
     }
 }
 
-/// What Hydra puts behind a text that should be last, and the field by which to tell that it has not come before.
+/// Fields that Hydra puts behind a text that should be last, and the field by which to tell that it has not come before.
 const TRAILERS: [(&[u8], &[u8]); 2] = [(b" found=TRUE", b"found"), (b" info=ok rc=0 msg=success", b"rc")];
 
 fn parse(line: &[u8]) -> Fields {

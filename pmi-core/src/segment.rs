@@ -19,7 +19,7 @@ pub struct Segment {
     pairs: usize,
 }
 
-/// Why bytes from another node are not a segment.
+/// Reason for which bytes from another node are not a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SegmentError {
@@ -32,7 +32,7 @@ pub enum SegmentError {
     /// The bytes end inside a pair.
     #[error("the pair at byte {offset} reaches beyond the segment's {len} bytes")]
     Truncated {
-        /// Where the pair begins.
+        /// Offset of the pair.
         offset: usize,
         /// The length of the segment.
         len: usize,
@@ -40,13 +40,13 @@ pub enum SegmentError {
     /// A length takes more bytes than any length in a segment can need.
     #[error("the pair at byte {offset} has a length of more than {max} bytes", max = LONGEST_LENGTH)]
     Overlong {
-        /// Where the pair begins.
+        /// Offset of the pair.
         offset: usize,
     },
     /// A pair has no key.
     #[error("the pair at byte {offset} has an empty key")]
     EmptyKey {
-        /// Where the pair begins.
+        /// Offset of the pair.
         offset: usize,
     },
 }
@@ -192,7 +192,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// How many bytes it takes in its segment.
+    /// Number of bytes that it takes in its segment.
     pub(crate) fn encoded_len(&self) -> usize {
         self.end - self.offset
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use pmi_core::claim::ClaimKeys;
 use pmi_core::env::{Entrance, RankEnvironment, is_scrubbed};
 use pmi_core::ids::{LocalRank, Rank};
+use pmix_core::env::{Cpus, Families};
 use rank_spawner::{
     ArgumentError, Arguments, BindHereError, Environment, EnvironmentError, Limit, PMI_FD, Program, ProgramError,
     ProgramFailure, RankCommand, Stdio, plan_here, usable_cpus,
@@ -163,8 +164,8 @@ impl Common<'_> {
     }
 
     /// Whether there are more ranks than CPUs that this process may use.
-    fn is_crowded(&self) -> bool {
-        self.ranks.len() > usable_cpus().get()
+    fn cpus(&self) -> Cpus {
+        if self.ranks.len() > usable_cpus().get() { Cpus::Shared } else { Cpus::Enough }
     }
 
     fn prepare(&self, app: &AppSpec) -> Result<Prepared, PlanError> {
@@ -177,7 +178,8 @@ impl Common<'_> {
             }
         }
         if self.entrances.pmix.is_some() {
-            for (name, value) in pmix_core::env::defaults(self.spec.pmi.family.has_pmi(), self.is_crowded()) {
+            let families = if self.spec.pmi.family.has_pmi() { Families::PmixAndPmi } else { Families::Pmix };
+            for (name, value) in pmix_core::env::defaults(families, self.cpus()) {
                 variables.entry(OsStr::new(name)).or_insert(OsStr::new(value));
             }
         }

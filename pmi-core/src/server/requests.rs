@@ -1,4 +1,4 @@
-//! What a server answers to each request of a rank.
+//! Answers of a server to the requests of its ranks.
 
 use bytes::Bytes;
 
@@ -210,7 +210,7 @@ impl Server {
         Response::Done
     }
 
-    /// Why this pair cannot be stored; if it can, it counts as stored.
+    /// Returns the refusal of a pair that cannot be stored; otherwise the pair counts as stored.
     fn refuse_pair(&mut self, local: LocalRank, key: &[u8], value: &[u8]) -> Option<Response<'static>> {
         let state = &mut self.ranks[local];
         let (key_len, value_len, limit) = (key.len(), value.len(), self.settings.bytes_per_rank);
@@ -300,7 +300,7 @@ impl Server {
         None
     }
 
-    /// Why this rank may not ask one more question that is answered later; if it may, the question counts.
+    /// Returns the refusal of one more question that is answered later; otherwise the question counts.
     fn refuse_question(&mut self, local: LocalRank) -> Option<Response<'static>> {
         let quota = &mut self.ranks[local].quota;
         if quota.ask(self.settings.questions_per_rank) {
@@ -311,7 +311,7 @@ impl Server {
     }
 }
 
-/// Whether the key names a fact about the job; Hydra refuses puts of them as well.
+/// Returns true if the key names a fact about the job; Hydra refuses puts of them as well.
 fn is_reserved(key: &[u8]) -> bool {
     key.starts_with(b"PMI_")
 }

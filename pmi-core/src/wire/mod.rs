@@ -22,7 +22,7 @@ pub use frame::{Frame, FrameBuffer, FrameError};
 pub use request::{Message, Request, RequestError};
 pub use response::{ErrorCode, Response};
 
-/// Which of the two text formats a message is written in. Decided per message: a PMI-2 client begins with a PMI-1 line.
+/// Text format of a message, one of two. Decided per message: a PMI-2 client begins with a PMI-1 line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// Lines of `name=value` fields between spaces.

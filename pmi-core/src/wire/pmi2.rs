@@ -189,7 +189,7 @@ fn spawn(fields: Fields<'_>) -> Result<SpawnRequest, RequestError> {
     Ok(request)
 }
 
-/// Whether `name` is `list` and a number.
+/// Returns true if `name` is `list` and a number.
 fn numbered(name: &[u8], list: &[u8]) -> bool {
     let digits = name.strip_prefix(list).unwrap_or_default();
     !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)

@@ -1,4 +1,4 @@
-//! What a rank asks: one type for both protocols.
+//! Requests of ranks: one type for both protocols.
 
 use std::borrow::Cow;
 use std::str;
@@ -11,13 +11,13 @@ use crate::services::SpawnRequest;
 /// One decoded message. Borrows from the frame it was decoded from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// Which text format it came in, and its answer goes out in.
+    /// Text format of the message and of its answer.
     pub dialect: Dialect,
     /// The command as it was written; PMI-2 answers repeat it.
     pub command: &'a str,
     /// PMI-2's `thrid`, which the answer must repeat: an address in the client's memory.
     pub thread: Option<&'a [u8]>,
-    /// What is asked, or what is wrong with the question.
+    /// The request, or the fault in it.
     pub request: Result<Request<'a>, RequestError>,
 }
 
@@ -55,7 +55,7 @@ pub enum Request<'a> {
     AppNum,
     /// The job's name.
     JobId,
-    /// What `MPI_UNIVERSE_SIZE` shall be.
+    /// Value of `MPI_UNIVERSE_SIZE`.
     UniverseSize,
     /// Stores a pair, readable by all ranks after the next fence.
     Put {
@@ -105,7 +105,7 @@ pub enum Request<'a> {
     GetNodeAttribute {
         /// The key.
         key: Cow<'a, [u8]>,
-        /// Whether the answer waits until somebody puts the pair.
+        /// True if the answer waits until somebody puts the pair.
         wait: bool,
     },
     /// Publishes a port under a name.
@@ -133,7 +133,7 @@ pub enum Request<'a> {
     Abort {
         /// The code to end with; PMI-2 clients of Slurm send none.
         code: Option<i32>,
-        /// Whether the whole job ends, or the rank alone.
+        /// True if the whole job ends; else the rank alone.
         whole_job: bool,
         /// A text for the user.
         message: Cow<'a, [u8]>,
@@ -180,18 +180,18 @@ impl<'a> RankSet<'a> {
     }
 }
 
-/// What one rank brings to a PMI-2 ring.
+/// Contribution of one rank to a PMI-2 ring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RingValue {
     /// Added up over all earlier ranks.
     pub count: u32,
-    /// What the rank before this one is told as its right-hand value.
+    /// Right-hand value for the rank before this one.
     pub left: Vec<u8>,
-    /// What the rank after this one is told as its left-hand value.
+    /// Left-hand value for the rank after this one.
     pub right: Vec<u8>,
 }
 
-/// What is wrong with a request. The rank gets an error as its answer, and the job lives.
+/// Fault in a request. The rank gets an error as its answer, and the job lives.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
@@ -209,9 +209,9 @@ pub enum RequestError {
     BadField {
         /// The field's name.
         name: &'static str,
-        /// What it says, shortened.
+        /// Content of the field, shortened.
         found: Vec<u8>,
-        /// What it could say.
+        /// Description of what is possible.
         expected: &'static str,
     },
 }

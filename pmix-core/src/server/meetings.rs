@@ -45,7 +45,7 @@ impl Server {
         self.actions.push_back(Action::Call { ticket, job: seat.job, rank, call: Call::Meet(meeting) });
     }
 
-    /// What others are told of a job of this launch.
+    /// Returns the description of a job of this launch for others.
     fn introduction(&self, job: JobIndex) -> MetJob {
         let namespace = &self.jobs[job.0].namespace;
         // What it found when it started is its own affair.

@@ -5,7 +5,7 @@
 use super::cursor::Cursor;
 use super::{Encoding, WireError, fixed, flex};
 
-/// How deep values may nest: arrays of infos of arrays.
+/// Depth to which values may nest: arrays of infos of arrays.
 pub const DEPTH_MAX: usize = 16;
 
 /// One rank, or every rank, of a namespace.
@@ -30,17 +30,17 @@ impl<'a> Reader<'a> {
         Self { encoding, cursor: Cursor::new(bytes) }
     }
 
-    /// How numbers are read.
+    /// Encoding of the payload.
     pub fn encoding(&self) -> Encoding {
         self.encoding
     }
 
-    /// What was not read yet.
+    /// Bytes that were not read yet.
     pub fn rest(&self) -> &'a [u8] {
         self.cursor.rest()
     }
 
-    /// Whether everything was read.
+    /// Returns true if everything was read.
     pub fn is_empty(&self) -> bool {
         self.cursor.rest().is_empty()
     }
