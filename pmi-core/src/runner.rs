@@ -345,7 +345,7 @@ impl<P: Protocol> Shared<P> {
 
     fn take_bytes(self: &Arc<Self>, state: &mut State<P>, id: ConnectionId, bytes: &[u8]) {
         state.protocol.handle_bytes(id, bytes);
-        if state.protocol.is_claimed(id) {
+        if state.unclaimed > 0 && state.protocol.is_claimed(id) {
             state.end_claim(id);
         }
         self.carry_out(state);
