@@ -16,32 +16,12 @@ use std::os::unix::fs::MetadataExt;
 use std::process::{self, Command};
 use std::{env, error::Error, net::TcpListener, sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use pmi_client::{Client, Protocol};
 use pmi_core::driver::{Admission, Driver};
 use pmi_core::env::{Entrance, RankEnvironment, is_scrubbed};
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
-use pmi_core::services::{Lifetime, NameError, Services, SpawnError, SpawnRequest};
+use pmi_core::services::NoServices;
 use pmi_core::{fence::LocalFence, job::Job, server::Server, server::Settings};
-
-/// This host offers no names and starts no further jobs.
-struct NoServices;
-
-#[async_trait::async_trait]
-impl Services for NoServices {
-    async fn publish(&self, _: Rank, _: Bytes, _: Bytes, _: Lifetime) -> Result<(), NameError> {
-        Err(NameError::Unavailable { reason: "this host has no names".into() })
-    }
-    async fn lookup(&self, _: Rank, _: Bytes, _: Option<Duration>) -> Result<Bytes, NameError> {
-        Err(NameError::NotFound)
-    }
-    async fn unpublish(&self, _: Rank, _: Bytes) -> Result<(), NameError> {
-        Err(NameError::NotFound)
-    }
-    async fn spawn(&self, _: Rank, _: SpawnRequest) -> Result<JobId, SpawnError> {
-        Err(SpawnError::Refused { reason: "this host starts one job".into() })
-    }
-}
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -77,7 +57,8 @@ fn start(rank: Rank, port: &str) -> Result<process::Child, Box<dyn Error>> {
     for (name, _) in env::vars().filter(|(name, _)| is_scrubbed(name)) {
         command.env_remove(name);
     }
-    let (size, local_rank, host, entrance) = (2, LocalRank(rank.0), "127.0.0.1", Entrance::Port(port));
+    let (size, local_rank, host, entrance) =
+        (2, LocalRank(rank.0), "127.0.0.1", Entrance::Port { address: port, id: rank.0 });
     let environment = RankEnvironment { rank, size, local_rank, local_size: size, host, spawned: false, entrance };
     Ok(command.envs(environment.variables()).spawn()?)
 }

@@ -95,7 +95,7 @@ const HEADING: &[u8] = b"@rank ";
 mod tests {
     use bytes::Bytes;
     use pmi_core::ids::Rank;
-    use pmi_core::server::Trace;
+    use pmi_core::server::{Sender, Trace};
 
     use super::*;
 
@@ -116,7 +116,7 @@ mod tests {
     fn a_trace_that_cannot_be_written_ends_and_says_so_once() {
         let (faults, mut reported) = mpsc::unbounded_channel();
         let mut sink = sink(Path::new("/dev/full"), faults).unwrap();
-        let message = Trace { rank: Some(Rank(0)), from_client: true, bytes: Bytes::from_static(b"x") };
+        let message = Trace { rank: Some(Rank(0)), sender: Sender::Client, bytes: Bytes::from_static(b"x") };
         sink(&message);
         sink(&message);
         assert_eq!(reported.try_recv().unwrap().place, PlaceName::File("/dev/full".into()));

@@ -8,8 +8,9 @@ use crate::connection::Connection;
 use crate::descriptor::Admission;
 use crate::environment::Door;
 use crate::error::ClientError;
+use crate::membership::{Membership, RingNeighbours};
 use crate::pmi1::{self, Pmi1};
-use crate::pmi2::Pmi2;
+use crate::pmi2::{Absent, Pmi2};
 use crate::singleton::Singleton;
 use crate::spawn::SpawnRequest;
 
@@ -39,26 +40,6 @@ enum Wire {
     Pmi1(Pmi1),
     Pmi2(Pmi2),
     Alone(Singleton),
-}
-
-/// What a rank is told once.
-#[derive(Debug)]
-pub(crate) struct Membership {
-    pub(crate) rank: u32,
-    pub(crate) size: u32,
-    pub(crate) appnum: Option<u64>,
-    pub(crate) job_id: String,
-}
-
-/// What [`Client::ring`] tells a rank about the others.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RingNeighbours {
-    /// How many ranks come before this one in the ring.
-    pub position: u32,
-    /// The value of the rank before.
-    pub left: Vec<u8>,
-    /// The value of the rank after.
-    pub right: Vec<u8>,
 }
 
 /// Makes the same call on whichever protocol the client speaks.
@@ -161,7 +142,7 @@ impl Client {
     }
 }
 
-/// Who and where we are.
+/// Place of this rank in its job.
 impl Client {
     /// This process's position in the job, from 0.
     pub fn rank(&self) -> u32 {
@@ -173,7 +154,7 @@ impl Client {
         self.membership().size
     }
 
-    /// Which program of a multi-program job this is (`MPI_APPNUM`), if the launcher says.
+    /// Number of the program in a multi-program job (`MPI_APPNUM`), if the launcher says.
     pub fn appnum(&self) -> Option<u64> {
         self.membership().appnum
     }
@@ -183,12 +164,12 @@ impl Client {
         &self.membership().job_id
     }
 
-    /// Whether nobody launched this process.
+    /// Returns true if nobody launched this process.
     pub fn is_singleton(&self) -> bool {
         matches!(self.wire, Wire::Alone(_))
     }
 
-    /// How many ranks the job could grow to (`MPI_UNIVERSE_SIZE`), if the launcher says.
+    /// Number of ranks that the job could grow to (`MPI_UNIVERSE_SIZE`), if the launcher says.
     ///
     /// # Errors
     /// Fails when the server is gone or answers nonsense.
@@ -277,7 +258,7 @@ impl Client {
     pub fn node_attribute(&mut self, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
         match &mut self.wire {
             Wire::Pmi1(_) => Err(missing_in_pmi1("node_attribute")),
-            Wire::Pmi2(wire) => wire.node_attribute(key, false),
+            Wire::Pmi2(wire) => wire.node_attribute(key, Absent::Say),
             Wire::Alone(wire) => wire.node_attribute(key),
         }
     }
@@ -290,7 +271,7 @@ impl Client {
     pub fn await_node_attribute(&mut self, key: &str) -> Result<Vec<u8>, ClientError> {
         let found = match &mut self.wire {
             Wire::Pmi1(_) => Err(missing_in_pmi1("await_node_attribute")),
-            Wire::Pmi2(wire) => wire.node_attribute(key, true),
+            Wire::Pmi2(wire) => wire.node_attribute(key, Absent::Wait),
             Wire::Alone(wire) => wire.node_attribute(key),
         };
         found?.ok_or_else(|| ClientError::NotFound { key: key.to_owned() })

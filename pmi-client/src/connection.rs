@@ -1,6 +1,6 @@
 //! The bytes between rank and server: requests go out whole, replies come in however the system cuts them.
 //!
-//! Where a reply ends is the protocol's business; it brings a function that finds the end in what has arrived so far.
+//! The end of a reply is the protocol's business; it brings a function that finds the end in what has arrived so far.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::error::{ClientError, Defect, quote};
 /// The longest reply that is read, in bytes. Servers announce values of at most 4 KiB; nothing they send comes near.
 pub(crate) const MESSAGE_MAX: usize = 64 * 1024;
 
-/// Where the first message lies within the bytes that have arrived: its body, and the start of the next message.
+/// Position of the first message within the bytes that have arrived: its body, and the start of the next message.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) body: Range<usize>,

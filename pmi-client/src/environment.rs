@@ -33,7 +33,7 @@ impl Door {
             return Ok(Self::Descriptor { fd, rank, size });
         }
         if let Some(address) = environment.text("PMI_PORT") {
-            let id = environment.needed("PMI_ID", "PMI_PORT", "a rank")?;
+            let id = environment.needed("PMI_ID", "PMI_PORT", "a number")?;
             return Ok(Self::Port { address, id });
         }
         Ok(Self::None)

@@ -1,8 +1,8 @@
-//! What can go wrong for a rank, sorted by who must act: the launcher's environment, the server, or the caller.
+//! Errors of a rank, sorted by who must act: the launcher's environment, the server, or the caller.
 
 use std::io;
 
-/// Why a call of the client failed.
+/// Reason for which a call of the client failed.
 ///
 /// After a failure of the connection or a malformed reply nothing more can be asked; after any other error the client
 /// goes on as before.
@@ -16,7 +16,7 @@ pub enum ClientError {
         variable: &'static str,
         /// Its value.
         value: String,
-        /// What it should be.
+        /// Description of what is possible.
         expected: &'static str,
     },
     /// The environment holds only half of what a rank needs.
@@ -32,7 +32,7 @@ pub enum ClientError {
     Descriptor {
         /// The number in `PMI_FD`.
         fd: i32,
-        /// What was found under it.
+        /// Kind of descriptor that was found.
         reason: &'static str,
     },
     /// Some other part of this process took the connection before.
@@ -43,7 +43,7 @@ pub enum ClientError {
     Connect {
         /// The address as it was given.
         address: String,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
 
@@ -58,7 +58,7 @@ pub enum ClientError {
     Io {
         /// The request under way.
         command: &'static str,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
     /// The server sent something that is not an answer to the request.
@@ -66,7 +66,7 @@ pub enum ClientError {
     Malformed {
         /// The request.
         command: &'static str,
-        /// What is wrong with the answer.
+        /// Fault in the answer.
         defect: Defect,
         /// The answer's bytes, escaped, and cut if there are many.
         seen: String,
@@ -95,7 +95,7 @@ pub enum ClientError {
     Unsupported {
         /// The call.
         call: &'static str,
-        /// Where it is missing: `in PMI-1`, `without a launcher`.
+        /// Place where it is missing: `in PMI-1`, `without a launcher`.
         place: &'static str,
     },
     /// A text that cannot be carried.
@@ -131,11 +131,11 @@ pub enum ClientError {
     },
 }
 
-/// What is wrong with a reply.
+/// Fault in a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Defect {
-    /// It is the reply to something else.
+    /// The reply belongs to something else.
     #[error("expected `cmd={expected}` first")]
     WrongReply {
         /// The reply's name.
@@ -181,7 +181,7 @@ pub enum Defect {
     },
 }
 
-/// How many bytes of somebody else's text an error quotes.
+/// Number of bytes of somebody else's text that an error quotes.
 const QUOTED_MAX: usize = 96;
 
 /// Makes bytes fit for a message: escaped, and cut where they are many.

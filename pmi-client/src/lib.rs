@@ -24,6 +24,7 @@
 //! | `environment.rs`, `descriptor.rs` | what the launcher left in the environment |
 //! | `pmi1.rs`, `pmi2.rs`, `singleton.rs` | one protocol each, and life without a server |
 //! | `connection.rs`, `reply.rs` | bytes in and out, bounded; what all replies have in common |
+//! | `membership.rs` | the place of a rank in its job |
 
 mod client;
 mod connection;
@@ -31,12 +32,14 @@ mod descriptor;
 mod environment;
 mod error;
 mod limits;
+mod membership;
 mod pmi1;
 mod pmi2;
 mod reply;
 mod singleton;
 mod spawn;
 
-pub use client::{Client, Protocol, RingNeighbours};
+pub use client::{Client, Protocol};
 pub use error::{ClientError, Defect};
+pub use membership::RingNeighbours;
 pub use spawn::{SpawnApp, SpawnRequest};

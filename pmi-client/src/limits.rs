@@ -1,4 +1,4 @@
-//! What may stand in a key or a value. Refused here, because a server that cannot parse a request ends the job.
+//! Limits of keys and values. Checked here, because a server that cannot parse a request ends the job.
 
 use crate::error::{ClientError, quote};
 

@@ -3,10 +3,10 @@
 //! Fields end at a space, except that a reply's `value` or `port` runs to the end of the line. Hydra puts fields of its
 //! own behind it all the same: 4.1 after a value, 3 and 4.0 after a port.
 
-use crate::client::Membership;
 use crate::connection::{Connection, Extent, MESSAGE_MAX};
 use crate::error::{ClientError, Defect};
 use crate::limits::{Limits, check_line};
+use crate::membership::Membership;
 use crate::reply::{Fields, Reply};
 use crate::spawn::SpawnRequest;
 
@@ -182,7 +182,7 @@ fn line_extent(arrived: &[u8]) -> Result<Option<Extent>, Defect> {
     }
 }
 
-/// What Hydra puts behind a text that should be last, and the field by which to tell that it has not come before.
+/// Fields that Hydra puts behind a text that should be last, and the field by which to tell that it has not come before.
 const TRAILERS: [(&[u8], &[u8]); 2] = [(b" found=TRUE", b"found"), (b" info=ok rc=0 msg=success", b"rc")];
 
 fn parse(line: &[u8]) -> Fields {

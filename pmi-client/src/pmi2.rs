@@ -3,10 +3,10 @@
 //! A `;` within a value is doubled. Servers align the length left or right; this client sends it right-aligned and reads
 //! both. Hydra's server neither doubles nor halves, so a value with `;` does not survive there.
 
-use crate::client::{Membership, RingNeighbours};
 use crate::connection::{Connection, Extent, MESSAGE_MAX};
 use crate::error::{ClientError, Defect};
 use crate::limits::{Limits, check_length, check_line};
+use crate::membership::{Membership, RingNeighbours};
 use crate::pmi1;
 use crate::reply::{Fields, Reply};
 use crate::spawn::SpawnRequest;
@@ -19,6 +19,15 @@ const PREFIX: usize = 6;
 
 /// A key that nobody puts; see [`Pmi2::fence`].
 const NONEXISTENT_KEY: &str = "-NONEXIST-KEY";
+
+/// Answer of a server to a question for what is not there yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Absent {
+    /// It says so at once.
+    Say,
+    /// It answers when somebody has put it.
+    Wait,
+}
 
 /// A PMI-2 conversation after `fullinit`.
 #[derive(Debug)]
@@ -80,9 +89,12 @@ impl Pmi2 {
         self.set("info-putnodeattr", key, value, "info-putnodeattr-response")
     }
 
-    pub(crate) fn node_attribute(&mut self, key: &str, wait: bool) -> Result<Option<Vec<u8>>, ClientError> {
+    pub(crate) fn node_attribute(&mut self, key: &str, absent: Absent) -> Result<Option<Vec<u8>>, ClientError> {
         LIMITS.check_key(key)?;
-        let wait = if wait { b"TRUE".as_slice() } else { b"FALSE" };
+        let wait = match absent {
+            Absent::Wait => b"TRUE".as_slice(),
+            Absent::Say => b"FALSE",
+        };
         let fields = [("key", key.as_bytes()), ("wait", wait)];
         request(&mut self.connection, "info-getnodeattr", &fields, "info-getnodeattr-response")?.value_if_found()
     }

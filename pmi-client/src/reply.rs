@@ -43,7 +43,7 @@ impl Reply {
         }
     }
 
-    /// What was looked up; `None` if the server says that there is no such thing.
+    /// Returns the value that was looked up; `None` if the server says that there is no such thing.
     pub(crate) fn if_found(self) -> Result<Option<Self>, ClientError> {
         if self.rc()? != 0 && self.message().is_none_or(|message| says_not_found(&message)) {
             return Ok(None);
@@ -95,7 +95,7 @@ impl Reply {
     }
 }
 
-/// Whether the reason beside a nonzero `rc` means "no such key": `key_not_found`, `service_not_found`,
+/// Returns true if the reason beside a nonzero `rc` means "no such key": `key_not_found`, `service_not_found`,
 /// `key_<name>_not_found`.
 fn says_not_found(message: &str) -> bool {
     message.contains("not_found") || message.contains("not found")

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::process;
 
-use crate::client::Membership;
 use crate::error::ClientError;
 use crate::limits::{Limits, check_line};
+use crate::membership::Membership;
 
-/// What PMI servers commonly announce, so that a program that works alone works under a launcher too.
+/// Limits that PMI servers commonly announce, so that a program that works alone works under a launcher too.
 const LIMITS: Limits = Limits { key_max: 63, value_max: 1023 };
 
 /// The only rank of a job that nobody launched.

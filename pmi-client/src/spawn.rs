@@ -1,4 +1,4 @@
-//! What a rank asks for when it wants more ranks, as `MPI_Comm_spawn_multiple` does.
+//! Request of a rank for more ranks, as `MPI_Comm_spawn_multiple` does.
 
 /// A request to start a new job: one block of ranks per program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct SpawnApp {
     pub program: String,
     /// The arguments after the program's name.
     pub args: Vec<String>,
-    /// How many ranks of it.
+    /// Number of ranks.
     pub ranks: u32,
     /// Hints for the launcher, such as `wdir` or `host`; it ignores those it does not know.
     pub info: Vec<(String, String)>,

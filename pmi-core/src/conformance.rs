@@ -1,6 +1,6 @@
 //! The suite that every implementation of [`Fence`] must pass; whoever writes one calls [`check`] in a test of their own.
 //!
-//! It needs no runtime: all calls of a trial are polled together by whatever executor awaits [`check`]. A fence that never answers
+//! The suite needs no runtime: all calls of a trial are polled together by whatever executor awaits [`check`]. A fence that never answers
 //! makes it wait for ever, so give it a time limit where fences may.
 
 use std::fmt;
@@ -11,7 +11,7 @@ use std::task::Poll;
 
 use crate::fence::{Contribution, Fence, FenceError, FenceId, Scope};
 use crate::ids::{Epoch, NodeIndex};
-use crate::kvs::Segment;
+use crate::segment::Segment;
 
 /// The fences of some nodes that can reach each other.
 pub struct Cluster {
@@ -27,7 +27,7 @@ impl From<Vec<Arc<dyn Fence>>> for Cluster {
     }
 }
 
-/// What a fence promises.
+/// Promise of a fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Promise {
@@ -65,15 +65,15 @@ pub enum Broken {
     /// The closure made another number of fences than it was asked for.
     #[error("{fences} fences were made for {nodes} nodes")]
     Incomplete {
-        /// How many were asked for.
+        /// Number asked for.
         nodes: u32,
-        /// How many there are.
+        /// Number found.
         fences: usize,
     },
     /// A node took away something else than was brought.
     #[error("{promise}: among {nodes} nodes, node {node} took from {id:?} as pair {at} {found:?}, not {expected:?}")]
     OtherPairs {
-        /// What was promised.
+        /// Promise that is broken.
         promise: Promise,
         /// The size of the cluster.
         nodes: u32,
@@ -85,21 +85,21 @@ pub enum Broken {
         at: usize,
         /// The `key=value` that should be there; `None` behind the end.
         expected: Option<Box<str>>,
-        /// What is there.
+        /// Pairs found.
         found: Option<Box<str>>,
     },
     /// A fence failed although every node took part in it.
     #[error("{promise}: among {nodes} nodes, {id:?} failed on node {node}")]
     Failed {
-        /// What was promised.
+        /// Promise that is broken.
         promise: Promise,
         /// The size of the cluster.
         nodes: u32,
         /// The node on which it failed.
         node: NodeIndex,
-        /// Which fence.
+        /// The fence.
         id: Box<FenceId>,
-        /// How it failed.
+        /// Error of the fence.
         source: FenceError,
     },
     /// A fence succeeded on a node although another node of it was lost.
@@ -109,14 +109,14 @@ pub enum Broken {
         nodes: u32,
         /// The node on which it succeeded.
         node: NodeIndex,
-        /// Which fence.
+        /// The fence.
         id: Box<FenceId>,
         /// The node that was lost.
         lost: NodeIndex,
     },
 }
 
-/// How many fences of one scope follow each other.
+/// Number of fences of one scope that follow each other.
 const EPOCHS: u64 = 4;
 
 /// Checks every promise with clusters of `nodes` nodes, which `make` makes: a new one for each promise, so that each begins with
@@ -158,7 +158,7 @@ struct Trial {
     fences: Vec<Arc<dyn Fence>>,
 }
 
-/// What one node does during a trial.
+/// Part of one node in a trial.
 type Call<'a> = Pin<Box<dyn Future<Output = Result<(), Broken>> + Send + 'a>>;
 
 impl Trial {
@@ -218,7 +218,7 @@ impl Trial {
         Ok(())
     }
 
-    /// What a node brings: pairs that tell where they come from.
+    /// Contribution of a node: pairs that name their origin.
     fn brings(&self, node: NodeIndex, id: &FenceId) -> Vec<Segment> {
         let pair = |number: u32| (format!("{node}.{}.{number}", id.epoch), format!("{:?}", id.scope));
         match self.promise {

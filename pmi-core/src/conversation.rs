@@ -34,16 +34,16 @@ impl Default for Offer {
 pub(crate) struct Conversation {
     /// Bytes that are not a whole message yet.
     pub(crate) frames: FrameBuffer,
-    /// Whose connection it is; unknown until it is claimed when it came through `PMI_PORT`.
+    /// Rank of the connection; unknown until it is claimed when it came through `PMI_PORT`.
     pub(crate) rank: Option<LocalRank>,
-    /// Whether the rank was claimed on it, and not given to it.
+    /// True if the rank was claimed on it, and not given to it.
     pub(crate) claimed: bool,
     /// The version agreed on last.
     version: Option<Version>,
 }
 
 impl Conversation {
-    /// Whether PMI-1.2 was agreed on: every fence answer carries a tag then.
+    /// Returns true if PMI-1.2 was agreed on: every fence answer carries a tag then.
     pub(crate) fn has_tags(&self) -> bool {
         self.version == Some(Version { major: 1, minor: 2 })
     }
@@ -66,7 +66,7 @@ impl Conversation {
         Response::Init(agreed)
     }
 
-    /// Why `request` may not be made now, if it may not.
+    /// Returns the refusal of `request`, if it may not be made now.
     pub(crate) fn refusal(&self, request: &Request<'_>) -> Option<Response<'static>> {
         let early = self.version.is_none();
         let text = match request {

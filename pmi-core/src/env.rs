@@ -15,7 +15,7 @@ pub const SCRUBBED_NAMES: &[&str] = &["MPI_LOCALRANKID", "MPI_LOCALNRANKS"];
 /// Variables that begin with a scrubbed prefix, yet are the user's settings and no launcher's.
 const KEPT_PREFIXES: &[&str] = &["OMPI_MCA_", "PMIX_MCA_", "PRTE_MCA_", "LATTICE_API_", "LATTICE_LOG"];
 
-/// Whether an inherited variable must not reach a rank.
+/// Returns true if an inherited variable must not reach a rank.
 ///
 /// The user's own settings (`OMPI_MCA_*`) stay, but for those by which Open MPI's launcher speaks to its processes.
 pub fn is_scrubbed(name: &str) -> bool {
@@ -24,13 +24,18 @@ pub fn is_scrubbed(name: &str) -> bool {
     SCRUBBED_NAMES.contains(&name) || (begins(SCRUBBED_PREFIXES) && !users_own)
 }
 
-/// How a rank finds its server.
+/// Way of a rank to its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entrance<'a> {
     /// A connected socket that the rank inherits under this number.
     Descriptor(i32),
-    /// A TCP port, as `host:port`.
-    Port(&'a str),
+    /// A TCP port.
+    Port {
+        /// `host:port`.
+        address: &'a str,
+        /// The rank's key, where the server [requires keys](crate::server::Server::require_keys); else its number.
+        id: u32,
+    },
 }
 
 /// The PMI variables of one rank.
@@ -42,13 +47,13 @@ pub struct RankEnvironment<'a> {
     pub size: u32,
     /// Its position on its node.
     pub local_rank: LocalRank,
-    /// How many ranks of the job are on its node.
+    /// Number of ranks of the job on its node.
     pub local_size: u32,
     /// A name or address of its node that other nodes can reach.
     pub host: &'a str,
-    /// Whether its job was spawned by another one.
+    /// True if its job was spawned by another one.
     pub spawned: bool,
-    /// How it finds its server.
+    /// Way to its server.
     pub entrance: Entrance<'a>,
 }
 
@@ -71,8 +76,8 @@ impl RankEnvironment<'_> {
                 ("PMI_RANK", self.rank.to_string()),
                 ("PMI_SIZE", self.size.to_string()),
             ]),
-            Entrance::Port(address) => {
-                variables.extend([("PMI_PORT", address.to_owned()), ("PMI_ID", self.rank.to_string())]);
+            Entrance::Port { address, id } => {
+                variables.extend([("PMI_PORT", address.to_owned()), ("PMI_ID", id.to_string())]);
             }
         }
         variables
@@ -108,7 +113,7 @@ mod tests {
         };
         let names = |rank: &RankEnvironment<'_>| rank.variables().into_iter().map(|(name, _)| name).collect::<Vec<_>>();
         assert!(names(&rank).contains(&"PMI_SIZE") && !names(&rank).contains(&"PMI_ID"));
-        rank.entrance = Entrance::Port("127.0.0.1:4000");
+        rank.entrance = Entrance::Port { address: "127.0.0.1:4000", id: 3 };
         assert!(names(&rank).contains(&"PMI_ID") && !names(&rank).contains(&"PMI_SIZE"));
     }
 }

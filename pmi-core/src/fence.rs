@@ -14,9 +14,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::ids::{Epoch, NodeIndex};
-use crate::kvs::Segment;
+use crate::segment::Segment;
 
-/// Who takes part in a fence, and what its segments are.
+/// Members of a fence, and meaning of its segments.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Scope {
@@ -34,7 +34,7 @@ pub enum Scope {
     Ring,
     /// The members of a collective of another protocol's server; the segments hold what only such servers read.
     Foreign {
-        /// Which collective, of whom; all its nodes write the same text.
+        /// Name of the collective and its members; all its nodes write the same text.
         name: Arc<str>,
         /// The nodes that hold a member, in order.
         nodes: Arc<[NodeIndex]>,
@@ -44,13 +44,13 @@ pub enum Scope {
 /// Names one fence: the same on every node that takes part in it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FenceId {
-    /// Who takes part.
+    /// Members of the fence.
     pub scope: Scope,
-    /// How many fences of this scope came before.
+    /// Number of fences of this scope that came before.
     pub epoch: Epoch,
 }
 
-/// What one node brings to a fence.
+/// Contribution of one node to a fence.
 ///
 /// No segments means that nobody on this node put anything. A fence to which no node brings a segment is only a barrier.
 #[derive(Clone, Debug, Default)]
@@ -59,7 +59,7 @@ pub struct Contribution {
     pub segments: Vec<Segment>,
 }
 
-/// What every node takes away from a fence: all contributions in the order of the nodes.
+/// Result of a fence, for every node: all contributions in the order of the nodes.
 ///
 /// The order is part of the contract. Where two pairs have one key the later one wins, on every node alike.
 #[derive(Clone, Debug, Default)]
@@ -68,7 +68,7 @@ pub struct Merged {
     pub segments: Vec<Segment>,
 }
 
-/// Why a fence failed. It fails on every node that takes part, and the job cannot go on.
+/// Reason for the failure of a fence. A fence fails on every node that takes part, and the job cannot go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FenceError {
@@ -77,7 +77,7 @@ pub enum FenceError {
     Timeout {
         /// The fence that did not complete.
         epoch: Epoch,
-        /// How long this node waited.
+        /// Time for which this node waited.
         waited: Duration,
     },
     /// A node left the job while others needed it.
@@ -87,7 +87,7 @@ pub enum FenceError {
         node: NodeIndex,
         /// The fence it was missed in.
         epoch: Epoch,
-        /// What was seen of its end.
+        /// Observation that told of its end.
         reason: String,
     },
     /// Two nodes do not agree on which fence this is.
@@ -105,7 +105,7 @@ pub enum FenceError {
     BadSegment {
         /// The fence that brought it.
         epoch: Epoch,
-        /// What is wrong with it.
+        /// Error of the decoder.
         reason: String,
     },
 }

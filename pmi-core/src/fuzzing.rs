@@ -155,7 +155,7 @@ fn decode(data: &[u8]) -> Option<(Operation, &[u8])> {
     }
 }
 
-/// What the server under test may use, so small that its limits are met.
+/// Limits of the server under test, so small that its limits are met.
 const SETTINGS: Settings = Settings {
     offer: Offer { pmi1: true, pmi2: true, group_barriers: true },
     bytes_per_rank: 4096,
@@ -175,7 +175,7 @@ pub fn server(data: &[u8]) {
     let [ranks, other_node, operations @ ..] = data else { return };
     let mut operations = operations;
     let ranks = 1 + u32::from(ranks % RANKS_MAX);
-    let mut host = Host::new(ranks, other_node % 2 == 1);
+    let mut host = Host::new(ranks, 2 * u32::from(other_node % 2));
     while let Some((operation, rest)) = decode(operations) {
         operations = rest;
         host.perform(operation);
@@ -196,8 +196,8 @@ struct Host {
 }
 
 impl Host {
-    fn new(ranks: u32, other_node: bool) -> Self {
-        let counts = if other_node { vec![ranks, 2] } else { vec![ranks] };
+    fn new(ranks: u32, elsewhere: u32) -> Self {
+        let counts = if elsewhere > 0 { vec![ranks, elsewhere] } else { vec![ranks] };
         let placement = Placement::block(&counts);
         let id = JobId::new("j").expect("a letter");
         let job = Job { universe_size: Some(8), ..Job::on_one_node(id, placement.size()) };

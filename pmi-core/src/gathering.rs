@@ -19,7 +19,7 @@ use crate::ids::Epoch;
 #[derive(Debug)]
 pub struct Gathering<R, W> {
     members: Vec<Member<R, W>>,
-    /// How many members have a waiter.
+    /// Number of members that have a waiter.
     present: usize,
     /// The waiters of the round that is being exchanged with the other nodes.
     leaving: Option<Vec<W>>,
@@ -79,7 +79,7 @@ impl<R: Copy + Ord, W> Gathering<R, W> {
         Some(epoch)
     }
 
-    /// Those who leave with the round that is being exchanged.
+    /// Returns the waiters that leave with the round that is being exchanged.
     pub fn leaving(&self) -> &[W] {
         self.leaving.as_deref().unwrap_or_default()
     }
@@ -94,17 +94,17 @@ impl<R: Copy + Ord, W> Gathering<R, W> {
         self.members.iter().map(|member| member.rank)
     }
 
-    /// Whether nobody waits here, for others or for the exchange.
+    /// Returns true if no rank waits here, for others or for the exchange.
     pub fn is_idle(&self) -> bool {
         self.leaving.is_none() && self.present == 0
     }
 
-    /// Those who wait: for the exchange that is under way, for a round to be complete, or both.
+    /// Returns all waiters: for the exchange that is under way, for a round to be complete, or both.
     pub fn waiters(&self) -> impl Iterator<Item = &W> {
         self.leaving().iter().chain(self.members.iter().flat_map(|member| &member.queue))
     }
 
-    /// While somebody waits: in which round, who waits, and who is waited for. Nobody of this node is missing in a round that is being
+    /// Returns the round, the members that wait and those they wait for, while any wait. No member of this node is missing in a round that is being
     /// exchanged.
     pub fn status(&self) -> Option<(Epoch, Vec<R>, Vec<R>)> {
         if self.leaving.is_some() {
@@ -121,7 +121,7 @@ impl<R: Copy + Ord, W> Gathering<R, W> {
         Some((gone, present))
     }
 
-    /// Who is here and who is not, while some are here and wait for others: `(present, absent)`.
+    /// Returns `(present, absent)` members while some are here and wait for others.
     pub fn split(&self) -> Option<(Vec<R>, Vec<R>)> {
         if self.present == 0 || self.leaving.is_some() {
             return None;

@@ -76,7 +76,7 @@ impl fmt::Display for Epoch {
 #[serde(try_from = "String", into = "String")]
 pub struct JobId(Arc<str>);
 
-/// Why a text cannot be a [`JobId`].
+/// Reason for which a text cannot be a [`JobId`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobIdError {

@@ -1,4 +1,4 @@
-//! What a launch fixes before its first rank starts: how many ranks, which program each runs, which node it sits on.
+//! Facts that a launch fixes before its first rank starts: the number of ranks, the program of each, and its node.
 //!
 //! `PMI_process_mapping` is printed from the [`Placement`], never kept beside it.
 
@@ -11,11 +11,11 @@ use crate::ids::{JobId, LocalRank, NodeIndex, Rank};
 pub struct Job {
     /// The job's name, which is also the name of its key-value space.
     pub id: JobId,
-    /// Which rank sits on which node.
+    /// Node of every rank.
     pub placement: Placement,
     /// The programs of the job in rank order; their rank counts add up to the placement's size.
     pub apps: Vec<App>,
-    /// What `MPI_UNIVERSE_SIZE` shall be; `None` leaves the attribute unset.
+    /// Value of `MPI_UNIVERSE_SIZE`; `None` leaves the attribute unset.
     pub universe_size: Option<u32>,
     /// The job that spawned this one, if any did.
     pub spawner: Option<JobId>,
@@ -28,7 +28,7 @@ pub struct Job {
 pub struct App {
     /// The number of ranks.
     pub ranks: u32,
-    /// What `MPI_APPNUM` shall be in them; -1 leaves it unset.
+    /// Value of `MPI_APPNUM` in them; -1 leaves it unset.
     pub appnum: i32,
 }
 
@@ -59,7 +59,7 @@ impl Job {
         })
     }
 
-    /// What `MPI_APPNUM` is in `rank`; -1 when unset.
+    /// Returns `MPI_APPNUM` of `rank`; -1 when unset.
     pub fn appnum(&self, rank: Rank) -> i32 {
         self.app_index(rank).map_or(-1, |index| self.apps[index].appnum)
     }
@@ -67,18 +67,18 @@ impl Job {
 
 /// `nodes` neighbouring nodes that get `ranks_per_node` consecutive ranks each.
 ///
-/// It is the block of `PMI_process_mapping`: `(first_node,nodes,ranks_per_node)`.
+/// A block as in `PMI_process_mapping`: `(first_node,nodes,ranks_per_node)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
     /// The first of the nodes.
     pub first_node: NodeIndex,
-    /// How many nodes.
+    /// Number of nodes.
     pub nodes: u32,
-    /// How many ranks each of them gets.
+    /// Number of ranks on each of them.
     pub ranks_per_node: u32,
 }
 
-/// Which rank sits on which node. Covers every rank from 0 to `size - 1` exactly once, by construction.
+/// Node of every rank. Covers every rank from 0 to `size - 1` exactly once, by construction.
 ///
 /// ```
 /// use pmi_core::job::Placement;

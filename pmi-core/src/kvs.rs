@@ -16,7 +16,6 @@ mod age;
 mod index;
 #[cfg(test)]
 mod model;
-mod segment;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -26,14 +25,14 @@ use std::collections::BTreeMap;
 pub use self::age::Unlabelled;
 use self::age::{Age, Label, Labelled};
 use self::index::{Found, Index, Place};
-use self::segment::{Pair, Pairs, SegmentBuilder};
-pub use self::segment::{Segment, SegmentError};
 use self::store::{CHUNK, Layer, Store};
 use crate::fence::{Contribution, Merged};
+use crate::segment::{Pair, Pairs, SegmentBuilder};
+pub use crate::segment::{Segment, SegmentError};
 
 /// One node's copy of a job's key-value space.
 ///
-/// It sets no limit: whoever lets ranks put watches [`Kvs::memory`].
+/// The space sets no limit: whoever lets ranks put watches [`Kvs::memory`].
 #[derive(Default)]
 pub struct Kvs {
     index: Index,
@@ -42,9 +41,9 @@ pub struct Kvs {
     staged: Vec<u32>,
     /// The segments of layer `InFlight`.
     in_flight: Vec<u32>,
-    /// How many world fences were begun here.
+    /// Number of world fences begun here.
     begun: u64,
-    /// How many of them are complete.
+    /// Number of them that are complete.
     complete: u64,
     /// See [`Age`].
     clock: u64,
@@ -53,7 +52,7 @@ pub struct Kvs {
     overtaking: BTreeMap<Vec<u8>, (Age, Vec<u8>)>,
 }
 
-/// How many pairs of a fence's result are looked up together, so that their waits for memory overlap.
+/// Number of pairs of a fence's result that are looked up together, so that their waits for memory overlap.
 const BATCH: usize = 32;
 
 impl Kvs {
@@ -98,7 +97,7 @@ impl Kvs {
         self.index.len()
     }
 
-    /// Whether no key can be read.
+    /// Returns true if no key can be read.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -109,7 +108,7 @@ impl Kvs {
         size_of::<Self>() + self.store.memory() + self.index.memory() + overtaking
     }
 
-    /// What this node brings to a world fence: all pairs put since the last one. They stay readable meanwhile.
+    /// Returns this node's contribution to a world fence: all pairs put since the last one. They stay readable meanwhile.
     ///
     /// The result holds no segment when nothing was put.
     pub fn contribute(&mut self) -> Contribution {
@@ -125,7 +124,7 @@ impl Kvs {
         Contribution { segments }
     }
 
-    /// What this node brings to a group's fence: the same pairs, which are still to be contributed to a world fence, and how old they
+    /// Returns this node's contribution to a group's fence: the same pairs, which are still to be contributed to a world fence, and how old they
     /// are.
     pub fn share(&mut self) -> Contribution {
         self.seal();

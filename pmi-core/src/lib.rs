@@ -10,15 +10,15 @@
 //! Serving a job of two ranks takes this much:
 //!
 //! ```no_run
-//! # async fn demo(services: std::sync::Arc<dyn pmi_core::services::Services>) -> std::io::Result<()> {
+//! # async fn demo() -> std::io::Result<()> {
 //! use std::os::unix::net::UnixStream;
 //! use std::sync::Arc;
 //! use pmi_core::{driver::Driver, fence::LocalFence, server::{Server, Settings}};
-//! use pmi_core::{ids::{JobId, LocalRank, NodeIndex}, job::Job};
+//! use pmi_core::{ids::{JobId, LocalRank, NodeIndex}, job::Job, services::NoServices};
 //!
 //! let job = Job::on_one_node(JobId::new("kvs_4711_0").expect("letters and digits"), 2);
 //! let server = Server::new(job, NodeIndex(0), Settings::default());
-//! let (driver, ended) = Driver::new(server, Arc::new(LocalFence), services, None);
+//! let (driver, ended) = Driver::new(server, Arc::new(LocalFence), Arc::new(NoServices), None);
 //! for rank in 0..2 {
 //!     let (ours, theirs) = UnixStream::pair()?;
 //!     driver.connect(LocalRank(rank), ours)?;
@@ -28,6 +28,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod claim;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod connections;
@@ -48,6 +49,7 @@ pub mod report;
 pub mod roster;
 #[cfg(feature = "driver")]
 pub mod runner;
+pub mod segment;
 pub mod server;
 pub mod services;
 pub mod wire;

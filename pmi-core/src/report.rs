@@ -135,8 +135,17 @@ pub enum Offence {
 pub struct Trace {
     /// Rank of the connection; `None` before it is claimed.
     pub rank: Option<Rank>,
-    /// True if the client sent it; else the server did.
-    pub from_client: bool,
+    /// Sender of the message.
+    pub sender: Sender,
     /// The exact bytes, with their framing.
     pub bytes: Bytes,
+}
+
+/// Side that sent a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// The rank.
+    Client,
+    /// The server.
+    Server,
 }

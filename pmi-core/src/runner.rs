@@ -14,6 +14,7 @@ mod connection;
 mod deadlines;
 mod listening;
 mod owner;
+mod timing;
 
 use std::fmt::Debug;
 use std::future::poll_fn;
@@ -30,11 +31,12 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{self, Instant};
+use tokio::time::Instant;
 
 use self::connection::{Connection, WriteHalf};
 use self::deadlines::Deadlines;
 pub use self::listening::Admission;
+use self::timing::Deadline;
 use crate::connections::ConnectionId;
 use crate::quiet;
 
@@ -140,15 +142,6 @@ struct State<P: Protocol> {
     keeps_time: bool,
     last_request: Instant,
     tasks: JoinSet<()>,
-}
-
-/// Something that happens at a time unless it is cancelled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Deadline<T> {
-    /// The connection must have claimed a rank.
-    Claim(ConnectionId),
-    /// A timer of the protocol.
-    Timer(T),
 }
 
 impl<P: Protocol> Runner<P> {
@@ -352,7 +345,7 @@ impl<P: Protocol> Shared<P> {
 
     fn take_bytes(self: &Arc<Self>, state: &mut State<P>, id: ConnectionId, bytes: &[u8]) {
         state.protocol.handle_bytes(id, bytes);
-        if state.protocol.is_claimed(id) {
+        if state.unclaimed > 0 && state.protocol.is_claimed(id) {
             state.end_claim(id);
         }
         self.carry_out(state);
@@ -390,47 +383,6 @@ impl<P: Protocol> Shared<P> {
         let mut state = self.state.lock();
         state.protocol.handle_event(event);
         self.carry_out(&mut state);
-    }
-
-    /// Sets a deadline. One task waits for all of them, from the first on.
-    fn set(self: &Arc<Self>, state: &mut State<P>, deadline: Deadline<P::Timer>, after: Duration) {
-        let is_next = state.deadlines.set(deadline, Instant::now() + after);
-        if !state.keeps_time {
-            state.keeps_time = true;
-            let shared = Arc::clone(self);
-            state.spawn(async move { shared.keep_time().await });
-        } else if is_next {
-            self.rescheduled.notify_one();
-        }
-    }
-
-    async fn keep_time(self: Arc<Self>) {
-        loop {
-            let next = self.state.lock().deadlines.next();
-            match next {
-                Some(next) => tokio::select! {
-                    () = time::sleep_until(next) => self.meet_deadlines(),
-                    () = self.rescheduled.notified() => {}
-                },
-                None => self.rescheduled.notified().await,
-            }
-        }
-    }
-
-    fn meet_deadlines(self: &Arc<Self>) {
-        let mut state = self.state.lock();
-        let now = Instant::now();
-        while let Some(deadline) = state.deadlines.pop_due(now) {
-            match deadline {
-                Deadline::Claim(id) => {
-                    state.unclaimed -= 1;
-                    state.protocol.handle_disconnect(id);
-                    state.close(id);
-                }
-                Deadline::Timer(timer) => state.protocol.handle_timer(timer),
-            }
-            self.carry_out(&mut state);
-        }
     }
 
     /// Writes at once what the socket takes, and leaves the rest to a task.

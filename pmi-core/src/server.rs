@@ -22,6 +22,7 @@ use bytes::Bytes;
 
 pub use self::action::Action;
 use self::fences::Waiter;
+use crate::claim::ClaimKeys;
 pub use crate::connections::ConnectionId;
 use crate::connections::Connections;
 use crate::conversation::{Conversation, Offer};
@@ -31,7 +32,7 @@ use crate::ids::{LocalRank, NodeIndex, Rank};
 use crate::job::Job;
 use crate::kvs::Kvs;
 use crate::report::Phase;
-pub use crate::report::{EndReason, FenceStatus, Offence, Progress, Trace};
+pub use crate::report::{EndReason, FenceStatus, Offence, Progress, Sender, Trace};
 use crate::roster::Roster;
 use crate::services::{Answer, NameError};
 use crate::wire::request::{Message, RingValue};
@@ -43,9 +44,9 @@ use crate::wire::{ErrorCode, Response};
 pub struct Settings {
     /// The protocol versions to serve.
     pub offer: Offer,
-    /// How many bytes of keys and values one rank may put during the job.
+    /// Bytes of keys and values that one rank may put during the job.
     pub bytes_per_rank: usize,
-    /// How many unanswered questions one rank may have (waiting reads, names, spawns).
+    /// Unanswered questions that one rank may have (waiting reads, names, spawns).
     pub questions_per_rank: usize,
     /// Report every message as an [`Action::Trace`].
     pub trace: bool,
@@ -72,6 +73,8 @@ pub struct Server {
     universe_size_text: String,
     ranks: Roster,
     conversations: Connections<Conversation>,
+    /// Keys that ranks must present to claim themselves; without, their number is enough.
+    keys: Option<ClaimKeys>,
     kvs: Kvs,
     node_attributes: HashMap<Vec<u8>, Bytes>,
     attribute_waits: Vec<AttributeWait>,
@@ -106,7 +109,7 @@ struct PendingCall {
 struct Ring {
     gathering: Gathering<LocalRank, Waiter>,
     brought: Vec<VecDeque<RingValue>>,
-    /// Where the answers of the round under way go.
+    /// Addresses of the answers of the round under way.
     addresses: Vec<VecDeque<Address>>,
 }
 
@@ -133,6 +136,7 @@ impl Server {
             settings,
             ranks,
             conversations: Connections::default(),
+            keys: None,
             kvs,
             node_attributes: HashMap::new(),
             attribute_waits: Vec::new(),
@@ -194,6 +198,11 @@ impl Server {
         self.conversations.open()
     }
 
+    /// From now on ranks that come through `PMI_PORT` must present their key as `PMI_ID`, and not their number.
+    pub fn require_keys(&mut self, keys: ClaimKeys) {
+        self.keys = Some(keys);
+    }
+
     /// The rank of a connection, once known.
     pub fn rank_of(&self, connection: ConnectionId) -> Option<Rank> {
         let local = self.conversations.get(connection)?.rank?;
@@ -219,7 +228,7 @@ impl Server {
                 Err(error) => return self.offend(connection, error.into()),
             }
             if self.settings.trace {
-                self.trace(connection, true, Bytes::copy_from_slice(frames.raw()));
+                self.trace(connection, Sender::Client, Bytes::copy_from_slice(frames.raw()));
             }
             match Message::decode(frames.frame()) {
                 Ok(message) => self.handle_message(connection, message),
@@ -298,14 +307,14 @@ impl Server {
             return;
         }
         if self.settings.trace {
-            self.trace(connection, false, bytes.clone());
+            self.trace(connection, Sender::Server, bytes.clone());
         }
         self.actions.push_back(Action::Send { connection, bytes });
     }
 
-    fn trace(&mut self, connection: ConnectionId, from_client: bool, bytes: Bytes) {
+    fn trace(&mut self, connection: ConnectionId, sender: Sender, bytes: Bytes) {
         let rank = self.rank_of(connection);
-        self.actions.push_back(Action::Trace(Trace { rank, from_client, bytes }));
+        self.actions.push_back(Action::Trace(Trace { rank, sender, bytes }));
     }
 
     fn end(&mut self, reason: EndReason) {

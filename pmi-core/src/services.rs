@@ -1,4 +1,4 @@
-//! What a server asks of its host: names that outlive the job, new jobs, and meetings with other launches.
+//! Services of the host for the ranks of a server: names that outlive the job, new jobs, and meetings with other launches.
 //!
 //! A [`crate::server::Server`] decodes these requests whole and hands them out with a ticket; the host answers when it
 //! can, and meanwhile every other rank goes on.
@@ -32,7 +32,7 @@ pub struct SpawnApp {
     pub program: Bytes,
     /// The arguments after the program name.
     pub args: Vec<Bytes>,
-    /// How many ranks of it.
+    /// Number of ranks.
     pub ranks: u32,
     /// The caller's hints, such as `wdir`, `host` or `path`.
     pub info: Vec<(Bytes, Bytes)>,
@@ -42,7 +42,7 @@ pub struct SpawnApp {
     pub directory: Option<Bytes>,
 }
 
-/// How long a published name stays.
+/// Lifetime of a published name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Lifetime {
     /// Until somebody withdraws it.
@@ -68,13 +68,13 @@ pub enum NameError {
     /// The table is full.
     #[error("the name table is full: {limit} names")]
     Full {
-        /// How many names it holds.
+        /// Number of names it holds.
         limit: usize,
     },
     /// The service that holds the names cannot be reached.
     #[error("the name service does not answer: {reason}")]
     Unavailable {
-        /// What was seen.
+        /// Cause of the failure.
         reason: String,
     },
 }
@@ -86,42 +86,72 @@ pub enum SpawnError {
     /// This host does not start new jobs.
     #[error("this launch cannot start new processes: {reason}")]
     Refused {
-        /// Why not.
+        /// Reason of the refusal.
         reason: String,
     },
     /// The new ranks could not be started.
     #[error("the new ranks did not start: {reason}")]
     Failed {
-        /// What went wrong.
+        /// Cause of the failure.
         reason: String,
     },
 }
 
-/// What the host answers; every call is made on behalf of `rank` of the server's job.
+/// The host's part of a server: each call is made on behalf of `rank` of the server's job. A host implements what it offers; each
+/// method refuses unless it is implemented.
 #[async_trait]
 pub trait Services: Send + Sync {
     /// Makes `port` known under the name `service`, to every job of the user.
-    async fn publish(&self, rank: Rank, service: Bytes, port: Bytes, lifetime: Lifetime) -> Result<(), NameError>;
+    ///
+    /// # Errors
+    /// Fails when the name is published already, or cannot be.
+    async fn publish(&self, _rank: Rank, _service: Bytes, _port: Bytes, _lifetime: Lifetime) -> Result<(), NameError> {
+        Err(NameError::Unavailable { reason: "this host has no names".into() })
+    }
 
-    /// Finds the port published under `service`. Waits for somebody to publish it for as long as `patience` says, if it says so.
-    async fn lookup(&self, rank: Rank, service: Bytes, patience: Option<Duration>) -> Result<Bytes, NameError>;
+    /// Returns the port published under `service`. Waits up to `timeout` for somebody to publish it; `None` does not wait.
+    ///
+    /// # Errors
+    /// Fails when nobody published it, or not in time.
+    async fn lookup(&self, _rank: Rank, _service: Bytes, _timeout: Option<Duration>) -> Result<Bytes, NameError> {
+        Err(NameError::NotFound)
+    }
 
     /// Withdraws `service`; any rank may withdraw any name of its user.
-    async fn unpublish(&self, rank: Rank, service: Bytes) -> Result<(), NameError>;
+    ///
+    /// # Errors
+    /// Fails when nobody published it.
+    async fn unpublish(&self, _rank: Rank, _service: Bytes) -> Result<(), NameError> {
+        Err(NameError::NotFound)
+    }
 
-    /// Whether [`Services::spawn`] starts new jobs. Else whoever serves the ranks starts them, on its own node.
+    /// Returns true if [`Services::spawn`] starts new jobs. Else whoever serves the ranks starts them, on its own node.
     fn starts_jobs(&self) -> bool {
         false
     }
 
     /// Starts a new job and returns its id once its ranks are running.
-    async fn spawn(&self, rank: Rank, request: SpawnRequest) -> Result<JobId, SpawnError>;
+    ///
+    /// # Errors
+    /// Fails when the ranks do not start; the caller's job lives on.
+    async fn spawn(&self, _rank: Rank, _request: SpawnRequest) -> Result<JobId, SpawnError> {
+        Err(SpawnError::Refused { reason: "this host starts no further jobs".into() })
+    }
 
-    /// Comes to a meeting with other launches, and returns when everybody has. A host without other launches knows none.
+    /// Comes to a meeting with other launches, and returns when everybody has.
+    ///
+    /// # Errors
+    /// Fails when one of the others is not known: a host without other launches knows none.
     async fn meet(&self, _meeting: Meeting) -> Result<Met, MeetError> {
         Err(MeetError::NotFound)
     }
 }
+
+/// A host that offers nothing beyond fences.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoServices;
+
+impl Services for NoServices {}
 
 /// One question of a rank to the host, as a server hands it out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -217,5 +247,51 @@ impl Names {
     /// Fails when nobody published it.
     pub fn unpublish(&mut self, service: &[u8]) -> Result<(), NameError> {
         self.ports.remove(service).map(drop).ok_or(NameError::NotFound)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_implements_nothing_refuses_everything() {
+        let name = || Bytes::from_static(b"name");
+        pollster::block_on(async {
+            let (host, rank) = (NoServices, Rank(0));
+            let published = host.publish(rank, name(), name(), Lifetime::Withdrawn).await;
+            assert!(matches!(published, Err(NameError::Unavailable { .. })), "{published:?}");
+            assert_eq!(host.lookup(rank, name(), Some(Duration::MAX)).await, Err(NameError::NotFound));
+            assert_eq!(host.unpublish(rank, name()).await, Err(NameError::NotFound));
+            let spawned = host.spawn(rank, SpawnRequest::default()).await;
+            assert!(matches!(spawned, Err(SpawnError::Refused { .. })), "{spawned:?}");
+            assert!(!host.starts_jobs());
+        });
+    }
+
+    #[test]
+    fn a_name_has_one_port_until_it_is_withdrawn_or_read_once() {
+        let mut names = Names::default();
+        let bytes = |text: &str| Bytes::copy_from_slice(text.as_bytes());
+        assert_eq!(names.lookup(b"a"), Err(NameError::NotFound));
+        names.publish(bytes("a"), bytes("1"), Lifetime::Withdrawn).unwrap();
+        assert_eq!(names.publish(bytes("a"), bytes("2"), Lifetime::FirstRead), Err(NameError::AlreadyPublished));
+        assert_eq!([names.lookup(b"a"), names.lookup(b"a")], [Ok(bytes("1")), Ok(bytes("1"))]);
+        assert_eq!([names.unpublish(b"a"), names.unpublish(b"a")], [Ok(()), Err(NameError::NotFound)]);
+        names.publish(bytes("a"), bytes("3"), Lifetime::FirstRead).unwrap();
+        assert_eq!([names.lookup(b"a"), names.lookup(b"a")], [Ok(bytes("3")), Err(NameError::NotFound)]);
+    }
+
+    #[test]
+    fn a_full_table_says_its_limit_and_takes_again_what_has_room() {
+        let mut names = Names::default();
+        let name = |number: usize| Bytes::from(number.to_string());
+        for number in 0..Names::LIMIT {
+            names.publish(name(number), Bytes::new(), Lifetime::Withdrawn).unwrap();
+        }
+        let refused = names.publish(name(Names::LIMIT), Bytes::new(), Lifetime::Withdrawn);
+        assert_eq!(refused, Err(NameError::Full { limit: Names::LIMIT }));
+        names.unpublish(b"7").unwrap();
+        names.publish(name(Names::LIMIT), Bytes::new(), Lifetime::Withdrawn).unwrap();
     }
 }

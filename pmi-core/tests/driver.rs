@@ -13,7 +13,7 @@ use pmi_core::fence::LocalFence;
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::job::Job;
 use pmi_core::server::{EndReason, Offence, Server, Settings};
-use pmi_core::services::{Lifetime, NameError, Services, SpawnError, SpawnRequest};
+use pmi_core::services::{Lifetime, NameError, Services};
 use pmi_core::wire::FrameError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -24,7 +24,7 @@ const INIT: &[u8] = b"cmd=init pmi_version=1 pmi_subversion=1\n";
 const GREETED: &[u8] = b"cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n";
 const GET: &[u8] = b"cmd=get kvsname=j key=k\n";
 
-/// A host without names and spawns.
+/// A host that takes every name and finds none.
 struct Nobody;
 
 #[async_trait]
@@ -35,12 +35,6 @@ impl Services for Nobody {
     async fn lookup(&self, _: Rank, _: Bytes, _: Option<Duration>) -> Result<Bytes, NameError> {
         // A service that never answers, as one that waits for another node.
         std::future::pending().await
-    }
-    async fn unpublish(&self, _: Rank, _: Bytes) -> Result<(), NameError> {
-        Err(NameError::NotFound)
-    }
-    async fn spawn(&self, _: Rank, _: SpawnRequest) -> Result<JobId, SpawnError> {
-        Err(SpawnError::Refused { reason: "not here".into() })
     }
 }
 

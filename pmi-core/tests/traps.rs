@@ -6,6 +6,7 @@ mod transcript;
 mod world;
 
 use pmi_core::Phase;
+use pmi_core::claim::ClaimKeys;
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::job::{App, Block, Job, Placement};
 use pmi_core::server::{EndReason, Offence, Settings};
@@ -445,6 +446,35 @@ fn trap_24_names_are_known_to_all_jobs_and_any_rank_may_withdraw_them() {
     );
     let gone = "cmd=lookup_result rc=1 msg=service_not_found\n";
     assert_eq!(world.ask(first, 0, "cmd=lookup_name service=svc one\n"), gone);
+}
+
+#[test]
+fn trap_25_with_keys_a_rank_is_claimed_by_its_key_and_by_nothing_else() {
+    let mut world = World::kind();
+    let job = world.start_unconnected(placed("j", &[2, 1]), Settings::default());
+    let home = NodeIndex(0);
+    let mut draws = ClaimKeys::MIN + 5..;
+    let keys = ClaimKeys::draw(2, || draws.next().ok_or(())).unwrap();
+    world.require_keys(job, home, keys);
+    let mut visitor = || world.accept(job, home);
+    let (stranger, first, second) = (visitor(), visitor(), visitor());
+    let mut ask = |connection, message: &str| {
+        world.send_on(job, home, connection, message.as_bytes());
+        world.settle();
+        String::from_utf8(world.take_on(job, home, connection)).unwrap()
+    };
+    let key = |local| ClaimKeys::MIN + 5 + local;
+    for wrong in [0, 1, 2, ClaimKeys::MIN, key(2), i32::MAX as u32, u32::MAX] {
+        let answer = ask(stranger, &format!("cmd=initack pmiid={wrong}\n"));
+        assert_eq!(answer, "cmd=initack rc=1 msg=this_PMI_ID_is_not_on_this_node\n");
+    }
+    // clients take their rank from the answer
+    let claimed = "cmd=initack rc=0\ncmd=set size=3\ncmd=set rank=1\ncmd=set debug=0\n";
+    assert_eq!(ask(first, &format!("cmd=initack pmiid={}\n", key(1))), claimed);
+    assert!(ask(second, INIT2).contains("rc=0"));
+    assert!(!ask(second, &pmi2("cmd=fullinit;pmirank=0;")).contains(";rc=0;"));
+    let greeted = ask(second, &pmi2(&format!("cmd=fullinit;srcid={};threaded=FALSE;", key(0))));
+    assert!(greeted.contains(";rank=0;size=3;"), "{greeted}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a rank wants removed when it ends: it says so while it lives, the host does it.
+//! Files that a rank wants removed when it ends: registered while it lives, removed by the host.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -41,7 +41,7 @@ impl CleanUp {
         Some(clean_up)
     }
 
-    /// How many paths it names.
+    /// Returns the number of paths.
     pub(crate) fn len(&self) -> usize {
         self.files.len() + self.directories.len() + self.spared.len()
     }

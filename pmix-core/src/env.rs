@@ -11,11 +11,11 @@ pub struct RankEnvironment<'a> {
     pub namespace: &'a str,
     /// The rank.
     pub rank: Rank,
-    /// Where its server listens.
+    /// Address of its server.
     pub server: SocketAddr,
     /// The name of its node, as in the node list.
     pub host: &'a str,
-    /// What `MPI_UNIVERSE_SIZE` shall be.
+    /// Value of `MPI_UNIVERSE_SIZE`.
     pub universe_size: u32,
 }
 
@@ -48,18 +48,35 @@ impl RankEnvironment<'_> {
     }
 }
 
+/// Families of variables in the environment of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Families {
+    /// PMIx alone.
+    Pmix,
+    /// PMIx beside PMI-1 and PMI-2.
+    PmixAndPmi,
+}
+
+/// CPUs of a node, compared with its ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cpus {
+    /// One for each rank, at least.
+    Enough,
+    /// Fewer than ranks.
+    Shared,
+}
+
 /// Settings that a rank gets unless its user has set them.
 ///
-/// With `beside_pmi` the variables of PMI-1 and PMI-2 are there too; MPICH 5 refuses to choose between the families when it sees both.
-///
-/// With `crowded` there are more ranks than CPUs; Open MPI's busy waiting then takes the CPU from the rank that it waits for.
-pub fn defaults(beside_pmi: bool, crowded: bool) -> Vec<(&'static str, &'static str)> {
+/// MPICH 5 refuses to choose between the families of variables when it sees both. Open MPI's busy waiting takes the CPU from the rank
+/// that it waits for where there are fewer CPUs than ranks.
+pub fn defaults(families: Families, cpus: Cpus) -> Vec<(&'static str, &'static str)> {
     // The launcher has bound the rank already.
     let mut defaults = vec![("OMPI_MCA_hwloc_base_binding_policy", "none")];
-    if crowded {
+    if cpus == Cpus::Shared {
         defaults.push(("OMPI_MCA_mpi_yield_when_idle", "1"));
     }
-    if beside_pmi {
+    if families == Families::PmixAndPmi {
         defaults.push(("MPIR_CVAR_PMI_VERSION", "1"));
     }
     defaults
@@ -79,6 +96,6 @@ mod tests {
         }
         // any other name would let a client choose an encoding that is not served
         assert_eq!(variables.iter().filter(|(name, _)| name.starts_with("PMIX_SERVER_URI")).count(), 2);
-        assert!(!defaults(false, false).iter().any(|(name, _)| name.starts_with("MPIR")));
+        assert!(!defaults(Families::Pmix, Cpus::Enough).iter().any(|(name, _)| name.starts_with("MPIR")));
     }
 }

@@ -1,6 +1,6 @@
 //! The facts about a job that a client wants before anything else, and the keys it knows them by.
 //!
-//! They are the same for every rank of the job, so they are written once per encoding.
+//! The facts are the same for every rank of the job, so they are written once per encoding.
 
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmi_core::job::Job;
@@ -10,15 +10,15 @@ use crate::wire::reader::Proc;
 use crate::wire::value::{Info, Value};
 use crate::wire::writer::Writer;
 
-/// What the facts are drawn from.
+/// Sources of the facts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JobFacts<'a> {
     pub(crate) job: &'a Job,
     /// The names of the job's nodes, by node index.
     pub(crate) hosts: &'a [String],
-    /// Where its ranks may keep files.
+    /// Directory in which its ranks may keep files.
     pub(crate) directory: Option<&'a str>,
-    /// Who spawned the job, if somebody did.
+    /// Rank that spawned the job, if one did.
     pub(crate) parent: Option<Proc<'a>>,
 }
 

@@ -15,18 +15,18 @@ use crate::wire::reader::{Proc, Reader};
 use crate::wire::reply::Encoded;
 use crate::wire::types;
 
-/// What a host tells of a job that is to be served.
+/// Description by the host of a job that is to be served.
 #[derive(Clone, Debug)]
 pub struct Namespace {
     /// Its name: letters, digits, `_`, `-` and `.`. Who knows it may claim its ranks, so it must not be guessable.
     pub name: String,
     /// The job.
     pub job: Job,
-    /// Which of the job's nodes this is.
+    /// Index of this node among the job's nodes.
     pub node: NodeIndex,
     /// The names of the job's nodes, by node index.
     pub hosts: Vec<String>,
-    /// Where its ranks may keep files; they make it, and the host removes it at the end. `None` lets them choose.
+    /// Directory in which its ranks may keep files; they make it, and the host removes it at the end. `None` lets them choose.
     pub directory: Option<String>,
     /// The namespace and rank that spawned it, if one did.
     pub parent: Option<(String, Rank)>,
@@ -56,18 +56,18 @@ pub struct Seat {
 #[derive(Debug)]
 pub(crate) struct JobState {
     pub(crate) namespace: Namespace,
-    /// It is of another launch. Its nodes are not counted as those of this one.
+    /// True if it is of another launch: its nodes are not counted as those of this one.
     met: bool,
     pub(crate) ranks: Roster,
     /// Files that ranks of this node want removed when they end, by local rank.
     clean_up: Vec<Vec<CleanUp>>,
-    /// What ranks have committed, of this node or of others.
+    /// Data that ranks have committed, of this node or of others.
     pub(crate) data: HashMap<Rank, RankData>,
     /// The job's facts, per encoding that was asked for.
     facts: [Option<Bytes>; 2],
 }
 
-/// What one rank has committed.
+/// Data that one rank has committed.
 #[derive(Debug, Default)]
 pub(crate) struct RankData {
     /// For ranks of its node.
@@ -125,7 +125,7 @@ impl JobState {
         Self { namespace, met: true, ranks, clean_up, data: HashMap::new(), facts: [None, None] }
     }
 
-    /// Whether it is of another launch: what is known of its ranks came from a meeting, and nobody else can be asked.
+    /// Returns true if it is of another launch: everything known of its ranks came from a meeting, and no node can be asked.
     pub(crate) fn is_met(&self) -> bool {
         self.met
     }

@@ -32,8 +32,9 @@ use pmi_core::connections::{ConnectionId, Connections};
 use pmi_core::fence::{FenceError, FenceId, Merged};
 use pmi_core::gathering::{Gathering, Groups};
 use pmi_core::ids::{LocalRank, Rank};
-use pmi_core::report::{EndReason, FenceStatus, Offence, Progress, Trace};
+use pmi_core::report::{EndReason, FenceStatus, Offence, Progress, Sender, Trace};
 use pmi_core::roster::RankState;
+use subtle::ConstantTimeEq;
 
 pub use self::action::Action;
 use self::collectives::Waiter;
@@ -51,9 +52,9 @@ use crate::wire::handshake::{self, Handshake, Version};
 /// Settings of a [`Server`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How many bytes of keys and values one rank may commit during the job.
+    /// Bytes of keys and values that one rank may commit during the job.
     pub bytes_per_rank: usize,
-    /// How many unanswered questions one rank may have (waiting reads, names, spawns).
+    /// Unanswered questions that one rank may have (waiting reads, names, spawns).
     pub questions_per_rank: usize,
     /// Time for which a get waits for a key that a rank has not committed, though it has committed others.
     pub key_timeout: Duration,
@@ -99,7 +100,7 @@ pub struct Server {
     /// Questions to the host that are not answered yet.
     asked: HashMap<Ticket, Asked>,
     next_ticket: u64,
-    /// How many groups got a context id here.
+    /// Number of groups that got a context id here.
     contexts: u64,
     /// The commands that were refused, each bit one of them: a warning is said once.
     refused: u64,
@@ -116,7 +117,7 @@ struct Client {
     interest: events::Interest,
 }
 
-/// What a client's handshake said.
+/// Result of a client's handshake.
 #[derive(Clone, Copy, Debug)]
 struct Identity {
     seat: Seat,
@@ -126,7 +127,7 @@ struct Identity {
     module: &'static str,
 }
 
-/// Where an answer goes, and how it is encoded.
+/// Address of an answer, with its encoding.
 #[derive(Clone, Copy, Debug)]
 struct Address {
     connection: ConnectionId,
@@ -155,7 +156,7 @@ impl Server {
         job
     }
 
-    /// How far a rank's dialogue has come; `None` if there is no such rank.
+    /// State of a rank's dialogue; `None` if there is no such rank.
     pub fn progress(&self, seat: Seat) -> Option<Progress> {
         self.jobs.get(seat.job.0)?.ranks.progress(seat.local)
     }
@@ -176,7 +177,7 @@ impl Server {
         self.collectives.named().filter_map(status).collect()
     }
 
-    /// What a rank wants removed now that it has ended; told once.
+    /// Takes the files that a rank wants removed now that it has ended; returned once.
     pub fn take_clean_up(&mut self, seat: Seat) -> Vec<CleanUp> {
         let registered = self.jobs.get_mut(seat.job.0).and_then(|job| job.clean_up(seat.local));
         registered.map(mem::take).unwrap_or_default()
@@ -214,7 +215,7 @@ impl Server {
         }
     }
 
-    /// The connection was closed by its rank, or broke. If that is an offence is decided when the rank's process ends.
+    /// The connection was closed by its rank, or broke. The end of the rank's process decides if that is an offence.
     pub fn handle_disconnect(&mut self, connection: ConnectionId) {
         let Some(client) = self.clients.get_mut(connection) else { return };
         let identity = client.identity.take();
@@ -270,7 +271,7 @@ impl Server {
 
     fn claim(&mut self, connection: ConnectionId, handshake: &Handshake<'_>) -> Result<(), String> {
         let Handshake { namespace, rank, version, encoding, module } = *handshake;
-        let job = self.job_named(namespace).ok_or("a PMIx client of a namespace that is not served here")?;
+        let job = self.job_claimed(namespace).ok_or("a PMIx client of a namespace that is not served here")?;
         let local = self.jobs[job.0].local(Rank(rank));
         let local = local.ok_or_else(|| format!("a PMIx client that claims rank {rank}, which is not on this node"))?;
         let state = &mut self.jobs[job.0].ranks[local];
@@ -285,6 +286,14 @@ impl Server {
             self.look_for_deserters();
         }
         Ok(())
+    }
+
+    /// The job of this launch with that namespace, which is what its ranks know and others do not: each name is compared whole, in
+    /// constant time.
+    fn job_claimed(&self, namespace: &[u8]) -> Option<JobIndex> {
+        let jobs = (0..).map(JobIndex).zip(&self.jobs).filter(|(_, state)| !state.is_met());
+        let is_named = |state: &JobState| bool::from(state.namespace.name.as_bytes().ct_eq(namespace));
+        jobs.fold(None, |found, (job, state)| if is_named(state) { found.or(Some(job)) } else { found })
     }
 
     pub(crate) fn job_named(&self, namespace: &[u8]) -> Option<JobIndex> {
@@ -312,7 +321,7 @@ impl Server {
         }
         let head = frame::header(tag, begin.len() + rest.len());
         if self.settings.trace {
-            self.trace(connection, false, tag, &[begin, &rest[..]].concat());
+            self.trace(connection, Sender::Server, tag, &[begin, &rest[..]].concat());
         }
         self.push_send(connection, [&head[..], begin].concat().into());
         if !rest.is_empty() {
@@ -328,12 +337,12 @@ impl Server {
     }
 
     /// Reports a message in words.
-    fn trace(&mut self, connection: ConnectionId, from_client: bool, tag: u32, payload: &[u8]) {
+    fn trace(&mut self, connection: ConnectionId, sender: Sender, tag: u32, payload: &[u8]) {
         let Client { identity: Some(Identity { seat, encoding, .. }), .. } = self.clients[connection] else {
             return;
         };
-        let bytes = describe(encoding, from_client, tag, payload).into();
-        self.actions.push_back(Action::Trace(Trace { rank: Some(self.rank(seat).rank), from_client, bytes }));
+        let bytes = describe(encoding, sender, tag, payload).into();
+        self.actions.push_back(Action::Trace(Trace { rank: Some(self.rank(seat).rank), sender, bytes }));
     }
 
     fn new_ticket(&mut self) -> Ticket {

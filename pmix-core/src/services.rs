@@ -1,4 +1,4 @@
-//! What a PMIx server asks of its host: names that outlive the job, new jobs, and meetings with other launches. The host's side is
+//! Calls of a PMIx server to its host: names that outlive the job, new jobs, and meetings with other launches. The host's side is
 //! [`pmi_core::services`].
 //!
 //! Published values are typed here and texts elsewhere, so the names of both are kept apart.
@@ -42,14 +42,14 @@ pub enum Call {
     Publish {
         /// Names with values.
         values: Vec<(Bytes, Published)>,
-        /// How long they stay.
+        /// Lifetime of the values.
         lifetime: Lifetime,
     },
     /// Finds published values.
     Lookup {
         /// Their names.
         names: Vec<Bytes>,
-        /// How long to wait for all of them; `None` does not wait.
+        /// Time to wait for all of them; `None` does not wait.
         timeout: Option<Duration>,
     },
     /// Withdraws published values.
@@ -91,12 +91,12 @@ impl Published {
         Self(packed.into_bytes().into())
     }
 
-    /// What it takes, in bytes.
+    /// Returns its size in bytes.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Who published it, and the value; `None` if the host brings something else.
+    /// Returns the publisher and the value; `None` if the host brings something else.
     pub(crate) fn open(&self) -> Option<(Proc<'_>, Encoded<'_>)> {
         let mut packed = Reader::new(Encoding::Flex, &self.0);
         let publisher = packed.proc().ok()?;

@@ -3,12 +3,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
 use pmi_core::fence::LocalFence;
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::job::Job;
 use pmi_core::server::EndReason;
-use pmi_core::services::{Lifetime, NameError, Services, SpawnError, SpawnRequest};
+use pmi_core::services::NoServices;
 use pmix_core::driver::{Driver, Sinks};
 use pmix_core::server::{Server, Settings};
 use pmix_core::services::Alone;
@@ -16,27 +15,6 @@ use pmix_core::{JobIndex, Namespace, Seat};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
-
-struct NoServices;
-
-#[async_trait::async_trait]
-impl Services for NoServices {
-    async fn publish(&self, _: Rank, _: Bytes, _: Bytes, _: Lifetime) -> Result<(), NameError> {
-        Err(NameError::Full { limit: 0 })
-    }
-
-    async fn lookup(&self, _: Rank, _: Bytes, _: Option<Duration>) -> Result<Bytes, NameError> {
-        Err(NameError::NotFound)
-    }
-
-    async fn unpublish(&self, _: Rank, _: Bytes) -> Result<(), NameError> {
-        Err(NameError::NotFound)
-    }
-
-    async fn spawn(&self, _: Rank, _: SpawnRequest) -> Result<JobId, SpawnError> {
-        Err(SpawnError::Refused { reason: "there is no host".to_owned() })
-    }
-}
 
 type End = oneshot::Receiver<(JobIndex, EndReason)>;
 

@@ -8,8 +8,10 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use pmi_core::claim::ClaimKeys;
 use pmi_core::env::{Entrance, RankEnvironment, is_scrubbed};
 use pmi_core::ids::{LocalRank, Rank};
+use pmix_core::env::{Cpus, Families};
 use rank_spawner::{
     ArgumentError, Arguments, BindHereError, Environment, EnvironmentError, Limit, PMI_FD, Program, ProgramError,
     ProgramFailure, RankCommand, Stdio, plan_here, usable_cpus,
@@ -92,10 +94,17 @@ pub(crate) struct Common<'a> {
 /// How ranks find their servers, beyond the socket that they inherit.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Entrances {
-    /// The address of the PMI server, when ranks come through a port.
-    pub(crate) port: Option<String>,
+    /// The port of the PMI server, when ranks come through one.
+    pub(crate) port: Option<PmiPort>,
     /// The PMIx server, where there is one.
     pub(crate) pmix: Option<PmixEntrance>,
+}
+
+/// The port of a PMI server: its address, and the keys by which ranks claim themselves there.
+#[derive(Clone, Debug)]
+pub(crate) struct PmiPort {
+    pub(crate) address: String,
+    pub(crate) keys: ClaimKeys,
 }
 
 /// What a rank must know to speak PMIx.
@@ -155,8 +164,8 @@ impl Common<'_> {
     }
 
     /// Whether there are more ranks than CPUs that this process may use.
-    fn is_crowded(&self) -> bool {
-        self.ranks.len() > usable_cpus().get()
+    fn cpus(&self) -> Cpus {
+        if self.ranks.len() > usable_cpus().get() { Cpus::Shared } else { Cpus::Enough }
     }
 
     fn prepare(&self, app: &AppSpec) -> Result<Prepared, PlanError> {
@@ -169,7 +178,8 @@ impl Common<'_> {
             }
         }
         if self.entrances.pmix.is_some() {
-            for (name, value) in pmix_core::env::defaults(self.spec.pmi.family.has_pmi(), self.is_crowded()) {
+            let families = if self.spec.pmi.family.has_pmi() { Families::PmixAndPmi } else { Families::Pmix };
+            for (name, value) in pmix_core::env::defaults(families, self.cpus()) {
                 variables.entry(OsStr::new(name)).or_insert(OsStr::new(value));
             }
         }
@@ -212,7 +222,10 @@ impl Common<'_> {
         }
         if spec.pmi.family.has_pmi() {
             let entrance = match &self.entrances.port {
-                Some(address) => Entrance::Port(address),
+                // Keys were drawn for every rank here.
+                Some(port) => {
+                    Entrance::Port { address: &port.address, id: port.keys.key_of(local).unwrap_or_default() }
+                }
                 None => Entrance::Descriptor(PMI_FD),
             };
             let spawned = spec.job.spawner.is_some();

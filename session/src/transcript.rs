@@ -9,7 +9,7 @@
 //! Bytes stand for themselves, but for `\n`, `\r` and `\\`. `@rank` opens the lines of another rank.
 
 use pmi_core::ids::Rank;
-use pmi_core::server::Trace;
+use pmi_core::server::{Sender, Trace};
 
 /// The lines of one message; `last` is whose message the one before was, if there was one.
 pub fn lines(message: &Trace, last: &mut Option<Option<Rank>>) -> Vec<u8> {
@@ -19,7 +19,10 @@ pub fn lines(message: &Trace, last: &mut Option<Option<Rank>>) -> Vec<u8> {
         let rank = message.rank.map_or_else(|| "?".to_owned(), |rank| rank.to_string());
         text.extend(format!("@rank {rank}\n").bytes());
     }
-    text.extend(if message.from_client { b"C> " } else { b"S> " });
+    text.extend(match message.sender {
+        Sender::Client => b"C> ",
+        Sender::Server => b"S> ",
+    });
     for &byte in &message.bytes {
         match byte {
             b'\n' => text.extend(b"\\n"),
@@ -41,13 +44,13 @@ mod tests {
     #[test]
     fn messages_become_the_lines_of_a_transcript() {
         let mut last = None;
-        let mut check = |rank: Option<u32>, from_client, bytes: &'static [u8], expected: &str| {
-            let message = Trace { rank: rank.map(Rank), from_client, bytes: Bytes::from_static(bytes) };
+        let mut check = |rank: Option<u32>, sender, bytes: &'static [u8], expected: &str| {
+            let message = Trace { rank: rank.map(Rank), sender, bytes: Bytes::from_static(bytes) };
             assert_eq!(String::from_utf8(lines(&message, &mut last)).unwrap(), expected);
         };
-        check(None, true, b"cmd=initack pmiid=0\n", "@rank ?\nC> cmd=initack pmiid=0\\n\n");
-        check(Some(0), true, b"cmd=get_maxes\n", "@rank 0\nC> cmd=get_maxes\\n\n");
-        check(Some(0), false, b"    14cmd=a;b=\\\r;", "S>     14cmd=a;b=\\\\\\r;\n");
-        check(Some(1), true, b"x", "@rank 1\nC> x\n");
+        check(None, Sender::Client, b"cmd=initack pmiid=0\n", "@rank ?\nC> cmd=initack pmiid=0\\n\n");
+        check(Some(0), Sender::Client, b"cmd=get_maxes\n", "@rank 0\nC> cmd=get_maxes\\n\n");
+        check(Some(0), Sender::Server, b"    14cmd=a;b=\\\r;", "S>     14cmd=a;b=\\\\\\r;\n");
+        check(Some(1), Sender::Client, b"x", "@rank 1\nC> x\n");
     }
 }

@@ -28,7 +28,7 @@ impl<R: Copy + Ord, W> Groups<R, W> {
     /// The memory for groups at rest; above it they stay open, and take the places of others.
     const RESTING_MAX: usize = 4 * 1024 * 1024;
 
-    /// What a group at rest takes beside its name.
+    /// Bytes that a group at rest takes beside its name.
     const RESTING_COST: usize = 64;
 
     /// The fence `name`, begun now if nobody waits in it; `None` when too many are open.
@@ -64,11 +64,14 @@ impl<R: Copy + Ord, W> Groups<R, W> {
         self.open.iter()
     }
 
-    /// Closes a fence in which nobody waits. Its epoch matters only where several nodes must agree on it.
-    pub fn rest(&mut self, name: &Arc<str>, several_nodes: bool) {
-        if !several_nodes {
-            self.open.remove(name);
-        } else if self.resting_bytes + Self::cost(name) <= Self::RESTING_MAX
+    /// Closes a fence of one node in which nobody waits: its epoch matters to no other.
+    pub fn forget(&mut self, name: &str) {
+        self.open.remove(name);
+    }
+
+    /// Closes a fence of several nodes in which nobody waits, and remembers its epoch, on which all of them must agree.
+    pub fn rest(&mut self, name: &Arc<str>) {
+        if self.resting_bytes + Self::cost(name) <= Self::RESTING_MAX
             && let Some(gathering) = self.open.remove(name)
         {
             self.resting_bytes += Self::cost(name);
@@ -97,11 +100,11 @@ mod tests {
         let mut groups = Groups::default();
         let name: Arc<str> = "0,1:7".into();
         *groups.open(&name, begin).unwrap() = begin().resume(Epoch(5));
-        groups.rest(&name, true);
+        groups.rest(&name);
         assert_eq!((groups.open.len(), groups.resting_bytes), (0, 5 + Groups::RESTING_COST));
         assert_eq!(groups.open(&name, begin).unwrap().epoch(), Epoch(5));
         assert_eq!(groups.resting_bytes, 0);
-        groups.rest(&name, false);
+        groups.forget(&name);
         assert_eq!(groups.open(&name, begin).unwrap().epoch(), Epoch(0));
     }
 
@@ -111,7 +114,7 @@ mod tests {
         for tag in 0..10 * Groups::OPEN_MAX {
             let name: Arc<str> = format!("0,1:{tag}").into();
             assert!(groups.open(&name, begin).is_some(), "group {tag} was refused");
-            groups.rest(&name, true);
+            groups.rest(&name);
         }
         for tag in 0..Groups::OPEN_MAX {
             assert!(groups.open(&format!("0,2:{tag}"), begin).is_some());
@@ -125,7 +128,7 @@ mod tests {
         let long = "0,".repeat(32 * 1024);
         let mut begun = 0;
         while groups.open(&format!("{long}{begun}"), begin).is_some() {
-            groups.rest(&format!("{long}{begun}").into(), true);
+            groups.rest(&format!("{long}{begun}").into());
             begun += 1;
             assert!(groups.resting_bytes <= Groups::RESTING_MAX);
         }

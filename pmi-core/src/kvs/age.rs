@@ -1,4 +1,4 @@
-//! How new a pair is, compared with those of its key that were put on other nodes.
+//! Age of a pair, compared with those of its key that were put on other nodes.
 //!
 //! Fences of different groups, and of the world, may reach a node in another order than that in which what they bring was put. So
 //! what a group's fence carries is labelled with its age, and an older pair never replaces a newer one:
@@ -10,12 +10,12 @@
 //! is Lamport's: it goes on with every group's fence and is passed on by it, so who puts a pair after having seen another has a later
 //! clock. Pairs of one age know nothing of each other; the one that comes last is read, until a world fence decides.
 
-use super::segment::Segment;
+use crate::segment::Segment;
 
 /// The age of all pairs of a segment; the greater is the newer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(super) struct Age {
-    /// How many world fences its node had begun.
+    /// Number of world fences that its node had begun.
     pub(super) interval: u64,
     /// That node's clock.
     pub(super) clock: u64,
@@ -31,7 +31,7 @@ impl Age {
     }
 }
 
-/// What one node brings to a group's fence cannot be read.
+/// A contribution to a group's fence cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("what a node brought to a group's fence does not tell how old it is")]
 pub struct Unlabelled;
@@ -65,7 +65,7 @@ impl Label {
     }
 }
 
-/// What a group's fence brought.
+/// Result of a group's fence.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Labelled<'s> {
     /// The latest clock of its nodes; `None` when nobody brought anything.

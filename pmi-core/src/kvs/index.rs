@@ -10,14 +10,14 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::hint::black_box;
 
-/// Where a pair lies.
+/// Position of a pair in the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
     pub(super) segment: u32,
     pub(super) offset: u32,
 }
 
-/// What the search for a key ends with.
+/// Result of the search for a key.
 pub(super) enum Found {
     /// The key has this number.
     Number(usize),

@@ -50,7 +50,7 @@ fn pairs_of<'a>(segments: impl IntoIterator<Item = &'a Segment>) -> Pairs {
     segments.into_iter().flat_map(Segment::pairs).map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
 }
 
-/// What a group's fence brings to one node, and has not yet.
+/// Result of a group's fence on its way to one node.
 struct Late {
     node: usize,
     merged: Merged,

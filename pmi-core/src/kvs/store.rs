@@ -4,23 +4,23 @@
 
 use super::age::Age;
 use super::index::Place;
-use super::segment::{Pair, Segment, SegmentBuilder};
+use crate::segment::{Pair, Segment, SegmentBuilder};
 
-/// How far the pairs of a segment have come. Where two layers have a key, the higher one is read.
+/// Layer of the pairs of a segment. Where two layers have a key, the higher one is read.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Layer {
     /// A fence brought them.
     Merged,
-    /// They were put on this node and are in a world fence that is not complete.
+    /// Pairs that were put on this node and are in a world fence that is not complete.
     InFlight,
-    /// They were put on this node since the last world fence began.
+    /// Pairs that were put on this node since the last world fence began.
     Staged,
 }
 
 /// The bytes at which the open segment is full. Tests meet full ones with few pairs.
 pub(super) const CHUNK: usize = if cfg!(test) { 512 } else { 64 * 1024 };
 
-/// What a segment takes beside its pairs: its entry here, and about as much for the owner of its bytes.
+/// Bytes that a segment takes beside its pairs: its entry here, and about as much for the owner of its bytes.
 const OVERHEAD: usize = 2 * size_of::<Held>();
 
 /// The segments, by number. The number of a dropped one is used again.
@@ -164,7 +164,7 @@ impl Store {
         Pair::read(bytes, place.offset as usize).expect("a place is where a pair of a well-formed segment begins")
     }
 
-    /// How a pair stands against others of its key: the greater is read.
+    /// Order of a pair among others of its key: the greatest is read.
     pub(super) fn standing(&self, place: Place) -> (Layer, Age) {
         self.held[place.segment as usize].as_ref().map_or((Layer::Staged, Age::LATEST), |held| (held.layer, held.age))
     }
@@ -185,7 +185,7 @@ impl Store {
         (0..self.held.len() as u32).filter(|&number| of_layer(&self.held[number as usize])).collect()
     }
 
-    /// Whether less than half of what a layer's segments take can be read, and enough of it to be worth a rewrite.
+    /// Returns true if less than half of what a layer's segments take can be read, and enough of it to be worth a rewrite.
     pub(super) fn is_wasteful(&self, layer: Layer) -> bool {
         let Load { cost, readable } = self.loads[layer as usize];
         cost > 2 * readable + CHUNK

@@ -1,4 +1,4 @@
-//! What the key-value space promises, case by case; [`super::model`] tries random courses.
+//! Promises of the key-value space, case by case; [`super::model`] tries random courses.
 
 use super::*;
 

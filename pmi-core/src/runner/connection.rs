@@ -78,7 +78,7 @@ impl WriteHalf {
         }
     }
 
-    /// What the socket holds now: tokio would ask the kernel only after its next turn.
+    /// Bytes that the socket holds now: tokio would ask the kernel only after its next turn.
     pub(super) fn unread(&self) -> io::Result<Box<dyn io::Read>> {
         Ok(match self {
             Self::Unix(socket) => Box::new(socket.get_ref().try_clone()?),

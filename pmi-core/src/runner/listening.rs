@@ -10,7 +10,8 @@ use tokio::time;
 
 use super::connection::WriteHalf;
 use super::owner::{Endpoint, owner_of_peer};
-use super::{Deadline, Protocol, Runner, Shared};
+use super::timing::Deadline;
+use super::{Protocol, Runner, Shared};
 
 /// Connections of one server that have not said which rank they are. More than that are closed as they come.
 const UNCLAIMED_MAX: usize = 1024;

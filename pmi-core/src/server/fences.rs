@@ -1,4 +1,4 @@
-//! How ranks come together in a fence, and how they leave it.
+//! Arrival of ranks in fences, their exchange with other nodes, and the ranks' release.
 
 use std::str;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::fence::{Contribution, FenceError, FenceId, Merged, Scope};
 use crate::gathering::Gathering;
 use crate::ids::{Epoch, LocalRank, NodeIndex, Rank};
 use crate::job::Block;
-use crate::kvs::Segment;
 use crate::report::EndReason;
+use crate::segment::Segment;
 use crate::wire::request::{Group, Message, RingValue};
 use crate::wire::{ErrorCode, Response};
 
@@ -161,7 +161,7 @@ impl Server {
                 let waiters = gathering.complete();
                 let next = gathering.begin();
                 if gathering.is_idle() {
-                    self.groups.rest(name, nodes.len() > 1);
+                    if nodes.len() > 1 { self.groups.rest(name) } else { self.groups.forget(name) }
                 }
                 self.release(waiters);
                 if let Some(epoch) = next {

@@ -1,4 +1,4 @@
-//! What a server answers to each request of a rank.
+//! Answers of a server to the requests of its ranks.
 
 use bytes::Bytes;
 
@@ -65,7 +65,7 @@ impl Server {
                 return Some(greeting);
             }
             Request::InitAck { id } => return self.claim(connection, *id),
-            Request::FullInit { rank } => return self.full_init(connection, *rank),
+            Request::FullInit { id } => return self.full_init(connection, *id),
             _ => {}
         }
         let local = conversation.rank?;
@@ -145,12 +145,19 @@ impl Server {
         }
     }
 
-    /// Gives `rank` to a connection that came through `PMI_PORT`, unless another connection has it.
-    fn claim(&mut self, connection: ConnectionId, rank: Rank) -> Option<Response<'static>> {
+    /// Gives the rank that presents `id` to a connection that came through `PMI_PORT`, unless another connection has it.
+    fn claim(&mut self, connection: ConnectionId, id: u32) -> Option<Response<'static>> {
         let refuse = |text: String| Some(Response::Error { code: ErrorCode::NotThere, text: text.into() });
-        let Some(local) = self.ranks.local(rank) else {
-            return refuse(format!("rank {rank} is not on this node"));
+        let local = match &self.keys {
+            Some(keys) => keys.rank_of(id),
+            None => self.ranks.local(Rank(id)),
         };
+        let Some(local) = local else {
+            // A key is not repeated: the answer may be shown to somebody else.
+            let what = if self.keys.is_some() { "this PMI_ID".to_owned() } else { format!("rank {id}") };
+            return refuse(format!("{what} is not on this node"));
+        };
+        let rank = self.ranks[local].rank;
         let size = self.job.size();
         match self.ranks[local].connection {
             Some(owner) if owner != connection => refuse(format!("rank {rank} is claimed already")),
@@ -168,9 +175,9 @@ impl Server {
     }
 
     /// PMI-2's second greeting; on a connection from `PMI_PORT` it is also the claim.
-    fn full_init(&mut self, connection: ConnectionId, asked: Option<Rank>) -> Option<Response<'_>> {
+    fn full_init(&mut self, connection: ConnectionId, id: Option<u32>) -> Option<Response<'_>> {
         if self.conversations[connection].rank.is_none() {
-            let refused = asked.and_then(|rank| match self.claim(connection, rank) {
+            let refused = id.and_then(|id| match self.claim(connection, id) {
                 Some(Response::InitAck { .. }) => None,
                 refused => refused,
             });
@@ -203,7 +210,7 @@ impl Server {
         Response::Done
     }
 
-    /// Why this pair cannot be stored; if it can, it counts as stored.
+    /// Returns the refusal of a pair that cannot be stored; otherwise the pair counts as stored.
     fn refuse_pair(&mut self, local: LocalRank, key: &[u8], value: &[u8]) -> Option<Response<'static>> {
         let state = &mut self.ranks[local];
         let (key_len, value_len, limit) = (key.len(), value.len(), self.settings.bytes_per_rank);
@@ -293,7 +300,7 @@ impl Server {
         None
     }
 
-    /// Why this rank may not ask one more question that is answered later; if it may, the question counts.
+    /// Returns the refusal of one more question that is answered later; otherwise the question counts.
     fn refuse_question(&mut self, local: LocalRank) -> Option<Response<'static>> {
         let quota = &mut self.ranks[local].quota;
         if quota.ask(self.settings.questions_per_rank) {
@@ -304,7 +311,7 @@ impl Server {
     }
 }
 
-/// Whether the key names a fact about the job; Hydra refuses puts of them as well.
+/// Returns true if the key names a fact about the job; Hydra refuses puts of them as well.
 fn is_reserved(key: &[u8]) -> bool {
     key.starts_with(b"PMI_")
 }

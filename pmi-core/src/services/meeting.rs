@@ -8,14 +8,14 @@
 
 use crate::ids::{Epoch, NodeIndex};
 use crate::job::Job;
-use crate::kvs::Segment;
+use crate::segment::Segment;
 
 /// A collective of ranks of several launches, as one node of one of them comes to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meeting {
-    /// What all who take part call it.
+    /// Name of it, the same for all who take part.
     pub name: String,
-    /// Which round of it; all who take part count alike.
+    /// Round of it; all who take part count alike.
     pub epoch: Epoch,
     /// The namespaces of other launches that take part.
     pub others: Vec<String>,
@@ -23,11 +23,11 @@ pub struct Meeting {
     pub nodes: Vec<NodeIndex>,
     /// The jobs of this launch that take part. One of its nodes tells of them.
     pub jobs: Vec<MetJob>,
-    /// What this node's ranks bring.
+    /// Contribution of this node's ranks.
     pub segments: Vec<Segment>,
 }
 
-/// What a launch is told of a job of another one.
+/// Description of a job for other launches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetJob {
     /// The job's name among all launches of its user.
@@ -45,7 +45,7 @@ pub struct Met {
     pub number: u64,
     /// The jobs that take part, those of the own launch among them.
     pub jobs: Vec<MetJob>,
-    /// What all nodes of all launches have brought, in the same order for everybody.
+    /// Contributions of all nodes of all launches, in the same order for everybody.
     pub segments: Vec<Segment>,
 }
 
@@ -56,16 +56,16 @@ pub enum MeetError {
     /// One of the others is no job of a launch of this user, or its launch has ended.
     #[error("no such job of this user runs in another launch")]
     NotFound,
-    /// What was brought is more than can be carried.
+    /// The contributions are larger than can be carried.
     #[error("the meeting is too large: {reason}")]
     TooMuch {
-        /// What was seen, and what is possible.
+        /// The size seen, and the limit.
         reason: String,
     },
     /// Whoever brings launches together cannot be reached.
     #[error("nobody brings launches together: {reason}")]
     Unavailable {
-        /// What was seen.
+        /// Cause of the failure.
         reason: String,
     },
 }

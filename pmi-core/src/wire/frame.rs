@@ -99,16 +99,16 @@ enum Kind {
     Pmi2,
 }
 
-/// How far the blocks of a spawn have come.
+/// Progress in the blocks of a spawn.
 #[derive(Debug, Default)]
 struct SpawnProgress {
     /// Whole blocks seen.
     blocks: usize,
     /// Blocks expected, once a `totspawns` line told.
     total: Option<usize>,
-    /// Whether the next line begins a block.
+    /// True if the next line begins a block.
     between_blocks: bool,
-    /// Where the line at hand begins, counted from the begin of the message.
+    /// Offset of the line at hand, counted from the begin of the message.
     line: usize,
 }
 
@@ -259,7 +259,7 @@ impl FrameBuffer {
         }
     }
 
-    /// Whether the incomplete line at hand can become the first line of a block.
+    /// Returns true if the incomplete line at hand can become the first line of a block.
     fn spawn_opening(&self, line_start: usize) -> Result<(), FrameError> {
         let line = &self.bytes[line_start..];
         if SPAWN_OPENING.starts_with(line) { Ok(()) } else { Err(interrupted(self.spawn.blocks + 1, line)) }

@@ -11,6 +11,7 @@
 //! Protocol facts come from recorded conversations with real clients (`testdata/`), and from MPICH's tables
 //! `src/pmi/maint/pmi-1.1.txt`, `pmi-1.2.txt` and `pmi-2.0.txt`.
 
+mod decode;
 pub mod frame;
 mod pmi1;
 mod pmi2;
@@ -21,7 +22,7 @@ pub use frame::{Frame, FrameBuffer, FrameError};
 pub use request::{Message, Request, RequestError};
 pub use response::{ErrorCode, Response};
 
-/// Which of the two text formats a message is written in. Decided per message: a PMI-2 client begins with a PMI-1 line.
+/// Text format of a message, one of two. Decided per message: a PMI-2 client begins with a PMI-1 line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// Lines of `name=value` fields between spaces.

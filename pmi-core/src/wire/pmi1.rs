@@ -33,7 +33,7 @@ fn command(line: Bytestring<'_>) -> IResult<Bytestring<'_>, Bytestring<'_>> {
 
 fn request<'a>(command: &str, fields: Fields<'a>) -> Decoded<'a> {
     Ok(match command {
-        "initack" => Request::InitAck { id: number("pmiid", fields.need("pmiid")?).map(crate::ids::Rank)? },
+        "initack" => Request::InitAck { id: number("pmiid", fields.need("pmiid")?)? },
         "init" => Request::Init(version(fields)?),
         "singinit" => Request::Adopted(version(fields)?),
         "get_maxes" => Request::Maxes,
@@ -64,7 +64,7 @@ impl<'a> Fields<'a> {
         self.split_at(name).map(|(_, tail)| tail)
     }
 
-    /// What stands before ` name=`, and the text behind it.
+    /// Splits at ` name=` into the text before and the text behind it.
     fn split_at(self, name: &str) -> Option<(Self, Bytestring<'a>)> {
         let mut searched = 0;
         loop {
@@ -181,7 +181,7 @@ impl SpawnFields<'_> {
         Ok(Bytes::copy_from_slice(value))
     }
 
-    /// How many entries a list has; a list that is not mentioned is empty.
+    /// Returns the number of entries of a list; a list that is not mentioned is empty.
     fn count(&self, name: &'static str) -> Result<usize, RequestError> {
         let count = self.0.get(name.as_bytes()).map_or(Ok(0), |count| number(name, count))?;
         // Each entry takes a line, so a longer list than the spawn has bytes is a lie.

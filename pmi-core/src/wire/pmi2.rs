@@ -13,7 +13,6 @@ use nom::{IResult, Parser};
 
 use super::Dialect;
 use super::request::{Message, NoCommand, Request, RequestError, RingValue, number};
-use crate::ids::Rank;
 use crate::services::{SpawnApp, SpawnRequest};
 
 /// Decodes one message, without its length.
@@ -36,7 +35,7 @@ fn command(message: &[u8]) -> IResult<&[u8], &[u8]> {
 /// Each command under its name on the wire, and under the name that the design document gives it.
 fn request<'a>(command: &str, fields: Fields<'a>) -> Result<Request<'a>, RequestError> {
     Ok(match command {
-        "fullinit" => Request::FullInit { rank: fields.rank()? },
+        "fullinit" => Request::FullInit { id: fields.claimed_id()? },
         "job-getid" => Request::JobId,
         "info-getjobattr" | "job-getinfo" => Request::JobAttribute { key: fields.need("key")? },
         "kvs-put" | "kvsput" => Request::Put { job: None, key: fields.need("key")?, value: fields.need("value")? },
@@ -150,8 +149,8 @@ impl<'a> Fields<'a> {
     }
 
     /// MPICH sends `pmirank`, Slurm's client `pmirank` or, in port mode, `srcid`.
-    fn rank(self) -> Result<Option<Rank>, RequestError> {
-        let named = |name| self.plain(name).map(|rank| number(name, rank).map(Rank));
+    fn claimed_id(self) -> Result<Option<u32>, RequestError> {
+        let named = |name| self.plain(name).map(|id| number(name, id));
         named("pmirank").or_else(|| named("srcid")).transpose()
     }
 }
@@ -190,7 +189,7 @@ fn spawn(fields: Fields<'_>) -> Result<SpawnRequest, RequestError> {
     Ok(request)
 }
 
-/// Whether `name` is `list` and a number.
+/// Returns true if `name` is `list` and a number.
 fn numbered(name: &[u8], list: &[u8]) -> bool {
     let digits = name.strip_prefix(list).unwrap_or_default();
     !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)

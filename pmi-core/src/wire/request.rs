@@ -1,39 +1,24 @@
-//! What a rank asks: one type for both protocols.
+//! Requests of ranks: one type for both protocols.
 
 use std::borrow::Cow;
 use std::str;
 
+use super::Dialect;
 use super::frame::Quoted;
-use super::{Dialect, Frame, pmi1, pmi2};
 use crate::ids::Rank;
 use crate::services::SpawnRequest;
 
 /// One decoded message. Borrows from the frame it was decoded from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// Which text format it came in, and its answer goes out in.
+    /// Text format of the message and of its answer.
     pub dialect: Dialect,
     /// The command as it was written; PMI-2 answers repeat it.
     pub command: &'a str,
     /// PMI-2's `thrid`, which the answer must repeat: an address in the client's memory.
     pub thread: Option<&'a [u8]>,
-    /// What is asked, or what is wrong with the question.
+    /// The request, or the fault in it.
     pub request: Result<Request<'a>, RequestError>,
-}
-
-impl<'a> Message<'a> {
-    /// Decodes a frame.
-    ///
-    /// # Errors
-    /// Fails when the frame has no command at all: there is no form for an answer then, and the conversation cannot go on.
-    /// A command that is wrong in itself is not an error here, see [`Message::request`].
-    pub fn decode(frame: Frame<'a>) -> Result<Self, NoCommand> {
-        match frame {
-            Frame::Line(line) => pmi1::decode_line(line),
-            Frame::SpawnBlocks(blocks) => Ok(pmi1::decode_spawn(blocks)),
-            Frame::Pmi2(message) => pmi2::decode(message),
-        }
-    }
 }
 
 /// A message without a command.
@@ -52,8 +37,8 @@ impl NoCommand {
 pub enum Request<'a> {
     /// PMI-1's claim of a rank on a connection that came through `PMI_PORT`.
     InitAck {
-        /// The rank to claim: the client's `PMI_ID`.
-        id: Rank,
+        /// The client's `PMI_ID`: its rank, or its key. See [`crate::server::Server::require_keys`].
+        id: u32,
     },
     /// PMI-1's answer to a server that adopts a program which nobody launched (`singinit`).
     Adopted(Version),
@@ -61,8 +46,8 @@ pub enum Request<'a> {
     Init(Version),
     /// PMI-2's second greeting.
     FullInit {
-        /// The rank that the client believes to be, from `pmirank` or `srcid`.
-        rank: Option<Rank>,
+        /// The client's `PMI_ID` or `PMI_RANK`, sent as `pmirank` or `srcid`.
+        id: Option<u32>,
     },
     /// The limits on names, keys and values.
     Maxes,
@@ -70,7 +55,7 @@ pub enum Request<'a> {
     AppNum,
     /// The job's name.
     JobId,
-    /// What `MPI_UNIVERSE_SIZE` shall be.
+    /// Value of `MPI_UNIVERSE_SIZE`.
     UniverseSize,
     /// Stores a pair, readable by all ranks after the next fence.
     Put {
@@ -120,7 +105,7 @@ pub enum Request<'a> {
     GetNodeAttribute {
         /// The key.
         key: Cow<'a, [u8]>,
-        /// Whether the answer waits until somebody puts the pair.
+        /// True if the answer waits until somebody puts the pair.
         wait: bool,
     },
     /// Publishes a port under a name.
@@ -148,7 +133,7 @@ pub enum Request<'a> {
     Abort {
         /// The code to end with; PMI-2 clients of Slurm send none.
         code: Option<i32>,
-        /// Whether the whole job ends, or the rank alone.
+        /// True if the whole job ends; else the rank alone.
         whole_job: bool,
         /// A text for the user.
         message: Cow<'a, [u8]>,
@@ -195,18 +180,18 @@ impl<'a> RankSet<'a> {
     }
 }
 
-/// What one rank brings to a PMI-2 ring.
+/// Contribution of one rank to a PMI-2 ring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RingValue {
     /// Added up over all earlier ranks.
     pub count: u32,
-    /// What the rank before this one is told as its right-hand value.
+    /// Right-hand value for the rank before this one.
     pub left: Vec<u8>,
-    /// What the rank after this one is told as its left-hand value.
+    /// Left-hand value for the rank after this one.
     pub right: Vec<u8>,
 }
 
-/// What is wrong with a request. The rank gets an error as its answer, and the job lives.
+/// Fault in a request. The rank gets an error as its answer, and the job lives.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
@@ -224,9 +209,9 @@ pub enum RequestError {
     BadField {
         /// The field's name.
         name: &'static str,
-        /// What it says, shortened.
+        /// Content of the field, shortened.
         found: Vec<u8>,
-        /// What it could say.
+        /// Description of what is possible.
         expected: &'static str,
     },
 }

@@ -1,4 +1,4 @@
-//! What a rank is told: one type for both protocols, and the only table of `rc` codes.
+//! Answers to ranks: one type for both protocols, and the only table of `rc` codes.
 //!
 //! Rules that some client needs (each measured): `rc=0` in every PMI-1 answer; `value=` last; no spaces in `msg=`, no
 //! empty fields where a field can be left out; upper-case booleans; `found=FALSE` with `rc=0` for what PMI-2 does not find;
@@ -22,7 +22,7 @@ pub enum Response<'a> {
     },
     /// To the answer of an adopted program.
     Adopted {
-        /// Whether its version is served.
+        /// True if its version is served.
         served: bool,
         /// The job it is in now.
         job: &'a str,
@@ -77,7 +77,7 @@ pub enum Response<'a> {
     },
     /// The request failed; the job lives.
     Error {
-        /// Which code.
+        /// Error code.
         code: ErrorCode,
         /// A text for the user of the client.
         text: Cow<'static, str>,
@@ -122,10 +122,10 @@ impl ErrorCode {
     }
 }
 
-/// What a server says first to a program that it adopts (`singinit`).
+/// First message of a server to a program that it adopts (`singinit`).
 pub(crate) const ADOPTION: &[u8] = b"cmd=singinit authtype=none\n";
 
-/// How an answer is addressed: what of its request it must repeat.
+/// Address of an answer: the parts of its request that it must repeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The format of the request.

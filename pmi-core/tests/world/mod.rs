@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
+use pmi_core::claim::ClaimKeys;
 use pmi_core::fence::{Contribution, FenceError, FenceId, Merged, Scope};
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmi_core::job::Job;
@@ -139,6 +140,11 @@ impl World {
         let node = self.node(job, node);
         node.connections.resize(node.server.ranks().len(), ConnectionId(u32::MAX));
         node.connections[local.index()] = node.server.accept();
+    }
+
+    /// Ranks that come through the node's port must present keys.
+    pub(crate) fn require_keys(&mut self, job: JobIndex, node: NodeIndex, keys: ClaimKeys) {
+        self.node(job, node).server.require_keys(keys);
     }
 
     /// Lets a connection through `PMI_PORT` come to a node.

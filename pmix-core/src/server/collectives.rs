@@ -11,8 +11,8 @@ use bytes::Bytes;
 use pmi_core::fence::{Contribution, FenceId, Merged, Scope};
 use pmi_core::gathering::Gathering;
 use pmi_core::ids::{NodeIndex, Rank};
-use pmi_core::kvs::Segment;
 use pmi_core::roster::RankState;
+use pmi_core::segment::Segment;
 
 use super::{Action, Address, Server};
 use crate::namespace::{JobIndex, Seat, Stored};
@@ -28,7 +28,7 @@ pub(super) struct Waiter {
     outcome: Outcome,
 }
 
-/// What a rank is told at the end.
+/// Answer that a rank gets at the end.
 #[derive(Clone, Debug)]
 enum Outcome {
     /// That it is over.
@@ -39,7 +39,7 @@ enum Outcome {
     Group { number: Option<u64> },
 }
 
-/// Who takes part: of each job, the whole of it or these ranks.
+/// Members of a collective: of each job, the whole of it or these ranks.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Members {
     /// Jobs of this launch.
@@ -48,7 +48,7 @@ pub(super) struct Members {
     pub(super) others: BTreeMap<String, Option<Vec<Rank>>>,
 }
 
-/// What the keys of a contribution's pairs begin with.
+/// First bytes of the keys of a contribution's pairs.
 const DATA: u8 = b'd';
 const CONTEXT: u8 = b'c';
 const NUMBER: u8 = b'n';
@@ -99,7 +99,8 @@ impl Server {
         }
     }
 
-    /// Whom a list names; `None` if one of them cannot be. Whether there is a namespace that is not of this launch is seen when it is met.
+    /// Returns the members that a list names; `None` if one of them cannot be. A namespace that is not of this launch is checked when
+    /// its launch is met.
     fn members(&self, procs: &[Proc<'_>]) -> Option<Members> {
         let mut members = Members::default();
         for proc in procs {
@@ -128,7 +129,7 @@ impl Server {
         Some(members)
     }
 
-    /// What all its members write alike, on every node.
+    /// Returns the name of a collective, which all its members write alike, on every node.
     fn name(&self, kind: &str, members: &Members) -> String {
         let mut name = kind.to_owned();
         let ours = members.ours.iter().map(|(job, ranks)| (&self.jobs[job.0].namespace.name, ranks));
@@ -209,7 +210,7 @@ impl Server {
         context_segment(u64::from(node + 1) << 32 | self.contexts)
     }
 
-    /// What these ranks have committed for other nodes.
+    /// Returns the data that these ranks have committed for other nodes.
     fn data_of(&self, seats: &[Seat]) -> Segment {
         let mut pairs = Vec::new();
         for &seat in seats {
@@ -239,7 +240,11 @@ impl Server {
         let next = gathering.begin();
         if gathering.is_idle() {
             let meets = waiters.first().is_some_and(|waiter| waiter.members.meet_others());
-            self.collectives.rest(name, nodes.len() > 1 || meets);
+            if nodes.len() > 1 || meets {
+                self.collectives.rest(name);
+            } else {
+                self.collectives.forget(name);
+            }
         }
         for waiter in waiters {
             let_go(self, waiter);
@@ -249,7 +254,7 @@ impl Server {
         }
     }
 
-    /// What these ranks call the communicator of the group that is being made.
+    /// Returns the numbers that these ranks give the communicator of the group that is being made.
     fn numbers_of(&self, numbers: &[(Seat, u64)]) -> Segment {
         let pair = |&(seat, number): &(Seat, u64)| {
             let namespace = &self.jobs[seat.job.0].namespace.name;
@@ -320,7 +325,7 @@ impl Server {
         self.reply(address, &reply);
     }
 
-    /// Who takes part by job, as far as the jobs are known here.
+    /// Returns the members by job, as far as the jobs are known here.
     fn by_job<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (JobIndex, &'a Option<Vec<Rank>>)> {
         let others = members.others.iter();
         let known = others.filter_map(|(namespace, ranks)| Some((self.job_named(namespace.as_bytes())?, ranks)));
@@ -341,7 +346,7 @@ impl Server {
 }
 
 impl Waiter {
-    /// Who it is, and its own number of the group's communicator.
+    /// Returns the rank, and its own number of the group's communicator.
     fn number(&self) -> Option<(Seat, u64)> {
         match self.outcome {
             Outcome::Group { number: Some(number) } => Some((self.address.identity.seat, number)),
@@ -349,14 +354,14 @@ impl Waiter {
         }
     }
 
-    /// Whether every rank of a job takes part in what it waits for, and nobody of another launch, who may come whenever he likes.
+    /// Returns true if every rank of a job takes part in the collective, and none of another launch: those may come at any time.
     pub(super) fn takes_whole(&self, job: JobIndex) -> bool {
         !self.members.meet_others() && self.members.ours.get(&job).is_some_and(Option::is_none)
     }
 }
 
 impl Members {
-    /// Whether ranks of other launches take part.
+    /// Returns true if ranks of other launches take part.
     pub(super) fn meet_others(&self) -> bool {
         !self.others.is_empty()
     }
@@ -366,7 +371,7 @@ impl Members {
     }
 }
 
-/// What tells a context id.
+/// Returns the segment that carries a context id.
 pub(super) fn context_segment(context: u64) -> Segment {
     [([CONTEXT], context.to_be_bytes())].into_iter().collect()
 }

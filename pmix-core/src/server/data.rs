@@ -1,4 +1,4 @@
-//! What ranks commit, and what others get of it.
+//! Commits of ranks, and gets of others.
 
 use std::time::Duration;
 
@@ -132,7 +132,7 @@ impl Server {
         self.actions.push_back(Action::SetTimer { ticket, after });
     }
 
-    /// How long a get may wait for a rank of this node: as long as the client says, else long for a rank that has said nothing yet,
+    /// Returns the time for which a get may wait for a rank of this node: as long as the client says, else long for a rank that has said nothing yet,
     /// and shortly for one that has said other things.
     pub(super) fn timeout(&self, job: JobIndex, rank: Rank, wished: Option<Duration>) -> Duration {
         match wished {
@@ -191,7 +191,7 @@ impl Server {
         }
     }
 
-    /// Whether a rank has committed a key, for ranks of this node; no key means anything at all.
+    /// Returns true if a rank has committed a key, for ranks of this node; `None` stands for any key.
     fn is_there(&self, job: JobIndex, rank: Rank, key: Option<&[u8]>) -> bool {
         let data = self.jobs[job.0].data.get(&rank);
         let values = data.map(|data| self.scope_of(job, rank, data));
@@ -275,7 +275,7 @@ impl Server {
     }
 }
 
-/// How long a client says that it waits for a get.
+/// Returns the time for which a client says that it waits for a get.
 fn client_timeout(infos: &[Info<'_>]) -> Option<Duration> {
     let told = infos.iter().find(|info| info.key == b"pmix.timeout")?;
     told.value.number().filter(|&seconds| seconds > 0).map(Duration::from_secs)

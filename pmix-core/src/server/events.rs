@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use pmi_core::Phase;
 use pmi_core::connections::ConnectionId;
+use pmi_core::report::Sender;
 
 use super::{Address, Client, Server};
 use crate::namespace::Seat;
@@ -20,7 +21,7 @@ pub(super) struct Interest {
     codes: BTreeSet<i32>,
 }
 
-/// Whom an event concerns, as the standard numbers it.
+/// Ranges of events, as the standard numbers them.
 mod range {
     pub(super) const RESOURCE_MANAGER: u8 = 1;
     pub(super) const LOCAL: u8 = 2;
@@ -107,13 +108,13 @@ impl Server {
         for (connection, encoding) in listeners {
             let event = reply::event(encoding, code, proc, infos, range);
             if self.settings.trace {
-                self.trace(connection, false, TAG_NOTIFY, &event);
+                self.trace(connection, Sender::Server, TAG_NOTIFY, &event);
             }
             self.push_send(connection, frame::message(TAG_NOTIFY, &event));
         }
     }
 
-    /// Whether an event's list of those whom it concerns names this rank.
+    /// Returns true if the range list of an event names this rank.
     fn is_chosen(&self, seat: Seat, list: Option<&Value<'_>>) -> bool {
         let procs = match list {
             Some(Value::Procs(procs)) => &procs[..],

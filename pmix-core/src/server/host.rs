@@ -1,4 +1,4 @@
-//! What only the host can do: published names, new jobs.
+//! Requests that only the host can serve: published names, new jobs.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::wire::value::{Info, Value};
 use crate::wire::writer::Writer;
 use crate::wire::{reply, status, types};
 
-/// Who waits for the host's answer.
+/// Receiver of the host's answer.
 #[derive(Clone, Debug)]
 pub(super) enum Asked {
     /// A rank.
@@ -131,7 +131,7 @@ impl Server {
 }
 
 impl Call {
-    /// What the host has to keep of it, in bytes.
+    /// Returns the number of bytes that the host has to keep of it.
     fn size(&self) -> usize {
         match self {
             Self::Publish { values, .. } => values.iter().map(|(name, value)| name.len() + value.len()).sum(),

@@ -9,7 +9,7 @@
 
 use pmi_core::fence::{FenceId, Merged, Scope};
 use pmi_core::job::Job;
-use pmi_core::kvs::Segment;
+use pmi_core::segment::Segment;
 use pmi_core::services::{MeetError, Meeting, Met, MetJob};
 
 use super::collectives::{Waiter, context_segment};
@@ -45,7 +45,7 @@ impl Server {
         self.actions.push_back(Action::Call { ticket, job: seat.job, rank, call: Call::Meet(meeting) });
     }
 
-    /// What others are told of a job of this launch.
+    /// Returns the description of a job of this launch for others.
     fn introduction(&self, job: JobIndex) -> MetJob {
         let namespace = &self.jobs[job.0].namespace;
         // What it found when it started is its own affair.

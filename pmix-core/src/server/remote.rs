@@ -1,4 +1,4 @@
-//! What ranks have committed on other nodes, asked for without a fence.
+//! Data of ranks on other nodes, asked for without a fence (direct modex).
 //!
 //! ```text
 //! rank: GET ──> its server: not here ──Action::Ask──> the server of the node where the wanted rank sits
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pmi_core::ids::{NodeIndex, Rank};
-use pmi_core::kvs::Segment;
+use pmi_core::segment::Segment;
 
 use super::data::Wanted;
 use super::{Action, Server, Ticket};
@@ -28,7 +28,7 @@ pub(super) struct Question {
     rank: Rank,
     /// Without one, anything that the rank has committed.
     key: Option<Bytes>,
-    /// How long the client says that it waits.
+    /// Time for which the client says that it waits.
     timeout: Option<Duration>,
 }
 
@@ -173,7 +173,7 @@ impl Server {
 }
 
 impl RankData {
-    /// Whether there is a key for ranks of other nodes; no key means anything at all.
+    /// Returns true if there is a key for ranks of other nodes; `None` stands for any key.
     fn has_for_others(&self, key: Option<&[u8]>) -> bool {
         key.map_or(!self.remote.is_empty(), |key| self.remote.contains_key(key))
     }
@@ -186,7 +186,7 @@ fn encode_answer(data: &RankData) -> Vec<u8> {
     [&status::SUCCESS.to_be_bytes(), segment.as_bytes()].concat()
 }
 
-/// What an answer brings; `None` if it says that there is nothing.
+/// Returns the pairs of an answer; `None` if it says that there are none.
 fn decode_answer(answer: &Bytes) -> Option<Vec<(Bytes, Stored)>> {
     let (code, _) = answer.split_first_chunk()?;
     if i32::from_be_bytes(*code) != status::SUCCESS {

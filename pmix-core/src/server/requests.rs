@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pmi_core::Phase;
 use pmi_core::connections::ConnectionId;
-use pmi_core::report::EndReason;
+use pmi_core::report::{EndReason, Sender};
 
 use super::{Action, Address, Client, Server};
 use crate::clean_up::CleanUp;
@@ -18,7 +18,7 @@ use crate::wire::{WireError, frame, reply, status, types};
 impl Server {
     pub(super) fn handle_message(&mut self, connection: ConnectionId, tag: u32, payload: Bytes) {
         if self.settings.trace {
-            self.trace(connection, true, tag, &payload);
+            self.trace(connection, Sender::Client, tag, &payload);
         }
         let Client { identity: Some(identity), .. } = self.clients[connection] else { return };
         if tag < frame::TAG_FIRST_REQUEST {

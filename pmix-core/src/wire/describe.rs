@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use pmi_core::report::Sender;
+
 use super::Encoding;
 use super::reader::Reader;
 use super::request::{command_name, command_of};
@@ -10,10 +12,10 @@ use super::request::{command_name, command_of};
 const SHOWN: usize = 512;
 
 /// A line about a message: `pmix 101 FINALIZE (2 bytes) <02><05>` from a client, `pmix 101 status 0 (2 bytes) ...` to it.
-pub(crate) fn describe(encoding: Encoding, from_client: bool, tag: u32, payload: &[u8]) -> String {
+pub(crate) fn describe(encoding: Encoding, sender: Sender, tag: u32, payload: &[u8]) -> String {
     let mut line = format!("pmix {tag} ");
     let mut reader = Reader::new(encoding, payload);
-    let head = if from_client || tag == super::frame::TAG_NOTIFY {
+    let head = if sender == Sender::Client || tag == super::frame::TAG_NOTIFY {
         command_of(encoding, payload).map(command_name).unwrap_or("unreadable").to_owned()
     } else {
         match reader.one().and_then(|()| reader.i32()) {
@@ -42,11 +44,11 @@ mod tests {
 
     #[test]
     fn commands_and_statuses_have_names() {
-        let check = |from_client, payload: &[u8], expected: &str| {
-            assert_eq!(describe(Encoding::Flex, from_client, 101, payload), expected);
+        let check = |sender, payload: &[u8], expected: &str| {
+            assert_eq!(describe(Encoding::Flex, sender, 101, payload), expected);
         };
-        check(true, &[2, 5], "pmix 101 FINALIZE (2 bytes) <02><05>");
-        check(false, &[2, 0], "pmix 101 status 0 (2 bytes) <02><00>");
-        check(true, &[], "pmix 101 unreadable (0 bytes) ");
+        check(Sender::Client, &[2, 5], "pmix 101 FINALIZE (2 bytes) <02><05>");
+        check(Sender::Server, &[2, 0], "pmix 101 status 0 (2 bytes) <02><00>");
+        check(Sender::Client, &[], "pmix 101 unreadable (0 bytes) ");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Types whose width depends on the machine (`size_t`, `int`, `pid_t`) are preceded by the code of the type that stands in for them.
 
-use super::reader::Cursor;
+use super::cursor::Cursor;
 use super::{WireError, types};
 
 pub(super) fn read_unsigned(cursor: &mut Cursor<'_>, width: usize) -> Result<u64, WireError> {

@@ -3,7 +3,7 @@
 //! A set high bit says that more follows. The ninth byte is the last and carries eight bits. Signed numbers alternate: 0, -1, 1, -2.
 
 use super::WireError;
-use super::reader::Cursor;
+use super::cursor::Cursor;
 
 /// The bytes of the longest number.
 const LONGEST: u32 = 9;

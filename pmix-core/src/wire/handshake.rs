@@ -7,7 +7,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::Encoding;
 
-/// What a client says of itself.
+/// Identity that a client claims.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Handshake<'a> {
     /// The namespace that it belongs to.
@@ -16,7 +16,7 @@ pub struct Handshake<'a> {
     pub rank: u32,
     /// The version of its library.
     pub version: Version,
-    /// How it encodes.
+    /// Encoding of its payloads.
     pub encoding: Encoding,
     /// The name of that, as the client says it.
     pub module: &'static str,
@@ -31,14 +31,14 @@ pub struct Version {
     pub minor: u32,
 }
 
-/// Why a client is not served.
+/// Reason for which a client is not served.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
     /// The frame ends too early.
     #[error("a PMIx handshake that ends in the middle")]
     Truncated,
-    /// It is a tool, a launcher or a singleton.
+    /// The peer is a tool, a launcher or a singleton.
     #[error("a PMIx peer of kind {kind}: only launched ranks are served, no tools")]
     NotARank {
         /// The kind it says.
@@ -52,7 +52,7 @@ pub enum HandshakeError {
         /// Its encoding, as it says.
         module: String,
     },
-    /// It sends the type of each item along.
+    /// The peer sends the type of each item along.
     #[error("a PMIx client that sends fully described buffers (kind {kind}); unset PMIX_MCA_bfrops_base_default_type")]
     Described {
         /// The kind of buffer it says.

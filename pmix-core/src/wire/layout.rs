@@ -1,4 +1,4 @@
-//! What values of each type look like: enough to pass over any of them, and to write one down in the other encoding.
+//! Layout of the values of each type: enough to pass over any of them, and to write one down in the other encoding.
 //!
 //! Values in a commit carry no length, so whoever cannot pass over one cannot read the next.
 

@@ -3,6 +3,7 @@
 //! PMIx has no specification of its wire; the layouts were measured on clients of libpmix 3.2.5, 4.2.2 and 5.0. A payload is a
 //! row of *groups*: a count, then that many items of one type, which is not said. Nearly every group has one item.
 
+mod cursor;
 pub(crate) mod describe;
 mod fixed;
 mod flex;
@@ -17,7 +18,7 @@ pub mod types;
 pub mod value;
 pub mod writer;
 
-/// How a client encodes numbers. It says so in its handshake, and is answered alike.
+/// Encoding of numbers. A client names it in its handshake, and is answered alike.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Encoding {
     /// Fixed widths, high byte first: the modules `v21` and `v3`.
@@ -31,16 +32,16 @@ impl Encoding {
     pub const ALL: [Self; 2] = [Self::Fixed, Self::Flex];
 }
 
-/// Why bytes cannot be read as PMIx.
+/// Reason for which bytes cannot be read as PMIx.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
     /// The bytes end too early.
     #[error("{wanted} more bytes are announced, {left} are there")]
     Truncated {
-        /// How many bytes must follow.
+        /// Number of bytes that must follow.
         wanted: u64,
-        /// How many do.
+        /// Number of bytes that do.
         left: usize,
     },
     /// A group or list does not have the number of items that belongs there.
@@ -54,7 +55,7 @@ pub enum WireError {
     /// A number does not fit into what it counts or names.
     #[error("the number {found} is out of range for {what}")]
     Range {
-        /// What the number is.
+        /// Meaning of the number.
         what: &'static str,
         /// The number.
         found: i64,
@@ -68,7 +69,7 @@ pub enum WireError {
     /// A text is absent where one is needed.
     #[error("{what} is absent")]
     Absent {
-        /// What is missing.
+        /// The text that is missing.
         what: &'static str,
     },
     /// A value of a type whose layout is not known: nothing after it can be read.
@@ -80,7 +81,7 @@ pub enum WireError {
     /// A value of another type than the one that belongs there.
     #[error("{what} has type {found}")]
     WrongType {
-        /// Which value.
+        /// The value.
         what: &'static str,
         /// Its type code.
         found: u16,

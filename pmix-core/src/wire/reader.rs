@@ -2,26 +2,11 @@
 //!
 //! Lengths and counts are held against the bytes that are left before anything is made of them.
 
+use super::cursor::Cursor;
 use super::{Encoding, WireError, fixed, flex};
 
-/// How deep values may nest: arrays of infos of arrays.
+/// Depth to which values may nest: arrays of infos of arrays.
 pub const DEPTH_MAX: usize = 16;
-
-/// Bytes that are consumed from the front.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Cursor<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> Cursor<'a> {
-    pub(super) fn take(&mut self, wanted: u64) -> Result<&'a [u8], WireError> {
-        let left = self.rest.len();
-        let taken = usize::try_from(wanted).ok().and_then(|len| self.rest.split_at_checked(len));
-        let (taken, rest) = taken.ok_or(WireError::Truncated { wanted, left })?;
-        self.rest = rest;
-        Ok(taken)
-    }
-}
 
 /// One rank, or every rank, of a namespace.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -42,28 +27,28 @@ pub struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// Reads `bytes` from their beginning.
     pub fn new(encoding: Encoding, bytes: &'a [u8]) -> Self {
-        Self { encoding, cursor: Cursor { rest: bytes } }
+        Self { encoding, cursor: Cursor::new(bytes) }
     }
 
-    /// How numbers are read.
+    /// Encoding of the payload.
     pub fn encoding(&self) -> Encoding {
         self.encoding
     }
 
-    /// What was not read yet.
+    /// Bytes that were not read yet.
     pub fn rest(&self) -> &'a [u8] {
-        self.cursor.rest
+        self.cursor.rest()
     }
 
-    /// Whether everything was read.
+    /// Returns true if everything was read.
     pub fn is_empty(&self) -> bool {
-        self.cursor.rest.is_empty()
+        self.cursor.rest().is_empty()
     }
 
     /// The bytes between `earlier`, a copy of this reader, and here.
     pub(super) fn since(&self, earlier: Self) -> &'a [u8] {
-        let start = earlier.cursor.rest;
-        &start[..start.len() - self.cursor.rest.len()]
+        let start = earlier.cursor.rest();
+        &start[..start.len() - self.cursor.rest().len()]
     }
 
     /// A number of one byte.
@@ -187,7 +172,7 @@ impl<'a> Reader<'a> {
 
     /// A count of items that take a byte each, at least.
     pub(super) fn checked_count(&self, count: i64) -> Result<usize, WireError> {
-        let left = self.cursor.rest.len();
+        let left = self.cursor.rest().len();
         match usize::try_from(count) {
             Ok(count) if count <= left => Ok(count),
             Ok(count) => Err(WireError::Truncated { wanted: count as u64, left }),

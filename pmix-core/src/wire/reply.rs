@@ -1,4 +1,4 @@
-//! What a server answers, and the events that it tells unasked.
+//! Answers of a server, and the events that it sends unasked.
 
 use super::Encoding;
 use super::handshake::Version;
@@ -11,7 +11,7 @@ use super::writer::Writer;
 /// A value as a client encoded it: its type code, then the value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Encoded<'a> {
-    /// How.
+    /// Encoding of the bytes.
     pub encoding: Encoding,
     /// The bytes; read once by whoever made this, so they are whole.
     pub bytes: &'a [u8],
@@ -35,7 +35,7 @@ pub fn objects<'a>(encoding: Encoding, objects: impl IntoIterator<Item = &'a [u8
     reply.into_bytes()
 }
 
-/// What begins a reply to REQ; the job's facts follow. Clients want their own encoding's name back.
+/// Begin of a reply to REQ; the job's facts follow. Clients want their own encoding's name back.
 pub fn job_heading(encoding: Encoding, namespace: &[u8], module: &str) -> Vec<u8> {
     let mut heading = namespace_heading(encoding, namespace);
     let mut module_info = Writer::new(encoding);

@@ -1,4 +1,4 @@
-//! What a client asks for: the command and what belongs to it, still in the client's bytes.
+//! Requests of clients: the command and what belongs to it, still in the client's bytes.
 
 use super::reader::{Proc, Reader};
 use super::value::Info;
@@ -13,26 +13,26 @@ pub enum Request<'a> {
     Abort {
         /// The code to end with.
         code: i32,
-        /// Why.
+        /// Text for the user.
         message: &'a [u8],
     },
     /// Values for other ranks.
     Commit(Vec<Committed<'a>>),
     /// Waits for all of these.
     Fence {
-        /// Who takes part.
+        /// Members of the collective.
         procs: Vec<Proc<'a>>,
     },
     /// A value of some rank.
     Get {
-        /// Whose.
+        /// The rank whose value it is.
         proc: Proc<'a>,
         /// Directives.
         infos: Vec<Info<'a>>,
-        /// Which; `None` asks for all.
+        /// The key; `None` asks for all.
         key: Option<&'a [u8]>,
     },
-    /// It leaves PMIx.
+    /// The client leaves PMIx.
     Finalize,
     /// Makes values known by name: infos that are not directives.
     Publish(Vec<Info<'a>>),
@@ -57,19 +57,19 @@ pub enum Request<'a> {
     },
     /// Waits for all of these, and wants to know their jobs.
     Connect {
-        /// Who takes part.
+        /// Members of the collective.
         procs: Vec<Proc<'a>>,
     },
     /// Waits for all of these, and forgets their jobs.
     Disconnect {
-        /// Who takes part.
+        /// Members of the collective.
         procs: Vec<Proc<'a>>,
     },
     /// Tells others of an event.
     Notify {
-        /// Which event.
+        /// Code of the event.
         status: i32,
-        /// Whom it concerns.
+        /// Range of the event.
         range: u8,
         /// More about it.
         infos: Vec<Info<'a>>,
@@ -82,9 +82,9 @@ pub enum Request<'a> {
     Log(Vec<Info<'a>>),
     /// Controls a job; here: registers what is to be removed at the end.
     JobControl {
-        /// Whom it is about; nobody stands for all of the job.
+        /// Processes it is about; none stand for all of the job.
         targets: Vec<Proc<'a>>,
-        /// What to do.
+        /// Directives.
         infos: Vec<Info<'a>>,
     },
     /// Makes a group, together with all others in it.
@@ -130,7 +130,7 @@ pub struct App<'a> {
     pub variables: Vec<&'a [u8]>,
     /// The directory to start in.
     pub directory: Option<&'a [u8]>,
-    /// How many ranks.
+    /// Number of ranks.
     pub ranks: u32,
     /// Directives.
     pub infos: Vec<Info<'a>>,
@@ -286,7 +286,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Who takes part in something; somebody must.
+/// Reads the members of a collective; there must be one.
 fn members<'a>(reader: &mut Reader<'a>) -> Result<Vec<Proc<'a>>, WireError> {
     let procs = reader.counted_procs()?;
     if procs.is_empty() { Err(WireError::Absent { what: "the list of members" }) } else { Ok(procs) }

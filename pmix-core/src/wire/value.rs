@@ -21,7 +21,7 @@ pub enum Value<'a> {
     U32(u32),
     /// A status.
     Status(i32),
-    /// How long a published value stays.
+    /// Lifetime of a published value.
     Persistence(u8),
     /// A rank of the job.
     Rank(u32),
@@ -39,7 +39,7 @@ pub enum Value<'a> {
     Other {
         /// The type code.
         code: u16,
-        /// How the payload is encoded.
+        /// Encoding of the payload.
         encoding: Encoding,
         /// The payload; read once already, so it is whole.
         payload: &'a [u8],
@@ -85,7 +85,7 @@ impl Value<'_> {
         }
     }
 
-    /// What it says as a directive that is on or off; an absent value means on.
+    /// Returns the value as a directive that is on or off; an absent value means on.
     pub fn is_true(&self) -> bool {
         match self {
             Self::Bool(on) => *on,
@@ -94,7 +94,7 @@ impl Value<'_> {
         }
     }
 
-    /// It as a number, if it is one that is not negative.
+    /// Returns the value as a number, if it is one that is not negative.
     pub fn number(&self) -> Option<u64> {
         match *self {
             Self::Size(number) => Some(number),

@@ -16,17 +16,17 @@ impl Writer {
         Self { encoding, bytes: Vec::new() }
     }
 
-    /// How numbers are written.
+    /// Encoding of the payload.
     pub fn encoding(&self) -> Encoding {
         self.encoding
     }
 
-    /// What was written.
+    /// Returns the payload.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// What was written so far.
+    /// Payload written so far.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }

@@ -1,8 +1,12 @@
 //! What ranks ask of a server and what they get, in both encodings, on one node and on two.
 
 mod data;
+mod deserters;
 mod dynamic;
+mod hostile;
 mod life;
+mod orders;
+mod ranges;
 mod world;
 
 use pmix_core::wire::reader::Reader;
@@ -15,7 +19,13 @@ use self::world::{Client, World};
 
 /// Commits one key for ranks of the node, and another value of it for all others.
 fn commit(world: &mut World, client: Client, key: &str, local: &[u8], remote: &[u8]) {
-    world.send(client, 101, command::COMMIT, |out| {
+    put(world, client, 101, key, local, remote);
+    assert_eq!(world.status(client), Some((status::SUCCESS, vec![])));
+}
+
+/// The same without a look at the answer.
+fn put(world: &mut World, client: Client, tag: u32, key: &str, local: &[u8], remote: &[u8]) {
+    world.send(client, tag, command::COMMIT, |out| {
         for (scope, value) in [(types::SCOPE_LOCAL, local), (types::SCOPE_REMOTE, remote)] {
             let mut buffer = Writer::new(out.encoding());
             buffer.kval(key, &Value::Bytes(value));
@@ -26,7 +36,6 @@ fn commit(world: &mut World, client: Client, key: &str, local: &[u8], remote: &[
             out.byte_object(&buffer.into_bytes());
         }
     });
-    assert_eq!(world.status(client), Some((status::SUCCESS, vec![])));
 }
 
 fn get(world: &mut World, client: Client, namespace: &str, rank: u32, key: &str, immediate: bool) {

@@ -282,14 +282,6 @@ impl pmi_core::services::Services for Table<'_> {
     async fn unpublish(&self, _: Rank, name: Bytes) -> Result<(), NameError> {
         self.0.lock().unwrap().unpublish(&name)
     }
-
-    async fn spawn(
-        &self,
-        _: Rank,
-        _: pmi_core::services::SpawnRequest,
-    ) -> Result<JobId, pmi_core::services::SpawnError> {
-        Err(pmi_core::services::SpawnError::Refused { reason: "there is no room in this test".to_owned() })
-    }
 }
 
 /// Runs a future that never waits.

@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use nix::unistd::geteuid;
 use parking_lot::Mutex;
+use pmi_core::claim::ClaimKeys;
 use pmi_core::driver::{Admission, Driver, TraceSink};
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmi_core::server::{FenceStatus, Progress, Server, Settings};
@@ -24,7 +25,8 @@ use tokio::sync::oneshot;
 
 use super::spawning::JobServices;
 use super::{Nodes, Session};
-use crate::plan::{Entrances, PmixEntrance};
+use crate::plan::{Entrances, PmiPort, PmixEntrance};
+use crate::random;
 use crate::spec::{Entrance, PmiFamily, SessionSpec};
 
 /// A rank that came through `PMI_PORT` must say within this time which one it is.
@@ -129,8 +131,8 @@ impl Session {
         Ok(Entrances { port, pmix })
     }
 
-    /// Makes the server for PMI-1 and PMI-2, and returns the address of its port if ranks come that way.
-    fn serve_pmi(&mut self, job: usize) -> io::Result<Option<String>> {
+    /// Makes the server for PMI-1 and PMI-2, and returns its port if ranks come that way.
+    fn serve_pmi(&mut self, job: usize) -> io::Result<Option<PmiPort>> {
         let trace = self.trace.as_ref();
         let pmi = self.spec.pmi;
         let offer = Offer {
@@ -139,19 +141,29 @@ impl Session {
             group_barriers: pmi.group_barriers,
         };
         let settings = Settings { offer, trace: trace.is_some(), ..Settings::default() };
-        let server = Server::new(self.jobs[job].spec.job.clone(), self.spec.node, settings);
+        let mut server = Server::new(self.jobs[job].spec.job.clone(), self.spec.node, settings);
+        let keys = match pmi.entrance {
+            Entrance::Socket => None,
+            Entrance::Port => {
+                let random = || random::bytes().map(u32::from_ne_bytes);
+                Some(ClaimKeys::draw(self.jobs[job].ranks_here().len(), random)?)
+            }
+        };
+        if let Some(keys) = &keys {
+            server.require_keys(keys.clone());
+        }
         let fence = self.surroundings.nodes.fence(&self.jobs[job].spec.job);
         let (driver, end_reason) = Driver::new(server, fence, self.services(job), trace.map(share));
         if self.jobs[job].ranks_here().len() < usable_cpus().get() {
             driver.stay_awake();
         }
-        let port = match pmi.entrance {
-            Entrance::Socket => None,
-            Entrance::Port => {
+        let port = match keys {
+            None => None,
+            Some(keys) => {
                 let listener = TcpListener::bind(("127.0.0.1", 0))?;
                 let address = listener.local_addr()?.to_string();
                 driver.listen(listener, Admission { uid: geteuid().as_raw(), claim_within: CLAIM_WITHIN })?;
-                Some(address)
+                Some(PmiPort { address, keys })
             }
         };
         self.jobs[job].serving.pmi = Some(driver);

@@ -155,11 +155,13 @@ fn a_rank_that_takes_no_answer_stalls_nobody_else() {
 #[test]
 fn strangers_at_the_port_are_turned_away() {
     let script = r#"
-        # Somebody else's noise, a claim of a rank that is not there, and a rank that is claimed twice.
+        # Somebody else's noise, claims without a key, and a rank that is claimed twice.
         host=${PMI_PORT%:*} port=${PMI_PORT##*:}
         exec 5<>/dev/tcp/$host/$port; printf 'hello\n' >&5; read -r reply <&5; exec 5>&-
-        exec 5<>/dev/tcp/$host/$port; printf 'cmd=initack pmiid=77\n' >&5; read -r reply <&5 || reply=closed
-        case $reply in *rc=0*) echo "a stranger was let in";; esac; exec 5>&-
+        for id in 77 $LATTICE_RANK; do
+            exec 5<>/dev/tcp/$host/$port; printf 'cmd=initack pmiid=%s\n' $id >&5; read -r reply <&5 || reply=closed
+            case $reply in *rc=0*) echo "a stranger was let in as $id";; esac; exec 5>&-
+        done
         exec 6<>/dev/tcp/$host/$port; PMI_FD=6
         ask "cmd=initack pmiid=$PMI_ID"; for i in 1 2 3; do hear; done
         exec 5<>/dev/tcp/$host/$port; printf 'cmd=initack pmiid=%s\n' $PMI_ID >&5; read -r again <&5 || again=closed

@@ -19,7 +19,7 @@ pub struct Segment {
     pairs: usize,
 }
 
-/// Why bytes from another node are not a segment.
+/// Reason for which bytes from another node are not a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SegmentError {
@@ -32,7 +32,7 @@ pub enum SegmentError {
     /// The bytes end inside a pair.
     #[error("the pair at byte {offset} reaches beyond the segment's {len} bytes")]
     Truncated {
-        /// Where the pair begins.
+        /// Offset of the pair.
         offset: usize,
         /// The length of the segment.
         len: usize,
@@ -40,13 +40,13 @@ pub enum SegmentError {
     /// A length takes more bytes than any length in a segment can need.
     #[error("the pair at byte {offset} has a length of more than {max} bytes", max = LONGEST_LENGTH)]
     Overlong {
-        /// Where the pair begins.
+        /// Offset of the pair.
         offset: usize,
     },
     /// A pair has no key.
     #[error("the pair at byte {offset} has an empty key")]
     EmptyKey {
-        /// Where the pair begins.
+        /// Offset of the pair.
         offset: usize,
     },
 }
@@ -85,7 +85,7 @@ impl Segment {
     }
 
     /// All pairs together with the places where they lie.
-    pub(super) fn located_pairs(&self) -> Pairs<'_> {
+    pub(crate) fn located_pairs(&self) -> Pairs<'_> {
         Pairs { bytes: &self.bytes, offset: 0 }
     }
 
@@ -119,14 +119,14 @@ impl<K: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(K, V)> for Segment {
 
 /// A segment in the making; the pairs in it can be read already.
 #[derive(Default)]
-pub(super) struct SegmentBuilder {
+pub(crate) struct SegmentBuilder {
     bytes: Vec<u8>,
     pairs: usize,
 }
 
 impl SegmentBuilder {
     /// Appends a pair, whose key must not be empty, and returns its offset.
-    pub(super) fn push(&mut self, key: &[u8], value: &[u8]) -> usize {
+    pub(crate) fn push(&mut self, key: &[u8], value: &[u8]) -> usize {
         debug_assert!(!key.is_empty());
         let offset = self.bytes.len();
         write_length(&mut self.bytes, key.len());
@@ -137,20 +137,20 @@ impl SegmentBuilder {
         offset
     }
 
-    pub(super) fn as_bytes(&self) -> &[u8] {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    pub(super) fn capacity(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         self.bytes.capacity()
     }
 
     /// The pairs so far as a segment; the builder is empty again.
-    pub(super) fn finish(&mut self) -> Segment {
+    pub(crate) fn finish(&mut self) -> Segment {
         let Self { mut bytes, pairs } = std::mem::take(self);
         bytes.shrink_to_fit();
         Segment { bytes: bytes.into(), pairs }
@@ -159,17 +159,17 @@ impl SegmentBuilder {
 
 /// One pair, and the bytes from `offset` to `end` that it takes in its segment.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Pair<'a> {
-    pub(super) key: &'a [u8],
-    pub(super) value: &'a [u8],
-    pub(super) offset: usize,
-    pub(super) end: usize,
+pub(crate) struct Pair<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) value: &'a [u8],
+    pub(crate) offset: usize,
+    pub(crate) end: usize,
 }
 
 impl<'a> Pair<'a> {
     /// Reads the pair that begins at `offset`, trusting nothing.
     #[inline]
-    pub(super) fn read(bytes: &'a [u8], offset: usize) -> Result<Self, SegmentError> {
+    pub(crate) fn read(bytes: &'a [u8], offset: usize) -> Result<Self, SegmentError> {
         let (key_len, value_len, key_at) = match bytes.get(offset..) {
             Some(&[key_len @ ..0x80, value_len @ ..0x80, ..]) => {
                 (usize::from(key_len), usize::from(value_len), offset + 2)
@@ -192,21 +192,21 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// How many bytes it takes in its segment.
-    pub(super) fn encoded_len(&self) -> usize {
+    /// Number of bytes that it takes in its segment.
+    pub(crate) fn encoded_len(&self) -> usize {
         self.end - self.offset
     }
 }
 
 /// Walks the pairs of a segment.
-pub(super) struct Pairs<'a> {
+pub(crate) struct Pairs<'a> {
     bytes: &'a [u8],
     offset: usize,
 }
 
 impl<'a> Pairs<'a> {
     /// Brings about the next `count` pairs into the cache, all at once: walking them waits for each in turn.
-    pub(super) fn touch(&self, count: usize) {
+    pub(crate) fn touch(&self, count: usize) {
         const CACHE_LINE: usize = 64;
         // Two lines hold a pair of ordinary length.
         for line in self.bytes[self.offset..].chunks(CACHE_LINE).take(2 * count) {

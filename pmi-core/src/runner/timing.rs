@@ -1,0 +1,61 @@
+//! Deadlines of a runner: those of connections that must claim a rank, and the protocol's timers. One task waits for all of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{self, Instant};
+
+use super::{Protocol, Shared, State};
+use crate::connections::ConnectionId;
+
+/// Something that happens at a time unless it is cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Deadline<T> {
+    /// The connection must have claimed a rank.
+    Claim(ConnectionId),
+    /// A timer of the protocol.
+    Timer(T),
+}
+
+impl<P: Protocol> Shared<P> {
+    /// Sets a deadline. One task waits for all of them, from the first on.
+    pub(super) fn set(self: &Arc<Self>, state: &mut State<P>, deadline: Deadline<P::Timer>, after: Duration) {
+        let is_next = state.deadlines.set(deadline, Instant::now() + after);
+        if !state.keeps_time {
+            state.keeps_time = true;
+            let shared = Arc::clone(self);
+            state.spawn(async move { shared.keep_time().await });
+        } else if is_next {
+            self.rescheduled.notify_one();
+        }
+    }
+
+    async fn keep_time(self: Arc<Self>) {
+        loop {
+            let next = self.state.lock().deadlines.next();
+            match next {
+                Some(next) => tokio::select! {
+                    () = time::sleep_until(next) => self.meet_deadlines(),
+                    () = self.rescheduled.notified() => {}
+                },
+                None => self.rescheduled.notified().await,
+            }
+        }
+    }
+
+    fn meet_deadlines(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        let now = Instant::now();
+        while let Some(deadline) = state.deadlines.pop_due(now) {
+            match deadline {
+                Deadline::Claim(id) => {
+                    state.unclaimed -= 1;
+                    state.protocol.handle_disconnect(id);
+                    state.close(id);
+                }
+                Deadline::Timer(timer) => state.protocol.handle_timer(timer),
+            }
+            self.carry_out(&mut state);
+        }
+    }
+}

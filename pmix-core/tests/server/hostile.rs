@@ -1,0 +1,195 @@
+//! Clients that break the rules or ask for too much: what it costs them, and that it costs nobody else.
+
+use pmi_core::server::{EndReason, Offence};
+use pmix_core::wire::Encoding::{Fixed, Flex};
+use pmix_core::wire::request::command;
+use pmix_core::wire::value::{Info, Value};
+use pmix_core::wire::{Encoding, status};
+
+use super::world::{Client, World, procs, whole};
+use super::{commit, get};
+
+#[test]
+fn a_stranger_that_speaks_something_else_is_closed_and_nobody_hears_of_it() {
+    let no_handshake = {
+        let mut frame = pmix_core::wire::frame::message(101, &[2, 5]).to_vec();
+        frame.resize(64, 0);
+        frame
+    };
+    let long_handshake = [&[0xff; 8][..], &5000_u32.to_ne_bytes(), &[0; 4]].concat();
+    let frames: [(&str, &[u8]); 4] = [
+        ("another protocol", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+        ("zeros", &[0; 64]),
+        ("a request before the handshake", &no_handshake),
+        ("a handshake that is too long", &long_handshake),
+    ];
+    let mut world = World::new(1, &[2]);
+    let rank = world.join(0, "job0", 0, Flex).unwrap();
+    for (case, bytes) in frames {
+        let stranger = Client { node: 0, connection: world.nodes[0].accept(), encoding: Flex };
+        world.send_raw(stranger, bytes);
+        assert!(world.is_closed(stranger), "{case}");
+        assert_eq!(world.receive(stranger), None, "{case} is answered");
+        // What comes behind it is not looked at.
+        world.send_raw(stranger, bytes);
+        commit(&mut world, rank, "card", b"x", b"y");
+    }
+    assert!(world.end.is_none());
+    assert!(world.join(0, "job0", 1, Fixed).is_some(), "the place of a stranger serves a rank");
+}
+
+#[test]
+fn a_rank_that_breaks_the_protocol_ends_its_job_with_words() {
+    let too_long = [&[0_u8; 4][..], &101_u32.to_be_bytes(), &u32::MAX.to_be_bytes(), &[0; 4]].concat();
+    let message = |payload: &[u8]| pmix_core::wire::frame::message(101, payload).to_vec();
+    let cases: [(&[u8], &str); 4] = [
+        (&too_long, "a message of 4294967295 bytes is announced"),
+        (&message(&[4, 3]), "a group of 2 items where 1 belong"),
+        (&message(&[2, command::FENCE, 2, 0]), "the list of members is absent"),
+        (&message(&[2, command::GET, 2, 0x7e]), "63 more bytes are announced, 0 are there"),
+    ];
+    for (bytes, words) in cases {
+        let mut world = World::new(1, &[2]);
+        let [offender, other] = [0, 1].map(|rank| world.join(0, "job0", rank, Flex).unwrap());
+        world.send_raw(offender, bytes);
+        let Some(EndReason::Offence { rank, offence: offence @ Offence::Foreign { .. } }) = &world.end else {
+            panic!("{words}: {:?}", world.end)
+        };
+        assert_eq!(rank.0, 0);
+        assert!(offence.to_string().contains(words), "{offence}");
+        assert!(world.is_closed(offender) && !world.is_closed(other));
+    }
+}
+
+#[test]
+fn a_value_of_an_unknown_type_is_refused_and_its_rank_lives_on() {
+    let mut world = World::new(1, &[1]);
+    let client = world.join(0, "job0", 0, Flex).unwrap();
+    world.send(client, 101, command::PUBLISH, |out| {
+        out.one();
+        out.u32(0);
+        out.count(1);
+        out.group(1);
+        out.text(Some(b"key"));
+        out.u32(0);
+        out.u16(4000);
+    });
+    assert_eq!(world.status(client), Some((status::UNPACK_FAILURE, vec![])));
+    commit(&mut world, client, "card", b"x", b"y");
+    assert!(world.end.is_none());
+}
+
+#[test]
+fn a_rank_may_have_as_many_open_questions_as_the_settings_say() {
+    let limit = pmix_core::server::Settings::default().questions_per_rank;
+    for encoding in Encoding::ALL {
+        let mut world = World::new(1, &[3]);
+        let [asker, other] = [0, 1].map(|rank| world.join(0, "job0", rank, encoding).unwrap());
+        for question in 0..limit {
+            get(&mut world, asker, "job0", 2, &format!("key{question}"), false);
+            assert_eq!(world.status(asker), None);
+        }
+        get(&mut world, asker, "job0", 2, "one more", false);
+        assert_eq!(world.status(asker), Some((status::OUT_OF_RESOURCE, vec![])));
+        get(&mut world, other, "job0", 2, "its own", false);
+        assert_eq!(world.status(other), None, "the questions of others do not count");
+        assert_eq!(world.timers.len(), limit + 1);
+        world.let_time_pass();
+        for _ in 0..limit {
+            assert_eq!(world.status(asker), Some((status::NOT_FOUND, vec![])));
+        }
+        get(&mut world, asker, "job0", 2, "again", false);
+        assert_eq!(world.status(asker), None, "answered questions make room");
+    }
+}
+
+#[test]
+fn a_rank_may_commit_as_many_bytes_as_the_settings_say() {
+    let limit = pmix_core::server::Settings::default().bytes_per_rank;
+    let mut world = World::new(1, &[2]);
+    let [greedy, other] = [0, 1].map(|rank| world.join(0, "job0", rank, Flex).unwrap());
+    // Each commit counts both of its scopes.
+    let half = vec![7; 4 * 1024 * 1024];
+    let mut committed = 0;
+    while committed + 2 * (half.len() + 64) < limit {
+        commit(&mut world, greedy, "same", &half, &half);
+        committed += 2 * (half.len() + 64);
+    }
+    super::put(&mut world, greedy, 101, "same", &half, &half);
+    assert_eq!(world.status(greedy), Some((status::OUT_OF_RESOURCE, vec![])));
+    commit(&mut world, other, "card", b"x", b"y");
+    assert!(world.end.is_none());
+}
+
+#[test]
+fn a_flood_of_collectives_is_refused_and_the_launch_lives_on() {
+    let mut world = World::new(1, &[2]);
+    let flood = world.join(0, "job0", 0, Flex).unwrap();
+    let group = |world: &mut World, number: usize| {
+        world.send(flood, 101, command::GROUP_CONSTRUCT, |out| {
+            out.one();
+            out.text(Some(format!("group{number}").as_bytes()));
+            procs(&whole("job0"))(out);
+        });
+        world.status(flood)
+    };
+    let mut open = 0;
+    let refused = loop {
+        match group(&mut world, open) {
+            None => open += 1,
+            Some((code, _)) => break code,
+        }
+        assert!(open < 100_000, "nothing bounds the groups of a rank");
+    };
+    assert_eq!(refused, status::OUT_OF_RESOURCE);
+    assert!(world.end.is_none());
+    // One of them, begun again and again, has a limit of its own.
+    let mut begun = 0;
+    while group(&mut world, 0).is_none() {
+        begun += 1;
+        assert!(begun < 100_000);
+    }
+    assert!(world.end.is_none());
+}
+
+#[test]
+fn a_rank_may_register_for_a_bounded_number_of_events() {
+    let mut world = World::new(1, &[1]);
+    let client = world.join(0, "job0", 0, Flex).unwrap();
+    let mut register = |from: i32| {
+        world.send(client, 101, command::REGISTER_EVENTS, |out| {
+            out.count(1024);
+            out.group(1024);
+            (from..from + 1024).for_each(|code| out.i32(code));
+            out.count(0);
+        });
+        world.status(client).unwrap().0
+    };
+    assert_eq!([0, 1024, 2048, 3072].map(&mut register), [status::SUCCESS; 4]);
+    assert_eq!(register(4096), status::OUT_OF_RESOURCE);
+}
+
+#[test]
+fn nobody_takes_part_for_others_or_controls_them() {
+    let mut world = World::new(2, &[2]);
+    let client = world.join(0, "job0", 0, Flex).unwrap();
+    let refused = |world: &mut World, namespace: &str, rank: u32, expected: i32| {
+        let list = [pmix_core::wire::reader::Proc { namespace: namespace.as_bytes(), rank }];
+        world.send(client, 101, command::FENCE, procs(&list));
+        assert_eq!(world.status(client), Some((expected, vec![])), "{namespace} {rank}");
+    };
+    refused(&mut world, "job0", 1, status::BAD_PARAM);
+    refused(&mut world, "job0", 77, status::NOT_FOUND);
+    refused(&mut world, "job1", 0, status::BAD_PARAM);
+    refused(&mut world, "nobody", 0, status::BAD_PARAM);
+    world.send(client, 101, command::JOB_CONTROL, |out| {
+        out.count(1);
+        out.group(1);
+        out.proc(pmix_core::wire::reader::Proc { namespace: b"job1", rank: 0 });
+        out.count(1);
+        out.group(1);
+        out.info(&Info::new("pmix.reg.cleanup", Value::Text(b"/tmp/a")));
+    });
+    assert_eq!(world.status(client), Some((status::NOT_SUPPORTED, vec![])));
+    assert!(world.end.is_none());
+}
