@@ -13,6 +13,8 @@
 
 pub mod allocation_state;
 pub mod args;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 
 mod allocation_service;
 mod allocations;

@@ -12,3 +12,20 @@ pub fn chain(error: &dyn Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot start")]
+    struct Outer(#[source] io::Error);
+
+    #[test]
+    fn an_error_is_followed_by_its_causes() {
+        assert_eq!(chain(&io::Error::other("no room")), "no room");
+        assert_eq!(chain(&Outer(io::Error::other("no room"))), "cannot start: no room");
+    }
+}

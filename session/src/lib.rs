@@ -11,6 +11,8 @@ pub mod deadline;
 pub mod event;
 pub mod fabric;
 pub mod flow_control;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod library;
 pub mod limits;
 pub mod plan;

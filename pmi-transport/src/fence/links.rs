@@ -225,3 +225,88 @@ impl Links {
         StreamId(self.streams)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::v1::{FenceKey, link_frame::What};
+
+    fn frame(epoch: u64) -> LinkFrame {
+        LinkFrame { what: Some(What::Awaited(FenceKey { epoch, ..FenceKey::default() })) }
+    }
+
+    fn opened(links: &mut Links, epoch: u64) -> (StreamId, Outgoing) {
+        match links.send("a", frame(epoch), usize::MAX) {
+            Sent::Opening(id, outgoing) => (id, outgoing),
+            Sent::Queued | Sent::Stuck => panic!("there was no link"),
+        }
+    }
+
+    /// Epochs of the frames that are queued, and whether the stream has ended after them.
+    fn queued(outgoing: &mut Outgoing) -> (Vec<u64>, bool) {
+        let mut epochs = Vec::new();
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        loop {
+            match Pin::new(&mut *outgoing).poll_next(&mut context) {
+                Poll::Ready(Some(LinkFrame { what: Some(What::Awaited(key)) })) => epochs.push(key.epoch),
+                Poll::Ready(Some(other)) => panic!("{other:?}"),
+                Poll::Ready(None) => return (epochs, true),
+                Poll::Pending => return (epochs, false),
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_frame_opens_a_link_and_the_others_follow_it_in_order() {
+        let mut links = Links::new(usize::MAX);
+        let (_, mut outgoing) = opened(&mut links, 1);
+        for epoch in 2..4 {
+            assert!(matches!(links.send("a", frame(epoch), usize::MAX), Sent::Queued));
+        }
+        assert_eq!((queued(&mut outgoing), links.count()), ((vec![1, 2, 3], false), 1));
+        links.cut("a");
+        assert_eq!((queued(&mut outgoing), links.count()), ((vec![], true), 0));
+    }
+
+    #[test]
+    fn when_both_ends_open_a_link_each_goes_on_with_its_own_stream() {
+        let mut links = Links::new(usize::MAX);
+        let (own, mut outgoing) = opened(&mut links, 1);
+        let mut accepted = links.accept("a");
+        assert!(!accepted.replaces_link && accepted.id != own);
+        links.answer("a", frame(2), usize::MAX);
+        assert_eq!((queued(&mut outgoing).0, queued(&mut accepted.outgoing)), (vec![1, 2], (vec![], false)));
+        assert!(links.close("a", accepted.id), "one stream that ends is the end of the link");
+        assert!(!links.close("a", own) && queued(&mut outgoing).1);
+    }
+
+    #[test]
+    fn an_agent_that_opens_a_second_link_has_lost_its_first() {
+        let mut links = Links::new(usize::MAX);
+        let mut first = links.accept("a");
+        let second = links.accept("a");
+        assert!(second.replaces_link && queued(&mut first.outgoing).1);
+        assert!(!links.close("a", first.id) && links.close("a", second.id));
+    }
+
+    #[test]
+    fn a_node_that_does_not_read_is_given_up_and_its_room_is_given_back() {
+        let one = kept_bytes(frame(0).what.as_ref().unwrap());
+        let mut links = Links::new(2 * one);
+        let (_, outgoing) = opened(&mut links, 1);
+        assert!(matches!(links.send("a", frame(2), one), Sent::Stuck));
+        assert_eq!(links.count(), 0);
+        // What waited is given back with the stream.
+        assert!(matches!(links.send("b", frame(1), usize::MAX), Sent::Opening(..)));
+        assert!(matches!(links.send("b", frame(2), usize::MAX), Sent::Stuck), "all links share one bound");
+        drop(outgoing);
+        assert!(matches!(links.send("b", frame(1), usize::MAX), Sent::Opening(..)));
+    }
+
+    #[test]
+    fn nobody_without_a_link_is_answered() {
+        let mut links = Links::new(usize::MAX);
+        links.answer("a", frame(1), usize::MAX);
+        assert_eq!(links.count(), 0);
+    }
+}

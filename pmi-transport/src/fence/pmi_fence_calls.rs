@@ -99,3 +99,54 @@ pub(super) fn world(launch_id: &str, epoch: u64) -> FenceKey {
     let job_id = format!("kvs_{launch_id}_0");
     FenceKey { launch_id: launch_id.to_owned(), job_id, scope: Some(scope), epoch, members: 0 }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fence::frames::failed;
+    use crate::proto::v1::FenceDown;
+
+    const NODE: NodeIndex = NodeIndex(2);
+
+    fn down(epoch: u64, run: &'static str, goes_on: bool, last: bool) -> LinkFrame {
+        let key = Some(world("abc", epoch));
+        let frame = FenceDown { key, run: run.into(), goes_on, last, ..FenceDown::default() };
+        LinkFrame { what: Some(What::Down(frame)) }
+    }
+
+    #[test]
+    fn frames_of_its_fence_become_the_calls_answer_and_all_others_go_on() {
+        let mut calls = PmiFenceCalls::default();
+        assert!(calls.take(NODE, down(0, "early", false, true)).is_some(), "nobody calls");
+        let mut merged = calls.add(world("abc", 0), NODE).unwrap();
+        assert!(calls.take(NodeIndex(1), down(0, "another node's", false, true)).is_some());
+        assert!(calls.take(NODE, down(1, "another fence's", false, true)).is_some());
+        assert!(calls.take(NODE, down(0, "one ", true, false)).is_none());
+        assert!(merged.try_recv().is_err());
+        assert!(calls.take(NODE, down(0, "whole", false, true)).is_none());
+        assert_eq!(merged.try_recv(), Ok(Ok(vec!["one whole".into()])));
+    }
+
+    #[test]
+    fn a_fence_that_fails_or_a_launch_that_is_left_ends_the_call() {
+        let mut calls = PmiFenceCalls::default();
+        let mut merged = [0, 1].map(|epoch| calls.add(world("abc", epoch), NODE).unwrap());
+        let mut other = calls.add(world("other", 0), NODE).unwrap();
+        assert!(calls.take(NODE, failed(&world("abc", 0), None, "gone")).is_none());
+        calls.forget("abc");
+        assert_eq!(merged[0].try_recv(), Ok(Err("gone".to_owned())));
+        assert_eq!(merged[1].try_recv(), Err(oneshot::error::TryRecvError::Closed));
+        assert_eq!(other.try_recv(), Err(oneshot::error::TryRecvError::Empty));
+    }
+
+    #[test]
+    fn calls_without_an_epoch_count_the_fences_of_their_launch() {
+        let mut calls = PmiFenceCalls::default();
+        assert_eq!(calls.next_epoch("abc", NODE), 0);
+        let _first = calls.add(world("abc", 0), NODE);
+        assert!(calls.add(world("abc", 0), NODE).is_none(), "one call for one fence");
+        assert_eq!([calls.next_epoch("abc", NODE), calls.next_epoch("other", NODE)], [1, 0]);
+        calls.forget("abc");
+        assert_eq!(calls.next_epoch("abc", NODE), 0);
+    }
+}

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use pmi_core::ids::{NodeIndex, Rank};
+use pmi_core::job::{Block, Placement};
 use pmi_transport::proto::v1 as proto;
 use proto::stdin_target::Target;
 
@@ -12,7 +13,7 @@ use crate::spec::{Entrance, Patience, PmiFamily, PmiSpec, SessionSpec, StdinTarg
 pub const SECRET_LEN: usize = 16;
 
 /// The most ranks of one node.
-const LOCAL_RANKS_MAX: usize = 16 * 1024;
+const LOCAL_RANKS_MAX: u64 = 16 * 1024;
 
 /// A session spec in a message, without what is the API server's to say: user, addresses, fan-outs and windows.
 pub fn encode(spec: &SessionSpec) -> proto::LaunchSpec {
@@ -48,7 +49,7 @@ pub fn decode(spec: proto::LaunchSpec, node: NodeIndex) -> Result<SessionSpec, W
         return Err(wrong("the receiving node", node, format!("one of {} nodes, counted from 0", hosts.len())));
     }
     let job = job::decode(spec.job.ok_or(WireError::Missing { what: "job" })?, hosts.len())?;
-    let here = job.placement.ranks_on(node).len();
+    let here = local_ranks(&job.placement, node);
     if here > LOCAL_RANKS_MAX {
         return Err(wrong("the number of ranks of one node", here, format!("at most {LOCAL_RANKS_MAX}")));
     }
@@ -72,6 +73,13 @@ pub fn decode(spec: proto::LaunchSpec, node: NodeIndex) -> Result<SessionSpec, W
         patience: patience(spec.patience)?,
         job,
     })
+}
+
+/// Number of ranks of one node, counted without a list of them: a spec of a few bytes can name two billion.
+fn local_ranks(placement: &Placement, node: NodeIndex) -> u64 {
+    let ends = |block: &Block| block.first_node.0..block.first_node.0.saturating_add(block.nodes);
+    let here = placement.blocks().iter().filter(|block| ends(block).contains(&node.0));
+    here.map(|block| u64::from(block.ranks_per_node)).sum()
 }
 
 /// The addresses of a launch's nodes, by node index, from [`proto::LaunchSpec::addresses`].

@@ -141,14 +141,16 @@ fn a_spec_that_does_not_fit_together_is_refused_in_words() {
 
 #[test]
 fn more_ranks_than_a_node_can_serve_are_refused() {
-    let mut wrong = launch();
-    let job = wrong.job.as_mut().unwrap();
-    job.blocks = vec![proto::Block { first_node: 1, nodes: 1, ranks_per_node: 16_385 }];
-    job.apps = vec![proto::App { ranks: 16_385, appnum: 0 }; 1];
-    wrong.apps.pop();
-    let error = spec::decode(wrong.clone(), NodeIndex(1)).unwrap_err();
-    assert_eq!(error.to_string(), "the number of ranks of one node is 16385; possible is at most 16384");
-    assert!(spec::decode(wrong, NodeIndex(0)).is_ok());
+    for ranks in [16_385, i32::MAX as u32] {
+        let mut wrong = launch();
+        let job = wrong.job.as_mut().unwrap();
+        job.blocks = vec![proto::Block { first_node: 1, nodes: 1, ranks_per_node: ranks }];
+        job.apps = vec![proto::App { ranks, appnum: 0 }; 1];
+        wrong.apps.pop();
+        let error = spec::decode(wrong.clone(), NodeIndex(1)).unwrap_err();
+        assert_eq!(error.to_string(), format!("the number of ranks of one node is {ranks}; possible is at most 16384"));
+        assert!(spec::decode(wrong, NodeIndex(0)).is_ok());
+    }
 }
 
 fn causes() -> Vec<CauseKind> {

@@ -1,0 +1,46 @@
+//! Entry point of the fuzz target in `fuzz/`, as a plain function: it takes any bytes, and panics when a promise is broken.
+
+use std::sync::LazyLock;
+
+use lattice_session::wire;
+use pmi_core::ids::NodeIndex;
+use pmi_transport::proto::v1::{Allocation, AllocationState, LaunchTasksRequest, RegisterNodeRequest};
+use prost::Message;
+use tokio::time::Instant;
+
+use crate::config::LaunchSettings;
+use crate::nodes::Registry;
+use crate::order::Order;
+
+/// Nodes of the allocation under test; each has this many cores.
+const NODES: [&str; 4] = ["node0", "node1", "node2", "node3"];
+const CORES: u32 = 4;
+/// Owner of the allocation.
+const UID: u32 = 1000;
+
+static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {
+    let mut registry = Registry::default();
+    for node in NODES {
+        let grpc_address = format!("{node}:50052");
+        let told = RegisterNodeRequest { node_id: node.to_owned(), grpc_address, cores: CORES, ..Default::default() };
+        registry.register(told, Instant::now()).expect("a node of that name");
+    }
+    registry
+});
+
+/// A user's request is refused, or becomes a launch that every one of its nodes takes, on nodes of the allocation and as its owner.
+pub fn launch_request(data: &[u8]) {
+    let Ok(request) = LaunchTasksRequest::decode(data) else { return };
+    let state = AllocationState::Running.into();
+    let nodes = "node[0-3]".to_owned();
+    let allocation = Allocation { id: "alloc".to_owned(), state, uid: UID, nodes, ..Default::default() };
+    let Ok(order) = Order::new(request, &allocation, &REGISTRY, &LaunchSettings::default()) else { return };
+    assert_eq!((order.spec.uid, order.spec.allocation_id.as_str()), (UID, "alloc"));
+    assert!(!order.nodes.is_empty() && order.nodes.len() <= NODES.len());
+    for (index, node) in (0..).zip(&order.nodes) {
+        assert!(NODES.contains(&node.name.as_str()), "{}", node.name);
+        let session = wire::spec::decode(order.spec.clone(), NodeIndex(index)).expect("a node takes its launch");
+        assert_eq!(session.hosts[index as usize], node.name);
+        assert_eq!(session.job.size(), order.placement.size());
+    }
+}
