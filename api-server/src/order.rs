@@ -1,40 +1,42 @@
-//! A launch as a user asks for it becomes the launch that all nodes are told of: checked, placed, with an id, a user and a secret.
+//! A launch request becomes an order: placed on nodes that are ready, with an id, a user, a secret and windows.
+//!
+//! The request was checked where it was decoded ([`lattice_session::wire::request`]), who may use the allocation where the call
+//! came in. Which ranks go where is left to [`crate::placement`].
 
 use std::io;
+use std::num::NonZeroU32;
 
-use bytes::Bytes;
+use lattice_session::placed::{ClusterTerms, PlacedLaunch};
 use lattice_session::random;
-use lattice_session::spec::Patience;
+use lattice_session::request::{Assignment, LaunchRequest, Ownership, PlaceError};
+use lattice_session::spec::LaunchSecret;
 use lattice_session::wire::{self, WireError};
-use pmi_core::ids::NodeIndex;
 use pmi_core::job::Placement;
-use pmi_transport::proto::v1::{
-    Allocation, App, AppSpec, Block, Job, LaunchSpec, LaunchTasksRequest, PlacementRequest, PmiFamily, Variable,
-};
+use pmi_transport::proto::v1::{Allocation, Block, LaunchSpec};
 use tonic::{Code, Status};
 
 use super::allocations;
 use super::config::LaunchSettings;
 use super::launch::fan_out::Recipient;
 use super::nodes::{Registry, Unready};
-use super::placement::{Placed, PlacementError, Wish};
+use super::placement::{self, PlacementError};
 use super::store::LaunchRecord;
 
-/// The output of one launch that may be on its way or wait here, shared out among its nodes, each of which gets at least and at
-/// most this much.
+/// Output of one launch that may be on its way or wait here, in bytes, shared out among its nodes, each of which gets at least and
+/// at most so much.
 const OUTPUT_OF_LAUNCH: u32 = 64 << 20;
 const OUTPUT_OF_NODE: std::ops::RangeInclusive<u32> = (64 << 10)..=(1 << 20);
-/// The input that may be on its way.
+/// Input that may be on its way, in bytes.
 const STDIN_WINDOW: u32 = 256 << 10;
-/// The most programs of a launch.
-const PROGRAMS_MAX: usize = 4096;
-/// Where programs of a request without an environment are looked for.
-const PLAIN_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+/// Most ranks of one node: its session refuses more.
+const NODE_RANKS_MAX: u32 = lattice_session::limits::NODE_RANKS_MAX as u32;
 
 /// A launch that can be started.
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
-    /// What all nodes are told.
+    /// The launch itself.
+    pub launch: PlacedLaunch,
+    /// The message of it that all nodes are sent.
     pub spec: LaunchSpec,
     /// The nodes, in node order.
     pub nodes: Vec<Recipient>,
@@ -42,28 +44,22 @@ pub(crate) struct Order {
     pub detached: bool,
 }
 
-/// A launch that cannot be started as it was asked for.
+/// Why a launch cannot be started as it was asked for.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OrderError {
     #[error(transparent)]
     Placement(#[from] PlacementError),
     #[error("the launch cannot be understood: {0}")]
-    Spec(#[from] WireError),
-    #[error(
-        "{given} programs are described, and {counted} are in the job; a launch has as many of both, and at most {PROGRAMS_MAX}"
-    )]
-    Programs { given: usize, counted: usize },
-    #[error("{ranks} ranks were asked for, and {counted} are in the job; leave num_tasks at 0, or make them the same")]
-    TwoCounts { ranks: u32, counted: u64 },
-    #[error("pmi_mode {mode:?} is unknown; there are auto, pmi1, pmi2, pmix and none")]
-    PmiMode { mode: String },
+    Request(#[from] WireError),
+    #[error("the launch cannot be understood: {0}")]
+    Place(#[from] PlaceError),
     #[error("node {node} {why}; {}", remedy(why))]
     Unready { node: String, why: Unready },
     #[error("no random number can be had for the launch")]
     Random(#[source] io::Error),
 }
 
-/// What to do about a node on which nothing can begin.
+/// Advice about a node on which nothing can begin.
 fn remedy(why: &Unready) -> &'static str {
     match why {
         Unready::Drained { .. } => "leave it out",
@@ -83,48 +79,39 @@ impl From<OrderError> for Status {
 }
 
 impl Order {
-    /// What `request` means in `allocation`, on the nodes as they are now.
+    /// Places `request` in `allocation`, on the nodes as they are now.
     pub(crate) fn new(
-        request: LaunchTasksRequest,
+        mut request: LaunchRequest,
         allocation: &Allocation,
         registry: &Registry,
         settings: &LaunchSettings,
     ) -> Result<Self, OrderError> {
-        let wish = Wish::read(&placement_request(&request))?;
-        // Who sends the plain fields alone cannot know that a launch is to be followed.
-        let detached = request.detached || request.spec.is_none();
-        let ranks = request.num_tasks;
-        let spec = match request.spec.clone() {
-            Some(spec) => spec,
-            None => plain_spec(request)?,
-        };
-        let given = rank_counts(&spec, ranks)?;
-        let placed = place(&wish, &given, &allocations::nodes(allocation), registry)?;
-        let nodes = placed.nodes.iter().map(|node| recipient(node, registry)).collect::<Result<Vec<_>, _>>()?;
-        let spec = decided(spec, &placed, &nodes, allocation, settings)?;
-        // Everything that a node would refuse is refused here, before any is asked.
-        wire::spec::decode(spec.clone(), NodeIndex(0))?;
-        Ok(Self { spec, nodes, placement: placed.placement, detached })
+        let detached = request.ownership == Ownership::Detached;
+        let fence = &mut request.settings.patience.fence;
+        *fence = [*fence, settings.fence_timeout].into_iter().flatten().min();
+        let assignment = place(&request, &allocations::nodes(allocation), registry)?;
+        let nodes = assignment.hosts.iter().map(|node| recipient(node, registry)).collect::<Result<Vec<_>, _>>()?;
+        let launch_id = random::id().map_err(OrderError::Random)?;
+        let launch = request.place(launch_id, Some(allocation.id.clone()), assignment)?;
+        let spec = wire::placed::encode(&launch, &terms(&nodes, allocation, settings)?);
+        let placement = launch.job.placement.clone();
+        Ok(Self { launch, spec, nodes, placement, detached })
     }
 
     /// The launch that a record describes; `None` for a record that makes no sense.
     pub(crate) fn resumed(record: &LaunchRecord) -> Option<Self> {
         let spec = record.spec.clone()?;
-        let names = wire::spec::nodes(&spec.nodes).ok()?;
-        let addresses = wire::spec::addresses(&spec.addresses, names.len()).ok()?;
-        let job = wire::job::decode(spec.job.clone()?, names.len()).ok()?;
-        let pairs = names.into_iter().zip(addresses);
+        let launch = wire::placed::decode(spec.clone()).ok()?;
+        let addresses = wire::placed::addresses(&spec.addresses, launch.hosts.len()).ok()?;
+        let pairs = launch.hosts.iter().cloned().zip(addresses);
         let nodes = pairs.map(|(name, address)| Recipient { name, address }).collect();
-        Some(Self { spec, nodes, placement: job.placement, detached: record.detached })
+        let placement = launch.job.placement.clone();
+        Some(Self { launch, spec, nodes, placement, detached: record.detached })
     }
 
-    /// Which nodes get more ranks than they have cores, in words, if any do.
+    /// A note on nodes that get more ranks than they have cores, if any do.
     pub(crate) fn crowding(&self, registry: &Registry) -> Option<String> {
-        let mut ranks = vec![0_u32; self.nodes.len()];
-        for block in self.placement.blocks() {
-            let nodes = ranks.iter_mut().skip(block.first_node.index()).take(block.nodes as usize);
-            nodes.for_each(|ranks| *ranks += block.ranks_per_node);
-        }
+        let ranks = ranks_per_node(&self.placement, self.nodes.len());
         // A node that does not know its cores says 0.
         let cores = |node: &str| registry.up(node).map_or(0, |told| told.cores);
         let crowded = self.nodes.iter().zip(ranks).map(|(node, ranks)| (&node.name, ranks, cores(&node.name)));
@@ -141,65 +128,37 @@ impl Order {
 
 /// Places ranks on nodes of the allocation that are ready, as long as those are as many as the launch gets when all are: fewer,
 /// or others than it names, would be another launch than was asked for.
-fn place(wish: &Wish, given: &[u32], nodes: &[String], registry: &Registry) -> Result<Placed, PlacementError> {
+fn place(request: &LaunchRequest, nodes: &[String], registry: &Registry) -> Result<Assignment, PlacementError> {
     let is_ready = |node: &&String| registry.ready(node).is_ok();
-    let placed = wish.place(given, nodes)?;
-    if placed.nodes.iter().all(|node| is_ready(&node)) {
-        return Ok(placed);
+    let assign = |nodes: &[String]| placement::place(&request.placement, &request.programs, nodes);
+    let all = assign(nodes)?;
+    if all.hosts.iter().all(|node| is_ready(&node)) {
+        return fitting(all);
     }
     let ready: Vec<String> = nodes.iter().filter(is_ready).cloned().collect();
-    let instead = wish.place(given, &ready).ok().filter(|instead| instead.nodes.len() == placed.nodes.len());
-    Ok(instead.unwrap_or(placed))
+    let instead = assign(&ready).ok().filter(|instead| instead.hosts.len() == all.hosts.len());
+    fitting(instead.unwrap_or(all))
 }
 
-fn placement_request(request: &LaunchTasksRequest) -> PlacementRequest {
-    let mut placement = request.placement.clone().unwrap_or_default();
-    if placement.tasks_per_node == 0 {
-        placement.tasks_per_node = request.tasks_per_node;
+/// Refuses more ranks on a node than its session serves.
+fn fitting(assignment: Assignment) -> Result<Assignment, PlacementError> {
+    if assignment.placement.size() <= NODE_RANKS_MAX {
+        return Ok(assignment);
     }
-    placement
+    match ranks_per_node(&assignment.placement, assignment.hosts.len()).into_iter().max() {
+        Some(ranks) if ranks > NODE_RANKS_MAX => Err(PlacementError::NodeOverfull { ranks, most: NODE_RANKS_MAX }),
+        _ => Ok(assignment),
+    }
 }
 
-/// A spec for a request in the design document's shape.
-fn plain_spec(request: LaunchTasksRequest) -> Result<LaunchSpec, OrderError> {
-    let family = match request.pmi_mode.as_str() {
-        // The design document's pmi2 is all that is not pmix: most of what speaks over that socket speaks PMI-1.
-        "" | "auto" | "pmi2" => PmiFamily::Auto,
-        "pmi1" => PmiFamily::Pmi1,
-        "pmix" => PmiFamily::PmixOnly,
-        "none" => PmiFamily::None,
-        _ => return Err(OrderError::PmiMode { mode: request.pmi_mode }),
-    };
-    let variable = |name: String, value: String| Variable { name: name.into(), value: value.into() };
-    let app = AppSpec {
-        program: request.entrypoint.into(),
-        args: request.args.into_iter().map(Bytes::from).collect(),
-        directory: Bytes::from_static(b"/"),
-        set: request.env.into_iter().map(|(name, value)| variable(name, value)).collect(),
-        remove: Vec::new(),
-    };
-    Ok(LaunchSpec {
-        job: Some(Job { apps: vec![App { ranks: request.num_tasks, appnum: 0 }], ..Job::default() }),
-        apps: vec![app],
-        environment: vec![variable("PATH".to_owned(), PLAIN_PATH.to_owned())],
-        pmi_family: family.into(),
-        ..LaunchSpec::default()
-    })
-}
-
-/// How many ranks each program was given; 0 where none were.
-fn rank_counts(spec: &LaunchSpec, asked: u32) -> Result<Vec<u32>, OrderError> {
-    let mut ranks: Vec<u32> = spec.job.iter().flat_map(|job| &job.apps).map(|app| app.ranks).collect();
-    if ranks.len() != spec.apps.len() || ranks.len() > PROGRAMS_MAX {
-        return Err(OrderError::Programs { given: spec.apps.len(), counted: ranks.len() });
+/// Number of ranks of each of `nodes` nodes.
+fn ranks_per_node(placement: &Placement, nodes: usize) -> Vec<u32> {
+    let mut ranks = vec![0_u32; nodes];
+    for block in placement.blocks() {
+        let nodes = ranks.iter_mut().skip(block.first_node.index()).take(block.nodes as usize);
+        nodes.for_each(|ranks| *ranks += block.ranks_per_node);
     }
-    if let ([ranks @ 0], true) = (ranks.as_mut_slice(), asked > 0) {
-        *ranks = asked;
-    }
-    match ranks.iter().map(|&ranks| u64::from(ranks)).sum() {
-        counted if asked > 0 && counted != u64::from(asked) => Err(OrderError::TwoCounts { ranks: asked, counted }),
-        _ => Ok(ranks),
-    }
+    ranks
 }
 
 fn recipient(node: &str, registry: &Registry) -> Result<Recipient, OrderError> {
@@ -209,46 +168,17 @@ fn recipient(node: &str, registry: &Registry) -> Result<Recipient, OrderError> {
     }
 }
 
-/// The spec with everything that is not for users to say.
-fn decided(
-    spec: LaunchSpec,
-    placed: &Placed,
-    nodes: &[Recipient],
-    allocation: &Allocation,
-    settings: &LaunchSettings,
-) -> Result<LaunchSpec, OrderError> {
-    let launch_id = random::id().map_err(OrderError::Random)?;
-    let secret = random::bytes::<{ wire::spec::SECRET_LEN }>().map_err(OrderError::Random)?;
-    let asked = spec.job.unwrap_or_default();
-    let appnums = (0..).zip(&placed.ranks);
-    let job = Job {
-        id: format!("kvs_{launch_id}_0"),
-        blocks: blocks(&placed.placement),
-        apps: appnums.map(|(appnum, &ranks)| App { ranks, appnum }).collect(),
-        spawner: None,
-        ..asked
-    };
-    let mut patience = spec.patience.unwrap_or_else(|| wire::spec::encode_patience(&Patience::default()));
-    if let Some(limit) = settings.fence_timeout {
-        let limit = limit.as_millis() as u64;
-        patience.fence_ms = Some(patience.fence_ms.map_or(limit, |asked| asked.min(limit)));
-    }
-    let addresses: Vec<&str> = nodes.iter().map(|node| node.address.as_str()).collect();
+/// Terms of a launch that are not for users to say.
+fn terms(nodes: &[Recipient], allocation: &Allocation, settings: &LaunchSettings) -> Result<ClusterTerms, OrderError> {
     let window = OUTPUT_OF_LAUNCH / nodes.len().max(1) as u32;
-    Ok(LaunchSpec {
-        launch_id,
-        allocation_id: allocation.id.clone(),
+    Ok(ClusterTerms {
         uid: allocation.uid,
-        nodes: hostlist::fold(&placed.nodes),
-        addresses: hostlist::fold(&addresses),
-        job: Some(job),
-        patience: Some(patience),
-        secret: Bytes::copy_from_slice(&secret),
-        barrier_fan_out: settings.barrier_fan_out,
-        data_fan_out: settings.data_fan_out,
+        addresses: nodes.iter().map(|node| node.address.clone()).collect(),
+        secret: LaunchSecret::random().map_err(OrderError::Random)?,
+        barrier_fan_out: NonZeroU32::new(settings.barrier_fan_out),
+        data_fan_out: NonZeroU32::new(settings.data_fan_out),
         output_window: window.clamp(*OUTPUT_OF_NODE.start(), *OUTPUT_OF_NODE.end()),
         stdin_window: STDIN_WINDOW,
-        ..spec
     })
 }
 
@@ -264,7 +194,10 @@ pub(crate) fn blocks(placement: &Placement) -> Vec<Block> {
 
 #[cfg(test)]
 mod tests {
-    use pmi_transport::proto::v1::{AllocationState, RegisterNodeRequest};
+    use pmi_transport::proto::v1::{
+        AllocationState, App, AppSpec, Job, LaunchTasksRequest, Patience, PlacementRequest, RegisterNodeRequest,
+        StdinTarget, stdin_target,
+    };
     use tokio::time::Instant;
 
     use super::*;
@@ -283,7 +216,7 @@ mod tests {
         let state = AllocationState::Running.into();
         let nodes = "node[0-3]".to_owned();
         let allocation = Allocation { id: "a".to_owned(), state, uid: 7, nodes, ..Default::default() };
-        Order::new(request, &allocation, &registry(), settings)
+        Order::new(wire::request::decode(request)?, &allocation, &registry(), settings)
     }
 
     fn plain(ranks: u32) -> LaunchTasksRequest {
@@ -332,13 +265,68 @@ mod tests {
             assert!(status.message().contains(expected), "{status}");
         };
         check(plain(4), Code::FailedPrecondition, "node node3 has not registered; leave it out, or have");
-        check(LaunchTasksRequest { pmi_mode: "pmi3".into(), ..plain(1) }, Code::InvalidArgument, "pmi_mode \"pmi3\"");
+        check(
+            LaunchTasksRequest { pmi_mode: "pmi3".into(), ..plain(1) },
+            Code::InvalidArgument,
+            "pmi_mode is \"pmi3\"",
+        );
         check(LaunchTasksRequest { entrypoint: String::new(), ..plain(1) }, Code::InvalidArgument, "program");
         let spec = LaunchSpec { apps: vec![AppSpec::default()], ..Default::default() };
         check(
             LaunchTasksRequest { spec: Some(spec), ..plain(1) },
             Code::InvalidArgument,
-            "1 programs are described, and 0",
+            "the number of programs is 1; possible is 0 as in the job",
         );
+        let stdin = Some(StdinTarget { target: Some(stdin_target::Target::Rank(3)) });
+        let job = Some(Job { apps: vec![App { ranks: 3, appnum: 0 }], ..Default::default() });
+        let app = AppSpec { program: "./app".into(), directory: "/".into(), ..Default::default() };
+        let spec = LaunchSpec { apps: vec![app], job, stdin, ..Default::default() };
+        check(
+            LaunchTasksRequest { spec: Some(spec), ..LaunchTasksRequest::default() },
+            Code::InvalidArgument,
+            "there is no rank 3 to read standard input; the job has ranks 0 to 2",
+        );
+        check(
+            LaunchTasksRequest {
+                placement: Some(PlacementRequest { except: "node3".to_owned(), ..Default::default() }),
+                ..plain(3 * 16_384 + 1)
+            },
+            Code::InvalidArgument,
+            "16385 ranks on one node were asked for; a node takes at most 16384; use more nodes",
+        );
+    }
+
+    #[tokio::test]
+    async fn the_shorter_fence_timeout_counts() {
+        let check = |asked: Option<u64>, configured: Option<u64>, expected: Option<u64>| {
+            let spec = LaunchSpec {
+                apps: vec![AppSpec { program: "./app".into(), directory: "/".into(), ..Default::default() }],
+                job: Some(Job { apps: vec![App::default()], ..Default::default() }),
+                patience: Some(Patience { fence_ms: asked, ..Default::default() }),
+                ..Default::default()
+            };
+            let fence_timeout = configured.map(std::time::Duration::from_millis);
+            let settings = LaunchSettings { fence_timeout, ..Default::default() };
+            let order = ordered(LaunchTasksRequest { spec: Some(spec), ..Default::default() }, &settings).unwrap();
+            assert_eq!(order.spec.patience.unwrap().fence_ms, expected);
+        };
+        check(None, None, None);
+        check(Some(5), None, Some(5));
+        check(None, Some(7), Some(7));
+        check(Some(5), Some(7), Some(5));
+        check(Some(9), Some(7), Some(7));
+    }
+
+    #[tokio::test]
+    async fn what_is_written_down_of_an_order_is_the_order() {
+        let order = ordered(plain(3), &LaunchSettings::default()).unwrap();
+        let record = LaunchRecord { spec: Some(order.spec.clone()), detached: true, ..Default::default() };
+        let resumed = Order::resumed(&record).unwrap();
+        assert_eq!((&resumed.placement, resumed.detached), (&order.placement, true));
+        assert_eq!(
+            format!("{:?} {:?}", resumed.launch, resumed.nodes),
+            format!("{:?} {:?}", order.launch, order.nodes)
+        );
+        assert!(Order::resumed(&LaunchRecord::default()).is_none());
     }
 }

@@ -1,9 +1,12 @@
-//! Where the ranks of a launch go: from what was asked for and the nodes there are, the nodes that take part and the ranks
-//! that each of them gets. Pure: no node is asked, nothing is remembered.
+//! Places the ranks of a launch request on nodes of an allocation. Pure: no node is asked, nothing is remembered.
 //!
 //! ```text
-//! PlacementRequest ─Wish::read─> Wish ─place(ranks, nodes of the allocation)─> Placed { nodes, ranks per program, placement }
+//! PlacementRequest, Programs ─┐
+//!                             ├─ place ──> Assignment { hosts, ranks per program, placement }
+//! nodes of the allocation ────┘
 //! ```
+//!
+//! Which nodes are ready is left to [`crate::order`].
 
 #[cfg(test)]
 mod tests;
@@ -11,63 +14,18 @@ mod tests;
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
 
-use hostlist::HostlistError;
+use lattice_session::request::{Assignment, Candidates, Distribution, HostSlots, PlacementRequest, Programs};
 use pmi_core::ids::NodeIndex;
 use pmi_core::job::{Block, Placement};
-use pmi_transport::proto::v1::{Distribution, PlacementRequest};
 
-use super::nodes::NODES_MAX;
-
-/// The most ranks of one launch: what is kept of each is a few dozen bytes here and on every node.
-pub(crate) const RANKS_MAX: u32 = 1 << 20;
-/// The most blocks of one placement, so that it fits into one message; only uneven rounds need many.
+pub(crate) use lattice_session::limits::RANKS_MAX;
+/// Most blocks of one placement, so that it fits into one message; only uneven rounds need many.
 const BLOCKS_MAX: usize = 1 << 16;
 
-/// What was asked for, with its lists spelled out.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wish {
-    /// How many nodes take part, with ranks or without; `None` for as many as are needed.
-    pub nodes: Option<NonZeroU32>,
-    /// The most ranks of a node.
-    pub tasks_per_node: Option<NonZeroU32>,
-    /// The nodes to choose from, in this order; empty for all.
-    pub only: Vec<String>,
-    /// Nodes that are not to be used.
-    pub except: Vec<String>,
-    /// In which order ranks are dealt out.
-    pub distribution: Distribution,
-    /// Nodes and how many ranks each has room for, in this order; a node may come again. Empty for no such bounds.
-    pub hosts: Vec<(String, u32)>,
-}
-
-/// Where the ranks go.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Placed {
-    /// The nodes that take part, in node order.
-    pub nodes: Vec<String>,
-    /// How many ranks each program has.
-    pub ranks: Vec<u32>,
-    /// Which rank sits on which of `nodes`.
-    pub placement: Placement,
-}
-
-/// A launch that cannot be placed as it was asked for.
+/// Why a launch cannot be placed as it was asked for.
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum PlacementError {
-    /// A list of nodes cannot be read.
-    #[error("the list of nodes {list:?} cannot be read: {source}")]
-    Hostlist {
-        list: String,
-        #[source]
-        source: HostlistError,
-    },
-    #[error("a node list and a hostfile both say which nodes to use; give one of them")]
-    OnlyAndHosts,
-    #[error("an explicit distribution goes by the lines of a hostfile; give one, or leave the distribution out")]
-    ExplicitWithoutHosts,
-    #[error("distribution {number} is unknown; there are 0 (block), 1 (cyclic) and 2 (explicit)")]
-    Distribution { number: i32 },
     #[error("node {node} is not in the allocation, which has {allocated}")]
     UnknownNode { node: String, allocated: String },
     #[error("no node is left: of {allocated}, every node is excluded or has no slots")]
@@ -82,176 +40,166 @@ pub(crate) enum PlacementError {
     TooFewSlots { ranks: u64, slots: u64 },
     #[error("{ranks} ranks were asked for; a launch has at most {RANKS_MAX}")]
     TooManyRanks { ranks: u64 },
+    #[error("{ranks} ranks on one node were asked for; a node takes at most {most}; use more nodes")]
+    NodeOverfull { ranks: u32, most: u32 },
     #[error(
         "the placement is too irregular to be written down: more than {BLOCKS_MAX} blocks; use a block distribution"
     )]
     TooIrregular,
-    #[error("the launch has no program")]
-    NoProgram,
 }
 
-impl Wish {
-    /// Reads a request; what it says of nodes is looked up by [`Wish::place`].
-    pub(crate) fn read(request: &PlacementRequest) -> Result<Self, PlacementError> {
-        let number = request.distribution;
-        let wish = Self {
-            nodes: NonZeroU32::new(request.nodes),
-            tasks_per_node: NonZeroU32::new(request.tasks_per_node),
-            only: expanded(&request.only)?,
-            except: expanded(&request.except)?,
-            distribution: Distribution::try_from(number).map_err(|_| PlacementError::Distribution { number })?,
-            hosts: request.hosts.iter().map(|host| (host.node.clone(), host.slots)).collect(),
-        };
-        match wish.distribution {
-            _ if !wish.only.is_empty() && !wish.hosts.is_empty() => Err(PlacementError::OnlyAndHosts),
-            Distribution::Explicit if wish.hosts.is_empty() => Err(PlacementError::ExplicitWithoutHosts),
-            _ => Ok(wish),
-        }
-    }
-
-    /// Places programs with `ranks` ranks each, where 0 stands for a number that was not given, on `allocated` nodes.
-    ///
-    /// A number that was not given is, for a launch of one program: all slots of the hostfile; else `tasks_per_node` on all
-    /// nodes; else one for each of the nodes that were asked for; else 1. With several programs it is 1 each.
-    pub(crate) fn place(&self, ranks: &[u32], allocated: &[String]) -> Result<Placed, PlacementError> {
-        let seats = self.seats(allocated)?;
-        let ranks = self.rank_counts(ranks, &seats)?;
-        let size: u32 = ranks.iter().sum();
-        let rooms = self.rooms(seats, size)?;
-        let placement = match self.distribution {
-            Distribution::Block if self.hosts.is_empty() => Placement::block(&even_shares(size, rooms.len())),
-            Distribution::Block => Placement::block(&filled(size, &rooms)),
-            Distribution::Cyclic => dealt(size, &rooms)?,
-            Distribution::Explicit => self.listed(size, &rooms)?,
-        };
-        let nodes: Vec<String> = rooms.into_iter().map(|room| room.node).collect();
-        Ok(Placed { nodes, ranks, placement })
-    }
-
-    /// The nodes to choose from, and how many ranks each may get.
-    fn seats(&self, allocated: &[String]) -> Result<Vec<Room>, PlacementError> {
-        let known: HashSet<&str> = allocated.iter().map(String::as_str).collect();
-        let named = self.only.iter().chain(&self.except).chain(self.hosts.iter().map(|(node, _)| node));
-        if let Some(node) = named.into_iter().find(|node| !known.contains(node.as_str())) {
-            return Err(PlacementError::UnknownNode { node: node.clone(), allocated: hostlist::fold(allocated) });
-        }
-        let bound = self.tasks_per_node.map_or(u32::MAX, NonZeroU32::get);
-        let mut rooms: Vec<Room> = if self.hosts.is_empty() {
-            let nodes = if self.only.is_empty() { allocated } else { &self.only };
-            unique(nodes).map(|node| Room { node: node.clone(), ranks: bound }).collect()
-        } else {
-            self.seats_of_hosts(bound)
-        };
-        let excluded: HashSet<&str> = self.except.iter().map(String::as_str).collect();
-        rooms.retain(|room| room.ranks > 0 && !excluded.contains(room.node.as_str()));
-        if rooms.is_empty() {
-            return Err(PlacementError::NoNodes { allocated: hostlist::fold(allocated) });
-        }
-        if let Some(asked) = self.nodes {
-            let available = rooms.len();
-            if asked.get() as usize > available {
-                let nodes: Vec<&str> = rooms.iter().map(|room| room.node.as_str()).collect();
-                let nodes = hostlist::fold(&nodes);
-                return Err(PlacementError::TooFewNodes { asked: asked.get(), available, nodes });
-            }
-            rooms.truncate(asked.get() as usize);
-        }
-        Ok(rooms)
-    }
-
-    /// The hostfile's nodes in the order in which they come first, each with all its slots.
-    fn seats_of_hosts(&self, bound: u32) -> Vec<Room> {
-        let mut slots: HashMap<&str, u32> = HashMap::new();
-        for (node, more) in &self.hosts {
-            let slots = slots.entry(node).or_default();
-            *slots = slots.saturating_add(*more);
-        }
-        let room = |node: &String| Room { node: node.clone(), ranks: slots[node.as_str()].min(bound) };
-        unique(self.hosts.iter().map(|(node, _)| node)).map(room).collect()
-    }
-
-    fn rank_counts(&self, given: &[u32], seats: &[Room]) -> Result<Vec<u32>, PlacementError> {
-        let ranks: Vec<u64> = match given {
-            [] => return Err(PlacementError::NoProgram),
-            [0] => vec![self.ranks_of_an_only_program(seats)],
-            _ => given.iter().map(|&ranks| u64::from(ranks.max(1))).collect(),
-        };
-        let total = ranks.iter().fold(0, |total: u64, &ranks| total.saturating_add(ranks));
-        if total > u64::from(RANKS_MAX) {
-            return Err(PlacementError::TooManyRanks { ranks: total });
-        }
-        // Each is at most the total.
-        Ok(ranks.into_iter().map(|ranks| ranks as u32).collect())
-    }
-
-    fn ranks_of_an_only_program(&self, seats: &[Room]) -> u64 {
-        if !self.hosts.is_empty() || self.tasks_per_node.is_some() {
-            return seats.iter().map(|room| u64::from(room.ranks)).sum();
-        }
-        self.nodes.map_or(1, |nodes| u64::from(nodes.get()))
-    }
-
-    /// The nodes that take part: without a wish for more, none that would stay without a rank.
-    fn rooms(&self, mut seats: Vec<Room>, size: u32) -> Result<Vec<Room>, PlacementError> {
-        let room: u64 = seats.iter().map(|room| u64::from(room.ranks)).sum();
-        if u64::from(size) > room {
-            return Err(match self.tasks_per_node {
-                Some(per_node) if self.hosts.is_empty() => PlacementError::NodesTooSmall {
-                    ranks: size.into(),
-                    nodes: seats.len(),
-                    per_node: per_node.get(),
-                    room,
-                },
-                _ => PlacementError::TooFewSlots { ranks: size.into(), slots: room },
-            });
-        }
-        if self.nodes.is_some() {
-            return Ok(seats);
-        }
-        let needed = match self.distribution {
-            Distribution::Block if !self.hosts.is_empty() => {
-                filled(size, &seats).iter().filter(|&&ranks| ranks > 0).count()
-            }
-            Distribution::Explicit => seats.len(),
-            _ => size as usize,
-        };
-        seats.truncate(needed);
-        Ok(seats)
-    }
-
-    /// Ranks as the hostfile lists them, slot after slot.
-    fn listed(&self, size: u32, rooms: &[Room]) -> Result<Placement, PlacementError> {
-        let mut left = size;
-        let mut used = vec![0_u32; rooms.len()];
-        let indices: HashMap<&str, usize> = (0..).zip(rooms).map(|(index, room)| (room.node.as_str(), index)).collect();
-        let mut placement = Placement::default();
-        for (node, slots) in &self.hosts {
-            let Some(&index) = indices.get(node.as_str()) else { continue };
-            let ranks = (*slots).min(left).min(rooms[index].ranks - used[index]);
-            placement.push(Block { first_node: NodeIndex(index as u32), nodes: 1, ranks_per_node: ranks });
-            used[index] += ranks;
-            left -= ranks;
-            if placement.blocks().len() > BLOCKS_MAX {
-                return Err(PlacementError::TooIrregular);
-            }
-        }
-        Ok(placement)
-    }
+/// Places programs on `allocated` nodes.
+///
+/// An only program without a number of ranks gets: all slots of the hostfile; else `tasks_per_node` on all nodes; else one rank
+/// for each of the nodes that were asked for; else one.
+///
+/// # Errors
+/// See the variants of [`PlacementError`].
+pub(crate) fn place(
+    request: &PlacementRequest,
+    programs: &Programs,
+    allocated: &[String],
+) -> Result<Assignment, PlacementError> {
+    let candidates = candidates(request, allocated)?;
+    let ranks = rank_counts(request, programs, &candidates)?;
+    let size: u32 = ranks.iter().sum();
+    let nodes = participants(request, candidates, size)?;
+    let placement = match (&request.candidates, request.distribution) {
+        (Candidates::Hostfile(hosts), None) => listed(hosts, size, &nodes)?,
+        (Candidates::Hostfile(_), Some(Distribution::Block)) => Placement::block(&filled(size, &nodes)),
+        (_, Some(Distribution::Cyclic)) => dealt(size, &nodes)?,
+        (Candidates::All | Candidates::Listed(_), _) => Placement::block(&even_shares(size, nodes.len())),
+    };
+    Ok(Assignment { hosts: nodes.into_iter().map(|node| node.node).collect(), ranks, placement })
 }
 
-/// A node, and how many ranks it may get.
+/// A node, and the number of ranks that it may get.
 #[derive(Clone, Debug)]
-struct Room {
+struct Capacity {
     node: String,
     ranks: u32,
 }
 
-fn expanded(list: &str) -> Result<Vec<String>, PlacementError> {
-    if list.is_empty() {
-        return Ok(Vec::new());
+/// Nodes to choose from, in order.
+fn candidates(request: &PlacementRequest, allocated: &[String]) -> Result<Vec<Capacity>, PlacementError> {
+    check_known(request, allocated)?;
+    let bound = request.tasks_per_node.map_or(u32::MAX, NonZeroU32::get);
+    let bounded = |node: &String| Capacity { node: node.clone(), ranks: bound };
+    let mut nodes: Vec<Capacity> = match &request.candidates {
+        Candidates::All => unique(allocated).map(bounded).collect(),
+        Candidates::Listed(nodes) => unique(nodes).map(bounded).collect(),
+        Candidates::Hostfile(hosts) => of_hostfile(hosts, bound),
+    };
+    let excluded: HashSet<&str> = request.except.iter().map(String::as_str).collect();
+    nodes.retain(|node| !excluded.contains(node.node.as_str()));
+    if nodes.is_empty() {
+        return Err(PlacementError::NoNodes { allocated: hostlist::fold(allocated) });
     }
-    hostlist::expand_at_most(list, NODES_MAX)
-        .map_err(|source| PlacementError::Hostlist { list: list.to_owned(), source })
+    if let Some(asked) = request.nodes.map(NonZeroU32::get) {
+        let available = nodes.len();
+        if asked as usize > available {
+            let names: Vec<&str> = nodes.iter().map(|node| node.node.as_str()).collect();
+            return Err(PlacementError::TooFewNodes { asked, available, nodes: hostlist::fold(&names) });
+        }
+        nodes.truncate(asked as usize);
+    }
+    Ok(nodes)
+}
+
+/// Refuses nodes that are named and not in the allocation.
+fn check_known(request: &PlacementRequest, allocated: &[String]) -> Result<(), PlacementError> {
+    let known: HashSet<&str> = allocated.iter().map(String::as_str).collect();
+    let (listed, hosts): (&[String], &[HostSlots]) = match &request.candidates {
+        Candidates::All => (&[], &[]),
+        Candidates::Listed(nodes) => (nodes, &[]),
+        Candidates::Hostfile(hosts) => (&[], hosts),
+    };
+    let mut named = listed.iter().chain(&request.except).chain(hosts.iter().map(|host| &host.node));
+    match named.find(|node| !known.contains(node.as_str())) {
+        Some(node) => Err(PlacementError::UnknownNode { node: node.clone(), allocated: hostlist::fold(allocated) }),
+        None => Ok(()),
+    }
+}
+
+/// Nodes of a hostfile in the order of their first lines, each with the slots of all its lines.
+fn of_hostfile(hosts: &[HostSlots], bound: u32) -> Vec<Capacity> {
+    let mut slots: HashMap<&str, u32> = HashMap::new();
+    for host in hosts {
+        let slots = slots.entry(&host.node).or_default();
+        *slots = slots.saturating_add(host.slots.get());
+    }
+    let capacity = |node: &String| Capacity { node: node.clone(), ranks: slots[node.as_str()].min(bound) };
+    unique(hosts.iter().map(|host| &host.node)).map(capacity).collect()
+}
+
+/// Number of ranks of each program.
+fn rank_counts(
+    request: &PlacementRequest,
+    programs: &Programs,
+    nodes: &[Capacity],
+) -> Result<Vec<u32>, PlacementError> {
+    let ranks = programs.size().map_or_else(|| ranks_of_an_only_program(request, nodes), u64::from);
+    match u32::try_from(ranks) {
+        Ok(only) if only <= RANKS_MAX => {
+            // Capacities are above 0: a hostfile's lines have slots, and bounds are at least 1.
+            Ok(programs.rank_counts(NonZeroU32::new(only).unwrap_or(NonZeroU32::MIN)))
+        }
+        _ => Err(PlacementError::TooManyRanks { ranks }),
+    }
+}
+
+fn ranks_of_an_only_program(request: &PlacementRequest, nodes: &[Capacity]) -> u64 {
+    match (&request.candidates, request.tasks_per_node) {
+        (Candidates::Hostfile(_), _) | (_, Some(_)) => nodes.iter().map(|node| u64::from(node.ranks)).sum(),
+        _ => request.nodes.map_or(1, |nodes| u64::from(nodes.get())),
+    }
+}
+
+/// Nodes that take part: without a wish for more, none that would stay without a rank.
+fn participants(
+    request: &PlacementRequest,
+    mut nodes: Vec<Capacity>,
+    size: u32,
+) -> Result<Vec<Capacity>, PlacementError> {
+    let room: u64 = nodes.iter().map(|node| u64::from(node.ranks)).sum();
+    let is_hostfile = matches!(request.candidates, Candidates::Hostfile(_));
+    if u64::from(size) > room {
+        return Err(match request.tasks_per_node {
+            Some(per_node) if !is_hostfile => {
+                PlacementError::NodesTooSmall { ranks: size.into(), nodes: nodes.len(), per_node: per_node.get(), room }
+            }
+            _ => PlacementError::TooFewSlots { ranks: size.into(), slots: room },
+        });
+    }
+    if request.nodes.is_some() {
+        return Ok(nodes);
+    }
+    let needed = match request.distribution {
+        None if is_hostfile => nodes.len(),
+        Some(Distribution::Block) if is_hostfile => filled(size, &nodes).iter().filter(|&&ranks| ranks > 0).count(),
+        _ => size as usize,
+    };
+    nodes.truncate(needed);
+    Ok(nodes)
+}
+
+/// Ranks in the order of a hostfile's lines, slot after slot.
+fn listed(hosts: &[HostSlots], size: u32, nodes: &[Capacity]) -> Result<Placement, PlacementError> {
+    let mut left = size;
+    let mut used = vec![0_u32; nodes.len()];
+    let indices: HashMap<&str, usize> = (0..).zip(nodes).map(|(index, node)| (node.node.as_str(), index)).collect();
+    let mut placement = Placement::default();
+    for host in hosts {
+        let Some(&index) = indices.get(host.node.as_str()) else { continue };
+        let ranks = host.slots.get().min(left).min(nodes[index].ranks - used[index]);
+        placement.push(Block { first_node: NodeIndex(index as u32), nodes: 1, ranks_per_node: ranks });
+        used[index] += ranks;
+        left -= ranks;
+        if placement.blocks().len() > BLOCKS_MAX {
+            return Err(PlacementError::TooIrregular);
+        }
+    }
+    Ok(placement)
 }
 
 fn unique<'a>(nodes: impl IntoIterator<Item = &'a String>) -> impl Iterator<Item = &'a String> {
@@ -259,32 +207,32 @@ fn unique<'a>(nodes: impl IntoIterator<Item = &'a String>) -> impl Iterator<Item
     nodes.into_iter().filter(move |node| seen.insert(node.as_str()))
 }
 
-/// `size` ranks on `nodes` nodes, as even as can be, more on the first ones: 10 on 3 are 4 + 3 + 3.
+/// Shares of `size` ranks on `nodes` nodes that differ by one at most, the greater ones first: 10 on 3 are 4 + 3 + 3.
 fn even_shares(size: u32, nodes: usize) -> Vec<u32> {
     let nodes = nodes as u32;
     (0..nodes).map(|node| size / nodes + u32::from(node < size % nodes)).collect()
 }
 
-/// Each node full before the next one gets a rank.
-fn filled(size: u32, rooms: &[Room]) -> Vec<u32> {
+/// Shares that fill each node before the next one gets a rank.
+fn filled(size: u32, nodes: &[Capacity]) -> Vec<u32> {
     let mut left = size;
-    let fill = |room: &Room| {
-        let ranks = room.ranks.min(left);
+    let fill = |node: &Capacity| {
+        let ranks = node.ranks.min(left);
         left -= ranks;
         ranks
     };
-    rooms.iter().map(fill).collect()
+    nodes.iter().map(fill).collect()
 }
 
-/// One rank for each node that has room, again and again.
-fn dealt(size: u32, rooms: &[Room]) -> Result<Placement, PlacementError> {
+/// Rounds of one rank for each node that has room.
+fn dealt(size: u32, nodes: &[Capacity]) -> Result<Placement, PlacementError> {
     let mut left = size;
     let mut placement = Placement::default();
     let mut round = 0;
     while left > 0 {
-        for (node, room) in (0..).zip(rooms) {
-            if room.ranks > round && left > 0 {
-                push_one(&mut placement, node);
+        for (index, node) in (0..).zip(nodes) {
+            if node.ranks > round && left > 0 {
+                push_one(&mut placement, index);
                 left -= 1;
             }
         }

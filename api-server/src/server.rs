@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use lattice_session::wire;
 use parking_lot::Mutex;
 use pmi_transport::connect::AgentChannels;
 use pmi_transport::identity::{Caller, Security};
@@ -190,6 +191,7 @@ impl Server {
 
     /// What `request` means on the nodes as they are now, and what whoever asks may want to know of it.
     fn order(&self, request: LaunchTasksRequest, allocation: &Allocation) -> Result<(Order, Vec<String>), OrderError> {
+        let request = wire::request::decode(request)?;
         let registry = self.nodes.lock();
         let order = Order::new(request, allocation, &registry, &self.config.launches)?;
         let notes = Vec::from_iter(order.crowding(&registry));

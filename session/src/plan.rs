@@ -21,7 +21,7 @@ use crate::cause::StartClass;
 use crate::fabric::NodeFabric;
 use crate::session::StdinSource;
 use crate::spec::{AppSpec, SessionSpec, StdinTarget};
-use crate::template::{Place, Template, TemplateError};
+use crate::template::Place;
 
 /// The longest plain list of nodes in a rank's environment, in bytes. The kernel takes up to 128 KiB in one variable.
 const NODE_LIST_MAX: usize = 32 * 1024;
@@ -42,9 +42,6 @@ pub enum PlanError {
     /// The ranks cannot be bound as asked.
     #[error(transparent)]
     Bind(#[from] BindHereError),
-    /// The name of the ranks' standard input makes no sense.
-    #[error("the file for standard input: {0}")]
-    StdinName(#[from] TemplateError),
     /// A file for standard input cannot be read.
     #[error("rank {rank} cannot read {} as its standard input: {source}", path.display())]
     Stdin {
@@ -253,10 +250,10 @@ impl Common<'_> {
         direct: Option<&Arc<OwnedFd>>,
     ) -> Result<Stdio, PlanError> {
         let reads = match &self.spec.stdin {
-            StdinTarget::File(name) => {
+            StdinTarget::File(template) => {
                 let SessionSpec { node, launch_id, .. } = self.spec;
                 let place = Place { rank, local_rank: local, node: *node, host: self.spec.host(*node), launch_id };
-                let path = Template::parse(name.as_os_str())?.expand(place);
+                let path = template.expand(place);
                 let file = File::open(&path).map_err(|source| PlanError::Stdin { rank, path, source })?;
                 return Ok(Stdio::Fd(Arc::new(file.into())));
             }

@@ -1,8 +1,11 @@
-//! The session spec: everything that one node must know to run its part of a launch, as plain data that can travel.
+//! The session spec: everything that one node must know to run its part of a launch, as plain data.
 //!
-//! What cannot travel (descriptors, channels, the way to other nodes) is in [`crate::session::Surroundings`].
+//! Last of the stages that [`crate::request`] draws. Descriptors, channels and the way to other nodes are in
+//! [`crate::session::Surroundings`].
 
 use std::ffi::OsString;
+use std::fmt;
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,8 +14,11 @@ use pmi_core::job::Job;
 use rank_spawner::CpuBind;
 use serde::{Deserialize, Serialize};
 
+use crate::random;
+use crate::template::Template;
+
 /// One launch on one node.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct SessionSpec {
     /// The launch's id, unique on this machine: `LATTICE_LAUNCH_ID` in every rank.
     pub launch_id: String,
@@ -26,8 +32,8 @@ pub struct SessionSpec {
     pub hosts: Vec<String>,
     /// The address by which other nodes reach this one; `None` where there are no others.
     pub address: Option<String>,
-    /// Who knows it may claim a rank of the job, so it cannot be guessed: 128 bits in hexadecimal, the same on all nodes.
-    pub secret: String,
+    /// Secret of the launch, the same on all nodes.
+    pub secret: LaunchSecret,
     /// The programs, in the order of `job.apps`.
     pub apps: Vec<AppSpec>,
     /// The environment that every rank starts from; an outer launcher's variables are scrubbed from it.
@@ -59,8 +65,49 @@ impl SessionSpec {
     }
 }
 
+/// 128 random bits: who knows them may claim a rank of the job.
+#[derive(Clone, PartialEq, Eq)]
+pub struct LaunchSecret([u8; Self::LEN]);
+
+impl LaunchSecret {
+    /// Length in bytes.
+    pub const LEN: usize = 16;
+
+    /// A new secret.
+    ///
+    /// # Errors
+    /// Fails if the system has no random bytes.
+    pub fn random() -> io::Result<Self> {
+        random::bytes().map(Self)
+    }
+
+    /// The secret of these bytes.
+    pub fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes, for messages to nodes.
+    pub fn as_bytes(&self) -> &[u8; Self::LEN] {
+        &self.0
+    }
+}
+
+/// The secret itself, in hexadecimal, as names of its servers hold it.
+impl fmt::Display for LaunchSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Nothing of the secret, so that it reaches no log.
+impl fmt::Debug for LaunchSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LaunchSecret")
+    }
+}
+
 /// One program of a launch.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppSpec {
     /// The program: a path, or a name that is looked up in `PATH`.
     pub program: OsString,
@@ -126,8 +173,7 @@ pub enum Entrance {
 }
 
 /// Which ranks read the launch's standard input; all others read an empty file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StdinTarget {
     /// No rank.
     None,
@@ -135,12 +181,12 @@ pub enum StdinTarget {
     Rank(Rank),
     /// Every rank reads a copy.
     All,
-    /// Every rank opens this file by itself; the name is a [`crate::template::Template`].
-    File(PathBuf),
+    /// Every rank opens the file of this name by itself.
+    File(Template),
 }
 
 /// How long the session waits before it speaks up or acts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// A rank of a job of several ranks that ran this long without a word to its server is reported.
     pub silent: Duration,

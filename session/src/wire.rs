@@ -12,6 +12,9 @@ pub mod fence;
 pub mod foreign;
 pub mod job;
 pub mod meeting;
+pub mod placed;
+pub mod request;
+mod settings;
 pub mod spec;
 
 use std::ffi::{OsStr, OsString};
@@ -26,6 +29,8 @@ use pmi_transport::proto::v1 as proto;
 use rank_spawner::CpuBindParseError;
 
 use crate::rank_ranges::RankRangesError;
+use crate::request::ProgramsError;
+use crate::template::TemplateError;
 
 /// Why a message means nothing here.
 #[derive(Debug, thiserror::Error)]
@@ -72,6 +77,15 @@ pub enum WireError {
     /// Ranges that name no ranks.
     #[error(transparent)]
     Ranks(#[from] RankRangesError),
+    /// Programs that make no launch.
+    #[error(transparent)]
+    Programs(#[from] ProgramsError),
+    /// A file name with escapes that have no meaning.
+    #[error("the file for standard input: {0}")]
+    Template(#[from] TemplateError),
+    /// Nodes are chosen in two ways.
+    #[error("a node list and a hostfile both say which nodes to use; give one of them")]
+    NodesTwice,
 }
 
 /// The longest time that anything may be told to wait: clocks can be told to add it.

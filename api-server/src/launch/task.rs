@@ -178,7 +178,7 @@ impl Launch {
         first_event: u64,
         inbox: mpsc::Receiver<Ask>,
     ) -> Self {
-        let Order { spec, nodes, placement, detached } = order;
+        let Order { spec, nodes, placement, detached, .. } = order;
         let hosts: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
         let now = Instant::now();
         let spool = if detached { server.spools.open() } else { None };

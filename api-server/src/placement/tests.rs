@@ -1,5 +1,8 @@
 use proptest::prelude::*;
 
+use lattice_session::request::ProgramRequest;
+use lattice_session::spec::AppSpec;
+
 use super::*;
 
 fn nodes(count: usize) -> Vec<String> {
@@ -7,30 +10,49 @@ fn nodes(count: usize) -> Vec<String> {
 }
 
 /// How many ranks each node of the placement gets.
-fn counts(placed: &Placed) -> Vec<usize> {
-    (0..placed.nodes.len()).map(|node| placed.placement.ranks_on(NodeIndex(node as u32)).len()).collect()
+fn counts(placed: &Assignment) -> Vec<usize> {
+    (0..placed.hosts.len()).map(|node| placed.placement.ranks_on(NodeIndex(node as u32)).len()).collect()
 }
 
-fn per_node(ranks: u32) -> Wish {
-    Wish { tasks_per_node: NonZeroU32::new(ranks), ..Wish::default() }
+fn per_node(ranks: u32) -> PlacementRequest {
+    PlacementRequest { tasks_per_node: NonZeroU32::new(ranks), ..PlacementRequest::default() }
 }
 
-fn on_nodes(nodes: u32) -> Wish {
-    Wish { nodes: NonZeroU32::new(nodes), ..Wish::default() }
+fn on_nodes(nodes: u32) -> PlacementRequest {
+    PlacementRequest { nodes: NonZeroU32::new(nodes), ..PlacementRequest::default() }
 }
 
-fn hosts(lines: &[(&str, u32)], distribution: Distribution) -> Wish {
-    let hosts = lines.iter().map(|&(node, slots)| (node.to_owned(), slots)).collect();
-    Wish { hosts, distribution, ..Wish::default() }
+fn names(list: &str) -> Vec<String> {
+    hostlist::expand(list).unwrap()
+}
+
+/// The lines of a hostfile, with no slots of 0.
+fn hosts(lines: &[(&str, u32)], distribution: Option<Distribution>) -> PlacementRequest {
+    let line =
+        |&(node, slots): &(&str, u32)| HostSlots { node: node.to_owned(), slots: NonZeroU32::new(slots).unwrap() };
+    let candidates = Candidates::Hostfile(lines.iter().map(line).collect());
+    PlacementRequest { candidates, distribution, ..PlacementRequest::default() }
+}
+
+/// Programs with so many ranks; 0 is for one that was not given a number.
+fn programs(ranks: &[u32]) -> Programs {
+    let app =
+        AppSpec { program: "app".into(), args: Vec::new(), directory: "/".into(), set: Vec::new(), remove: Vec::new() };
+    let program = |&ranks: &u32| ProgramRequest { app: app.clone(), ranks: NonZeroU32::new(ranks) };
+    Programs::new(ranks.iter().map(program).collect()).unwrap()
+}
+
+fn placed(request: &PlacementRequest, ranks: &[u32], nodes: &[String]) -> Result<Assignment, PlacementError> {
+    place(request, &programs(ranks), nodes)
 }
 
 #[test]
 fn ranks_are_shared_out_evenly_and_in_order() {
-    let check = |wish: &Wish, ranks: &[u32], available, expected: &[usize]| {
-        let placed = wish.place(ranks, &nodes(available)).unwrap();
-        assert_eq!(counts(&placed), expected, "{wish:?} {ranks:?}");
+    let check = |request: &PlacementRequest, ranks: &[u32], available, expected: &[usize]| {
+        let placed = placed(request, ranks, &nodes(available)).unwrap();
+        assert_eq!(counts(&placed), expected, "{request:?} {ranks:?}");
     };
-    let any = Wish::default();
+    let any = PlacementRequest::default();
     check(&any, &[10], 3, &[4, 3, 3]);
     check(&any, &[2], 4, &[1, 1]);
     check(&any, &[0], 4, &[1]);
@@ -40,67 +62,55 @@ fn ranks_are_shared_out_evenly_and_in_order() {
     check(&on_nodes(2), &[10], 3, &[5, 5]);
     check(&on_nodes(3), &[2], 3, &[1, 1, 0]);
     check(&on_nodes(3), &[0], 4, &[1, 1, 1]);
-    check(&Wish { nodes: NonZeroU32::new(2), ..per_node(3) }, &[0], 4, &[3, 3]);
+    check(&PlacementRequest { nodes: NonZeroU32::new(2), ..per_node(3) }, &[0], 4, &[3, 3]);
 }
 
 #[test]
 fn a_hostfile_is_filled_in_its_order() {
     let lines = [("node2", 2), ("node0", 3), ("node2", 1)];
     let check = |distribution, ranks, expected_nodes: &[&str], expected_ranks: &[&[u32]]| {
-        let placed = hosts(&lines, distribution).place(&[ranks], &nodes(4)).unwrap();
-        assert_eq!(placed.nodes, expected_nodes);
+        let placed = placed(&hosts(&lines, distribution), &[ranks], &nodes(4)).unwrap();
+        assert_eq!(placed.hosts, expected_nodes);
         for (node, expected) in (0..).zip(expected_ranks) {
             let ranks: Vec<u32> = placed.placement.ranks_on(NodeIndex(node)).iter().map(|rank| rank.0).collect();
             assert_eq!(&ranks, expected, "{distribution:?}, node {node}");
         }
     };
-    check(Distribution::Block, 0, &["node2", "node0"], &[&[0, 1, 2], &[3, 4, 5]]);
-    check(Distribution::Block, 3, &["node2"], &[&[0, 1, 2]]);
-    check(Distribution::Cyclic, 5, &["node2", "node0"], &[&[0, 2, 4], &[1, 3]]);
-    check(Distribution::Explicit, 0, &["node2", "node0"], &[&[0, 1, 5], &[2, 3, 4]]);
+    check(Some(Distribution::Block), 0, &["node2", "node0"], &[&[0, 1, 2], &[3, 4, 5]]);
+    check(Some(Distribution::Block), 3, &["node2"], &[&[0, 1, 2]]);
+    check(Some(Distribution::Cyclic), 5, &["node2", "node0"], &[&[0, 2, 4], &[1, 3]]);
+    check(None, 0, &["node2", "node0"], &[&[0, 1, 5], &[2, 3, 4]]);
 }
 
 #[test]
 fn nodes_are_chosen_by_name() {
     let check = |only: &str, except: &str, ranks, expected: &[&str]| {
-        let request = PlacementRequest { only: only.to_owned(), except: except.to_owned(), ..Default::default() };
-        let placed = Wish::read(&request).unwrap().place(&[ranks], &nodes(6)).unwrap();
-        assert_eq!(placed.nodes, expected);
+        let candidates = if only.is_empty() { Candidates::All } else { Candidates::Listed(names(only)) };
+        let request = PlacementRequest { candidates, except: names(except), ..Default::default() };
+        assert_eq!(placed(&request, &[ranks], &nodes(6)).unwrap().hosts, expected);
     };
     check("node[4,1]", "", 2, &["node4", "node1"]);
     check("", "node[0-3]", 8, &["node4", "node5"]);
     check("node[0-2]", "node1", 2, &["node0", "node2"]);
+    check("node[2,2,0]", "", 2, &["node2", "node0"]);
 }
 
 #[test]
 fn what_cannot_be_placed_is_refused_in_words() {
-    let check = |wish: &Wish, ranks: &[u32], expected: &str| {
-        let error = wish.place(ranks, &nodes(3)).unwrap_err().to_string();
+    let check = |request: &PlacementRequest, ranks: &[u32], expected: &str| {
+        let error = placed(request, ranks, &nodes(3)).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     };
     check(&on_nodes(4), &[4], "4 nodes were asked for, and 3 can be used: node[0-2]");
     check(&per_node(2), &[7], "3 nodes with at most 2 ranks each hold 6");
-    check(&hosts(&[("node0", 2)], Distribution::Block), &[3], "have 2 slots");
-    check(
-        &hosts(&[("node7", 2)], Distribution::Block),
-        &[1],
-        "node node7 is not in the allocation, which has node[0-2]",
-    );
-    check(&Wish { except: nodes(3), ..Wish::default() }, &[1], "no node is left");
-    check(&Wish::default(), &[u32::MAX, u32::MAX], "at most 1048576");
-    check(&Wish { distribution: Distribution::Cyclic, ..Wish::default() }, &[RANKS_MAX], "too irregular");
-    check(&Wish::default(), &[], "no program");
-}
-
-#[test]
-fn contradictions_are_seen_before_any_node_is() {
-    let line = pmi_transport::proto::v1::HostSlots { node: "node0".to_owned(), slots: 1 };
-    let both = PlacementRequest { only: "node0".to_owned(), hosts: vec![line], ..Default::default() };
-    assert_eq!(Wish::read(&both), Err(PlacementError::OnlyAndHosts));
-    let explicit = PlacementRequest { distribution: Distribution::Explicit.into(), ..Default::default() };
-    assert_eq!(Wish::read(&explicit), Err(PlacementError::ExplicitWithoutHosts));
-    let number = PlacementRequest { distribution: 9, ..Default::default() };
-    assert_eq!(Wish::read(&number), Err(PlacementError::Distribution { number: 9 }));
+    check(&hosts(&[("node0", 2)], None), &[3], "have 2 slots");
+    check(&hosts(&[("node7", 2)], None), &[1], "node node7 is not in the allocation, which has node[0-2]");
+    check(&PlacementRequest { except: nodes(3), ..Default::default() }, &[1], "no node is left");
+    check(&PlacementRequest::default(), &[RANKS_MAX, 1], "1048577 ranks were asked for; a launch has at most 1048576");
+    check(&per_node(u32::MAX), &[0], "12884901885 ranks were asked for; a launch has at most 1048576");
+    let cyclic = PlacementRequest { distribution: Some(Distribution::Cyclic), ..Default::default() };
+    check(&cyclic, &[RANKS_MAX], "too irregular");
+    check(&hosts(&[], None), &[1], "no node is left");
 }
 
 proptest! {
@@ -113,15 +123,14 @@ proptest! {
         bound in 0_u32..20,
         cyclic: bool,
     ) {
-        let distribution = if cyclic { Distribution::Cyclic } else { Distribution::Block };
-        let wish = Wish {
+        let request = PlacementRequest {
             nodes: NonZeroU32::new(asked),
             tasks_per_node: NonZeroU32::new(bound),
-            distribution,
-            ..Wish::default()
+            distribution: cyclic.then_some(Distribution::Cyclic),
+            ..Default::default()
         };
-        if let Ok(placed) = wish.place(&ranks, &nodes(available)) {
-            let mut seen: Vec<u32> = (0..placed.nodes.len())
+        if let Ok(placed) = placed(&request, &ranks, &nodes(available)) {
+            let mut seen: Vec<u32> = (0..placed.hosts.len())
                 .flat_map(|node| placed.placement.ranks_on(NodeIndex(node as u32)))
                 .map(|rank| rank.0)
                 .collect();
@@ -132,7 +141,32 @@ proptest! {
             let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
             prop_assert!(most - least <= 1, "{:?}", counts);
             prop_assert!(bound == 0 || *most <= bound as usize);
-            prop_assert!(asked == 0 || placed.nodes.len() == asked as usize);
+            prop_assert!(asked == 0 || placed.hosts.len() == asked as usize);
+        }
+    }
+
+    /// Whatever a hostfile says, no node gets more ranks than slots, and without a number of ranks every slot has one.
+    #[test]
+    fn a_hostfiles_slots_are_never_exceeded(
+        lines in proptest::collection::vec((0_usize..5, 1_u32..9), 1..12),
+        ranks in 0_u32..60,
+        distribution in prop_oneof![Just(None), Just(Some(Distribution::Block)), Just(Some(Distribution::Cyclic))],
+    ) {
+        let nodes = nodes(5);
+        let lines: Vec<(&str, u32)> = lines.iter().map(|&(node, slots)| (nodes[node].as_str(), slots)).collect();
+        let slots_of = |host: &str| -> u32 { lines.iter().filter(|(node, _)| *node == host).map(|(_, slots)| slots).sum() };
+        let all: u32 = lines.iter().map(|(_, slots)| slots).sum();
+        let size = if ranks == 0 { all } else { ranks };
+        match placed(&hosts(&lines, distribution), &[ranks], &nodes) {
+            Ok(placed) => {
+                prop_assert_eq!(placed.placement.size(), size);
+                for (host, ranks) in placed.hosts.iter().zip(counts(&placed)) {
+                    prop_assert!(ranks <= slots_of(host) as usize);
+                }
+            }
+            Err(error) => {
+                prop_assert!(size > all, "{}", error);
+            }
         }
     }
 }

@@ -94,8 +94,13 @@ pub fn encode_app(app: &AppSpec) -> proto::AppSpec {
 /// # Errors
 /// Refuses more or fewer programs than the job has, an empty program name and a relative directory.
 pub fn decode_apps(apps: Vec<proto::AppSpec>, job: &Job) -> Result<Vec<AppSpec>, WireError> {
-    if apps.len() != job.apps.len() {
-        return Err(wrong("the number of programs", apps.len(), format!("{} as in the job", job.apps.len())));
+    decode_programs(apps, job.apps.len())
+}
+
+/// The programs that a message means, `count` of them.
+pub(super) fn decode_programs(apps: Vec<proto::AppSpec>, count: usize) -> Result<Vec<AppSpec>, WireError> {
+    if apps.len() != count {
+        return Err(wrong("the number of programs", apps.len(), format!("{count} as in the job")));
     }
     apps.into_iter().map(decode_app).collect()
 }

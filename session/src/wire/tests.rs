@@ -1,3 +1,4 @@
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,12 +15,15 @@ use prost::Message;
 use rank_spawner::{CpuBind, RankExit};
 
 use super::event::NodeHappening;
-use super::{call, cause, command, event, fence, foreign, job, meeting, spec};
+use super::{call, cause, command, event, fence, foreign, job, meeting, placed, spec};
 use crate::cause::{Cause, CauseKind, StartClass};
 use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, RankProgress, Report, Stream};
+use crate::placed::{ClusterTerms, PlacedLaunch};
+use crate::request::LaunchSettings;
 use crate::session::Control;
 use crate::spawn::SpawnOrder;
-use crate::spec::{AppSpec, Entrance, Patience, PmiFamily, PmiSpec, SessionSpec, StdinTarget};
+use crate::spec::{AppSpec, Entrance, LaunchSecret, Patience, PmiFamily, PmiSpec, SessionSpec, StdinTarget};
+use crate::template::Template;
 
 fn app(program: &str) -> AppSpec {
     AppSpec {
@@ -31,8 +35,8 @@ fn app(program: &str) -> AppSpec {
     }
 }
 
-fn session() -> SessionSpec {
-    SessionSpec {
+fn placed_launch() -> PlacedLaunch {
+    PlacedLaunch {
         launch_id: "abc".into(),
         allocation_id: Some("alloc".into()),
         job: Job {
@@ -43,16 +47,20 @@ fn session() -> SessionSpec {
             spawner: None,
             preput: vec![("key".into(), "value".into())],
         },
-        node: NodeIndex(1),
         hosts: ["node0", "node1", "node2"].map(str::to_owned).to_vec(),
-        address: Some("10.0.0.3".into()),
-        secret: "000102030405060708090a0b0c0d0e0f".into(),
         apps: vec![app("./a"), app("b")],
+        settings: settings(),
+    }
+}
+
+fn settings() -> LaunchSettings {
+    LaunchSettings {
         environment: vec![("PATH".into(), "/bin".into())],
         pmi: PmiSpec { family: PmiFamily::Pmix, entrance: Entrance::Port, group_barriers: true },
+        pmi_trace: true,
         slurm_environment: true,
         cpu_bind: CpuBind::None,
-        stdin: StdinTarget::File("/in.%r".into()),
+        stdin: StdinTarget::File(Template::parse("/in.%r".as_ref()).unwrap()),
         patience: Patience {
             silent: Duration::from_millis(1),
             stuck: Duration::from_millis(2),
@@ -65,8 +73,28 @@ fn session() -> SessionSpec {
     }
 }
 
+fn secret() -> LaunchSecret {
+    LaunchSecret::from_bytes(std::array::from_fn(|index| index as u8))
+}
+
+fn terms() -> ClusterTerms {
+    ClusterTerms {
+        uid: 1000,
+        addresses: ["10.0.0.2:50052", "10.0.0.3:50052", "10.0.0.4:50052"].map(str::to_owned).to_vec(),
+        secret: secret(),
+        barrier_fan_out: NonZeroU32::new(8),
+        data_fan_out: None,
+        output_window: 65_536,
+        stdin_window: 7,
+    }
+}
+
+fn session() -> SessionSpec {
+    placed_launch().session(NodeIndex(1), Some("10.0.0.3".into()), secret())
+}
+
 fn launch() -> proto::LaunchSpec {
-    proto::LaunchSpec { addresses: "10.0.0.[2-4]:50052".into(), ..spec::encode(&session()) }
+    placed::encode(&placed_launch(), &terms())
 }
 
 #[test]
@@ -75,23 +103,37 @@ fn a_session_spec_travels() {
     let got = spec::decode(proto::LaunchSpec::decode(&*sent).unwrap(), NodeIndex(1)).unwrap();
     // Its types have no equality of their own.
     assert_eq!(format!("{got:?}"), format!("{:?}", session()));
+    assert_eq!(got.secret.to_string(), "000102030405060708090a0b0c0d0e0f");
     assert_eq!(spec::addresses(&launch().addresses, 3).unwrap()[2], "10.0.0.4:50052");
     assert_eq!(spec::nodes(&launch().nodes).unwrap(), session().hosts);
+}
+
+/// As users are told of it: with neither secret nor environment.
+#[test]
+fn a_placed_launch_travels_without_its_secret() {
+    let sent = proto::LaunchSpec { secret: Bytes::new(), environment: Vec::new(), ..launch() };
+    let got = placed::decode(sent.clone()).unwrap();
+    let settings = LaunchSettings { environment: Vec::new(), ..settings() };
+    assert_eq!(format!("{got:?}"), format!("{:?}", PlacedLaunch { settings, ..placed_launch() }));
+    assert!(spec::decode(sent, NodeIndex(0)).is_err(), "no node takes a launch without a secret");
+    assert_eq!((launch().uid, launch().barrier_fan_out, launch().data_fan_out), (1000, 8, 0));
+    assert_eq!((launch().output_window, launch().stdin_window, launch().trace), (65_536, 7, true));
 }
 
 #[test]
 fn a_spec_grows_neither_with_ranks_nor_with_nodes() {
     let nodes = 10_000;
-    let spec = SessionSpec {
+    let launch = PlacedLaunch {
         hosts: (0..nodes).map(|node| format!("node{node}")).collect(),
         job: Job {
             placement: Placement::block(&vec![100; nodes]),
             apps: vec![App { ranks: 1_000_000, appnum: 0 }],
-            ..session().job
+            ..placed_launch().job
         },
-        ..session()
+        ..placed_launch()
     };
-    assert!(spec::encode(&spec).encoded_len() < 300);
+    let addresses = (0..nodes).map(|node| format!("node{node}:50052")).collect();
+    assert!(placed::encode(&launch, &ClusterTerms { addresses, ..terms() }).encoded_len() < 300);
 }
 
 #[test]
@@ -149,8 +191,13 @@ fn more_ranks_than_a_node_can_serve_are_refused() {
         wrong.apps.pop();
         let error = spec::decode(wrong.clone(), NodeIndex(1)).unwrap_err();
         assert_eq!(error.to_string(), format!("the number of ranks of one node is {ranks}; possible is at most 16384"));
-        assert!(spec::decode(wrong, NodeIndex(0)).is_ok());
+        assert!(spec::decode(wrong, NodeIndex(0)).is_err(), "whichever node is asked");
     }
+    let mut right = launch();
+    right.job.as_mut().unwrap().blocks = vec![proto::Block { first_node: 0, nodes: 3, ranks_per_node: 5_461 }];
+    right.job.as_mut().unwrap().apps = vec![proto::App { ranks: 3 * 5_461, appnum: 0 }];
+    right.apps.pop();
+    assert!(spec::decode(right, NodeIndex(1)).is_ok(), "three nodes can hold what one cannot");
 }
 
 fn causes() -> Vec<CauseKind> {

@@ -12,7 +12,7 @@ use lattice_session::event::{Event, Report, Stream};
 use lattice_session::services::LocalServices;
 use lattice_session::session::{self, AskError, Control, Nodes, StdinSource, Surroundings};
 use lattice_session::spawn::{SpawnOrder, SpawnParent, spawned_job};
-use lattice_session::spec::{AppSpec, Patience, PmiSpec, SessionSpec, StdinTarget};
+use lattice_session::spec::{AppSpec, LaunchSecret, Patience, PmiSpec, SessionSpec, StdinTarget};
 use pmi_core::fence::{Contribution, Fence, FenceError, FenceId, Merged, Scope};
 use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::job::{Job, Placement};
@@ -207,7 +207,7 @@ fn spec(number: usize, node: NodeIndex, job: &Job, nodes: usize, words: &[&str])
         node,
         hosts: (0..nodes).map(|node| format!("n{node}")).collect(),
         address: Some("127.0.0.1".to_owned()),
-        secret: "00112233445566778899aabbccddeeff".to_owned(),
+        secret: LaunchSecret::from_bytes([0x42; LaunchSecret::LEN]),
         apps: vec![app],
         environment: environment.collect(),
         pmi: PmiSpec::default(),

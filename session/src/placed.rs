@@ -1,0 +1,158 @@
+//! A launch whose every rank has its place: the second of the stages that [`crate::request`] draws.
+//!
+//! The same for all nodes of the launch, and for the client that shows it; it knows no secret. What the API server decides beyond
+//! the placement is in [`ClusterTerms`], which users are not told in full.
+
+use std::num::NonZeroU32;
+
+use pmi_core::ids::{LocalRank, NodeIndex, Rank};
+use pmi_core::job::Job;
+
+use crate::request::LaunchSettings;
+use crate::spec::{AppSpec, LaunchSecret, SessionSpec};
+
+/// A launch that can be started, or that has been.
+#[derive(Clone, Debug)]
+pub struct PlacedLaunch {
+    /// Id of the launch; a job id can be made of it.
+    pub launch_id: String,
+    /// The allocation that it runs in; `None` for a launch on this machine without one.
+    pub allocation_id: Option<String>,
+    /// Its ranks and their places.
+    pub job: Job,
+    /// Names of its nodes, by node index; at least one.
+    pub hosts: Vec<String>,
+    /// Its programs, in the order of `job.apps`.
+    pub apps: Vec<AppSpec>,
+    /// Settings that hold for every rank.
+    pub settings: LaunchSettings,
+}
+
+/// Place of one rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RankPlace {
+    /// The rank.
+    pub rank: Rank,
+    /// Its node.
+    pub node: NodeIndex,
+    /// Its position among the ranks of that node.
+    pub local_rank: LocalRank,
+    /// Index of its program.
+    pub app: usize,
+}
+
+/// Decisions of the API server about a launch on a cluster, beyond its placement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterTerms {
+    /// User of the ranks.
+    pub uid: u32,
+    /// gRPC addresses of the nodes, by node index.
+    pub addresses: Vec<String>,
+    /// Entitles a rank of another launch to be heard by this one's servers.
+    pub secret: LaunchSecret,
+    /// Fan-out of the fence tree for barriers; `None` leaves it to the agents.
+    pub barrier_fan_out: Option<NonZeroU32>,
+    /// Fan-out of the fence tree for data; `None` leaves it to the agents.
+    pub data_fan_out: Option<NonZeroU32>,
+    /// Bytes of output that a node may send before it is granted more.
+    pub output_window: u32,
+    /// Bytes of input that may be sent before more is granted.
+    pub stdin_window: u32,
+}
+
+impl PlacedLaunch {
+    /// Name of a node of the launch.
+    pub fn host(&self, node: NodeIndex) -> &str {
+        self.hosts.get(node.index()).map_or("localhost", String::as_str)
+    }
+
+    /// Places of all ranks, in rank order.
+    pub fn rank_places(&self) -> Vec<RankPlace> {
+        let on_node = |node| {
+            let ranks = self.job.placement.ranks_on(node).into_iter().zip((0..).map(LocalRank));
+            ranks.map(move |(rank, local_rank)| (rank, node, local_rank))
+        };
+        let mut places: Vec<_> = (0..self.job.placement.nodes()).map(NodeIndex).flat_map(on_node).collect();
+        places.sort_unstable();
+        let apps = (0..).zip(&self.job.apps).flat_map(|(index, app)| std::iter::repeat_n(index, app.ranks as usize));
+        let place = |((rank, node, local_rank), app)| RankPlace { rank, node, local_rank, app };
+        places.into_iter().zip(apps).map(place).collect()
+    }
+
+    /// Part of the launch on node `node`, which other nodes reach by `address`.
+    pub fn session(self, node: NodeIndex, address: Option<String>, secret: LaunchSecret) -> SessionSpec {
+        let Self { launch_id, allocation_id, job, hosts, apps, settings } = self;
+        SessionSpec {
+            launch_id,
+            allocation_id,
+            job,
+            node,
+            hosts,
+            address,
+            secret,
+            apps,
+            environment: settings.environment,
+            pmi: settings.pmi,
+            slurm_environment: settings.slurm_environment,
+            cpu_bind: settings.cpu_bind,
+            stdin: settings.stdin,
+            patience: settings.patience,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pmi_core::ids::JobId;
+    use pmi_core::job::{App, Block, Placement};
+
+    use super::*;
+
+    fn placed(blocks: &[Block], apps: &[u32]) -> PlacedLaunch {
+        let mut placement = Placement::default();
+        blocks.iter().for_each(|&block| placement.push(block));
+        let job = Job {
+            id: JobId::new("kvs_abc_0").unwrap(),
+            placement,
+            apps: (0..).zip(apps).map(|(appnum, &ranks)| App { ranks, appnum }).collect(),
+            universe_size: None,
+            spawner: None,
+            preput: Vec::new(),
+        };
+        PlacedLaunch {
+            launch_id: "abc".to_owned(),
+            allocation_id: None,
+            job,
+            hosts: ["node0", "node1"].map(str::to_owned).to_vec(),
+            apps: Vec::new(),
+            settings: LaunchSettings::default(),
+        }
+    }
+
+    fn block(first_node: u32, nodes: u32, ranks_per_node: u32) -> Block {
+        Block { first_node: NodeIndex(first_node), nodes, ranks_per_node }
+    }
+
+    #[test]
+    fn places_follow_the_placement() {
+        let check = |blocks: &[Block], apps: &[u32], expected: &[(u32, u32, u32, usize)]| {
+            let places = placed(blocks, apps).rank_places();
+            let seen: Vec<_> =
+                places.iter().map(|place| (place.rank.0, place.node.0, place.local_rank.0, place.app)).collect();
+            assert_eq!(seen, expected);
+        };
+        check(&[block(0, 1, 2)], &[2], &[(0, 0, 0, 0), (1, 0, 1, 0)]);
+        let cyclic = [block(0, 2, 1), block(0, 2, 1), block(0, 1, 1)];
+        let expected = [(0, 0, 0, 0), (1, 1, 0, 0), (2, 0, 1, 0), (3, 1, 1, 1), (4, 0, 2, 1)];
+        check(&cyclic, &[3, 2], &expected);
+    }
+
+    #[test]
+    fn a_session_is_the_launch_as_one_node_sees_it() {
+        let placed = placed(&[block(0, 2, 1)], &[2]);
+        let secret = LaunchSecret::from_bytes([7; LaunchSecret::LEN]);
+        let session = placed.clone().session(NodeIndex(1), Some("10.0.0.2".to_owned()), secret.clone());
+        assert_eq!((session.node, session.address.as_deref()), (NodeIndex(1), Some("10.0.0.2")));
+        assert_eq!((session.hosts, session.secret), (placed.hosts, secret));
+    }
+}

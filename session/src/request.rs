@@ -1,0 +1,335 @@
+//! A launch as it is asked for: programs, wishes for nodes, and settings. No rank has a place yet.
+//!
+//! First of the three stages of a launch, each a type of its own:
+//!
+//! ```text
+//! flags ──────────────┐
+//!                     ├──> LaunchRequest ──place──> PlacedLaunch ──session──> SessionSpec
+//! LaunchTasksRequest ─┘     as asked for             every rank has a node     one node's part
+//! ```
+//!
+//! A request is checked where it is made, from flags or from a message, and not again. Which nodes there are, and which of them a
+//! launch gets, is left to whoever places it: the launcher on this machine, the API server on a cluster.
+
+use std::ffi::OsString;
+use std::num::NonZeroU32;
+
+use pmi_core::ids::{JobId, JobIdError, Rank};
+use pmi_core::job::{App, Job, Placement};
+use rank_spawner::CpuBind;
+
+use crate::placed::PlacedLaunch;
+use crate::spec::{AppSpec, Patience, PmiSpec, StdinTarget};
+
+/// Most nodes that a request may name.
+pub const NODES_MAX: usize = 1 << 16;
+
+/// A launch that makes sense, and whose ranks have no places yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaunchRequest {
+    /// The programs, in the order of their ranks.
+    pub programs: Programs,
+    /// The nodes that are wished for.
+    pub placement: PlacementRequest,
+    /// `MPI_UNIVERSE_SIZE`, if it is not the number of ranks.
+    pub universe_size: Option<u32>,
+    /// Settings that hold for every rank.
+    pub settings: LaunchSettings,
+    /// Whose the launch is.
+    pub ownership: Ownership,
+}
+
+/// Settings that hold for every rank of a launch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaunchSettings {
+    /// The environment that every rank starts from; an outer launcher's variables are scrubbed from it.
+    pub environment: Vec<(OsString, OsString)>,
+    /// The PMI that ranks are served, and how they reach it.
+    pub pmi: PmiSpec,
+    /// Report every PMI message.
+    pub pmi_trace: bool,
+    /// Also set the `SLURM_*` variables.
+    pub slurm_environment: bool,
+    /// CPUs that each rank may use.
+    pub cpu_bind: CpuBind,
+    /// Ranks that read the launch's standard input.
+    pub stdin: StdinTarget,
+    /// Time limits of the session.
+    pub patience: Patience,
+}
+
+impl Default for LaunchSettings {
+    fn default() -> Self {
+        Self {
+            environment: Vec::new(),
+            pmi: PmiSpec::default(),
+            pmi_trace: false,
+            slurm_environment: false,
+            cpu_bind: CpuBind::None,
+            stdin: StdinTarget::None,
+            patience: Patience::default(),
+        }
+    }
+}
+
+/// Whose a launch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ownership {
+    /// A client owns it: its output waits for the client, and it ends when the client vanishes for good.
+    Client,
+    /// Nobody does: its output is kept as far as there is room, and it ends by itself.
+    Detached,
+}
+
+/// One program of a launch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramRequest {
+    /// The program; its directory is absolute.
+    pub app: AppSpec,
+    /// Its number of ranks; `None`, for an only program, for as many as the placement gives it.
+    pub ranks: Option<NonZeroU32>,
+}
+
+/// The programs of a launch: at least one; every one of several has its number of ranks; their sum can be counted by MPI.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Programs(Vec<ProgramRequest>);
+
+/// Why programs make no launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProgramsError {
+    /// There is none.
+    #[error("the launch has no program")]
+    None,
+    /// There are too many.
+    #[error("the launch has {given} programs; at most {} are possible", Programs::MAX)]
+    TooMany {
+        /// Number of programs.
+        given: usize,
+    },
+    /// Their ranks add up to more than MPI can count.
+    #[error("the programs have {ranks} ranks together; MPI counts up to {max}", max = i32::MAX)]
+    TooManyRanks {
+        /// Sum of their ranks.
+        ranks: u64,
+    },
+}
+
+impl Programs {
+    /// Most programs of a launch.
+    pub const MAX: usize = 4096;
+
+    /// Checks programs; one of several that has no number of ranks gets one rank.
+    ///
+    /// # Errors
+    /// Refuses no program, more than [`Programs::MAX`], and more ranks than MPI can count.
+    pub fn new(mut programs: Vec<ProgramRequest>) -> Result<Self, ProgramsError> {
+        match programs.len() {
+            0 => return Err(ProgramsError::None),
+            1 => {}
+            given if given > Self::MAX => return Err(ProgramsError::TooMany { given }),
+            _ => programs.iter_mut().for_each(|program| program.ranks = program.ranks.or(Some(NonZeroU32::MIN))),
+        }
+        let ranks = programs.iter().filter_map(|program| program.ranks).map(|ranks| u64::from(ranks.get())).sum();
+        if ranks > i32::MAX as u64 { Err(ProgramsError::TooManyRanks { ranks }) } else { Ok(Self(programs)) }
+    }
+
+    /// The programs in the order of their ranks.
+    pub fn iter(&self) -> std::slice::Iter<'_, ProgramRequest> {
+        self.0.iter()
+    }
+
+    /// Number of ranks; `None` if that depends on the nodes.
+    pub fn size(&self) -> Option<u32> {
+        self.0.iter().map(|program| program.ranks.map(NonZeroU32::get)).sum()
+    }
+
+    /// Number of ranks of each program, where an only program without one gets `only`.
+    pub fn rank_counts(&self, only: NonZeroU32) -> Vec<u32> {
+        self.0.iter().map(|program| program.ranks.unwrap_or(only).get()).collect()
+    }
+}
+
+/// Nodes that a launch wishes for, and how its ranks are dealt out among them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlacementRequest {
+    /// Number of nodes that take part, with ranks or without; `None` for as many as are needed.
+    pub nodes: Option<NonZeroU32>,
+    /// Most ranks of a node; `None` for no bound.
+    pub tasks_per_node: Option<NonZeroU32>,
+    /// Nodes to choose from.
+    pub candidates: Candidates,
+    /// Nodes that are not to be used.
+    pub except: Vec<String>,
+    /// How ranks are dealt out; `None` for block, or slot after slot of a hostfile.
+    pub distribution: Option<Distribution>,
+}
+
+/// Nodes that a launch may be placed on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Candidates {
+    /// All nodes of the allocation.
+    #[default]
+    All,
+    /// These nodes, in this order.
+    Listed(Vec<String>),
+    /// The nodes of a hostfile, in this order, with room for so many ranks; a node may come again.
+    Hostfile(Vec<HostSlots>),
+}
+
+/// One line of a hostfile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostSlots {
+    /// The node.
+    pub node: String,
+    /// Number of ranks that it takes.
+    pub slots: NonZeroU32,
+}
+
+/// How ranks are dealt out among nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Distribution {
+    /// Consecutive ranks share a node.
+    Block,
+    /// Consecutive ranks sit on different nodes.
+    Cyclic,
+}
+
+/// Nodes and ranks that a placement has decided on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assignment {
+    /// The nodes that take part, in node order.
+    pub hosts: Vec<String>,
+    /// Number of ranks of each program.
+    pub ranks: Vec<u32>,
+    /// Node of each rank.
+    pub placement: Placement,
+}
+
+/// Why a request does not fit an assignment.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlaceError {
+    /// Standard input is for a rank that the launch does not have.
+    #[error("there is no rank {rank} to read standard input; the job has ranks 0 to {last}")]
+    NoSuchRank {
+        /// The rank asked for.
+        rank: Rank,
+        /// The last rank there is.
+        last: Rank,
+    },
+    /// The launch's id makes no job id.
+    #[error(transparent)]
+    JobId(#[from] JobIdError),
+}
+
+impl LaunchRequest {
+    /// Checks that the rank that reads standard input, if one does, is among `size` ranks.
+    ///
+    /// # Errors
+    /// Fails with [`PlaceError::NoSuchRank`].
+    pub fn check_reader(&self, size: u32) -> Result<(), PlaceError> {
+        match self.settings.stdin {
+            StdinTarget::Rank(rank) if rank.0 >= size => {
+                Err(PlaceError::NoSuchRank { rank, last: Rank(size.saturating_sub(1)) })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives every rank its place. The assignment has a number of ranks for each program.
+    ///
+    /// # Errors
+    /// Refuses a reader of standard input that is not among the ranks, and an id that makes no job id.
+    pub fn place(
+        self,
+        launch_id: String,
+        allocation_id: Option<String>,
+        assignment: Assignment,
+    ) -> Result<PlacedLaunch, PlaceError> {
+        let Assignment { hosts, ranks, placement } = assignment;
+        self.check_reader(placement.size())?;
+        let job = Job {
+            id: JobId::new(&format!("kvs_{launch_id}_0"))?,
+            placement,
+            apps: (0..).zip(ranks).map(|(appnum, ranks)| App { ranks, appnum }).collect(),
+            universe_size: self.universe_size,
+            spawner: None,
+            preput: Vec::new(),
+        };
+        let apps = self.programs.0.into_iter().map(|program| program.app).collect();
+        Ok(PlacedLaunch { launch_id, allocation_id, job, hosts, apps, settings: self.settings })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(ranks: u32) -> ProgramRequest {
+        let app = AppSpec {
+            program: "app".into(),
+            args: Vec::new(),
+            directory: "/".into(),
+            set: Vec::new(),
+            remove: Vec::new(),
+        };
+        ProgramRequest { app, ranks: NonZeroU32::new(ranks) }
+    }
+
+    fn programs(ranks: &[u32]) -> Result<Programs, ProgramsError> {
+        Programs::new(ranks.iter().map(|&ranks| program(ranks)).collect())
+    }
+
+    fn request(stdin: StdinTarget) -> LaunchRequest {
+        LaunchRequest {
+            programs: programs(&[2, 1]).unwrap(),
+            placement: PlacementRequest::default(),
+            universe_size: Some(9),
+            settings: LaunchSettings { stdin, ..LaunchSettings::default() },
+            ownership: Ownership::Client,
+        }
+    }
+
+    fn assignment() -> Assignment {
+        let hosts = ["node0", "node1"].map(str::to_owned).to_vec();
+        Assignment { hosts, ranks: vec![2, 1], placement: Placement::block(&[2, 1]) }
+    }
+
+    #[test]
+    fn one_of_several_programs_has_a_rank_if_nobody_says_how_many() {
+        let check = |ranks: &[u32], size, counts: &[u32]| {
+            let programs = programs(ranks).unwrap();
+            assert_eq!(programs.size(), size, "{ranks:?}");
+            assert_eq!(programs.rank_counts(NonZeroU32::new(7).unwrap()), counts, "{ranks:?}");
+        };
+        check(&[0], None, &[7]);
+        check(&[3], Some(3), &[3]);
+        check(&[0, 3, 0], Some(5), &[1, 3, 1]);
+    }
+
+    #[test]
+    fn programs_that_make_no_launch_are_refused() {
+        assert_eq!(programs(&[]), Err(ProgramsError::None));
+        assert_eq!(programs(&[1; Programs::MAX + 1]), Err(ProgramsError::TooMany { given: Programs::MAX + 1 }));
+        let most = i32::MAX as u32;
+        assert!(programs(&[most]).is_ok());
+        assert_eq!(programs(&[most, 0]), Err(ProgramsError::TooManyRanks { ranks: u64::from(most) + 1 }));
+    }
+
+    #[test]
+    fn a_placed_launch_has_one_job_with_all_ranks() {
+        let placed = request(StdinTarget::Rank(Rank(2))).place("abc".to_owned(), None, assignment()).unwrap();
+        assert_eq!((placed.job.id.as_str(), placed.job.size()), ("kvs_abc_0", 3));
+        assert_eq!(placed.job.apps, [App { ranks: 2, appnum: 0 }, App { ranks: 1, appnum: 1 }]);
+        assert_eq!((placed.job.universe_size, placed.apps.len(), placed.hosts.len()), (Some(9), 2, 2));
+    }
+
+    #[test]
+    fn input_for_a_rank_that_there_is_not_is_refused() {
+        let error = request(StdinTarget::Rank(Rank(3))).place("abc".to_owned(), None, assignment()).unwrap_err();
+        assert_eq!(error, PlaceError::NoSuchRank { rank: Rank(3), last: Rank(2) });
+        let error = request(StdinTarget::All).place("a b".to_owned(), None, assignment()).unwrap_err();
+        assert!(matches!(error, PlaceError::JobId(_)), "{error}");
+    }
+}

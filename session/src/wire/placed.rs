@@ -1,0 +1,108 @@
+//! A placed launch as a launch spec, which is the same for all nodes; users get it without secret and environment.
+
+use bytes::Bytes;
+use pmi_core::job::Job;
+use pmi_transport::proto::v1 as proto;
+
+use super::{WireError, job, job_id, settings, wrong};
+use crate::limits::NODE_RANKS_MAX;
+use crate::placed::{ClusterTerms, PlacedLaunch};
+use crate::spec::{LaunchSecret, StdinTarget};
+
+/// A launch and what the API server decided about it, in a message to nodes.
+pub fn encode(launch: &PlacedLaunch, terms: &ClusterTerms) -> proto::LaunchSpec {
+    proto::LaunchSpec {
+        launch_id: launch.launch_id.clone(),
+        allocation_id: launch.allocation_id.clone().unwrap_or_default(),
+        uid: terms.uid,
+        nodes: hostlist::fold(&launch.hosts),
+        addresses: hostlist::fold(&terms.addresses),
+        job: Some(job::encode(&launch.job)),
+        apps: launch.apps.iter().map(job::encode_app).collect(),
+        secret: Bytes::copy_from_slice(terms.secret.as_bytes()),
+        barrier_fan_out: terms.barrier_fan_out.map_or(0, Into::into),
+        data_fan_out: terms.data_fan_out.map_or(0, Into::into),
+        output_window: terms.output_window,
+        stdin_window: terms.stdin_window,
+        ..settings::encode(&launch.settings)
+    }
+}
+
+/// The launch that a message means; secret, addresses and windows of the message are not looked at.
+///
+/// # Errors
+/// Refuses a launch whose parts do not fit together, and one with more ranks on a node than a session can serve.
+pub fn decode(spec: proto::LaunchSpec) -> Result<PlacedLaunch, WireError> {
+    let hosts = nodes(&spec.nodes)?;
+    decode_on(spec, hosts)
+}
+
+/// The launch that a message means on its nodes, which the caller has read already.
+pub(super) fn decode_on(mut spec: proto::LaunchSpec, hosts: Vec<String>) -> Result<PlacedLaunch, WireError> {
+    let launch_id = job_id("the launch's id", &spec.launch_id)?.to_string();
+    let settings = settings::take(&mut spec)?;
+    let job = job::decode(spec.job.ok_or(WireError::Missing { what: "job" })?, hosts.len())?;
+    check_nodes(&job)?;
+    match settings.stdin {
+        StdinTarget::Rank(rank) if rank.0 >= job.size() => {
+            let possible = format!("0 to {}", job.size() - 1);
+            return Err(wrong("the rank that reads standard input", rank, possible));
+        }
+        _ => {}
+    }
+    let apps = job::decode_apps(spec.apps, &job)?;
+    let allocation_id = Some(spec.allocation_id).filter(|id| !id.is_empty());
+    Ok(PlacedLaunch { launch_id, allocation_id, job, hosts, apps, settings })
+}
+
+/// The names of a launch's nodes, by node index, from [`proto::LaunchSpec::nodes`].
+///
+/// # Errors
+/// Refuses a list that cannot be read.
+pub fn nodes(list: &str) -> Result<Vec<String>, WireError> {
+    hostlist::expand(list).map_err(|source| WireError::Hosts { what: "the nodes", source })
+}
+
+/// The addresses of a launch's nodes, by node index, from [`proto::LaunchSpec::addresses`].
+///
+/// # Errors
+/// Refuses a list that cannot be read, and one of another length than the nodes'.
+pub fn addresses(list: &str, nodes: usize) -> Result<Vec<String>, WireError> {
+    let addresses = hostlist::expand(list).map_err(|source| WireError::Hosts { what: "the addresses", source })?;
+    if addresses.len() != nodes {
+        return Err(wrong("the number of addresses", addresses.len(), format!("{nodes} as of nodes")));
+    }
+    Ok(addresses)
+}
+
+/// The secret of a message to nodes.
+///
+/// # Errors
+/// Refuses one of another length.
+pub(super) fn secret(bytes: &[u8]) -> Result<LaunchSecret, WireError> {
+    match bytes.try_into() {
+        Ok(bytes) => Ok(LaunchSecret::from_bytes(bytes)),
+        Err(_) => Err(wrong("the length of the secret", bytes.len(), format!("{} bytes", LaunchSecret::LEN))),
+    }
+}
+
+/// Refuses more ranks on a node than a session can serve. A message of a few bytes can name two billion ranks, and blocks may
+/// share nodes, so that ranks are counted by where blocks begin and end.
+fn check_nodes(job: &Job) -> Result<(), WireError> {
+    let mut changes = vec![0_i64; job.placement.nodes() as usize + 1];
+    for block in job.placement.blocks() {
+        let (first, end) = (block.first_node.index(), block.first_node.index() + block.nodes as usize);
+        changes[first] += i64::from(block.ranks_per_node);
+        changes[end] -= i64::from(block.ranks_per_node);
+    }
+    let here = changes.into_iter().scan(0, |ranks, change| {
+        *ranks += change;
+        Some(*ranks)
+    });
+    match here.max() {
+        Some(here) if here > NODE_RANKS_MAX as i64 => {
+            Err(wrong("the number of ranks of one node", here, format!("at most {NODE_RANKS_MAX}")))
+        }
+        _ => Ok(()),
+    }
+}

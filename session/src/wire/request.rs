@@ -1,0 +1,188 @@
+//! A launch request, in both shapes that `LaunchTasksRequest` has: with a [`proto::LaunchSpec`], as `lattice launch` sends it, and
+//! with the plain fields of the design document alone.
+//!
+//! On the wire 0 and the empty text stand for what is not given; here they become `None`. The ranks of a request can be given
+//! twice there, as `num_tasks` and with the programs: a request that contradicts itself is refused here, and what comes out says
+//! them once.
+
+use std::num::NonZeroU32;
+
+use pmi_transport::proto::v1 as proto;
+
+use super::{WireError, job, settings, wrong};
+use crate::request::{
+    Candidates, Distribution, HostSlots, LaunchRequest, LaunchSettings, NODES_MAX, Ownership, PlacementRequest,
+    ProgramRequest, Programs,
+};
+use crate::spec::{AppSpec, PmiFamily, PmiSpec};
+
+/// `PATH` of programs in a request without an environment.
+const PLAIN_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// A request for a launch in an allocation.
+pub fn encode(request: &LaunchRequest, allocation_id: String) -> proto::LaunchTasksRequest {
+    let ranks = request.programs.iter().map(|program| program.ranks);
+    let apps = (0..).zip(ranks).map(|(appnum, ranks)| proto::App { ranks: number(ranks), appnum }).collect();
+    let spec = proto::LaunchSpec {
+        job: Some(proto::Job { apps, universe_size: request.universe_size, ..proto::Job::default() }),
+        apps: request.programs.iter().map(|program| job::encode_app(&program.app)).collect(),
+        ..settings::encode(&request.settings)
+    };
+    proto::LaunchTasksRequest {
+        allocation_id,
+        placement: Some(encode_placement(&request.placement)),
+        detached: request.ownership == Ownership::Detached,
+        spec: Some(spec),
+        ..proto::LaunchTasksRequest::default()
+    }
+}
+
+/// The launch that a message asks for.
+///
+/// # Errors
+/// Refuses a request that no launch can be made of, on whatever nodes.
+pub fn decode(mut request: proto::LaunchTasksRequest) -> Result<LaunchRequest, WireError> {
+    let (ranks, per_node) = (NonZeroU32::new(request.num_tasks), NonZeroU32::new(request.tasks_per_node));
+    let mut placement = decode_placement(request.placement.take().unwrap_or_default())?;
+    placement.tasks_per_node = placement.tasks_per_node.or(per_node);
+    // Who sends the plain fields alone cannot know that a launch is to be followed.
+    let is_detached = request.detached || request.spec.is_none();
+    let ownership = if is_detached { Ownership::Detached } else { Ownership::Client };
+    match request.spec.take() {
+        Some(mut spec) => {
+            let settings = settings::take(&mut spec)?;
+            let universe_size = spec.job.as_ref().and_then(|job| job.universe_size);
+            let programs = decode_programs(spec, ranks)?;
+            Ok(LaunchRequest { programs, placement, universe_size, settings, ownership })
+        }
+        None => {
+            let (program, settings) = plain(request)?;
+            let programs = Programs::new(vec![program])?;
+            Ok(LaunchRequest { programs, placement, universe_size: None, settings, ownership })
+        }
+    }
+}
+
+/// The programs of a spec, of which an only one may have its number of ranks from `num_tasks`.
+fn decode_programs(spec: proto::LaunchSpec, asked: Option<NonZeroU32>) -> Result<Programs, WireError> {
+    let counts: Vec<_> = spec.job.iter().flat_map(|job| &job.apps).map(|app| NonZeroU32::new(app.ranks)).collect();
+    let apps = job::decode_programs(spec.apps, counts.len())?;
+    let mut programs: Vec<ProgramRequest> =
+        apps.into_iter().zip(counts).map(|(app, ranks)| ProgramRequest { app, ranks }).collect();
+    if let [program] = programs.as_mut_slice() {
+        program.ranks = program.ranks.or(asked);
+    }
+    let programs = Programs::new(programs)?;
+    match (asked, programs.size()) {
+        (Some(asked), Some(size)) if asked.get() != size => {
+            Err(wrong("num_tasks", asked, format!("0, or {size} as in the programs")))
+        }
+        _ => Ok(programs),
+    }
+}
+
+/// Program and settings of a request in the design document's shape.
+fn plain(request: proto::LaunchTasksRequest) -> Result<(ProgramRequest, LaunchSettings), WireError> {
+    let family = match request.pmi_mode.as_str() {
+        // The design document's pmi2 is all that is not pmix: most of what speaks over that socket speaks PMI-1.
+        "" | "auto" | "pmi2" => PmiFamily::Auto,
+        "pmi1" => PmiFamily::Pmi1,
+        "pmix" => PmiFamily::Pmix,
+        "none" => PmiFamily::None,
+        mode => return Err(wrong("pmi_mode", format!("{mode:?}"), "auto, pmi1, pmi2, pmix and none")),
+    };
+    if request.entrypoint.is_empty() {
+        return Err(WireError::Missing { what: "program" });
+    }
+    let app = AppSpec {
+        program: request.entrypoint.into(),
+        args: request.args.into_iter().map(Into::into).collect(),
+        directory: "/".into(),
+        set: request.env.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
+        remove: Vec::new(),
+    };
+    let settings = LaunchSettings {
+        environment: vec![("PATH".into(), PLAIN_PATH.into())],
+        pmi: PmiSpec { family, ..PmiSpec::default() },
+        ..LaunchSettings::default()
+    };
+    Ok((ProgramRequest { app, ranks: NonZeroU32::new(request.num_tasks) }, settings))
+}
+
+fn encode_placement(request: &PlacementRequest) -> proto::PlacementRequest {
+    let (only, hosts) = match &request.candidates {
+        Candidates::All => (String::new(), Vec::new()),
+        Candidates::Listed(nodes) => (hostlist::fold(nodes), Vec::new()),
+        Candidates::Hostfile(hosts) => (String::new(), hosts.iter().map(encode_slots).collect()),
+    };
+    let distribution = match request.distribution {
+        Some(Distribution::Block) => proto::Distribution::Block,
+        Some(Distribution::Cyclic) => proto::Distribution::Cyclic,
+        None if hosts.is_empty() => proto::Distribution::Block,
+        None => proto::Distribution::Explicit,
+    };
+    proto::PlacementRequest {
+        nodes: number(request.nodes),
+        tasks_per_node: number(request.tasks_per_node),
+        only,
+        except: hostlist::fold(&request.except),
+        distribution: distribution.into(),
+        hosts,
+    }
+}
+
+fn decode_placement(request: proto::PlacementRequest) -> Result<PlacementRequest, WireError> {
+    let only = expand("the nodes to use", &request.only)?;
+    let candidates = match (only.is_empty(), request.hosts.is_empty()) {
+        (true, true) => Candidates::All,
+        (false, true) => Candidates::Listed(only),
+        (true, false) => Candidates::Hostfile(request.hosts.into_iter().filter_map(decode_slots).collect()),
+        (false, false) => return Err(WireError::NodesTwice),
+    };
+    let unknown = |_| {
+        let possible = "0 (block), 1 (cyclic) or, with a hostfile, 2 (explicit)";
+        wrong("the distribution", request.distribution, possible)
+    };
+    let distribution = match (proto::Distribution::try_from(request.distribution).map_err(unknown)?, &candidates) {
+        (proto::Distribution::Cyclic, _) => Some(Distribution::Cyclic),
+        (proto::Distribution::Block, Candidates::Hostfile(_)) => Some(Distribution::Block),
+        (proto::Distribution::Explicit, Candidates::Hostfile(_)) | (proto::Distribution::Block, _) => None,
+        (proto::Distribution::Explicit, _) => {
+            return Err(wrong(
+                "the distribution",
+                "explicit without a hostfile",
+                "block, cyclic, or one with a hostfile",
+            ));
+        }
+    };
+    Ok(PlacementRequest {
+        nodes: NonZeroU32::new(request.nodes),
+        tasks_per_node: NonZeroU32::new(request.tasks_per_node),
+        candidates,
+        except: expand("the nodes not to use", &request.except)?,
+        distribution,
+    })
+}
+
+fn encode_slots(host: &HostSlots) -> proto::HostSlots {
+    proto::HostSlots { node: host.node.clone(), slots: host.slots.get() }
+}
+
+/// A line without slots takes no rank, and is passed over.
+fn decode_slots(host: proto::HostSlots) -> Option<HostSlots> {
+    Some(HostSlots { node: host.node, slots: NonZeroU32::new(host.slots)? })
+}
+
+fn expand(what: &'static str, list: &str) -> Result<Vec<String>, WireError> {
+    if list.is_empty() {
+        return Ok(Vec::new());
+    }
+    hostlist::expand_at_most(list, NODES_MAX).map_err(|source| WireError::Hosts { what, source })
+}
+
+fn number(number: Option<NonZeroU32>) -> u32 {
+    number.map_or(0, NonZeroU32::get)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+//! Settings that hold for every rank, as they are spread over the fields of a [`proto::LaunchSpec`].
+
+use pmi_core::ids::Rank;
+use pmi_transport::proto::v1 as proto;
+use proto::stdin_target::Target;
+use rank_spawner::CpuBind;
+
+use super::{WireError, bytes, decode_variables, encode_variables, milliseconds, os_string, time, wrong};
+use crate::request::LaunchSettings;
+use crate::spec::{Entrance, Patience, PmiFamily, PmiSpec, StdinTarget};
+use crate::template::Template;
+
+/// A message with these settings and nothing else.
+pub(super) fn encode(settings: &LaunchSettings) -> proto::LaunchSpec {
+    proto::LaunchSpec {
+        environment: encode_variables(&settings.environment),
+        pmi_family: encode_family(settings.pmi.family).into(),
+        pmi_port: settings.pmi.entrance == Entrance::Port,
+        pmi_group_barriers: settings.pmi.group_barriers,
+        slurm_environment: settings.slurm_environment,
+        cpu_bind: settings.cpu_bind.to_string(),
+        stdin: Some(encode_stdin(&settings.stdin)),
+        patience: Some(encode_patience(&settings.patience)),
+        trace: settings.pmi_trace,
+        ..proto::LaunchSpec::default()
+    }
+}
+
+/// Takes the settings out of a message; its other fields stay.
+///
+/// # Errors
+/// Refuses values that this version has no meaning for, and times that no clock can add.
+pub(super) fn take(spec: &mut proto::LaunchSpec) -> Result<LaunchSettings, WireError> {
+    Ok(LaunchSettings {
+        environment: decode_variables(std::mem::take(&mut spec.environment)),
+        pmi: PmiSpec {
+            family: decode_family(spec.pmi_family)?,
+            entrance: if spec.pmi_port { Entrance::Port } else { Entrance::Socket },
+            group_barriers: spec.pmi_group_barriers,
+        },
+        pmi_trace: spec.trace,
+        slurm_environment: spec.slurm_environment,
+        cpu_bind: if spec.cpu_bind.is_empty() { CpuBind::None } else { spec.cpu_bind.parse()? },
+        stdin: decode_stdin(spec.stdin.take())?,
+        patience: decode_patience(spec.patience.take())?,
+    })
+}
+
+fn encode_family(family: PmiFamily) -> proto::PmiFamily {
+    match family {
+        PmiFamily::Auto => proto::PmiFamily::Auto,
+        PmiFamily::Pmi1 => proto::PmiFamily::Pmi1,
+        PmiFamily::Pmi2 => proto::PmiFamily::Pmi2,
+        PmiFamily::Pmix => proto::PmiFamily::PmixOnly,
+        PmiFamily::None => proto::PmiFamily::None,
+    }
+}
+
+fn decode_family(number: i32) -> Result<PmiFamily, WireError> {
+    let family =
+        proto::PmiFamily::try_from(number).map_err(|_| wrong("the kind of PMI", number, "0 (auto) to 4 (none)"))?;
+    Ok(match family {
+        proto::PmiFamily::Auto => PmiFamily::Auto,
+        proto::PmiFamily::Pmi1 => PmiFamily::Pmi1,
+        proto::PmiFamily::Pmi2 => PmiFamily::Pmi2,
+        proto::PmiFamily::PmixOnly => PmiFamily::Pmix,
+        proto::PmiFamily::None => PmiFamily::None,
+    })
+}
+
+fn encode_stdin(stdin: &StdinTarget) -> proto::StdinTarget {
+    let target = match stdin {
+        StdinTarget::None => None,
+        StdinTarget::Rank(rank) => Some(Target::Rank(rank.0)),
+        StdinTarget::All => Some(Target::All(proto::Nothing {})),
+        StdinTarget::File(template) => Some(Target::File(bytes(&template.to_text()))),
+    };
+    proto::StdinTarget { target }
+}
+
+fn decode_stdin(stdin: Option<proto::StdinTarget>) -> Result<StdinTarget, WireError> {
+    Ok(match stdin.and_then(|stdin| stdin.target) {
+        None => StdinTarget::None,
+        Some(Target::Rank(rank)) => StdinTarget::Rank(Rank(rank)),
+        Some(Target::All(_)) => StdinTarget::All,
+        Some(Target::File(name)) => StdinTarget::File(Template::parse(&os_string(name))?),
+    })
+}
+
+fn encode_patience(patience: &Patience) -> proto::Patience {
+    proto::Patience {
+        silent_ms: milliseconds(patience.silent),
+        stuck_ms: milliseconds(patience.stuck),
+        after_failure_ms: milliseconds(patience.after_failure),
+        after_interrupt_ms: milliseconds(patience.after_interrupt),
+        prompt_ms: patience.prompt.map(milliseconds),
+        timeout_ms: patience.timeout.map(milliseconds),
+        fence_ms: patience.fence.map(milliseconds),
+    }
+}
+
+/// A launch without times gets the usual ones.
+fn decode_patience(patience: Option<proto::Patience>) -> Result<Patience, WireError> {
+    let Some(patience) = patience else { return Ok(Patience::default()) };
+    let optional = |what, milliseconds: Option<u64>| milliseconds.map(|number| time(what, number)).transpose();
+    Ok(Patience {
+        silent: time("the patience with silent ranks", patience.silent_ms)?,
+        stuck: time("the patience with a start-up", patience.stuck_ms)?,
+        after_failure: time("the time to end after a failure", patience.after_failure_ms)?,
+        after_interrupt: time("the time to end after an interrupt", patience.after_interrupt_ms)?,
+        prompt: optional("the patience with a line", patience.prompt_ms)?,
+        timeout: optional("the time limit", patience.timeout_ms)?,
+        fence: optional("the time limit of a fence", patience.fence_ms)?,
+    })
+}
