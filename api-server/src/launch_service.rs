@@ -255,7 +255,7 @@ fn ended_nodes(record: &LaunchRecord) -> Vec<NodeStatus> {
     let exits = record.complete.iter().flat_map(|complete| &complete.ranks).map(|exit| (exit.rank, *exit));
     let exits: HashMap<u32, RankExitStatus> = exits.collect();
     let status = |(index, node): (u32, &Recipient)| {
-        let ranks = order.placement.ranks_on(NodeIndex(index));
+        let ranks = order.launch.job.placement.ranks_on(NodeIndex(index));
         let progress = |rank: &Rank| {
             let exit = exits.get(&rank.0).copied();
             RankProgress { rank: rank.0, phase: exit.map_or(0, |exit| exit.phase), exit, ..Default::default() }

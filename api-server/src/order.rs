@@ -40,7 +40,6 @@ pub(crate) struct Order {
     pub spec: LaunchSpec,
     /// The nodes, in node order.
     pub nodes: Vec<Recipient>,
-    pub placement: Placement,
     pub detached: bool,
 }
 
@@ -94,8 +93,7 @@ impl Order {
         let launch_id = random::id().map_err(OrderError::Random)?;
         let launch = request.place(launch_id, Some(allocation.id.clone()), assignment)?;
         let spec = wire::placed::encode(&launch, &terms(&nodes, allocation, settings)?);
-        let placement = launch.job.placement.clone();
-        Ok(Self { launch, spec, nodes, placement, detached })
+        Ok(Self { launch, spec, nodes, detached })
     }
 
     /// The launch that a record describes; `None` for a record that makes no sense.
@@ -105,13 +103,12 @@ impl Order {
         let addresses = wire::placed::addresses(&spec.addresses, launch.hosts.len()).ok()?;
         let pairs = launch.hosts.iter().cloned().zip(addresses);
         let nodes = pairs.map(|(name, address)| Recipient { name, address }).collect();
-        let placement = launch.job.placement.clone();
-        Some(Self { launch, spec, nodes, placement, detached: record.detached })
+        Some(Self { launch, spec, nodes, detached: record.detached })
     }
 
     /// A note on nodes that get more ranks than they have cores, if any do.
     pub(crate) fn crowding(&self, registry: &Registry) -> Option<String> {
-        let ranks = ranks_per_node(&self.placement, self.nodes.len());
+        let ranks = ranks_per_node(&self.launch.job.placement, self.nodes.len());
         // A node that does not know its cores says 0.
         let cores = |node: &str| registry.up(node).map_or(0, |told| told.cores);
         let crowded = self.nodes.iter().zip(ranks).map(|(node, ranks)| (&node.name, ranks, cores(&node.name)));
@@ -322,7 +319,7 @@ mod tests {
         let order = ordered(plain(3), &LaunchSettings::default()).unwrap();
         let record = LaunchRecord { spec: Some(order.spec.clone()), detached: true, ..Default::default() };
         let resumed = Order::resumed(&record).unwrap();
-        assert_eq!((&resumed.placement, resumed.detached), (&order.placement, true));
+        assert!(resumed.detached);
         assert_eq!(
             format!("{:?} {:?}", resumed.launch, resumed.nodes),
             format!("{:?} {:?}", order.launch, order.nodes)

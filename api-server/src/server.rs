@@ -148,7 +148,7 @@ impl Server {
             launch_id: order.spec.launch_id.clone(),
             allocation_id: allocation.id.clone(),
             nodes: order.nodes.clone(),
-            world_size: order.placement.size(),
+            world_size: order.launch.job.size(),
             spec,
             serial,
             signature: signed.signature,
@@ -301,7 +301,7 @@ fn summary(order: &Order) -> LaunchSummary {
         uid: spec.uid,
         state: LaunchState::Starting.into(),
         nodes: spec.nodes.clone(),
-        ranks: order.placement.size(),
+        ranks: order.launch.job.size(),
         command: command(spec),
         started_at: unix_now(),
         ..LaunchSummary::default()

@@ -9,16 +9,10 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
-/// A node of a hostfile, as one of its lines names it. A node may stand in several lines.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostSlots {
-    /// The node.
-    pub node: String,
-    /// How many ranks it takes; at least 1.
-    pub slots: u32,
-}
+use lattice_session::request::HostSlots;
 
 /// The most bytes of a hostfile: room for half a million nodes. A device has no end.
 const BYTES_MAX: u64 = 16 << 20;
@@ -97,7 +91,7 @@ fn parse(text: &str, path: &Path) -> Result<Vec<HostSlots>, HostfileError> {
         let wrong = || HostfileError::Line { path: path(), line, text: content.to_owned() };
         let (node, slots) = host(content).ok_or_else(wrong)?;
         let no_number = || HostfileError::Slots { path: path(), line, node: node.to_owned(), slots: slots.to_owned() };
-        let count = slots.parse().ok().filter(|&slots| slots > 0).ok_or_else(no_number)?;
+        let count: NonZeroU32 = slots.parse().map_err(|_| no_number())?;
         hosts.push(HostSlots { node: node.to_owned(), slots: count });
     }
     if hosts.is_empty() { Err(HostfileError::Empty { path: path.to_owned() }) } else { Ok(hosts) }
@@ -132,7 +126,7 @@ mod tests {
     #[test]
     fn every_form_of_line_is_read_in_order() {
         let text = "# all nodes\n\nnode1 slots=4\n node0:2 # slow\nnode2\nnode1:1\n";
-        let host = |node: &str, slots| HostSlots { node: node.to_owned(), slots };
+        let host = |node: &str, slots| HostSlots { node: node.to_owned(), slots: NonZeroU32::new(slots).unwrap() };
         assert_eq!(parsed(text), Ok(vec![host("node1", 4), host("node0", 2), host("node2", 1), host("node1", 1)]));
     }
 

@@ -4,10 +4,10 @@
 //! imports only those to its left ([`args`] and [`exit`] import none of them):
 //!
 //! ```text
-//! words ─> args ─> request ─> placed ─> launch ─────────────────> exit code
+//! words ─> args ─> request ─> prepared > launch ─────────────────> exit code
 //!          parsed   checked    every     session here, or            ^
-//!                   once       rank has  followed on a cluster       │
-//!                              a place         │ news                │
+//!                   once       rank has  attached on a cluster       │
+//!                              a place         │ updates             │
 //!                                              └──> output ──> exit ─┘
 //!                                                   bytes      first cause
 //! ```
@@ -28,17 +28,18 @@ mod formatting;
 pub mod hostfile;
 pub mod launch;
 pub mod limits;
+pub mod machine;
 mod map;
-mod news;
 pub mod output;
 pub mod pki;
-pub mod placed;
 pub mod pmi_command;
+pub mod prepared;
 pub mod request;
 mod signal_forwarder;
 mod stdin;
 mod table;
 mod trace;
+mod updates;
 
 use std::ffi::OsString;
 

@@ -1,12 +1,12 @@
-//! The map of a launch: which rank runs where, as `--show-map` and `--dry-run` print it.
+//! Map of a launch: node, CPUs and program of each rank, as `--show-map` and `--dry-run` print them.
 
 use rank_spawner::{CpuBind, CpuSet};
 
-use crate::placed::{PlacedLaunch, Seat};
+use crate::prepared::{PreparedLaunch, RankRow};
 use crate::table::{Align, Table};
 
-/// A table with one line for each rank.
-pub(crate) fn table(launch: &PlacedLaunch) -> String {
+/// Table with one line for each rank.
+pub(crate) fn table(launch: &PreparedLaunch) -> String {
     let mut table = Table::new([
         ("RANK", Align::Right),
         ("NODE", Align::Left),
@@ -14,21 +14,22 @@ pub(crate) fn table(launch: &PlacedLaunch) -> String {
         ("CPUS", Align::Left),
         ("PROGRAM", Align::Left),
     ]);
-    for seat in &launch.seats {
+    for row in &launch.ranks {
+        let place = &row.place;
         table.push([
-            seat.rank.to_string(),
-            launch.spec.hosts[seat.node.index()].clone(),
-            seat.local_rank.to_string(),
-            cpus(seat, &launch.spec.cpu_bind),
-            seat.program.display().to_string(),
+            place.rank.to_string(),
+            launch.placed.host(place.node).to_owned(),
+            place.local_rank.to_string(),
+            cpus(row, &launch.placed.settings.cpu_bind),
+            row.program.display().to_string(),
         ]);
     }
     table.to_string()
 }
 
-/// The CPUs of a rank; where only its node can tell them, what it is asked for.
-fn cpus(seat: &Seat, bind: &CpuBind) -> String {
-    match (&seat.cpus, bind) {
+/// CPUs of a rank; where only its node knows them, the binding that was asked for.
+fn cpus(row: &RankRow, bind: &CpuBind) -> String {
+    match (&row.cpus, bind) {
         (Some(cpus), _) => CpuSet::to_string(cpus),
         (None, CpuBind::None) => "any".to_owned(),
         (None, bind) => bind.to_string(),
@@ -41,7 +42,7 @@ mod tests {
 
     #[test]
     fn every_rank_has_its_line() {
-        let launch = crate::placed::tests::placed("-n 10 true : -n 1 false").unwrap();
+        let launch = crate::prepared::tests::prepared("-n 10 true : -n 1 false").unwrap();
         let table = table(&launch);
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(lines[0], "RANK  NODE   LOCAL  CPUS  PROGRAM");

@@ -1,7 +1,7 @@
 //! The output side of a launch: events go in, bytes come out, in the order and the form that the user asked for.
 //!
 //! ```text
-//!             News                         Piece                Step           Bytes
+//!            Update                        Piece                Step           Bytes
 //! launch ──(bounded)──> Renderer ──────> Targets: LineHold ──> Decoration ──(bounded)──> Writer threads
 //!                        text or JSON       one for each place
 //! ```
@@ -39,8 +39,8 @@ pub(crate) use self::writer::{Fault, PlaceName};
 use crate::console::{Verbosity, message};
 use crate::exit::{self, Losses};
 use crate::map;
-use crate::news::{News, NewsSource, StartProgress};
-use crate::placed::PlacedLaunch;
+use crate::prepared::PreparedLaunch;
+use crate::updates::{StartProgress, Update, UpdateSource};
 
 /// The files of a launch are open, and nothing is started yet.
 #[derive(Debug)]
@@ -51,19 +51,19 @@ impl OpenFiles {
     ///
     /// # Errors
     /// Fails at the first file that cannot be opened.
-    pub fn open(launch: &PlacedLaunch) -> Result<Self, FileError> {
+    pub fn open(launch: &PreparedLaunch) -> Result<Self, FileError> {
         Files::open(launch).map(Self)
     }
 }
 
 /// Where each rank of a launch would run, in the form that was asked for.
-pub(crate) fn plan(launch: &PlacedLaunch) -> Bytes {
+pub(crate) fn plan(launch: &PreparedLaunch) -> Bytes {
     if launch.output.json { json::plan(launch) } else { map::table(launch).into() }
 }
 
 /// Which launch it is that was started, in the form that was asked for.
-pub(crate) fn name(launch: &PlacedLaunch) -> Bytes {
-    if launch.output.json { json::launch(launch) } else { format!("{}\n", launch.spec.launch_id).into() }
+pub(crate) fn name(launch: &PreparedLaunch) -> Bytes {
+    if launch.output.json { json::launch(launch) } else { format!("{}\n", launch.placed.launch_id).into() }
 }
 
 /// Turns the events of one launch into output.
@@ -112,19 +112,19 @@ impl Renderer {
     /// # Errors
     /// Fails if our own streams cannot be used or the system has no thread left.
     pub(crate) fn start(
-        launch: &PlacedLaunch,
+        launch: &PreparedLaunch,
         verbosity: Verbosity,
         OpenFiles(files): OpenFiles,
         wires: Wires,
     ) -> io::Result<Self> {
         let output = &launch.output;
-        let decoration = Decoration::new(output.label, output.timestamp, launch.spec.job.size());
+        let decoration = Decoration::new(output.label, output.timestamp, launch.placed.job.size());
         let (report, faults) = wires.faults;
         Ok(Self {
             form: if output.json { Form::Json } else { Form::Text },
             verbosity,
-            hosts: launch.spec.hosts.clone(),
-            launch_id: launch.spec.launch_id.clone(),
+            hosts: launch.placed.hosts.clone(),
+            launch_id: launch.placed.launch_id.clone(),
             ending: false,
             shows_progress: verbosity > Verbosity::Quiet && io::stderr().is_terminal(),
             targets: Targets::start(files, decoration, &report, wires.abandoned)?,
@@ -142,7 +142,7 @@ impl Renderer {
     }
 
     /// Says what is about to start.
-    pub(crate) async fn open(&mut self, launch: &PlacedLaunch) {
+    pub(crate) async fn open(&mut self, launch: &PreparedLaunch) {
         let now = Instant::now();
         if self.form == Form::Json {
             self.targets.print(json::launch(launch), now).await;
@@ -156,15 +156,15 @@ impl Renderer {
     }
 
     /// Renders what happens until there is no more.
-    pub(crate) async fn run(&mut self, mut source: impl NewsSource) {
+    pub(crate) async fn run(&mut self, mut source: impl UpdateSource) {
         loop {
             let tick = self.targets.next_tick();
             tokio::select! {
-                news = source.next() => match news {
-                    Some(News::Event(node, event)) => self.event(node, event).await,
-                    Some(News::Starting(progress)) => self.starting(progress).await,
-                    Some(News::Remark(text)) => self.remark(&text).await,
-                    Some(News::Dropped(bytes)) => self.dropped(bytes).await,
+                update = source.next() => match update {
+                    Some(Update::Event(node, event)) => self.event(node, event).await,
+                    Some(Update::Starting(progress)) => self.starting(progress).await,
+                    Some(Update::Remark(text)) => self.remark(&text).await,
+                    Some(Update::Dropped(bytes)) => self.dropped(bytes).await,
                     None => return,
                 },
                 Some(fault) = self.faults.recv() => self.fault(fault).await,

@@ -178,7 +178,8 @@ impl Launch {
         first_event: u64,
         inbox: mpsc::Receiver<Ask>,
     ) -> Self {
-        let Order { spec, nodes, placement, detached, .. } = order;
+        let Order { launch, spec, nodes, detached } = order;
+        let placement = launch.job.placement;
         let hosts: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
         let now = Instant::now();
         let spool = if detached { server.spools.open() } else { None };

@@ -11,7 +11,7 @@ use lattice_session::event::Stream;
 use pmi_core::ids::Rank;
 
 use super::writer::{Place, PlaceName};
-use crate::placed::PlacedLaunch;
+use crate::prepared::PreparedLaunch;
 
 /// The open files of a launch, and who writes to which.
 #[derive(Debug, Default)]
@@ -43,24 +43,24 @@ impl Files {
     ///
     /// # Errors
     /// Fails at the first file that cannot be opened; those opened before it exist from then on.
-    pub(crate) fn open(launch: &PlacedLaunch) -> Result<Self, FileError> {
+    pub(crate) fn open(launch: &PreparedLaunch) -> Result<Self, FileError> {
         let mut files = Self::default();
         let mut names: HashMap<PathBuf, usize> = HashMap::new();
         let mut identities: HashMap<Identity, usize> = HashMap::new();
-        for seat in &launch.seats {
+        for row in &launch.ranks {
             for stream in [Stream::Stdout, Stream::Stderr] {
-                let Some(path) = launch.output_file(seat, stream) else { continue };
+                let Some(path) = launch.output_file(row, stream) else { continue };
                 let index = match names.entry(path) {
                     Entry::Occupied(known) => *known.get(),
                     Entry::Vacant(new) => {
                         let path = new.key().clone();
                         let index = files
                             .add(path.clone(), launch.output.append, &mut identities)
-                            .map_err(|source| FileError { rank: seat.rank, path, source })?;
+                            .map_err(|source| FileError { rank: row.place.rank, path, source })?;
                         *new.insert(index)
                     }
                 };
-                files.routes.insert((seat.rank, stream), index);
+                files.routes.insert((row.place.rank, stream), index);
             }
         }
         Ok(files)

@@ -8,14 +8,14 @@ use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use lattice_session::cause::{Cause, CauseKind, StartClass};
 use lattice_session::event::{Event, MpiFamily, MpiLibrary, Notice, Output, Report, Stream};
-use lattice_session::spec::SessionSpec;
+use lattice_session::placed::PlacedLaunch;
 use pmi_core::ids::{LocalRank, Rank};
 use rank_spawner::{CpuSet, RankExit};
 use serde::Serialize;
 
 use super::decoration::time_stamp;
 use super::words;
-use crate::placed::{PlacedLaunch, Seat};
+use crate::prepared::{PreparedLaunch, RankRow};
 
 /// One line.
 #[derive(Debug, Serialize)]
@@ -36,7 +36,7 @@ enum Body<'a> {
     Plan {
         #[serde(flatten)]
         launch: Launch<'a>,
-        ranks: Vec<SeatLine<'a>>,
+        ranks: Vec<RankLine<'a>>,
     },
     Started {
         rank: Rank,
@@ -90,7 +90,7 @@ struct Program<'a> {
 
 /// Where a rank would run.
 #[derive(Debug, Serialize)]
-struct SeatLine<'a> {
+struct RankLine<'a> {
     rank: Rank,
     node: &'a str,
     local_rank: LocalRank,
@@ -153,19 +153,19 @@ pub(crate) struct CauseLine<'a> {
 }
 
 /// The line that opens a launch.
-pub(crate) fn launch(launch: &PlacedLaunch) -> Bytes {
-    line(Body::Launch { launch_id: &launch.spec.launch_id, launch: Launch::of(launch) })
+pub(crate) fn launch(launch: &PreparedLaunch) -> Bytes {
+    line(Body::Launch { launch_id: &launch.placed.launch_id, launch: Launch::of(launch) })
 }
 
 /// The only line of a launch that is not started.
-pub(crate) fn plan(launch: &PlacedLaunch) -> Bytes {
-    let seat = |seat: &Seat| SeatLine {
-        rank: seat.rank,
-        node: &launch.spec.hosts[seat.node.index()],
-        local_rank: seat.local_rank,
-        cpus: seat.cpus.as_ref().map(CpuSet::to_string),
+pub(crate) fn plan(launch: &PreparedLaunch) -> Bytes {
+    let rank = |row: &RankRow| RankLine {
+        rank: row.place.rank,
+        node: launch.placed.host(row.place.node),
+        local_rank: row.place.local_rank,
+        cpus: row.cpus.as_ref().map(CpuSet::to_string),
     };
-    line(Body::Plan { launch: Launch::of(launch), ranks: launch.seats.iter().map(seat).collect() })
+    line(Body::Plan { launch: Launch::of(launch), ranks: launch.ranks.iter().map(rank).collect() })
 }
 
 /// The line of an event on `node`.
@@ -244,8 +244,8 @@ fn library_line(library: &MpiLibrary) -> Library<'_> {
 }
 
 impl<'a> Launch<'a> {
-    fn of(launch: &'a PlacedLaunch) -> Self {
-        let SessionSpec { allocation_id, job, hosts, apps, .. } = &launch.spec;
+    fn of(launch: &'a PreparedLaunch) -> Self {
+        let PlacedLaunch { allocation_id, job, hosts, apps, .. } = &launch.placed;
         let programs = job.apps.iter().zip(apps).map(|(app, program)| Program {
             ranks: app.ranks,
             program: program.program.to_string_lossy(),
@@ -310,7 +310,7 @@ mod tests {
         let library =
             MpiLibrary { name: "Open MPI".to_owned(), file: "libmpi.so.40".to_owned(), family: MpiFamily::Pmix };
         let after = Duration::from_millis(1500);
-        let opening = crate::placed::tests::placed("-n 2 true -x").unwrap();
+        let opening = crate::prepared::tests::prepared("-n 2 true -x").unwrap();
         let output = |bytes: &'static [u8]| {
             Event::Output(Output { rank, stream: Stream::Stderr, bytes: Bytes::from_static(bytes) })
         };

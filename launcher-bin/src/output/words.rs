@@ -5,13 +5,15 @@ use std::time::Duration;
 use hostlist::fold;
 use lattice_session::cause::RankList;
 use lattice_session::event::{Event, MpiFamily, MpiLibrary, Notice};
-use lattice_session::spec::{Entrance, PmiFamily, PmiSpec, SessionSpec};
+use lattice_session::placed::PlacedLaunch;
+use lattice_session::request::LaunchSettings;
+use lattice_session::spec::{Entrance, PmiFamily, PmiSpec};
 use pmi_core::ids::Rank;
 
 use crate::console::Verbosity;
 use crate::formatting::{count, duration};
-use crate::news::StartProgress;
-use crate::placed::PlacedLaunch;
+use crate::prepared::PreparedLaunch;
+use crate::updates::StartProgress;
 
 /// How many of the ranks that are missing are named one by one.
 const NAMED: usize = 8;
@@ -31,8 +33,9 @@ pub(crate) fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
 }
 
 /// What a launch is about to do, for those who want to know.
-pub(crate) fn settings(launch: &PlacedLaunch) -> String {
-    let SessionSpec { launch_id, allocation_id, job, hosts, pmi, cpu_bind, patience, .. } = &launch.spec;
+pub(crate) fn settings(launch: &PreparedLaunch) -> String {
+    let PlacedLaunch { launch_id, allocation_id, job, hosts, settings, .. } = &launch.placed;
+    let LaunchSettings { pmi, cpu_bind, patience, .. } = settings;
     let place = match allocation_id {
         Some(id) => format!("allocation {id}"),
         None => "this machine".to_owned(),
@@ -49,7 +52,7 @@ pub(crate) fn settings(launch: &PlacedLaunch) -> String {
         fold(hosts),
         job.size(),
     );
-    for (app, program) in job.apps.iter().zip(&launch.spec.apps) {
+    for (app, program) in job.apps.iter().zip(&launch.placed.apps) {
         text += &format!("\n  {} x {} in {}", app.ranks, program.program.display(), program.directory.display());
         for (name, value) in &program.set {
             text += &format!("\n    {}={}", name.display(), value.display());

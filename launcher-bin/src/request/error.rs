@@ -1,10 +1,12 @@
-//! Why a launch is refused before anything is started.
+//! Reasons for which a launch is refused before anything is started.
 
 use std::io;
 use std::path::PathBuf;
 
+use hostlist::HostlistError;
+use lattice_session::request::{PlaceError, ProgramsError};
 use pmi_core::ids::JobIdError;
-use rank_spawner::{BindHereError, ProgramError};
+use rank_spawner::{BindHereError, ProgramError, ProgramFailure};
 
 use crate::hostfile::HostfileError;
 use crate::limits::TooManyRanks;
@@ -34,6 +36,17 @@ pub enum RequestError {
         /// The flag.
         flag: &'static str,
     },
+    /// A list of nodes cannot be used.
+    #[error("{flag} {list}: {source}")]
+    NodeList {
+        /// The flag.
+        flag: &'static str,
+        /// The list.
+        list: String,
+        /// What is wrong with it.
+        #[source]
+        source: HostlistError,
+    },
     /// The hostfile cannot be used.
     #[error(transparent)]
     Hostfile(#[from] HostfileError),
@@ -48,12 +61,9 @@ pub enum RequestError {
         /// How many a node may hold.
         per_node: u32,
     },
-    /// The programs' ranks add up to more than MPI can count.
-    #[error("the programs have {ranks} ranks together; MPI counts up to {max}", max = i32::MAX)]
-    BeyondMpi {
-        /// How many ranks were asked for.
-        ranks: u64,
-    },
+    /// The programs make no launch.
+    #[error(transparent)]
+    Programs(#[from] ProgramsError),
     /// The job is larger than this machine can hold.
     #[error(transparent)]
     TooManyRanks(#[from] TooManyRanks),
@@ -102,16 +112,33 @@ pub enum RequestError {
     /// Ranks cannot be bound as asked.
     #[error("--cpu-bind: {0}")]
     Bind(#[from] BindHereError),
-    /// The name of this node cannot be told.
-    #[error("cannot tell the name of this node: {0}")]
-    HostName(#[source] nix::Error),
-    /// Our working directory is gone or hidden.
-    #[error("cannot tell the working directory: {0}")]
-    WorkingDirectory(#[source] io::Error),
     /// There is no randomness to make a launch id of.
     #[error("cannot read /dev/urandom: {0}")]
     Random(#[source] io::Error),
     /// The launch id makes no job id.
     #[error(transparent)]
     JobId(JobIdError),
+    /// The ranks cannot be given places.
+    #[error(transparent)]
+    Place(PlaceError),
+}
+
+impl From<PlaceError> for RequestError {
+    fn from(error: PlaceError) -> Self {
+        match error {
+            PlaceError::NoSuchRank { rank, last } => Self::NoSuchRank { rank: rank.0, last: last.0 },
+            PlaceError::JobId(error) => Self::JobId(error),
+            other => Self::Place(other),
+        }
+    }
+}
+
+impl RequestError {
+    /// Class of a program that cannot be executed; `None` for every other reason.
+    pub fn program_failure(&self) -> Option<ProgramFailure> {
+        match self {
+            Self::Program(error) => Some(error.failure()),
+            _ => None,
+        }
+    }
 }

@@ -5,26 +5,29 @@ use std::sync::Arc;
 
 use lattice_session::services::LocalServices;
 use lattice_session::session::{self, Alone, Surroundings};
-use pmi_core::ids::JobId;
+use lattice_session::spec::LaunchSecret;
+use pmi_core::ids::{JobId, NodeIndex};
 use rank_spawner::{Keeper, LaunchTag, become_subreaper};
 use tokio::sync::mpsc;
 
-use super::{End, LaunchError, Show, block_on, open_files, show_plan};
+use super::frontend::{End, Frontend};
+use super::{LaunchError, block_on, open_files, show_plan};
 use crate::console::Verbosity;
+use crate::machine::Machine;
 use crate::output::OpenFiles;
-use crate::placed::PlacedLaunch;
-use crate::request::{LaunchRequest, Machine, RequestError};
+use crate::prepared::PreparedLaunch;
+use crate::request::{Action, LaunchCommand, RequestError};
 use crate::signal_forwarder::RankLocation;
 use crate::{stdin, trace};
 
-/// How many events may wait for the renderer.
+/// Events that may wait for the renderer.
 const EVENTS: usize = 64;
 
-/// Runs a launch on this machine, or only says what it would be; returns its exit code.
-pub(super) fn run(request: LaunchRequest, machine: &Machine, verbosity: Verbosity) -> Result<u8, LaunchError> {
-    let dry_run = request.dry_run;
-    let launch = PlacedLaunch::here(request, machine)?;
-    if dry_run {
+/// Runs a launch on this machine, or only prints its plan; returns the exit code.
+pub(super) fn run(command: LaunchCommand, machine: &Machine, verbosity: Verbosity) -> Result<u8, LaunchError> {
+    let action = command.action;
+    let launch = PreparedLaunch::on_this_machine(command, machine)?;
+    if action == Action::Plan {
         return show_plan(&launch);
     }
     let keeper = Keeper::fork()?;
@@ -35,7 +38,7 @@ pub(super) fn run(request: LaunchRequest, machine: &Machine, verbosity: Verbosit
 }
 
 async fn drive(
-    launch: PlacedLaunch,
+    launch: PreparedLaunch,
     files: OpenFiles,
     keeper: Keeper,
     verbosity: Verbosity,
@@ -43,8 +46,8 @@ async fn drive(
     let (faults, reported) = mpsc::unbounded_channel();
     let (events, happened) = mpsc::channel(EVENTS);
     let trace = launch.output.pmi_trace.as_deref().map(|path| trace::sink(path, faults.clone())).transpose()?;
-    let stdin = stdin::source(&launch.spec.stdin)?;
-    let (show, control) = Show::new(&launch, RankLocation::Local, verbosity, files, (faults, reported))?;
+    let stdin = stdin::source(&launch.placed.settings.stdin)?;
+    let (frontend, control) = Frontend::new(&launch, RankLocation::Local, verbosity, files, (faults, reported))?;
     let surroundings = Surroundings {
         nodes: Arc::new(Alone),
         services: Arc::new(LocalServices::default()),
@@ -53,10 +56,11 @@ async fn drive(
         control,
         stdin,
         trace,
-        tag: LaunchTag::new(JobId::new(&launch.spec.launch_id).map_err(RequestError::JobId)?),
+        tag: LaunchTag::new(JobId::new(&launch.placed.launch_id).map_err(RequestError::JobId)?),
         fabric: None,
         keeper: Some(keeper),
     };
-    let spec = launch.spec.clone();
-    show.run(&launch, happened, async { Ok(End::Over(session::run(spec, surroundings).await)) }).await
+    let secret = LaunchSecret::random().map_err(RequestError::Random)?;
+    let spec = launch.placed.clone().session(NodeIndex(0), None, secret);
+    frontend.run(&launch, happened, async { Ok(End::Over(session::run(spec, surroundings).await)) }).await
 }

@@ -5,7 +5,9 @@ use std::ffi::OsString;
 use lattice_session::spec::StdinTarget;
 
 use super::*;
-use pmi_core::job::{Block, Placement};
+use pmi_core::ids::{NodeIndex, Rank};
+use pmi_core::job::Block;
+use rank_spawner::ProgramFailure;
 
 use crate::args::{self, Command};
 use crate::limits::Limits;
@@ -16,30 +18,30 @@ fn machine() -> Machine {
     Machine { host: "node3".to_owned(), directory: "/".into(), environment, limits, watched: false }
 }
 
-/// The request of a line of flags, on an imaginary machine.
-pub(crate) fn requested(line: &str) -> Result<LaunchRequest, RequestError> {
-    requested_on(line, &machine())
+/// The command of a line of flags, on an imaginary machine.
+pub(crate) fn commanded(line: &str) -> Result<LaunchCommand, RequestError> {
+    commanded_on(line, &machine())
 }
 
-fn requested_on(line: &str, machine: &Machine) -> Result<LaunchRequest, RequestError> {
+fn commanded_on(line: &str, machine: &Machine) -> Result<LaunchCommand, RequestError> {
     let words = ["lattice", "launch"].into_iter().chain(line.split_whitespace());
     match args::parse(words.map(OsString::from)).unwrap_or_else(|error| panic!("{error}")).command {
-        Command::Launch(args) => LaunchRequest::new(&args, machine),
+        Command::Launch(args) => LaunchCommand::new(&args, machine),
         other => panic!("{line} became {other:?}"),
     }
 }
 
-fn placed_on(line: &str, machine: &Machine) -> Result<PlacedLaunch, RequestError> {
-    PlacedLaunch::here(requested_on(line, machine)?, machine)
+fn prepared_on(line: &str, machine: &Machine) -> Result<PreparedLaunch, RequestError> {
+    PreparedLaunch::on_this_machine(commanded_on(line, machine)?, machine)
 }
 
 /// The launch of a line of flags, on an imaginary machine.
-pub(crate) fn placed(line: &str) -> Result<PlacedLaunch, RequestError> {
-    placed_on(line, &machine())
+pub(crate) fn prepared(line: &str) -> Result<PreparedLaunch, RequestError> {
+    prepared_on(line, &machine())
 }
 
 fn refused(line: &str, expected: &str) {
-    match placed(line) {
+    match prepared(line) {
         Err(error) => assert!(error.to_string().contains(expected), "{line}: {error}"),
         Ok(_) => panic!("{line} was not refused"),
     }
@@ -48,10 +50,10 @@ fn refused(line: &str, expected: &str) {
 #[test]
 fn ranks_are_counted_from_either_flag() {
     let check = |line: &str, expected: &[u32]| {
-        let request = placed(line).unwrap();
-        let counts: Vec<u32> = request.spec.job.apps.iter().map(|app| app.ranks).collect();
+        let request = prepared(line).unwrap();
+        let counts: Vec<u32> = request.placed.job.apps.iter().map(|app| app.ranks).collect();
         assert_eq!(counts, expected, "{line}");
-        assert_eq!(request.seats.len() as u32, request.spec.job.size());
+        assert_eq!(request.ranks.len() as u32, request.placed.job.size());
     };
     check("true", &[1]);
     check("-n 4 true", &[4]);
@@ -67,28 +69,27 @@ fn ranks_are_counted_from_either_flag() {
 #[test]
 fn every_program_has_its_own_settings() {
     let line = "-n 2 --env A=1 --env HERE true x : -n 1 --env-remove PATH --chdir usr bin/env --label";
-    let request = placed(line).unwrap();
-    let [first, second] = request.spec.apps.as_slice() else { panic!("{:?}", request.spec.apps) };
+    let request = prepared(line).unwrap();
+    let [first, second] = request.placed.apps.as_slice() else { panic!("{:?}", request.placed.apps) };
     assert_eq!((first.program.to_str(), first.args.as_slice()), (Some("true"), &["x".into()][..]));
     assert_eq!(first.set, [("A".into(), "1".into()), ("HERE".into(), "x".into())]);
     assert_eq!(first.directory, Path::new("/"));
     assert_eq!((second.remove.as_slice(), second.directory.as_path()), (&["PATH".to_owned()][..], Path::new("/usr")));
-    let appnums: Vec<i32> = (0..3).map(|rank| request.spec.job.appnum(Rank(rank))).collect();
+    let appnums: Vec<i32> = (0..3).map(|rank| request.placed.job.appnum(Rank(rank))).collect();
     assert_eq!(appnums, [0, 0, 1]);
-    let programs: Vec<_> = request.seats.iter().map(|seat| (seat.app, seat.program.to_str().unwrap())).collect();
+    let programs: Vec<_> = request.ranks.iter().map(|row| (row.place.app, row.program.to_str().unwrap())).collect();
     assert_eq!(programs, [(0, "/usr/bin/true"), (0, "/usr/bin/true"), (1, "/usr/bin/env")]);
     refused("--env NOWHERE true", "--env NOWHERE: there is no such variable to pass on");
 }
 
 #[test]
 fn programs_are_looked_up_as_their_ranks_will_see_the_path() {
-    let code =
-        |line: &str| crate::failure::Failure::from(crate::launch::LaunchError::from(placed(line).unwrap_err())).code;
-    assert_eq!(code("no-such-program"), 127);
-    assert_eq!(code("--env PATH=/nowhere true"), 127);
-    assert_eq!(code("/etc/passwd"), 126);
-    assert_eq!(code("--chdir /nowhere true"), 125);
-    assert!(placed("--env-remove PA* true").is_ok(), "without PATH, the system's own directories are searched");
+    let failure = |line: &str| prepared(line).unwrap_err().program_failure();
+    assert_eq!(failure("no-such-program"), Some(ProgramFailure::NotFound));
+    assert_eq!(failure("--env PATH=/nowhere true"), Some(ProgramFailure::NotFound));
+    assert_eq!(failure("/etc/passwd"), Some(ProgramFailure::CannotExecute));
+    assert_eq!(failure("--chdir /nowhere true"), None);
+    assert!(prepared("--env-remove PA* true").is_ok(), "without PATH, the system's own directories are searched");
 }
 
 #[test]
@@ -99,7 +100,7 @@ fn flags_that_exclude_each_other_are_refused() {
     refused("--append true", "--append needs --output or --error");
     refused("--timeout 0 true", "--timeout: the time must be more than 0");
     refused("--cpu-bind map:60000 true", "CPU 60000");
-    assert!(placed("--kill-wait 0 true").is_ok());
+    assert!(prepared("--kill-wait 0 true").is_ok());
 }
 
 #[test]
@@ -111,8 +112,11 @@ fn standard_input_is_checked_for_every_rank() {
     }
     std::fs::set_permissions(&unreadable, PermissionsExt::from_mode(0o000)).unwrap();
     let machine = Machine { directory: directory.path().to_owned(), ..machine() };
-    let spec = |line: &str| placed_on(line, &machine).map(|request| request.spec.stdin);
-    assert_eq!(spec("-n 2 --stdin in.%r true").unwrap(), StdinTarget::File(directory.path().join("in.%r")));
+    let spec = |line: &str| prepared_on(line, &machine).map(|launch| launch.placed.settings.stdin);
+    assert_eq!(
+        spec("-n 2 --stdin in.%r true").unwrap(),
+        StdinTarget::File(Template::parse(directory.path().join("in.%r").as_os_str()).unwrap())
+    );
     assert!(spec("-n 4 --stdin in.%r true").unwrap_err().to_string().contains("in.3: No such file"));
     assert!(spec("--stdin . true").unwrap_err().to_string().contains("is a directory"));
     // Root may read everything.
@@ -125,7 +129,7 @@ fn standard_input_is_checked_for_every_rank() {
 
 #[test]
 fn nodes_are_chosen_where_there_are_several() {
-    assert!(placed("-N 1 --distribution cyclic true").is_ok());
+    assert!(prepared("-N 1 --distribution cyclic true").is_ok());
     refused(
         "-N 2 true",
         "--nodes needs the nodes of an allocation; this launch has none, and stays on this machine\ntry: --alloc",
@@ -136,24 +140,28 @@ fn nodes_are_chosen_where_there_are_several() {
 }
 
 #[test]
-fn seats_follow_the_placement_of_the_server() {
-    let mut spec = placed("-n 3 true : -n 2 false").unwrap().spec;
-    spec.hosts = vec!["node0".to_owned(), "node1".to_owned()];
+fn a_launch_on_a_cluster_shows_places_and_programs_as_they_were_given() {
+    let mut placed = prepared("-n 3 true : -n 2 false").unwrap().placed;
+    placed.hosts = vec!["node0".to_owned(), "node1".to_owned()];
     let block = |first_node, nodes| Block { first_node: NodeIndex(first_node), nodes, ranks_per_node: 1 };
-    spec.job.placement = Placement::default();
-    [block(0, 2), block(0, 2), block(0, 1)].into_iter().for_each(|block| spec.job.placement.push(block));
-    let launch = PlacedLaunch::elsewhere(spec, OutputRequest::default());
-    let seats: Vec<_> =
-        launch.seats.iter().map(|seat| (seat.rank.0, seat.node.0, seat.local_rank.0, seat.app)).collect();
-    assert_eq!(seats, [(0, 0, 0, 0), (1, 1, 0, 0), (2, 0, 1, 0), (3, 1, 1, 1), (4, 0, 2, 1)]);
-    assert_eq!(launch.seats[4].program, Path::new("false"));
+    placed.job.placement = Placement::default();
+    [block(0, 2), block(0, 2), block(0, 1)].into_iter().for_each(|block| placed.job.placement.push(block));
+    let launch = PreparedLaunch::on_cluster(placed, OutputRequest::default());
+    let rows: Vec<_> = launch
+        .ranks
+        .iter()
+        .map(|row| (row.place.rank.0, row.place.node.0, row.place.local_rank.0, row.place.app))
+        .collect();
+    assert_eq!(rows, [(0, 0, 0, 0), (1, 1, 0, 0), (2, 0, 1, 0), (3, 1, 1, 1), (4, 0, 2, 1)]);
+    assert_eq!(launch.ranks[4].program, Path::new("false"));
+    assert!(launch.ranks.iter().all(|row| row.cpus.is_none()), "only its node knows them");
 }
 
 #[test]
 fn output_files_are_named_for_every_rank() {
-    let request = placed("-n 2 --output %j/out.%r --error all true").unwrap();
-    let id = &request.spec.launch_id;
-    let file = |rank: usize, stream| request.output_file(&request.seats[rank], stream);
+    let request = prepared("-n 2 --output %j/out.%r --error all true").unwrap();
+    let id = &request.placed.launch_id;
+    let file = |rank: usize, stream| request.output_file(&request.ranks[rank], stream);
     assert_eq!(file(1, Stream::Stdout), Some(PathBuf::from(format!("{id}/out.1"))));
     assert_eq!(file(1, Stream::Stderr), Some(PathBuf::from("all")));
     assert_eq!(request.output_files().len(), 3);
@@ -162,19 +170,19 @@ fn output_files_are_named_for_every_rank() {
 /// As with srun, `%t` is the task: its number in the launch, not on its node.
 #[test]
 fn ranks_of_different_nodes_do_not_share_a_file_named_by_task() {
-    let mut launch = placed("-n 4 --output out.%t --error %N/err true").unwrap();
-    launch.spec.hosts = vec!["node0.cluster".to_owned(), "node1.cluster".to_owned()];
-    launch.spec.job.placement = Placement::block(&[2, 2]);
-    let launch = PlacedLaunch::elsewhere(launch.spec, launch.output);
+    let mut launch = prepared("-n 4 --output out.%t --error %N/err true").unwrap();
+    launch.placed.hosts = vec!["node0.cluster".to_owned(), "node1.cluster".to_owned()];
+    launch.placed.job.placement = Placement::block(&[2, 2]);
+    let launch = PreparedLaunch::on_cluster(launch.placed, launch.output);
     let files =
-        |stream| -> Vec<PathBuf> { launch.seats.iter().filter_map(|seat| launch.output_file(seat, stream)).collect() };
+        |stream| -> Vec<PathBuf> { launch.ranks.iter().filter_map(|row| launch.output_file(row, stream)).collect() };
     assert_eq!(files(Stream::Stdout), ["out.0", "out.1", "out.2", "out.3"].map(PathBuf::from));
     assert_eq!(files(Stream::Stderr), ["node0/err", "node0/err", "node1/err", "node1/err"].map(PathBuf::from));
 }
 
 #[test]
 fn launch_ids_are_new_each_time_and_make_job_ids() {
-    let (one, other) = (placed("true").unwrap().spec, placed("true").unwrap().spec);
+    let (one, other) = (prepared("true").unwrap().placed, prepared("true").unwrap().placed);
     assert_ne!(one.launch_id, other.launch_id);
     assert_eq!(one.launch_id.len(), 10);
     assert_eq!(one.job.id.as_str(), format!("kvs_{}_0", one.launch_id));

@@ -1,28 +1,28 @@
 //! One connection to a launch.
 
 use pmi_transport::proto::v1 as proto;
-use proto::attach_request::What as Wish;
-use proto::attach_response::What as Told;
+use proto::attach_request::What as ToLaunch;
+use proto::attach_response::What as FromLaunch;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Response, Streaming};
 
 use crate::cluster::{Cluster, ClusterError};
 
-/// Why somebody follows a launch.
+/// Relation of a client to a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::launch) enum Role {
-    /// It is theirs: its output waits for them, and it ends when they end it, and when they vanish.
+    /// The launch is the client's: its output waits for the client, and it ends when the client ends it, or vanishes.
     Owner,
-    /// They look on; it goes on as if they did not.
+    /// The client looks on; the launch goes on as if it did not.
     Viewer,
 }
 
 /// An open connection to a launch.
 pub(in crate::launch) struct Attachment {
-    questions: Option<mpsc::UnboundedSender<proto::AttachRequest>>,
+    requests: Option<mpsc::UnboundedSender<proto::AttachRequest>>,
     pub(super) answers: Streaming<proto::AttachResponse>,
-    /// How much input may be sent before more is granted.
+    /// Bytes of input that may be sent before more is granted.
     pub(super) window: u64,
 }
 
@@ -37,40 +37,40 @@ impl Attachment {
         after: u64,
         role: Role,
     ) -> Result<(Self, proto::LaunchSpec), ClusterError> {
-        let (questions, outgoing) = mpsc::unbounded_channel();
+        let (requests, outgoing) = mpsc::unbounded_channel();
         let attach = proto::AttachTo { launch_id: launch_id.to_owned(), after, tied: role == Role::Owner };
         // The other end is in this function.
-        let _ = questions.send(question(Wish::Attach(attach)));
+        let _ = requests.send(request(ToLaunch::Attach(attach)));
         let mut service = cluster.launches();
         let mut answers = cluster.ask(service.attach_launch(UnboundedReceiverStream::new(outgoing))).await?;
         let first = cluster.ask(async { answers.message().await.map(Response::new) }).await?;
         match first.and_then(|first| first.what) {
-            Some(Told::Spec(spec)) => {
+            Some(FromLaunch::Spec(spec)) => {
                 let window = u64::from(spec.stdin_window);
-                Ok((Self { questions: Some(questions), answers, window }, spec))
+                Ok((Self { requests: Some(requests), answers, window }, spec))
             }
             _ => Err(cluster.nonsense("the first answer to an attach is not the launch's spec")),
         }
     }
 
-    /// Says something; who does not listen any more is noticed by his answers.
-    pub(super) fn send(&self, wish: Wish) {
-        if let Some(questions) = &self.questions {
-            let _ = questions.send(question(wish));
+    /// Sends a message; that the other end is gone is seen by its answers.
+    pub(super) fn send(&self, message: ToLaunch) {
+        if let Some(requests) = &self.requests {
+            let _ = requests.send(request(message));
         }
     }
 
-    /// Nothing more will be said: the launch does not end because of us any more.
+    /// Closes the sending side: the launch does not end because of this client any more.
     pub(super) fn hang_up(&mut self) {
-        self.questions = None;
+        self.requests = None;
     }
 
-    /// Whether nothing more can be said.
+    /// True after [`Attachment::hang_up`].
     pub(super) fn has_hung_up(&self) -> bool {
-        self.questions.is_none()
+        self.requests.is_none()
     }
 }
 
-fn question(wish: Wish) -> proto::AttachRequest {
-    proto::AttachRequest { what: Some(wish) }
+fn request(message: ToLaunch) -> proto::AttachRequest {
+    proto::AttachRequest { what: Some(message) }
 }

@@ -1,0 +1,322 @@
+//! A launch that this process is attached to: shows its updates, sends the user's commands and input, and attaches again when a
+//! connection breaks.
+//!
+//! ```text
+//!              AttachResponse                       Item (bounded)            Update
+//! API server ────────────────> AttachedLaunch ───────────────────> Updates ──────────> Renderer
+//!            <────────────────     ^  ^  ^─────── Rendered ───────────┘
+//!   acknowledge, stdin, signal     │  └ pieces of input
+//!                                  └ Control
+//! ```
+//!
+//! Events are acknowledged, several at a time, once the renderer has handed them to the writers; the others come again when somebody
+//! attaches, so that the connection can break without a loss while the API server lives. Nothing is read from it while the
+//! renderer is behind: this is the back-pressure that slows the ranks. What is sent needs no such bound, as it has others: input has
+//! credit, acknowledgements are fewer than events.
+
+mod acknowledgements;
+mod answer;
+mod attachment;
+mod commands;
+mod stdin_stream;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use lattice_session::deadline::until;
+use lattice_session::event::Report;
+use lattice_session::session::Control;
+use lattice_session::timeouts;
+use pmi_transport::proto::v1 as proto;
+use proto::attach_request::What as ToLaunch;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tonic::Status;
+
+use self::acknowledgements::{Acknowledgements, Item, Rendered, Updates};
+use self::answer::Received;
+pub(super) use self::attachment::{Attachment, Role};
+use self::commands::{Command, Unsent};
+use self::stdin_stream::StdinStream;
+use super::LaunchError;
+use super::frontend::End;
+use crate::cluster::{Cluster, ClusterError};
+use crate::trace::ClusterTrace;
+use crate::updates::Update;
+
+/// Events that may wait for the renderer; each has up to 64 KiB.
+const ITEMS: usize = 64;
+/// First and longest pause between two tries to attach again.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), timeouts::COME_BACK_PAUSE);
+/// Time that the API server may take to close its side; nothing depends on it.
+const GOODBYE: Duration = Duration::from_millis(100);
+
+/// Settings of an attached launch.
+pub(super) struct AttachSettings {
+    /// The API server.
+    pub(super) cluster: Cluster,
+    /// The launch.
+    pub(super) launch_id: String,
+    /// Whose it is.
+    pub(super) role: Role,
+    /// Time for which the launch goes on while its API server is away.
+    pub(super) lease: Duration,
+    /// Standard input of this process, if ranks of the launch read it.
+    pub(super) stdin: Option<mpsc::Receiver<Bytes>>,
+    /// File for PMI messages, if they are traced.
+    pub(super) trace: Option<ClusterTrace>,
+}
+
+/// A launch that this process is attached to.
+pub(super) struct AttachedLaunch {
+    cluster: Cluster,
+    launch_id: String,
+    role: Role,
+    /// Time for which it is tried to attach again after a connection broke.
+    patience: Duration,
+    controls: mpsc::Receiver<Control>,
+    stdin: StdinStream,
+    trace: Option<ClusterTrace>,
+    items: mpsc::Sender<Item>,
+    rendered: watch::Receiver<Rendered>,
+    acknowledgements: Acknowledgements,
+    /// Number of the last event that was received.
+    received: u64,
+    unsent: Unsent,
+}
+
+/// End of one connection.
+enum Disconnect {
+    /// Nothing follows.
+    Final(End),
+    /// This process was stopped and continued: another connection follows.
+    Continued,
+}
+
+/// What happens while there is a connection.
+enum Input {
+    /// An answer, and the room that was kept for it at the renderer; `None` when nobody renders any more.
+    Answer(Option<(mpsc::OwnedPermit<Item>, Result<Option<proto::AttachResponse>, Status>)>),
+    /// A command of the user.
+    Control(Control),
+    /// A message with input, or with its end.
+    Stdin(ToLaunch),
+    /// The renderer has come further.
+    Rendered(Rendered),
+    /// An acknowledgement is due.
+    Due,
+}
+
+impl AttachedLaunch {
+    /// A launch with these settings, and the updates that its connections bring.
+    pub(super) fn new(settings: AttachSettings, controls: mpsc::Receiver<Control>) -> (Self, Updates) {
+        let AttachSettings { cluster, launch_id, role, lease, stdin, trace } = settings;
+        let (items, updates) = mpsc::channel(ITEMS);
+        let (rendering, rendered) = watch::channel(Rendered::default());
+        let attached = Self {
+            cluster,
+            launch_id,
+            role,
+            patience: lease + timeouts::COME_BACK,
+            controls,
+            stdin: StdinStream::new(stdin),
+            trace,
+            items,
+            rendered,
+            acknowledgements: Acknowledgements::default(),
+            received: 0,
+            unsent: Unsent::default(),
+        };
+        (attached, Updates::new(updates, rendering))
+    }
+
+    /// Stays attached until the launch ends, or the user leaves it.
+    ///
+    /// # Errors
+    /// Fails when the API server cannot be reached while the launch could go on, or refuses another attach.
+    pub(super) async fn run(mut self, mut attachment: Attachment) -> Result<End, LaunchError> {
+        loop {
+            let broken = match self.converse(attachment).await {
+                Ok(Disconnect::Final(end)) => return Ok(end),
+                Ok(Disconnect::Continued) => {
+                    let again = self.attach_again(self.cluster.broken("this command was stopped")).await;
+                    attachment = again.map_err(|error| self.lost_sight(error))?;
+                    self.stdin.forget_connection();
+                    continue;
+                }
+                Err(error) if error.is_passing() => error,
+                Err(error) => return Err(self.lost_sight(error)),
+            };
+            self.remark(format!("the connection to the API server broke, attaching again: {}", first_line(&broken)))
+                .await;
+            attachment = self.attach_again(broken).await.map_err(|error| self.lost_sight(error))?;
+            self.remark("attached again".to_owned()).await;
+            let unconfirmed = self.stdin.forget_connection();
+            if unconfirmed > 0 {
+                self.remark(format!("warning: up to {unconfirmed} bytes of standard input may be lost")).await;
+            }
+        }
+    }
+
+    fn lost_sight(&self, source: ClusterError) -> LaunchError {
+        LaunchError::LostSight { launch: self.launch_id.clone(), source: Box::new(source) }
+    }
+
+    /// Serves one connection for as long as it lasts.
+    async fn converse(&mut self, mut attachment: Attachment) -> Result<Disconnect, ClusterError> {
+        self.stdin.grant(attachment.window);
+        self.unsent.drain().for_each(|message| attachment.send(message));
+        loop {
+            match self.next_input(&mut attachment).await {
+                Input::Answer(None) => return Ok(Disconnect::Final(End::Left(nix::libc::SIGPIPE))),
+                Input::Answer(Some((room, answer))) => {
+                    let answer = answer.map_err(|status| self.cluster.refused(&status))?;
+                    let answer = answer.ok_or_else(|| self.cluster.broken("it ended the conversation"))?;
+                    if let Some(report) = self.on_answer(room, answer)? {
+                        self.say_goodbye(attachment).await;
+                        return Ok(Disconnect::Final(End::Over(report)));
+                    }
+                }
+                Input::Control(control) => match Command::of(control, self.role) {
+                    Command::Send(message) if attachment.has_hung_up() => {
+                        self.unsent.keep(message);
+                        return Ok(Disconnect::Continued);
+                    }
+                    Command::Send(message) => {
+                        let stops_this_process = message == ToLaunch::Signal(nix::libc::SIGSTOP);
+                        attachment.send(message);
+                        if stops_this_process {
+                            // A stopped client answers nobody, and is not gone for all that.
+                            attachment.hang_up();
+                        }
+                    }
+                    Command::Leave(signal) => {
+                        self.remark(format!("launch {} goes on without us", self.launch_id)).await;
+                        close(attachment).await;
+                        return Ok(Disconnect::Final(End::Left(signal)));
+                    }
+                    Command::Ignore => {}
+                },
+                Input::Stdin(message) => attachment.send(message),
+                Input::Rendered(rendered) => {
+                    let acknowledged = self.acknowledgements.on_rendered(rendered, Instant::now());
+                    acknowledged.into_iter().for_each(|number| attachment.send(ToLaunch::Acknowledge(number)));
+                }
+                Input::Due => {
+                    let acknowledged = self.acknowledgements.take();
+                    acknowledged.into_iter().for_each(|number| attachment.send(ToLaunch::Acknowledge(number)));
+                }
+            }
+        }
+    }
+
+    /// Returns the next thing that happens. Cancel-safe.
+    async fn next_input(&mut self, attachment: &mut Attachment) -> Input {
+        tokio::select! {
+            answer = next_answer(&self.items, &mut attachment.answers) => Input::Answer(answer),
+            Some(control) = self.controls.recv() => Input::Control(control),
+            message = self.stdin.next() => Input::Stdin(message),
+            Ok(()) = self.rendered.changed() => Input::Rendered(*self.rendered.borrow_and_update()),
+            () = until(self.acknowledgements.due()) => Input::Due,
+        }
+    }
+
+    /// Does what an answer asks for; returns the report at the launch's end.
+    fn on_answer(
+        &mut self,
+        room: mpsc::OwnedPermit<Item>,
+        answer: proto::AttachResponse,
+    ) -> Result<Option<Report>, ClusterError> {
+        let sequence = (answer.sequence != 0).then_some(answer.sequence);
+        let received = answer::read(answer, &mut self.received).map_err(|error| self.cluster.nonsense(error))?;
+        let update = match received {
+            Received::Update(update) => update,
+            Received::Trace(node, lines) => {
+                if let Some(trace) = &mut self.trace {
+                    trace.write(node, &lines);
+                }
+                None
+            }
+            Received::Credit(bytes) => {
+                self.stdin.grant(bytes);
+                return Ok(None);
+            }
+            Received::Duplicate => return Ok(None),
+            Received::End(report) => return Ok(Some(report)),
+        };
+        room.send(Item { sequence, update });
+        Ok(None)
+    }
+
+    /// Waits until all events are rendered, acknowledges them, and closes the connection.
+    async fn say_goodbye(&mut self, attachment: Attachment) {
+        let last = self.received;
+        // The renderer is done with all before this item when it asks for the next one.
+        if self.items.send(Item { sequence: Some(last), update: None }).await.is_ok() {
+            let _ = self.rendered.wait_for(|rendered| rendered.sequence >= last).await;
+        }
+        attachment.send(ToLaunch::Acknowledge(last));
+        close(attachment).await;
+    }
+
+    /// Tries to attach until it succeeds, is refused, the user does not want to wait any longer, or the time is over.
+    async fn attach_again(&mut self, broken: ClusterError) -> Result<Attachment, ClusterError> {
+        let deadline = Instant::now() + self.patience;
+        let (mut pause, longest) = PAUSES;
+        let mut last = broken;
+        while Instant::now() < deadline {
+            let next = Instant::now() + pause;
+            pause = (2 * pause).min(longest);
+            let after = self.rendered.borrow().sequence;
+            tokio::select! {
+                opened = timeout_at(deadline, Attachment::open(&self.cluster, &self.launch_id, after, self.role)) => match opened {
+                    Ok(Ok((attachment, _))) => return Ok(attachment),
+                    Ok(Err(error)) if error.is_passing() => last = error,
+                    Ok(Err(error)) => return Err(error),
+                    Err(_) => break,
+                },
+                () = impatience(&mut self.controls, self.role, &mut self.unsent) => break,
+            }
+            tokio::select! {
+                () = sleep_until(next.min(deadline)) => {}
+                () = impatience(&mut self.controls, self.role, &mut self.unsent) => break,
+            }
+        }
+        Err(last)
+    }
+
+    async fn remark(&self, text: String) {
+        // A renderer that is gone needs no remarks.
+        let _ = self.items.send(Item { sequence: None, update: Some(Update::Remark(text)) }).await;
+    }
+}
+
+/// Closes this side, and lets the API server read all that was sent.
+async fn close(mut attachment: Attachment) {
+    attachment.hang_up();
+    let end = async { while let Ok(Some(_)) = attachment.answers.message().await {} };
+    // It may have more to send than is worth waiting for.
+    let _ = timeout(GOODBYE, end).await;
+}
+
+/// Returns when the user does not want to wait for a connection any longer; keeps other commands for it.
+async fn impatience(controls: &mut mpsc::Receiver<Control>, role: Role, unsent: &mut Unsent) {
+    while let Some(control) = controls.recv().await {
+        if unsent.take_in(control, role) {
+            return;
+        }
+    }
+}
+
+/// Returns the next answer, once there is room for it; `None` when nobody renders any more. Cancel-safe.
+async fn next_answer(
+    items: &mpsc::Sender<Item>,
+    answers: &mut tonic::Streaming<proto::AttachResponse>,
+) -> Option<(mpsc::OwnedPermit<Item>, Result<Option<proto::AttachResponse>, Status>)> {
+    let room = items.clone().reserve_owned().await.ok()?;
+    Some((room, answers.message().await))
+}
+
+fn first_line(error: &ClusterError) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}

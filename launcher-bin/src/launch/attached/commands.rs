@@ -1,0 +1,107 @@
+//! The user's commands on their way to a launch that this process is attached to. Pure.
+
+use std::collections::VecDeque;
+
+use lattice_session::session::Control;
+use pmi_transport::proto::v1::attach_request::What as ToLaunch;
+
+use super::Role;
+
+/// Meaning of a command of the user.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Command {
+    /// The launch is to be told this.
+    Send(ToLaunch),
+    /// The user leaves the launch by this signal, and it goes on.
+    Leave(i32),
+    /// It is not for this client to say.
+    Ignore,
+}
+
+impl Command {
+    /// Meaning of `control` for a client in this role.
+    pub(super) fn of(control: Control, role: Role) -> Self {
+        match (role, control) {
+            (Role::Owner, Control::Signal(signal)) => Self::Send(ToLaunch::Signal(signal)),
+            (Role::Owner, Control::End(signal)) => Self::Send(ToLaunch::End(signal)),
+            (Role::Owner, Control::Kill(signal)) => Self::Send(ToLaunch::Kill(signal)),
+            (Role::Viewer, Control::End(signal) | Control::Kill(signal)) => Self::Leave(signal),
+            _ => Self::Ignore,
+        }
+    }
+}
+
+/// Commands that were given while there was no connection.
+#[derive(Debug, Default)]
+pub(super) struct Unsent(VecDeque<ToLaunch>);
+
+impl Unsent {
+    /// Keeps a message behind those before. Of equal ones the last is kept, so that there are no more than there are signals.
+    pub(super) fn keep(&mut self, message: ToLaunch) {
+        self.0.retain(|before| *before != message);
+        self.0.push_back(message);
+    }
+
+    /// Removes all messages, in order.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = ToLaunch> {
+        self.0.drain(..)
+    }
+
+    /// Takes a command in while there is no connection; returns true if the user does not want to wait for one any longer: the
+    /// owner has it ended at once, or a viewer leaves.
+    pub(super) fn take_in(&mut self, control: Control, role: Role) -> bool {
+        match Command::of(control, role) {
+            Command::Send(ToLaunch::Kill(_)) | Command::Leave(_) => true,
+            // SIGCONT above all: without it ranks that were stopped would stay so.
+            Command::Send(message) => {
+                self.keep(message);
+                false
+            }
+            Command::Ignore => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_steers_the_launch_and_a_viewer_only_leaves_it() {
+        let check = |control: fn(i32) -> Control, owner: Command, viewer: Command| {
+            assert_eq!(Command::of(control(2), Role::Owner), owner);
+            assert_eq!(Command::of(control(2), Role::Viewer), viewer);
+        };
+        check(Control::Signal, Command::Send(ToLaunch::Signal(2)), Command::Ignore);
+        check(Control::End, Command::Send(ToLaunch::End(2)), Command::Leave(2));
+        check(Control::Kill, Command::Send(ToLaunch::Kill(2)), Command::Leave(2));
+        check(|_| Control::GiveUp, Command::Ignore, Command::Ignore);
+    }
+
+    #[test]
+    fn signals_are_kept_until_there_is_a_connection() {
+        let (stop, cont) = (nix::libc::SIGSTOP, nix::libc::SIGCONT);
+        let mut unsent = Unsent::default();
+        for signal in [stop, cont, stop, nix::libc::SIGUSR1, cont] {
+            assert!(!unsent.take_in(Control::Signal(signal), Role::Owner));
+        }
+        assert!(unsent.take_in(Control::Kill(2), Role::Owner), "the user has waited long enough");
+        let kept = [ToLaunch::Signal(stop), ToLaunch::Signal(nix::libc::SIGUSR1), ToLaunch::Signal(cont)];
+        assert_eq!(unsent.drain().collect::<Vec<_>>(), kept);
+    }
+
+    #[test]
+    fn an_end_in_order_is_kept_and_not_waited_for() {
+        let mut unsent = Unsent::default();
+        assert!(!unsent.take_in(Control::End(15), Role::Owner));
+        assert_eq!(unsent.drain().collect::<Vec<_>>(), [ToLaunch::End(15)]);
+    }
+
+    #[test]
+    fn a_viewer_wants_nothing_of_the_launch() {
+        let mut unsent = Unsent::default();
+        assert!(!unsent.take_in(Control::Signal(10), Role::Viewer));
+        assert!(unsent.take_in(Control::End(2), Role::Viewer));
+        assert_eq!(unsent.drain().count(), 0);
+    }
+}

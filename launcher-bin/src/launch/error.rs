@@ -1,0 +1,62 @@
+//! Reasons for which a launch does not start, or is lost sight of.
+
+use std::io;
+
+use rank_spawner::{KeeperError, ProgramFailure};
+
+use crate::cluster::ClusterError;
+use crate::machine::MachineError;
+use crate::output::FileError;
+use crate::request::RequestError;
+use crate::trace::TraceError;
+
+/// Why a launch did not start, or was lost sight of. Once it runs, whatever happens becomes its [`lattice_session::event::Report`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// It makes no sense, or not on this machine.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// This machine cannot be known.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// The cluster refused it, or cannot be reached.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// The API server cannot be reached any more.
+    #[error(
+        "launch {launch} was lost sight of: {source}\n\
+         try: lattice attach {launch}"
+    )]
+    LostSight {
+        /// The launch.
+        launch: String,
+        /// What was seen last.
+        source: Box<ClusterError>,
+    },
+    /// A file for ranks' output cannot be opened.
+    #[error(transparent)]
+    OutputFile(#[from] FileError),
+    /// The trace file cannot be opened.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// Nobody would clean up after us.
+    #[error(transparent)]
+    Keeper(#[from] KeeperError),
+    /// The limit of open files cannot be changed.
+    #[error("cannot change the limit of open files: {0}")]
+    DescriptorLimit(#[source] nix::Error),
+    /// Our own streams, signals or threads cannot be used.
+    #[error("cannot set up the launch: {0}")]
+    Setup(#[from] io::Error),
+}
+
+impl LaunchError {
+    /// Class of a program that cannot be executed; `None` for every other reason.
+    pub fn program_failure(&self) -> Option<ProgramFailure> {
+        match self {
+            Self::Request(error) => error.program_failure(),
+            _ => None,
+        }
+    }
+}

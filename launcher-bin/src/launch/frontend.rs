@@ -1,0 +1,81 @@
+//! The user's side of a launch: signals in, output out, and the exit code at its end. Where the ranks run is left to its callers.
+
+use lattice_session::event::Report;
+use lattice_session::session::Control;
+use tokio::sync::mpsc;
+
+use super::LaunchError;
+use crate::console::Verbosity;
+use crate::exit;
+use crate::output::{Fault, OpenFiles, Renderer, Wires};
+use crate::prepared::PreparedLaunch;
+use crate::signal_forwarder::{Handles, RankLocation, SignalForwarder};
+use crate::updates::UpdateSource;
+
+/// Channel of the writers' faults.
+pub(super) type Faults = (mpsc::UnboundedSender<Fault>, mpsc::UnboundedReceiver<Fault>);
+
+/// Signals and screen of one launch, wherever it runs.
+pub(super) struct Frontend {
+    forwarder: SignalForwarder,
+    pub(super) renderer: Renderer,
+}
+
+/// End of a launch for its client.
+pub(super) enum End {
+    /// No process of it is left.
+    Over(Report),
+    /// The user has left it by this signal; it goes on.
+    Left(i32),
+}
+
+impl Frontend {
+    /// Takes over this process's signals, and starts the writers. The receiver yields the user's commands.
+    ///
+    /// # Errors
+    /// Fails if our streams or signals cannot be used.
+    pub(super) fn new(
+        launch: &PreparedLaunch,
+        location: RankLocation,
+        verbosity: Verbosity,
+        files: OpenFiles,
+        faults: Faults,
+    ) -> Result<(Self, mpsc::Receiver<Control>), LaunchError> {
+        let (forwarder, handles) = SignalForwarder::new(location)?;
+        let Handles { control, hung_up, interrupts, abandoned } = handles;
+        let renderer = Renderer::start(launch, verbosity, files, Wires { hung_up, interrupts, abandoned, faults })?;
+        Ok((Self { forwarder, renderer }, control))
+    }
+
+    /// Shows the updates of `source` until `work` has ended; returns the exit code.
+    ///
+    /// # Errors
+    /// Fails if `work` does.
+    pub(super) async fn run(
+        self,
+        launch: &PreparedLaunch,
+        source: impl UpdateSource,
+        work: impl Future<Output = Result<End, LaunchError>>,
+    ) -> Result<u8, LaunchError> {
+        let Self { forwarder, mut renderer } = self;
+        let shown = async {
+            renderer.open(launch).await;
+            let (end, ()) = tokio::join!(work, renderer.run(source));
+            match end {
+                Ok(End::Over(report)) => Ok(renderer.finish(&report).await),
+                Ok(End::Left(signal)) => {
+                    renderer.abandon().await;
+                    Ok(exit::by_signal(signal))
+                }
+                Err(error) => {
+                    renderer.abandon().await;
+                    Err(error)
+                }
+            }
+        };
+        tokio::select! {
+            code = shown => code,
+            never = forwarder.run() => match never {},
+        }
+    }
+}

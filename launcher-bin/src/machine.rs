@@ -1,0 +1,58 @@
+//! This machine, as a launch request is checked against it.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+
+use nix::unistd::gethostname;
+
+use crate::limits::Limits;
+
+/// Facts about this machine and this process.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// Name of this node.
+    pub host: String,
+    /// Working directory; absolute.
+    pub directory: PathBuf,
+    /// Environment of this process.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Limits on the number of ranks.
+    pub limits: Limits,
+    /// True if standard output is a terminal.
+    pub watched: bool,
+}
+
+/// Why this machine cannot be known.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MachineError {
+    /// The name of this node cannot be read.
+    #[error("cannot tell the name of this node: {0}")]
+    HostName(#[source] nix::Error),
+    /// The working directory is gone or hidden.
+    #[error("cannot tell the working directory: {0}")]
+    WorkingDirectory(#[source] io::Error),
+}
+
+impl Machine {
+    /// Reads the facts.
+    ///
+    /// # Errors
+    /// Fails if the host name or the working directory cannot be read.
+    pub fn this() -> Result<Self, MachineError> {
+        let host = gethostname().map_err(MachineError::HostName)?;
+        Ok(Self {
+            host: host.to_string_lossy().into_owned(),
+            directory: std::env::current_dir().map_err(MachineError::WorkingDirectory)?,
+            environment: std::env::vars_os().collect(),
+            limits: Limits::of_this_process(),
+            watched: io::stdout().is_terminal(),
+        })
+    }
+
+    /// Value of a variable of the environment.
+    pub(crate) fn variable(&self, name: &OsStr) -> Option<&OsStr> {
+        self.environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_os_str())
+    }
+}

@@ -1,0 +1,177 @@
+//! A placed launch, with all that the launcher needs to show it: on this machine, or where the API server placed it.
+//!
+//! On this machine everything is checked that can be known before the first rank starts: programs, directories, files, CPUs,
+//! limits. On a cluster only the nodes know, so that they check.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::io;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+
+use lattice_session::event::Stream;
+use lattice_session::placed::{PlacedLaunch, RankPlace};
+use lattice_session::random;
+use lattice_session::request::{Assignment, Candidates, LaunchRequest, Ownership};
+use lattice_session::spec::{AppSpec, StdinTarget};
+use lattice_session::template::{Place, Template};
+use nix::unistd::{AccessFlags, eaccess};
+use pmi_core::job::Placement;
+use rank_spawner::{CpuSet, Program, plan_here};
+
+use crate::machine::Machine;
+use crate::request::{LaunchCommand, OutputRequest, RequestError};
+
+/// A placed launch, and how it is shown.
+#[derive(Clone, Debug)]
+pub struct PreparedLaunch {
+    /// The launch.
+    pub placed: PlacedLaunch,
+    /// Its ranks, in order.
+    pub ranks: Vec<RankRow>,
+    /// Where the ranks' output goes, and what is shown of the launch.
+    pub output: OutputRequest,
+}
+
+/// One rank as maps and plans show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankRow {
+    /// Its place.
+    pub place: RankPlace,
+    /// CPUs that it is bound to; `None` where it is not bound, or where its node decides.
+    pub cpus: Option<CpuSet>,
+    /// File that is executed; where only its node knows it, the program as it was given.
+    pub program: PathBuf,
+}
+
+impl PreparedLaunch {
+    /// Places all ranks on `machine`, which is this one, checks that they can run there, and gives the launch a new id.
+    ///
+    /// # Errors
+    /// See the variants of [`RequestError`].
+    pub fn on_this_machine(command: LaunchCommand, machine: &Machine) -> Result<Self, RequestError> {
+        let LaunchCommand { request, output, action: _ } = command;
+        refuse_flags_for_nodes(&request)?;
+        let ranks = rank_counts(&request)?;
+        let size = ranks.iter().sum();
+        // Before anything is allocated for that many ranks.
+        machine.limits.check(size, 0)?;
+        let programs: Vec<PathBuf> =
+            request.programs.iter().map(|program| resolve(&program.app, machine)).collect::<Result<_, _>>()?;
+        let assignment = Assignment { hosts: vec![machine.host.clone()], ranks, placement: Placement::one_node(size) };
+        let placed = request.place(random::id().map_err(RequestError::Random)?, None, assignment)?;
+        let mut ranks = rows(&placed, &programs);
+        let cpus = plan_here(&placed.settings.cpu_bind, size)?;
+        ranks.iter_mut().zip(cpus).for_each(|(row, cpus)| row.cpus = cpus);
+        let prepared = Self { placed, ranks, output };
+        prepared.check_input()?;
+        machine.limits.check(size, prepared.output_files().len())?;
+        Ok(prepared)
+    }
+
+    /// Prepares a launch that the API server has placed.
+    pub(crate) fn on_cluster(placed: PlacedLaunch, output: OutputRequest) -> Self {
+        let programs: Vec<PathBuf> = placed.apps.iter().map(|app| PathBuf::from(&app.program)).collect();
+        Self { ranks: rows(&placed, &programs), placed, output }
+    }
+
+    /// File that a rank's stream is written to; `None` for the launcher's own stream.
+    pub fn output_file(&self, row: &RankRow, stream: Stream) -> Option<PathBuf> {
+        let template = match stream {
+            Stream::Stdout => self.output.stdout.as_ref(),
+            Stream::Stderr => self.output.stderr.as_ref(),
+        };
+        template.map(|template| self.fill(template, row))
+    }
+
+    fn output_files(&self) -> HashSet<PathBuf> {
+        let streams = [Stream::Stdout, Stream::Stderr];
+        self.ranks.iter().flat_map(|row| streams.map(|stream| self.output_file(row, stream))).flatten().collect()
+    }
+
+    /// File that a template names for a rank.
+    fn fill(&self, template: &Template, row: &RankRow) -> PathBuf {
+        let RankPlace { rank, node, local_rank, .. } = row.place;
+        let host = self.placed.host(node);
+        template.expand(Place { rank, local_rank, node, host, launch_id: &self.placed.launch_id })
+    }
+
+    /// Refuses files for standard input that are not readable under the name that each rank opens.
+    fn check_input(&self) -> Result<(), RequestError> {
+        match &self.placed.settings.stdin {
+            StdinTarget::None | StdinTarget::Rank(_) | StdinTarget::All => Ok(()),
+            StdinTarget::File(template) => {
+                let names: HashSet<PathBuf> = self.ranks.iter().map(|row| self.fill(template, row)).collect();
+                names.iter().try_for_each(|name| check_input_file(name))
+            }
+        }
+    }
+}
+
+/// Refuses flags that make sense only where there are nodes to choose from.
+fn refuse_flags_for_nodes(request: &LaunchRequest) -> Result<(), RequestError> {
+    let placement = &request.placement;
+    let flags = [
+        ("--nodes", placement.nodes.is_some_and(|nodes| nodes > NonZeroU32::MIN)),
+        ("--nodelist", matches!(placement.candidates, Candidates::Listed(_))),
+        ("--exclude", !placement.except.is_empty()),
+        ("--hostfile", matches!(placement.candidates, Candidates::Hostfile(_))),
+        ("--detach", request.ownership == Ownership::Detached),
+    ];
+    match flags.into_iter().find(|&(_, given)| given) {
+        Some((flag, _)) => Err(RequestError::NoAllocation { flag }),
+        None => Ok(()),
+    }
+}
+
+/// Number of ranks of each program on one node.
+fn rank_counts(request: &LaunchRequest) -> Result<Vec<u32>, RequestError> {
+    let per_node = request.placement.tasks_per_node;
+    let counts = request.programs.rank_counts(per_node.unwrap_or(NonZeroU32::MIN));
+    let ranks: u64 = counts.iter().copied().map(u64::from).sum();
+    match per_node.map(NonZeroU32::get) {
+        Some(per_node) if ranks > u64::from(per_node) => Err(RequestError::NodeTooSmall { ranks, per_node }),
+        _ => Ok(counts),
+    }
+}
+
+/// File of a program on this machine; everything about it that can be wrong here is refused.
+fn resolve(app: &AppSpec, machine: &Machine) -> Result<PathBuf, RequestError> {
+    check_directory(&app.directory)?;
+    Ok(Program::resolve(&app.program, path_variable(app, machine), &app.directory)?.path().to_owned())
+}
+
+fn check_directory(directory: &Path) -> Result<(), RequestError> {
+    let refused = |source| RequestError::Directory { path: directory.to_owned(), source };
+    if !std::fs::metadata(directory).map_err(refused)?.is_dir() {
+        return Err(refused(io::ErrorKind::NotADirectory.into()));
+    }
+    eaccess(directory, AccessFlags::X_OK).map_err(|errno| refused(errno.into()))
+}
+
+/// `PATH` in the ranks of `app`.
+fn path_variable<'a>(app: &'a AppSpec, machine: &'a Machine) -> Option<&'a OsStr> {
+    let set = app.set.iter().rev().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
+    let removed = app.removes("PATH");
+    set.or_else(|| if removed { None } else { machine.variable(OsStr::new("PATH")) })
+}
+
+/// Rows of a launch's ranks, which are not bound yet; `programs` has the file of each program.
+fn rows(placed: &PlacedLaunch, programs: &[PathBuf]) -> Vec<RankRow> {
+    let row = |place: RankPlace| {
+        let program = programs.get(place.app).cloned().unwrap_or_default();
+        RankRow { place, cpus: None, program }
+    };
+    placed.rank_places().into_iter().map(row).collect()
+}
+
+fn check_input_file(path: &Path) -> Result<(), RequestError> {
+    let refused = |source| RequestError::InputFile { path: path.to_owned(), source };
+    if std::fs::metadata(path).map_err(refused)?.is_dir() {
+        return Err(refused(io::ErrorKind::IsADirectory.into()));
+    }
+    eaccess(path, AccessFlags::R_OK).map_err(|errno| refused(errno.into()))
+}
+
+#[cfg(test)]
+pub(crate) mod tests;
