@@ -14,11 +14,11 @@ mod tests;
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
 
+pub(crate) use lattice_session::limits::RANKS_MAX;
 use lattice_session::request::{Assignment, Candidates, Distribution, HostSlots, PlacementRequest, Programs};
 use pmi_core::ids::NodeIndex;
 use pmi_core::job::{Block, Placement};
 
-pub(crate) use lattice_session::limits::RANKS_MAX;
 /// Most blocks of one placement, so that it fits into one message; only uneven rounds need many.
 const BLOCKS_MAX: usize = 1 << 16;
 
