@@ -14,6 +14,7 @@ mod tests;
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
 
+use lattice_session::count::counted;
 pub(crate) use lattice_session::limits::RANKS_MAX;
 use lattice_session::request::{Assignment, Candidates, Distribution, HostSlots, PlacementRequest, Programs};
 use pmi_core::ids::NodeIndex;
@@ -33,9 +34,12 @@ pub(crate) enum PlacementError {
     #[error("{asked} nodes were asked for, and {available} can be used: {nodes}")]
     TooFewNodes { asked: u32, available: usize, nodes: String },
     #[error(
-        "{ranks} ranks do not fit: {nodes} nodes with at most {per_node} ranks each hold {room}; ask for fewer ranks, or allow more on a node"
+        "{ranks} ranks do not fit: {} with at most {} each {} {room}; ask for fewer ranks, or allow more on a node",
+        counted(*nodes, "node"),
+        counted(*per_node, "rank"),
+        if *nodes == 1 { "holds" } else { "hold" },
     )]
-    NodesTooSmall { ranks: u64, nodes: usize, per_node: u32, room: u64 },
+    NodesTooSmall { ranks: u64, nodes: u32, per_node: u32, room: u64 },
     #[error("{ranks} ranks do not fit: the hostfile's nodes have {slots} slots; ask for fewer ranks, or add slots")]
     TooFewSlots { ranks: u64, slots: u64 },
     #[error("{ranks} ranks were asked for; a launch has at most {RANKS_MAX}")]
@@ -165,9 +169,12 @@ fn participants(
     let is_hostfile = matches!(request.candidates, Candidates::Hostfile(_));
     if u64::from(size) > room {
         return Err(match request.tasks_per_node {
-            Some(per_node) if !is_hostfile => {
-                PlacementError::NodesTooSmall { ranks: size.into(), nodes: nodes.len(), per_node: per_node.get(), room }
-            }
+            Some(per_node) if !is_hostfile => PlacementError::NodesTooSmall {
+                ranks: size.into(),
+                nodes: nodes.len() as u32,
+                per_node: per_node.get(),
+                room,
+            },
             _ => PlacementError::TooFewSlots { ranks: size.into(), slots: room },
         });
     }

@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lattice_session::request::{
-    Candidates, Distribution, LaunchRequest, LaunchSettings, Ownership, PlacementRequest, ProgramRequest, Programs,
+    Candidates, Distribution, LaunchRequest, Ownership, PlacementRequest, ProgramRequest, Programs,
 };
+use lattice_session::settings::LaunchSettings;
 use lattice_session::spec::{AppSpec, Entrance, Patience, PmiFamily, PmiSpec, StdinTarget};
 use lattice_session::template::Template;
 use pmi_core::ids::Rank;

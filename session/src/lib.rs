@@ -24,6 +24,7 @@ pub mod request;
 pub mod services;
 pub mod session;
 pub mod session_process;
+pub mod settings;
 pub mod spawn;
 pub mod spec;
 pub mod template;

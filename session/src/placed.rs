@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmi_core::job::Job;
 
-use crate::request::LaunchSettings;
+use crate::settings::LaunchSettings;
 use crate::spec::{AppSpec, LaunchSecret, SessionSpec};
 
 /// A launch that can be started, or that has been.

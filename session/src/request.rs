@@ -11,15 +11,14 @@
 //! A request is checked where it is made, from flags or from a message, and not again. Which nodes there are, and which of them a
 //! launch gets, is left to whoever places it: the launcher on this machine, the API server on a cluster.
 
-use std::ffi::OsString;
 use std::num::NonZeroU32;
 
 use pmi_core::ids::{JobId, JobIdError, Rank};
 use pmi_core::job::{App, Job, Placement};
-use rank_spawner::CpuBind;
 
 use crate::placed::PlacedLaunch;
-use crate::spec::{AppSpec, Patience, PmiSpec, StdinTarget};
+use crate::settings::LaunchSettings;
+use crate::spec::{AppSpec, StdinTarget};
 
 /// Most nodes that a request may name.
 pub const NODES_MAX: usize = 1 << 16;
@@ -37,39 +36,6 @@ pub struct LaunchRequest {
     pub settings: LaunchSettings,
     /// Whose the launch is.
     pub ownership: Ownership,
-}
-
-/// Settings that hold for every rank of a launch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LaunchSettings {
-    /// The environment that every rank starts from; an outer launcher's variables are scrubbed from it.
-    pub environment: Vec<(OsString, OsString)>,
-    /// The PMI that ranks are served, and how they reach it.
-    pub pmi: PmiSpec,
-    /// Report every PMI message.
-    pub pmi_trace: bool,
-    /// Also set the `SLURM_*` variables.
-    pub slurm_environment: bool,
-    /// CPUs that each rank may use.
-    pub cpu_bind: CpuBind,
-    /// Ranks that read the launch's standard input.
-    pub stdin: StdinTarget,
-    /// Time limits of the session.
-    pub patience: Patience,
-}
-
-impl Default for LaunchSettings {
-    fn default() -> Self {
-        Self {
-            environment: Vec::new(),
-            pmi: PmiSpec::default(),
-            pmi_trace: false,
-            slurm_environment: false,
-            cpu_bind: CpuBind::None,
-            stdin: StdinTarget::None,
-            patience: Patience::default(),
-        }
-    }
 }
 
 /// Whose a launch is.

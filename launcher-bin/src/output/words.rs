@@ -6,7 +6,7 @@ use hostlist::fold;
 use lattice_session::cause::RankList;
 use lattice_session::event::{Event, MpiFamily, MpiLibrary, Notice};
 use lattice_session::placed::PlacedLaunch;
-use lattice_session::request::LaunchSettings;
+use lattice_session::settings::LaunchSettings;
 use lattice_session::spec::{Entrance, PmiFamily, PmiSpec};
 use pmi_core::ids::Rank;
 

@@ -11,9 +11,10 @@ use pmi_transport::proto::v1 as proto;
 
 use super::{WireError, job, settings, wrong};
 use crate::request::{
-    Candidates, Distribution, HostSlots, LaunchRequest, LaunchSettings, NODES_MAX, Ownership, PlacementRequest,
-    ProgramRequest, Programs,
+    Candidates, Distribution, HostSlots, LaunchRequest, NODES_MAX, Ownership, PlacementRequest, ProgramRequest,
+    Programs,
 };
+use crate::settings::LaunchSettings;
 use crate::spec::{AppSpec, PmiFamily, PmiSpec};
 
 /// `PATH` of programs in a request without an environment.

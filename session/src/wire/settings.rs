@@ -6,7 +6,7 @@ use proto::stdin_target::Target;
 use rank_spawner::CpuBind;
 
 use super::{WireError, bytes, decode_variables, encode_variables, milliseconds, os_string, time, wrong};
-use crate::request::LaunchSettings;
+use crate::settings::LaunchSettings;
 use crate::spec::{Entrance, Patience, PmiFamily, PmiSpec, StdinTarget};
 use crate::template::Template;
 
