@@ -93,10 +93,13 @@ enum Disconnect {
     Continued,
 }
 
+/// An answer, and the room that was kept for it at the renderer; the answer is `None` at the end of the stream.
+type Answer = (mpsc::OwnedPermit<Item>, Result<Option<Box<proto::AttachResponse>>, Status>);
+
 /// What happens while there is a connection.
 enum Input {
-    /// An answer, and the room that was kept for it at the renderer; `None` when nobody renders any more.
-    Answer(Option<(mpsc::OwnedPermit<Item>, Result<Option<proto::AttachResponse>, Status>)>),
+    /// An answer; `None` when nobody renders any more.
+    Answer(Option<Answer>),
     /// A command of the user.
     Control(Control),
     /// A message with input, or with its end.
@@ -172,7 +175,7 @@ impl AttachedLaunch {
                 Input::Answer(Some((room, answer))) => {
                     let answer = answer.map_err(|status| self.cluster.refused(&status))?;
                     let answer = answer.ok_or_else(|| self.cluster.broken("it ended the conversation"))?;
-                    if let Some(report) = self.on_answer(room, answer)? {
+                    if let Some(report) = self.on_answer(room, *answer)? {
                         self.say_goodbye(attachment).await;
                         return Ok(Disconnect::Final(End::Over(report)));
                     }
@@ -312,9 +315,9 @@ async fn impatience(controls: &mut mpsc::Receiver<Control>, role: Role, unsent: 
 async fn next_answer(
     items: &mpsc::Sender<Item>,
     answers: &mut tonic::Streaming<proto::AttachResponse>,
-) -> Option<(mpsc::OwnedPermit<Item>, Result<Option<proto::AttachResponse>, Status>)> {
+) -> Option<Answer> {
     let room = items.clone().reserve_owned().await.ok()?;
-    Some((room, answers.message().await))
+    Some((room, answers.message().await.map(|answer| answer.map(Box::new))))
 }
 
 fn first_line(error: &ClusterError) -> String {
