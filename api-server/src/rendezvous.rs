@@ -1,15 +1,15 @@
-//! Meetings of launches of one user: what each of their nodes brings waits here until all have come, and goes to all.
+//! Rendezvous of launches of one user (MPI's connect and accept): what each of their nodes brings waits here until all have come, and
+//! goes to all.
 //!
 //! ```text
-//!  arrive ──> room (one for each user, name, round and set of launches) ──everybody is here──> all are answered
-//!                 └──one of its launches ends, or too much is brought──> all are told so
+//!  arrive ──> Meeting (one for each user, name, round and set of launches) ──everybody is here──> all are answered
+//!                    └──one of its launches ends, or too much is brought──> all are told so
 //! ```
 //! How many nodes of a launch take part is what the first of them says; the others must say the same.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use lattice_session::wire;
+use lattice_session::{unix_time, wire};
 use parking_lot::Mutex;
 use pmi_core::services::MeetError;
 use pmi_transport::limits::MESSAGE_MAX;
@@ -17,30 +17,27 @@ use pmi_transport::proto::v1::{MeetAnswer, MeetCall, meet_answer::Outcome};
 use prost::Message;
 use tokio::sync::oneshot;
 
-use super::launch::is_over;
-use super::server::Server;
-
 /// The most bytes that all nodes together bring to a meeting: what all bring goes to each in one message.
 const BYTES_MAX: usize = MESSAGE_MAX - (4 << 10);
 /// The most bytes that wait for one user.
 const BYTES_OF_USER_MAX: usize = 16 * BYTES_MAX;
 /// The most meetings of one user that wait for somebody.
-const ROOMS_OF_USER_MAX: usize = 1024;
+const MEETINGS_OF_USER_MAX: usize = 1024;
 
-/// The meetings that somebody waits in.
+/// All meetings that somebody waits in.
 #[derive(Debug)]
-pub(crate) struct Meetings {
+pub(crate) struct Rendezvous {
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    rooms: HashMap<Key, Room>,
+    meetings: HashMap<Key, Meeting>,
     /// The last number that was given out.
     last: u64,
 }
 
-/// Who meets whom, and for what. Launches that do not agree about that do not meet.
+/// The launches that meet, and what for. Launches that do not agree about that do not meet.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Key {
     uid: u32,
@@ -50,35 +47,35 @@ struct Key {
 }
 
 #[derive(Debug, Default)]
-struct Room {
+struct Meeting {
     /// By launch.
-    parties: BTreeMap<String, Party>,
+    launches: BTreeMap<String, Participants>,
     bytes: usize,
 }
 
 /// The nodes of one launch.
 #[derive(Debug)]
-struct Party {
+struct Participants {
     /// Those that take part, as gaps.
     node_gaps: Vec<u32>,
     /// How many that are.
     nodes: usize,
     /// By node.
-    here: BTreeMap<u32, Guest>,
+    here: BTreeMap<u32, Arrival>,
 }
 
 /// A node that has come.
 #[derive(Debug)]
-struct Guest {
+struct Arrival {
     call: MeetCall,
     reply: oneshot::Sender<Answer>,
 }
 
-type Answer = Result<MeetAnswer, MeetError>;
+pub(crate) type Answer = Result<MeetAnswer, MeetError>;
 
-/// Who comes to a meeting.
+/// A node that comes to a meeting.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Comer<'a> {
+pub(crate) struct Participant<'a> {
     /// The user of its launch.
     pub uid: u32,
     /// Its launch.
@@ -87,23 +84,23 @@ pub(crate) struct Comer<'a> {
     pub node: u32,
 }
 
-impl Default for Meetings {
+impl Default for Rendezvous {
     fn default() -> Self {
         // No number of a server that ran before is given out again: ranks that have one may live on.
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-        Self { state: Mutex::new(State { rooms: HashMap::new(), last: 1 << 63 | now << 20 }) }
+        let now = unix_time::seconds();
+        Self { state: Mutex::new(State { meetings: HashMap::new(), last: 1 << 63 | now << 20 }) }
     }
 }
 
-impl Meetings {
+impl Rendezvous {
     /// A node comes to a meeting of its launch with `others`. The receiver hears how it ends.
-    fn arrive(
+    pub(crate) fn arrive(
         &self,
-        comer: Comer<'_>,
+        participant: Participant<'_>,
         others: &BTreeSet<String>,
         call: MeetCall,
     ) -> Result<oneshot::Receiver<Answer>, MeetError> {
-        let Comer { uid, launch, node } = comer;
+        let Participant { uid, launch, node } = participant;
         let nodes = wire::fence::decode_nodes(&call.node_gaps);
         let nodes = nodes.map_err(|error| MeetError::Unavailable { reason: error.to_string() })?;
         if !nodes.iter().any(|known| known.0 == node) {
@@ -116,73 +113,77 @@ impl Meetings {
         let mut state = self.state.lock();
         state.last += 1;
         let number = state.last;
-        let (rooms_of_user, bytes_of_user) = state.held(uid);
-        let room = state.rooms.entry(key.clone()).or_default();
-        let is_new = room.parties.is_empty();
+        let (meetings_of_user, bytes_of_user) = state.held(uid);
+        let meeting = state.meetings.entry(key.clone()).or_default();
+        let is_new = meeting.launches.is_empty();
         let bytes = call.encoded_len();
-        let party = room.parties.entry(launch.to_owned()).or_insert_with(|| Party {
+        let participants = meeting.launches.entry(launch.to_owned()).or_insert_with(|| Participants {
             node_gaps: call.node_gaps.clone(),
             nodes: nodes.len(),
             here: BTreeMap::new(),
         });
-        if party.here.contains_key(&node) {
+        if participants.here.contains_key(&node) {
             let reason = format!("node {node} of launch {launch} waits in this meeting already");
             return Err(MeetError::Unavailable { reason });
         }
-        let agreed = party.node_gaps == call.node_gaps;
-        room.bytes += bytes;
-        party.here.insert(node, Guest { call, reply });
+        let agreed = participants.node_gaps == call.node_gaps;
+        meeting.bytes += bytes;
+        participants.here.insert(node, Arrival { call, reply });
         let refusal = if !agreed {
             Some(MeetError::Unavailable {
                 reason: "the nodes of a launch differ about who of them takes part".to_owned(),
             })
-        } else if room.bytes > BYTES_MAX {
-            let reason = format!("{} bytes were brought to one meeting; the limit is {BYTES_MAX}", room.bytes);
+        } else if meeting.bytes > BYTES_MAX {
+            let reason = format!("{} bytes were brought to one meeting; the limit is {BYTES_MAX}", meeting.bytes);
             Some(MeetError::TooMuch { reason })
         } else if bytes_of_user + bytes > BYTES_OF_USER_MAX {
             let brought = bytes_of_user + bytes;
             let reason =
                 format!("{brought} bytes wait in all meetings of user {uid}; the limit is {BYTES_OF_USER_MAX}");
             Some(MeetError::TooMuch { reason })
-        } else if is_new && rooms_of_user >= ROOMS_OF_USER_MAX {
-            let reason = format!("user {uid} has {rooms_of_user} meetings that wait; the limit is {ROOMS_OF_USER_MAX}");
+        } else if is_new && meetings_of_user >= MEETINGS_OF_USER_MAX {
+            let reason =
+                format!("user {uid} has {meetings_of_user} meetings that wait; the limit is {MEETINGS_OF_USER_MAX}");
             Some(MeetError::TooMuch { reason })
         } else {
             None
         };
-        if (refusal.is_some() || room.is_complete(&key.launches))
-            && let Some(room) = state.rooms.remove(&key)
+        if (refusal.is_some() || meeting.is_complete(&key.launches))
+            && let Some(meeting) = state.meetings.remove(&key)
         {
-            room.close(number, refusal);
+            meeting.close(number, refusal);
         }
         Ok(answer)
     }
 
     /// A launch has ended: nobody meets it any more.
     pub(crate) fn withdraw(&self, launch: &str) {
-        let ended = |key: &Key, _: &mut Room| key.launches.contains(launch);
-        let rooms: Vec<Room> = self.state.lock().rooms.extract_if(ended).map(|(_, room)| room).collect();
-        rooms.into_iter().for_each(|room| room.close(0, Some(MeetError::NotFound)));
+        let ended = |key: &Key, _: &mut Meeting| key.launches.contains(launch);
+        let ended_meetings: Vec<Meeting> =
+            self.state.lock().meetings.extract_if(ended).map(|(_, meeting)| meeting).collect();
+        ended_meetings.into_iter().for_each(|meeting| meeting.close(0, Some(MeetError::NotFound)));
     }
 }
 
 impl State {
     /// How many meetings of a user wait, and how many bytes were brought to them.
     fn held(&self, uid: u32) -> (usize, usize) {
-        let rooms = self.rooms.iter().filter(|(key, _)| key.uid == uid);
-        rooms.fold((0, 0), |(rooms, bytes), (_, room)| (rooms + 1, bytes + room.bytes))
+        let meetings = self.meetings.iter().filter(|(key, _)| key.uid == uid);
+        meetings.fold((0, 0), |(count, bytes), (_, meeting)| (count + 1, bytes + meeting.bytes))
     }
 }
 
-impl Room {
+impl Meeting {
     fn is_complete(&self, launches: &BTreeSet<String>) -> bool {
-        self.parties.len() == launches.len() && self.parties.values().all(|party| party.here.len() == party.nodes)
+        self.launches.len() == launches.len()
+            && self.launches.values().all(|participants| participants.here.len() == participants.nodes)
     }
 
     /// Answers all who are here.
     fn close(self, number: u64, refusal: Option<MeetError>) {
-        let guests: Vec<Guest> = self.parties.into_values().flat_map(|party| party.here.into_values()).collect();
-        let calls = || guests.iter().map(|guest| &guest.call);
+        let arrivals: Vec<Arrival> =
+            self.launches.into_values().flat_map(|participants| participants.here.into_values()).collect();
+        let calls = || arrivals.iter().map(|arrival| &arrival.call);
         let introduced: BTreeSet<&str> =
             calls().flat_map(|call| &call.jobs).map(|job| job.namespace.as_str()).collect();
         let all_known = calls().flat_map(|call| &call.others).all(|other| introduced.contains(other.as_str()));
@@ -198,46 +199,15 @@ impl Room {
                 message: String::new(),
             }),
         };
-        for guest in guests {
+        for arrival in arrivals {
             // Its launch may be ending.
-            let _ = guest.reply.send(answer.clone());
+            let _ = arrival.reply.send(answer.clone());
         }
-    }
-}
-
-impl Server {
-    /// A node of a launch comes to a meeting with others of the same user, and hears how it ends: with the last one who comes, or
-    /// with the first of the launches that ends.
-    ///
-    /// # Errors
-    /// The meeting's own.
-    pub(crate) async fn meet(&self, comer: Comer<'_>, call: MeetCall) -> Result<MeetAnswer, MeetError> {
-        let own = |job: &str| launch_of(job) == Some(comer.launch);
-        if !call.jobs.iter().all(|job| own(&job.namespace)) {
-            return Err(MeetError::Unavailable { reason: "a launch tells of jobs that are not its own".to_owned() });
-        }
-        let others: Option<BTreeSet<&str>> = call.others.iter().map(|namespace| launch_of(namespace)).collect();
-        let others = others.filter(|others| !others.is_empty() && !others.contains(comer.launch));
-        let others = others.filter(|others| others.iter().all(|launch| self.can_be_met(launch, comer.uid)));
-        let others: BTreeSet<String> = others.ok_or(MeetError::NotFound)?.into_iter().map(str::to_owned).collect();
-        let answer = self.meetings.arrive(comer, &others, call)?;
-        // While it came in, one of them may have ended.
-        for launch in others.iter().filter(|launch| !self.can_be_met(launch, comer.uid)) {
-            self.meetings.withdraw(launch);
-        }
-        let gone = MeetError::Unavailable { reason: "the API server is ending".to_owned() };
-        answer.await.unwrap_or(Err(gone))
-    }
-
-    /// Whether a launch is one of this user's, and not over.
-    fn can_be_met(&self, launch: &str, uid: u32) -> bool {
-        let Some(summary) = self.find(launch).map(|handle| handle.summary()) else { return false };
-        summary.uid == uid && !is_over(&summary)
     }
 }
 
 /// The launch to which a namespace belongs.
-fn launch_of(namespace: &str) -> Option<&str> {
+pub(crate) fn launch_of(namespace: &str) -> Option<&str> {
     namespace.strip_prefix("kvs_")?.split_once('_').map(|(launch, _)| launch)
 }
 
@@ -255,7 +225,7 @@ mod tests {
     }
 
     /// Node `node` of 2 of `launch` comes to meet `other`, with so many bytes.
-    fn come(meetings: &Meetings, launch: &str, node: u32, other: &str, bytes: usize) -> oneshot::Receiver<Answer> {
+    fn come(rendezvous: &Rendezvous, launch: &str, node: u32, other: &str, bytes: usize) -> oneshot::Receiver<Answer> {
         let introduced = MetJob { namespace: job(launch), ..Default::default() };
         let call = MeetCall {
             name: "connect".to_owned(),
@@ -266,52 +236,56 @@ mod tests {
             ..Default::default()
         };
         let others = [other.to_owned()].into();
-        meetings.arrive(Comer { uid: UID, launch, node }, &others, call).unwrap()
+        rendezvous.arrive(Participant { uid: UID, launch, node }, &others, call).unwrap()
     }
 
-    fn is_idle(meetings: &Meetings) -> bool {
-        meetings.state.lock().rooms.is_empty()
+    fn is_idle(rendezvous: &Rendezvous) -> bool {
+        rendezvous.state.lock().meetings.is_empty()
     }
 
     #[test]
     fn all_get_the_same_when_the_last_one_has_come() {
-        let meetings = Meetings::default();
-        let mut answers =
-            vec![come(&meetings, "b", 0, "a", 3), come(&meetings, "a", 1, "b", 2), come(&meetings, "b", 1, "a", 4)];
+        let rendezvous = Rendezvous::default();
+        let mut answers = vec![
+            come(&rendezvous, "b", 0, "a", 3),
+            come(&rendezvous, "a", 1, "b", 2),
+            come(&rendezvous, "b", 1, "a", 4),
+        ];
         assert!(answers.iter_mut().all(|answer| answer.try_recv().is_err()));
-        answers.push(come(&meetings, "a", 0, "b", 1));
+        answers.push(come(&rendezvous, "a", 0, "b", 1));
         let answers: Vec<MeetAnswer> = answers.iter_mut().map(|answer| answer.try_recv().unwrap().unwrap()).collect();
         assert!(answers.iter().all(|answer| *answer == answers[0]));
         let lengths: Vec<usize> = answers[0].segments.iter().map(Bytes::len).collect();
         assert_eq!((lengths, answers[0].jobs.len()), (vec![1, 2, 3, 4], 2));
-        assert!(answers[0].number >= 1 << 63 && is_idle(&meetings));
+        assert!(answers[0].number >= 1 << 63 && is_idle(&rendezvous));
     }
 
     #[test]
     fn the_end_of_a_launch_ends_its_meetings_only() {
-        let meetings = Meetings::default();
-        let (mut with_b, mut with_c) = (come(&meetings, "a", 0, "b", 1), come(&meetings, "a", 0, "c", 1));
-        meetings.withdraw("b");
+        let rendezvous = Rendezvous::default();
+        let (mut with_b, mut with_c) = (come(&rendezvous, "a", 0, "b", 1), come(&rendezvous, "a", 0, "c", 1));
+        rendezvous.withdraw("b");
         assert_eq!(with_b.try_recv(), Ok(Err(MeetError::NotFound)));
         assert!(with_c.try_recv().is_err());
-        meetings.withdraw("a");
+        rendezvous.withdraw("a");
         assert_eq!(with_c.try_recv(), Ok(Err(MeetError::NotFound)));
-        assert!(is_idle(&meetings));
+        assert!(is_idle(&rendezvous));
     }
 
     #[test]
     fn what_is_brought_is_bounded() {
-        let meetings = Meetings::default();
-        let mut answers = [come(&meetings, "a", 0, "b", BYTES_MAX / 2), come(&meetings, "b", 0, "a", BYTES_MAX / 2)];
+        let rendezvous = Rendezvous::default();
+        let mut answers =
+            [come(&rendezvous, "a", 0, "b", BYTES_MAX / 2), come(&rendezvous, "b", 0, "a", BYTES_MAX / 2)];
         for answer in &mut answers {
             assert!(matches!(answer.try_recv(), Ok(Err(MeetError::TooMuch { .. }))));
         }
-        assert!(is_idle(&meetings));
-        for launch in 0..ROOMS_OF_USER_MAX {
-            assert!(come(&meetings, "a", 0, &launch.to_string(), 1).try_recv().is_err());
+        assert!(is_idle(&rendezvous));
+        for launch in 0..MEETINGS_OF_USER_MAX {
+            assert!(come(&rendezvous, "a", 0, &launch.to_string(), 1).try_recv().is_err());
         }
-        assert!(matches!(come(&meetings, "a", 0, "b", 1).try_recv(), Ok(Err(MeetError::TooMuch { .. }))));
-        assert_eq!(meetings.state.lock().held(UID).0, ROOMS_OF_USER_MAX);
+        assert!(matches!(come(&rendezvous, "a", 0, "b", 1).try_recv(), Ok(Err(MeetError::TooMuch { .. }))));
+        assert_eq!(rendezvous.state.lock().held(UID).0, MEETINGS_OF_USER_MAX);
     }
 
     #[test]
@@ -320,24 +294,24 @@ mod tests {
             Ok(Err(MeetError::TooMuch { reason })) => reason,
             other => panic!("{other:?}"),
         };
-        let meetings = Meetings::default();
+        let rendezvous = Rendezvous::default();
         let brought = BYTES_MAX - 1000;
         let mut waiting = Vec::new();
         let fitting = BYTES_OF_USER_MAX / brought;
         for other in 0..fitting {
-            waiting.push(come(&meetings, "a", 0, &other.to_string(), brought));
+            waiting.push(come(&rendezvous, "a", 0, &other.to_string(), brought));
         }
         assert!(waiting.iter_mut().all(|answer| answer.try_recv().is_err()));
-        let reason = refused(come(&meetings, "a", 0, "late", brought));
+        let reason = refused(come(&rendezvous, "a", 0, "late", brought));
         assert!(reason.ends_with(&format!("of user {UID}; the limit is {BYTES_OF_USER_MAX}")), "{reason}");
-        let reason = refused(come(&Meetings::default(), "a", 0, "b", BYTES_MAX));
+        let reason = refused(come(&Rendezvous::default(), "a", 0, "b", BYTES_MAX));
         assert!(reason.ends_with(&format!("to one meeting; the limit is {BYTES_MAX}")), "{reason}");
     }
 
     #[test]
     fn a_node_that_comes_twice_is_refused_and_its_first_call_goes_on_waiting() {
-        let meetings = Meetings::default();
-        let mut first = come(&meetings, "a", 0, "b", 1);
+        let rendezvous = Rendezvous::default();
+        let mut first = come(&rendezvous, "a", 0, "b", 1);
         let introduced = MetJob { namespace: job("a"), ..Default::default() };
         let call = MeetCall {
             name: "connect".to_owned(),
@@ -346,18 +320,18 @@ mod tests {
             jobs: vec![introduced],
             ..Default::default()
         };
-        let again = meetings.arrive(Comer { uid: UID, launch: "a", node: 0 }, &["b".to_owned()].into(), call);
+        let again = rendezvous.arrive(Participant { uid: UID, launch: "a", node: 0 }, &["b".to_owned()].into(), call);
         let refusal = again.unwrap_err().to_string();
         assert!(refusal.contains("node 0 of launch a waits in this meeting already"), "{refusal}");
         assert_eq!(first.try_recv(), Err(oneshot::error::TryRecvError::Empty), "it was not dropped");
         let _others =
-            [come(&meetings, "a", 1, "b", 1), come(&meetings, "b", 0, "a", 1), come(&meetings, "b", 1, "a", 1)];
+            [come(&rendezvous, "a", 1, "b", 1), come(&rendezvous, "b", 0, "a", 1), come(&rendezvous, "b", 1, "a", 1)];
         assert!(first.try_recv().unwrap().is_ok());
     }
 
     #[test]
     fn a_job_that_nobody_has_is_not_met() {
-        let meetings = Meetings::default();
+        let rendezvous = Rendezvous::default();
         let call = |namespace: String, others: &str| MeetCall {
             others: vec![format!("kvs_{others}_0.s9.guessed")],
             node_gaps: vec![0],
@@ -365,8 +339,8 @@ mod tests {
             ..Default::default()
         };
         let come = |launch, other: &str| {
-            let comer = Comer { uid: UID, launch, node: 0 };
-            meetings.arrive(comer, &[other.to_owned()].into(), call(job(launch), other)).unwrap()
+            let participant = Participant { uid: UID, launch, node: 0 };
+            rendezvous.arrive(participant, &[other.to_owned()].into(), call(job(launch), other)).unwrap()
         };
         let mut answers = [come("a", "b"), come("b", "a")];
         assert!(answers.iter_mut().all(|answer| answer.try_recv() == Ok(Err(MeetError::NotFound))));

@@ -2,13 +2,14 @@
 
 mod allocating;
 mod attending;
+mod meeting;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use lattice_session::unix_time;
 use parking_lot::Mutex;
 use pmi_transport::connect::AgentChannels;
 use pmi_transport::identity::{Caller, Security};
@@ -18,23 +19,23 @@ use pmi_transport::proto::v1::{
 };
 use pmi_transport::signature;
 use prost::Message;
-use tokio::time::Instant;
 use tonic::Status;
 
-use super::allocations::Allocations;
+use super::allocations::{Allocations, LaunchFailure};
+use super::clock::Clock;
 use super::config::Config;
 use super::fabric::Fabric;
 use super::launch::fan_out::FanOut;
 use super::launch::spool::Spools;
-use super::launch::{self, Ask, LaunchHandle};
-use super::leftovers::Leftovers;
-use super::meetings::Meetings;
+use super::launch::{self, LaunchHandle, Request};
 use super::metrics::{Census, Metrics};
 use super::names::NameTables;
 use super::nodes::{NODES_MAX, Registry};
 use super::order::{Order, OrderError};
+use super::rendezvous::Rendezvous;
 use super::serials::Serials;
 use super::store::{self, Change, Kept, LaunchRecord, Store, StoreError};
+use super::unclean_nodes::UncleanNodes;
 
 /// How many launches that are over are kept for clients that come late.
 const OVER_MAX: usize = 64;
@@ -47,15 +48,17 @@ pub(crate) struct Server {
     pub channels: AgentChannels,
     pub nodes: Mutex<Registry>,
     /// What may be left on nodes of launches that are over.
-    pub leftovers: Mutex<Leftovers>,
+    pub unclean: Mutex<UncleanNodes>,
     /// Held while a change of an allocation is made durable, so that changes follow each other.
     pub allocations: tokio::sync::Mutex<Allocations>,
     /// Fabric credentials, where there is a fabric that needs some.
     pub fabric: Option<Arc<Fabric>>,
     pub names: NameTables,
-    pub meetings: Meetings,
+    pub rendezvous: Rendezvous,
     pub metrics: Arc<Metrics>,
     pub serials: Serials,
+    /// The time by which others are judged.
+    pub clock: Arc<Clock>,
     /// Where launches that nobody owns keep what they say.
     pub spools: Arc<Spools>,
     launches: Mutex<Launches>,
@@ -90,13 +93,14 @@ impl Server {
             security,
             store,
             nodes: Mutex::default(),
-            leftovers: Mutex::default(),
+            unclean: Mutex::default(),
             allocations: Allocations::new(live.collect()).into(),
             fabric,
             names: NameTables::default(),
-            meetings: Meetings::default(),
+            rendezvous: Rendezvous::default(),
             metrics: Arc::default(),
             serials: Serials::from_now(),
+            clock: Arc::default(),
             launches: Mutex::default(),
         });
         drains.into_iter().for_each(|drain| server.nodes.lock().drain(drain));
@@ -123,7 +127,7 @@ impl Server {
             let state = self.allocations.lock().await.find(&allocation).map(Allocation::state);
             if state != Some(AllocationState::Running) {
                 let reason = "its allocation is gone".to_owned();
-                handle.tell(Ask::Abort { who: Caller::Api.to_string(), reason }).await;
+                handle.send(Request::Abort { who: Caller::Api.to_string(), reason }).await;
             }
         }
         self.finish_releases().await;
@@ -160,7 +164,7 @@ impl Server {
             spec: Some(order.spec.clone()),
             detached: order.detached,
             complete: None,
-            course: None,
+            checkpoint: None,
             last_event: 0,
         };
         // If we end now, nodes that run it are known by this.
@@ -222,11 +226,11 @@ impl Server {
         launches.over.retain(|over| over != id);
     }
 
-    /// A launch is over, and failed for `reason` if there is one.
-    pub(crate) fn launch_over(self: &Arc<Self>, spec: &LaunchSpec, reason: Option<String>, node_lost: bool) {
-        self.metrics.count_ended(reason.is_none());
+    /// A launch is over, well or not.
+    pub(crate) fn launch_over(self: &Arc<Self>, spec: &LaunchSpec, failure: Option<LaunchFailure>) {
+        self.metrics.count_ended(failure.is_none());
         self.names.withdraw(spec.uid, &spec.launch_id);
-        self.meetings.withdraw(&spec.launch_id);
+        self.rendezvous.withdraw(&spec.launch_id);
         let oldest = {
             let mut launches = self.launches.lock();
             launches.over.push_back(spec.launch_id.clone());
@@ -237,10 +241,10 @@ impl Server {
         let (server, allocation) = (Arc::clone(self), spec.allocation_id.clone());
         tokio::spawn(async move {
             if let Some(oldest) = oldest {
-                oldest.tell(Ask::Forget).await;
+                oldest.send(Request::Forget).await;
             }
-            if let Some(reason) = reason {
-                server.launch_failed(&allocation, &reason, node_lost).await;
+            if let Some(failure) = failure {
+                server.launch_failed(&allocation, &failure).await;
             }
             server.finish_releases().await;
         });
@@ -254,7 +258,7 @@ impl Server {
     /// What there is at present.
     pub(crate) fn census(&self) -> Census {
         let mut census = Census::default();
-        for node in self.nodes.lock().list(Instant::now(), |_| 0) {
+        for node in self.nodes.lock().list(self.clock.now(), |_| 0) {
             match node.state() {
                 NodeState::Up => census.nodes_up += 1,
                 NodeState::Lost => census.nodes_lost += 1,
@@ -286,11 +290,6 @@ fn told(order: &Order) -> LaunchSpec {
     LaunchSpec { secret: Bytes::new(), ..order.spec.clone() }
 }
 
-/// The time as users are told it, in seconds since 1970.
-pub(crate) fn unix_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
-}
-
 fn summary(order: &Order) -> LaunchSummary {
     let spec = &order.spec;
     LaunchSummary {
@@ -301,7 +300,7 @@ fn summary(order: &Order) -> LaunchSummary {
         nodes: spec.nodes.clone(),
         ranks: order.placement.size(),
         command: command(spec),
-        started_at: unix_now(),
+        started_at: unix_time::seconds(),
         ..LaunchSummary::default()
     }
 }

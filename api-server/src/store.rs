@@ -29,7 +29,7 @@ pub(crate) struct LaunchRecord {
     pub complete: Option<LaunchCompleteNotification>,
     /// How far it had come while it ran; `None` when it is over.
     #[prost(message, optional, tag = "5")]
-    pub course: Option<Course>,
+    pub checkpoint: Option<Checkpoint>,
     /// The number of the event by which clients were told how it ended; 0 while it runs, and in records of older servers.
     #[prost(uint64, tag = "6")]
     pub last_event: u64,
@@ -38,7 +38,7 @@ pub(crate) struct LaunchRecord {
 /// What nobody would tell again to a server that takes the launch up: what was told by nodes whose part is over, and what this
 /// server decided.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct Course {
+pub(crate) struct Checkpoint {
     /// The nodes whose part is over.
     #[prost(uint32, repeated, tag = "1")]
     pub over: Vec<u32>,

@@ -1,4 +1,4 @@
-//! Tells one client what happens in a launch, as fast as it listens. The launch itself never waits for that.
+//! The task that sends one client the events of a launch, as fast as the client reads. The launch never waits for it.
 
 use std::io;
 use std::sync::Arc;
@@ -6,38 +6,38 @@ use std::sync::Arc;
 use pmi_transport::proto::v1::AttachResponse;
 use tonic::Status;
 
-use super::following::ClientSender;
+use super::ClientSender;
+use super::event_log::{Entry, EventLog, Next};
 use super::spool::{Bookmark, Slice};
-use super::tape::{Entry, Next, Tape};
 
-/// Tells the reader with this number what is on the tape, until its client is gone. Returns the number.
-pub(super) async fn tell(tape: Arc<Tape>, number: u64, client: ClientSender) -> u64 {
-    let telling = async {
+/// Sends the reader with this number the events of the log, until its client is gone. Returns the number.
+pub(super) async fn deliver(log: Arc<EventLog>, number: u64, client: ClientSender) -> u64 {
+    let delivering = async {
         let mut bookmark = Bookmark::default();
-        while let Some(next) = tape.next(number, &bookmark).await {
+        while let Some(next) = log.next(number, &bookmark).await {
             let messages = match next {
                 Next::Messages(messages) => messages,
                 Next::Spooled(slice) => match read(slice).await {
                     Ok((entries, next)) => {
                         bookmark = next;
-                        tape.told_from_spool(number, entries)
+                        log.deliver_from_spool(number, entries)
                     }
                     Err(error) => return give_up(&client, &error).await,
                 },
             };
-            if say(&client, messages).await.is_err() {
+            if send(&client, messages).await.is_err() {
                 return;
             }
         }
     };
     tokio::select! {
-        () = telling => {}
+        () = delivering => {}
         () = client.closed() => {}
     }
     number
 }
 
-async fn say(client: &ClientSender, messages: Vec<AttachResponse>) -> Result<(), ()> {
+async fn send(client: &ClientSender, messages: Vec<AttachResponse>) -> Result<(), ()> {
     for message in messages {
         client.send(Ok(message)).await.map_err(drop)?;
     }

@@ -1,7 +1,7 @@
-//! What a launch without an owner has said, on disk: so that who looks later sees it whole, and memory does not grow.
+//! The events of a launch without an owner, on disk: so that whoever views it later sees all of them, and memory does not grow.
 //!
 //! ```text
-//! Tape ──batch──> write (a task) ──> segment, segment, segment   each a file without a name, gone with the server
+//! EventLog ─batch─> write (a task) ──> segment, segment, segment   each a file without a name, gone with the server
 //!   ^                │                  ^ dropped first            when a launch, or all together, have too much
 //!   └── settled ─────┘                    those of launches that ended go before those of launches that run
 //! ```
@@ -23,7 +23,7 @@ use pmi_transport::proto::v1::AttachResponse;
 use prost::Message;
 use tokio::sync::watch;
 
-use super::tape::{Entry, Tape};
+use super::event_log::{Entry, EventLog};
 
 /// A launch's room is shared out among so many files; the oldest is dropped when it is full.
 const SEGMENTS: u64 = 16;
@@ -277,11 +277,11 @@ fn get(mut record: Bytes) -> io::Result<Entry> {
     Ok(Entry { response: AttachResponse::decode(record).map_err(io::Error::other)?, before })
 }
 
-/// Writes what comes onto the tape into the spool, and says how far it has come; ends when that cannot go on.
-pub(super) async fn write(tape: Arc<Tape>, spool: Arc<Spool>, first: u64, spooled: watch::Sender<u64>) {
+/// Writes what is added to the log into the spool, and says how far it has come; ends when that cannot go on.
+pub(super) async fn write(log: Arc<EventLog>, spool: Arc<Spool>, first: u64, spooled: watch::Sender<u64>) {
     let mut last = first - 1;
     loop {
-        let batch = tape.after(last).await;
+        let batch = log.after(last).await;
         last = batch.last().map_or(last, |entry| entry.response.sequence);
         let spool = Arc::clone(&spool);
         match tokio::task::spawn_blocking(move || spool.append(&batch)).await {
@@ -301,7 +301,7 @@ pub(super) async fn write(tape: Arc<Tape>, spool: Arc<Spool>, first: u64, spoole
 
 #[cfg(test)]
 mod tests {
-    use super::super::tape::tests::output;
+    use super::super::event_log::tests::output;
     use super::*;
 
     fn spools(launch: u64, total: u64) -> (tempfile::TempDir, Arc<Spools>) {

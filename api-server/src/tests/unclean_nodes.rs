@@ -5,7 +5,9 @@ use pmi_transport::identity::Caller;
 use pmi_transport::proto::v1::*;
 use tonic::Code;
 
-use super::world::{Running, USER, World, exit, order, soon};
+use crate::clock::STANDSTILL;
+
+use super::world::{Running, USER, World, exit, order, pass, soon};
 
 /// A launch on two nodes that is over without the second one having ended its part, and the launch's allocation.
 async fn given_up(world: &World) -> (Running, String) {
@@ -84,9 +86,7 @@ async fn a_node_that_never_came_back_after_a_restart_keeps_nothing() {
     report.tell(node_event::What::Exited(exit(0, 0, RankPhase::Finalized))).await;
     report.finish().await;
     while !matches!(client.event().await, node_event::What::Exited(_)) {}
-    tokio::time::pause();
-    tokio::time::advance(timeouts::REPORT_AFTER_RESTART).await;
-    tokio::time::resume();
+    pass(timeouts::REPORT_AFTER_RESTART).await;
     let complete = client.complete().await;
     let expected = "node node1 was lost: it did not report again when the API server had been started anew";
     assert_eq!(complete.error_message, expected);
@@ -94,6 +94,27 @@ async fn a_node_that_never_came_back_after_a_restart_keeps_nothing() {
     while release(&world, &allocation).await.state() != AllocationState::Released {
         tokio::task::yield_now().await;
     }
+}
+
+#[tokio::test]
+async fn a_node_is_not_given_up_for_a_time_in_which_the_server_stood_still() {
+    let world = World::new(2).await;
+    let mut launch = world.launch(2).await;
+    let mut client = world.attach(&launch.id, 0).await;
+    client.say(attach_request::What::End(15)).await;
+    for report in &mut launch.reports {
+        assert_eq!(report.command().await, Some(node_command::What::End(15)));
+    }
+    // The server is stopped, as by Ctrl-Z, for longer than anybody may take to end.
+    tokio::time::pause();
+    tokio::time::advance(timeouts::LINGER).await;
+    tokio::time::resume();
+    pass(STANDSTILL).await;
+    assert!(world.agents.iter().all(|agent| agent.seen.lock().aborted.is_empty()), "no agent is told to kill");
+    for report in &launch.reports {
+        report.finish().await;
+    }
+    assert_eq!(client.complete().await.error_message, "interrupted by SIGTERM");
 }
 
 #[tokio::test]

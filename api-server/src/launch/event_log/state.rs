@@ -1,4 +1,4 @@
-//! What is on the tape, who has come how far, and what may be dropped for that: without a clock, a lock or anybody who waits.
+//! The events that are kept, how far each reader has come, and what may be dropped for that. Pure: no clock, no lock, no waiting.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,9 +8,9 @@ use pmi_transport::proto::v1::{AttachResponse, LaunchSpec, StartProgress, attach
 
 use super::Start;
 
-/// What may be kept in memory for those who are behind, in bytes as events cost.
+/// The most that is kept in memory for readers that are behind, in bytes as events cost.
 pub(super) const KEPT_MAX: usize = 4 << 20;
-/// What is handed out at once, in the same bytes, or one event that costs more.
+/// The most that is handed out at once, in the same bytes, or one event that costs more.
 const BATCH_MAX: usize = 256 << 10;
 
 /// The events that are kept, and who reads them.
@@ -27,52 +27,60 @@ pub(super) struct State {
     /// What `events` cost.
     pub(super) kept: usize,
     /// How far whoever settles has come.
-    settled: Place,
-    /// Nothing that is not settled may be dropped.
-    waits: bool,
+    settled: Position,
+    retention: Retention,
     readers: BTreeMap<u64, Reader>,
+}
+
+/// Whether events are kept until they are settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Retention {
+    /// Nothing that is not settled may be dropped.
+    UntilSettled,
+    /// What costs too much is dropped, settled or not.
+    Bounded,
 }
 
 /// One event.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Entry {
     pub response: AttachResponse,
-    /// How many bytes of output all events before this one have.
+    /// The bytes of output in all events before this one.
     pub before: u64,
 }
 
-/// How far somebody has come: the last event, and the bytes of output up to its end, if that is known.
+/// How far a reader has come: the last event, and the bytes of output up to its end, if that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Position {
     pub(super) sequence: u64,
     output: Option<u64>,
 }
 
 #[derive(Debug)]
 pub(super) struct Reader {
-    pub(super) place: Place,
-    pub(super) aside: Aside,
+    pub(super) position: Position,
+    pub(super) side: SideMessages,
 }
 
-/// What one reader is told beside the events, and ahead of them.
+/// Messages to one reader alone, which go ahead of the events.
 #[derive(Debug, Default)]
-pub(crate) struct Aside {
+pub(crate) struct SideMessages {
     pub spec: Option<LaunchSpec>,
-    /// So much more input may be sent.
+    /// The bytes of input that may be sent beyond those granted before.
     pub input_credit: u64,
     pub starting: Option<StartProgress>,
 }
 
 impl State {
-    pub(super) fn new(first: u64, waits: bool) -> Self {
+    pub(super) fn new(first: u64, retention: Retention) -> Self {
         Self {
             events: VecDeque::new(),
             origin: first,
             next: first,
             output: 0,
             kept: 0,
-            settled: Place { sequence: first - 1, output: Some(0) },
-            waits,
+            settled: Position { sequence: first - 1, output: Some(0) },
+            retention,
             readers: BTreeMap::new(),
         }
     }
@@ -90,23 +98,23 @@ impl State {
 
     pub(super) fn settle(&mut self, sequence: u64) {
         if sequence > self.settled.sequence {
-            self.settled = self.place_of(sequence);
+            self.settled = self.position_of(sequence);
             self.trim();
         }
     }
 
-    pub(super) fn stop_waiting(&mut self) {
-        self.waits = false;
+    pub(super) fn stop_keeping(&mut self) {
+        self.retention = Retention::Bounded;
         self.trim();
     }
 
     pub(super) fn join(&mut self, number: u64, start: Start, spec: LaunchSpec) {
-        let place = match start {
+        let position = match start {
             Start::Unsettled => self.settled,
-            Start::After(sequence) => self.place_of(sequence),
+            Start::After(sequence) => self.position_of(sequence),
         };
-        let aside = Aside { spec: Some(spec), ..Aside::default() };
-        self.readers.insert(number, Reader { place, aside });
+        let side = SideMessages { spec: Some(spec), ..SideMessages::default() };
+        self.readers.insert(number, Reader { position, side });
     }
 
     pub(super) fn leave(&mut self, number: u64) {
@@ -126,24 +134,24 @@ impl State {
         self.next - 1
     }
 
-    pub(super) fn is_told(&self) -> bool {
+    pub(super) fn is_delivered(&self) -> bool {
         let latest = self.latest();
-        self.settled.sequence >= latest && self.readers.values().all(|reader| reader.place.sequence >= latest)
+        self.settled.sequence >= latest && self.readers.values().all(|reader| reader.position.sequence >= latest)
     }
 
     pub(super) fn first(&self) -> u64 {
         self.events.front().map_or(self.next, |entry| entry.response.sequence)
     }
 
-    /// Where somebody is who was told everything up to `sequence`.
-    fn place_of(&self, sequence: u64) -> Place {
+    /// The position of a reader that was handed everything up to `sequence`.
+    fn position_of(&self, sequence: u64) -> Position {
         if sequence < self.origin {
-            // What an earlier server had told beyond that is known to nobody.
-            return Place { sequence, output: (self.origin == 1).then_some(0) };
+            // What an earlier server had sent beyond that is known to nobody.
+            return Position { sequence, output: (self.origin == 1).then_some(0) };
         }
         let sequence = sequence.min(self.latest());
         let before = |index: u64| self.events.get(index as usize).map_or(self.output, |entry| entry.before);
-        Place { sequence, output: (sequence + 1).checked_sub(self.first()).map(before) }
+        Position { sequence, output: (sequence + 1).checked_sub(self.first()).map(before) }
     }
 
     /// A batch of events behind `sequence`.
@@ -158,42 +166,40 @@ impl State {
         self.events.iter().skip(skipped).take_while(fits).cloned().collect()
     }
 
-    /// Takes entries as told to a reader; says ahead of them what it will never be told.
-    pub(super) fn hand_out(&mut self, number: u64, entries: Vec<Entry>) -> Vec<AttachResponse> {
+    /// Takes entries as delivered to a reader. Returns the messages, each ahead of which stands what the reader has lost.
+    pub(super) fn deliver(&mut self, number: u64, entries: Vec<Entry>) -> Vec<AttachResponse> {
         let Some(reader) = self.readers.get_mut(&number) else { return Vec::new() };
         let mut messages = Vec::with_capacity(entries.len() + 1);
         for entry in entries {
             let sequence = entry.response.sequence;
-            if sequence <= reader.place.sequence {
+            if sequence <= reader.position.sequence {
                 continue;
             }
-            let missing = (sequence > reader.place.sequence + 1).then(|| match reader.place.output {
+            let missing = (sequence > reader.position.sequence + 1).then(|| match reader.position.output {
                 Some(output) => entry.before - output,
                 None => 0,
             });
             // Events without output are no loss worth a word, if it is known that there was none.
-            if let Some(bytes) = missing.filter(|&bytes| bytes > 0 || reader.place.output.is_none()) {
+            if let Some(bytes) = missing.filter(|&bytes| bytes > 0 || reader.position.output.is_none()) {
                 let what = Some(attach_response::What::DroppedOutput(bytes));
                 messages.push(AttachResponse { sequence: 0, node: 0, what });
             }
-            reader.place = Place { sequence, output: Some(entry.before + entry.output()) };
+            reader.position = Position { sequence, output: Some(entry.before + entry.output()) };
             messages.push(entry.response);
         }
         self.trim();
         messages
     }
 
-    /// Drops from the front what is kept for nobody, or for too many.
+    /// Drops the oldest events that no reader needs, and those that cost more than may be kept.
     fn trim(&mut self) {
-        let behind = self.readers.values().map(|reader| reader.place.sequence).min().unwrap_or(u64::MAX);
+        let behind = self.readers.values().map(|reader| reader.position.sequence).min().unwrap_or(u64::MAX);
+        let must_be_settled = self.retention == Retention::UntilSettled;
         while let Some(entry) = self.events.front() {
             let sequence = entry.response.sequence;
             let settled = sequence <= self.settled.sequence;
             let too_much = self.kept > KEPT_MAX;
-            let is_dropped = match settled {
-                true => sequence <= behind || too_much,
-                false => too_much && !self.waits,
-            };
+            let is_dropped = if settled { sequence <= behind || too_much } else { too_much && !must_be_settled };
             if !is_dropped {
                 return;
             }
@@ -204,7 +210,7 @@ impl State {
 }
 
 impl Entry {
-    /// How many bytes of ranks' output it carries.
+    /// The bytes of ranks' output in this event.
     fn output(&self) -> u64 {
         match &self.response.what {
             Some(attach_response::What::Event(event)) => match &event.what {
@@ -223,7 +229,7 @@ impl Entry {
     }
 }
 
-impl Aside {
+impl SideMessages {
     /// The next message of this reader alone.
     pub(super) fn take(&mut self) -> Option<AttachResponse> {
         use attach_response::What;

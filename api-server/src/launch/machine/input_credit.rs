@@ -10,7 +10,7 @@ const WINDOWS_MAX: u64 = 16;
 
 /// The input between client and nodes. With several reading nodes, the slowest one sets the pace.
 #[derive(Debug)]
-pub(crate) struct Input {
+pub(crate) struct InputCredit {
     readers: Vec<Reader>,
     /// Came from a client and was not passed on, because a reader has no room.
     waiting: VecDeque<Bytes>,
@@ -34,7 +34,7 @@ enum End {
     Open,
     /// The client has said so; nodes have not been told.
     Announced,
-    Told,
+    PassedOn,
 }
 
 /// What is to be done after something changed.
@@ -56,7 +56,7 @@ pub(crate) struct TooMuch {
     pub allowed: u64,
 }
 
-impl Input {
+impl InputCredit {
     /// Input for the ranks of these nodes; for none of them, it is thrown away.
     pub(crate) fn new(readers: &[u32], window: u64) -> Self {
         Self {
@@ -74,7 +74,7 @@ impl Input {
         self.readers.iter().map(|reader| reader.node)
     }
 
-    /// A client is there. It may send a window, as every client takes for granted; but clients that come and go while no rank
+    /// A client takes over. It may send a window, as every client takes for granted; but clients that come and go while no rank
     /// reads cannot pile up more than [`WINDOWS_MAX`] of them.
     pub(crate) fn attach(&mut self) {
         let kept: u64 = self.waiting.iter().map(|piece| piece.len() as u64).sum();
@@ -107,7 +107,7 @@ impl Input {
     }
 
     /// The ranks of a node have read so many bytes more.
-    pub(crate) fn taken(&mut self, node: u32, bytes: u64) -> Flow {
+    pub(crate) fn on_taken(&mut self, node: u32, bytes: u64) -> Flow {
         let passed = self.passed;
         if let Some(reader) = self.readers.iter_mut().find(|reader| reader.node == node) {
             // A node cannot have read what it was not sent.
@@ -117,7 +117,7 @@ impl Input {
     }
 
     /// A node reads no more.
-    pub(crate) fn leave(&mut self, node: u32) -> Flow {
+    pub(crate) fn on_gone(&mut self, node: u32) -> Flow {
         self.readers.retain(|reader| reader.node != node);
         self.flow()
     }
@@ -142,7 +142,7 @@ impl Input {
             }
         }
         if self.ended == End::Announced && self.waiting.is_empty() {
-            self.ended = End::Told;
+            self.ended = End::PassedOn;
             flow.end = true;
         }
         self.allowance += flow.credit;
@@ -164,35 +164,35 @@ mod tests {
 
     #[test]
     fn the_slowest_reader_sets_the_pace() {
-        let mut input = Input::new(&[0, 2], 100);
+        let mut input = InputCredit::new(&[0, 2], 100);
         input.attach();
         let flow = input.push(piece(100)).unwrap();
         assert_eq!((lengths(&flow), flow.credit), (vec![100], 100));
         let flow = input.push(piece(80)).unwrap();
         assert_eq!((lengths(&flow), flow.credit), (vec![], 0));
-        assert_eq!(input.taken(0, 100), Flow::default());
-        let flow = input.taken(2, 30);
+        assert_eq!(input.on_taken(0, 100), Flow::default());
+        let flow = input.on_taken(2, 30);
         assert_eq!((lengths(&flow), flow.credit), (vec![30], 30));
         // A node that has ended is not waited for.
-        let flow = input.leave(2);
+        let flow = input.on_gone(2);
         assert_eq!((lengths(&flow), flow.credit), (vec![50], 50));
     }
 
     #[test]
     fn the_end_comes_after_all_input() {
-        let mut input = Input::new(&[0], 10);
+        let mut input = InputCredit::new(&[0], 10);
         input.attach();
         assert!(!input.push(piece(10)).unwrap().end);
         assert_eq!(input.push(piece(5)).unwrap().credit, 0);
         assert!(!input.end().end);
-        let flow = input.taken(0, 10);
+        let flow = input.on_taken(0, 10);
         assert_eq!((lengths(&flow), flow.end), (vec![5], true));
-        assert!(!input.end().end, "told once");
+        assert!(!input.end().end, "said once");
     }
 
     #[test]
     fn more_than_was_granted_is_refused() {
-        let mut input = Input::new(&[0], 10);
+        let mut input = InputCredit::new(&[0], 10);
         assert_eq!(input.push(piece(1)), Err(TooMuch { sent: 1, allowed: 0 }));
         input.attach();
         assert_eq!(input.push(piece(11)), Err(TooMuch { sent: 11, allowed: 10 }));
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn what_nobody_reads_is_taken_and_forgotten() {
-        let mut input = Input::new(&[], 10);
+        let mut input = InputCredit::new(&[], 10);
         input.attach();
         for _ in 0..5 {
             let flow = input.push(piece(10)).unwrap();
@@ -210,9 +210,9 @@ mod tests {
 
     #[test]
     fn a_node_cannot_claim_to_have_read_what_it_was_not_sent() {
-        let mut input = Input::new(&[0], 10);
+        let mut input = InputCredit::new(&[0], 10);
         input.attach();
-        assert_eq!(input.taken(0, u64::MAX), Flow::default());
+        assert_eq!(input.on_taken(0, u64::MAX), Flow::default());
         assert_eq!(lengths(&input.push(piece(10)).unwrap()), [10]);
         assert_eq!(lengths(&input.push(piece(10)).unwrap()), [0; 0]);
     }
