@@ -1,4 +1,8 @@
-//! Entry point of the fuzz target in `fuzz/`, as a plain function: it takes any bytes, and panics when a promise is broken.
+//! Entry points of fuzz targets, as plain functions: they take any bytes, and panic when a promise is broken.
+//!
+//! [`launch_request`] is what a user may ask for; [`node_reports`] what the nodes of one launch may report.
+
+mod reports;
 
 use std::sync::LazyLock;
 
@@ -11,6 +15,8 @@ use tokio::time::Instant;
 use crate::config::LaunchSettings;
 use crate::nodes::Registry;
 use crate::order::Order;
+
+pub use self::reports::{node_reports, node_reports_seeds};
 
 /// Nodes of the allocation under test; each has this many cores.
 const NODES: [&str; 4] = ["node0", "node1", "node2", "node3"];

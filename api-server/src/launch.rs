@@ -34,6 +34,8 @@ use tonic::Status;
 use self::attachments::Role;
 use self::event::{ClientRequest, NodeCommand, NodeEvent};
 use self::fan_out::NotStarted;
+#[cfg(feature = "fuzzing")]
+pub(crate) use self::machine::{Machine, effect};
 pub(crate) use self::machine::{attachments, checkpoint, event, facts};
 use self::outbox::Outbox;
 pub(crate) use self::runner::{resume, start};
@@ -91,7 +93,7 @@ pub(crate) struct LaunchHandle {
     clock: Arc<Clock>,
 }
 
-/// What a launch lets others see.
+/// State that a launch lets others see.
 #[derive(Debug)]
 struct Shared {
     summary: Mutex<LaunchSummary>,
@@ -99,12 +101,12 @@ struct Shared {
     parts: Mutex<Vec<Part>>,
 }
 
-/// What is known outside of a launch about a node's part of it.
+/// State of a node's part of a launch, as it is known outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// It may still run.
+    /// The part may still run.
     Expected,
-    /// It has ended.
+    /// The part has ended.
     Ended,
     /// The node was lost to the launch: whatever runs there must end.
     Lost,
@@ -140,7 +142,7 @@ impl LaunchHandle {
         self.nodes.iter().position(|outlet| outlet.name == node).map(|index| index as u32)
     }
 
-    /// Whether a node's part of the launch may still run.
+    /// Returns true if a node's part of the launch may still run.
     pub(crate) fn runs_on(&self, node: &str) -> bool {
         let parts = self.shared.parts.lock();
         self.index_of(node).is_some_and(|index| parts[index as usize] == Part::Expected)
@@ -153,12 +155,12 @@ impl LaunchHandle {
         expected.map(|(outlet, _)| outlet.name.clone()).collect()
     }
 
-    /// Whether the node of this index was lost to the launch, so that it has nothing to report any more.
+    /// Returns true if the node of this index was lost to the launch, so that it has nothing to report any more.
     pub(crate) fn has_lost(&self, index: u32) -> bool {
         self.shared.parts.lock().get(index as usize) == Some(&Part::Lost)
     }
 
-    /// Whether the launch was begun by a server that has ended, so that its nodes have run it ever since.
+    /// Returns true if the launch was begun by a server that has ended, so that its nodes have run it ever since.
     pub(crate) fn is_resumed(&self) -> bool {
         self.origin == facts::Origin::Resumed
     }
@@ -169,7 +171,7 @@ impl LaunchHandle {
     }
 }
 
-/// Whether nothing more happens in a launch.
+/// Returns true if nothing more happens in a launch.
 pub(crate) fn is_over(summary: &LaunchSummary) -> bool {
     matches!(summary.state(), LaunchState::Succeeded | LaunchState::LaunchFailed)
 }
