@@ -1,4 +1,4 @@
-//! What a launch is, and how far it has come, as messages and the store have it.
+//! A launch and its progress, as messages and the store have them.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -17,12 +17,14 @@ use crate::launch::facts::{Facts, Origin, Ownership, Settler};
 use crate::order::{Order, blocks};
 use crate::store;
 
-/// What an order fixes for its launch.
+/// Returns the fixed part of an order's launch.
 pub(crate) fn facts(order: &Order, settler: Settler, origin: Origin) -> Facts {
     let Order { spec, nodes, placement, detached } = order;
     let patience = spec.patience.unwrap_or_default();
     let directory = spec.apps.first().map(|app| app.directory.clone()).unwrap_or_default();
+    let job = spec.job.as_ref().map_or("", |job| &job.id);
     Facts {
+        job: JobId::new(job).expect("an order's job was decoded when the order was made"),
         id: spec.launch_id.clone(),
         allocation_id: spec.allocation_id.clone(),
         nodes: nodes.iter().map(|node| node.name.clone()).collect(),
@@ -55,7 +57,7 @@ fn input_readers(spec: &proto::LaunchSpec, placement: &Placement) -> Vec<u32> {
     }
 }
 
-/// How far a launch has come, as it is kept.
+/// Progress of a launch as it is kept.
 pub(crate) fn encode_progressed(progressed: &Progressed) -> store::Checkpoint {
     let spawned = |job: &SpawnedJob| store::SpawnedJob {
         id: job.id.as_str().to_owned(),
@@ -71,7 +73,7 @@ pub(crate) fn encode_progressed(progressed: &Progressed) -> store::Checkpoint {
     }
 }
 
-/// How far a launch on `nodes` nodes had come when it was written down. What this version cannot read is left out.
+/// Progress of a launch on `nodes` nodes as it was written down. What this version cannot read is left out.
 pub(crate) fn decode_progressed(kept: &store::Checkpoint, nodes: usize) -> Progressed {
     let spawned = |job: &store::SpawnedJob| {
         Some(SpawnedJob {

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use super::facts::Ownership;
 use super::input_credit::TooMuch;
 
-/// How many may view a launch beside its owner.
+/// Largest number of viewers of a launch.
 pub(crate) const VIEWERS_MAX: usize = 16;
 
 /// The highest signal number.
@@ -30,7 +30,7 @@ pub(crate) const SIGNAL_MAX: i32 = 64;
 pub(crate) struct Attachments {
     owner: Owner,
     viewers: BTreeSet<u64>,
-    /// How many clients there have been; also the number of the last one.
+    /// Number of clients so far; also the number of the last one.
     clients: u64,
     ownership: Ownership,
 }
@@ -39,15 +39,15 @@ pub(crate) struct Attachments {
 enum Owner {
     /// There is none, or it was given up.
     Nobody,
-    /// It is expected, but not for longer than this.
+    /// The owner is expected, but not for longer than this.
     Awaited { until: Instant },
-    /// It follows. With `goodbye`, it sends no more since then, in seconds since 1970: it is not to be missed.
+    /// The owner follows. With `goodbye`, it sends no more since then, in seconds since 1970: it is not to be missed.
     Here { client: u64, goodbye: Option<u64> },
-    /// It was stopped with Ctrl-Z then, and comes back when its user wants it to.
+    /// The owner was stopped with Ctrl-Z then, and comes back when its user wants it to.
     Away { since: u64 },
 }
 
-/// What a client may do, or asks to do.
+/// Role of a client: as it is, or as the client asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Owner,
@@ -115,7 +115,7 @@ impl Attachments {
         Ok(Joined { client, role, replaced })
     }
 
-    /// What a client may do; `None` if there is no client with this number.
+    /// Role of a client; `None` if there is no client with this number.
     pub(crate) fn role(&self, client: u64) -> Option<Role> {
         match self.owner() {
             Some(owner) if owner == client => Some(Role::Owner),
@@ -131,7 +131,7 @@ impl Attachments {
         }
     }
 
-    /// Whether the owner follows, or may come back yet.
+    /// Returns true if the owner follows, or may come back yet.
     pub(crate) fn expects_owner(&self, now: Instant) -> bool {
         match self.owner {
             Owner::Here { .. } => true,
@@ -140,7 +140,7 @@ impl Attachments {
         }
     }
 
-    /// Whether nobody follows at present.
+    /// Returns true if nobody follows at present.
     pub(crate) fn is_empty(&self) -> bool {
         self.viewers.is_empty() && self.owner().is_none()
     }
@@ -193,7 +193,7 @@ impl Attachments {
         }
     }
 
-    /// Whether the owner is missed for too long; then it is given up.
+    /// Returns true if the owner is missed for too long; then it is given up.
     pub(crate) fn gives_up_owner(&mut self, now: Instant) -> bool {
         let too_long = matches!(self.owner, Owner::Awaited { until } if now >= until);
         if too_long {

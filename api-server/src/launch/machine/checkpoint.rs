@@ -1,4 +1,4 @@
-//! What must outlive the server while a launch runs, and when it is written down.
+//! Knowledge that must outlive the server while a launch runs, and the times at which it is written down.
 //!
 //! ```text
 //!           note             due                 stored
@@ -19,20 +19,20 @@ use tokio::time::Instant;
 
 use super::event::RankEnd;
 
-/// How long a change waits for more.
+/// Time that a change waits for more.
 const COLLECT: Duration = Duration::from_millis(200);
-/// How long what could not be written waits for the next attempt: first, and at most, each time twice as long.
+/// Pause after a failed attempt: first, and at most, each time twice as long.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// How far a launch has come: what no node would report again to a server that takes the launch up.
+/// Progress of a launch that no node would report again to a server that takes the launch up.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Progressed {
     /// The nodes whose part is over.
     pub ended: Vec<u32>,
     /// The nodes that were lost.
     pub lost: Vec<u32>,
-    /// How ranks ended.
+    /// Ends of ranks.
     pub ends: Vec<RankEnd>,
     /// Why the launch is coming to its end.
     pub cause: Option<Cause>,
@@ -48,7 +48,7 @@ pub(crate) struct SpawnedJob {
     pub outcome: SpawnOutcome,
 }
 
-/// What the rank that asked for a job was told.
+/// Answer to the rank that asked for a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SpawnOutcome {
     /// Nothing yet, or that it does not run.
@@ -57,7 +57,7 @@ pub(crate) enum SpawnOutcome {
     Runs,
 }
 
-/// What is written down.
+/// Contents of an attempt.
 #[derive(Clone, Debug)]
 pub(crate) enum Snapshot {
     /// A launch that runs, or ends.
@@ -77,13 +77,13 @@ pub(crate) struct Checkpoint {
     writing: Option<u64>,
     /// When the next attempt is to begin.
     due: Option<Instant>,
-    /// How long the next attempt waits after a failure; `None` unless the last one failed.
+    /// Pause before the next attempt; `None` unless the last one failed.
     retry: Option<Duration>,
     /// Nodes whose part is over, each with the change that says so: their streams end when that is durable.
     ended: Vec<(u64, u32)>,
 }
 
-/// What became of an attempt to write.
+/// Result of an attempt to write.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Attempt {
     /// The last change that the attempt was about.
@@ -114,17 +114,17 @@ impl Checkpoint {
         self.ended.push((change, node));
     }
 
-    /// Whether the node's stream must stay open, because its report is not durable yet.
+    /// Returns true if the node's stream must stay open, because its report is not durable yet.
     pub(crate) fn holds(&self, node: u32) -> bool {
         self.ended.iter().any(|&(_, ended)| ended == node)
     }
 
-    /// Whether all that is known is durable.
+    /// Returns true if all that is known is durable.
     pub(crate) fn is_clean(&self) -> bool {
         self.stored == self.latest
     }
 
-    /// Whether an attempt begins now; then [`Self::on_stored`] follows.
+    /// Returns true if an attempt begins now; then [`Self::on_stored`] follows.
     pub(crate) fn begin(&mut self, now: Instant) -> bool {
         let begins = self.writing.is_none() && self.due.is_some_and(|due| now >= due);
         if begins {
@@ -149,7 +149,7 @@ impl Checkpoint {
         Attempt { through, released }
     }
 
-    /// Whether the last attempt failed.
+    /// Returns true if the last attempt failed.
     pub(crate) fn is_failing(&self) -> bool {
         self.retry.is_some()
     }

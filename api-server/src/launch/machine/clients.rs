@@ -13,7 +13,7 @@ use super::input_credit::{Flow, InputCredit};
 use super::output_credit::{OutputCredit, Overrun};
 use super::streams::Output;
 
-/// How often clients are told how far the start is.
+/// Interval at which clients are told how far the start is.
 const START_REPORTS: Duration = Duration::from_millis(100);
 
 /// The part of a launch that faces its clients.
@@ -35,7 +35,7 @@ struct StartReports {
     reported: Instant,
 }
 
-/// What an owner asks of its launch as a whole.
+/// Order of an owner that concerns the launch as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OwnerOrder {
     Signal(i32),
@@ -103,7 +103,7 @@ impl Clients {
         grant_all(grant.map(|bytes| (node, bytes)), effects);
     }
 
-    /// Whether the node's output waits for whoever settles.
+    /// Returns the state of the node's output.
     pub(crate) fn output_of(&self, node: u32) -> Output {
         if self.output.is_held_up(node) { Output::HeldUp } else { Output::Flows }
     }

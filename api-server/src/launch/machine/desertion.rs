@@ -23,7 +23,7 @@ use super::state::LaunchState;
 
 /// A rank that left is certainly missed if others still wait for it after this time: the last fence with it is complete by then.
 const GRACE: Duration = Duration::from_secs(1);
-/// How often nodes are asked for exits that wait behind output; more than they have to answer in.
+/// Interval at which nodes are asked for exits that wait behind output; longer than they have to answer.
 const ASK_FOR_EXITS: Duration = Duration::from_secs(2);
 
 /// A rank has left, others wait for it.
@@ -31,7 +31,7 @@ const ASK_FOR_EXITS: Duration = Duration::from_secs(2);
 pub(crate) enum Desertion {
     /// Certain: it never spoke to its PMI server, so no fence of all ranks can have been complete.
     Certain(Cause),
-    /// It went through MPI_Finalize; those who wait may be about to leave the last fence that it took part in. Certain if they
+    /// The rank went through MPI_Finalize; those who wait may be about to leave the last fence that it took part in. Certain if they
     /// still wait when they are asked again.
     Suspected,
 }
@@ -55,12 +55,12 @@ impl DesertionWatch {
         self.suspected = if suspected { self.suspected.or(Some(now)) } else { None };
     }
 
-    /// Whether a suspicion is to be confirmed now.
+    /// Returns true if a suspicion is to be confirmed now.
     pub(crate) fn is_to_be_confirmed(&self, now: Instant) -> bool {
         self.suspected.is_some_and(|since| now.saturating_duration_since(since) >= GRACE)
     }
 
-    /// Whether nodes are to be asked again for exits that wait behind output.
+    /// Returns true if nodes are to be asked again for exits that wait behind output.
     pub(crate) fn asks_for_exits(&mut self, now: Instant) -> bool {
         let due = now >= self.exits_asked + ASK_FOR_EXITS;
         if due {
@@ -81,7 +81,7 @@ impl LaunchState {
         waiting.extend(ranks.iter().filter(own).map(|rank| rank.0));
     }
 
-    /// Whether a rank has left while others of its job wait for it.
+    /// Returns the desertion of a rank that has left while others of its job wait for it, if one has.
     pub(crate) fn desertion(&self) -> Option<Desertion> {
         if !self.does_anybody_wait() {
             return None;
@@ -93,7 +93,7 @@ impl LaunchState {
         certain.or_else(|| self.deserted(Phase::Finalized).next().map(|_| Desertion::Suspected))
     }
 
-    /// Whether ranks are known to wait in a fence.
+    /// Returns true if ranks are known to wait in a fence.
     pub(crate) fn does_anybody_wait(&self) -> bool {
         self.cause().is_none() && self.nodes.iter().any(|node| !node.waiting.is_empty())
     }

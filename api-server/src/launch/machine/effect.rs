@@ -1,4 +1,4 @@
-//! What a machine wants done. The runner does it, in order; nothing comes back but by another input of the machine.
+//! Orders of a machine to its runner, which does them in order; nothing comes back but by another input of the machine.
 
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use lattice_session::cause::{Cause, RankExit};
 use lattice_session::event::{Event, Notice, RankProgress};
 use lattice_session::rank_ranges::RankRanges;
-use lattice_session::session::SpawnOrder;
+use lattice_session::spawn::SpawnOrder;
 use lattice_session::wire::event::NodeHappening;
 use pmi_core::Phase;
 use pmi_core::ids::{JobId, Rank};
@@ -38,12 +38,12 @@ impl NodeEvent {
     }
 }
 
-/// How a rank ended.
+/// End of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RankEnd {
     pub rank: Rank,
     pub exit: RankExit,
-    /// How far its dialogue with its PMI server had come; `None` where it had none, or that was not reported.
+    /// Phase of its dialogue with its PMI server; `None` where it had none, or that was not reported.
     pub phase: Option<Phase>,
 }
 
@@ -115,7 +115,7 @@ pub(crate) enum LogEvent {
     Complete(Arc<Completion>),
 }
 
-/// How a launch ended.
+/// End of a launch.
 #[derive(Clone, Debug)]
 pub(crate) struct Completion {
     pub launch_id: String,
@@ -150,14 +150,14 @@ pub(crate) enum Activity {
     Ending,
 }
 
-/// How far every rank is.
+/// Progress of all ranks.
 #[derive(Clone, Debug)]
 pub(crate) struct Status {
     pub nodes: Vec<NodeStatus>,
     pub cause: Option<Cause>,
 }
 
-/// How far the ranks of one node are.
+/// Progress of one node's ranks.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeStatus {
     pub node: String,
@@ -167,7 +167,7 @@ pub(crate) struct NodeStatus {
     pub ranks: Vec<(RankProgress, Bytes)>,
 }
 
-/// How far the start of a launch is.
+/// Progress of a launch's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StartProgress {
     pub nodes: u32,

@@ -1,8 +1,9 @@
-//! What a launch fixes when it begins: read-only to the machine.
+//! Fixed part of a launch: read-only to the machine.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use pmi_core::ids::JobId;
 use pmi_core::job::Placement;
 
 /// The fixed part of a launch.
@@ -10,13 +11,15 @@ use pmi_core::job::Placement;
 pub(crate) struct Facts {
     pub id: String,
     pub allocation_id: String,
+    /// The job that was launched; spawned ones are named after it.
+    pub job: JobId,
     /// The names of its nodes, by node index.
     pub nodes: Vec<String>,
     /// Where the ranks of the launched job are.
     pub placement: Placement,
-    /// How many bytes of output a node may send before it is granted more.
+    /// Bytes of output that a node may send before it is granted more.
     pub output_window: u64,
-    /// How many bytes of input may be under way.
+    /// Bytes of input that may be under way.
     pub input_window: u64,
     /// The nodes whose ranks read the launch's input.
     pub input_readers: Vec<u32>,
@@ -30,16 +33,16 @@ pub(crate) struct Facts {
     pub origin: Origin,
 }
 
-/// How a launch is tied to a client.
+/// Tie of a launch to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ownership {
-    /// It ends when the client that owns it goes away without a word.
+    /// The launch ends when the client that owns it goes away without a word.
     Owned,
-    /// It was detached when it was started, and ends by itself.
+    /// The launch was detached when it was started, and ends by itself.
     Detached,
 }
 
-/// Who settles events, so that nodes are granted what these cost.
+/// Party that settles events, so that nodes are granted what these cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Settler {
     /// The owner, by acknowledging.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use lattice_session::cause::{Cause, Origin};
 use tokio::time::Instant;
 
-/// How long a cause that can follow from another one waits for that one. News of what happened before it is on its way already;
+/// Time that a cause waits for another one that it can follow from. News of what happened before it is on its way already;
 /// a loaded machine needs tens of milliseconds to report it, and nobody notices them at the end of a launch.
 pub(crate) const HOLD: Duration = Duration::from_millis(100);
 
@@ -31,14 +31,14 @@ pub(crate) enum FirstCause {
     Counts(Cause),
 }
 
-/// What became of a cause that was reported.
+/// Result of a report of a cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reported {
-    /// It counts.
+    /// The cause counts.
     Counts,
-    /// It counts if none comes that is likelier the first.
+    /// The cause counts if none comes that is likelier the first.
     Held,
-    /// It does not count.
+    /// The cause does not count.
     Follows,
 }
 

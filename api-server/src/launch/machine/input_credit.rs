@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-/// How many windows of unread input are kept of clients that have left.
+/// Windows of unread input that are kept of clients that have left.
 const WINDOWS_MAX: u64 = 16;
 
 /// The input between client and nodes. With several reading nodes, the slowest one sets the pace.
@@ -15,9 +15,9 @@ pub(crate) struct InputCredit {
     /// Came from a client and was not passed on, because a reader has no room.
     waiting: VecDeque<Bytes>,
     ended: End,
-    /// What may be under way to a node; also what a client begins with.
+    /// Bytes that may be under way to a node; also those that a client begins with.
     window: u64,
-    /// What the client may still send.
+    /// Bytes that the client may still send.
     allowance: u64,
     /// Bytes passed on, or thrown away because nobody reads them.
     passed: u64,
@@ -37,7 +37,7 @@ enum End {
     PassedOn,
 }
 
-/// What is to be done after something changed.
+/// Consequences of a change of the input.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flow {
     /// To be sent to all readers, in order.

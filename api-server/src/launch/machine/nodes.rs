@@ -31,7 +31,7 @@ pub(crate) struct Nodes {
     pub(super) idle: Idle,
 }
 
-/// What nodes were asked for about their progress.
+/// Purpose of a query to nodes about their progress.
 #[derive(Debug)]
 pub(crate) enum Purpose {
     /// Somebody wants to know, and is answered under this number.
@@ -46,14 +46,14 @@ pub(crate) enum Purpose {
     Exits,
 }
 
-/// Whether clients were told of a start that is stuck, which every node sees.
+/// State of the notice of a start that is stuck, which every node gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StuckNotice {
     Untold,
     Told,
 }
 
-/// Whether nodes without ranks are still needed, for jobs that may be spawned.
+/// Need for nodes without ranks: jobs may be spawned on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Idle {
     Needed,
@@ -61,14 +61,14 @@ pub(crate) enum Idle {
     Released,
 }
 
-/// What follows from a notice of a node.
+/// Consequence of a node's notice.
 #[derive(Debug)]
 pub(crate) enum Noted {
-    /// It is passed on as it is.
+    /// The notice is passed on as it is.
     PassOn(Notice),
     /// All nodes are to be asked first.
     Ask(Purpose),
-    /// It waits for those of other nodes, or is nothing new.
+    /// The notice waits for those of other nodes, or is nothing new.
     Kept,
 }
 
@@ -120,7 +120,7 @@ impl Nodes {
         }
     }
 
-    /// Whether the report stream of a node broke, and it is not known yet whether the node is lost.
+    /// Returns true if the report stream of a node broke, and it is not known yet whether the node is lost.
     pub(crate) fn misses_a_report(&self) -> bool {
         let reporting = |&node: &u32| self.state.phase(node) == NodePhase::Reporting;
         self.state.live().filter(reporting).any(|node| self.streams[node as usize].is_missing())
@@ -194,7 +194,7 @@ impl Nodes {
         }
     }
 
-    /// How far all ranks are, from what nodes answered and what is known without.
+    /// Returns the progress of all ranks, from the answers of nodes and what is known without.
     pub(crate) fn status(&self, query: &ProgressQuery<Purpose>) -> Status {
         let node = |(index, answer): (u32, &Option<Answer>)| {
             let answered: HashMap<Rank, &RankProgress> =

@@ -1,4 +1,4 @@
-//! How much output the nodes of a launch may send: credit, granted again as events are settled.
+//! Credit of a launch's nodes for output, granted again as events are settled.
 //!
 //! A node may send `window` bytes (as events cost, see [`lattice_session::wire::event::cost`]); it is granted more only as what it
 //! sent is settled:
@@ -19,7 +19,7 @@ use super::facts::Settler;
 #[derive(Debug)]
 pub(crate) struct OutputCredit {
     shares: Vec<Share>,
-    /// What a node may send in all.
+    /// Bytes that a node may send in all.
     window: u64,
     /// Events that were charged and are not settled, in order.
     unsettled: VecDeque<Charge>,
@@ -29,9 +29,9 @@ pub(crate) struct OutputCredit {
 /// One node's share.
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
-    /// What the node may still send.
+    /// Bytes that the node may still send.
     outstanding: u64,
-    /// What was sent and is not settled.
+    /// Bytes that were sent and are not settled.
     unsettled: u64,
 }
 
@@ -80,7 +80,7 @@ impl OutputCredit {
         Ok(self.grant(node))
     }
 
-    /// What the node is to be granted: nothing before a quarter of its window is free, so that grants do not outnumber output.
+    /// Returns the bytes to grant to the node: none before a quarter of its window is free, so that grants do not outnumber output.
     fn grant(&mut self, node: u32) -> Option<u64> {
         let share = &mut self.shares[node as usize];
         let free = self.window.saturating_sub(share.unsettled + share.outstanding);
@@ -97,12 +97,12 @@ impl OutputCredit {
         self.grant(node)
     }
 
-    /// Whether nodes are granted no more than somebody has settled.
+    /// Returns true if nodes are granted no more than somebody has settled.
     pub(crate) fn waits(&self) -> bool {
         self.settler != Settler::Nobody
     }
 
-    /// Whether the node is slow because whoever settles is: most of what it may send waits for that.
+    /// Returns true if the node is slow because whoever settles is: most of what it may send waits for that.
     pub(crate) fn is_held_up(&self, node: u32) -> bool {
         self.shares[node as usize].unsettled > self.window / 2
     }

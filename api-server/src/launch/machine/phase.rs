@@ -16,7 +16,7 @@ pub(crate) enum Phase {
     Starting { ending: Option<Ending> },
     /// Every node has accepted; or the server was started anew. Nodes are expected to report until then.
     Active { nodes_by: Instant },
-    /// It is coming to its end: nodes end their parts.
+    /// The launch is coming to its end: nodes end their parts.
     Ending { ending: Ending, nodes_by: Instant },
     /// Nothing more happens.
     Over(Over),
@@ -29,7 +29,7 @@ pub(crate) struct Ending {
     pub authority: Authority,
 }
 
-/// Who wants a launch to end.
+/// Party that wants a launch to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Authority {
     /// Its owner, or its own first cause: output waits for the owner.
@@ -45,11 +45,11 @@ pub(crate) struct Over {
     pub until: Instant,
     /// The change that is durable when the end is.
     pub change: u64,
-    /// What follows from the end for others, once the first attempt to make it durable has ended.
+    /// Consequences of the end for others, once the first attempt to make it durable has ended.
     pub conclusion: Option<Conclusion>,
 }
 
-/// What follows from the end of a launch for others.
+/// Consequences of a launch's end for others.
 #[derive(Debug)]
 pub(crate) struct Conclusion {
     pub completion: Arc<Completion>,
@@ -122,12 +122,12 @@ impl Phase {
 }
 
 impl Ending {
-    /// Whether the launch ends whether its owner reads on or not.
+    /// Returns true if the launch ends whether its owner reads on or not.
     pub(crate) fn is_overruled(&self) -> bool {
         self.authority == Authority::Others
     }
 
-    /// How long ranks may take to end, when the launch gives them `grace`.
+    /// Time that ranks have to end, when the launch gives them `grace`.
     pub(crate) fn grace(&self, grace: Duration) -> Duration {
         match self.authority {
             Authority::Own => grace,

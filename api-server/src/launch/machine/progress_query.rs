@@ -6,7 +6,7 @@ use lattice_session::event::RankProgress;
 use pmi_core::ids::Rank;
 use tokio::time::Instant;
 
-/// How long nodes have to answer.
+/// Time that nodes have to answer.
 pub(super) const ANSWER: Duration = Duration::from_secs(1);
 /// The most queries that are open at once; more are closed without an answer. Clients can ask as often as they like.
 const OPEN_MAX: usize = 1024;
@@ -25,7 +25,7 @@ pub(crate) struct ProgressQueries<P> {
 #[derive(Debug)]
 pub(crate) struct ProgressQuery<P> {
     number: u64,
-    /// What it was asked for.
+    /// Purpose of the query.
     pub purpose: P,
     /// By node; `None` where no answer came.
     pub answers: Vec<Option<Answer>>,
@@ -34,7 +34,7 @@ pub(crate) struct ProgressQuery<P> {
     deadline: Instant,
 }
 
-/// What a node answered: how far each of its ranks is.
+/// Answer of a node: the progress of each of its ranks.
 pub(crate) type Answer = Vec<RankProgress>;
 
 impl<P> Default for ProgressQueries<P> {
@@ -77,7 +77,7 @@ impl<P> ProgressQueries<P> {
         self.open.extract_if(.., |query| query.awaited.is_empty() || query.deadline <= now).collect()
     }
 
-    /// Whether a query is open for such a purpose.
+    /// Returns true if a query is open for such a purpose.
     pub(crate) fn any(&self, is: impl Fn(&P) -> bool) -> bool {
         self.open.iter().any(|query| is(&query.purpose))
     }

@@ -1,4 +1,4 @@
-//! What nodes report, and what that means for the launch.
+//! Reports of nodes, and their consequences for the launch.
 
 use lattice_session::cause::{Cause, CauseKind};
 use lattice_session::event::{Event, Notice};

@@ -6,10 +6,10 @@ use lattice_session::event::{MpiLibrary, Notice};
 use pmi_core::ids::Rank;
 use tokio::time::Instant;
 
-/// How long nodes may take to report their ranks after the first did.
+/// Time that nodes have to report their ranks after the first did.
 const COLLECT: Duration = Duration::from_millis(500);
 
-/// What one node reports of its silent ranks: the fields of [`Notice::Silent`].
+/// Report of one node on its silent ranks: the fields of [`Notice::Silent`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SilentReport {
     pub ranks: Vec<Rank>,
@@ -28,7 +28,7 @@ pub(crate) struct SilentRanks {
 /// Which reports are passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passing {
-    /// Those whose time to be completed is over.
+    /// Reports whose time to be completed is over.
     Due,
     /// All, as the launch ends.
     All,

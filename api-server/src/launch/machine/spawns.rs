@@ -11,12 +11,11 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use lattice_session::session::SpawnOrder;
-use lattice_session::spec::AppSpec;
+use lattice_session::limits::JOBS_MAX;
+use lattice_session::spawn::{self, SpawnOrder, SpawnParent, SpawnRefusal};
 use lattice_session::timeouts;
-use pmi_core::ids::{JobId, NodeIndex, Rank};
-use pmi_core::job::{App, Job, Placement};
+use pmi_core::ids::{JobId, NodeIndex};
+use pmi_core::job::Placement;
 use pmi_core::services::SpawnError;
 use tokio::time::Instant;
 
@@ -25,17 +24,13 @@ use super::effect::{Effect, Effects};
 use super::event::{NodeCommand, SpawnWish};
 use super::facts::Facts;
 use super::state::LaunchState;
-use crate::placement::RANKS_MAX;
-
-/// The most spawned jobs of one launch.
-const JOBS_MAX: usize = 16 * 1024;
 
 /// The spawned jobs of a launch.
 #[derive(Debug, Default)]
 pub(crate) struct Spawns {
     /// All of them, in order, those included that did not start.
     known: Vec<SpawnedJob>,
-    /// What was asked for before all nodes had accepted the launch.
+    /// Requests from before all nodes had accepted the launch.
     early: Vec<SpawnWish>,
     /// Jobs that nodes are told of when they are durable.
     planned: Vec<Planned>,
@@ -62,7 +57,16 @@ struct Starting {
     ticket: u64,
 }
 
-/// What follows from an end of jobs' starts.
+/// A job that is not begun.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotPlanned {
+    #[error("the node that asks has ended its part of the launch")]
+    NodeEnded,
+    #[error(transparent)]
+    Refused(#[from] SpawnRefusal),
+}
+
+/// Consequence of the ends of jobs' starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Closed {
     /// Nothing has changed.
@@ -74,7 +78,7 @@ pub(crate) enum Closed {
 }
 
 impl Spawns {
-    /// Whether no spawn is under way.
+    /// Returns true if no spawn is under way.
     pub(crate) fn is_idle(&self) -> bool {
         self.starting.is_empty() && self.planned.is_empty() && self.early.is_empty()
     }
@@ -93,7 +97,7 @@ impl Spawns {
         }
     }
 
-    /// What was asked for before all nodes had accepted the launch.
+    /// Requests from before all nodes had accepted the launch.
     pub(crate) fn take_early(&mut self) -> Vec<SpawnWish> {
         std::mem::take(&mut self.early)
     }
@@ -101,28 +105,28 @@ impl Spawns {
     /// Places a job. Nodes are told of it when the change that `note` makes is durable.
     ///
     /// # Errors
-    /// Refuses, in words, what cannot be started.
+    /// Refuses what cannot be started.
     pub(crate) fn plan(
         &mut self,
         wish: &SpawnWish,
         facts: &Facts,
         state: &mut LaunchState,
         note: impl FnOnce() -> u64,
-    ) -> Result<(), String> {
+    ) -> Result<(), NotPlanned> {
         if !state.phase(wish.node).is_live() {
-            return Err("the node that asks has ended its part of the launch".to_owned());
+            return Err(NotPlanned::NodeEnded);
         }
-        let size = wish.request.apps.iter().fold(0_u32, |size, app| size.saturating_add(app.ranks));
-        if size == 0 || state.size().saturating_add(size) > RANKS_MAX {
-            return Err(format!("{size} more ranks were asked for; a launch has 1 to {RANKS_MAX}"));
-        }
-        if self.known.len() >= JOBS_MAX {
-            return Err(format!("the launch has spawned {JOBS_MAX} jobs already"));
-        }
-        let placement = share_out(size, &hosts(state, &wish.cores), state.node_count());
-        let id = format!("kvs_{}_0.s{}", facts.id, self.known.len() + 1);
-        let id = JobId::new(&id).map_err(|error| error.to_string())?;
-        let order = order_of(id.clone(), placement.clone(), wish, facts, state.size())?;
+        let parent = SpawnParent {
+            launched: &facts.job,
+            ranks: state.size(),
+            universe_size: facts.universe_size,
+            job: &wish.parent,
+            rank: wish.rank,
+            directory: &facts.directory,
+        };
+        let spawned = spawn::spawned_job(&parent, self.known.len() + 1, &wish.request)?;
+        let placement = share_out(spawned.size(), &hosts(state, &wish.cores), state.node_count());
+        let (id, order) = (spawned.id().clone(), spawned.on(placement.clone()));
         state.add_job(&placement);
         self.known.push(SpawnedJob { id, placement, outcome: SpawnOutcome::Open });
         self.planned.push(Planned { change: note(), order: Arc::new(order), ticket: wish.ticket });
@@ -255,28 +259,6 @@ fn disown(job: &JobId, first: u32, size: u32, state: &mut LaunchState, effects: 
     for node in state.live() {
         effects.command(node, NodeCommand::Disown(job.clone()));
     }
-}
-
-/// What all nodes are told of a spawned job.
-fn order_of(
-    id: JobId,
-    placement: Placement,
-    wish: &SpawnWish,
-    facts: &Facts,
-    first_shown: u32,
-) -> Result<SpawnOrder, String> {
-    let text = |bytes: &Bytes| String::from_utf8(bytes.to_vec()).map_err(|_| "a preput pair is not text".to_owned());
-    let pair = |(key, value): &(Bytes, Bytes)| Ok((text(key)?, text(value)?));
-    let job = Job {
-        id,
-        placement,
-        apps: (0..).zip(&wish.request.apps).map(|(appnum, app)| App { ranks: app.ranks, appnum }).collect(),
-        universe_size: facts.universe_size,
-        spawner: Some(wish.parent.clone()),
-        preput: wish.request.preput.iter().map(pair).collect::<Result<_, String>>()?,
-    };
-    let apps = wish.request.apps.iter().map(|app| AppSpec::spawned(app, &facts.directory)).collect();
-    Ok(SpawnOrder { job, apps, parent_rank: wish.rank, first_shown: Rank(first_shown) })
 }
 
 /// A node that ranks can be spawned on.

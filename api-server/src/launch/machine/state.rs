@@ -1,4 +1,4 @@
-//! What is known of a launch's nodes and ranks: where each is, how it ended, why the launch ends. Pure; what comes from nodes is
+//! Knowledge about a launch's nodes and ranks: where each is, how it ended, why the launch ends. Pure; what comes from nodes is
 //! believed only where it concerns ranks of theirs.
 //!
 //! ```text
@@ -46,18 +46,18 @@ pub(super) struct Node {
 /// Where a node is in its part of the launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodePhase {
-    /// It was asked, and has not begun to report.
+    /// The node was asked, and has not begun to report.
     Awaited,
-    /// It reports.
+    /// The node reports.
     Reporting,
-    /// It has reported how its part ended.
+    /// The node has reported how its part ended.
     Ended,
-    /// It was lost.
+    /// The node was lost.
     Lost,
 }
 
 impl NodePhase {
-    /// Whether more is to be expected from the node.
+    /// Returns true if more is to be expected from the node.
     pub(crate) fn is_live(self) -> bool {
         matches!(self, Self::Awaited | Self::Reporting)
     }
@@ -68,7 +68,7 @@ pub(super) struct RankState {
     pub(super) node: u32,
     pid: Option<u32>,
     program: Bytes,
-    /// It was seen to have spoken to its PMI server.
+    /// The rank was seen to have spoken to its PMI server.
     initialized: bool,
     pub(super) end: Option<RankEnd>,
     /// Where the news of its end came from.
@@ -255,7 +255,7 @@ impl LaunchState {
         (0..).zip(&self.nodes).filter(|(_, node)| node.phase == phase).map(|(index, _)| index).collect()
     }
 
-    /// Whether every rank of every job has ended, so that nodes without ranks have nothing to wait for.
+    /// Returns true if every rank of every job has ended, so that nodes without ranks have nothing to wait for.
     pub(crate) fn all_exited(&self) -> bool {
         self.ranks.iter().all(|rank| rank.end.is_some() || rank.void)
     }
@@ -265,7 +265,7 @@ impl LaunchState {
         self.cause.get()
     }
 
-    /// How every rank that is known to have ended did so, in the order of their numbers.
+    /// Ends of all ranks that are known to have ended, in the order of their numbers.
     pub(crate) fn ends(&self) -> Vec<RankEnd> {
         self.ranks.iter().filter_map(|rank| rank.end).collect()
     }
@@ -308,7 +308,7 @@ impl LaunchState {
         self.launched().iter().filter(|rank| rank.initialized).count() as u32
     }
 
-    /// What is known of a node's ranks without asking it, with the program of each.
+    /// Returns the progress of a node's ranks as it is known without asking, with the program of each.
     pub(crate) fn known(&self, node: u32) -> impl Iterator<Item = (RankProgress, Bytes)> {
         let own = (0..).zip(&self.ranks).filter(move |(_, rank)| rank.node == node && !rank.void);
         own.map(|(number, rank)| {
@@ -324,7 +324,7 @@ impl LaunchState {
         })
     }
 
-    /// Whether a rank with this number runs, or ran, on the node.
+    /// Returns true if a rank with this number runs, or ran, on the node.
     pub(crate) fn owns(&self, node: u32, rank: Rank) -> bool {
         self.ranks.get(rank.0 as usize).is_some_and(|known| known.node == node)
     }

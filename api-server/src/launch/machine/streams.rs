@@ -30,7 +30,7 @@ enum Stream {
     Open { number: u64 },
 }
 
-/// How far a node was told by calls of their own that the launch has ended.
+/// Stage of the calls by which a node is told that the launch has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Abort {
     Not,
@@ -38,18 +38,18 @@ enum Abort {
     AtOnce { since: Instant },
 }
 
-/// What is to be done about a node that takes too long to end.
+/// Measure against a node that takes too long to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Overdue {
     /// Its agent is to be told to end its part in order.
     AbortInOrder,
     /// Its agent is to be told to end its part at once.
     AbortAtOnce,
-    /// It is not waited for any longer.
+    /// The node is not waited for any longer.
     GiveUp,
 }
 
-/// Whether a node's output waits for whoever settles: such a node cannot report its end.
+/// State of a node's output. While it is held up by whoever settles, the node cannot report its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Output {
     Flows,
@@ -73,23 +73,23 @@ impl NodeStream {
         }
     }
 
-    /// Whether the node has no stream.
+    /// Returns true if the node has no stream.
     pub(crate) fn is_missing(&self) -> bool {
         matches!(self.stream, Stream::Missing { .. })
     }
 
-    /// Whether the stream broke and did not come back in time.
+    /// Returns true if the stream broke and did not come back in time.
     pub(crate) fn is_overdue(&self, now: Instant) -> bool {
         matches!(self.stream, Stream::Missing { since } if now >= since + timeouts::REPORT_AGAIN)
     }
 
-    /// Whether one more notice of the node is passed on.
+    /// Returns true if one more notice of the node is passed on.
     pub(crate) fn admits_notice(&mut self) -> bool {
         self.notices = self.notices.saturating_add(1);
         self.notices <= NOTICES_MAX
     }
 
-    /// What is to be done about the node in a launch that has been ending since `ending`, and gives ranks `grace`.
+    /// Returns the measure that is due against the node in a launch that has been ending since `ending`, and gives ranks `grace`.
     pub(crate) fn overdue(
         &mut self,
         ending: Instant,
@@ -122,7 +122,7 @@ mod tests {
 
     const GRACE: Duration = Duration::from_secs(5);
 
-    /// What is due at each of these seconds after the launch began to end.
+    /// Checks the measure that is due at each of these seconds after the launch began to end.
     #[track_caller]
     fn check(open: bool, output: Output, expected: &[(u64, Option<Overdue>)]) {
         let ending = Instant::now();

@@ -1,4 +1,4 @@
-//! What holds in any order of events.
+//! Properties that hold in any order of events.
 
 use lattice_session::cause::{CauseKind, Origin, RankExit};
 use lattice_session::event::Event;

@@ -33,6 +33,7 @@ pub(super) fn facts(nodes: u32, ranks_per_node: u32) -> Facts {
     Facts {
         id: "l".to_owned(),
         allocation_id: "a".to_owned(),
+        job: JobId::new("kvs_l_0").unwrap(),
         nodes: (0..nodes).map(|node| format!("n{node}")).collect(),
         placement: Placement::block(&vec![ranks_per_node; nodes as usize]),
         output_window: WINDOW,
@@ -47,7 +48,7 @@ pub(super) fn facts(nodes: u32, ranks_per_node: u32) -> Facts {
     }
 }
 
-/// What the effects of a machine have come to.
+/// Everything that the effects of a machine have come to.
 pub(super) struct Simulation {
     pub machine: Machine,
     pub start: Instant,
@@ -73,7 +74,7 @@ pub(super) struct Simulation {
     pub started: Vec<bool>,
     pub concluded: Option<bool>,
     pub dismissed: Vec<u64>,
-    /// What each node may send, as it was told.
+    /// Bytes that each node may send, as it was told.
     pub credit: Vec<u64>,
     tickets: u64,
 }
@@ -224,7 +225,7 @@ impl Simulation {
         self.commands[node].iter().filter_map(job).collect()
     }
 
-    /// Whether a node was given such a command.
+    /// Returns true if a node was given such a command.
     pub(super) fn was_told(&self, node: u32, is: impl Fn(&NodeCommand) -> bool) -> bool {
         self.commands[node as usize].iter().any(is)
     }
