@@ -249,7 +249,7 @@ impl Allocations {
     }
 }
 
-/// Whether a caller may use what belongs to `owner`.
+/// Returns true if a caller may use what belongs to `owner`.
 pub(crate) fn may_use(caller: &Caller, owner: u32) -> bool {
     match caller {
         Caller::Admin(_) => true,
@@ -286,7 +286,7 @@ pub(crate) struct LaunchFailure {
     pub kind: FailureKind,
 }
 
-/// What failed a launch, as far as requeue policies tell one from another.
+/// Kind of a launch's failure, as far as requeue policies tell one from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FailureKind {
     /// A node was lost.

@@ -38,17 +38,17 @@ pub(crate) struct Launching(pub Arc<Server>);
 
 /// A launch that somebody asks about.
 enum Found {
-    /// It has a task.
+    /// The launch has a task.
     Task(LaunchHandle),
-    /// It ended; this is kept of it.
+    /// The launch has ended; this is kept of it.
     Record(Box<LaunchRecord>),
 }
 
-/// What became of a question about a launch.
+/// Answer to a question about a launch.
 enum Answer<T> {
     /// Its task has answered.
     Task(LaunchHandle, T),
-    /// It ended; this is kept of it.
+    /// The launch has ended; this is kept of it.
     Record(Box<LaunchRecord>),
 }
 
@@ -146,7 +146,7 @@ impl LaunchService for Launching {
     }
 }
 
-/// What sends a signal to these ranks of a launch; to all, if none is named.
+/// Returns the command that sends a signal to these ranks of a launch; to all, if none is named.
 fn signal_command(signal: i32, ranks: Vec<RankRange>, launch: &LaunchSummary) -> Result<NodeCommand, Status> {
     if ranks.is_empty() {
         return Ok(NodeCommand::Signal(signal));
@@ -258,7 +258,7 @@ fn ended(record: LaunchRecord) -> LaunchStatus {
     LaunchStatus { nodes: ended_nodes(&record), summary: record.summary, cause }
 }
 
-/// How the ranks of each node ended; those of spawned jobs are in nobody's placement any more, and left out.
+/// Ends of the ranks of each node; those of spawned jobs are in nobody's placement any more, and left out.
 fn ended_nodes(record: &LaunchRecord) -> Vec<NodeStatus> {
     let Some(order) = Order::resumed(record) else { return Vec::new() };
     let exits = record.complete.iter().flat_map(|complete| &complete.ranks).map(|exit| (exit.rank, *exit));

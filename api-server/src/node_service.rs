@@ -207,7 +207,7 @@ async fn report(
     handle.send(LaunchRequest::StreamClosed { node, stream }).await;
 }
 
-/// Whether a request comes from the agent of the node that it speaks of.
+/// Refuses a request that does not come from the agent of the node that it speaks of.
 fn check_speaker<T>(request: &Request<T>, node: &str) -> Result<(), Status> {
     check_is(caller_of(request)?, node)
 }

@@ -37,12 +37,12 @@ struct Entry {
     state: NodeState,
 }
 
-/// What a registration says of the node's past.
+/// News that a registration brings of the node's past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// Nothing was known of the node.
     First,
-    /// It is as it was.
+    /// The node is as it was.
     Again,
     /// The agent was started anew: nothing of what ran under the one before is left.
     Anew,
@@ -119,12 +119,12 @@ impl Registry {
         lost
     }
 
-    /// What a node that is up said of itself.
+    /// Returns the registration of a node that is up.
     pub(crate) fn up(&self, id: &str) -> Option<&RegisterNodeRequest> {
         self.nodes.get(id).filter(|entry| entry.state == NodeState::Up).map(|entry| &entry.told)
     }
 
-    /// What a node on which something new may begin said of itself.
+    /// Returns the registration of a node on which something new may begin.
     pub(crate) fn ready(&self, id: &str) -> Result<&RegisterNodeRequest, Unready> {
         let entry = self.nodes.get(id).ok_or(Unready::Unknown)?;
         match self.drains.get(id) {
@@ -139,7 +139,7 @@ impl Registry {
         self.nodes.keys().filter(|id| self.ready(id).is_ok())
     }
 
-    /// Whether a node registered since the server was started.
+    /// Returns true if a node registered since the server was started.
     pub(crate) fn is_known(&self, id: &str) -> bool {
         self.nodes.contains_key(id)
     }

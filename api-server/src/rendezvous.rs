@@ -5,7 +5,7 @@
 //!  arrive ──> Meeting (one for each user, name, round and set of launches) ──everybody is here──> all are answered
 //!                    └──one of its launches ends, or too much is brought──> all are told so
 //! ```
-//! How many nodes of a launch take part is what the first of them says; the others must say the same.
+//! The nodes of a launch that take part are those that the first of them names; the others must name the same.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -56,9 +56,9 @@ struct Meeting {
 /// The nodes of one launch.
 #[derive(Debug)]
 struct Participants {
-    /// Those that take part, as gaps.
+    /// Nodes that take part, as gaps.
     node_gaps: Vec<u32>,
-    /// How many that are.
+    /// Number of these nodes.
     nodes: usize,
     /// By node.
     here: BTreeMap<u32, Arrival>,
@@ -166,7 +166,7 @@ impl Rendezvous {
 }
 
 impl State {
-    /// How many meetings of a user wait, and how many bytes were brought to them.
+    /// Number of meetings of a user that wait, and of bytes that were brought to them.
     fn held(&self, uid: u32) -> (usize, usize) {
         let meetings = self.meetings.iter().filter(|(key, _)| key.uid == uid);
         meetings.fold((0, 0), |(count, bytes), (_, meeting)| (count + 1, bytes + meeting.bytes))

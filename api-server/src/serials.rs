@@ -1,6 +1,6 @@
 //! The numbers under which launches are signed: each is greater than all before it, those of servers before this one included.
 //!
-//! They begin with the time at which the server started, in microseconds since 1970, and no server starts launches faster than one
+//! The numbers begin with the time at which the server started, in microseconds since 1970, and no server starts launches faster than one
 //! in a microsecond. A clock that was set back makes smaller numbers; agents accept that from a server that they register with again.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! What all calls share: nodes, allocations, launches and what is kept of them, and what a change of one means for the others.
+//! State that all calls share: nodes, allocations, launches and what is kept of them, and what a change of one means for the others.
 
 mod allocating;
 mod attending;
@@ -37,7 +37,7 @@ use super::serials::Serials;
 use super::store::{self, Change, Kept, LaunchRecord, Store, StoreError};
 use super::unclean_nodes::UncleanNodes;
 
-/// How many launches that are over are kept for clients that come late.
+/// Number of launches that are over and kept for clients that come late.
 const OVER_MAX: usize = 64;
 
 /// The API server, but for its sockets.
@@ -47,7 +47,7 @@ pub(crate) struct Server {
     pub store: Arc<dyn Store>,
     pub channels: AgentChannels,
     pub nodes: Mutex<Registry>,
-    /// What may be left on nodes of launches that are over.
+    /// Nodes on which something of a launch that is over may be left.
     pub unclean: Mutex<UncleanNodes>,
     /// Held while a change of an allocation is made durable, so that changes follow each other.
     pub allocations: tokio::sync::Mutex<Allocations>,
@@ -68,7 +68,7 @@ pub(crate) struct Server {
 #[derive(Debug, Default)]
 struct Launches {
     by_id: HashMap<String, LaunchHandle>,
-    /// Those of them that are over, in the order in which they ended.
+    /// Launches that are over, in the order in which they ended.
     over: VecDeque<String>,
 }
 
@@ -181,7 +181,7 @@ impl Server {
         Ok(LaunchTasksResponse { task_launch_id: told.launch_id.clone(), spec: Some(told), notes, lease_ms })
     }
 
-    /// What `request` would start now; nothing comes of it, not even fabric credentials.
+    /// Returns the launch that `request` would start now; nothing comes of it, not even fabric credentials.
     pub(crate) async fn plan(
         &self,
         caller: &Caller,
@@ -192,7 +192,7 @@ impl Server {
         Ok(LaunchTasksResponse { task_launch_id: String::new(), spec: Some(told(&order)), notes, lease_ms: 0 })
     }
 
-    /// What `request` means on the nodes as they are now, and what whoever asks may want to know of it.
+    /// Makes an order of `request` on the nodes as they are now, with notes for whoever asks.
     fn order(&self, request: LaunchTasksRequest, allocation: &Allocation) -> Result<(Order, Vec<String>), OrderError> {
         let registry = self.nodes.lock();
         let order = Order::new(request, allocation, &registry, &self.config.launches)?;
@@ -255,7 +255,7 @@ impl Server {
         self.handles().iter().map(LaunchHandle::summary).filter(|summary| !launch::is_over(summary)).collect()
     }
 
-    /// What there is at present.
+    /// Counts nodes and launches as they are at present.
     pub(crate) fn census(&self) -> Census {
         let mut census = Census::default();
         for node in self.nodes.lock().list(self.clock.now(), |_| 0) {

@@ -5,7 +5,7 @@
 //! ```text
 //!         given up, or claims what nobody expects            a heartbeat without the launch
 //! (clean) ──────────────────────────────────────> unclean ──────────────────────────────> (clean)
-//!                                                            └──the agent is lost, or was started anew──^
+//!                                                    └──the agent is lost, or was started anew──^
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +39,7 @@ impl UncleanNodes {
         self.by_node.remove(node).is_some()
     }
 
-    /// Whether something of this launch may be left on the node.
+    /// Returns true if something of this launch may be left on the node.
     pub(crate) fn has(&self, node: &str, launch: &str) -> bool {
         self.by_node.get(node).is_some_and(|launches| launches.contains(launch))
     }

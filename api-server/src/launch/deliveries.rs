@@ -109,7 +109,7 @@ impl Deliveries {
     }
 }
 
-/// How far the events are on disk, when that changes; `None` when it will not any more.
+/// Number of the last event on disk, when that changes; `None` when it will not any more.
 async fn written(spooling: &mut Option<Spooling>) -> Option<u64> {
     let Some(Spooling { task, written }) = spooling else { return std::future::pending().await };
     tokio::select! {

@@ -40,11 +40,11 @@ pub(crate) enum Start {
     After(u64),
 }
 
-/// What comes next for a reader.
+/// Next item for a reader.
 #[derive(Debug)]
 pub(crate) enum Next {
     Messages(Vec<AttachResponse>),
-    /// It is to be read from the spool, and handed to [`EventLog::deliver_from_spool`].
+    /// A piece of the spool is to be read, and handed to [`EventLog::deliver_from_spool`].
     Spooled(Slice),
 }
 
@@ -101,12 +101,12 @@ impl EventLog {
         self.state.lock().reader(number).map_or(0, |reader| reader.position.sequence)
     }
 
-    /// Whether everything is settled, and handed to all readers.
+    /// Returns true if everything is settled, and handed to all readers.
     pub(crate) fn is_delivered(&self) -> bool {
         self.state.lock().is_delivered()
     }
 
-    /// What is next for a reader, as soon as there is something; `None` when it has left. `bookmark` is where it is in the spool.
+    /// Returns the next item for a reader, as soon as there is something; `None` when it has left. `bookmark` is where it is in the spool.
     pub(crate) async fn next(&self, number: u64, bookmark: &Bookmark) -> Option<Next> {
         let look = |state: &mut State| {
             let Some(reader) = state.reader(number) else { return Some(None) };

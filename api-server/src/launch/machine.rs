@@ -77,7 +77,7 @@ pub(crate) struct Machine {
     effects: Effects,
 }
 
-/// What an earlier server had written down of a launch.
+/// Knowledge of an earlier server about a launch.
 #[derive(Debug)]
 pub(crate) struct Resumed {
     pub progressed: Progressed,
@@ -87,14 +87,14 @@ pub(crate) struct Resumed {
     pub begun: Instant,
 }
 
-/// Whether all who follow a launch have been handed all of its events.
+/// State of the delivery of a launch's events to all who follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
     Complete,
     Partial,
 }
 
-/// Whether something could be made durable.
+/// Result of an attempt to make something durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stored {
     Durable,
@@ -224,7 +224,7 @@ impl Machine {
                 let note = || self.checkpoint.note_urgent(now);
                 match self.spawns.plan(&wish, &self.facts, &mut self.nodes.state, note) {
                     Ok(()) => self.publish(),
-                    Err(reason) => spawns::refuse(ticket, reason, &mut self.effects),
+                    Err(error) => spawns::refuse(ticket, error.to_string(), &mut self.effects),
                 }
             }
             Phase::Active { .. } | Phase::Ending { .. } | Phase::Over(_) => {
@@ -276,7 +276,7 @@ impl Machine {
         }
     }
 
-    /// Whether nobody needs this launch any more: an owner that is slow does, for as long as it is there. One whose end is not
+    /// Returns true if nobody needs this launch any more: an owner that is slow does, for as long as it is there. One whose end is not
     /// durable is kept until it is: as long as that takes, no launch begins, so there are no more of them.
     pub(crate) fn is_forgotten(&self, delivery: Delivery, now: Instant) -> bool {
         let Phase::Over(over) = &self.phase else { return false };
@@ -287,7 +287,7 @@ impl Machine {
         is_told || now >= over.until && !self.clients.attachments.expects_owner(now)
     }
 
-    /// Whether no node is left, so that [`Self::on_complete`] is to be called.
+    /// Returns true if no node is left, so that [`Self::on_complete`] is to be called.
     pub(crate) fn is_complete(&self) -> bool {
         matches!(self.phase, Phase::Active { .. } | Phase::Ending { .. }) && self.nodes.state.live().next().is_none()
     }
@@ -297,12 +297,12 @@ impl Machine {
         self.begun
     }
 
-    /// Whether an attempt to make something durable has failed, and none has succeeded since.
+    /// Returns true if an attempt to make something durable has failed, and none has succeeded since.
     pub(crate) fn is_failing_to_store(&self) -> bool {
         self.checkpoint.is_failing()
     }
 
-    /// What follows from a change wherever it came from: answers that are complete, and what is due to be written down.
+    /// Does what follows from any change: answers that are complete, and what is due to be written down.
     fn settle(&mut self, now: Instant) {
         self.close_queries(now);
         if self.spawns.close(&mut self.nodes.state, &mut self.effects) == Closed::Runs {

@@ -98,7 +98,7 @@ fn add(queue: &mut VecDeque<NodeCommand>, command: NodeCommand) {
     queue.push_back(command);
 }
 
-/// Whether two commands that end something are one.
+/// Returns true if two commands that end something are one.
 fn is_same(one: &NodeCommand, other: &NodeCommand) -> bool {
     use NodeCommand as C;
     match (one, other) {

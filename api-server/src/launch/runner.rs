@@ -34,15 +34,15 @@ use crate::server::Server;
 use crate::store::{self, Change, LaunchRecord, StoreError};
 use crate::wire;
 
-/// How often the machine is told that time has passed: for deadlines of a second and more.
+/// Interval at which the machine is told that time has passed: for deadlines of a second and more.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What carries out the effects of one launch.
+/// The task of one launch.
 struct Runner {
     server: Arc<Server>,
     machine: Machine,
     record: LaunchRecord,
-    /// How nodes are reached, by node index.
+    /// Names and addresses of the nodes, by node index.
     recipients: Vec<Recipient>,
     /// The commands for nodes, by node index.
     outlets: Arc<[Outlet]>,

@@ -27,12 +27,12 @@ use super::event_log::{Entry, EventLog};
 
 /// A launch's room is shared out among so many files; the oldest is dropped when it is full.
 const SEGMENTS: u64 = 16;
-/// How much is read at once, in bytes, or one record that is longer.
+/// Bytes that are read at once: in bytes, or one record that is longer.
 const READ: u64 = 256 << 10;
 /// The part of a record before its message.
 const HEADER: usize = 12;
 
-/// How much output of launches without an owner may be kept on disk.
+/// Limits on the output of launches without an owner that is kept on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SpoolLimits {
     /// Of one launch, in bytes; 0 for none.
@@ -53,7 +53,7 @@ pub(crate) struct Spools {
     directory: PathBuf,
     limits: SpoolLimits,
     used: AtomicU64,
-    /// Those of launches that have ended, in that order.
+    /// Spools of launches that have ended, in that order.
     ended: Mutex<VecDeque<Weak<Spool>>>,
 }
 
@@ -71,7 +71,7 @@ struct Segment {
     /// The number of its first event.
     first: u64,
     file: File,
-    /// How much is written, and whole.
+    /// End of what is written as a whole.
     end: Mutex<End>,
 }
 
@@ -159,7 +159,7 @@ impl Drop for Segment {
 }
 
 impl Spool {
-    /// What is behind the event `after`: from the bookmark on, if that is in the right segment. `None` if there is nothing.
+    /// Returns the events behind `after`: from the bookmark on, if that is in the right segment. `None` if there is nothing.
     pub(crate) fn after(&self, after: u64, bookmark: &Bookmark) -> Option<Slice> {
         let segments = self.segments.lock();
         let segment = segments.iter().find(|segment| segment.end.lock().last > after)?;
@@ -196,7 +196,7 @@ impl Spool {
         Ok(written?)
     }
 
-    /// How much there is of it.
+    /// Bytes of all its segments.
     fn bytes(&self) -> u64 {
         self.segments.lock().iter().map(|segment| segment.end.lock().bytes).sum()
     }
@@ -266,7 +266,7 @@ fn put(text: &mut BytesMut, entry: &Entry) {
     entry.response.encode_raw(text);
 }
 
-/// How long the first record is, if enough of it is there to tell.
+/// Length of the first record, if enough of it is there to tell.
 fn record_length(bytes: &[u8]) -> Option<usize> {
     (bytes.len() >= HEADER).then(|| HEADER + (&bytes[..4]).get_u32_le() as usize)
 }

@@ -16,7 +16,7 @@ use crate::nodes::{Arrival, NODES_MAX, RegisterError, Registry};
 use crate::store::Change;
 use crate::versions::{self, Fit};
 
-/// How often nodes are looked at.
+/// Interval at which nodes are looked at.
 const TICK: Duration = Duration::from_millis(250);
 /// The longest reason for draining a node, in characters; the rest is cut off.
 const REASON_MAX: usize = 1000;
@@ -142,7 +142,7 @@ impl Server {
         }
     }
 
-    /// How many launches run on each node on which any does.
+    /// Returns the number of launches on each node on which any runs.
     pub(crate) fn launches_by_node(&self) -> HashMap<String, u32> {
         let mut counts = HashMap::new();
         for node in self.handles().iter().flat_map(LaunchHandle::runs_on_nodes) {

@@ -33,7 +33,7 @@ impl Server {
         answer.await.unwrap_or(Err(gone))
     }
 
-    /// Whether a launch is one of this user's, and not over.
+    /// Returns true if a launch is one of this user's, and not over.
     fn can_be_met(&self, launch: &str, uid: u32) -> bool {
         let Some(summary) = self.find(launch).map(|handle| handle.summary()) else { return false };
         summary.uid == uid && !is_over(&summary)

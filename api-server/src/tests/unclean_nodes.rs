@@ -73,7 +73,7 @@ async fn an_agent_that_is_started_anew_has_nothing_left() {
     assert!(allocate_both(&world).await.is_ok());
 }
 
-/// It died while no server was there: nobody will say that nothing is left, and whoever comes back says what it has.
+/// A node that died while no server was there: nobody will say that nothing is left, and whoever comes back says what it has.
 #[tokio::test]
 async fn a_node_that_never_came_back_after_a_restart_keeps_nothing() {
     let mut world = World::new(2).await;

@@ -1,4 +1,4 @@
-//! What clients ask for, and what they are sent.
+//! Requests of clients, and messages to them.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What nodes report, and what they are told.
+//! Reports of nodes, and commands to them.
 
 use lattice_session::event::Event;
 use lattice_session::wire::event::{self, NodeHappening};

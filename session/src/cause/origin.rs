@@ -10,7 +10,7 @@ use rank_spawner::RankExit;
 
 use super::CauseKind;
 
-/// What a cause may be the result of; the greater, the likelier it is the first.
+/// Kind of event that a cause may be the result of; the greater, the likelier it is the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     /// Of another rank's end, as a rule: an MPI library or a server gave up over a connection.
@@ -22,7 +22,7 @@ pub enum Origin {
 }
 
 impl CauseKind {
-    /// What this cause may be the result of.
+    /// Returns the kind of event that this cause may be the result of.
     pub fn origin(&self) -> Origin {
         match self {
             Self::Fence { .. } => Origin::Connection,

@@ -24,20 +24,20 @@ pub(super) struct State {
     next: u64,
     /// Bytes of output in all events so far.
     output: u64,
-    /// What `events` cost.
+    /// Cost of `events`.
     pub(super) kept: usize,
-    /// How far whoever settles has come.
+    /// Position of whoever settles.
     settled: Position,
     retention: Retention,
     readers: BTreeMap<u64, Reader>,
 }
 
-/// Whether events are kept until they are settled.
+/// Rule by which events are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retention {
     /// Nothing that is not settled may be dropped.
     UntilSettled,
-    /// What costs too much is dropped, settled or not.
+    /// Events beyond the limit are dropped, settled or not.
     Bounded,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Entry {
     pub before: u64,
 }
 
-/// How far a reader has come: the last event, and the bytes of output up to its end, if that is known.
+/// Position of a reader: the last event, and the bytes of output up to its end, if that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Position {
     pub(super) sequence: u64,

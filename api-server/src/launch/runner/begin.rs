@@ -1,4 +1,4 @@
-//! How a launch's task begins: with a new launch, or with one that an earlier server left.
+//! Beginning of a launch's task: with a new launch, or with one that an earlier server left.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,7 +93,7 @@ pub(crate) fn resume(server: &Arc<Server>, order: Order, record: LaunchRecord) -
     handle
 }
 
-/// What a task begins with.
+/// Everything that a task begins with.
 struct Beginning<'a> {
     server: &'a Arc<Server>,
     order: Order,
@@ -150,7 +150,7 @@ impl Beginning<'_> {
     }
 }
 
-/// Who settles the events of a launch: its owner, or where it has none, its spool.
+/// Returns the settler of a launch's events: its owner, or where it has none, its spool.
 fn settler(detached: bool, spool: Option<&Arc<Spool>>) -> Settler {
     match (detached, spool) {
         (false, _) => Settler::Owner,

@@ -1,4 +1,4 @@
-//! Who waits for an answer of a launch, by the number under which the machine knows the question.
+//! Callers that wait for an answer of a launch, by the number under which the machine knows the question.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::launch::SpawnReply;
 use crate::launch::event::Status;
 use crate::launch::fan_out::NotStarted;
 
-/// Who waits for the answer to the order to start.
+/// Caller that waits for the answer to the order to start.
 pub(super) type StartReply = oneshot::Sender<Result<(), NotStarted>>;
 
 /// Everybody who waits. Whoever has gone need not be told.
