@@ -11,10 +11,10 @@
 //! A node is ready when it is up and not drained. It belongs to one allocation at a time, until that is released.
 
 use std::collections::{BTreeMap, HashSet};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use hostlist::HostlistError;
 use lattice_session::count::{count_is, counted};
+use lattice_session::unix_time;
 use pmi_transport::identity::{Caller, is_node_name};
 use pmi_transport::proto::v1::{Allocation, AllocationState, CreateAllocationRequest, RequeuePolicy};
 use tonic::{Code, Status};
@@ -192,7 +192,7 @@ impl Allocations {
             return Err(AllocationError::FullForUser { uid, most: settings.per_user });
         }
         let nodes = self.choose(request, registry)?;
-        let created_at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let created_at = unix_time::seconds();
         Ok(Allocation {
             id,
             state: AllocationState::Running.into(),
@@ -249,7 +249,7 @@ impl Allocations {
     }
 }
 
-/// Whether a caller may use what belongs to `owner`.
+/// Returns true if a caller may use what belongs to `owner`.
 pub(crate) fn may_use(caller: &Caller, owner: u32) -> bool {
     match caller {
         Caller::Admin(_) => true,
@@ -278,23 +278,41 @@ pub(crate) fn begun(allocation: &Allocation, registry: &Registry) -> Option<Allo
     (next != *allocation).then_some(next)
 }
 
-/// The allocation after a launch in it failed for `reason`; `None` if that changes nothing.
-pub(crate) fn after_failure(allocation: &Allocation, node_lost: bool, reason: &str) -> Option<Allocation> {
+/// A launch that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LaunchFailure {
+    /// Why, in words, with the launch's id.
+    pub reason: String,
+    pub kind: FailureKind,
+}
+
+/// Kind of a launch's failure, as far as requeue policies tell one from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FailureKind {
+    /// A node was lost.
+    NodeLost,
+    /// Anything else.
+    Other,
+}
+
+/// The allocation after a launch in it failed; `None` if that changes nothing.
+pub(crate) fn after_failure(allocation: &Allocation, failure: &LaunchFailure) -> Option<Allocation> {
     if allocation.state() != AllocationState::Running {
         return None;
     }
+    let LaunchFailure { reason, kind } = failure;
     let requeued = Allocation {
         state: AllocationState::Pending.into(),
         requeues: allocation.requeues.saturating_add(1),
         reason: format!("queued again: {reason}"),
         ..allocation.clone()
     };
-    match (allocation.requeue(), node_lost) {
-        (RequeuePolicy::OnAnyFailure, _) | (RequeuePolicy::OnNodeFailure, true) => Some(requeued),
-        (RequeuePolicy::Never, true) => {
-            Some(Allocation { state: AllocationState::Failed.into(), reason: reason.to_owned(), ..allocation.clone() })
+    match (allocation.requeue(), kind) {
+        (RequeuePolicy::OnAnyFailure, _) | (RequeuePolicy::OnNodeFailure, FailureKind::NodeLost) => Some(requeued),
+        (RequeuePolicy::Never, FailureKind::NodeLost) => {
+            Some(Allocation { state: AllocationState::Failed.into(), reason: reason.clone(), ..allocation.clone() })
         }
-        (RequeuePolicy::Never | RequeuePolicy::OnNodeFailure, false) => None,
+        (RequeuePolicy::Never | RequeuePolicy::OnNodeFailure, FailureKind::Other) => None,
     }
 }
 
@@ -340,6 +358,10 @@ mod tests {
 
     const USER: Caller = Caller::User(1000);
 
+    fn failure(kind: FailureKind) -> LaunchFailure {
+        LaunchFailure { reason: "because".to_owned(), kind }
+    }
+
     #[tokio::test]
     async fn nodes_are_given_to_one_allocation_at_a_time() {
         let (mut all, up) = (Allocations::default(), ["a0", "a1", "a2"]);
@@ -358,7 +380,7 @@ mod tests {
         let mut all = Allocations::default();
         let request = CreateAllocationRequest { requeue: RequeuePolicy::OnNodeFailure.into(), ..on("a[0-1]") };
         let running = create(&mut all, &request, &USER, &["a0", "a1"]).unwrap();
-        let queued = after_failure(&running, true, "node a1 was lost").unwrap();
+        let queued = after_failure(&running, &failure(FailureKind::NodeLost)).unwrap();
         let pending = begun(&queued, &registry(&["a0"])).unwrap();
         assert_eq!((pending.state(), pending.reason.as_str()), (AllocationState::Pending, "waits for a1"));
         all.put(pending.clone());
@@ -424,18 +446,18 @@ mod tests {
 
     #[test]
     fn failures_are_answered_as_the_policy_says() {
-        let check = |requeue: RequeuePolicy, node_lost, expected: Option<AllocationState>| {
+        let check = |requeue: RequeuePolicy, kind, expected: Option<AllocationState>| {
             let state = AllocationState::Running.into();
             let allocation = Allocation { state, requeue: requeue.into(), ..Default::default() };
-            let next = after_failure(&allocation, node_lost, "because");
-            assert_eq!(next.as_ref().map(Allocation::state), expected, "{requeue:?} {node_lost}");
+            let next = after_failure(&allocation, &failure(kind));
+            assert_eq!(next.as_ref().map(Allocation::state), expected, "{requeue:?} {kind:?}");
             assert_eq!(next.map_or(0, |next| next.requeues), u32::from(expected == Some(AllocationState::Pending)));
         };
-        check(RequeuePolicy::Never, false, None);
-        check(RequeuePolicy::Never, true, Some(AllocationState::Failed));
-        check(RequeuePolicy::OnNodeFailure, false, None);
-        check(RequeuePolicy::OnNodeFailure, true, Some(AllocationState::Pending));
-        check(RequeuePolicy::OnAnyFailure, false, Some(AllocationState::Pending));
-        check(RequeuePolicy::OnAnyFailure, true, Some(AllocationState::Pending));
+        check(RequeuePolicy::Never, FailureKind::Other, None);
+        check(RequeuePolicy::Never, FailureKind::NodeLost, Some(AllocationState::Failed));
+        check(RequeuePolicy::OnNodeFailure, FailureKind::Other, None);
+        check(RequeuePolicy::OnNodeFailure, FailureKind::NodeLost, Some(AllocationState::Pending));
+        check(RequeuePolicy::OnAnyFailure, FailureKind::Other, Some(AllocationState::Pending));
+        check(RequeuePolicy::OnAnyFailure, FailureKind::NodeLost, Some(AllocationState::Pending));
     }
 }

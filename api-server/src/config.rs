@@ -1,4 +1,4 @@
-//! What the API server is told: a file in TOML, and flags over it, checked together once.
+//! Settings of the API server: a file in TOML, and flags over it, checked together once.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -40,21 +40,21 @@ pub(crate) struct Config {
     pub state: PathBuf,
     /// Where metrics are served, if they are.
     pub metrics: Option<SocketAddr>,
-    /// How others are made to prove who they are.
+    /// Means by which others prove who they are.
     pub identity: Identity,
-    /// Who may take nodes for allocations, and for how many.
+    /// Rules about who may take nodes for allocations, and for how many.
     pub allocations: AllocationSettings,
     /// How long an agent lets launches run that cannot hear this server.
     pub lease: Duration,
-    /// How launches reach their nodes, and what holds for each of them.
+    /// Ways of launches to their nodes, and limits of each of them.
     pub launches: LaunchSettings,
-    /// How much output of launches that nobody owns is kept, beside the state.
+    /// Limits on the output of launches without an owner that is kept beside the state.
     pub spool: SpoolLimits,
     /// Where fabric credentials come from, if there is a fabric that needs some.
     pub fabric: Option<FabricSettings>,
 }
 
-/// What holds for every allocation.
+/// Settings of every allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AllocationSettings {
     pub creators: Creators,
@@ -68,7 +68,7 @@ impl Default for AllocationSettings {
     }
 }
 
-/// Who may create allocations.
+/// Users who may create allocations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Creators {
@@ -79,12 +79,12 @@ pub(crate) enum Creators {
     Admins,
 }
 
-/// What holds for every launch.
+/// Settings of every launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LaunchSettings {
     /// A launch on more nodes is forwarded by some of them.
     pub relay_above: u32,
-    /// How many nodes a relay shares the others out among.
+    /// Number of nodes among which a relay shares out the others.
     pub relay_fan_out: u32,
     /// Among how many nodes a node of the fence tree shares out a barrier, and data; 0 leaves it to the agents.
     pub barrier_fan_out: u32,

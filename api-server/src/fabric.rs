@@ -38,10 +38,10 @@ pub(crate) use self::tending::{give_back, tend};
 /// The fabric of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FabricSettings {
-    /// What the cluster is called at the manager: the first part of the names of its services.
+    /// Name of the cluster at the manager: the first part of the names of its services.
     pub cluster: String,
     pub manager: FabricConfig,
-    /// How long a launch waits for credentials.
+    /// Time that a launch waits for credentials.
     pub patience: Duration,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct FabricSettings {
 pub(crate) struct Fabric {
     pub settings: FabricSettings,
     pub grants: Arc<Grants>,
-    /// What the manager is being asked for, by allocation.
+    /// Requests to the manager that are under way, by allocation.
     flights: Mutex<HashMap<String, Flight>>,
     /// Something is to be undone.
     due: Notify,

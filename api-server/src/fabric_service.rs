@@ -22,7 +22,7 @@ use super::fabric::{Fabric, give_back};
 use super::launch::fan_out::Recipient;
 use super::server::Server;
 
-/// How long the manager may take while somebody waits for the answer.
+/// Time that the manager may take while somebody waits for the answer.
 const MANAGER_WITHIN: Duration = Duration::from_secs(10);
 
 /// Answers calls about fabric credentials.
@@ -77,7 +77,7 @@ impl Accounting {
         self.0.fabric.as_ref().ok_or_else(|| Status::failed_precondition(nothing))
     }
 
-    /// What every node that ever registered says of its NICs.
+    /// Returns the answers of all nodes that ever registered about their NICs.
     async fn nodes(&self) -> Vec<FabricNode> {
         let nodes = self.0.nodes.lock().list(tokio::time::Instant::now(), |_| 0);
         let mut asked = JoinSet::new();
@@ -136,7 +136,7 @@ impl Accounting {
     }
 }
 
-/// What cleaning would do.
+/// Steps that cleaning would take.
 async fn plan(fabric: &Arc<Fabric>, gone: &[String]) -> CleanFabricResponse {
     let mut done: Vec<String> = gone.iter().map(|node| format!("node {node} would be taken to hold nothing")).collect();
     let mut failed = Vec::new();

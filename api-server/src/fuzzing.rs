@@ -1,4 +1,8 @@
-//! Entry point of the fuzz target in `fuzz/`, as a plain function: it takes any bytes, and panics when a promise is broken.
+//! Entry points of fuzz targets, as plain functions: they take any bytes, and panic when a promise is broken.
+//!
+//! [`launch_request`] is what a user may ask for; [`node_reports`] what the nodes of one launch may report.
+
+mod reports;
 
 use std::sync::LazyLock;
 
@@ -11,6 +15,8 @@ use tokio::time::Instant;
 use crate::config::LaunchSettings;
 use crate::nodes::Registry;
 use crate::order::Order;
+
+pub use self::reports::{node_reports, node_reports_seeds};
 
 /// Nodes of the allocation under test; each has this many cores.
 const NODES: [&str; 4] = ["node0", "node1", "node2", "node3"];
@@ -31,6 +37,7 @@ static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {
 /// A user's request is refused, or becomes a launch that every one of its nodes takes, on nodes of the allocation and as its owner.
 pub fn launch_request(data: &[u8]) {
     let Ok(request) = LaunchTasksRequest::decode(data) else { return };
+    let Ok(request) = wire::request::decode(request) else { return };
     let state = AllocationState::Running.into();
     let nodes = "node[0-3]".to_owned();
     let allocation = Allocation { id: "alloc".to_owned(), state, uid: UID, nodes, ..Default::default() };
@@ -41,6 +48,6 @@ pub fn launch_request(data: &[u8]) {
         assert!(NODES.contains(&node.name.as_str()), "{}", node.name);
         let session = wire::spec::decode(order.spec.clone(), NodeIndex(index)).expect("a node takes its launch");
         assert_eq!(session.hosts[index as usize], node.name);
-        assert_eq!(session.job.size(), order.placement.size());
+        assert_eq!(session.job.size(), order.launch.job.size());
     }
 }

@@ -1,106 +1,112 @@
-//! One launch: a task that owns all that is known of it, and to which everything that concerns it is told as an [`Ask`].
+//! One launch: a pure [`machine`] that decides, and a [`runner`] (one task) that carries out what it decides. Everything that concerns
+//! a launch is sent to its task as a [`Request`].
 //!
 //! ```text
-//!            every node accepted            a cause                every node reported, or was lost
-//! Starting ───────────────────────> Active ─────────> (ending) ───────────────────────────────────> Over ──> (forgotten)
-//!     └──a node refused: the others are told to end, nothing is kept─────────────────────────────────^
-//!
-//! agents  ──ReportLaunch──> reporting ──┐                         ┌──> outbox (one per node) ──> agents
-//! clients ──AttachLaunch──> following ──┼──Ask──> Launch (task) ──┼──> journal ──> tape ──> telling (a task each) ──> clients
-//! others  ──other calls─────────────────┘                         └──> store, allocations
+//! agents  ──ReportLaunch──> services ──┐                                   ┌──> outbox (one per node) ──────> agents
+//! clients ──AttachLaunch──> services ──┼──Request──> runner ──Effect──> ───┼──> event log ──> delivery (a task each) ──> clients
+//! others  ──other calls────────────────┘              │  ^                 └──> store, fan_out (aborts), server
+//!                                                inputs  effects
+//!                                                     v  │
+//!                                                    machine
 //! ```
-//! The task never waits for a node or a client: what is to be said to them is kept in places that are bounded
-//! ([`outbox`], [`tape`], [`input`]), and fetched from there.
+//! The task never waits for a node, a client or the disk: what they are to be sent is kept in places that are bounded ([`outbox`],
+//! [`event_log`]), and fetched from there; what is to be durable is written by a task of its own.
 
-mod audience;
-mod course;
+mod deliveries;
+mod delivery;
+mod event_log;
 pub(crate) mod fan_out;
-mod first_cause;
-pub(crate) mod following;
-mod input;
-mod inquiry;
-mod journal;
-mod judge;
-mod nodes;
+mod machine;
 pub(crate) mod outbox;
-mod over;
-mod silence;
-mod spawning;
+mod runner;
 pub(crate) mod spool;
-mod tape;
-mod task;
-mod telling;
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pmi_core::ids::JobId;
-use pmi_core::services::SpawnError;
-use pmi_transport::proto::v1::{LaunchStatus, LaunchSummary, NodeEvent, SpawnCall, attach_request, node_command};
+use pmi_core::services::{SpawnError, SpawnRequest};
+use pmi_transport::proto::v1::{AttachResponse, LaunchState, LaunchSummary};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tonic::Status;
 
+use self::attachments::Role;
+use self::event::{ClientRequest, NodeCommand, NodeEvent};
 use self::fan_out::NotStarted;
-use self::following::ClientSender;
+#[cfg(feature = "fuzzing")]
+pub(crate) use self::machine::{Machine, effect};
+pub(crate) use self::machine::{attachments, checkpoint, event, facts};
 use self::outbox::Outbox;
-pub(crate) use self::over::is_over;
-pub(crate) use self::task::{resume, start};
+pub(crate) use self::runner::{resume, start};
+use crate::clock::Clock;
 
-/// What may wait to be told to a launch, before those who tell it have to wait.
+/// The most requests that wait for a launch; with more, those who send them wait.
 const INBOX: usize = 1024;
 
-/// What a launch is told, or asked.
+/// The way of messages to a client.
+pub(crate) type ClientSender = mpsc::Sender<Result<AttachResponse, Status>>;
+
+/// Everything that is sent to a launch's task.
 #[derive(Debug)]
-pub(crate) enum Ask {
+pub(crate) enum Request {
     /// All nodes have answered the request to start.
     FannedOut(Result<(), NotStarted>),
     /// A node's report stream is there, with this number.
-    Opened { node: u32, stream: u64 },
+    StreamOpened { node: u32, stream: u64 },
     /// Something happened on a node.
     Event { node: u32, event: NodeEvent },
     /// A node's report stream ended.
-    Closed { node: u32, stream: u64 },
+    StreamClosed { node: u32, stream: u64 },
     /// A node is lost.
-    NodeLost { node: String, reason: String },
-    /// A client follows from now on, as the owner or as one more viewer; answered with its number.
-    Attach { after: u64, owns: bool, client: ClientSender, reply: oneshot::Sender<Result<u64, Status>> },
-    /// A client says something.
-    Said { client: u64, what: attach_request::What },
-    /// A client has said all that it will say, in order.
+    NodeLost { node: u32, reason: String },
+    /// A client follows from now on; answered with its number.
+    Attach { after: u64, role: Role, client: ClientSender, reply: oneshot::Sender<Result<u64, Status>> },
+    /// A client asks for something.
+    Client { client: u64, request: ClientRequest },
+    /// A client sends no more.
     Goodbye { client: u64 },
-    /// Send a signal to ranks: all nodes get this command.
-    Signal(node_command::What),
+    /// All nodes are to get this command, which sends a signal.
+    Signal(NodeCommand),
     /// Somebody wants the launch to end, for this reason.
     Abort { who: String, reason: String },
-    /// How far is every rank?
-    Status(oneshot::Sender<LaunchStatus>),
+    /// Somebody wants to know how far every rank is.
+    Status(oneshot::Sender<event::Status>),
     /// A rank of `node` wants a new job.
-    Spawn { node: u32, call: SpawnCall, reply: oneshot::Sender<Result<JobId, SpawnError>> },
+    Spawn { node: u32, parent: JobId, rank: pmi_core::ids::Rank, request: SpawnRequest, reply: SpawnReply },
     /// There are too many launches that are over: this one is kept for its owner at most.
     Forget,
 }
 
-/// How a launch is reached.
+/// Where the answer to a spawn goes.
+pub(crate) type SpawnReply = oneshot::Sender<Result<JobId, SpawnError>>;
+
+/// A launch, from outside of it.
 #[derive(Clone, Debug)]
 pub(crate) struct LaunchHandle {
-    inbox: mpsc::Sender<Ask>,
+    inbox: mpsc::Sender<Request>,
     /// By node index.
     nodes: Arc<[Outlet]>,
-    summary: Arc<Mutex<LaunchSummary>>,
-    /// By node index.
-    parts: Arc<Mutex<Vec<Part>>>,
-    /// It was begun by a server that has ended.
-    resumed: bool,
+    shared: Arc<Shared>,
+    origin: facts::Origin,
     begun: Instant,
+    clock: Arc<Clock>,
 }
 
-/// What is known outside of a launch about a node's part of it.
+/// State that a launch lets others see.
+#[derive(Debug)]
+struct Shared {
+    summary: Mutex<LaunchSummary>,
+    /// By node index.
+    parts: Mutex<Vec<Part>>,
+}
+
+/// State of a node's part of a launch, as it is known outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
-    /// It may still run.
+pub(crate) enum Part {
+    /// The part may still run.
     Expected,
-    /// It has ended.
+    /// The part has ended.
     Ended,
     /// The node was lost to the launch: whatever runs there must end.
     Lost,
@@ -114,21 +120,21 @@ struct Outlet {
 }
 
 impl LaunchHandle {
-    /// Tells the launch something. False when it has been forgotten.
-    pub(crate) async fn tell(&self, ask: Ask) -> bool {
-        self.inbox.send(ask).await.is_ok()
+    /// Sends the launch a request. False when it has been forgotten.
+    pub(crate) async fn send(&self, request: Request) -> bool {
+        self.inbox.send(request).await.is_ok()
     }
 
-    /// Asks the launch something; `None` when it is forgotten, or does not answer any more.
-    pub(crate) async fn ask<T>(&self, ask: impl FnOnce(oneshot::Sender<T>) -> Ask) -> Option<T> {
+    /// Sends the launch a request that is answered; `None` when it is forgotten, or does not answer any more.
+    pub(crate) async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Option<T> {
         let (reply, answer) = oneshot::channel();
-        self.inbox.send(ask(reply)).await.ok()?;
+        self.inbox.send(request(reply)).await.ok()?;
         answer.await.ok()
     }
 
     /// The launch in short, as it is now.
     pub(crate) fn summary(&self) -> LaunchSummary {
-        over::now(self.summary.lock().clone(), self.begun)
+        current(self.shared.summary.lock().clone(), self.begun, self.clock.now())
     }
 
     /// The index of a node in the launch.
@@ -136,31 +142,45 @@ impl LaunchHandle {
         self.nodes.iter().position(|outlet| outlet.name == node).map(|index| index as u32)
     }
 
-    /// Whether a node's part of the launch may still run.
+    /// Returns true if a node's part of the launch may still run.
     pub(crate) fn runs_on(&self, node: &str) -> bool {
-        let parts = self.parts.lock();
+        let parts = self.shared.parts.lock();
         self.index_of(node).is_some_and(|index| parts[index as usize] == Part::Expected)
     }
 
     /// The nodes on which a part of the launch may still run.
     pub(crate) fn runs_on_nodes(&self) -> Vec<String> {
-        let parts = self.parts.lock();
+        let parts = self.shared.parts.lock();
         let expected = self.nodes.iter().zip(&*parts).filter(|&(_, part)| *part == Part::Expected);
         expected.map(|(outlet, _)| outlet.name.clone()).collect()
     }
 
-    /// Whether the node of this index was lost to the launch, so that it has nothing to report any more.
+    /// Returns true if the node of this index was lost to the launch, so that it has nothing to report any more.
     pub(crate) fn has_lost(&self, index: u32) -> bool {
-        self.parts.lock().get(index as usize) == Some(&Part::Lost)
+        self.shared.parts.lock().get(index as usize) == Some(&Part::Lost)
     }
 
-    /// Whether the launch was begun by a server that has ended, so that its nodes have run it ever since.
+    /// Returns true if the launch was begun by a server that has ended, so that its nodes have run it ever since.
     pub(crate) fn is_resumed(&self) -> bool {
-        self.resumed
+        self.origin == facts::Origin::Resumed
     }
 
     /// The commands for a node, if the launch has one with this index and name.
     pub(crate) fn outbox(&self, index: u32, name: &str) -> Option<&Outbox> {
         self.nodes.get(index as usize).filter(|outlet| outlet.name == name).map(|outlet| &outlet.outbox)
     }
+}
+
+/// Returns true if nothing more happens in a launch.
+pub(crate) fn is_over(summary: &LaunchSummary) -> bool {
+    matches!(summary.state(), LaunchState::Succeeded | LaunchState::LaunchFailed)
+}
+
+/// The summary of a launch that was begun then: one that is not over has run until now.
+fn current(summary: LaunchSummary, begun: Instant, now: Instant) -> LaunchSummary {
+    if is_over(&summary) {
+        return summary;
+    }
+    let duration_us = crate::wire::client::microseconds(now.saturating_duration_since(begun));
+    LaunchSummary { duration_us, ..summary }
 }

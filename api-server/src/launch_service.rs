@@ -11,18 +11,21 @@ use pmi_transport::proto::v1::launch_service_server::LaunchService;
 use pmi_transport::proto::v1::{
     AbortLaunchRequest, AbortLaunchResponse, AttachRequest, AttachResponse, AttachTo, GetLaunchRequest, LaunchStatus,
     LaunchSummary, ListLaunchesRequest, ListLaunchesResponse, NodeStatus, RankExitStatus, RankProgress, RankRange,
-    SignalLaunchRequest, SignalLaunchResponse, SignalRanks, attach_request, attach_response, node_command,
+    SignalLaunchRequest, SignalLaunchResponse, attach_request, attach_response,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::allocations::may_use;
+use super::launch::attachments::{Role, SIGNAL_MAX};
+use super::launch::event::NodeCommand;
 use super::launch::fan_out::Recipient;
-use super::launch::{Ask, LaunchHandle, is_over};
+use super::launch::{LaunchHandle, Request as LaunchRequest, is_over};
 use super::order::Order;
 use super::server::Server;
 use super::store::{self, LaunchRecord};
+use super::wire::client::{decode_request, encode_node_status};
 
 /// Messages on their way to a client.
 const TO_CLIENT: usize = 64;
@@ -35,17 +38,17 @@ pub(crate) struct Launching(pub Arc<Server>);
 
 /// A launch that somebody asks about.
 enum Found {
-    /// It has a task.
+    /// The launch has a task.
     Task(LaunchHandle),
-    /// It ended; this is kept of it.
+    /// The launch has ended; this is kept of it.
     Record(Box<LaunchRecord>),
 }
 
-/// What became of a question about a launch.
+/// Answer to a question about a launch.
 enum Answer<T> {
     /// Its task has answered.
     Task(LaunchHandle, T),
-    /// It ended; this is kept of it.
+    /// The launch has ended; this is kept of it.
     Record(Box<LaunchRecord>),
 }
 
@@ -64,7 +67,8 @@ impl LaunchService for Launching {
         };
         let (sender, receiver) = mpsc::channel(TO_CLIENT);
         let AttachTo { launch_id, after, tied } = to;
-        let attach = |reply| Ask::Attach { after, owns: tied, client: sender.clone(), reply };
+        let role = if tied { Role::Owner } else { Role::Viewer };
+        let attach = |reply| LaunchRequest::Attach { after, role, client: sender.clone(), reply };
         match self.ask(&caller, &launch_id, attach).await? {
             Answer::Task(handle, client) => follow(handle, client?, said, sender),
             Answer::Record(record) => tell_end(*record, after, &sender),
@@ -97,8 +101,12 @@ impl LaunchService for Launching {
     async fn get_launch(&self, request: Request<GetLaunchRequest>) -> Result<Response<LaunchStatus>, Status> {
         let caller = caller_of(&request)?.clone();
         let id = request.into_inner().id;
-        let status = match self.ask(&caller, &id, Ask::Status).await? {
-            Answer::Task(_, status) => status,
+        let status = match self.ask(&caller, &id, LaunchRequest::Status).await? {
+            Answer::Task(handle, status) => LaunchStatus {
+                summary: Some(handle.summary()),
+                nodes: status.nodes.iter().map(encode_node_status).collect(),
+                cause: status.cause.as_ref().map(wire::cause::encode),
+            },
             Answer::Record(record) => ended(*record),
         };
         Ok(Response::new(status))
@@ -110,13 +118,13 @@ impl LaunchService for Launching {
     ) -> Result<Response<SignalLaunchResponse>, Status> {
         let caller = caller_of(&request)?.clone();
         let SignalLaunchRequest { id, signal, ranks } = request.into_inner();
-        if !(1..=64).contains(&signal) {
-            return Err(Status::invalid_argument(format!("{signal} is no signal; there are 1 to 64")));
+        if !(1..=SIGNAL_MAX).contains(&signal) {
+            return Err(Status::invalid_argument(format!("{signal} is no signal; there are 1 to {SIGNAL_MAX}")));
         }
         match self.find(&caller, &id).await? {
             Found::Task(handle) if !is_over(&handle.summary()) => {
                 let command = signal_command(signal, ranks, &handle.summary())?;
-                handle.tell(Ask::Signal(command)).await
+                handle.send(LaunchRequest::Signal(command)).await
             }
             _ => return Err(Status::failed_precondition(format!("launch {id} has ended"))),
         };
@@ -132,16 +140,16 @@ impl LaunchService for Launching {
         if let Found::Task(handle) = self.find(&caller, &id).await? {
             // It is told to everybody who follows the launch.
             let reason = reason.chars().take(REASON_MAX).collect();
-            handle.tell(Ask::Abort { who: caller.to_string(), reason }).await;
+            handle.send(LaunchRequest::Abort { who: caller.to_string(), reason }).await;
         }
         Ok(Response::new(AbortLaunchResponse {}))
     }
 }
 
-/// What sends a signal to these ranks of a launch; to all, if none is named.
-fn signal_command(signal: i32, ranks: Vec<RankRange>, launch: &LaunchSummary) -> Result<node_command::What, Status> {
+/// Returns the command that sends a signal to these ranks of a launch; to all, if none is named.
+fn signal_command(signal: i32, ranks: Vec<RankRange>, launch: &LaunchSummary) -> Result<NodeCommand, Status> {
     if ranks.is_empty() {
-        return Ok(node_command::What::Signal(signal));
+        return Ok(NodeCommand::Signal(signal));
     }
     let named = wire::command::decode_ranges(&ranks).map_err(|error| Status::invalid_argument(error.to_string()))?;
     let greatest = named.greatest();
@@ -149,7 +157,7 @@ fn signal_command(signal: i32, ranks: Vec<RankRange>, launch: &LaunchSummary) ->
         let (id, last) = (&launch.id, launch.ranks.saturating_sub(1));
         return Err(Status::invalid_argument(format!("launch {id} has no rank {greatest}; it has ranks 0 to {last}")));
     }
-    Ok(node_command::What::SignalRanks(SignalRanks { signal, ranks }))
+    Ok(NodeCommand::SignalRanks(signal, named))
 }
 
 impl Launching {
@@ -179,7 +187,7 @@ impl Launching {
         &self,
         caller: &Caller,
         id: &str,
-        question: impl FnOnce(oneshot::Sender<T>) -> Ask,
+        question: impl FnOnce(oneshot::Sender<T>) -> LaunchRequest,
     ) -> Result<Answer<T>, Status> {
         let handle = match self.find(caller, id).await? {
             Found::Task(handle) => handle,
@@ -207,14 +215,15 @@ fn follow(
             tokio::select! {
                 message = said.message() => match message {
                     Ok(Some(AttachRequest { what: Some(what) })) => {
-                        if !handle.tell(Ask::Said { client, what }).await {
+                        let request = decode_request(what);
+                        if !handle.send(LaunchRequest::Client { client, request }).await {
                             return;
                         }
                     }
                     // Of a later version.
                     Ok(Some(AttachRequest { what: None })) => {}
                     Ok(None) => {
-                        handle.tell(Ask::Goodbye { client }).await;
+                        handle.send(LaunchRequest::Goodbye { client }).await;
                         return;
                     }
                     // Its answers' end tells the launch.
@@ -249,7 +258,7 @@ fn ended(record: LaunchRecord) -> LaunchStatus {
     LaunchStatus { nodes: ended_nodes(&record), summary: record.summary, cause }
 }
 
-/// How the ranks of each node ended; those of spawned jobs are in nobody's placement any more, and left out.
+/// Ends of the ranks of each node; those of spawned jobs are in nobody's placement any more, and left out.
 fn ended_nodes(record: &LaunchRecord) -> Vec<NodeStatus> {
     let Some(order) = Order::resumed(record) else { return Vec::new() };
     let exits = record.complete.iter().flat_map(|complete| &complete.ranks).map(|exit| (exit.rank, *exit));

@@ -18,25 +18,28 @@ pub mod fuzzing;
 
 mod allocation_service;
 mod allocations;
+mod clock;
 mod config;
 mod fabric;
 mod fabric_service;
 mod launch;
 mod launch_service;
-mod leftovers;
-mod meetings;
 mod metrics;
 mod names;
 mod node_service;
 mod nodes;
 mod order;
 mod placement;
+mod rendezvous;
 mod serials;
 mod server;
 mod store;
 #[cfg(test)]
 mod tests;
+mod unclean_nodes;
 mod versions;
+mod watched;
+mod wire;
 
 use std::io;
 use std::net::SocketAddr;

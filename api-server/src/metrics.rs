@@ -1,4 +1,4 @@
-//! What the server counts, for Prometheus.
+//! Counts of the server, for Prometheus.
 
 use std::sync::atomic::AtomicU64;
 
@@ -25,7 +25,7 @@ pub(crate) struct Metrics {
     fan_out: Histogram,
 }
 
-/// What there is at present, which is counted when somebody asks.
+/// Nodes and launches at present, which are counted when somebody asks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Census {
     pub nodes_up: usize,
@@ -70,7 +70,7 @@ pub(crate) struct FanOutTimer {
 }
 
 impl FanOutTimer {
-    /// It is done.
+    /// Ends the measurement.
     pub(crate) fn stop(self) {
         self.histogram.observe(self.begun.elapsed().as_secs_f64());
     }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lattice_session::wire::call::NameCall;
-use parking_lot::Mutex;
 use pmi_core::services::{Lifetime, NameError, Names};
-use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
+
+use crate::watched::Watched;
 
 /// The longest that a look-up waits.
 const PATIENCE_MAX: Duration = Duration::from_secs(3600);
@@ -19,9 +19,7 @@ const LENGTH_MAX: usize = 64 << 10;
 /// The names of all users.
 #[derive(Debug, Default)]
 pub(crate) struct NameTables {
-    users: Mutex<HashMap<u32, Table>>,
-    /// Wakes those who wait for a name.
-    published: Notify,
+    users: Watched<HashMap<u32, Table>>,
 }
 
 #[derive(Debug, Default)]
@@ -38,16 +36,13 @@ impl NameTables {
             NameCall::Publish { service, port, .. } if service.len().max(port.len()) > LENGTH_MAX => {
                 Err(NameError::Unavailable { reason: format!("names and ports have at most {LENGTH_MAX} bytes") })
             }
-            NameCall::Publish { service, port, lifetime } => {
-                let mut users = self.users.lock();
+            NameCall::Publish { service, port, lifetime } => self.users.change(|users| {
                 let table = users.entry(uid).or_default();
                 table.names.publish(service.clone(), port, lifetime)?;
                 table.publishers.insert(service, (launch.to_owned(), lifetime));
-                drop(users);
-                self.published.notify_waiters();
                 Ok(Bytes::new())
-            }
-            NameCall::Lookup { service, patience: None } => self.look_up(uid, &service),
+            }),
+            NameCall::Lookup { service, patience: None } => look_up(&mut self.users.lock(), uid, &service),
             NameCall::Lookup { service, patience: Some(patience) } => {
                 let deadline = Instant::now() + patience.min(PATIENCE_MAX);
                 timeout_at(deadline, self.await_name(uid, &service)).await.unwrap_or(Err(NameError::TimedOut))
@@ -61,26 +56,12 @@ impl NameTables {
         }
     }
 
-    fn look_up(&self, uid: u32, service: &[u8]) -> Result<Bytes, NameError> {
-        let mut users = self.users.lock();
-        let table = users.get_mut(&uid).ok_or(NameError::NotFound)?;
-        let port = table.names.lookup(service)?;
-        if table.publishers.get(service).is_some_and(|(_, lifetime)| *lifetime == Lifetime::FirstRead) {
-            table.publishers.remove(service);
-        }
-        Ok(port)
-    }
-
     async fn await_name(&self, uid: u32, service: &[u8]) -> Result<Bytes, NameError> {
-        loop {
-            let mut published = std::pin::pin!(self.published.notified());
-            // What is published after the look counts as well.
-            published.as_mut().enable();
-            match self.look_up(uid, service) {
-                Err(NameError::NotFound) => published.await,
-                result => return result,
-            }
-        }
+        let look = |users: &mut HashMap<u32, Table>| match look_up(users, uid, service) {
+            Err(NameError::NotFound) => None,
+            result => Some(result),
+        };
+        self.users.when(look).await
     }
 
     /// A launch is over: what it published is withdrawn.
@@ -100,6 +81,15 @@ impl NameTables {
             users.remove(&uid);
         }
     }
+}
+
+fn look_up(users: &mut HashMap<u32, Table>, uid: u32, service: &[u8]) -> Result<Bytes, NameError> {
+    let table = users.get_mut(&uid).ok_or(NameError::NotFound)?;
+    let port = table.names.lookup(service)?;
+    if table.publishers.get(service).is_some_and(|(_, lifetime)| *lifetime == Lifetime::FirstRead) {
+        table.publishers.remove(service);
+    }
+    Ok(port)
 }
 
 #[cfg(test)]

@@ -13,15 +13,15 @@ use pmi_transport::proto::v1::{
     RegisterNodeResponse, ReportFor, ResumeNodesRequest, ResumeNodesResponse, SpawnAnswer, SpawnRequest, launch_report,
 };
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::launch::outbox::Outbox;
-use super::launch::{Ask, LaunchHandle};
-use super::meetings::Comer;
+use super::launch::{LaunchHandle, Request as LaunchRequest};
+use super::rendezvous::Participant;
 use super::server::{Server, to_its_end};
 use super::versions;
+use super::wire::node::{decode_event, encode_command};
 
 /// Commands on their way to a node.
 const TO_NODE: usize = 16;
@@ -54,7 +54,7 @@ impl NodeService for Reporting {
     async fn heartbeat(&self, request: Request<HeartbeatRequest>) -> Result<Response<HeartbeatResponse>, Status> {
         check_speaker(&request, &request.get_ref().node_id)?;
         let HeartbeatRequest { node_id, incarnation, launches } = request.into_inner();
-        let register = self.0.nodes.lock().heartbeat(&node_id, incarnation, Instant::now());
+        let register = self.0.nodes.lock().heartbeat(&node_id, incarnation, self.0.clock.now());
         if !register {
             self.0.hear_of_work(&node_id, &launches);
         }
@@ -64,7 +64,7 @@ impl NodeService for Reporting {
     async fn list_nodes(&self, _: Request<ListNodesRequest>) -> Result<Response<ListNodesResponse>, Status> {
         let launches = self.0.launches_by_node();
         let count = |node: &str| launches.get(node).copied().unwrap_or_default();
-        let nodes = self.0.nodes.lock().list(Instant::now(), count);
+        let nodes = self.0.nodes.lock().list(self.0.clock.now(), count);
         Ok(Response::new(ListNodesResponse { nodes, version: versions::OURS.to_owned() }))
     }
 
@@ -127,8 +127,14 @@ impl NodeService for Reporting {
         let handle = self.launch_on(&launch_id, &node_id)?;
         let node = handle.index_of(&node_id).ok_or_else(|| not_on(&launch_id, &node_id))?;
         let call = call.ok_or_else(|| Status::invalid_argument("the request has no call"))?;
-        let answer = handle.ask(|reply| Ask::Spawn { node, call, reply }).await;
-        let answer = answer.unwrap_or(Err(SpawnError::Refused { reason: "the launch is over".to_owned() }));
+        let refused = |reason: String| Err(SpawnError::Refused { reason });
+        let answer = match wire::call::decode_spawn(call) {
+            Ok((parent, rank, request)) => {
+                let spawn = |reply| LaunchRequest::Spawn { node, parent, rank, request, reply };
+                handle.ask(spawn).await.unwrap_or_else(|| refused("the launch is over".to_owned()))
+            }
+            Err(error) => refused(error.to_string()),
+        };
         Ok(Response::new(wire::call::encode_spawn_answer(&answer)))
     }
 
@@ -138,8 +144,8 @@ impl NodeService for Reporting {
         let handle = self.launch_on(&launch_id, &node_id)?;
         let node = handle.index_of(&node_id).ok_or_else(|| not_on(&launch_id, &node_id))?;
         let call = call.ok_or_else(|| Status::invalid_argument("the request has no call"))?;
-        let comer = Comer { uid: handle.summary().uid, launch: &launch_id, node };
-        let answer = self.0.meet(comer, call).await;
+        let participant = Participant { uid: handle.summary().uid, launch: &launch_id, node };
+        let answer = self.0.meet(participant, call).await;
         Ok(Response::new(answer.unwrap_or_else(|error| wire::meeting::encode_error(&error))))
     }
 }
@@ -164,14 +170,17 @@ async fn report(
     sender: mpsc::Sender<Result<NodeCommand, Status>>,
 ) {
     let stream = outbox.open();
-    if !handle.tell(Ask::Opened { node, stream }).await {
+    if !handle.send(LaunchRequest::StreamOpened { node, stream }).await {
         return;
     }
     let events = async {
         loop {
             match told.message().await {
                 Ok(Some(LaunchReport { what: Some(launch_report::What::Event(event)) })) => {
-                    if !handle.tell(Ask::Event { node, event }).await {
+                    // One that means nothing here is of a later version.
+                    if let Some(event) = decode_event(event)
+                        && !handle.send(LaunchRequest::Event { node, event }).await
+                    {
                         return;
                     }
                 }
@@ -186,7 +195,7 @@ async fn report(
     };
     let commands = async {
         while let Some(command) = outbox.next(stream).await {
-            if sender.send(Ok(command)).await.is_err() {
+            if sender.send(Ok(encode_command(command))).await.is_err() {
                 return;
             }
         }
@@ -195,10 +204,10 @@ async fn report(
         () = events => {}
         () = commands => {}
     }
-    handle.tell(Ask::Closed { node, stream }).await;
+    handle.send(LaunchRequest::StreamClosed { node, stream }).await;
 }
 
-/// Whether a request comes from the agent of the node that it speaks of.
+/// Refuses a request that does not come from the agent of the node that it speaks of.
 fn check_speaker<T>(request: &Request<T>, node: &str) -> Result<(), Status> {
     check_is(caller_of(request)?, node)
 }

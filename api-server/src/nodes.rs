@@ -7,13 +7,11 @@
 //! An agent that starts anew has a new incarnation: what ran under the old one is gone. Beside its state, a node may be drained:
 //! something new begins on nodes that are up and not drained.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
-
 use lattice_session::timeouts::LOST_AFTER;
 use pmi_transport::address::{Address, AddressError};
 use pmi_transport::identity::is_node_name;
 use pmi_transport::proto::v1::{Drain, Node, NodeState, RegisterNodeRequest};
+use std::collections::{BTreeMap, BTreeSet};
 use tokio::time::Instant;
 
 use super::versions::{self, Fit};
@@ -39,12 +37,12 @@ struct Entry {
     state: NodeState,
 }
 
-/// What a registration says of the node's past.
+/// News that a registration brings of the node's past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// Nothing was known of the node.
     First,
-    /// It is as it was.
+    /// The node is as it was.
     Again,
     /// The agent was started anew: nothing of what ran under the one before is left.
     Anew,
@@ -110,13 +108,6 @@ impl Registry {
         }
     }
 
-    /// The time until `now` in which nobody could be heard, `deaf` of it, does not count against any node.
-    pub(crate) fn forgive(&mut self, deaf: Duration, now: Instant) {
-        for entry in self.nodes.values_mut() {
-            entry.heard = now.min(entry.heard + deaf);
-        }
-    }
-
     /// The nodes that were not heard for too long, each told once.
     pub(crate) fn expire(&mut self, now: Instant) -> Vec<String> {
         let late = |entry: &Entry| entry.state == NodeState::Up && now.duration_since(entry.heard) > LOST_AFTER;
@@ -128,12 +119,12 @@ impl Registry {
         lost
     }
 
-    /// What a node that is up said of itself.
+    /// Returns the registration of a node that is up.
     pub(crate) fn up(&self, id: &str) -> Option<&RegisterNodeRequest> {
         self.nodes.get(id).filter(|entry| entry.state == NodeState::Up).map(|entry| &entry.told)
     }
 
-    /// What a node on which something new may begin said of itself.
+    /// Returns the registration of a node on which something new may begin.
     pub(crate) fn ready(&self, id: &str) -> Result<&RegisterNodeRequest, Unready> {
         let entry = self.nodes.get(id).ok_or(Unready::Unknown)?;
         match self.drains.get(id) {
@@ -148,7 +139,7 @@ impl Registry {
         self.nodes.keys().filter(|id| self.ready(id).is_ok())
     }
 
-    /// Whether a node registered since the server was started.
+    /// Returns true if a node registered since the server was started.
     pub(crate) fn is_known(&self, id: &str) -> bool {
         self.nodes.contains_key(id)
     }
@@ -216,9 +207,12 @@ fn check(told: &RegisterNodeRequest) -> Result<(), RegisterError> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use lattice_session::timeouts::HEARTBEAT;
 
     use super::*;
+    use crate::clock::Reading;
 
     fn agent(id: &str, incarnation: u64) -> RegisterNodeRequest {
         let grpc_address = "127.0.0.1:50052".to_owned();
@@ -243,13 +237,19 @@ mod tests {
     #[tokio::test]
     async fn a_time_in_which_nobody_could_be_heard_does_not_count() {
         let (mut registry, start) = (Registry::default(), Instant::now());
-        registry.register(agent("a", 1), start).unwrap();
-        registry.register(agent("b", 1), start + HEARTBEAT).unwrap();
+        let mut clock = Reading::new(start);
+        registry.register(agent("a", 1), clock.at(start)).unwrap();
+        registry.register(agent("b", 1), clock.at(start + HEARTBEAT)).unwrap();
         let awake = start + HEARTBEAT + 2 * LOST_AFTER;
-        registry.forgive(2 * LOST_AFTER, awake);
-        assert!(registry.expire(awake).is_empty());
-        assert!(!registry.heartbeat("b", 1, awake + LOST_AFTER / 2));
-        assert_eq!(registry.expire(awake + LOST_AFTER), ["a"], "it had the time that it would have had, and no more");
+        assert!(registry.expire(clock.at(awake)).is_empty());
+        let mut expired = Vec::new();
+        for passed in 1..=LOST_AFTER.as_millis() as u32 / 250 {
+            let now = clock.at(awake + passed * Duration::from_millis(250));
+            assert!(!registry.heartbeat("b", 1, now));
+            expired.extend(registry.expire(now).into_iter().map(|node| (passed, node)));
+        }
+        let time = (LOST_AFTER - HEARTBEAT).as_millis() as u32 / 250 + 1;
+        assert_eq!(expired, [(time, "a".to_owned())], "it had the time that it would have had, and no more");
     }
 
     #[tokio::test]

@@ -1,11 +1,11 @@
 //! The numbers under which launches are signed: each is greater than all before it, those of servers before this one included.
 //!
-//! They begin with the time at which the server started, in microseconds since 1970, and no server starts launches faster than one
+//! The numbers begin with the time at which the server started, in microseconds since 1970, and no server starts launches faster than one
 //! in a microsecond. A clock that was set back makes smaller numbers; agents accept that from a server that they register with again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use lattice_session::unix_time;
 use pmi_transport::signature::Serial;
 
 /// The last number that was given out.
@@ -17,7 +17,7 @@ pub(crate) struct Serials {
 impl Serials {
     /// Numbers from the present time on.
     pub(crate) fn from_now() -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
+        let now = unix_time::since_epoch().as_micros() as u64;
         Self { last: AtomicU64::new(now) }
     }
 

@@ -1,15 +1,15 @@
-//! What all calls share: nodes, allocations, launches and what is kept of them, and what a change of one means for the others.
+//! State that all calls share: nodes, allocations, launches and what is kept of them, and what a change of one means for the others.
 
 mod allocating;
 mod attending;
+mod meeting;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use lattice_session::wire;
+use lattice_session::{unix_time, wire};
 use parking_lot::Mutex;
 use pmi_transport::connect::AgentChannels;
 use pmi_transport::identity::{Caller, Security};
@@ -19,25 +19,25 @@ use pmi_transport::proto::v1::{
 };
 use pmi_transport::signature;
 use prost::Message;
-use tokio::time::Instant;
 use tonic::Status;
 
-use super::allocations::Allocations;
+use super::allocations::{Allocations, LaunchFailure};
+use super::clock::Clock;
 use super::config::Config;
 use super::fabric::Fabric;
 use super::launch::fan_out::FanOut;
 use super::launch::spool::Spools;
-use super::launch::{self, Ask, LaunchHandle};
-use super::leftovers::Leftovers;
-use super::meetings::Meetings;
+use super::launch::{self, LaunchHandle, Request};
 use super::metrics::{Census, Metrics};
 use super::names::NameTables;
 use super::nodes::{NODES_MAX, Registry};
 use super::order::{Order, OrderError};
+use super::rendezvous::Rendezvous;
 use super::serials::Serials;
 use super::store::{self, Change, Kept, LaunchRecord, Store, StoreError};
+use super::unclean_nodes::UncleanNodes;
 
-/// How many launches that are over are kept for clients that come late.
+/// Number of launches that are over and kept for clients that come late.
 const OVER_MAX: usize = 64;
 
 /// The API server, but for its sockets.
@@ -47,16 +47,18 @@ pub(crate) struct Server {
     pub store: Arc<dyn Store>,
     pub channels: AgentChannels,
     pub nodes: Mutex<Registry>,
-    /// What may be left on nodes of launches that are over.
-    pub leftovers: Mutex<Leftovers>,
+    /// Nodes on which something of a launch that is over may be left.
+    pub unclean: Mutex<UncleanNodes>,
     /// Held while a change of an allocation is made durable, so that changes follow each other.
     pub allocations: tokio::sync::Mutex<Allocations>,
     /// Fabric credentials, where there is a fabric that needs some.
     pub fabric: Option<Arc<Fabric>>,
     pub names: NameTables,
-    pub meetings: Meetings,
+    pub rendezvous: Rendezvous,
     pub metrics: Arc<Metrics>,
     pub serials: Serials,
+    /// The time by which others are judged.
+    pub clock: Arc<Clock>,
     /// Where launches that nobody owns keep what they say.
     pub spools: Arc<Spools>,
     launches: Mutex<Launches>,
@@ -66,7 +68,7 @@ pub(crate) struct Server {
 #[derive(Debug, Default)]
 struct Launches {
     by_id: HashMap<String, LaunchHandle>,
-    /// Those of them that are over, in the order in which they ended.
+    /// Launches that are over, in the order in which they ended.
     over: VecDeque<String>,
 }
 
@@ -91,13 +93,14 @@ impl Server {
             security,
             store,
             nodes: Mutex::default(),
-            leftovers: Mutex::default(),
+            unclean: Mutex::default(),
             allocations: Allocations::new(live.collect()).into(),
             fabric,
             names: NameTables::default(),
-            meetings: Meetings::default(),
+            rendezvous: Rendezvous::default(),
             metrics: Arc::default(),
             serials: Serials::from_now(),
+            clock: Arc::default(),
             launches: Mutex::default(),
         });
         drains.into_iter().for_each(|drain| server.nodes.lock().drain(drain));
@@ -124,7 +127,7 @@ impl Server {
             let state = self.allocations.lock().await.find(&allocation).map(Allocation::state);
             if state != Some(AllocationState::Running) {
                 let reason = "its allocation is gone".to_owned();
-                handle.tell(Ask::Abort { who: Caller::Api.to_string(), reason }).await;
+                handle.send(Request::Abort { who: Caller::Api.to_string(), reason }).await;
             }
         }
         self.finish_releases().await;
@@ -161,7 +164,7 @@ impl Server {
             spec: Some(order.spec.clone()),
             detached: order.detached,
             complete: None,
-            course: None,
+            checkpoint: None,
             last_event: 0,
         };
         // If we end now, nodes that run it are known by this.
@@ -178,7 +181,7 @@ impl Server {
         Ok(LaunchTasksResponse { task_launch_id: told.launch_id.clone(), spec: Some(told), notes, lease_ms })
     }
 
-    /// What `request` would start now; nothing comes of it, not even fabric credentials.
+    /// Returns the launch that `request` would start now; nothing comes of it, not even fabric credentials.
     pub(crate) async fn plan(
         &self,
         caller: &Caller,
@@ -189,7 +192,7 @@ impl Server {
         Ok(LaunchTasksResponse { task_launch_id: String::new(), spec: Some(told(&order)), notes, lease_ms: 0 })
     }
 
-    /// What `request` means on the nodes as they are now, and what whoever asks may want to know of it.
+    /// Makes an order of `request` on the nodes as they are now, with notes for whoever asks.
     fn order(&self, request: LaunchTasksRequest, allocation: &Allocation) -> Result<(Order, Vec<String>), OrderError> {
         let request = wire::request::decode(request)?;
         let registry = self.nodes.lock();
@@ -224,11 +227,11 @@ impl Server {
         launches.over.retain(|over| over != id);
     }
 
-    /// A launch is over, and failed for `reason` if there is one.
-    pub(crate) fn launch_over(self: &Arc<Self>, spec: &LaunchSpec, reason: Option<String>, node_lost: bool) {
-        self.metrics.count_ended(reason.is_none());
+    /// A launch is over, well or not.
+    pub(crate) fn launch_over(self: &Arc<Self>, spec: &LaunchSpec, failure: Option<LaunchFailure>) {
+        self.metrics.count_ended(failure.is_none());
         self.names.withdraw(spec.uid, &spec.launch_id);
-        self.meetings.withdraw(&spec.launch_id);
+        self.rendezvous.withdraw(&spec.launch_id);
         let oldest = {
             let mut launches = self.launches.lock();
             launches.over.push_back(spec.launch_id.clone());
@@ -239,10 +242,10 @@ impl Server {
         let (server, allocation) = (Arc::clone(self), spec.allocation_id.clone());
         tokio::spawn(async move {
             if let Some(oldest) = oldest {
-                oldest.tell(Ask::Forget).await;
+                oldest.send(Request::Forget).await;
             }
-            if let Some(reason) = reason {
-                server.launch_failed(&allocation, &reason, node_lost).await;
+            if let Some(failure) = failure {
+                server.launch_failed(&allocation, &failure).await;
             }
             server.finish_releases().await;
         });
@@ -253,10 +256,10 @@ impl Server {
         self.handles().iter().map(LaunchHandle::summary).filter(|summary| !launch::is_over(summary)).collect()
     }
 
-    /// What there is at present.
+    /// Counts nodes and launches as they are at present.
     pub(crate) fn census(&self) -> Census {
         let mut census = Census::default();
-        for node in self.nodes.lock().list(Instant::now(), |_| 0) {
+        for node in self.nodes.lock().list(self.clock.now(), |_| 0) {
             match node.state() {
                 NodeState::Up => census.nodes_up += 1,
                 NodeState::Lost => census.nodes_lost += 1,
@@ -288,11 +291,6 @@ fn told(order: &Order) -> LaunchSpec {
     LaunchSpec { secret: Bytes::new(), ..order.spec.clone() }
 }
 
-/// The time as users are told it, in seconds since 1970.
-pub(crate) fn unix_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
-}
-
 fn summary(order: &Order) -> LaunchSummary {
     let spec = &order.spec;
     LaunchSummary {
@@ -303,7 +301,7 @@ fn summary(order: &Order) -> LaunchSummary {
         nodes: spec.nodes.clone(),
         ranks: order.launch.job.size(),
         command: command(spec),
-        started_at: unix_now(),
+        started_at: unix_time::seconds(),
         ..LaunchSummary::default()
     }
 }

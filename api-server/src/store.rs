@@ -1,4 +1,4 @@
-//! What outlives the API server: allocations, launches with how they ended, and which nodes are drained. A change is durable before anything is done
+//! State that outlives the API server: allocations, launches with how they ended, and which nodes are drained. A change is durable before anything is done
 //! that depends on it, so that after a crash nothing runs that nobody knows of.
 
 mod fabric_journal;
@@ -19,33 +19,33 @@ pub(crate) use self::redb_store::RedbStore;
 pub(crate) struct LaunchRecord {
     #[prost(message, optional, tag = "1")]
     pub summary: Option<LaunchSummary>,
-    /// What all nodes were told; without the environment and the secret when the launch is over.
+    /// The spec that all nodes were sent; without the environment and the secret when the launch is over.
     #[prost(message, optional, tag = "2")]
     pub spec: Option<LaunchSpec>,
     #[prost(bool, tag = "3")]
     pub detached: bool,
-    /// How it ended; `None` while it runs.
+    /// End of the launch; `None` while it runs.
     #[prost(message, optional, tag = "4")]
     pub complete: Option<LaunchCompleteNotification>,
-    /// How far it had come while it ran; `None` when it is over.
+    /// Progress while it runs; `None` when it is over.
     #[prost(message, optional, tag = "5")]
-    pub course: Option<Course>,
+    pub checkpoint: Option<Checkpoint>,
     /// The number of the event by which clients were told how it ended; 0 while it runs, and in records of older servers.
     #[prost(uint64, tag = "6")]
     pub last_event: u64,
 }
 
-/// What nobody would tell again to a server that takes the launch up: what was told by nodes whose part is over, and what this
+/// Knowledge that nobody would report again to a server that takes the launch up: reports of nodes whose part is over, and what this
 /// server decided.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct Course {
+pub(crate) struct Checkpoint {
     /// The nodes whose part is over.
     #[prost(uint32, repeated, tag = "1")]
     pub over: Vec<u32>,
     /// The nodes that were lost.
     #[prost(uint32, repeated, tag = "2")]
     pub lost: Vec<u32>,
-    /// How ranks ended.
+    /// Ends of ranks.
     #[prost(message, repeated, tag = "3")]
     pub exits: Vec<RankExitStatus>,
     /// Why the launch is coming to its end.

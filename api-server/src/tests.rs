@@ -3,12 +3,12 @@
 mod changes;
 mod drains;
 mod following;
-mod leftovers;
-mod meetings;
 mod plans;
+mod rendezvous;
 mod restarts;
 mod rights;
 mod spawns;
+mod unclean_nodes;
 mod world;
 
 use node_command::What as Command;

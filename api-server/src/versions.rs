@@ -4,18 +4,18 @@
 /// The version of this API server.
 pub(crate) const OURS: &str = env!("CARGO_PKG_VERSION");
 
-/// How another version goes with ours.
+/// Compatibility of another version with ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
-    /// It is the same one.
+    /// The same version.
     Same,
-    /// It is another one, and works; or it does not say enough to know.
+    /// Another version that works; or one that does not say enough to know.
     Other,
-    /// It is of another series.
+    /// A version of another series.
     Never,
 }
 
-/// How `theirs` goes with [`OURS`].
+/// Returns the compatibility of `theirs` with [`OURS`].
 pub(crate) fn fit(theirs: &str) -> Fit {
     match (series_of(theirs), series_of(OURS)) {
         _ if theirs == OURS => Fit::Same,
@@ -33,7 +33,7 @@ pub(crate) fn series() -> String {
     }
 }
 
-/// What versions that work together have in common; `None` for a text that is no version.
+/// Numbers that versions which work together have in common; `None` for a text that is no version.
 fn series_of(version: &str) -> Option<(u64, u64)> {
     let mut numbers = version.split(['.', '-', '+']).map(|number| number.parse().ok());
     match (numbers.next()??, numbers.next()??) {

@@ -1,11 +1,16 @@
-//! The first cause: the one reason why a launch ended early or failed.
+//! The first cause: the one reason why a launch ended early or failed; its words, and which causes can follow from which.
+
+mod origin;
 
 use std::fmt;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use pmi_core::ids::Rank;
-use rank_spawner::RankExit;
+
+pub use rank_spawner::RankExit;
+
+pub use self::origin::Origin;
 
 /// Why a launch failed, and where. The first one counts; what follows from it is never reported as a cause.
 #[derive(Clone, Debug, PartialEq, Eq)]

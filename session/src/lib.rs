@@ -30,4 +30,5 @@ pub mod spec;
 pub mod template;
 pub mod timeouts;
 pub mod transcript;
+pub mod unix_time;
 pub mod wire;

@@ -17,14 +17,14 @@ use super::{Fabric, live};
 use crate::launch::fan_out::Recipient;
 use crate::server::Server;
 
-/// How long the manager may take for all that is due.
+/// Time that the manager may take for all that is due.
 const SETTLE_WITHIN: Duration = Duration::from_secs(10);
-/// How many nodes are asked at once.
+/// Number of nodes that are asked at once.
 const AT_ONCE: usize = 64;
 /// From one try to the next, while something is left.
 const PAUSE_FIRST: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(15);
-/// How often the manager's list is looked at, from the start of the server on.
+/// Interval at which the manager's list is looked at, from the start of the server on.
 const REAP_EVERY: Duration = Duration::from_secs(300);
 
 /// Tends the fabric of a cluster, for ever.

@@ -43,7 +43,7 @@ pub(crate) struct FanOut {
     /// The API server's signature of it, and its certificates.
     pub signature: Bytes,
     pub signer: Vec<Bytes>,
-    /// What ranks need to use the fabric, and the API server's signature of it.
+    /// Credentials of the ranks for the fabric, and the API server's signature of it.
     pub credentials: Option<CxiCredentials>,
     pub cxi_signature: Bytes,
 }
@@ -106,7 +106,7 @@ fn parts(nodes: usize, settings: &LaunchSettings) -> impl Iterator<Item = Range<
     shares(0..nodes, if nodes <= settings.relay_above { nodes } else { settings.relay_fan_out })
 }
 
-/// How long the nodes of a part may take to accept.
+/// Time that the nodes of a part have to accept.
 fn patience(part: &Range<u32>, settings: &LaunchSettings) -> Duration {
     // Relays share out what is behind them as a fence's tree does.
     let tree = Tree::new(part.len() as u32, settings.relay_fan_out);
@@ -193,7 +193,7 @@ fn accepted(node: &Recipient, answer: LaunchProcessesResponse) -> Result<(), Ref
     Err(Refusal { node, message, reason })
 }
 
-/// What a refusal means that comes without words.
+/// Words for a refusal that comes without any.
 fn words(reason: RefusalReason) -> &'static str {
     match reason {
         RefusalReason::Unspecified => "it does not say why",

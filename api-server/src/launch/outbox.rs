@@ -1,32 +1,26 @@
-//! What is still to be said to one node of a launch. Bounded however slowly the node listens: what adds up is added up, and
-//! what is pending already is not said twice, as with a process's pending signals.
+//! The commands that wait for one node of a launch. Bounded however slowly the node reads: what adds up is added up, and what is
+//! pending already is not put there twice, as with a process's pending signals.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use parking_lot::Mutex;
-use pmi_transport::proto::v1::{NodeCommand, node_command};
-use tokio::sync::Notify;
+
+use super::event::NodeCommand;
+use crate::watched::Watched;
 
 /// Pieces of input are put together up to this size.
 const INPUT_PIECE_MAX: usize = 256 << 10;
-/// How many signals to some of the ranks wait at most.
+/// The most signals to some of the ranks that wait.
 const SIGNALS_MAX: usize = 64;
 
 /// The commands for one node, between the launch that gives them and the stream that carries them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Outbox(Arc<Shared>);
-
-#[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
-    changed: Notify,
-}
+pub(crate) struct Outbox(Arc<Watched<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    queue: VecDeque<node_command::What>,
+    queue: VecDeque<NodeCommand>,
     /// The stream that may take commands; those before it may not any more.
     stream: u64,
     closed: bool,
@@ -34,86 +28,84 @@ struct State {
 
 impl Outbox {
     /// Puts a command behind those that wait.
-    pub(crate) fn push(&self, command: node_command::What) {
-        add(&mut self.0.state.lock().queue, command);
-        self.0.changed.notify_waiters();
+    pub(crate) fn push(&self, command: NodeCommand) {
+        self.0.change(|state| add(&mut state.queue, command));
     }
 
-    /// A new stream takes the commands from now on. The number is what it asks with.
+    /// A new stream takes the commands from now on. Returns the number with which it asks.
     pub(crate) fn open(&self) -> u64 {
-        let mut state = self.0.state.lock();
-        state.stream += 1;
-        self.0.changed.notify_waiters();
-        state.stream
+        self.0.change(|state| {
+            state.stream += 1;
+            state.stream
+        })
     }
 
     /// There will be no more commands; those that wait are dropped, and streams end.
     pub(crate) fn close(&self) {
-        let mut state = self.0.state.lock();
-        state.closed = true;
-        state.queue.clear();
-        self.0.changed.notify_waiters();
+        self.0.change(|state| {
+            state.closed = true;
+            state.queue.clear();
+        });
     }
 
-    /// The next command for this stream; `None` when it has been replaced, or when there will be no more.
+    /// The next command for this stream; `None` when it has been replaced, or when there will be no more. Cancel-safe.
     pub(crate) async fn next(&self, stream: u64) -> Option<NodeCommand> {
-        loop {
-            let mut changed = std::pin::pin!(self.0.changed.notified());
-            // What is pushed after the look counts as well.
-            changed.as_mut().enable();
-            {
-                let mut state = self.0.state.lock();
-                if state.closed || state.stream != stream {
-                    return None;
-                }
-                if let Some(what) = state.queue.pop_front() {
-                    return Some(NodeCommand { what: Some(what) });
-                }
-            }
-            changed.await;
-        }
+        let look = |state: &mut State| {
+            if state.closed || state.stream != stream { Some(None) } else { state.queue.pop_front().map(Some) }
+        };
+        self.0.when(look).await
     }
 }
 
-fn add(queue: &mut VecDeque<node_command::What>, command: node_command::What) {
-    use node_command::What;
-    if let (What::Stdin(new), Some(What::Stdin(last))) = (&command, queue.back_mut())
+fn add(queue: &mut VecDeque<NodeCommand>, command: NodeCommand) {
+    use NodeCommand as C;
+    if let (C::Stdin(new), Some(C::Stdin(last))) = (&command, queue.back_mut())
         && last.len() + new.len() <= INPUT_PIECE_MAX
     {
         *last = joined(last, new);
         return;
     }
     match &command {
-        What::OutputCredit(more) => {
+        C::OutputCredit(more) => {
             if let Some(credit) = queue.iter_mut().find_map(|waiting| match waiting {
-                What::OutputCredit(credit) => Some(credit),
+                C::OutputCredit(credit) => Some(credit),
                 _ => None,
             }) {
                 *credit += more;
                 return;
             }
         }
-        // Only the answer to the latest question is waited for by those who ask again.
-        What::AskProgress(_) => queue.retain(|waiting| !matches!(waiting, What::AskProgress(_))),
+        // Only the answer to the latest query is waited for by those who ask again.
+        C::AskProgress(_) => queue.retain(|waiting| !matches!(waiting, C::AskProgress(_))),
         // Of more than a healthy node ever leaves waiting, the oldest are lost.
-        What::SignalRanks(_) => {
-            let waits = |waiting: &What| matches!(waiting, What::SignalRanks(_));
+        C::SignalRanks(..) => {
+            let waits = |waiting: &C| matches!(waiting, C::SignalRanks(..));
             if queue.iter().filter(|waiting| waits(waiting)).count() >= SIGNALS_MAX
                 && let Some(oldest) = queue.iter().position(waits)
             {
                 queue.remove(oldest);
             }
         }
-        // What is done last counts: stopped, continued, and stopped again is stopped.
-        What::Signal(_) => queue.retain(|waiting| *waiting != command),
-        What::End(_) | What::Kill(_) | What::GiveUp(_) | What::Release(_) | What::StdinEnd(_)
-            if queue.contains(&command) =>
+        // The last one counts: stopped, continued, and stopped again is stopped.
+        C::Signal(signal) => queue.retain(|waiting| !matches!(waiting, C::Signal(other) if other == signal)),
+        C::End(_) | C::Kill(_) | C::GiveUp | C::Release | C::StdinEnd
+            if queue.iter().any(|waiting| is_same(waiting, &command)) =>
         {
             return;
         }
         _ => {}
     }
     queue.push_back(command);
+}
+
+/// Returns true if two commands that end something are one.
+fn is_same(one: &NodeCommand, other: &NodeCommand) -> bool {
+    use NodeCommand as C;
+    match (one, other) {
+        (C::End(one), C::End(other)) | (C::Kill(one), C::Kill(other)) => one == other,
+        (C::GiveUp, C::GiveUp) | (C::Release, C::Release) | (C::StdinEnd, C::StdinEnd) => true,
+        _ => false,
+    }
 }
 
 fn joined(first: &Bytes, second: &Bytes) -> Bytes {
@@ -125,53 +117,75 @@ fn joined(first: &Bytes, second: &Bytes) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use node_command::What;
-    use pmi_transport::proto::v1::SignalRanks;
+    use lattice_session::rank_ranges::RankRanges;
+    use pmi_transport::proto::v1::node_command::What;
 
     use super::*;
+    use crate::wire::node::encode_command;
+
+    fn messages(queue: VecDeque<NodeCommand>) -> Vec<What> {
+        queue.into_iter().filter_map(|command| encode_command(command).what).collect()
+    }
 
     #[test]
     fn what_waits_does_not_grow_with_what_is_said() {
         let mut queue = VecDeque::new();
         for round in 0..1000 {
-            add(&mut queue, What::Signal(10));
-            add(&mut queue, What::OutputCredit(2));
-            add(&mut queue, What::AskProgress(round));
-            add(&mut queue, What::Signal(12));
+            add(&mut queue, NodeCommand::Signal(10));
+            add(&mut queue, NodeCommand::OutputCredit(2));
+            add(&mut queue, NodeCommand::AskProgress(round));
+            add(&mut queue, NodeCommand::Signal(12));
+            add(&mut queue, NodeCommand::GiveUp);
         }
-        let expected = [What::OutputCredit(2000), What::Signal(10), What::AskProgress(999), What::Signal(12)];
-        assert_eq!(queue.into_iter().collect::<Vec<_>>(), expected);
+        let mut left = messages(queue);
+        left.sort_by_key(|command| format!("{command:?}"));
+        let expected = [
+            What::AskProgress(999),
+            What::GiveUp(Default::default()),
+            What::OutputCredit(2000),
+            What::Signal(10),
+            What::Signal(12),
+        ];
+        assert_eq!(left, expected);
+    }
+
+    #[test]
+    fn the_last_signal_counts() {
+        let mut queue = VecDeque::new();
+        [19, 18, 19].into_iter().for_each(|signal| add(&mut queue, NodeCommand::Signal(signal)));
+        assert_eq!(messages(queue), [What::Signal(18), What::Signal(19)]);
     }
 
     #[test]
     fn signals_to_some_ranks_wait_one_by_one_and_do_not_pile_up() {
         let mut queue = VecDeque::new();
-        let signal = |signal| What::SignalRanks(SignalRanks { signal, ranks: Vec::new() });
-        add(&mut queue, What::Signal(10));
-        (0..100).for_each(|number| add(&mut queue, signal(number)));
-        assert_eq!((queue.len(), queue.front(), queue.back()), (65, Some(&What::Signal(10)), Some(&signal(99))));
+        add(&mut queue, NodeCommand::Signal(10));
+        let ranks = RankRanges::new(&[(0, 1)]).unwrap();
+        (0..100).for_each(|number| add(&mut queue, NodeCommand::SignalRanks(number, ranks.clone())));
+        assert_eq!(queue.len(), 65);
+        assert!(matches!(queue.front(), Some(NodeCommand::Signal(10))));
+        assert!(matches!(queue.back(), Some(NodeCommand::SignalRanks(99, _))));
     }
 
     #[test]
     fn input_keeps_its_order_and_its_bytes() {
         let mut queue = VecDeque::new();
         for _ in 0..100 {
-            add(&mut queue, What::Stdin(Bytes::from_static(b"ab")));
+            add(&mut queue, NodeCommand::Stdin(Bytes::from_static(b"ab")));
         }
-        add(&mut queue, What::StdinEnd(Default::default()));
-        assert_eq!(queue.len(), 2);
-        assert_eq!(queue.pop_front(), Some(What::Stdin(b"ab".repeat(100).into())));
+        add(&mut queue, NodeCommand::StdinEnd);
+        assert_eq!(messages(queue), [What::Stdin(b"ab".repeat(100).into()), What::StdinEnd(Default::default())]);
     }
 
     #[tokio::test]
     async fn a_new_stream_takes_over_what_waits() {
         let outbox = Outbox::default();
         let first = outbox.open();
-        outbox.push(What::Signal(10));
+        outbox.push(NodeCommand::Signal(10));
         let second = outbox.open();
-        assert_eq!(outbox.next(first).await, None);
-        assert_eq!(outbox.next(second).await.and_then(|command| command.what), Some(What::Signal(10)));
+        assert!(outbox.next(first).await.is_none());
+        assert!(matches!(outbox.next(second).await, Some(NodeCommand::Signal(10))));
         outbox.close();
-        assert_eq!(outbox.next(second).await, None);
+        assert!(outbox.next(second).await.is_none());
     }
 }

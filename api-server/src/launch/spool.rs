@@ -1,7 +1,7 @@
-//! What a launch without an owner has said, on disk: so that who looks later sees it whole, and memory does not grow.
+//! The events of a launch without an owner, on disk: so that whoever views it later sees all of them, and memory does not grow.
 //!
 //! ```text
-//! Tape ──batch──> write (a task) ──> segment, segment, segment   each a file without a name, gone with the server
+//! EventLog ─batch─> write (a task) ──> segment, segment, segment   each a file without a name, gone with the server
 //!   ^                │                  ^ dropped first            when a launch, or all together, have too much
 //!   └── settled ─────┘                    those of launches that ended go before those of launches that run
 //! ```
@@ -23,16 +23,16 @@ use pmi_transport::proto::v1::AttachResponse;
 use prost::Message;
 use tokio::sync::watch;
 
-use super::tape::{Entry, Tape};
+use super::event_log::{Entry, EventLog};
 
 /// A launch's room is shared out among so many files; the oldest is dropped when it is full.
 const SEGMENTS: u64 = 16;
-/// How much is read at once, in bytes, or one record that is longer.
+/// Bytes that are read at once: in bytes, or one record that is longer.
 const READ: u64 = 256 << 10;
 /// The part of a record before its message.
 const HEADER: usize = 12;
 
-/// How much output of launches without an owner may be kept on disk.
+/// Limits on the output of launches without an owner that is kept on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SpoolLimits {
     /// Of one launch, in bytes; 0 for none.
@@ -53,7 +53,7 @@ pub(crate) struct Spools {
     directory: PathBuf,
     limits: SpoolLimits,
     used: AtomicU64,
-    /// Those of launches that have ended, in that order.
+    /// Spools of launches that have ended, in that order.
     ended: Mutex<VecDeque<Weak<Spool>>>,
 }
 
@@ -71,7 +71,7 @@ struct Segment {
     /// The number of its first event.
     first: u64,
     file: File,
-    /// How much is written, and whole.
+    /// End of what is written as a whole.
     end: Mutex<End>,
 }
 
@@ -159,7 +159,7 @@ impl Drop for Segment {
 }
 
 impl Spool {
-    /// What is behind the event `after`: from the bookmark on, if that is in the right segment. `None` if there is nothing.
+    /// Returns the events behind `after`: from the bookmark on, if that is in the right segment. `None` if there is nothing.
     pub(crate) fn after(&self, after: u64, bookmark: &Bookmark) -> Option<Slice> {
         let segments = self.segments.lock();
         let segment = segments.iter().find(|segment| segment.end.lock().last > after)?;
@@ -196,7 +196,7 @@ impl Spool {
         Ok(written?)
     }
 
-    /// How much there is of it.
+    /// Bytes of all its segments.
     fn bytes(&self) -> u64 {
         self.segments.lock().iter().map(|segment| segment.end.lock().bytes).sum()
     }
@@ -266,7 +266,7 @@ fn put(text: &mut BytesMut, entry: &Entry) {
     entry.response.encode_raw(text);
 }
 
-/// How long the first record is, if enough of it is there to tell.
+/// Length of the first record, if enough of it is there to tell.
 fn record_length(bytes: &[u8]) -> Option<usize> {
     (bytes.len() >= HEADER).then(|| HEADER + (&bytes[..4]).get_u32_le() as usize)
 }
@@ -277,11 +277,11 @@ fn get(mut record: Bytes) -> io::Result<Entry> {
     Ok(Entry { response: AttachResponse::decode(record).map_err(io::Error::other)?, before })
 }
 
-/// Writes what comes onto the tape into the spool, and says how far it has come; ends when that cannot go on.
-pub(super) async fn write(tape: Arc<Tape>, spool: Arc<Spool>, first: u64, spooled: watch::Sender<u64>) {
+/// Writes what is added to the log into the spool, and says how far it has come; ends when that cannot go on.
+pub(super) async fn write(log: Arc<EventLog>, spool: Arc<Spool>, first: u64, spooled: watch::Sender<u64>) {
     let mut last = first - 1;
     loop {
-        let batch = tape.after(last).await;
+        let batch = log.after(last).await;
         last = batch.last().map_or(last, |entry| entry.response.sequence);
         let spool = Arc::clone(&spool);
         match tokio::task::spawn_blocking(move || spool.append(&batch)).await {
@@ -301,7 +301,7 @@ pub(super) async fn write(tape: Arc<Tape>, spool: Arc<Spool>, first: u64, spoole
 
 #[cfg(test)]
 mod tests {
-    use super::super::tape::tests::output;
+    use super::super::event_log::tests::output;
     use super::*;
 
     fn spools(launch: u64, total: u64) -> (tempfile::TempDir, Arc<Spools>) {

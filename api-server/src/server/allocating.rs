@@ -10,21 +10,21 @@ use tonic::Status;
 
 use super::Server;
 use crate::allocation_state;
-use crate::allocations::{self, Allocations};
-use crate::launch::Ask;
+use crate::allocations::{self, Allocations, LaunchFailure};
+use crate::launch::Request;
 use crate::store::Change;
 
 impl Server {
     /// Does to an allocation what its policy says of a launch that failed.
-    pub(super) async fn launch_failed(&self, id: &str, reason: &str, node_lost: bool) {
+    pub(super) async fn launch_failed(&self, id: &str, failure: &LaunchFailure) {
         let next = {
             let mut all = self.allocations.lock().await;
-            let next = all.find(id).and_then(|allocation| allocations::after_failure(allocation, node_lost, reason));
+            let next = all.find(id).and_then(|allocation| allocations::after_failure(allocation, failure));
             let Some(next) = next else { return };
             tracing::info!(
                 allocation = id,
                 state = allocation_state::word(next.state()),
-                reason,
+                reason = failure.reason,
                 "an allocation changes"
             );
             self.put(&mut all, next.clone()).await;
@@ -123,8 +123,8 @@ impl Server {
         let releasing = |allocation: &&Allocation| allocation.state() == AllocationState::Releasing;
         let idle = all.iter().filter(releasing).filter(|allocation| !busy.contains(&allocation.id));
         let next: Vec<Allocation> = {
-            let leftovers = self.leftovers.lock();
-            let next = |allocation: &Allocation| match &leftovers.among(allocations::nodes(allocation))[..] {
+            let unclean_nodes = self.unclean.lock();
+            let next = |allocation: &Allocation| match &unclean_nodes.among(allocations::nodes(allocation))[..] {
                 [] => allocations::moved(allocation, AllocationState::Released),
                 nodes => Allocation {
                     reason: format!("waits until nothing of a launch is left on {}", hostlist::fold(nodes)),
@@ -145,7 +145,7 @@ impl Server {
         for handle in self.handles() {
             if handle.summary().allocation_id == allocation {
                 let who = Caller::Api.to_string();
-                handle.tell(Ask::Abort { who, reason: reason.to_owned() }).await;
+                handle.send(Request::Abort { who, reason: reason.to_owned() }).await;
             }
         }
     }

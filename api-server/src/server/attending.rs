@@ -2,24 +2,22 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use lattice_session::unix_time;
 use pmi_transport::identity::{Caller, is_node_name};
 use pmi_transport::proto::v1::{Drain, DrainNodesRequest, RegisterNodeRequest, ResumeNodesRequest};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{MissedTickBehavior, interval};
 use tonic::Status;
 
 use super::Server;
-use crate::launch::{Ask, LaunchHandle};
+use crate::launch::{LaunchHandle, Request};
 use crate::nodes::{Arrival, NODES_MAX, RegisterError, Registry};
 use crate::store::Change;
 use crate::versions::{self, Fit};
 
-/// How often nodes are looked at.
+/// Interval at which nodes are looked at.
 const TICK: Duration = Duration::from_millis(250);
-/// A look that comes later than this found the server at a standstill (stopped, swapped out, a paused machine): heartbeats wait in
-/// their sockets, and no node is to blame.
-const STANDSTILL: Duration = Duration::from_secs(1);
 /// The longest reason for draining a node, in characters; the rest is cut off.
 const REASON_MAX: usize = 1000;
 
@@ -29,7 +27,7 @@ impl Server {
         let node = told.node_id.clone();
         let version = told.version.clone();
         let claimed: BTreeSet<String> = told.launches.iter().cloned().collect();
-        let arrival = self.nodes.lock().register(told, Instant::now())?;
+        let arrival = self.nodes.lock().register(told, self.clock.now())?;
         if versions::fit(&version) != Fit::Same {
             tracing::warn!(node, version, ours = versions::OURS, "the node's agent is of another version");
         }
@@ -43,9 +41,9 @@ impl Server {
             }
         }
         {
-            let mut leftovers = self.leftovers.lock();
-            leftovers.forget(&node);
-            unknown.iter().for_each(|launch| leftovers.leave(&node, launch));
+            let mut unclean_nodes = self.unclean.lock();
+            unclean_nodes.forget(&node);
+            unknown.iter().for_each(|launch| unclean_nodes.add(&node, launch));
         }
         self.finish_releases().await;
         match arrival {
@@ -63,7 +61,7 @@ impl Server {
 
     /// An agent says which launches are at work on its node.
     pub(crate) fn hear_of_work(self: &Arc<Self>, node: &str, launches: &[String]) {
-        if self.leftovers.lock().heard(node, launches) {
+        if self.unclean.lock().on_heartbeat(node, launches) {
             let server = Arc::clone(self);
             tokio::spawn(async move { server.finish_releases().await });
         }
@@ -72,8 +70,12 @@ impl Server {
     /// Tells launches on a node that it is lost: those of a kind, but for those in `spared`.
     async fn lose(&self, node: &str, spared: &BTreeSet<String>, reason: &str, of_kind: fn(&LaunchHandle) -> bool) {
         for handle in self.handles() {
-            if of_kind(&handle) && handle.runs_on(node) && !spared.contains(&handle.summary().id) {
-                handle.tell(Ask::NodeLost { node: node.to_owned(), reason: reason.to_owned() }).await;
+            if of_kind(&handle)
+                && handle.runs_on(node)
+                && !spared.contains(&handle.summary().id)
+                && let Some(node) = handle.index_of(node)
+            {
+                handle.send(Request::NodeLost { node, reason: reason.to_owned() }).await;
             }
         }
     }
@@ -88,7 +90,7 @@ impl Server {
             return Err(Status::invalid_argument("say why the nodes are drained: others will ask"));
         }
         let named = named(&request.nodes)?;
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let since = unix_time::seconds();
         let drain = |node: &String| Drain { node: node.clone(), reason: reason.clone(), by: by.to_string(), since };
         let drains: Vec<Drain> = named.iter().map(drain).collect();
         // No allocation is made of them meanwhile.
@@ -123,21 +125,15 @@ impl Server {
     /// Watches the nodes, for ever.
     pub(crate) async fn watch_nodes(self: Arc<Self>) {
         self.resume_releases().await;
-        let mut due = Instant::now() + TICK;
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            sleep_until(due).await;
-            let now = Instant::now();
-            let late = now - due;
-            due = now + TICK;
-            if late > STANDSTILL {
-                tracing::warn!(?late, "this server stood still; nodes are given that time to be heard");
-                self.nodes.lock().forgive(late, now);
-            }
-            let lost = self.nodes.lock().expire(now);
+            tick.tick().await;
+            let lost = self.nodes.lock().expire(self.clock.now());
             for node in lost {
                 tracing::warn!(node, "a node is lost: no heartbeat came for too long");
                 self.channels.forget(&node);
-                let freed = self.leftovers.lock().forget(&node);
+                let freed = self.unclean.lock().forget(&node);
                 self.lose(&node, &BTreeSet::new(), "no heartbeat came for too long", |_| true).await;
                 if freed {
                     self.finish_releases().await;
@@ -146,7 +142,7 @@ impl Server {
         }
     }
 
-    /// How many launches run on each node on which any does.
+    /// Returns the number of launches on each node on which any runs.
     pub(crate) fn launches_by_node(&self) -> HashMap<String, u32> {
         let mut counts = HashMap::new();
         for node in self.handles().iter().flat_map(LaunchHandle::runs_on_nodes) {

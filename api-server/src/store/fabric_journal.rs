@@ -23,7 +23,7 @@ impl FabricJournal {
         Self { file }
     }
 
-    /// What was written so far.
+    /// Entries that were written so far.
     ///
     /// # Errors
     /// If it cannot be read.

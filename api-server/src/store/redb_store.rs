@@ -27,7 +27,7 @@ type Ends = TableDefinition<'static, u64, &'static str>;
 const ENDED: Ends = TableDefinition::new("ended");
 const RELEASED: Ends = TableDefinition::new("released");
 
-/// How many launches that have ended are kept, and how many allocations.
+/// Number of launches that have ended and are kept, and of allocations.
 const ENDED_MAX: u64 = 1000;
 
 /// A store in a file.

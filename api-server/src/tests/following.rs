@@ -1,4 +1,4 @@
-//! Who follows a launch, and what that means for it.
+//! Clients that follow a launch, and what that means for it.
 
 use attach_request::What as Wish;
 use attach_response::What as Told;
@@ -32,7 +32,7 @@ async fn told(client: &mut Follower, events: usize) -> Vec<u64> {
     numbers
 }
 
-/// How a client's stream is ended.
+/// Reads on until a client's stream is ended.
 async fn refusal(client: &mut Follower) -> Code {
     loop {
         if let Err(status) = client.hear().await {

@@ -82,7 +82,7 @@ async fn a_part_that_was_over_is_not_expected_again() {
 async fn the_cause_outlives_the_server() {
     let mut world = World::new(2).await;
     let mut launch = world.launch(2).await;
-    let cause = Cause { host: "node1".to_owned(), kind: Some(Kind::Failed(exit(1, 3, RankPhase::Initialized))) };
+    let cause = Cause { host: "node1".to_owned(), kind: Some(Kind::Failed(exit(1, 3, RankPhase::Unspecified))) };
     launch.reports[1].tell(Event::Ending(cause.clone())).await;
     launch.reports[1].finish().await;
     farewell(&mut launch.reports[1]).await;

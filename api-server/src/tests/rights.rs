@@ -1,4 +1,4 @@
-//! What a stolen agent's key is good for: disturbing launches that its node is in, and nothing else.
+//! The use of a stolen agent's key: disturbing launches that its node is in, and nothing else.
 
 use node_event::What as Event;
 use pmi_transport::identity::Caller;

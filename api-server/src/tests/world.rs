@@ -20,6 +20,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::clock::STANDSTILL;
 use crate::config::{AllocationSettings, Config, Identity, LaunchSettings};
 use crate::launch::spool::SpoolLimits;
 use crate::routes;
@@ -34,6 +35,18 @@ pub(super) const USER: Caller = Caller::User(1000);
 /// Waits for something that must happen.
 pub(super) async fn soon<T>(future: impl Future<Output = T>) -> T {
     timeout(DEADLINE, future).await.expect("it takes too long")
+}
+
+/// Lets time pass, in steps that are no standstill of the server.
+pub(super) async fn pass(time: Duration) {
+    tokio::time::pause();
+    let mut left = time;
+    while !left.is_zero() {
+        let step = left.min(STANDSTILL / 2);
+        tokio::time::advance(step).await;
+        left -= step;
+    }
+    tokio::time::resume();
 }
 
 /// A server, and agents named node0, node1, ...

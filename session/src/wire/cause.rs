@@ -23,7 +23,7 @@ fn encode_kind(kind: &CauseKind) -> Kind {
         CauseKind::Failed { rank, exit } => Kind::Failed(encode_exit(*rank, *exit, None)),
         CauseKind::LeftWithoutFinalize { rank } => Kind::LeftWithoutFinalize(rank.0),
         CauseKind::LeftBeforeInit { rank, exit, others } => Kind::LeftBeforeInit(proto::LeftBeforeInit {
-            exit: Some(encode_exit(*rank, *exit, None)),
+            exit: Some(encode_exit(*rank, *exit, Some(Phase::Silent))),
             others: encode_ranks(others),
         }),
         CauseKind::LeftFence { rank, waiting } => {
@@ -136,8 +136,8 @@ pub(super) fn encode_phase(phase: Option<Phase>) -> proto::RankPhase {
     }
 }
 
-/// A phase that is not known here is none.
-pub(super) fn decode_phase(number: i32) -> Option<Phase> {
+/// How far a rank's dialogue with its server had come, as a message says it; a phase that is not known here is none.
+pub fn decode_phase(number: i32) -> Option<Phase> {
     match proto::RankPhase::try_from(number) {
         Err(_) | Ok(proto::RankPhase::Unspecified) => None,
         Ok(proto::RankPhase::Silent) => Some(Phase::Silent),

@@ -19,7 +19,7 @@ use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, RankProgress, R
 use crate::pump::PIECE_MAX;
 
 /// What a node tells beside what its session does.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum NodeHappening {
     /// Something happened in the session.
@@ -73,8 +73,30 @@ pub fn cost(event: &proto::NodeEvent) -> usize {
     }
 }
 
+/// The same for an event that is decoded.
+pub fn happening_cost(happening: &NodeHappening) -> usize {
+    match happening {
+        NodeHappening::Event(Event::Output(output)) => kept_cost(output.bytes.len()),
+        NodeHappening::Trace(line) => kept_cost(line.len()),
+        _ => 0,
+    }
+}
+
 /// The most that one event of a session may be charged: by so much a node may overdraw its credit.
 pub const COST_MAX: usize = kept_cost(PIECE_MAX);
+
+/// What a node's stream of reports carries, in a message.
+pub fn encode_happening(happening: &NodeHappening) -> proto::NodeEvent {
+    let what = match happening {
+        NodeHappening::Event(event) => return encode(event),
+        NodeHappening::StdinTaken(bytes) => What::StdinTaken(*bytes),
+        NodeHappening::Report { exits, duration } => {
+            return encode_report(&Report { exits: exits.clone(), cause: None, duration: *duration });
+        }
+        NodeHappening::Trace(line) => What::Trace(line.clone()),
+    };
+    proto::NodeEvent { what: Some(what) }
+}
 
 /// The end of a node's part of a launch; its cause was told by [`Event::Ending`].
 pub fn encode_report(report: &Report) -> proto::NodeEvent {
@@ -135,10 +157,12 @@ pub fn encode_progress(progress: &RankProgress) -> proto::RankProgress {
 
 /// How far the rank of a message has come.
 pub fn decode_progress(progress: proto::RankProgress) -> RankProgress {
+    // Of a rank that has ended, its end says it as well.
+    let phase_at_end = progress.exit.as_ref().and_then(|exit| decode_phase(exit.phase));
     RankProgress {
         rank: Rank(progress.rank),
         pid: Some(progress.pid).filter(|&pid| pid != 0),
-        phase: decode_phase(progress.phase),
+        phase: decode_phase(progress.phase).or(phase_at_end),
         last_command: progress.last_command,
         waiting: progress.waiting,
         exit: progress.exit.as_ref().map(decode_exit),

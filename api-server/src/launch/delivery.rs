@@ -1,0 +1,62 @@
+//! The task that sends one client the events of a launch, as fast as the client reads. The launch never waits for it.
+
+use std::io;
+use std::sync::Arc;
+
+use pmi_transport::proto::v1::AttachResponse;
+use tonic::Status;
+
+use super::ClientSender;
+use super::event_log::{Entry, EventLog, Next};
+use super::spool::{Bookmark, Slice};
+
+/// Sends the reader with this number the events of the log, until its client is gone. Returns the number.
+pub(super) async fn deliver(log: Arc<EventLog>, number: u64, client: ClientSender) -> u64 {
+    let delivering = async {
+        let mut bookmark = Bookmark::default();
+        while let Some(next) = log.next(number, &bookmark).await {
+            let messages = match next {
+                Next::Messages(messages) => messages,
+                Next::Spooled(slice) => match read(slice).await {
+                    Ok((entries, next)) => {
+                        bookmark = next;
+                        log.deliver_from_spool(number, entries)
+                    }
+                    Err(error) => return give_up(&client, &error).await,
+                },
+            };
+            if send(&client, messages).await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = delivering => {}
+        () = client.closed() => {}
+    }
+    number
+}
+
+async fn send(client: &ClientSender, messages: Vec<AttachResponse>) -> Result<(), ()> {
+    for message in messages {
+        client.send(Ok(message)).await.map_err(drop)?;
+    }
+    Ok(())
+}
+
+async fn read(slice: Slice) -> io::Result<(Vec<Entry>, Bookmark)> {
+    match tokio::task::spawn_blocking(move || slice.read()).await {
+        Ok(read) => read,
+        Err(error) => Err(io::Error::other(error)),
+    }
+}
+
+async fn give_up(client: &ClientSender, error: &io::Error) {
+    tracing::warn!(
+        error = pmi_transport::error_chain::chain(error),
+        "what was kept of the launch's output cannot be read"
+    );
+    let status = Status::data_loss(format!("what was kept of the launch's output cannot be read: {error}"));
+    // A client that does not listen is not told.
+    let _ = client.send(Err(status)).await;
+}

@@ -1,0 +1,283 @@
+//! The events of a launch, numbered, for all who follow it. Each reads at its own pace and holds up no other.
+//!
+//! ```text
+//!        on disk (spool.rs)             in memory
+//!  ┌─ first kept ─────── settled ─┬─────────────────── latest ─┐
+//!  │ only if the launch has none  │ kept until it is settled   │ <── push
+//!  │ to settle but its spool      │                            │
+//!  └──────────────────────────────┴────────────────────────────┘
+//!        ^ a reader that is behind              ^ another
+//! ```
+//!
+//! One settles: the owner, by acknowledging, or the spool, by writing. What is settled stays in memory only for readers that are
+//! behind, and only as long as all that is kept costs no more than [`KEPT_MAX`](state::KEPT_MAX). A reader that loses something by
+//! that is told how many bytes of output it was: every event knows how much there was before it.
+
+mod state;
+
+use std::sync::Arc;
+
+use pmi_transport::proto::v1::{AttachResponse, LaunchSpec, StartProgress, attach_response};
+
+use self::state::State;
+pub(crate) use self::state::{Entry, Retention, SideMessages};
+use super::spool::{Bookmark, Slice, Spool};
+use crate::watched::Watched;
+
+/// The events, shared by the launch that adds them and the tasks that read them.
+#[derive(Debug)]
+pub(crate) struct EventLog {
+    state: Watched<State>,
+    spool: Option<Arc<Spool>>,
+}
+
+/// Where a reader begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// With what is not settled.
+    Unsettled,
+    /// Behind the event with this number; 0 is before all.
+    After(u64),
+}
+
+/// Next item for a reader.
+#[derive(Debug)]
+pub(crate) enum Next {
+    Messages(Vec<AttachResponse>),
+    /// A piece of the spool is to be read, and handed to [`EventLog::deliver_from_spool`].
+    Spooled(Slice),
+}
+
+impl EventLog {
+    /// A log whose first event gets the number `first`.
+    pub(crate) fn new(first: u64, retention: Retention, spool: Option<Arc<Spool>>) -> Arc<Self> {
+        Arc::new(Self { state: Watched::new(State::new(first, retention)), spool })
+    }
+
+    /// Adds an event; returns its number.
+    pub(crate) fn push(&self, node: u32, what: attach_response::What) -> u64 {
+        self.state.change(|state| state.push(node, what))
+    }
+
+    /// Everything up to `sequence` is settled.
+    pub(crate) fn settle(&self, sequence: u64) {
+        self.state.lock().settle(sequence);
+    }
+
+    /// Nothing is kept for being unsettled any more.
+    pub(crate) fn stop_keeping(&self) {
+        self.state.lock().stop_keeping();
+    }
+
+    /// No event follows: what is on disk makes room for launches that run.
+    pub(crate) fn end(&self) {
+        if let Some(spool) = &self.spool {
+            spool.end();
+        }
+    }
+
+    /// Adds a reader, under a number of its own. It is sent the spec first.
+    pub(crate) fn join(&self, number: u64, start: Start, spec: LaunchSpec) {
+        self.state.lock().join(number, start, spec);
+    }
+
+    /// Removes a reader.
+    pub(crate) fn leave(&self, number: u64) {
+        self.state.change(|state| state.leave(number));
+    }
+
+    /// Adds to the messages for one reader alone.
+    pub(crate) fn tell(&self, number: u64, change: impl FnOnce(&mut SideMessages)) {
+        self.state.change(|state| state.reader(number).map(|reader| change(&mut reader.side)));
+    }
+
+    /// Tells all readers how far the start is.
+    pub(crate) fn tell_start(&self, progress: StartProgress) {
+        self.state.change(|state| state.readers().for_each(|reader| reader.side.starting = Some(progress)));
+    }
+
+    /// The last event that a reader was handed.
+    pub(crate) fn delivered(&self, number: u64) -> u64 {
+        self.state.lock().reader(number).map_or(0, |reader| reader.position.sequence)
+    }
+
+    /// Returns true if everything is settled, and handed to all readers.
+    pub(crate) fn is_delivered(&self) -> bool {
+        self.state.lock().is_delivered()
+    }
+
+    /// Returns the next item for a reader, as soon as there is something; `None` when it has left. `bookmark` is where it is in the spool.
+    pub(crate) async fn next(&self, number: u64, bookmark: &Bookmark) -> Option<Next> {
+        let look = |state: &mut State| {
+            let Some(reader) = state.reader(number) else { return Some(None) };
+            if let Some(message) = reader.side.take() {
+                return Some(Some(Next::Messages(vec![message])));
+            }
+            let after = reader.position.sequence;
+            if after + 1 < state.first()
+                && let Some(slice) = self.spool.as_ref().and_then(|spool| spool.after(after, bookmark))
+            {
+                return Some(Some(Next::Spooled(slice)));
+            }
+            let batch = state.after(after);
+            (!batch.is_empty()).then(|| Some(Next::Messages(state.deliver(number, batch))))
+        };
+        self.state.when(look).await
+    }
+
+    /// The messages of what was read from the spool for a reader.
+    pub(crate) fn deliver_from_spool(&self, number: u64, entries: Vec<Entry>) -> Vec<AttachResponse> {
+        self.state.lock().deliver(number, entries)
+    }
+
+    /// A batch of the events behind `sequence`, as soon as there are some.
+    pub(crate) async fn after(&self, sequence: u64) -> Vec<Entry> {
+        self.state.when(|state| Some(state.after(sequence)).filter(|batch| !batch.is_empty())).await
+    }
+
+    /// The number of the latest event.
+    #[cfg(test)]
+    fn latest(&self) -> u64 {
+        self.state.lock().latest()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use attach_response::What;
+    use pmi_transport::limits::kept_cost;
+    use pmi_transport::proto::v1::{NodeEvent, RankOutput, RankStarted, node_event};
+
+    use super::state::KEPT_MAX;
+    use super::*;
+
+    pub(crate) fn output(bytes: usize) -> What {
+        let output = RankOutput { rank: 0, on_stderr: false, data: vec![b'x'; bytes].into() };
+        What::Event(NodeEvent { what: Some(node_event::What::Output(output)) })
+    }
+
+    fn started(rank: u32) -> What {
+        let started = RankStarted { rank, ..Default::default() };
+        What::Event(NodeEvent { what: Some(node_event::What::Started(started)) })
+    }
+
+    fn push(log: &EventLog, times: usize, bytes: usize) {
+        for _ in 0..times {
+            log.push(0, output(bytes));
+        }
+    }
+
+    /// A reader that was sent the spec.
+    async fn join(log: &EventLog, number: u64, start: Start) {
+        log.join(number, start, LaunchSpec::default());
+        assert!(matches!(read(log, number).await[..], [AttachResponse { what: Some(What::Spec(_)), .. }]));
+    }
+
+    async fn read(log: &EventLog, number: u64) -> Vec<AttachResponse> {
+        match log.next(number, &Bookmark::default()).await {
+            Some(Next::Messages(messages)) => messages,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Reads until the latest event: the numbers of events, and the bytes that were lost.
+    async fn read_all(log: &EventLog, number: u64) -> (Vec<u64>, u64) {
+        let (mut numbers, mut lost) = (Vec::new(), 0);
+        while log.delivered(number) < log.latest() {
+            for message in read(log, number).await {
+                match message.what {
+                    Some(What::DroppedOutput(bytes)) => lost += bytes,
+                    _ => numbers.push(message.sequence),
+                }
+            }
+        }
+        (numbers, lost)
+    }
+
+    #[tokio::test]
+    async fn readers_go_at_their_own_pace() {
+        let log = EventLog::new(1, Retention::UntilSettled, None);
+        join(&log, 1, Start::After(0)).await;
+        log.push(0, started(0));
+        assert_eq!(read_all(&log, 1).await, (vec![1], 0));
+        join(&log, 2, Start::After(0)).await;
+        log.push(0, output(10));
+        assert_eq!(read_all(&log, 1).await, (vec![2], 0));
+        log.settle(1);
+        join(&log, 3, Start::Unsettled).await;
+        assert_eq!(read_all(&log, 2).await, (vec![1, 2], 0));
+        assert_eq!(read_all(&log, 3).await, (vec![2], 0));
+        assert!(!log.is_delivered());
+        log.settle(2);
+        assert!(log.is_delivered() && log.state.lock().events.is_empty());
+    }
+
+    #[tokio::test]
+    async fn who_is_too_slow_is_told_how_much_was_lost() {
+        let log = EventLog::new(1, Retention::UntilSettled, None);
+        join(&log, 1, Start::After(0)).await;
+        const EACH: usize = 100_000;
+        for sequence in 1..=100 {
+            assert_eq!(log.push(0, output(EACH)), sequence);
+            log.settle(sequence);
+        }
+        assert!(log.state.lock().kept <= KEPT_MAX);
+        let (numbers, lost) = read_all(&log, 1).await;
+        assert_eq!(lost, (100 - numbers.len() as u64) * EACH as u64);
+        assert_eq!(numbers.last(), Some(&100));
+        assert!(numbers.len() > 30, "{numbers:?}");
+    }
+
+    #[tokio::test]
+    async fn what_nobody_settles_is_kept_unless_nobody_waits() {
+        let log = EventLog::new(1, Retention::UntilSettled, None);
+        push(&log, 100, 100_000);
+        assert!(log.state.lock().kept > 2 * KEPT_MAX);
+        log.stop_keeping();
+        assert!(log.state.lock().kept <= KEPT_MAX);
+        join(&log, 1, Start::After(0)).await;
+        let (numbers, lost) = read_all(&log, 1).await;
+        assert_eq!(lost + 100_000 * numbers.len() as u64, 10_000_000);
+    }
+
+    #[tokio::test]
+    async fn small_events_cost_more_than_they_carry() {
+        let log = EventLog::new(1, Retention::Bounded, None);
+        push(&log, 100_000, 1);
+        assert!(log.state.lock().events.len() <= KEPT_MAX / kept_cost(1));
+    }
+
+    #[tokio::test]
+    async fn who_comes_back_is_told_of_a_gap_though_not_of_its_size() {
+        let log = EventLog::new(1, Retention::Bounded, None);
+        push(&log, 100, 100_000);
+        join(&log, 1, Start::After(3)).await;
+        assert!(matches!(read(&log, 1).await[0].what, Some(What::DroppedOutput(0))));
+        join(&log, 2, Start::After(99)).await;
+        assert_eq!(read_all(&log, 2).await, (vec![100], 0));
+        join(&log, 3, Start::After(1000)).await;
+        assert_eq!(log.delivered(3), 100, "there is no more than the latest");
+    }
+
+    #[tokio::test]
+    async fn who_began_with_an_earlier_server_is_told_that_something_may_be_missing() {
+        let log = EventLog::new(1000, Retention::UntilSettled, None);
+        join(&log, 1, Start::After(7)).await;
+        join(&log, 2, Start::Unsettled).await;
+        log.push(0, output(10));
+        let told = read(&log, 1).await;
+        assert!(matches!(told[0].what, Some(What::DroppedOutput(0))));
+        assert_eq!(told[1].sequence, 1000);
+        assert_eq!(read(&log, 2).await.len(), 1, "it begins here");
+        log.push(0, output(10));
+        assert_eq!(read_all(&log, 1).await, (vec![1001], 0));
+    }
+
+    #[tokio::test]
+    async fn who_has_left_is_told_nothing() {
+        let log = EventLog::new(1, Retention::UntilSettled, None);
+        join(&log, 1, Start::After(0)).await;
+        log.leave(1);
+        assert!(log.next(1, &Bookmark::default()).await.is_none());
+    }
+}

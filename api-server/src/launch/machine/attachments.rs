@@ -1,0 +1,307 @@
+//! The clients that follow a launch, by number: who owns it, who views it, and how long an owner that is missing is waited for.
+//!
+//! ```text
+//!             attach                   gone                   too long
+//! Awaited ───────────────> Here ───────────────> Awaited ───────────────> Nobody (the launch is ended)
+//!    (first)                │ ^
+//!       said goodbye: Ctrl-Z│ │attach
+//!                           v │
+//!                          Away     (over restarts of the server, too)
+//! ```
+//!
+//! Output waits for the owner, while there is one or one is expected; a launch that was detached has none. Viewers come and go.
+
+use std::collections::BTreeSet;
+
+use lattice_session::timeouts::{FIRST_OWNER, NEXT_OWNER};
+use tokio::time::Instant;
+
+use super::facts::Ownership;
+use super::input_credit::TooMuch;
+
+/// Largest number of viewers of a launch.
+pub(crate) const VIEWERS_MAX: usize = 16;
+
+/// The highest signal number.
+pub(crate) const SIGNAL_MAX: i32 = 64;
+
+/// The clients of a launch.
+#[derive(Debug)]
+pub(crate) struct Attachments {
+    owner: Owner,
+    viewers: BTreeSet<u64>,
+    /// Number of clients so far; also the number of the last one.
+    clients: u64,
+    ownership: Ownership,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Owner {
+    /// There is none, or it was given up.
+    Nobody,
+    /// The owner is expected, but not for longer than this.
+    Awaited { until: Instant },
+    /// The owner follows. With `goodbye`, it sends no more since then, in seconds since 1970: it is not to be missed.
+    Here { client: u64, goodbye: Option<u64> },
+    /// The owner was stopped with Ctrl-Z then, and comes back when its user wants it to.
+    Away { since: u64 },
+}
+
+/// Role of a client: as it is, or as the client asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Owner,
+    Viewer,
+}
+
+/// A client that follows from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Joined {
+    pub client: u64,
+    pub role: Role,
+    /// The owner before it, which follows no more.
+    pub replaced: Option<u64>,
+}
+
+/// A viewer that is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{VIEWERS_MAX} others look at the launch already; try again when one has left")]
+pub(crate) struct TooManyViewers;
+
+/// Why a client's stream is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Dismissal {
+    #[error("another client follows the launch now")]
+    Replaced,
+    #[error("the stream follows a launch already")]
+    AttachedTwice,
+    #[error("only the owner of a launch gives it input and signals on this stream; others have calls of their own")]
+    OwnersOnly,
+    #[error(transparent)]
+    TooMuchInput(#[from] TooMuch),
+    #[error("{0} is no signal; there are 1 to {SIGNAL_MAX}")]
+    NoSignal(i32),
+}
+
+impl Attachments {
+    /// Attachments of a launch that waits for its owner from now on, if it is to have one.
+    pub(crate) fn new(ownership: Ownership, now: Instant) -> Self {
+        let owner = match ownership {
+            Ownership::Owned => Owner::Awaited { until: now + FIRST_OWNER },
+            Ownership::Detached => Owner::Nobody,
+        };
+        Self { owner, viewers: BTreeSet::new(), clients: 0, ownership }
+    }
+
+    /// A client follows; it is the owner if it asks to be and the launch can have one.
+    ///
+    /// # Errors
+    /// Refuses a viewer when there are too many.
+    pub(crate) fn join(&mut self, asked: Role) -> Result<Joined, TooManyViewers> {
+        let role = if self.ownership == Ownership::Detached { Role::Viewer } else { asked };
+        if role == Role::Viewer && self.viewers.len() >= VIEWERS_MAX {
+            return Err(TooManyViewers);
+        }
+        self.clients += 1;
+        let client = self.clients;
+        let mut replaced = None;
+        match role {
+            Role::Owner => {
+                replaced = self.owner();
+                self.owner = Owner::Here { client, goodbye: None };
+            }
+            Role::Viewer => drop(self.viewers.insert(client)),
+        }
+        Ok(Joined { client, role, replaced })
+    }
+
+    /// Role of a client; `None` if there is no client with this number.
+    pub(crate) fn role(&self, client: u64) -> Option<Role> {
+        match self.owner() {
+            Some(owner) if owner == client => Some(Role::Owner),
+            _ => self.viewers.contains(&client).then_some(Role::Viewer),
+        }
+    }
+
+    /// The number of the owner, if it follows.
+    pub(crate) fn owner(&self) -> Option<u64> {
+        match self.owner {
+            Owner::Here { client, .. } => Some(client),
+            _ => None,
+        }
+    }
+
+    /// Returns true if the owner follows, or may come back yet.
+    pub(crate) fn expects_owner(&self, now: Instant) -> bool {
+        match self.owner {
+            Owner::Here { .. } => true,
+            Owner::Awaited { until } => now < until,
+            Owner::Away { .. } | Owner::Nobody => false,
+        }
+    }
+
+    /// Returns true if nobody follows at present.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.viewers.is_empty() && self.owner().is_none()
+    }
+
+    /// The launch has begun, and its owner has yet to be told so.
+    pub(crate) fn expect_owner(&mut self, now: Instant) {
+        if let Owner::Awaited { until } = &mut self.owner {
+            *until = now + FIRST_OWNER;
+        }
+    }
+
+    /// The owner was stopped then, as an earlier server has written down.
+    pub(crate) fn resume_away(&mut self, since: u64) {
+        self.owner = Owner::Away { since };
+    }
+
+    /// Since when the owner is stopped, in seconds since 1970, if it is.
+    pub(crate) fn stopped_since(&self) -> Option<u64> {
+        match self.owner {
+            Owner::Here { goodbye, .. } => goodbye,
+            Owner::Away { since } => Some(since),
+            Owner::Awaited { .. } | Owner::Nobody => None,
+        }
+    }
+
+    /// A client sends no more, at this time in seconds since 1970.
+    pub(crate) fn on_goodbye(&mut self, client: u64, at: u64) {
+        if let Owner::Here { client: owner, goodbye } = &mut self.owner
+            && *owner == client
+        {
+            *goodbye = Some(at);
+        }
+    }
+
+    /// A client follows no more.
+    pub(crate) fn on_gone(&mut self, client: u64, now: Instant) {
+        if self.viewers.remove(&client) || self.owner() != Some(client) {
+            return;
+        }
+        self.owner = match self.owner {
+            Owner::Here { goodbye: Some(since), .. } => Owner::Away { since },
+            _ => Owner::Awaited { until: now + NEXT_OWNER },
+        };
+    }
+
+    /// A client is sent away. An owner may come back as another client.
+    pub(crate) fn dismiss(&mut self, client: u64, now: Instant) {
+        if !self.viewers.remove(&client) && self.owner() == Some(client) {
+            self.owner = Owner::Awaited { until: now + NEXT_OWNER };
+        }
+    }
+
+    /// Returns true if the owner is missed for too long; then it is given up.
+    pub(crate) fn gives_up_owner(&mut self, now: Instant) -> bool {
+        let too_long = matches!(self.owner, Owner::Awaited { until } if now >= until);
+        if too_long {
+            self.owner = Owner::Nobody;
+        }
+        too_long
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owned() -> (Attachments, Instant) {
+        let now = Instant::now();
+        (Attachments::new(Ownership::Owned, now), now)
+    }
+
+    #[test]
+    fn an_owner_that_vanishes_is_given_up_and_one_that_was_stopped_is_not() {
+        let (mut attachments, now) = owned();
+        assert!(!attachments.gives_up_owner(now));
+        for stopped in [true, false] {
+            let client = attachments.join(Role::Owner).unwrap().client;
+            assert!(!attachments.gives_up_owner(now + FIRST_OWNER));
+            if stopped {
+                attachments.on_goodbye(client, 7);
+            }
+            attachments.on_gone(client, now);
+            assert_eq!(attachments.gives_up_owner(now + NEXT_OWNER), !stopped);
+            assert_eq!(attachments.stopped_since(), stopped.then_some(7));
+        }
+        assert!(!attachments.gives_up_owner(now + 2 * FIRST_OWNER), "once");
+    }
+
+    #[test]
+    fn how_long_an_owner_is_waited_for_depends_on_whether_it_was_there() {
+        type Before = fn(&mut Attachments, Instant);
+        let cases: [(&str, Before, std::time::Duration); 3] = [
+            ("it has yet to come", |_, _| {}, FIRST_OWNER),
+            (
+                "its connection broke",
+                |all, now| {
+                    let client = all.join(Role::Owner).unwrap().client;
+                    all.on_gone(client, now);
+                },
+                NEXT_OWNER,
+            ),
+            (
+                "it was sent away",
+                |all, now| {
+                    let client = all.join(Role::Owner).unwrap().client;
+                    all.dismiss(client, now);
+                },
+                NEXT_OWNER,
+            ),
+        ];
+        for (what, before, limit) in cases {
+            let (mut attachments, now) = owned();
+            before(&mut attachments, now);
+            let just_before = now + limit - std::time::Duration::from_millis(1);
+            assert!(attachments.expects_owner(just_before) && !attachments.gives_up_owner(just_before), "{what}");
+            assert!(!attachments.expects_owner(now + limit) && attachments.gives_up_owner(now + limit), "{what}");
+        }
+    }
+
+    #[test]
+    fn an_owner_that_was_stopped_is_awaited_by_the_next_server() {
+        let (mut attachments, now) = owned();
+        attachments.resume_away(7);
+        assert!(!attachments.gives_up_owner(now + 2 * FIRST_OWNER));
+        assert_eq!(attachments.stopped_since(), Some(7));
+        attachments.join(Role::Owner).unwrap();
+        assert_eq!(attachments.stopped_since(), None);
+    }
+
+    #[test]
+    fn viewers_change_nothing_for_the_owner() {
+        let (mut attachments, now) = owned();
+        let owner = attachments.join(Role::Owner).unwrap().client;
+        let viewers: Vec<u64> = (0..VIEWERS_MAX).map(|_| attachments.join(Role::Viewer).unwrap().client).collect();
+        assert_eq!(attachments.join(Role::Viewer), Err(TooManyViewers));
+        for viewer in viewers {
+            assert_eq!(attachments.role(viewer), Some(Role::Viewer));
+            attachments.on_goodbye(viewer, 7);
+            attachments.on_gone(viewer, now);
+            assert_eq!((attachments.role(viewer), attachments.role(owner)), (None, Some(Role::Owner)));
+        }
+        assert!(!attachments.gives_up_owner(now + 2 * FIRST_OWNER));
+    }
+
+    #[test]
+    fn a_new_owner_replaces_the_one_before_whose_end_then_means_nothing() {
+        let (mut attachments, now) = owned();
+        let first = attachments.join(Role::Owner).unwrap();
+        let second = attachments.join(Role::Owner).unwrap();
+        assert_eq!((first.replaced, second.replaced), (None, Some(first.client)));
+        assert_eq!((attachments.role(first.client), attachments.owner()), (None, Some(second.client)));
+        attachments.on_goodbye(first.client, 7);
+        attachments.on_gone(first.client, now);
+        assert_eq!((attachments.owner(), attachments.stopped_since()), (Some(second.client), None));
+    }
+
+    #[test]
+    fn a_detached_launch_has_no_owner() {
+        let now = Instant::now();
+        let mut attachments = Attachments::new(Ownership::Detached, now);
+        assert_eq!(attachments.join(Role::Owner).unwrap().role, Role::Viewer);
+        assert!(!attachments.gives_up_owner(now + 2 * FIRST_OWNER));
+    }
+}

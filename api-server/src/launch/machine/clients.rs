@@ -1,0 +1,221 @@
+//! A launch and those who follow it: the numbers of its events, who may ask for what, and the credit for output and input.
+
+use std::time::Duration;
+
+use lattice_session::wire::event::happening_cost;
+use tokio::time::Instant;
+
+use super::attachments::{Attachments, Dismissal, Joined, Role, SIGNAL_MAX, TooManyViewers};
+use super::effect::{Effect, Effects};
+use super::event::{ClientRequest, LogEvent, NodeCommand, NodeEvent, StartProgress};
+use super::facts::Facts;
+use super::input_credit::{Flow, InputCredit};
+use super::output_credit::{OutputCredit, Overrun};
+use super::streams::Output;
+
+/// Interval at which clients are told how far the start is.
+const START_REPORTS: Duration = Duration::from_millis(100);
+
+/// The part of a launch that faces its clients.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    pub(super) attachments: Attachments,
+    output: OutputCredit,
+    input: InputCredit,
+    start: StartReports,
+    /// The number that the next event gets.
+    next: u64,
+}
+
+/// When clients are told how far the start is.
+#[derive(Debug)]
+struct StartReports {
+    /// Something is new since clients were told last.
+    due: bool,
+    reported: Instant,
+}
+
+/// Order of an owner that concerns the launch as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OwnerOrder {
+    Signal(i32),
+    End(i32),
+    Kill(i32),
+}
+
+impl Clients {
+    /// Clients of a launch whose first event gets the number `first`.
+    pub(crate) fn new(facts: &Facts, first: u64, now: Instant) -> Self {
+        Self {
+            attachments: Attachments::new(facts.ownership, now),
+            output: OutputCredit::new(facts.nodes.len(), facts.output_window, facts.settler),
+            input: InputCredit::new(&facts.input_readers, facts.input_window),
+            start: StartReports { due: false, reported: now },
+            next: first,
+        }
+    }
+
+    /// The number of the latest event.
+    fn latest(&self) -> u64 {
+        self.next - 1
+    }
+
+    /// Adds an event of the API server's own.
+    pub(crate) fn append(&mut self, node: u32, event: LogEvent, effects: &mut Effects) {
+        effects.push(Effect::Append { sequence: self.next, node, event });
+        self.next += 1;
+    }
+
+    /// Adds an event of a node, and charges the node for it.
+    ///
+    /// # Errors
+    /// Fails when the node sends more than it was granted.
+    pub(crate) fn append_charged(&mut self, node: u32, event: NodeEvent, effects: &mut Effects) -> Result<(), Overrun> {
+        let cost = match &event {
+            NodeEvent::Happened(happening, _) => happening_cost(happening) as u64,
+            NodeEvent::UnknownEnding => 0,
+        };
+        let sequence = self.next;
+        self.append(node, LogEvent::Node(event), effects);
+        let grant = self.output.charge(sequence, node, cost)?;
+        grant_all(grant.map(|bytes| (node, bytes)), effects);
+        Ok(())
+    }
+
+    /// Everything up to this event was dealt with by whoever settles.
+    pub(crate) fn settle(&mut self, sequence: u64, effects: &mut Effects) {
+        let sequence = sequence.min(self.latest());
+        effects.push(Effect::Settle { sequence });
+        grant_all(self.output.settle(sequence), effects);
+    }
+
+    /// Output waits for nobody from now on: its owner is gone for good, or holds up a launch that must end.
+    pub(crate) fn stop_waiting(&mut self, effects: &mut Effects) {
+        if self.output.waits() {
+            effects.push(Effect::StopKeeping);
+            grant_all(self.output.stop_waiting(), effects);
+        }
+    }
+
+    /// A node has a new stream: what it was granted may have gone astray.
+    pub(crate) fn renew(&mut self, node: u32, effects: &mut Effects) {
+        let grant = self.output.renew(node);
+        grant_all(grant.map(|bytes| (node, bytes)), effects);
+    }
+
+    /// Returns the state of the node's output.
+    pub(crate) fn output_of(&self, node: u32) -> Output {
+        if self.output.is_held_up(node) { Output::HeldUp } else { Output::Flows }
+    }
+
+    /// A client follows from now on, and has dealt with everything up to `after`.
+    ///
+    /// # Errors
+    /// Refuses a viewer when there are too many.
+    pub(crate) fn attach(&mut self, after: u64, asked: Role, effects: &mut Effects) -> Result<Joined, TooManyViewers> {
+        let joined = self.attachments.join(asked)?;
+        if let Some(client) = joined.replaced {
+            effects.push(Effect::Dismiss { client, why: Dismissal::Replaced });
+        }
+        if joined.role == Role::Owner {
+            self.settle(after, effects);
+            self.input.attach();
+        }
+        self.start.due = true;
+        Ok(joined)
+    }
+
+    /// A client asks for something. Returns what concerns the launch as a whole.
+    pub(crate) fn on_request(
+        &mut self,
+        client: u64,
+        request: ClientRequest,
+        now: Instant,
+        effects: &mut Effects,
+    ) -> Option<OwnerOrder> {
+        match (self.attachments.role(client), request) {
+            (None, _) | (Some(Role::Viewer), ClientRequest::Acknowledge(_)) => {}
+            (_, ClientRequest::Attach) => self.dismiss(client, Dismissal::AttachedTwice, now, effects),
+            (Some(Role::Viewer), _) => self.dismiss(client, Dismissal::OwnersOnly, now, effects),
+            (Some(Role::Owner), ClientRequest::Acknowledge(sequence)) => self.settle(sequence, effects),
+            (Some(Role::Owner), ClientRequest::Stdin(piece)) => match self.input.push(piece) {
+                Ok(flow) => self.pass_on(flow, effects),
+                Err(error) => self.dismiss(client, error.into(), now, effects),
+            },
+            (Some(Role::Owner), ClientRequest::StdinEnd) => {
+                let flow = self.input.end();
+                self.pass_on(flow, effects);
+            }
+            (_, ClientRequest::Signal(signal) | ClientRequest::End(signal) | ClientRequest::Kill(signal))
+                if !(1..=SIGNAL_MAX).contains(&signal) =>
+            {
+                self.dismiss(client, Dismissal::NoSignal(signal), now, effects);
+            }
+            (_, ClientRequest::Signal(signal)) => return Some(OwnerOrder::Signal(signal)),
+            (_, ClientRequest::End(signal)) => return Some(OwnerOrder::End(signal)),
+            (_, ClientRequest::Kill(signal)) => return Some(OwnerOrder::Kill(signal)),
+        }
+        None
+    }
+
+    fn dismiss(&mut self, client: u64, why: Dismissal, now: Instant, effects: &mut Effects) {
+        self.attachments.dismiss(client, now);
+        effects.push(Effect::Dismiss { client, why });
+    }
+
+    /// A client follows no more.
+    pub(crate) fn on_gone(&mut self, client: u64, now: Instant, effects: &mut Effects) {
+        self.attachments.on_gone(client, now);
+        effects.push(Effect::Forget { client });
+    }
+
+    /// The ranks of a node have read so much input.
+    pub(crate) fn on_input_taken(&mut self, node: u32, bytes: u64, effects: &mut Effects) {
+        let flow = self.input.on_taken(node, bytes);
+        self.pass_on(flow, effects);
+    }
+
+    /// A node reads no more input.
+    pub(crate) fn on_node_gone(&mut self, node: u32, effects: &mut Effects) {
+        let flow = self.input.on_gone(node);
+        self.pass_on(flow, effects);
+    }
+
+    fn pass_on(&self, flow: Flow, effects: &mut Effects) {
+        for node in self.input.readers() {
+            flow.pieces.iter().for_each(|piece| effects.command(node, NodeCommand::Stdin(piece.clone())));
+            if flow.end {
+                effects.command(node, NodeCommand::StdinEnd);
+            }
+        }
+        if let Some(client) = self.attachments.owner()
+            && flow.credit > 0
+        {
+            effects.push(Effect::GrantInput { client, bytes: flow.credit });
+        }
+    }
+
+    /// Ranks have started since clients were told last.
+    pub(crate) fn note_start(&mut self) {
+        self.start.due = true;
+    }
+
+    /// Tells clients how far the start is, if there is something new and somebody to tell.
+    pub(crate) fn report_start(
+        &mut self,
+        progress: impl FnOnce() -> StartProgress,
+        now: Instant,
+        effects: &mut Effects,
+    ) {
+        if self.start.due && !self.attachments.is_empty() && now >= self.start.reported + START_REPORTS {
+            self.start = StartReports { due: false, reported: now };
+            effects.push(Effect::ReportStart(progress()));
+        }
+    }
+}
+
+fn grant_all(grants: impl IntoIterator<Item = (u32, u64)>, effects: &mut Effects) {
+    for (node, bytes) in grants {
+        effects.command(node, NodeCommand::OutputCredit(bytes));
+    }
+}

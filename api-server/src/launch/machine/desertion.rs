@@ -1,0 +1,268 @@
+//! Ranks that have left while others of their job wait for them in a fence, seen across nodes: each node judges only its own ranks.
+//!
+//! ```text
+//!                       a silent rank has ended, others wait
+//! (nothing suspected) ──────────────────────────────────────> certain
+//!        │  ^                                                    ^
+//!        │  └──nobody waits any more──┐                          │ those who wait wait on
+//!        └──a finalized rank has ended, others wait──> suspected ──GRACE──> all nodes are asked
+//! ```
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::time::Duration;
+
+use lattice_session::cause::{Cause, CauseKind};
+use pmi_core::Phase;
+use pmi_core::ids::Rank;
+use tokio::time::Instant;
+
+use super::event::RankEnd;
+use super::progress_query::Answer;
+use super::state::LaunchState;
+
+/// A rank that left is certainly missed if others still wait for it after this time: the last fence with it is complete by then.
+const GRACE: Duration = Duration::from_secs(1);
+/// Interval at which nodes are asked for exits that wait behind output; longer than they have to answer.
+const ASK_FOR_EXITS: Duration = Duration::from_secs(2);
+
+/// A rank has left, others wait for it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Desertion {
+    /// Certain: it never spoke to its PMI server, so no fence of all ranks can have been complete.
+    Certain(Cause),
+    /// The rank went through MPI_Finalize; those who wait may be about to leave the last fence that it took part in. Certain if they
+    /// still wait when they are asked again.
+    Suspected,
+}
+
+/// When nodes are to be asked who waits.
+#[derive(Debug)]
+pub(crate) struct DesertionWatch {
+    /// Since when a rank is suspected of having left others that wait for it.
+    suspected: Option<Instant>,
+    /// When nodes were asked last for exits that they could not report.
+    exits_asked: Instant,
+}
+
+impl DesertionWatch {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { suspected: None, exits_asked: now }
+    }
+
+    /// A rank is suspected from now on, if it was not before; or none is any more.
+    pub(crate) fn note(&mut self, suspected: bool, now: Instant) {
+        self.suspected = if suspected { self.suspected.or(Some(now)) } else { None };
+    }
+
+    /// Returns true if a suspicion is to be confirmed now.
+    pub(crate) fn is_to_be_confirmed(&self, now: Instant) -> bool {
+        self.suspected.is_some_and(|since| now.saturating_duration_since(since) >= GRACE)
+    }
+
+    /// Returns true if nodes are to be asked again for exits that wait behind output.
+    pub(crate) fn asks_for_exits(&mut self, now: Instant) -> bool {
+        let due = now >= self.exits_asked + ASK_FOR_EXITS;
+        if due {
+            self.exits_asked = now;
+        }
+        due
+    }
+}
+
+impl LaunchState {
+    /// Ranks of a node wait in a fence of all ranks of their job, and miss none of their own node. Of other jobs nothing is said.
+    pub(crate) fn on_waiting(&mut self, node: u32, ranks: &[Rank]) {
+        let of = |job: &&Range<u32>| ranks.iter().any(|rank| job.contains(&rank.0));
+        let jobs: Vec<&Range<u32>> = self.jobs.iter().filter(of).collect();
+        let own = |rank: &&Rank| self.ranks.get(rank.0 as usize).is_some_and(|known| known.node == node);
+        let waiting = &mut self.nodes[node as usize].waiting;
+        waiting.retain(|rank| !jobs.iter().any(|job| job.contains(rank)));
+        waiting.extend(ranks.iter().filter(own).map(|rank| rank.0));
+    }
+
+    /// Returns the desertion of a rank that has left while others of its job wait for it, if one has.
+    pub(crate) fn desertion(&self) -> Option<Desertion> {
+        if !self.does_anybody_wait() {
+            return None;
+        }
+        let certain = self.deserted(Phase::Silent).next().map(|(end, others)| {
+            let kind = CauseKind::LeftBeforeInit { rank: end.rank, exit: end.exit, others };
+            Desertion::Certain(self.cause_at(end.rank, kind))
+        });
+        certain.or_else(|| self.deserted(Phase::Finalized).next().map(|_| Desertion::Suspected))
+    }
+
+    /// Returns true if ranks are known to wait in a fence.
+    pub(crate) fn does_anybody_wait(&self) -> bool {
+        self.cause().is_none() && self.nodes.iter().any(|node| !node.waiting.is_empty())
+    }
+
+    /// The cause of a desertion that was suspected, now that nodes have answered which ranks wait.
+    pub(crate) fn confirm(&mut self, answers: &[Option<Answer>]) -> Option<Cause> {
+        for (index, answer) in (0..).zip(answers) {
+            let Some(answer) = answer.as_ref().filter(|_| self.phase(index).is_live()) else { continue };
+            let own = answer.iter().filter(|rank| rank.waiting && self.owns(index, rank.rank));
+            let waiting = own.map(|rank| rank.rank.0).collect();
+            self.nodes[index as usize].waiting = waiting;
+        }
+        if !self.does_anybody_wait() {
+            return None;
+        }
+        let (end, waiting) = self.deserted(Phase::Finalized).next()?;
+        Some(self.cause_at(end.rank, CauseKind::LeftFence { rank: end.rank, waiting }))
+    }
+
+    /// The ranks that are known to wait.
+    pub(super) fn waiting(&self) -> Vec<Rank> {
+        let waiting: BTreeSet<u32> = self.nodes.iter().flat_map(|node| node.waiting.iter().copied()).collect();
+        waiting.into_iter().map(Rank).collect()
+    }
+
+    /// The first rank of each job that ended in this phase while others of the job wait, with those who wait.
+    fn deserted(&self, phase: Phase) -> impl Iterator<Item = (RankEnd, Vec<Rank>)> {
+        let waiting = self.waiting();
+        self.jobs.iter().filter_map(move |job| {
+            let others: Vec<Rank> = waiting.iter().copied().filter(|rank| job.contains(&rank.0)).collect();
+            if others.is_empty() {
+                return None;
+            }
+            let mut ends = job.clone().filter_map(|rank| self.ranks[rank as usize].end);
+            ends.find(|end| end.phase == Some(phase)).map(|end| (end, others))
+        })
+    }
+
+    fn cause_at(&self, rank: Rank, kind: CauseKind) -> Cause {
+        let node = self.ranks[rank.0 as usize].node;
+        Cause { host: self.host(node).to_owned(), kind }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lattice_session::cause::RankExit;
+    use lattice_session::event::RankProgress;
+    use pmi_core::job::Placement;
+
+    use super::super::event::Programs;
+    use super::super::state::tests::{end, state};
+    use super::*;
+
+    fn ranks(ranks: &[u32]) -> Vec<Rank> {
+        ranks.iter().copied().map(Rank).collect()
+    }
+
+    fn progress(rank: u32) -> RankProgress {
+        let rank = Rank(rank);
+        RankProgress { rank, pid: None, phase: None, last_command: None, waiting: false, exit: None }
+    }
+
+    fn answer(waiting: &[u32]) -> Option<Answer> {
+        Some(waiting.iter().map(|&rank| RankProgress { waiting: true, ..progress(rank) }).collect())
+    }
+
+    #[test]
+    fn a_rank_that_never_spoke_is_missed_for_certain() {
+        // In either order of the news.
+        for exit_first in [true, false] {
+            let mut state = state();
+            let leave = |state: &mut LaunchState| assert!(state.on_exited(1, end(3, Some(Phase::Silent))));
+            if exit_first {
+                leave(&mut state);
+            }
+            assert_eq!(state.desertion(), None);
+            state.on_waiting(0, &ranks(&[0, 1]));
+            if !exit_first {
+                leave(&mut state);
+            }
+            let exit = RankExit::Code(0);
+            let kind = CauseKind::LeftBeforeInit { rank: Rank(3), exit, others: ranks(&[0, 1]) };
+            assert_eq!(state.desertion(), Some(Desertion::Certain(Cause { host: "b".to_owned(), kind })));
+        }
+    }
+
+    #[test]
+    fn an_exit_that_an_answer_told_of_is_news_all_the_same() {
+        let mut state = state();
+        state.on_waiting(0, &ranks(&[0, 1]));
+        let told = RankProgress { phase: Some(Phase::Silent), exit: Some(RankExit::Code(0)), ..progress(3) };
+        state.on_progress(1, &[told], &Programs::new());
+        assert!(matches!(state.desertion(), Some(Desertion::Certain(_))));
+        assert!(state.on_exited(1, end(3, Some(Phase::Silent))), "the client does not know of it");
+        assert!(!state.on_exited(1, end(3, Some(Phase::Silent))), "reported twice");
+    }
+
+    #[test]
+    fn a_rank_that_finalized_is_missed_only_by_those_who_still_wait() {
+        let mut state = state();
+        state.on_waiting(0, &ranks(&[0, 1]));
+        assert!(state.on_exited(1, end(2, Some(Phase::Finalized))));
+        assert_eq!(state.desertion(), Some(Desertion::Suspected));
+        assert_eq!(state.confirm(&[answer(&[]), None]), None);
+        assert_eq!(state.desertion(), None, "the fence was complete");
+
+        state.on_waiting(0, &ranks(&[0, 1]));
+        let cause = state.confirm(&[answer(&[1]), None]).unwrap();
+        assert_eq!(cause.kind, CauseKind::LeftFence { rank: Rank(2), waiting: ranks(&[1]) });
+    }
+
+    #[test]
+    fn a_rank_without_pmi_is_missed_by_nobody() {
+        let mut state = state();
+        state.on_waiting(0, &ranks(&[0]));
+        assert!(state.on_exited(1, end(2, None)));
+        assert!(state.on_exited(1, end(3, Some(Phase::Open))));
+        assert_eq!(state.desertion(), None);
+    }
+
+    #[test]
+    fn ranks_of_a_spawned_job_are_missed_by_those_of_their_own_job_only() {
+        for phase in [Phase::Silent, Phase::Finalized] {
+            let mut state = state();
+            // Ranks 4 and 5: one on each node.
+            state.add_job(&Placement::block(&[1, 1]));
+            state.on_waiting(0, &ranks(&[0, 1]));
+            assert!(state.on_exited(1, end(5, Some(phase))));
+            assert_eq!(state.desertion(), None, "it is of another job");
+            state.on_waiting(0, &ranks(&[4]));
+            assert_eq!(state.waiting(), ranks(&[0, 1, 4]), "what is said of one job says nothing of the other");
+            let cause = match state.desertion() {
+                Some(Desertion::Certain(cause)) => cause,
+                Some(Desertion::Suspected) => state.confirm(&[answer(&[0, 1, 4]), None]).unwrap(),
+                None => panic!("nobody is missed"),
+            };
+            let kind = match phase {
+                Phase::Silent => {
+                    CauseKind::LeftBeforeInit { rank: Rank(5), exit: RankExit::Code(0), others: ranks(&[4]) }
+                }
+                _ => CauseKind::LeftFence { rank: Rank(5), waiting: ranks(&[4]) },
+            };
+            assert_eq!(cause, Cause { host: "b".to_owned(), kind });
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_a_job_that_was_not_started() {
+        let mut state = state();
+        state.add_job(&Placement::block(&[1, 1]));
+        state.on_waiting(0, &ranks(&[4]));
+        assert!(state.on_exited(1, end(5, Some(Phase::Silent))));
+        state.void_job(4, 2);
+        assert_eq!(state.desertion(), None);
+    }
+
+    #[test]
+    fn a_suspicion_is_confirmed_after_its_grace_and_forgotten_with_its_reason() {
+        let now = Instant::now();
+        let mut watch = DesertionWatch::new(now);
+        watch.note(true, now);
+        watch.note(true, now + GRACE / 2);
+        assert_eq!([GRACE / 2, GRACE].map(|passed| watch.is_to_be_confirmed(now + passed)), [false, true]);
+        watch.note(false, now + GRACE);
+        assert!(!watch.is_to_be_confirmed(now + 2 * GRACE));
+        assert_eq!(
+            [1, 2, 3].map(|second| watch.asks_for_exits(now + Duration::from_secs(second))),
+            [false, true, false]
+        );
+    }
+}

@@ -1,0 +1,144 @@
+//! The way of a launch to its end: its first cause, who is told of it, and what follows when no node is left.
+
+use std::sync::Arc;
+
+use lattice_session::cause::{Cause, CauseKind, StartClass};
+use lattice_session::event::Event;
+use lattice_session::timeouts;
+use nix::libc;
+use tokio::time::Instant;
+
+use super::effect::Effect;
+use super::event::{Completion, LogEvent, NodeCommand, NodeEvent};
+use super::phase::Over;
+use super::silent_ranks::Passing;
+use super::{Conclusion, Machine, NotStarted, Phase, Stored};
+
+impl Machine {
+    /// Something ends the launch that was seen here. All nodes are told to give up.
+    pub(super) fn fail(&mut self, cause: Cause, now: Instant) {
+        if self.nodes.state.fail(cause) {
+            self.announce(None, now);
+        }
+    }
+
+    /// Tells everybody of the cause, but the node that ends its part for it by itself.
+    pub(super) fn announce(&mut self, by: Option<u32>, now: Instant) {
+        self.begin_ending(now);
+        for node in self.nodes.state.live().filter(|&node| Some(node) != by) {
+            self.effects.command(node, NodeCommand::GiveUp);
+        }
+    }
+
+    /// The launch is coming to its end for the cause that counts.
+    fn begin_ending(&mut self, now: Instant) {
+        let Some(cause) = self.nodes.state.cause().cloned() else { return };
+        self.phase.begin_ending(now);
+        self.checkpoint.note(now);
+        self.publish();
+        let ending = LogEvent::Node(NodeEvent::of_session(Event::Ending(cause)));
+        self.clients.append(0, ending, &mut self.effects);
+    }
+
+    /// A cause that is held counts from now on.
+    pub(super) fn settle_cause(&mut self, now: Instant) {
+        if let Some(node) = self.nodes.state.cause.settle() {
+            self.announce(Some(node), now);
+        }
+    }
+
+    /// The client ends the launch with a signal, or its absence does. Nodes end their ranks by themselves when they get the command.
+    pub(super) fn end_by_signal(&mut self, signal: i32, command: &NodeCommand, now: Instant) {
+        self.end_by(CauseKind::Interrupted { signal }, now);
+        self.nodes.command_live(command, &mut self.effects);
+    }
+
+    /// Somebody else than its owner ends the launch, in order.
+    pub(crate) fn on_abort(&mut self, who: String, reason: String, now: Instant) {
+        if self.phase.is_over() {
+            return;
+        }
+        self.end_by(CauseKind::Ended { who, reason }, now);
+        // A cause may count that is not complete yet.
+        self.phase.begin_ending(now);
+        self.phase.overrule();
+        self.publish();
+        self.nodes.command_live(&NodeCommand::End(libc::SIGTERM), &mut self.effects);
+        self.settle(now);
+    }
+
+    fn end_by(&mut self, kind: CauseKind, now: Instant) {
+        self.settle_cause(now);
+        if !self.phase.is_over() && self.nodes.state.fail(Cause { host: String::new(), kind }) {
+            self.begin_ending(now);
+        }
+    }
+
+    /// The launch ends before it began.
+    pub(super) fn refuse(&mut self, refusal: NotStarted, now: Instant) {
+        let (host, reason) = refusal.blame();
+        let kind = CauseKind::NotStarted { reason, class: StartClass::System };
+        self.nodes.state.fail(Cause { host: host.to_owned(), kind });
+        // Its id was told to nobody.
+        self.end(&[], Some(refusal), now, now);
+    }
+
+    /// No node is left: nothing more happens. `unclean` are the nodes that did not confirm that nothing of the launch is left.
+    pub(crate) fn on_complete(&mut self, unclean: &[String], now: Instant) {
+        self.end(unclean, None, now + timeouts::LINGER, now);
+        self.settle(now);
+    }
+
+    fn end(&mut self, unclean: &[String], refusal: Option<NotStarted>, until: Instant, now: Instant) {
+        self.report_silent_ranks(Passing::All, now);
+        self.settle_cause(now);
+        self.spawns.refuse_all(&mut self.effects);
+        let completion = Arc::new(self.completion(unclean, now));
+        self.effects.push(Effect::Finish(Arc::clone(&completion)));
+        if !unclean.is_empty() {
+            self.clients.append(0, LogEvent::Unclean(unclean.to_vec()), &mut self.effects);
+        }
+        self.clients.append(0, LogEvent::Complete(Arc::clone(&completion)), &mut self.effects);
+        // Clients read it while it is written down, and need not wait for the disk: nodes keep their reports until their streams
+        // end, which they do when it is written, and would report the same to a server that comes after this one.
+        let change = self.checkpoint.note_urgent(now);
+        self.phase = Phase::Over(Over { until, change, conclusion: Some(Conclusion { completion, refusal }) });
+    }
+
+    fn completion(&self, unclean: &[String], now: Instant) -> Completion {
+        let state = &self.nodes.state;
+        let cause = state.cause().cloned();
+        let mut message = cause.as_ref().map(ToString::to_string).unwrap_or_default();
+        if !unclean.is_empty() {
+            let nodes = hostlist::fold(unclean);
+            message += &format!("; {nodes} did not say that its part has ended, processes may be left there");
+        }
+        let duration = now.saturating_duration_since(self.begun);
+        Completion {
+            launch_id: self.facts.id.clone(),
+            allocation_id: self.facts.allocation_id.clone(),
+            cause,
+            message,
+            ends: state.ends(),
+            duration,
+            ranks: state.size(),
+        }
+    }
+
+    /// The changes up to `through` are durable, or could not be made so: what waited for the end to be written down follows. The
+    /// first attempt is what others wait for.
+    pub(super) fn conclude(&mut self, through: u64, stored: Stored) {
+        let Phase::Over(over) = &mut self.phase else { return };
+        if through < over.change {
+            return;
+        }
+        if let Some(Conclusion { completion, refusal }) = over.conclusion.take() {
+            self.effects.push(Effect::Conclude(completion));
+            self.effects.extend(refusal.map(|refusal| Effect::AnswerStart(Err(refusal))));
+        }
+        if stored == Stored::Durable {
+            let close = |node| Effect::CloseStream { node };
+            self.effects.extend((0..self.nodes.streams.len() as u32).map(close));
+        }
+    }
+}

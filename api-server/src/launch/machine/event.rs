@@ -1,0 +1,180 @@
+//! The words between a launch and those around it: what nodes report and are told, what clients ask for and are sent. Decoded at the
+//! edge ([`crate::wire`]), so that no message of a protocol gets into the machine.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use lattice_session::cause::{Cause, RankExit};
+use lattice_session::event::{Event, Notice, RankProgress};
+use lattice_session::rank_ranges::RankRanges;
+use lattice_session::spawn::SpawnOrder;
+use lattice_session::wire::event::NodeHappening;
+use pmi_core::Phase;
+use pmi_core::ids::{JobId, Rank};
+use pmi_core::services::SpawnRequest;
+
+/// One message of a node's report stream.
+#[derive(Clone, Debug)]
+pub(crate) enum NodeEvent {
+    /// Something that happened, with the programs of the ranks that it names, where these are known.
+    Happened(NodeHappening, Programs),
+    /// The node ends its part for a reason that this version does not know.
+    UnknownEnding,
+}
+
+/// Programs of ranks, as absolute paths.
+pub(crate) type Programs = Vec<(Rank, Bytes)>;
+
+impl NodeEvent {
+    /// Something that happened in the node's session, where no program is named.
+    pub(crate) fn of_session(event: Event) -> Self {
+        Self::Happened(NodeHappening::Event(event), Programs::new())
+    }
+
+    /// A notice to the user.
+    pub(crate) fn notice(notice: Notice) -> Self {
+        Self::of_session(Event::Notice(notice))
+    }
+}
+
+/// End of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RankEnd {
+    pub rank: Rank,
+    pub exit: RankExit,
+    /// Phase of its dialogue with its PMI server; `None` where it had none, or that was not reported.
+    pub phase: Option<Phase>,
+}
+
+/// A command for one node.
+#[derive(Clone, Debug)]
+pub(crate) enum NodeCommand {
+    /// Send a signal to every rank.
+    Signal(i32),
+    /// Send a signal to some ranks.
+    SignalRanks(i32, RankRanges),
+    /// End in order, because of this signal.
+    End(i32),
+    /// End at once, because of this signal.
+    Kill(i32),
+    /// End: the cause is elsewhere.
+    GiveUp,
+    /// Report the progress of all ranks, under this number.
+    AskProgress(u64),
+    /// A node without ranks may end.
+    Release,
+    /// Start a part of a spawned job.
+    Spawn(Arc<SpawnOrder>),
+    /// End what runs of a job that did not start everywhere.
+    Disown(JobId),
+    /// Input for the ranks that read it.
+    Stdin(Bytes),
+    /// No input follows.
+    StdinEnd,
+    /// So many bytes more of output may be sent.
+    OutputCredit(u64),
+}
+
+/// A request of a client on the stream by which it follows the launch.
+#[derive(Clone, Debug)]
+pub(crate) enum ClientRequest {
+    /// The client has dealt with everything up to this event.
+    Acknowledge(u64),
+    Stdin(Bytes),
+    StdinEnd,
+    Signal(i32),
+    End(i32),
+    Kill(i32),
+    /// To follow a launch, on a stream that follows one already.
+    Attach,
+}
+
+/// A job that a rank asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct SpawnWish {
+    /// The node of that rank.
+    pub node: u32,
+    /// The number under which the answer is awaited.
+    pub ticket: u64,
+    pub parent: JobId,
+    pub rank: Rank,
+    pub request: SpawnRequest,
+    /// The cores of each node of the launch; at least 1.
+    pub cores: Arc<[u32]>,
+}
+
+/// An event as all who follow the launch are sent it.
+#[derive(Clone, Debug)]
+pub(crate) enum LogEvent {
+    /// Something that happened on a node, or was put together from several.
+    Node(NodeEvent),
+    /// Nodes that did not confirm that nothing of the launch is left on them.
+    Unclean(Vec<String>),
+    /// The end: nothing follows.
+    Complete(Arc<Completion>),
+}
+
+/// End of a launch.
+#[derive(Clone, Debug)]
+pub(crate) struct Completion {
+    pub launch_id: String,
+    pub allocation_id: String,
+    /// Why it ended early or failed; `None` for success.
+    pub cause: Option<Cause>,
+    /// The same in words, with what is left behind.
+    pub message: String,
+    /// In the order of ranks; ranks of which no end was reported are missing.
+    pub ends: Vec<RankEnd>,
+    pub duration: Duration,
+    /// The number of all ranks.
+    pub ranks: u32,
+}
+
+/// The launch in short.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Overview {
+    pub activity: Activity,
+    pub ranks: u32,
+    /// Why it ends early, in words; empty if it does not.
+    pub cause: String,
+    /// Since when its owner is stopped, in seconds since 1970; 0 while it is not.
+    pub client_stopped_at: u64,
+}
+
+/// Where a launch that is not over is, as users are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Activity {
+    Starting,
+    Active,
+    Ending,
+}
+
+/// Progress of all ranks.
+#[derive(Clone, Debug)]
+pub(crate) struct Status {
+    pub nodes: Vec<NodeStatus>,
+    pub cause: Option<Cause>,
+}
+
+/// Progress of one node's ranks.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeStatus {
+    pub node: String,
+    /// The node did not answer in time: this is what was known before.
+    pub silent: bool,
+    /// Each with its program, empty where it is not known.
+    pub ranks: Vec<(RankProgress, Bytes)>,
+}
+
+/// Progress of a launch's start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StartProgress {
+    pub nodes: u32,
+    /// Nodes all of whose ranks have started.
+    pub nodes_started: u32,
+    pub ranks: u32,
+    pub ranks_started: u32,
+    /// Ranks that have spoken to their PMI server.
+    pub ranks_initialized: u32,
+}

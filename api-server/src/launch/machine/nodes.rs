@@ -1,0 +1,225 @@
+//! The part of a launch that faces its nodes: what is known of them, their streams, and what they are asked.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use lattice_session::cause::{Cause, CauseKind};
+use lattice_session::event::{Notice, RankProgress};
+use pmi_core::ids::Rank;
+use tokio::time::Instant;
+
+use super::desertion::{Desertion, DesertionWatch};
+use super::effect::Effects;
+use super::event::{NodeCommand, NodeStatus, Status};
+use super::facts::{Facts, Origin};
+use super::progress_query::{Answer, Missing, ProgressQueries, ProgressQuery};
+use super::silent_ranks::{SilentRanks, SilentReport};
+use super::state::{LaunchState, NodePhase};
+use super::streams::{NodeStream, Output, Overdue};
+
+/// The nodes of a launch.
+#[derive(Debug)]
+pub(crate) struct Nodes {
+    pub(super) state: LaunchState,
+    /// By node.
+    pub(super) streams: Vec<NodeStream>,
+    pub(super) queries: ProgressQueries<Purpose>,
+    pub(super) desertion: DesertionWatch,
+    pub(super) silent: SilentRanks,
+    stuck: StuckNotice,
+    pub(super) idle: Idle,
+}
+
+/// Purpose of a query to nodes about their progress.
+#[derive(Debug)]
+pub(crate) enum Purpose {
+    /// Somebody wants to know, and is answered under this number.
+    Status { ticket: u64 },
+    /// The start is stuck, as a node reports.
+    Stuck { after: Duration, waiting: usize, missing: Vec<Missing> },
+    /// A fence was not complete in time, reports a node, which is ending its ranks; all others wait to be told why.
+    FenceTimeout { node: u32, host: String, limit: Duration, waiting: usize, missing: Vec<Missing> },
+    /// A rank that finalized may be waited for.
+    Desertion,
+    /// A rank that others wait for may have ended behind output that its node has no credit for.
+    Exits,
+}
+
+/// State of the notice of a start that is stuck, which every node gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StuckNotice {
+    Untold,
+    Told,
+}
+
+/// Need for nodes without ranks: jobs may be spawned on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Idle {
+    Needed,
+    /// No rank is left that could spawn a job: they were told to end.
+    Released,
+}
+
+/// Consequence of a node's notice.
+#[derive(Debug)]
+pub(crate) enum Noted {
+    /// The notice is passed on as it is.
+    PassOn(Notice),
+    /// All nodes are to be asked first.
+    Ask(Purpose),
+    /// The notice waits for those of other nodes, or is nothing new.
+    Kept,
+}
+
+impl Nodes {
+    pub(crate) fn new(facts: &Facts, now: Instant) -> Self {
+        Self {
+            state: LaunchState::new(&facts.nodes, &facts.placement),
+            streams: facts.nodes.iter().map(|_| NodeStream::new(now)).collect(),
+            queries: ProgressQueries::default(),
+            desertion: DesertionWatch::new(now),
+            silent: SilentRanks::default(),
+            stuck: StuckNotice::Untold,
+            idle: Idle::Needed,
+        }
+    }
+
+    /// Gives a command to every node from which more is to be expected.
+    pub(crate) fn command_live(&self, command: &NodeCommand, effects: &mut Effects) {
+        for node in self.state.live() {
+            effects.command(node, command.clone());
+        }
+    }
+
+    /// Asks all nodes that report how far their ranks are.
+    pub(crate) fn ask(&mut self, purpose: Purpose, now: Instant, effects: &mut Effects) {
+        let nodes = self.state.nodes_in(NodePhase::Reporting);
+        if let Some(number) = self.queries.open(purpose, &nodes, self.state.node_count(), now) {
+            nodes.into_iter().for_each(|node| effects.command(node, NodeCommand::AskProgress(number)));
+        }
+    }
+
+    /// Takes in a notice of a node. With several nodes, the client is told once, of all.
+    pub(crate) fn on_notice(&mut self, node: u32, notice: Notice, now: Instant) -> Noted {
+        if !self.streams[node as usize].admits_notice() {
+            return Noted::Kept;
+        }
+        match notice {
+            notice if self.streams.len() == 1 => Noted::PassOn(notice),
+            Notice::Silent { ranks, size, ended, after, library } => {
+                self.silent.add(SilentReport { ranks, size, ended, after, library }, now);
+                Noted::Kept
+            }
+            Notice::Stuck { .. } if self.stuck == StuckNotice::Told => Noted::Kept,
+            Notice::Stuck { after, waiting, missing } => {
+                self.stuck = StuckNotice::Told;
+                Noted::Ask(Purpose::Stuck { after, waiting, missing })
+            }
+            notice => Noted::PassOn(notice),
+        }
+    }
+
+    /// Returns true if the report stream of a node broke, and it is not known yet whether the node is lost.
+    pub(crate) fn misses_a_report(&self) -> bool {
+        let reporting = |&node: &u32| self.state.phase(node) == NodePhase::Reporting;
+        self.state.live().filter(reporting).any(|node| self.streams[node as usize].is_missing())
+    }
+
+    /// When a cause that is held counts. Not before it is known of every node whether it is lost: then that comes first.
+    pub(crate) fn hold_ends(&self) -> Option<Instant> {
+        self.state.cause.hold_ends().filter(|_| !self.misses_a_report())
+    }
+
+    /// The nodes that should report and do not, each with the reason why it is given up.
+    pub(crate) fn silent_nodes(&self, nodes_by: Instant, origin: Origin, now: Instant) -> Vec<(u32, &'static str)> {
+        let unreported = match origin {
+            Origin::Resumed => "it did not report again when the API server had been started anew",
+            Origin::Here => "it accepted the launch and never reported",
+        };
+        let why = |node: u32| {
+            let stream = &self.streams[node as usize];
+            match self.state.phase(node) {
+                NodePhase::Awaited if stream.is_missing() && now >= nodes_by => Some((node, unreported)),
+                NodePhase::Reporting if stream.is_overdue(now) => {
+                    Some((node, "its connection broke, and it did not come back"))
+                }
+                _ => None,
+            }
+        };
+        self.state.live().filter_map(why).collect()
+    }
+
+    /// The nodes that take too long to end their part of a launch that has been ending since `ending`, with what is due.
+    pub(crate) fn overdue_nodes(
+        &mut self,
+        ending: Instant,
+        grace: Duration,
+        output_of: impl Fn(u32) -> Output,
+        now: Instant,
+    ) -> Vec<(u32, Overdue)> {
+        let live: Vec<u32> = self.state.live().collect();
+        let mut due = Vec::new();
+        for node in live {
+            let overdue = self.streams[node as usize].overdue(ending, grace, output_of(node), now);
+            due.extend(overdue.map(|overdue| (node, overdue)));
+        }
+        due
+    }
+
+    /// Looks for ranks that left others waiting. Returns the cause, if one did for certain.
+    pub(crate) fn look_for_deserters(&mut self, now: Instant) -> Option<Cause> {
+        let desertion = self.state.desertion();
+        self.desertion.note(desertion == Some(Desertion::Suspected), now);
+        match desertion {
+            Some(Desertion::Certain(cause)) => Some(cause),
+            Some(Desertion::Suspected) | None => None,
+        }
+    }
+
+    /// Asks nodes for what can only be found out by asking: who waits for a rank that finalized, and which exits wait behind output.
+    pub(crate) fn ask_about_desertion(
+        &mut self,
+        output_of: impl Fn(u32) -> Output,
+        now: Instant,
+        effects: &mut Effects,
+    ) {
+        let held_up = |node| output_of(node) == Output::HeldUp;
+        if self.state.does_anybody_wait() && self.state.live().any(held_up) && self.desertion.asks_for_exits(now) {
+            self.ask(Purpose::Exits, now, effects);
+        }
+        let asked = self.queries.any(|purpose| matches!(purpose, Purpose::Desertion));
+        if !asked && self.desertion.is_to_be_confirmed(now) {
+            self.ask(Purpose::Desertion, now, effects);
+        }
+    }
+
+    /// Returns the progress of all ranks, from the answers of nodes and what is known without.
+    pub(crate) fn status(&self, query: &ProgressQuery<Purpose>) -> Status {
+        let node = |(index, answer): (u32, &Option<Answer>)| {
+            let answered: HashMap<Rank, &RankProgress> =
+                answer.iter().flatten().map(|rank| (rank.rank, rank)).collect();
+            let current = |(rank, program): (RankProgress, Bytes)| match answered.get(&rank.rank) {
+                Some(&progress) => (progress.clone(), program),
+                None => (rank, program),
+            };
+            NodeStatus {
+                node: self.state.host(index).to_owned(),
+                silent: answer.is_none() && self.state.phase(index).is_live(),
+                ranks: self.state.known(index).map(current).collect(),
+            }
+        };
+        Status { nodes: (0..).zip(&query.answers).map(node).collect(), cause: self.state.cause().cloned() }
+    }
+}
+
+/// The cause of a fence that timed out, now that nodes have answered who is missing.
+pub(crate) fn completed_timeout(query: &ProgressQuery<Purpose>) -> Option<(u32, Cause)> {
+    let Purpose::FenceTimeout { node, host, limit, waiting, missing } = &query.purpose else { return None };
+    let kind = CauseKind::FenceTimeout {
+        limit: *limit,
+        waiting: query.waiting().max(*waiting),
+        missing: query.missing(missing),
+    };
+    Some((*node, Cause { host: host.clone(), kind }))
+}

@@ -1,0 +1,170 @@
+//! Queries to all nodes of a launch about how far their ranks are, each open until all have answered or its time is over.
+
+use std::time::Duration;
+
+use lattice_session::event::RankProgress;
+use pmi_core::ids::Rank;
+use tokio::time::Instant;
+
+/// Time that nodes have to answer.
+pub(super) const ANSWER: Duration = Duration::from_secs(1);
+/// The most queries that are open at once; more are closed without an answer. Clients can ask as often as they like.
+const OPEN_MAX: usize = 1024;
+
+/// A rank that is missed, with the last PMI command that it sent, if it sent any.
+pub(crate) type Missing = (Rank, Option<String>);
+
+/// The queries that are open. `P` says what each was asked for.
+#[derive(Debug)]
+pub(crate) struct ProgressQueries<P> {
+    open: Vec<ProgressQuery<P>>,
+    last: u64,
+}
+
+/// One query.
+#[derive(Debug)]
+pub(crate) struct ProgressQuery<P> {
+    number: u64,
+    /// Purpose of the query.
+    pub purpose: P,
+    /// By node; `None` where no answer came.
+    pub answers: Vec<Option<Answer>>,
+    /// Nodes that may still answer.
+    awaited: Vec<u32>,
+    deadline: Instant,
+}
+
+/// Answer of a node: the progress of each of its ranks.
+pub(crate) type Answer = Vec<RankProgress>;
+
+impl<P> Default for ProgressQueries<P> {
+    fn default() -> Self {
+        Self { open: Vec::new(), last: 0 }
+    }
+}
+
+impl<P> ProgressQueries<P> {
+    /// Opens a query to `nodes`, of `count` in all. Returns its number, under which they are to be asked; `None` if too many are
+    /// open: this one then closes without an answer.
+    pub(crate) fn open(&mut self, purpose: P, nodes: &[u32], count: usize, now: Instant) -> Option<u64> {
+        let asks = self.open.len() < OPEN_MAX;
+        self.last += 1;
+        let awaited = if asks { nodes.to_vec() } else { Vec::new() };
+        let (answers, deadline) = (vec![None; count], now + ANSWER);
+        self.open.push(ProgressQuery { number: self.last, purpose, answers, awaited, deadline });
+        asks.then_some(self.last)
+    }
+
+    /// Takes in a node's answer. It is the latest, so it answers all queries before this one as well.
+    pub(crate) fn on_answer(&mut self, node: u32, question: u64, answer: &[RankProgress]) {
+        for query in self.open.iter_mut().filter(|query| query.number <= question) {
+            query.awaited.retain(|&awaited| awaited != node);
+            if let Some(known) = query.answers.get_mut(node as usize) {
+                *known = Some(answer.to_vec());
+            }
+        }
+    }
+
+    /// A node will not answer.
+    pub(crate) fn on_gone(&mut self, node: u32) {
+        for query in &mut self.open {
+            query.awaited.retain(|&awaited| awaited != node);
+        }
+    }
+
+    /// The queries that are answered, or whose time is over.
+    pub(crate) fn take_closed(&mut self, now: Instant) -> Vec<ProgressQuery<P>> {
+        self.open.extract_if(.., |query| query.awaited.is_empty() || query.deadline <= now).collect()
+    }
+
+    /// Returns true if a query is open for such a purpose.
+    pub(crate) fn any(&self, is: impl Fn(&P) -> bool) -> bool {
+        self.open.iter().any(|query| is(&query.purpose))
+    }
+}
+
+impl<P> ProgressQuery<P> {
+    fn ranks(&self) -> impl Iterator<Item = &RankProgress> {
+        self.answers.iter().flatten().flatten()
+    }
+
+    /// The number of ranks that wait in a fence for others.
+    pub(crate) fn waiting(&self) -> usize {
+        self.ranks().filter(|rank| rank.waiting).count()
+    }
+
+    /// The ranks that others wait for: those that run and do not wait themselves. `known` adds what was reported before, for nodes
+    /// that did not answer.
+    pub(crate) fn missing(&self, known: &[Missing]) -> Vec<Missing> {
+        let late = self.ranks().filter(|rank| !rank.waiting && rank.exit.is_none());
+        let mut all: Vec<Missing> = late.map(|rank| (rank.rank, rank.last_command.clone())).collect();
+        all.extend(known.iter().cloned());
+        all.sort_by_key(|(rank, _)| *rank);
+        all.dedup_by_key(|(rank, _)| *rank);
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(ranks: &[(u32, bool)]) -> Answer {
+        let rank = |&(rank, waiting): &(u32, bool)| RankProgress {
+            rank: Rank(rank),
+            pid: None,
+            phase: None,
+            last_command: None,
+            waiting,
+            exit: None,
+        };
+        ranks.iter().map(rank).collect()
+    }
+
+    #[test]
+    fn missing_ranks_of_all_nodes_are_put_together() {
+        let now = Instant::now();
+        let mut queries = ProgressQueries::default();
+        let number = queries.open("why", &[0, 1], 3, now).unwrap();
+        queries.on_answer(0, number, &answer(&[(0, true), (1, false)]));
+        assert!(queries.take_closed(now).is_empty());
+        queries.on_answer(1, number, &answer(&[(2, true), (3, false)]));
+        let closed = queries.take_closed(now);
+        let known = [(Rank(5), None), (Rank(3), None)];
+        let missing: Vec<u32> = closed[0].missing(&known).iter().map(|(rank, _)| rank.0).collect();
+        assert_eq!((closed[0].waiting(), missing), (2, vec![1, 3, 5]));
+    }
+
+    #[test]
+    fn a_node_that_is_silent_is_not_waited_for_long() {
+        let now = Instant::now();
+        let mut queries = ProgressQueries::default();
+        queries.open((), &[0, 1], 2, now).unwrap();
+        assert!(queries.take_closed(now).is_empty());
+        assert_eq!(queries.take_closed(now + ANSWER).len(), 1);
+        queries.open((), &[0], 2, now).unwrap();
+        queries.on_gone(0);
+        assert_eq!(queries.take_closed(now).len(), 1);
+    }
+
+    #[test]
+    fn a_late_answer_serves_earlier_queries_too() {
+        let now = Instant::now();
+        let mut queries = ProgressQueries::default();
+        queries.open("first", &[0], 1, now).unwrap();
+        let second = queries.open("second", &[0], 1, now).unwrap();
+        queries.on_answer(0, second, &answer(&[(0, true)]));
+        assert_eq!(queries.take_closed(now).len(), 2);
+    }
+
+    #[test]
+    fn open_queries_do_not_pile_up() {
+        let now = Instant::now();
+        let mut queries = ProgressQueries::default();
+        let asked = (0..2 * OPEN_MAX).filter(|&number| queries.open(number, &[0], 1, now).is_some()).count();
+        assert_eq!(asked, OPEN_MAX);
+        assert_eq!(queries.take_closed(now).len(), OPEN_MAX, "they are closed without an answer");
+        assert_eq!(queries.take_closed(now + ANSWER).len(), OPEN_MAX);
+        assert!(queries.open(0, &[0], 1, now).is_some());
+    }
+}

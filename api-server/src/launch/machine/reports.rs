@@ -1,0 +1,267 @@
+//! Reports of nodes, and their consequences for the launch.
+
+use lattice_session::cause::{Cause, CauseKind};
+use lattice_session::event::{Event, Notice};
+use lattice_session::wire::event::NodeHappening;
+use nix::libc;
+use tokio::time::Instant;
+
+use super::effect::Effect;
+use super::event::{NodeCommand, NodeEvent, Programs, RankEnd};
+use super::first_cause::Reported;
+use super::nodes::{Idle, Noted, Purpose, completed_timeout};
+use super::silent_ranks::Passing;
+use super::state::NodePhase;
+use super::streams::Overdue;
+use super::{Machine, Origin, Part};
+
+impl Machine {
+    /// A node begins to report, or does so again over a new stream.
+    pub(crate) fn on_stream_opened(&mut self, node: u32, stream: u64, now: Instant) {
+        let phase = self.nodes.state.phase(node);
+        if !phase.is_live() {
+            if !self.checkpoint.holds(node) {
+                self.effects.push(Effect::CloseStream { node });
+            }
+            return;
+        }
+        self.nodes.state.on_stream(node);
+        self.nodes.streams[node as usize].on_opened(stream);
+        if phase == NodePhase::Reporting || self.facts.origin == Origin::Resumed {
+            self.repeat(node, now);
+        }
+        self.settle(now);
+    }
+
+    /// Says again what was said before the node's stream broke, and may not have arrived.
+    fn repeat(&mut self, node: u32, now: Instant) {
+        self.clients.renew(node, &mut self.effects);
+        if self.phase.ending().is_some() {
+            self.effects.command(node, NodeCommand::GiveUp);
+        }
+        if self.nodes.idle == Idle::Released {
+            self.effects.command(node, NodeCommand::Release);
+        }
+        if self.facts.origin == Origin::Resumed {
+            self.nodes.ask(Purpose::Desertion, now, &mut self.effects);
+        }
+    }
+
+    /// A report stream ended. One that was replaced does not matter.
+    pub(crate) fn on_stream_closed(&mut self, node: u32, stream: u64, now: Instant) {
+        self.nodes.streams[node as usize].on_closed(stream, now);
+    }
+
+    /// Something happened on a node. What comes over a stream that was replaced happened before, and counts.
+    pub(crate) fn on_node_event(&mut self, node: u32, event: NodeEvent, now: Instant) {
+        // A launch that was refused is over while nodes that accepted it still report.
+        if self.phase.is_over() || !self.nodes.state.phase(node).is_live() {
+            return;
+        }
+        match event {
+            NodeEvent::Happened(NodeHappening::Event(event), programs) => self.on_event(node, event, programs, now),
+            NodeEvent::Happened(NodeHappening::StdinTaken(bytes), _) => {
+                self.clients.on_input_taken(node, bytes, &mut self.effects);
+            }
+            NodeEvent::Happened(NodeHappening::Report { exits, .. }, _) => {
+                self.nodes.state.on_report(node, &exits);
+                self.checkpoint.note_ended(node, now);
+                self.look_for_deserters(now);
+                self.on_node_gone(node);
+            }
+            NodeEvent::Happened(happening @ NodeHappening::Trace(_), programs) => {
+                self.append(node, NodeEvent::Happened(happening, programs), now);
+            }
+            // Of a later version.
+            NodeEvent::Happened(..) => {}
+            NodeEvent::UnknownEnding => {
+                self.give_up(node, "it ended its part for a reason that this version does not know", now);
+            }
+        }
+        self.settle(now);
+    }
+
+    /// Something happened in a node's session. News that is none, or that is not this node's to report, is passed over.
+    fn on_event(&mut self, node: u32, event: Event, programs: Programs, now: Instant) {
+        match event {
+            Event::Started { rank, pid, .. } => {
+                if self.nodes.state.on_started(node, rank, pid, &programs) {
+                    self.clients.note_start();
+                    self.append(node, NodeEvent::Happened(NodeHappening::Event(event), programs), now);
+                }
+            }
+            Event::Output(ref output) => {
+                if self.nodes.state.owns(node, output.rank) {
+                    self.append(node, NodeEvent::of_session(event), now);
+                }
+            }
+            Event::Exited { rank, exit, phase } => {
+                if self.nodes.state.on_exited(node, RankEnd { rank, exit, phase }) {
+                    self.append(node, NodeEvent::of_session(event), now);
+                    self.look_for_deserters(now);
+                }
+            }
+            Event::Notice(notice) => self.on_notice(node, notice, now),
+            Event::Ending(cause) => self.on_cause(node, cause, now),
+            Event::Spawned { job, failure } => self.spawns.on_spawned(node, &job, failure),
+            Event::Progress { question, ranks } => {
+                self.nodes.state.on_progress(node, &ranks, &programs);
+                self.nodes.queries.on_answer(node, question, &ranks);
+            }
+            Event::Waiting { ranks } => {
+                self.nodes.state.on_waiting(node, &ranks);
+                self.look_for_deserters(now);
+            }
+            // Of a later version.
+            _ => {}
+        }
+    }
+
+    /// Adds an event of a node to those that all who follow are told. A node that sends more than it may is lost.
+    fn append(&mut self, node: u32, event: NodeEvent, now: Instant) {
+        if let Err(overrun) = self.clients.append_charged(node, event, &mut self.effects) {
+            self.give_up(node, &overrun.to_string(), now);
+        }
+    }
+
+    fn on_notice(&mut self, node: u32, notice: Notice, now: Instant) {
+        match self.nodes.on_notice(node, notice, now) {
+            Noted::PassOn(notice) => self.append(node, NodeEvent::notice(notice), now),
+            Noted::Ask(purpose) => self.nodes.ask(purpose, now, &mut self.effects),
+            Noted::Kept => {}
+        }
+    }
+
+    /// Tells clients of silent ranks.
+    pub(super) fn report_silent_ranks(&mut self, passing: Passing, now: Instant) {
+        for notice in self.nodes.silent.take(now, passing) {
+            self.append(0, NodeEvent::notice(notice), now);
+        }
+    }
+
+    /// A node reports why it ends its part.
+    fn on_cause(&mut self, node: u32, cause: Cause, now: Instant) {
+        if let CauseKind::FenceTimeout { limit, waiting, missing } = &cause.kind
+            && self.nodes.streams.len() > 1
+        {
+            let (host, limit, waiting, missing) = (cause.host.clone(), *limit, *waiting, missing.clone());
+            // Nothing that follows from it shall become the cause while the other nodes are asked.
+            if self.nodes.state.fail(cause) {
+                let purpose = Purpose::FenceTimeout { node, host, limit, waiting, missing };
+                self.nodes.ask(purpose, now, &mut self.effects);
+            }
+            return;
+        }
+        match self.nodes.state.on_cause(node, cause, now) {
+            Reported::Counts => self.announce(Some(node), now),
+            // Nothing can have happened elsewhere.
+            Reported::Held if self.nodes.streams.len() == 1 => self.settle_cause(now),
+            Reported::Held | Reported::Follows => {}
+        }
+    }
+
+    fn look_for_deserters(&mut self, now: Instant) {
+        if let Some(cause) = self.nodes.look_for_deserters(now) {
+            self.fail(cause, now);
+        }
+    }
+
+    /// Carries out what queries were asked for, when they are answered. Of a launch that is over, only its status is of interest.
+    pub(super) fn close_queries(&mut self, now: Instant) {
+        for query in self.nodes.queries.take_closed(now) {
+            match &query.purpose {
+                Purpose::Status { ticket } => {
+                    let status = self.nodes.status(&query);
+                    self.effects.push(Effect::AnswerStatus { ticket: *ticket, status });
+                }
+                _ if self.phase.is_over() => {}
+                Purpose::Stuck { after, waiting, missing } => {
+                    let (waiting, missing) = (query.waiting().max(*waiting), query.missing(missing));
+                    self.append(0, NodeEvent::notice(Notice::Stuck { after: *after, waiting, missing }), now);
+                }
+                Purpose::FenceTimeout { .. } => {
+                    if let Some((node, cause)) = completed_timeout(&query) {
+                        self.nodes.state.complete_cause(cause);
+                        self.announce(Some(node), now);
+                    }
+                }
+                // The answers have told of exits.
+                Purpose::Exits => self.look_for_deserters(now),
+                Purpose::Desertion => {
+                    self.nodes.desertion.note(false, now);
+                    match self.nodes.state.confirm(&query.answers) {
+                        Some(cause) => self.fail(cause, now),
+                        None => self.look_for_deserters(now),
+                    }
+                }
+            }
+        }
+    }
+
+    /// A node is known to be lost, for this reason.
+    pub(crate) fn on_node_lost(&mut self, node: u32, reason: &str, now: Instant) {
+        self.lose(node, reason, now);
+        self.settle(now);
+    }
+
+    /// A node does not do its part: it is lost to the launch. If its agent is there, its allocation keeps it until the agent says
+    /// that nothing is left there; an agent that is not says what it has when it registers, and gets nothing new before.
+    fn give_up(&mut self, node: u32, reason: &str, now: Instant) {
+        if !self.phase.is_over() && self.nodes.state.phase(node).is_live() {
+            self.effects.push(Effect::MarkUnclean { node });
+            self.lose(node, reason, now);
+        }
+    }
+
+    /// A node is lost: nothing more is expected of it, and it is told to end its part if that still reaches it.
+    fn lose(&mut self, node: u32, reason: &str, now: Instant) {
+        if self.phase.is_over() || !self.nodes.state.phase(node).is_live() {
+            return;
+        }
+        self.effects.push(Effect::CountLostNode { node, reason: reason.to_owned() });
+        if self.nodes.state.on_lost(node, reason) {
+            self.announce(Some(node), now);
+        }
+        self.effects.push(Effect::AbortNode { node, reason: reason.to_owned(), signal: libc::SIGKILL });
+        self.checkpoint.note(now);
+        self.effects.push(Effect::CloseStream { node });
+        self.on_node_gone(node);
+    }
+
+    /// Nothing more is to be expected of a node.
+    pub(super) fn on_node_gone(&mut self, node: u32) {
+        let part = if self.nodes.state.phase(node) == NodePhase::Lost { Part::Lost } else { Part::Ended };
+        self.effects.push(Effect::PublishPart { node, part });
+        self.nodes.queries.on_gone(node);
+        self.clients.on_node_gone(node, &mut self.effects);
+        self.spawns.on_node_gone(node);
+    }
+
+    /// Looks for nodes that should report and do not.
+    pub(super) fn check_streams(&mut self, now: Instant) {
+        let Some(nodes_by) = self.phase.nodes_by() else { return };
+        for (node, reason) in self.nodes.silent_nodes(nodes_by, self.facts.origin, now) {
+            self.give_up(node, reason, now);
+        }
+    }
+
+    /// Looks for nodes that take too long to end their part.
+    pub(super) fn check_overdue(&mut self, now: Instant) {
+        let (Some(ending), Some(_)) = (self.phase.ending(), self.phase.nodes_by()) else { return };
+        let grace = ending.grace(self.facts.grace);
+        if ending.is_overruled() && now >= ending.since + grace {
+            self.clients.stop_waiting(&mut self.effects);
+        }
+        let output_of = |node| self.clients.output_of(node);
+        for (node, overdue) in self.nodes.overdue_nodes(ending.since, grace, output_of, now) {
+            let mut abort = |reason: &str, signal| {
+                self.effects.push(Effect::AbortNode { node, reason: reason.to_owned(), signal });
+            };
+            match overdue {
+                Overdue::AbortInOrder => abort("the launch is ending", libc::SIGTERM),
+                Overdue::AbortAtOnce => abort("the launch should have ended", libc::SIGKILL),
+                Overdue::GiveUp => self.give_up(node, "it did not end its part of the launch", now),
+            }
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! New jobs in a launch: what `MPI_Comm_spawn` asks for is placed on the nodes whose session still runs, every one of them is
+//! told, and the rank that asked is answered when all have reported that their part runs, or that it does not.
+//!
+//! ```text
+//! asked ──the launch is starting──> early ──all nodes have accepted──┐
+//!   └────────────────────────────────────────────────────────────────┴─> planned ──durable──> starting ──all report──> answered
+//!                                                                           └──not durable──> refused
+//! ```
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use lattice_session::limits::JOBS_MAX;
+use lattice_session::spawn::{self, SpawnOrder, SpawnParent, SpawnRefusal};
+use lattice_session::timeouts;
+use pmi_core::ids::{JobId, NodeIndex};
+use pmi_core::job::Placement;
+use pmi_core::services::SpawnError;
+use tokio::time::Instant;
+
+use super::checkpoint::{SpawnOutcome, SpawnedJob};
+use super::effect::{Effect, Effects};
+use super::event::{NodeCommand, SpawnWish};
+use super::facts::Facts;
+use super::state::LaunchState;
+
+/// The spawned jobs of a launch.
+#[derive(Debug, Default)]
+pub(crate) struct Spawns {
+    /// All of them, in order, those included that did not start.
+    known: Vec<SpawnedJob>,
+    /// Requests from before all nodes had accepted the launch.
+    early: Vec<SpawnWish>,
+    /// Jobs that nodes are told of when they are durable.
+    planned: Vec<Planned>,
+    /// Jobs that nodes were told of.
+    starting: Vec<Starting>,
+}
+
+/// A job that is to be durable before nodes are told of it.
+#[derive(Debug)]
+struct Planned {
+    /// The change that tells of it.
+    change: u64,
+    order: Arc<SpawnOrder>,
+    ticket: u64,
+}
+
+/// A job whose nodes have not all reported that their part runs.
+#[derive(Debug)]
+struct Starting {
+    order: Arc<SpawnOrder>,
+    awaited: Vec<u32>,
+    failures: Vec<(u32, String)>,
+    deadline: Instant,
+    ticket: u64,
+}
+
+/// A job that is not begun.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotPlanned {
+    #[error("the node that asks has ended its part of the launch")]
+    NodeEnded,
+    #[error(transparent)]
+    Refused(#[from] SpawnRefusal),
+}
+
+/// Consequence of the ends of jobs' starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Closed {
+    /// Nothing has changed.
+    Nothing,
+    /// A job runs, which is to be written down.
+    Runs,
+    /// Jobs did not start.
+    Failed,
+}
+
+impl Spawns {
+    /// Returns true if no spawn is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.starting.is_empty() && self.planned.is_empty() && self.early.is_empty()
+    }
+
+    /// All jobs that were spawned.
+    pub(crate) fn known(&self) -> &[SpawnedJob] {
+        &self.known
+    }
+
+    /// Keeps what is asked for before all nodes have accepted the launch: ranks of a node that accepted early may be fast.
+    pub(crate) fn defer(&mut self, wish: SpawnWish, effects: &mut Effects) {
+        if self.early.len() < JOBS_MAX {
+            self.early.push(wish);
+        } else {
+            refuse(wish.ticket, "the launch is starting".to_owned(), effects);
+        }
+    }
+
+    /// Requests from before all nodes had accepted the launch.
+    pub(crate) fn take_early(&mut self) -> Vec<SpawnWish> {
+        std::mem::take(&mut self.early)
+    }
+
+    /// Places a job. Nodes are told of it when the change that `note` makes is durable.
+    ///
+    /// # Errors
+    /// Refuses what cannot be started.
+    pub(crate) fn plan(
+        &mut self,
+        wish: &SpawnWish,
+        facts: &Facts,
+        state: &mut LaunchState,
+        note: impl FnOnce() -> u64,
+    ) -> Result<(), NotPlanned> {
+        if !state.phase(wish.node).is_live() {
+            return Err(NotPlanned::NodeEnded);
+        }
+        let parent = SpawnParent {
+            launched: &facts.job,
+            ranks: state.size(),
+            universe_size: facts.universe_size,
+            job: &wish.parent,
+            rank: wish.rank,
+            directory: &facts.directory,
+        };
+        let spawned = spawn::spawned_job(&parent, self.known.len() + 1, &wish.request)?;
+        let placement = share_out(spawned.size(), &hosts(state, &wish.cores), state.node_count());
+        let (id, order) = (spawned.id().clone(), spawned.on(placement.clone()));
+        state.add_job(&placement);
+        self.known.push(SpawnedJob { id, placement, outcome: SpawnOutcome::Open });
+        self.planned.push(Planned { change: note(), order: Arc::new(order), ticket: wish.ticket });
+        Ok(())
+    }
+
+    /// The changes up to this one are durable: tells nodes of jobs that waited for that. Nodes without ranks of a job, too, serve
+    /// ranks that talk of it. One that does not report yet finds its command when it does.
+    pub(crate) fn on_durable(&mut self, through: u64, state: &LaunchState, now: Instant, effects: &mut Effects) {
+        for planned in self.planned.extract_if(.., |planned| planned.change <= through) {
+            let awaited: Vec<u32> = state.live().collect();
+            for &node in &awaited {
+                effects.command(node, NodeCommand::Spawn(Arc::clone(&planned.order)));
+            }
+            let gone = |node: &u32| !state.phase(*node).is_live() && starts_ranks(&planned.order, *node);
+            let failures = (0..state.node_count() as u32).filter(gone).map(|node| (node, GONE.to_owned())).collect();
+            self.starting.push(Starting {
+                order: planned.order,
+                awaited,
+                failures,
+                deadline: now + timeouts::SPAWN,
+                ticket: planned.ticket,
+            });
+        }
+    }
+
+    /// The changes up to this one could not be made durable: jobs that waited for that are refused.
+    pub(crate) fn on_not_durable(&mut self, through: u64, state: &mut LaunchState, effects: &mut Effects) {
+        for planned in self.planned.extract_if(.., |planned| planned.change <= through) {
+            state.void_job(planned.order.first_shown.0, planned.order.job.size());
+            let reason = "the API server cannot write down that there is a new job".to_owned();
+            refuse(planned.ticket, reason, effects);
+        }
+    }
+
+    /// A node has started its part of a spawned job, or has not.
+    pub(crate) fn on_spawned(&mut self, node: u32, job: &JobId, failure: Option<String>) {
+        let starting = self.starting.iter_mut().find(|starting| starting.order.job.id == *job);
+        let Some(starting) = starting.filter(|starting| starting.awaited.contains(&node)) else { return };
+        starting.awaited.retain(|&awaited| awaited != node);
+        starting.failures.extend(failure.map(|failure| (node, failure)));
+    }
+
+    /// A node that is gone starts nothing.
+    pub(crate) fn on_node_gone(&mut self, node: u32) {
+        for starting in self.starting.iter_mut().filter(|starting| starting.awaited.contains(&node)) {
+            starting.awaited.retain(|&awaited| awaited != node);
+            // One that had nothing to start is not missed.
+            if starts_ranks(&starting.order, node) {
+                starting.failures.push((node, GONE.to_owned()));
+            }
+        }
+    }
+
+    /// Gives up on nodes that take too long.
+    pub(crate) fn on_tick(&mut self, now: Instant) {
+        for starting in self.starting.iter_mut().filter(|starting| now >= starting.deadline) {
+            let late = std::mem::take(&mut starting.awaited);
+            let limit = timeouts::SPAWN.as_secs();
+            let failure = |node| (node, format!("the node did not report within {limit} s that its ranks run"));
+            starting.failures.extend(late.into_iter().map(failure));
+        }
+    }
+
+    /// Answers the ranks whose jobs all nodes have reported of. What runs of a job that did not start everywhere is ended: its
+    /// ranks would wait for those that will never come. The launch goes on.
+    pub(crate) fn close(&mut self, state: &mut LaunchState, effects: &mut Effects) -> Closed {
+        let mut closed = Closed::Nothing;
+        for starting in self.starting.extract_if(.., |starting| starting.awaited.is_empty()) {
+            let SpawnOrder { job, first_shown, .. } = &*starting.order;
+            let answer = match starting.failures.first() {
+                None => {
+                    let known = self.known.iter_mut().find(|known| known.id == job.id);
+                    known.into_iter().for_each(|known| known.outcome = SpawnOutcome::Runs);
+                    closed = Closed::Runs;
+                    Ok(job.id.clone())
+                }
+                Some((node, failure)) => {
+                    let reason = format!("{}: {failure}", state.host(*node));
+                    disown(&job.id, first_shown.0, job.size(), state, effects);
+                    if closed == Closed::Nothing {
+                        closed = Closed::Failed;
+                    }
+                    Err(SpawnError::Failed { reason })
+                }
+            };
+            effects.push(Effect::AnswerSpawn { ticket: starting.ticket, answer });
+        }
+        closed
+    }
+
+    /// The launch is over: whoever still waits for a job is refused.
+    pub(crate) fn refuse_all(&mut self, effects: &mut Effects) {
+        let early = self.early.drain(..).map(|wish| wish.ticket);
+        let planned = self.planned.drain(..).map(|planned| planned.ticket);
+        let starting = self.starting.drain(..).map(|starting| starting.ticket);
+        for ticket in early.chain(planned).chain(starting) {
+            refuse(ticket, "the launch is over".to_owned(), effects);
+        }
+    }
+
+    /// Takes over the jobs that were spawned under another server. The rank that asked for one that was about to start was told
+    /// that it did not.
+    pub(crate) fn resume(&mut self, known: &[SpawnedJob], state: &mut LaunchState, effects: &mut Effects) {
+        for job in known {
+            let first = state.add_job(&job.placement);
+            if job.outcome == SpawnOutcome::Open {
+                disown(&job.id, first, job.placement.size(), state, effects);
+            }
+        }
+        self.known = known.to_vec();
+    }
+}
+
+/// Why a node that is gone has not started its part.
+const GONE: &str = "the node has ended its part of the launch";
+
+fn starts_ranks(order: &SpawnOrder, node: u32) -> bool {
+    !order.job.placement.ranks_on(NodeIndex(node)).is_empty()
+}
+
+/// Tells the rank that asked for a job that there will be none.
+pub(crate) fn refuse(ticket: u64, reason: String, effects: &mut Effects) {
+    effects.push(Effect::AnswerSpawn { ticket, answer: Err(SpawnError::Refused { reason }) });
+}
+
+/// Has what runs of a job ended everywhere.
+fn disown(job: &JobId, first: u32, size: u32, state: &mut LaunchState, effects: &mut Effects) {
+    state.void_job(first, size);
+    for node in state.live() {
+        effects.command(node, NodeCommand::Disown(job.clone()));
+    }
+}
+
+/// A node that ranks can be spawned on.
+#[derive(Clone, Copy, Debug)]
+struct Host {
+    node: u32,
+    load: u32,
+    cores: u32,
+}
+
+fn hosts(state: &LaunchState, cores: &[u32]) -> Vec<Host> {
+    let load = state.load();
+    let cores = |node: u32| cores.get(node as usize).map_or(1, |&cores| cores.max(1));
+    state.live().map(|node| Host { node, load: load[node as usize], cores: cores(node) }).collect()
+}
+
+/// Puts `size` ranks on hosts: each on the one that then has the fewest ranks for each core. Ranks of a host are neighbours.
+fn share_out(size: u32, hosts: &[Host], nodes: usize) -> Placement {
+    let crowd = |host: &Host| (u64::from(host.load + 1) << 20) / u64::from(host.cores);
+    let mut counts = vec![0; nodes];
+    let mut queue: BinaryHeap<_> =
+        hosts.iter().map(|host| Reverse((crowd(host), host.node, host.load, host.cores))).collect();
+    for _ in 0..size {
+        let Some(Reverse((_, node, load, cores))) = queue.pop() else { break };
+        counts[node as usize] += 1;
+        let host = Host { node, load: load + 1, cores };
+        queue.push(Reverse((crowd(&host), node, load + 1, cores)));
+    }
+    Placement::block(&counts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spawned_ranks_go_where_there_is_most_room() {
+        let check = |size, hosts: &[(u32, u32, u32)], expected: &[usize]| {
+            let host = |&(node, load, cores): &(u32, u32, u32)| Host { node, load, cores };
+            let placement = share_out(size, &hosts.iter().map(host).collect::<Vec<_>>(), expected.len());
+            let counts: Vec<usize> =
+                (0..expected.len()).map(|node| placement.ranks_on(NodeIndex(node as u32)).len()).collect();
+            assert_eq!(counts, expected);
+        };
+        check(4, &[(0, 1, 1), (1, 1, 1)], &[2, 2]);
+        check(3, &[(0, 4, 4), (1, 0, 4)], &[0, 3]);
+        check(6, &[(0, 0, 2), (2, 0, 4)], &[2, 0, 4]);
+    }
+}

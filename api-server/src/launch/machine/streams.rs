@@ -1,0 +1,167 @@
+//! The report streams of a launch's nodes, and how far those that take too long to end were told so.
+//!
+//! ```text
+//!              opened              closed              REPORT_AGAIN
+//! Missing ──────────────> Open ──────────────> Missing ─────────────> the node is given up
+//!
+//! told to end:   Not ──no stream for a while──> InOrder ──grace and END──> AtOnce ──LAST──> the node is given up
+//!                 └─────────────────────────────grace and END────────────────^
+//! ```
+
+use lattice_session::timeouts;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// The most notices of a node that are passed on; a healthy one has a handful.
+const NOTICES_MAX: u32 = 64;
+
+/// One node's stream.
+#[derive(Debug)]
+pub(crate) struct NodeStream {
+    stream: Stream,
+    notices: u32,
+    abort: Abort,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stream {
+    Missing { since: Instant },
+    Open { number: u64 },
+}
+
+/// Stage of the calls by which a node is told that the launch has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Abort {
+    Not,
+    InOrder,
+    AtOnce { since: Instant },
+}
+
+/// Measure against a node that takes too long to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Overdue {
+    /// Its agent is to be told to end its part in order.
+    AbortInOrder,
+    /// Its agent is to be told to end its part at once.
+    AbortAtOnce,
+    /// The node is not waited for any longer.
+    GiveUp,
+}
+
+/// State of a node's output. While it is held up by whoever settles, the node cannot report its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Output {
+    Flows,
+    HeldUp,
+}
+
+impl NodeStream {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { stream: Stream::Missing { since: now }, notices: 0, abort: Abort::Not }
+    }
+
+    /// The node opens a stream, which replaces the one before.
+    pub(crate) fn on_opened(&mut self, number: u64) {
+        self.stream = Stream::Open { number };
+    }
+
+    /// A stream ended. One that was replaced does not matter.
+    pub(crate) fn on_closed(&mut self, number: u64, now: Instant) {
+        if self.stream == (Stream::Open { number }) {
+            self.stream = Stream::Missing { since: now };
+        }
+    }
+
+    /// Returns true if the node has no stream.
+    pub(crate) fn is_missing(&self) -> bool {
+        matches!(self.stream, Stream::Missing { .. })
+    }
+
+    /// Returns true if the stream broke and did not come back in time.
+    pub(crate) fn is_overdue(&self, now: Instant) -> bool {
+        matches!(self.stream, Stream::Missing { since } if now >= since + timeouts::REPORT_AGAIN)
+    }
+
+    /// Returns true if one more notice of the node is passed on.
+    pub(crate) fn admits_notice(&mut self) -> bool {
+        self.notices = self.notices.saturating_add(1);
+        self.notices <= NOTICES_MAX
+    }
+
+    /// Returns the measure that is due against the node in a launch that has been ending since `ending`, and gives ranks `grace`.
+    pub(crate) fn overdue(
+        &mut self,
+        ending: Instant,
+        grace: Duration,
+        output: Output,
+        now: Instant,
+    ) -> Option<Overdue> {
+        let late = now >= ending + grace + timeouts::END;
+        match self.abort {
+            // Commands lie ready for when it reports; but it may never.
+            Abort::Not if self.is_missing() && now >= ending + timeouts::REPORT_AGAIN / 3 => {
+                self.abort = Abort::InOrder;
+                Some(Overdue::AbortInOrder)
+            }
+            // Its output waits for the owner, and its end for its output.
+            _ if output == Output::HeldUp => None,
+            Abort::Not | Abort::InOrder if late => {
+                self.abort = Abort::AtOnce { since: now };
+                Some(Overdue::AbortAtOnce)
+            }
+            Abort::AtOnce { since } if now >= since + timeouts::LAST => Some(Overdue::GiveUp),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GRACE: Duration = Duration::from_secs(5);
+
+    /// Checks the measure that is due at each of these seconds after the launch began to end.
+    #[track_caller]
+    fn check(open: bool, output: Output, expected: &[(u64, Option<Overdue>)]) {
+        let ending = Instant::now();
+        let mut stream = NodeStream::new(ending);
+        if open {
+            stream.on_opened(1);
+        }
+        for &(second, due) in expected {
+            let now = ending + Duration::from_secs(second);
+            assert_eq!(stream.overdue(ending, GRACE, output, now), due, "after {second} s");
+        }
+    }
+
+    #[test]
+    fn a_node_that_does_not_end_is_told_so_and_then_given_up() {
+        use Overdue::{AbortAtOnce, AbortInOrder, GiveUp};
+        let reports = [(0, None), (19, None), (20, Some(AbortAtOnce)), (34, None), (35, Some(GiveUp))];
+        check(true, Output::Flows, &reports);
+        let silent = [(0, None), (1, Some(AbortInOrder)), (2, None), (20, Some(AbortAtOnce)), (35, Some(GiveUp))];
+        check(false, Output::Flows, &silent);
+    }
+
+    #[test]
+    fn a_node_whose_output_waits_is_not_late() {
+        check(true, Output::HeldUp, &[(20, None), (1000, None)]);
+        check(false, Output::HeldUp, &[(1, Some(Overdue::AbortInOrder)), (1000, None)]);
+    }
+
+    #[test]
+    fn a_stream_that_was_replaced_does_not_matter() {
+        let now = Instant::now();
+        let mut stream = NodeStream::new(now);
+        assert!(stream.is_missing());
+        stream.on_opened(1);
+        stream.on_opened(2);
+        stream.on_closed(1, now);
+        assert!(!stream.is_missing());
+        stream.on_closed(2, now);
+        assert!(stream.is_missing() && !stream.is_overdue(now));
+        assert!(stream.is_overdue(now + timeouts::REPORT_AGAIN));
+    }
+}

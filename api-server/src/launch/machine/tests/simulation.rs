@@ -1,0 +1,332 @@
+//! A launch in virtual time: a machine, the time, and everything that its effects have come to. After each input, what must hold of
+//! any sequence of effects is checked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use lattice_session::cause::{Cause, CauseKind, RankExit};
+use lattice_session::event::{Event, Output, Stream};
+use lattice_session::wire::event::{NodeHappening, happening_cost};
+use pmi_core::Phase as RankPhase;
+use pmi_core::ids::{JobId, Rank};
+use pmi_core::job::Placement;
+use pmi_core::services::{SpawnApp, SpawnError, SpawnRequest};
+use tokio::time::Instant;
+
+use super::super::attachments::{Joined, Role, TooManyViewers};
+use super::super::checkpoint::{Progressed, Snapshot};
+use super::super::effect::Effect;
+use super::super::event::{ClientRequest, Completion, LogEvent, NodeCommand, NodeEvent, Programs, SpawnWish};
+use super::super::facts::{Facts, Origin, Ownership, Settler};
+use super::super::{Delivery, Machine, NodePhase, Resumed, Stored};
+use crate::launch::Part;
+
+/// The output that a node may send before it is granted more.
+pub(super) const WINDOW: u64 = 10_000;
+/// The time that ranks have to end.
+pub(super) const GRACE: Duration = Duration::from_secs(5);
+/// The machine's tick.
+pub(super) const TICK: Duration = Duration::from_millis(100);
+
+/// A launch of `ranks_per_node` ranks on each of `nodes` nodes, whose owner settles.
+pub(super) fn facts(nodes: u32, ranks_per_node: u32) -> Facts {
+    Facts {
+        id: "l".to_owned(),
+        allocation_id: "a".to_owned(),
+        job: JobId::new("kvs_l_0").unwrap(),
+        nodes: (0..nodes).map(|node| format!("n{node}")).collect(),
+        placement: Placement::block(&vec![ranks_per_node; nodes as usize]),
+        output_window: WINDOW,
+        input_window: 100,
+        input_readers: vec![0],
+        grace: GRACE,
+        directory: "/".into(),
+        universe_size: None,
+        ownership: Ownership::Owned,
+        settler: Settler::Owner,
+        origin: Origin::Here,
+    }
+}
+
+/// Everything that the effects of a machine have come to.
+pub(super) struct Simulation {
+    pub machine: Machine,
+    pub start: Instant,
+    pub now: Instant,
+    pub ranks_per_node: u32,
+    /// The commands that each node was given.
+    pub commands: Vec<Vec<NodeCommand>>,
+    pub closed: BTreeSet<u32>,
+    pub aborted: Vec<(u32, i32)>,
+    pub unclean: BTreeSet<u32>,
+    pub lost: BTreeSet<u32>,
+    pub parts: Vec<Part>,
+    /// All events, by number.
+    pub log: Vec<(u64, LogEvent)>,
+    pub settled: u64,
+    pub snapshot: Option<Snapshot>,
+    /// An attempt to store is under way.
+    pub storing: bool,
+    /// The last one that was made durable.
+    pub durable: Progressed,
+    pub spawn_answers: BTreeMap<u64, Result<JobId, SpawnError>>,
+    pub status_answers: BTreeSet<u64>,
+    pub started: Vec<bool>,
+    pub concluded: Option<bool>,
+    pub dismissed: Vec<u64>,
+    /// Bytes that each node may send, as it was told.
+    pub credit: Vec<u64>,
+    tickets: u64,
+}
+
+impl Simulation {
+    pub(super) fn new(facts: Facts, ranks_per_node: u32) -> Self {
+        let now = Instant::now();
+        let nodes = facts.nodes.len();
+        Self::with(Machine::new(facts, 1, now), nodes, ranks_per_node, now)
+    }
+
+    /// A launch that all nodes have accepted and report of.
+    pub(super) fn running(nodes: u32, ranks_per_node: u32) -> Self {
+        let mut simulation = Self::new(facts(nodes, ranks_per_node), ranks_per_node);
+        simulation.input(|machine, now| machine.on_fan_out(Ok(()), now));
+        (0..nodes).for_each(|node| simulation.open(node, 1));
+        simulation
+    }
+
+    /// The launch as another server takes it up from what is durable.
+    pub(super) fn resumed(&self) -> Self {
+        let nodes = self.commands.len() as u32;
+        let facts = Facts { origin: Origin::Resumed, ..facts(nodes, self.ranks_per_node) };
+        let resumed = Resumed { progressed: self.durable.clone(), client_stopped_at: 0, begun: self.start };
+        let machine = Machine::resume(facts, 1 << 20, resumed, self.now);
+        let mut simulation = Self::with(machine, nodes as usize, self.ranks_per_node, self.now);
+        simulation.durable = self.durable.clone();
+        simulation.take();
+        simulation
+    }
+
+    fn with(machine: Machine, nodes: usize, ranks_per_node: u32, now: Instant) -> Self {
+        Self {
+            machine,
+            start: now,
+            now,
+            ranks_per_node,
+            commands: vec![Vec::new(); nodes],
+            closed: BTreeSet::new(),
+            aborted: Vec::new(),
+            unclean: BTreeSet::new(),
+            lost: BTreeSet::new(),
+            parts: vec![Part::Expected; nodes],
+            log: Vec::new(),
+            settled: 0,
+            snapshot: None,
+            storing: false,
+            durable: Progressed::default(),
+            spawn_answers: BTreeMap::new(),
+            status_answers: BTreeSet::new(),
+            started: Vec::new(),
+            concluded: None,
+            dismissed: Vec::new(),
+            credit: vec![WINDOW; nodes],
+            tickets: 0,
+        }
+    }
+
+    /// Gives the machine an input, and takes in the effects.
+    pub(super) fn input<R>(&mut self, input: impl FnOnce(&mut Machine, Instant) -> R) -> R {
+        let result = input(&mut self.machine, self.now);
+        self.take();
+        result
+    }
+
+    fn take(&mut self) {
+        loop {
+            for effect in self.machine.take_effects() {
+                self.take_one(effect);
+            }
+            if !self.machine.is_complete() {
+                return;
+            }
+            let unclean: Vec<String> = self.unclean.iter().map(|node| format!("n{node}")).collect();
+            self.machine.on_complete(&unclean, self.now);
+        }
+    }
+
+    fn take_one(&mut self, effect: Effect) {
+        match effect {
+            Effect::Command { node, command } => {
+                if let NodeCommand::OutputCredit(bytes) = &command {
+                    self.credit[node as usize] += bytes;
+                    assert!(self.credit[node as usize] <= WINDOW, "a node was granted more than its window");
+                }
+                self.commands[node as usize].push(command);
+            }
+            Effect::CloseStream { node } => drop(self.closed.insert(node)),
+            Effect::AbortNode { node, signal, .. } => self.aborted.push((node, signal)),
+            Effect::MarkUnclean { node } => drop(self.unclean.insert(node)),
+            Effect::PublishPart { node, part } => self.parts[node as usize] = part,
+            Effect::Append { sequence, event, .. } => {
+                let expected = self.log.last().map_or(sequence, |(last, _)| last + 1);
+                assert_eq!(sequence, expected, "events are numbered without a gap");
+                assert!(self.completion().is_none(), "{event:?} after the end");
+                self.log.push((sequence, event));
+            }
+            Effect::Settle { sequence } => {
+                assert!(self.log.last().map_or(sequence, |(last, _)| *last) >= sequence, "what has not happened yet");
+                self.settled = self.settled.max(sequence);
+            }
+            Effect::Store(snapshot) => {
+                assert!(!self.storing, "one attempt at a time");
+                (self.snapshot, self.storing) = (Some(snapshot), true);
+            }
+            Effect::AnswerStart(result) => self.started.push(result.is_ok()),
+            Effect::AnswerStatus { ticket, .. } => assert!(self.status_answers.insert(ticket), "answered twice"),
+            Effect::AnswerSpawn { ticket, answer } => {
+                assert!(self.spawn_answers.insert(ticket, answer).is_none(), "answered twice");
+            }
+            Effect::Conclude(completion) => {
+                assert_eq!(self.concluded.replace(completion.cause.is_none()), None, "concluded twice");
+            }
+            Effect::CountLostNode { node, .. } => assert!(self.lost.insert(node), "lost twice"),
+            Effect::Dismiss { client, .. } => self.dismissed.push(client),
+            Effect::Publish(_)
+            | Effect::StopKeeping
+            | Effect::GrantInput { .. }
+            | Effect::ReportStart(_)
+            | Effect::Forget { .. }
+            | Effect::Finish(_) => {}
+        }
+    }
+
+    /// The end, if it was appended.
+    pub(super) fn completion(&self) -> Option<&Completion> {
+        match self.log.last() {
+            Some((_, LogEvent::Complete(completion))) => Some(completion),
+            _ => None,
+        }
+    }
+
+    /// The causes that those who follow were told.
+    pub(super) fn endings(&self) -> Vec<Cause> {
+        let cause = |(_, event): &(u64, LogEvent)| match event {
+            LogEvent::Node(NodeEvent::Happened(NodeHappening::Event(Event::Ending(cause)), _)) => Some(cause.clone()),
+            _ => None,
+        };
+        self.log.iter().filter_map(cause).collect()
+    }
+
+    /// The jobs that a node was told to start a part of.
+    pub(super) fn spawned(&self, node: usize) -> Vec<JobId> {
+        let job = |command: &NodeCommand| match command {
+            NodeCommand::Spawn(order) => Some(order.job.id.clone()),
+            _ => None,
+        };
+        self.commands[node].iter().filter_map(job).collect()
+    }
+
+    /// Returns true if a node was given such a command.
+    pub(super) fn was_told(&self, node: u32, is: impl Fn(&NodeCommand) -> bool) -> bool {
+        self.commands[node as usize].iter().any(is)
+    }
+
+    pub(super) fn open(&mut self, node: u32, stream: u64) {
+        let again = self.machine.nodes.state.phase(node) == NodePhase::Reporting
+            || self.machine.facts.origin == Origin::Resumed;
+        if again {
+            // Grants may have gone astray, and are made good.
+            self.credit[node as usize] = 0;
+        }
+        self.input(|machine, now| machine.on_stream_opened(node, stream, now));
+    }
+
+    pub(super) fn event(&mut self, node: u32, event: Event) {
+        self.input(|machine, now| machine.on_node_event(node, NodeEvent::of_session(event), now));
+    }
+
+    pub(super) fn exit(&mut self, rank: u32, phase: Option<RankPhase>) {
+        let event = Event::Exited { rank: Rank(rank), exit: RankExit::Code(0), phase };
+        self.event(rank / self.ranks_per_node, event);
+    }
+
+    /// A node's rank writes something, if the node has the credit for it.
+    pub(super) fn output(&mut self, rank: u32, bytes: usize) {
+        let output = Output { rank: Rank(rank), stream: Stream::Stdout, bytes: vec![b'x'; bytes].into() };
+        let cost = happening_cost(&NodeHappening::Event(Event::Output(output.clone()))) as u64;
+        let node = rank / self.ranks_per_node;
+        if self.machine.nodes.state.phase(node).is_live() && self.credit[node as usize] >= cost {
+            self.credit[node as usize] -= cost;
+            self.event(node, Event::Output(output));
+        }
+    }
+
+    pub(super) fn cause(&mut self, node: u32, kind: CauseKind) {
+        self.event(node, Event::Ending(Cause { host: format!("n{node}"), kind }));
+    }
+
+    pub(super) fn report(&mut self, node: u32) {
+        let report = NodeHappening::Report { exits: Vec::new(), duration: Duration::ZERO };
+        let event = NodeEvent::Happened(report, Programs::new());
+        self.input(|machine, now| machine.on_node_event(node, event, now));
+    }
+
+    pub(super) fn attach(&mut self, role: Role) -> Result<Joined, TooManyViewers> {
+        self.input(|machine, _| machine.on_attach(0, role))
+    }
+
+    pub(super) fn request(&mut self, client: u64, request: ClientRequest) {
+        self.input(|machine, now| machine.on_client_request(client, request, now));
+    }
+
+    pub(super) fn abort(&mut self) {
+        self.input(|machine, now| machine.on_abort("user 7".to_owned(), String::new(), now));
+    }
+
+    /// A rank of `node` asks for a job of `ranks` ranks. Returns the number of the question.
+    pub(super) fn spawn(&mut self, node: u32, ranks: u32) -> u64 {
+        self.tickets += 1;
+        let ticket = self.tickets;
+        let parent = JobId::new("kvs_l_0").unwrap();
+        let app = SpawnApp { program: "./child".into(), ranks, ..Default::default() };
+        let request = SpawnRequest { apps: vec![app], preput: Vec::new(), parent: None };
+        let rank = Rank(node * self.ranks_per_node);
+        let cores = vec![4; self.commands.len()].into();
+        self.input(|machine, now| {
+            machine.on_spawn(SpawnWish { node, ticket, parent, rank, request, cores }, now);
+        });
+        ticket
+    }
+
+    /// Somebody asks how far the ranks are. Returns the number of the question.
+    pub(super) fn status(&mut self) -> u64 {
+        self.tickets += 1;
+        let ticket = self.tickets;
+        self.input(|machine, now| machine.on_status(ticket, now));
+        ticket
+    }
+
+    /// The attempt to store that is under way ends.
+    pub(super) fn stored(&mut self, stored: Stored) {
+        if !std::mem::replace(&mut self.storing, false) {
+            return;
+        }
+        if let (Stored::Durable, Some(Snapshot::Running(progressed))) = (stored, self.snapshot.take()) {
+            self.durable = progressed;
+        }
+        self.input(|machine, now| machine.on_stored(stored, now));
+    }
+
+    /// Time passes, in ticks; whatever is to be stored is, at once.
+    pub(super) fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.now = end.min(self.now + TICK);
+            self.input(Machine::on_tick);
+            self.stored(Stored::Durable);
+        }
+    }
+
+    pub(super) fn is_forgotten(&self) -> bool {
+        self.machine.is_forgotten(Delivery::Complete, self.now)
+    }
+}

@@ -1,0 +1,184 @@
+//! Single courses of events that a property does not tell apart.
+
+use lattice_session::cause::{CauseKind, RankExit};
+use lattice_session::event::{Event, Notice, RankProgress};
+use pmi_core::Phase as RankPhase;
+use pmi_core::ids::Rank;
+use std::time::Duration;
+
+use super::super::event::{LogEvent, NodeCommand, NodeEvent};
+use super::super::{Machine, Stored};
+use super::simulation::{Simulation, facts};
+use crate::launch::Part;
+
+fn progress(rank: u32, waiting: bool) -> RankProgress {
+    RankProgress {
+        rank: Rank(rank),
+        pid: Some(100 + rank),
+        phase: Some(RankPhase::Open),
+        last_command: Some("put".to_owned()),
+        waiting,
+        exit: None,
+    }
+}
+
+/// Answers the last question that a node was asked.
+fn answer(simulation: &mut Simulation, node: u32, ranks: Vec<RankProgress>) {
+    let question = simulation.commands[node as usize].iter().rev().find_map(|command| match command {
+        NodeCommand::AskProgress(question) => Some(*question),
+        _ => None,
+    });
+    simulation.event(node, Event::Progress { question: question.expect("it was asked"), ranks });
+}
+
+#[test]
+fn a_fence_that_timed_out_is_the_cause_whatever_is_reported_while_others_are_asked() {
+    let mut simulation = Simulation::running(2, 1);
+    let limit = Duration::from_secs(1);
+    simulation.cause(0, CauseKind::FenceTimeout { limit, waiting: 1, missing: Vec::new() });
+    simulation.cause(1, CauseKind::LeftWithoutFinalize { rank: Rank(1) });
+    assert!(simulation.endings().is_empty(), "it is not known yet who is missing");
+    answer(&mut simulation, 0, vec![progress(0, true)]);
+    answer(&mut simulation, 1, vec![progress(1, false)]);
+    let missing = vec![(Rank(1), Some("put".to_owned()))];
+    let endings = simulation.endings();
+    assert_eq!(endings.len(), 1);
+    assert_eq!(endings[0].kind, CauseKind::FenceTimeout { limit, waiting: 1, missing });
+}
+
+#[test]
+fn ranks_of_a_spawned_job_that_wait_for_one_that_left_end_the_launch() {
+    let mut simulation = Simulation::running(2, 1);
+    simulation.spawn(0, 2);
+    simulation.stored(Stored::Durable);
+    let job = simulation.spawned(0)[0].clone();
+    [0, 1].into_iter().for_each(|node| simulation.event(node, Event::Spawned { job: job.clone(), failure: None }));
+    // Ranks 2 and 3, one on each node.
+    simulation.event(0, Event::Waiting { ranks: vec![Rank(2)] });
+    let exit = RankExit::Code(0);
+    simulation.event(1, Event::Exited { rank: Rank(3), exit, phase: Some(RankPhase::Silent) });
+    let endings = simulation.endings();
+    assert_eq!(endings[0].kind, CauseKind::LeftBeforeInit { rank: Rank(3), exit, others: vec![Rank(2)] });
+}
+
+#[test]
+fn a_job_whose_node_is_lost_before_it_is_told_does_not_start() {
+    let mut simulation = Simulation::running(2, 1);
+    let ticket = simulation.spawn(0, 2);
+    simulation.input(|machine, now| machine.on_node_lost(1, "no heartbeat came", now));
+    simulation.stored(Stored::Durable);
+    let job = simulation.spawned(0)[0].clone();
+    simulation.event(0, Event::Spawned { job, failure: None });
+    assert!(simulation.spawn_answers[&ticket].is_err());
+    assert!(simulation.was_told(0, |command| matches!(command, NodeCommand::Disown(_))));
+}
+
+#[test]
+fn a_spawn_that_cannot_be_written_down_is_refused_and_no_node_is_told() {
+    let mut simulation = Simulation::running(2, 1);
+    let ticket = simulation.spawn(0, 2);
+    simulation.stored(Stored::Failed);
+    let reason = simulation.spawn_answers[&ticket].clone().unwrap_err().to_string();
+    assert!(reason.contains("cannot write down"), "{reason}");
+    assert!(simulation.spawned(0).is_empty());
+    simulation.pass(Duration::from_secs(2));
+    assert!(simulation.spawned(0).is_empty());
+}
+
+#[test]
+fn ranks_that_spawn_before_all_nodes_have_accepted_wait() {
+    let mut simulation = Simulation::new(facts(2, 1), 1);
+    simulation.open(0, 1);
+    simulation.spawn(0, 1);
+    assert!(!simulation.storing && simulation.spawned(0).is_empty());
+    simulation.input(|machine, now| machine.on_fan_out(Ok(()), now));
+    simulation.stored(Stored::Durable);
+    assert_eq!(simulation.spawned(0).len(), 1);
+}
+
+#[test]
+fn what_was_said_before_a_stream_broke_is_said_again() {
+    let mut simulation = Simulation::running(2, 1);
+    simulation.cause(0, CauseKind::LeftWithoutFinalize { rank: Rank(0) });
+    simulation.input(|machine, now| machine.on_stream_closed(1, 1, now));
+    let given_up =
+        |all: &Simulation| all.commands[1].iter().filter(|command| matches!(command, NodeCommand::GiveUp)).count();
+    let before = given_up(&simulation);
+    simulation.open(1, 2);
+    assert_eq!(given_up(&simulation), before + 1);
+}
+
+#[test]
+fn a_cause_waits_for_a_node_whose_stream_broke_and_that_may_be_lost() {
+    let mut simulation = Simulation::running(2, 1);
+    simulation.input(|machine, now| machine.on_stream_closed(1, 1, now));
+    simulation.cause(0, CauseKind::Aborted { rank: Rank(0), code: 14, message: String::new() });
+    assert_eq!(simulation.machine.deadline(), None);
+    simulation.pass(Duration::from_secs(2));
+    assert!(simulation.endings().is_empty());
+    simulation.pass(Duration::from_secs(2));
+    let endings = simulation.endings();
+    assert!(matches!(endings[0].kind, CauseKind::NodeLost { .. }), "{endings:?}");
+}
+
+#[test]
+fn notices_of_a_node_are_bounded() {
+    let mut simulation = Simulation::running(2, 1);
+    for pid in 0..1000 {
+        simulation.event(0, Event::Notice(Notice::Leftover { pids: vec![pid] }));
+    }
+    assert_eq!(simulation.log.len(), 64);
+}
+
+#[test]
+fn a_start_that_a_node_refuses_is_answered_when_its_record_is_written() {
+    let mut simulation = Simulation::new(facts(2, 1), 1);
+    let (node, message) = ("n1".to_owned(), "no user 7 here".to_owned());
+    let reason = pmi_transport::proto::v1::RefusalReason::User;
+    let refusal = crate::launch::fan_out::Refusal { node, message, reason };
+    simulation.input(|machine, now| machine.on_fan_out(Err(refusal.into()), now));
+    assert!(simulation.started.is_empty() && simulation.storing);
+    simulation.stored(Stored::Durable);
+    assert_eq!(simulation.started, [false]);
+    let cause = simulation.completion().unwrap().cause.clone().unwrap();
+    assert_eq!(cause.to_string(), "n1: no user 7 here");
+    assert!(simulation.machine.is_forgotten(super::super::Delivery::Partial, simulation.now + Duration::from_secs(31)));
+}
+
+#[test]
+fn a_part_that_was_over_is_not_expected_again_by_the_next_server() {
+    let mut simulation = Simulation::running(2, 1);
+    simulation.exit(1, Some(RankPhase::Finalized));
+    simulation.report(1);
+    simulation.pass(Duration::from_secs(1));
+    let mut resumed = simulation.resumed();
+    assert!(resumed.closed.contains(&1) && !resumed.closed.contains(&0));
+    assert_eq!(resumed.parts, [Part::Expected, Part::Ended]);
+    resumed.open(0, 1);
+    resumed.exit(0, Some(RankPhase::Finalized));
+    resumed.report(0);
+    let completion = resumed.completion().unwrap();
+    assert_eq!((completion.cause.clone(), completion.ends.len()), (None, 2));
+}
+
+#[test]
+fn an_ending_that_means_nothing_here_loses_the_node() {
+    let mut simulation = Simulation::running(2, 1);
+    simulation.input(|machine: &mut Machine, now| machine.on_node_event(1, NodeEvent::UnknownEnding, now));
+    assert!(simulation.lost.contains(&1) && simulation.unclean.contains(&1));
+    simulation.report(0);
+    let left = simulation.log.iter().any(|(_, event)| matches!(event, LogEvent::Unclean(nodes) if nodes == &["n1"]));
+    assert!(left, "those who follow are told what may be left");
+}
+
+#[test]
+fn what_a_node_reports_of_a_launch_that_was_refused_is_not_told_after_its_end() {
+    let mut simulation = Simulation::new(facts(2, 1), 1);
+    simulation.open(0, 1);
+    let (node, message) = ("n1".to_owned(), "no".to_owned());
+    let reason = pmi_transport::proto::v1::RefusalReason::Busy;
+    let refusal = crate::launch::fan_out::Refusal { node, message, reason };
+    simulation.input(|machine, now| machine.on_fan_out(Err(refusal.into()), now));
+    simulation.event(0, Event::Started { rank: Rank(0), pid: 100 });
+    assert!(simulation.completion().is_some(), "nothing follows the end");
+}

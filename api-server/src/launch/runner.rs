@@ -1,0 +1,313 @@
+//! The task of a launch: it turns requests and the clock into inputs of the [machine](super::machine), and carries out the effects.
+//!
+//! Nothing here decides anything: what is done, to whom and in which order is the machine's matter.
+
+mod begin;
+mod replies;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lattice_session::cause::CauseKind;
+use lattice_session::event::Event;
+use lattice_session::unix_time;
+use lattice_session::wire::event::NodeHappening;
+use pmi_transport::proto::v1::{LaunchSpec, LaunchState, attach_response};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+pub(crate) use self::begin::{resume, start};
+use self::replies::Replies;
+use super::attachments::Role;
+use super::checkpoint::Snapshot;
+use super::deliveries::{Deliveries, DeliveryEvent};
+use super::event::{ClientRequest, Completion, LogEvent, NodeEvent, SpawnWish};
+use super::event_log::{EventLog, Start};
+use super::fan_out::{self, Recipient};
+use super::machine::effect::Effect;
+use super::machine::facts::Ownership;
+use super::machine::{Delivery, Machine, Stored};
+use super::{ClientSender, Outlet, Part, Request, Shared};
+use crate::allocations::{FailureKind, LaunchFailure};
+use crate::server::Server;
+use crate::store::{self, Change, LaunchRecord, StoreError};
+use crate::wire;
+
+/// Interval at which the machine is told that time has passed: for deadlines of a second and more.
+const TICK: Duration = Duration::from_millis(100);
+
+/// The task of one launch.
+struct Runner {
+    server: Arc<Server>,
+    machine: Machine,
+    record: LaunchRecord,
+    /// Names and addresses of the nodes, by node index.
+    recipients: Vec<Recipient>,
+    /// The commands for nodes, by node index.
+    outlets: Arc<[Outlet]>,
+    shared: Arc<Shared>,
+    ownership: Ownership,
+    log: Arc<EventLog>,
+    deliveries: Deliveries,
+    replies: Replies,
+    /// At most one attempt to make something durable.
+    writes: JoinSet<Result<(), StoreError>>,
+    inbox: mpsc::Receiver<Request>,
+}
+
+impl Runner {
+    async fn run(mut self) {
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        self.carry_out();
+        while !self.machine.is_forgotten(self.delivery(), self.server.clock.now()) {
+            let deadline = self.machine.deadline();
+            let clock = &self.server.clock;
+            tokio::select! {
+                request = self.inbox.recv() => match request {
+                    Some(request) => self.on_request(request),
+                    None => break,
+                },
+                event = self.deliveries.next() => self.on_delivery(event),
+                Some(written) = self.writes.join_next() => self.on_written(written),
+                () = clock.sleep_until(deadline.unwrap_or_else(|| clock.now())), if deadline.is_some() => {
+                    self.machine.on_tick(self.server.clock.now());
+                }
+                _ = tick.tick() => self.machine.on_tick(self.server.clock.now()),
+            }
+            self.carry_out();
+        }
+        self.server.forget(self.id());
+    }
+
+    fn id(&self) -> &str {
+        self.record.spec.as_ref().map_or("", |spec| spec.launch_id.as_str())
+    }
+
+    fn delivery(&self) -> Delivery {
+        if self.log.is_delivered() { Delivery::Complete } else { Delivery::Partial }
+    }
+
+    fn on_request(&mut self, request: Request) {
+        let now = self.server.clock.now();
+        let machine = &mut self.machine;
+        match request {
+            Request::FannedOut(result) => {
+                if let Err(error) = &result {
+                    tracing::info!(%error, "the launch is rolled back");
+                }
+                machine.on_fan_out(result, now);
+            }
+            Request::StreamOpened { node, stream } => machine.on_stream_opened(node, stream, now),
+            Request::Event { node, event } => {
+                self.server.metrics.count_event();
+                machine.on_node_event(node, event, now);
+            }
+            Request::StreamClosed { node, stream } => machine.on_stream_closed(node, stream, now),
+            Request::NodeLost { node, reason } => machine.on_node_lost(node, &reason, now),
+            Request::Attach { after, role, client, reply } => {
+                // Who asked may have gone; then nobody reads, which is noticed.
+                let _ = reply.send(self.attach(after, role, client));
+            }
+            Request::Client { client, request } => {
+                // It cannot have dealt with what it was not sent.
+                let request = match request {
+                    ClientRequest::Acknowledge(sequence) => {
+                        ClientRequest::Acknowledge(sequence.min(self.log.delivered(client)))
+                    }
+                    other => other,
+                };
+                machine.on_client_request(client, request, now);
+            }
+            Request::Goodbye { client } => machine.on_goodbye(client, unix_time::seconds()),
+            Request::Signal(command) => machine.on_signal(&command),
+            Request::Abort { who, reason } => {
+                tracing::info!(who, reason, "the launch is to end");
+                machine.on_abort(who, reason, now);
+            }
+            Request::Status(reply) => {
+                let ticket = self.replies.keep_status(reply);
+                machine.on_status(ticket, now);
+            }
+            Request::Spawn { node, parent, rank, request, reply } => {
+                let (ticket, cores) = (self.replies.keep_spawn(reply), self.cores());
+                self.machine.on_spawn(SpawnWish { node, ticket, parent, rank, request, cores }, now);
+            }
+            Request::Forget => machine.on_forget(now),
+        }
+    }
+
+    fn attach(&mut self, after: u64, role: Role, client: ClientSender) -> Result<u64, tonic::Status> {
+        let joined = self.machine.on_attach(after, role)?;
+        let start = match self.ownership {
+            Ownership::Owned if after == 0 => Start::Unsettled,
+            _ => Start::After(after),
+        };
+        let spec = self.record.spec.as_ref().map(shown_to_users).unwrap_or_default();
+        self.deliveries.add(joined.client, start, spec, client);
+        Ok(joined.client)
+    }
+
+    /// The cores of each node, as far as they are known.
+    fn cores(&self) -> Arc<[u32]> {
+        let registry = self.server.nodes.lock();
+        let cores = |node: &Recipient| registry.up(&node.name).map_or(1, |registered| registered.cores.max(1));
+        self.recipients.iter().map(cores).collect()
+    }
+
+    fn on_delivery(&mut self, event: DeliveryEvent) {
+        match event {
+            DeliveryEvent::Gone(client) => self.machine.on_client_gone(client, self.server.clock.now()),
+            DeliveryEvent::Spooled(sequence) => self.machine.on_spooled(sequence),
+            DeliveryEvent::SpoolFailed => self.machine.on_spool_failed(),
+        }
+    }
+
+    fn on_written(&mut self, written: Result<Result<(), StoreError>, tokio::task::JoinError>) {
+        let failed_before = self.machine.is_failing_to_store();
+        let stored = match written {
+            Ok(Ok(())) => Stored::Durable,
+            Ok(Err(error)) => {
+                // Only the first of several failures is worth an operator's while.
+                if !failed_before {
+                    let error = pmi_transport::error_chain::chain(&error);
+                    tracing::error!(error, "what is known of the launch is not written down; it is tried again");
+                }
+                Stored::Failed
+            }
+            // A write is never cancelled; a panic of the database goes on here.
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        };
+        if failed_before && stored == Stored::Durable {
+            tracing::info!("what is known of the launch is written down again");
+        }
+        self.machine.on_stored(stored, self.server.clock.now());
+    }
+
+    /// Carries out all effects, and those that follow when no node is left.
+    fn carry_out(&mut self) {
+        loop {
+            for effect in self.machine.take_effects() {
+                self.carry_out_one(effect);
+            }
+            if !self.machine.is_complete() {
+                return;
+            }
+            let unclean = self.unclean_nodes();
+            self.machine.on_complete(&unclean, self.server.clock.now());
+        }
+    }
+
+    fn carry_out_one(&mut self, effect: Effect) {
+        match effect {
+            Effect::Command { node, command } => self.outlets[node as usize].outbox.push(command),
+            Effect::CloseStream { node } => self.outlets[node as usize].outbox.close(),
+            Effect::AbortNode { node, reason, signal } => {
+                let recipient = self.recipients[node as usize].clone();
+                let (channels, id) = (self.server.channels.clone(), self.id().to_owned());
+                tokio::spawn(fan_out::abort(channels, recipient, id, reason, signal));
+            }
+            Effect::MarkUnclean { node } => self.mark_unclean(node),
+            Effect::PublishPart { node, part } => self.shared.parts.lock()[node as usize] = part,
+            Effect::Publish(overview) => wire::launch::update_summary(&mut self.shared.summary.lock(), overview),
+            Effect::Append { sequence, node, event } => self.append(sequence, node, &event),
+            Effect::Settle { sequence } => self.log.settle(sequence),
+            Effect::StopKeeping => self.log.stop_keeping(),
+            Effect::GrantInput { client, bytes } => self.log.tell(client, |side| side.input_credit += bytes),
+            Effect::ReportStart(progress) => self.log.tell_start(wire::client::encode_start(progress)),
+            Effect::Dismiss { client, why } => self.deliveries.dismiss(client, why.into()),
+            Effect::Forget { client } => self.deliveries.forget(client),
+            Effect::Store(snapshot) => self.write(snapshot),
+            Effect::AnswerStart(result) => self.replies.answer_start(result),
+            Effect::AnswerStatus { ticket, status } => self.replies.answer_status(ticket, status),
+            Effect::AnswerSpawn { ticket, answer } => self.replies.answer_spawn(ticket, answer),
+            Effect::Finish(completion) => self.finish(&completion),
+            Effect::Conclude(completion) => self.conclude(&completion),
+            Effect::CountLostNode { node, reason } => {
+                let node = &self.recipients[node as usize].name;
+                tracing::warn!(node, reason, "a node is lost");
+                self.server.metrics.count_lost_node();
+            }
+        }
+    }
+
+    fn append(&mut self, sequence: u64, node: u32, event: &LogEvent) {
+        if let LogEvent::Node(NodeEvent::Happened(NodeHappening::Event(Event::Ending(cause)), _)) = event {
+            tracing::info!(%cause, "the launch is ending");
+        }
+        let what: attach_response::What = wire::client::encode_log_event(event);
+        let is_last = matches!(event, LogEvent::Complete(_));
+        let numbered = self.log.push(node, what);
+        debug_assert_eq!(numbered, sequence, "the machine and the log count the same events");
+        if is_last {
+            self.record.last_event = sequence;
+            self.log.end();
+        }
+    }
+
+    fn mark_unclean(&self, node: u32) {
+        let name = &self.recipients[node as usize].name;
+        if self.server.nodes.lock().up(name).is_some() {
+            self.server.unclean.lock().add(name, self.id());
+        }
+    }
+
+    /// The nodes that were given up, and have not confirmed since that nothing is left there.
+    fn unclean_nodes(&self) -> Vec<String> {
+        let unclean = self.server.unclean.lock();
+        let names = self.recipients.iter().map(|node| &node.name);
+        names.filter(|name| unclean.has(name, self.id())).cloned().collect()
+    }
+
+    /// Writes down how far the launch has come, or how it ended.
+    fn write(&mut self, snapshot: Snapshot) {
+        if let Snapshot::Running(progressed) = &snapshot {
+            self.record.checkpoint = Some(wire::launch::encode_progressed(progressed));
+            let summary = self.shared.summary.lock().clone();
+            self.record.summary = Some(super::current(summary, self.machine.begun(), self.server.clock.now()));
+        }
+        let store = Arc::clone(&self.server.store);
+        let change = Change::Launch(Box::new(self.record.clone()));
+        self.writes.spawn(async move { store::write(&store, vec![change]).await });
+    }
+
+    /// The launch is over: its record says so, and so does its summary.
+    fn finish(&mut self, completion: &Completion) {
+        let complete = wire::client::encode_completion(completion);
+        let mut summary = self.shared.summary.lock();
+        let state = if complete.success { LaunchState::Succeeded } else { LaunchState::LaunchFailed };
+        summary.state = state.into();
+        summary.cause.clone_from(&completion.message);
+        summary.ranks = completion.ranks;
+        summary.client_stopped_at = 0;
+        summary.duration_us = complete.duration_us;
+        self.record.summary = Some(summary.clone());
+        drop(summary);
+        tracing::info!(success = complete.success, cause = complete.error_message, "the launch is over");
+        self.record.spec = self.record.spec.as_ref().map(shown_to_users);
+        self.record.complete = Some(complete);
+        self.record.checkpoint = None;
+    }
+
+    fn conclude(&mut self, completion: &Completion) {
+        for part in self.shared.parts.lock().iter_mut().filter(|part| **part == Part::Expected) {
+            *part = Part::Ended;
+        }
+        let failure = completion.cause.as_ref().map(|cause| LaunchFailure {
+            reason: format!("launch {}: {}", completion.launch_id, completion.message),
+            kind: match cause.kind {
+                CauseKind::NodeLost { .. } => FailureKind::NodeLost,
+                _ => FailureKind::Other,
+            },
+        });
+        if let Some(spec) = &self.record.spec {
+            self.server.launch_over(spec, failure);
+        }
+    }
+}
+
+/// A spec without what the users' own tools need not know.
+fn shown_to_users(spec: &LaunchSpec) -> LaunchSpec {
+    LaunchSpec { secret: Default::default(), environment: Vec::new(), ..spec.clone() }
+}

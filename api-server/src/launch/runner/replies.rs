@@ -1,0 +1,60 @@
+//! Callers that wait for an answer of a launch, by the number under which the machine knows the question.
+
+use std::collections::HashMap;
+
+use pmi_core::ids::JobId;
+use pmi_core::services::SpawnError;
+use tokio::sync::oneshot;
+
+use crate::launch::SpawnReply;
+use crate::launch::event::Status;
+use crate::launch::fan_out::NotStarted;
+
+/// Caller that waits for the answer to the order to start.
+pub(super) type StartReply = oneshot::Sender<Result<(), NotStarted>>;
+
+/// Everybody who waits. Whoever has gone need not be told.
+#[derive(Debug, Default)]
+pub(super) struct Replies {
+    start: Option<StartReply>,
+    status: HashMap<u64, oneshot::Sender<Status>>,
+    spawns: HashMap<u64, SpawnReply>,
+    last: u64,
+}
+
+impl Replies {
+    pub(super) fn new(start: Option<StartReply>) -> Self {
+        Self { start, ..Self::default() }
+    }
+
+    /// Keeps a question; returns its number.
+    pub(super) fn keep_status(&mut self, reply: oneshot::Sender<Status>) -> u64 {
+        self.last += 1;
+        self.status.insert(self.last, reply);
+        self.last
+    }
+
+    /// Keeps a question; returns its number.
+    pub(super) fn keep_spawn(&mut self, reply: SpawnReply) -> u64 {
+        self.last += 1;
+        self.spawns.insert(self.last, reply);
+        self.last
+    }
+
+    pub(super) fn answer_start(&mut self, result: Result<(), NotStarted>) {
+        let _ = self.start.take().map(|reply| reply.send(result));
+    }
+
+    pub(super) fn answer_status(&mut self, ticket: u64, status: Status) {
+        let _ = self.status.remove(&ticket).map(|reply| reply.send(status));
+    }
+
+    pub(super) fn answer_spawn(&mut self, ticket: u64, answer: Result<JobId, SpawnError>) {
+        match &answer {
+            Ok(_) => {}
+            Err(SpawnError::Refused { reason }) => tracing::info!(reason, "a spawn is refused"),
+            Err(error) => tracing::info!(%error, "a spawned job did not start"),
+        }
+        let _ = self.spawns.remove(&ticket).map(|reply| reply.send(answer));
+    }
+}

@@ -1,0 +1,41 @@
+//! The server's part in meetings of launches: whom a launch may meet, and that nobody waits for one that has ended.
+
+use std::collections::BTreeSet;
+
+use pmi_core::services::MeetError;
+use pmi_transport::proto::v1::{MeetAnswer, MeetCall};
+
+use super::Server;
+use crate::launch::is_over;
+use crate::rendezvous::{Participant, launch_of};
+
+impl Server {
+    /// A node of a launch comes to a meeting with others of the same user, and hears how it ends: with the last one who comes, or
+    /// with the first of the launches that ends.
+    ///
+    /// # Errors
+    /// The meeting's own.
+    pub(crate) async fn meet(&self, participant: Participant<'_>, call: MeetCall) -> Result<MeetAnswer, MeetError> {
+        let own = |job: &str| launch_of(job) == Some(participant.launch);
+        if !call.jobs.iter().all(|job| own(&job.namespace)) {
+            return Err(MeetError::Unavailable { reason: "a launch tells of jobs that are not its own".to_owned() });
+        }
+        let others: Option<BTreeSet<&str>> = call.others.iter().map(|namespace| launch_of(namespace)).collect();
+        let others = others.filter(|others| !others.is_empty() && !others.contains(participant.launch));
+        let others = others.filter(|others| others.iter().all(|launch| self.can_be_met(launch, participant.uid)));
+        let others: BTreeSet<String> = others.ok_or(MeetError::NotFound)?.into_iter().map(str::to_owned).collect();
+        let answer = self.rendezvous.arrive(participant, &others, call)?;
+        // While it came in, one of them may have ended.
+        for launch in others.iter().filter(|launch| !self.can_be_met(launch, participant.uid)) {
+            self.rendezvous.withdraw(launch);
+        }
+        let gone = MeetError::Unavailable { reason: "the API server is ending".to_owned() };
+        answer.await.unwrap_or(Err(gone))
+    }
+
+    /// Returns true if a launch is one of this user's, and not over.
+    fn can_be_met(&self, launch: &str, uid: u32) -> bool {
+        let Some(summary) = self.find(launch).map(|handle| handle.summary()) else { return false };
+        summary.uid == uid && !is_over(&summary)
+    }
+}

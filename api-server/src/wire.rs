@@ -1,0 +1,6 @@
+//! Between the messages of `lattice.v1` and the API server's own types, for what [`lattice_session::wire`] has no type for. Encoding
+//! cannot fail; what comes from others is checked where it is decoded.
+
+pub(crate) mod client;
+pub(crate) mod launch;
+pub(crate) mod node;

@@ -1,0 +1,91 @@
+//! Requests of clients, and messages to them.
+
+use std::time::Duration;
+
+use lattice_session::wire::{cause, event};
+use pmi_transport::proto::v1 as proto;
+use proto::attach_request::What as Asked;
+use proto::attach_response::What as Sent;
+use tonic::Status;
+
+use super::node::{encode_end, encode_event};
+use crate::launch::attachments::{Dismissal, TooManyViewers};
+use crate::launch::event::{ClientRequest, Completion, LogEvent, NodeStatus, StartProgress};
+
+/// The request that a message means.
+pub(crate) fn decode_request(what: Asked) -> ClientRequest {
+    match what {
+        Asked::Attach(_) => ClientRequest::Attach,
+        Asked::Acknowledge(sequence) => ClientRequest::Acknowledge(sequence),
+        Asked::Stdin(bytes) => ClientRequest::Stdin(bytes),
+        Asked::StdinEnd(_) => ClientRequest::StdinEnd,
+        Asked::Signal(signal) => ClientRequest::Signal(signal),
+        Asked::End(signal) => ClientRequest::End(signal),
+        Asked::Kill(signal) => ClientRequest::Kill(signal),
+    }
+}
+
+/// An event of the log in a message.
+pub(crate) fn encode_log_event(event: &LogEvent) -> Sent {
+    match event {
+        LogEvent::Node(event) => Sent::Event(encode_event(event)),
+        LogEvent::Unclean(nodes) => Sent::UnendedNodes(hostlist::fold(nodes)),
+        LogEvent::Complete(completion) => Sent::Complete(encode_completion(completion)),
+    }
+}
+
+/// The end of a launch in a message.
+pub(crate) fn encode_completion(completion: &Completion) -> proto::LaunchCompleteNotification {
+    proto::LaunchCompleteNotification {
+        launch_id: completion.launch_id.clone(),
+        allocation_id: completion.allocation_id.clone(),
+        success: completion.cause.is_none(),
+        ranks: completion.ends.iter().map(encode_end).collect(),
+        error_message: completion.message.clone(),
+        cause: completion.cause.as_ref().map(cause::encode),
+        duration_us: microseconds(completion.duration),
+    }
+}
+
+/// Microseconds as messages carry them.
+pub(crate) fn microseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// The progress of a start in a message.
+pub(crate) fn encode_start(progress: StartProgress) -> proto::StartProgress {
+    let StartProgress { nodes, nodes_started, ranks, ranks_started, ranks_initialized } = progress;
+    proto::StartProgress { nodes, nodes_started, ranks, ranks_started, ranks_initialized }
+}
+
+/// The progress of a node's ranks in a message.
+pub(crate) fn encode_node_status(status: &NodeStatus) -> proto::NodeStatus {
+    let rank = |(progress, program): &(lattice_session::event::RankProgress, bytes::Bytes)| proto::RankProgress {
+        program: program.clone(),
+        ..event::encode_progress(progress)
+    };
+    proto::NodeStatus {
+        node_id: status.node.clone(),
+        silent: status.silent,
+        ranks: status.ranks.iter().map(rank).collect(),
+        programs: status.ranks.iter().map(|(_, program)| program.clone()).collect(),
+    }
+}
+
+impl From<Dismissal> for Status {
+    fn from(why: Dismissal) -> Self {
+        let text = why.to_string();
+        match why {
+            Dismissal::Replaced => Self::aborted(text),
+            Dismissal::AttachedTwice | Dismissal::NoSignal(_) => Self::invalid_argument(text),
+            Dismissal::OwnersOnly => Self::failed_precondition(text),
+            Dismissal::TooMuchInput(_) => Self::resource_exhausted(text),
+        }
+    }
+}
+
+impl From<TooManyViewers> for Status {
+    fn from(error: TooManyViewers) -> Self {
+        Self::resource_exhausted(error.to_string())
+    }
+}

@@ -1,0 +1,83 @@
+//! Reports of nodes, and commands to them.
+
+use lattice_session::event::Event;
+use lattice_session::wire::event::{self, NodeHappening};
+use lattice_session::wire::{cause, command};
+use pmi_core::ids::Rank;
+use pmi_transport::proto::v1 as proto;
+use proto::node_command::What as Command;
+use proto::node_event::What;
+
+use crate::launch::event::{NodeCommand, NodeEvent, Programs, RankEnd};
+
+/// The event that a message means; `None` for one that this version has no meaning for.
+pub(crate) fn decode_event(message: proto::NodeEvent) -> Option<NodeEvent> {
+    let programs = programs(&message);
+    let is_ending = matches!(message.what, Some(What::Ending(_)));
+    match event::decode(message) {
+        Ok(happening) => Some(NodeEvent::Happened(happening, programs)),
+        Err(error) => {
+            tracing::debug!(%error, "an event means nothing here");
+            is_ending.then_some(NodeEvent::UnknownEnding)
+        }
+    }
+}
+
+/// The programs that a message names.
+fn programs(message: &proto::NodeEvent) -> Programs {
+    let known = |(rank, program): (u32, &bytes::Bytes)| (Rank(rank), program.clone());
+    let named = |&(_, program): &(u32, &bytes::Bytes)| !program.is_empty();
+    match &message.what {
+        Some(What::Started(started)) => {
+            [(started.rank, &started.program)].into_iter().filter(named).map(known).collect()
+        }
+        Some(What::Progress(progress)) => {
+            progress.ranks.iter().map(|rank| (rank.rank, &rank.program)).filter(named).map(known).collect()
+        }
+        _ => Programs::new(),
+    }
+}
+
+/// An event in a message.
+pub(crate) fn encode_event(event: &NodeEvent) -> proto::NodeEvent {
+    let NodeEvent::Happened(happening, programs) = event else { return proto::NodeEvent::default() };
+    let mut message = event::encode_happening(happening);
+    if let (NodeHappening::Event(Event::Started { .. }), Some(What::Started(started)), Some((_, program))) =
+        (happening, &mut message.what, programs.first())
+    {
+        started.program.clone_from(program);
+    }
+    message
+}
+
+/// A command in a message.
+pub(crate) fn encode_command(command: NodeCommand) -> proto::NodeCommand {
+    let nothing = proto::Nothing {};
+    let what = match command {
+        NodeCommand::Signal(signal) => Command::Signal(signal),
+        NodeCommand::SignalRanks(signal, ranks) => {
+            Command::SignalRanks(proto::SignalRanks { signal, ranks: command::encode_ranges(&ranks) })
+        }
+        NodeCommand::End(signal) => Command::End(signal),
+        NodeCommand::Kill(signal) => Command::Kill(signal),
+        NodeCommand::GiveUp => Command::GiveUp(nothing),
+        NodeCommand::AskProgress(question) => Command::AskProgress(question),
+        NodeCommand::Release => Command::Release(nothing),
+        NodeCommand::Spawn(order) => Command::Spawn(command::encode_spawn(&order)),
+        NodeCommand::Disown(job) => Command::Disown(job.as_str().to_owned()),
+        NodeCommand::Stdin(bytes) => Command::Stdin(bytes),
+        NodeCommand::StdinEnd => Command::StdinEnd(nothing),
+        NodeCommand::OutputCredit(bytes) => Command::OutputCredit(bytes),
+    };
+    proto::NodeCommand { what: Some(what) }
+}
+
+/// The end of a rank in a message.
+pub(crate) fn encode_end(end: &RankEnd) -> proto::RankExitStatus {
+    cause::encode_exit(end.rank, end.exit, end.phase)
+}
+
+/// The end of a rank that a message means.
+pub(crate) fn decode_end(status: &proto::RankExitStatus) -> RankEnd {
+    RankEnd { rank: Rank(status.rank), exit: cause::decode_exit(status), phase: cause::decode_phase(status.phase) }
+}
