@@ -19,7 +19,7 @@ pub(crate) use self::status::{proctable, status};
 use crate::args::ServerArgs;
 use crate::cluster::{ApiServer, Cluster, ClusterError};
 
-/// Why a command has no answer.
+/// Failure of a question to the API server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum CommandError {

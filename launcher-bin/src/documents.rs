@@ -10,9 +10,9 @@ use crate::args::Cli;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no command {command:?}; there are {}", known.join(", "))]
 pub(crate) struct NoSuchCommand {
-    /// What was asked for.
+    /// The command.
     command: String,
-    /// What there is.
+    /// The known commands.
     known: Vec<String>,
 }
 

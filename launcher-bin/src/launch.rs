@@ -29,7 +29,7 @@ use crate::cluster::{self, ApiServer, ClusterError};
 use crate::console::{Verbosity, print};
 use crate::exit;
 use crate::news::NewsSource;
-use crate::output::{Fault, FileError, OpenFiles, Renderer, Wires, plan};
+use crate::output::{Fault, FileError, OpenFiles, Renderer, RendererChannels, plan};
 use crate::placed::PlacedLaunch;
 use crate::request::{LaunchRequest, Machine, RequestError};
 use crate::signal_forwarder::{Handles, RankLocation, SignalForwarder};
@@ -155,7 +155,8 @@ impl Show {
     ) -> Result<(Self, mpsc::Receiver<Control>), LaunchError> {
         let (forwarder, handles) = SignalForwarder::new(location)?;
         let Handles { control, hung_up, interrupts, abandoned } = handles;
-        let renderer = Renderer::start(launch, verbosity, files, Wires { hung_up, interrupts, abandoned, faults })?;
+        let renderer =
+            Renderer::start(launch, verbosity, files, RendererChannels { hung_up, interrupts, abandoned, faults })?;
         Ok((Self { forwarder, renderer }, control))
     }
 

@@ -44,7 +44,7 @@ pub struct EnvSetting {
     pub value: Option<OsString>,
 }
 
-/// Why a text names no variable.
+/// Refusal of a text as a variable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvSettingError {
@@ -86,7 +86,7 @@ pub(super) fn template() -> impl TypedValueParser<Value = Template> {
     OsStringValueParser::new().try_map(|text| Template::parse(&text))
 }
 
-/// Why a text is no number of ranks.
+/// Refusal of a text as a number of ranks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RankCountError {
@@ -111,11 +111,11 @@ pub(super) fn rank_count(text: &str) -> Result<u32, RankCountError> {
     }
 }
 
-/// Why a text names no nodes.
+/// Refusal of a text as a list of nodes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeListError {
-    /// It is no list.
+    /// Not a hostlist.
     #[error(transparent)]
     List(#[from] HostlistError),
     /// There is nothing in it, as when a script's variable is empty; that shall not mean all nodes.

@@ -11,10 +11,10 @@ use serde::Serialize;
 use super::API;
 use super::certificates;
 use super::directory::Directory;
-use super::fabric::{self, ManagerFile, NicsFile};
+use super::fabric::{self, Fabric, ManagerFile, NicsFile};
 use super::plan::{Node, Plan};
 
-/// What `lattice api --config` reads.
+/// File for `lattice api --config`.
 #[derive(Serialize)]
 struct ApiFile {
     listen: [String; 1],
@@ -25,7 +25,7 @@ struct ApiFile {
     fabric: Option<ManagerFile>,
 }
 
-/// What `lattice-agent --config` reads.
+/// File for `lattice-agent --config`.
 #[derive(Serialize)]
 struct AgentFile<'a> {
     node_id: &'a str,
@@ -39,22 +39,22 @@ struct AgentFile<'a> {
 }
 
 /// Writes the configurations of all daemons, and the nodes' `/etc/hosts`.
-pub(super) fn write(plan: &Plan, directory: &Directory, has_fabric: bool) -> io::Result<()> {
+pub(super) fn write(plan: &Plan, directory: &Directory, fabric: Fabric) -> io::Result<()> {
     fs::write(directory.hosts(), plan.hosts_file())?;
-    let (cluster, fabric) = has_fabric.then(|| fabric::of_api(plan, directory)).unzip();
+    let (cluster, section) = fabric.fake(|| fabric::of_api(plan, directory)).unzip();
     let api = ApiFile {
         listen: [plan.api.to_string()],
         socket: directory.api_socket(),
         state: directory.api_state(),
         cluster,
         tls: certificates::of(&Caller::Api, directory),
-        fabric,
+        fabric: section,
     };
     write_file(directory, API, &api)?;
-    plan.nodes.iter().try_for_each(|node| write_file(directory, &node.name, &agent(node, plan, directory, has_fabric)))
+    plan.nodes.iter().try_for_each(|node| write_file(directory, &node.name, &agent(node, plan, directory, fabric)))
 }
 
-fn agent<'a>(node: &'a Node, plan: &Plan, directory: &Directory, has_fabric: bool) -> AgentFile<'a> {
+fn agent<'a>(node: &'a Node, plan: &Plan, directory: &Directory, fabric: Fabric) -> AgentFile<'a> {
     AgentFile {
         node_id: &node.name,
         listen: node.agent.to_string(),
@@ -62,7 +62,7 @@ fn agent<'a>(node: &'a Node, plan: &Plan, directory: &Directory, has_fabric: boo
         api: format!("https://{}", plan.api),
         allow_root: geteuid().is_root(),
         tls: certificates::of(&Caller::Agent(node.name.clone()), directory),
-        fabric: has_fabric.then(|| fabric::of_agent(&node.name, directory)),
+        fabric: fabric.fake(|| fabric::of_agent(&node.name, directory)),
     }
 }
 

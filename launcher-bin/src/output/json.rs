@@ -72,7 +72,7 @@ enum Body<'a> {
     },
 }
 
-/// What is known of a launch before its first rank starts.
+/// Facts of a launch before its first rank starts.
 #[derive(Debug, Serialize)]
 struct Launch<'a> {
     allocation_id: Option<&'a str>,
@@ -88,7 +88,7 @@ struct Program<'a> {
     args: Vec<Cow<'a, str>>,
 }
 
-/// Where a rank would run.
+/// Place of a rank.
 #[derive(Debug, Serialize)]
 struct SeatLine<'a> {
     rank: Rank,
@@ -128,7 +128,7 @@ struct Missing<'a> {
     last_command: Option<&'a str>,
 }
 
-/// How a rank ended.
+/// End of a rank.
 #[derive(Debug, Serialize)]
 pub(crate) struct RankEnd {
     rank: Rank,
@@ -143,7 +143,7 @@ enum End {
     Signal(i32),
 }
 
-/// Why a launch failed.
+/// First cause of a launch's failure.
 #[derive(Debug, Serialize)]
 pub(crate) struct CauseLine<'a> {
     kind: &'static str,

@@ -1,4 +1,4 @@
-//! What Lattice itself says, in words: what happened, to whom, and what to try next.
+//! Messages of Lattice about a launch: the event, the ranks it concerns, and what to try next. Verbosity is applied here, the prefix in `console`.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::formatting::{count, duration};
 use crate::news::StartProgress;
 use crate::placed::PlacedLaunch;
 
-/// How many of the ranks that are missing are named one by one.
+/// Limit of missing ranks that are named one by one.
 const NAMED: usize = 8;
 
-/// What there is to say of an event, without the prefix.
+/// Message about an event without its prefix; `None` if this verbosity has none.
 pub(crate) fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
     let text = match event {
         // Nothing of MPI was found in it: a script, or a program that needs no server.
@@ -30,7 +30,7 @@ pub(crate) fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
     (verbosity == Verbosity::Verbose).then_some(text)
 }
 
-/// What a launch is about to do, for those who want to know.
+/// Settings of a launch, for `--verbose`.
 pub(crate) fn settings(launch: &PlacedLaunch) -> String {
     let SessionSpec { launch_id, allocation_id, job, hosts, pmi, cpu_bind, patience, .. } = &launch.spec;
     let place = match allocation_id {
@@ -70,7 +70,7 @@ pub(crate) fn dropped(bytes: Option<u64>) -> String {
     }
 }
 
-/// How far a start has come, as one line without its end; empty when nothing is left to wait for.
+/// Progress of a start as one line without its end; empty when all has started.
 pub(crate) fn starting(progress: StartProgress) -> String {
     let StartProgress { nodes, nodes_started, ranks, ranks_started } = progress;
     if nodes_started >= nodes && ranks_started >= ranks {
