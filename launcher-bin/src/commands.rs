@@ -52,3 +52,21 @@ fn environment() -> Vec<(OsString, OsString)> {
 fn node_names(list: &str) -> Vec<String> {
     hostlist::expand(list).unwrap_or_else(|_| vec![list.to_owned()])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_cannot_be_read_is_shown_as_it_came() {
+        assert_eq!(node_names("node[0-2]"), ["node0", "node1", "node2"]);
+        assert_eq!(node_names("node["), ["node["]);
+        assert_eq!(node_names(""), [""; 0]);
+    }
+
+    #[test]
+    fn a_refusal_says_what_to_type() {
+        assert!(CommandError::NoAllocation.to_string().ends_with("lattice alloc list shows them"));
+        assert_eq!(CommandError::from(io::Error::from(io::ErrorKind::BrokenPipe)).to_string(), "broken pipe");
+    }
+}

@@ -143,4 +143,42 @@ mod tests {
         check("A=b=c", "A", Some("b=c"));
         check("A", "A", None);
     }
+
+    #[test]
+    fn variables_without_a_name_are_refused() {
+        assert_eq!(EnvSetting::parse("=1".into()), Err(EnvSettingError::NoName));
+        assert_eq!(EnvSetting::parse("".into()), Err(EnvSettingError::NoName));
+        let check = |text: &str, expected: Result<&str, EnvSettingError>| {
+            assert_eq!(variable_pattern(text), expected.map(str::to_owned), "{text}");
+        };
+        check("A", Ok("A"));
+        check("A*", Ok("A*"));
+        check("*", Ok("*"));
+        check("", Err(EnvSettingError::NoName));
+        check("A*B", Err(EnvSettingError::Star));
+        check("**", Err(EnvSettingError::Star));
+        check("A=1", Err(EnvSettingError::Equals));
+    }
+
+    #[test]
+    fn a_number_of_ranks_is_one_that_mpi_can_count() {
+        let check =
+            |text: &str, expected: Result<u32, RankCountError>| assert_eq!(rank_count(text), expected, "{text}");
+        check("1", Ok(1));
+        check("2147483647", Ok(i32::MAX as u32));
+        check("0", Err(RankCountError::Zero));
+        check("2147483648", Err(RankCountError::TooMany));
+        check("99999999999999999999", Err(RankCountError::TooMany));
+        for text in ["", "x", "-1", "1.5", "1e3", " 1", "0x10"] {
+            check(text, Err(RankCountError::NotANumber));
+        }
+    }
+
+    #[test]
+    fn a_list_of_nodes_is_checked_and_left_as_it_is() {
+        assert_eq!(node_list("node[0-3,7]"), Ok("node[0-3,7]".to_owned()));
+        assert_eq!(node_list(""), Err(NodeListError::Empty));
+        assert!(matches!(node_list("node[3-1]"), Err(NodeListError::List(_))));
+        assert!(matches!(node_list("node[3"), Err(NodeListError::List(_))));
+    }
 }

@@ -101,3 +101,46 @@ fn root(status: &Status) -> Option<String> {
     }
     Some(cause.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(status: Status) -> ClusterError {
+        ClusterError::of_status(&status, &"https://head".parse().unwrap())
+    }
+
+    #[test]
+    fn a_status_of_the_server_is_told_in_its_words() {
+        assert_eq!(error(Status::permission_denied("not yours")).to_string(), "not yours");
+        assert_eq!(error(Status::unavailable("being restarted")).to_string(), "being restarted");
+        let silent = error(Status::internal("")).to_string();
+        assert!(silent.starts_with("the API server at https://head:50051: "), "{silent}");
+        let older = error(Status::unimplemented("")).to_string();
+        assert!(older.contains("it may be older than this lattice"), "{older}");
+    }
+
+    #[test]
+    fn a_broken_connection_is_told_by_its_innermost_cause() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let error = error(Status::from_error(Box::new(refused)));
+        let text = error.to_string();
+        assert!(text.starts_with("cannot reach the API server at https://head:50051: "), "{text}");
+        assert!(text.contains("connection refused") && text.contains("\ntry: --api"), "{text}");
+    }
+
+    #[test]
+    fn only_what_may_pass_is_worth_another_try() {
+        let url = || "https://head:50051".to_owned();
+        for (error, passing) in [
+            (ClusterError::Unreachable { url: url(), reason: String::new() }, true),
+            (ClusterError::NoAnswer { url: url(), patience: Duration::from_secs(30) }, true),
+            (ClusterError::Unavailable(String::new()), true),
+            (ClusterError::Refused(String::new()), false),
+            (ClusterError::Unknown { url: url() }, false),
+            (ClusterError::Nonsense { url: url(), reason: String::new() }, false),
+        ] {
+            assert_eq!(error.is_passing(), passing, "{error}");
+        }
+    }
+}

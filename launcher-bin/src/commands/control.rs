@@ -52,3 +52,28 @@ pub(crate) fn abort(args: &AbortArgs) -> Result<u8, CommandError> {
 fn print_asked(table: &TableArgs, asked: Asked<'_>) -> Result<u8, CommandError> {
     if table.json { Ok(print_json(&asked)?) } else { Ok(0) }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn programs_are_told_what_was_asked_of_which_launch() {
+        let check = |asked: Asked<'_>, expected| assert_eq!(serde_json::to_value(asked).unwrap(), expected);
+        let ranks = Some(vec![Range { first: 0, last: 3 }]);
+        check(
+            Asked::Signal { launch_id: "k3jq", signal: "SIGUSR1", ranks },
+            json!({ "asked": "signal", "launch_id": "k3jq", "signal": "SIGUSR1", "ranks": [{ "first": 0, "last": 3 }] }),
+        );
+        check(
+            Asked::Signal { launch_id: "k3jq", signal: "SIGTERM", ranks: None },
+            json!({ "asked": "signal", "launch_id": "k3jq", "signal": "SIGTERM", "ranks": null }),
+        );
+        check(
+            Asked::Abort { launch_id: "k3jq", reason: "wrong input" },
+            json!({ "asked": "abort", "launch_id": "k3jq", "reason": "wrong input" }),
+        );
+    }
+}

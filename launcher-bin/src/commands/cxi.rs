@@ -172,4 +172,23 @@ mod tests {
         let json = serde_json::to_value(Grant::from(&grant)).unwrap();
         assert_eq!((&json["state"], &json["unconfirmed"][1]), (&"quarantined".into(), &"node2".into()));
     }
+
+    #[test]
+    fn every_state_of_a_service_has_a_word_of_its_own() {
+        let states = [
+            FabricGrantState::Unspecified,
+            FabricGrantState::GrantCreating,
+            FabricGrantState::GrantHeld,
+            FabricGrantState::GrantEnding,
+            FabricGrantState::GrantQuarantined,
+        ];
+        assert_eq!(states.map(state), ["unknown", "creating", "held", "ending", "quarantined"]);
+    }
+
+    #[test]
+    fn a_service_without_a_vni_has_none() {
+        let grant = proto::FabricGrant { name: "daint.k3jq.0".to_owned(), ..Default::default() };
+        assert!(grants_table(std::slice::from_ref(&grant)).contains("daint.k3jq.0                -  unknown"));
+        assert_eq!(serde_json::to_value(Grant::from(&grant)).unwrap()["vni"], serde_json::Value::Null);
+    }
 }

@@ -70,3 +70,64 @@ fn write_file(directory: &Directory, daemon: &str, content: &impl Serialize) -> 
     let text = toml::to_string(content).map_err(io::Error::other)?;
     Directory::write_private(&directory.config(daemon), &text)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use toml::Table;
+
+    use super::*;
+    use crate::dev_cluster::plan::Kind;
+
+    /// The files that daemons of a cluster with two nodes read.
+    fn written(fabric: Fabric) -> (Table, Table, Table) {
+        let plan = Plan::new(Kind::Namespaces, 2).unwrap();
+        let directory = Directory::create().unwrap();
+        write(&plan, &directory, fabric).unwrap();
+        let read = |daemon: &str| -> Table {
+            let path = directory.config(daemon);
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600, "{daemon} may have secrets");
+            toml::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+        };
+        let files = (read(API), read("node0"), read("node1"));
+        assert_eq!(fs::read_to_string(directory.hosts()).unwrap(), plan.hosts_file());
+        directory.remove().unwrap();
+        files
+    }
+
+    #[test]
+    fn every_daemon_knows_its_address_and_that_of_the_api_server() {
+        let (api, first, second) = written(Fabric::None);
+        assert_eq!(api["listen"].as_array().unwrap()[0].as_str(), Some("10.20.0.254:50051"));
+        for (agent, name, address) in [(&first, "node0", "10.20.0.1:50052"), (&second, "node1", "10.20.0.2:50052")] {
+            assert_eq!(agent["node_id"].as_str(), Some(name));
+            assert_eq!(agent["listen"], agent["advertise"]);
+            assert_eq!(agent["listen"].as_str(), Some(address));
+            assert_eq!(agent["api"].as_str(), Some("https://10.20.0.254:50051"));
+            assert!(agent["tls"]["cert"].as_str().unwrap().contains(name), "each has a certificate of its own");
+        }
+    }
+
+    #[test]
+    fn only_a_cluster_with_a_fabric_names_a_manager() {
+        let (api, agent, _) = written(Fabric::None);
+        assert!(!api.contains_key("fabric") && !api.contains_key("cluster") && !agent.contains_key("fabric"));
+        let (api, agent, _) = written(Fabric::Fake);
+        assert!(
+            api["fabric"]["url"].as_str().unwrap().starts_with("http://127.0.0.1:"),
+            "keys stay on the loopback interface"
+        );
+        assert!(api.contains_key("cluster") && agent.contains_key("fabric"));
+    }
+
+    #[test]
+    fn a_directory_is_removed_with_all_that_is_in_it() {
+        let directory = Directory::create().unwrap();
+        let path = directory.path().to_owned();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o711, "others see nothing on their way");
+        fs::create_dir_all(path.join("nics/node0")).unwrap();
+        directory.remove().unwrap();
+        assert!(!path.exists());
+    }
+}

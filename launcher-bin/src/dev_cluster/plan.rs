@@ -146,4 +146,23 @@ mod tests {
         assert!(plan.api.ip().is_loopback());
         assert_ne!(plan.api, first.api);
     }
+
+    proptest::proptest! {
+        /// No two daemons of a cluster share an address, whatever its size.
+        #[test]
+        fn addresses_differ(count in 1_u8..=250) {
+            let plan = Plan::new(Kind::Namespaces, count).unwrap();
+            let all: std::collections::HashSet<_> =
+                plan.nodes.iter().map(|node| node.agent).chain([plan.api, plan.fabric]).collect();
+            proptest::prop_assert_eq!(all.len(), usize::from(count) + 2);
+            proptest::prop_assert_eq!(plan.hosts_file().lines().count(), usize::from(count) + 2);
+        }
+
+        #[test]
+        fn loopback_networks_are_never_that_of_localhost(attempt in 0_u32..100_000) {
+            let [first, second, _] = loopback_prefix(attempt);
+            proptest::prop_assert_eq!(first, 127);
+            proptest::prop_assert_ne!(second, 0);
+        }
+    }
 }

@@ -142,4 +142,17 @@ mod tests {
         assert!(out.iter().all(|bytes| bytes.len() <= CHUNK));
         assert_eq!(out.iter().map(Bytes::len).sum::<usize>(), CHUNK * 5);
     }
+
+    proptest::proptest! {
+        /// Without its prefixes the decorated text is the text, and every line has one.
+        #[test]
+        fn a_label_stands_before_each_line_and_changes_nothing_else(text in "[a-c\n]{0,200}", size in 1_u32..2000) {
+            let decoration = labels(size);
+            let width = decoration.label_width.unwrap();
+            let prefix = format!("[{:>width$}] ", 3);
+            let decorated = applied(decoration, &text, Start::Line);
+            let bare: Vec<&str> = decorated.split_inclusive('\n').map(|line| line.strip_prefix(&prefix).unwrap()).collect();
+            proptest::prop_assert_eq!(bare.concat(), text);
+        }
+    }
 }

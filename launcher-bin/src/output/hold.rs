@@ -405,3 +405,6 @@ mod tests {
         assert_eq!(bench.written(), "a|b|c$lattice: done$");
     }
 }
+
+#[cfg(test)]
+mod properties;
