@@ -38,7 +38,7 @@ pub use self::pmi_command::PmiCommand;
 use self::tips::{About, improved};
 pub use self::value::{EnvSetting, EnvSettingError, NodeListError, RankCountError, Stdin};
 
-/// What separates the programs of a launch.
+/// Separator of the programs of a launch.
 const SEPARATOR: &str = ":";
 
 /// Starts MPI programs and wires them up: one command, no SSH, whatever MPI they were built with.
@@ -51,7 +51,7 @@ pub struct Cli {
     /// Say what is set, started and ended.
     #[arg(short, long, global = true, display_order = LAST)]
     pub verbose: bool,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -72,7 +72,7 @@ pub enum Command {
         /// Also those that have ended.
         #[arg(long)]
         all: bool,
-        /// Where from, and how.
+        /// Server and form of the answer.
         #[command(flatten)]
         table: TableArgs,
     },
@@ -81,7 +81,7 @@ pub enum Command {
         /// The launch.
         #[arg(value_parser = NonEmptyStringValueParser::new())]
         launch: String,
-        /// Where from, and how.
+        /// Server and form of the answer.
         #[command(flatten)]
         table: TableArgs,
     },
@@ -99,7 +99,7 @@ pub enum Command {
         /// The launch.
         #[arg(value_parser = NonEmptyStringValueParser::new())]
         launch: String,
-        /// Where from, and how.
+        /// Server and form of the answer.
         #[command(flatten)]
         table: TableArgs,
     },

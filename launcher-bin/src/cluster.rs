@@ -28,11 +28,11 @@ pub use self::error::ClusterError;
 use self::url::ApiUrl;
 pub use self::url::ApiUrlError;
 
-/// Where an API server listens on its own machine, if nobody says otherwise.
+/// Default URL: the socket of an API server on this machine.
 const DEFAULT_URL: &str = "unix:/run/lattice/api.sock";
-/// What `LATTICE_ALLOC_ID` is in a launch without an allocation.
+/// Value of `LATTICE_ALLOC_ID` in a launch without an allocation.
 const NO_ALLOCATION: &str = "local";
-/// How long the API server may take for an answer.
+/// Time limit for an answer of the API server.
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// The variables of an environment.
@@ -167,7 +167,7 @@ impl Cluster {
         ClusterError::Unreachable { url: self.url.to_string(), reason: reason.to_owned() }
     }
 
-    /// What a refusal of the API server means.
+    /// The error that a status of the API server stands for.
     pub(crate) fn refused(&self, status: &Status) -> ClusterError {
         ClusterError::of_status(status, &self.url)
     }

@@ -19,7 +19,7 @@ pub(crate) use self::status::{proctable, status};
 use crate::args::ServerArgs;
 use crate::cluster::{ApiServer, Cluster, ClusterError};
 
-/// Why a command has no answer.
+/// Failure of a question to the API server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum CommandError {
@@ -51,4 +51,22 @@ fn environment() -> Vec<(OsString, OsString)> {
 /// The nodes that the API server folded into a list; what cannot be read is shown as it came.
 fn node_names(list: &str) -> Vec<String> {
     hostlist::expand(list).unwrap_or_else(|_| vec![list.to_owned()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_cannot_be_read_is_shown_as_it_came() {
+        assert_eq!(node_names("node[0-2]"), ["node0", "node1", "node2"]);
+        assert_eq!(node_names("node["), ["node["]);
+        assert_eq!(node_names(""), [""; 0]);
+    }
+
+    #[test]
+    fn a_refusal_says_what_to_type() {
+        assert!(CommandError::NoAllocation.to_string().ends_with("lattice alloc list shows them"));
+        assert_eq!(CommandError::from(io::Error::from(io::ErrorKind::BrokenPipe)).to_string(), "broken pipe");
+    }
 }

@@ -32,10 +32,11 @@ use pmi_core::ids::JobId;
 use rank_spawner::{Keeper, KeeperError, LaunchTag, Orphans, SweepScope, become_subreaper, sweep};
 
 use self::allocation::{AllocationError, Holder};
-use self::command::{Guest, Signals};
+use self::command::{ClusterCommand, Signals};
 use self::daemons::{DaemonError, Daemons};
 use self::directory::Directory;
-use self::isolation::{Birthplace, Isolation};
+use self::fabric::Fabric;
+use self::isolation::{Confinement, Isolation};
 use self::network::{Network, NetworkError};
 use self::plan::{Kind, Plan};
 use crate::args::DevClusterArgs;
@@ -47,10 +48,10 @@ const API: &str = "api";
 /// The name of the fabric manager's.
 const FABRIC: &str = "fabric";
 
-/// How long processes may take to die that are left when everything was stopped.
+/// Limit for the end of processes that are left when everything was stopped.
 const SWEEP_WITHIN: Duration = Duration::from_secs(5);
 
-/// Why there is no cluster, or no command in it.
+/// Failure to make a cluster, or to run the command in it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DevClusterError {
@@ -80,7 +81,7 @@ pub enum DevClusterError {
     Files {
         /// Where.
         directory: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
     /// The nodes' network cannot be made.
@@ -100,7 +101,7 @@ pub enum DevClusterError {
     Command {
         /// Its program.
         command: String,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
     /// Signals, threads or processes cannot be used as they must be.
@@ -119,7 +120,7 @@ pub fn run(args: &DevClusterArgs, verbosity: Verbosity) -> Result<u8, DevCluster
     become_subreaper().map_err(io::Error::from)?;
     let kind = if geteuid().is_root() && !args.loopback { Kind::Namespaces } else { Kind::Loopback };
     let plan = Plan::new(kind, args.nodes).map_err(DevClusterError::Addresses)?;
-    let programs = Programs::find(args.fabric)?;
+    let programs = Programs::find(Fabric::of(args))?;
     let files = |error| DevClusterError::Files { directory: std::env::temp_dir(), error };
     let directory = Directory::create().map_err(files)?;
     let tag = tag_of(&directory)?;
@@ -162,15 +163,15 @@ struct Programs {
 
 impl Programs {
     /// This very program, and the others beside it, else in `PATH`.
-    fn find(has_fabric: bool) -> Result<Self, DevClusterError> {
+    fn find(fabric: Fabric) -> Result<Self, DevClusterError> {
         let lattice = std::env::current_exe()?;
         let beside = || lattice.clone();
         let agent = find("lattice-agent", &lattice).ok_or_else(|| DevClusterError::NoAgent { beside: beside() })?;
-        let fabric_manager = match has_fabric {
-            true => find("fake-fabric-manager", &lattice)
+        let fabric_manager = match fabric {
+            Fabric::Fake => find("fake-fabric-manager", &lattice)
                 .map(Some)
                 .ok_or_else(|| DevClusterError::NoFabricManager { beside: beside() })?,
-            false => None,
+            Fabric::None => None,
         };
         Ok(Self { lattice, agent, fabric_manager })
     }
@@ -216,7 +217,7 @@ impl Cluster<'_> {
             number = signals.any() => return Ok(exit::by_signal(number as i32)),
         };
         self.greet();
-        let code = self.guest(&allocation, daemons).run(signals).await.map_err(|error| self.not_run(error));
+        let code = self.command(&allocation, daemons).run(signals).await.map_err(|error| self.not_run(error));
         self.release(&holder).await;
         code
     }
@@ -240,8 +241,8 @@ impl Cluster<'_> {
         };
         certificates::issue(&self.plan, self.directory)?;
         let files = |error| DevClusterError::Files { directory: self.directory.path().to_owned(), error };
-        config::write(&self.plan, self.directory, self.args.fabric).map_err(files)?;
-        let api = network.as_ref().map_or(Birthplace::Here, |network| Birthplace::Network(network.switch.as_fd()));
+        config::write(&self.plan, self.directory, Fabric::of(self.args)).map_err(files)?;
+        let api = network.as_ref().map_or(Confinement::Here, |network| Confinement::Network(network.switch.as_fd()));
         if let Some(program) = &self.programs.fabric_manager {
             fabric::prepare(&self.plan, self.directory).map_err(files)?;
             let manager = fabric::manager(program, &self.plan, self.directory, self.args.fabric_faults.as_ref());
@@ -252,9 +253,9 @@ impl Cluster<'_> {
         daemons.start(API, server, self.directory, &api)?;
         let (hosts, stop_over) = (self.directory.hosts(), self.directory.empty());
         for (index, node) in self.plan.nodes.iter().enumerate() {
-            let place = network.as_ref().map_or(Birthplace::Here, |network| {
+            let place = network.as_ref().map_or(Confinement::Here, |network| {
                 let network = network.nodes[index].as_fd();
-                Birthplace::Node(Isolation { network, host_name: &node.name, hosts: &hosts, stop_over: &stop_over })
+                Confinement::Node(Isolation { network, host_name: &node.name, hosts: &hosts, stop_over: &stop_over })
             });
             let mut agent = Command::new(&self.programs.agent);
             agent.arg("--config").arg(self.directory.config(&node.name));
@@ -263,8 +264,8 @@ impl Cluster<'_> {
         Ok(())
     }
 
-    fn guest(&self, allocation: &str, daemons: &Daemons) -> Guest<'_> {
-        Guest {
+    fn command(&self, allocation: &str, daemons: &Daemons) -> ClusterCommand<'_> {
+        ClusterCommand {
             words: &self.args.command,
             environment: vec![
                 ("LATTICE_API_URL", allocation::url(&self.directory.api_socket()).into()),

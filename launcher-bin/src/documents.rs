@@ -10,9 +10,9 @@ use crate::args::Cli;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no command {command:?}; there are {}", known.join(", "))]
 pub(crate) struct NoSuchCommand {
-    /// What was asked for.
+    /// The command.
     command: String,
-    /// What there is.
+    /// The known commands.
     known: Vec<String>,
 }
 
@@ -63,5 +63,18 @@ mod tests {
         assert!(launch.contains(".TH lattice-launch 1") && launch.contains("\\-\\-cpu\\-bind"), "{launch}");
         let error = page(&["lunch"]).unwrap_err().to_string();
         assert!(error.starts_with(r#"there is no command "lunch"; there are launch,"#), "{error}");
+    }
+
+    #[test]
+    fn every_command_has_a_man_page() {
+        fn check(command: &clap::Command, path: &[String]) {
+            let page = String::from_utf8(man_page(path).unwrap()).unwrap();
+            assert!(page.contains(".SH SYNOPSIS"), "{path:?}");
+            for sub in command.get_subcommands() {
+                let deeper: Vec<String> = path.iter().cloned().chain([sub.get_name().to_owned()]).collect();
+                check(sub, &deeper);
+            }
+        }
+        check(&Cli::command(), &[]);
     }
 }

@@ -56,12 +56,12 @@ impl OpenFiles {
     }
 }
 
-/// Where each rank of a launch would run, in the form that was asked for.
+/// Map of the launch, as text or as JSON.
 pub(crate) fn plan(launch: &PreparedLaunch) -> Bytes {
     if launch.output.json { json::plan(launch) } else { map::table(launch).into() }
 }
 
-/// Which launch it is that was started, in the form that was asked for.
+/// Id of the launch that was started, as text or as JSON.
 pub(crate) fn name(launch: &PreparedLaunch) -> Bytes {
     if launch.output.json { json::launch(launch) } else { format!("{}\n", launch.placed.launch_id).into() }
 }
@@ -76,7 +76,7 @@ pub(crate) struct Renderer {
     launch_id: String,
     /// The launch's end was told of; with several nodes, more than one may tell.
     ending: bool,
-    /// Whether the progress of the start is shown: somebody watches, and nothing else explains a wait.
+    /// True if the progress of the start is shown: standard error is a terminal, and nothing else explains a wait.
     shows_progress: bool,
     targets: Targets,
     faults: mpsc::UnboundedReceiver<Fault>,
@@ -93,16 +93,16 @@ enum Form {
     Json,
 }
 
-/// What a renderer shares with those around it.
+/// Channels between a renderer, the signals of the process and the source of news.
 #[derive(Debug)]
-pub(crate) struct Wires {
+pub(crate) struct RendererChannels {
     /// Told when nobody reads our output any more.
     pub(crate) hung_up: Arc<Notify>,
     /// The signals by which the user ends the launch.
     pub(crate) interrupts: mpsc::UnboundedReceiver<Signal>,
     /// True once nothing shall be waited for any more.
     pub(crate) abandoned: watch::Receiver<bool>,
-    /// Where faults are reported, and how: other writers have the sending side too.
+    /// Faults of writers; the sending side is for writers outside of the renderer.
     pub(crate) faults: (mpsc::UnboundedSender<Fault>, mpsc::UnboundedReceiver<Fault>),
 }
 
@@ -115,10 +115,10 @@ impl Renderer {
         launch: &PreparedLaunch,
         verbosity: Verbosity,
         OpenFiles(files): OpenFiles,
-        wires: Wires,
+        wires: RendererChannels,
     ) -> io::Result<Self> {
         let output = &launch.output;
-        let decoration = Decoration::new(output.label, output.timestamp, launch.placed.job.size());
+        let decoration = Decoration::of(output, launch.placed.job.size());
         let (report, faults) = wires.faults;
         Ok(Self {
             form: if output.json { Form::Json } else { Form::Text },
@@ -281,7 +281,7 @@ impl Renderer {
     }
 }
 
-/// Whether the launch was ended because nobody reads its output, which is no news to anybody.
+/// True for a launch that ended because its output has no reader any more; that is not reported.
 fn is_hang_up(cause: &Cause) -> bool {
     matches!(cause.kind, CauseKind::Interrupted { signal } if signal == Signal::SIGPIPE as i32)
 }

@@ -14,10 +14,10 @@ use crate::args::pki::{Action, IssueArgs, Names};
 use crate::console;
 use crate::formatting::count;
 
-/// What the API server's own machine calls it.
+/// Names of the API server on its own machine.
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
-/// What was made, as it is printed for programs; its `Display` is for people.
+/// Result of the command: JSON by `Serialize`, text by `Display`.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Made {

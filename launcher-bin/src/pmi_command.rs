@@ -1,6 +1,6 @@
 //! `lattice pmi`: a tiny PMI program to launch as the ranks of a job, under this launcher or any other.
 //!
-//! It answers, without an MPI library, whether a launcher serves PMI at all, how long a fence takes, and whether every
+//! The probes answer, without an MPI library, whether a launcher serves PMI at all, how long a fence takes, and whether every
 //! rank gets what the others put. Rank 0 speaks for the job; a rank that gets a wrong value fails the job.
 
 use std::io;
@@ -13,7 +13,7 @@ use crate::args::pmi_command::{Method, Probe};
 use crate::console::print;
 use crate::formatting::count as plural;
 
-/// Why a probe failed.
+/// Failure of a probe.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PmiCommandError {
@@ -25,7 +25,7 @@ pub enum PmiCommandError {
     Call {
         /// The rank that made the call.
         rank: u32,
-        /// What failed.
+        /// The error.
         source: ClientError,
     },
     /// A key that was put before the fence is not there after it.
@@ -43,9 +43,9 @@ pub enum PmiCommandError {
         rank: u32,
         /// The key.
         key: String,
-        /// What it got, quoted and cut if it is long.
+        /// Value that it got, quoted and cut if it is long.
         seen: String,
-        /// What it should have got, in the same form.
+        /// Value that was put, in the same form.
         expected: String,
     },
     /// The launcher does not know a key of the job.
@@ -81,7 +81,7 @@ pub fn run(command: PmiCommand) -> Result<u8, PmiCommandError> {
     if report.unknown.is_empty() { Ok(code) } else { Err(PmiCommandError::Unknown { keys: report.unknown }) }
 }
 
-/// What a probe found, to be told after the job has ended in good order.
+/// Result of a probe, to be printed after the job has ended in good order.
 #[derive(Debug, Default)]
 struct Report {
     printed: Vec<u8>,

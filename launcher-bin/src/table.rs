@@ -63,4 +63,20 @@ mod tests {
         table.push(["128".to_owned(), "longer".to_owned(), "so".to_owned()]);
         assert_eq!(table.to_string(), "  N  NAME    WHY\n  7  ä\n128  longer  so\n");
     }
+
+    proptest::proptest! {
+        /// All cells of a column begin or end where its head does, and no line ends with a blank.
+        #[test]
+        fn every_row_has_its_cells_in_their_columns(rows in proptest::collection::vec(("[a-z]{1,9}", 0_u32..100_000), 0..20)) {
+            let mut table = Table::new([("NAME", Align::Left), ("RANKS", Align::Right)]);
+            rows.iter().for_each(|(name, ranks)| table.push([name.clone(), ranks.to_string()]));
+            let text = table.to_string();
+            let ends: std::collections::HashSet<usize> = text.lines().map(str::len).collect();
+            proptest::prop_assert_eq!(ends.len(), 1);
+            for (line, (name, ranks)) in text.lines().skip(1).zip(&rows) {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                proptest::prop_assert_eq!(words, [name.as_str(), &ranks.to_string()]);
+            }
+        }
+    }
 }

@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 
 use super::value::node_list;
 
-/// Which API server to ask.
+/// Address of the API server.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ServerArgs {
     /// The API server: unix:PATH, https://HOST:PORT, or http://127.0.0.1:PORT (else LATTICE_API_URL, or api in the config file).
@@ -15,7 +15,7 @@ pub struct ServerArgs {
     pub api: Option<String>,
 }
 
-/// What every command has that asks the API server something, or has it do something.
+/// Flags of every command that calls the API server.
 #[derive(Clone, Debug, Args)]
 pub struct TableArgs {
     /// The API server.
@@ -37,7 +37,7 @@ pub enum AllocCommand {
         /// Also those that have ended.
         #[arg(long)]
         all: bool,
-        /// Where from, and how.
+        /// Server and form of the answer.
         #[command(flatten)]
         table: TableArgs,
     },
@@ -45,7 +45,7 @@ pub enum AllocCommand {
     Show {
         /// The allocation; else the one in LATTICE_ALLOC_ID.
         id: Option<String>,
-        /// Where from, and how.
+        /// Server and form of the answer.
         #[command(flatten)]
         table: TableArgs,
     },
@@ -54,7 +54,7 @@ pub enum AllocCommand {
         /// The allocation; never taken from the environment.
         #[arg(value_parser = NonEmptyStringValueParser::new())]
         id: String,
-        /// Where from, and how.
+        /// Server and form of the answer.
         #[command(flatten)]
         table: TableArgs,
     },
@@ -63,7 +63,7 @@ pub enum AllocCommand {
 /// The flags of `lattice alloc create`.
 #[derive(Clone, Debug, Args)]
 pub struct CreateArgs {
-    /// Which nodes.
+    /// Nodes of the allocation.
     #[command(flatten)]
     pub nodes: Nodes,
     /// Queue the allocation again after a failure: never, on-node-failure or on-any-failure.
@@ -75,12 +75,12 @@ pub struct CreateArgs {
     /// If the nodes are not up and free now, wait until they are.
     #[arg(long)]
     pub wait: bool,
-    /// Where from, and how.
+    /// Server and form of the answer.
     #[command(flatten)]
     pub table: TableArgs,
 }
 
-/// Which nodes an allocation shall have.
+/// Nodes of an allocation: a number or a list.
 #[derive(Clone, Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct Nodes {
@@ -92,19 +92,19 @@ pub struct Nodes {
     pub list: Option<String>,
 }
 
-/// What `lattice nodes` shows, or does.
+/// Arguments of `lattice nodes`.
 #[derive(Clone, Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct NodesArgs {
-    /// What to do; without it, the nodes are shown.
+    /// The action; without one, the nodes are shown.
     #[command(subcommand)]
     pub command: Option<NodesCommand>,
-    /// Where from, and how.
+    /// Server and form of the answer.
     #[command(flatten)]
     pub table: TableArgs,
 }
 
-/// What administrators do to nodes.
+/// Actions of administrators on nodes.
 #[derive(Clone, Debug, Subcommand)]
 pub enum NodesCommand {
     /// Begin nothing new on nodes; what runs there goes on. For administrators.
@@ -116,7 +116,7 @@ pub enum NodesCommand {
         /// Why, for those who read it in `lattice nodes`.
         #[arg(long, value_name = "TEXT")]
         reason: String,
-        /// Where from, and how.
+        /// Server and form of the answer.
         #[command(flatten)]
         table: TableArgs,
     },
@@ -125,20 +125,20 @@ pub enum NodesCommand {
         /// The nodes, such as node[3-4].
         #[arg(value_parser = node_list)]
         nodes: String,
-        /// Where from, and how.
+        /// Server and form of the answer.
         #[command(flatten)]
         table: TableArgs,
     },
 }
 
-/// When an allocation is queued again.
+/// Policy for queueing an allocation again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Requeue {
     /// Never: a failed launch leaves it as it is.
     Never,
-    /// When one of its nodes is lost.
+    /// After the loss of one of its nodes.
     OnNodeFailure,
-    /// When a launch in it fails.
+    /// After the failure of a launch in it.
     OnAnyFailure,
 }
 
@@ -158,7 +158,7 @@ pub enum CxiCommand {
         /// These nodes are gone for good, such as node[3-4]: nothing can be left on them.
         #[arg(long, value_name = "NODES", value_parser = node_list)]
         gone: Option<String>,
-        /// Where from, and how.
+        /// Server and form of the answer.
         #[command(flatten)]
         table: TableArgs,
     },
@@ -196,7 +196,7 @@ pub struct SignalArgs {
     /// The ranks that get it, such as 0-3,8; every rank without this.
     #[arg(long, value_name = "LIST")]
     pub ranks: Option<RankRanges>,
-    /// Where from, and how.
+    /// Server and form of the answer.
     #[command(flatten)]
     pub table: TableArgs,
 }
@@ -210,7 +210,7 @@ pub struct AbortArgs {
     /// Why, for those who read it in the launch's record.
     #[arg(long, value_name = "TEXT", default_value = "lattice abort")]
     pub reason: String,
-    /// Where from, and how.
+    /// Server and form of the answer.
     #[command(flatten)]
     pub table: TableArgs,
 }

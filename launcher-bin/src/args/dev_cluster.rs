@@ -20,10 +20,10 @@ pub struct DevClusterArgs {
     /// Give the cluster a fabric to try credentials with: a manager that is not one, and NICs that are directories.
     #[arg(long)]
     pub fabric: bool,
-    /// What goes wrong at the fabric manager: a file of rules, as of docs/fabric.md.
+    /// Faults of the fabric manager: a file of rules, as in docs/fabric.md.
     #[arg(long, value_name = "FILE", requires = "fabric")]
     pub fabric_faults: Option<PathBuf>,
-    /// What to run in the cluster, and its arguments; else your shell.
+    /// Command to run in the cluster, and its arguments; else your shell.
     #[arg(value_name = "COMMAND [ARGS]", trailing_var_arg = true, num_args = 0..)]
     pub command: Vec<OsString>,
 }

@@ -15,10 +15,10 @@ use super::value::{EnvSetting, Stdin, node_list, rank_count, template, variable_
 use crate::exit;
 use crate::formatting::parse_duration;
 
-/// How a launch is written.
+/// Usage of `lattice launch`.
 pub(super) const USAGE: &str = "lattice launch [OPTIONS] PROGRAM [ARGS]... [: [PROGRAM OPTIONS] PROGRAM [ARGS]...]...";
 
-/// What follows the flags in the help.
+/// Text behind the flags in the help.
 pub(super) fn after_help() -> String {
     let examples = "Examples:\n  \
         lattice launch -n 4 ./a.out\n  \
@@ -36,19 +36,19 @@ pub struct LaunchArgs {
     /// The programs after the first `:`.
     #[arg(skip)]
     pub more: Vec<ProgramArgs>,
-    /// Where ranks run.
+    /// Placement of the ranks.
     #[command(flatten)]
     pub placement: PlacementArgs,
     /// On which cluster.
     #[command(flatten)]
     pub cluster: ClusterArgs,
-    /// How ranks find each other.
+    /// Wire-up of the ranks.
     #[command(flatten)]
     pub pmi: PmiArgs,
-    /// Where their input and output goes.
+    /// Their standard streams.
     #[command(flatten)]
     pub streams: StreamArgs,
-    /// When the launch ends.
+    /// Time limits.
     #[command(flatten)]
     pub time: TimeArgs,
 }
@@ -74,7 +74,7 @@ pub struct ProgramArgs {
     pub command: Vec<OsString>,
 }
 
-/// Where ranks run.
+/// Placement of the ranks.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Placement")]
 pub struct PlacementArgs {
@@ -108,7 +108,7 @@ pub struct PlacementArgs {
     pub dry_run: bool,
 }
 
-/// How ranks are dealt out among nodes.
+/// Order in which ranks are distributed among nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Distribution {
     /// Consecutive ranks share a node.
@@ -134,7 +134,7 @@ pub struct ClusterArgs {
     pub detach: bool,
 }
 
-/// How ranks find each other.
+/// Wire-up of the ranks.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "PMI")]
 pub struct PmiArgs {
@@ -158,7 +158,7 @@ pub struct PmiArgs {
     pub slurm_env: bool,
 }
 
-/// Where the ranks' input comes from and their output goes.
+/// Standard streams of the ranks.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Input and output")]
 pub struct StreamArgs {
@@ -188,7 +188,7 @@ pub struct StreamArgs {
     pub json: bool,
 }
 
-/// When the launch ends, and when it speaks up.
+/// Time limits of the launch.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Time (30, 30s, 500ms, 5m, 1h30m)")]
 pub struct TimeArgs {

@@ -78,13 +78,13 @@ const COMMANDS: &[(&[&str], &str)] = &[
 /// Flags that are written with one dash there and with another spelling here; a number may follow the first at once.
 const SAME: [(&str, &str); 2] = [("-np", "-n"), ("-help", "--help")];
 
-/// What to type instead of `flag` of another launcher; a value behind `=` does not matter.
+/// Words to type instead of `flag` of another launcher; a value behind `=` is ignored.
 pub(super) fn instead_of_flag(flag: &str) -> Option<&'static str> {
     let name = flag.split_once('=').map_or(flag, |(name, _)| name);
     find(FLAGS, name)
 }
 
-/// What to type instead of the command `word` of another launcher.
+/// Command to type instead of the command `word` of another launcher.
 pub(super) fn instead_of_command(word: &str) -> Option<&'static str> {
     find(COMMANDS, word)
 }
@@ -136,12 +136,12 @@ fn translated(word: &OsStr) -> Option<OsString> {
     })
 }
 
-/// Whether the parser would read `word`, which means something elsewhere, as a flag of one letter and its value, or as the help.
+/// True if the parser would read `word`, which means something elsewhere, as a flag of one letter and its value, or as the help.
 fn is_cut_to_letters(word: &str) -> bool {
     is_of_interest(word.as_ref()) && (instead_of_flag(word).is_some() || word.starts_with("-h"))
 }
 
-/// Whether the value of the option `word` is the next word.
+/// True if the value of the option `word` is the next word.
 fn takes_next(word: &OsStr, command: &Command) -> bool {
     let Some(word) = word.to_str() else { return false };
     let takes_value = |arg: &Arg| arg.get_action().takes_values();

@@ -53,12 +53,12 @@ pub(crate) struct IssueArgs {
     /// To an administrator, who may act for all users.
     #[arg(long, group = "subjects")]
     pub(crate) admin: bool,
-    /// How long they are valid.
+    /// Validity of the certificates.
     #[arg(long, value_name = "DAYS", default_value_t = 90, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) days: u32,
 }
 
-/// What a hostlist stands for; never nothing.
+/// Names of a hostlist; at least one.
 #[derive(Clone, Debug)]
 pub(crate) struct Names(pub(crate) Vec<String>);
 

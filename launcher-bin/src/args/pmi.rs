@@ -46,7 +46,7 @@ impl TypedValueParser for PmiParser {
     }
 }
 
-/// What `--pmi` can be, one on each line.
+/// The values of `--pmi`, one on each line.
 fn served_protocols() -> String {
     let known = Pmi::value_variants().iter().filter_map(Pmi::to_possible_value);
     let line = |value: PossibleValue| {

@@ -24,13 +24,13 @@ pub(crate) enum Method {
 pub(crate) enum Probe {
     /// Time fences
     Barrier {
-        /// How many fences
+        /// Number of fences
         #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
         count: u32,
     },
     /// Let every rank put a value and get everybody's, as MPI_Init does, and check what it gets
     Exchange {
-        /// How many rounds; the launcher keeps the values of all of them
+        /// Number of rounds; the launcher keeps the values of all of them
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
         count: u32,
         /// The length of each value, within what the launcher takes (1023 bytes as a rule)

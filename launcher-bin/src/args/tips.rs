@@ -10,7 +10,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::other_launchers::{instead_of_command, instead_of_flag};
 
-/// What the words that were typed are about.
+/// Command that the words are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum About {
     /// `lattice launch`, or a program of one behind a `:`.
@@ -75,7 +75,7 @@ fn flag_tip(typed: &str, about: About, words: &[OsString]) -> Option<String> {
     }
 }
 
-/// What to type instead of a command that does not exist.
+/// Line to type instead of a command that does not exist.
 fn command_tip(typed: &str, words: &[OsString]) -> Option<String> {
     let position = words.iter().position(|word| *word == *typed)?;
     match instead_of_command(typed) {
@@ -125,7 +125,7 @@ fn keep_near_commands(error: &mut clap::Error, typed: &str) {
     }
 }
 
-/// Whether `known` may be what was meant by `typed`: a slip of the finger or two in a long word, or its beginning.
+/// True if `known` may be meant by `typed`: one typing mistake, more in a long word, or the beginning of `known`.
 fn is_near(typed: &str, known: &str) -> bool {
     let [typed, known] = [typed, known].map(|word| word.trim_start_matches('-'));
     let slips = strsim::damerau_levenshtein(typed, known);

@@ -44,7 +44,7 @@ pub struct EnvSetting {
     pub value: Option<OsString>,
 }
 
-/// Why a text names no variable.
+/// Refusal of a text as a variable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvSettingError {
@@ -86,7 +86,7 @@ pub(super) fn template() -> impl TypedValueParser<Value = Template> {
     OsStringValueParser::new().try_map(|text| Template::parse(&text))
 }
 
-/// Why a text is no number of ranks.
+/// Refusal of a text as a number of ranks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RankCountError {
@@ -111,11 +111,11 @@ pub(super) fn rank_count(text: &str) -> Result<u32, RankCountError> {
     }
 }
 
-/// Why a text names no nodes.
+/// Refusal of a text as a list of nodes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeListError {
-    /// It is no list.
+    /// Not a hostlist.
     #[error(transparent)]
     List(#[from] HostlistError),
     /// There is nothing in it, as when a script's variable is empty; that shall not mean all nodes.
@@ -142,5 +142,43 @@ mod tests {
         check("A=", "A", Some(""));
         check("A=b=c", "A", Some("b=c"));
         check("A", "A", None);
+    }
+
+    #[test]
+    fn variables_without_a_name_are_refused() {
+        assert_eq!(EnvSetting::parse("=1".into()), Err(EnvSettingError::NoName));
+        assert_eq!(EnvSetting::parse("".into()), Err(EnvSettingError::NoName));
+        let check = |text: &str, expected: Result<&str, EnvSettingError>| {
+            assert_eq!(variable_pattern(text), expected.map(str::to_owned), "{text}");
+        };
+        check("A", Ok("A"));
+        check("A*", Ok("A*"));
+        check("*", Ok("*"));
+        check("", Err(EnvSettingError::NoName));
+        check("A*B", Err(EnvSettingError::Star));
+        check("**", Err(EnvSettingError::Star));
+        check("A=1", Err(EnvSettingError::Equals));
+    }
+
+    #[test]
+    fn a_number_of_ranks_is_one_that_mpi_can_count() {
+        let check =
+            |text: &str, expected: Result<u32, RankCountError>| assert_eq!(rank_count(text), expected, "{text}");
+        check("1", Ok(1));
+        check("2147483647", Ok(i32::MAX as u32));
+        check("0", Err(RankCountError::Zero));
+        check("2147483648", Err(RankCountError::TooMany));
+        check("99999999999999999999", Err(RankCountError::TooMany));
+        for text in ["", "x", "-1", "1.5", "1e3", " 1", "0x10"] {
+            check(text, Err(RankCountError::NotANumber));
+        }
+    }
+
+    #[test]
+    fn a_list_of_nodes_is_checked_and_left_as_it_is() {
+        assert_eq!(node_list("node[0-3,7]"), Ok("node[0-3,7]".to_owned()));
+        assert_eq!(node_list(""), Err(NodeListError::Empty));
+        assert!(matches!(node_list("node[3-1]"), Err(NodeListError::List(_))));
+        assert!(matches!(node_list("node[3"), Err(NodeListError::List(_))));
     }
 }

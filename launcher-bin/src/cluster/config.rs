@@ -23,21 +23,21 @@ use super::{Environment, variable};
 /// The config file of the whole machine.
 const SYSTEM: &str = "/etc/lattice/config.toml";
 
-/// What a config file says, checked.
+/// Checked content of a config file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Config {
     pub(crate) api: Option<ApiUrl>,
     /// Absolute.
     tls: Option<TlsFiles>,
-    /// Where it was read from; `None` if there is none.
+    /// Path of the file; `None` if there is none.
     path: Option<PathBuf>,
 }
 
-/// Why a config file cannot be used.
+/// Refusal of a config file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// It cannot be read, is no TOML, or has keys or values that mean nothing.
+    /// Unreadable, no TOML, or unknown keys or values.
     #[error(transparent)]
     File(#[from] SettingsFileError),
     /// Its `api` is no URL.
@@ -45,10 +45,10 @@ pub enum ConfigError {
     Url {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         source: ApiUrlError,
     },
-    /// It does not say that it knows what `http` means.
+    /// `http` without `insecure = true`.
     #[error("{}: api is an http URL, and there everybody is believed: add `insecure = true`, or use https or unix", path.display())]
     Insecure {
         /// The file.
@@ -109,7 +109,7 @@ impl Config {
         Ok(Self { api, tls, path: Some(path) })
     }
 
-    /// What proves who we are.
+    /// Identity of this user for TLS.
     ///
     /// # Errors
     /// Fails if the file names no certificates, or some that cannot be used.
@@ -123,8 +123,8 @@ impl Config {
     }
 }
 
-/// Whether there is no file for us at this path, which nobody named, as reading it told. One in a directory that is not ours to look
-/// into is none: HOME may be another user's, as `sudo` leaves it.
+/// True if the error of reading a default path means that there is no file. A directory without permission to search counts as
+/// absent: HOME may be another user's, as `sudo` leaves it.
 fn is_absent(path: &Path, error: &io::Error) -> bool {
     match error.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory => true,

@@ -1,4 +1,4 @@
-//! Why something could not be had from a cluster, in words that say what to try next.
+//! Failures of calls to the API server, with what to try next.
 
 use std::error::Error;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tonic::{Code, Status};
 use super::config::ConfigError;
 use super::url::{ApiUrl, ApiUrlError};
 
-/// Why something could not be had from a cluster.
+/// Failure of a call to the API server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterError {
@@ -25,7 +25,7 @@ pub enum ClusterError {
          try: an id, which lattice alloc list shows; or `local`, or no such variable at all, for this machine"
     )]
     EmptyAllocation {
-        /// What should name it.
+        /// Source of the name.
         place: &'static str,
     },
     /// The API server may not be talked to that way.
@@ -37,48 +37,48 @@ pub enum ClusterError {
          try: --api, LATTICE_API_URL or `api` in ~/.config/lattice/config.toml, to name another; `lattice api` starts one"
     )]
     Unreachable {
-        /// Where nobody is.
+        /// URL of the server.
         url: String,
-        /// What was seen.
+        /// Innermost cause.
         reason: String,
     },
-    /// It is there, and does not answer.
+    /// No answer in time.
     #[error("the API server at {url} gave no answer within {} s", patience.as_secs())]
     NoAnswer {
-        /// Which one.
+        /// URL of the server.
         url: String,
-        /// How long was waited.
+        /// The time limit.
         patience: Duration,
     },
-    /// It said no; its words.
+    /// Refused by the server, in its words.
     #[error("{0}")]
     Refused(String),
-    /// It said that something is not there at present: a node, a fabric manager, or itself in a moment. Its words.
+    /// Unavailable at present: a node, a fabric manager, or the server itself. In the server's words.
     #[error("{0}")]
     Unavailable(String),
-    /// It does not know what was asked for.
+    /// Call unknown to the server.
     #[error("the API server at {url} does not know how to do that: it may be older than this lattice")]
     Unknown {
-        /// Which one.
+        /// URL of the server.
         url: String,
     },
-    /// It answered something that means nothing.
+    /// Answer without meaning.
     #[error("the API server at {url} sent something that makes no sense: {reason}")]
     Nonsense {
-        /// Which one.
+        /// URL of the server.
         url: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
 }
 
 impl ClusterError {
-    /// Whether the same may go well in a moment.
+    /// True if the call is worth repeating.
     pub(crate) fn is_passing(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::NoAnswer { .. } | Self::Unavailable(_))
     }
 
-    /// What a call ended with. Only a status with a source was made here, of a connection that broke; one without is the server's.
+    /// Error for the status of a call. A status with a source was made in this process, for a broken connection; one without is the server's.
     pub(super) fn of_status(status: &Status, url: &ApiUrl) -> Self {
         let url = url.to_string();
         match (status.code(), root(status)) {
@@ -93,11 +93,54 @@ impl ClusterError {
     }
 }
 
-/// What broke the connection, if that is what a status means; the innermost cause says most.
+/// Innermost source of a status, which says most about a broken connection; `None` for a status of the server.
 fn root(status: &Status) -> Option<String> {
     let mut cause = status.source()?;
     while let Some(deeper) = cause.source() {
         cause = deeper;
     }
     Some(cause.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(status: Status) -> ClusterError {
+        ClusterError::of_status(&status, &"https://head".parse().unwrap())
+    }
+
+    #[test]
+    fn a_status_of_the_server_is_told_in_its_words() {
+        assert_eq!(error(Status::permission_denied("not yours")).to_string(), "not yours");
+        assert_eq!(error(Status::unavailable("being restarted")).to_string(), "being restarted");
+        let silent = error(Status::internal("")).to_string();
+        assert!(silent.starts_with("the API server at https://head:50051: "), "{silent}");
+        let older = error(Status::unimplemented("")).to_string();
+        assert!(older.contains("it may be older than this lattice"), "{older}");
+    }
+
+    #[test]
+    fn a_broken_connection_is_told_by_its_innermost_cause() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let error = error(Status::from_error(Box::new(refused)));
+        let text = error.to_string();
+        assert!(text.starts_with("cannot reach the API server at https://head:50051: "), "{text}");
+        assert!(text.contains("connection refused") && text.contains("\ntry: --api"), "{text}");
+    }
+
+    #[test]
+    fn only_what_may_pass_is_worth_another_try() {
+        let url = || "https://head:50051".to_owned();
+        for (error, passing) in [
+            (ClusterError::Unreachable { url: url(), reason: String::new() }, true),
+            (ClusterError::NoAnswer { url: url(), patience: Duration::from_secs(30) }, true),
+            (ClusterError::Unavailable(String::new()), true),
+            (ClusterError::Refused(String::new()), false),
+            (ClusterError::Unknown { url: url() }, false),
+            (ClusterError::Nonsense { url: url(), reason: String::new() }, false),
+        ] {
+            assert_eq!(error.is_passing(), passing, "{error}");
+        }
+    }
 }

@@ -8,7 +8,7 @@ use pmi_transport::address::{Address, AddressError};
 /// The port of an API server whose URL names none.
 const PORT: u16 = 50051;
 
-/// Where an API server is, and whether both sides prove who they are.
+/// Address of an API server, and how both sides authenticate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ApiUrl {
     /// `unix:PATH`: the kernel says who we are.
@@ -23,18 +23,18 @@ pub(crate) enum ApiUrl {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ApiUrlError {
-    /// It has none of the possible schemes.
+    /// Unknown scheme.
     #[error("{text:?} names no API server; unix:/PATH, https://HOST:PORT and http://127.0.0.1:PORT do")]
     Scheme {
-        /// What was given.
+        /// The text.
         text: String,
     },
-    /// What follows the scheme is no address.
+    /// No address behind the scheme.
     #[error("{text:?} names no API server: {source}")]
     Address {
-        /// What was given.
+        /// The text.
         text: String,
-        /// What is wrong with it.
+        /// The fault.
         source: AddressError,
     },
 }
@@ -46,12 +46,12 @@ impl ApiUrl {
         }
     }
 
-    /// Whether certificates are needed.
+    /// True if certificates are needed.
     pub(crate) fn is_secured(&self) -> bool {
         matches!(self, Self::Https(_))
     }
 
-    /// Whether everybody at the other end is believed.
+    /// True if nobody authenticates.
     pub(crate) fn is_insecure(&self) -> bool {
         matches!(self, Self::Http(_))
     }

@@ -9,13 +9,13 @@ use tokio::time::sleep;
 use tonic::{Code, Response};
 
 use super::{CommandError, ask, environment, node_names};
-use crate::args::{AllocCommand, CreateArgs, Requeue};
+use crate::args::{AllocCommand, CreateArgs, Requeue, TableArgs};
 use crate::cluster::{Cluster, ClusterError};
 use crate::console::{Verbosity, print, print_json, report};
 use crate::table::{Align, Table};
 use crate::{cluster, formatting};
 
-/// How long those who wait for nodes wait before they ask again.
+/// Pause between attempts of `alloc create --wait`.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// An allocation as it is printed for programs.
@@ -40,7 +40,7 @@ pub(crate) fn alloc(command: &AllocCommand, verbosity: Verbosity) -> Result<u8, 
             let answer = ask(&table.api, async |cluster| {
                 Ok(cluster.ask(cluster.allocations().list_allocations(request)).await?)
             })?;
-            show(&answer.allocations, table.json)
+            show(&answer.allocations, table)
         }
         AllocCommand::Show { id, table } => {
             let id = cluster::allocation(id.as_deref(), &environment())?.ok_or(CommandError::NoAllocation)?;
@@ -48,7 +48,7 @@ pub(crate) fn alloc(command: &AllocCommand, verbosity: Verbosity) -> Result<u8, 
             let answer = ask(&table.api, async |cluster| {
                 Ok(cluster.ask(cluster.allocations().get_allocation(request)).await?)
             })?;
-            show_one(answer, table.json)
+            show_one(answer, table)
         }
         AllocCommand::Release { id, table } => {
             let request = proto::ReleaseAllocationRequest { id: id.clone() };
@@ -120,16 +120,16 @@ async fn allocated(
     }
 }
 
-fn show(allocations: &[proto::Allocation], json: bool) -> Result<u8, CommandError> {
-    if json {
+fn show(allocations: &[proto::Allocation], args: &TableArgs) -> Result<u8, CommandError> {
+    if args.json {
         let all: Vec<Allocation> = allocations.iter().cloned().map(Allocation::from).collect();
         return Ok(print_json(&all)?);
     }
     Ok(print(table(allocations).as_bytes())?)
 }
 
-fn show_one(allocation: proto::Allocation, json: bool) -> Result<u8, CommandError> {
-    if json {
+fn show_one(allocation: proto::Allocation, args: &TableArgs) -> Result<u8, CommandError> {
+    if args.json {
         return Ok(print_json(&Allocation::from(allocation))?);
     }
     Ok(print(table(&[allocation]).as_bytes())?)

@@ -10,7 +10,7 @@ use crate::args::{AbortArgs, SignalArgs, TableArgs};
 use crate::console::print_json;
 use crate::launch;
 
-/// What was asked of a launch, as it is printed for programs.
+/// Request about a launch as JSON.
 #[derive(Debug, Serialize)]
 #[serde(tag = "asked", rename_all = "snake_case")]
 enum Asked<'a> {
@@ -40,15 +40,40 @@ pub(crate) fn signal(args: &SignalArgs) -> Result<u8, CommandError> {
     ask(&args.table.api, async |cluster| Ok(cluster.ask(cluster.launches().signal_launch(request)).await?))?;
     let range = |(first, last)| Range { first, last };
     let ranks = args.ranks.as_ref().map(|ranks| ranks.ends().map(range).collect());
-    told(&args.table, Asked::Signal { launch_id: &args.launch, signal: args.signal.as_str(), ranks })
+    print_asked(&args.table, Asked::Signal { launch_id: &args.launch, signal: args.signal.as_str(), ranks })
 }
 
 /// Ends a launch; one that has ended is fine. Returns the exit code.
 pub(crate) fn abort(args: &AbortArgs) -> Result<u8, CommandError> {
     ask(&args.table.api, async |cluster| Ok(launch::abort(&cluster, &args.launch, &args.reason).await?))?;
-    told(&args.table, Asked::Abort { launch_id: &args.launch, reason: &args.reason })
+    print_asked(&args.table, Asked::Abort { launch_id: &args.launch, reason: &args.reason })
 }
 
-fn told(table: &TableArgs, asked: Asked<'_>) -> Result<u8, CommandError> {
+fn print_asked(table: &TableArgs, asked: Asked<'_>) -> Result<u8, CommandError> {
     if table.json { Ok(print_json(&asked)?) } else { Ok(0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn programs_are_told_what_was_asked_of_which_launch() {
+        let check = |asked: Asked<'_>, expected| assert_eq!(serde_json::to_value(asked).unwrap(), expected);
+        let ranks = Some(vec![Range { first: 0, last: 3 }]);
+        check(
+            Asked::Signal { launch_id: "k3jq", signal: "SIGUSR1", ranks },
+            json!({ "asked": "signal", "launch_id": "k3jq", "signal": "SIGUSR1", "ranks": [{ "first": 0, "last": 3 }] }),
+        );
+        check(
+            Asked::Signal { launch_id: "k3jq", signal: "SIGTERM", ranks: None },
+            json!({ "asked": "signal", "launch_id": "k3jq", "signal": "SIGTERM", "ranks": null }),
+        );
+        check(
+            Asked::Abort { launch_id: "k3jq", reason: "wrong input" },
+            json!({ "asked": "abort", "launch_id": "k3jq", "reason": "wrong input" }),
+        );
+    }
 }

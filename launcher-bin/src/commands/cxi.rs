@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use self::findings::findings;
 use super::{CommandError, ask, node_names};
-use crate::args::CxiCommand;
+use crate::args::{CxiCommand, TableArgs};
 use crate::console::{print, print_json, report};
 use crate::exit::TROUBLE;
 use crate::formatting::count;
@@ -25,7 +25,7 @@ struct Grant<'a> {
     unconfirmed: Vec<String>,
 }
 
-/// What an examination found, for programs.
+/// Result of `lattice cxi doctor` as JSON.
 #[derive(Debug, Serialize)]
 struct Examination<'a> {
     cluster: &'a str,
@@ -35,7 +35,7 @@ struct Examination<'a> {
     findings: &'a [Finding],
 }
 
-/// What was done, for programs.
+/// Result of `lattice cxi clean` as JSON.
 #[derive(Debug, Serialize)]
 struct Cleaned<'a> {
     dry_run: bool,
@@ -53,27 +53,27 @@ pub(crate) fn cxi(command: &CxiCommand) -> Result<u8, CommandError> {
             if table.json {
                 return Ok(print_json(&answer.grants.iter().map(Grant::from).collect::<Vec<_>>())?);
             }
-            Ok(print(shown(&answer.grants).as_bytes())?)
+            Ok(print(grants_table(&answer.grants).as_bytes())?)
         }
         CxiCommand::Doctor(table) => {
             let question = proto::ExamineFabricRequest {};
             let answer =
                 ask(&table.api, async |cluster| Ok(cluster.ask(cluster.fabric().examine_fabric(question)).await?))?;
-            examined(&answer, table.json)
+            examined(&answer, table)
         }
         CxiCommand::Clean { dry_run, gone, table } => {
             let question = proto::CleanFabricRequest { dry_run: *dry_run, gone: gone.clone().unwrap_or_default() };
             let answer =
                 ask(&table.api, async |cluster| Ok(cluster.ask(cluster.fabric().clean_fabric(question)).await?))?;
-            cleaned(&answer, *dry_run, table.json)
+            cleaned(&answer, *dry_run, table)
         }
     }
 }
 
-fn examined(answer: &proto::ExamineFabricResponse, json: bool) -> Result<u8, CommandError> {
+fn examined(answer: &proto::ExamineFabricResponse, args: &TableArgs) -> Result<u8, CommandError> {
     let findings = findings(answer);
     let code = if findings.is_empty() { 0 } else { TROUBLE };
-    if json {
+    if args.json {
         let services = answer.grants.iter().map(Grant::from).collect();
         let (cluster, manager) = (&answer.cluster, &answer.manager);
         let examination = Examination { cluster, manager, services, nodes: answer.nodes.len(), findings: &findings };
@@ -95,9 +95,9 @@ fn examined(answer: &proto::ExamineFabricResponse, json: bool) -> Result<u8, Com
     Ok(print(text.as_bytes())?.max(code))
 }
 
-fn cleaned(answer: &proto::CleanFabricResponse, dry_run: bool, json: bool) -> Result<u8, CommandError> {
+fn cleaned(answer: &proto::CleanFabricResponse, dry_run: bool, args: &TableArgs) -> Result<u8, CommandError> {
     let code = if answer.failed.is_empty() { 0 } else { TROUBLE };
-    if json {
+    if args.json {
         let cleaned = Cleaned { dry_run, done: &answer.done, failed: &answer.failed };
         return Ok(print_json(&cleaned)?.max(code));
     }
@@ -109,7 +109,7 @@ fn cleaned(answer: &proto::CleanFabricResponse, dry_run: bool, json: bool) -> Re
     Ok(print((lines.join("\n") + "\n").as_bytes())?.max(code))
 }
 
-fn shown(grants: &[proto::FabricGrant]) -> String {
+fn grants_table(grants: &[proto::FabricGrant]) -> String {
     let mut table = Table::new([
         ("SERVICE", Align::Left),
         ("ALLOCATION", Align::Left),
@@ -165,11 +165,30 @@ mod tests {
             unconfirmed: "node[1-2]".to_owned(),
         };
         assert_eq!(
-            shown(std::slice::from_ref(&grant)),
+            grants_table(std::slice::from_ref(&grant)),
             "SERVICE       ALLOCATION   VNI  STATE        WAITS FOR\n\
              daint.k3jq.0  k3jq        1024  quarantined  node[1-2]\n"
         );
         let json = serde_json::to_value(Grant::from(&grant)).unwrap();
         assert_eq!((&json["state"], &json["unconfirmed"][1]), (&"quarantined".into(), &"node2".into()));
+    }
+
+    #[test]
+    fn every_state_of_a_service_has_a_word_of_its_own() {
+        let states = [
+            FabricGrantState::Unspecified,
+            FabricGrantState::GrantCreating,
+            FabricGrantState::GrantHeld,
+            FabricGrantState::GrantEnding,
+            FabricGrantState::GrantQuarantined,
+        ];
+        assert_eq!(states.map(state), ["unknown", "creating", "held", "ending", "quarantined"]);
+    }
+
+    #[test]
+    fn a_service_without_a_vni_has_none() {
+        let grant = proto::FabricGrant { name: "daint.k3jq.0".to_owned(), ..Default::default() };
+        assert!(grants_table(std::slice::from_ref(&grant)).contains("daint.k3jq.0                -  unknown"));
+        assert_eq!(serde_json::to_value(Grant::from(&grant)).unwrap()["vni"], serde_json::Value::Null);
     }
 }

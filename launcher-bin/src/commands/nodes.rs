@@ -28,7 +28,7 @@ struct Node<'a> {
     drain: Option<Drain<'a>>,
 }
 
-/// Why and since when nothing new begins on a node, as it is printed for programs.
+/// Drain of a node as JSON: reason, author and time.
 #[derive(Debug, Serialize)]
 struct Drain<'a> {
     reason: &'a str,
@@ -36,13 +36,13 @@ struct Drain<'a> {
     since: String,
 }
 
-/// What became of nodes, as it is printed for programs.
+/// Result of drain and resume as JSON.
 #[derive(Debug, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 enum Changed {
     Drained {
         nodes: Vec<String>,
-        /// Those of them that are drained when they come.
+        /// Nodes among them that are not registered yet, and drained when they register.
         unregistered: Vec<String>,
     },
     Resumed {
@@ -124,7 +124,7 @@ fn readable_state(node: &proto::Node) -> &'static str {
     }
 }
 
-/// What is special about a node: why it is drained, and an agent of another version than the API server's.
+/// Note on a node: the reason of its drain, and an agent of another version than the API server's.
 fn note(node: &proto::Node, server: &str) -> String {
     let drain = node.drain.as_ref().map(|drain| {
         format!(

@@ -41,7 +41,7 @@ struct RankLine<'a> {
     phase: Option<&'static str>,
     last_command: Option<&'a str>,
     waiting: bool,
-    /// How it ended; `null` while it runs.
+    /// End of the rank; `null` while it runs.
     exit: Option<RankEnd>,
 }
 
@@ -55,7 +55,7 @@ struct Process<'a> {
 }
 
 /// A rank, and where it is.
-struct Seen<'a> {
+struct RankView<'a> {
     node: &'a str,
     silent: bool,
     program: Cow<'a, str>,
@@ -98,16 +98,16 @@ fn get(launch: &str, args: &TableArgs) -> Result<(proto::LaunchStatus, Option<Ca
 }
 
 /// Every rank, in rank order.
-fn ranks(status: &proto::LaunchStatus) -> Vec<Seen<'_>> {
-    let mut ranks: Vec<Seen<'_>> = status.nodes.iter().flat_map(ranks_of).collect();
+fn ranks(status: &proto::LaunchStatus) -> Vec<RankView<'_>> {
+    let mut ranks: Vec<RankView<'_>> = status.nodes.iter().flat_map(ranks_of).collect();
     ranks.sort_by_key(|seen| seen.progress.rank);
     ranks
 }
 
-fn ranks_of(node: &proto::NodeStatus) -> impl Iterator<Item = Seen<'_>> {
+fn ranks_of(node: &proto::NodeStatus) -> impl Iterator<Item = RankView<'_>> {
     let programs = node.programs.iter().map(|program| String::from_utf8_lossy(program));
     let programs = programs.chain(std::iter::repeat(Cow::Borrowed("")));
-    node.ranks.iter().zip(programs).map(|(progress, program)| Seen {
+    node.ranks.iter().zip(programs).map(|(progress, program)| RankView {
         node: &node.node_id,
         silent: node.silent,
         program,
@@ -115,7 +115,7 @@ fn ranks_of(node: &proto::NodeStatus) -> impl Iterator<Item = Seen<'_>> {
     })
 }
 
-fn processes<'a>(ranks: &[Seen<'a>]) -> Vec<Process<'a>> {
+fn processes<'a>(ranks: &[RankView<'a>]) -> Vec<Process<'a>> {
     let running = ranks.iter().filter(|seen| seen.progress.exit.is_none());
     running
         .filter_map(|seen| {
@@ -125,8 +125,8 @@ fn processes<'a>(ranks: &[Seen<'a>]) -> Vec<Process<'a>> {
         .collect()
 }
 
-fn json<'a>(status: &'a proto::LaunchStatus, cause: Option<&'a Cause>, ranks: &'a [Seen<'a>]) -> Status<'a> {
-    let line = |seen: &'a Seen<'a>| RankLine {
+fn json<'a>(status: &'a proto::LaunchStatus, cause: Option<&'a Cause>, ranks: &'a [RankView<'a>]) -> Status<'a> {
+    let line = |seen: &'a RankView<'a>| RankLine {
         rank: seen.progress.rank,
         node: seen.node,
         pid: seen.progress.pid,
@@ -146,7 +146,7 @@ fn json<'a>(status: &'a proto::LaunchStatus, cause: Option<&'a Cause>, ranks: &'
 }
 
 /// Times are those of `zone`.
-fn text(status: &proto::LaunchStatus, cause: Option<&Cause>, ranks: &[Seen<'_>], zone: &TimeZone) -> String {
+fn text(status: &proto::LaunchStatus, cause: Option<&Cause>, ranks: &[RankView<'_>], zone: &TimeZone) -> String {
     let mut text = String::new();
     if let Some(summary) = &status.summary {
         let time = formatting::duration(Duration::from_micros(summary.duration_us));
@@ -169,7 +169,7 @@ fn text(status: &proto::LaunchStatus, cause: Option<&Cause>, ranks: &[Seen<'_>],
     text + &table(ranks)
 }
 
-fn table(ranks: &[Seen<'_>]) -> String {
+fn table(ranks: &[RankView<'_>]) -> String {
     let mut table = Table::new([
         ("RANK", Align::Right),
         ("NODE", Align::Left),
@@ -193,7 +193,7 @@ fn table(ranks: &[Seen<'_>]) -> String {
     table.to_string()
 }
 
-/// What a rank is doing, as far as its servers can see.
+/// State of a rank, as its PMI servers see it.
 fn rank_state(progress: &RankProgress) -> String {
     match (progress.exit, progress.pid, progress.phase) {
         (Some(exit), ..) => exit.to_string(),

@@ -21,19 +21,19 @@ use super::daemons::{DaemonError, Daemons};
 use super::plan::Plan;
 use crate::formatting::{count, duration};
 
-/// How long daemons may take to start and to find each other, on a loaded machine.
+/// Time limit for the start and registration of all daemons, on a loaded machine.
 const UP_WITHIN: Duration = Duration::from_secs(60);
 
-/// How long the launches of the allocation may take to end.
+/// Time limit for the end of the allocation's launches.
 const RELEASED_WITHIN: Duration = Duration::from_secs(5);
 
-/// How often it is asked whether they have.
+/// Interval between questions for it.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// How long the fabric may take to get everything back.
+/// Time limit for the release of all fabric services.
 const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(5);
 
-/// Why there is no allocation.
+/// Failure to make the allocation.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AllocationError {
@@ -49,11 +49,11 @@ pub enum AllocationError {
     /// Not all nodes came up, or the API server did not.
     #[error("after {}, {up} of {} can be used{}", duration(UP_WITHIN), count(*nodes as u64, "node"), said(last))]
     Late {
-        /// How many nodes are up.
+        /// Nodes that are up.
         up: usize,
-        /// How many there should be.
+        /// Nodes of the cluster.
         nodes: usize,
-        /// What the API server said when it was asked last, if it failed.
+        /// Last failure of the API server, if any.
         last: Option<Box<Status>>,
     },
 }
@@ -62,19 +62,19 @@ fn said(last: &Option<Box<Status>>) -> String {
     last.as_ref().map_or_else(String::new, |status| format!(": {}", status.message()))
 }
 
-/// Where the API server with this socket is, as `--api` takes it.
+/// URL of the API server with this socket, for `--api`.
 pub(super) fn url(socket: &Path) -> String {
     format!("unix:{}", socket.display())
 }
 
-/// Who holds the allocation: the user who made the cluster.
+/// Client of the API server in the name of the user who made the cluster.
 pub(super) struct Holder {
     nodes: NodeServiceClient<Channel>,
     allocations: AllocationServiceClient<Channel>,
     fabric: FabricServiceClient<Channel>,
 }
 
-/// Why a fabric service is not given back.
+/// Fabric services that are not released.
 fn left(grant: &FabricGrant) -> String {
     let FabricGrant { name, vni, unconfirmed, .. } = grant;
     match (grant.state(), unconfirmed.as_str()) {

@@ -9,7 +9,7 @@ use super::plan::Plan;
 /// Longer than anybody leaves such a cluster running.
 const DAYS: u32 = 365;
 
-/// Where a daemon finds its certificate.
+/// Certificate files of a daemon.
 pub(super) fn of(subject: &Caller, directory: &Directory) -> TlsFiles {
     TlsFiles::in_directory(&directory.pki().join(directory_name(subject)))
 }

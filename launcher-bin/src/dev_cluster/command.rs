@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use crate::exit;
 
-/// How long the command has to end after it was told to.
+/// Time limit for the end of the command after a signal.
 const END_WITHIN: Duration = Duration::from_secs(3);
 
 /// The signals by which somebody wants this program to end, and that of ended children.
@@ -47,7 +47,7 @@ impl Signals {
     }
 }
 
-/// What a terminal sends to the command as well.
+/// Signals that a terminal sends to the command as well.
 async fn terminal(interrupt: &mut Stream, quit: &mut Stream) -> Signal {
     tokio::select! {
         _ = interrupt.recv() => Signal::SIGINT,
@@ -55,7 +55,7 @@ async fn terminal(interrupt: &mut Stream, quit: &mut Stream) -> Signal {
     }
 }
 
-/// What reaches us alone.
+/// Signals that reach this process alone.
 async fn meant_for_us(terminate: &mut Stream, hang_up: &mut Stream) -> Signal {
     tokio::select! {
         _ = terminate.recv() => Signal::SIGTERM,
@@ -65,7 +65,7 @@ async fn meant_for_us(terminate: &mut Stream, hang_up: &mut Stream) -> Signal {
 
 /// A command, as it is to run.
 #[derive(Debug)]
-pub(super) struct Guest<'a> {
+pub(super) struct ClusterCommand<'a> {
     /// Program and arguments; empty for the user's shell.
     pub(super) words: &'a [OsString],
     pub(super) environment: Vec<(&'static str, OsString)>,
@@ -75,7 +75,7 @@ pub(super) struct Guest<'a> {
     pub(super) tag: &'a LaunchTag,
 }
 
-impl Guest<'_> {
+impl ClusterCommand<'_> {
     /// Runs the command to its end, and returns its exit code as a shell does.
     ///
     /// A signal of the terminal reaches the command by itself, which decides what it means; we go on as a shell does. Any
@@ -103,7 +103,7 @@ impl Guest<'_> {
         command.env("PATH", path_with_us()?).spawn()
     }
 
-    /// What the command leaves in the background falls to us when it ends, and would fill the table of processes.
+    /// Reaps orphans of the command, which this process adopts and which would fill the table of processes.
     fn reap(&self, child: &Child) {
         let mut except = self.daemons.clone();
         except.push(self.keeper);

@@ -11,10 +11,10 @@ use serde::Serialize;
 use super::API;
 use super::certificates;
 use super::directory::Directory;
-use super::fabric::{self, ManagerFile, NicsFile};
+use super::fabric::{self, Fabric, ManagerFile, NicsFile};
 use super::plan::{Node, Plan};
 
-/// What `lattice api --config` reads.
+/// File for `lattice api --config`.
 #[derive(Serialize)]
 struct ApiFile {
     listen: [String; 1],
@@ -25,7 +25,7 @@ struct ApiFile {
     fabric: Option<ManagerFile>,
 }
 
-/// What `lattice-agent --config` reads.
+/// File for `lattice-agent --config`.
 #[derive(Serialize)]
 struct AgentFile<'a> {
     node_id: &'a str,
@@ -39,22 +39,22 @@ struct AgentFile<'a> {
 }
 
 /// Writes the configurations of all daemons, and the nodes' `/etc/hosts`.
-pub(super) fn write(plan: &Plan, directory: &Directory, has_fabric: bool) -> io::Result<()> {
+pub(super) fn write(plan: &Plan, directory: &Directory, fabric: Fabric) -> io::Result<()> {
     fs::write(directory.hosts(), plan.hosts_file())?;
-    let (cluster, fabric) = has_fabric.then(|| fabric::of_api(plan, directory)).unzip();
+    let (cluster, section) = fabric.fake(|| fabric::of_api(plan, directory)).unzip();
     let api = ApiFile {
         listen: [plan.api.to_string()],
         socket: directory.api_socket(),
         state: directory.api_state(),
         cluster,
         tls: certificates::of(&Caller::Api, directory),
-        fabric,
+        fabric: section,
     };
     write_file(directory, API, &api)?;
-    plan.nodes.iter().try_for_each(|node| write_file(directory, &node.name, &agent(node, plan, directory, has_fabric)))
+    plan.nodes.iter().try_for_each(|node| write_file(directory, &node.name, &agent(node, plan, directory, fabric)))
 }
 
-fn agent<'a>(node: &'a Node, plan: &Plan, directory: &Directory, has_fabric: bool) -> AgentFile<'a> {
+fn agent<'a>(node: &'a Node, plan: &Plan, directory: &Directory, fabric: Fabric) -> AgentFile<'a> {
     AgentFile {
         node_id: &node.name,
         listen: node.agent.to_string(),
@@ -62,11 +62,72 @@ fn agent<'a>(node: &'a Node, plan: &Plan, directory: &Directory, has_fabric: boo
         api: format!("https://{}", plan.api),
         allow_root: geteuid().is_root(),
         tls: certificates::of(&Caller::Agent(node.name.clone()), directory),
-        fabric: has_fabric.then(|| fabric::of_agent(&node.name, directory)),
+        fabric: fabric.fake(|| fabric::of_agent(&node.name, directory)),
     }
 }
 
 fn write_file(directory: &Directory, daemon: &str, content: &impl Serialize) -> io::Result<()> {
     let text = toml::to_string(content).map_err(io::Error::other)?;
     Directory::write_private(&directory.config(daemon), &text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use toml::Table;
+
+    use super::*;
+    use crate::dev_cluster::plan::Kind;
+
+    /// The files that daemons of a cluster with two nodes read.
+    fn written(fabric: Fabric) -> (Table, Table, Table) {
+        let plan = Plan::new(Kind::Namespaces, 2).unwrap();
+        let directory = Directory::create().unwrap();
+        write(&plan, &directory, fabric).unwrap();
+        let read = |daemon: &str| -> Table {
+            let path = directory.config(daemon);
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600, "{daemon} may have secrets");
+            toml::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+        };
+        let files = (read(API), read("node0"), read("node1"));
+        assert_eq!(fs::read_to_string(directory.hosts()).unwrap(), plan.hosts_file());
+        directory.remove().unwrap();
+        files
+    }
+
+    #[test]
+    fn every_daemon_knows_its_address_and_that_of_the_api_server() {
+        let (api, first, second) = written(Fabric::None);
+        assert_eq!(api["listen"].as_array().unwrap()[0].as_str(), Some("10.20.0.254:50051"));
+        for (agent, name, address) in [(&first, "node0", "10.20.0.1:50052"), (&second, "node1", "10.20.0.2:50052")] {
+            assert_eq!(agent["node_id"].as_str(), Some(name));
+            assert_eq!(agent["listen"], agent["advertise"]);
+            assert_eq!(agent["listen"].as_str(), Some(address));
+            assert_eq!(agent["api"].as_str(), Some("https://10.20.0.254:50051"));
+            assert!(agent["tls"]["cert"].as_str().unwrap().contains(name), "each has a certificate of its own");
+        }
+    }
+
+    #[test]
+    fn only_a_cluster_with_a_fabric_names_a_manager() {
+        let (api, agent, _) = written(Fabric::None);
+        assert!(!api.contains_key("fabric") && !api.contains_key("cluster") && !agent.contains_key("fabric"));
+        let (api, agent, _) = written(Fabric::Fake);
+        assert!(
+            api["fabric"]["url"].as_str().unwrap().starts_with("http://127.0.0.1:"),
+            "keys stay on the loopback interface"
+        );
+        assert!(api.contains_key("cluster") && agent.contains_key("fabric"));
+    }
+
+    #[test]
+    fn a_directory_is_removed_with_all_that_is_in_it() {
+        let directory = Directory::create().unwrap();
+        let path = directory.path().to_owned();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o711, "others see nothing on their way");
+        fs::create_dir_all(path.join("nics/node0")).unwrap();
+        directory.remove().unwrap();
+        assert!(!path.exists());
+    }
 }

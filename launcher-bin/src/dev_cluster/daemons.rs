@@ -13,39 +13,39 @@ use rank_spawner::LaunchTag;
 use tokio::time::{Instant, sleep};
 
 use super::directory::Directory;
-use super::isolation::Birthplace;
+use super::isolation::Confinement;
 use super::{API, FABRIC};
 
-/// How long a daemon may take to stop in order. It ends its launches meanwhile.
+/// Time limit for the orderly stop of a daemon, which ends its launches first.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether one has stopped.
+/// Interval between checks for stopped daemons.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// How much daemons log.
+/// Log filter of daemons.
 const LOG: &str = "LATTICE_LOG";
 
-/// How many lines of a daemon's log are shown when it failed.
+/// Lines of a failed daemon's log that are shown.
 const LOG_LINES: usize = 10;
 
-/// Why a daemon does not run.
+/// Failure of a daemon.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DaemonError {
-    /// It cannot be started.
+    /// Not started.
     #[error("cannot start {program} for {name}: {error}")]
     Start {
-        /// Which daemon.
+        /// Name of the daemon.
         name: String,
-        /// What should have run.
+        /// Program of the daemon.
         program: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
-    /// It ended by itself.
+    /// Ended by itself.
     #[error("the daemon of {name} ended ({status}); it said:\n{log}")]
     Ended {
-        /// Which daemon.
+        /// Name of the daemon.
         name: String,
         /// How.
         status: ExitStatus,
@@ -55,9 +55,9 @@ pub enum DaemonError {
     /// Its files cannot be written.
     #[error("cannot write the files of {name}: {error}")]
     Files {
-        /// Which daemon.
+        /// Name of the daemon.
         name: String,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
 }
@@ -92,7 +92,7 @@ impl Daemons {
         name: &str,
         mut command: Command,
         directory: &Directory,
-        birthplace: &Birthplace<'_>,
+        birthplace: &Confinement<'_>,
     ) -> Result<(), DaemonError> {
         let files = |error| DaemonError::Files { name: name.to_owned(), error };
         let log = directory.log(name);
@@ -122,7 +122,7 @@ impl Daemons {
         self.running.iter().map(Daemon::pid)
     }
 
-    /// Whether all daemons run.
+    /// Checks that all daemons run.
     ///
     /// # Errors
     /// Tells of the first one that does not.

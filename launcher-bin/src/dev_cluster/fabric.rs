@@ -12,13 +12,37 @@ use serde::Serialize;
 
 use super::directory::Directory;
 use super::plan::Plan;
+use crate::args::DevClusterArgs;
 
-/// What the cluster is called at the manager.
+/// Fabric of a cluster on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fabric {
+    /// No fabric.
+    None,
+    /// A fake manager, and directories for NICs.
+    Fake,
+}
+
+impl Fabric {
+    pub(super) fn of(args: &DevClusterArgs) -> Self {
+        if args.fabric { Self::Fake } else { Self::None }
+    }
+
+    /// The value of `part` where there is a fabric.
+    pub(super) fn fake<T>(self, part: impl FnOnce() -> T) -> Option<T> {
+        match self {
+            Self::None => None,
+            Self::Fake => Some(part()),
+        }
+    }
+}
+
+/// Name of the cluster at the manager.
 const CLUSTER: &str = "dev";
 /// The NICs of each node.
 const NICS: [&str; 2] = ["cxi0", "cxi1"];
 
-/// What the API server is told.
+/// Fabric section of the API server's configuration.
 #[derive(Serialize)]
 pub(super) struct ManagerFile {
     backend: &'static str,
@@ -34,7 +58,7 @@ struct AuthFile {
     client_secret_file: PathBuf,
 }
 
-/// What an agent is told.
+/// Fabric section of an agent's configuration.
 #[derive(Serialize)]
 pub(super) struct NicsFile {
     backend: &'static str,
@@ -53,7 +77,7 @@ pub(super) fn of_api(plan: &Plan, directory: &Directory) -> (&'static str, Manag
     (CLUSTER, ManagerFile { backend: "rest", url, auth })
 }
 
-/// Where the NICs of a node are.
+/// Directory of a node's NICs.
 pub(super) fn of_agent(node: &str, directory: &Directory) -> NicsFile {
     NicsFile { backend: "paper", path: directory.nics(node) }
 }

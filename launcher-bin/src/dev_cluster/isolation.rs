@@ -1,4 +1,4 @@
-//! What makes a process believe to be on a machine of its own: the namespaces that it is born into.
+//! Namespaces of a daemon, in which it is on a machine of its own. Links and addresses are `network`'s.
 //!
 //! Namespaces belong to threads, and a process is born into those of the thread that starts it. So a thread goes there first,
 //! starts the process, and ends.
@@ -14,10 +14,10 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::unistd::sethostname;
 
-/// Where a process of a cluster is born.
+/// Namespaces that a process of a cluster is started in.
 #[derive(Debug)]
-pub(super) enum Birthplace<'a> {
-    /// Where we are ourselves.
+pub(super) enum Confinement<'a> {
+    /// Those of this process.
     Here,
     /// In another network, and here in everything else.
     Network(BorrowedFd<'a>),
@@ -36,7 +36,7 @@ pub(super) struct Isolation<'a> {
     pub(super) stop_over: &'a Path,
 }
 
-impl Birthplace<'_> {
+impl Confinement<'_> {
     /// Starts a process there.
     ///
     /// # Errors

@@ -45,7 +45,7 @@ pub(super) struct Network {
     pub(super) nodes: Vec<OwnedFd>,
 }
 
-/// Why there is no network.
+/// Failure to make the network.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetworkError {
@@ -55,9 +55,9 @@ pub enum NetworkError {
     /// The kernel refuses an interface or an address.
     #[error("cannot set up {what}: {error}; try --loopback")]
     Link {
-        /// Which interface, or of which node.
+        /// Interface, or its node.
         what: String,
-        /// What the kernel said.
+        /// Error of the kernel.
         error: rtnetlink::Error,
     },
     /// Netlink cannot be used at all.
@@ -165,7 +165,7 @@ mod tests {
     use nix::unistd::geteuid;
 
     use super::*;
-    use crate::dev_cluster::isolation::{Birthplace, Isolation};
+    use crate::dev_cluster::isolation::{Confinement, Isolation};
     use crate::dev_cluster::plan::Kind;
 
     fn interfaces() -> Vec<String> {
@@ -199,7 +199,7 @@ mod tests {
                 stop_over: &stop_over,
             };
             let mut command = Command::new("bash");
-            let child = Birthplace::Node(node).start(command.args(["-c", script]).stdout(Stdio::piped())).unwrap();
+            let child = Confinement::Node(node).start(command.args(["-c", script]).stdout(Stdio::piped())).unwrap();
             String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
         };
         let seen = run(0, "hostname; ls /sys/class/net /dev/shm; getent hosts node1");

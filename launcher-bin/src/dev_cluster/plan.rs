@@ -1,4 +1,4 @@
-//! What a cluster on this machine shall look like: which nodes, with which names and addresses. Nothing is made here.
+//! Layout of a cluster on this machine: names and addresses of its nodes and daemons. Nothing is made here.
 //!
 //! ```text
 //! namespaces   node0 10.20.0.1    node1 10.20.0.2    ...    API server 10.20.0.254, on the bridge between them
@@ -22,10 +22,10 @@ const FABRIC_HOST: u8 = 253;
 /// The nodes' network has addresses of its own, so it may be any.
 const NAMESPACE_PREFIX: [u8; 3] = [10, 20, 0];
 
-/// How many networks of the loopback interface are tried.
+/// Limit of loopback networks that are tried.
 const ATTEMPTS: u32 = 64;
 
-/// Where the nodes are.
+/// Network of the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Each in namespaces of its own; takes root.
@@ -39,9 +39,9 @@ pub(super) enum Kind {
 pub(super) struct Plan {
     pub(super) kind: Kind,
     pub(super) nodes: Vec<Node>,
-    /// Where agents find the API server.
+    /// Address of the API server for agents.
     pub(super) api: SocketAddrV4,
-    /// Where the API server finds the fabric manager, if there shall be one: beside it, as keys cross the way in the clear.
+    /// Address of the fabric manager, if there is one: local to the API server, as keys are sent unencrypted.
     pub(super) fabric: SocketAddrV4,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Plan {
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) name: String,
-    /// Where its agent listens.
+    /// Address of its agent.
     pub(super) agent: SocketAddrV4,
 }
 
@@ -86,7 +86,7 @@ impl Plan {
         Self { kind, nodes: (0..count).map(node).collect(), api: address(API_HOST, API_PORT), fabric }
     }
 
-    /// Whether every address can be listened at, at this moment.
+    /// Checks that every address can be listened at now.
     fn is_free(&self) -> io::Result<()> {
         let mut addresses = self.nodes.iter().map(|node| node.agent).chain([self.api, self.fabric]);
         addresses.try_for_each(|address| TcpListener::bind(address).map(drop))
@@ -100,7 +100,7 @@ impl Plan {
         }
     }
 
-    /// What `/etc/hosts` is on every node.
+    /// Content of `/etc/hosts` on every node.
     pub(super) fn hosts_file(&self) -> String {
         let mut text = String::from("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n");
         for node in &self.nodes {
@@ -145,5 +145,24 @@ mod tests {
         let plan = Plan::new(Kind::Loopback, 2).unwrap();
         assert!(plan.api.ip().is_loopback());
         assert_ne!(plan.api, first.api);
+    }
+
+    proptest::proptest! {
+        /// No two daemons of a cluster share an address, whatever its size.
+        #[test]
+        fn addresses_differ(count in 1_u8..=250) {
+            let plan = Plan::new(Kind::Namespaces, count).unwrap();
+            let all: std::collections::HashSet<_> =
+                plan.nodes.iter().map(|node| node.agent).chain([plan.api, plan.fabric]).collect();
+            proptest::prop_assert_eq!(all.len(), usize::from(count) + 2);
+            proptest::prop_assert_eq!(plan.hosts_file().lines().count(), usize::from(count) + 2);
+        }
+
+        #[test]
+        fn loopback_networks_are_never_that_of_localhost(attempt in 0_u32..100_000) {
+            let [first, second, _] = loopback_prefix(attempt);
+            proptest::prop_assert_eq!(first, 127);
+            proptest::prop_assert_ne!(second, 0);
+        }
     }
 }

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use super::LaunchError;
 use crate::console::Verbosity;
 use crate::exit;
-use crate::output::{Fault, OpenFiles, Renderer, Wires};
+use crate::output::{Fault, OpenFiles, Renderer, RendererChannels};
 use crate::prepared::PreparedLaunch;
 use crate::signal_forwarder::{Handles, RankLocation, SignalForwarder};
 use crate::updates::UpdateSource;
@@ -43,7 +43,8 @@ impl Frontend {
     ) -> Result<(Self, mpsc::Receiver<Control>), LaunchError> {
         let (forwarder, handles) = SignalForwarder::new(location)?;
         let Handles { control, hung_up, interrupts, abandoned } = handles;
-        let renderer = Renderer::start(launch, verbosity, files, Wires { hung_up, interrupts, abandoned, faults })?;
+        let renderer =
+            Renderer::start(launch, verbosity, files, RendererChannels { hung_up, interrupts, abandoned, faults })?;
         Ok((Self { forwarder, renderer }, control))
     }
 

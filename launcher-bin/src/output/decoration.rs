@@ -1,27 +1,28 @@
-//! What stands before a rank's line: a time stamp, a label, both or nothing.
+//! Decoration of ranks' lines: a time stamp, a label, both or nothing. Order and completeness of lines are `hold`'s.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use memchr::memchr;
 
 use super::hold::{Piece, Source, Start, Step};
+use crate::request::OutputRequest;
 
 /// The size at which decorated text is handed on, so that a flood of short lines is never in memory as one piece.
 const CHUNK: usize = 64 << 10;
 
-/// What is put before each line of a rank.
+/// Prefix of each line of a rank.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Decoration {
     /// The width of a rank's number in a label; `None` for no label.
     pub(crate) label_width: Option<usize>,
-    /// Whether the time stands before the label.
+    /// True if the time stands before the label.
     pub(crate) timestamp: bool,
 }
 
 impl Decoration {
-    /// `[ 3] ` for the ranks of a job of `size` ranks, if `label`; the time before it, if `timestamp`.
-    pub(crate) fn new(label: bool, timestamp: bool, size: u32) -> Self {
+    /// The decoration that `output` asks for, such as `[ 3] `, in a job of `size` ranks: labels are as wide as the last rank's.
+    pub(crate) fn of(output: &OutputRequest, size: u32) -> Self {
         let widest = size.saturating_sub(1).to_string().len();
-        Self { label_width: label.then_some(widest), timestamp }
+        Self { label_width: output.label.then_some(widest), timestamp: output.timestamp }
     }
 
     /// Appends the bytes of `step` to `out`. Undecorated bytes are passed on, not copied.
@@ -90,6 +91,10 @@ mod tests {
 
     use super::*;
 
+    fn labels(size: u32) -> Decoration {
+        Decoration::of(&OutputRequest { label: true, ..OutputRequest::default() }, size)
+    }
+
     fn applied(decoration: Decoration, text: &str, start: Start) -> String {
         let source = Source::Rank(Rank(3), Stream::Stdout);
         let piece = Piece { source, bytes: Bytes::copy_from_slice(text.as_bytes()) };
@@ -101,7 +106,7 @@ mod tests {
     #[test]
     fn labels_are_aligned_and_stand_before_every_line() {
         let check = |size: u32, text: &str, start: Start, expected: &str| {
-            assert_eq!(applied(Decoration::new(true, false, size), text, start), expected);
+            assert_eq!(applied(labels(size), text, start), expected);
         };
         check(4, "a\nb\n", Start::Line, "[3] a\n[3] b\n");
         check(11, "a\n", Start::Line, "[ 3] a\n");
@@ -113,7 +118,7 @@ mod tests {
 
     #[test]
     fn the_time_comes_first() {
-        let text = applied(Decoration::new(true, true, 4), "a\n", Start::Line);
+        let text = applied(Decoration { timestamp: true, ..labels(4) }, "a\n", Start::Line);
         let (time, rest) = text.split_once(' ').unwrap();
         assert_eq!(rest, "[3] a\n");
         assert!(time.parse::<jiff::Timestamp>().is_ok(), "{time:?} is no RFC 3339 time");
@@ -133,8 +138,21 @@ mod tests {
     fn a_flood_of_short_lines_comes_in_pieces() {
         let mut out = Vec::new();
         let piece = Piece { source: Source::Rank(Rank(0), Stream::Stdout), bytes: vec![b'\n'; CHUNK].into() };
-        Decoration::new(true, false, 2).apply(Step::Piece(piece, Start::Line), &mut out);
+        labels(2).apply(Step::Piece(piece, Start::Line), &mut out);
         assert!(out.iter().all(|bytes| bytes.len() <= CHUNK));
         assert_eq!(out.iter().map(Bytes::len).sum::<usize>(), CHUNK * 5);
+    }
+
+    proptest::proptest! {
+        /// Without its prefixes the decorated text is the text, and every line has one.
+        #[test]
+        fn a_label_stands_before_each_line_and_changes_nothing_else(text in "[a-c\n]{0,200}", size in 1_u32..2000) {
+            let decoration = labels(size);
+            let width = decoration.label_width.unwrap();
+            let prefix = format!("[{:>width$}] ", 3);
+            let decorated = applied(decoration, &text, Start::Line);
+            let bare: Vec<&str> = decorated.split_inclusive('\n').map(|line| line.strip_prefix(&prefix).unwrap()).collect();
+            proptest::prop_assert_eq!(bare.concat(), text);
+        }
     }
 }

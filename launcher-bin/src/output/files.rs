@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -30,12 +30,12 @@ pub struct FileError {
     pub rank: Rank,
     /// The file.
     pub path: PathBuf,
-    /// What the system said.
+    /// Error of the system.
     #[source]
     pub source: io::Error,
 }
 
-/// What makes two names one file: its device and its number there.
+/// Identity of a file, whatever its name: device and inode.
 type Identity = (u64, u64);
 
 impl Files {
@@ -47,19 +47,23 @@ impl Files {
         let mut files = Self::default();
         let mut names: HashMap<PathBuf, usize> = HashMap::new();
         let mut identities: HashMap<Identity, usize> = HashMap::new();
+        let append = launch.output.append;
+        let mut options = File::options();
+        options.create(true).write(!append).append(append).truncate(!append);
         for row in &launch.ranks {
             for stream in [Stream::Stdout, Stream::Stderr] {
                 let Some(path) = launch.output_file(row, stream) else { continue };
-                let index = match names.entry(path) {
-                    Entry::Occupied(known) => *known.get(),
-                    Entry::Vacant(new) => {
-                        let path = new.key().clone();
-                        let index = files
-                            .add(path.clone(), launch.output.append, &mut identities)
-                            .map_err(|source| FileError { rank: row.place.rank, path, source })?;
-                        *new.insert(index)
-                    }
-                };
+                let index =
+                    match names.entry(path) {
+                        Entry::Occupied(known) => *known.get(),
+                        Entry::Vacant(new) => {
+                            let path = new.key().clone();
+                            let index = files
+                                .add(path.clone(), &options, &mut identities)
+                                .map_err(|source| FileError { rank: row.place.rank, path, source })?;
+                            *new.insert(index)
+                        }
+                    };
                 files.routes.insert((row.place.rank, stream), index);
             }
         }
@@ -67,8 +71,8 @@ impl Files {
     }
 
     /// Opens `path`, unless it is a file that is open already under another name.
-    fn add(&mut self, path: PathBuf, append: bool, known: &mut HashMap<Identity, usize>) -> io::Result<usize> {
-        let file = File::options().create(true).write(!append).append(append).truncate(!append).open(&path)?;
+    fn add(&mut self, path: PathBuf, options: &OpenOptions, known: &mut HashMap<Identity, usize>) -> io::Result<usize> {
+        let file = options.open(&path)?;
         let metadata = file.metadata()?;
         let index = *known.entry((metadata.dev(), metadata.ino())).or_insert(self.places.len());
         if index == self.places.len() {

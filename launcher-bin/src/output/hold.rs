@@ -26,14 +26,14 @@ use bytes::Bytes;
 use lattice_session::event::Stream;
 use pmi_core::ids::Rank;
 
-/// How long others wait for a source to go on with its line.
+/// Time that an unfinished line may hold other sources back.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
-/// How many bytes of others may wait for a line to end.
+/// Limit of bytes that wait for a line to end.
 pub(crate) const WAITING_BYTES: usize = 4 << 20;
-/// How many pieces of others may wait for a line to end.
+/// Limit of pieces that wait for a line to end.
 pub(crate) const WAITING_PIECES: usize = 4096;
 
-/// Who writes.
+/// Origin of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
     /// A rank, on one of its streams.
@@ -49,7 +49,7 @@ pub(crate) struct Piece {
     pub(crate) bytes: Bytes,
 }
 
-/// Where in a line a piece starts.
+/// Position in a line at which a piece starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
     /// At the start of a line.
@@ -60,7 +60,7 @@ pub(crate) enum Start {
     Resumed,
 }
 
-/// What is to be written next.
+/// One write to the place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// A piece.
@@ -79,7 +79,7 @@ pub(crate) struct LineHold {
     interrupted: HashSet<Source>,
 }
 
-/// What the place ends with.
+/// State of the last line of the place.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Tail {
     #[default]
@@ -134,12 +134,12 @@ impl LineHold {
         self.advance(now, steps);
     }
 
-    /// Whether the place ends with a whole line, and nobody waits.
+    /// True if the place ends with a whole line, and nothing waits.
     pub(crate) fn is_clean(&self) -> bool {
         self.tail == Tail::Clean && self.waiting.is_empty()
     }
 
-    /// When [`LineHold::tick`] has something to do; `None` while nobody waits.
+    /// Deadline for [`LineHold::tick`]; `None` while nothing waits.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self.tail {
             Tail::Open { since, .. } if !self.waiting.is_empty() => Some(since + PATIENCE),
@@ -405,3 +405,6 @@ mod tests {
         assert_eq!(bench.written(), "a|b|c$lattice: done$");
     }
 }
+
+#[cfg(test)]
+mod properties;

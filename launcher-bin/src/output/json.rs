@@ -72,7 +72,7 @@ enum Body<'a> {
     },
 }
 
-/// What is known of a launch before its first rank starts.
+/// Facts of a launch before its first rank starts.
 #[derive(Debug, Serialize)]
 struct Launch<'a> {
     allocation_id: Option<&'a str>,
@@ -88,7 +88,7 @@ struct Program<'a> {
     args: Vec<Cow<'a, str>>,
 }
 
-/// Where a rank would run.
+/// Place of a rank.
 #[derive(Debug, Serialize)]
 struct RankLine<'a> {
     rank: Rank,
@@ -128,7 +128,7 @@ struct Missing<'a> {
     last_command: Option<&'a str>,
 }
 
-/// How a rank ended.
+/// End of a rank.
 #[derive(Debug, Serialize)]
 pub(crate) struct RankEnd {
     rank: Rank,
@@ -143,7 +143,7 @@ enum End {
     Signal(i32),
 }
 
-/// Why a launch failed.
+/// First cause of a launch's failure.
 #[derive(Debug, Serialize)]
 pub(crate) struct CauseLine<'a> {
     kind: &'static str,
@@ -408,5 +408,29 @@ mod tests {
         check(b"caf\xc3\xa9", "text", "caf\u{e9}");
         check(b"caf\xc3", "base64", "Y2Fmww==");
         check(b"\xff\xfe\xfd", "base64", "//79");
+    }
+
+    proptest::proptest! {
+        /// A reader gets back what a rank wrote, byte by byte, from one line.
+        #[test]
+        fn no_bytes_of_a_rank_break_a_line(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..300)) {
+            let output = Output { rank: Rank(1), stream: Stream::Stdout, bytes: bytes.clone().into() };
+            let line = event(&Event::Output(output), "node3").unwrap();
+            proptest::prop_assert_eq!(line.iter().filter(|&&byte| byte == b'\n').count(), 1);
+            let value: Value = serde_json::from_slice(&line).unwrap();
+            let read = match value["text"].as_str() {
+                Some(text) => text.as_bytes().to_vec(),
+                None => BASE64_STANDARD.decode(value["base64"].as_str().unwrap()).unwrap(),
+            };
+            proptest::prop_assert_eq!(read, bytes);
+        }
+
+        #[test]
+        fn hosts_and_words_of_any_kind_are_quoted(host in ".{0,20}", reason in ".{0,40}") {
+            let kind = CauseKind::NodeLost { reason };
+            let line = event(&Event::Ending(Cause { host: host.clone(), kind }), &host).unwrap();
+            let value: Value = serde_json::from_slice(&line).unwrap();
+            proptest::prop_assert_eq!(value["cause"]["node"].as_str(), Some(host.as_str()));
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The places that a launch writes to, each with its own order of lines.
 //!
-//! Where our standard output and standard error are one and the same (a terminal, `2>&1`), they are one target: only then
+//! If our standard output and standard error are one and the same (a terminal, `2>&1`), they are one target: only then
 //! can a line of one stream not be torn by the other.
 
 use std::collections::HashMap;
@@ -35,7 +35,7 @@ pub(crate) struct Targets {
     writers: Writers,
     /// No target needs a tick before this; there may be no need even then.
     next_tick: Option<Instant>,
-    /// Whether the last thing on the terminal is a progress line, which goes when anything else is written there.
+    /// True if the last line on the terminal is a progress line, which is erased before anything else is written.
     shows_progress: bool,
     abandoned: watch::Receiver<bool>,
     steps: Vec<Step>,
@@ -48,7 +48,7 @@ const ERASE_LINE: &[u8] = b"\r\x1b[K";
 #[derive(Debug)]
 struct Target {
     hold: LineHold,
-    /// Which thread writes to it, and the index of its place there.
+    /// Writer thread of the target, and index of its place there.
     writer: WriterName,
     place: usize,
 }
@@ -119,7 +119,7 @@ impl Targets {
         })
     }
 
-    /// Whether this stream of `rank` goes to a file.
+    /// True if this stream of `rank` goes to a file.
     pub(crate) fn is_file(&self, rank: Rank, stream: Stream) -> bool {
         self.routes.contains_key(&(rank, stream))
     }
@@ -169,7 +169,7 @@ impl Targets {
         }
     }
 
-    /// When [`Targets::tick`] should be called.
+    /// Deadline for [`Targets::tick`].
     pub(crate) fn next_tick(&self) -> Option<Instant> {
         self.next_tick
     }
@@ -198,7 +198,7 @@ impl Targets {
         }
     }
 
-    /// Whether our standard error is a target of its own.
+    /// True if standard error is a target of its own.
     pub(crate) fn has_own_stderr(&self) -> bool {
         self.stderr != STDOUT
     }

@@ -1,4 +1,4 @@
-//! What Lattice itself says, in words: what happened, to whom, and what to try next.
+//! Messages of Lattice about a launch: the event, the ranks it concerns, and what to try next. Verbosity is applied here, the prefix in `console`.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::formatting::{count, duration};
 use crate::prepared::PreparedLaunch;
 use crate::updates::StartProgress;
 
-/// How many of the ranks that are missing are named one by one.
+/// Limit of missing ranks that are named one by one.
 const NAMED: usize = 8;
 
-/// What there is to say of an event, without the prefix.
+/// Message about an event without its prefix; `None` if this verbosity has none.
 pub(crate) fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
     let text = match event {
         // Nothing of MPI was found in it: a script, or a program that needs no server.
@@ -32,7 +32,7 @@ pub(crate) fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
     (verbosity == Verbosity::Verbose).then_some(text)
 }
 
-/// What a launch is about to do, for those who want to know.
+/// Settings of a launch, for `--verbose`.
 pub(crate) fn settings(launch: &PreparedLaunch) -> String {
     let PlacedLaunch { launch_id, allocation_id, job, hosts, settings, .. } = &launch.placed;
     let LaunchSettings { pmi, cpu_bind, patience, .. } = settings;
@@ -73,7 +73,7 @@ pub(crate) fn dropped(bytes: Option<u64>) -> String {
     }
 }
 
-/// How far a start has come, as one line without its end; empty when nothing is left to wait for.
+/// Progress of a start as one line without its end; empty when all has started.
 pub(crate) fn starting(progress: StartProgress) -> String {
     let StartProgress { nodes, nodes_started, ranks, ranks_started } = progress;
     if nodes_started >= nodes && ranks_started >= ranks {
@@ -239,5 +239,54 @@ mod tests {
         };
         assert_eq!(progress(12, 96), "lattice: starting: 12 of 64 nodes, 96 of 512 ranks");
         assert_eq!(progress(64, 512), "");
+    }
+
+    #[test]
+    fn one_and_many_are_told_apart() {
+        assert_eq!(
+            starting(StartProgress { nodes: 1, nodes_started: 0, ranks: 1, ranks_started: 0 }),
+            "lattice: starting: 0 of 1 node, 0 of 1 rank"
+        );
+        assert!(dropped(Some(1)).starts_with("warning: 1 byte of output is missing here"));
+        assert!(dropped(Some(2)).starts_with("warning: 2 bytes of output are missing here"));
+        assert!(dropped(None).starts_with("warning: output may be missing here"));
+        let text =
+            notice(&Notice::Stuck { after: Duration::from_secs(90), waiting: 2, missing: vec![(Rank(3), None)] });
+        assert!(
+            text.starts_with("warning: start-up is not complete after 1 min 30 s: 2 ranks wait for rank 3"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn verbosity_decides_which_events_are_told() {
+        let started = Event::Started { rank: Rank(1), pid: 7 };
+        let silent = |library| {
+            let after = Duration::from_secs(5);
+            Event::Notice(Notice::Silent { ranks: vec![Rank(0)], size: 1, ended: true, after, library })
+        };
+        let leftover = Event::Notice(Notice::Leftover { pids: vec![7, 8] });
+        let check = |sample: &Event, expected: [bool; 3]| {
+            let told = [Verbosity::Quiet, Verbosity::Normal, Verbosity::Verbose]
+                .map(|verbosity| event(sample, verbosity).is_some());
+            assert_eq!(told, expected, "{sample:?}");
+        };
+        check(&started, [false, false, true]);
+        check(&silent(None), [false, false, true]);
+        check(&leftover, [false, true, true]);
+        assert_eq!(event(&started, Verbosity::Verbose).unwrap(), "rank 1 runs as process 7");
+        assert_eq!(
+            event(&leftover, Verbosity::Normal).unwrap(),
+            "warning: these processes of the launch could not be ended: 7 8"
+        );
+    }
+
+    #[test]
+    fn each_family_of_libraries_has_its_own_advice() {
+        let advice = |family| silent_notice(0..2, true, Some(("MPI", "libmpi.so", family)));
+        assert!(advice(MpiFamily::Pmix).contains("try: --pmi=auto or --pmi=pmix"));
+        assert!(advice(MpiFamily::Pmi).contains("or --pmi-port, if a container runtime"));
+        assert!(advice(MpiFamily::Vendor).contains("try: start it with the vendor's own launcher"));
+        assert!(silent_notice(0..1, true, None).contains("it ran as a job of size 1 instead of one job of size 4"));
     }
 }

@@ -20,26 +20,26 @@ use bytes::Bytes;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// How many pieces wait for a writer; a piece has up to 64 KiB.
+/// Capacity of a writer's queue in pieces of up to 64 KiB.
 const QUEUE: usize = 64;
 
 /// A place that cannot be written to any more; everything for it is dropped from now on.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) place: PlaceName,
-    /// What the system said.
+    /// Error of the system.
     pub(crate) error: io::Error,
 }
 
 impl Fault {
-    /// Whether somebody who read our own output went away, as `head` does.
+    /// True if the reader of our own output has gone, as with `head`.
     pub(crate) fn is_hang_up(&self) -> bool {
         let ours = matches!(self.place, PlaceName::Stdout | PlaceName::Stderr);
         ours && self.error.kind() == ErrorKind::BrokenPipe
     }
 }
 
-/// Where something is written to.
+/// Destination of output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PlaceName {
     Stdout,

@@ -1,4 +1,4 @@
-//! What is wrong with a fabric, and what to do about it, from what the API server saw. Pure.
+//! Diagnosis of a fabric: findings with remedies, from what the API server saw. Pure.
 
 use lattice_session::cxi::{self, Finding};
 use pmi_transport::proto::v1 as proto;
