@@ -40,6 +40,7 @@ use pmi_transport::listen::{self, ListenError, Listener};
 use pmi_transport::proto::v1::node_agent_service_server::NodeAgentServiceServer;
 use rank_spawner::{ForkServer, raise_descriptor_limit};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinHandle;
 use tonic::service::Routes;
 
 pub use self::config::{Config, ConfigError, Overrides};
@@ -149,44 +150,22 @@ impl Prepared {
 }
 
 async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
-    let Prepared { security, api, pulse, fabric } = Prepared::from(&config)?;
+    let prepared = Prepared::from(&config)?;
     if config.tls.is_none() && config.refuse_user(0).is_none() {
         tracing::warn!(
             "without certificates, and with allow_root: every user of this machine can run anything here as root"
         );
     }
-    let listener = Listener::bind(&config.listen, &security).await?;
+    let listener = Listener::bind(&config.listen, &prepared.security).await?;
     let address = config.advertised(&listener.local_address());
-    let fences = FenceNode::new(config.node_id.clone(), Arc::new(Grpc { security: security.clone() }));
-    let agents = AgentChannels::new(security.clone(), relay::AGENTS_MAX);
     let (forks, server_gone) = Forks::new(forks);
-    let incarnation = u64::from_ne_bytes(random::bytes()?);
-    let metrics = Metrics::default();
-    let launches = Launches::default();
-    let node = Arc::new(Node {
-        config,
-        address,
-        security,
-        api,
-        pulse,
-        agents,
-        fences,
-        fabric,
-        forks,
-        launches,
-        metrics,
-        incarnation,
-    });
+    let node = Arc::new(Node::new(config, address, prepared, forks)?);
     if let Some(address) = node.config.metrics {
         let listener = tokio::net::TcpListener::bind(address).await?;
         let counting = Arc::clone(&node);
         tokio::spawn(metrics_page::serve(listener, move || metrics::text(&counting)));
     }
-    tokio::spawn(node.security.clone().renew_on_hangup());
-    let (renewals, lease) = lease::none();
-    let registering = tokio::spawn(registration::keep_registered(Arc::clone(&node), renewals));
-    let cut_off = Arc::clone(&node);
-    tokio::spawn(lease::watch(lease, move |reason| cut_off.launches.lose_all(reason)));
+    let registering = register(&node);
     let service = NodeAgentServiceServer::new(service::Service { node: Arc::clone(&node) })
         .max_decoding_message_size(MESSAGE_MAX)
         .max_encoding_message_size(MESSAGE_MAX);
@@ -212,6 +191,37 @@ async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
     };
     let (served, worked) = tokio::join!(serving, work);
     worked.and(served.map_err(DaemonError::from))
+}
+
+impl Node {
+    fn new(config: Config, address: Address, prepared: Prepared, forks: Forks) -> io::Result<Self> {
+        let Prepared { security, api, pulse, fabric } = prepared;
+        let links = Arc::new(Grpc { security: security.clone() });
+        Ok(Self {
+            fences: FenceNode::new(config.node_id.clone(), links),
+            agents: AgentChannels::new(security.clone(), relay::AGENTS_MAX),
+            launches: Launches::default(),
+            metrics: Metrics::default(),
+            incarnation: u64::from_ne_bytes(random::bytes()?),
+            config,
+            address,
+            security,
+            api,
+            pulse,
+            fabric,
+            forks,
+        })
+    }
+}
+
+/// Starts the tasks that keep this node known to the API server: certificates, registration, and the lease that follows from it. Returns
+/// the one that registers.
+fn register(node: &Arc<Node>) -> JoinHandle<()> {
+    tokio::spawn(node.security.clone().renew_on_hangup());
+    let (renewals, lease) = lease::none();
+    let cut_off = Arc::clone(node);
+    tokio::spawn(lease::watch(lease, move |reason| cut_off.launches.lose_all(reason)));
+    tokio::spawn(registration::keep_registered(Arc::clone(node), renewals))
 }
 
 /// Waits for SIGTERM or SIGINT; for ever if they cannot be waited for.

@@ -142,15 +142,23 @@ impl Client {
                 Err(Failure::Slow) => last = Trouble::Slow(timeout),
                 Err(Failure::Broken(reason)) => last = Trouble::Broken(reason),
             }
-            let asked = if let Trouble::Busy { retry_after, .. } = &last { *retry_after } else { None };
-            let pause = self.backoff.pause(call.tries, asked, &mut self.random.lock());
-            // The launch should hear of it now, not after a pause with no try behind it.
-            if self.clock.now().checked_add(pause).is_none_or(|next| next >= deadline) {
+            if !self.pause(&call, &last, deadline) {
                 return Err(FabricError::OutOfTime { call, last });
             }
-            tracing::info!(%call, trouble = %last, pause_ms = pause.as_millis(), "the fabric manager is asked again");
-            self.clock.sleep(pause);
         }
+    }
+
+    /// Pauses before the next try; false, without a pause, if the deadline comes first: the launch should hear of it now, not after a pause
+    /// with no try behind it.
+    fn pause(&self, call: &Call, last: &Trouble, deadline: Instant) -> bool {
+        let asked = if let Trouble::Busy { retry_after, .. } = last { *retry_after } else { None };
+        let pause = self.backoff.pause(call.tries, asked, &mut self.random.lock());
+        if self.clock.now().checked_add(pause).is_none_or(|next| next >= deadline) {
+            return false;
+        }
+        tracing::info!(%call, trouble = %last, pause_ms = pause.as_millis(), "the fabric manager is asked again");
+        self.clock.sleep(pause);
+        true
     }
 
     fn answer(&self, call: Call, response: Response) -> Answer {

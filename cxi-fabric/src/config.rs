@@ -38,7 +38,7 @@ use crate::retry::Backoff;
 use crate::scrubber::Scrubber;
 use crate::secret::Secret;
 use crate::vni::{Vni, VniRange};
-use crate::vnid::VnidFabric;
+use crate::vnid::{VniCount, VnidFabric};
 use crate::wire::{Http, Tls};
 
 /// No file of a secret or certificate is larger.
@@ -215,7 +215,10 @@ impl FabricConfig {
         let authoriser = self.authoriser(&scrubber)?;
         let client = self.client(url, authoriser, &scrubber)?;
         Ok(match self.backend {
-            Backend::Vnid => Box::new(VnidFabric::new(client, &self.partition, self.job_vni)),
+            Backend::Vnid => {
+                let vnis = if self.job_vni { VniCount::Two } else { VniCount::One };
+                Box::new(VnidFabric::new(client, &self.partition, vnis))
+            }
             _ => Box::new(RestFabric::new(client)),
         })
     }

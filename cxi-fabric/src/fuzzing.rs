@@ -16,7 +16,7 @@ use crate::retry_after::retry_after;
 use crate::scrubber::Scrubber;
 use crate::secret::Secret;
 use crate::vni::Vni;
-use crate::vnid::VnidFabric;
+use crate::vnid::{VniCount, VnidFabric};
 use crate::wire::{Failure, Request, Response, Wire};
 
 /// Greatest length of an error's text, in characters: what others wrote is cut before it gets there.
@@ -55,8 +55,8 @@ fn manager(kind: u8, clock: &Arc<VirtualClock>, status: u16, body: &[u8]) -> Box
     };
     match kind % 3 {
         0 => Box::new(RestFabric::new(client)),
-        1 => Box::new(VnidFabric::new(client, "p", false)),
-        _ => Box::new(VnidFabric::new(client, "p", true)),
+        1 => Box::new(VnidFabric::new(client, "p", VniCount::One)),
+        _ => Box::new(VnidFabric::new(client, "p", VniCount::Two)),
     }
 }
 

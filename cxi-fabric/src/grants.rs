@@ -14,7 +14,7 @@ use thiserror::Error;
 use crate::clock::Clock;
 use crate::error::FabricError;
 use crate::fabric::{Credentials, FabricManager, Listed, Service, ServiceName, ServiceRequest};
-use crate::ledger::{Answer, Entry, Ledger, LedgerError, Need, Task, View};
+use crate::ledger::{Answer, Effect, Entry, Ledger, LedgerError, Need, Task, View};
 use crate::vni::{Vni, VniRange};
 
 /// Journal that keeps a ledger's entries. One writer at a time.
@@ -163,7 +163,7 @@ impl Grants {
         };
         let written = books.write();
         match (&written, &answer) {
-            (Err(_), Answer::Create(request)) => books.ledger.failed(&request.name, true),
+            (Err(_), Answer::Create(request)) => books.ledger.failed(&request.name, Effect::None),
             (Err(_), Answer::Fetch(name, _)) => books.ledger.unequipped(name),
             _ => {}
         }
@@ -184,7 +184,8 @@ impl Grants {
         let is_wanted = match &made {
             Ok(service) => books.ledger.made(&request.name, service.clone()),
             Err(error) => {
-                books.ledger.failed(&request.name, error.nothing_was_done());
+                let effect = if error.nothing_was_done() { Effect::None } else { Effect::Unknown };
+                books.ledger.failed(&request.name, effect);
                 false
             }
         };

@@ -61,6 +61,15 @@ pub enum Task {
     Confirm(ServiceName, Vni, Vec<String>),
 }
 
+/// Effect of a call to the manager that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The call certainly changed nothing.
+    None,
+    /// The call may have been carried out.
+    Unknown,
+}
+
 /// Error of a launch that gets no credentials.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -239,11 +248,12 @@ impl Ledger {
         true
     }
 
-    /// The manager did not make the service; or nobody knows, if `is_certain` is false.
-    pub fn failed(&mut self, name: &ServiceName, is_certain: bool) {
+    /// Reports that the call to make the service failed. Unless it certainly made nothing, the service is due to be searched for.
+    pub fn failed(&mut self, name: &ServiceName, effect: Effect) {
         self.record(Entry::Ending { name: name.clone() });
-        if is_certain {
-            self.deleted(name);
+        match effect {
+            Effect::None => self.deleted(name),
+            Effect::Unknown => {}
         }
     }
 

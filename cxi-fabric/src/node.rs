@@ -21,13 +21,13 @@ use std::fmt;
 use serde::Deserialize;
 use thiserror::Error;
 
-pub use claim::{Claim, ClaimError, NicService, NodeServices, Stuck, Warning, claim, given, holders, release};
+pub use claim::{Claim, ClaimError, NicService, NodeServices, Stuck, claim, given, holders, release};
 pub use command::CxiServiceCommand;
 #[cfg(feature = "fuzzing")]
 pub(crate) use command::{read_created, read_list};
 pub use config::{NodeBackend, NodeConfigError, NodeFabricConfig};
 pub use libcxi::{LibCxi, LoadError};
-pub use limits::{Limit, Limits, Resource};
+pub use limits::{Limit, Limits, Resource, Warning};
 pub use paper::PaperNics;
 pub use privilege::may_make_services;
 #[cfg(any(test, feature = "fake"))]

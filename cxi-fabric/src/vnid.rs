@@ -22,17 +22,25 @@ use crate::fabric::{Credentials, FabricManager, Listed, Numbering, Service, Serv
 use crate::vni::Vni;
 use crate::wire::{Body, Method};
 
+/// Number of VNIs of each service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum VniCount {
+    /// One, for the ranks of a launch.
+    One = 1,
+    /// A second one, for ranks of several launches.
+    Two = 2,
+}
+
 /// A vnid, and the partition that this cluster's VNIs are in. The base URL ends in `/apis/vnid/fabric` or the like.
 pub(crate) struct VnidFabric {
     client: Client,
     partition: String,
-    /// Each service has a second VNI.
-    job_vni: bool,
+    vnis: VniCount,
 }
 
 impl VnidFabric {
-    pub(crate) fn new(client: Client, partition: &str, job_vni: bool) -> Self {
-        Self { client, partition: percent_encode(partition), job_vni }
+    pub(crate) fn new(client: Client, partition: &str, vnis: VniCount) -> Self {
+        Self { client, partition: percent_encode(partition), vnis }
     }
 
     fn jobs(&self) -> String {
@@ -54,7 +62,7 @@ impl VnidFabric {
 
 impl FabricManager for VnidFabric {
     fn create(&self, request: &ServiceRequest, deadline: Instant) -> Result<Service, FabricError> {
-        let count = if self.job_vni { 2 } else { 1 };
+        let count = self.vnis as u8;
         let document =
             json!({ "jobID": request.name.as_str(), "UID": request.uid, "vniLimit": count, "vniCount": count });
         let body = Body { content_type: "application/json", bytes: document.to_string().into_bytes().into() };

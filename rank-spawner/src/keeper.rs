@@ -310,6 +310,30 @@ mod tests {
     }
 
     #[test]
+    fn a_keeper_remembers_no_more_than_it_has_room_for() {
+        let mut guarded = Guarded::default();
+        for number in 0..2 * TAGS_MAX {
+            guarded.add(&record(KIND_TAG, format!("launch-{number}").as_bytes()));
+        }
+        assert_eq!(guarded.tags.len(), TAGS_MAX);
+        for number in 1..=RANKS_MAX as i32 + 10 {
+            let rank = RankRecord { pid: Pid::from_raw(number), session: Pid::from_raw(1), start: 1 };
+            guarded.add(&record(KIND_RANK, &rank.encode()));
+        }
+        assert_eq!(guarded.ranks.len(), RANKS_MAX);
+        guarded.add(&record(KIND_DIRECTORY, b"/tmp/a"));
+        guarded.add(&record(KIND_DIRECTORY, b"/tmp/b"));
+        assert_eq!(guarded.directory, Some(PathBuf::from("/tmp/b")), "the last one counts");
+    }
+
+    #[test]
+    fn a_rank_is_recorded_as_it_is_read() {
+        let rank = RankRecord { pid: Pid::from_raw(i32::MAX), session: Pid::from_raw(1), start: u64::MAX };
+        assert_eq!(RankRecord::decode(&rank.encode()), Some(rank));
+        assert_eq!(RankRecord::decode(&rank.encode()[..15]), None);
+    }
+
+    #[test]
     fn a_group_whose_number_was_used_again_is_nobodys() {
         let table = ProcessTable::read().unwrap();
         let me = *table.get(getpid()).unwrap();

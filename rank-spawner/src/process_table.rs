@@ -119,6 +119,62 @@ mod tests {
         assert_eq!(Process::parse(pid(42), ""), None);
     }
 
+    fn table(parents: &[(i32, i32)]) -> ProcessTable {
+        let mut table = ProcessTable { processes: BTreeMap::new(), children: BTreeMap::new() };
+        for &(pid, parent) in parents {
+            let pid = Pid::from_raw(pid);
+            let parent = Pid::from_raw(parent);
+            let process = Process { pid, parent, group: pid, session: pid, zombie: false, start: 1, in_exec: false };
+            table.children.entry(parent).or_default().push(pid);
+            table.processes.insert(pid, process);
+        }
+        table
+    }
+
+    #[test]
+    fn a_tree_is_its_root_and_all_below_it() {
+        let table = table(&[(2, 1), (3, 2), (4, 2), (5, 3), (6, 1)]);
+        let check = |roots: &[i32], expected: &[i32]| {
+            let found = table.trees(roots.iter().copied().map(Pid::from_raw));
+            assert_eq!(found.into_iter().map(Pid::as_raw).collect::<Vec<_>>(), expected, "{roots:?}");
+        };
+        check(&[2], &[2, 3, 4, 5]);
+        check(&[5], &[5]);
+        check(&[3, 6], &[3, 5, 6]);
+        check(&[3, 5], &[3, 5]);
+        check(&[], &[]);
+        // A root that has ended is there by its number, as those below it may still name it.
+        check(&[9], &[9]);
+        assert_eq!(table.iter().count(), 5);
+        assert!(table.get(Pid::from_raw(9)).is_none());
+    }
+
+    #[test]
+    fn processes_that_were_seen_at_different_times_make_no_endless_loop() {
+        // The number of an ancestor was used again while the table was read.
+        let table = table(&[(2, 3), (3, 2)]);
+        assert_eq!(table.trees([Pid::from_raw(2)]).len(), 2);
+    }
+
+    #[test]
+    fn a_process_in_exec_and_a_zombie_are_recognised() {
+        let line = |state: &str, memory: &str, environment_end: &str| {
+            let between = vec!["1"; 27].join(" ");
+            format!(
+                "42 (a) {state} 7 8 9 0 -1 1 2 3 4 5 6 7 8 9 20 0 1 0 4711 {memory} {between} {environment_end} 0\n"
+            )
+        };
+        let check = |line: &str, zombie: bool, in_exec: bool| {
+            let process = Process::parse(Pid::from_raw(42), line).unwrap();
+            assert_eq!((process.zombie, process.in_exec), (zombie, in_exec), "{line}");
+        };
+        check(&line("S", "1000", "140000"), false, false);
+        check(&line("R", "1000", "0"), false, true);
+        check(&line("Z", "0", "0"), true, false);
+        // A kernel thread.
+        check(&line("I", "0", "0"), false, false);
+    }
+
     #[test]
     fn this_process_is_in_the_table_below_its_parent() {
         let table = ProcessTable::read().unwrap();

@@ -169,3 +169,85 @@ pub(crate) fn keep_ended_children() -> nix::Result<()> {
     // SAFETY: the action is the one that was in force, with its handler, or the default one.
     Errno::result(unsafe { libc::sigaction(libc::SIGCHLD, &raw const action, ptr::null_mut()) }).map(drop)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+    use std::os::fd::AsFd;
+    use std::process::Command;
+
+    use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair};
+    use nix::unistd::{getpid, pipe, write};
+
+    use super::*;
+
+    fn packets() -> (OwnedFd, OwnedFd) {
+        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap()
+    }
+
+    fn send(socket: &OwnedFd, bytes: &[u8], descriptors: &[RawFd]) {
+        let rights = [ControlMessage::ScmRights(descriptors)];
+        let rights = if descriptors.is_empty() { &[][..] } else { &rights };
+        sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], rights, MsgFlags::empty(), None).unwrap();
+    }
+
+    #[test]
+    fn a_packet_brings_its_bytes_and_working_descriptors() {
+        let (ours, theirs) = packets();
+        let (reader, writer) = pipe().unwrap();
+        send(&theirs, b"abc", &[writer.as_raw_fd()]);
+        send(&theirs, b"d", &[]);
+        let mut bytes = [0; 8];
+        let packet = receive_packet(ours.as_fd(), &mut bytes).unwrap();
+        assert_eq!((&bytes[..packet.len], packet.descriptors.len()), (b"abc".as_slice(), 1));
+        write(&packet.descriptors[0], b"x").unwrap();
+        let mut read = [0; 2];
+        assert_eq!(nix::unistd::read(&reader, &mut read), Ok(1));
+        let packet = receive_packet(ours.as_fd(), &mut bytes).unwrap();
+        assert_eq!((packet.len, packet.descriptors.len()), (1, 0));
+        drop(theirs);
+        assert_eq!(receive_packet(ours.as_fd(), &mut bytes).unwrap().len, 0, "the other end is closed");
+    }
+
+    #[test]
+    fn descriptors_beyond_the_room_for_them_are_left_out() {
+        let (ours, theirs) = packets();
+        send(&theirs, b"abc", &[theirs.as_raw_fd(); 5]);
+        let mut bytes = [0; 8];
+        let packet = receive_packet(ours.as_fd(), &mut bytes).unwrap();
+        assert_eq!((packet.len, packet.descriptors.len()), (3, 2));
+    }
+
+    #[test]
+    fn a_pidfd_is_of_the_process_that_has_the_number_now() {
+        let myself = pidfd_open(getpid()).unwrap();
+        assert_eq!(pidfd_send_signal(myself.as_fd(), Signal::SIGURG), Ok(()), "which is ignored by default");
+        assert_eq!(pidfd_open(Pid::from_raw(i32::MAX)).unwrap_err(), Errno::ESRCH);
+    }
+
+    #[test]
+    fn a_child_is_reaped_once_and_its_end_is_told() {
+        let check = |script: &str, expected: RankExit| {
+            let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+            let pidfd = pidfd_open(Pid::from_raw(child.id() as i32)).unwrap();
+            loop {
+                match try_reap(Child::Pidfd(pidfd.as_fd())).unwrap() {
+                    Some(exit) => break assert_eq!(exit, expected, "{script}"),
+                    None => std::thread::yield_now(),
+                }
+            }
+            assert_eq!(try_reap(Child::Pidfd(pidfd.as_fd())), Err(Errno::ECHILD));
+            assert_eq!(pidfd_send_signal(pidfd.as_fd(), Signal::SIGKILL), Err(Errno::ESRCH));
+            assert!(child.wait().is_err(), "nobody else can reap it");
+        };
+        check("exit 3", RankExit::Code(3));
+        check("kill -9 $$", RankExit::Signal { signal: 9, core_dumped: false });
+        // nix has no name for real-time signals.
+        check("kill -40 $$", RankExit::Signal { signal: 40, core_dumped: false });
+    }
+
+    #[test]
+    fn this_thread_may_use_a_cpu() {
+        assert!(affinity().unwrap().iter().any(|&word| word != 0));
+    }
+}

@@ -135,8 +135,9 @@ impl File {
     }
 }
 
-fn default_listen(insecure: bool) -> String {
-    let host = if insecure { "127.0.0.1" } else { "0.0.0.0" };
+/// Address to listen at by default: without certificates nobody but this machine is served.
+fn default_listen(file: &File) -> String {
+    let host = if file.insecure { "127.0.0.1" } else { "0.0.0.0" };
     format!("{host}:{PORT}")
 }
 
@@ -156,13 +157,15 @@ impl Config {
     /// Fails if the file cannot be read, or something in it is wrong or unknown.
     pub fn of_node(file: Option<&Path>, listen: Option<String>) -> Result<(NodeFabricConfig, Address), ConfigError> {
         let file = File::read(file)?;
-        let listen = listen.or(file.listen).unwrap_or_else(|| default_listen(file.insecure));
+        let listen = listen.or_else(|| file.listen.clone()).unwrap_or_else(|| default_listen(&file));
         Ok((file.fabric, address("listen", &listen)?))
     }
 
     fn check(file: File, over: Overrides) -> Result<Self, ConfigError> {
-        let insecure = over.insecure || file.insecure;
-        let tls = match (IdentitySettings { tls: file.tls, insecure }).check()? {
+        let file = File { insecure: over.insecure || file.insecure, ..file };
+        let listen = over.listen.or_else(|| file.listen.clone()).unwrap_or_else(|| default_listen(&file));
+        let identity = IdentitySettings { tls: file.tls, insecure: file.insecure };
+        let tls = match identity.check()? {
             Identity::Tls(files) => Some(files),
             Identity::Insecure => None,
         };
@@ -178,7 +181,6 @@ impl Config {
             setting: "api",
             remedy: "name the API server as HOST:PORT in the file, with --api, or in LATTICE_API_URL",
         })?;
-        let listen = over.listen.or(file.listen).unwrap_or_else(|| default_listen(insecure));
         let advertise = over.advertise.or(file.advertise);
         Ok(Self {
             node_id,

@@ -111,13 +111,13 @@ fn a_managers_own_number_is_given_back_after_the_nodes_confirmed() {
 fn a_creation_that_may_have_happened_is_looked_for() {
     let (mut ledger, now) = (ledger(), Instant::now());
     let request = created(ledger.want(&need("a"), now));
-    ledger.failed(&request.name, false);
+    ledger.failed(&request.name, Effect::Unknown);
     assert_eq!(ledger.due(), [Task::Find(request.clone())]);
     ledger.found(&request.name, Some(service(&request)));
     assert!(matches!(ledger.due().as_slice(), [Task::Delete(..)]), "no node was told of it: {:?}", ledger.due());
 
     let certain = created(ledger.want(&need("b"), now));
-    ledger.failed(&certain.name, true);
+    ledger.failed(&certain.name, Effect::None);
     assert_eq!(ledger.due().len(), 1);
     assert!(!ledger.pool.is_taken(certain.vni.expect("ours")));
 }
@@ -149,7 +149,7 @@ fn a_second_vni_is_held_and_freed_with_the_first_or_neither_is() {
     let now = Instant::now();
     let (one, two) = (created(ledger.want(&need("a"), now)), created(ledger.want(&need("b"), now)));
     assert_eq!(one.vnis().chain(two.vnis()).map(Vni::get).collect::<Vec<_>>(), [100, 101, 102, 103]);
-    ledger.failed(&one.name, true);
+    ledger.failed(&one.name, Effect::None);
     let mut three = Ledger::recover("c", OURS_WITH_JOB_VNI, "100-102".parse().expect("a range"), []);
     created(three.want(&need("a"), now));
     assert!(three.want(&need("b"), now).is_err(), "one number is left, and two are needed");
@@ -280,11 +280,11 @@ impl World {
                 let service = self.create(&request);
                 self.tick()?;
                 if std::mem::take(&mut self.loses_answer) {
-                    self.ledger.failed(&request.name, false);
+                    self.ledger.failed(&request.name, Effect::Unknown);
                     return self.write();
                 }
                 let Some(service) = service else {
-                    self.ledger.failed(&request.name, true);
+                    self.ledger.failed(&request.name, Effect::None);
                     return self.write();
                 };
                 assert!(self.ledger.made(&request.name, service.clone()));
@@ -292,7 +292,7 @@ impl World {
                 (request.name, service)
             }
             Ok(Answer::Create(request)) => {
-                self.ledger.failed(&request.name, false);
+                self.ledger.failed(&request.name, Effect::Unknown);
                 return self.write();
             }
             Ok(Answer::Fetch(name, service)) if self.is_up => (name, service),

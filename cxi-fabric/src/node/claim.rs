@@ -7,12 +7,11 @@
 //!                  └ anything else: destroy what was made, fail
 //! ```
 
-use std::fmt;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use super::{CxiBackend, CxiError, Limits, ServiceSpec, Shortage, TrafficClasses, VNIS_PER_SERVICE};
+use super::{CxiBackend, CxiError, Limits, ServiceSpec, TrafficClasses, VNIS_PER_SERVICE, Warning};
 use crate::clock::Clock;
 use crate::vni::Vni;
 
@@ -51,21 +50,6 @@ pub struct NodeServices {
     pub services: Vec<NicService>,
     /// Restriction of what the launch gets.
     pub warnings: Vec<Warning>,
-}
-
-/// The launch gets less of a NIC than it should.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Warning {
-    /// The NIC.
-    pub nic: String,
-    /// Resource that is short.
-    pub shortage: Shortage,
-}
-
-impl fmt::Display for Warning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}; the launch reserves less and shares what others leave", self.nic, self.shortage)
-    }
 }
 
 /// Error of a launch that gets no services here. Nothing is left of it, but for `stuck`.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Shortage, Warning};
+use super::Shortage;
 
 /// Countable resources of a NIC, in the order of the driver's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -138,6 +138,21 @@ impl Limits {
             Shortage::Resource { .. } => {}
         }
         (lowered != *self).then_some(lowered)
+    }
+}
+
+/// Notice that a launch gets less of a NIC than it should.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// The NIC.
+    pub nic: String,
+    /// Resource that is short.
+    pub shortage: Shortage,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}; the launch reserves less and shares what others leave", self.nic, self.shortage)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::clock::VirtualClock;
-use crate::node::{Limit, Nic, Recorded, Resource};
+use crate::node::{Limit, Nic, Recorded, Resource, Shortage};
 
 fn nic(name: &str, is_up: bool) -> Nic {
     Nic { name: name.to_owned(), is_up }

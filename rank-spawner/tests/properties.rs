@@ -1,0 +1,171 @@
+//! Properties of topologies and bindings, over machines that are made up.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use rank_spawner::{BindError, CpuBind, CpuSet, Limit, LimitedResource, Topology, plan};
+
+/// A machine: packages, cores per package, hardware threads per core, and the CPUs that are offline or not allowed.
+#[derive(Clone, Debug)]
+struct Machine {
+    packages: u16,
+    cores: u16,
+    threads: u16,
+    offline: Vec<u16>,
+    forbidden: Vec<u16>,
+}
+
+impl Machine {
+    fn cpus(&self) -> u16 {
+        self.packages * self.cores * self.threads
+    }
+
+    /// The hardware threads of a core: numbered as Intel does, the second threads after all first ones.
+    fn siblings(&self, core: u16) -> CpuSet {
+        (0..self.threads).map(|thread| core + thread * self.packages * self.cores).collect()
+    }
+
+    fn usable(&self) -> BTreeSet<u16> {
+        (0..self.cpus()).filter(|cpu| !self.offline.contains(cpu) && !self.forbidden.contains(cpu)).collect()
+    }
+
+    fn allowed(&self) -> CpuSet {
+        (0..self.cpus()).filter(|cpu| !self.forbidden.contains(cpu)).collect()
+    }
+
+    /// Writes the machine as a kernel shows it, and reads it.
+    fn topology(&self) -> Topology {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: String, text: String| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text + "\n").unwrap();
+        };
+        let online: CpuSet = (0..self.cpus()).filter(|cpu| !self.offline.contains(cpu)).collect();
+        write("cpu/online".into(), online.to_string());
+        for core in 0..self.packages * self.cores {
+            for cpu in self.siblings(core).iter() {
+                write(format!("cpu/cpu{cpu}/topology/core_cpus_list"), self.siblings(core).to_string());
+                write(format!("cpu/cpu{cpu}/topology/physical_package_id"), (core / self.cores).to_string());
+            }
+        }
+        Topology::read(Path::new(root.path()), &self.allowed()).unwrap()
+    }
+}
+
+fn machines() -> impl Strategy<Value = Machine> {
+    let some = || vec(0..16_u16, 0..6);
+    (1..3_u16, 1..4_u16, 1..3_u16, some(), some()).prop_map(|(packages, cores, threads, offline, forbidden)| Machine {
+        packages,
+        cores,
+        threads,
+        offline,
+        forbidden,
+    })
+}
+
+fn numbers(set: &CpuSet) -> BTreeSet<u16> {
+    set.iter().collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn every_usable_cpu_is_in_exactly_one_core(machine in machines()) {
+        let topology = machine.topology();
+        let mut seen = BTreeSet::new();
+        for core in topology.cores() {
+            prop_assert!(!core.cpus.is_empty());
+            for cpu in core.cpus.iter() {
+                prop_assert!(seen.insert(cpu), "CPU {cpu} is in two cores");
+            }
+        }
+        prop_assert_eq!(&seen, &machine.usable());
+        prop_assert_eq!(numbers(&topology.cpus()), seen);
+        let packages: Vec<u32> = topology.cores().iter().map(|core| core.package).collect();
+        prop_assert!(packages.is_sorted(), "the cores of one package are neighbours");
+    }
+
+    #[test]
+    fn ranks_share_a_core_only_when_all_cores_are_taken(machine in machines(), ranks in 0..20_u32) {
+        let topology = machine.topology();
+        let cores = topology.cores().len();
+        let planned = plan(&topology, &CpuBind::Cores, ranks);
+        if cores == 0 {
+            let is_refused = matches!(planned, Err(BindError::Nothing { .. }));
+            prop_assert!(is_refused);
+            return Ok(());
+        }
+        let planned = planned.unwrap();
+        prop_assert_eq!(planned.len(), ranks as usize);
+        for (rank, cpus) in planned.iter().enumerate() {
+            prop_assert_eq!(cpus.as_ref(), Some(&topology.cores()[rank % cores].cpus));
+        }
+    }
+
+    #[test]
+    fn a_thread_of_its_own_is_one_usable_cpu(machine in machines(), ranks in 0..40_u32) {
+        let topology = machine.topology();
+        let Ok(planned) = plan(&topology, &CpuBind::Threads, ranks) else {
+            prop_assert!(machine.usable().is_empty());
+            return Ok(());
+        };
+        let first_round: Vec<u16> = planned.iter().flatten().take(machine.usable().len()).flat_map(CpuSet::iter).collect();
+        prop_assert!(planned.iter().all(|cpus| cpus.as_ref().is_some_and(|cpus| cpus.len() == 1)));
+        let distinct: BTreeSet<u16> = first_round.iter().copied().collect();
+        prop_assert_eq!(distinct.len(), first_round.len(), "none is taken twice before all are taken");
+        prop_assert!(distinct.is_subset(&machine.usable()));
+    }
+
+    #[test]
+    fn a_map_is_followed_or_the_first_cpu_that_is_not_there_is_named(
+        machine in machines(), entries in vec(0..16_u16, 1..5), ranks in 1..9_u32,
+    ) {
+        let topology = machine.topology();
+        let sets: Vec<CpuSet> = entries.iter().map(|&cpu| [cpu].into_iter().collect()).collect();
+        let used = &entries[..entries.len().min(ranks as usize)];
+        let missing = used.iter().position(|cpu| !machine.usable().contains(cpu));
+        match (plan(&topology, &CpuBind::Map(sets.clone()), ranks), missing) {
+            (Ok(planned), None) => {
+                let expected = (0..ranks as usize).map(|rank| Some(sets[rank % sets.len()].clone()));
+                prop_assert_eq!(planned, expected.collect::<Vec<_>>());
+            }
+            (Err(BindError::NoSuchCpu { local_rank, cpu, available }), Some(first)) => {
+                prop_assert_eq!((local_rank as usize, cpu), (first, used[first]));
+                prop_assert_eq!(numbers(&available), machine.usable());
+            }
+            (other, missing) => prop_assert!(false, "{other:?} where {missing:?} is missing"),
+        }
+    }
+
+    #[test]
+    fn without_binding_no_rank_is_bound(machine in machines(), ranks in 0..9_u32) {
+        prop_assert_eq!(plan(&machine.topology(), &CpuBind::None, ranks), Ok(vec![None; ranks as usize]));
+    }
+
+    #[test]
+    fn a_set_of_cpus_prints_as_the_kernel_reads_it(cpus in vec(0..9000_u16, 0..40)) {
+        let set: CpuSet = cpus.iter().copied().collect();
+        let text = set.to_string();
+        prop_assert_eq!(text.parse::<CpuSet>(), Ok(set.clone()));
+        prop_assert_eq!(set.len(), cpus.iter().collect::<BTreeSet<_>>().len());
+        prop_assert!(cpus.iter().all(|&cpu| set.contains(cpu)));
+        prop_assert_eq!(numbers(&set.intersection(&set)), numbers(&set));
+    }
+
+    #[test]
+    fn a_limit_is_read_as_it_is_written(soft in any::<u64>(), hard in any::<u64>()) {
+        let text = format!("nofile={soft}:{hard}");
+        match text.parse::<Limit>() {
+            Ok(limit) => {
+                prop_assert!(soft <= hard);
+                prop_assert_eq!(limit, Limit { resource: LimitedResource::Nofile, soft, hard });
+            }
+            Err(error) => prop_assert!(soft > hard, "{error}"),
+        }
+    }
+}
