@@ -20,10 +20,10 @@ const INPUT_BYTES: u32 = 8192;
 /// Last lines of a target's output that are shown when it fails.
 const SHOWN_LINES: usize = 60;
 
-/// Instrumentation that libFuzzer needs, and the address sanitizer, as `cargo fuzz` sets them.
+/// Instrumentation that libFuzzer needs, and the address sanitizer, as `cargo fuzz` sets them with `--strip-dead-code`.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
-    -Cllvm-args=-sanitizer-coverage-trace-compares -Clink-dead-code -Cdebug-assertions -Zsanitizer=address --cfg fuzzing";
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Zsanitizer=address --cfg fuzzing";
 
 /// A file `CRATE/fuzz/fuzz_targets/NAME.rs`.
 #[derive(Debug, PartialEq, Eq)]
