@@ -6,9 +6,9 @@
 
 use std::ffi::{OsStr, OsString};
 
+use cxi_fabric::Credentials;
 use cxi_fabric::environment::{Provider, RankFabric, Variables, is_stale};
-
-use crate::wire::fabric::Claims;
+use cxi_fabric::node::{NicService, TrafficClasses};
 
 /// What the ranks of a node of a cluster may use; by default nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,6 +17,17 @@ pub struct NodeFabric {
     pub provider: Option<Provider>,
     /// The launch's credentials and services; none on a fabric that needs none.
     pub claims: Option<Claims>,
+}
+
+/// Claims of a launch on the fabric of one node: its credentials, and the services that the node's agent made for them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claims {
+    /// The VNIs and the key.
+    pub credentials: Credentials,
+    /// The services; none while they are not made.
+    pub services: Vec<NicService>,
+    /// Traffic classes that the services allow.
+    pub traffic_classes: TrafficClasses,
 }
 
 impl NodeFabric {
@@ -46,8 +57,7 @@ fn owned(variables: &Variables) -> Vec<(OsString, OsString)> {
 
 #[cfg(test)]
 mod tests {
-    use cxi_fabric::node::TrafficClasses;
-    use cxi_fabric::{Credentials, Vni};
+    use cxi_fabric::Vni;
 
     use super::*;
 

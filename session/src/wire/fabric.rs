@@ -9,7 +9,7 @@ use pmi_transport::proto::v1 as proto;
 use prost::Message;
 
 use super::{WireError, wrong};
-use crate::fabric::NodeFabric;
+use crate::fabric::{Claims, NodeFabric};
 
 /// The longest key; those of managers have some tens of bytes.
 const KEY_MAX: usize = 4096;
@@ -41,17 +41,6 @@ pub fn signed_text(launch_id: &str, credentials: &proto::CxiCredentials) -> Secr
     text.push(0);
     credentials.encode_raw(&mut text);
     Secret::new(text)
-}
-
-/// What the ranks of a node may use, once its agent has filled in its services. `None` for a launch without credentials.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claims {
-    /// The VNIs and the key.
-    pub credentials: Credentials,
-    /// The services; none while they are not made.
-    pub services: Vec<NicService>,
-    /// What they allow.
-    pub traffic_classes: TrafficClasses,
 }
 
 /// Reads credentials, also those in the design document's shape.
