@@ -14,6 +14,7 @@ use proto::call::What as CallWhat;
 use proto::from_session::What as FromWhat;
 use proto::to_session::What as ToWhat;
 
+use crate::placed::ClusterTerms;
 use crate::wire;
 
 /// Name and address of the agent under test.
@@ -58,7 +59,8 @@ fn check_spec(spec: &[u8], node: u32) {
     let Ok(launch) = proto::LaunchSpec::decode(spec) else { return };
     let addresses = launch.addresses.clone();
     let node = NodeIndex(node);
-    let Ok(session) = wire::spec::decode(launch, node) else { return };
+    let Ok(session) = wire::spec::decode(launch.clone(), node) else { return };
+    let placed = wire::placed::decode(launch).expect("what a node takes can be shown to a user");
     assert!(node.index() < session.hosts.len());
     let job = &session.job;
     assert_eq!(session.apps.len(), job.apps.len());
@@ -67,7 +69,16 @@ fn check_spec(spec: &[u8], node: u32) {
     if let Ok(addresses) = wire::spec::addresses(&addresses, session.hosts.len()) {
         assert_eq!(addresses.len(), session.hosts.len());
     }
-    let again = proto::LaunchSpec { addresses, ..wire::spec::encode(&session) };
+    let terms = ClusterTerms {
+        uid: 0,
+        addresses: Vec::new(),
+        secret: session.secret.clone(),
+        barrier_fan_out: None,
+        data_fan_out: None,
+        output_window: 0,
+        stdin_window: 0,
+    };
+    let again = proto::LaunchSpec { addresses, ..wire::placed::encode(&placed, &terms) };
     let again = wire::spec::decode(again, node).expect("what was taken is taken again");
     // Its types have no equality of their own.
     assert_eq!(format!("{again:?}"), format!("{session:?}"));
