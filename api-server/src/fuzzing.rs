@@ -41,7 +41,6 @@ pub fn launch_request(data: &[u8]) {
     let state = AllocationState::Running.into();
     let nodes = "node[0-3]".to_owned();
     let allocation = Allocation { id: "alloc".to_owned(), state, uid: UID, nodes, ..Default::default() };
-    let Ok(request) = wire::request::decode(request) else { return };
     let Ok(order) = Order::new(request, &allocation, &REGISTRY, &LaunchSettings::default()) else { return };
     assert_eq!((order.spec.uid, order.spec.allocation_id.as_str()), (UID, "alloc"));
     assert!(!order.nodes.is_empty() && order.nodes.len() <= NODES.len());

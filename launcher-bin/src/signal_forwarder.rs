@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lattice_session::deadline::until;
-use lattice_session::session::Control;
+use lattice_session::session_io::Control;
 use nix::sys::signal::{Signal, raise};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc, watch};

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use lattice_session::session::StdinSource;
+use lattice_session::session_io::StdinSource;
 use lattice_session::spec::StdinTarget;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};

@@ -41,7 +41,7 @@ pub enum Event {
         /// Why its ranks do not all run, if they do not.
         failure: Option<String>,
     },
-    /// How far each rank has come; the answer to [`crate::session::Control::AskProgress`].
+    /// How far each rank has come; the answer to `Control::AskProgress`.
     Progress {
         /// The number of the question.
         question: u64,
@@ -49,7 +49,7 @@ pub enum Event {
         ranks: Vec<RankProgress>,
     },
     /// Ranks of this node have waited in a fence of all ranks for a while, and none of this node is missing; told once for each fence.
-    /// It may have come to its end since: ask with [`crate::session::Control::AskProgress`] before you conclude anything.
+    /// It may have come to its end since: ask with `Control::AskProgress` before you conclude anything.
     Waiting {
         /// Which ranks.
         ranks: Vec<Rank>,
@@ -90,6 +90,11 @@ pub struct Output {
     pub bytes: Bytes,
 }
 
+impl Output {
+    /// Largest number of bytes of a piece. A line that is longer is passed on in several.
+    pub const PIECE_MAX: usize = 64 * 1024;
+}
+
 /// One of a rank's two output streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -125,6 +130,11 @@ pub enum Notice {
         waiting: usize,
         /// The ranks that they wait for, each with the last PMI command it sent, if it sent any.
         missing: Vec<(Rank, Option<String>)>,
+    },
+    /// A rank has not read its standard input for so long that it held up the other readers: its input was closed.
+    StdinClosed {
+        /// The rank.
+        rank: Rank,
     },
     /// Processes of the launch that could not be ended.
     Leftover {

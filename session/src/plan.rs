@@ -19,7 +19,7 @@ use rank_spawner::{
 
 use crate::cause::StartClass;
 use crate::fabric::NodeFabric;
-use crate::session::StdinSource;
+use crate::session_io::StdinSource;
 use crate::spec::{AppSpec, SessionSpec, StdinTarget};
 use crate::template::Place;
 
@@ -75,8 +75,8 @@ impl PlanError {
     }
 }
 
-/// What the commands of a session have in common.
-pub(crate) struct Common<'a> {
+/// Facts that the commands of a job's ranks share.
+pub(crate) struct LaunchContext<'a> {
     pub(crate) spec: &'a SessionSpec,
     /// The ranks of this node, by local rank.
     pub(crate) ranks: &'a [Rank],
@@ -112,6 +112,7 @@ pub(crate) struct PmixEntrance {
 }
 
 /// A spec, ready to be carried out.
+#[derive(Default)]
 pub(crate) struct Plan {
     /// One command per rank, by local rank.
     pub(crate) commands: Vec<RankCommand>,
@@ -119,7 +120,7 @@ pub(crate) struct Plan {
     pub(crate) programs: BTreeMap<usize, PathBuf>,
 }
 
-impl Common<'_> {
+impl LaunchContext<'_> {
     /// The command of each rank of this node.
     pub(crate) fn plan(&self, stdin: &StdinSource) -> Result<Plan, PlanError> {
         let cpus = plan_here(&self.spec.cpu_bind, self.ranks.len() as u32)?;

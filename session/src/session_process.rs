@@ -40,7 +40,7 @@ use self::outgoing::{Credit, Outgoing};
 use crate::cause::{Cause, CauseKind, StartClass};
 use crate::event::{Event, Report};
 use crate::fabric::NodeFabric;
-use crate::session::{self, StdinSource, Surroundings};
+use crate::session_io::{HostProcess, SessionIo, StdinSource};
 use crate::spec::{SessionSpec, StdinTarget};
 use crate::transcript;
 use crate::wire::{self, WireError};
@@ -176,7 +176,7 @@ impl Start {
         let credit = Arc::new(Credit::new(self.output_window));
         let calls = AgentCalls::new(&self.spec, urgent.clone());
         let (input, stdin) = self.stdin(urgent.clone());
-        let surroundings = Surroundings {
+        let io = SessionIo {
             nodes: Arc::new(calls.clone()),
             services: Arc::new(calls.clone()),
             events,
@@ -188,6 +188,7 @@ impl Start {
             fabric: Some(self.fabric),
             // The fork server is.
             keeper: None,
+            process: HostProcess::Dedicated,
         };
         let nodes = self.spec.hosts.len();
         let incoming = Incoming { nodes, control, calls, credit: Arc::clone(&credit), input, urgent };
@@ -196,7 +197,7 @@ impl Start {
             Outgoing { urgent: outgoing_urgent, events: happened, traces: traced, alarm: Some(alarmed), credit };
         let (report, finish) = oneshot::channel();
         let writing = tokio::spawn(outgoing.run(writer, finish));
-        let ended = session::run(self.spec, surroundings).await;
+        let ended = crate::run(self.spec, io).await;
         // Nobody listens if the agent is gone.
         let _ = report.send(ended);
         let written = writing.await;

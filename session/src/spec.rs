@@ -1,7 +1,7 @@
 //! The session spec: everything that one node must know to run its part of a launch, as plain data.
 //!
 //! Last of the stages that [`crate::request`] draws. Descriptors, channels and the way to other nodes are in
-//! [`crate::session::Surroundings`].
+//! `SessionIo`.
 
 use std::ffi::OsString;
 use std::fmt;

@@ -25,7 +25,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use lattice_session::deadline::until;
 use lattice_session::event::Report;
-use lattice_session::session::Control;
+use lattice_session::session_io::Control;
 use lattice_session::timeouts;
 use pmi_transport::proto::v1 as proto;
 use proto::attach_request::What as ToLaunch;

@@ -1,7 +1,7 @@
 //! The user's side of a launch: signals in, output out, and the exit code at its end. Where the ranks run is left to its callers.
 
 use lattice_session::event::Report;
-use lattice_session::session::Control;
+use lattice_session::session_io::Control;
 use tokio::sync::mpsc;
 
 use super::LaunchError;

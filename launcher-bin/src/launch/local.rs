@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use lattice_session::services::LocalServices;
-use lattice_session::session::{self, Alone, Surroundings};
+use lattice_session::session_io::{Alone, HostProcess, SessionIo};
 use lattice_session::spec::LaunchSecret;
 use pmi_core::ids::{JobId, NodeIndex};
 use rank_spawner::{Keeper, LaunchTag, become_subreaper};
@@ -48,7 +48,7 @@ async fn drive(
     let trace = launch.output.pmi_trace.as_deref().map(|path| trace::sink(path, faults.clone())).transpose()?;
     let stdin = stdin::source(&launch.placed.settings.stdin)?;
     let (frontend, control) = Frontend::new(&launch, RankLocation::Local, verbosity, files, (faults, reported))?;
-    let surroundings = Surroundings {
+    let io = SessionIo {
         nodes: Arc::new(Alone),
         services: Arc::new(LocalServices::default()),
         events,
@@ -59,8 +59,9 @@ async fn drive(
         tag: LaunchTag::new(JobId::new(&launch.placed.launch_id).map_err(RequestError::JobId)?),
         fabric: None,
         keeper: Some(keeper),
+        process: HostProcess::Dedicated,
     };
     let secret = LaunchSecret::random().map_err(RequestError::Random)?;
     let spec = launch.placed.clone().session(NodeIndex(0), None, secret);
-    frontend.run(&launch, happened, async { Ok(End::Over(session::run(spec, surroundings).await)) }).await
+    frontend.run(&launch, happened, async { Ok(End::Over(lattice_session::run(spec, io).await)) }).await
 }

@@ -111,6 +111,7 @@ enum NoticeLine<'a> {
     Silent { ranks: &'a [Rank], ended: bool, after_s: f64, library: Option<Library<'a>> },
     Stuck { after_s: f64, waiting: usize, missing: Vec<Missing<'a>> },
     Leftover { pids: &'a [u32] },
+    StdinClosed { rank: Rank },
     Dropped { bytes: Option<u64> },
     Other,
 }
@@ -229,6 +230,7 @@ fn notice_line(notice: &Notice) -> NoticeLine<'_> {
                 .collect(),
         },
         Notice::Leftover { pids } => NoticeLine::Leftover { pids },
+        Notice::StdinClosed { rank } => NoticeLine::StdinClosed { rank: *rank },
         _ => NoticeLine::Other,
     }
 }
@@ -324,6 +326,7 @@ mod tests {
             Event::Notice(silent(None)),
             Event::Notice(Notice::Stuck { after, waiting: 1, missing }),
             Event::Notice(Notice::Leftover { pids: vec![4711] }),
+            Event::Notice(Notice::StdinClosed { rank }),
             Event::Exited { rank, exit: RankExit::Code(3), phase: None },
             Event::Exited { rank, exit: killed, phase: None },
             Event::Ending(cause.clone()),

@@ -90,6 +90,9 @@ pub(crate) fn notice(notice: &Notice) -> String {
             silent(&Silent { ranks, size: *size, ended: *ended, after: *after }, library.as_ref())
         }
         Notice::Stuck { after, waiting, missing } => stuck(*after, *waiting, missing),
+        Notice::StdinClosed { rank } => format!(
+            "warning: rank {rank} did not read its standard input and held up the other readers; its input was closed"
+        ),
         Notice::Leftover { pids } => {
             let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
             format!("warning: these processes of the launch could not be ended: {}", pids.join(" "))

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use lattice_session::session::Control;
+use lattice_session::session_io::Control;
 
 /// A command of the user; numbers are those of signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -464,7 +464,7 @@ pub struct RankExitStatus {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Notice {
-    #[prost(oneof = "notice::What", tags = "1, 2, 3")]
+    #[prost(oneof = "notice::What", tags = "1, 2, 3, 4")]
     pub what: ::core::option::Option<notice::What>,
 }
 /// Nested message and enum types in `Notice`.
@@ -477,6 +477,8 @@ pub mod notice {
         Stuck(super::StuckStart),
         #[prost(message, tag = "3")]
         Leftover(super::Leftover),
+        #[prost(message, tag = "4")]
+        StdinClosed(super::StdinClosed),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -564,6 +566,12 @@ pub struct MissingRank {
 pub struct Leftover {
     #[prost(uint32, repeated, tag = "1")]
     pub pids: ::prost::alloc::vec::Vec<u32>,
+}
+/// A rank has not read its standard input for so long that it held up the other readers: its input was closed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StdinClosed {
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
 }
 /// Why a launch ended early or failed, and where.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -17,7 +17,7 @@ use proto::answer::What as AnswerWhat;
 use proto::call::What as CallWhat;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::session::{AskError, Nodes};
+use crate::session_io::{AskError, Nodes};
 use crate::spec::SessionSpec;
 use crate::wire;
 

@@ -16,7 +16,7 @@ use super::agent_calls::AgentCalls;
 use super::frames::{TO_SESSION_MAX, codec};
 use super::outgoing::Credit;
 use super::stdin::Input;
-use crate::session::Control;
+use crate::session_io::Control;
 use crate::wire::command::{self, Command};
 
 /// The ways from the socket into the session.
@@ -61,7 +61,7 @@ impl Incoming {
             Ok(Command::Stdin(bytes)) => self.input.push(bytes),
             Ok(Command::StdinEnd) => self.input.end(),
             Ok(Command::OutputCredit(bytes)) => self.credit.add(bytes),
-            Err(error) => eprintln!("lattice-session: passed over a command: {error}"),
+            Err(error) => tracing::warn!(%error, "passed over a command of the agent"),
         }
     }
 

@@ -12,7 +12,7 @@ use proto::node_event::What;
 use tokio::sync::mpsc;
 
 use super::outgoing;
-use crate::session::StdinSource;
+use crate::session_io::StdinSource;
 
 /// The end that commands put input into.
 pub(super) struct Input {

@@ -7,7 +7,7 @@ use proto::node_command::What;
 
 use super::{WireError, job, job_id};
 use crate::rank_ranges::RankRanges;
-use crate::session::Control;
+use crate::session_io::Control;
 use crate::spawn::SpawnOrder;
 
 /// One command, sorted by whom it concerns.

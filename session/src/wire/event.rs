@@ -16,7 +16,6 @@ use super::cause::{
 };
 use super::{WireError, cause, job_id, milliseconds, time, wrong};
 use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, RankProgress, Report, Stream};
-use crate::pump::PIECE_MAX;
 
 /// What a node tells beside what its session does.
 #[derive(Clone, Debug)]
@@ -83,7 +82,7 @@ pub fn happening_cost(happening: &NodeHappening) -> usize {
 }
 
 /// The most that one event of a session may be charged: by so much a node may overdraw its credit.
-pub const COST_MAX: usize = kept_cost(PIECE_MAX);
+pub const COST_MAX: usize = kept_cost(Output::PIECE_MAX);
 
 /// What a node's stream of reports carries, in a message.
 pub fn encode_happening(happening: &NodeHappening) -> proto::NodeEvent {
@@ -184,6 +183,7 @@ fn encode_notice(notice: &Notice) -> NoticeWhat {
             missing: encode_missing(missing),
         }),
         Notice::Leftover { pids } => NoticeWhat::Leftover(proto::Leftover { pids: pids.clone() }),
+        Notice::StdinClosed { rank } => NoticeWhat::StdinClosed(proto::StdinClosed { rank: rank.0 }),
     }
 }
 
@@ -202,6 +202,7 @@ fn decode_notice(notice: NoticeWhat) -> Result<Notice, WireError> {
             missing: decode_missing(stuck.missing),
         },
         NoticeWhat::Leftover(leftover) => Notice::Leftover { pids: leftover.pids },
+        NoticeWhat::StdinClosed(closed) => Notice::StdinClosed { rank: Rank(closed.rank) },
     })
 }
 

@@ -19,7 +19,7 @@ use super::{call, cause, command, event, fence, foreign, job, meeting, placed, s
 use crate::cause::{Cause, CauseKind, StartClass};
 use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, RankProgress, Report, Stream};
 use crate::placed::{ClusterTerms, PlacedLaunch};
-use crate::session::Control;
+use crate::session_io::Control;
 use crate::settings::LaunchSettings;
 use crate::spawn::SpawnOrder;
 use crate::spec::{AppSpec, Entrance, LaunchSecret, Patience, PmiFamily, PmiSpec, SessionSpec, StdinTarget};

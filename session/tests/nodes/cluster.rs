@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use lattice_session::event::{Event, Report, Stream};
 use lattice_session::services::LocalServices;
-use lattice_session::session::{self, AskError, Control, Nodes, StdinSource, Surroundings};
+use lattice_session::session_io::{AskError, Control, HostProcess, Nodes, SessionIo, StdinSource};
 use lattice_session::spawn::{SpawnOrder, SpawnParent, spawned_job};
 use lattice_session::spec::{AppSpec, LaunchSecret, Patience, PmiSpec, SessionSpec, StdinTarget};
 use pmi_core::fence::{Contribution, Fence, FenceError, FenceId, Merged, Scope};
@@ -85,7 +85,7 @@ impl Cluster {
             let mut spec = spec(number, node, &job, counts.len(), words);
             adapt(&mut spec);
             let (events, mut taken) = mpsc::channel(64);
-            let surroundings = Surroundings {
+            let io = SessionIo {
                 nodes: Arc::new(Way { node, between: Arc::clone(&between) }),
                 services: Arc::new(Host { between: Arc::clone(&between) }),
                 events,
@@ -96,6 +96,7 @@ impl Cluster {
                 tag: LaunchTag::new(JobId::new(&spec.launch_id).unwrap()),
                 fabric: None,
                 keeper: None,
+                process: HostProcess::Shared,
             };
             let (told, host) = (told.clone(), Arc::clone(&between));
             tokio::spawn(async move {
@@ -107,7 +108,7 @@ impl Cluster {
                     let _ = told.send((node.0, event));
                 }
             });
-            tokio::spawn(session::run(spec, surroundings))
+            tokio::spawn(lattice_session::run(spec, io))
         });
         Self { sessions: sessions.collect(), between, happened, seen: Vec::new() }
     }

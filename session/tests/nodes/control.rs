@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lattice_session::cause::{Cause, CauseKind};
 use lattice_session::event::Event;
-use lattice_session::session::Control;
+use lattice_session::session_io::Control;
 use pmi_core::Phase;
 use pmi_core::ids::Rank;
 

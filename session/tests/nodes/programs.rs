@@ -1,7 +1,7 @@
 //! Programs of real MPI libraries, and of libpmix, on nodes that are one machine.
 
 use lattice_session::event::Event;
-use lattice_session::session::Control;
+use lattice_session::session_io::Control;
 use lattice_tests::mpi::{Flavour, MPICHS, OPEN_MPIS};
 
 use crate::cluster::{Cluster, Outcome};

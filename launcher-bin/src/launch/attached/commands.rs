@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use lattice_session::session::Control;
+use lattice_session::session_io::Control;
 use pmi_transport::proto::v1::attach_request::What as ToLaunch;
 
 use super::Role;

@@ -1,4 +1,4 @@
-//! What a session is connected to: all that a spec cannot carry.
+//! The connections of a session to its host: everything that a spec cannot carry.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -19,56 +19,66 @@ use crate::fabric::NodeFabric;
 use crate::rank_ranges::RankRanges;
 use crate::spawn::SpawnOrder;
 
-/// What a session is connected to.
-pub struct Surroundings {
-    /// The way to the launch's other nodes.
+/// Connections of a session.
+pub struct SessionIo {
+    /// Way to the launch's other nodes.
     pub nodes: Arc<dyn Nodes>,
-    /// Answers what ranks ask of their launcher: names; and new jobs, if it says that it starts them. Then this node's part of each, its
-    /// own ranks' children among them, is asked for by [`Control::Spawn`]; else the session starts new jobs by itself, here.
+    /// Services that ranks ask of their launcher: names; and new jobs, if it says that it starts them. Then this node's part of each, its
+    /// own ranks' children among them, is ordered by [`Control::Spawn`]; else the session starts new jobs by itself, here.
     pub services: Arc<dyn Services>,
-    /// Where events go. A session whose events are not taken slows its ranks down.
+    /// Receiver of events. While events are not taken, the ranks' output is not read.
     pub events: mpsc::Sender<Event>,
-    /// Told of the first cause at once, ahead of events that wait for room.
+    /// Receiver of the first cause, which is sent at once, ahead of events that wait for room.
     pub alarm: Option<oneshot::Sender<Cause>>,
-    /// What is asked of the session. When all senders are gone, the session ends its ranks.
+    /// Requests to the session. When all senders are gone, the session ends its ranks.
     pub control: mpsc::Receiver<Control>,
-    /// Where the launch's standard input comes from.
+    /// Source of the launch's standard input.
     pub stdin: StdinSource,
-    /// Gets every PMI message, when the user wants a trace.
+    /// Receiver of every PMI message, when the user wants a trace.
     pub trace: Option<TraceSink>,
-    /// By what the processes of the launch are known; its value is the spec's launch id.
+    /// Mark of the launch's processes; its value is the spec's launch id.
     pub tag: LaunchTag,
-    /// The fabric of this node of a cluster. Without one ranks inherit what an outer launcher gave.
+    /// Fabric of this node of a cluster. Without one, ranks inherit what an outer launcher gave.
     pub fabric: Option<NodeFabric>,
-    /// Ends the launch should this process be killed. Who has one serves this launch alone and is a subreaper: every child
-    /// of this process belongs to the launch.
+    /// Process that ends the launch should this process be killed.
     pub keeper: Option<Keeper>,
+    /// Use of this process, which decides whose its orphans are.
+    pub process: HostProcess,
 }
 
-/// The way to the launch's other nodes.
+/// Use of the process in which a session runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostProcess {
+    /// It is a subreaper and serves this launch alone: every child of it, other than the keeper, belongs to the launch.
+    Dedicated,
+    /// It has children that belong to others. Of its orphans those belong to the launch that carry its mark.
+    Shared,
+}
+
+/// Way to the launch's other nodes.
 #[async_trait]
 pub trait Nodes: Send + Sync {
-    /// The fences of one job, among the nodes that hold its ranks.
+    /// Returns the fences of one job, among the nodes that hold its ranks.
     fn fence(&self, job: &Job) -> Arc<dyn Fence>;
 
-    /// Asks the PMI server of another node, which understands the question and whose answer this node's server understands.
+    /// Asks the PMI server of another node. Question and answer are opaque to everybody but the two servers.
     ///
     /// # Errors
     /// Fails when the node is lost, or has ended its part of the launch.
     async fn ask(&self, node: NodeIndex, question: Bytes) -> Result<Bytes, AskError>;
 }
 
-/// Why another node's server gave no answer.
+/// Reason why another node's server gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("node {node} gives no answer: {reason}")]
 pub struct AskError {
-    /// The node.
+    /// Node that was asked.
     pub node: NodeIndex,
-    /// What was seen.
+    /// Observation, in words.
     pub reason: String,
 }
 
-/// No other nodes: the launch is on this one alone.
+/// A launch on this node alone.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Alone;
 
@@ -83,18 +93,20 @@ impl Nodes for Alone {
     }
 }
 
-/// Where a launch's standard input comes from.
+/// Source of a launch's standard input.
 #[derive(Debug)]
 pub enum StdinSource {
-    /// There is none.
+    /// No input: readers see its end at once.
     Empty,
-    /// A file, pipe or socket that the one reading rank can have as its own: what it does not read stays unread.
+    /// A file, pipe or socket that the one reading rank is given as its own: bytes that it does not read stay unread.
     Direct(OwnedFd),
-    /// Pieces that the session passes on, as fast as the ranks read them; closed at the end of the input.
+    /// Pieces that the session passes on to every reading rank; closed at the end of the input. A reader that lags behind by more than
+    /// 64 MiB holds the input back for as long as it still reads; one that has not read a byte for 10 s by then loses its input, which
+    /// [`crate::event::Notice::StdinClosed`] reports.
     Stream(mpsc::Receiver<Bytes>),
 }
 
-/// What a launch asks of a running session.
+/// Request of a launch to a running session.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Control {
@@ -112,15 +124,15 @@ pub enum Control {
     Spawn(SpawnOrder),
     /// The job could not be started on all its nodes: kill its ranks here, whose ends then say nothing about the launch.
     Disown(JobId),
-    /// Tell how far each rank has come; answered by [`Event::Progress`] with the same number.
+    /// Report the progress of each rank; answered by [`Event::Progress`] with the same number.
     AskProgress(u64),
     /// No job will be spawned here any more: a session that has no ranks, and waits for some, may end.
     Release,
     /// A question of another node's server to this one's; see [`Nodes::ask`].
     Question {
-        /// The question.
+        /// The question, as the other server wrote it.
         question: Bytes,
-        /// Where the answer goes.
+        /// Receiver of the answer.
         reply: oneshot::Sender<Result<Bytes, String>>,
     },
 }

@@ -1,4 +1,4 @@
-//! Carries a rank's output from its pipe to the launch, cut at line ends; and the launch's input to its ranks.
+//! Output of a rank on its way from its pipe to the launch, cut at line ends.
 //!
 //! A pump reads no more while the launch does not take what it has: the pipe fills, and the rank waits.
 
@@ -8,27 +8,23 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use pmi_core::ids::Rank;
-use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch};
 
 use crate::event::{Event, Output, Stream};
 
-/// The longest piece of output. A line that is longer is passed on in several pieces.
-pub(crate) const PIECE_MAX: usize = 64 * 1024;
-
 /// One output stream of a rank.
-pub(crate) struct Pump {
-    pub(crate) rank: Rank,
-    pub(crate) stream: Stream,
+pub(super) struct Pump {
+    pub(super) rank: Rank,
+    pub(super) stream: Stream,
     /// Pass on the beginning of a line when the rank pauses in it for this long: it may be a prompt.
-    pub(crate) prompt_after: Option<Duration>,
-    pub(crate) events: mpsc::Sender<Event>,
+    pub(super) prompt_after: Option<Duration>,
+    pub(super) events: mpsc::Sender<Event>,
 }
 
 impl Pump {
     /// Reads until the last holder of the pipe's other end is gone; once `stop` turns true, until nothing is left in it.
-    pub(crate) async fn run(self, pipe: OwnedFd, mut stop: watch::Receiver<bool>) {
+    pub(super) async fn run(self, pipe: OwnedFd, mut stop: watch::Receiver<bool>) {
         let Ok(pipe) = pipe::Receiver::from_owned_fd(pipe) else { return };
         // Holds no memory while there is nothing in it: most ranks are silent most of the time.
         let mut held = BytesMut::new();
@@ -47,7 +43,7 @@ impl Pump {
                 () = until_true(&mut stop) => true,
             };
             if held.capacity() - held.len() < 512 {
-                held.reserve(if held.len() >= 4096 { PIECE_MAX } else { 4096 });
+                held.reserve(if held.len() >= 4096 { Output::PIECE_MAX } else { 4096 });
             }
             match pipe.try_read_buf(&mut held) {
                 Ok(1..) => {}
@@ -57,7 +53,7 @@ impl Pump {
             }
             if let Some(end) = memchr::memrchr(b'\n', &held) {
                 self.pass_on(held.split_to(end + 1).freeze()).await;
-            } else if held.len() >= PIECE_MAX {
+            } else if held.len() >= Output::PIECE_MAX {
                 self.pass_on(held.split().freeze()).await;
             }
             if held.is_empty() {
@@ -85,23 +81,6 @@ async fn pause(after: Option<Duration>) {
     match after {
         Some(after) => tokio::time::sleep(after).await,
         None => std::future::pending().await,
-    }
-}
-
-/// Writes the launch's input to the ranks that read it. A rank that reads no more is left out; the others go on.
-pub(crate) async fn feed(mut source: mpsc::Receiver<Bytes>, readers: Vec<OwnedFd>) {
-    let mut pipes: Vec<_> = readers.into_iter().filter_map(|fd| pipe::Sender::from_owned_fd(fd).ok()).collect();
-    while let Some(bytes) = source.recv().await {
-        let mut going_on = Vec::with_capacity(pipes.len());
-        for mut pipe in pipes {
-            if pipe.write_all(&bytes).await.is_ok() {
-                going_on.push(pipe);
-            }
-        }
-        pipes = going_on;
-        if pipes.is_empty() {
-            return;
-        }
     }
 }
 
@@ -146,7 +125,7 @@ mod tests {
         let line = vec![b'x'; 60 * 1024];
         let pieces = pieces(&[&line], None).await;
         assert_eq!(pieces.concat(), line);
-        assert!(pieces.iter().all(|piece| piece.len() <= PIECE_MAX));
+        assert!(pieces.iter().all(|piece| piece.len() <= Output::PIECE_MAX));
     }
 
     #[tokio::test(start_paused = true)]

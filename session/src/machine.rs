@@ -1,0 +1,442 @@
+//! The state machine of a session: one launch on one node. Pure: events and the time go in, [`Effect`]s come out; no process, no
+//! socket, no channel and no clock is inside. [`crate::runner`] carries the effects out.
+//!
+//! ```text
+//!            all were started        last rank ended          nothing is left
+//! Starting ──────────────────> Running ─────────────> Draining ────────────> Done
+//!     │  a start fails            │  first cause         ^  (leftovers swept, pipes read empty)
+//!     └──────────┬────────────────┘                      │
+//!                v                                       │
+//!             Ending: signal ─grace─> SIGTERM ─grace─> SIGKILL, until the last rank ended
+//! ```
+//! A node of a launch that holds no rank is Running too: it waits for spawned jobs, until it is released.
+//!
+//! Parts: [`ranks`] has a slot for each process, [`jobs`] the launched and the spawned jobs, [`verdict`] the rules about the first
+//! cause, [`ending`] the deadlines of an end, [`watch`] silent ranks and stuck starts, [`desertion`] long waits in fences, `spawn`
+//! the admission of new jobs, `reports` what is said to the launch.
+
+pub(crate) mod desertion;
+pub(crate) mod effect;
+pub(crate) mod ending;
+pub(crate) mod jobs;
+pub(crate) mod ranks;
+mod reports;
+mod spawn;
+#[cfg(test)]
+mod tests;
+pub(crate) mod verdict;
+pub(crate) mod watch;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use pmi_core::Phase as Dialogue;
+use pmi_core::ids::{NodeIndex, Rank};
+use pmi_core::server::EndReason;
+use rank_spawner::RankExit;
+
+use self::desertion::{FenceWaits, NodeCount};
+use self::effect::{Effect, FenceLook, Look};
+use self::ending::Ending;
+use self::jobs::{Admission, JobNumber, JobPhase, Jobs};
+use self::ranks::{RankState, Ranks, SlotId};
+pub(crate) use self::spawn::PrepareFailure;
+use self::verdict::{UnreportedEnd, Verdict, cause_of};
+use self::watch::{Watch, WatchLook};
+use crate::cause::{Cause, CauseKind, StartClass};
+use crate::event::{Event, Notice, Report};
+use crate::session_io::Control;
+use crate::spec::SessionSpec;
+
+/// Phase of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Ranks of the launched job are being started.
+    Starting,
+    /// All of them were started; nothing has ended the launch.
+    Running,
+    /// Ranks are being ended.
+    Ending(Ending),
+    /// The last rank has ended; leftovers are swept and outputs read empty.
+    Draining {
+        /// Time from the start of the session to the end of the last rank.
+        duration: Duration,
+    },
+    /// Nothing is left.
+    Done {
+        /// As in `Draining`.
+        duration: Duration,
+    },
+}
+
+/// Failure to start a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StartFailure {
+    /// The start itself failed.
+    Failed { class: StartClass, reason: String },
+    /// The start was given up because another rank's failed, which is reported by itself.
+    GivenUp,
+}
+
+/// The machine. After every call of an `on_*` method the runner takes the effects with [`SessionMachine::poll_effect`] until there is
+/// none, and calls [`SessionMachine::on_time`] at [`SessionMachine::next_wake`].
+#[derive(Debug)]
+pub(crate) struct SessionMachine {
+    spec: Arc<SessionSpec>,
+    started: Instant,
+    phase: Phase,
+    /// Time at which the launch has run for its whole time limit; `None` without one, and after it.
+    time_limit: Option<Instant>,
+    verdict: Verdict,
+    ranks: Ranks,
+    jobs: Jobs,
+    watch: Watch,
+    waits: FenceWaits,
+    effects: VecDeque<Effect>,
+}
+
+impl SessionMachine {
+    /// Begins with the preparation of the launched job.
+    pub(crate) fn new(spec: Arc<SessionSpec>, now: Instant) -> Self {
+        let nodes = if spec.hosts.len() > 1 { NodeCount::Several } else { NodeCount::One };
+        let prepare = Effect::PrepareJob { job: JobNumber::LAUNCHED, parent: None };
+        Self {
+            started: now,
+            phase: Phase::Starting,
+            time_limit: spec.patience.timeout.map(|limit| now + limit),
+            verdict: Verdict::Open,
+            ranks: Ranks::default(),
+            jobs: Jobs::new(Arc::clone(&spec)),
+            watch: Watch::new(&spec, now),
+            waits: FenceWaits::new(spec.patience.fence, nodes, now),
+            effects: VecDeque::from([prepare]),
+            spec,
+        }
+    }
+
+    /// Next effect to carry out.
+    pub(crate) fn poll_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// Time at which [`SessionMachine::on_time`] is to be called; `None` if only events can change anything.
+    pub(crate) fn next_wake(&self) -> Option<Instant> {
+        let step = match &self.phase {
+            Phase::Ending(ending) => ending.next(),
+            Phase::Draining { .. } | Phase::Done { .. } => return None,
+            Phase::Starting | Phase::Running => None,
+        };
+        [step, self.time_limit, self.watch.next(), self.waits.next()].into_iter().flatten().min()
+    }
+
+    pub(crate) fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
+    pub(crate) fn ranks(&self) -> &Ranks {
+        &self.ranks
+    }
+
+    pub(crate) fn jobs(&self) -> &Jobs {
+        &self.jobs
+    }
+
+    /// True if a server is to judge that the rank of this slot left with status 0.
+    pub(crate) fn minds_exit(&self, slot: SlotId, exit: RankExit) -> bool {
+        let disowned = self.jobs.get(self.ranks.get(slot).job).is_disowned();
+        exit.is_success() && self.verdict == Verdict::Open && !disowned
+    }
+
+    /// Result of the session; complete once the phase is [`Phase::Done`].
+    pub(crate) fn report(&self) -> Report {
+        let exits = self.ranks.iter().filter_map(|(_, slot)| Some((slot.rank, slot.state.exit()?))).collect();
+        let cause = match &self.verdict {
+            Verdict::Here(cause) => Some(cause.clone()),
+            Verdict::Open | Verdict::Elsewhere => None,
+        };
+        let duration = match self.phase {
+            Phase::Draining { duration } | Phase::Done { duration } => duration,
+            _ => Duration::ZERO,
+        };
+        Report { exits, cause, duration }
+    }
+
+    /// The process of a rank runs, with `outputs` streams to read.
+    pub(crate) fn on_started(&mut self, slot: SlotId, pid: u32, outputs: usize, now: Instant) {
+        if !self.ranks.started(slot, pid, outputs) {
+            return;
+        }
+        let rank = self.ranks.get(slot).rank;
+        self.report_event(Event::Started { rank, pid });
+        self.count_start(slot);
+        self.advance(now);
+    }
+
+    /// A rank was not started.
+    pub(crate) fn on_not_started(&mut self, slot: SlotId, failure: StartFailure, now: Instant) {
+        if !self.ranks.not_started(slot) {
+            return;
+        }
+        if let StartFailure::Failed { class, reason } = failure {
+            self.fail_start(slot, class, reason, now);
+        }
+        self.count_start(slot);
+        self.advance(now);
+    }
+
+    /// A rank that runs cannot be served. It counts as one that does not start, and is ended with its job.
+    pub(crate) fn on_not_served(&mut self, slot: SlotId, reason: String, now: Instant) {
+        self.fail_start(slot, StartClass::System, reason, now);
+        self.advance(now);
+    }
+
+    fn fail_start(&mut self, slot: SlotId, class: StartClass, reason: String, now: Instant) {
+        match self.ranks.get(slot).job {
+            JobNumber::LAUNCHED => self.fail(CauseKind::NotStarted { reason, class }, now),
+            job => self.disown(job, &reason),
+        }
+    }
+
+    /// Counts a start that has succeeded or failed.
+    fn count_start(&mut self, slot: SlotId) {
+        let job = self.ranks.get(slot).job;
+        self.jobs.get_mut(job).count_start();
+        self.settle_start(job);
+        if self.ranks.starting() == 0
+            && let Phase::Ending(ending) = &self.phase
+        {
+            // Ranks that started after the end had begun were not signalled.
+            let signal = ending.for_late_ranks();
+            self.signal_all(signal);
+        }
+    }
+
+    /// A PMI server says that its job must end. `unreported` are the ends of processes that the machine has not been told of yet; they
+    /// matter to an abort only.
+    pub(crate) fn on_end_reason(
+        &mut self,
+        job: JobNumber,
+        reason: EndReason,
+        unreported: &[UnreportedEnd],
+        now: Instant,
+    ) {
+        self.judge(job, reason, unreported, now);
+        self.advance(now);
+    }
+
+    fn judge(&mut self, job: JobNumber, reason: EndReason, unreported: &[UnreportedEnd], now: Instant) {
+        if self.jobs.get(job).is_disowned() || self.is_over() {
+            return;
+        }
+        let counts = |end: &&UnreportedEnd| !self.jobs.get(self.ranks.get(end.slot).job).is_disowned();
+        let unreported: Vec<UnreportedEnd> = unreported.iter().filter(counts).copied().collect();
+        let (node, kind) = cause_of(self.jobs.get(job).show(reason), &self.ranks, &unreported);
+        self.fail_on(node.unwrap_or(self.spec.node), kind, now);
+    }
+
+    /// A process was reaped. `reasons` are the reasons to end that its servers gave because of its last messages and its end, which
+    /// count before the exit itself: a client may abort and exit at once.
+    pub(crate) fn on_exit(
+        &mut self,
+        slot: SlotId,
+        exit: RankExit,
+        phase: Option<Dialogue>,
+        reasons: Vec<(JobNumber, EndReason)>,
+        now: Instant,
+    ) {
+        if !self.ranks.ended(slot, exit, phase) {
+            return;
+        }
+        let own = [UnreportedEnd { slot, exit, phase }];
+        for (job, reason) in reasons {
+            self.judge(job, reason, &own, now);
+        }
+        let (rank, job) = (self.ranks.get(slot).rank, self.ranks.get(slot).job);
+        if !exit.is_success() && self.verdict == Verdict::Open && !self.jobs.get(job).is_disowned() {
+            self.fail(CauseKind::Failed { rank, exit }, now);
+        }
+        self.report_exit(slot);
+        self.advance(now);
+    }
+
+    /// One of a rank's output streams has ended.
+    pub(crate) fn on_output_end(&mut self, slot: SlotId) {
+        let was_news = self.ranks.exit_news(slot).is_some();
+        self.ranks.output_ended(slot);
+        if !was_news {
+            self.report_exit(slot);
+        }
+    }
+
+    /// The launch asks something of the session. A question of another node is the runner's to answer.
+    pub(crate) fn on_control(&mut self, control: Control, now: Instant) {
+        if self.is_over() {
+            return self.answer_after_the_end(control);
+        }
+        match control {
+            Control::Signal(signal) => self.on_signal(signal, |_| true),
+            Control::SignalRanks(signal, ranks) => self.on_signal(signal, |rank| ranks.contains(rank)),
+            Control::End(signal) => self.fail(CauseKind::Interrupted { signal }, now),
+            Control::Kill(signal) => {
+                self.blame(self.spec.node, CauseKind::Interrupted { signal });
+                self.end(Signal::SIGKILL, Duration::ZERO, now);
+            }
+            Control::GiveUp => {
+                if self.verdict == Verdict::Open {
+                    self.verdict = Verdict::Elsewhere;
+                }
+                self.end(Signal::SIGTERM, self.spec.patience.after_failure, now);
+            }
+            Control::Spawn(order) => self.on_spawn_order(order),
+            Control::Disown(id) => {
+                // The job that was launched is the launch itself.
+                if let Some(job) = self.jobs.by_id(&id).filter(|&job| job != JobNumber::LAUNCHED) {
+                    self.disown(job, "the job was ended, as it was not started on all nodes");
+                }
+            }
+            Control::AskProgress(question) => self.effects.push_back(Effect::Look(Look::Progress { question })),
+            Control::Release => self.jobs.release(),
+            Control::Question { .. } => {}
+        }
+        self.advance(now);
+    }
+
+    /// Nobody can ask for anything any more: the launch is gone without a word.
+    pub(crate) fn on_control_lost(&mut self, now: Instant) {
+        if !self.is_over() && !matches!(self.phase, Phase::Ending(_)) {
+            self.fail(CauseKind::Interrupted { signal: Signal::SIGHUP as i32 }, now);
+            self.advance(now);
+        }
+    }
+
+    /// The time of [`SessionMachine::next_wake`] has come.
+    pub(crate) fn on_time(&mut self, now: Instant) {
+        if self.is_over() {
+            return;
+        }
+        if self.time_limit.is_some_and(|limit| limit <= now) {
+            self.time_limit = None;
+            let limit = self.spec.patience.timeout.unwrap_or_default();
+            self.fail(CauseKind::TimedOut { limit }, now);
+        }
+        self.take_due_steps(now);
+        while let Some(look) = self.watch.due(now) {
+            self.effects.push_back(Effect::Look(match look {
+                WatchLook::Stuck => Look::Fences(FenceLook::Stuck { after: self.watch.age(now) }),
+                look => Look::Silent(look),
+            }));
+        }
+        if self.waits.begin_look(now) {
+            self.effects.push_back(Effect::Look(Look::Fences(FenceLook::Waits)));
+        }
+        self.advance(now);
+    }
+
+    /// What the ranks left behind was killed, but for these processes.
+    pub(crate) fn on_swept(&mut self, survivors: Vec<u32>) {
+        if !survivors.is_empty() {
+            self.report_event(Event::Notice(Notice::Leftover { pids: survivors }));
+        }
+        self.effects.push_back(Effect::DrainOutputs);
+    }
+
+    /// The launch has failed here: this is why, if nothing was before. Its ranks end soon.
+    fn fail(&mut self, kind: CauseKind, now: Instant) {
+        self.fail_on(self.spec.node, kind, now);
+    }
+
+    fn fail_on(&mut self, node: NodeIndex, kind: CauseKind, now: Instant) {
+        let patience = &self.spec.patience;
+        let (first, grace) = match kind {
+            CauseKind::Interrupted { signal } => {
+                (Signal::try_from(signal).unwrap_or(Signal::SIGTERM), patience.after_interrupt)
+            }
+            CauseKind::TimedOut { .. } => (Signal::SIGTERM, patience.after_interrupt),
+            _ => (Signal::SIGTERM, patience.after_failure),
+        };
+        self.blame(node, kind);
+        self.end(first, grace, now);
+    }
+
+    /// Decides the verdict, if it is open.
+    fn blame(&mut self, node: NodeIndex, kind: CauseKind) {
+        if self.verdict == Verdict::Open {
+            let cause = Cause { host: self.spec.host(node).to_owned(), kind };
+            self.effects.push_back(Effect::Alarm(cause.clone()));
+            self.report_event(Event::Ending(cause.clone()));
+            self.verdict = Verdict::Here(cause);
+        }
+    }
+
+    fn end(&mut self, first: Signal, grace: Duration, now: Instant) {
+        if self.is_over() {
+            return;
+        }
+        match &mut self.phase {
+            Phase::Ending(ending) => ending.hasten(first, grace, now),
+            phase => *phase = Phase::Ending(Ending::begin(first, grace, now)),
+        }
+        self.take_due_steps(now);
+    }
+
+    fn take_due_steps(&mut self, now: Instant) {
+        while let Phase::Ending(ending) = &mut self.phase
+            && let Some(signal) = ending.due(now)
+        {
+            self.signal_all(signal);
+        }
+    }
+
+    fn on_signal(&mut self, signal: i32, is_meant: impl Fn(Rank) -> bool) {
+        if let Ok(signal) = Signal::try_from(signal) {
+            self.signal(signal, |slot| is_meant(slot.rank));
+        }
+    }
+
+    fn signal_all(&mut self, signal: Signal) {
+        self.signal(signal, |_| true);
+    }
+
+    fn signal_job(&mut self, job: JobNumber, signal: Signal) {
+        self.signal(signal, |slot| slot.job == job);
+    }
+
+    fn signal(&mut self, signal: Signal, is_meant: impl Fn(&ranks::Slot) -> bool) {
+        let slots: Vec<SlotId> = self.ranks.alive().filter(|(_, slot)| is_meant(slot)).map(|(slot, _)| slot).collect();
+        if !slots.is_empty() {
+            self.effects.push_back(Effect::Signal { signal, slots });
+        }
+    }
+
+    /// True once the last rank has ended and no other will come.
+    fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Draining { .. } | Phase::Done { .. })
+    }
+
+    /// Moves on to the next phase, as far as its condition holds.
+    fn advance(&mut self, now: Instant) {
+        let launched = self.jobs.get(JobNumber::LAUNCHED).phase;
+        if self.phase == Phase::Starting && launched == JobPhase::Running {
+            self.phase = Phase::Running;
+        }
+        let idle = self.ranks.starting() == 0 && self.ranks.running() == 0;
+        let is_last = match &self.phase {
+            Phase::Starting | Phase::Draining { .. } | Phase::Done { .. } => false,
+            Phase::Running => self.jobs.admission() == Admission::Released,
+            Phase::Ending(_) => !matches!(launched, JobPhase::Preparing { .. }),
+        };
+        if idle && is_last {
+            self.phase = Phase::Draining { duration: now.saturating_duration_since(self.started) };
+            self.effects.push_back(Effect::Sweep);
+        }
+    }
+}
+
+impl RankState {
+    /// True if the process was started, whether or not it still runs.
+    pub(crate) fn was_started(self) -> bool {
+        self.pid().is_some()
+    }
+}

@@ -1,0 +1,62 @@
+//! Effects of a session's machine: all that it asks of the runner.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use pmi_core::ids::{JobId, Rank};
+use pmi_core::services::SpawnError;
+
+use super::jobs::{JobNumber, SpawnTicket};
+use super::ranks::SlotId;
+use super::watch::WatchLook;
+use crate::cause::Cause;
+use crate::event::Event;
+
+/// One effect. Effects are to be carried out in the order in which they come.
+#[derive(Debug)]
+pub(crate) enum Effect {
+    /// Make a job's servers and commands, then call [`super::SessionMachine::on_job_prepared`].
+    PrepareJob {
+        job: JobNumber,
+        /// The rank that spawned it.
+        parent: Option<(JobNumber, Rank)>,
+    },
+    /// Start the ranks of a job that was prepared; they have slots now.
+    StartRanks { job: JobNumber },
+    /// Begin to feed standard input: all ranks that may read it were started.
+    FeedStdin,
+    /// Send a signal to the process groups of these ranks, none of which was reported as reaped.
+    Signal { signal: Signal, slots: Vec<SlotId> },
+    /// Pass on an event, when there is room.
+    Report(Event),
+    /// Pass on the first cause at once, ahead of all events.
+    Alarm(Cause),
+    /// Answer a rank's request for a new job.
+    AnswerSpawn { ticket: SpawnTicket, outcome: Result<JobId, SpawnError> },
+    /// Look at something, then call the method that the question names.
+    Look(Look),
+    /// The last rank has ended: kill what the ranks left behind, then call [`super::SessionMachine::on_swept`].
+    Sweep,
+    /// Read all output pipes empty and close them, then call [`super::SessionMachine::on_drained`].
+    DrainOutputs,
+}
+
+/// A question about what only the runner can see. It is answered at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// Ranks that have not spoken; answered by [`super::SessionMachine::on_silent_seen`].
+    Silent(WatchLook),
+    /// Fences that ranks wait in; answered by [`super::SessionMachine::on_fences_seen`].
+    Fences(FenceLook),
+    /// Progress of every rank; answered by [`super::SessionMachine::on_progress_seen`].
+    Progress { question: u64 },
+}
+
+/// Purpose of a look at fences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FenceLook {
+    /// Find waits that have lasted too long.
+    Waits,
+    /// Report a start-up that is not complete after this time.
+    Stuck { after: Duration },
+}

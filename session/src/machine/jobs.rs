@@ -1,0 +1,224 @@
+//! The jobs of a session: the launched one, and those that ranks spawned; and which further ones are admitted.
+//!
+//! ```text
+//! Preparing ──> Starting { left, awaited } ──last rank runs──> Running
+//!     │                  │ a rank does not start, or the launch disowns the job
+//!     └──────────────────┴──> Disowned: its ranks are killed, and their ends say nothing about the launch
+//! ```
+
+use std::sync::Arc;
+
+use pmi_core::ids::{JobId, Rank};
+use pmi_core::server::EndReason;
+use rank_spawner::CpuBind;
+
+use crate::limits::{JOBS_MAX, NODE_RANKS_MAX};
+use crate::spawn::{SpawnOrder, SpawnRefusal};
+use crate::spec::{SessionSpec, StdinTarget};
+
+/// Position of a job in its session; the launched job is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct JobNumber(pub(crate) usize);
+
+impl JobNumber {
+    /// The job that the launch began with.
+    pub(crate) const LAUNCHED: Self = Self(0);
+}
+
+/// Number that a runner gives to a rank's request for a new job, until it is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SpawnTicket(pub(crate) u64);
+
+/// Receiver of the news that a spawned job's ranks on this node run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    /// The rank that asked for the job, all of which is on this node.
+    Rank(SpawnTicket),
+    /// The launch, of which other nodes have parts of the job.
+    Launch,
+}
+
+/// Progress of a job's start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JobPhase {
+    /// Its servers and commands are being made.
+    Preparing { awaited: Option<Awaited> },
+    /// Its ranks here are being started.
+    Starting {
+        /// Number of ranks whose start has neither succeeded nor failed.
+        left: usize,
+        awaited: Option<Awaited>,
+    },
+    /// All its ranks here were started.
+    Running,
+    /// It did not start as a whole.
+    Disowned {
+        /// Number of ranks whose start has neither succeeded nor failed.
+        left: usize,
+    },
+}
+
+/// One job.
+#[derive(Debug)]
+pub(crate) struct JobState {
+    pub(crate) spec: Arc<SessionSpec>,
+    /// Number under which its rank 0 is shown.
+    pub(crate) first_shown: Rank,
+    pub(crate) phase: JobPhase,
+}
+
+/// All jobs of a session, in the order in which they came.
+#[derive(Debug)]
+pub(crate) struct Jobs {
+    list: Vec<JobState>,
+    admission: Admission,
+}
+
+/// Whether spawned jobs may still come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// The session stays for them even if it has no rank.
+    Awaited,
+    /// The session ends with its last rank.
+    Released,
+}
+
+impl Jobs {
+    /// Begins with the launched job. A node that has no rank of it waits for spawned ones.
+    pub(crate) fn new(launched: Arc<SessionSpec>) -> Self {
+        let has_ranks = !launched.job.placement.ranks_on(launched.node).is_empty() || launched.job.size() == 0;
+        let admission = if has_ranks { Admission::Released } else { Admission::Awaited };
+        let phase = JobPhase::Preparing { awaited: None };
+        Self { list: vec![JobState { spec: launched, first_shown: Rank(0), phase }], admission }
+    }
+
+    pub(crate) fn admission(&self) -> Admission {
+        self.admission
+    }
+
+    /// Takes in that no job will be spawned here any more.
+    pub(crate) fn release(&mut self) {
+        self.admission = Admission::Released;
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    pub(crate) fn get(&self, job: JobNumber) -> &JobState {
+        &self.list[job.0]
+    }
+
+    pub(crate) fn get_mut(&mut self, job: JobNumber) -> &mut JobState {
+        &mut self.list[job.0]
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (JobNumber, &JobState)> {
+        self.list.iter().enumerate().map(|(index, job)| (JobNumber(index), job))
+    }
+
+    pub(crate) fn by_id(&self, id: &JobId) -> Option<JobNumber> {
+        self.list.iter().position(|job| job.spec.job.id == *id).map(JobNumber)
+    }
+
+    /// Admits a spawned job to a session of `ranks` ranks, and returns it with its parent.
+    ///
+    /// # Errors
+    /// Refuses a job that is known, one whose parent is not, and one that exceeds [`NODE_RANKS_MAX`] or [`JOBS_MAX`].
+    pub(crate) fn admit(
+        &mut self,
+        order: SpawnOrder,
+        ranks: usize,
+        awaited: Awaited,
+    ) -> Result<(JobNumber, JobNumber), SpawnRefusal> {
+        let SpawnOrder { job, apps, first_shown, .. } = order;
+        if self.by_id(&job.id).is_some() {
+            return Err(SpawnRefusal::Known { job: job.id });
+        }
+        let parent = job.spawner.as_ref().and_then(|spawner| self.by_id(spawner));
+        let parent = parent.ok_or_else(|| SpawnRefusal::NoParent { job: job.id.clone() })?;
+        let launched = &self.list[0].spec;
+        let (asked, there) = (job.placement.ranks_on(launched.node).len(), ranks);
+        if there.saturating_add(asked) > NODE_RANKS_MAX {
+            return Err(SpawnRefusal::NodeRanks { asked, there });
+        }
+        if self.list.len() >= JOBS_MAX {
+            return Err(SpawnRefusal::Jobs);
+        }
+        // The launched job has the CPUs that a binding would begin with.
+        let (cpu_bind, stdin) = (CpuBind::None, StdinTarget::None);
+        let spec = Arc::new(SessionSpec { job, apps, cpu_bind, stdin, ..SessionSpec::clone(launched) });
+        let phase = JobPhase::Preparing { awaited: Some(awaited) };
+        self.list.push(JobState { spec, first_shown, phase });
+        Ok((JobNumber(self.list.len() - 1), parent))
+    }
+}
+
+impl JobState {
+    /// Number under which a rank of this job is shown.
+    pub(crate) fn shown(&self, rank: Rank) -> Rank {
+        Rank(self.first_shown.0.saturating_add(rank.0))
+    }
+
+    /// Ranks of this job on this node, by local rank.
+    pub(crate) fn ranks_here(&self) -> Vec<Rank> {
+        self.spec.job.placement.ranks_on(self.spec.node)
+    }
+
+    pub(crate) fn is_disowned(&self) -> bool {
+        matches!(self.phase, JobPhase::Disowned { .. })
+    }
+
+    /// Begins the start of `ranks` ranks.
+    pub(crate) fn begin_start(&mut self, ranks: usize) {
+        if let JobPhase::Preparing { awaited } = self.phase {
+            self.phase = JobPhase::Starting { left: ranks, awaited };
+        }
+    }
+
+    /// Takes in that one rank has started or will not.
+    pub(crate) fn count_start(&mut self) {
+        if let JobPhase::Starting { left, .. } | JobPhase::Disowned { left } = &mut self.phase {
+            *left = left.saturating_sub(1);
+        }
+    }
+
+    /// Ends the start of a job whose last rank here runs, and returns who waits for that.
+    pub(crate) fn settle(&mut self) -> Option<Awaited> {
+        let JobPhase::Starting { left: 0, awaited } = self.phase else { return None };
+        self.phase = JobPhase::Running;
+        awaited
+    }
+
+    /// Disowns the job, and returns who waits for its start.
+    pub(crate) fn disown(&mut self) -> Option<Awaited> {
+        let (left, awaited) = match self.phase {
+            JobPhase::Preparing { awaited } => (0, awaited),
+            JobPhase::Starting { left, awaited } => (left, awaited),
+            JobPhase::Running => (0, None),
+            JobPhase::Disowned { left } => (left, None),
+        };
+        self.phase = JobPhase::Disowned { left };
+        awaited
+    }
+
+    /// Returns a reason to end in the numbers that are shown.
+    pub(crate) fn show(&self, reason: EndReason) -> EndReason {
+        let all = |ranks: Vec<Rank>| ranks.into_iter().map(|rank| self.shown(rank)).collect();
+        match reason {
+            EndReason::Abort { rank, code, whole_job, message } => {
+                EndReason::Abort { rank: self.shown(rank), code, whole_job, message }
+            }
+            EndReason::Offence { rank, offence } => EndReason::Offence { rank: self.shown(rank), offence },
+            EndReason::NotOffered { rank, version } => EndReason::NotOffered { rank: self.shown(rank), version },
+            EndReason::LeftWithoutFinalize { rank } => EndReason::LeftWithoutFinalize { rank: self.shown(rank) },
+            EndReason::LeftBeforeInit { rank, others } => {
+                EndReason::LeftBeforeInit { rank: self.shown(rank), others: all(others) }
+            }
+            EndReason::LeftFence { rank, waiting } => {
+                EndReason::LeftFence { rank: self.shown(rank), waiting: all(waiting) }
+            }
+            other => other,
+        }
+    }
+}

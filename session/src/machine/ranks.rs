@@ -1,0 +1,250 @@
+//! The ranks of a session, one slot each, from the start of their processes to the news of their exits.
+//!
+//! ```text
+//! Starting ──> Running { outputs } ──> Ended { exit, outputs }     an exit is reported once no output of the rank is open
+//!     └──────> NeverStarted
+//! ```
+
+use std::collections::HashMap;
+
+use pmi_core::Phase;
+use pmi_core::ids::{LocalRank, Rank};
+use rank_spawner::RankExit;
+
+use super::jobs::JobNumber;
+
+/// Position of a rank in its session: the ranks of the launched job by local rank, then those of spawned jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SlotId(pub(crate) usize);
+
+/// One rank of this node.
+#[derive(Clone, Debug)]
+pub(crate) struct Slot {
+    /// Number under which the rank is shown; unique in the launch.
+    pub(crate) rank: Rank,
+    pub(crate) job: JobNumber,
+    /// Position among the ranks of its job on this node.
+    pub(crate) local: LocalRank,
+    pub(crate) state: RankState,
+}
+
+/// Progress of a rank's process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RankState {
+    /// Its start has neither succeeded nor failed.
+    Starting,
+    /// Its start failed, or was given up.
+    NeverStarted,
+    /// Its process runs.
+    Running {
+        pid: u32,
+        /// Number of output streams that may still bring something.
+        outputs: usize,
+    },
+    /// Its process was reaped.
+    Ended {
+        pid: u32,
+        exit: RankExit,
+        /// Progress of its dialogue with its PMI server when it ended; `None` without one.
+        phase: Option<Phase>,
+        outputs: usize,
+    },
+}
+
+/// An exit that is to be reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ExitNews {
+    pub(crate) rank: Rank,
+    pub(crate) exit: RankExit,
+    pub(crate) phase: Option<Phase>,
+}
+
+/// All ranks of this node.
+#[derive(Debug, Default)]
+pub(crate) struct Ranks {
+    slots: Vec<Slot>,
+    by_rank: HashMap<Rank, SlotId>,
+    starting: usize,
+    running: usize,
+}
+
+impl Ranks {
+    /// Adds a rank whose start begins.
+    pub(crate) fn add(&mut self, rank: Rank, job: JobNumber, local: LocalRank) -> SlotId {
+        let id = SlotId(self.slots.len());
+        self.slots.push(Slot { rank, job, local, state: RankState::Starting });
+        self.by_rank.insert(rank, id);
+        self.starting += 1;
+        id
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Number of ranks whose start has neither succeeded nor failed.
+    pub(crate) fn starting(&self) -> usize {
+        self.starting
+    }
+
+    /// Number of ranks whose process runs.
+    pub(crate) fn running(&self) -> usize {
+        self.running
+    }
+
+    pub(crate) fn get(&self, slot: SlotId) -> &Slot {
+        &self.slots[slot.0]
+    }
+
+    /// Slot of a rank by the number under which it is shown.
+    pub(crate) fn slot_of(&self, rank: Rank) -> Option<SlotId> {
+        self.by_rank.get(&rank).copied()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SlotId, &Slot)> {
+        self.slots.iter().enumerate().map(|(index, slot)| (SlotId(index), slot))
+    }
+
+    /// Slots whose processes run and were not reaped.
+    pub(crate) fn alive(&self) -> impl Iterator<Item = (SlotId, &Slot)> {
+        self.iter().filter(|(_, slot)| matches!(slot.state, RankState::Running { .. }))
+    }
+
+    /// Takes in that a process runs, with `outputs` streams to read; false if its start was over already.
+    pub(crate) fn started(&mut self, slot: SlotId, pid: u32, outputs: usize) -> bool {
+        self.end_start(slot, RankState::Running { pid, outputs }) && {
+            self.running += 1;
+            true
+        }
+    }
+
+    /// Takes in that a rank does not start; false if its start was over already.
+    pub(crate) fn not_started(&mut self, slot: SlotId) -> bool {
+        self.end_start(slot, RankState::NeverStarted)
+    }
+
+    fn end_start(&mut self, slot: SlotId, state: RankState) -> bool {
+        let Some(known) = self.slots.get_mut(slot.0).filter(|known| known.state == RankState::Starting) else {
+            return false;
+        };
+        known.state = state;
+        self.starting -= 1;
+        true
+    }
+
+    /// Takes in that a process was reaped; false if it does not run.
+    pub(crate) fn ended(&mut self, slot: SlotId, exit: RankExit, phase: Option<Phase>) -> bool {
+        let Some(Slot { state, .. }) = self.slots.get_mut(slot.0) else { return false };
+        let RankState::Running { pid, outputs } = *state else { return false };
+        *state = RankState::Ended { pid, exit, phase, outputs };
+        self.running -= 1;
+        true
+    }
+
+    /// Takes in that an output stream has ended.
+    pub(crate) fn output_ended(&mut self, slot: SlotId) {
+        if let Some(Slot { state, .. }) = self.slots.get_mut(slot.0)
+            && let RankState::Running { outputs, .. } | RankState::Ended { outputs, .. } = state
+        {
+            *outputs = outputs.saturating_sub(1);
+        }
+    }
+
+    /// Takes in that nothing more comes from any stream, and returns the slots whose exits were held back by one.
+    pub(crate) fn close_outputs(&mut self) -> Vec<SlotId> {
+        let mut held = Vec::new();
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            if let RankState::Ended { outputs, .. } = &mut slot.state
+                && std::mem::take(outputs) > 0
+            {
+                held.push(SlotId(index));
+            }
+        }
+        held
+    }
+
+    /// News of an exit, once nothing more can come from the rank.
+    pub(crate) fn exit_news(&self, slot: SlotId) -> Option<ExitNews> {
+        let slot = self.slots.get(slot.0)?;
+        match slot.state {
+            RankState::Ended { exit, phase, outputs: 0, .. } => Some(ExitNews { rank: slot.rank, exit, phase }),
+            _ => None,
+        }
+    }
+}
+
+impl RankState {
+    /// Process id of a rank that was started.
+    pub(crate) fn pid(self) -> Option<u32> {
+        match self {
+            Self::Running { pid, .. } | Self::Ended { pid, .. } => Some(pid),
+            Self::Starting | Self::NeverStarted => None,
+        }
+    }
+
+    pub(crate) fn exit(self) -> Option<RankExit> {
+        match self {
+            Self::Ended { exit, .. } => Some(exit),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one() -> (Ranks, SlotId) {
+        let mut ranks = Ranks::default();
+        let slot = ranks.add(Rank(4), JobNumber(0), LocalRank(0));
+        (ranks, slot)
+    }
+
+    #[test]
+    fn an_exit_is_news_only_after_the_last_output() {
+        let (mut ranks, slot) = one();
+        assert!(ranks.started(slot, 99, 2));
+        ranks.output_ended(slot);
+        assert!(ranks.ended(slot, RankExit::Code(3), None));
+        assert_eq!(ranks.exit_news(slot), None);
+        ranks.output_ended(slot);
+        let news = ExitNews { rank: Rank(4), exit: RankExit::Code(3), phase: None };
+        assert_eq!(ranks.exit_news(slot), Some(news));
+        assert_eq!(ranks.close_outputs(), [], "it was held back by nothing");
+    }
+
+    #[test]
+    fn an_exit_that_an_output_held_back_is_news_when_outputs_are_closed() {
+        let (mut ranks, slot) = one();
+        ranks.started(slot, 99, 2);
+        ranks.ended(slot, RankExit::Code(0), None);
+        assert_eq!(ranks.close_outputs(), [slot]);
+        assert!(ranks.exit_news(slot).is_some());
+    }
+
+    #[test]
+    fn counts_follow_what_happens_once_each() {
+        let (mut ranks, slot) = one();
+        let counts = |ranks: &Ranks| (ranks.starting(), ranks.running());
+        assert_eq!(counts(&ranks), (1, 0));
+        assert!(!ranks.ended(slot, RankExit::Code(0), None), "it does not run");
+        assert!(ranks.started(slot, 99, 0) && !ranks.started(slot, 98, 0) && !ranks.not_started(slot));
+        assert_eq!((counts(&ranks), ranks.get(slot).state.pid()), ((0, 1), Some(99)));
+        assert!(ranks.ended(slot, RankExit::Code(0), None) && !ranks.ended(slot, RankExit::Code(1), None));
+        assert_eq!((counts(&ranks), ranks.get(slot).state.exit()), ((0, 0), Some(RankExit::Code(0))));
+        assert_eq!(ranks.alive().count(), 0);
+        let other = SlotId(7);
+        assert!(!ranks.started(other, 1, 0) && !ranks.ended(other, RankExit::Code(0), None), "there is no such slot");
+        ranks.output_ended(other);
+    }
+
+    #[test]
+    fn a_rank_that_never_started_has_neither_process_nor_exit() {
+        let (mut ranks, slot) = one();
+        assert!(ranks.not_started(slot));
+        let state = ranks.get(slot).state;
+        assert_eq!((state.pid(), state.exit(), ranks.exit_news(slot)), (None, None, None));
+        assert_eq!(ranks.slot_of(Rank(4)), Some(slot));
+        assert_eq!(ranks.slot_of(Rank(5)), None);
+    }
+}

@@ -1,0 +1,148 @@
+//! Reports of a session to its launch: exits, progress, silent ranks, stuck starts, long waits.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use pmi_core::ids::{LocalRank, Rank};
+use pmi_core::server::Progress;
+
+use super::desertion::{FenceSeen, LongWait};
+use super::effect::{Effect, FenceLook};
+use super::jobs::JobNumber;
+use super::verdict::Verdict;
+use super::watch::{SilentSeen, WatchLook};
+use super::{Phase, SessionMachine, SlotId};
+use crate::cause::CauseKind;
+use crate::event::{Event, Notice, RankProgress};
+
+/// State of the silent ranks of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Silent {
+    Running,
+    Ended,
+}
+
+impl SessionMachine {
+    pub(super) fn report_event(&mut self, event: Event) {
+        self.effects.push_back(Effect::Report(event));
+    }
+
+    /// Reports a rank's exit if nothing more can come from it.
+    pub(super) fn report_exit(&mut self, slot: SlotId) {
+        if let Some(news) = self.ranks.exit_news(slot) {
+            self.report_event(Event::Exited { rank: news.rank, exit: news.exit, phase: news.phase });
+        }
+    }
+
+    /// Answer to [`super::effect::Look::Progress`]: the dialogue of every slot, and the fences that ranks wait in.
+    pub(crate) fn on_progress_seen(&mut self, question: u64, progress: Vec<Option<Progress>>, fences: &[FenceSeen]) {
+        let waits = |fence: &FenceSeen| {
+            let job = fence.job;
+            fence.waiting.iter().map(move |&local| (job, local)).collect::<Vec<_>>()
+        };
+        let waiting: HashSet<(JobNumber, LocalRank)> = fences.iter().flat_map(waits).collect();
+        let ranks = self.ranks.iter().zip(progress).map(|((_, slot), progress)| RankProgress {
+            rank: slot.rank,
+            pid: slot.state.pid(),
+            phase: progress.as_ref().map(|progress| progress.phase),
+            last_command: progress.and_then(|progress| progress.last_command),
+            waiting: waiting.contains(&(slot.job, slot.local)),
+            exit: slot.state.exit(),
+        });
+        let ranks = ranks.collect();
+        self.report_event(Event::Progress { question, ranks });
+    }
+
+    /// Answer to [`super::effect::Look::Silent`].
+    pub(crate) fn on_silent_seen(&mut self, look: WatchLook, seen: &SilentSeen, now: Instant) {
+        if look == WatchLook::Silence {
+            self.report_silence(Silent::Running, seen, now);
+        } else {
+            self.watch.remember_library(seen.mapped.clone());
+        }
+    }
+
+    /// True if [`SessionMachine::on_drained`] is to be given the ranks that ended in silence.
+    pub(crate) fn minds_silent_ends(&self) -> bool {
+        self.watch.minds_silent_ends() && self.verdict == Verdict::Open
+    }
+
+    /// All outputs were read to their ends, and nothing of the session is left.
+    pub(crate) fn on_drained(&mut self, silent: &SilentSeen, now: Instant) {
+        let Phase::Draining { duration } = self.phase else { return };
+        for slot in self.ranks.close_outputs() {
+            self.report_exit(slot);
+        }
+        if self.minds_silent_ends() {
+            self.report_silence(Silent::Ended, silent, now);
+        }
+        self.phase = Phase::Done { duration };
+    }
+
+    /// Reports each job that has silent ranks and should have none.
+    fn report_silence(&mut self, state: Silent, seen: &SilentSeen, now: Instant) {
+        let mapped = self.watch.remember_library(seen.mapped.clone());
+        let ended = state == Silent::Ended;
+        let counts = |slot: SlotId| {
+            let state = self.ranks.get(slot).state;
+            state.was_started() && state.exit().is_some() == ended
+        };
+        let mut notices = Vec::new();
+        for (job, known) in self.jobs.iter().filter(|(_, known)| known.spec.job.size() > 1) {
+            let mine = |slot: SlotId| self.ranks.get(slot).job == job && counts(slot);
+            let slots: Vec<SlotId> = seen.slots.iter().copied().filter(|&slot| mine(slot)).collect();
+            if slots.is_empty() {
+                continue;
+            }
+            let needed =
+                || seen.needed.iter().find(|(slot, _)| slots.contains(slot)).map(|(_, library)| library.clone());
+            let ranks = slots.iter().map(|&slot| self.ranks.get(slot).rank).collect();
+            let (size, after) = (known.spec.job.size(), self.watch.age(now));
+            notices.push(Notice::Silent { ranks, size, ended, after, library: mapped.clone().or_else(needed) });
+        }
+        for notice in notices {
+            self.report_event(Event::Notice(notice));
+        }
+    }
+
+    /// Answer to [`super::effect::Look::Fences`].
+    pub(crate) fn on_fences_seen(&mut self, look: FenceLook, fences: &[FenceSeen], now: Instant) {
+        match look {
+            FenceLook::Stuck { after } => self.report_stuck(after, fences),
+            FenceLook::Waits => self.judge_waits(fences, now),
+        }
+    }
+
+    /// Reports ranks that wait for others. In a launch on several nodes these may be elsewhere, and the launch finds out who they are.
+    fn report_stuck(&mut self, after: Duration, fences: &[FenceSeen]) {
+        let several_nodes = self.spec.hosts.len() > 1;
+        let is_stuck = |fence: &&FenceSeen| !fence.missing.is_empty() || (several_nodes && fence.whole_job);
+        if let Some(fence) = fences.iter().find(is_stuck) {
+            let (waiting, missing) = (fence.waiting.len(), fence.missing.clone());
+            self.report_event(Event::Notice(Notice::Stuck { after, waiting, missing }));
+        }
+    }
+
+    fn judge_waits(&mut self, fences: &[FenceSeen], now: Instant) {
+        for (index, wait) in self.waits.look(fences, now) {
+            let fence = &fences[index];
+            match wait {
+                LongWait::ForOtherNodes => {
+                    let ranks = self.shown_ranks(fence.job, &fence.waiting);
+                    self.report_event(Event::Waiting { ranks });
+                }
+                LongWait::Exceeded { limit } => {
+                    let (waiting, missing) = (fence.waiting.len(), fence.missing.clone());
+                    self.fail(CauseKind::FenceTimeout { limit, waiting, missing }, now);
+                    return self.advance(now);
+                }
+            }
+        }
+    }
+
+    fn shown_ranks(&self, job: JobNumber, locals: &[LocalRank]) -> Vec<Rank> {
+        let job = self.jobs.get(job);
+        let ranks = job.ranks_here();
+        locals.iter().filter_map(|local| Some(job.shown(*ranks.get(local.index())?))).collect()
+    }
+}

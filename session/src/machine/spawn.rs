@@ -1,0 +1,147 @@
+//! New jobs in a session: what `MPI_Comm_spawn` asks for. Parent and children are judged together.
+//!
+//! ```text
+//! rank ──> its server ──> the API server ──> Control::Spawn ──┐
+//!                    └──> the session itself, on one machine ─┴──> SpawnOrder ──admit──> PrepareJob ──> StartRanks ──> answer
+//! ```
+
+use std::path::Path;
+use std::time::Instant;
+
+use nix::sys::signal::Signal;
+use pmi_core::ids::{LocalRank, Rank};
+use pmi_core::job::Placement;
+use pmi_core::services::{SpawnError, SpawnRequest};
+
+use super::SessionMachine;
+use super::effect::{Effect, Look};
+use super::jobs::{Awaited, JobNumber, JobPhase, SpawnTicket};
+use super::{Phase, StartClass};
+use crate::cause::CauseKind;
+use crate::event::Event;
+use crate::session_io::Control;
+use crate::spawn::{SpawnOrder, SpawnParent, SpawnRefusal, spawned_job};
+
+/// Failure to prepare a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PrepareFailure {
+    pub(crate) class: StartClass,
+    pub(crate) reason: String,
+}
+
+impl SessionMachine {
+    /// A rank wants a new job, in a launch whose jobs the session starts itself. It is answered when the last of the new ranks runs.
+    pub(crate) fn on_spawn_request(&mut self, ticket: SpawnTicket, job: JobNumber, rank: Rank, request: &SpawnRequest) {
+        let admitted = self.place_here(job, rank, request).and_then(|order| self.admit(order, Awaited::Rank(ticket)));
+        if let Err(refusal) = admitted {
+            self.effects.push_back(Effect::AnswerSpawn { ticket, outcome: Err(refusal.into()) });
+        }
+    }
+
+    /// Places a spawned job on this node: a launch on one machine is a cluster of one node.
+    fn place_here(&self, parent: JobNumber, rank: Rank, request: &SpawnRequest) -> Result<SpawnOrder, SpawnRefusal> {
+        let launched = &self.jobs.get(JobNumber::LAUNCHED).spec.job;
+        if launched.placement.nodes() > 1 {
+            return Err(SpawnRefusal::SeveralNodes);
+        }
+        let parent = &self.jobs.get(parent).spec;
+        let directory = parent.apps.first().map_or(Path::new("/"), |app| &app.directory);
+        // Slots are never removed, so no number is shown twice.
+        let ranks = self.ranks.len() as u32;
+        let universe_size = launched.universe_size;
+        let parent = SpawnParent { launched: &launched.id, ranks, universe_size, job: &parent.job.id, rank, directory };
+        let job = spawned_job(&parent, self.jobs.len(), request)?;
+        let placement = Placement::one_node(job.size());
+        Ok(job.on(placement))
+    }
+
+    /// The launch orders this node's part of a job, which may be without ranks.
+    pub(super) fn on_spawn_order(&mut self, order: SpawnOrder) {
+        let id = order.job.id.clone();
+        if let Err(refusal) = self.admit(order, Awaited::Launch) {
+            self.report_event(Event::Spawned { job: id, failure: Some(refusal.to_string()) });
+        }
+    }
+
+    fn admit(&mut self, order: SpawnOrder, awaited: Awaited) -> Result<(), SpawnRefusal> {
+        if self.is_over() || matches!(self.phase, Phase::Ending(_)) {
+            return Err(SpawnRefusal::Ending);
+        }
+        let parent_rank = order.parent_rank;
+        let (job, parent) = self.jobs.admit(order, self.ranks.len(), awaited)?;
+        self.effects.push_back(Effect::PrepareJob { job, parent: Some((parent, parent_rank)) });
+        Ok(())
+    }
+
+    /// A job's servers and commands were made, or could not be.
+    pub(crate) fn on_job_prepared(&mut self, job: JobNumber, prepared: Result<(), PrepareFailure>, now: Instant) {
+        match prepared {
+            Ok(()) => self.start_ranks(job),
+            Err(PrepareFailure { class, reason }) if job == JobNumber::LAUNCHED => {
+                self.jobs.get_mut(job).begin_start(0);
+                self.fail(CauseKind::NotStarted { reason, class }, now);
+            }
+            // Its servers know it, so it stays, without ranks: the name must not be used again.
+            Err(PrepareFailure { reason, .. }) => self.disown(job, &reason),
+        }
+        self.advance(now);
+    }
+
+    fn start_ranks(&mut self, job: JobNumber) {
+        let state = self.jobs.get(job);
+        let shown: Vec<Rank> = state.ranks_here().into_iter().map(|rank| state.shown(rank)).collect();
+        let count = shown.len();
+        for (local, rank) in (0..).map(LocalRank).zip(shown) {
+            self.ranks.add(rank, job, local);
+        }
+        self.jobs.get_mut(job).begin_start(count);
+        if count > 0 {
+            self.effects.push_back(Effect::StartRanks { job });
+        }
+        self.settle_start(job);
+    }
+
+    /// Passes on that a job runs, once all its ranks here do; kills the ranks of a disowned one once none is on its way.
+    pub(super) fn settle_start(&mut self, job: JobNumber) {
+        let awaited = self.jobs.get_mut(job).settle();
+        let id = self.jobs.get(job).spec.job.id.clone();
+        match awaited {
+            Some(Awaited::Rank(ticket)) => self.effects.push_back(Effect::AnswerSpawn { ticket, outcome: Ok(id) }),
+            Some(Awaited::Launch) => self.report_event(Event::Spawned { job: id, failure: None }),
+            None => {}
+        }
+        match self.jobs.get(job).phase {
+            JobPhase::Running if job == JobNumber::LAUNCHED => self.effects.push_back(Effect::FeedStdin),
+            JobPhase::Disowned { left: 0 } => self.signal_job(job, Signal::SIGKILL),
+            _ => {}
+        }
+    }
+
+    /// A spawned job is not there as a whole: ends its ranks here, and tells who waits for its start.
+    pub(super) fn disown(&mut self, job: JobNumber, reason: &str) {
+        let awaited = self.jobs.get_mut(job).disown();
+        let id = self.jobs.get(job).spec.job.id.clone();
+        let reason = reason.to_owned();
+        match awaited {
+            Some(Awaited::Rank(ticket)) => {
+                let outcome = Err(SpawnError::Failed { reason });
+                self.effects.push_back(Effect::AnswerSpawn { ticket, outcome });
+            }
+            Some(Awaited::Launch) => self.report_event(Event::Spawned { job: id, failure: Some(reason) }),
+            None => {}
+        }
+        self.settle_start(job);
+    }
+
+    /// Answers what still wants an answer after the last rank has ended; the rest concerns no rank any more.
+    pub(super) fn answer_after_the_end(&mut self, control: Control) {
+        match control {
+            Control::Spawn(order) => {
+                let failure = Some("this node's part of the launch is over".to_owned());
+                self.report_event(Event::Spawned { job: order.job.id, failure });
+            }
+            Control::AskProgress(question) => self.effects.push_back(Effect::Look(Look::Progress { question })),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! A world around one machine: processes, pipes and servers that do what a test says, and a clock that a test moves. It checks after
+//! every step what must always hold.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use pmi_core::Phase as Dialogue;
+use pmi_core::ids::{JobId, Rank};
+use pmi_core::server::EndReason;
+use pmi_core::services::{SpawnApp, SpawnError, SpawnRequest};
+use rank_spawner::RankExit;
+
+use super::super::desertion::FenceSeen;
+use super::super::effect::{Effect, FenceLook, Look};
+use super::super::jobs::{JobNumber, SpawnTicket};
+use super::super::ranks::{RankState, SlotId};
+use super::super::watch::{SilentSeen, WatchLook};
+use super::super::{Phase, PrepareFailure, SessionMachine, StartFailure};
+use crate::cause::{Cause, CauseKind, StartClass};
+use crate::event::{Event, Notice};
+use crate::session_io::Control;
+use crate::spec::SessionSpec;
+
+pub(super) const KILLED: RankExit = RankExit::Signal { signal: 9, core_dumped: false };
+
+/// How a world treats what the machine asks for.
+pub(super) struct World {
+    pub(super) machine: SessionMachine,
+    start: Instant,
+    now: Instant,
+    /// Slots whose start was asked for and has not been decided.
+    pub(super) starting: Vec<SlotId>,
+    /// Open outputs of each process, ended ones included.
+    outputs: BTreeMap<SlotId, usize>,
+    /// Signals that each process was sent.
+    pub(super) signals: BTreeMap<SlotId, Vec<Signal>>,
+    pub(super) events: Vec<Event>,
+    pub(super) alarms: Vec<Cause>,
+    pub(super) answers: BTreeMap<u64, Result<JobId, SpawnError>>,
+    pub(super) tickets: u64,
+    pub(super) stdin_fed: usize,
+    sweeps: usize,
+    /// The result of the preparation of the next jobs; fine if there is none.
+    pub(super) preparations: Vec<bool>,
+    /// The fences that servers report.
+    pub(super) fences: Vec<FenceSeen>,
+    /// The silent ranks that servers report.
+    pub(super) silent: SilentSeen,
+    /// What is still running when the session is over; reported by its sweep.
+    pub(super) survivors: Vec<u32>,
+    exits_told: BTreeSet<Rank>,
+}
+
+impl World {
+    /// A world in which the launched job was prepared and its ranks are being started.
+    pub(super) fn new(spec: Arc<SessionSpec>) -> Self {
+        Self::prepared(spec, true)
+    }
+
+    pub(super) fn prepared(spec: Arc<SessionSpec>, fine: bool) -> Self {
+        let start = Instant::now();
+        let mut world = Self {
+            machine: SessionMachine::new(spec, start),
+            start,
+            now: start,
+            starting: Vec::new(),
+            outputs: BTreeMap::new(),
+            signals: BTreeMap::new(),
+            events: Vec::new(),
+            alarms: Vec::new(),
+            answers: BTreeMap::new(),
+            tickets: 0,
+            stdin_fed: 0,
+            sweeps: 0,
+            preparations: vec![fine],
+            fences: Vec::new(),
+            silent: SilentSeen::default(),
+            survivors: Vec::new(),
+            exits_told: BTreeSet::new(),
+        };
+        world.settle();
+        world
+    }
+
+    /// A world whose ranks all run.
+    pub(super) fn running(spec: Arc<SessionSpec>) -> Self {
+        let mut world = Self::new(spec);
+        world.start_all();
+        world
+    }
+
+    pub(super) fn start_all(&mut self) {
+        while let Some(&slot) = self.starting.first() {
+            self.start(slot);
+        }
+    }
+
+    pub(super) fn start(&mut self, slot: SlotId) {
+        self.starting.retain(|&other| other != slot);
+        self.outputs.insert(slot, 2);
+        self.machine.on_started(slot, 1000 + slot.0 as u32, 2, self.now);
+        self.settle();
+    }
+
+    /// The rank runs, and its PMI socket cannot be watched.
+    pub(super) fn start_unserved(&mut self, slot: SlotId) {
+        self.start(slot);
+        self.machine.on_not_served(slot, "no descriptor left".to_owned(), self.now);
+        self.settle();
+    }
+
+    pub(super) fn fail_start(&mut self, slot: SlotId, failure: StartFailure) {
+        self.starting.retain(|&other| other != slot);
+        self.machine.on_not_started(slot, failure, self.now);
+        self.settle();
+    }
+
+    pub(super) fn alive(&self) -> Vec<SlotId> {
+        self.machine.ranks().alive().map(|(slot, _)| slot).collect()
+    }
+
+    /// The process ends, and its pipes with it.
+    pub(super) fn exit(&mut self, slot: SlotId, exit: RankExit) {
+        self.exit_with(slot, exit, Vec::new());
+        for _ in 0..2 {
+            self.end_output(slot);
+        }
+    }
+
+    pub(super) fn exit_with(&mut self, slot: SlotId, exit: RankExit, reasons: Vec<(JobNumber, EndReason)>) {
+        self.machine.on_exit(slot, exit, Some(Dialogue::Finalized), reasons, self.now);
+        self.settle();
+    }
+
+    pub(super) fn end_output(&mut self, slot: SlotId) {
+        if let Some(open) = self.outputs.get_mut(&slot).filter(|open| **open > 0) {
+            *open -= 1;
+            self.machine.on_output_end(slot);
+            self.settle();
+        }
+    }
+
+    pub(super) fn reason(&mut self, job: JobNumber, reason: EndReason) {
+        self.machine.on_end_reason(job, reason, &[], self.now);
+        self.settle();
+    }
+
+    pub(super) fn control(&mut self, control: Control) {
+        self.machine.on_control(control, self.now);
+        self.settle();
+    }
+
+    pub(super) fn lose_control(&mut self) {
+        self.machine.on_control_lost(self.now);
+        self.settle();
+    }
+
+    /// A rank of `job` asks for a new job.
+    pub(super) fn spawn(&mut self, job: JobNumber, ranks: u32) {
+        self.tickets += 1;
+        let request = SpawnRequest {
+            apps: vec![SpawnApp { program: "child".into(), ranks, ..SpawnApp::default() }],
+            ..SpawnRequest::default()
+        };
+        self.machine.on_spawn_request(SpawnTicket(self.tickets), job, Rank(0), &request);
+        self.settle();
+    }
+
+    /// Does something; a job that comes of it can be prepared, or not.
+    pub(super) fn prepare_next(&mut self, fine: bool, act: impl FnOnce(&mut Self)) {
+        self.preparations.push(fine);
+        act(self);
+        self.preparations.clear();
+    }
+
+    /// Lets time go by, with every wake-up on its way.
+    pub(super) fn advance(&mut self, time: Duration) {
+        let end = self.now + time;
+        let mut wakes = 0;
+        while let Some(at) = self.machine.next_wake().filter(|&at| at <= end) {
+            wakes += 1;
+            assert!(wakes < 100_000, "the machine does not rest");
+            self.now = self.now.max(at);
+            self.machine.on_time(self.now);
+            self.settle();
+        }
+        self.now = end;
+    }
+
+    /// Time since the beginning.
+    pub(super) fn age(&self) -> Duration {
+        self.now - self.start
+    }
+
+    /// Lets the session come to its end: ranks end when they are killed, or by themselves if nobody ends them.
+    pub(super) fn finish(&mut self) {
+        self.control(Control::Release);
+        for _ in 0..10_000 {
+            if matches!(self.machine.phase(), Phase::Done { .. }) {
+                return self.check_the_end();
+            }
+            self.start_all();
+            for slot in self.alive() {
+                let killed = self.signals.get(&slot).is_some_and(|sent| sent.contains(&Signal::SIGKILL));
+                if killed {
+                    self.exit(slot, KILLED);
+                } else if !matches!(self.machine.phase(), Phase::Ending(_)) {
+                    self.exit(slot, RankExit::Code(0));
+                }
+            }
+            self.advance(Duration::from_millis(100));
+        }
+        panic!("the session never ends: {:?}", self.machine);
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        matches!(self.machine.phase(), Phase::Done { .. })
+    }
+
+    pub(super) fn cause(&self) -> Option<CauseKind> {
+        self.machine.report().cause.map(|cause| cause.kind)
+    }
+
+    pub(super) fn notices(&self) -> Vec<&Notice> {
+        let notice = |event: &'_ Event| matches!(event, Event::Notice(_));
+        let events = self.events.iter().filter(|event| notice(event));
+        events.map(|event| if let Event::Notice(notice) = event { notice } else { unreachable!() }).collect()
+    }
+
+    /// Carries out all effects, and checks what must hold then.
+    fn settle(&mut self) {
+        while let Some(effect) = self.machine.poll_effect() {
+            self.carry_out(effect);
+        }
+        assert_eq!(
+            self.machine.report().cause.as_ref(),
+            self.alarms.first(),
+            "the first cause is the one that was told"
+        );
+        assert!(self.alarms.len() <= 1 && self.stdin_fed <= 1 && self.sweeps <= 1);
+        let running = self.machine.ranks().alive().count();
+        assert_eq!(running, self.machine.ranks().running());
+        if matches!(self.machine.phase(), Phase::Draining { .. } | Phase::Done { .. }) {
+            assert_eq!((running, self.machine.next_wake()), (0, None), "nothing is left to wait for");
+        }
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::PrepareJob { job, .. } => {
+                let fine = if self.preparations.is_empty() { true } else { self.preparations.remove(0) };
+                let failure = PrepareFailure { class: StartClass::NotFound, reason: "no such program".to_owned() };
+                self.machine.on_job_prepared(job, if fine { Ok(()) } else { Err(failure) }, self.now);
+            }
+            Effect::StartRanks { job } => {
+                let ranks = self.machine.ranks().iter();
+                let new: Vec<SlotId> = ranks.filter(|(_, slot)| slot.job == job).map(|(slot, _)| slot).collect();
+                assert!(new.iter().all(|slot| !self.starting.contains(slot) && !self.outputs.contains_key(slot)));
+                self.starting.extend(new);
+            }
+            Effect::FeedStdin => self.stdin_fed += 1,
+            Effect::Signal { signal, slots } => {
+                for slot in slots {
+                    let state = self.machine.ranks().get(slot).state;
+                    assert!(matches!(state, RankState::Running { .. }), "{signal} for a rank that is {state:?}");
+                    self.signals.entry(slot).or_default().push(signal);
+                }
+            }
+            Effect::Report(event) => self.hear(event),
+            Effect::Alarm(cause) => self.alarms.push(cause),
+            Effect::AnswerSpawn { ticket, outcome } => {
+                assert!(self.answers.insert(ticket.0, outcome).is_none(), "{ticket:?} was answered twice");
+            }
+            Effect::Look(look) => self.answer(look),
+            Effect::Sweep => {
+                self.sweeps += 1;
+                let survivors = std::mem::take(&mut self.survivors);
+                self.machine.on_swept(survivors);
+            }
+            Effect::DrainOutputs => {
+                for (slot, open) in std::mem::take(&mut self.outputs) {
+                    (0..open).for_each(|_| self.machine.on_output_end(slot));
+                }
+                let silent = self.silent.clone();
+                self.machine.on_drained(&silent, self.now);
+            }
+        }
+    }
+
+    fn hear(&mut self, event: Event) {
+        match &event {
+            Event::Exited { rank, .. } => assert!(self.exits_told.insert(*rank), "the exit of {rank} was told twice"),
+            Event::Started { rank, .. } => assert!(!self.exits_told.contains(rank), "{rank} started after its exit"),
+            Event::Ending(cause) => assert_eq!(self.alarms.as_slice(), std::slice::from_ref(cause)),
+            _ => {}
+        }
+        self.events.push(event);
+    }
+
+    fn answer(&mut self, look: Look) {
+        match look {
+            Look::Silent(look) => {
+                let silent = self.silent.clone();
+                self.machine.on_silent_seen(look, &silent, self.now);
+                assert_ne!(look, WatchLook::Stuck, "that is a look at fences");
+            }
+            Look::Fences(look @ (FenceLook::Waits | FenceLook::Stuck { .. })) => {
+                let fences = self.fences.clone();
+                self.machine.on_fences_seen(look, &fences, self.now);
+            }
+            Look::Progress { question } => {
+                let progress = vec![None; self.machine.ranks().len()];
+                let fences = self.fences.clone();
+                self.machine.on_progress_seen(question, progress, &fences);
+            }
+        }
+    }
+
+    fn check_the_end(&self) {
+        assert!(self.starting.is_empty());
+        let mut reaped = HashSet::new();
+        for (_, slot) in self.machine.ranks().iter() {
+            match slot.state {
+                RankState::Ended { .. } => assert!(reaped.insert(slot.rank)),
+                state => assert_eq!(state, RankState::NeverStarted, "{}", slot.rank),
+            }
+        }
+        let report = self.machine.report();
+        let reported: HashSet<Rank> = report.exits.iter().map(|&(rank, _)| rank).collect();
+        assert_eq!(reported, reaped, "the report has each rank that ran");
+        assert_eq!(self.exits_told.iter().copied().collect::<HashSet<_>>(), reaped, "each exit was told once");
+        assert_eq!(self.answers.len() as u64, self.tickets, "each spawn was answered");
+    }
+}

@@ -1,0 +1,159 @@
+//! The verdict on a launch as this node sees it, and the rules by which the end, a message or the silence of a rank becomes a cause.
+
+use pmi_core::Phase;
+use pmi_core::fence::FenceError;
+use pmi_core::ids::NodeIndex;
+use pmi_core::server::EndReason;
+use rank_spawner::RankExit;
+
+use super::ranks::{Ranks, SlotId};
+use crate::cause::{Cause, CauseKind};
+
+/// State of the search for the first cause. It is decided once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Nothing has gone wrong.
+    Open,
+    /// The cause is on another node, which reports it: failures here follow from it.
+    Elsewhere,
+    /// The cause is known here.
+    Here(Cause),
+}
+
+/// A process that was reaped, and whose end was not reported to the machine yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UnreportedEnd {
+    pub(crate) slot: SlotId,
+    pub(crate) exit: RankExit,
+    /// Progress of its dialogue with its PMI server.
+    pub(crate) phase: Option<Phase>,
+}
+
+/// Cause that a PMI server's reason to end stands for, and the node on which it lies if that is another one.
+pub(crate) fn cause_of(
+    reason: EndReason,
+    ranks: &Ranks,
+    unreported: &[UnreportedEnd],
+) -> (Option<NodeIndex>, CauseKind) {
+    let kind = match reason {
+        EndReason::Fence(error) => match &*error {
+            FenceError::NodeLost { node, reason, .. } => {
+                return (Some(*node), CauseKind::NodeLost { reason: reason.clone() });
+            }
+            error => CauseKind::Fence { reason: error.to_string() },
+        },
+        EndReason::Abort { rank, code, message, .. } => {
+            let aborting = ranks.slot_of(rank);
+            let before = unreported.iter().filter(|end| Some(end.slot) != aborting);
+            before.filter_map(|end| failure_before_abort(end, ranks)).next().unwrap_or_else(|| CauseKind::Aborted {
+                rank,
+                code: abort_code(code, &message),
+                message,
+            })
+        }
+        EndReason::Offence { rank, offence } => CauseKind::Offence { rank, offence: offence.to_string() },
+        EndReason::NotOffered { rank, version } => {
+            CauseKind::NotServed { rank, protocol: format!("PMI-{}", version.major) }
+        }
+        EndReason::LeftWithoutFinalize { rank } => CauseKind::LeftWithoutFinalize { rank },
+        EndReason::LeftBeforeInit { rank, others } => {
+            let exit = ranks.slot_of(rank).and_then(|slot| ranks.get(slot).state.exit());
+            CauseKind::LeftBeforeInit { rank, exit: exit.unwrap_or(RankExit::Code(0)), others }
+        }
+        EndReason::LeftFence { rank, waiting } => CauseKind::LeftFence { rank, waiting },
+        _ => CauseKind::Fence { reason: "the PMI server ended the job for a reason of a later version".to_owned() },
+    };
+    (None, kind)
+}
+
+/// Cause that lies in an end which came before another rank's abort was read: ranks abort over peers that are gone. A rank that
+/// returned a status of its own may have aborted as well, so its end tells nothing.
+fn failure_before_abort(end: &UnreportedEnd, ranks: &Ranks) -> Option<CauseKind> {
+    let rank = ranks.get(end.slot).rank;
+    match end.exit {
+        exit @ RankExit::Signal { .. } => Some(CauseKind::Failed { rank, exit }),
+        RankExit::Code(0) if end.phase == Some(Phase::Open) => Some(CauseKind::LeftWithoutFinalize { rank }),
+        RankExit::Code(_) => None,
+    }
+}
+
+/// Code of an abort. PMI-2 clients send none, or -1, and MPI's text with the code in it:
+/// `application called MPI_Abort(MPI_COMM_WORLD, 42) - process 0`.
+fn abort_code(code: Option<i32>, message: &str) -> i32 {
+    let written = || {
+        let (_, arguments) = message.split_once("MPI_Abort(")?;
+        let (arguments, _) = arguments.split_once(')')?;
+        arguments.rsplit(',').next()?.trim().parse().ok()
+    };
+    match code {
+        Some(code) if code != -1 => code,
+        sent => written().or(sent).unwrap_or(1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use pmi_core::ids::{Epoch, LocalRank, Rank};
+
+    use super::super::jobs::JobNumber;
+    use super::*;
+
+    #[test]
+    fn the_code_of_an_abort_is_found_wherever_the_client_put_it() {
+        let text = "application called MPI_Abort(MPI_COMM_WORLD, 42) - process 0";
+        let check = |code, message, expected| assert_eq!(abort_code(code, message), expected, "{code:?} {message:?}");
+        check(Some(42), "", 42);
+        check(Some(738_814_479), text, 738_814_479);
+        check(None, text, 42);
+        check(Some(-1), text, 42);
+        check(Some(-1), "bye; now", -1);
+        check(None, "bye; now", 1);
+        check(None, "MPI_Abort(", 1);
+    }
+
+    fn ranks(count: u32) -> Ranks {
+        let mut ranks = Ranks::default();
+        for rank in 0..count {
+            let slot = ranks.add(Rank(rank), JobNumber(0), LocalRank(rank));
+            ranks.started(slot, 100 + rank, 0);
+        }
+        ranks
+    }
+
+    #[test]
+    fn an_abort_over_a_peer_that_is_gone_is_blamed_on_the_peer() {
+        let killed = RankExit::Signal { signal: 9, core_dumped: false };
+        let (failed, left) =
+            (CauseKind::Failed { rank: Rank(1), exit: killed }, CauseKind::LeftWithoutFinalize { rank: Rank(1) });
+        let aborted = CauseKind::Aborted { rank: Rank(0), code: 7, message: String::new() };
+        let check = |slot, exit, phase, expected: &CauseKind| {
+            let abort = EndReason::Abort { rank: Rank(0), code: Some(7), whole_job: true, message: String::new() };
+            let ends = [UnreportedEnd { slot: SlotId(slot), exit, phase }];
+            assert_eq!(cause_of(abort, &ranks(2), &ends), (None, expected.clone()), "{slot} {exit:?} {phase:?}");
+        };
+        check(1, killed, None, &failed);
+        check(1, RankExit::Code(0), Some(Phase::Open), &left);
+        check(1, RankExit::Code(0), Some(Phase::Finalized), &aborted);
+        check(1, RankExit::Code(1), Some(Phase::Open), &aborted);
+        check(0, killed, None, &aborted);
+    }
+
+    #[test]
+    fn a_lost_node_is_the_place_of_its_loss() {
+        let error = FenceError::NodeLost { node: NodeIndex(3), epoch: Epoch(1), reason: "reset".to_owned() };
+        let lost = cause_of(EndReason::Fence(Arc::new(error)), &ranks(1), &[]);
+        assert_eq!(lost, (Some(NodeIndex(3)), CauseKind::NodeLost { reason: "reset".to_owned() }));
+    }
+
+    #[test]
+    fn a_rank_that_left_before_init_is_reported_with_its_exit() {
+        let mut ranks = ranks(2);
+        let reason = || EndReason::LeftBeforeInit { rank: Rank(1), others: vec![Rank(0)] };
+        let cause = |exit| (None, CauseKind::LeftBeforeInit { rank: Rank(1), exit, others: vec![Rank(0)] });
+        assert_eq!(cause_of(reason(), &ranks, &[]), cause(RankExit::Code(0)));
+        ranks.ended(SlotId(1), RankExit::Code(5), None);
+        assert_eq!(cause_of(reason(), &ranks, &[]), cause(RankExit::Code(5)));
+    }
+}

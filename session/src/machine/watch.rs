@@ -1,0 +1,164 @@
+//! The wire-up watch: ranks that never speak to their PMI server, and start-ups that do not come to an end.
+
+use std::time::{Duration, Instant};
+
+use crate::event::MpiLibrary;
+use crate::spec::{Patience, PmiFamily, SessionSpec};
+
+use super::ranks::SlotId;
+
+/// Times at which the memory maps of silent ranks are looked at, in milliseconds after the start: a program that ends soon is
+/// seen early, one that loads its MPI library late is seen as well.
+const LOOKS: &[u64] = &[30, 100, 300, 1000, 3000];
+
+/// What the runner sees of ranks that have not spoken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SilentSeen {
+    /// Ranks whose process was started, and from which no server heard a word.
+    pub(crate) slots: Vec<SlotId>,
+    /// MPI library in the memory of one that runs.
+    pub(crate) mapped: Option<MpiLibrary>,
+    /// MPI libraries that programs name as needed, each with a rank that runs the program.
+    pub(crate) needed: Vec<(SlotId, MpiLibrary)>,
+}
+
+/// A question of the watch to its runner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WatchLook {
+    /// Look for an MPI library in silent ranks.
+    Library,
+    /// Report silent ranks that run.
+    Silence,
+    /// Report a start-up that is not complete.
+    Stuck,
+}
+
+/// State of the watch.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    started: Instant,
+    patience: Patience,
+    /// False if silence means nothing: in a job of one rank, and without PMI.
+    minds_silence: bool,
+    looks: usize,
+    silence_reported: bool,
+    stuck_at: Instant,
+    library: Option<MpiLibrary>,
+}
+
+impl Watch {
+    pub(crate) fn new(spec: &SessionSpec, started: Instant) -> Self {
+        Self {
+            started,
+            patience: spec.patience,
+            minds_silence: spec.job.size() > 1 && spec.pmi.family != PmiFamily::None,
+            looks: 0,
+            silence_reported: false,
+            stuck_at: started + spec.patience.stuck,
+            library: None,
+        }
+    }
+
+    /// Time of the next look; `None` if silence means nothing.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        let look = LOOKS.get(self.looks).map(|&millis| self.started + Duration::from_millis(millis));
+        let silence = (!self.silence_reported).then(|| self.started + self.patience.silent);
+        self.minds_silence.then(|| look.into_iter().chain(silence).chain([self.stuck_at]).min()).flatten()
+    }
+
+    /// Returns a look that is due and counts it as taken. To be called until it returns `None`.
+    pub(crate) fn due(&mut self, now: Instant) -> Option<WatchLook> {
+        if !self.minds_silence {
+            return None;
+        }
+        let age = self.age(now);
+        if LOOKS.get(self.looks).is_some_and(|&millis| age >= Duration::from_millis(millis)) {
+            self.looks += 1;
+            return Some(WatchLook::Library);
+        }
+        if !self.silence_reported && age >= self.patience.silent {
+            self.silence_reported = true;
+            return Some(WatchLook::Silence);
+        }
+        if now >= self.stuck_at {
+            // Seldomer from time to time; and later than now, even if no time has gone by.
+            self.stuck_at = now + age.max(Duration::from_secs(1));
+            return Some(WatchLook::Stuck);
+        }
+        None
+    }
+
+    /// Time that the launch has run.
+    pub(crate) fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.started)
+    }
+
+    /// True if ranks that ended in silence are still to be reported.
+    pub(crate) fn minds_silent_ends(&self) -> bool {
+        self.minds_silence && !self.silence_reported
+    }
+
+    /// Remembers the first MPI library that is seen in a silent rank, and returns it.
+    pub(crate) fn remember_library(&mut self, seen: Option<MpiLibrary>) -> Option<MpiLibrary> {
+        if self.library.is_none() {
+            self.library = seen;
+        }
+        self.library.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::tests::spec;
+    use super::*;
+
+    fn looks(watch: &mut Watch, start: Instant, millis: u64) -> Vec<WatchLook> {
+        std::iter::from_fn(|| watch.due(start + Duration::from_millis(millis))).collect()
+    }
+
+    #[test]
+    fn each_look_comes_once_at_its_time() {
+        let start = Instant::now();
+        let spec = spec(4);
+        let mut watch = Watch::new(&spec, start);
+        let mut seen = Vec::new();
+        while let Some(at) = watch.next().filter(|&at| at <= start + Duration::from_secs(130)) {
+            let millis = (at - start).as_millis() as u64;
+            let due = looks(&mut watch, start, millis);
+            assert!(!due.is_empty(), "a wake-up for nothing at {millis}");
+            seen.extend(due.into_iter().map(|look| (millis, look)));
+        }
+        let libraries = LOOKS.iter().map(|&millis| (millis, WatchLook::Library));
+        let stuck = [30_000, 60_000, 120_000].map(|millis| (millis, WatchLook::Stuck));
+        let expected: Vec<_> = libraries.chain([(5000, WatchLook::Silence)]).chain(stuck).collect();
+        assert_eq!(seen, expected);
+        assert!(!watch.minds_silent_ends(), "it was reported while they ran");
+    }
+
+    #[test]
+    fn silence_of_one_rank_or_without_pmi_means_nothing() {
+        let start = Instant::now();
+        let check = |size, family| {
+            let mut spec = spec(size);
+            Arc::make_mut(&mut spec).pmi.family = family;
+            let mut watch = Watch::new(&spec, start);
+            let minds = (watch.next().is_some(), watch.minds_silent_ends());
+            (minds, looks(&mut watch, start, 60_000).is_empty())
+        };
+        assert_eq!(check(1, PmiFamily::Auto), ((false, false), true));
+        assert_eq!(check(2, PmiFamily::None), ((false, false), true));
+        assert_eq!(check(2, PmiFamily::Pmi1), ((true, true), false));
+    }
+
+    #[test]
+    fn a_watch_with_no_patience_at_all_still_rests() {
+        let start = Instant::now();
+        let mut spec = spec(2);
+        Arc::make_mut(&mut spec).patience.stuck = Duration::ZERO;
+        let mut watch = Watch::new(&spec, start);
+        assert_eq!(looks(&mut watch, start, 0), [WatchLook::Stuck]);
+        assert!(watch.next().unwrap() > start);
+    }
+}

@@ -1,0 +1,425 @@
+//! The runner of a session: carries out the effects of its [`SessionMachine`] with processes, pipes, servers and tokio's clock.
+//!
+//! ```text
+//! spawner's threads ──starts──┐                        ┌──signals──> processes
+//! processes ──exits───────────┤                        ├──events──> outbox ──> the launch
+//! servers ──reasons to end────┼──> SessionMachine ─────┼──jobs──> servers, commands
+//! launch ──control────────────┤     (pure)             ├──looks──> servers, /proc, answered at once
+//! pumps ──ends of outputs─────┘                        └──sweep, drain──> the end
+//! ```
+//! One task runs the loop. Beside it run one task per connection (in the PMI drivers), one per output stream, one per process (to
+//! reap it), one per reader of standard input.
+
+mod clean_up;
+mod observe;
+mod pump;
+mod reap;
+mod servers;
+mod services;
+mod start;
+mod stdin;
+mod sweep;
+
+use std::collections::{HashMap, VecDeque};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pmi_core::ids::Rank;
+use pmi_core::server::EndReason;
+use pmix_core::driver::Said;
+use rank_spawner::{RankCommand, RankExit, RankProcess};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use self::observe::Programs;
+use self::pump::Pump;
+use self::servers::{RankCalls, Servers};
+use self::services::{SpawnCall, SpawnReply};
+use self::start::{ProcessNews, Processes, Start, Streams};
+use self::stdin::StdinFeed;
+use self::sweep::Leftovers;
+use crate::cause::StartClass;
+use crate::event::{Event, Output, Report, Stream};
+use crate::machine::effect::Effect;
+use crate::machine::jobs::{JobNumber, SpawnTicket};
+use crate::machine::ranks::SlotId;
+use crate::machine::watch::SilentSeen;
+use crate::machine::{Phase, PrepareFailure, SessionMachine};
+use crate::plan::{LaunchContext, Plan};
+use crate::session_io::{Control, SessionIo, StdinSource};
+use crate::spec::SessionSpec;
+
+/// Largest number of events that wait for room before texts of ranks are no longer taken.
+const OUTBOX_MAX: usize = 256;
+
+/// Largest number of texts that ranks wrote through their server and that wait to be passed on; more are lost.
+const TEXTS_MAX: usize = 256;
+
+/// Largest number of spawns that wait to be looked at.
+const SPAWNS_MAX: usize = 16;
+
+/// Longest time without a look at the clock.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// Runs one node's part of a launch: starts its ranks, serves them PMI, passes on their output, reaps them.
+///
+/// Returns when the last process of the launch on this node is gone. Whatever goes wrong is reported as the report's cause.
+/// Needs a tokio runtime with I/O and time.
+pub async fn run(spec: SessionSpec, io: SessionIo) -> Report {
+    let mut runner = Runner::new(Arc::new(spec), io);
+    runner.carry_out();
+    while !matches!(runner.machine.phase(), Phase::Draining { .. } | Phase::Done { .. }) {
+        let input = runner.next_input().await;
+        runner.on_input(input);
+        runner.carry_out();
+    }
+    runner.finish().await
+}
+
+/// A session that runs.
+struct Runner {
+    spec: Arc<SessionSpec>,
+    io: SessionIo,
+    machine: SessionMachine,
+    servers: Servers,
+    /// `None` where the system lets nothing be started.
+    processes: Option<Processes>,
+    /// Commands of jobs that were prepared and whose ranks are not started yet.
+    commands: HashMap<JobNumber, Vec<RankCommand>>,
+    programs: Programs,
+    spawns: OpenSpawns,
+    news: ProcessNews,
+    inputs: Inputs,
+    outputs: Outputs,
+    stdin: StdinFeed,
+    /// Tasks that remove what ranks wanted removed.
+    removals: JoinSet<()>,
+    /// Events that wait for room; output goes its own way.
+    outbox: VecDeque<Event>,
+    control: ControlState,
+}
+
+/// Receivers of what comes from processes and servers.
+struct Inputs {
+    starts: mpsc::UnboundedReceiver<Start>,
+    exits: mpsc::UnboundedReceiver<(SlotId, RankExit)>,
+    texts: mpsc::Receiver<Said>,
+    spawns: mpsc::Receiver<SpawnCall>,
+}
+
+/// Pumps of the ranks' output streams.
+struct Outputs {
+    pumps: JoinSet<SlotId>,
+    /// Turns true when pumps are to stop at the end of what is there.
+    stop: watch::Sender<bool>,
+}
+
+/// Requests of ranks for new jobs that are not answered.
+#[derive(Default)]
+struct OpenSpawns {
+    replies: HashMap<SpawnTicket, SpawnReply>,
+    last: u64,
+}
+
+impl OpenSpawns {
+    fn add(&mut self, reply: SpawnReply) -> SpawnTicket {
+        self.last += 1;
+        self.replies.insert(SpawnTicket(self.last), reply);
+        SpawnTicket(self.last)
+    }
+}
+
+/// State of the channel by which the launch asks for things.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ControlState {
+    Open,
+    /// All senders are gone.
+    Lost,
+}
+
+/// Input of a session.
+enum SessionInput {
+    /// A start has succeeded or failed.
+    Start(Start),
+    /// A PMI server says that its job must end.
+    EndReason(JobNumber, EndReason),
+    /// A rank wants a new job.
+    Spawn(SpawnCall),
+    /// A rank wrote something through its server.
+    Text(Said),
+    /// The launch wants something; `None` when it is gone.
+    Control(Option<Control>),
+    /// A process was reaped.
+    Exit(SlotId, RankExit),
+    /// One of a rank's output streams has ended.
+    OutputEnd(SlotId),
+    /// The launch takes events again.
+    Room,
+    /// The time of the machine's next step has come.
+    Time,
+}
+
+impl Runner {
+    fn new(spec: Arc<SessionSpec>, mut io: SessionIo) -> Self {
+        let (starts, started) = mpsc::unbounded_channel();
+        let (exits, exited) = mpsc::unbounded_channel();
+        let (texts, written) = mpsc::channel(TEXTS_MAX);
+        let (spawns, wanted) = mpsc::channel(SPAWNS_MAX);
+        let (nodes, host) = (Arc::clone(&io.nodes), Arc::clone(&io.services));
+        let calls = RankCalls { texts, spawns };
+        Self {
+            machine: SessionMachine::new(Arc::clone(&spec), Instant::now().into_std()),
+            servers: Servers::new(Arc::clone(&spec), nodes, host, calls, io.trace.take()),
+            processes: None,
+            commands: HashMap::new(),
+            programs: Vec::new(),
+            spawns: OpenSpawns::default(),
+            news: ProcessNews { starts, exits },
+            inputs: Inputs { starts: started, exits: exited, texts: written, spawns: wanted },
+            outputs: Outputs { pumps: JoinSet::new(), stop: watch::Sender::new(false) },
+            stdin: StdinFeed::default(),
+            removals: JoinSet::new(),
+            outbox: VecDeque::new(),
+            control: ControlState::Open,
+            spec,
+            io,
+        }
+    }
+
+    /// Waits for the next input. Causes come before what follows from them: starts, then reasons to end, then exits.
+    async fn next_input(&mut self) -> SessionInput {
+        let wake = self.machine.next_wake().map_or_else(|| Instant::now() + IDLE, Instant::from_std);
+        tokio::select! {
+            biased;
+            Some(start) = self.inputs.starts.recv() => SessionInput::Start(start),
+            (job, reason) = self.servers.end_reason() => SessionInput::EndReason(job, reason),
+            Some(call) = self.inputs.spawns.recv() => SessionInput::Spawn(call),
+            Some(text) = self.inputs.texts.recv(), if self.outbox.len() < OUTBOX_MAX => SessionInput::Text(text),
+            control = self.io.control.recv(), if self.control == ControlState::Open => SessionInput::Control(control),
+            Some((slot, exit)) = self.inputs.exits.recv() => SessionInput::Exit(slot, exit),
+            Some(Ok(slot)) = self.outputs.pumps.join_next(), if !self.outputs.pumps.is_empty() => {
+                SessionInput::OutputEnd(slot)
+            }
+            Ok(_) = self.io.events.reserve(), if !self.outbox.is_empty() => SessionInput::Room,
+            () = tokio::time::sleep_until(wake) => SessionInput::Time,
+        }
+    }
+
+    fn on_input(&mut self, input: SessionInput) {
+        let now = Instant::now().into_std();
+        match input {
+            SessionInput::Start(Ok(process)) => self.on_process(process),
+            SessionInput::Start(Err(error)) => {
+                if let Some(slot) = self.machine.ranks().slot_of(error.rank()) {
+                    self.machine.on_not_started(slot, start::failure(&error), now);
+                }
+            }
+            SessionInput::EndReason(job, reason) => {
+                let unreported = self.unreported_ends(&reason);
+                self.machine.on_end_reason(job, reason, &unreported, now);
+            }
+            SessionInput::Spawn(call) => self.on_spawn_call(call),
+            SessionInput::Text(text) => self.on_text(text),
+            SessionInput::Control(Some(Control::Question { question, reply })) => {
+                self.servers.answer(&question, reply);
+            }
+            SessionInput::Control(Some(control)) => self.machine.on_control(control, now),
+            SessionInput::Control(None) => {
+                self.control = ControlState::Lost;
+                self.machine.on_control_lost(now);
+            }
+            SessionInput::Exit(slot, exit) => self.on_exit(slot, exit),
+            SessionInput::OutputEnd(slot) => self.machine.on_output_end(slot),
+            SessionInput::Room => self.send_events(),
+            SessionInput::Time => self.machine.on_time(now),
+        }
+    }
+
+    /// Carries out all effects, those included that follow from answers.
+    fn carry_out(&mut self) {
+        while let Some(effect) = self.machine.poll_effect() {
+            match effect {
+                Effect::PrepareJob { job, parent } => {
+                    let prepared = self.prepare(job, parent);
+                    self.machine.on_job_prepared(job, prepared, Instant::now().into_std());
+                }
+                Effect::StartRanks { job } => {
+                    if let (Some(processes), Some(commands)) = (&self.processes, self.commands.remove(&job)) {
+                        processes.start(commands);
+                    }
+                }
+                Effect::FeedStdin => {
+                    let source = std::mem::replace(&mut self.io.stdin, StdinSource::Empty);
+                    self.stdin.begin(source, self.io.events.clone());
+                }
+                Effect::Signal { signal, slots } => {
+                    if let Some(processes) = &self.processes {
+                        processes.signal(signal, &slots);
+                    }
+                }
+                Effect::Report(event) => self.outbox.push_back(event),
+                Effect::Alarm(cause) => {
+                    if let Some(alarm) = self.io.alarm.take() {
+                        // A receiver that is gone gets it with the events.
+                        let _ = alarm.send(cause);
+                    }
+                }
+                Effect::AnswerSpawn { ticket, outcome } => {
+                    if let Some(reply) = self.spawns.replies.remove(&ticket) {
+                        // The rank that asked may be gone.
+                        let _ = reply.send(outcome);
+                    }
+                }
+                Effect::Look(look) => self.look(look),
+                // These end the loop, and are awaited there.
+                Effect::Sweep | Effect::DrainOutputs => {}
+            }
+        }
+    }
+
+    /// Makes everything that the ranks of a job need before the first one starts.
+    fn prepare(&mut self, job: JobNumber, parent: Option<(JobNumber, Rank)>) -> Result<(), PrepareFailure> {
+        let system = |reason| PrepareFailure { class: StartClass::System, reason };
+        if job == JobNumber::LAUNCHED {
+            let keeper = self.io.keeper.take();
+            if let Some(keeper) = &keeper {
+                let guarded = keeper.guard(&self.io.tag);
+                guarded.map_err(|errno| system(format!("cannot reach the keeper: {errno}")))?;
+            }
+            self.processes = Some(Processes::new(keeper, self.news.clone()).map_err(system)?);
+        }
+        let state = self.machine.jobs().get(job);
+        let served = self.servers.add(job, state, parent);
+        let entrances = served.map_err(|error| system(format!("cannot serve PMI: {error}")))?;
+        let ranks = state.ranks_here();
+        let mut plan = Plan::default();
+        if let Some(processes) = self.processes.as_ref().filter(|_| !ranks.is_empty()) {
+            let (spec, limits, fabric) = (&*state.spec, Arc::clone(&processes.limits), self.io.fabric.as_ref());
+            let context = LaunchContext { spec, ranks: &ranks, entrances, limits, fabric };
+            let planned = context.plan(if job == JobNumber::LAUNCHED { &self.io.stdin } else { &StdinSource::Empty });
+            plan = planned.map_err(|error| PrepareFailure { class: error.class(), reason: error.to_string() })?;
+        }
+        for command in &mut plan.commands {
+            // The number that is shown of a rank tells it from those of other jobs.
+            command.rank = state.shown(command.rank);
+        }
+        self.programs.resize_with(job.0 + 1, Default::default);
+        self.programs[job.0] = plan.programs;
+        self.commands.insert(job, plan.commands);
+        // The ranks have what they need of it; a pipe must not stay open on our side.
+        if job == JobNumber::LAUNCHED && matches!(self.io.stdin, StdinSource::Direct(_)) {
+            self.io.stdin = StdinSource::Empty;
+        }
+        Ok(())
+    }
+
+    /// Takes a started process in: first its end, so that it is signalled and reaped whatever happens next; then its PMI
+    /// socket, its input and its output.
+    fn on_process(&mut self, mut process: RankProcess) {
+        let now = Instant::now().into_std();
+        let rank = process.rank;
+        let Some((slot, processes)) = self.machine.ranks().slot_of(rank).zip(self.processes.as_mut()) else { return };
+        let streams = Streams::take(&mut process);
+        let pid = process.pid().as_raw().unsigned_abs();
+        processes.adopt(slot, process);
+        let outputs = [(Stream::Stdout, streams.stdout), (Stream::Stderr, streams.stderr)];
+        let outputs: Vec<_> = outputs.into_iter().filter_map(|(stream, pipe)| Some((stream, pipe?))).collect();
+        self.machine.on_started(slot, pid, outputs.len(), now);
+        let (job, local) = (self.machine.ranks().get(slot).job, self.machine.ranks().get(slot).local);
+        if let Some(socket) = streams.pmi
+            && let Err(error) = self.servers.connect(job, local, UnixStream::from(socket))
+        {
+            self.machine.on_not_served(slot, format!("rank {rank}: cannot watch its PMI socket: {error}"), now);
+        }
+        if let Some(pipe) = streams.stdin {
+            self.stdin.add_reader(rank, pipe);
+        }
+        for (stream, pipe) in outputs {
+            let events = self.io.events.clone();
+            let pump = Pump { rank, stream, prompt_after: self.spec.patience.prompt, events };
+            let stop = self.outputs.stop.subscribe();
+            self.outputs.pumps.spawn(async move {
+                pump.run(pipe, stop).await;
+                slot
+            });
+        }
+    }
+
+    fn on_spawn_call(&mut self, call: SpawnCall) {
+        let SpawnCall { job, rank, request, reply } = call;
+        let ticket = self.spawns.add(reply);
+        self.machine.on_spawn_request(ticket, job, rank, &request);
+    }
+
+    fn on_text(&mut self, Said { job, rank, on_stderr, text }: Said) {
+        let job = self.servers.job_of(job);
+        let rank = job.map_or(rank, |job| self.machine.jobs().get(job).shown(rank));
+        let stream = if on_stderr { Stream::Stderr } else { Stream::Stdout };
+        self.outbox.push_back(Event::Output(Output { rank, stream, bytes: text }));
+    }
+
+    fn on_exit(&mut self, slot: SlotId, exit: RankExit) {
+        let reasons = self.last_messages(slot, exit);
+        let (job, local) = (self.machine.ranks().get(slot).job, self.machine.ranks().get(slot).local);
+        let clean_ups = self.servers.take_clean_up(job, local);
+        if !clean_ups.is_empty() {
+            self.removals.spawn_blocking(move || clean_ups.iter().for_each(clean_up::remove));
+        }
+        let phase = self.servers.phase(job, local);
+        self.machine.on_exit(slot, exit, phase, reasons, Instant::now().into_std());
+    }
+
+    /// Sends what waits in the outbox, as far as there is room.
+    fn send_events(&mut self) {
+        while let Some(event) = self.outbox.pop_front() {
+            if let Err(TrySendError::Full(event)) = self.io.events.try_send(event) {
+                return self.outbox.push_front(event);
+            }
+        }
+    }
+
+    /// Ends the session after its last rank: kills what is left, reads the pipes empty, hands over what is to be reported.
+    async fn finish(mut self) -> Report {
+        self.io.control.close();
+        while let Ok(control) = self.io.control.try_recv() {
+            // A question of another node is answered by the end of its channel.
+            self.machine.on_control(control, Instant::now().into_std());
+        }
+        self.carry_out();
+        let mut processes = self.processes.take();
+        let keeper = match &mut processes {
+            Some(processes) => processes.take_keeper(),
+            None => self.io.keeper.take(),
+        };
+        let ranks = processes.as_ref().map(Processes::pids).unwrap_or_default();
+        let leftovers = Leftovers { tag: self.io.tag.clone(), ranks, process: self.io.process, keeper };
+        self.machine.on_swept(leftovers.kill().await);
+        // Nobody of ours holds a pipe any more. If somebody else does, what is in it is still read.
+        self.outputs.stop.send_replace(true);
+        while let Some(ended) = self.outputs.pumps.join_next().await {
+            if let Ok(slot) = ended {
+                self.machine.on_output_end(slot);
+            }
+        }
+        let spec = Arc::clone(&self.spec);
+        self.removals.spawn_blocking(move || sweep::remove_rank_files(&spec));
+        while self.removals.join_next().await.is_some() {}
+        let silent = if self.machine.minds_silent_ends() { self.silent_ends() } else { SilentSeen::default() };
+        self.machine.on_drained(&silent, Instant::now().into_std());
+        self.carry_out();
+        while let Ok(text) = self.inputs.texts.try_recv() {
+            self.on_text(text);
+        }
+        let report = self.machine.report();
+        drop(self.servers);
+        for event in self.outbox {
+            if self.io.events.send(event).await.is_err() {
+                break;
+            }
+        }
+        report
+    }
+}

@@ -1,0 +1,103 @@
+//! Answers to the machine's questions: what servers and processes show at the moment.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
+
+use pmi_core::Phase as Dialogue;
+use pmi_core::server::EndReason;
+use tokio::time::Instant;
+
+use super::Runner;
+use super::servers::JudgedEnd;
+use crate::library;
+use crate::machine::desertion::FenceSeen;
+use crate::machine::effect::Look;
+use crate::machine::jobs::JobNumber;
+use crate::machine::ranks::{RankState, Slot, SlotId};
+use crate::machine::verdict::UnreportedEnd;
+use crate::machine::watch::{SilentSeen, WatchLook};
+
+/// Files of the programs that run here, by app index, for each job.
+pub(super) type Programs = Vec<BTreeMap<usize, PathBuf>>;
+
+impl Runner {
+    pub(super) fn look(&mut self, look: Look) {
+        let now = Instant::now().into_std();
+        match look {
+            Look::Silent(look) => {
+                let seen = self.silent(look);
+                self.machine.on_silent_seen(look, &seen, now);
+            }
+            Look::Fences(look) => {
+                let fences = self.fences();
+                self.machine.on_fences_seen(look, &fences, now);
+            }
+            Look::Progress { question } => {
+                let ranks = self.machine.ranks().iter();
+                let progress = ranks.map(|(_, slot)| self.servers.progress(slot.job, slot.local)).collect();
+                let fences = self.fences();
+                self.machine.on_progress_seen(question, progress, &fences);
+            }
+        }
+    }
+
+    fn fences(&self) -> Vec<FenceSeen> {
+        let jobs = self.machine.jobs().iter().filter(|(_, job)| !job.is_disowned());
+        jobs.flat_map(|(number, job)| self.servers.pending_fences(number, job)).collect()
+    }
+
+    /// Ranks that have not spoken to any server.
+    fn silent(&self, look: WatchLook) -> SilentSeen {
+        let running: Vec<SlotId> = self.silent_slots(|state| matches!(state, RankState::Running { .. })).collect();
+        let first = running.first().and_then(|&slot| self.machine.ranks().get(slot).state.pid());
+        let mapped = first.and_then(library::in_process);
+        let needed = if look == WatchLook::Silence { self.libraries_needed(&running) } else { Vec::new() };
+        SilentSeen { slots: running, mapped, needed }
+    }
+
+    /// Ranks that ended without a word to any server.
+    pub(super) fn silent_ends(&self) -> SilentSeen {
+        let slots: Vec<SlotId> = self.silent_slots(|state| state.exit().is_some()).collect();
+        let needed = self.libraries_needed(&slots);
+        SilentSeen { slots, mapped: None, needed }
+    }
+
+    fn silent_slots(&self, counts: impl Fn(RankState) -> bool) -> impl Iterator<Item = SlotId> {
+        let silent = |slot: &Slot| self.servers.phase(slot.job, slot.local) == Some(Dialogue::Silent);
+        let slots = self.machine.ranks().iter();
+        slots.filter(move |(_, slot)| counts(slot.state) && silent(slot)).map(|(id, _)| id)
+    }
+
+    /// MPI libraries that the programs of some ranks need; one rank is looked at for each job.
+    fn libraries_needed(&self, slots: &[SlotId]) -> Vec<(SlotId, crate::event::MpiLibrary)> {
+        let mut seen = HashSet::new();
+        let first_of_job = slots.iter().filter(|&&slot| seen.insert(self.machine.ranks().get(slot).job));
+        first_of_job.filter_map(|&slot| Some((slot, library::needed_by(&self.program_of(slot)?)?))).collect()
+    }
+
+    fn program_of(&self, slot: SlotId) -> Option<PathBuf> {
+        let slot = self.machine.ranks().get(slot);
+        let job = self.machine.jobs().get(slot.job);
+        let rank = *job.ranks_here().get(slot.local.index())?;
+        self.programs.get(slot.job.0)?.get(&job.spec.job.app_index(rank)?).cloned()
+    }
+
+    /// Ends that the machine has not been told of; they matter to an abort only.
+    pub(super) fn unreported_ends(&self, reason: &EndReason) -> Vec<UnreportedEnd> {
+        if !matches!(reason, EndReason::Abort { .. }) {
+            return Vec::new();
+        }
+        let end = |(slot, known): (SlotId, &Slot)| {
+            let exit = self.processes.as_ref()?.exit_of(slot)?;
+            Some(UnreportedEnd { slot, exit, phase: self.servers.phase(known.job, known.local) })
+        };
+        self.machine.ranks().alive().filter_map(end).collect()
+    }
+
+    /// Reasons to end that follow from the last messages and the end of a rank.
+    pub(super) fn last_messages(&mut self, slot: SlotId, exit: rank_spawner::RankExit) -> Vec<(JobNumber, EndReason)> {
+        let judge = if self.machine.minds_exit(slot, exit) { JudgedEnd::ByServer } else { JudgedEnd::ByItself };
+        let known = self.machine.ranks().get(slot);
+        self.servers.end_dialogue(known.job, known.local, judge)
+    }
+}

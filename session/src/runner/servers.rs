@@ -1,0 +1,415 @@
+//! The PMI servers of a session: for each job one for PMI-1 and PMI-2, and one for PMIx that all jobs share. Each rank speaks to
+//! one of them, or to none. Rules about ends and fences are not here: servers report, and [`crate::machine`] judges.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use nix::unistd::geteuid;
+use parking_lot::Mutex;
+use pmi_core::claim::ClaimKeys;
+use pmi_core::driver::{Admission, Driver, TraceSink};
+use pmi_core::ids::{LocalRank, NodeIndex, Rank};
+use pmi_core::server::{EndReason, FenceStatus, Progress, Server, Settings};
+use pmi_core::services::Services;
+use pmi_core::{Offer, Phase};
+use pmix_core::driver::{self as pmix, Said, Sinks};
+use pmix_core::server::{Server as PmixServer, Settings as PmixSettings};
+use pmix_core::services::Peers;
+use pmix_core::{CleanUp, JobIndex, Namespace, Seat};
+use rank_spawner::usable_cpus;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+use super::services::{JobServices, SpawnCall};
+use crate::machine::desertion::FenceSeen;
+use crate::machine::jobs::{JobNumber, JobState};
+use crate::plan::{Entrances, PmiPort, PmixEntrance};
+use crate::random;
+use crate::session_io::Nodes;
+use crate::spec::{Entrance, PmiFamily, SessionSpec};
+
+/// Time within which a rank that came through `PMI_PORT` must say which one it is.
+const CLAIM_WITHIN: Duration = Duration::from_secs(30);
+
+/// Servers of one job's ranks.
+#[derive(Default)]
+struct JobServers {
+    /// PMI-1 and PMI-2.
+    pmi: Option<Driver>,
+    /// Source of that server's reason to end; `None` once it gave one.
+    end_reason: Option<oneshot::Receiver<EndReason>>,
+    /// PMIx; it serves other jobs of the launch as well.
+    pmix: Option<Pmix>,
+}
+
+/// A job at the launch's PMIx server.
+struct Pmix {
+    driver: Arc<pmix::Driver>,
+    job: JobIndex,
+    /// The job's namespace.
+    name: String,
+}
+
+impl JobServers {
+    /// Begins the dialogue with a rank over its inherited socket.
+    fn connect(&self, local: LocalRank, socket: UnixStream) -> io::Result<()> {
+        self.pmi.as_ref().map_or(Ok(()), |pmi| pmi.connect(local, socket))
+    }
+
+    /// Handles the last messages of a rank, whatever it speaks.
+    fn drain(&self, local: LocalRank) {
+        if let Some(pmi) = &self.pmi {
+            pmi.drain(local);
+        }
+        if let Some(pmix) = &self.pmix {
+            pmix.driver.drain(pmix.seat(local));
+        }
+    }
+
+    /// A rank's process returned status 0. A server to which it never spoke must not take that for silence, if it spoke to the other.
+    fn rank_exited(&self, local: LocalRank) {
+        let spoke_pmix = self.spoke_pmix(local);
+        if let Some(pmi) = self.pmi.as_ref().filter(|_| !spoke_pmix) {
+            pmi.rank_exited(local);
+        }
+        let spoke_pmi = self.pmi.as_ref().is_some_and(|pmi| spoke(pmi.progress(local)));
+        if let Some(pmix) = self.pmix.as_ref().filter(|_| !spoke_pmi) {
+            pmix.driver.rank_exited(pmix.seat(local));
+        }
+    }
+
+    /// Progress of a rank's dialogue, with the server that it speaks to.
+    fn progress(&self, local: LocalRank) -> Option<Progress> {
+        let pmix = || self.pmix.as_ref().and_then(|pmix| pmix.driver.progress(pmix.seat(local)));
+        let pmi = self.pmi.as_ref().and_then(|pmi| pmi.progress(local));
+        if pmi.is_none() || self.spoke_pmix(local) { pmix() } else { pmi }
+    }
+
+    fn phase(&self, local: LocalRank) -> Option<Phase> {
+        self.progress(local).map(|progress| progress.phase)
+    }
+
+    /// Fences in which ranks wait, with whichever server.
+    fn pending_fences(&self) -> Vec<FenceStatus> {
+        let mut fences = self.pmi.as_ref().map(Driver::pending_fences).unwrap_or_default();
+        fences.extend(self.pmix.iter().flat_map(|pmix| pmix.driver.pending_fences(pmix.job)));
+        fences
+    }
+
+    /// True if this is the job that the PMIx server knows by that index.
+    fn is_pmix_job(&self, job: JobIndex) -> bool {
+        self.pmix.as_ref().is_some_and(|pmix| pmix.job == job)
+    }
+
+    /// Files and directories that a rank wants removed now that it has ended.
+    fn take_clean_up(&self, local: LocalRank) -> Vec<CleanUp> {
+        self.pmix.as_ref().map(|pmix| pmix.driver.take_clean_up(pmix.seat(local))).unwrap_or_default()
+    }
+
+    fn spoke_pmix(&self, local: LocalRank) -> bool {
+        self.pmix.as_ref().is_some_and(|pmix| spoke(pmix.driver.progress(pmix.seat(local))))
+    }
+}
+
+impl Pmix {
+    fn seat(&self, local: LocalRank) -> Seat {
+        Seat { job: self.job, local }
+    }
+}
+
+fn spoke(progress: Option<Progress>) -> bool {
+    progress.is_some_and(|progress| progress.phase != Phase::Silent)
+}
+
+/// All PMI servers of a session.
+pub(super) struct Servers {
+    spec: Arc<SessionSpec>,
+    nodes: Arc<dyn Nodes>,
+    host: Arc<dyn Services>,
+    /// By job number.
+    jobs: Vec<JobServers>,
+    pmix: Option<Arc<pmix::Driver>>,
+    pmix_end_reason: Option<oneshot::Receiver<(JobIndex, EndReason)>>,
+    calls: RankCalls,
+    trace: Option<SharedTrace>,
+    /// Tasks that answer questions of other nodes.
+    answers: JoinSet<()>,
+}
+
+/// Ways by which ranks reach the session through their servers.
+#[derive(Clone)]
+pub(super) struct RankCalls {
+    /// Texts that they write; more than fit are lost.
+    pub(super) texts: mpsc::Sender<Said>,
+    /// Requests for new jobs.
+    pub(super) spawns: mpsc::Sender<SpawnCall>,
+}
+
+impl Servers {
+    pub(super) fn new(
+        spec: Arc<SessionSpec>,
+        nodes: Arc<dyn Nodes>,
+        host: Arc<dyn Services>,
+        calls: RankCalls,
+        trace: Option<TraceSink>,
+    ) -> Self {
+        Self {
+            spec,
+            nodes,
+            host,
+            jobs: Vec::new(),
+            pmix: None,
+            pmix_end_reason: None,
+            calls,
+            trace: trace.map(|trace| Arc::new(Mutex::new(trace))),
+            answers: JoinSet::new(),
+        }
+    }
+
+    /// Makes the servers of both families for the next job, as far as they are wanted, and returns how ranks find them.
+    pub(super) fn add(
+        &mut self,
+        number: JobNumber,
+        job: &JobState,
+        parent: Option<(JobNumber, Rank)>,
+    ) -> io::Result<Entrances> {
+        debug_assert_eq!(number.0, self.jobs.len(), "jobs are added in their order");
+        self.jobs.push(JobServers::default());
+        let family = self.spec.pmi.family;
+        // PMI knows nothing of jobs but a rank's own; PMIx does, and a rank here may meet one of theirs.
+        let has_ranks = !job.ranks_here().is_empty();
+        let port = if family.has_pmi() && has_ranks { self.serve_pmi(number, job)? } else { None };
+        let pmix = if family.has_pmix() { Some(self.serve_pmix(number, job, parent)?) } else { None };
+        Ok(Entrances { port, pmix })
+    }
+
+    /// Makes the server for PMI-1 and PMI-2, and returns its port if ranks come that way.
+    fn serve_pmi(&mut self, number: JobNumber, job: &JobState) -> io::Result<Option<PmiPort>> {
+        let trace = self.trace.as_ref();
+        let pmi = self.spec.pmi;
+        let offer = Offer {
+            pmi1: pmi.family != PmiFamily::Pmi2,
+            pmi2: pmi.family != PmiFamily::Pmi1,
+            group_barriers: pmi.group_barriers,
+        };
+        let settings = Settings { offer, trace: trace.is_some(), ..Settings::default() };
+        let mut server = Server::new(job.spec.job.clone(), self.spec.node, settings);
+        let keys = match pmi.entrance {
+            Entrance::Socket => None,
+            Entrance::Port => {
+                let random = || random::bytes().map(u32::from_ne_bytes);
+                Some(ClaimKeys::draw(job.ranks_here().len(), random)?)
+            }
+        };
+        if let Some(keys) = &keys {
+            server.require_keys(keys.clone());
+        }
+        let fence = self.nodes.fence(&job.spec.job);
+        let (driver, end_reason) = Driver::new(server, fence, self.services(number, job), trace.map(share));
+        if job.ranks_here().len() < usable_cpus().get() {
+            driver.stay_awake();
+        }
+        let port = match keys {
+            None => None,
+            Some(keys) => {
+                let listener = TcpListener::bind(("127.0.0.1", 0))?;
+                let address = listener.local_addr()?.to_string();
+                driver.listen(listener, Admission { uid: geteuid().as_raw(), claim_within: CLAIM_WITHIN })?;
+                Some(PmiPort { address, keys })
+            }
+        };
+        let servers = &mut self.jobs[number.0];
+        servers.pmi = Some(driver);
+        servers.end_reason = Some(end_reason);
+        Ok(port)
+    }
+
+    /// Adds a job to the PMIx server, and makes that if there is none yet.
+    fn serve_pmix(
+        &mut self,
+        number: JobNumber,
+        state: &JobState,
+        parent: Option<(JobNumber, Rank)>,
+    ) -> io::Result<PmixEntrance> {
+        let driver = match &self.pmix {
+            Some(driver) => Arc::clone(driver),
+            None => self.listen_for_pmix()?,
+        };
+        let SessionSpec { job, node, hosts, .. } = &*state.spec;
+        let directory = self.spec.rank_files();
+        let name = format!("{}.{}", job.id, self.spec.secret);
+        let parent = parent.and_then(|(parent, rank)| Some((self.jobs[parent.0].pmix.as_ref()?.name.clone(), rank)));
+        let namespace = Namespace {
+            name: name.clone(),
+            job: job.clone(),
+            node: *node,
+            hosts: hosts.clone(),
+            directory: Some(directory.to_string_lossy().into_owned()),
+            parent,
+        };
+        let fence = self.nodes.fence(job);
+        let job = driver.add(namespace, fence, self.services(number, state));
+        let server = driver.address();
+        self.jobs[number.0].pmix = Some(Pmix { driver, job, name: name.clone() });
+        Ok(PmixEntrance { namespace: name, server })
+    }
+
+    fn listen_for_pmix(&mut self) -> io::Result<Arc<pmix::Driver>> {
+        let settings = PmixSettings { trace: self.trace.is_some(), ..PmixSettings::default() };
+        let texts = self.calls.texts.clone();
+        let say = Box::new(move |text| {
+            // A rank that writes more than can be passed on is not waited for.
+            let _ = texts.try_send(text);
+        });
+        let sinks = Sinks { say, trace: self.trace.as_ref().map(share) };
+        let peers = Arc::new(OtherServers(Arc::clone(&self.nodes)));
+        let (driver, end_reason) = pmix::Driver::new(PmixServer::new(settings), geteuid().as_raw(), peers, sinks)?;
+        let driver = Arc::new(driver);
+        self.pmix = Some(Arc::clone(&driver));
+        self.pmix_end_reason = Some(end_reason);
+        Ok(driver)
+    }
+
+    fn services(&self, number: JobNumber, job: &JobState) -> Arc<dyn Services> {
+        let (host, id) = (Arc::clone(&self.host), job.spec.job.id.clone());
+        Arc::new(JobServices { host, job: number, id, spawns: self.calls.spawns.clone() })
+    }
+
+    /// Begins the dialogue with a rank over its inherited socket.
+    ///
+    /// # Errors
+    /// Fails when the runtime cannot watch the socket.
+    pub(super) fn connect(&self, job: JobNumber, local: LocalRank, socket: UnixStream) -> io::Result<()> {
+        self.jobs[job.0].connect(local, socket)
+    }
+
+    /// Handles the last messages of a rank whose process has ended, and its end if a server is to judge that; returns the reasons to end
+    /// that followed.
+    pub(super) fn end_dialogue(
+        &mut self,
+        job: JobNumber,
+        local: LocalRank,
+        end: JudgedEnd,
+    ) -> Vec<(JobNumber, EndReason)> {
+        let servers = &mut self.jobs[job.0];
+        servers.drain(local);
+        if end == JudgedEnd::ByServer {
+            servers.rank_exited(local);
+        }
+        let own = take_ready(&mut servers.end_reason).map(|reason| (job, reason));
+        let pmix = take_ready(&mut self.pmix_end_reason).and_then(|(job, reason)| Some((self.job_of(job)?, reason)));
+        own.into_iter().chain(pmix).collect()
+    }
+
+    /// Waits for a server's reason to end; for ever if none has one. Cancel-safe.
+    pub(super) async fn end_reason(&mut self) -> (JobNumber, EndReason) {
+        poll_fn(|context| {
+            for (number, job) in self.jobs.iter_mut().enumerate() {
+                if let Some(Poll::Ready(reason)) = job.end_reason.as_mut().map(|reason| Pin::new(reason).poll(context))
+                {
+                    job.end_reason = None;
+                    if let Ok(reason) = reason {
+                        return Poll::Ready((JobNumber(number), reason));
+                    }
+                }
+            }
+            let pmix = self.pmix_end_reason.as_mut().map(|reason| Pin::new(reason).poll(context));
+            if let Some(Poll::Ready(reason)) = pmix {
+                self.pmix_end_reason = None;
+                if let Ok((job, reason)) = reason
+                    && let Some(job) = self.job_of(job)
+                {
+                    return Poll::Ready((job, reason));
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Job that the PMIx server knows by this index.
+    pub(super) fn job_of(&self, index: JobIndex) -> Option<JobNumber> {
+        self.jobs.iter().position(|job| job.is_pmix_job(index)).map(JobNumber)
+    }
+
+    pub(super) fn progress(&self, job: JobNumber, local: LocalRank) -> Option<Progress> {
+        self.jobs[job.0].progress(local)
+    }
+
+    pub(super) fn phase(&self, job: JobNumber, local: LocalRank) -> Option<Phase> {
+        self.jobs[job.0].phase(local)
+    }
+
+    pub(super) fn take_clean_up(&self, job: JobNumber, local: LocalRank) -> Vec<CleanUp> {
+        self.jobs[job.0].take_clean_up(local)
+    }
+
+    /// Fences of a job in which ranks of this node wait.
+    pub(super) fn pending_fences(&self, number: JobNumber, job: &JobState) -> Vec<FenceSeen> {
+        let Some(servers) = self.jobs.get(number.0) else { return Vec::new() };
+        let seen = |fence: FenceStatus| {
+            let missing = fence.missing.iter().filter_map(|&local| servers.progress(local));
+            let missing = missing.map(|progress| (job.shown(progress.rank), progress.last_command)).collect();
+            let FenceStatus { name, epoch, whole_job, waiting, .. } = fence;
+            FenceSeen { job: number, name, epoch, whole_job, waiting, missing }
+        };
+        servers.pending_fences().into_iter().map(seen).collect()
+    }
+
+    /// Answers a question of another node's server. The answer may take a while, and nothing waits for it.
+    pub(super) fn answer(&mut self, question: &Bytes, reply: oneshot::Sender<Result<Bytes, String>>) {
+        let answer = self.pmix.as_ref().map(|pmix| pmix.question(question));
+        while self.answers.try_join_next().is_some() {}
+        self.answers.spawn(async move {
+            let answer = match answer {
+                Some(answer) => answer.await.map_err(|_| "its part of the launch is over"),
+                None => Err("it serves no PMIx"),
+            };
+            // The one who asked may be gone.
+            let _ = reply.send(answer.map_err(str::to_owned));
+        });
+    }
+}
+
+/// Judge of a rank's exit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum JudgedEnd {
+    /// The rank left with status 0: its server knows whether it was through with PMI.
+    ByServer,
+    /// The exit speaks for itself, or means nothing.
+    ByItself,
+}
+
+/// Value of a receiver that has one; the receiver is used up then.
+fn take_ready<T>(receiver: &mut Option<oneshot::Receiver<T>>) -> Option<T> {
+    let value = receiver.as_mut()?.try_recv().ok()?;
+    *receiver = None;
+    Some(value)
+}
+
+/// PMIx servers of this launch on other nodes.
+struct OtherServers(Arc<dyn Nodes>);
+
+#[async_trait]
+impl Peers for OtherServers {
+    async fn ask(&self, node: NodeIndex, question: Bytes) -> Option<Bytes> {
+        let answer = self.0.ask(node, question).await;
+        answer.inspect_err(|error| tracing::debug!("{error}")).ok()
+    }
+}
+
+/// Trace that the servers of both families write to.
+type SharedTrace = Arc<Mutex<TraceSink>>;
+
+fn share(trace: &SharedTrace) -> TraceSink {
+    let trace = Arc::clone(trace);
+    Box::new(move |message| (trace.lock())(message))
+}

@@ -1,0 +1,62 @@
+//! Services of a job's servers: what a rank asks of its host goes there, and a spawn that the host does not carry out to the session.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use pmi_core::ids::{JobId, Rank};
+use pmi_core::services::{Lifetime, MeetError, Meeting, Met, NameError, Services, SpawnError, SpawnRequest};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::machine::jobs::JobNumber;
+
+/// A rank's request for a new job, on its way to the session.
+pub(super) struct SpawnCall {
+    /// Job of the rank.
+    pub(super) job: JobNumber,
+    pub(super) rank: Rank,
+    pub(super) request: SpawnRequest,
+    pub(super) reply: SpawnReply,
+}
+
+/// Receiver of the answer to a spawn.
+pub(super) type SpawnReply = oneshot::Sender<Result<JobId, SpawnError>>;
+
+/// Services of one job. Names and meetings are the host's matter, and so are new jobs if it says so.
+pub(super) struct JobServices {
+    pub(super) host: Arc<dyn Services>,
+    pub(super) job: JobNumber,
+    pub(super) id: JobId,
+    pub(super) spawns: mpsc::Sender<SpawnCall>,
+}
+
+#[async_trait]
+impl Services for JobServices {
+    async fn publish(&self, rank: Rank, service: Bytes, port: Bytes, lifetime: Lifetime) -> Result<(), NameError> {
+        self.host.publish(rank, service, port, lifetime).await
+    }
+
+    async fn lookup(&self, rank: Rank, service: Bytes, patience: Option<Duration>) -> Result<Bytes, NameError> {
+        self.host.lookup(rank, service, patience).await
+    }
+
+    async fn unpublish(&self, rank: Rank, service: Bytes) -> Result<(), NameError> {
+        self.host.unpublish(rank, service).await
+    }
+
+    async fn meet(&self, meeting: Meeting) -> Result<Met, MeetError> {
+        self.host.meet(meeting).await
+    }
+
+    async fn spawn(&self, rank: Rank, request: SpawnRequest) -> Result<JobId, SpawnError> {
+        if self.host.starts_jobs() {
+            return self.host.spawn(rank, SpawnRequest { parent: Some(self.id.clone()), ..request }).await;
+        }
+        let ending = || SpawnError::Refused { reason: "the launch is ending".to_owned() };
+        let (reply, answer) = oneshot::channel();
+        let call = SpawnCall { job: self.job, rank, request, reply };
+        self.spawns.send(call).await.map_err(|_| ending())?;
+        answer.await.map_err(|_| ending())?
+    }
+}

@@ -1,0 +1,140 @@
+//! Processes of the ranks: started on the spawner's threads, watched until they are reaped.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use rank_spawner::{
+    Keeper, Limit, RankCommand, RankExit, RankProcess, Spawner, StartError, Step, raise_descriptor_limit,
+};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::reap;
+use crate::cause::StartClass;
+use crate::machine::StartFailure;
+use crate::machine::ranks::SlotId;
+
+/// Result of a start, as the spawner's thread delivers it.
+pub(super) type Start = Result<RankProcess, StartError>;
+
+/// All processes of a session.
+pub(super) struct Processes {
+    /// Kills what it started when it is dropped.
+    spawner: Spawner,
+    /// Limits that ranks get instead of this process's own.
+    pub(super) limits: Arc<[Limit]>,
+    news: ProcessNews,
+    /// By slot; `None` while a rank is not started.
+    running: Vec<Option<Arc<RankProcess>>>,
+    /// One task for each process, which reaps it.
+    watchers: JoinSet<()>,
+    keeper: Option<Keeper>,
+}
+
+/// Ways by which the session hears of processes. As many messages wait there as there are ranks, at most.
+#[derive(Clone)]
+pub(super) struct ProcessNews {
+    pub(super) starts: mpsc::UnboundedSender<Start>,
+    pub(super) exits: mpsc::UnboundedSender<(SlotId, RankExit)>,
+}
+
+impl Processes {
+    /// # Errors
+    /// Fails where the system has no thread or descriptor left.
+    pub(super) fn new(keeper: Option<Keeper>, news: ProcessNews) -> Result<Self, String> {
+        let limit = raise_descriptor_limit().map_err(|errno| format!("cannot read the limits: {errno}"))?;
+        Ok(Self {
+            spawner: Spawner::new().map_err(|error| format!("cannot start ranks: {error}"))?,
+            limits: Arc::new([limit]),
+            news,
+            running: Vec::new(),
+            watchers: JoinSet::new(),
+            keeper,
+        })
+    }
+
+    /// Has ranks started on the spawner's threads.
+    pub(super) fn start(&self, commands: Vec<RankCommand>) {
+        let results = self.news.starts.clone();
+        // Nobody is there to receive when the session is dropped in the middle; then the spawner kills the ranks.
+        self.spawner.start_all(commands, move |result| drop(results.send(result)));
+    }
+
+    /// Takes charge of a process: from now on it is signalled with the others, and reaped when it ends.
+    pub(super) fn adopt(&mut self, slot: SlotId, process: RankProcess) {
+        if let Some(keeper) = &self.keeper {
+            // Should this fail, the keeper finds the group by the launch's mark.
+            let _ = keeper.guard_rank(&process);
+        }
+        let process = Arc::new(process);
+        if self.running.len() <= slot.0 {
+            self.running.resize(slot.0 + 1, None);
+        }
+        self.running[slot.0] = Some(Arc::clone(&process));
+        let exits = self.news.exits.clone();
+        self.watchers.spawn(async move {
+            let watched = &*process;
+            let exit = reap::until_reaped(move || watched.ended(), || watched.try_wait()).await;
+            // The session outlives its watchers.
+            let _ = exits.send((slot, exit));
+        });
+    }
+
+    /// Exit of a process that has ended, whether or not it was delivered.
+    pub(super) fn exit_of(&self, slot: SlotId) -> Option<RankExit> {
+        self.running.get(slot.0)?.as_ref()?.try_wait().ok().flatten()
+    }
+
+    /// Sends a signal to the process groups of some ranks.
+    pub(super) fn signal(&self, signal: Signal, slots: &[SlotId]) {
+        for process in slots.iter().filter_map(|slot| self.running.get(slot.0)?.as_ref()) {
+            // It may have ended this very moment.
+            let _ = process.signal_group(signal);
+        }
+    }
+
+    /// Processes that were started, the ended ones included.
+    pub(super) fn pids(&self) -> Vec<Pid> {
+        self.running.iter().flatten().map(|process| process.pid()).collect()
+    }
+
+    /// Gives up the keeper, which is to be dismissed when nothing is left.
+    pub(super) fn take_keeper(&mut self) -> Option<Keeper> {
+        self.keeper.take()
+    }
+}
+
+/// Failure of a start, as the machine takes it.
+pub(super) fn failure(error: &StartError) -> StartFailure {
+    match error {
+        StartError::GivenUp { .. } => StartFailure::GivenUp,
+        error => StartFailure::Failed { class: start_class(error), reason: error.to_string() },
+    }
+}
+
+/// Class of a failed start, as a shell would choose it.
+fn start_class(error: &StartError) -> StartClass {
+    match error {
+        StartError::Step { step: Step::Exec, errno: Errno::ENOENT, .. } => StartClass::NotFound,
+        StartError::Step { step: Step::Exec, errno: Errno::EACCES | Errno::ENOEXEC, .. } => StartClass::CannotExecute,
+        _ => StartClass::System,
+    }
+}
+
+/// Streams of a started process that the session serves.
+pub(super) struct Streams {
+    pub(super) pmi: Option<OwnedFd>,
+    pub(super) stdin: Option<OwnedFd>,
+    pub(super) stdout: Option<OwnedFd>,
+    pub(super) stderr: Option<OwnedFd>,
+}
+
+impl Streams {
+    pub(super) fn take(process: &mut RankProcess) -> Self {
+        let RankProcess { pmi, stdin, stdout, stderr, .. } = process;
+        Self { pmi: pmi.take(), stdin: stdin.take(), stdout: stdout.take(), stderr: stderr.take() }
+    }
+}

@@ -1,0 +1,59 @@
+//! Removal of all that the ranks left behind: processes, and files that they wanted removed.
+
+use std::fs;
+
+use nix::unistd::Pid;
+use rank_spawner::{Keeper, LaunchTag, Orphans, SweepScope, nothing_to_sweep, sweep};
+
+use crate::session_io::HostProcess;
+use crate::spec::SessionSpec;
+use crate::timeouts;
+
+/// Processes of a launch, as far as they are to be swept.
+pub(super) struct Leftovers {
+    pub(super) tag: LaunchTag,
+    /// The ranks that were started.
+    pub(super) ranks: Vec<Pid>,
+    pub(super) process: HostProcess,
+    pub(super) keeper: Option<Keeper>,
+}
+
+impl Leftovers {
+    /// Kills what the ranks left behind, and returns what cannot be killed. Dismisses the keeper.
+    pub(super) async fn kill(self) -> Vec<u32> {
+        // As a rule; a thread for nothing would take as long as a rank takes to start.
+        if self.ranks.is_empty() || nothing_to_sweep() {
+            dismiss(self.keeper);
+            return Vec::new();
+        }
+        tokio::task::spawn_blocking(move || self.kill_now()).await.unwrap_or_default()
+    }
+
+    fn kill_now(self) -> Vec<u32> {
+        let except: Vec<Pid> = self.keeper.iter().map(Keeper::pid).collect();
+        let orphans = match self.process {
+            HostProcess::Dedicated => Orphans::Claim { except: &except },
+            HostProcess::Shared => Orphans::Leave,
+        };
+        let swept = sweep(&SweepScope { tag: &self.tag, ranks: &self.ranks, orphans }, timeouts::SWEEP);
+        dismiss(self.keeper);
+        let survivors = swept.map(|swept| swept.survivors).unwrap_or_default();
+        survivors.iter().map(|survivor| survivor.pid.as_raw().unsigned_abs()).collect()
+    }
+}
+
+/// Dismisses the keeper. It may have gone before its time, which changes nothing now.
+fn dismiss(keeper: Option<Keeper>) {
+    if let Some(keeper) = keeper {
+        let _ = keeper.done();
+    }
+}
+
+/// Removes the directory that ranks were told for files of theirs, if any of them made it.
+pub(super) fn remove_rank_files(spec: &SessionSpec) {
+    let directory = spec.rank_files();
+    if spec.pmi.family.has_pmix() && directory.symlink_metadata().is_ok() {
+        // What cannot be removed stays: a rank could do no more itself.
+        let _ = fs::remove_dir_all(directory);
+    }
+}
