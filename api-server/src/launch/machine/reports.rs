@@ -84,22 +84,16 @@ impl Machine {
     /// Something happened in a node's session. News that is none, or that is not this node's to report, is passed over.
     fn on_event(&mut self, node: u32, event: Event, programs: Programs, now: Instant) {
         match event {
-            Event::Started { rank, pid, .. } => {
-                if self.nodes.state.on_started(node, rank, pid, &programs) {
-                    self.clients.note_start();
-                    self.append(node, NodeEvent::Happened(NodeHappening::Event(event), programs), now);
-                }
+            Event::Started { rank, pid, .. } if self.nodes.state.on_started(node, rank, pid, &programs) => {
+                self.clients.note_start();
+                self.append(node, NodeEvent::Happened(NodeHappening::Event(event), programs), now);
             }
-            Event::Output(ref output) => {
-                if self.nodes.state.owns(node, output.rank) {
-                    self.append(node, NodeEvent::of_session(event), now);
-                }
+            Event::Output(ref output) if self.nodes.state.owns(node, output.rank) => {
+                self.append(node, NodeEvent::of_session(event), now);
             }
-            Event::Exited { rank, exit, phase } => {
-                if self.nodes.state.on_exited(node, RankEnd { rank, exit, phase }) {
-                    self.append(node, NodeEvent::of_session(event), now);
-                    self.look_for_deserters(now);
-                }
+            Event::Exited { rank, exit, phase } if self.nodes.state.on_exited(node, RankEnd { rank, exit, phase }) => {
+                self.append(node, NodeEvent::of_session(event), now);
+                self.look_for_deserters(now);
             }
             Event::Notice(notice) => self.on_notice(node, notice, now),
             Event::Ending(cause) => self.on_cause(node, cause, now),
@@ -112,7 +106,7 @@ impl Machine {
                 self.nodes.state.on_waiting(node, &ranks);
                 self.look_for_deserters(now);
             }
-            // Of a later version.
+            // News that is none, or an event of a later version.
             _ => {}
         }
     }

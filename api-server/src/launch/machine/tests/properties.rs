@@ -134,7 +134,7 @@ impl Walk {
             Step::Report(node) => simulation.report(node),
             Step::Lost(node) => simulation.input(|machine, now| machine.on_node_lost(node, "no heartbeat came", now)),
             Step::OwnerComes => self.owner = simulation.attach(Role::Owner).ok().map(|joined| joined.client),
-            Step::OwnerAcknowledges => self.of_owner(|log| ClientRequest::Acknowledge(log)),
+            Step::OwnerAcknowledges => self.of_owner(ClientRequest::Acknowledge),
             Step::OwnerEnds(signal) => self.of_owner(|_| ClientRequest::End(signal)),
             Step::OwnerSaysGoodbye => {
                 if let Some(owner) = self.owner {
@@ -265,7 +265,7 @@ proptest! {
         prop_assert_eq!(lost.difference(&died).copied().collect::<BTreeSet<_>>(), unclean.clone());
         let completion = walk.simulation.completion().unwrap();
         for node in unclean {
-            let node = format!("n{}", node);
+            let node = format!("n{node}");
             prop_assert!(completion.message.contains("did not say that its part has ended"), "{} {}", node, completion.message);
         }
     }
