@@ -14,6 +14,7 @@
 
 mod deliveries;
 mod delivery;
+mod entry;
 mod event_log;
 pub(crate) mod fan_out;
 mod machine;

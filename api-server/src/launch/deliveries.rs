@@ -10,7 +10,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tonic::Status;
 
 use super::event_log::{EventLog, Start};
-use super::spool::{self, Spool};
+use super::spool::Spool;
 use super::{ClientSender, delivery};
 
 /// All of these tasks; they end with it.
@@ -60,7 +60,7 @@ impl Deliveries {
         let spooling = spool.map(|spool| {
             let (progress, written) = watch::channel(first - 1);
             let mut task = JoinSet::new();
-            task.spawn(spool::write(Arc::clone(&log), spool, first, progress));
+            task.spawn(write_spool(Arc::clone(&log), spool, first, progress));
             Spooling { task, written }
         });
         Self { log, clients: BTreeMap::new(), tasks: JoinSet::new(), spooling }
@@ -116,6 +116,28 @@ async fn written(spooling: &mut Option<Spooling>) -> Option<u64> {
         biased;
         Ok(()) = written.changed() => Some(*written.borrow_and_update()),
         _ = task.join_next() => None,
+    }
+}
+
+/// Writes what is added to the log into the spool, and publishes the last sequence number written; ends when writing fails.
+async fn write_spool(log: Arc<EventLog>, spool: Arc<Spool>, first: u64, spooled: watch::Sender<u64>) {
+    let mut last = first - 1;
+    loop {
+        let batch = log.after(last).await;
+        last = batch.last().map_or(last, |entry| entry.response.sequence);
+        let spool = Arc::clone(&spool);
+        match tokio::task::spawn_blocking(move || spool.append(&batch)).await {
+            Ok(Ok(())) => drop(spooled.send_replace(last)),
+            Ok(Err(error)) => {
+                tracing::warn!(
+                    error = pmi_transport::error_chain::chain(&error),
+                    "output is not kept on disk any more"
+                );
+                return;
+            }
+            // The server is ending, or writing panicked, which was told.
+            Err(_) => return,
+        }
     }
 }
 

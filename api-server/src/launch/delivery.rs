@@ -7,7 +7,8 @@ use pmi_transport::proto::v1::AttachResponse;
 use tonic::Status;
 
 use super::ClientSender;
-use super::event_log::{Entry, EventLog, Next};
+use super::entry::Entry;
+use super::event_log::{EventLog, Next};
 use super::spool::{Bookmark, Slice};
 
 /// Sends the reader with this number the events of the log, until its client is gone. Returns the number.

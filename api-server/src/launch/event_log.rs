@@ -20,7 +20,8 @@ use std::sync::Arc;
 use pmi_transport::proto::v1::{AttachResponse, LaunchSpec, StartProgress, attach_response};
 
 use self::state::State;
-pub(crate) use self::state::{Entry, Retention, SideMessages};
+pub(crate) use self::state::{Retention, SideMessages};
+use super::entry::Entry;
 use super::spool::{Bookmark, Slice, Spool};
 use crate::watched::Watched;
 

@@ -21,9 +21,8 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 use pmi_transport::proto::v1::AttachResponse;
 use prost::Message;
-use tokio::sync::watch;
 
-use super::event_log::{Entry, EventLog};
+use super::entry::Entry;
 
 /// A launch's room is shared out among so many files; the oldest is dropped when it is full.
 const SEGMENTS: u64 = 16;
@@ -275,28 +274,6 @@ fn get(mut record: Bytes) -> io::Result<Entry> {
     record.advance(4);
     let before = record.get_u64_le();
     Ok(Entry { response: AttachResponse::decode(record).map_err(io::Error::other)?, before })
-}
-
-/// Writes what is added to the log into the spool, and says how far it has come; ends when that cannot go on.
-pub(super) async fn write(log: Arc<EventLog>, spool: Arc<Spool>, first: u64, spooled: watch::Sender<u64>) {
-    let mut last = first - 1;
-    loop {
-        let batch = log.after(last).await;
-        last = batch.last().map_or(last, |entry| entry.response.sequence);
-        let spool = Arc::clone(&spool);
-        match tokio::task::spawn_blocking(move || spool.append(&batch)).await {
-            Ok(Ok(())) => drop(spooled.send_replace(last)),
-            Ok(Err(error)) => {
-                tracing::warn!(
-                    error = pmi_transport::error_chain::chain(&error),
-                    "output is not kept on disk any more"
-                );
-                return;
-            }
-            // The server is ending, or writing panicked, which was told.
-            Err(_) => return,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::launch::entry::Entry;
 use lattice_session::wire::event::cost;
 use pmi_transport::limits::kept_cost;
 use pmi_transport::proto::v1::{AttachResponse, LaunchSpec, StartProgress, attach_response, node_event};
@@ -39,14 +40,6 @@ pub(crate) enum Retention {
     UntilSettled,
     /// Events beyond the limit are dropped, settled or not.
     Bounded,
-}
-
-/// One event.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Entry {
-    pub response: AttachResponse,
-    /// The bytes of output in all events before this one.
-    pub before: u64,
 }
 
 /// Position of a reader: the last event, and the bytes of output up to its end, if that is known.
