@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lattice_session::flow_control::Overrun;
 use lattice_session::wire::event::happening_cost;
 use tokio::time::Instant;
 
@@ -10,7 +11,7 @@ use super::effect::{Effect, Effects};
 use super::event::{ClientRequest, LogEvent, NodeCommand, NodeEvent, StartProgress};
 use super::facts::Facts;
 use super::input_credit::{Flow, InputCredit};
-use super::output_credit::{OutputCredit, Overrun};
+use super::output_credit::OutputCredit;
 use super::streams::Output;
 
 /// Interval at which clients are told how far the start is.

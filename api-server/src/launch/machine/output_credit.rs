@@ -10,29 +10,21 @@
 //! The launch's owner settles events by acknowledging them, or its spool by having them on disk. When there is neither, or the
 //! launch is to end whatever its owner does, output is settled as it comes.
 
-use lattice_session::wire::event::COST_MAX;
 use std::collections::VecDeque;
+
+use lattice_session::flow_control::{Overrun, Window};
+use lattice_session::wire::event::COST_MAX;
 
 use super::facts::Settler;
 
 /// The credit of a launch's nodes.
 #[derive(Debug)]
 pub(crate) struct OutputCredit {
-    shares: Vec<Share>,
-    /// Bytes that a node may send in all.
-    window: u64,
+    /// By node index.
+    windows: Vec<Window>,
     /// Events that were charged and are not settled, in order.
     unsettled: VecDeque<Charge>,
     settler: Settler,
-}
-
-/// One node's share.
-#[derive(Clone, Copy, Debug, Default)]
-struct Share {
-    /// Bytes that the node may still send.
-    outstanding: u64,
-    /// Bytes that were sent and are not settled.
-    unsettled: u64,
 }
 
 /// An event that its node is granted again.
@@ -43,58 +35,34 @@ struct Charge {
     cost: u64,
 }
 
-/// A node sent output that it was not allowed to send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it sent {sent} bytes of output, and was allowed {window}")]
-pub(crate) struct Overrun {
-    pub sent: u64,
-    pub window: u64,
-}
-
 impl OutputCredit {
     /// Credit for `nodes` nodes, each of which may begin with `window` bytes.
     pub(crate) fn new(nodes: usize, window: u64, settler: Settler) -> Self {
-        let share = Share { outstanding: window, unsettled: 0 };
-        Self { shares: vec![share; nodes], window, unsettled: VecDeque::new(), settler }
+        Self { windows: vec![Window::new(window); nodes], unsettled: VecDeque::new(), settler }
     }
 
     /// Charges a node for an event. Returns the bytes that the node is to be granted, if any.
     ///
     /// # Errors
-    /// Fails when the node sends more output than twice its window: once for what it was granted, and once for grants that went
-    /// astray with a broken connection and were made good; and each time one event more than it had credit for.
+    /// Fails when the node sends more output than [`Window::receive`] allows.
     pub(crate) fn charge(&mut self, sequence: u64, node: u32, cost: u64) -> Result<Option<u64>, Overrun> {
         if cost == 0 {
             return Ok(None);
         }
         let waits = self.waits();
-        let share = &mut self.shares[node as usize];
-        share.outstanding = share.outstanding.saturating_sub(cost);
+        let window = &mut self.windows[node as usize];
         if waits {
-            share.unsettled += cost;
-            if share.unsettled > 2 * (self.window + COST_MAX as u64) {
-                return Err(Overrun { sent: share.unsettled, window: self.window });
-            }
+            window.receive(cost, COST_MAX as u64)?;
             self.unsettled.push_back(Charge { sequence, node, cost });
+        } else {
+            window.pass(cost);
         }
-        Ok(self.grant(node))
-    }
-
-    /// Returns the bytes to grant to the node: none before a quarter of its window is free, so that grants do not outnumber output.
-    fn grant(&mut self, node: u32) -> Option<u64> {
-        let share = &mut self.shares[node as usize];
-        let free = self.window.saturating_sub(share.unsettled + share.outstanding);
-        let worth_telling = free >= (self.window / 4).max(1);
-        worth_telling.then(|| {
-            share.outstanding += free;
-            free
-        })
+        Ok(window.grant())
     }
 
     /// The connection to a node is new: what it was granted may have gone astray. Returns what to grant it now.
     pub(crate) fn renew(&mut self, node: u32) -> Option<u64> {
-        self.shares[node as usize].outstanding = 0;
-        self.grant(node)
+        self.windows[node as usize].renew()
     }
 
     /// Returns true if nodes are granted no more than somebody has settled.
@@ -104,14 +72,14 @@ impl OutputCredit {
 
     /// Returns true if the node is slow because whoever settles is: most of what it may send waits for that.
     pub(crate) fn is_held_up(&self, node: u32) -> bool {
-        self.shares[node as usize].unsettled > self.window / 2
+        self.windows[node as usize].is_congested()
     }
 
     /// Everything up to `sequence` is settled. Returns what nodes are to be granted.
     pub(crate) fn settle(&mut self, sequence: u64) -> Vec<(u32, u64)> {
         let mut touched = Vec::new();
         while let Some(charge) = self.unsettled.pop_front_if(|charge| charge.sequence <= sequence) {
-            self.shares[charge.node as usize].unsettled -= charge.cost;
+            self.windows[charge.node as usize].release(charge.cost);
             if touched.last() != Some(&charge.node) {
                 touched.push(charge.node);
             }
@@ -123,14 +91,14 @@ impl OutputCredit {
     pub(crate) fn stop_waiting(&mut self) -> Vec<(u32, u64)> {
         self.settler = Settler::Nobody;
         self.unsettled.clear();
-        self.shares.iter_mut().for_each(|share| share.unsettled = 0);
-        self.grants((0..self.shares.len() as u32).collect())
+        self.windows.iter_mut().for_each(Window::release_all);
+        self.grants((0..self.windows.len() as u32).collect())
     }
 
     fn grants(&mut self, mut nodes: Vec<u32>) -> Vec<(u32, u64)> {
         nodes.sort_unstable();
         nodes.dedup();
-        nodes.into_iter().filter_map(|node| Some((node, self.grant(node)?))).collect()
+        nodes.into_iter().filter_map(|node| Some((node, self.windows[node as usize].grant()?))).collect()
     }
 }
 
@@ -205,5 +173,21 @@ mod tests {
         assert!(!credit.is_held_up(0));
         assert_eq!(credit.charge(2, 0, WINDOW), Ok(Some(WINDOW)));
         assert_eq!(credit.settle(2), []);
+    }
+
+    /// Nodes of large launches have windows of 64 KiB, and a piece of 64 KiB with its overhead costs more.
+    #[test]
+    fn a_window_smaller_than_a_piece_opens_again() {
+        let window = 64 << 10;
+        let mut node = lattice_session::flow_control::Credit::new(window);
+        let mut credit = OutputCredit::new(1, window, Settler::Owner);
+        for sequence in 1..=3 {
+            assert!(node.is_available(), "before piece {sequence}");
+            let piece = window + 256;
+            node.overdraw(piece);
+            let granted = credit.charge(sequence, 0, piece).unwrap();
+            let settled = credit.settle(sequence).into_iter().map(|(_, bytes)| bytes);
+            settled.chain(granted).for_each(|bytes| node.grant(bytes));
+        }
     }
 }
