@@ -45,13 +45,17 @@ fn ranks_that_run_on_without_a_word_are_reported() {
     let directory = tempfile::tempdir().unwrap();
     let program = linked_with_open_mpi(directory.path(), "sleep(1000);");
     let mut foreign = launch("-n 2").arg(&program).start();
+    // Nothing of MPI is in these: only who asks for everything is told.
     let mut plain = launch("-n 2").words("sleep 1000").start();
+    let mut verbose = launch("-v -n 2").words("sleep 1000").start();
     foreign.wait_for_stderr("ranks 0-1 have run for 5");
-    plain.wait_for_stderr("ranks 0-1 have run for 5");
-    foreign.signal(Signal::SIGTERM);
-    plain.signal(Signal::SIGTERM);
+    verbose.wait_for_stderr("ranks 0-1 have run for 5");
+    for running in [&mut foreign, &mut plain, &mut verbose] {
+        running.signal(Signal::SIGTERM);
+    }
     foreign.finish().exits(143).says("Open MPI (").says("lattice: try: ");
-    plain.finish().exits(143).does_not_say("Open MPI");
+    verbose.finish().exits(143).does_not_say("Open MPI");
+    plain.finish().exits(143).does_not_say("have run for");
 }
 
 /// A wrapper may start the MPI program late: its rank is not silent.
