@@ -1,4 +1,4 @@
-//! Secrets in memory. Texts of others are freed of them by [`crate::scrubber`].
+//! Secrets in memory. Texts of others are freed of them by `scrubber`.
 //!
 //! A [`Secret`] is a [`SecretSlice`] that compares in constant time, is read and written in hexadecimal digits without a copy that stays
 //! behind, and can be told from others in a log by its fingerprint. Its bytes are handed out by [`Secret::expose`] alone, which is easy to

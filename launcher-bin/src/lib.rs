@@ -88,10 +88,10 @@ fn carry_out(command: Command, verbosity: Verbosity) -> Result<u8, Failure> {
             if verbosity == Verbosity::Quiet { 0 } else { show(made.as_bytes())? }
         }
         #[cfg(feature = "api")]
-        Command::Api(args) => {
-            lattice_api_server::run(&args).map_err(|error| Failure::ours(&error))?;
-            0
-        }
+        Command::Api(args) => match lattice_api_server::run(&args).map_err(|error| Failure::ours(&error))? {
+            lattice_api_server::Outcome::Served => 0,
+            lattice_api_server::Outcome::Checked => show(b"lattice: the settings make sense\n")?,
+        },
         Command::Completions { shell } => show(&documents::completions(shell))?,
         Command::Man { command } => show(&documents::man_page(&command)?)?,
     })

@@ -76,7 +76,7 @@ impl Default for Settings {
     }
 }
 
-/// Names a question, or an [`Action::Wake`], until its answer comes.
+/// Names a question, or an [`Action::SetTimer`], until its answer comes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket(u64);
 
