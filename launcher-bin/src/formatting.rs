@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
+pub(crate) use lattice_session::count::counted as count;
 use nix::unistd::{Uid, User};
 
 /// A text is no duration.
@@ -70,14 +71,6 @@ pub(crate) fn size(bytes: u64) -> String {
         unit += 1;
     }
     format!("{value:.1} {}", UNITS[unit])
-}
-
-/// A number of things named by a noun with a regular plural: `1 rank`, `2 ranks`, `0 ranks`.
-pub(crate) fn count(number: impl Into<u64>, noun: &str) -> String {
-    match number.into() {
-        1 => format!("1 {noun}"),
-        number => format!("{number} {noun}s"),
-    }
 }
 
 /// RFC 3339 form of a Unix time.
