@@ -17,9 +17,9 @@ use lattice_session::count::{count_is, counted};
 use lattice_session::unix_time;
 use pmi_transport::identity::{Caller, is_node_name};
 use pmi_transport::proto::v1::{Allocation, AllocationState, CreateAllocationRequest, RequeuePolicy};
+use serde::Deserialize;
 use tonic::{Code, Status};
 
-use super::config::{AllocationSettings, Creators};
 use super::nodes::{NODES_MAX, Registry, Unready};
 use crate::allocation_state;
 
@@ -27,6 +27,31 @@ use crate::allocation_state;
 const LIVE_MAX: usize = 1 << 16;
 /// The longest id that an administrator may choose.
 const ID_MAX: usize = 64;
+
+/// Settings of every allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AllocationSettings {
+    pub creators: Creators,
+    /// The most allocations of one user that have not been released; administrators may create more.
+    pub per_user: usize,
+}
+
+impl Default for AllocationSettings {
+    fn default() -> Self {
+        Self { creators: Creators::default(), per_user: 1000 }
+    }
+}
+
+/// Users who may create allocations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Creators {
+    /// Every user, for itself.
+    #[default]
+    Users,
+    /// Administrators, for anybody.
+    Admins,
+}
 
 /// All allocations.
 #[derive(Debug, Default)]

@@ -12,7 +12,7 @@ use pmi_transport::proto::v1::{Allocation, AllocationState, LaunchTasksRequest, 
 use prost::Message;
 use tokio::time::Instant;
 
-use crate::config::LaunchSettings;
+use crate::launch::settings::LaunchSettings;
 use crate::nodes::Registry;
 use crate::order::Order;
 

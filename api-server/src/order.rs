@@ -16,8 +16,8 @@ use pmi_transport::proto::v1::{Allocation, Block, LaunchSpec};
 use tonic::{Code, Status};
 
 use super::allocations;
-use super::config::LaunchSettings;
 use super::launch::fan_out::Recipient;
+use super::launch::settings::LaunchSettings;
 use super::nodes::{Registry, Unready};
 use super::placement::{self, PlacementError};
 use super::store::LaunchRecord;

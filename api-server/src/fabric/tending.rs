@@ -13,7 +13,7 @@ use pmi_transport::proto::v1::{Allocation, AllocationState, RetireVniRequest};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Fabric, live};
+use super::Fabric;
 use crate::launch::fan_out::Recipient;
 use crate::server::Server;
 
@@ -71,6 +71,16 @@ async fn release_ended(server: &Server, fabric: &Arc<Fabric>) {
     if let Err(error) = released {
         tracing::warn!(%error, "fabric credentials of allocations that have ended are not given back yet");
     }
+}
+
+/// The allocations that may have credentials.
+async fn live(server: &Server) -> BTreeSet<String> {
+    let all = server.allocations.lock().await;
+    let is_live = |allocation: &&Allocation| allocation.state() != AllocationState::Failed;
+    let mut live: BTreeSet<String> = all.iter().filter(is_live).map(|allocation| allocation.id.clone()).collect();
+    drop(all);
+    live.extend(server.running().into_iter().map(|summary| summary.allocation_id));
+    live
 }
 
 /// Does at the manager and at the nodes what is due; returns what could not be done.

@@ -11,37 +11,35 @@ use tracing::Instrument;
 
 use super::Runner;
 use super::replies::{Replies, StartReply};
-use crate::fabric::Asked;
 use crate::launch::deliveries::Deliveries;
 use crate::launch::event_log::{EventLog, Retention};
 use crate::launch::facts::{Facts, Origin, Settler};
-use crate::launch::fan_out::{FanOut, NotStarted};
+use crate::launch::fan_out::{CredentialsToCome, FanOut, NotStarted};
 use crate::launch::machine::{Machine, Resumed};
 use crate::launch::outbox::Outbox;
 use crate::launch::spool::Spool;
+use crate::launch::surroundings::Surroundings;
 use crate::launch::{INBOX, LaunchHandle, Outlet, Part, Request, Shared};
 use crate::order::Order;
-use crate::server::Server;
 use crate::store::LaunchRecord;
 use crate::wire;
 
 /// Starts a launch whose record is durable. The receiver is told whether all nodes have accepted it.
 pub(crate) fn start(
-    server: &Arc<Server>,
+    surroundings: Surroundings,
     order: Order,
     record: LaunchRecord,
     fan_out: FanOut,
-    credentials: Option<Asked>,
+    credentials: Option<CredentialsToCome>,
 ) -> (LaunchHandle, oneshot::Receiver<Result<(), NotStarted>>) {
     let (reply, accepted) = oneshot::channel();
     let (sender, inbox) = mpsc::channel(INBOX);
-    let limit = order.spec.patience.as_ref().and_then(|patience| patience.timeout_ms);
-    let limit = limit.map_or(Duration::MAX, Duration::from_millis);
     let span = tracing::info_span!("launch", id = order.spec.launch_id);
-    let begin = Beginning { server, order, record, origin: Origin::Here, first_event: 1, start: Some(reply), inbox };
-    let now = server.clock.now();
-    let (runner, handle) = begin.with(sender.clone(), now, |facts, first| Machine::new(facts, first, now));
-    let asking = ask_nodes(Arc::clone(server), fan_out, credentials, limit, sender);
+    let now = surroundings.clock.now();
+    let asking = ask_nodes(surroundings.clone(), fan_out, credentials, sender.clone());
+    let begin =
+        Beginning { surroundings, order, record, origin: Origin::Here, first_event: 1, start: Some(reply), inbox };
+    let (runner, handle) = begin.with(sender, now, |facts, first| Machine::new(facts, first, now));
     tokio::spawn(asking.instrument(span.clone()));
     tokio::spawn(runner.run().instrument(span));
     (handle, accepted)
@@ -49,23 +47,26 @@ pub(crate) fn start(
 
 /// Equips a launch with fabric credentials and asks all nodes to start it; tells its task how that ended.
 async fn ask_nodes(
-    server: Arc<Server>,
+    surroundings: Surroundings,
     mut fan_out: FanOut,
-    credentials: Option<Asked>,
-    limit: Duration,
+    credentials: Option<CredentialsToCome>,
     launch: mpsc::Sender<Request>,
 ) {
+    let Surroundings { channels, metrics, settings, .. } = surroundings;
     let equipped = match credentials {
-        Some(asked) => {
-            fan_out.make_way(&server.channels, &server.config.launches);
-            asked.equip(&server, &mut fan_out, limit).await.map_err(NotStarted::from)
+        Some(credentials) => {
+            fan_out.make_way(&channels, &settings);
+            credentials.await.map(Some)
         }
-        None => Ok(()),
+        None => Ok(None),
     };
-    let timer = server.metrics.time_fan_out();
+    let timer = metrics.time_fan_out();
     let result = match equipped {
-        Ok(()) => fan_out.run(&server.channels, &server.config.launches).await.map_err(NotStarted::from),
-        Err(error) => Err(error),
+        Ok(credentials) => {
+            fan_out.credentials = credentials;
+            fan_out.run(&channels, &settings).await.map_err(NotStarted::from)
+        }
+        Err(error) => Err(error.into()),
     };
     timer.stop();
     // The launch outlives this.
@@ -73,7 +74,7 @@ async fn ask_nodes(
 }
 
 /// Takes up a launch that ran when the server ended. Its nodes are expected to report again.
-pub(crate) fn resume(server: &Arc<Server>, order: Order, record: LaunchRecord) -> LaunchHandle {
+pub(crate) fn resume(surroundings: Surroundings, order: Order, record: LaunchRecord) -> LaunchHandle {
     let (sender, inbox) = mpsc::channel(INBOX);
     let unix = unix_time::seconds();
     let (started, client_stopped_at) =
@@ -81,12 +82,12 @@ pub(crate) fn resume(server: &Arc<Server>, order: Order, record: LaunchRecord) -
     let age = Duration::from_secs(unix.saturating_sub(started));
     let kept = record.checkpoint.clone().unwrap_or_default();
     let progressed = wire::launch::decode_progressed(&kept, order.nodes.len());
-    let now = server.clock.now();
+    let now = surroundings.clock.now();
     let begun = now.checked_sub(age).unwrap_or(now);
     let span = tracing::info_span!("launch", id = order.spec.launch_id);
     // Numbers must go on counting up, and what they had come to is not known.
     let first_event = unix << 20;
-    let begin = Beginning { server, order, record, origin: Origin::Resumed, first_event, start: None, inbox };
+    let begin = Beginning { surroundings, order, record, origin: Origin::Resumed, first_event, start: None, inbox };
     let resumed = Resumed { progressed, client_stopped_at, begun };
     let (runner, handle) = begin.with(sender, begun, |facts, first| Machine::resume(facts, first, resumed, now));
     tokio::spawn(runner.run().instrument(span));
@@ -94,8 +95,8 @@ pub(crate) fn resume(server: &Arc<Server>, order: Order, record: LaunchRecord) -
 }
 
 /// Everything that a task begins with.
-struct Beginning<'a> {
-    server: &'a Arc<Server>,
+struct Beginning {
+    surroundings: Surroundings,
     order: Order,
     record: LaunchRecord,
     origin: Origin,
@@ -104,7 +105,7 @@ struct Beginning<'a> {
     inbox: mpsc::Receiver<Request>,
 }
 
-impl Beginning<'_> {
+impl Beginning {
     /// The task, and the handle by which others reach it.
     fn with(
         self,
@@ -112,8 +113,8 @@ impl Beginning<'_> {
         begun: tokio::time::Instant,
         machine: impl FnOnce(Facts, u64) -> Machine,
     ) -> (Runner, LaunchHandle) {
-        let Beginning { server, order, record, origin, first_event, start, inbox } = self;
-        let spool = if order.detached { server.spools.open() } else { None };
+        let Beginning { surroundings, order, record, origin, first_event, start, inbox } = self;
+        let spool = if order.detached { surroundings.spools.open() } else { None };
         let settler = settler(order.detached, spool.as_ref());
         let retention = if settler == Settler::Nobody { Retention::Bounded } else { Retention::UntilSettled };
         let log = EventLog::new(first_event, retention, spool.clone());
@@ -130,14 +131,14 @@ impl Beginning<'_> {
             shared: Arc::clone(&shared),
             origin,
             begun,
-            clock: Arc::clone(&server.clock),
+            clock: Arc::clone(&surroundings.clock),
         };
         let runner = Runner {
             ownership: facts.ownership,
             machine: machine(facts, first_event),
             deliveries: Deliveries::new(first_event, Arc::clone(&log), spool),
             replies: Replies::new(start),
-            server: Arc::clone(server),
+            surroundings,
             recipients: order.nodes,
             writes: JoinSet::new(),
             record,
