@@ -12,7 +12,7 @@ use lattice_session::timeouts;
 use pmi_transport::address::{Address, AddressError};
 use serde::Deserialize;
 
-use super::allocations::{AllocationSettings, Creators};
+use super::allocations::plan::{AllocationSettings, Creators};
 use super::args::ApiArgs;
 use super::fabric::FabricSettings;
 use super::launch::settings::LaunchSettings;

@@ -8,6 +8,7 @@
 //! The ledger and its journal are `cxi-fabric`'s. Whatever speaks to the manager or writes the journal waits on a thread of its
 //! own; a launch whose credentials are at hand waits for nothing.
 
+mod retiring;
 mod tending;
 
 use std::collections::HashMap;
@@ -17,17 +18,15 @@ use std::time::{Duration, Instant};
 use cxi_fabric::clock::SystemClock;
 use cxi_fabric::config::{ConfigError, FabricConfig};
 use cxi_fabric::grants::GrantError;
-use cxi_fabric::ledger::{LedgerError, Need};
+use cxi_fabric::ledger::Need;
 use cxi_fabric::node::TrafficClasses;
 use cxi_fabric::{Credentials, Grants};
 use lattice_session::timeouts;
 use parking_lot::Mutex;
-use pmi_transport::proto::v1::{Allocation, AllocationState};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
-use tonic::Code;
 
-use super::allocations;
+use super::allocations::{Allocation, AllocationState};
 use super::store::{FabricJournal, StoreError};
 
 pub(crate) use self::tending::{give_back, tend};
@@ -79,21 +78,6 @@ pub(crate) enum NoCredentials {
     Unsigned { reason: String },
 }
 
-impl NoCredentials {
-    /// As a client is told.
-    pub(crate) fn code(&self) -> Code {
-        match self {
-            Self::Refused { error, .. } => match **error {
-                GrantError::Ledger(LedgerError::Vni(_)) => Code::ResourceExhausted,
-                _ => Code::Unavailable,
-            },
-            Self::Late { .. } => Code::DeadlineExceeded,
-            Self::Ended { .. } => Code::FailedPrecondition,
-            Self::Unsigned { .. } => Code::Internal,
-        }
-    }
-}
-
 /// Credentials that were asked for.
 pub(crate) struct Asked {
     fabric: Arc<Fabric>,
@@ -119,9 +103,8 @@ impl Fabric {
 
     /// Asks for an allocation's credentials, unless they are at hand or asked for already. Returns at once.
     pub(crate) fn ask(self: &Arc<Self>, allocation: &Allocation) -> Asked {
-        let need =
-            Need { allocation: allocation.id.clone(), nodes: allocations::nodes(allocation), uid: allocation.uid };
-        self.ask_for(need)
+        let Allocation { id, nodes, uid, .. } = allocation;
+        self.ask_for(Need { allocation: id.clone(), nodes: nodes.clone(), uid: *uid })
     }
 
     fn ask_for(self: &Arc<Self>, need: Need) -> Asked {
@@ -187,12 +170,12 @@ impl Fabric {
     /// Follows what becomes of an allocation. Of one that runs, the credentials are asked for: the launch that comes will find
     /// them at hand.
     pub(crate) fn follow(self: &Arc<Self>, allocation: &Allocation) -> Option<Asked> {
-        match allocation.state() {
+        match allocation.state {
             AllocationState::Running => return Some(self.ask(allocation)),
             AllocationState::Released => self.release(&allocation.id),
             // Of those that failed, launches may not have ended yet: see `tend`.
-            AllocationState::Failed => self.due.notify_one(),
-            _ => {}
+            AllocationState::Failed { .. } => self.due.notify_one(),
+            AllocationState::Pending { .. } | AllocationState::Releasing { .. } => {}
         }
         None
     }

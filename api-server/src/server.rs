@@ -1,8 +1,8 @@
 //! State that all calls share: nodes, allocations, launches and what is kept of them, and what a change of one means for the others.
 
-mod allocating;
-mod attending;
-mod launching;
+pub(crate) mod allocating;
+pub(crate) mod attending;
+pub(crate) mod launching;
 mod meeting;
 
 use std::collections::{HashMap, VecDeque};
@@ -12,10 +12,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use pmi_transport::connect::AgentChannels;
 use pmi_transport::identity::{Caller, Security};
-use pmi_transport::proto::v1::{Allocation, AllocationState, LaunchState, LaunchSummary, NodeState};
-use tonic::Status;
+use pmi_transport::proto::v1::{LaunchState, LaunchSummary};
 
-use super::allocations::Allocations;
+use super::allocations::{AllocationState, Allocations};
 use super::clock::Clock;
 use super::config::Config;
 use super::fabric::Fabric;
@@ -25,11 +24,11 @@ use super::launch::{self, LaunchHandle, Request};
 use super::metrics::{Census, Metrics};
 use super::names::NameTables;
 use super::nodes::{NODES_MAX, Registry};
-use super::order::Order;
 use super::rendezvous::Rendezvous;
 use super::serials::Serials;
 use super::store::{self, Change, Kept, LaunchRecord, Store, StoreError};
 use super::unclean_nodes::UncleanNodes;
+use super::wire;
 
 /// Number of launches that are over and kept for clients that come late.
 const OVER_MAX: usize = 64;
@@ -58,6 +57,11 @@ pub(crate) struct Server {
     launches: Mutex<Launches>,
 }
 
+/// A change that is not made because it could not be written down.
+#[derive(Debug, thiserror::Error)]
+#[error("nothing can be started or changed at present")]
+pub(crate) struct NotWritten(#[source] StoreError);
+
 /// The launches that have a task.
 #[derive(Debug, Default)]
 struct Launches {
@@ -78,7 +82,7 @@ impl Server {
         fabric: Option<Arc<Fabric>>,
     ) -> Result<Arc<Self>, StoreError> {
         let Kept { allocations, launches, drains } = store.read()?;
-        let live = allocations.into_iter().filter(|allocation| allocation.state() != AllocationState::Released);
+        let live = allocations.into_iter().filter(|allocation| allocation.state != AllocationState::Released);
         let directory = config.state.parent().map(Path::to_owned).unwrap_or_default();
         let server = Arc::new(Self {
             spools: Spools::new(directory, config.spool),
@@ -88,7 +92,7 @@ impl Server {
             store,
             nodes: Arc::default(),
             unclean: Arc::default(),
-            allocations: Allocations::new(live.collect()).into(),
+            allocations: Allocations::new(live).into(),
             fabric,
             names: NameTables::default(),
             rendezvous: Rendezvous::default(),
@@ -105,9 +109,12 @@ impl Server {
     /// Takes up a launch that ran when the server ended.
     fn resume(self: &Arc<Self>, record: LaunchRecord) {
         let id = record.summary.as_ref().map(|summary| summary.id.clone()).unwrap_or_default();
-        let Some(order) = Order::resumed(&record) else {
-            tracing::error!(launch = id, "what was kept of the launch cannot be read; it is left alone");
-            return;
+        let order = match wire::order::decode(&record) {
+            Ok(order) => order,
+            Err(error) => {
+                tracing::error!(launch = id, %error, "what was kept of the launch cannot be read; it is left alone");
+                return;
+            }
         };
         tracing::info!(launch = id, "the launch is taken up; its nodes are expected to report");
         let handle = launch::resume(self.surroundings(), order, record);
@@ -133,7 +140,7 @@ impl Server {
     pub(crate) async fn take_up(self: Arc<Self>) {
         for handle in self.handles() {
             let allocation = handle.summary().allocation_id;
-            let state = self.allocations.lock().await.find(&allocation).map(Allocation::state);
+            let state = self.allocations.lock().await.find(&allocation).map(|allocation| allocation.state.clone());
             if state != Some(AllocationState::Running) {
                 let reason = "its allocation is gone".to_owned();
                 handle.send(Request::Abort { who: Caller::Api.to_string(), reason }).await;
@@ -143,11 +150,13 @@ impl Server {
     }
 
     /// Makes changes durable.
-    pub(crate) async fn write(&self, changes: Vec<Change>) -> Result<(), Status> {
+    ///
+    /// # Errors
+    /// If they cannot be written; then none of them is.
+    pub(crate) async fn write(&self, changes: Vec<Change>) -> Result<(), NotWritten> {
         store::write(&self.store, changes).await.map_err(|error| {
-            let error = pmi_transport::error_chain::chain(&error);
-            tracing::error!(error, "state cannot be written");
-            Status::unavailable(format!("nothing can be started or changed at present: {error}"))
+            tracing::error!(error = pmi_transport::error_chain::chain(&error), "state cannot be written");
+            NotWritten(error)
         })
     }
 
@@ -168,14 +177,8 @@ impl Server {
 
     /// Counts nodes and launches as they are at present.
     pub(crate) fn census(&self) -> Census {
-        let mut census = Census::default();
-        for node in self.nodes.lock().list(self.clock.now(), |_| 0) {
-            match node.state() {
-                NodeState::Up => census.nodes_up += 1,
-                NodeState::Lost => census.nodes_lost += 1,
-                NodeState::Unspecified => {}
-            }
-        }
+        let (nodes_up, nodes_lost) = self.nodes.lock().count();
+        let mut census = Census { nodes_up, nodes_lost, ..Census::default() };
         for summary in self.running() {
             match summary.state() {
                 LaunchState::Starting => census.starting += 1,

@@ -18,7 +18,6 @@ use pmi_transport::proto::v1::{
 use pmi_transport::signature::Serial;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tonic::{Code, Status};
 
 use super::settings::LaunchSettings;
 use crate::fabric::NoCredentials;
@@ -81,15 +80,6 @@ impl NotStarted {
     }
 }
 
-impl From<NotStarted> for Status {
-    fn from(error: NotStarted) -> Self {
-        match error {
-            NotStarted::Refused(refusal) => refusal.into(),
-            NotStarted::NoCredentials(error) => Self::new(error.code(), error.to_string()),
-        }
-    }
-}
-
 /// A launch that a node does not take part in.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("node {node} does not start its part of the launch: {message}")]
@@ -97,19 +87,6 @@ pub(crate) struct Refusal {
     pub node: String,
     pub message: String,
     pub reason: RefusalReason,
-}
-
-impl From<Refusal> for Status {
-    fn from(refusal: Refusal) -> Self {
-        let code = match refusal.reason {
-            RefusalReason::Busy => Code::ResourceExhausted,
-            RefusalReason::Unreachable => Code::Unavailable,
-            RefusalReason::MalformedRequest => Code::InvalidArgument,
-            RefusalReason::User => Code::PermissionDenied,
-            _ => Code::FailedPrecondition,
-        };
-        Self::new(code, refusal.to_string())
-    }
 }
 
 /// The nodes that each request is for; the first of them forwards it to the others.

@@ -5,6 +5,7 @@
 mod begin;
 mod replies;
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ use super::machine::facts::Ownership;
 use super::machine::{Delivery, Machine, Stored};
 use super::surroundings::{Ended, Surroundings};
 use super::{ClientSender, Outlet, Part, Request, Shared};
-use crate::allocations::{FailureKind, LaunchFailure};
+use crate::allocations::allocation::{FailureKind, LaunchFailure};
 use crate::store::{self, Change, LaunchRecord, StoreError};
 use crate::wire;
 
@@ -152,7 +153,7 @@ impl Runner {
     /// The cores of each node, as far as they are known.
     fn cores(&self) -> Arc<[u32]> {
         let registry = self.surroundings.nodes.lock();
-        let cores = |node: &Recipient| registry.up(&node.name).map_or(1, |registered| registered.cores.max(1));
+        let cores = |node: &Recipient| registry.up(&node.name).and_then(|facts| facts.cores).map_or(1, NonZeroU32::get);
         self.recipients.iter().map(cores).collect()
     }
 

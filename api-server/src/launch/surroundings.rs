@@ -7,7 +7,7 @@ use pmi_transport::connect::AgentChannels;
 
 use super::settings::LaunchSettings;
 use super::spool::Spools;
-use crate::allocations::LaunchFailure;
+use crate::allocations::allocation::LaunchFailure;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::nodes::Registry;

@@ -20,7 +20,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::allocations::AllocationSettings;
+use crate::allocations::plan::AllocationSettings;
 use crate::clock::STANDSTILL;
 use crate::config::{Config, Identity};
 use crate::launch::settings::LaunchSettings;

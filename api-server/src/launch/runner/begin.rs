@@ -3,8 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lattice_session::request::Ownership;
+use lattice_session::spec::StdinTarget;
 use lattice_session::unix_time;
 use parking_lot::Mutex;
+use pmi_core::job::Placement;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tracing::Instrument;
@@ -13,7 +16,7 @@ use super::Runner;
 use super::replies::{Replies, StartReply};
 use crate::launch::deliveries::Deliveries;
 use crate::launch::event_log::{EventLog, Retention};
-use crate::launch::facts::{Facts, Origin, Settler};
+use crate::launch::facts::{self, Facts, Origin, Settler};
 use crate::launch::fan_out::{CredentialsToCome, FanOut, NotStarted};
 use crate::launch::machine::{Machine, Resumed};
 use crate::launch::outbox::Outbox;
@@ -34,7 +37,7 @@ pub(crate) fn start(
 ) -> (LaunchHandle, oneshot::Receiver<Result<(), NotStarted>>) {
     let (reply, accepted) = oneshot::channel();
     let (sender, inbox) = mpsc::channel(INBOX);
-    let span = tracing::info_span!("launch", id = order.spec.launch_id);
+    let span = tracing::info_span!("launch", id = order.launch.launch_id);
     let now = surroundings.clock.now();
     let asking = ask_nodes(surroundings.clone(), fan_out, credentials, sender.clone());
     let begin =
@@ -81,10 +84,10 @@ pub(crate) fn resume(surroundings: Surroundings, order: Order, record: LaunchRec
         record.summary.as_ref().map_or((unix, 0), |summary| (summary.started_at, summary.client_stopped_at));
     let age = Duration::from_secs(unix.saturating_sub(started));
     let kept = record.checkpoint.clone().unwrap_or_default();
-    let progressed = wire::launch::decode_progressed(&kept, order.nodes.len());
+    let progressed = wire::launch::decode_progressed(&kept, order.launch.hosts.len());
     let now = surroundings.clock.now();
     let begun = now.checked_sub(age).unwrap_or(now);
-    let span = tracing::info_span!("launch", id = order.spec.launch_id);
+    let span = tracing::info_span!("launch", id = order.launch.launch_id);
     // Numbers must go on counting up, and what they had come to is not known.
     let first_event = unix << 20;
     let begin = Beginning { surroundings, order, record, origin: Origin::Resumed, first_event, start: None, inbox };
@@ -114,11 +117,14 @@ impl Beginning {
         machine: impl FnOnce(Facts, u64) -> Machine,
     ) -> (Runner, LaunchHandle) {
         let Beginning { surroundings, order, record, origin, first_event, start, inbox } = self;
-        let spool = if order.detached { surroundings.spools.open() } else { None };
-        let settler = settler(order.detached, spool.as_ref());
+        let spool = match order.ownership {
+            Ownership::Detached => surroundings.spools.open(),
+            Ownership::Client => None,
+        };
+        let settler = settler(order.ownership, spool.as_ref());
         let retention = if settler == Settler::Nobody { Retention::Bounded } else { Retention::UntilSettled };
         let log = EventLog::new(first_event, retention, spool.clone());
-        let facts = wire::launch::facts(&order, settler, origin);
+        let facts = facts(&order, settler, origin);
         let outlet = |name: &String| Outlet { name: name.clone(), outbox: Outbox::default() };
         let outlets: Arc<[Outlet]> = facts.nodes.iter().map(outlet).collect();
         let shared = Arc::new(Shared {
@@ -139,7 +145,7 @@ impl Beginning {
             deliveries: Deliveries::new(first_event, Arc::clone(&log), spool),
             replies: Replies::new(start),
             surroundings,
-            recipients: order.nodes,
+            recipients: order.recipients(),
             writes: JoinSet::new(),
             record,
             outlets,
@@ -152,10 +158,51 @@ impl Beginning {
 }
 
 /// Returns the settler of a launch's events: its owner, or where it has none, its spool.
-fn settler(detached: bool, spool: Option<&Arc<Spool>>) -> Settler {
-    match (detached, spool) {
-        (false, _) => Settler::Owner,
-        (true, Some(_)) => Settler::Spool,
-        (true, None) => Settler::Nobody,
+fn settler(ownership: Ownership, spool: Option<&Arc<Spool>>) -> Settler {
+    match (ownership, spool) {
+        (Ownership::Client, _) => Settler::Owner,
+        (Ownership::Detached, Some(_)) => Settler::Spool,
+        (Ownership::Detached, None) => Settler::Nobody,
+    }
+}
+
+/// Returns the fixed part of an order's launch.
+fn facts(order: &Order, settler: Settler, origin: Origin) -> Facts {
+    let Order { launch, terms, ownership } = order;
+    let patience = &launch.settings.patience;
+    Facts {
+        job: launch.job.id.clone(),
+        id: launch.launch_id.clone(),
+        allocation_id: launch.allocation_id.clone().unwrap_or_default(),
+        nodes: launch.hosts.clone(),
+        placement: launch.job.placement.clone(),
+        output_window: u64::from(terms.output_window),
+        input_window: u64::from(terms.stdin_window),
+        input_readers: input_readers(&launch.settings.stdin, &launch.job.placement),
+        grace: patience.after_failure.max(patience.after_interrupt),
+        directory: launch.apps.first().map(|app| app.directory.clone()).unwrap_or_default(),
+        universe_size: launch.job.universe_size,
+        ownership: match ownership {
+            Ownership::Client => facts::Ownership::Owned,
+            Ownership::Detached => facts::Ownership::Detached,
+        },
+        settler,
+        origin,
+    }
+}
+
+/// The nodes whose ranks read the launch's input.
+fn input_readers(stdin: &StdinTarget, placement: &Placement) -> Vec<u32> {
+    match stdin {
+        StdinTarget::Rank(rank) => placement.node_of(*rank).map(|node| node.0).into_iter().collect(),
+        StdinTarget::All => {
+            let blocks = placement.blocks().iter();
+            let mut nodes: Vec<u32> =
+                blocks.flat_map(|block| block.first_node.0..block.first_node.0 + block.nodes).collect();
+            nodes.sort_unstable();
+            nodes.dedup();
+            nodes
+        }
+        StdinTarget::File(_) | StdinTarget::None => Vec::new(),
     }
 }
