@@ -16,7 +16,7 @@ use crate::config::LaunchSettings;
 use crate::nodes::Registry;
 use crate::order::Order;
 
-pub use self::reports::{node_reports, node_reports_seeds};
+pub use self::reports::node_reports;
 
 /// Nodes of the allocation under test; each has this many cores.
 const NODES: [&str; 4] = ["node0", "node1", "node2", "node3"];
