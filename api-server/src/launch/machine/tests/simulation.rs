@@ -18,7 +18,8 @@ use super::super::checkpoint::{Progressed, Snapshot};
 use super::super::effect::Effect;
 use super::super::event::{ClientRequest, Completion, LogEvent, NodeCommand, NodeEvent, Programs, SpawnWish};
 use super::super::facts::{Facts, Origin, Ownership, Settler};
-use super::super::{Delivery, Machine, NodePhase, Resumed, Stored};
+use super::super::state::NodePhase;
+use super::super::{Delivery, Machine, Resumed, Stored};
 use crate::launch::Part;
 
 /// The output that a node may send before it is granted more.
