@@ -7,6 +7,7 @@ mod meeting;
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use lattice_session::{unix_time, wire};
@@ -14,8 +15,7 @@ use parking_lot::Mutex;
 use pmi_transport::connect::AgentChannels;
 use pmi_transport::identity::{Caller, Security};
 use pmi_transport::proto::v1::{
-    Allocation, AllocationState, LaunchSpec, LaunchState, LaunchSummary, LaunchTasksRequest, LaunchTasksResponse,
-    NodeState,
+    Allocation, AllocationState, LaunchSpec, LaunchTasksRequest, LaunchTasksResponse, NodeState,
 };
 use pmi_transport::signature;
 use prost::Message;
@@ -25,8 +25,10 @@ use super::allocations::{Allocations, LaunchFailure};
 use super::clock::Clock;
 use super::config::Config;
 use super::fabric::Fabric;
+use super::launch::event::Activity;
 use super::launch::fan_out::FanOut;
 use super::launch::spool::Spools;
+use super::launch::summary::{Stage, Summary};
 use super::launch::{self, LaunchHandle, Request};
 use super::metrics::{Census, Metrics};
 use super::names::NameTables;
@@ -160,7 +162,7 @@ impl Server {
             cxi_signature: Bytes::new(),
         };
         let record = LaunchRecord {
-            summary: Some(summary(&order)),
+            summary: Some(crate::wire::summary::encode(&summary(&order))),
             spec: Some(order.spec.clone()),
             detached: order.detached,
             complete: None,
@@ -228,18 +230,18 @@ impl Server {
     }
 
     /// A launch is over, well or not.
-    pub(crate) fn launch_over(self: &Arc<Self>, spec: &LaunchSpec, failure: Option<LaunchFailure>) {
+    pub(crate) fn launch_over(self: &Arc<Self>, summary: &Summary, failure: Option<LaunchFailure>) {
         self.metrics.count_ended(failure.is_none());
-        self.names.withdraw(spec.uid, &spec.launch_id);
-        self.rendezvous.withdraw(&spec.launch_id);
+        self.names.withdraw(summary.uid, &summary.id);
+        self.rendezvous.withdraw(&summary.id);
         let oldest = {
             let mut launches = self.launches.lock();
-            launches.over.push_back(spec.launch_id.clone());
+            launches.over.push_back(summary.id.clone());
             let excess = launches.over.len() > OVER_MAX;
             let oldest = if excess { launches.over.pop_front() } else { None };
             oldest.and_then(|id| launches.by_id.get(&id).cloned())
         };
-        let (server, allocation) = (Arc::clone(self), spec.allocation_id.clone());
+        let (server, allocation) = (Arc::clone(self), summary.allocation_id.clone());
         tokio::spawn(async move {
             if let Some(oldest) = oldest {
                 oldest.send(Request::Forget).await;
@@ -252,8 +254,8 @@ impl Server {
     }
 
     /// The launches that are not over.
-    pub(crate) fn running(&self) -> Vec<LaunchSummary> {
-        self.handles().iter().map(LaunchHandle::summary).filter(|summary| !launch::is_over(summary)).collect()
+    pub(crate) fn running(&self) -> Vec<Summary> {
+        self.handles().iter().map(LaunchHandle::summary).filter(|summary| !summary.is_over()).collect()
     }
 
     /// Counts nodes and launches as they are at present.
@@ -267,9 +269,9 @@ impl Server {
             }
         }
         for summary in self.running() {
-            match summary.state() {
-                LaunchState::Starting => census.starting += 1,
-                LaunchState::Ending => census.ending += 1,
+            match summary.stage {
+                Stage::At(Activity::Starting) => census.starting += 1,
+                Stage::At(Activity::Ending) => census.ending += 1,
                 _ => census.active += 1,
             }
         }
@@ -291,18 +293,20 @@ fn told(order: &Order) -> LaunchSpec {
     LaunchSpec { secret: Bytes::new(), ..order.spec.clone() }
 }
 
-fn summary(order: &Order) -> LaunchSummary {
+fn summary(order: &Order) -> Summary {
     let spec = &order.spec;
-    LaunchSummary {
+    Summary {
         id: spec.launch_id.clone(),
         allocation_id: spec.allocation_id.clone(),
         uid: spec.uid,
-        state: LaunchState::Starting.into(),
+        stage: Stage::At(Activity::Starting),
         nodes: spec.nodes.clone(),
         ranks: order.launch.job.size(),
         command: command(spec),
         started_at: unix_time::seconds(),
-        ..LaunchSummary::default()
+        duration: Duration::ZERO,
+        cause: String::new(),
+        client_stopped_at: 0,
     }
 }
 

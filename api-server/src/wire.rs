@@ -2,5 +2,9 @@
 //! cannot fail; what comes from others is checked where it is decoded.
 
 pub(crate) mod client;
+pub(crate) mod entry;
 pub(crate) mod launch;
 pub(crate) mod node;
+pub(crate) mod record;
+pub(crate) mod spec;
+pub(crate) mod summary;

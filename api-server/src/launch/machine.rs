@@ -292,6 +292,11 @@ impl Machine {
         matches!(self.phase, Phase::Active { .. } | Phase::Ending { .. }) && self.nodes.state.live().next().is_none()
     }
 
+    /// The id of the launch.
+    pub(crate) fn id(&self) -> &str {
+        &self.facts.id
+    }
+
     /// When the launch was begun.
     pub(crate) fn begun(&self) -> Instant {
         self.begun

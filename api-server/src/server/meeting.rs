@@ -6,7 +6,6 @@ use pmi_core::services::MeetError;
 use pmi_transport::proto::v1::{MeetAnswer, MeetCall};
 
 use super::Server;
-use crate::launch::is_over;
 use crate::rendezvous::{Participant, launch_of};
 
 impl Server {
@@ -36,6 +35,6 @@ impl Server {
     /// Returns true if a launch is one of this user's, and not over.
     fn can_be_met(&self, launch: &str, uid: u32) -> bool {
         let Some(summary) = self.find(launch).map(|handle| handle.summary()) else { return false };
-        summary.uid == uid && !is_over(&summary)
+        summary.uid == uid && !summary.is_over()
     }
 }

@@ -12,7 +12,6 @@ use proto::stdin_target::Target;
 
 use super::node::{decode_end, encode_end};
 use crate::launch::checkpoint::{Progressed, SpawnOutcome, SpawnedJob};
-use crate::launch::event::{Activity, Overview};
 use crate::launch::facts::{Facts, Origin, Ownership, Settler};
 use crate::order::{Order, blocks};
 use crate::store;
@@ -90,17 +89,4 @@ pub(crate) fn decode_progressed(kept: &store::Checkpoint, nodes: usize) -> Progr
         cause: kept.cause.clone().and_then(|kept| cause::decode(kept).ok()),
         spawned: kept.spawned.iter().filter_map(spawned).collect(),
     }
-}
-
-/// Takes an overview over into a summary.
-pub(crate) fn update_summary(summary: &mut proto::LaunchSummary, overview: Overview) {
-    let state = match overview.activity {
-        Activity::Starting => proto::LaunchState::Starting,
-        Activity::Active => proto::LaunchState::Active,
-        Activity::Ending => proto::LaunchState::Ending,
-    };
-    summary.state = state.into();
-    summary.ranks = overview.ranks;
-    summary.cause = overview.cause;
-    summary.client_stopped_at = overview.client_stopped_at;
 }

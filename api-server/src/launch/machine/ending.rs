@@ -94,7 +94,7 @@ impl Machine {
         self.settle_cause(now);
         self.spawns.refuse_all(&mut self.effects);
         let completion = Arc::new(self.completion(unclean, now));
-        self.effects.push(Effect::Finish(Arc::clone(&completion)));
+        self.effects.push(Effect::Finish { completion: Arc::clone(&completion), ranks: self.nodes.state.ranks.size() });
         if !unclean.is_empty() {
             self.clients.append(0, LogEvent::Unclean(unclean.to_vec()), &mut self.effects);
         }
@@ -121,7 +121,6 @@ impl Machine {
             message,
             ends: state.ranks.ends(),
             duration,
-            ranks: state.ranks.size(),
         }
     }
 

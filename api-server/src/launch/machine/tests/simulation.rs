@@ -196,7 +196,7 @@ impl Simulation {
             | Effect::GrantInput { .. }
             | Effect::ReportStart(_)
             | Effect::Forget { .. }
-            | Effect::Finish(_) => {}
+            | Effect::Finish { .. } => {}
         }
     }
 
