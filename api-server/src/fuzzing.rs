@@ -19,7 +19,7 @@ use crate::order::Order;
 use crate::wire::order::encode;
 use crate::wire::registry::decode_registration;
 
-pub use self::reports::{node_reports, node_reports_seeds};
+pub use self::reports::node_reports;
 
 /// Nodes of the allocation under test; each has this many cores.
 const NODES: [&str; 4] = ["node0", "node1", "node2", "node3"];

@@ -318,7 +318,9 @@ pub(crate) mod tests {
     /// A registry in which these nodes are up.
     pub(crate) fn registry(nodes: &[&str]) -> Registry {
         let mut registry = Registry::default();
-        nodes.iter().for_each(|node| drop(registry.register(registration(node), Instant::now()).unwrap()));
+        for node in nodes {
+            registry.register(registration(node), Instant::now()).unwrap();
+        }
         registry
     }
 

@@ -12,14 +12,16 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use pmi_transport::connect::AgentChannels;
 use pmi_transport::identity::{Caller, Security};
-use pmi_transport::proto::v1::{LaunchState, LaunchSummary};
 
+use super::allocations::allocation::LaunchFailure;
 use super::allocations::{AllocationState, Allocations};
 use super::clock::Clock;
 use super::config::Config;
 use super::fabric::Fabric;
+use super::launch::event::Activity;
 use super::launch::spool::Spools;
-use super::launch::surroundings::{EndListener, Ended, Surroundings};
+use super::launch::summary::{Stage, Summary};
+use super::launch::surroundings::{EndListener, Surroundings};
 use super::launch::{self, LaunchHandle, Request};
 use super::metrics::{Census, Metrics};
 use super::names::NameTables;
@@ -171,8 +173,8 @@ impl Server {
     }
 
     /// The launches that are not over.
-    pub(crate) fn running(&self) -> Vec<LaunchSummary> {
-        self.handles().iter().map(LaunchHandle::summary).filter(|summary| !launch::is_over(summary)).collect()
+    pub(crate) fn running(&self) -> Vec<Summary> {
+        self.handles().iter().map(LaunchHandle::summary).filter(|summary| !summary.is_over()).collect()
     }
 
     /// Counts nodes and launches as they are at present.
@@ -180,9 +182,9 @@ impl Server {
         let (nodes_up, nodes_lost) = self.nodes.lock().count();
         let mut census = Census { nodes_up, nodes_lost, ..Census::default() };
         for summary in self.running() {
-            match summary.state() {
-                LaunchState::Starting => census.starting += 1,
-                LaunchState::Ending => census.ending += 1,
+            match summary.stage {
+                Stage::At(Activity::Starting) => census.starting += 1,
+                Stage::At(Activity::Ending) => census.ending += 1,
                 _ => census.active += 1,
             }
         }
@@ -191,18 +193,18 @@ impl Server {
 }
 
 impl EndListener for Server {
-    fn launch_over(self: Arc<Self>, ended: Ended) {
-        let Ended { launch_id, allocation_id, uid, failure } = ended;
+    fn launch_over(self: Arc<Self>, summary: &Summary, failure: Option<LaunchFailure>) {
         self.metrics.count_ended(failure.is_none());
-        self.names.withdraw(uid, &launch_id);
-        self.rendezvous.withdraw(&launch_id);
-        let oldest = self.launches.lock().end(launch_id);
+        self.names.withdraw(summary.uid, &summary.id);
+        self.rendezvous.withdraw(&summary.id);
+        let oldest = self.launches.lock().end(summary.id.clone());
+        let allocation = summary.allocation_id.clone();
         tokio::spawn(async move {
             if let Some(oldest) = oldest {
                 oldest.send(Request::Forget).await;
             }
             if let Some(failure) = failure {
-                self.launch_failed(&allocation_id, &failure).await;
+                self.launch_failed(&allocation, &failure).await;
             }
             self.finish_releases().await;
         });

@@ -4,9 +4,13 @@
 pub(crate) mod allocation;
 pub(crate) mod client;
 pub(crate) mod credentials;
+pub(crate) mod entry;
 pub(crate) mod launch;
 pub(crate) mod node;
 pub(crate) mod order;
+pub(crate) mod record;
 pub(crate) mod registry;
 pub(crate) mod rendezvous;
+pub(crate) mod spec;
 mod status;
+pub(crate) mod summary;

@@ -13,15 +13,15 @@ use lattice_session::cause::CauseKind;
 use lattice_session::event::Event;
 use lattice_session::unix_time;
 use lattice_session::wire::event::NodeHappening;
-use pmi_transport::proto::v1::{LaunchSpec, LaunchState, attach_response};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 pub(crate) use self::begin::{resume, start};
 use self::replies::Replies;
-use super::attachments::Role;
+use super::attachments::{Role, TooManyViewers};
 use super::checkpoint::Snapshot;
+use super::client_message::ClientSender;
 use super::deliveries::{Deliveries, DeliveryEvent};
 use super::event::{ClientRequest, Completion, LogEvent, NodeEvent, SpawnWish};
 use super::event_log::{EventLog, Start};
@@ -29,11 +29,11 @@ use super::fan_out::{self, Recipient};
 use super::machine::effect::Effect;
 use super::machine::facts::Ownership;
 use super::machine::{Delivery, Machine, Stored};
-use super::surroundings::{Ended, Surroundings};
-use super::{ClientSender, Outlet, Part, Request, Shared};
+use super::surroundings::Surroundings;
+use super::{Outlet, Part, Request, Shared};
 use crate::allocations::allocation::{FailureKind, LaunchFailure};
 use crate::store::{self, Change, LaunchRecord, StoreError};
-use crate::wire;
+use crate::wire::spec::ShownSpec;
 
 /// Interval at which the machine is told that time has passed: for deadlines of a second and more.
 const TICK: Duration = Duration::from_millis(100);
@@ -83,7 +83,7 @@ impl Runner {
     }
 
     fn id(&self) -> &str {
-        self.record.spec.as_ref().map_or("", |spec| spec.launch_id.as_str())
+        self.machine.id()
     }
 
     fn delivery(&self) -> Delivery {
@@ -139,14 +139,13 @@ impl Runner {
         }
     }
 
-    fn attach(&mut self, after: u64, role: Role, client: ClientSender) -> Result<u64, tonic::Status> {
+    fn attach(&mut self, after: u64, role: Role, client: ClientSender) -> Result<u64, TooManyViewers> {
         let joined = self.machine.on_attach(after, role)?;
         let start = match self.ownership {
             Ownership::Owned if after == 0 => Start::Unsettled,
             _ => Start::After(after),
         };
-        let spec = self.record.spec.as_ref().map(shown_to_users).unwrap_or_default();
-        self.deliveries.add(joined.client, start, spec, client);
+        self.deliveries.add(joined.client, start, ShownSpec::of(&self.record), client);
         Ok(joined.client)
     }
 
@@ -211,19 +210,19 @@ impl Runner {
             }
             Effect::MarkUnclean { node } => self.mark_unclean(node),
             Effect::PublishPart { node, part } => self.shared.parts.lock()[node as usize] = part,
-            Effect::Publish(overview) => wire::launch::update_summary(&mut self.shared.summary.lock(), overview),
-            Effect::Append { sequence, node, event } => self.append(sequence, node, &event),
+            Effect::Publish(overview) => self.shared.summary.lock().update(overview),
+            Effect::Append { sequence, node, event } => self.append(sequence, node, event),
             Effect::Settle { sequence } => self.log.settle(sequence),
             Effect::StopKeeping => self.log.stop_keeping(),
             Effect::GrantInput { client, bytes } => self.log.tell(client, |side| side.input_credit += bytes),
-            Effect::ReportStart(progress) => self.log.tell_start(wire::client::encode_start(progress)),
-            Effect::Dismiss { client, why } => self.deliveries.dismiss(client, why.into()),
+            Effect::ReportStart(progress) => self.log.tell_start(progress),
+            Effect::Dismiss { client, why } => self.deliveries.dismiss(client, why),
             Effect::Forget { client } => self.deliveries.forget(client),
             Effect::Store(snapshot) => self.write(snapshot),
             Effect::AnswerStart(result) => self.replies.answer_start(result),
             Effect::AnswerStatus { ticket, status } => self.replies.answer_status(ticket, status),
             Effect::AnswerSpawn { ticket, answer } => self.replies.answer_spawn(ticket, answer),
-            Effect::Finish(completion) => self.finish(&completion),
+            Effect::Finish { completion, ranks } => self.finish(&completion, ranks),
             Effect::Conclude(completion) => self.conclude(&completion),
             Effect::CountLostNode { node, reason } => {
                 let node = &self.recipients[node as usize].name;
@@ -233,13 +232,12 @@ impl Runner {
         }
     }
 
-    fn append(&mut self, sequence: u64, node: u32, event: &LogEvent) {
-        if let LogEvent::Node(NodeEvent::Happened(NodeHappening::Event(Event::Ending(cause)), _)) = event {
+    fn append(&mut self, sequence: u64, node: u32, event: LogEvent) {
+        if let LogEvent::Node(NodeEvent::Happened(NodeHappening::Event(Event::Ending(cause)), _)) = &event {
             tracing::info!(%cause, "the launch is ending");
         }
-        let what: attach_response::What = wire::client::encode_log_event(event);
         let is_last = matches!(event, LogEvent::Complete(_));
-        let numbered = self.log.push(node, what);
+        let numbered = self.log.push(node, event);
         debug_assert_eq!(numbered, sequence, "the machine and the log count the same events");
         if is_last {
             self.record.last_event = sequence;
@@ -264,9 +262,9 @@ impl Runner {
     /// Writes down how far the launch has come, or how it ended.
     fn write(&mut self, snapshot: Snapshot) {
         if let Snapshot::Running(progressed) = &snapshot {
-            self.record.checkpoint = Some(wire::launch::encode_progressed(progressed));
-            let summary = self.shared.summary.lock().clone();
-            self.record.summary = Some(super::current(summary, self.machine.begun(), self.surroundings.clock.now()));
+            let now = self.surroundings.clock.now();
+            let summary = self.shared.summary.lock().clone().at(self.machine.begun(), now);
+            self.record.note_progress(progressed, &summary);
         }
         let store = Arc::clone(&self.surroundings.store);
         let change = Change::Launch(Box::new(self.record.clone()));
@@ -274,21 +272,13 @@ impl Runner {
     }
 
     /// The launch is over: its record says so, and so does its summary.
-    fn finish(&mut self, completion: &Completion) {
-        let complete = wire::client::encode_completion(completion);
+    fn finish(&mut self, completion: &Completion, ranks: u32) {
         let mut summary = self.shared.summary.lock();
-        let state = if complete.success { LaunchState::Succeeded } else { LaunchState::LaunchFailed };
-        summary.state = state.into();
-        summary.cause.clone_from(&completion.message);
-        summary.ranks = completion.ranks;
-        summary.client_stopped_at = 0;
-        summary.duration_us = complete.duration_us;
-        self.record.summary = Some(summary.clone());
+        summary.conclude(completion, ranks);
+        self.record.note_end(completion, &summary);
         drop(summary);
-        tracing::info!(success = complete.success, cause = complete.error_message, "the launch is over");
-        self.record.spec = self.record.spec.as_ref().map(shown_to_users);
-        self.record.complete = Some(complete);
-        self.record.checkpoint = None;
+        let success = completion.cause.is_none();
+        tracing::info!(success, cause = completion.message, "the launch is over");
     }
 
     fn conclude(&mut self, completion: &Completion) {
@@ -302,15 +292,7 @@ impl Runner {
                 _ => FailureKind::Other,
             },
         });
-        if let Some(spec) = &self.record.spec {
-            let (launch_id, allocation_id) = (spec.launch_id.clone(), spec.allocation_id.clone());
-            let ended = Ended { launch_id, allocation_id, uid: spec.uid, failure };
-            Arc::clone(&self.surroundings.listener).launch_over(ended);
-        }
+        let summary = self.shared.summary.lock().clone();
+        Arc::clone(&self.surroundings.listener).launch_over(&summary, failure);
     }
-}
-
-/// A spec without what the users' own tools need not know.
-fn shown_to_users(spec: &LaunchSpec) -> LaunchSpec {
-    LaunchSpec { secret: Default::default(), environment: Vec::new(), ..spec.clone() }
 }

@@ -7,6 +7,7 @@ use pmi_transport::connect::AgentChannels;
 
 use super::settings::LaunchSettings;
 use super::spool::Spools;
+use super::summary::Summary;
 use crate::allocations::allocation::LaunchFailure;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
@@ -31,20 +32,10 @@ pub(crate) struct Surroundings {
     pub listener: Arc<dyn EndListener>,
 }
 
-/// A launch that is over, well or not.
-#[derive(Clone, Debug)]
-pub(crate) struct Ended {
-    pub launch_id: String,
-    pub allocation_id: String,
-    pub uid: u32,
-    /// Its failure; `None` if all went well.
-    pub failure: Option<LaunchFailure>,
-}
-
 /// Somebody who hears of the ends of launches.
 pub(crate) trait EndListener: Send + Sync {
-    /// A launch is over.
-    fn launch_over(self: Arc<Self>, ended: Ended);
+    /// A launch is over; it failed, or all went well.
+    fn launch_over(self: Arc<Self>, summary: &Summary, failure: Option<LaunchFailure>);
 
     /// A launch's task has ended: nothing of it is in memory any more.
     fn forget(&self, launch_id: &str);

@@ -135,7 +135,7 @@ async fn the_shorter_fence_timeout_counts() {
 #[tokio::test]
 async fn what_is_written_down_of_an_order_is_the_order() {
     let order = ordered(plain(3), &LaunchSettings::default()).unwrap();
-    let record = LaunchRecord { detached: true, ..LaunchRecord::begun(&order) };
+    let record = LaunchRecord { detached: true, spec: Some(encode(&order)), ..LaunchRecord::default() };
     let resumed = decode(&record).unwrap();
     assert_eq!(resumed.ownership, Ownership::Detached);
     assert_eq!(format!("{:?}", resumed.launch), format!("{:?}", order.launch));

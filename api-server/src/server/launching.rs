@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lattice_session::request::LaunchRequest;
+use lattice_session::unix_time;
 use pmi_transport::identity::Caller;
 use pmi_transport::signature::{self, Serial, SignError};
 
@@ -11,7 +12,9 @@ use super::{NotWritten, Server};
 use crate::allocations::{Allocation, AllocationError, AllocationState};
 use crate::fabric::{Asked, NoCredentials};
 use crate::launch;
+use crate::launch::event::Activity;
 use crate::launch::fan_out::{CredentialsToCome, FanOut, NotStarted};
+use crate::launch::summary::{Stage, Summary};
 use crate::order::{Order, OrderError};
 use crate::store::{Change, LaunchRecord};
 use crate::wire;
@@ -57,7 +60,7 @@ impl Server {
         let order = &planned.order;
         let fan_out = self.fan_out(order, &allocation)?;
         let credentials = asked.map(|asked| self.credentials_to_come(asked, &fan_out, order));
-        let record = LaunchRecord::begun(order);
+        let record = LaunchRecord::begun(order, &summary(order));
         // If we end now, nodes that run it are known by this.
         self.write(vec![Change::Launch(Box::new(record.clone()))]).await?;
         let (handle, accepted) = launch::start(self.surroundings(), order.clone(), record, fan_out, credentials);
@@ -129,5 +132,23 @@ impl Server {
             tracing::info!(%vni, "the launch has fabric credentials; its nodes are asked");
             Ok(signed)
         })
+    }
+}
+
+/// An order in short, as a launch that begins now.
+fn summary(order: &Order) -> Summary {
+    let Order { launch, terms, .. } = order;
+    Summary {
+        id: launch.launch_id.clone(),
+        allocation_id: launch.allocation_id.clone().unwrap_or_default(),
+        uid: terms.uid,
+        stage: Stage::At(Activity::Starting),
+        nodes: hostlist::fold(&launch.hosts),
+        ranks: launch.job.size(),
+        command: order.command(),
+        started_at: unix_time::seconds(),
+        duration: Duration::ZERO,
+        cause: String::new(),
+        client_stopped_at: 0,
     }
 }

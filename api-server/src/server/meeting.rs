@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use pmi_core::services::MeetError;
 
 use super::Server;
-use crate::launch::is_over;
 use crate::rendezvous::{Answer, Call, Participant, launch_of};
 
 impl Server {
@@ -35,6 +34,6 @@ impl Server {
     /// Returns true if a launch is one of this user's, and not over.
     fn can_be_met(&self, launch: &str, uid: u32) -> bool {
         let Some(summary) = self.find(launch).map(|handle| handle.summary()) else { return false };
-        summary.uid == uid && !is_over(&summary)
+        summary.uid == uid && !summary.is_over()
     }
 }

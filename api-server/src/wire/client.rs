@@ -8,9 +8,11 @@ use proto::attach_request::What as Asked;
 use proto::attach_response::What as Sent;
 use tonic::Status;
 
-use super::node::{encode_end, encode_event};
+use super::entry;
+use super::node::encode_end;
 use crate::launch::attachments::{Dismissal, TooManyViewers};
-use crate::launch::event::{ClientRequest, Completion, LogEvent, NodeStatus, StartProgress};
+use crate::launch::client_message::{ClientMessage, StreamEnd};
+use crate::launch::event::{ClientRequest, Completion, NodeStatus, StartProgress};
 
 /// The request that a message means.
 pub(crate) fn decode_request(what: Asked) -> ClientRequest {
@@ -25,13 +27,16 @@ pub(crate) fn decode_request(what: Asked) -> ClientRequest {
     }
 }
 
-/// An event of the log in a message.
-pub(crate) fn encode_log_event(event: &LogEvent) -> Sent {
-    match event {
-        LogEvent::Node(event) => Sent::Event(encode_event(event)),
-        LogEvent::Unclean(nodes) => Sent::UnendedNodes(hostlist::fold(nodes)),
-        LogEvent::Complete(completion) => Sent::Complete(encode_completion(completion)),
-    }
+/// A message to one client.
+pub(crate) fn encode_message(message: ClientMessage) -> proto::AttachResponse {
+    let what = match message {
+        ClientMessage::Event(event) => return entry::encode(&event),
+        ClientMessage::Spec(spec) => Sent::Spec(spec.into_message()),
+        ClientMessage::InputCredit(bytes) => Sent::StdinCredit(bytes),
+        ClientMessage::Start(progress) => Sent::Starting(encode_start(progress)),
+        ClientMessage::DroppedOutput(bytes) => Sent::DroppedOutput(bytes.unwrap_or(0)),
+    };
+    proto::AttachResponse { sequence: 0, node: 0, what: Some(what) }
 }
 
 /// The end of a launch in a message.
@@ -53,7 +58,7 @@ pub(crate) fn microseconds(duration: Duration) -> u64 {
 }
 
 /// The progress of a start in a message.
-pub(crate) fn encode_start(progress: StartProgress) -> proto::StartProgress {
+fn encode_start(progress: StartProgress) -> proto::StartProgress {
     let StartProgress { nodes, nodes_started, ranks, ranks_started, ranks_initialized } = progress;
     proto::StartProgress { nodes, nodes_started, ranks, ranks_started, ranks_initialized }
 }
@@ -80,6 +85,15 @@ impl From<Dismissal> for Status {
             Dismissal::AttachedTwice | Dismissal::NoSignal(_) => Self::invalid_argument(text),
             Dismissal::OwnersOnly => Self::failed_precondition(text),
             Dismissal::TooMuchInput(_) => Self::resource_exhausted(text),
+        }
+    }
+}
+
+impl From<StreamEnd> for Status {
+    fn from(end: StreamEnd) -> Self {
+        match end {
+            StreamEnd::Dismissed(why) => why.into(),
+            StreamEnd::Unreadable(_) => Self::data_loss(end.to_string()),
         }
     }
 }

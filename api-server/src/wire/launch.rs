@@ -7,7 +7,6 @@ use pmi_transport::proto::v1 as proto;
 
 use super::node::{decode_end, encode_end};
 use crate::launch::checkpoint::{Progressed, SpawnOutcome, SpawnedJob};
-use crate::launch::event::{Activity, Overview};
 use crate::store;
 
 /// Progress of a launch as it is kept.
@@ -51,17 +50,4 @@ fn encode_blocks(placement: &Placement) -> Vec<proto::Block> {
         ranks_per_node: block.ranks_per_node,
     };
     placement.blocks().iter().map(block).collect()
-}
-
-/// Takes an overview over into a summary.
-pub(crate) fn update_summary(summary: &mut proto::LaunchSummary, overview: Overview) {
-    let state = match overview.activity {
-        Activity::Starting => proto::LaunchState::Starting,
-        Activity::Active => proto::LaunchState::Active,
-        Activity::Ending => proto::LaunchState::Ending,
-    };
-    summary.state = state.into();
-    summary.ranks = overview.ranks;
-    summary.cause = overview.cause;
-    summary.client_stopped_at = overview.client_stopped_at;
 }

@@ -6,11 +6,11 @@ use bytes::Bytes;
 use lattice_session::placed::{ClusterTerms, PlacedLaunch};
 use lattice_session::request::Ownership;
 use lattice_session::spec::LaunchSecret;
-use lattice_session::unix_time;
 use lattice_session::wire::{WireError, placed};
 use pmi_transport::proto::v1 as proto;
 use prost::Message;
 
+use crate::launch::summary::Summary;
 use crate::order::Order;
 use crate::store::LaunchRecord;
 
@@ -49,31 +49,16 @@ pub(crate) fn decode_launch(record: &LaunchRecord) -> Result<PlacedLaunch, WireE
 }
 
 impl LaunchRecord {
-    /// The record of a launch that begins now.
-    pub(crate) fn begun(order: &Order) -> Self {
+    /// The record of a launch that begins.
+    pub(crate) fn begun(order: &Order, summary: &Summary) -> Self {
         Self {
-            summary: Some(summary(order)),
+            summary: Some(super::summary::encode(summary)),
             spec: Some(encode(order)),
             detached: order.ownership == Ownership::Detached,
             complete: None,
             checkpoint: None,
             last_event: 0,
         }
-    }
-}
-
-fn summary(order: &Order) -> proto::LaunchSummary {
-    let Order { launch, terms, .. } = order;
-    proto::LaunchSummary {
-        id: launch.launch_id.clone(),
-        allocation_id: launch.allocation_id.clone().unwrap_or_default(),
-        uid: terms.uid,
-        state: proto::LaunchState::Starting.into(),
-        nodes: hostlist::fold(&launch.hosts),
-        ranks: launch.job.size(),
-        command: order.command(),
-        started_at: unix_time::seconds(),
-        ..proto::LaunchSummary::default()
     }
 }
 

@@ -127,8 +127,6 @@ pub(crate) struct Completion {
     /// In the order of ranks; ranks of which no end was reported are missing.
     pub ends: Vec<RankEnd>,
     pub duration: Duration,
-    /// The number of all ranks.
-    pub ranks: u32,
 }
 
 /// The launch in short.

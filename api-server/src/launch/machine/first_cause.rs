@@ -78,6 +78,11 @@ impl FirstCause {
         open
     }
 
+    /// More is known of the cause that counts.
+    pub(crate) fn complete(&mut self, cause: Cause) {
+        *self = Self::Counts(cause);
+    }
+
     /// No other cause is waited for any more. Returns the node whose cause counts from now on, if it was held until now.
     pub(crate) fn settle(&mut self) -> Option<u32> {
         match std::mem::take(self) {

@@ -206,7 +206,7 @@ impl Nodes {
             NodeStatus {
                 node: self.state.host(index).to_owned(),
                 silent: answer.is_none() && self.state.phase(index).is_live(),
-                ranks: self.state.known(index).map(current).collect(),
+                ranks: self.state.ranks.known(index).map(current).collect(),
             }
         };
         Status { nodes: (0..).zip(&query.answers).map(node).collect(), cause: self.state.cause().cloned() }

@@ -128,7 +128,7 @@ impl Beginning {
         let outlet = |name: &String| Outlet { name: name.clone(), outbox: Outbox::default() };
         let outlets: Arc<[Outlet]> = facts.nodes.iter().map(outlet).collect();
         let shared = Arc::new(Shared {
-            summary: Mutex::new(record.summary.clone().unwrap_or_default()),
+            summary: Mutex::new(wire::summary::decode(record.summary.clone().unwrap_or_default())),
             parts: Mutex::new(vec![Part::Expected; facts.nodes.len()]),
         });
         let handle = LaunchHandle {
