@@ -41,7 +41,7 @@ pub(crate) fn encode(entry: &Entry) -> proto::AttachResponse {
 
 /// Adds an event to `bytes`, without [`Entry::before`].
 pub(crate) fn put(bytes: &mut BytesMut, entry: &Entry) {
-    encode(entry).encode(bytes).expect("a BytesMut grows as far as there is memory")
+    encode(entry).encode(bytes).expect("a BytesMut grows as far as there is memory");
 }
 
 /// The event that [`put`] made `bytes` of, with the bytes of output before it. Output is shared with `bytes`.
