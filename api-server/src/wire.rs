@@ -2,6 +2,7 @@
 //! cannot fail; what comes from others is checked where it is decoded.
 
 pub(crate) mod client;
+mod completion;
 pub(crate) mod entry;
 pub(crate) mod launch;
 pub(crate) mod node;
