@@ -80,7 +80,7 @@ pub(crate) enum Request {
     Forget,
 }
 
-/// Where the answer to a spawn goes.
+/// The way of the answer to a spawn.
 pub(crate) type SpawnReply = oneshot::Sender<Result<JobId, SpawnError>>;
 
 /// A launch, from outside of it.

@@ -3,6 +3,7 @@
 
 pub(crate) mod allocation;
 pub(crate) mod client;
+mod completion;
 pub(crate) mod credentials;
 pub(crate) mod entry;
 pub(crate) mod launch;

@@ -27,7 +27,7 @@ pub(crate) enum ClientMessage {
     DroppedOutput(Option<u64>),
 }
 
-/// Why a client's stream ends before its launch does.
+/// Reason for which a client's stream ends before its launch does.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StreamEnd {
     #[error(transparent)]

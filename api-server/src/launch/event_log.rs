@@ -33,7 +33,7 @@ pub(crate) struct EventLog {
     spool: Option<Arc<Spool>>,
 }
 
-/// Where a reader begins.
+/// The first event of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
     /// With what is not settled.

@@ -50,6 +50,7 @@ use nix::libc;
 use tokio::time::Instant;
 
 use self::attachments::{Joined, Role, TooManyViewers};
+pub(crate) use self::checkpoint::Stored;
 use self::checkpoint::{Checkpoint, Progressed, Snapshot};
 use self::clients::{Clients, OwnerOrder};
 use self::effect::{Effect, Effects};
@@ -83,7 +84,7 @@ pub(crate) struct Resumed {
     pub progressed: Progressed,
     /// Since when its owner is stopped, in seconds since 1970; 0 if it is not.
     pub client_stopped_at: u64,
-    /// When it was begun, or the earliest time that the clock knows.
+    /// The time at which it was begun, or the earliest time that the clock knows.
     pub begun: Instant,
 }
 
@@ -92,13 +93,6 @@ pub(crate) struct Resumed {
 pub(crate) enum Delivery {
     Complete,
     Partial,
-}
-
-/// Result of an attempt to make something durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stored {
-    Durable,
-    Failed,
 }
 
 impl Machine {
@@ -236,7 +230,7 @@ impl Machine {
 
     /// An attempt to make something durable has ended.
     pub(crate) fn on_stored(&mut self, stored: Stored, now: Instant) {
-        let attempt = self.checkpoint.on_stored(stored == Stored::Durable, now);
+        let attempt = self.checkpoint.on_stored(stored, now);
         match stored {
             Stored::Durable => {
                 let closed = |node| Effect::CloseStream { node };
@@ -264,7 +258,7 @@ impl Machine {
         self.settle(now);
     }
 
-    /// When [`Self::on_tick`] is to be called at the latest, if that is before the next tick.
+    /// The latest time at which [`Self::on_tick`] is to be called, if that is before the next tick.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.nodes.hold_ends()
     }
@@ -297,7 +291,7 @@ impl Machine {
         &self.facts.id
     }
 
-    /// When the launch was begun.
+    /// The time at which the launch was begun.
     pub(crate) fn begun(&self) -> Instant {
         self.begun
     }
@@ -357,7 +351,7 @@ impl Machine {
         self.clients.report_start(progress, now, &mut self.effects);
     }
 
-    /// When no rank is left anywhere, nodes that have none need not wait for spawned jobs any more.
+    /// Releases nodes without ranks when no rank is left anywhere that could spawn a job on them.
     fn release_when_idle(&mut self) {
         let idle = self.nodes.idle == nodes::Idle::Needed && self.spawns.is_idle() && !self.phase.is_over();
         if idle && self.nodes.state.ranks.all_exited() {

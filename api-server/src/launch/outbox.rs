@@ -190,7 +190,7 @@ mod tests {
         ]
     }
 
-    /// What must not get lost or change its order: bytes granted, bytes of input, and jobs.
+    /// The parts that must not get lost or change their order: bytes granted, bytes of input, and jobs.
     fn promised<'a>(commands: impl IntoIterator<Item = &'a NodeCommand>) -> (u64, Vec<u8>, Vec<&'a JobId>) {
         let (mut credit, mut input, mut jobs) = (0, Vec::new(), Vec::new());
         for command in commands {

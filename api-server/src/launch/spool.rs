@@ -46,7 +46,7 @@ impl Default for SpoolLimits {
     }
 }
 
-/// Where launches keep their output on disk, and how much there is of it.
+/// The spools of all launches, and the bytes that they share.
 #[derive(Debug)]
 pub(crate) struct Spools {
     directory: PathBuf,
@@ -81,7 +81,7 @@ struct End {
     last: u64,
 }
 
-/// Where a reader is in a spool, so that it need not look for its place every time.
+/// Position of a reader in a spool, so that it need not look for its place every time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bookmark {
     /// The first event of the segment that it reads.

@@ -20,11 +20,11 @@ pub(crate) struct Summary {
     pub ranks: u32,
     /// The first program with its arguments, as far as a list has room for them.
     pub command: String,
-    /// When it was started, in seconds since 1970.
+    /// The time at which it was started, in seconds since 1970.
     pub started_at: u64,
     /// Time from its start to its end; of a launch that is not over, to when it was written down.
     pub duration: Duration,
-    /// Why it ends early or failed, in words; empty if it does not.
+    /// The first cause in words; empty if there is none.
     pub cause: String,
     /// Since when its owner is stopped, in seconds since 1970; 0 while it is not.
     pub client_stopped_at: u64,

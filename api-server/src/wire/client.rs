@@ -1,18 +1,15 @@
 //! Requests of clients, and messages to them.
 
-use std::time::Duration;
-
-use lattice_session::wire::{cause, event};
+use lattice_session::wire::event;
 use pmi_transport::proto::v1 as proto;
 use proto::attach_request::What as Asked;
 use proto::attach_response::What as Sent;
 use tonic::Status;
 
 use super::entry;
-use super::node::encode_end;
 use crate::launch::attachments::{Dismissal, TooManyViewers};
 use crate::launch::client_message::{ClientMessage, StreamEnd};
-use crate::launch::event::{ClientRequest, Completion, NodeStatus, StartProgress};
+use crate::launch::event::{ClientRequest, NodeStatus, StartProgress};
 
 /// The request that a message means.
 pub(crate) fn decode_request(what: Asked) -> ClientRequest {
@@ -37,24 +34,6 @@ pub(crate) fn encode_message(message: ClientMessage) -> proto::AttachResponse {
         ClientMessage::DroppedOutput(bytes) => Sent::DroppedOutput(bytes.unwrap_or(0)),
     };
     proto::AttachResponse { sequence: 0, node: 0, what: Some(what) }
-}
-
-/// The end of a launch in a message.
-pub(crate) fn encode_completion(completion: &Completion) -> proto::LaunchCompleteNotification {
-    proto::LaunchCompleteNotification {
-        launch_id: completion.launch_id.clone(),
-        allocation_id: completion.allocation_id.clone(),
-        success: completion.cause.is_none(),
-        ranks: completion.ends.iter().map(encode_end).collect(),
-        error_message: completion.message.clone(),
-        cause: completion.cause.as_ref().map(cause::encode),
-        duration_us: microseconds(completion.duration),
-    }
-}
-
-/// Microseconds as messages carry them.
-pub(crate) fn microseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The progress of a start in a message.

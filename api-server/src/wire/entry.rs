@@ -1,18 +1,17 @@
 //! Events of a launch as clients are sent them, and as the spool has them on disk.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use lattice_session::wire::{WireError, cause};
+use lattice_session::wire::WireError;
 use pmi_transport::proto::v1 as proto;
 use prost::Message;
 use proto::attach_response::What;
 
-use super::client::encode_completion;
-use super::node::{decode_end, decode_event, encode_event};
+use super::completion;
+use super::node::{decode_event, encode_event};
 use crate::launch::entry::Entry;
-use crate::launch::event::{Completion, LogEvent};
+use crate::launch::event::LogEvent;
 
 /// An event of the spool that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -34,14 +33,14 @@ pub(crate) fn encode(entry: &Entry) -> proto::AttachResponse {
     let what = match &entry.event {
         LogEvent::Node(event) => What::Event(encode_event(event)),
         LogEvent::Unclean(nodes) => What::UnendedNodes(hostlist::fold(nodes)),
-        LogEvent::Complete(completion) => What::Complete(encode_completion(completion)),
+        LogEvent::Complete(completion) => What::Complete(completion::encode(completion)),
     };
     proto::AttachResponse { sequence: entry.sequence, node: entry.node, what: Some(what) }
 }
 
 /// Adds an event to `bytes`, without [`Entry::before`].
 pub(crate) fn put(bytes: &mut BytesMut, entry: &Entry) {
-    encode(entry).encode(bytes).expect("a BytesMut grows as far as there is memory")
+    encode(entry).encode(bytes).expect("a BytesMut grows as far as there is memory");
 }
 
 /// The event that [`put`] made `bytes` of, with the bytes of output before it. Output is shared with `bytes`.
@@ -56,25 +55,16 @@ pub(crate) fn get(bytes: Bytes, before: u64) -> Result<Entry, EntryError> {
         Some(What::UnendedNodes(nodes)) => {
             LogEvent::Unclean(hostlist::expand(&nodes).map_err(|source| EntryError::Nodes { sequence, source })?)
         }
-        Some(What::Complete(complete)) => LogEvent::Complete(Arc::new(decode_completion(complete)?)),
+        Some(What::Complete(complete)) => LogEvent::Complete(Arc::new(completion::decode(complete)?)),
         _ => return Err(unknown),
     };
     Ok(Entry { sequence, node, event, before })
 }
 
-fn decode_completion(message: proto::LaunchCompleteNotification) -> Result<Completion, WireError> {
-    Ok(Completion {
-        launch_id: message.launch_id,
-        allocation_id: message.allocation_id,
-        cause: message.cause.map(cause::decode).transpose()?,
-        message: message.error_message,
-        ends: message.ranks.iter().map(decode_end).collect(),
-        duration: Duration::from_micros(message.duration_us),
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use lattice_session::cause::{Cause, CauseKind, RankExit};
     use lattice_session::event::{Event, MpiFamily, MpiLibrary, Notice, Output, Stream};
     use lattice_session::wire::event::NodeHappening;
@@ -82,7 +72,7 @@ mod tests {
     use pmi_core::ids::Rank;
 
     use super::*;
-    use crate::launch::event::{NodeEvent, RankEnd};
+    use crate::launch::event::{Completion, NodeEvent, RankEnd};
 
     fn session(event: Event) -> LogEvent {
         LogEvent::Node(NodeEvent::of_session(event))

@@ -1,8 +1,7 @@
 //! The record of a launch, as its task changes it: progress while it runs, and its end.
 
-use super::client::encode_completion;
 use super::spec::shown;
-use super::{launch, summary};
+use super::{completion, launch, summary};
 use crate::launch::checkpoint::Progressed;
 use crate::launch::event::Completion;
 use crate::launch::summary::Summary;
@@ -16,10 +15,10 @@ impl LaunchRecord {
     }
 
     /// Takes over the end of the launch; what only its nodes and ranks needed is kept no longer.
-    pub(crate) fn note_end(&mut self, completion: &Completion, at_end: &Summary) {
+    pub(crate) fn note_end(&mut self, end: &Completion, at_end: &Summary) {
         self.summary = Some(summary::encode(at_end));
         self.spec = self.spec.as_ref().map(shown);
-        self.complete = Some(encode_completion(completion));
+        self.complete = Some(completion::encode(end));
         self.checkpoint = None;
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pmi_transport::proto::v1 as proto;
 use proto::LaunchState;
 
-use super::client::microseconds;
+use super::completion::microseconds;
 use crate::launch::event::Activity;
 use crate::launch::summary::{Stage, Summary};
 

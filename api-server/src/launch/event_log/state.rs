@@ -241,7 +241,7 @@ mod tests {
         ]
     }
 
-    /// What a reader was handed.
+    /// The part of a log that a reader was handed.
     #[derive(Clone, Copy, Debug)]
     struct Seen {
         sequence: u64,

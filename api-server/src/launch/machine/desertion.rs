@@ -36,12 +36,12 @@ pub(crate) enum Desertion {
     Suspected,
 }
 
-/// When nodes are to be asked who waits.
+/// Schedule of the questions to nodes who waits.
 #[derive(Debug)]
 pub(crate) struct DesertionWatch {
     /// Since when a rank is suspected of having left others that wait for it.
     suspected: Option<Instant>,
-    /// When nodes were asked last for exits that they could not report.
+    /// The last time that nodes were asked for exits that they could not report.
     exits_asked: Instant,
 }
 
@@ -50,9 +50,14 @@ impl DesertionWatch {
         Self { suspected: None, exits_asked: now }
     }
 
-    /// A rank is suspected from now on, if it was not before; or none is any more.
-    pub(crate) fn note(&mut self, suspected: bool, now: Instant) {
-        self.suspected = if suspected { self.suspected.or(Some(now)) } else { None };
+    /// A rank is suspected from now on, if none was before.
+    pub(crate) fn suspect(&mut self, now: Instant) {
+        self.suspected.get_or_insert(now);
+    }
+
+    /// No rank is suspected any more.
+    pub(crate) fn clear(&mut self) {
+        self.suspected = None;
     }
 
     /// Returns true if a suspicion is to be confirmed now.
@@ -277,10 +282,10 @@ mod tests {
     fn a_suspicion_is_confirmed_after_its_grace_and_forgotten_with_its_reason() {
         let now = Instant::now();
         let mut watch = DesertionWatch::new(now);
-        watch.note(true, now);
-        watch.note(true, now + GRACE / 2);
+        watch.suspect(now);
+        watch.suspect(now + GRACE / 2);
         assert_eq!([GRACE / 2, GRACE].map(|passed| watch.is_to_be_confirmed(now + passed)), [false, true]);
-        watch.note(false, now + GRACE);
+        watch.clear();
         assert!(!watch.is_to_be_confirmed(now + 2 * GRACE));
         assert_eq!(
             [1, 2, 3].map(|second| watch.asks_for_exits(now + Duration::from_secs(second))),

@@ -1,4 +1,4 @@
-//! Which of the causes that nodes report came first. No clock is relied on: causes are told apart by what they can follow from
+//! The first of the causes that nodes report. No clock is relied on: causes are told apart by what they can follow from
 //! ([`Origin`]). Among causes of one origin the first one that is reported counts: an abort is reported before the connections of
 //! its rank break.
 //!
@@ -97,7 +97,7 @@ impl FirstCause {
         }
     }
 
-    /// When a cause that is held counts; `None` if none is held.
+    /// The time from which a cause that is held counts; `None` if none is held.
     pub(crate) fn hold_ends(&self) -> Option<Instant> {
         match self {
             Self::Held { since, .. } => Some(*since + HOLD),

@@ -1,4 +1,4 @@
-//! Where a launch is, with what belongs to that alone.
+//! The phases of a launch, each with what belongs to it alone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::event::{Activity, Completion};
 use crate::launch::fan_out::NotStarted;
 
-/// Where a launch is.
+/// Phase of a launch.
 #[derive(Debug)]
 pub(crate) enum Phase {
     /// Nodes are being asked; who ordered it waits. It may be coming to its end already.
@@ -53,7 +53,7 @@ pub(crate) struct Over {
 #[derive(Debug)]
 pub(crate) struct Conclusion {
     pub completion: Arc<Completion>,
-    /// Why it was not started, if it was not.
+    /// The reason for which it was not started, if it was not.
     pub refusal: Option<NotStarted>,
 }
 

@@ -28,13 +28,13 @@ struct RankState {
     /// The rank was seen to have spoken to its PMI server.
     initialized: bool,
     end: Option<RankEnd>,
-    /// Where the news of its end came from.
+    /// Source of the news of its end.
     end_source: EndSource,
     /// Its job did not start on all nodes: nothing is expected of it, whether it ever ran or not.
     void: bool,
 }
 
-/// Where the news of a rank's end came from.
+/// Source of the news of a rank's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EndSource {
     /// From nowhere, or from the answer to a query: the client has not been told.

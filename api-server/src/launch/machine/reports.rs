@@ -182,7 +182,7 @@ impl Machine {
                 // The answers have told of exits.
                 Purpose::Exits => self.look_for_deserters(now),
                 Purpose::Desertion => {
-                    self.nodes.desertion.note(false, now);
+                    self.nodes.desertion.clear();
                     match self.nodes.state.confirm(&query.answers) {
                         Some(cause) => self.fail(cause, now),
                         None => self.look_for_deserters(now),

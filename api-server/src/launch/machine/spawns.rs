@@ -242,7 +242,7 @@ impl Spawns {
     }
 }
 
-/// Why a node that is gone has not started its part.
+/// The failure of a node that is gone to start its part.
 const GONE: &str = "the node has ended its part of the launch";
 
 /// The numbers under which the ranks of a job are shown.

@@ -38,7 +38,7 @@ struct Node {
     phase: NodePhase,
 }
 
-/// Where a node is in its part of the launch.
+/// Phase of a node's part of the launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodePhase {
     /// The node was asked, and has not begun to report.
@@ -145,7 +145,7 @@ impl LaunchState {
         self.waits.on_node_gone(node);
     }
 
-    /// Where a node is in its part.
+    /// The phase of a node's part.
     pub(crate) fn phase(&self, node: u32) -> NodePhase {
         self.nodes[node as usize].phase
     }
@@ -170,7 +170,7 @@ impl LaunchState {
         (0..).zip(&self.nodes).filter(|(_, node)| node.phase == phase).map(|(index, _)| index).collect()
     }
 
-    /// Why the launch ends early or failed, if it does.
+    /// The cause that counts; `None` while the launch is well.
     pub(crate) fn cause(&self) -> Option<&Cause> {
         self.cause.get()
     }
