@@ -96,7 +96,7 @@ impl PlacedLaunch {
             slurm_environment: settings.slurm_environment,
             cpu_bind: settings.cpu_bind,
             stdin: settings.stdin,
-            patience: settings.patience,
+            timeouts: settings.timeouts,
         }
     }
 }

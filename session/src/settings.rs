@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use rank_spawner::CpuBind;
 
-use crate::spec::{Patience, PmiSpec, StdinTarget};
+use crate::spec::{PmiSpec, StdinTarget, Timeouts};
 
 /// Settings that hold for every rank of a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct LaunchSettings {
     /// Ranks that read the launch's standard input.
     pub stdin: StdinTarget,
     /// Time limits of the session.
-    pub patience: Patience,
+    pub timeouts: Timeouts,
 }
 
 impl Default for LaunchSettings {
@@ -34,7 +34,7 @@ impl Default for LaunchSettings {
             slurm_environment: false,
             cpu_bind: CpuBind::None,
             stdin: StdinTarget::None,
-            patience: Patience::default(),
+            timeouts: Timeouts::default(),
         }
     }
 }

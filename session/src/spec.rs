@@ -47,7 +47,7 @@ pub struct SessionSpec {
     /// Which ranks read the launch's standard input.
     pub stdin: StdinTarget,
     /// How long the session waits for what.
-    pub patience: Patience,
+    pub timeouts: Timeouts,
 }
 
 impl SessionSpec {
@@ -187,34 +187,34 @@ pub enum StdinTarget {
 
 /// How long the session waits before it speaks up or acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct Timeouts {
     /// A rank of a job of several ranks that ran this long without a word to its server is reported.
     pub silent: Duration,
     /// A start-up that is not complete after this time is reported, with the ranks that are missing.
     pub stuck: Duration,
     /// From SIGTERM to SIGKILL after a rank failed or aborted.
-    pub after_failure: Duration,
+    pub grace_after_failure: Duration,
     /// From SIGTERM to SIGKILL when the user ends the launch.
-    pub after_interrupt: Duration,
+    pub grace_after_interrupt: Duration,
     /// The beginning of a line that a rank paused in for this long is passed on: somebody may be waiting for a prompt. `None` waits
     /// for the line end, so that no line is ever cut.
     pub prompt: Option<Duration>,
     /// The launch ends when ranks have waited in a fence for this long; `None` lets them wait.
     pub fence: Option<Duration>,
     /// The launch ends when it has run this long; `None` lets it run.
-    pub timeout: Option<Duration>,
+    pub time_limit: Option<Duration>,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     fn default() -> Self {
         Self {
             silent: Duration::from_secs(5),
             stuck: Duration::from_secs(30),
-            after_failure: Duration::from_millis(400),
-            after_interrupt: Duration::from_secs(5),
+            grace_after_failure: Duration::from_millis(400),
+            grace_after_interrupt: Duration::from_secs(5),
             prompt: None,
             fence: None,
-            timeout: None,
+            time_limit: None,
         }
     }
 }

@@ -12,7 +12,7 @@ use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::job::{Job, Placement};
 use rank_spawner::CpuBind;
 
-use crate::spec::{AppSpec, LaunchSecret, Patience, PmiSpec, SessionSpec, StdinTarget};
+use crate::spec::{AppSpec, LaunchSecret, PmiSpec, SessionSpec, StdinTarget, Timeouts};
 
 /// The spec of node 0 of a launch with so many ranks on each node.
 pub(super) fn spec_on(counts: &[u32]) -> Arc<SessionSpec> {
@@ -39,10 +39,10 @@ pub(super) fn spec_on(counts: &[u32]) -> Arc<SessionSpec> {
         slurm_environment: false,
         cpu_bind: CpuBind::None,
         stdin: StdinTarget::All,
-        patience: Patience {
-            after_failure: Duration::from_millis(400),
-            after_interrupt: Duration::from_secs(5),
-            ..Patience::default()
+        timeouts: Timeouts {
+            grace_after_failure: Duration::from_millis(400),
+            grace_after_interrupt: Duration::from_secs(5),
+            ..Timeouts::default()
         },
     })
 }

@@ -12,7 +12,7 @@ use lattice_session::event::{Event, Report, Stream};
 use lattice_session::services::LocalServices;
 use lattice_session::session_io::{AskError, Control, HostProcess, Nodes, SessionIo, StdinSource};
 use lattice_session::spawn::{SpawnOrder, SpawnParent, spawned_job};
-use lattice_session::spec::{AppSpec, LaunchSecret, Patience, PmiSpec, SessionSpec, StdinTarget};
+use lattice_session::spec::{AppSpec, LaunchSecret, PmiSpec, SessionSpec, StdinTarget, Timeouts};
 use pmi_core::fence::{Contribution, Fence, FenceError, FenceId, Merged, Scope};
 use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::job::{Job, Placement};
@@ -215,7 +215,7 @@ fn spec(number: usize, node: NodeIndex, job: &Job, nodes: usize, words: &[&str])
         slurm_environment: false,
         cpu_bind: CpuBind::None,
         stdin: StdinTarget::None,
-        patience: Patience::default(),
+        timeouts: Timeouts::default(),
     }
 }
 
@@ -295,8 +295,8 @@ impl Services for Host {
         self.between.names.publish(rank, service, port, lifetime).await
     }
 
-    async fn lookup(&self, rank: Rank, service: Bytes, patience: Option<Duration>) -> Result<Bytes, NameError> {
-        self.between.names.lookup(rank, service, patience).await
+    async fn lookup(&self, rank: Rank, service: Bytes, timeout: Option<Duration>) -> Result<Bytes, NameError> {
+        self.between.names.lookup(rank, service, timeout).await
     }
 
     async fn unpublish(&self, rank: Rank, service: Bytes) -> Result<(), NameError> {
