@@ -224,7 +224,7 @@ fn flag_of_launch(error: &clap::Error) -> Option<String> {
 mod tests {
     use std::ffi::OsStr;
 
-    use lattice_session::spec::Timeouts;
+    use lattice_session::settings::Timeouts;
     use lattice_session::template::Template;
 
     use super::*;

@@ -13,8 +13,8 @@ use std::time::Duration;
 use lattice_session::request::{
     Candidates, Distribution, LaunchRequest, Ownership, PlacementRequest, ProgramRequest, Programs,
 };
-use lattice_session::settings::LaunchSettings;
-use lattice_session::spec::{AppSpec, Entrance, PmiFamily, PmiSpec, StdinTarget, Timeouts};
+use lattice_session::settings::{Entrance, LaunchSettings, PmiFamily, PmiSpec, StdinTarget, Timeouts};
+use lattice_session::spec::AppSpec;
 use lattice_session::template::Template;
 use pmi_core::ids::Rank;
 

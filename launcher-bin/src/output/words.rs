@@ -6,8 +6,7 @@ use hostlist::fold;
 use lattice_session::cause::RankList;
 use lattice_session::event::{Event, MpiFamily, MpiLibrary, Notice};
 use lattice_session::placed::PlacedLaunch;
-use lattice_session::settings::LaunchSettings;
-use lattice_session::spec::{Entrance, PmiFamily, PmiSpec};
+use lattice_session::settings::{Entrance, LaunchSettings, PmiFamily, PmiSpec};
 use pmi_core::ids::Rank;
 
 use crate::console::Verbosity;

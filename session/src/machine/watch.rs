@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::event::MpiLibrary;
-use crate::spec::{PmiFamily, SessionSpec, Timeouts};
+use crate::settings::{PmiFamily, Timeouts};
+use crate::spec::SessionSpec;
 
 use super::ranks::SlotId;
 
@@ -50,11 +51,11 @@ impl Watch {
     pub(crate) fn new(spec: &SessionSpec, started: Instant) -> Self {
         Self {
             started,
-            timeouts: spec.timeouts,
-            minds_silence: spec.job.size() > 1 && spec.pmi.family != PmiFamily::None,
+            timeouts: spec.settings.timeouts,
+            minds_silence: spec.job.size() > 1 && spec.settings.pmi.family != PmiFamily::None,
             looks: 0,
             silence_reported: false,
-            stuck_at: started + spec.timeouts.stuck,
+            stuck_at: started + spec.settings.timeouts.stuck,
             library: None,
         }
     }
@@ -142,7 +143,7 @@ mod tests {
         let start = Instant::now();
         let check = |size, family| {
             let mut spec = spec(size);
-            Arc::make_mut(&mut spec).pmi.family = family;
+            Arc::make_mut(&mut spec).settings.pmi.family = family;
             let mut watch = Watch::new(&spec, start);
             let minds = (watch.next().is_some(), watch.minds_silent_ends());
             (minds, looks(&mut watch, start, 60_000).is_empty())
@@ -156,7 +157,7 @@ mod tests {
     fn a_watch_without_timeouts_still_rests() {
         let start = Instant::now();
         let mut spec = spec(2);
-        Arc::make_mut(&mut spec).timeouts.stuck = Duration::ZERO;
+        Arc::make_mut(&mut spec).settings.timeouts.stuck = Duration::ZERO;
         let mut watch = Watch::new(&spec, start);
         assert_eq!(looks(&mut watch, start, 0), [WatchLook::Stuck]);
         assert!(watch.next().unwrap() > start);

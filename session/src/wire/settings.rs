@@ -6,8 +6,7 @@ use proto::stdin_target::Target;
 use rank_spawner::CpuBind;
 
 use super::{WireError, bytes, decode_variables, encode_variables, milliseconds, os_string, time, wrong};
-use crate::settings::LaunchSettings;
-use crate::spec::{Entrance, PmiFamily, PmiSpec, StdinTarget, Timeouts};
+use crate::settings::{Entrance, LaunchSettings, PmiFamily, PmiSpec, StdinTarget, Timeouts};
 use crate::template::Template;
 
 /// A message with these settings and nothing else.

@@ -20,9 +20,9 @@ use crate::cause::{Cause, CauseKind, StartClass};
 use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, RankProgress, Report, Stream};
 use crate::placed::{ClusterTerms, PlacedLaunch};
 use crate::session_io::Control;
-use crate::settings::LaunchSettings;
+use crate::settings::{Entrance, LaunchSettings, PmiFamily, PmiSpec, StdinTarget, Timeouts};
 use crate::spawn::SpawnOrder;
-use crate::spec::{AppSpec, Entrance, LaunchSecret, PmiFamily, PmiSpec, SessionSpec, StdinTarget, Timeouts};
+use crate::spec::{AppSpec, LaunchSecret, SessionSpec};
 use crate::template::Template;
 
 fn app(program: &str) -> AppSpec {

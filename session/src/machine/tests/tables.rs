@@ -20,8 +20,9 @@ use super::{spec, spec_on};
 use crate::cause::{CauseKind, StartClass};
 use crate::event::{Event, MpiFamily, MpiLibrary, Notice};
 use crate::session_io::Control;
+use crate::settings::Timeouts;
 use crate::spawn::SpawnOrder;
-use crate::spec::{SessionSpec, Timeouts};
+use crate::spec::SessionSpec;
 
 const LAUNCHED: JobNumber = JobNumber::LAUNCHED;
 const FAILED: RankExit = RankExit::Code(3);
@@ -33,7 +34,7 @@ fn seconds(seconds: u64) -> Duration {
 
 fn with_timeouts(ranks: u32, timeouts: Timeouts) -> Arc<SessionSpec> {
     let mut spec = spec(ranks);
-    Arc::make_mut(&mut spec).timeouts = timeouts;
+    Arc::make_mut(&mut spec).settings.timeouts = timeouts;
     spec
 }
 
