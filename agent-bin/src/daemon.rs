@@ -23,6 +23,7 @@ mod relay;
 mod report;
 mod serials;
 mod service;
+mod warnings;
 
 use std::io;
 use std::path::PathBuf;

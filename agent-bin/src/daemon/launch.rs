@@ -42,6 +42,7 @@ use super::fabric::{Claimed, FabricError};
 use super::forks::Forked;
 use super::launches::LaunchOrder;
 use super::report::{Delivered, Delivery, Events};
+use super::warnings::Warnings;
 use lattice_session::cause::{Cause, CauseKind};
 use lattice_session::event::{Event, Report};
 use lattice_session::session_process::Order;
@@ -214,12 +215,12 @@ impl Launch {
 
     /// Ends the session, by an order that is not the launch's client's. A later order can shorten the time limit, never extend it.
     fn end(&mut self, how: CommandWhat) {
-        let patience = match how {
+        let limit = match how {
             CommandWhat::Kill(_) => timeouts::KILL,
             _ => self.grace.min(timeouts::GRACE_OF_OTHERS) + timeouts::END,
         };
         self.command(how);
-        let then = Instant::now() + patience;
+        let then = Instant::now() + limit;
         self.killed_at = Some(self.killed_at.map_or(then, |before| before.min(then)));
     }
 
@@ -339,7 +340,7 @@ impl Session {
     async fn read(self, reader: ReadHalf) -> bool {
         let mut frames = FramedRead::new(reader, codec(FROM_SESSION_MAX));
         let mut under_way = JoinSet::new();
-        let mut reported = false;
+        let (mut reported, mut warnings) = (false, Warnings::default());
         while let Some(Ok(frame)) = frames.next().await {
             let Ok(message) = proto::FromSession::decode(frame.freeze()) else { break };
             match message.what {
@@ -367,6 +368,11 @@ impl Session {
                     });
                 }
                 Some(FromWhat::Reply(reply)) => self.questions.replied(reply),
+                Some(FromWhat::Warning(text)) => {
+                    if let Some(text) = warnings.take(&text) {
+                        tracing::warn!(launch = self.callee.launch_id, "its session: {text}");
+                    }
+                }
                 None => {}
             }
         }
