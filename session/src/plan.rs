@@ -20,7 +20,8 @@ use rank_spawner::{
 use crate::cause::StartClass;
 use crate::fabric::NodeFabric;
 use crate::session_io::StdinSource;
-use crate::spec::{AppSpec, SessionSpec, StdinTarget};
+use crate::settings::StdinTarget;
+use crate::spec::{AppSpec, SessionSpec};
 use crate::template::Place;
 
 /// The longest plain list of nodes in a rank's environment, in bytes. The kernel takes up to 128 KiB in one variable.
@@ -123,7 +124,7 @@ pub(crate) struct Plan {
 impl LaunchContext<'_> {
     /// The command of each rank of this node.
     pub(crate) fn plan(&self, stdin: &StdinSource) -> Result<Plan, PlanError> {
-        let cpus = plan_here(&self.spec.cpu_bind, self.ranks.len() as u32)?;
+        let cpus = plan_here(&self.spec.settings.cpu_bind, self.ranks.len() as u32)?;
         let programs = self.programs()?;
         let nodes = node_list(&self.spec.hosts);
         let direct = match stdin {
@@ -140,7 +141,7 @@ impl LaunchContext<'_> {
             command.stdin = self.stdin(rank, local, stdin, direct.as_ref())?;
             command.stdout = Stdio::Pipe;
             command.stderr = Stdio::Pipe;
-            command.pmi = self.spec.pmi.family.has_pmi() && self.entrances.port.is_none();
+            command.pmi = self.spec.settings.pmi.family.has_pmi() && self.entrances.port.is_none();
             command.cpus = cpus;
             command.limits = Arc::clone(&self.limits);
             commands.push(command);
@@ -168,7 +169,7 @@ impl LaunchContext<'_> {
 
     fn prepare(&self, app: &AppSpec) -> Result<Prepared, PlanError> {
         let mut variables: BTreeMap<&OsStr, &OsStr> = BTreeMap::new();
-        for (name, value) in &self.spec.environment {
+        for (name, value) in &self.spec.settings.environment {
             let text = name.to_string_lossy();
             let is_replaced = self.fabric.is_some_and(|fabric| fabric.replaces(&text));
             if !is_scrubbed(&text) && !is_replaced && !app.removes(&text) {
@@ -176,7 +177,7 @@ impl LaunchContext<'_> {
             }
         }
         if self.entrances.pmix.is_some() {
-            let families = if self.spec.pmi.family.has_pmi() { Families::PmixAndPmi } else { Families::Pmix };
+            let families = if self.spec.settings.pmi.family.has_pmi() { Families::PmixAndPmi } else { Families::Pmix };
             for (name, value) in pmix_core::env::defaults(families, self.cpus()) {
                 variables.entry(OsStr::new(name)).or_insert(OsStr::new(value));
             }
@@ -218,7 +219,7 @@ impl LaunchContext<'_> {
             let pmix = pmix_core::env::RankEnvironment { namespace, rank, server: *server, host, universe_size };
             variables.extend(pmix.variables());
         }
-        if spec.pmi.family.has_pmi() {
+        if spec.settings.pmi.family.has_pmi() {
             let entrance = match &self.entrances.port {
                 // Keys were drawn for every rank here.
                 Some(port) => {
@@ -232,7 +233,7 @@ impl LaunchContext<'_> {
             let pmi = RankEnvironment { rank, size, local_rank: local, local_size, host, spawned, entrance };
             variables.extend(pmi.variables());
         }
-        if spec.slurm_environment {
+        if spec.settings.slurm_environment {
             variables.extend([
                 ("SLURM_PROCID", rank.to_string()),
                 ("SLURM_NPROCS", size.to_string()),
@@ -250,7 +251,7 @@ impl LaunchContext<'_> {
         source: &StdinSource,
         direct: Option<&Arc<OwnedFd>>,
     ) -> Result<Stdio, PlanError> {
-        let reads = match &self.spec.stdin {
+        let reads = match &self.spec.settings.stdin {
             StdinTarget::File(template) => {
                 let SessionSpec { node, launch_id, .. } = self.spec;
                 let place = Place { rank, local_rank: local, node: *node, host: self.spec.host(*node), launch_id };

@@ -17,8 +17,8 @@ use pmi_core::ids::{JobId, JobIdError, Rank};
 use pmi_core::job::{App, Job, Placement};
 
 use crate::placed::PlacedLaunch;
-use crate::settings::LaunchSettings;
-use crate::spec::{AppSpec, StdinTarget};
+use crate::settings::{LaunchSettings, StdinTarget};
+use crate::spec::AppSpec;
 
 /// Most nodes that a request may name.
 pub const NODES_MAX: usize = 1 << 16;

@@ -41,7 +41,8 @@ use crate::cause::{Cause, CauseKind, StartClass};
 use crate::event::{Event, Report};
 use crate::fabric::NodeFabric;
 use crate::session_io::{HostProcess, SessionIo, StdinSource};
-use crate::spec::{SessionSpec, StdinTarget};
+use crate::settings::StdinTarget;
+use crate::spec::SessionSpec;
 use crate::transcript;
 use crate::wire::{self, WireError};
 
@@ -156,12 +157,12 @@ impl Start {
         let fabric = start.fabric.as_ref().map(wire::fabric::decode_node).transpose()?.unwrap_or_default();
         let mut spec = wire::spec::decode(launch, NodeIndex(start.node_index))?;
         for (name, value) in account.variables() {
-            if !spec.environment.iter().any(|(present, _)| present == name) {
-                spec.environment.push((name.into(), value));
+            if !spec.settings.environment.iter().any(|(present, _)| present == name) {
+                spec.settings.environment.push((name.into(), value));
             }
         }
         // What comes later wins.
-        spec.environment.extend(wire::decode_variables(start.environment));
+        spec.settings.environment.extend(wire::decode_variables(start.environment));
         Ok(Self { spec, output_window, stdin_window, trace, fabric })
     }
 
@@ -207,7 +208,7 @@ impl Start {
 
     /// Where commands put input, and where the session finds it; ranks elsewhere may read it instead.
     fn stdin(&self, urgent: mpsc::Sender<proto::FromSession>) -> (stdin::Input, StdinSource) {
-        let here = match &self.spec.stdin {
+        let here = match &self.spec.settings.stdin {
             StdinTarget::All => true,
             StdinTarget::Rank(rank) => self.has_rank(*rank),
             StdinTarget::None | StdinTarget::File(_) => false,

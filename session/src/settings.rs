@@ -1,10 +1,13 @@
 //! Settings that hold for every rank of a launch, in each of the stages that [`crate::request`] draws.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
+use pmi_core::ids::Rank;
 use rank_spawner::CpuBind;
+use serde::{Deserialize, Serialize};
 
-use crate::spec::{Patience, PmiSpec, StdinTarget};
+use crate::template::Template;
 
 /// Settings that hold for every rank of a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +25,7 @@ pub struct LaunchSettings {
     /// Ranks that read the launch's standard input.
     pub stdin: StdinTarget,
     /// Time limits of the session.
-    pub patience: Patience,
+    pub timeouts: Timeouts,
 }
 
 impl Default for LaunchSettings {
@@ -34,7 +37,112 @@ impl Default for LaunchSettings {
             slurm_environment: false,
             cpu_bind: CpuBind::None,
             stdin: StdinTarget::None,
-            patience: Patience::default(),
+            timeouts: Timeouts::default(),
+        }
+    }
+}
+
+/// How the ranks are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PmiSpec {
+    /// Which protocols are spoken.
+    pub family: PmiFamily,
+    /// How a rank reaches its server.
+    pub entrance: Entrance,
+    /// Offer PMI-1.2 and its group barriers to clients that ask for 1.1.
+    pub group_barriers: bool,
+}
+
+/// The protocols that a launch serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PmiFamily {
+    /// Whatever each rank speaks.
+    #[default]
+    Auto,
+    /// PMI-1 only.
+    Pmi1,
+    /// PMI-2 only.
+    Pmi2,
+    /// PMIx only.
+    Pmix,
+    /// No PMI at all: the ranks are independent programs.
+    None,
+}
+
+impl PmiFamily {
+    /// Whether PMI-1 or PMI-2 is served.
+    pub fn has_pmi(self) -> bool {
+        matches!(self, Self::Auto | Self::Pmi1 | Self::Pmi2)
+    }
+
+    /// Whether PMIx is served.
+    pub fn has_pmix(self) -> bool {
+        matches!(self, Self::Auto | Self::Pmix)
+    }
+}
+
+/// The way from a rank to its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Entrance {
+    /// An inherited socket (`PMI_FD`): the rank's identity is the socket itself.
+    #[default]
+    Socket,
+    /// A loopback TCP port (`PMI_PORT`, `PMI_ID`), for container runtimes that close inherited descriptors.
+    Port,
+}
+
+/// Which ranks read the launch's standard input; all others read an empty file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StdinTarget {
+    /// No rank.
+    None,
+    /// One rank.
+    Rank(Rank),
+    /// Every rank reads a copy.
+    All,
+    /// Every rank opens the file of this name by itself.
+    File(Template),
+}
+
+/// How long the session waits before it speaks up or acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// A rank of a job of several ranks that ran this long without a word to its server is reported.
+    pub silent: Duration,
+    /// A start-up that is not complete after this time is reported, with the ranks that are missing.
+    pub stuck: Duration,
+    /// From SIGTERM to SIGKILL after a rank failed or aborted.
+    pub grace_after_failure: Duration,
+    /// From SIGTERM to SIGKILL when the user ends the launch.
+    pub grace_after_interrupt: Duration,
+    /// The beginning of a line that a rank paused in for this long is passed on: somebody may be waiting for a prompt. `None` waits
+    /// for the line end, so that no line is ever cut.
+    pub prompt: Option<Duration>,
+    /// The launch ends when ranks have waited in a fence for this long; `None` lets them wait.
+    pub fence: Option<Duration>,
+    /// The launch ends when it has run this long; `None` lets it run.
+    pub time_limit: Option<Duration>,
+}
+
+impl Timeouts {
+    /// The longer of the two graces.
+    pub fn grace_max(&self) -> Duration {
+        self.grace_after_failure.max(self.grace_after_interrupt)
+    }
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            silent: Duration::from_secs(5),
+            stuck: Duration::from_secs(30),
+            grace_after_failure: Duration::from_millis(400),
+            grace_after_interrupt: Duration::from_secs(5),
+            prompt: None,
+            fence: None,
+            time_limit: None,
         }
     }
 }

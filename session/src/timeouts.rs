@@ -116,7 +116,7 @@ mod tests {
     /// What is listed first is over, and told, before what is listed next gives up.
     #[test]
     fn whoever_waits_for_a_waiter_waits_longer() {
-        // As the sessions' own default, `Patience::after_interrupt` of lattice-agent.
+        // As the sessions' own default, `settings::Timeouts::grace_after_interrupt`.
         let grace = Duration::from_secs(5);
         // 65,536 nodes behind relays of a fan-out of 2.
         let deepest = 16;

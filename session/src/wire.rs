@@ -6,6 +6,7 @@
 pub mod call;
 pub mod cause;
 pub mod command;
+pub mod cxi;
 pub mod event;
 pub mod fabric;
 pub mod fence;

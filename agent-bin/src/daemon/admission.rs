@@ -113,7 +113,7 @@ fn understand(node: &Node, request: &proto::LaunchProcessesRequest) -> Result<As
     let members: Vec<Member> =
         session.hosts.into_iter().zip(addresses).map(|(name, address)| Member { name, address }).collect();
     check_members(&node.config.node_id, &members, index)?;
-    let grace = session.patience.after_failure.max(session.patience.after_interrupt);
+    let grace = session.settings.timeouts.grace_max();
     let launch_id = session.launch_id;
     let wish = |credentials| Wish { launch_id: launch_id.clone(), uid, ranks, credentials };
     let fabric = request.cxi_credentials.clone().map(wish);

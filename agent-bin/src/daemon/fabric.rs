@@ -173,12 +173,12 @@ impl Fabric {
     }
 
     /// Lists this node's NICs and the services on them.
-    pub(super) async fn list(&self) -> proto::ListCxiServicesResponse {
+    pub(super) async fn list(&self) -> cxi::CxiSurvey {
         let (kind, known) = (self.kind, self.known().await);
-        let Some(backend) = self.backend.clone() else { return cxi::without_services(kind, String::new()) };
+        let Some(backend) = self.backend.clone() else { return cxi::CxiSurvey::without_services(kind, None) };
         let owner = move |service: &NicService, _: &node::FoundService| known.get(service).cloned();
         let surveyed = blocking(move || cxi::survey(kind, &*backend, owner)).await;
-        surveyed.unwrap_or_else(|error| cxi::without_services(kind, error.to_string()))
+        surveyed.unwrap_or_else(|error| cxi::CxiSurvey::without_services(kind, Some(error.to_string())))
     }
 
     /// The services that were made here, with their launches.

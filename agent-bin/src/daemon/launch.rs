@@ -214,12 +214,12 @@ impl Launch {
 
     /// Ends the session, by an order that is not the launch's client's. A later order can shorten the time limit, never extend it.
     fn end(&mut self, how: CommandWhat) {
-        let patience = match how {
+        let limit = match how {
             CommandWhat::Kill(_) => timeouts::KILL,
             _ => self.grace.min(timeouts::GRACE_OF_OTHERS) + timeouts::END,
         };
         self.command(how);
-        let then = Instant::now() + patience;
+        let then = Instant::now() + limit;
         self.killed_at = Some(self.killed_at.map_or(then, |before| before.min(then)));
     }
 

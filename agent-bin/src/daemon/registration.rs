@@ -98,11 +98,11 @@ async fn beat(node: &Node, accepted: Accepted, renewals: &Renewals) {
 }
 
 async fn in_time<T>(
-    patience: Duration,
+    limit: Duration,
     call: impl Future<Output = Result<tonic::Response<T>, Status>>,
 ) -> Result<T, Status> {
-    match timeout(patience, call).await {
+    match timeout(limit, call).await {
         Ok(result) => result.map(tonic::Response::into_inner),
-        Err(_) => Err(Status::deadline_exceeded(format!("no answer within {patience:?}"))),
+        Err(_) => Err(Status::deadline_exceeded(format!("no answer within {limit:?}"))),
     }
 }

@@ -131,7 +131,7 @@ impl NodeAgentService for Service {
         &self,
         _: Request<proto::ListCxiServicesRequest>,
     ) -> Result<Response<proto::ListCxiServicesResponse>, Status> {
-        Ok(Response::new(self.node.fabric.list().await))
+        Ok(Response::new(lattice_session::wire::cxi::encode(self.node.fabric.list().await)))
     }
 
     type LinkStream = BoxStream<LinkFrame>;

@@ -13,8 +13,9 @@ use pmi_core::server::EndReason;
 use rank_spawner::CpuBind;
 
 use crate::limits::{JOBS_MAX, NODE_RANKS_MAX};
+use crate::settings::StdinTarget;
 use crate::spawn::{SpawnOrder, SpawnRefusal};
-use crate::spec::{SessionSpec, StdinTarget};
+use crate::spec::SessionSpec;
 
 /// Position of a job in its session; the launched job is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::job::{Job, Placement};
-use rank_spawner::CpuBind;
 
-use crate::spec::{AppSpec, LaunchSecret, Patience, PmiSpec, SessionSpec, StdinTarget};
+use crate::settings::{LaunchSettings, StdinTarget, Timeouts};
+use crate::spec::{AppSpec, LaunchSecret, SessionSpec};
 
 /// The spec of node 0 of a launch with so many ranks on each node.
 pub(super) fn spec_on(counts: &[u32]) -> Arc<SessionSpec> {
@@ -34,15 +34,14 @@ pub(super) fn spec_on(counts: &[u32]) -> Arc<SessionSpec> {
         address: None,
         secret: LaunchSecret::from_bytes([7; LaunchSecret::LEN]),
         apps: vec![app],
-        environment: Vec::new(),
-        pmi: PmiSpec::default(),
-        slurm_environment: false,
-        cpu_bind: CpuBind::None,
-        stdin: StdinTarget::All,
-        patience: Patience {
-            after_failure: Duration::from_millis(400),
-            after_interrupt: Duration::from_secs(5),
-            ..Patience::default()
+        settings: LaunchSettings {
+            stdin: StdinTarget::All,
+            timeouts: Timeouts {
+                grace_after_failure: Duration::from_millis(400),
+                grace_after_interrupt: Duration::from_secs(5),
+                ..Timeouts::default()
+            },
+            ..LaunchSettings::default()
         },
     })
 }

@@ -109,8 +109,8 @@ impl Services for AgentCalls {
         self.name(wire::call::NameCall::Publish { service, port, lifetime }).await.map(drop)
     }
 
-    async fn lookup(&self, _: Rank, service: Bytes, patience: Option<Duration>) -> Result<Bytes, NameError> {
-        self.name(wire::call::NameCall::Lookup { service, patience }).await
+    async fn lookup(&self, _: Rank, service: Bytes, timeout: Option<Duration>) -> Result<Bytes, NameError> {
+        self.name(wire::call::NameCall::Lookup { service, timeout }).await
     }
 
     async fn unpublish(&self, _: Rank, service: Bytes) -> Result<(), NameError> {

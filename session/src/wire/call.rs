@@ -28,7 +28,7 @@ pub enum NameCall {
         /// The name.
         service: Bytes,
         /// How long to wait for somebody to publish it; `None` not at all.
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
     },
     /// Withdraw a name.
     Unpublish {
@@ -47,10 +47,10 @@ pub fn encode_name(call: NameCall) -> proto::NameCall {
             first_read: lifetime == Lifetime::FirstRead,
             patience_ms: None,
         },
-        NameCall::Lookup { service, patience } => proto::NameCall {
+        NameCall::Lookup { service, timeout } => proto::NameCall {
             kind: Kind::Lookup.into(),
             service,
-            patience_ms: patience.map(milliseconds),
+            patience_ms: timeout.map(milliseconds),
             ..Default::default()
         },
         NameCall::Unpublish { service } => {
@@ -62,7 +62,7 @@ pub fn encode_name(call: NameCall) -> proto::NameCall {
 /// The call to the name service that a message means.
 ///
 /// # Errors
-/// Refuses a kind of call that this version does not know, and a patience beyond a year.
+/// Refuses a kind of call that this version does not know, and a timeout beyond a year.
 pub fn decode_name(call: proto::NameCall) -> Result<NameCall, WireError> {
     let kind = Kind::try_from(call.kind).map_err(|_| wrong("the kind of a name call", call.kind, "0 to 2"))?;
     let service = call.service;
@@ -72,8 +72,8 @@ pub fn decode_name(call: proto::NameCall) -> Result<NameCall, WireError> {
             NameCall::Publish { service, port: call.port, lifetime }
         }
         Kind::Lookup => {
-            let patience = call.patience_ms.map(|patience| time("the patience with a name", patience));
-            NameCall::Lookup { service, patience: patience.transpose()? }
+            let timeout = call.patience_ms.map(|timeout| time("the timeout of a lookup", timeout));
+            NameCall::Lookup { service, timeout: timeout.transpose()? }
         }
         Kind::Unpublish => NameCall::Unpublish { service },
     })

@@ -20,9 +20,9 @@ use crate::cause::{Cause, CauseKind, StartClass};
 use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, RankProgress, Report, Stream};
 use crate::placed::{ClusterTerms, PlacedLaunch};
 use crate::session_io::Control;
-use crate::settings::LaunchSettings;
+use crate::settings::{Entrance, LaunchSettings, PmiFamily, PmiSpec, StdinTarget, Timeouts};
 use crate::spawn::SpawnOrder;
-use crate::spec::{AppSpec, Entrance, LaunchSecret, Patience, PmiFamily, PmiSpec, SessionSpec, StdinTarget};
+use crate::spec::{AppSpec, LaunchSecret, SessionSpec};
 use crate::template::Template;
 
 fn app(program: &str) -> AppSpec {
@@ -61,11 +61,11 @@ fn settings() -> LaunchSettings {
         slurm_environment: true,
         cpu_bind: CpuBind::None,
         stdin: StdinTarget::File(Template::parse("/in.%r".as_ref()).unwrap()),
-        patience: Patience {
+        timeouts: Timeouts {
             silent: Duration::from_millis(1),
             stuck: Duration::from_millis(2),
-            after_failure: Duration::from_millis(3),
-            after_interrupt: Duration::from_millis(4),
+            grace_after_failure: Duration::from_millis(3),
+            grace_after_interrupt: Duration::from_millis(4),
             prompt: Some(Duration::from_millis(5)),
             fence: Some(Duration::from_millis(6)),
             timeout: Some(Duration::from_millis(7)),
@@ -343,12 +343,12 @@ fn fences_travel() {
 #[test]
 fn names_and_spawns_travel() {
     let service = Bytes::from_static(b"ocean");
-    let patience = Some(Duration::from_secs(3));
+    let timeout = Some(Duration::from_secs(3));
     for sent in [
         call::NameCall::Publish { service: service.clone(), port: "p".into(), lifetime: Lifetime::FirstRead },
         call::NameCall::Publish { service: service.clone(), port: "p".into(), lifetime: Lifetime::Withdrawn },
-        call::NameCall::Lookup { service: service.clone(), patience },
-        call::NameCall::Lookup { service: service.clone(), patience: None },
+        call::NameCall::Lookup { service: service.clone(), timeout },
+        call::NameCall::Lookup { service: service.clone(), timeout: None },
         call::NameCall::Unpublish { service },
     ] {
         assert_eq!(call::decode_name(call::encode_name(sent.clone())).unwrap(), sent);

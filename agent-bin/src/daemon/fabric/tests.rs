@@ -57,7 +57,7 @@ async fn each_launch_has_services_of_its_own_and_gives_them_back() {
     assert_eq!((nics(&first), first.provider.as_str()), (vec![("cxi0", 11), ("cxi1", 21)], "cxi"));
     assert_eq!(nics(&second), [("cxi0", 12), ("cxi1", 22)]);
     let listed = agent.list().await;
-    assert_eq!((listed.devices.len(), listed.devices[0].services[1].launch_id.as_str()), (2, "b"));
+    assert_eq!((listed.nics.len(), listed.nics[0].services[1].owner.as_deref()), (2, Some("b")));
     one.release().await;
     assert_eq!(world.services(), 2);
     assert_eq!(agent.retire(vni()).await.unwrap_err(), "launch b still uses it");

@@ -20,8 +20,9 @@ use super::{spec, spec_on};
 use crate::cause::{CauseKind, StartClass};
 use crate::event::{Event, MpiFamily, MpiLibrary, Notice};
 use crate::session_io::Control;
+use crate::settings::Timeouts;
 use crate::spawn::SpawnOrder;
-use crate::spec::{Patience, SessionSpec};
+use crate::spec::SessionSpec;
 
 const LAUNCHED: JobNumber = JobNumber::LAUNCHED;
 const FAILED: RankExit = RankExit::Code(3);
@@ -31,9 +32,9 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn with_patience(ranks: u32, patience: Patience) -> Arc<SessionSpec> {
+fn with_timeouts(ranks: u32, timeouts: Timeouts) -> Arc<SessionSpec> {
     let mut spec = spec(ranks);
-    Arc::make_mut(&mut spec).patience = patience;
+    Arc::make_mut(&mut spec).settings.timeouts = timeouts;
     spec
 }
 
@@ -144,7 +145,7 @@ fn a_second_interrupt_hastens_an_end() {
 #[test]
 fn the_time_limit_ends_a_launch_once() {
     let limit = seconds(60);
-    let mut world = World::running(with_patience(2, Patience { timeout: Some(limit), ..Patience::default() }));
+    let mut world = World::running(with_timeouts(2, Timeouts { time_limit: Some(limit), ..Timeouts::default() }));
     world.advance(limit - Duration::from_millis(1));
     assert_eq!(world.cause(), None);
     world.advance(Duration::from_millis(1));
@@ -156,8 +157,8 @@ fn the_time_limit_ends_a_launch_once() {
 
 #[test]
 fn a_time_limit_that_passes_during_an_end_changes_nothing() {
-    let patience = Patience { timeout: Some(seconds(2)), ..Patience::default() };
-    let mut world = World::running(with_patience(1, patience));
+    let timeouts = Timeouts { time_limit: Some(seconds(2)), ..Timeouts::default() };
+    let mut world = World::running(with_timeouts(1, timeouts));
     world.advance(seconds(1));
     world.control(Control::End(15));
     world.advance(seconds(5));
@@ -471,7 +472,7 @@ fn ranks_that_miss_one_of_their_own_node_wait_for_nobody_else() {
 #[test]
 fn a_fence_that_takes_too_long_ends_the_launch_with_those_it_waits_for() {
     let limit = seconds(2);
-    let mut world = World::running(with_patience(2, Patience { fence: Some(limit), ..Patience::default() }));
+    let mut world = World::running(with_timeouts(2, Timeouts { fence: Some(limit), ..Timeouts::default() }));
     world.advance(seconds(10));
     world.fences = vec![fence(0, &[0], &[1])];
     world.advance(Duration::from_millis(1900));
