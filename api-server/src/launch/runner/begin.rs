@@ -116,7 +116,7 @@ impl Beginning {
         begun: tokio::time::Instant,
         machine: impl FnOnce(Facts, u64) -> Machine,
     ) -> (Runner, LaunchHandle) {
-        let Beginning { surroundings, order, record, origin, first_event, start, inbox } = self;
+        let Self { surroundings, order, record, origin, first_event, start, inbox } = self;
         let spool = match order.ownership {
             Ownership::Detached => surroundings.spools.open(),
             Ownership::Client => None,
