@@ -74,7 +74,7 @@ fn carry_out(command: Command, verbosity: Verbosity) -> Result<u8, Failure> {
         Command::Attach(args) => launch::attach(&args, verbosity)?,
         Command::Alloc(command) => commands::alloc(&command, verbosity)?,
         Command::Nodes(args) => commands::nodes(&args, verbosity)?,
-        Command::Launches { all, table } => commands::launches(all, &table)?,
+        Command::Launches(args) => commands::launches(&args)?,
         Command::Status { launch, table } => commands::status(&launch, &table)?,
         Command::Signal(args) => commands::signal(&args)?,
         Command::Abort(args) => commands::abort(&args)?,
