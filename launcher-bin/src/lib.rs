@@ -16,6 +16,7 @@
 //! alone prints (but for the ranks' output), and [`exit`] alone chooses exit codes.
 
 pub mod args;
+mod attachment;
 pub mod cluster;
 mod commands;
 pub mod console;
@@ -40,6 +41,7 @@ mod stdin;
 mod table;
 mod trace;
 mod updates;
+mod wire;
 
 use std::ffi::OsString;
 
