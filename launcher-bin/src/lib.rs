@@ -13,7 +13,8 @@
 //! ```
 //!
 //! All other commands are `args -> commands -> console`: one question to the API server, one table or JSON document. [`console`]
-//! alone prints (but for the ranks' output), and [`exit`] alone chooses exit codes.
+//! alone prints (but for the ranks' output), and [`exit`] alone chooses exit codes. Calls to the API server are made below [`cluster`];
+//! what it and a client say to each other about a launch that runs is in `attachment` as types, and in `wire` as messages.
 
 pub mod args;
 mod attachment;

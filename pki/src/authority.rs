@@ -239,9 +239,9 @@ fn common_name(name: &str) -> DistinguishedName {
 /// Treatment of the directories above a new one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Parents {
-    /// They are made if need be, and the new one may be there already.
+    /// Missing ones are made, and the new one may be there already.
     Make,
-    /// They must be there, and the new one must not.
+    /// All must be there, and the new one must not.
     Expect,
 }
 

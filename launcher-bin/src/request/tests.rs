@@ -122,7 +122,7 @@ fn time_limits_have_defaults_and_no_limit_is_nothing() {
 /// What a rank asks on a terminal is shown at once; a program that reads JSON gets whole lines.
 #[test]
 fn a_prompt_is_shown_to_those_who_watch() {
-    let machine = |watched| crate::machine::Machine { watched, ..machine() };
+    let machine = |watched| Machine { watched, ..machine() };
     let prompt = |line: &str, machine| commanded_on(line, &machine).unwrap().request.settings.patience.prompt;
     assert_eq!(prompt("true", machine(true)), Some(PROMPT));
     assert_eq!(prompt("true", machine(false)), None);

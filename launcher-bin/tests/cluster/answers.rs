@@ -199,7 +199,7 @@ async fn nodes_are_drained_and_resumed_by_name() {
     assert_eq!(stderr, "lattice: note: not registered yet, and drained when they are: node[8-9]\n");
     match fake.asked().await {
         Asked::Drain(request) => {
-            assert_eq!((request.nodes.as_str(), request.reason.as_str()), ("node[3,8-9]", "memory"))
+            assert_eq!((request.nodes.as_str(), request.reason.as_str()), ("node[3,8-9]", "memory"));
         }
         other => panic!("{other:?}"),
     }

@@ -177,7 +177,7 @@ fn every_cause_has_a_kind_of_its_own() {
 
 #[test]
 fn a_plan_tells_every_rank_its_place_and_its_program_its_words() {
-    let plan = super::plan(&crate::prepared::tests::prepared("-n 2 true -x : -n 1 false").unwrap());
+    let plan = plan(&crate::prepared::tests::prepared("-n 2 true -x : -n 1 false").unwrap());
     let plan: Value = serde_json::from_slice(&plan).unwrap();
     let rank = |rank: u32| serde_json::json!({ "rank": rank, "node": "node3", "local_rank": rank, "cpus": null });
     assert_eq!(plan["ranks"], serde_json::json!([rank(0), rank(1), rank(2)]));
