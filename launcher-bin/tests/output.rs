@@ -150,9 +150,10 @@ fn each_rank_has_its_file_and_both_streams_may_share_one() {
 
 #[test]
 fn a_file_is_emptied_unless_it_is_appended_to() {
-    for (flag, expected) in [("", "new\n"), ("--append", "old\nnew\n")] {
+    let old = "a former launch wrote more than this one\n";
+    for (flag, expected) in [("", "new\n".to_owned()), ("--append", format!("{old}new\n"))] {
         let launch = launch(&format!("-n 1 --output log {flag}"));
-        fs::write(launch.path().join("log"), "old\n").unwrap();
+        fs::write(launch.path().join("log"), old).unwrap();
         assert_eq!(launch.sh("echo new").code, Some(0));
         assert_eq!(launch.file("log"), expected, "{flag:?}");
     }
