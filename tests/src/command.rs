@@ -7,18 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::built;
-use crate::outcome::Outcome;
-use crate::running::Running;
 
 /// How long a command may take before it is killed and the test fails. Far more than any needs on a loaded machine: it is
 /// there to turn a hang into a report.
 pub const DEADLINE: Duration = Duration::from_secs(90);
-
-/// By how much a promised time may be exceeded: the tests share their machine with each other, and with builds.
-const LOADED: u32 = 5;
-
-/// The variable by which a test finds the processes of its command. A launcher passes it on like any other.
-pub(crate) const MARK: &str = "E2E_MARK";
 
 /// A command to run, with what it gets.
 #[derive(Clone, Debug)]
@@ -98,46 +90,16 @@ impl Command {
         self
     }
 
-    /// Lets the test write to standard input while the command runs: [`Running::type_in`].
+    /// Lets the test write to standard input while the command runs: [`Running::type_in`](crate::Running::type_in).
     pub fn typed_to(mut self) -> Self {
         self.is_typed_to = true;
         self
     }
 
-    /// Leaves standard output to the test: [`Running::output`].
+    /// Leaves standard output to the test: [`Running::output`](crate::Running::output).
     pub fn leave_output(mut self) -> Self {
         self.reads_output = false;
         self
-    }
-
-    /// Starts the command.
-    #[track_caller]
-    pub fn start(self) -> Running {
-        Running::new(self)
-    }
-
-    /// Runs the command to its end, and checks that nothing is left of it.
-    ///
-    /// # Panics
-    /// If the deadline passes, or something is left.
-    #[track_caller]
-    pub fn run(self) -> Outcome {
-        self.start().finish()
-    }
-
-    /// The same for a command that says `word` on standard output and must end within `promised` after that, with
-    /// room for a loaded machine.
-    ///
-    /// # Panics
-    /// As [`run`](Self::run), and if it takes longer.
-    #[track_caller]
-    pub fn ends_within(self, promised: Duration, word: &str) -> Outcome {
-        let mut running = self.start();
-        let said = running.wait_for_stdout(word);
-        let outcome = running.finish();
-        let took = said.elapsed();
-        outcome.check(took < LOADED * promised, || format!("took {took:?} from {word:?} to its end"));
-        outcome
     }
 }
 

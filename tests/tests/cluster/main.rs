@@ -11,6 +11,7 @@ mod endings;
 mod fabric;
 mod fabric_options;
 mod failures;
+mod fan_outs;
 mod following;
 mod foreign;
 mod identity;
