@@ -26,7 +26,7 @@ const PROC: &str = "/proc";
 /// Time limit for services that are busy to be ended.
 const CLEAN_WITHIN: Duration = Duration::from_secs(10);
 
-/// What to do on this node.
+/// Commands about this node.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum CxiCommand {
     /// Show the NICs of this node, the services on them, and who uses them.
@@ -50,7 +50,7 @@ pub(crate) struct Shape {
 #[derive(Clone, Debug, Args)]
 #[group(id = "which", required = true, multiple = false)]
 pub(crate) struct Clean {
-    /// Those that name one of these VNIs.
+    /// Services that name one of these VNIs.
     #[arg(long, value_name = "VNI,...", value_delimiter = ',', group = "which")]
     vni: Vec<u16>,
     /// All that were made for a user; not where other launchers than this one make services too.

@@ -79,9 +79,15 @@ pub fn decode(message: &proto::CxiCredentials) -> Result<Claims, WireError> {
     })
 }
 
-/// What a session is told of its node's fabric.
-pub fn encode_node(provider: Provider, credentials: Option<proto::CxiCredentials>) -> proto::NodeFabric {
-    proto::NodeFabric { provider: provider.name().to_owned(), credentials }
+/// Fabric of a node as its session is told of it; `None` where ranks are told nothing.
+pub fn encode_node(fabric: &NodeFabric) -> Option<proto::NodeFabric> {
+    let nic = |service: &NicService| proto::CxiNic { device: service.nic.clone(), svc_id: service.svc_id };
+    let credentials = |claims: &Claims| proto::CxiCredentials {
+        nics: claims.services.iter().map(nic).collect(),
+        ..encode(&claims.credentials, claims.traffic_classes)
+    };
+    let provider = fabric.provider?.name().to_owned();
+    Some(proto::NodeFabric { provider, credentials: fabric.claims.as_ref().map(credentials) })
 }
 
 /// Decodes the fabric of a node, as its agent has set it up.
