@@ -300,7 +300,8 @@ fn a_directive_of_an_unknown_type_is_refused_by_a_status_wherever_it_stands() {
         out.u32(0);
         out.u16(4000);
     };
-    let heads: [(u8, fn(&mut Writer)); 7] = [
+    type Head = fn(&mut Writer);
+    let heads: [(u8, Head); 7] = [
         (command::PUBLISH, user),
         (command::LOOKUP, names),
         (command::SPAWN, |_| {}),
