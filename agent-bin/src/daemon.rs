@@ -27,6 +27,7 @@ mod report;
 mod serials;
 mod service;
 mod to_session;
+mod warnings;
 mod wire;
 
 use std::io;

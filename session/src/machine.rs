@@ -334,7 +334,7 @@ impl SessionMachine {
         self.advance(now);
     }
 
-    /// What the ranks left behind was killed, but for these processes.
+    /// Takes in that all processes which the ranks left behind are killed but `survivors`.
     pub(crate) fn on_swept(&mut self, survivors: Vec<u32>) {
         if !survivors.is_empty() {
             self.report_event(Event::Notice(Notice::Leftover { pids: survivors }));

@@ -16,9 +16,9 @@ pub struct LaunchSettings {
     pub environment: Vec<(OsString, OsString)>,
     /// The PMI that ranks are served, and how they reach it.
     pub pmi: PmiSpec,
-    /// Report every PMI message.
+    /// Reports every PMI message.
     pub pmi_trace: bool,
-    /// Also set the `SLURM_*` variables.
+    /// Also sets `SLURM_PROCID`, `SLURM_NPROCS`, `SLURM_LOCALID` and `SLURM_NODELIST` for every rank.
     pub slurm_environment: bool,
     /// CPUs that each rank may use.
     pub cpu_bind: CpuBind,
@@ -42,22 +42,22 @@ impl Default for LaunchSettings {
     }
 }
 
-/// How the ranks are served.
+/// PMI that ranks are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PmiSpec {
-    /// Which protocols are spoken.
+    /// Protocols that are served.
     pub family: PmiFamily,
-    /// How a rank reaches its server.
+    /// Way from a rank to its server.
     pub entrance: Entrance,
-    /// Offer PMI-1.2 and its group barriers to clients that ask for 1.1.
+    /// Offers PMI-1.2 and its group barriers to clients that ask for 1.1.
     pub group_barriers: bool,
 }
 
-/// The protocols that a launch serves.
+/// Protocols that a launch serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PmiFamily {
-    /// Whatever each rank speaks.
+    /// Any protocol, as each rank speaks it.
     #[default]
     Auto,
     /// PMI-1 only.
@@ -71,18 +71,18 @@ pub enum PmiFamily {
 }
 
 impl PmiFamily {
-    /// Whether PMI-1 or PMI-2 is served.
+    /// True if PMI-1 or PMI-2 is served.
     pub fn has_pmi(self) -> bool {
         matches!(self, Self::Auto | Self::Pmi1 | Self::Pmi2)
     }
 
-    /// Whether PMIx is served.
+    /// True if PMIx is served.
     pub fn has_pmix(self) -> bool {
         matches!(self, Self::Auto | Self::Pmix)
     }
 }
 
-/// The way from a rank to its server.
+/// Way from a rank to its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Entrance {
@@ -93,7 +93,7 @@ pub enum Entrance {
     Port,
 }
 
-/// Which ranks read the launch's standard input; all others read an empty file.
+/// Ranks that read the launch's standard input; all others read an empty file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StdinTarget {
     /// No rank.
@@ -106,23 +106,23 @@ pub enum StdinTarget {
     File(Template),
 }
 
-/// How long the session waits before it speaks up or acts.
+/// Time limits of a launch, which its sessions hold. Those between daemons are in [`crate::timeouts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// A rank of a job of several ranks that ran this long without a word to its server is reported.
+    /// Time after which a rank of a job of several ranks that has sent its server nothing is reported.
     pub silent: Duration,
-    /// A start-up that is not complete after this time is reported, with the ranks that are missing.
+    /// Time after which a start-up that is not complete is reported, with the ranks that are missing.
     pub stuck: Duration,
-    /// From SIGTERM to SIGKILL after a rank failed or aborted.
+    /// Grace, from SIGTERM to SIGKILL, after a rank failed or aborted.
     pub grace_after_failure: Duration,
-    /// From SIGTERM to SIGKILL when the user ends the launch.
+    /// Grace, from SIGTERM to SIGKILL, when the user ends the launch or its time limit does.
     pub grace_after_interrupt: Duration,
-    /// The beginning of a line that a rank paused in for this long is passed on: somebody may be waiting for a prompt. `None` waits
-    /// for the line end, so that no line is ever cut.
+    /// Pause of a rank within a line after which the beginning of the line is passed on: it may be a prompt. `None` waits for the line
+    /// end, so that no line is ever cut.
     pub prompt: Option<Duration>,
-    /// The launch ends when ranks have waited in a fence for this long; `None` lets them wait.
+    /// Time that ranks may wait in a fence before the launch is ended; `None` for no limit.
     pub fence: Option<Duration>,
-    /// The launch ends when it has run this long; `None` lets it run.
+    /// Time that the launch may run before it is ended; `None` for no limit.
     pub time_limit: Option<Duration>,
 }
 

@@ -23,7 +23,7 @@ pub struct SessionSpec {
     pub allocation_id: Option<String>,
     /// The ranks of the whole job, and where they sit.
     pub job: Job,
-    /// Which of the job's nodes this is.
+    /// Index of this node among the job's nodes.
     pub node: NodeIndex,
     /// The names of the job's nodes, by node index.
     pub hosts: Vec<String>,

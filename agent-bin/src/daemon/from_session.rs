@@ -18,6 +18,7 @@ use tokio_util::codec::FramedRead;
 use super::calls::{self, Callee, SessionQuestions};
 use super::report::Events;
 use super::to_session::ToSession;
+use super::warnings::Warnings;
 
 /// Number of calls of a session that may wait for their answers; more are refused. Some wait for an hour: look-ups of names.
 const CALLS_MAX: usize = 4096;
@@ -52,7 +53,7 @@ impl FromSession {
 
     async fn until_last_words(&self, reader: ReadHalf) -> LastWords {
         let mut frames = FramedRead::new(reader, codec(FROM_SESSION_MAX));
-        let mut under_way = JoinSet::new();
+        let (mut under_way, mut warnings) = (JoinSet::new(), Warnings::default());
         while let Some(Ok(frame)) = frames.next().await {
             let Ok(message) = proto::FromSession::decode(frame.freeze()) else { break };
             match message.what {
@@ -65,6 +66,11 @@ impl FromSession {
                 }
                 Some(What::Call(call)) => self.answer(call, &mut under_way).await,
                 Some(What::Reply(reply)) => self.questions.replied(reply),
+                Some(What::Warning(text)) => {
+                    if let Some(text) = warnings.take(&text) {
+                        tracing::warn!(launch = self.callee.launch_id, "its session: {text}");
+                    }
+                }
                 None => {}
             }
         }

@@ -52,7 +52,7 @@ pub(crate) enum JobPhase {
     },
     /// All its ranks here were started.
     Running,
-    /// It did not start as a whole.
+    /// Not started as a whole.
     Disowned {
         /// Number of ranks whose start has neither succeeded nor failed.
         left: usize,
@@ -75,7 +75,7 @@ pub(crate) struct Jobs {
     admission: Admission,
 }
 
-/// Whether spawned jobs may still come.
+/// Admission of spawned jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
     /// The session stays for them even if it has no rank.

@@ -12,7 +12,7 @@ use super::ranks::SlotId;
 /// seen early, one that loads its MPI library late is seen as well.
 const LOOKS: &[u64] = &[30, 100, 300, 1000, 3000];
 
-/// What the runner sees of ranks that have not spoken.
+/// Observations of the runner about ranks that have sent their server nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SilentSeen {
     /// Ranks whose process was started, and from which no server heard a word.

@@ -33,13 +33,13 @@ pub(crate) struct Cluster {
     seen: Vec<(u32, Event)>,
 }
 
-/// What came of a launch.
+/// Result of a launch: reports and events of all nodes.
 pub(crate) struct Outcome {
     pub(crate) reports: Vec<Report>,
     pub(crate) events: Vec<(u32, Event)>,
 }
 
-/// What lies between the nodes.
+/// Fences, names and spawns between the nodes.
 struct Between {
     controls: Vec<mpsc::Sender<Control>>,
     rounds: Mutex<HashMap<(JobId, FenceId), Round>>,
@@ -52,9 +52,9 @@ struct Between {
 
 /// A spawned job whose parts are being started.
 struct Spawning {
-    /// How many nodes have not answered.
+    /// Number of nodes that have not answered.
     left: usize,
-    /// Who waits for them, or for the first failure.
+    /// Spawn that waits for them, or for the first failure.
     waiting: Option<oneshot::Sender<Option<String>>>,
 }
 
@@ -280,7 +280,7 @@ impl Cluster {
     }
 }
 
-/// What an API server does for all nodes.
+/// Services of the API server, for all nodes.
 struct Host {
     between: Arc<Between>,
 }

@@ -1,4 +1,4 @@
-//! What a session tells the launch of its node, and what the launch may ask of it.
+//! Events of a session to its launch, and requests of the launch to it.
 
 use std::time::Duration;
 
