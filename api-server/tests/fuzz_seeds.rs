@@ -54,7 +54,7 @@ fn seeds() -> [Vec<u8>; 2] {
 }
 
 fn target() -> Target {
-    Target { name: "launch_request", run: launch_request, seeds: seeds().to_vec() }
+    Target { name: "launch_request", run: launch_request, seeds: seeds().into() }
 }
 
 #[test]
