@@ -12,8 +12,10 @@ use lattice_session::timeouts;
 use pmi_transport::address::{Address, AddressError};
 use serde::Deserialize;
 
+use super::allocations::plan::{AllocationSettings, Creators};
 use super::args::ApiArgs;
 use super::fabric::FabricSettings;
+use super::launch::settings::LaunchSettings;
 use super::launch::spool::SpoolLimits;
 
 /// The file that is read when none is named; it need not exist.
@@ -52,51 +54,6 @@ pub(crate) struct Config {
     pub spool: SpoolLimits,
     /// Where fabric credentials come from, if there is a fabric that needs some.
     pub fabric: Option<FabricSettings>,
-}
-
-/// Settings of every allocation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AllocationSettings {
-    pub creators: Creators,
-    /// The most allocations of one user that have not been released; administrators may create more.
-    pub per_user: usize,
-}
-
-impl Default for AllocationSettings {
-    fn default() -> Self {
-        Self { creators: Creators::default(), per_user: 1000 }
-    }
-}
-
-/// Users who may create allocations.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Creators {
-    /// Every user, for itself.
-    #[default]
-    Users,
-    /// Administrators, for anybody.
-    Admins,
-}
-
-/// Settings of every launch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LaunchSettings {
-    /// A launch on more nodes is forwarded by some of them.
-    pub relay_above: u32,
-    /// Number of nodes among which a relay shares out the others.
-    pub relay_fan_out: u32,
-    /// Among how many nodes a node of the fence tree shares out a barrier, and data; 0 leaves it to the agents.
-    pub barrier_fan_out: u32,
-    pub data_fan_out: u32,
-    /// The longest time that ranks may wait in a fence; `None` leaves it to the launch.
-    pub fence_timeout: Option<Duration>,
-}
-
-impl Default for LaunchSettings {
-    fn default() -> Self {
-        Self { relay_above: 64, relay_fan_out: 8, barrier_fan_out: 0, data_fan_out: 0, fence_timeout: None }
-    }
 }
 
 /// A configuration that cannot be used.

@@ -21,8 +21,10 @@ pub(crate) mod fan_out;
 mod machine;
 pub(crate) mod outbox;
 mod runner;
+pub(crate) mod settings;
 pub(crate) mod spool;
 pub(crate) mod summary;
+pub(crate) mod surroundings;
 
 use std::sync::Arc;
 

@@ -23,13 +23,12 @@ use super::allocations::may_use;
 use super::launch::attachments::{Role, SIGNAL_MAX};
 use super::launch::client_message::ClientSender;
 use super::launch::event::NodeCommand;
-use super::launch::fan_out::Recipient;
 use super::launch::summary::Summary;
 use super::launch::{LaunchHandle, Request as LaunchRequest};
-use super::order::Order;
 use super::server::Server;
 use super::store::{self, LaunchRecord};
 use super::wire::client::{decode_request, encode_message, encode_node_status};
+use super::wire::order::decode_launch;
 use super::wire::summary;
 
 /// Messages on their way to a client.
@@ -261,20 +260,20 @@ fn ended(record: LaunchRecord) -> LaunchStatus {
 
 /// Ends of the ranks of each node; those of spawned jobs are in nobody's placement any more, and left out.
 fn ended_nodes(record: &LaunchRecord) -> Vec<NodeStatus> {
-    let Some(order) = Order::resumed(record) else { return Vec::new() };
+    let Ok(launch) = decode_launch(record) else { return Vec::new() };
     let exits = record.complete.iter().flat_map(|complete| &complete.ranks).map(|exit| (exit.rank, *exit));
     let exits: HashMap<u32, RankExitStatus> = exits.collect();
-    let status = |(index, node): (u32, &Recipient)| {
-        let ranks = order.launch.job.placement.ranks_on(NodeIndex(index));
+    let status = |(index, node): (u32, &String)| {
+        let ranks = launch.job.placement.ranks_on(NodeIndex(index));
         let progress = |rank: &Rank| {
             let exit = exits.get(&rank.0).copied();
             RankProgress { rank: rank.0, phase: exit.map_or(0, |exit| exit.phase), exit, ..Default::default() }
         };
         let ranks: Vec<RankProgress> = ranks.iter().map(progress).collect();
         let programs = vec![Bytes::new(); ranks.len()];
-        NodeStatus { node_id: node.name.clone(), silent: false, ranks, programs }
+        NodeStatus { node_id: node.clone(), silent: false, ranks, programs }
     };
-    (0..).zip(&order.nodes).map(status).collect()
+    (0..).zip(&launch.hosts).map(status).collect()
 }
 
 fn unknown(id: &str) -> Status {

@@ -5,6 +5,7 @@
 mod begin;
 mod replies;
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,9 +29,9 @@ use super::fan_out::{self, Recipient};
 use super::machine::effect::Effect;
 use super::machine::facts::Ownership;
 use super::machine::{Delivery, Machine, Stored};
+use super::surroundings::Surroundings;
 use super::{Outlet, Part, Request, Shared};
-use crate::allocations::{FailureKind, LaunchFailure};
-use crate::server::Server;
+use crate::allocations::allocation::{FailureKind, LaunchFailure};
 use crate::store::{self, Change, LaunchRecord, StoreError};
 use crate::wire::spec::ShownSpec;
 
@@ -39,7 +40,7 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// The task of one launch.
 struct Runner {
-    server: Arc<Server>,
+    surroundings: Surroundings,
     machine: Machine,
     record: LaunchRecord,
     /// Names and addresses of the nodes, by node index.
@@ -61,9 +62,9 @@ impl Runner {
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         self.carry_out();
-        while !self.machine.is_forgotten(self.delivery(), self.server.clock.now()) {
+        while !self.machine.is_forgotten(self.delivery(), self.surroundings.clock.now()) {
             let deadline = self.machine.deadline();
-            let clock = &self.server.clock;
+            let clock = &self.surroundings.clock;
             tokio::select! {
                 request = self.inbox.recv() => match request {
                     Some(request) => self.on_request(request),
@@ -72,13 +73,13 @@ impl Runner {
                 event = self.deliveries.next() => self.on_delivery(event),
                 Some(written) = self.writes.join_next() => self.on_written(written),
                 () = clock.sleep_until(deadline.unwrap_or_else(|| clock.now())), if deadline.is_some() => {
-                    self.machine.on_tick(self.server.clock.now());
+                    self.machine.on_tick(self.surroundings.clock.now());
                 }
-                _ = tick.tick() => self.machine.on_tick(self.server.clock.now()),
+                _ = tick.tick() => self.machine.on_tick(self.surroundings.clock.now()),
             }
             self.carry_out();
         }
-        self.server.forget(self.id());
+        self.surroundings.listener.forget(self.id());
     }
 
     fn id(&self) -> &str {
@@ -90,7 +91,7 @@ impl Runner {
     }
 
     fn on_request(&mut self, request: Request) {
-        let now = self.server.clock.now();
+        let now = self.surroundings.clock.now();
         let machine = &mut self.machine;
         match request {
             Request::FannedOut(result) => {
@@ -101,7 +102,7 @@ impl Runner {
             }
             Request::StreamOpened { node, stream } => machine.on_stream_opened(node, stream, now),
             Request::Event { node, event } => {
-                self.server.metrics.count_event();
+                self.surroundings.metrics.count_event();
                 machine.on_node_event(node, event, now);
             }
             Request::StreamClosed { node, stream } => machine.on_stream_closed(node, stream, now),
@@ -150,14 +151,14 @@ impl Runner {
 
     /// The cores of each node, as far as they are known.
     fn cores(&self) -> Arc<[u32]> {
-        let registry = self.server.nodes.lock();
-        let cores = |node: &Recipient| registry.up(&node.name).map_or(1, |registered| registered.cores.max(1));
+        let registry = self.surroundings.nodes.lock();
+        let cores = |node: &Recipient| registry.up(&node.name).and_then(|facts| facts.cores).map_or(1, NonZeroU32::get);
         self.recipients.iter().map(cores).collect()
     }
 
     fn on_delivery(&mut self, event: DeliveryEvent) {
         match event {
-            DeliveryEvent::Gone(client) => self.machine.on_client_gone(client, self.server.clock.now()),
+            DeliveryEvent::Gone(client) => self.machine.on_client_gone(client, self.surroundings.clock.now()),
             DeliveryEvent::Spooled(sequence) => self.machine.on_spooled(sequence),
             DeliveryEvent::SpoolFailed => self.machine.on_spool_failed(),
         }
@@ -181,7 +182,7 @@ impl Runner {
         if failed_before && stored == Stored::Durable {
             tracing::info!("what is known of the launch is written down again");
         }
-        self.machine.on_stored(stored, self.server.clock.now());
+        self.machine.on_stored(stored, self.surroundings.clock.now());
     }
 
     /// Carries out all effects, and those that follow when no node is left.
@@ -194,7 +195,7 @@ impl Runner {
                 return;
             }
             let unclean = self.unclean_nodes();
-            self.machine.on_complete(&unclean, self.server.clock.now());
+            self.machine.on_complete(&unclean, self.surroundings.clock.now());
         }
     }
 
@@ -204,7 +205,7 @@ impl Runner {
             Effect::CloseStream { node } => self.outlets[node as usize].outbox.close(),
             Effect::AbortNode { node, reason, signal } => {
                 let recipient = self.recipients[node as usize].clone();
-                let (channels, id) = (self.server.channels.clone(), self.id().to_owned());
+                let (channels, id) = (self.surroundings.channels.clone(), self.id().to_owned());
                 tokio::spawn(fan_out::abort(channels, recipient, id, reason, signal));
             }
             Effect::MarkUnclean { node } => self.mark_unclean(node),
@@ -226,7 +227,7 @@ impl Runner {
             Effect::CountLostNode { node, reason } => {
                 let node = &self.recipients[node as usize].name;
                 tracing::warn!(node, reason, "a node is lost");
-                self.server.metrics.count_lost_node();
+                self.surroundings.metrics.count_lost_node();
             }
         }
     }
@@ -246,14 +247,14 @@ impl Runner {
 
     fn mark_unclean(&self, node: u32) {
         let name = &self.recipients[node as usize].name;
-        if self.server.nodes.lock().up(name).is_some() {
-            self.server.unclean.lock().add(name, self.id());
+        if self.surroundings.nodes.lock().up(name).is_some() {
+            self.surroundings.unclean.lock().add(name, self.id());
         }
     }
 
     /// The nodes that were given up, and have not confirmed since that nothing is left there.
     fn unclean_nodes(&self) -> Vec<String> {
-        let unclean = self.server.unclean.lock();
+        let unclean = self.surroundings.unclean.lock();
         let names = self.recipients.iter().map(|node| &node.name);
         names.filter(|name| unclean.has(name, self.id())).cloned().collect()
     }
@@ -261,10 +262,11 @@ impl Runner {
     /// Writes down how far the launch has come, or how it ended.
     fn write(&mut self, snapshot: Snapshot) {
         if let Snapshot::Running(progressed) = &snapshot {
-            let summary = self.shared.summary.lock().clone().at(self.machine.begun(), self.server.clock.now());
+            let now = self.surroundings.clock.now();
+            let summary = self.shared.summary.lock().clone().at(self.machine.begun(), now);
             self.record.note_progress(progressed, &summary);
         }
-        let store = Arc::clone(&self.server.store);
+        let store = Arc::clone(&self.surroundings.store);
         let change = Change::Launch(Box::new(self.record.clone()));
         self.writes.spawn(async move { store::write(&store, vec![change]).await });
     }
@@ -291,6 +293,6 @@ impl Runner {
             },
         });
         let summary = self.shared.summary.lock().clone();
-        self.server.launch_over(&summary, failure);
+        Arc::clone(&self.surroundings.listener).launch_over(&summary, failure);
     }
 }
