@@ -23,7 +23,7 @@ pub(crate) const DEFAULT_FILE: &str = "/etc/lattice/api.toml";
 const DEFAULT_SOCKET: &str = "/run/lattice/api.sock";
 const DEFAULT_STATE: &str = "/var/lib/lattice/api.redb";
 const DEFAULT_PORT: u16 = 50051;
-/// How long launches wait for fabric credentials, in seconds.
+/// Time that launches wait for fabric credentials, in seconds.
 const FABRIC_PATIENCE: u32 = 12;
 /// The longest that can be set. A launch is signed before it waits, at most twice so long, and agents take what was signed less than
 /// a minute ago; a client waits longer (`timeouts::START_ANSWER`).
@@ -34,25 +34,25 @@ const LEASE_MAX: u64 = 365 * 24 * 3600;
 /// A configuration that is consistent.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    /// Where agents and users on other machines connect.
+    /// Addresses at which agents and users on other machines connect.
     pub listen: Vec<Address>,
     /// The Unix socket of users on this machine.
     pub socket: Option<PathBuf>,
-    /// Where state is kept.
+    /// The file that state is kept in.
     pub state: PathBuf,
-    /// Where metrics are served, if they are.
+    /// The address at which metrics are served; `None` for nowhere.
     pub metrics: Option<SocketAddr>,
     /// Means by which others prove who they are.
     pub identity: Identity,
     /// Rules about who may take nodes for allocations, and for how many.
     pub allocations: AllocationSettings,
-    /// How long an agent lets launches run that cannot hear this server.
+    /// Time that an agent lets launches run without hearing this server.
     pub lease: Duration,
     /// Ways of launches to their nodes, and limits of each of them.
     pub launches: LaunchSettings,
     /// Limits on the output of launches without an owner that is kept beside the state.
     pub spool: SpoolLimits,
-    /// Where fabric credentials come from, if there is a fabric that needs some.
+    /// The source of fabric credentials; `None` without a fabric that needs some.
     pub fabric: Option<FabricSettings>,
 }
 

@@ -106,7 +106,7 @@ enum Failure {
     Runtime(#[source] io::Error),
 }
 
-/// What a run of the server came to.
+/// Outcome of a run of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The server served until it was asked to end.

@@ -4,7 +4,7 @@
 //! came in. Which ranks go where is left to [`crate::placement`].
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::io;
 use std::num::NonZeroU32;

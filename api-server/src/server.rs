@@ -54,7 +54,7 @@ pub(crate) struct Server {
     pub serials: Serials,
     /// The time by which others are judged.
     pub clock: Arc<Clock>,
-    /// Where launches that nobody owns keep what they say.
+    /// The place where launches that nobody owns keep what they say.
     pub spools: Arc<Spools>,
     launches: Mutex<Launches>,
 }
@@ -62,7 +62,7 @@ pub(crate) struct Server {
 /// A change that is not made because it could not be written down.
 #[derive(Debug, thiserror::Error)]
 #[error("nothing can be started or changed at present")]
-pub(crate) struct NotWritten(#[source] StoreError);
+pub(crate) struct NotWritten(#[source] pub(crate) StoreError);
 
 /// The launches that have a task.
 #[derive(Debug, Default)]

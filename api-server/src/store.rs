@@ -113,7 +113,7 @@ impl From<redb::Error> for StoreError {
     }
 }
 
-/// Where state is kept. Calls block.
+/// The place where state is kept. Calls block.
 pub(crate) trait Store: Send + Sync {
     /// Makes changes durable: all of them, or none.
     fn write(&self, changes: &[Change]) -> Result<(), StoreError>;

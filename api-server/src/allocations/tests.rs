@@ -1,4 +1,4 @@
-//! Who gets which nodes, and what becomes of allocations.
+//! Allocations that are granted or refused, and their states.
 
 use std::num::NonZeroU32;
 

@@ -1,5 +1,6 @@
 //! Requests that become orders, and requests that cannot.
 
+use lattice_session::timeouts::LOST_AFTER;
 use lattice_session::wire;
 use pmi_transport::proto::v1::{
     App, AppSpec, Job, LaunchSpec, LaunchTasksRequest, Patience, PlacementRequest, StdinTarget, stdin_target,
@@ -10,7 +11,7 @@ use tonic::{Code, Status};
 use super::*;
 use crate::allocations::AllocationState;
 use crate::allocations::allocation::RequeuePolicy;
-use crate::nodes::tests::registration;
+use crate::nodes::tests::{drain, registration};
 use crate::nodes::{NodeFacts, Registration};
 use crate::store::LaunchRecord;
 use crate::wire::order::{decode, encode};
@@ -40,6 +41,63 @@ fn ordered(request: LaunchTasksRequest, settings: &LaunchSettings) -> Result<Ord
 
 fn plain(ranks: u32) -> LaunchTasksRequest {
     LaunchTasksRequest { num_tasks: ranks, entrypoint: "./app".to_owned(), ..Default::default() }
+}
+
+/// An order of so many ranks on as many nodes.
+pub(crate) fn order(ranks: u32) -> Order {
+    ordered(plain(ranks), &LaunchSettings::default()).unwrap()
+}
+
+#[test]
+fn the_command_of_a_list_is_the_first_program_as_far_as_there_is_room() {
+    let command = |programs: usize, args: Vec<String>| {
+        let mut order = order(1);
+        order.launch.apps[0].args = args.into_iter().map(Into::into).collect();
+        order.launch.apps = vec![order.launch.apps[0].clone(); programs];
+        order.command()
+    };
+    assert_eq!(command(1, vec!["-x".to_owned(), "2".to_owned()]), "./app -x 2");
+    assert_eq!(command(2, Vec::new()), "./app : ...");
+    assert_eq!(command(0, Vec::new()), "");
+    let long = command(1, vec!["ä".repeat(300)]);
+    assert!(long.ends_with("ää..."));
+    assert_eq!(long.chars().count(), 203);
+}
+
+#[test]
+fn output_windows_are_shared_out_among_the_nodes_within_bounds() {
+    let window = |nodes: usize| {
+        let addresses = vec!["127.0.0.1:1".to_owned(); nodes];
+        terms(addresses, 7, &LaunchSettings::default()).unwrap().output_window
+    };
+    assert_eq!([1, 64, 65, 128].map(window), [1 << 20, 1 << 20, (64 << 20) / 65, 1 << 19]);
+    assert_eq!([1024, 65_536].map(window), [64 << 10, 64 << 10]);
+}
+
+#[test]
+fn fan_outs_that_are_not_set_are_left_to_the_agents() {
+    let fan_outs = |barrier_fan_out, data_fan_out| {
+        let settings = LaunchSettings { barrier_fan_out, data_fan_out, ..LaunchSettings::default() };
+        let order = ordered(plain(1), &settings).unwrap();
+        (order.terms.barrier_fan_out.map(NonZeroU32::get), order.terms.data_fan_out.map(NonZeroU32::get))
+    };
+    assert_eq!(fan_outs(0, 0), (None, None));
+    assert_eq!(fan_outs(8, 2), (Some(8), Some(2)));
+}
+
+#[test]
+fn the_advice_about_a_node_fits_its_state() {
+    let check = |change: fn(&mut Registry), expected: &str| {
+        let mut registry = registry();
+        change(&mut registry);
+        let error = address("node0", &registry).unwrap_err();
+        assert_eq!(Status::from(error).message(), expected);
+    };
+    check(|registry| registry.drain(drain("node0", "new memory")), "node node0 is drained: new memory; leave it out");
+    check(
+        |registry| drop(registry.expire(Instant::now() + 2 * LOST_AFTER)),
+        "node node0 is lost; leave it out, or have its agent started",
+    );
 }
 
 #[tokio::test]

@@ -132,3 +132,68 @@ fn a_job_that_nobody_has_is_not_met() {
     assert_eq!(launch_of("kvs_abc_0.s2.secret"), Some("abc"));
     assert_eq!([launch_of("kvs_abc"), launch_of("abc_0")], [None, None]);
 }
+
+/// Node `node` of `launch` comes with this call to meet `other`.
+fn come_with(rendezvous: &Rendezvous, launch: &str, node: u32, other: &str, call: Call) -> Result<Waiting, MeetError> {
+    rendezvous.arrive(Participant { uid: UID, launch, node }, &[other.to_owned()].into(), call)
+}
+
+type Waiting = oneshot::Receiver<Answer>;
+
+#[test]
+fn launches_that_differ_about_the_meeting_do_not_meet() {
+    let connect = || Call { jobs: vec![introduced(job("a"))], ..call(job("b"), 1) };
+    let accept = || Call { jobs: vec![introduced(job("b"))], ..call(job("a"), 1) };
+    let others = [Call { name: "accept".to_owned(), ..accept() }, Call { epoch: 1, ..accept() }];
+    for other in others {
+        let rendezvous = Rendezvous::default();
+        let mut waiting = [
+            come_with(&rendezvous, "a", 0, "b", connect()).unwrap(),
+            come_with(&rendezvous, "b", 0, "a", other).unwrap(),
+        ];
+        assert!(waiting.iter_mut().all(|answer| answer.try_recv().is_err()), "both go on waiting");
+        let _agreeing = come_with(&rendezvous, "b", 0, "a", accept()).unwrap();
+        assert!(waiting[0].try_recv().unwrap().is_ok());
+        assert!(waiting[1].try_recv().is_err());
+    }
+}
+
+#[test]
+fn nodes_that_differ_about_who_takes_part_end_the_meeting_for_all() {
+    let rendezvous = Rendezvous::default();
+    let mut answers = [
+        come_with(&rendezvous, "b", 0, "a", call(job("a"), 2)).unwrap(),
+        come_with(&rendezvous, "a", 0, "b", call(job("b"), 2)).unwrap(),
+        come_with(&rendezvous, "a", 1, "b", call(job("b"), 3)).unwrap(),
+    ];
+    for answer in &mut answers {
+        let reason = "the nodes of a launch differ about who of them takes part".to_owned();
+        assert_eq!(answer.try_recv().unwrap(), Err(MeetError::Unavailable { reason }));
+    }
+    assert!(is_idle(&rendezvous));
+}
+
+#[test]
+fn a_node_that_does_not_take_part_is_refused() {
+    let rendezvous = Rendezvous::default();
+    let refusal = come_with(&rendezvous, "a", 2, "b", call(job("b"), 2)).unwrap_err();
+    assert_eq!(refusal, MeetError::Unavailable { reason: "node 2 comes to a meeting of 2 other nodes".to_owned() });
+    assert!(is_idle(&rendezvous));
+}
+
+#[test]
+fn numbers_of_meetings_are_not_given_out_twice() {
+    let rendezvous = Rendezvous::default();
+    let number = |round: u64| {
+        let of = |launch: &str, other: &str| Call {
+            epoch: round,
+            jobs: vec![introduced(job(launch))],
+            ..call(job(other), 1)
+        };
+        let _waiting = come_with(&rendezvous, "a", 0, "b", of("a", "b")).unwrap();
+        let mut last = come_with(&rendezvous, "b", 0, "a", of("b", "a")).unwrap();
+        last.try_recv().unwrap().unwrap().number
+    };
+    let numbers: Vec<u64> = (0..10).map(number).collect();
+    assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{numbers:?}");
+}

@@ -229,3 +229,41 @@ fn named(list: &str) -> Result<Vec<String>, NodeListError> {
         None => Ok(nodes),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nodes::tests::{drain, registry};
+
+    #[test]
+    fn a_list_of_nodes_that_makes_no_sense_is_refused() {
+        let check = |list: &str, expected: &str| assert_eq!(named(list).unwrap_err().to_string(), expected);
+        check("", "no node is named");
+        check("a/0", "\"a/0\" cannot be a node's name");
+        let many = "the list of nodes cannot be read: the list \"x[0-1048575]\" stands for more than 65536 names";
+        check("x[0-1048575]", many);
+        assert_eq!(named("a[0-1],b").unwrap(), ["a0", "a1", "b"]);
+    }
+
+    #[tokio::test]
+    async fn nodes_that_nobody_knows_are_named_with_those_that_there_are() {
+        let check = |known: &[&str], asked: &str, expected: &str| {
+            let error = refuse_unknown(&named(asked).unwrap(), &registry(known)).unwrap_err();
+            assert_eq!(error.to_string(), expected);
+        };
+        check(&[], "b0", "b0: there is no such node, registered or drained; there are none yet");
+        check(&["a0"], "b[0-1]", "b[0-1]: there are no such nodes, registered or drained; there is a0");
+        check(&["a0", "a1"], "a0,b0", "b0: there is no such node, registered or drained; there are a[0-1]");
+        let many: Vec<String> = (0..100_u32).map(|number| format!("n{}x", number * number)).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let expected = "b0: there is no such node, registered or drained; there are 100, which `lattice nodes` lists";
+        check(&many, "b0", expected);
+    }
+
+    #[tokio::test]
+    async fn a_node_that_is_only_drained_is_known() {
+        let mut registry = registry(&[]);
+        registry.drain(drain("a0", "new memory"));
+        assert_eq!(refuse_unknown(&["a0".to_owned()], &registry), Ok(()));
+    }
+}

@@ -309,6 +309,24 @@ mod tests {
     }
 
     #[test]
+    fn a_record_that_this_version_has_no_meaning_for_is_refused() {
+        let refused = |record: proto::Allocation| {
+            let store = RedbStore::in_memory().unwrap();
+            let put = |database: &Database| {
+                let transaction = database.begin_write()?;
+                transaction.open_table(ALLOCATIONS)?.insert("a", record.encode_to_vec().as_slice())?;
+                Ok(transaction.commit()?)
+            };
+            store.file.ask(put).unwrap();
+            [store.read().map(drop), store.allocation("a").map(drop)].map(|answer| answer.unwrap_err().to_string())
+        };
+        let expected = "the state file holds a record that this version cannot read";
+        let running = proto::AllocationState::Running.into();
+        assert_eq!(refused(proto::Allocation { state: 77, ..Default::default() }), [expected; 2]);
+        assert_eq!(refused(proto::Allocation { state: running, requeue: 9, ..Default::default() }), [expected; 2]);
+    }
+
+    #[test]
     fn nobody_else_reads_the_state() {
         let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
         let directory = tempfile::tempdir().unwrap();

@@ -78,3 +78,62 @@ fn decode_terms(spec: &proto::LaunchSpec, nodes: usize) -> Result<ClusterTerms, 
         stdin_window: spec.stdin_window,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::order::tests::order;
+
+    fn record(order: &Order) -> LaunchRecord {
+        let detached = order.ownership == Ownership::Detached;
+        LaunchRecord { spec: Some(encode(order)), detached, ..LaunchRecord::default() }
+    }
+
+    #[test]
+    fn an_order_comes_back_from_its_record_with_all_its_terms() {
+        for ownership in [Ownership::Client, Ownership::Detached] {
+            let order = Order { ownership, ..order(3) };
+            let kept = LaunchRecord::decode(&record(&order).encode_to_vec()[..]).unwrap();
+            let read = decode(&kept).unwrap();
+            assert_eq!((read.ownership, &read.terms), (ownership, &order.terms));
+            assert_eq!(encode_bytes(&read), encode_bytes(&order), "its nodes would be told the same");
+        }
+    }
+
+    #[test]
+    fn a_user_is_not_told_the_secret() {
+        let order = order(3);
+        let told = encode_for_user(&order);
+        assert!(told.secret.is_empty());
+        assert_eq!(proto::LaunchSpec { secret: encode(&order).secret, ..told }, encode(&order));
+    }
+
+    #[test]
+    fn a_record_that_describes_no_order_is_refused_by_the_field_that_is_wrong() {
+        let changed = |change: fn(&mut proto::LaunchSpec)| {
+            let mut record = record(&order(3));
+            change(record.spec.as_mut().unwrap());
+            decode(&record).unwrap_err().to_string()
+        };
+        let cases: [(fn(&mut proto::LaunchSpec), &str); 5] = [
+            (|spec| spec.secret = Bytes::from_static(b"short"), "the length of the secret is 5; possible is 16 bytes"),
+            (|spec| spec.addresses = "a:1".to_owned(), "the number of addresses is 1; possible is 3 as of nodes"),
+            (|spec| spec.addresses = "a[".to_owned(), "the addresses: "),
+            (|spec| spec.nodes = "a[".to_owned(), "the nodes: "),
+            (|spec| spec.job = None, "the message has no job"),
+        ];
+        for (change, expected) in cases {
+            let error = changed(change);
+            assert!(error.starts_with(expected), "{error}");
+        }
+        assert_eq!(decode(&LaunchRecord::default()).unwrap_err().to_string(), "the message has no spec");
+    }
+
+    #[test]
+    fn the_launch_of_a_record_is_read_without_its_secret() {
+        let order = order(3);
+        let ended = LaunchRecord { spec: Some(encode_for_user(&order)), ..LaunchRecord::default() };
+        assert!(decode(&ended).is_err());
+        assert_eq!(decode_launch(&ended).unwrap().hosts, order.launch.hosts);
+    }
+}

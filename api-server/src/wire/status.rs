@@ -165,3 +165,92 @@ impl From<NoCredentials> for Status {
         Self::new(code, error.to_string())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::allocations::AllocationState;
+    use crate::nodes::Unready;
+    use crate::server::attending::NodeListError;
+    use crate::store::StoreError;
+
+    fn check(error: impl Into<Status>, code: Code, words: &str) {
+        let status = error.into();
+        assert_eq!((status.code(), status.message()), (code, words));
+    }
+
+    fn id() -> String {
+        "7f3k".to_owned()
+    }
+
+    fn full_disk() -> NotWritten {
+        NotWritten(StoreError::File(io::Error::other("the disk is full")))
+    }
+
+    #[test]
+    fn a_change_that_cannot_be_written_down_is_to_be_tried_again() {
+        let words = "nothing can be started or changed at present: the state file cannot be opened for this user alone: \
+                     the disk is full";
+        check(full_disk(), Code::Unavailable, words);
+        check(AllocateError::from(full_disk()), Code::Unavailable, words);
+        check(ReleaseError::from(full_disk()), Code::Unavailable, words);
+        check(DrainError::from(full_disk()), Code::Unavailable, words);
+        check(ResumeError::from(full_disk()), Code::Unavailable, words);
+        check(LaunchError::from(full_disk()), Code::Unavailable, words);
+    }
+
+    #[test]
+    fn rights_are_told_from_states_and_from_mistakes() {
+        check(AllocationError::Unknown { id: id() }, Code::NotFound, "there is no allocation 7f3k, or it was released");
+        let not_yours = || AllocationError::NotYours { id: id() };
+        check(not_yours(), Code::PermissionDenied, "allocation 7f3k belongs to another user");
+        check(LaunchError::from(not_yours()), Code::PermissionDenied, "allocation 7f3k belongs to another user");
+        check(ReleaseError::from(not_yours()), Code::PermissionDenied, "allocation 7f3k belongs to another user");
+        let not_running = AllocationError::NotRunning { id: id(), state: AllocationState::Released };
+        check(not_running, Code::FailedPrecondition, "allocation 7f3k is released, not running");
+        check(PlanError::Exists { id: id() }, Code::AlreadyExists, "allocation 7f3k exists already");
+        check(PlanError::Twice { node: id() }, Code::InvalidArgument, "node 7f3k is listed twice");
+        let unready = PlanError::Unready { node: id(), why: Unready::Lost };
+        check(AllocateError::from(unready), Code::FailedPrecondition, "node 7f3k is lost");
+        check(PlanError::Full, Code::ResourceExhausted, "there are 65536 allocations already; release some");
+    }
+
+    #[test]
+    fn drains_and_their_ends_are_refused_with_what_to_do() {
+        check(DrainError::NoReason, Code::InvalidArgument, "say why the nodes are drained: others will ask");
+        check(DrainError::from(NodeListError::Empty), Code::InvalidArgument, "no node is named");
+        check(ResumeError::from(NodeListError::Empty), Code::InvalidArgument, "no node is named");
+    }
+
+    #[test]
+    fn a_launch_without_credentials_says_whether_it_may_be_tried_again() {
+        let still_waiting = Arc::new(GrantError::StillWaiting(id()));
+        let refused = NoCredentials::Refused { allocation: id(), error: Arc::clone(&still_waiting) };
+        let words = format!("no fabric credentials for allocation 7f3k: {still_waiting}");
+        check(LaunchError::from(NotStarted::from(refused)), Code::Unavailable, &words);
+        let late = NoCredentials::Late { allocation: id(), limit: Duration::from_millis(1500) };
+        check(late, Code::DeadlineExceeded, "no fabric credentials for allocation 7f3k within 1.500 s");
+        let ended = NoCredentials::Ended { allocation: id() };
+        check(ended, Code::FailedPrecondition, "allocation 7f3k ended while the launch was prepared");
+    }
+
+    #[test]
+    fn a_refusal_of_a_node_keeps_its_kind() {
+        let kinds = [
+            (RefusalReason::Busy, Code::ResourceExhausted),
+            (RefusalReason::Unreachable, Code::Unavailable),
+            (RefusalReason::MalformedRequest, Code::InvalidArgument),
+            (RefusalReason::User, Code::PermissionDenied),
+            (RefusalReason::Signature, Code::FailedPrecondition),
+            (RefusalReason::UnsupportedCapability, Code::FailedPrecondition),
+        ];
+        for (reason, code) in kinds {
+            let refusal = Refusal { node: "node1".to_owned(), message: "no".to_owned(), reason };
+            check(NotStarted::from(refusal), code, "node node1 does not start its part of the launch: no");
+        }
+    }
+}
