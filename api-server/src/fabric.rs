@@ -38,7 +38,7 @@ pub(crate) struct FabricSettings {
     pub cluster: String,
     pub manager: FabricConfig,
     /// Time that a launch waits for credentials.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 /// The credentials of all allocations.
@@ -132,7 +132,7 @@ impl Fabric {
         let allocation = need.allocation.clone();
         tracing::info!(allocation, "the fabric manager is asked for credentials");
         let begun = Instant::now();
-        let deadline = begun + self.settings.patience;
+        let deadline = begun + self.settings.timeout;
         let answer = self.blocking(move |grants| grants.acquire(&need, deadline)).await;
         self.flights.lock().remove(&allocation);
         // What was made for nobody is to be undone.
@@ -214,7 +214,7 @@ impl Asked {
     /// # Errors
     /// If the manager refuses them, or the time is over.
     pub(crate) async fn wait(mut self, limit: Duration) -> Result<Credentials, NoCredentials> {
-        let limit = limit.min(2 * self.fabric.settings.patience);
+        let limit = limit.min(2 * self.fabric.settings.timeout);
         let allocation = self.need.allocation.clone();
         let answer = async {
             match self.answer().await {

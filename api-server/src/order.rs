@@ -76,7 +76,7 @@ impl Order {
         settings: &LaunchSettings,
     ) -> Result<Self, OrderError> {
         let ownership = request.ownership;
-        let fence = &mut request.settings.patience.fence;
+        let fence = &mut request.settings.timeouts.fence;
         *fence = [*fence, settings.fence_timeout].into_iter().flatten().min();
         let assignment = place(&request, &allocation.nodes, registry)?;
         let addresses = assignment.hosts.iter().map(|node| address(node, registry)).collect::<Result<_, _>>()?;

@@ -3,11 +3,9 @@
 //!
 //! `cargo test -p lattice-api-server --test fuzz_seeds -- --ignored` writes them as seeds to `fuzz/corpus/`.
 
-use std::fs;
-use std::path::Path;
-
 use bytes::Bytes;
 use lattice_api_server::fuzzing::{launch_request, node_reports};
+use lattice_fuzz_seeds::{Target, mutations};
 use pmi_transport::proto::v1 as proto;
 use proptest::prelude::*;
 use prost::Message;
@@ -55,8 +53,9 @@ fn with_spec() -> LaunchTasksRequest {
     }
 }
 
-fn requests() -> Vec<Vec<u8>> {
-    vec![plain().encode_to_vec(), with_spec().encode_to_vec()]
+fn requests() -> Target {
+    let seeds = vec![plain().encode_to_vec(), with_spec().encode_to_vec()];
+    Target { name: "launch_request", run: launch_request, seeds }
 }
 
 /// Reports of the nodes of one launch, in the pieces that `node_reports` takes.
@@ -72,7 +71,7 @@ fn reports_of(events: &[(u8, What)]) -> Vec<u8> {
 }
 
 /// A launch that fails on its last node, and one whose first rank waits for one that left.
-fn reports() -> Vec<Vec<u8>> {
+fn reports() -> Target {
     let exit =
         |rank, phase: proto::RankPhase| proto::RankExitStatus { rank, phase: phase.into(), ..Default::default() };
     let silent = exit(2, proto::RankPhase::Silent);
@@ -104,52 +103,23 @@ fn reports() -> Vec<Vec<u8>> {
         (0, report()),
         (2, report()),
     ];
-    vec![reports_of(&failure), reports_of(&desertion)]
-}
-
-/// A seed with some of its bytes changed, and cut off somewhere.
-fn changed(seeds: Vec<Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
-    let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8);
-    (prop::sample::select(seeds), changes, any::<prop::sample::Index>(), any::<bool>()).prop_map(
-        |(mut seed, changes, cut, is_cut)| {
-            changes.into_iter().for_each(|(index, byte)| {
-                let index = index.index(seed.len());
-                seed[index] = byte;
-            });
-            if is_cut {
-                seed.truncate(cut.index(seed.len()));
-            }
-            seed
-        },
-    )
-}
-
-/// Runs the target on the seed, on every beginning of it, and with every byte changed in two ways.
-fn damage(seed: &[u8], run: fn(&[u8])) {
-    run(seed);
-    for at in 0..seed.len() {
-        run(&seed[..at]);
-        for bit in [1, 0x80] {
-            let mut changed = seed.to_vec();
-            changed[at] ^= bit;
-            run(&changed);
-        }
-    }
+    let seeds = vec![reports_of(&failure), reports_of(&desertion)];
+    Target { name: "node_reports", run: node_reports, seeds }
 }
 
 #[test]
 fn requests_of_users_and_damaged_copies_of_them_keep_all_promises() {
-    requests().iter().for_each(|seed| damage(seed, launch_request));
+    requests().run_damaged();
 }
 
 #[test]
 fn reports_of_nodes_and_damaged_copies_of_them_keep_all_promises() {
-    reports().iter().for_each(|seed| damage(seed, node_reports));
+    reports().run_damaged();
 }
 
 proptest! {
     #[test]
-    fn no_report_breaks_a_promise(data in changed(reports())) {
+    fn no_report_breaks_a_promise(data in mutations(reports().seeds)) {
         node_reports(&data);
     }
 }
@@ -157,12 +127,6 @@ proptest! {
 #[test]
 #[ignore = "writes files: the seeds for cargo fuzz"]
 fn write_the_corpus() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
-    for (target, seeds) in [("launch_request", requests()), ("node_reports", reports())] {
-        let directory = corpus.join(target);
-        fs::create_dir_all(&directory).unwrap();
-        for (number, seed) in seeds.iter().enumerate() {
-            fs::write(directory.join(format!("seed-{number:04}")), seed).unwrap();
-        }
-    }
+    requests().write_seeds(env!("CARGO_MANIFEST_DIR"));
+    reports().write_seeds(env!("CARGO_MANIFEST_DIR"));
 }

@@ -116,7 +116,7 @@ impl Server {
     /// The fabric credentials of a launch, for which the manager has been asked, within the time that the launch has.
     fn credentials_to_come(self: &Arc<Self>, asked: Asked, fan_out: &FanOut, order: &Order) -> CredentialsToCome {
         let server = Arc::clone(self);
-        let limit = order.launch.settings.patience.timeout.unwrap_or(Duration::MAX);
+        let limit = order.launch.settings.timeouts.time_limit.unwrap_or(Duration::MAX);
         let (launch, allocation) = (fan_out.launch_id.clone(), fan_out.allocation_id.clone());
         let serial: Serial = fan_out.serial;
         Box::pin(async move {

@@ -51,8 +51,8 @@ fn a_detached_launch_waits_for_nobodys_input() {
 
 #[test]
 fn the_fence_has_a_time_limit_if_it_is_asked_for() {
-    assert_eq!(requested("true").unwrap().settings.patience.fence, None);
-    assert_eq!(requested("--fence-timeout 30s true").unwrap().settings.patience.fence, Some(Duration::from_secs(30)));
+    assert_eq!(requested("true").unwrap().settings.timeouts.fence, None);
+    assert_eq!(requested("--fence-timeout 30s true").unwrap().settings.timeouts.fence, Some(Duration::from_secs(30)));
     refused("--fence-timeout 0 true", "--fence-timeout: the time must be more than 0");
     refused("--fence-timeout 1 --pmi none true", "--fence-timeout and --pmi=none exclude each other");
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lattice_session::request::Ownership;
-use lattice_session::spec::StdinTarget;
+use lattice_session::settings::StdinTarget;
 use lattice_session::unix_time;
 use parking_lot::Mutex;
 use pmi_core::job::Placement;
@@ -169,7 +169,6 @@ fn settler(ownership: Ownership, spool: Option<&Arc<Spool>>) -> Settler {
 /// Returns the fixed part of an order's launch.
 fn facts(order: &Order, settler: Settler, origin: Origin) -> Facts {
     let Order { launch, terms, ownership } = order;
-    let patience = &launch.settings.patience;
     Facts {
         job: launch.job.id.clone(),
         id: launch.launch_id.clone(),
@@ -179,7 +178,7 @@ fn facts(order: &Order, settler: Settler, origin: Origin) -> Facts {
         output_window: u64::from(terms.output_window),
         input_window: u64::from(terms.stdin_window),
         input_readers: input_readers(&launch.settings.stdin, &launch.job.placement),
-        grace: patience.after_failure.max(patience.after_interrupt),
+        grace: launch.settings.timeouts.grace_max(),
         directory: launch.apps.first().map(|app| app.directory.clone()).unwrap_or_default(),
         universe_size: launch.job.universe_size,
         ownership: match ownership {
