@@ -115,7 +115,8 @@ mod tests {
             change(record.spec.as_mut().unwrap());
             decode(&record).unwrap_err().to_string()
         };
-        let cases: [(fn(&mut proto::LaunchSpec), &str); 5] = [
+        type Damage = fn(&mut proto::LaunchSpec);
+        let cases: [(Damage, &str); 5] = [
             (|spec| spec.secret = Bytes::from_static(b"short"), "the length of the secret is 5; possible is 16 bytes"),
             (|spec| spec.addresses = "a:1".to_owned(), "the number of addresses is 1; possible is 3 as of nodes"),
             (|spec| spec.addresses = "a[".to_owned(), "the addresses: "),
