@@ -2,17 +2,21 @@
 
 use std::sync::Arc;
 
+use lattice_session::wire;
 use pmi_transport::identity::caller_of;
 use pmi_transport::proto::v1::allocation_service_server::AllocationService;
 use pmi_transport::proto::v1::{
-    Allocation, AllocationState, CreateAllocationRequest, GetAllocationRequest, LaunchTasksRequest,
-    LaunchTasksResponse, ListAllocationsRequest, ListAllocationsResponse, ReleaseAllocationRequest,
+    self as proto, CreateAllocationRequest, GetAllocationRequest, LaunchTasksRequest, LaunchTasksResponse,
+    ListAllocationsRequest, ListAllocationsResponse, ReleaseAllocationRequest,
 };
 use tonic::{Request, Response, Status};
 
-use super::allocations::{AllocationError, may_use};
+use super::allocations::{Allocation, AllocationError, AllocationState, may_use};
+use super::order::OrderError;
+use super::server::launching::Planned;
 use super::server::{Server, to_its_end};
 use super::store::{self, StoreError};
+use super::wire::{allocation, order};
 
 /// Answers calls about allocations.
 pub(crate) struct Allocating(pub Arc<Server>);
@@ -24,34 +28,46 @@ impl AllocationService for Allocating {
         request: Request<LaunchTasksRequest>,
     ) -> Result<Response<LaunchTasksResponse>, Status> {
         let caller = caller_of(&request)?.clone();
-        if request.get_ref().plan_only {
-            return Ok(Response::new(self.0.plan(&caller, request.into_inner()).await?));
-        }
+        let mut message = request.into_inner();
+        let (plan_only, allocation) = (message.plan_only, std::mem::take(&mut message.allocation_id));
+        let request = wire::request::decode(message).map_err(OrderError::from)?;
         let server = Arc::clone(&self.0);
-        let launched = to_its_end(async move { server.launch(&caller, request.into_inner()).await });
-        Ok(Response::new(launched.await?))
+        if plan_only {
+            let Planned { order, notes } = server.plan(&caller, &allocation, request).await?;
+            let spec = Some(order::encode_for_user(&order));
+            return Ok(Response::new(LaunchTasksResponse { spec, notes, ..LaunchTasksResponse::default() }));
+        }
+        let lease_ms = self.0.config.lease.as_millis() as u64;
+        let launched = to_its_end(async move { server.launch(&caller, &allocation, request).await });
+        let Planned { order, notes } = launched.await?;
+        let (spec, task_launch_id) = (Some(order::encode_for_user(&order)), order.launch.launch_id);
+        Ok(Response::new(LaunchTasksResponse { task_launch_id, spec, notes, lease_ms }))
     }
 
     async fn create_allocation(
         &self,
         request: Request<CreateAllocationRequest>,
-    ) -> Result<Response<Allocation>, Status> {
+    ) -> Result<Response<proto::Allocation>, Status> {
         let caller = caller_of(&request)?.clone();
+        let request = allocation::decode_request(request.into_inner())?;
         let server = Arc::clone(&self.0);
-        let allocated = to_its_end(async move { server.allocate(&caller, request.get_ref()).await });
-        Ok(Response::new(allocated.await?))
+        let allocated = to_its_end(async move { server.allocate(&caller, &request).await });
+        Ok(Response::new(allocation::encode(&allocated.await?)))
     }
 
-    async fn get_allocation(&self, request: Request<GetAllocationRequest>) -> Result<Response<Allocation>, Status> {
+    async fn get_allocation(
+        &self,
+        request: Request<GetAllocationRequest>,
+    ) -> Result<Response<proto::Allocation>, Status> {
         let caller = caller_of(&request)?.clone();
         let id = request.into_inner().id;
-        if let Some(allocation) = self.released(&id).await? {
-            return match may_use(&caller, allocation.uid) {
-                true => Ok(Response::new(allocation)),
+        if let Some(released) = self.released(&id).await? {
+            return match may_use(&caller, released.uid) {
+                true => Ok(Response::new(allocation::encode(&released))),
                 false => Err(AllocationError::NotYours { id }.into()),
             };
         }
-        Ok(Response::new(self.0.allocations.lock().await.of(&caller, &id)?.clone()))
+        Ok(Response::new(allocation::encode(self.0.allocations.lock().await.of(&caller, &id)?)))
     }
 
     async fn list_allocations(
@@ -63,21 +79,22 @@ impl AllocationService for Allocating {
             true => self.kept().await?,
             false => self.0.allocations.lock().await.iter().cloned().collect(),
         };
-        let allocations = kept.into_iter().filter(|allocation| may_use(&caller, allocation.uid)).collect();
-        Ok(Response::new(ListAllocationsResponse { allocations }))
+        let own = kept.iter().filter(|allocation| may_use(&caller, allocation.uid));
+        Ok(Response::new(ListAllocationsResponse { allocations: own.map(allocation::encode).collect() }))
     }
 
     async fn release_allocation(
         &self,
         request: Request<ReleaseAllocationRequest>,
-    ) -> Result<Response<Allocation>, Status> {
+    ) -> Result<Response<proto::Allocation>, Status> {
         let caller = caller_of(&request)?.clone();
         let id = request.into_inner().id;
-        if let Some(allocation) = self.released(&id).await?.filter(|allocation| may_use(&caller, allocation.uid)) {
-            return Ok(Response::new(allocation));
+        if let Some(released) = self.released(&id).await?.filter(|released| may_use(&caller, released.uid)) {
+            return Ok(Response::new(allocation::encode(&released)));
         }
         let server = Arc::clone(&self.0);
-        Ok(Response::new(to_its_end(async move { server.release(&caller, &id).await }).await?))
+        let released = to_its_end(async move { server.release(&caller, &id).await });
+        Ok(Response::new(allocation::encode(&released.await?)))
     }
 }
 
@@ -95,7 +112,7 @@ impl Allocating {
         let wanted = id.to_owned();
         let kept = store::blocking(&self.0.store, move |store| store.allocation(&wanted)).await;
         let kept = kept.map_err(|error| unreadable(&error))?;
-        Ok(kept.filter(|allocation| allocation.state() == AllocationState::Released))
+        Ok(kept.filter(|allocation| allocation.state == AllocationState::Released))
     }
 }
 

@@ -12,8 +12,10 @@ use lattice_session::timeouts;
 use pmi_transport::address::{Address, AddressError};
 use serde::Deserialize;
 
+use super::allocations::plan::{AllocationSettings, Creators};
 use super::args::ApiArgs;
 use super::fabric::FabricSettings;
+use super::launch::settings::LaunchSettings;
 use super::launch::spool::SpoolLimits;
 
 /// The file that is read when none is named; it need not exist.
@@ -21,7 +23,7 @@ pub(crate) const DEFAULT_FILE: &str = "/etc/lattice/api.toml";
 const DEFAULT_SOCKET: &str = "/run/lattice/api.sock";
 const DEFAULT_STATE: &str = "/var/lib/lattice/api.redb";
 const DEFAULT_PORT: u16 = 50051;
-/// How long launches wait for fabric credentials, in seconds.
+/// Time that launches wait for fabric credentials, in seconds.
 const FABRIC_TIMEOUT: u32 = 12;
 /// The longest that can be set. A launch is signed before it waits, at most twice so long, and agents take what was signed less than
 /// a minute ago; a client waits longer (`timeouts::START_ANSWER`).
@@ -32,71 +34,26 @@ const LEASE_MAX: u64 = 365 * 24 * 3600;
 /// A configuration that is consistent.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    /// Where agents and users on other machines connect.
+    /// Addresses at which agents and users on other machines connect.
     pub listen: Vec<Address>,
     /// The Unix socket of users on this machine.
     pub socket: Option<PathBuf>,
-    /// Where state is kept.
+    /// The file that state is kept in.
     pub state: PathBuf,
-    /// Where metrics are served, if they are.
+    /// The address at which metrics are served; `None` for nowhere.
     pub metrics: Option<SocketAddr>,
     /// Means by which others prove who they are.
     pub identity: Identity,
     /// Rules about who may take nodes for allocations, and for how many.
     pub allocations: AllocationSettings,
-    /// How long an agent lets launches run that cannot hear this server.
+    /// Time that an agent lets launches run without hearing this server.
     pub lease: Duration,
     /// Ways of launches to their nodes, and limits of each of them.
     pub launches: LaunchSettings,
     /// Limits on the output of launches without an owner that is kept beside the state.
     pub spool: SpoolLimits,
-    /// Where fabric credentials come from, if there is a fabric that needs some.
+    /// The source of fabric credentials; `None` without a fabric that needs some.
     pub fabric: Option<FabricSettings>,
-}
-
-/// Settings of every allocation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AllocationSettings {
-    pub creators: Creators,
-    /// The most allocations of one user that have not been released; administrators may create more.
-    pub per_user: usize,
-}
-
-impl Default for AllocationSettings {
-    fn default() -> Self {
-        Self { creators: Creators::default(), per_user: 1000 }
-    }
-}
-
-/// Users who may create allocations.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Creators {
-    /// Every user, for itself.
-    #[default]
-    Users,
-    /// Administrators, for anybody.
-    Admins,
-}
-
-/// Settings of every launch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LaunchSettings {
-    /// A launch on more nodes is forwarded by some of them.
-    pub relay_above: u32,
-    /// Number of nodes among which a relay shares out the others.
-    pub relay_fan_out: u32,
-    /// Among how many nodes a node of the fence tree shares out a barrier, and data; 0 leaves it to the agents.
-    pub barrier_fan_out: u32,
-    pub data_fan_out: u32,
-    /// The longest time that ranks may wait in a fence; `None` leaves it to the launch.
-    pub fence_timeout: Option<Duration>,
-}
-
-impl Default for LaunchSettings {
-    fn default() -> Self {
-        Self { relay_above: 64, relay_fan_out: 8, barrier_fan_out: 0, data_fan_out: 0, fence_timeout: None }
-    }
 }
 
 /// A configuration that cannot be used.

@@ -8,29 +8,25 @@
 //! The ledger and its journal are `cxi-fabric`'s. Whatever speaks to the manager or writes the journal waits on a thread of its
 //! own; a launch whose credentials are at hand waits for nothing.
 
+mod retiring;
 mod tending;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cxi_fabric::clock::SystemClock;
 use cxi_fabric::config::{ConfigError, FabricConfig};
 use cxi_fabric::grants::GrantError;
-use cxi_fabric::ledger::{LedgerError, Need};
+use cxi_fabric::ledger::Need;
+use cxi_fabric::node::TrafficClasses;
 use cxi_fabric::{Credentials, Grants};
 use lattice_session::timeouts;
-use lattice_session::wire;
 use parking_lot::Mutex;
-use pmi_transport::proto::v1::{Allocation, AllocationState};
-use pmi_transport::signature;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
-use tonic::Code;
 
-use super::allocations;
-use super::launch::fan_out::FanOut;
-use super::server::Server;
+use super::allocations::{Allocation, AllocationState};
 use super::store::{FabricJournal, StoreError};
 
 pub(crate) use self::tending::{give_back, tend};
@@ -82,21 +78,6 @@ pub(crate) enum NoCredentials {
     Unsigned { reason: String },
 }
 
-impl NoCredentials {
-    /// As a client is told.
-    pub(crate) fn code(&self) -> Code {
-        match self {
-            Self::Refused { error, .. } => match **error {
-                GrantError::Ledger(LedgerError::Vni(_)) => Code::ResourceExhausted,
-                _ => Code::Unavailable,
-            },
-            Self::Late { .. } => Code::DeadlineExceeded,
-            Self::Ended { .. } => Code::FailedPrecondition,
-            Self::Unsigned { .. } => Code::Internal,
-        }
-    }
-}
-
 /// Credentials that were asked for.
 pub(crate) struct Asked {
     fabric: Arc<Fabric>,
@@ -122,9 +103,8 @@ impl Fabric {
 
     /// Asks for an allocation's credentials, unless they are at hand or asked for already. Returns at once.
     pub(crate) fn ask(self: &Arc<Self>, allocation: &Allocation) -> Asked {
-        let need =
-            Need { allocation: allocation.id.clone(), nodes: allocations::nodes(allocation), uid: allocation.uid };
-        self.ask_for(need)
+        let Allocation { id, nodes, uid, .. } = allocation;
+        self.ask_for(Need { allocation: id.clone(), nodes: nodes.clone(), uid: *uid })
     }
 
     fn ask_for(self: &Arc<Self>, need: Need) -> Asked {
@@ -190,12 +170,12 @@ impl Fabric {
     /// Follows what becomes of an allocation. Of one that runs, the credentials are asked for: the launch that comes will find
     /// them at hand.
     pub(crate) fn follow(self: &Arc<Self>, allocation: &Allocation) -> Option<Asked> {
-        match allocation.state() {
+        match allocation.state {
             AllocationState::Running => return Some(self.ask(allocation)),
             AllocationState::Released => self.release(&allocation.id),
             // Of those that failed, launches may not have ended yet: see `tend`.
-            AllocationState::Failed => self.due.notify_one(),
-            _ => {}
+            AllocationState::Failed { .. } => self.due.notify_one(),
+            AllocationState::Pending { .. } | AllocationState::Releasing { .. } => {}
         }
         None
     }
@@ -218,14 +198,23 @@ impl Asked {
         answer.unwrap_or_else(|| Err(Arc::new(GrantError::StillWaiting(self.need.allocation.clone()))))
     }
 
+    /// The traffic classes that services of launches are to allow.
+    pub(crate) fn traffic_classes(&self) -> TrafficClasses {
+        self.fabric.settings.manager.traffic_classes
+    }
+
     /// Waits until the manager has answered, within [`timeouts::CREDENTIALS_AHEAD`].
     pub(crate) async fn settle(mut self) {
         // A refusal is in the log; the launch that needs what is not there asks anew.
         let _ = timeout(timeouts::CREDENTIALS_AHEAD, self.answer()).await;
     }
 
-    /// Waits for the credentials.
-    async fn wait(mut self, limit: Duration) -> Result<Credentials, NoCredentials> {
+    /// Waits for the credentials, no longer than `limit` and than twice the time that the manager has.
+    ///
+    /// # Errors
+    /// If the manager refuses them, or the time is over.
+    pub(crate) async fn wait(mut self, limit: Duration) -> Result<Credentials, NoCredentials> {
+        let limit = limit.min(2 * self.fabric.settings.timeout);
         let allocation = self.need.allocation.clone();
         let answer = async {
             match self.answer().await {
@@ -239,42 +228,4 @@ impl Asked {
             Err(_) => Err(NoCredentials::Late { allocation, limit }),
         }
     }
-
-    /// Gives a launch its credentials, within its time. The launch is among those that have a task, so that its allocation is
-    /// not released under it.
-    ///
-    /// # Errors
-    /// If there are none, or the allocation has ended.
-    pub(crate) async fn equip(
-        self,
-        server: &Server,
-        launch: &mut FanOut,
-        limit: Duration,
-    ) -> Result<(), NoCredentials> {
-        let ended = || NoCredentials::Ended { allocation: launch.allocation_id.clone() };
-        let is_running = |allocation: &Allocation| allocation.state() == AllocationState::Running;
-        if !server.allocations.lock().await.find(&launch.allocation_id).is_some_and(is_running) {
-            return Err(ended());
-        }
-        let limit = limit.min(2 * self.fabric.settings.timeout);
-        let classes = self.fabric.settings.manager.traffic_classes;
-        let credentials = wire::fabric::encode(&self.wait(limit).await?, classes);
-        let text = wire::fabric::signed_text(&launch.launch_id, &credentials);
-        let signed = signature::sign(&server.security, launch.serial, text.expose())
-            .map_err(|error| NoCredentials::Unsigned { reason: pmi_transport::error_chain::chain(&error) })?;
-        tracing::info!(vni = credentials.vni, "the launch has fabric credentials; its nodes are asked");
-        launch.credentials = Some(credentials);
-        launch.cxi_signature = signed.signature;
-        Ok(())
-    }
-}
-
-/// The allocations that may have credentials.
-async fn live(server: &Server) -> BTreeSet<String> {
-    let all = server.allocations.lock().await;
-    let is_live = |allocation: &&Allocation| allocation.state() != AllocationState::Failed;
-    let mut live: BTreeSet<String> = all.iter().filter(is_live).map(|allocation| allocation.id.clone()).collect();
-    drop(all);
-    live.extend(server.running().into_iter().map(|summary| summary.allocation_id));
-    live
 }

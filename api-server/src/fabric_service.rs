@@ -12,7 +12,7 @@ use pmi_transport::proto::v1::node_agent_service_client::NodeAgentServiceClient;
 use pmi_transport::proto::v1::{
     CleanFabricRequest, CleanFabricResponse, ExamineFabricRequest, ExamineFabricResponse, FabricGrant,
     FabricGrantState, FabricNode, ListCxiServicesRequest, ListCxiServicesResponse, ListFabricRequest,
-    ListFabricResponse, NodeState,
+    ListFabricResponse,
 };
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -20,6 +20,7 @@ use tonic::{Request, Response, Status};
 
 use super::fabric::{Fabric, give_back};
 use super::launch::fan_out::Recipient;
+use super::nodes::{Listed, NodeState, Presence};
 use super::server::Server;
 
 /// Time that the manager may take while somebody waits for the answer.
@@ -81,17 +82,19 @@ impl Accounting {
     async fn nodes(&self) -> Vec<FabricNode> {
         let nodes = self.0.nodes.lock().list(tokio::time::Instant::now(), |_| 0);
         let mut asked = JoinSet::new();
-        for node in nodes {
+        for Listed { node, presence, .. } in nodes {
             let channels = self.0.channels.clone();
-            let recipient = Recipient { name: node.id.clone(), address: node.grpc_address.clone() };
             asked.spawn(async move {
-                let answer = match node.state() {
-                    NodeState::Up => list_services(&channels, &recipient).await,
-                    NodeState::Lost => Err("it is lost".to_owned()),
-                    NodeState::Unspecified => Err("it has not registered".to_owned()),
+                let answer = match presence {
+                    Some(Presence { state: NodeState::Up, facts, .. }) => {
+                        let recipient = Recipient { name: node.clone(), address: facts.grpc_address };
+                        list_services(&channels, &recipient).await
+                    }
+                    Some(Presence { state: NodeState::Lost, .. }) => Err("it is lost".to_owned()),
+                    None => Err("it has not registered".to_owned()),
                 };
                 let silence = answer.as_ref().err().cloned().unwrap_or_default();
-                FabricNode { node_id: node.id, silence, cxi: answer.ok() }
+                FabricNode { node_id: node, silence, cxi: answer.ok() }
             });
         }
         let mut nodes = asked.join_all().await;

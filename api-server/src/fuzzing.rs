@@ -8,15 +8,18 @@ use std::sync::LazyLock;
 
 use lattice_session::wire;
 use pmi_core::ids::NodeIndex;
-use pmi_transport::proto::v1::{Allocation, AllocationState, LaunchTasksRequest, RegisterNodeRequest};
+use pmi_transport::proto::v1::{LaunchTasksRequest, RegisterNodeRequest};
 use prost::Message;
 use tokio::time::Instant;
 
-use crate::config::LaunchSettings;
+use crate::allocations::allocation::{Allocation, AllocationState, RequeuePolicy};
+use crate::launch::settings::LaunchSettings;
 use crate::nodes::Registry;
 use crate::order::Order;
+use crate::wire::order::encode;
+use crate::wire::registry::decode_registration;
 
-pub use self::reports::{node_reports, node_reports_seeds};
+pub use self::reports::node_reports;
 
 /// Nodes of the allocation under test; each has this many cores.
 const NODES: [&str; 4] = ["node0", "node1", "node2", "node3"];
@@ -29,7 +32,7 @@ static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {
     for node in NODES {
         let grpc_address = format!("{node}:50052");
         let told = RegisterNodeRequest { node_id: node.to_owned(), grpc_address, cores: CORES, ..Default::default() };
-        registry.register(told, Instant::now()).expect("a node of that name");
+        registry.register(decode_registration(told), Instant::now()).expect("a node of that name");
     }
     registry
 });
@@ -38,16 +41,24 @@ static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {
 pub fn launch_request(data: &[u8]) {
     let Ok(request) = LaunchTasksRequest::decode(data) else { return };
     let Ok(request) = wire::request::decode(request) else { return };
-    let state = AllocationState::Running.into();
-    let nodes = "node[0-3]".to_owned();
-    let allocation = Allocation { id: "alloc".to_owned(), state, uid: UID, nodes, ..Default::default() };
+    let allocation = Allocation {
+        id: "alloc".to_owned(),
+        state: AllocationState::Running,
+        uid: UID,
+        nodes: NODES.map(str::to_owned).into(),
+        requeue: RequeuePolicy::Never,
+        created_at: 0,
+        requeues: 0,
+    };
     let Ok(order) = Order::new(request, &allocation, &REGISTRY, &LaunchSettings::default()) else { return };
-    assert_eq!((order.spec.uid, order.spec.allocation_id.as_str()), (UID, "alloc"));
-    assert!(!order.nodes.is_empty() && order.nodes.len() <= NODES.len());
-    for (index, node) in (0..).zip(&order.nodes) {
-        assert!(NODES.contains(&node.name.as_str()), "{}", node.name);
-        let session = wire::spec::decode(order.spec.clone(), NodeIndex(index)).expect("a node takes its launch");
-        assert_eq!(session.hosts[index as usize], node.name);
+    let spec = encode(&order);
+    assert_eq!((spec.uid, spec.allocation_id.as_str()), (UID, "alloc"));
+    let hosts = &order.launch.hosts;
+    assert!(!hosts.is_empty() && hosts.len() <= NODES.len());
+    for (index, node) in (0..).zip(hosts) {
+        assert!(NODES.contains(&node.as_str()), "{node}");
+        let session = wire::spec::decode(spec.clone(), NodeIndex(index)).expect("a node takes its launch");
+        assert_eq!(session.hosts[index as usize], *node);
         assert_eq!(session.job.size(), order.launch.job.size());
     }
 }

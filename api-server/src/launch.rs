@@ -12,27 +12,30 @@
 //! The task never waits for a node, a client or the disk: what they are to be sent is kept in places that are bounded ([`outbox`],
 //! [`event_log`]), and fetched from there; what is to be durable is written by a task of its own.
 
+pub(crate) mod client_message;
 mod deliveries;
 mod delivery;
-mod entry;
+pub(crate) mod entry;
 mod event_log;
 pub(crate) mod fan_out;
 mod machine;
 pub(crate) mod outbox;
 mod runner;
+pub(crate) mod settings;
 pub(crate) mod spool;
+pub(crate) mod summary;
+pub(crate) mod surroundings;
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pmi_core::ids::JobId;
 use pmi_core::services::{SpawnError, SpawnRequest};
-use pmi_transport::proto::v1::{AttachResponse, LaunchState, LaunchSummary};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
-use tonic::Status;
 
-use self::attachments::Role;
+use self::attachments::{Role, TooManyViewers};
+use self::client_message::ClientSender;
 use self::event::{ClientRequest, NodeCommand, NodeEvent};
 use self::fan_out::NotStarted;
 #[cfg(feature = "fuzzing")]
@@ -40,13 +43,11 @@ pub(crate) use self::machine::{Machine, effect};
 pub(crate) use self::machine::{attachments, checkpoint, event, facts};
 use self::outbox::Outbox;
 pub(crate) use self::runner::{resume, start};
+use self::summary::Summary;
 use crate::clock::Clock;
 
 /// The most requests that wait for a launch; with more, those who send them wait.
 const INBOX: usize = 1024;
-
-/// The way of messages to a client.
-pub(crate) type ClientSender = mpsc::Sender<Result<AttachResponse, Status>>;
 
 /// Everything that is sent to a launch's task.
 #[derive(Debug)]
@@ -62,7 +63,7 @@ pub(crate) enum Request {
     /// A node is lost.
     NodeLost { node: u32, reason: String },
     /// A client follows from now on; answered with its number.
-    Attach { after: u64, role: Role, client: ClientSender, reply: oneshot::Sender<Result<u64, Status>> },
+    Attach { after: u64, role: Role, client: ClientSender, reply: oneshot::Sender<Result<u64, TooManyViewers>> },
     /// A client asks for something.
     Client { client: u64, request: ClientRequest },
     /// A client sends no more.
@@ -79,7 +80,7 @@ pub(crate) enum Request {
     Forget,
 }
 
-/// Where the answer to a spawn goes.
+/// The way of the answer to a spawn.
 pub(crate) type SpawnReply = oneshot::Sender<Result<JobId, SpawnError>>;
 
 /// A launch, from outside of it.
@@ -97,7 +98,7 @@ pub(crate) struct LaunchHandle {
 /// State that a launch lets others see.
 #[derive(Debug)]
 struct Shared {
-    summary: Mutex<LaunchSummary>,
+    summary: Mutex<Summary>,
     /// By node index.
     parts: Mutex<Vec<Part>>,
 }
@@ -134,8 +135,8 @@ impl LaunchHandle {
     }
 
     /// The launch in short, as it is now.
-    pub(crate) fn summary(&self) -> LaunchSummary {
-        current(self.shared.summary.lock().clone(), self.begun, self.clock.now())
+    pub(crate) fn summary(&self) -> Summary {
+        self.shared.summary.lock().clone().at(self.begun, self.clock.now())
     }
 
     /// The index of a node in the launch.
@@ -170,18 +171,4 @@ impl LaunchHandle {
     pub(crate) fn outbox(&self, index: u32, name: &str) -> Option<&Outbox> {
         self.nodes.get(index as usize).filter(|outlet| outlet.name == name).map(|outlet| &outlet.outbox)
     }
-}
-
-/// Returns true if nothing more happens in a launch.
-pub(crate) fn is_over(summary: &LaunchSummary) -> bool {
-    matches!(summary.state(), LaunchState::Succeeded | LaunchState::LaunchFailed)
-}
-
-/// The summary of a launch that was begun then: one that is not over has run until now.
-fn current(summary: LaunchSummary, begun: Instant, now: Instant) -> LaunchSummary {
-    if is_over(&summary) {
-        return summary;
-    }
-    let duration_us = crate::wire::client::microseconds(now.saturating_duration_since(begun));
-    LaunchSummary { duration_us, ..summary }
 }

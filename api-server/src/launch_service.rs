@@ -1,6 +1,7 @@
 //! The calls about launches that have been started.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,17 +16,20 @@ use pmi_transport::proto::v1::{
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::allocations::may_use;
 use super::launch::attachments::{Role, SIGNAL_MAX};
+use super::launch::client_message::ClientSender;
 use super::launch::event::NodeCommand;
-use super::launch::fan_out::Recipient;
-use super::launch::{LaunchHandle, Request as LaunchRequest, is_over};
-use super::order::Order;
+use super::launch::summary::Summary;
+use super::launch::{LaunchHandle, Request as LaunchRequest};
 use super::server::Server;
 use super::store::{self, LaunchRecord};
-use super::wire::client::{decode_request, encode_node_status};
+use super::wire::client::{decode_request, encode_message, encode_node_status};
+use super::wire::order::decode_launch;
+use super::wire::summary;
 
 /// Messages on their way to a client.
 const TO_CLIENT: usize = 64;
@@ -54,7 +58,7 @@ enum Answer<T> {
 
 #[tonic::async_trait]
 impl LaunchService for Launching {
-    type AttachLaunchStream = ReceiverStream<Result<AttachResponse, Status>>;
+    type AttachLaunchStream = Pin<Box<dyn Stream<Item = Result<AttachResponse, Status>> + Send>>;
 
     async fn attach_launch(
         &self,
@@ -69,11 +73,15 @@ impl LaunchService for Launching {
         let AttachTo { launch_id, after, tied } = to;
         let role = if tied { Role::Owner } else { Role::Viewer };
         let attach = |reply| LaunchRequest::Attach { after, role, client: sender.clone(), reply };
-        match self.ask(&caller, &launch_id, attach).await? {
-            Answer::Task(handle, client) => follow(handle, client?, said, sender),
-            Answer::Record(record) => tell_end(*record, after, &sender),
-        }
-        Ok(Response::new(ReceiverStream::new(receiver)))
+        let answers: Self::AttachLaunchStream = match self.ask(&caller, &launch_id, attach).await? {
+            Answer::Task(handle, client) => {
+                follow(handle, client?, said, sender);
+                let messages = ReceiverStream::new(receiver);
+                Box::pin(messages.map(|message| message.map(encode_message).map_err(Status::from)))
+            }
+            Answer::Record(record) => Box::pin(tokio_stream::iter(end(*record, after).map(Ok))),
+        };
+        Ok(Response::new(answers))
     }
 
     async fn list_launches(
@@ -82,15 +90,14 @@ impl LaunchService for Launching {
     ) -> Result<Response<ListLaunchesResponse>, Status> {
         let caller = caller_of(&request)?.clone();
         let all = request.into_inner().all;
-        let mut launches: Vec<LaunchSummary> = self.0.handles().iter().map(LaunchHandle::summary).collect();
-        match all {
-            true => {
-                let kept = store::blocking(&self.0.store, |store| store.read()).await;
-                let kept = kept.map_err(|error| Status::unavailable(pmi_transport::error_chain::chain(&error)))?;
-                let ended = kept.launches.into_iter().filter(|record| record.complete.is_some());
-                launches.extend(ended.filter_map(|record| record.summary));
-            }
-            false => launches.retain(|launch| !is_over(launch)),
+        let handles = self.0.handles();
+        let present = handles.iter().map(LaunchHandle::summary).filter(|launch| all || !launch.is_over());
+        let mut launches: Vec<LaunchSummary> = present.map(|launch| summary::encode(&launch)).collect();
+        if all {
+            let kept = store::blocking(&self.0.store, |store| store.read()).await;
+            let kept = kept.map_err(|error| Status::unavailable(pmi_transport::error_chain::chain(&error)))?;
+            let ended = kept.launches.into_iter().filter(|record| record.complete.is_some());
+            launches.extend(ended.filter_map(|record| record.summary));
         }
         launches.retain(|launch| may_use(&caller, launch.uid));
         launches.sort_by(|one, other| (one.started_at, &one.id).cmp(&(other.started_at, &other.id)));
@@ -103,7 +110,7 @@ impl LaunchService for Launching {
         let id = request.into_inner().id;
         let status = match self.ask(&caller, &id, LaunchRequest::Status).await? {
             Answer::Task(handle, status) => LaunchStatus {
-                summary: Some(handle.summary()),
+                summary: Some(summary::encode(&handle.summary())),
                 nodes: status.nodes.iter().map(encode_node_status).collect(),
                 cause: status.cause.as_ref().map(wire::cause::encode),
             },
@@ -122,7 +129,7 @@ impl LaunchService for Launching {
             return Err(Status::invalid_argument(format!("{signal} is no signal; there are 1 to {SIGNAL_MAX}")));
         }
         match self.find(&caller, &id).await? {
-            Found::Task(handle) if !is_over(&handle.summary()) => {
+            Found::Task(handle) if !handle.summary().is_over() => {
                 let command = signal_command(signal, ranks, &handle.summary())?;
                 handle.send(LaunchRequest::Signal(command)).await
             }
@@ -147,7 +154,7 @@ impl LaunchService for Launching {
 }
 
 /// Returns the command that sends a signal to these ranks of a launch; to all, if none is named.
-fn signal_command(signal: i32, ranks: Vec<RankRange>, launch: &LaunchSummary) -> Result<NodeCommand, Status> {
+fn signal_command(signal: i32, ranks: Vec<RankRange>, launch: &Summary) -> Result<NodeCommand, Status> {
     if ranks.is_empty() {
         return Ok(NodeCommand::Signal(signal));
     }
@@ -204,12 +211,7 @@ impl Launching {
 }
 
 /// Listens to what a client of a launch says for as long as it says something.
-fn follow(
-    handle: LaunchHandle,
-    client: u64,
-    mut said: Streaming<AttachRequest>,
-    sender: mpsc::Sender<Result<AttachResponse, Status>>,
-) {
+fn follow(handle: LaunchHandle, client: u64, mut said: Streaming<AttachRequest>, sender: ClientSender) {
     tokio::spawn(async move {
         loop {
             tokio::select! {
@@ -235,9 +237,9 @@ fn follow(
     });
 }
 
-/// Tells a client of a launch whose events are kept no more how it ended, and that what it has not dealt with is lost. The end has
-/// the number that it had: a client passes over what it takes for known.
-fn tell_end(record: LaunchRecord, after: u64, sender: &mpsc::Sender<Result<AttachResponse, Status>>) {
+/// The messages to a client of a launch whose events are kept no more: its end, and that what the client has not dealt with is lost.
+/// The end has the number that it had: a client passes over what it takes for known.
+fn end(record: LaunchRecord, after: u64) -> impl Iterator<Item = AttachResponse> {
     let spec = record.spec.unwrap_or_default();
     let complete = record.complete.unwrap_or_default();
     // Of a record without a number nothing is known but that its end comes last.
@@ -246,10 +248,8 @@ fn tell_end(record: LaunchRecord, after: u64, sender: &mpsc::Sender<Result<Attac
     let spec = (0, attach_response::What::Spec(spec));
     let dropped = is_missing.then_some((0, attach_response::What::DroppedOutput(0)));
     let complete = (last, attach_response::What::Complete(complete));
-    for (sequence, what) in std::iter::once(spec).chain(dropped).chain([complete]) {
-        // There is room for all of them.
-        let _ = sender.try_send(Ok(AttachResponse { sequence, node: 0, what: Some(what) }));
-    }
+    let messages = std::iter::once(spec).chain(dropped).chain([complete]);
+    messages.map(|(sequence, what)| AttachResponse { sequence, node: 0, what: Some(what) })
 }
 
 /// The status of a launch that is over.
@@ -260,20 +260,20 @@ fn ended(record: LaunchRecord) -> LaunchStatus {
 
 /// Ends of the ranks of each node; those of spawned jobs are in nobody's placement any more, and left out.
 fn ended_nodes(record: &LaunchRecord) -> Vec<NodeStatus> {
-    let Some(order) = Order::resumed(record) else { return Vec::new() };
+    let Ok(launch) = decode_launch(record) else { return Vec::new() };
     let exits = record.complete.iter().flat_map(|complete| &complete.ranks).map(|exit| (exit.rank, *exit));
     let exits: HashMap<u32, RankExitStatus> = exits.collect();
-    let status = |(index, node): (u32, &Recipient)| {
-        let ranks = order.launch.job.placement.ranks_on(NodeIndex(index));
+    let status = |(index, node): (u32, &String)| {
+        let ranks = launch.job.placement.ranks_on(NodeIndex(index));
         let progress = |rank: &Rank| {
             let exit = exits.get(&rank.0).copied();
             RankProgress { rank: rank.0, phase: exit.map_or(0, |exit| exit.phase), exit, ..Default::default() }
         };
         let ranks: Vec<RankProgress> = ranks.iter().map(progress).collect();
         let programs = vec![Bytes::new(); ranks.len()];
-        NodeStatus { node_id: node.name.clone(), silent: false, ranks, programs }
+        NodeStatus { node_id: node.clone(), silent: false, ranks, programs }
     };
-    (0..).zip(&order.nodes).map(status).collect()
+    (0..).zip(&launch.hosts).map(status).collect()
 }
 
 fn unknown(id: &str) -> Status {

@@ -11,7 +11,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod allocation_state;
 pub mod args;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -40,6 +39,11 @@ mod unclean_nodes;
 mod versions;
 mod watched;
 mod wire;
+
+/// The words for the states of an allocation, the same in messages of the server and in tables of the commands.
+pub mod allocation_state {
+    pub use crate::wire::allocation::state_word as word;
+}
 
 use std::io;
 use std::net::SocketAddr;
@@ -102,7 +106,7 @@ enum Failure {
     Runtime(#[source] io::Error),
 }
 
-/// What a run of the server came to.
+/// Outcome of a run of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The server served until it was asked to end.

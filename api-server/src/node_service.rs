@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lattice_session::timeouts::HEARTBEAT;
 use lattice_session::wire;
-use pmi_core::services::{NameError, SpawnError};
+use pmi_core::services::{MeetError, NameError, SpawnError};
 use pmi_transport::identity::{Caller, caller_of};
 use pmi_transport::proto::v1::node_service_server::NodeService;
 use pmi_transport::proto::v1::{
@@ -22,6 +22,8 @@ use super::rendezvous::Participant;
 use super::server::{Server, to_its_end};
 use super::versions;
 use super::wire::node::{decode_event, encode_command};
+use super::wire::registry::{decode_registration, encode_listed};
+use super::wire::rendezvous;
 
 /// Commands on their way to a node.
 const TO_NODE: usize = 16;
@@ -41,10 +43,10 @@ impl NodeService for Reporting {
         // Whatever is signed from now on may be for this very agent.
         let last_serial = self.0.serials.last().0;
         let (server, node) = (Arc::clone(&self.0), told.node_id.clone());
-        let registered = to_its_end(async move { server.register(told).await });
+        let registered = to_its_end(async move { server.register(decode_registration(told)).await });
         let unknown_launches = registered.await.map_err(|error| {
             tracing::warn!(node, "the registration is refused: {error}");
-            Status::invalid_argument(error.to_string())
+            Status::from(error)
         })?;
         let heartbeat_ms = HEARTBEAT.as_millis() as u64;
         let lease_ms = self.0.config.lease.as_millis() as u64;
@@ -64,13 +66,15 @@ impl NodeService for Reporting {
     async fn list_nodes(&self, _: Request<ListNodesRequest>) -> Result<Response<ListNodesResponse>, Status> {
         let launches = self.0.launches_by_node();
         let count = |node: &str| launches.get(node).copied().unwrap_or_default();
-        let nodes = self.0.nodes.lock().list(self.0.clock.now(), count);
+        let listed = self.0.nodes.lock().list(self.0.clock.now(), count);
+        let nodes = listed.into_iter().map(encode_listed).collect();
         Ok(Response::new(ListNodesResponse { nodes, version: versions::OURS.to_owned() }))
     }
 
     async fn drain_nodes(&self, request: Request<DrainNodesRequest>) -> Result<Response<DrainNodesResponse>, Status> {
         let (server, caller) = (Arc::clone(&self.0), caller_of(&request)?.clone());
-        let drained = to_its_end(async move { server.drain(&caller, request.get_ref()).await });
+        let DrainNodesRequest { nodes, reason } = request.into_inner();
+        let drained = to_its_end(async move { server.drain(&caller, &nodes, &reason).await });
         Ok(Response::new(DrainNodesResponse { unknown: hostlist::fold(&drained.await?) }))
     }
 
@@ -79,7 +83,8 @@ impl NodeService for Reporting {
         request: Request<ResumeNodesRequest>,
     ) -> Result<Response<ResumeNodesResponse>, Status> {
         let (server, caller) = (Arc::clone(&self.0), caller_of(&request)?.clone());
-        to_its_end(async move { server.undrain(&caller, request.get_ref()).await }).await?;
+        let nodes = request.into_inner().nodes;
+        to_its_end(async move { server.undrain(&caller, &nodes).await }).await?;
         Ok(Response::new(ResumeNodesResponse {}))
     }
 
@@ -145,8 +150,11 @@ impl NodeService for Reporting {
         let node = handle.index_of(&node_id).ok_or_else(|| not_on(&launch_id, &node_id))?;
         let call = call.ok_or_else(|| Status::invalid_argument("the request has no call"))?;
         let participant = Participant { uid: handle.summary().uid, launch: &launch_id, node };
-        let answer = self.0.meet(participant, call).await;
-        Ok(Response::new(answer.unwrap_or_else(|error| wire::meeting::encode_error(&error))))
+        let answer = match rendezvous::decode_call(call) {
+            Ok(call) => self.0.meet(participant, call).await,
+            Err(error) => Err(MeetError::Unavailable { reason: error.to_string() }),
+        };
+        Ok(Response::new(rendezvous::encode_answer(answer)))
     }
 }
 

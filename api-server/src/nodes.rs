@@ -7,11 +7,16 @@
 //! An agent that starts anew has a new incarnation: what ran under the old one is gone. Beside its state, a node may be drained:
 //! something new begins on nodes that are up and not drained.
 
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::{NonZeroU32, NonZeroU64};
+use std::time::Duration;
+
 use lattice_session::timeouts::LOST_AFTER;
 use pmi_transport::address::{Address, AddressError};
 use pmi_transport::identity::is_node_name;
-use pmi_transport::proto::v1::{Drain, Node, NodeState, RegisterNodeRequest};
-use std::collections::{BTreeMap, BTreeSet};
 use tokio::time::Instant;
 
 use super::versions::{self, Fit};
@@ -32,9 +37,81 @@ pub(crate) struct Registry {
 
 #[derive(Debug)]
 struct Entry {
-    told: RegisterNodeRequest,
+    facts: NodeFacts,
+    incarnation: u64,
     heard: Instant,
     state: NodeState,
+}
+
+/// State of a node that has registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NodeState {
+    Up,
+    /// No heartbeat came for too long.
+    Lost,
+}
+
+/// A registration of an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Registration {
+    /// The name of its node.
+    pub node: String,
+    /// The number that the agent chose when it was started.
+    pub incarnation: u64,
+    /// Ids of the launches that still run there.
+    pub launches: Vec<String>,
+    pub facts: NodeFacts,
+}
+
+/// Facts that an agent tells of its node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodeFacts {
+    /// The address at which the API server and other agents reach it: `host:port`.
+    pub grpc_address: String,
+    /// Addresses by which ranks of other nodes reach ranks of this one.
+    pub network_addresses: Vec<String>,
+    /// The number of its cores; `None` if the agent does not know.
+    pub cores: Option<NonZeroU32>,
+    /// The size of its memory; `None` if the agent does not know.
+    pub memory_bytes: Option<NonZeroU64>,
+    /// Names of protocols and the like: pmi1, pmi2, pmix.
+    pub capabilities: Vec<String>,
+    /// The version of the agent; `None` if it does not say.
+    pub version: Option<String>,
+}
+
+/// A note that nothing new is to begin on a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Drain {
+    /// The name of the node.
+    pub node: String,
+    pub reason: String,
+    /// The caller who drained it.
+    pub by: String,
+    /// When, in seconds since 1970.
+    pub since: u64,
+}
+
+/// A node as those who ask are told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    /// The name of the node.
+    pub node: String,
+    /// `None` if it has not registered since the server was started.
+    pub presence: Option<Presence>,
+    /// `None` if it is not drained.
+    pub drain: Option<Drain>,
+}
+
+/// A node that has registered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Presence {
+    pub state: NodeState,
+    pub facts: NodeFacts,
+    /// Time since its last heartbeat.
+    pub heard_ago: Duration,
+    /// The number of launches on it.
+    pub launches: u32,
 }
 
 /// News that a registration brings of the node's past.
@@ -82,25 +159,29 @@ pub(crate) enum RegisterError {
 
 impl Registry {
     /// An agent is there.
-    pub(crate) fn register(&mut self, told: RegisterNodeRequest, now: Instant) -> Result<Arrival, RegisterError> {
-        check(&told)?;
-        let before = self.nodes.get(&told.node_id);
+    ///
+    /// # Errors
+    /// See the variants of [`RegisterError`]; then nothing is changed.
+    pub(crate) fn register(&mut self, registration: Registration, now: Instant) -> Result<Arrival, RegisterError> {
+        check(&registration)?;
+        let Registration { node, incarnation, launches: _, facts } = registration;
+        let before = self.nodes.get(&node);
         if before.is_none() && self.nodes.len() >= NODES_MAX {
             return Err(RegisterError::Full);
         }
         let arrival = match before {
             None => Arrival::First,
-            Some(entry) if entry.told.incarnation == told.incarnation => Arrival::Again,
+            Some(entry) if entry.incarnation == incarnation => Arrival::Again,
             Some(_) => Arrival::Anew,
         };
-        self.nodes.insert(told.node_id.clone(), Entry { told, heard: now, state: NodeState::Up });
+        self.nodes.insert(node, Entry { facts, incarnation, heard: now, state: NodeState::Up });
         Ok(arrival)
     }
 
     /// An agent still is there. Returns whether it must register again.
     pub(crate) fn heartbeat(&mut self, id: &str, incarnation: u64, now: Instant) -> bool {
         match self.nodes.get_mut(id) {
-            Some(entry) if entry.told.incarnation == incarnation && entry.state == NodeState::Up => {
+            Some(entry) if entry.incarnation == incarnation && entry.state == NodeState::Up => {
                 entry.heard = now;
                 false
             }
@@ -119,18 +200,21 @@ impl Registry {
         lost
     }
 
-    /// Returns the registration of a node that is up.
-    pub(crate) fn up(&self, id: &str) -> Option<&RegisterNodeRequest> {
-        self.nodes.get(id).filter(|entry| entry.state == NodeState::Up).map(|entry| &entry.told)
+    /// Returns the facts of a node that is up.
+    pub(crate) fn up(&self, id: &str) -> Option<&NodeFacts> {
+        self.nodes.get(id).filter(|entry| entry.state == NodeState::Up).map(|entry| &entry.facts)
     }
 
-    /// Returns the registration of a node on which something new may begin.
-    pub(crate) fn ready(&self, id: &str) -> Result<&RegisterNodeRequest, Unready> {
+    /// Returns the facts of a node on which something new may begin.
+    ///
+    /// # Errors
+    /// Why nothing can begin there.
+    pub(crate) fn ready(&self, id: &str) -> Result<&NodeFacts, Unready> {
         let entry = self.nodes.get(id).ok_or(Unready::Unknown)?;
         match self.drains.get(id) {
             _ if entry.state != NodeState::Up => Err(Unready::Lost),
             Some(drain) => Err(Unready::Drained { reason: drain.reason.clone() }),
-            None => Ok(&entry.told),
+            None => Ok(&entry.facts),
         }
     }
 
@@ -164,141 +248,52 @@ impl Registry {
         self.drains.keys().filter(|id| self.up(id).is_some())
     }
 
-    /// All nodes for those who ask, also such as are drained before they register; `launches` counts those of a node.
-    pub(crate) fn list(&self, now: Instant, launches: impl Fn(&str) -> u32) -> Vec<Node> {
-        let node = |(id, entry): (&String, &Entry)| Node {
-            id: id.clone(),
-            state: entry.state.into(),
-            grpc_address: entry.told.grpc_address.clone(),
-            network_addresses: entry.told.network_addresses.clone(),
-            cores: entry.told.cores,
-            memory_bytes: entry.told.memory_bytes,
-            capabilities: entry.told.capabilities.clone(),
-            version: entry.told.version.clone(),
-            heard_ms_ago: now.duration_since(entry.heard).as_millis() as u64,
-            launches: launches(id),
-            drain: self.drains.get(id).cloned(),
+    /// All nodes for those who ask, by name, also such as are drained before they register; `launches` counts those of a node.
+    pub(crate) fn list(&self, now: Instant, launches: impl Fn(&str) -> u32) -> Vec<Listed> {
+        let presence = |(node, entry): (&String, &Entry)| Presence {
+            state: entry.state,
+            facts: entry.facts.clone(),
+            heard_ago: now.duration_since(entry.heard),
+            launches: launches(node),
         };
-        let unknown = self.drains.iter().filter(|(id, _)| !self.nodes.contains_key(*id));
-        let unknown = unknown.map(|(id, drain)| Node { id: id.clone(), drain: Some(drain.clone()), ..Node::default() });
-        let mut nodes: Vec<Node> = self.nodes.iter().map(node).chain(unknown).collect();
-        nodes.sort_by(|one, other| one.id.cmp(&other.id));
-        nodes
+        let listed = |node: &String| Listed {
+            node: node.clone(),
+            presence: self.nodes.get_key_value(node).map(presence),
+            drain: self.drains.get(node).cloned(),
+        };
+        self.all_known().into_iter().map(listed).collect()
+    }
+
+    /// The numbers of nodes that are up, and that are lost.
+    pub(crate) fn count(&self) -> (usize, usize) {
+        let up = self.nodes.values().filter(|entry| entry.state == NodeState::Up).count();
+        (up, self.nodes.len() - up)
     }
 }
 
-fn check(told: &RegisterNodeRequest) -> Result<(), RegisterError> {
-    if !is_node_name(&told.node_id) {
-        return Err(RegisterError::Name { id: told.node_id.chars().take(WORD_MAX).collect() });
+impl NodeFacts {
+    /// Returns whether the node's agent and this server work together.
+    pub(crate) fn fit(&self) -> Fit {
+        self.version.as_deref().map_or(Fit::Other, versions::fit)
     }
-    let address: Address = told.grpc_address.parse()?;
+}
+
+fn check(registration: &Registration) -> Result<(), RegisterError> {
+    let Registration { node, facts, .. } = registration;
+    if !is_node_name(node) {
+        return Err(RegisterError::Name { id: node.chars().take(WORD_MAX).collect() });
+    }
+    let address: Address = facts.grpc_address.parse()?;
     if matches!(address, Address::Unix(_)) {
         return Err(RegisterError::NoTcp { address });
     }
     let too_much = |words: &[String]| words.len() > WORDS_MAX || words.iter().any(|word| word.len() > WORD_MAX);
-    if too_much(&told.network_addresses) || too_much(&told.capabilities) || told.version.len() > WORD_MAX {
+    let version = facts.version.as_deref().unwrap_or_default();
+    if too_much(&facts.network_addresses) || too_much(&facts.capabilities) || version.len() > WORD_MAX {
         return Err(RegisterError::TooMuch);
     }
-    match versions::fit(&told.version) {
-        Fit::Never => Err(RegisterError::Version { theirs: told.version.clone() }),
+    match facts.fit() {
+        Fit::Never => Err(RegisterError::Version { theirs: version.to_owned() }),
         Fit::Same | Fit::Other => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use lattice_session::timeouts::HEARTBEAT;
-
-    use super::*;
-    use crate::clock::Reading;
-
-    fn agent(id: &str, incarnation: u64) -> RegisterNodeRequest {
-        let grpc_address = "127.0.0.1:50052".to_owned();
-        RegisterNodeRequest { node_id: id.to_owned(), grpc_address, incarnation, ..Default::default() }
-    }
-
-    #[tokio::test]
-    async fn a_node_that_is_not_heard_is_lost_once() {
-        let (mut registry, start) = (Registry::default(), Instant::now());
-        assert_eq!(registry.register(agent("a", 1), start).unwrap(), Arrival::First);
-        assert_eq!(registry.register(agent("b", 1), start).unwrap(), Arrival::First);
-        assert!(!registry.heartbeat("a", 1, start + 3 * HEARTBEAT));
-        assert!(registry.expire(start + LOST_AFTER).is_empty());
-        assert_eq!(registry.expire(start + 2 * LOST_AFTER - HEARTBEAT), ["b"]);
-        assert!(registry.expire(start + 2 * LOST_AFTER - HEARTBEAT).is_empty());
-        assert!(registry.up("b").is_none());
-        assert!(registry.heartbeat("b", 1, start + 2 * LOST_AFTER), "it must register again");
-        assert_eq!(registry.register(agent("b", 1), start + 2 * LOST_AFTER).unwrap(), Arrival::Again);
-        assert!(registry.up("b").is_some());
-    }
-
-    #[tokio::test]
-    async fn a_time_in_which_nobody_could_be_heard_does_not_count() {
-        let (mut registry, start) = (Registry::default(), Instant::now());
-        let mut clock = Reading::new(start);
-        registry.register(agent("a", 1), clock.at(start)).unwrap();
-        registry.register(agent("b", 1), clock.at(start + HEARTBEAT)).unwrap();
-        let awake = start + HEARTBEAT + 2 * LOST_AFTER;
-        assert!(registry.expire(clock.at(awake)).is_empty());
-        let mut expired = Vec::new();
-        for passed in 1..=LOST_AFTER.as_millis() as u32 / 250 {
-            let now = clock.at(awake + passed * Duration::from_millis(250));
-            assert!(!registry.heartbeat("b", 1, now));
-            expired.extend(registry.expire(now).into_iter().map(|node| (passed, node)));
-        }
-        let time = (LOST_AFTER - HEARTBEAT).as_millis() as u32 / 250 + 1;
-        assert_eq!(expired, [(time, "a".to_owned())], "it had the time that it would have had, and no more");
-    }
-
-    #[tokio::test]
-    async fn an_agent_that_was_started_anew_is_told_from_one_that_returns() {
-        let (mut registry, now) = (Registry::default(), Instant::now());
-        assert_eq!(registry.register(agent("a", 1), now).unwrap(), Arrival::First);
-        assert_eq!(registry.register(agent("a", 1), now).unwrap(), Arrival::Again);
-        assert!(registry.heartbeat("a", 2, now));
-        assert_eq!(registry.register(agent("a", 2), now).unwrap(), Arrival::Anew);
-    }
-
-    #[tokio::test]
-    async fn strange_registrations_are_refused() {
-        let mut registry = Registry::default();
-        let mut check = |change: fn(&mut RegisterNodeRequest), expected: &str| {
-            let mut told = agent("a", 1);
-            change(&mut told);
-            let error = registry.register(told, Instant::now()).unwrap_err().to_string();
-            assert!(error.contains(expected), "{error}");
-        };
-        check(|told| told.node_id = "a,b".to_owned(), "cannot be a node's name");
-        check(|told| told.grpc_address = "here".to_owned(), "no address");
-        check(|told| told.grpc_address = "unix:/a".to_owned(), "cannot be reached");
-        check(|told| told.capabilities = vec!["x".repeat(1000)], "at most 64");
-        check(|told| told.version = "999.0.0".to_owned(), "an agent of version 999.0.0 and an API server of version");
-    }
-
-    #[tokio::test]
-    async fn nothing_new_begins_on_a_node_that_is_drained() {
-        let (mut registry, start) = (Registry::default(), Instant::now());
-        let drain = |node: &str| Drain { node: node.to_owned(), reason: "new memory".to_owned(), ..Drain::default() };
-        let ready = |registry: &Registry| registry.all_ready().cloned().collect::<Vec<_>>();
-        registry.register(agent("a", 1), start).unwrap();
-        registry.register(agent("b", 1), start).unwrap();
-        registry.drain(drain("a"));
-        registry.drain(drain("c"));
-        assert_eq!(ready(&registry), ["b"]);
-        assert_eq!(registry.ready("a").unwrap_err().to_string(), "is drained: new memory");
-        assert!(registry.up("a").is_some(), "what runs there goes on");
-        assert_eq!(registry.ready("c").unwrap_err(), Unready::Unknown);
-        let listed = registry.list(start, |_| 0);
-        let drained: Vec<_> = listed.iter().map(|node| (node.id.as_str(), node.drain.is_some())).collect();
-        assert_eq!(drained, [("a", true), ("b", false), ("c", true)]);
-        // It holds for the next agent as well, until it is undone.
-        registry.register(agent("a", 2), start).unwrap();
-        assert_eq!(ready(&registry), ["b"]);
-        registry.resume("a");
-        assert_eq!(ready(&registry), ["a", "b"]);
-        registry.expire(start + 2 * LOST_AFTER);
-        assert_eq!(registry.ready("a").unwrap_err(), Unready::Lost);
     }
 }

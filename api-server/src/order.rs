@@ -3,6 +3,9 @@
 //! The request was checked where it was decoded ([`lattice_session::wire::request`]), who may use the allocation where the call
 //! came in. Which ranks go where is left to [`crate::placement`].
 
+#[cfg(test)]
+pub(crate) mod tests;
+
 use std::io;
 use std::num::NonZeroU32;
 
@@ -10,17 +13,14 @@ use lattice_session::placed::{ClusterTerms, PlacedLaunch};
 use lattice_session::random;
 use lattice_session::request::{Assignment, LaunchRequest, Ownership, PlaceError};
 use lattice_session::spec::LaunchSecret;
-use lattice_session::wire::{self, WireError};
+use lattice_session::wire::WireError;
 use pmi_core::job::Placement;
-use pmi_transport::proto::v1::{Allocation, Block, LaunchSpec};
-use tonic::{Code, Status};
 
-use super::allocations;
-use super::config::LaunchSettings;
+use super::allocations::Allocation;
 use super::launch::fan_out::Recipient;
+use super::launch::settings::LaunchSettings;
 use super::nodes::{Registry, Unready};
 use super::placement::{self, PlacementError};
-use super::store::LaunchRecord;
 
 /// Output of one launch that may be on its way or wait here, in bytes, shared out among its nodes, each of which gets at least and
 /// at most so much.
@@ -31,16 +31,17 @@ const STDIN_WINDOW: u32 = 256 << 10;
 /// Most ranks of one node: its session refuses more.
 const NODE_RANKS_MAX: u32 = lattice_session::limits::NODE_RANKS_MAX as u32;
 
+/// The most characters of a command in a list.
+const COMMAND_MAX: usize = 200;
+
 /// A launch that can be started.
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
     /// The launch itself.
     pub launch: PlacedLaunch,
-    /// The message of it that all nodes are sent.
-    pub spec: LaunchSpec,
-    /// The nodes, in node order.
-    pub nodes: Vec<Recipient>,
-    pub detached: bool,
+    /// Terms that its user cannot choose.
+    pub terms: ClusterTerms,
+    pub ownership: Ownership,
 }
 
 /// Why a launch cannot be started as it was asked for.
@@ -66,17 +67,6 @@ fn remedy(why: &Unready) -> &'static str {
     }
 }
 
-impl From<OrderError> for Status {
-    fn from(error: OrderError) -> Self {
-        let code = match &error {
-            OrderError::Unready { .. } => Code::FailedPrecondition,
-            OrderError::Random(_) => Code::Internal,
-            _ => Code::InvalidArgument,
-        };
-        Self::new(code, pmi_transport::error_chain::chain(&error))
-    }
-}
-
 impl Order {
     /// Places `request` in `allocation`, on the nodes as they are now.
     pub(crate) fn new(
@@ -85,34 +75,42 @@ impl Order {
         registry: &Registry,
         settings: &LaunchSettings,
     ) -> Result<Self, OrderError> {
-        let detached = request.ownership == Ownership::Detached;
+        let ownership = request.ownership;
         let fence = &mut request.settings.timeouts.fence;
         *fence = [*fence, settings.fence_timeout].into_iter().flatten().min();
-        let assignment = place(&request, &allocations::nodes(allocation), registry)?;
-        let nodes = assignment.hosts.iter().map(|node| recipient(node, registry)).collect::<Result<Vec<_>, _>>()?;
+        let assignment = place(&request, &allocation.nodes, registry)?;
+        let addresses = assignment.hosts.iter().map(|node| address(node, registry)).collect::<Result<_, _>>()?;
         let launch_id = random::id().map_err(OrderError::Random)?;
         let launch = request.place(launch_id, Some(allocation.id.clone()), assignment)?;
-        let spec = wire::placed::encode(&launch, &terms(&nodes, allocation, settings)?);
-        Ok(Self { launch, spec, nodes, detached })
+        Ok(Self { launch, terms: terms(addresses, allocation.uid, settings)?, ownership })
     }
 
-    /// The launch that a record describes; `None` for a record that makes no sense.
-    pub(crate) fn resumed(record: &LaunchRecord) -> Option<Self> {
-        let spec = record.spec.clone()?;
-        let launch = wire::placed::decode(spec.clone()).ok()?;
-        let addresses = wire::placed::addresses(&spec.addresses, launch.hosts.len()).ok()?;
-        let pairs = launch.hosts.iter().cloned().zip(addresses);
-        let nodes = pairs.map(|(name, address)| Recipient { name, address }).collect();
-        Some(Self { launch, spec, nodes, detached: record.detached })
+    /// The nodes as they are reached, in node order.
+    pub(crate) fn recipients(&self) -> Vec<Recipient> {
+        let pairs = self.launch.hosts.iter().zip(&self.terms.addresses);
+        pairs.map(|(name, address)| Recipient { name: name.clone(), address: address.clone() }).collect()
+    }
+
+    /// The first program with its arguments, as far as it is readable in a list.
+    pub(crate) fn command(&self) -> String {
+        let Some(app) = self.launch.apps.first() else { return String::new() };
+        let words = std::iter::once(&app.program).chain(&app.args).map(|word| word.to_string_lossy());
+        let mut text = words.collect::<Vec<_>>().join(" ");
+        if self.launch.apps.len() > 1 {
+            text += " : ...";
+        }
+        if text.chars().count() > COMMAND_MAX {
+            text = text.chars().take(COMMAND_MAX).chain("...".chars()).collect();
+        }
+        text
     }
 
     /// A note on nodes that get more ranks than they have cores, if any do.
     pub(crate) fn crowding(&self, registry: &Registry) -> Option<String> {
-        let ranks = ranks_per_node(&self.launch.job.placement, self.nodes.len());
-        // A node that does not know its cores says 0.
-        let cores = |node: &str| registry.up(node).map_or(0, |told| told.cores);
-        let crowded = self.nodes.iter().zip(ranks).map(|(node, ranks)| (&node.name, ranks, cores(&node.name)));
-        let crowded: Vec<_> = crowded.filter(|&(_, ranks, cores)| cores > 0 && ranks > cores).collect();
+        let ranks = ranks_per_node(&self.launch.job.placement, self.launch.hosts.len());
+        let cores = |node: &str| registry.up(node).and_then(|facts| facts.cores).map(NonZeroU32::get);
+        let known = self.launch.hosts.iter().zip(ranks).filter_map(|(node, ranks)| Some((node, ranks, cores(node)?)));
+        let crowded: Vec<_> = known.filter(|&(_, ranks, cores)| ranks > cores).collect();
         let &(first, ranks, cores) = crowded.first()?;
         let such = format!("{ranks} ranks on {cores} cores of {first}");
         let nodes: Vec<&String> = crowded.iter().map(|&(node, ..)| node).collect();
@@ -158,172 +156,23 @@ fn ranks_per_node(placement: &Placement, nodes: usize) -> Vec<u32> {
     ranks
 }
 
-fn recipient(node: &str, registry: &Registry) -> Result<Recipient, OrderError> {
+fn address(node: &str, registry: &Registry) -> Result<String, OrderError> {
     match registry.ready(node) {
-        Ok(told) => Ok(Recipient { name: node.to_owned(), address: told.grpc_address.clone() }),
+        Ok(facts) => Ok(facts.grpc_address.clone()),
         Err(why) => Err(OrderError::Unready { node: node.to_owned(), why }),
     }
 }
 
 /// Terms of a launch that are not for users to say.
-fn terms(nodes: &[Recipient], allocation: &Allocation, settings: &LaunchSettings) -> Result<ClusterTerms, OrderError> {
-    let window = OUTPUT_OF_LAUNCH / nodes.len().max(1) as u32;
+fn terms(addresses: Vec<String>, uid: u32, settings: &LaunchSettings) -> Result<ClusterTerms, OrderError> {
+    let window = OUTPUT_OF_LAUNCH / addresses.len().max(1) as u32;
     Ok(ClusterTerms {
-        uid: allocation.uid,
-        addresses: nodes.iter().map(|node| node.address.clone()).collect(),
+        uid,
+        addresses,
         secret: LaunchSecret::random().map_err(OrderError::Random)?,
         barrier_fan_out: NonZeroU32::new(settings.barrier_fan_out),
         data_fan_out: NonZeroU32::new(settings.data_fan_out),
         output_window: window.clamp(*OUTPUT_OF_NODE.start(), *OUTPUT_OF_NODE.end()),
         stdin_window: STDIN_WINDOW,
     })
-}
-
-/// A placement as messages carry it.
-pub(crate) fn blocks(placement: &Placement) -> Vec<Block> {
-    let block = |block: &pmi_core::job::Block| Block {
-        first_node: block.first_node.0,
-        nodes: block.nodes,
-        ranks_per_node: block.ranks_per_node,
-    };
-    placement.blocks().iter().map(block).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use pmi_transport::proto::v1::{
-        AllocationState, App, AppSpec, Job, LaunchTasksRequest, Patience, PlacementRequest, RegisterNodeRequest,
-        StdinTarget, stdin_target,
-    };
-    use tokio::time::Instant;
-
-    use super::*;
-
-    fn registry() -> Registry {
-        let mut registry = Registry::default();
-        for node in ["node0", "node1", "node2"] {
-            let grpc_address = "127.0.0.1:50052".to_owned();
-            let told = RegisterNodeRequest { node_id: node.to_owned(), grpc_address, cores: 2, ..Default::default() };
-            registry.register(told, Instant::now()).unwrap();
-        }
-        registry
-    }
-
-    fn ordered(request: LaunchTasksRequest, settings: &LaunchSettings) -> Result<Order, OrderError> {
-        let state = AllocationState::Running.into();
-        let nodes = "node[0-3]".to_owned();
-        let allocation = Allocation { id: "a".to_owned(), state, uid: 7, nodes, ..Default::default() };
-        Order::new(wire::request::decode(request)?, &allocation, &registry(), settings)
-    }
-
-    fn plain(ranks: u32) -> LaunchTasksRequest {
-        LaunchTasksRequest { num_tasks: ranks, entrypoint: "./app".to_owned(), ..Default::default() }
-    }
-
-    #[tokio::test]
-    async fn what_users_cannot_decide_is_decided() {
-        let settings = LaunchSettings { fence_timeout: Some(std::time::Duration::from_secs(60)), ..Default::default() };
-        let spec = ordered(plain(3), &settings).unwrap().spec;
-        assert_eq!((spec.uid, spec.nodes.as_str(), spec.secret.len()), (7, "node[0-2]", 16));
-        assert_eq!(spec.launch_id.len(), 10);
-        assert_eq!(spec.job.unwrap().id, format!("kvs_{}_0", spec.launch_id));
-        assert_eq!(spec.patience.unwrap().fence_ms, Some(60_000));
-        assert_eq!(spec.output_window, 1 << 20);
-    }
-
-    #[tokio::test]
-    async fn a_node_that_is_down_is_left_out_where_others_can_take_its_place() {
-        let nodes = |request| ordered(request, &LaunchSettings::default()).map(|order| order.spec.nodes);
-        let on = |only: &str| PlacementRequest { only: only.to_owned(), ..Default::default() };
-        let one = LaunchTasksRequest { placement: Some(on("node[3,0]")), ..plain(1) };
-        assert_eq!(nodes(plain(3)).unwrap(), "node[0-2]");
-        assert!(matches!(nodes(plain(4)), Err(OrderError::Unready { node, .. }) if node == "node3"));
-        assert!(matches!(nodes(one), Err(OrderError::Unready { node, .. }) if node == "node3"));
-    }
-
-    #[tokio::test]
-    async fn more_ranks_than_cores_are_noted() {
-        let check = |ranks, nodes, expected: Option<&str>| {
-            let placement = Some(PlacementRequest { nodes, except: "node3".to_owned(), ..Default::default() });
-            let request = LaunchTasksRequest { placement, ..plain(ranks) };
-            let order = ordered(request, &LaunchSettings::default()).unwrap();
-            assert_eq!(order.crowding(&registry()).as_deref(), expected);
-        };
-        check(6, 3, None);
-        check(10, 1, Some("10 ranks on 2 cores of node0"));
-        check(8, 3, Some("more ranks than cores on node[0-1]: 3 ranks on 2 cores of node0, for one"));
-    }
-
-    #[tokio::test]
-    async fn what_makes_no_sense_is_refused_before_a_node_is_asked() {
-        let check = |request: LaunchTasksRequest, code: Code, expected: &str| {
-            let status = Status::from(ordered(request, &LaunchSettings::default()).unwrap_err());
-            assert_eq!(status.code(), code, "{status}");
-            assert!(status.message().contains(expected), "{status}");
-        };
-        check(plain(4), Code::FailedPrecondition, "node node3 has not registered; leave it out, or have");
-        check(
-            LaunchTasksRequest { pmi_mode: "pmi3".into(), ..plain(1) },
-            Code::InvalidArgument,
-            "pmi_mode is \"pmi3\"",
-        );
-        check(LaunchTasksRequest { entrypoint: String::new(), ..plain(1) }, Code::InvalidArgument, "program");
-        let spec = LaunchSpec { apps: vec![AppSpec::default()], ..Default::default() };
-        check(
-            LaunchTasksRequest { spec: Some(spec), ..plain(1) },
-            Code::InvalidArgument,
-            "the number of programs is 1; possible is 0 as in the job",
-        );
-        let stdin = Some(StdinTarget { target: Some(stdin_target::Target::Rank(3)) });
-        let job = Some(Job { apps: vec![App { ranks: 3, appnum: 0 }], ..Default::default() });
-        let app = AppSpec { program: "./app".into(), directory: "/".into(), ..Default::default() };
-        let spec = LaunchSpec { apps: vec![app], job, stdin, ..Default::default() };
-        check(
-            LaunchTasksRequest { spec: Some(spec), ..LaunchTasksRequest::default() },
-            Code::InvalidArgument,
-            "there is no rank 3 to read standard input; the job has ranks 0 to 2",
-        );
-        check(
-            LaunchTasksRequest {
-                placement: Some(PlacementRequest { except: "node3".to_owned(), ..Default::default() }),
-                ..plain(3 * 16_384 + 1)
-            },
-            Code::InvalidArgument,
-            "16385 ranks on one node were asked for; a node takes at most 16384; use more nodes",
-        );
-    }
-
-    #[tokio::test]
-    async fn the_shorter_fence_timeout_counts() {
-        let check = |asked: Option<u64>, configured: Option<u64>, expected: Option<u64>| {
-            let spec = LaunchSpec {
-                apps: vec![AppSpec { program: "./app".into(), directory: "/".into(), ..Default::default() }],
-                job: Some(Job { apps: vec![App::default()], ..Default::default() }),
-                patience: Some(Patience { fence_ms: asked, ..Default::default() }),
-                ..Default::default()
-            };
-            let fence_timeout = configured.map(std::time::Duration::from_millis);
-            let settings = LaunchSettings { fence_timeout, ..Default::default() };
-            let order = ordered(LaunchTasksRequest { spec: Some(spec), ..Default::default() }, &settings).unwrap();
-            assert_eq!(order.spec.patience.unwrap().fence_ms, expected);
-        };
-        check(None, None, None);
-        check(Some(5), None, Some(5));
-        check(None, Some(7), Some(7));
-        check(Some(5), Some(7), Some(5));
-        check(Some(9), Some(7), Some(7));
-    }
-
-    #[tokio::test]
-    async fn what_is_written_down_of_an_order_is_the_order() {
-        let order = ordered(plain(3), &LaunchSettings::default()).unwrap();
-        let record = LaunchRecord { spec: Some(order.spec.clone()), detached: true, ..Default::default() };
-        let resumed = Order::resumed(&record).unwrap();
-        assert!(resumed.detached);
-        assert_eq!(
-            format!("{:?} {:?}", resumed.launch, resumed.nodes),
-            format!("{:?} {:?}", order.launch, order.nodes)
-        );
-        assert!(Order::resumed(&LaunchRecord::default()).is_none());
-    }
 }

@@ -7,12 +7,13 @@ mod state_file;
 
 use std::sync::Arc;
 
-use pmi_transport::proto::v1::{
-    Allocation, Block, Cause, Drain, LaunchCompleteNotification, LaunchSpec, LaunchSummary, RankExitStatus,
-};
+use lattice_session::wire::WireError;
+use pmi_transport::proto::v1::{Block, Cause, LaunchCompleteNotification, LaunchSpec, LaunchSummary, RankExitStatus};
 
 pub(crate) use self::fabric_journal::FabricJournal;
 pub(crate) use self::redb_store::RedbStore;
+use crate::allocations::Allocation;
+use crate::nodes::Drain;
 
 /// A launch as it is kept.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -96,6 +97,8 @@ pub(crate) enum StoreError {
     Database(#[source] Box<redb::Error>),
     #[error("the state file holds a record that this version cannot read")]
     Record(#[from] prost::DecodeError),
+    #[error("the state file holds a record that this version cannot read")]
+    Meaning(#[from] WireError),
     #[error("the state file's journal of fabric credentials holds an entry that this version cannot read")]
     Entry(#[from] serde_json::Error),
     #[error("the state file's directory cannot be made")]
@@ -110,7 +113,7 @@ impl From<redb::Error> for StoreError {
     }
 }
 
-/// Where state is kept. Calls block.
+/// The place where state is kept. Calls block.
 pub(crate) trait Store: Send + Sync {
     /// Makes changes durable: all of them, or none.
     fn write(&self, changes: &[Change]) -> Result<(), StoreError>;

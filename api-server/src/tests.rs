@@ -8,6 +8,7 @@ mod rendezvous;
 mod restarts;
 mod rights;
 mod spawns;
+mod time;
 mod unclean_nodes;
 mod world;
 

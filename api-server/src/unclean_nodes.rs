@@ -45,8 +45,8 @@ impl UncleanNodes {
     }
 
     /// The nodes among these on which anything may be left.
-    pub(crate) fn among(&self, nodes: Vec<String>) -> Vec<String> {
-        nodes.into_iter().filter(|node| self.by_node.contains_key(node)).collect()
+    pub(crate) fn among(&self, nodes: &[String]) -> Vec<String> {
+        nodes.iter().filter(|node| self.by_node.contains_key(*node)).cloned().collect()
     }
 }
 
@@ -63,7 +63,7 @@ mod tests {
         assert!(!unclean.on_heartbeat("a", &["1".to_owned(), "2".to_owned(), "3".to_owned()]), "all are still there");
         assert!(unclean.on_heartbeat("a", &["2".to_owned()]) && unclean.has("a", "2") && !unclean.has("a", "1"));
         assert!(unclean.on_heartbeat("a", &[]) && !unclean.on_heartbeat("a", &[]));
-        assert_eq!(unclean.among(vec!["a".to_owned(), "b".to_owned()]), ["b"]);
+        assert_eq!(unclean.among(&["a".to_owned(), "b".to_owned()]), ["b"]);
         assert!(unclean.forget("b") && !unclean.forget("b"));
         assert!(unclean.by_node.is_empty());
     }

@@ -1,6 +1,17 @@
 //! Between the messages of `lattice.v1` and the API server's own types, for what [`lattice_session::wire`] has no type for. Encoding
 //! cannot fail; what comes from others is checked where it is decoded.
 
+pub(crate) mod allocation;
 pub(crate) mod client;
+mod completion;
+pub(crate) mod credentials;
+pub(crate) mod entry;
 pub(crate) mod launch;
 pub(crate) mod node;
+pub(crate) mod order;
+pub(crate) mod record;
+pub(crate) mod registry;
+pub(crate) mod rendezvous;
+pub(crate) mod spec;
+mod status;
+pub(crate) mod summary;

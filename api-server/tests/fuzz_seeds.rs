@@ -1,12 +1,16 @@
-//! The fuzz target as an ordinary test: requests as `lattice launch` and as clients of the plain fields make them, and damaged copies.
+//! The fuzz targets as ordinary tests: requests as `lattice launch` and as clients of the plain fields make them, reports as nodes
+//! send them, and damaged copies of both.
 //!
-//! `cargo test -p lattice-api-server --test fuzz_seeds -- --ignored` writes the requests as seeds to `fuzz/corpus/`.
+//! `cargo test -p lattice-api-server --test fuzz_seeds -- --ignored` writes them as seeds to `fuzz/corpus/`.
 
 use bytes::Bytes;
-use lattice_api_server::fuzzing::launch_request;
-use lattice_fuzz_seeds::Target;
-use pmi_transport::proto::v1::{App, AppSpec, Job, LaunchSpec, LaunchTasksRequest, Pair, PlacementRequest, Variable};
+use lattice_api_server::fuzzing::{launch_request, node_reports};
+use lattice_fuzz_seeds::{Target, mutations};
+use pmi_transport::proto::v1 as proto;
+use proptest::prelude::*;
 use prost::Message;
+use proto::node_event::What;
+use proto::{App, AppSpec, Job, LaunchSpec, LaunchTasksRequest, Pair, PlacementRequest, Variable};
 
 /// A request with one program, in the plain fields only.
 fn plain() -> LaunchTasksRequest {
@@ -49,21 +53,80 @@ fn with_spec() -> LaunchTasksRequest {
     }
 }
 
-fn seeds() -> [Vec<u8>; 2] {
-    [plain(), with_spec()].map(|request| request.encode_to_vec())
+fn requests() -> Target {
+    let seeds = vec![plain().encode_to_vec(), with_spec().encode_to_vec()];
+    Target { name: "launch_request", run: launch_request, seeds }
 }
 
-fn target() -> Target {
-    Target { name: "launch_request", run: launch_request, seeds: seeds().into() }
+/// Reports of the nodes of one launch, in the pieces that `node_reports` takes.
+fn reports_of(events: &[(u8, What)]) -> Vec<u8> {
+    let mut seed = Vec::new();
+    for (node, what) in events {
+        let message = proto::NodeEvent { what: Some(what.clone()) }.encode_to_vec();
+        seed.extend((message.len() as u16).to_le_bytes());
+        seed.push(*node);
+        seed.extend(message);
+    }
+    seed
+}
+
+/// A launch that fails on its last node, and one whose first rank waits for one that left.
+fn reports() -> Target {
+    let exit =
+        |rank, phase: proto::RankPhase| proto::RankExitStatus { rank, phase: phase.into(), ..Default::default() };
+    let silent = exit(2, proto::RankPhase::Silent);
+    let failed = proto::Cause { host: "node2".to_owned(), kind: Some(proto::cause::Kind::Failed(silent)) };
+    let notice = proto::SilentRanks { ranks: vec![0], size: 6, ..Default::default() };
+    let notice = proto::Notice { what: Some(proto::notice::What::Silent(notice)) };
+    let progress = proto::RankProgress { rank: 4, pid: 9, waiting: true, program: "/app".into(), ..Default::default() };
+    let started = |rank| What::Started(proto::RankStarted { rank, pid: 7 + rank, program: "/app".into() });
+    let output = proto::RankOutput { rank: 0, on_stderr: false, data: "hello\n".into() };
+    let waiting = |ranks| What::Waiting(proto::Waiting { ranks });
+    let report = || What::Report(proto::SessionReport::default());
+    let failure = [
+        (0, started(0)),
+        (0, What::Output(output)),
+        (0, What::Notice(notice)),
+        (0, waiting(vec![0, 1])),
+        (1, What::Exited(silent)),
+        (2, What::Ending(failed)),
+        (2, report()),
+    ];
+    let desertion = [
+        (1, started(3)),
+        (1, What::Trace("C: cmd=init\n".into())),
+        (0, waiting(vec![0])),
+        (1, What::Exited(exit(3, proto::RankPhase::Finalized))),
+        (2, What::Progress(proto::Progress { question: 1, ranks: vec![progress] })),
+        (0, What::StdinTaken(5)),
+        (1, report()),
+        (0, report()),
+        (2, report()),
+    ];
+    let seeds = vec![reports_of(&failure), reports_of(&desertion)];
+    Target { name: "node_reports", run: node_reports, seeds }
 }
 
 #[test]
 fn requests_of_users_and_damaged_copies_of_them_keep_all_promises() {
-    target().run_damaged();
+    requests().run_damaged();
+}
+
+#[test]
+fn reports_of_nodes_and_damaged_copies_of_them_keep_all_promises() {
+    reports().run_damaged();
+}
+
+proptest! {
+    #[test]
+    fn no_report_breaks_a_promise(data in mutations(reports().seeds)) {
+        node_reports(&data);
+    }
 }
 
 #[test]
 #[ignore = "writes files: the seeds for cargo fuzz"]
 fn write_the_corpus() {
-    target().write_seeds(env!("CARGO_MANIFEST_DIR"));
+    requests().write_seeds(env!("CARGO_MANIFEST_DIR"));
+    reports().write_seeds(env!("CARGO_MANIFEST_DIR"));
 }

@@ -6,14 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cxi_fabric::grants::Awaited;
-use lattice_session::timeouts::RETIRE_ANSWER;
-use pmi_transport::connect::{AgentChannels, reason};
-use pmi_transport::proto::v1::node_agent_service_client::NodeAgentServiceClient;
-use pmi_transport::proto::v1::{Allocation, AllocationState, RetireVniRequest};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
-use super::{Fabric, live};
+use super::Fabric;
+use super::retiring::retire;
+use crate::allocations::{Allocation, AllocationState};
 use crate::launch::fan_out::Recipient;
 use crate::server::Server;
 
@@ -53,7 +51,7 @@ pub(crate) async fn tend(server: Arc<Server>, fabric: Arc<Fabric>) {
 /// After a restart, keys are known to nobody here: they are fetched again before a launch needs them.
 async fn fetch_keys(server: &Server, fabric: &Arc<Fabric>) {
     let all = server.allocations.lock().await;
-    let running = |allocation: &&Allocation| allocation.state() == AllocationState::Running;
+    let running = |allocation: &&Allocation| allocation.state == AllocationState::Running;
     all.iter().filter(running).for_each(|allocation| drop(fabric.ask(allocation)));
 }
 
@@ -71,6 +69,16 @@ async fn release_ended(server: &Server, fabric: &Arc<Fabric>) {
     if let Err(error) = released {
         tracing::warn!(%error, "fabric credentials of allocations that have ended are not given back yet");
     }
+}
+
+/// The allocations that may have credentials.
+async fn live(server: &Server) -> BTreeSet<String> {
+    let all = server.allocations.lock().await;
+    let is_live = |allocation: &&Allocation| !matches!(allocation.state, AllocationState::Failed { .. });
+    let mut live: BTreeSet<String> = all.iter().filter(is_live).map(|allocation| allocation.id.clone()).collect();
+    drop(all);
+    live.extend(server.running().into_iter().map(|summary| summary.allocation_id));
+    live
 }
 
 /// Does at the manager and at the nodes what is due; returns what could not be done.
@@ -102,7 +110,7 @@ async fn confirm(server: &Server, fabric: &Arc<Fabric>, awaited: Awaited) -> Vec
     let mut waiting = nodes.into_iter();
     loop {
         for node in waiting.by_ref().take(AT_ONCE - asked.len()) {
-            let address = server.nodes.lock().up(&node).map(|told| told.grpc_address.clone());
+            let address = server.nodes.lock().up(&node).map(|facts| facts.grpc_address.clone());
             match address {
                 Some(address) => {
                     let (channels, node) = (server.channels.clone(), Recipient { name: node, address });
@@ -132,15 +140,6 @@ async fn confirm(server: &Server, fabric: &Arc<Fabric>, awaited: Awaited) -> Vec
         tracing::info!(%vni, service = %name, "the VNI may be used again");
     }
     problems
-}
-
-async fn retire(channels: &AgentChannels, node: &Recipient, vni: u32) -> Result<(), String> {
-    let channel = channels.to(&node.name, &node.address).map_err(|error| pmi_transport::error_chain::chain(&error))?;
-    let answer =
-        timeout(RETIRE_ANSWER, NodeAgentServiceClient::new(channel).retire_vni(RetireVniRequest { vni })).await;
-    let answer = answer.map_err(|_| format!("no answer for {RETIRE_ANSWER:?}"))?;
-    let answer = answer.map_err(|status| reason(&status))?.into_inner();
-    if answer.clear { Ok(()) } else { Err(answer.left) }
 }
 
 /// Deletes what only the manager knows.

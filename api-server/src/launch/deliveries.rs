@@ -4,14 +4,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pmi_transport::proto::v1::LaunchSpec;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
-use tonic::Status;
 
+use super::attachments::Dismissal;
+use super::client_message::ClientSender;
+use super::delivery;
 use super::event_log::{EventLog, Start};
 use super::spool::Spool;
-use super::{ClientSender, delivery};
+use crate::wire::spec::ShownSpec;
 
 /// All of these tasks; they end with it.
 #[derive(Debug)]
@@ -67,19 +68,19 @@ impl Deliveries {
     }
 
     /// Sends events to a client from now on.
-    pub(super) fn add(&mut self, number: u64, start: Start, spec: LaunchSpec, sender: ClientSender) {
+    pub(super) fn add(&mut self, number: u64, start: Start, spec: ShownSpec, sender: ClientSender) {
         self.log.join(number, start, spec);
         let task = self.tasks.spawn(delivery::deliver(Arc::clone(&self.log), number, sender.clone()));
         self.clients.insert(number, Client { sender, task });
     }
 
-    /// Ends a client's stream with a status, if there is room for that.
-    pub(super) fn dismiss(&mut self, number: u64, status: Status) {
-        tracing::info!(reason = status.message(), "a client is dismissed");
+    /// Ends a client's stream with the reason, if there is room for that.
+    pub(super) fn dismiss(&mut self, number: u64, why: Dismissal) {
+        tracing::info!(reason = %why, "a client is dismissed");
         self.log.leave(number);
         if let Some(client) = self.clients.remove(&number) {
             // A client that does not read is not told.
-            let _ = client.sender.try_send(Err(status));
+            let _ = client.sender.try_send(Err(why.into()));
         }
     }
 
@@ -124,7 +125,7 @@ async fn write_spool(log: Arc<EventLog>, spool: Arc<Spool>, first: u64, spooled:
     let mut last = first - 1;
     loop {
         let batch = log.after(last).await;
-        last = batch.last().map_or(last, |entry| entry.response.sequence);
+        last = batch.last().map_or(last, |entry| entry.sequence);
         let spool = Arc::clone(&spool);
         match tokio::task::spawn_blocking(move || spool.append(&batch)).await {
             Ok(Ok(())) => drop(spooled.send_replace(last)),
@@ -143,21 +144,68 @@ async fn write_spool(log: Arc<EventLog>, spool: Arc<Spool>, first: u64, spooled:
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::mpsc;
+    use std::path::PathBuf;
+    use std::time::Duration;
 
+    use tokio::sync::mpsc;
+    use tokio::time::timeout;
+
+    use super::super::client_message::{ClientMessage, StreamEnd};
     use super::super::event_log::Retention;
+    use super::super::event_log::tests::output;
+    use super::super::spool::{SpoolLimits, Spools};
     use super::*;
 
-    fn deliveries() -> Deliveries {
-        Deliveries::new(1, EventLog::new(1, Retention::UntilSettled, None), None)
+    /// Against hangs; nothing here takes long.
+    const DEADLINE: Duration = Duration::from_secs(60);
+
+    /// A client's end of its stream.
+    type Client = mpsc::Receiver<Result<ClientMessage, StreamEnd>>;
+
+    /// A launch's log and its deliveries; with a spool if there is a directory for one.
+    fn deliveries(spool: Option<(PathBuf, SpoolLimits)>) -> (Arc<EventLog>, Deliveries) {
+        let spool = spool.and_then(|(directory, limits)| Spools::new(directory, limits).open());
+        let log = EventLog::new(1, Retention::UntilSettled, spool.clone());
+        (Arc::clone(&log), Deliveries::new(1, log, spool))
+    }
+
+    fn add(deliveries: &mut Deliveries, number: u64, start: Start) -> Client {
+        let (sender, receiver) = mpsc::channel(8);
+        deliveries.add(number, start, ShownSpec::default(), sender);
+        receiver
+    }
+
+    /// Reads until the event with this number: the numbers of the events, and the bytes of output that were lost.
+    async fn read_until(client: &mut Client, last: u64) -> (Vec<u64>, u64) {
+        let (mut numbers, mut lost) = (Vec::new(), 0);
+        while numbers.last() != Some(&last) {
+            match timeout(DEADLINE, client.recv()).await.expect("it takes too long") {
+                Some(Ok(ClientMessage::Event(entry))) => numbers.push(entry.sequence),
+                Some(Ok(ClientMessage::DroppedOutput(bytes))) => lost += bytes.unwrap_or(0),
+                Some(Ok(_)) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        (numbers, lost)
+    }
+
+    /// Adds events with so many bytes of output each.
+    fn push(log: &EventLog, events: usize, bytes: usize) {
+        for _ in 0..events {
+            log.push(0, output(bytes));
+        }
+    }
+
+    /// Events of the deliveries until there is a certain one.
+    async fn until(deliveries: &mut Deliveries, wanted: DeliveryEvent) {
+        let until = async { while deliveries.next().await != wanted {} };
+        timeout(DEADLINE, until).await.expect("it takes too long");
     }
 
     #[tokio::test]
     async fn a_client_that_hangs_up_is_noticed() {
-        let mut deliveries = deliveries();
-        let (sender, receiver) = mpsc::channel(8);
-        deliveries.add(7, Start::Unsettled, LaunchSpec::default(), sender);
-        drop(receiver);
+        let (_log, mut deliveries) = deliveries(None);
+        drop(add(&mut deliveries, 7, Start::Unsettled));
         assert_eq!(deliveries.next().await, DeliveryEvent::Gone(7));
         deliveries.forget(7);
         assert!(deliveries.clients.is_empty());
@@ -165,14 +213,94 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_is_dismissed_is_told_why_and_sent_nothing_more() {
-        let mut deliveries = deliveries();
-        let (sender, mut receiver) = mpsc::channel(8);
-        deliveries.add(1, Start::Unsettled, LaunchSpec::default(), sender);
-        deliveries.dismiss(1, Status::aborted("another client follows the launch now"));
+        let (_log, mut deliveries) = deliveries(None);
+        let mut receiver = add(&mut deliveries, 1, Start::Unsettled);
+        deliveries.dismiss(1, Dismissal::Replaced);
         let mut last = None;
         while let Some(message) = receiver.recv().await {
             last = Some(message);
         }
-        assert_eq!(last.unwrap().unwrap_err().code(), tonic::Code::Aborted);
+        assert_eq!(last.unwrap().unwrap_err().to_string(), "another client follows the launch now");
+    }
+
+    #[tokio::test]
+    async fn events_that_no_owner_has_acknowledged_are_sent_again_to_the_next_one_in_order() {
+        let (log, mut deliveries) = deliveries(None);
+        let mut first = add(&mut deliveries, 1, Start::Unsettled);
+        push(&log, 10, 100);
+        assert_eq!(read_until(&mut first, 10).await, ((1..=10).collect(), 0));
+        log.settle(4);
+        drop(first);
+        until(&mut deliveries, DeliveryEvent::Gone(1)).await;
+        deliveries.forget(1);
+        for number in [2, 3] {
+            let mut next = add(&mut deliveries, number, Start::Unsettled);
+            assert_eq!(read_until(&mut next, 10).await, ((5..=10).collect(), 0), "as long as they are not");
+        }
+        assert!(!log.is_delivered());
+        log.settle(10);
+        assert!(log.is_delivered());
+    }
+
+    #[tokio::test]
+    async fn a_viewer_that_does_not_read_holds_up_no_other_client() {
+        let (log, mut deliveries) = deliveries(None);
+        let _viewer = add(&mut deliveries, 1, Start::After(0));
+        let mut owner = add(&mut deliveries, 2, Start::Unsettled);
+        for sequence in 1..=200 {
+            log.push(0, output(100_000));
+            assert_eq!(read_until(&mut owner, sequence).await, (vec![sequence], 0));
+            log.settle(sequence);
+        }
+    }
+
+    #[tokio::test]
+    async fn whoever_views_late_has_what_is_on_disk_and_then_what_is_not_without_a_gap() {
+        let directory = tempfile::tempdir().unwrap();
+        let (log, mut deliveries) = deliveries(Some((directory.path().to_owned(), SpoolLimits::default())));
+        let mut early = add(&mut deliveries, 1, Start::After(0));
+        push(&log, 100, 100_000);
+        until(&mut deliveries, DeliveryEvent::Spooled(100)).await;
+        log.settle(100);
+        let mut late = add(&mut deliveries, 2, Start::After(0));
+        let mut latest = add(&mut deliveries, 3, Start::After(99));
+        push(&log, 10, 100_000);
+        assert_eq!(read_until(&mut early, 110).await, ((1..=110).collect(), 0));
+        assert_eq!(read_until(&mut late, 110).await, ((1..=110).collect(), 0));
+        assert_eq!(read_until(&mut latest, 110).await, ((100..=110).collect(), 0));
+    }
+
+    #[tokio::test]
+    async fn a_launch_whose_spool_is_full_goes_on_and_viewers_are_told_what_is_lost() {
+        let directory = tempfile::tempdir().unwrap();
+        let limits = SpoolLimits { launch: 1 << 20, total: 100_000 };
+        let (log, mut deliveries) = deliveries(Some((directory.path().to_owned(), limits)));
+        let mut viewer = add(&mut deliveries, 1, Start::After(0));
+        log.push(0, output(10));
+        until(&mut deliveries, DeliveryEvent::Spooled(1)).await;
+        log.settle(1);
+        // It is more than there is room for.
+        log.push(0, output(200_000));
+        until(&mut deliveries, DeliveryEvent::SpoolFailed).await;
+        log.stop_keeping();
+        push(&log, 100, 100_000);
+        let (numbers, lost) = read_until(&mut viewer, 102).await;
+        assert!(numbers.len() > 30 && lost > 0, "{numbers:?}");
+        let bytes = |&number: &u64| match number {
+            1 => 10,
+            2 => 200_000,
+            _ => 100_000,
+        };
+        assert_eq!(lost + numbers.iter().map(bytes).sum::<u64>(), 10 + 200_000 + 10_000_000);
+    }
+
+    #[tokio::test]
+    async fn a_spool_without_a_directory_fails_and_nothing_else_does() {
+        let directory = PathBuf::from("/nonexistent/lattice");
+        let (log, mut deliveries) = deliveries(Some((directory, SpoolLimits::default())));
+        log.push(0, output(10));
+        until(&mut deliveries, DeliveryEvent::SpoolFailed).await;
+        let mut viewer = add(&mut deliveries, 1, Start::After(0));
+        assert_eq!(read_until(&mut viewer, 1).await, (vec![1], 0));
     }
 }

@@ -3,10 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use pmi_transport::proto::v1::AttachResponse;
-use tonic::Status;
-
-use super::ClientSender;
+use super::client_message::{ClientMessage, ClientSender, StreamEnd};
 use super::entry::Entry;
 use super::event_log::{EventLog, Next};
 use super::spool::{Bookmark, Slice};
@@ -23,7 +20,7 @@ pub(super) async fn deliver(log: Arc<EventLog>, number: u64, client: ClientSende
                         bookmark = next;
                         log.deliver_from_spool(number, entries)
                     }
-                    Err(error) => return give_up(&client, &error).await,
+                    Err(error) => return give_up(&client, error).await,
                 },
             };
             if send(&client, messages).await.is_err() {
@@ -38,7 +35,7 @@ pub(super) async fn deliver(log: Arc<EventLog>, number: u64, client: ClientSende
     number
 }
 
-async fn send(client: &ClientSender, messages: Vec<AttachResponse>) -> Result<(), ()> {
+async fn send(client: &ClientSender, messages: Vec<ClientMessage>) -> Result<(), ()> {
     for message in messages {
         client.send(Ok(message)).await.map_err(drop)?;
     }
@@ -52,12 +49,11 @@ async fn read(slice: Slice) -> io::Result<(Vec<Entry>, Bookmark)> {
     }
 }
 
-async fn give_up(client: &ClientSender, error: &io::Error) {
+async fn give_up(client: &ClientSender, error: io::Error) {
     tracing::warn!(
-        error = pmi_transport::error_chain::chain(error),
+        error = pmi_transport::error_chain::chain(&error),
         "what was kept of the launch's output cannot be read"
     );
-    let status = Status::data_loss(format!("what was kept of the launch's output cannot be read: {error}"));
     // A client that does not listen is not told.
-    let _ = client.send(Err(status)).await;
+    let _ = client.send(Err(StreamEnd::Unreadable(error))).await;
 }

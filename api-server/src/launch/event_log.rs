@@ -17,13 +17,14 @@ mod state;
 
 use std::sync::Arc;
 
-use pmi_transport::proto::v1::{AttachResponse, LaunchSpec, StartProgress, attach_response};
-
 use self::state::State;
 pub(crate) use self::state::{Retention, SideMessages};
+use super::client_message::ClientMessage;
 use super::entry::Entry;
+use super::event::{LogEvent, StartProgress};
 use super::spool::{Bookmark, Slice, Spool};
 use crate::watched::Watched;
+use crate::wire::spec::ShownSpec;
 
 /// The events, shared by the launch that adds them and the tasks that read them.
 #[derive(Debug)]
@@ -32,7 +33,7 @@ pub(crate) struct EventLog {
     spool: Option<Arc<Spool>>,
 }
 
-/// Where a reader begins.
+/// The first event of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
     /// With what is not settled.
@@ -44,7 +45,7 @@ pub(crate) enum Start {
 /// Next item for a reader.
 #[derive(Debug)]
 pub(crate) enum Next {
-    Messages(Vec<AttachResponse>),
+    Messages(Vec<ClientMessage>),
     /// A piece of the spool is to be read, and handed to [`EventLog::deliver_from_spool`].
     Spooled(Slice),
 }
@@ -56,8 +57,8 @@ impl EventLog {
     }
 
     /// Adds an event; returns its number.
-    pub(crate) fn push(&self, node: u32, what: attach_response::What) -> u64 {
-        self.state.change(|state| state.push(node, what))
+    pub(crate) fn push(&self, node: u32, event: LogEvent) -> u64 {
+        self.state.change(|state| state.push(node, event))
     }
 
     /// Everything up to `sequence` is settled.
@@ -78,7 +79,7 @@ impl EventLog {
     }
 
     /// Adds a reader, under a number of its own. It is sent the spec first.
-    pub(crate) fn join(&self, number: u64, start: Start, spec: LaunchSpec) {
+    pub(crate) fn join(&self, number: u64, start: Start, spec: ShownSpec) {
         self.state.lock().join(number, start, spec);
     }
 
@@ -127,7 +128,7 @@ impl EventLog {
     }
 
     /// The messages of what was read from the spool for a reader.
-    pub(crate) fn deliver_from_spool(&self, number: u64, entries: Vec<Entry>) -> Vec<AttachResponse> {
+    pub(crate) fn deliver_from_spool(&self, number: u64, entries: Vec<Entry>) -> Vec<ClientMessage> {
         self.state.lock().deliver(number, entries)
     }
 
@@ -145,21 +146,21 @@ impl EventLog {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use attach_response::What;
+    use lattice_session::event::{Event, Output, Stream};
+    use pmi_core::ids::Rank;
     use pmi_transport::limits::kept_cost;
-    use pmi_transport::proto::v1::{NodeEvent, RankOutput, RankStarted, node_event};
 
     use super::state::KEPT_MAX;
     use super::*;
+    use crate::launch::event::NodeEvent;
 
-    pub(crate) fn output(bytes: usize) -> What {
-        let output = RankOutput { rank: 0, on_stderr: false, data: vec![b'x'; bytes].into() };
-        What::Event(NodeEvent { what: Some(node_event::What::Output(output)) })
+    pub(crate) fn output(bytes: usize) -> LogEvent {
+        let output = Output { rank: Rank(0), stream: Stream::Stdout, bytes: vec![b'x'; bytes].into() };
+        LogEvent::Node(NodeEvent::of_session(Event::Output(output)))
     }
 
-    fn started(rank: u32) -> What {
-        let started = RankStarted { rank, ..Default::default() };
-        What::Event(NodeEvent { what: Some(node_event::What::Started(started)) })
+    pub(crate) fn started(rank: u32) -> LogEvent {
+        LogEvent::Node(NodeEvent::of_session(Event::Started { rank: Rank(rank), pid: 100 + rank }))
     }
 
     fn push(log: &EventLog, times: usize, bytes: usize) {
@@ -170,11 +171,11 @@ pub(super) mod tests {
 
     /// A reader that was sent the spec.
     async fn join(log: &EventLog, number: u64, start: Start) {
-        log.join(number, start, LaunchSpec::default());
-        assert!(matches!(read(log, number).await[..], [AttachResponse { what: Some(What::Spec(_)), .. }]));
+        log.join(number, start, ShownSpec::default());
+        assert!(matches!(read(log, number).await[..], [ClientMessage::Spec(_)]));
     }
 
-    async fn read(log: &EventLog, number: u64) -> Vec<AttachResponse> {
+    async fn read(log: &EventLog, number: u64) -> Vec<ClientMessage> {
         match log.next(number, &Bookmark::default()).await {
             Some(Next::Messages(messages)) => messages,
             other => panic!("{other:?}"),
@@ -186,9 +187,10 @@ pub(super) mod tests {
         let (mut numbers, mut lost) = (Vec::new(), 0);
         while log.delivered(number) < log.latest() {
             for message in read(log, number).await {
-                match message.what {
-                    Some(What::DroppedOutput(bytes)) => lost += bytes,
-                    _ => numbers.push(message.sequence),
+                match message {
+                    ClientMessage::DroppedOutput(bytes) => lost += bytes.unwrap_or(0),
+                    ClientMessage::Event(entry) => numbers.push(entry.sequence),
+                    other => panic!("{other:?}"),
                 }
             }
         }
@@ -253,7 +255,7 @@ pub(super) mod tests {
         let log = EventLog::new(1, Retention::Bounded, None);
         push(&log, 100, 100_000);
         join(&log, 1, Start::After(3)).await;
-        assert!(matches!(read(&log, 1).await[0].what, Some(What::DroppedOutput(0))));
+        assert!(matches!(read(&log, 1).await[0], ClientMessage::DroppedOutput(None)));
         join(&log, 2, Start::After(99)).await;
         assert_eq!(read_all(&log, 2).await, (vec![100], 0));
         join(&log, 3, Start::After(1000)).await;
@@ -267,8 +269,10 @@ pub(super) mod tests {
         join(&log, 2, Start::Unsettled).await;
         log.push(0, output(10));
         let told = read(&log, 1).await;
-        assert!(matches!(told[0].what, Some(What::DroppedOutput(0))));
-        assert_eq!(told[1].sequence, 1000);
+        assert!(matches!(
+            &told[..],
+            [ClientMessage::DroppedOutput(None), ClientMessage::Event(Entry { sequence: 1000, .. })]
+        ));
         assert_eq!(read(&log, 2).await.len(), 1, "it begins here");
         log.push(0, output(10));
         assert_eq!(read_all(&log, 1).await, (vec![1001], 0));

@@ -4,6 +4,7 @@
 //! nodes behind it in node order; the spec is signed, because a relay is not to be believed what to start.
 
 use std::ops::Range;
+use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,10 +18,9 @@ use pmi_transport::proto::v1::{
 use pmi_transport::signature::Serial;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tonic::{Code, Status};
 
-use super::super::config::LaunchSettings;
-use super::super::fabric::NoCredentials;
+use super::settings::LaunchSettings;
+use crate::fabric::NoCredentials;
 
 /// One node of a launch, as it is reached.
 #[derive(Clone, Debug)]
@@ -43,10 +43,21 @@ pub(crate) struct FanOut {
     /// The API server's signature of it, and its certificates.
     pub signature: Bytes,
     pub signer: Vec<Bytes>,
-    /// Credentials of the ranks for the fabric, and the API server's signature of it.
-    pub credentials: Option<CxiCredentials>,
-    pub cxi_signature: Bytes,
+    /// Credentials of the ranks for the fabric; `None` where there is no fabric that needs some.
+    pub credentials: Option<SignedCredentials>,
 }
+
+/// Credentials for the fabric, as the nodes of one launch are sent them.
+#[derive(Clone, Debug)]
+pub(crate) struct SignedCredentials {
+    pub credentials: CxiCredentials,
+    /// The API server's signature of them for this launch.
+    pub signature: Bytes,
+}
+
+/// Credentials that are waited for. A launch that waits is among those that have a task, so that its allocation is not released
+/// under it.
+pub(crate) type CredentialsToCome = Pin<Box<dyn Future<Output = Result<SignedCredentials, NoCredentials>> + Send>>;
 
 /// Why a launch is not started.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -69,15 +80,6 @@ impl NotStarted {
     }
 }
 
-impl From<NotStarted> for Status {
-    fn from(error: NotStarted) -> Self {
-        match error {
-            NotStarted::Refused(refusal) => refusal.into(),
-            NotStarted::NoCredentials(error) => Self::new(error.code(), error.to_string()),
-        }
-    }
-}
-
 /// A launch that a node does not take part in.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("node {node} does not start its part of the launch: {message}")]
@@ -85,19 +87,6 @@ pub(crate) struct Refusal {
     pub node: String,
     pub message: String,
     pub reason: RefusalReason,
-}
-
-impl From<Refusal> for Status {
-    fn from(refusal: Refusal) -> Self {
-        let code = match refusal.reason {
-            RefusalReason::Busy => Code::ResourceExhausted,
-            RefusalReason::Unreachable => Code::Unavailable,
-            RefusalReason::MalformedRequest => Code::InvalidArgument,
-            RefusalReason::User => Code::PermissionDenied,
-            _ => Code::FailedPrecondition,
-        };
-        Self::new(code, refusal.to_string())
-    }
 }
 
 /// The nodes that each request is for; the first of them forwards it to the others.
@@ -162,8 +151,8 @@ impl FanOut {
             relay_fan_out: if relay_nodes == 0 { 0 } else { settings.relay_fan_out },
             signature: self.signature.clone(),
             signer: self.signer.clone(),
-            cxi_credentials: self.credentials.clone(),
-            cxi_signature: self.cxi_signature.clone(),
+            cxi_credentials: self.credentials.as_ref().map(|signed| signed.credentials.clone()),
+            cxi_signature: self.credentials.as_ref().map(|signed| signed.signature.clone()).unwrap_or_default(),
             serial: self.serial.0,
             answer_within_ms: answer_within(part, settings).as_millis() as u32,
             ..Default::default()

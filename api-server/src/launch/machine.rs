@@ -9,7 +9,7 @@
 //!   └──a node refused: the others are told to end────────────────────────────────────> Over ──> (forgotten)
 //!
 //!  Machine ─┬─ Phase                     where the launch is
-//!           ├─ Nodes ─┬─ LaunchState     nodes, ranks, FirstCause; Desertion is read off it
+//!           ├─ Nodes ─┬─ LaunchState     nodes, Ranks, FenceWaits, FirstCause; Desertion is read off it
 //!           │         ├─ NodeStream      one for each node: its stream, and how overdue it is
 //!           │         ├─ ProgressQueries questions to all nodes
 //!           │         └─ SilentRanks     notices of all nodes, put together
@@ -36,6 +36,7 @@ mod nodes;
 mod output_credit;
 mod phase;
 mod progress_query;
+mod ranks;
 mod reports;
 mod silent_ranks;
 mod spawns;
@@ -49,16 +50,16 @@ use nix::libc;
 use tokio::time::Instant;
 
 use self::attachments::{Joined, Role, TooManyViewers};
+pub(crate) use self::checkpoint::Stored;
 use self::checkpoint::{Checkpoint, Progressed, Snapshot};
 use self::clients::{Clients, OwnerOrder};
 use self::effect::{Effect, Effects};
-use self::event::{ClientRequest, NodeCommand, Overview, SpawnWish, StartProgress};
+use self::event::{ClientRequest, NodeCommand, Overview, SpawnWish};
 use self::facts::{Facts, Origin, Ownership};
 use self::nodes::{Nodes, Purpose};
 use self::phase::{Conclusion, Phase};
 use self::silent_ranks::Passing;
 use self::spawns::{Closed, Spawns};
-use self::state::NodePhase;
 use super::Part;
 use super::fan_out::NotStarted;
 
@@ -83,7 +84,7 @@ pub(crate) struct Resumed {
     pub progressed: Progressed,
     /// Since when its owner is stopped, in seconds since 1970; 0 if it is not.
     pub client_stopped_at: u64,
-    /// When it was begun, or the earliest time that the clock knows.
+    /// The time at which it was begun, or the earliest time that the clock knows.
     pub begun: Instant,
 }
 
@@ -92,13 +93,6 @@ pub(crate) struct Resumed {
 pub(crate) enum Delivery {
     Complete,
     Partial,
-}
-
-/// Result of an attempt to make something durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stored {
-    Durable,
-    Failed,
 }
 
 impl Machine {
@@ -236,7 +230,7 @@ impl Machine {
 
     /// An attempt to make something durable has ended.
     pub(crate) fn on_stored(&mut self, stored: Stored, now: Instant) {
-        let attempt = self.checkpoint.on_stored(stored == Stored::Durable, now);
+        let attempt = self.checkpoint.on_stored(stored, now);
         match stored {
             Stored::Durable => {
                 let closed = |node| Effect::CloseStream { node };
@@ -264,7 +258,7 @@ impl Machine {
         self.settle(now);
     }
 
-    /// When [`Self::on_tick`] is to be called at the latest, if that is before the next tick.
+    /// The latest time at which [`Self::on_tick`] is to be called, if that is before the next tick.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.nodes.hold_ends()
     }
@@ -292,7 +286,12 @@ impl Machine {
         matches!(self.phase, Phase::Active { .. } | Phase::Ending { .. }) && self.nodes.state.live().next().is_none()
     }
 
-    /// When the launch was begun.
+    /// The id of the launch.
+    pub(crate) fn id(&self) -> &str {
+        &self.facts.id
+    }
+
+    /// The time at which the launch was begun.
     pub(crate) fn begun(&self) -> Instant {
         self.begun
     }
@@ -312,16 +311,9 @@ impl Machine {
         if matches!(self.phase, Phase::Starting { .. }) || !self.checkpoint.begin(now) {
             return;
         }
-        let state = &self.nodes.state;
         self.effects.push(Effect::Store(match self.phase {
             Phase::Over(_) => Snapshot::Over,
-            _ => Snapshot::Running(Progressed {
-                ended: state.nodes_in(NodePhase::Ended),
-                lost: state.nodes_in(NodePhase::Lost),
-                ends: state.ends(),
-                cause: state.cause().cloned(),
-                spawned: self.spawns.known().to_vec(),
-            }),
+            _ => Snapshot::Running(self.nodes.state.progressed(self.spawns.known())),
         }));
     }
 
@@ -330,7 +322,7 @@ impl Machine {
         let Some(activity) = self.phase.activity() else { return };
         let overview = Overview {
             activity,
-            ranks: self.nodes.state.size(),
+            ranks: self.nodes.state.ranks.size(),
             cause: self.nodes.state.cause().map(ToString::to_string).unwrap_or_default(),
             client_stopped_at: self.clients.attachments.stopped_since().unwrap_or(0),
         };
@@ -355,24 +347,14 @@ impl Machine {
             self.end_by_signal(libc::SIGHUP, &NodeCommand::End(libc::SIGHUP), now);
             self.clients.stop_waiting(&mut self.effects);
         }
-        let state = &self.nodes.state;
-        let progress = || {
-            let (nodes_started, ranks_started) = state.starts();
-            StartProgress {
-                nodes: state.node_count() as u32,
-                nodes_started,
-                ranks: self.facts.placement.size(),
-                ranks_started,
-                ranks_initialized: state.initialized(),
-            }
-        };
+        let progress = || self.nodes.state.start_progress();
         self.clients.report_start(progress, now, &mut self.effects);
     }
 
-    /// When no rank is left anywhere, nodes that have none need not wait for spawned jobs any more.
+    /// Releases nodes without ranks when no rank is left anywhere that could spawn a job on them.
     fn release_when_idle(&mut self) {
         let idle = self.nodes.idle == nodes::Idle::Needed && self.spawns.is_idle() && !self.phase.is_over();
-        if idle && self.nodes.state.all_exited() {
+        if idle && self.nodes.state.ranks.all_exited() {
             self.nodes.idle = nodes::Idle::Released;
             self.nodes.command_live(&NodeCommand::Release, &mut self.effects);
         }

@@ -118,7 +118,9 @@ fn joined(first: &Bytes, second: &Bytes) -> Bytes {
 #[cfg(test)]
 mod tests {
     use lattice_session::rank_ranges::RankRanges;
+    use pmi_core::ids::JobId;
     use pmi_transport::proto::v1::node_command::What;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::wire::node::encode_command;
@@ -175,6 +177,47 @@ mod tests {
         }
         add(&mut queue, NodeCommand::StdinEnd);
         assert_eq!(messages(queue), [What::Stdin(b"ab".repeat(100).into()), What::StdinEnd(Default::default())]);
+    }
+
+    fn command() -> impl Strategy<Value = NodeCommand> {
+        prop_oneof![
+            (1..100_u64).prop_map(NodeCommand::OutputCredit),
+            prop::collection::vec(any::<u8>(), 1..5).prop_map(|bytes| NodeCommand::Stdin(bytes.into())),
+            (0..1000_u32).prop_map(|job| NodeCommand::Disown(JobId::new(&format!("job{job}")).unwrap())),
+            (1..4_i32).prop_map(NodeCommand::Signal),
+            (1..1000_u64).prop_map(NodeCommand::AskProgress),
+            Just(NodeCommand::GiveUp),
+        ]
+    }
+
+    /// The parts that must not get lost or change their order: bytes granted, bytes of input, and jobs.
+    fn promised<'a>(commands: impl IntoIterator<Item = &'a NodeCommand>) -> (u64, Vec<u8>, Vec<&'a JobId>) {
+        let (mut credit, mut input, mut jobs) = (0, Vec::new(), Vec::new());
+        for command in commands {
+            match command {
+                NodeCommand::OutputCredit(bytes) => credit += bytes,
+                NodeCommand::Stdin(bytes) => input.extend_from_slice(bytes),
+                NodeCommand::Disown(job) => jobs.push(job),
+                _ => {}
+            }
+        }
+        (credit, input, jobs)
+    }
+
+    proptest! {
+        #[test]
+        fn no_credit_input_or_job_is_lost_or_overtaken_while_it_waits(commands in prop::collection::vec(command(), 0..100)) {
+            let mut queue = VecDeque::new();
+            commands.iter().for_each(|command| add(&mut queue, command.clone()));
+            prop_assert_eq!(promised(&queue), promised(&commands));
+            let is_last = |is: fn(&NodeCommand) -> bool| {
+                let waiting: Vec<String> = queue.iter().filter(|command| is(command)).map(|all| format!("{all:?}")).collect();
+                let last = commands.iter().rev().find(|command| is(command)).map(|command| format!("{command:?}"));
+                waiting == Vec::from_iter(last)
+            };
+            prop_assert!(is_last(|command| matches!(command, NodeCommand::AskProgress(_))), "the last question");
+            prop_assert!(is_last(|command| matches!(command, NodeCommand::GiveUp)), "once");
+        }
     }
 
     #[tokio::test]

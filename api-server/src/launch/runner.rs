@@ -5,6 +5,7 @@
 mod begin;
 mod replies;
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,15 +13,15 @@ use lattice_session::cause::CauseKind;
 use lattice_session::event::Event;
 use lattice_session::unix_time;
 use lattice_session::wire::event::NodeHappening;
-use pmi_transport::proto::v1::{LaunchSpec, LaunchState, attach_response};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 pub(crate) use self::begin::{resume, start};
 use self::replies::Replies;
-use super::attachments::Role;
+use super::attachments::{Role, TooManyViewers};
 use super::checkpoint::Snapshot;
+use super::client_message::ClientSender;
 use super::deliveries::{Deliveries, DeliveryEvent};
 use super::event::{ClientRequest, Completion, LogEvent, NodeEvent, SpawnWish};
 use super::event_log::{EventLog, Start};
@@ -28,18 +29,18 @@ use super::fan_out::{self, Recipient};
 use super::machine::effect::Effect;
 use super::machine::facts::Ownership;
 use super::machine::{Delivery, Machine, Stored};
-use super::{ClientSender, Outlet, Part, Request, Shared};
-use crate::allocations::{FailureKind, LaunchFailure};
-use crate::server::Server;
+use super::surroundings::Surroundings;
+use super::{Outlet, Part, Request, Shared};
+use crate::allocations::allocation::{FailureKind, LaunchFailure};
 use crate::store::{self, Change, LaunchRecord, StoreError};
-use crate::wire;
+use crate::wire::spec::ShownSpec;
 
 /// Interval at which the machine is told that time has passed: for deadlines of a second and more.
 const TICK: Duration = Duration::from_millis(100);
 
 /// The task of one launch.
 struct Runner {
-    server: Arc<Server>,
+    surroundings: Surroundings,
     machine: Machine,
     record: LaunchRecord,
     /// Names and addresses of the nodes, by node index.
@@ -61,9 +62,9 @@ impl Runner {
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         self.carry_out();
-        while !self.machine.is_forgotten(self.delivery(), self.server.clock.now()) {
+        while !self.machine.is_forgotten(self.delivery(), self.surroundings.clock.now()) {
             let deadline = self.machine.deadline();
-            let clock = &self.server.clock;
+            let clock = &self.surroundings.clock;
             tokio::select! {
                 request = self.inbox.recv() => match request {
                     Some(request) => self.on_request(request),
@@ -72,17 +73,17 @@ impl Runner {
                 event = self.deliveries.next() => self.on_delivery(event),
                 Some(written) = self.writes.join_next() => self.on_written(written),
                 () = clock.sleep_until(deadline.unwrap_or_else(|| clock.now())), if deadline.is_some() => {
-                    self.machine.on_tick(self.server.clock.now());
+                    self.machine.on_tick(self.surroundings.clock.now());
                 }
-                _ = tick.tick() => self.machine.on_tick(self.server.clock.now()),
+                _ = tick.tick() => self.machine.on_tick(self.surroundings.clock.now()),
             }
             self.carry_out();
         }
-        self.server.forget(self.id());
+        self.surroundings.listener.forget(self.id());
     }
 
     fn id(&self) -> &str {
-        self.record.spec.as_ref().map_or("", |spec| spec.launch_id.as_str())
+        self.machine.id()
     }
 
     fn delivery(&self) -> Delivery {
@@ -90,7 +91,7 @@ impl Runner {
     }
 
     fn on_request(&mut self, request: Request) {
-        let now = self.server.clock.now();
+        let now = self.surroundings.clock.now();
         let machine = &mut self.machine;
         match request {
             Request::FannedOut(result) => {
@@ -101,7 +102,7 @@ impl Runner {
             }
             Request::StreamOpened { node, stream } => machine.on_stream_opened(node, stream, now),
             Request::Event { node, event } => {
-                self.server.metrics.count_event();
+                self.surroundings.metrics.count_event();
                 machine.on_node_event(node, event, now);
             }
             Request::StreamClosed { node, stream } => machine.on_stream_closed(node, stream, now),
@@ -138,27 +139,26 @@ impl Runner {
         }
     }
 
-    fn attach(&mut self, after: u64, role: Role, client: ClientSender) -> Result<u64, tonic::Status> {
+    fn attach(&mut self, after: u64, role: Role, client: ClientSender) -> Result<u64, TooManyViewers> {
         let joined = self.machine.on_attach(after, role)?;
         let start = match self.ownership {
             Ownership::Owned if after == 0 => Start::Unsettled,
             _ => Start::After(after),
         };
-        let spec = self.record.spec.as_ref().map(shown_to_users).unwrap_or_default();
-        self.deliveries.add(joined.client, start, spec, client);
+        self.deliveries.add(joined.client, start, ShownSpec::of(&self.record), client);
         Ok(joined.client)
     }
 
     /// The cores of each node, as far as they are known.
     fn cores(&self) -> Arc<[u32]> {
-        let registry = self.server.nodes.lock();
-        let cores = |node: &Recipient| registry.up(&node.name).map_or(1, |registered| registered.cores.max(1));
+        let registry = self.surroundings.nodes.lock();
+        let cores = |node: &Recipient| registry.up(&node.name).and_then(|facts| facts.cores).map_or(1, NonZeroU32::get);
         self.recipients.iter().map(cores).collect()
     }
 
     fn on_delivery(&mut self, event: DeliveryEvent) {
         match event {
-            DeliveryEvent::Gone(client) => self.machine.on_client_gone(client, self.server.clock.now()),
+            DeliveryEvent::Gone(client) => self.machine.on_client_gone(client, self.surroundings.clock.now()),
             DeliveryEvent::Spooled(sequence) => self.machine.on_spooled(sequence),
             DeliveryEvent::SpoolFailed => self.machine.on_spool_failed(),
         }
@@ -182,7 +182,7 @@ impl Runner {
         if failed_before && stored == Stored::Durable {
             tracing::info!("what is known of the launch is written down again");
         }
-        self.machine.on_stored(stored, self.server.clock.now());
+        self.machine.on_stored(stored, self.surroundings.clock.now());
     }
 
     /// Carries out all effects, and those that follow when no node is left.
@@ -195,7 +195,7 @@ impl Runner {
                 return;
             }
             let unclean = self.unclean_nodes();
-            self.machine.on_complete(&unclean, self.server.clock.now());
+            self.machine.on_complete(&unclean, self.surroundings.clock.now());
         }
     }
 
@@ -205,40 +205,39 @@ impl Runner {
             Effect::CloseStream { node } => self.outlets[node as usize].outbox.close(),
             Effect::AbortNode { node, reason, signal } => {
                 let recipient = self.recipients[node as usize].clone();
-                let (channels, id) = (self.server.channels.clone(), self.id().to_owned());
+                let (channels, id) = (self.surroundings.channels.clone(), self.id().to_owned());
                 tokio::spawn(fan_out::abort(channels, recipient, id, reason, signal));
             }
             Effect::MarkUnclean { node } => self.mark_unclean(node),
             Effect::PublishPart { node, part } => self.shared.parts.lock()[node as usize] = part,
-            Effect::Publish(overview) => wire::launch::update_summary(&mut self.shared.summary.lock(), overview),
-            Effect::Append { sequence, node, event } => self.append(sequence, node, &event),
+            Effect::Publish(overview) => self.shared.summary.lock().update(overview),
+            Effect::Append { sequence, node, event } => self.append(sequence, node, event),
             Effect::Settle { sequence } => self.log.settle(sequence),
             Effect::StopKeeping => self.log.stop_keeping(),
             Effect::GrantInput { client, bytes } => self.log.tell(client, |side| side.input_credit += bytes),
-            Effect::ReportStart(progress) => self.log.tell_start(wire::client::encode_start(progress)),
-            Effect::Dismiss { client, why } => self.deliveries.dismiss(client, why.into()),
+            Effect::ReportStart(progress) => self.log.tell_start(progress),
+            Effect::Dismiss { client, why } => self.deliveries.dismiss(client, why),
             Effect::Forget { client } => self.deliveries.forget(client),
             Effect::Store(snapshot) => self.write(snapshot),
             Effect::AnswerStart(result) => self.replies.answer_start(result),
             Effect::AnswerStatus { ticket, status } => self.replies.answer_status(ticket, status),
             Effect::AnswerSpawn { ticket, answer } => self.replies.answer_spawn(ticket, answer),
-            Effect::Finish(completion) => self.finish(&completion),
+            Effect::Finish { completion, ranks } => self.finish(&completion, ranks),
             Effect::Conclude(completion) => self.conclude(&completion),
             Effect::CountLostNode { node, reason } => {
                 let node = &self.recipients[node as usize].name;
                 tracing::warn!(node, reason, "a node is lost");
-                self.server.metrics.count_lost_node();
+                self.surroundings.metrics.count_lost_node();
             }
         }
     }
 
-    fn append(&mut self, sequence: u64, node: u32, event: &LogEvent) {
-        if let LogEvent::Node(NodeEvent::Happened(NodeHappening::Event(Event::Ending(cause)), _)) = event {
+    fn append(&mut self, sequence: u64, node: u32, event: LogEvent) {
+        if let LogEvent::Node(NodeEvent::Happened(NodeHappening::Event(Event::Ending(cause)), _)) = &event {
             tracing::info!(%cause, "the launch is ending");
         }
-        let what: attach_response::What = wire::client::encode_log_event(event);
         let is_last = matches!(event, LogEvent::Complete(_));
-        let numbered = self.log.push(node, what);
+        let numbered = self.log.push(node, event);
         debug_assert_eq!(numbered, sequence, "the machine and the log count the same events");
         if is_last {
             self.record.last_event = sequence;
@@ -248,14 +247,14 @@ impl Runner {
 
     fn mark_unclean(&self, node: u32) {
         let name = &self.recipients[node as usize].name;
-        if self.server.nodes.lock().up(name).is_some() {
-            self.server.unclean.lock().add(name, self.id());
+        if self.surroundings.nodes.lock().up(name).is_some() {
+            self.surroundings.unclean.lock().add(name, self.id());
         }
     }
 
     /// The nodes that were given up, and have not confirmed since that nothing is left there.
     fn unclean_nodes(&self) -> Vec<String> {
-        let unclean = self.server.unclean.lock();
+        let unclean = self.surroundings.unclean.lock();
         let names = self.recipients.iter().map(|node| &node.name);
         names.filter(|name| unclean.has(name, self.id())).cloned().collect()
     }
@@ -263,31 +262,23 @@ impl Runner {
     /// Writes down how far the launch has come, or how it ended.
     fn write(&mut self, snapshot: Snapshot) {
         if let Snapshot::Running(progressed) = &snapshot {
-            self.record.checkpoint = Some(wire::launch::encode_progressed(progressed));
-            let summary = self.shared.summary.lock().clone();
-            self.record.summary = Some(super::current(summary, self.machine.begun(), self.server.clock.now()));
+            let now = self.surroundings.clock.now();
+            let summary = self.shared.summary.lock().clone().at(self.machine.begun(), now);
+            self.record.note_progress(progressed, &summary);
         }
-        let store = Arc::clone(&self.server.store);
+        let store = Arc::clone(&self.surroundings.store);
         let change = Change::Launch(Box::new(self.record.clone()));
         self.writes.spawn(async move { store::write(&store, vec![change]).await });
     }
 
     /// The launch is over: its record says so, and so does its summary.
-    fn finish(&mut self, completion: &Completion) {
-        let complete = wire::client::encode_completion(completion);
+    fn finish(&mut self, completion: &Completion, ranks: u32) {
         let mut summary = self.shared.summary.lock();
-        let state = if complete.success { LaunchState::Succeeded } else { LaunchState::LaunchFailed };
-        summary.state = state.into();
-        summary.cause.clone_from(&completion.message);
-        summary.ranks = completion.ranks;
-        summary.client_stopped_at = 0;
-        summary.duration_us = complete.duration_us;
-        self.record.summary = Some(summary.clone());
+        summary.conclude(completion, ranks);
+        self.record.note_end(completion, &summary);
         drop(summary);
-        tracing::info!(success = complete.success, cause = complete.error_message, "the launch is over");
-        self.record.spec = self.record.spec.as_ref().map(shown_to_users);
-        self.record.complete = Some(complete);
-        self.record.checkpoint = None;
+        let success = completion.cause.is_none();
+        tracing::info!(success, cause = completion.message, "the launch is over");
     }
 
     fn conclude(&mut self, completion: &Completion) {
@@ -301,13 +292,7 @@ impl Runner {
                 _ => FailureKind::Other,
             },
         });
-        if let Some(spec) = &self.record.spec {
-            self.server.launch_over(spec, failure);
-        }
+        let summary = self.shared.summary.lock().clone();
+        Arc::clone(&self.surroundings.listener).launch_over(&summary, failure);
     }
-}
-
-/// A spec without what the users' own tools need not know.
-fn shown_to_users(spec: &LaunchSpec) -> LaunchSpec {
-    LaunchSpec { secret: Default::default(), environment: Vec::new(), ..spec.clone() }
 }

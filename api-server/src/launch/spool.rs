@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Ranks are slowed down by the disk, as they are by an owner who reads slowly; nothing else waits for it. A record is its length
-//! (4 bytes), how many bytes of output were before it (8 bytes), both little-endian, and an `AttachResponse`.
+//! (4 bytes), the bytes of output before it (8 bytes), both little-endian, and the event as [`wire::entry`](crate::wire::entry) encodes
+//! it.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -19,10 +20,9 @@ use std::sync::{Arc, Weak};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
-use pmi_transport::proto::v1::AttachResponse;
-use prost::Message;
 
 use super::entry::Entry;
+use crate::wire;
 
 /// A launch's room is shared out among so many files; the oldest is dropped when it is full.
 const SEGMENTS: u64 = 16;
@@ -46,7 +46,7 @@ impl Default for SpoolLimits {
     }
 }
 
-/// Where launches keep their output on disk, and how much there is of it.
+/// The spools of all launches, and the bytes that they share.
 #[derive(Debug)]
 pub(crate) struct Spools {
     directory: PathBuf,
@@ -81,7 +81,7 @@ struct End {
     last: u64,
 }
 
-/// Where a reader is in a spool, so that it need not look for its place every time.
+/// Position of a reader in a spool, so that it need not look for its place every time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bookmark {
     /// The first event of the segment that it reads.
@@ -183,10 +183,10 @@ impl Spool {
         let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return Ok(()) };
         let mut text = BytesMut::new();
         entries.iter().for_each(|entry| put(&mut text, entry));
-        let segment = self.make_room(first.response.sequence, text.len() as u64)?;
+        let segment = self.make_room(first.sequence, text.len() as u64)?;
         let end = *segment.end.lock();
         let written = segment.file.write_all_at(&text, end.bytes);
-        let end = End { bytes: end.bytes + text.len() as u64, last: last.response.sequence };
+        let end = End { bytes: end.bytes + text.len() as u64, last: last.sequence };
         if written.is_ok() {
             *segment.end.lock() = end;
         } else {
@@ -260,9 +260,12 @@ impl Slice {
 }
 
 fn put(text: &mut BytesMut, entry: &Entry) {
-    text.put_u32_le(entry.response.encoded_len() as u32);
+    let start = text.len();
+    text.put_u32_le(0);
     text.put_u64_le(entry.before);
-    entry.response.encode_raw(text);
+    wire::entry::put(text, entry);
+    let length = (text.len() - start - HEADER) as u32;
+    text[start..start + 4].copy_from_slice(&length.to_le_bytes());
 }
 
 /// Length of the first record, if enough of it is there to tell.
@@ -273,13 +276,17 @@ fn record_length(bytes: &[u8]) -> Option<usize> {
 fn get(mut record: Bytes) -> io::Result<Entry> {
     record.advance(4);
     let before = record.get_u64_le();
-    Ok(Entry { response: AttachResponse::decode(record).map_err(io::Error::other)?, before })
+    wire::entry::get(record, before).map_err(io::Error::other)
 }
 
 #[cfg(test)]
 mod tests {
+    use lattice_session::event::{Event, Output, Stream};
+    use pmi_core::ids::Rank;
+
     use super::super::event_log::tests::output;
     use super::*;
+    use crate::launch::event::{LogEvent, NodeEvent};
 
     fn spools(launch: u64, total: u64) -> (tempfile::TempDir, Arc<Spools>) {
         let directory = tempfile::tempdir().unwrap();
@@ -289,7 +296,16 @@ mod tests {
 
     fn entry(sequence: u64, bytes: usize) -> Entry {
         let before = (sequence - 1) * bytes as u64;
-        Entry { response: AttachResponse { sequence, node: 0, what: Some(output(bytes)) }, before }
+        Entry { sequence, node: 0, event: output(bytes), before }
+    }
+
+    /// The same entries, in the same order.
+    #[track_caller]
+    fn assert_same(left: &[Entry], right: &[Entry]) {
+        assert_eq!(left.len(), right.len());
+        for (left, right) in left.iter().zip(right) {
+            assert_eq!((wire::entry::encode(left), left.before), (wire::entry::encode(right), right.before));
+        }
     }
 
     /// Everything behind `after`, read as a reader does.
@@ -298,8 +314,8 @@ mod tests {
         while let Some(slice) = spool.after(after, &bookmark) {
             let (entries, next) = slice.read().unwrap();
             bookmark = next;
-            all.extend(entries.into_iter().filter(|entry| entry.response.sequence > after));
-            after = all.last().unwrap().response.sequence;
+            all.extend(entries.into_iter().filter(|entry| entry.sequence > after));
+            after = all.last().unwrap().sequence;
         }
         all
     }
@@ -311,12 +327,26 @@ mod tests {
         let entries: Vec<Entry> = (1..=500).map(|sequence| entry(sequence, 1000)).collect();
         entries.chunks(7).for_each(|batch| spool.append(batch).unwrap());
         assert!(spool.segments.lock().len() > 5);
-        assert_eq!(read_all(&spool, 0), entries);
-        assert_eq!(read_all(&spool, 123), entries[123..]);
+        assert_same(&read_all(&spool, 0), &entries);
+        assert_same(&read_all(&spool, 123), &entries[123..]);
         assert!(spool.after(500, &Bookmark::default()).is_none());
         assert_eq!(directory.path().read_dir().unwrap().count(), 0, "files have no names");
         drop(spool);
         assert_eq!(spools.used.load(Ordering::Relaxed), 0);
+    }
+
+    /// The bytes of a record, so that a change of them is seen.
+    #[test]
+    fn a_record_is_its_length_the_output_before_it_and_a_message() {
+        let output = Output { rank: Rank(0), stream: Stream::Stdout, bytes: "hi\n".into() };
+        let event = LogEvent::Node(NodeEvent::of_session(Event::Output(output)));
+        let mut bytes = BytesMut::new();
+        put(&mut bytes, &Entry { sequence: 5, node: 2, event, before: 7 });
+        let message = b"\x08\x05\x10\x02\x1a\x07\x12\x05\x1a\x03hi\n";
+        let expected = [&13_u32.to_le_bytes()[..], &7_u64.to_le_bytes(), message].concat();
+        assert_eq!(bytes, expected);
+        let record = get(bytes.freeze()).unwrap();
+        assert_eq!((record.sequence, record.node, record.before, record.output()), (5, 2, 7, 3));
     }
 
     #[test]
@@ -325,7 +355,7 @@ mod tests {
         let spool = spools.open().unwrap();
         let entries = [entry(1, 3 * READ as usize), entry(2, 3 * READ as usize)];
         spool.append(&entries).unwrap();
-        assert_eq!(read_all(&spool, 0), entries);
+        assert_same(&read_all(&spool, 0), &entries);
     }
 
     #[test]
@@ -335,7 +365,7 @@ mod tests {
         (1..=500).for_each(|sequence| spool.append(&[entry(sequence, 1000)]).unwrap());
         let left = read_all(&spool, 0);
         assert!(left.len() > 80 && left.len() < 100, "{}", left.len());
-        assert_eq!(left.last(), Some(&entry(500, 1000)));
+        assert_same(&left[left.len() - 1..], &[entry(500, 1000)]);
         assert!(spools.used.load(Ordering::Relaxed) <= 100_000);
     }
 
@@ -347,7 +377,7 @@ mod tests {
         (1..=40).for_each(|sequence| two.append(&[entry(sequence, 1000)]).unwrap());
         assert!(spools.used.load(Ordering::Relaxed) <= 60_000);
         assert_eq!(read_all(&one, 0).len(), 40);
-        assert_eq!(read_all(&two, 39), [entry(40, 1000)]);
+        assert_same(&read_all(&two, 39), &[entry(40, 1000)]);
         assert!(matches!(two.append(&[entry(41, 50_000)]), Err(SpoolError::Full { total: 60_000 })));
     }
 

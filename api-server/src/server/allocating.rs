@@ -1,36 +1,56 @@
 //! The server's part in the life of allocations: every change is durable before it takes effect, and one follows the other.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::Arc;
 
 use lattice_session::random;
 use pmi_transport::identity::Caller;
-use pmi_transport::proto::v1::{Allocation, AllocationState, CreateAllocationRequest};
-use tonic::Status;
 
-use super::Server;
-use crate::allocation_state;
-use crate::allocations::{self, Allocations, LaunchFailure};
+use super::{NotWritten, Server};
+use crate::allocations::allocation::LaunchFailure;
+use crate::allocations::plan::{AllocationRequest, PlanError};
+use crate::allocations::{Allocation, AllocationError, AllocationState, Allocations};
 use crate::launch::Request;
 use crate::store::Change;
+
+/// An allocation that is not made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AllocateError {
+    #[error("no random number can be had")]
+    Random(#[source] io::Error),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    NotWritten(#[from] NotWritten),
+}
+
+/// An allocation that is not released.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReleaseError {
+    #[error(transparent)]
+    Allocation(#[from] AllocationError),
+    #[error(transparent)]
+    NotWritten(#[from] NotWritten),
+}
 
 impl Server {
     /// Does to an allocation what its policy says of a launch that failed.
     pub(super) async fn launch_failed(&self, id: &str, failure: &LaunchFailure) {
         let next = {
             let mut all = self.allocations.lock().await;
-            let next = all.find(id).and_then(|allocation| allocations::after_failure(allocation, failure));
+            let next = all.find(id).and_then(|allocation| allocation.after_failure(failure));
             let Some(next) = next else { return };
             tracing::info!(
                 allocation = id,
-                state = allocation_state::word(next.state()),
+                state = next.state.word(),
                 reason = failure.reason,
                 "an allocation changes"
             );
             self.put(&mut all, next.clone()).await;
             next
         };
-        self.end_launches_of(id, &next.reason).await;
+        self.end_launches_of(id, next.state.reason().unwrap_or_default()).await;
         self.begin(id).await;
     }
 
@@ -49,7 +69,7 @@ impl Server {
     /// An allocation that is pending runs from now on, if its nodes are ready.
     async fn begin(&self, id: &str) {
         let mut all = self.allocations.lock().await;
-        let begun = all.find(id).and_then(|allocation| allocations::begun(allocation, &self.nodes.lock()));
+        let begun = all.find(id).and_then(|allocation| allocation.begun(&self.nodes.lock()));
         if let Some(next) = begun {
             self.put(&mut all, next).await;
         }
@@ -64,19 +84,23 @@ impl Server {
     }
 
     /// Makes the allocation that `request` asks for.
+    ///
+    /// # Errors
+    /// See the variants of [`AllocateError`].
     pub(crate) async fn allocate(
         &self,
         caller: &Caller,
-        request: &CreateAllocationRequest,
-    ) -> Result<Allocation, Status> {
-        let id = random::id().map_err(|error| Status::internal(format!("no random number can be had: {error}")))?;
+        request: &AllocationRequest,
+    ) -> Result<Allocation, AllocateError> {
+        let id = random::id().map_err(AllocateError::Random)?;
         let mut all = self.allocations.lock().await;
         let planned = all.plan(request, caller, &self.config.allocations, &self.nodes.lock(), id)?;
         self.write(vec![Change::Allocation(planned.clone())]).await?;
         all.put(planned.clone());
         let credentials = self.fabric.as_ref().and_then(|fabric| fabric.follow(&planned));
         drop(all);
-        tracing::info!(allocation = planned.id, uid = planned.uid, nodes = planned.nodes, "an allocation is created");
+        let nodes = hostlist::fold(&planned.nodes);
+        tracing::info!(allocation = planned.id, uid = planned.uid, nodes, "an allocation is created");
         if let Some(credentials) = credentials {
             credentials.settle().await;
         }
@@ -84,14 +108,13 @@ impl Server {
     }
 
     /// Releases an allocation: its launches end first.
-    pub(crate) async fn release(self: &Arc<Self>, caller: &Caller, id: &str) -> Result<Allocation, Status> {
+    ///
+    /// # Errors
+    /// If it is not the caller's, or the change cannot be written down.
+    pub(crate) async fn release(self: &Arc<Self>, caller: &Caller, id: &str) -> Result<Allocation, ReleaseError> {
         let next = {
             let mut all = self.allocations.lock().await;
-            let allocation = all.of(caller, id)?.clone();
-            let next = match allocation.state() {
-                AllocationState::Releasing => allocation,
-                _ => allocations::moved(&allocation, AllocationState::Releasing),
-            };
+            let next = all.of(caller, id)?.releasing();
             self.write(vec![Change::Allocation(next.clone())]).await?;
             all.put(next.clone());
             next
@@ -99,14 +122,14 @@ impl Server {
         self.end_launches_of(id, "its allocation is released").await;
         self.finish_releases().await;
         let all = self.allocations.lock().await;
-        Ok(all.find(id).cloned().unwrap_or_else(|| allocations::moved(&next, AllocationState::Released)))
+        Ok(all.find(id).cloned().unwrap_or_else(|| next.moved(AllocationState::Released)))
     }
 
     /// Goes on with what the server before had begun, which may have been killed before it told a node, or after the last one
     /// had answered.
     pub(super) async fn resume_releases(&self) {
         let ended = |allocation: &&Allocation| {
-            matches!(allocation.state(), AllocationState::Releasing | AllocationState::Failed)
+            matches!(allocation.state, AllocationState::Releasing { .. } | AllocationState::Failed { .. })
         };
         let ended: Vec<String> =
             self.allocations.lock().await.iter().filter(ended).map(|allocation| allocation.id.clone()).collect();
@@ -120,21 +143,10 @@ impl Server {
     pub(super) async fn finish_releases(&self) {
         let busy: BTreeSet<String> = self.running().into_iter().map(|summary| summary.allocation_id).collect();
         let mut all = self.allocations.lock().await;
-        let releasing = |allocation: &&Allocation| allocation.state() == AllocationState::Releasing;
-        let idle = all.iter().filter(releasing).filter(|allocation| !busy.contains(&allocation.id));
         let next: Vec<Allocation> = {
-            let unclean_nodes = self.unclean.lock();
-            let next = |allocation: &Allocation| match &unclean_nodes.among(allocations::nodes(allocation))[..] {
-                [] => allocations::moved(allocation, AllocationState::Released),
-                nodes => Allocation {
-                    reason: format!("waits until nothing of a launch is left on {}", hostlist::fold(nodes)),
-                    ..allocation.clone()
-                },
-            };
-            idle.map(|allocation| (allocation, next(allocation)))
-                .filter(|(before, next)| *before != next)
-                .map(|(_, next)| next)
-                .collect()
+            let unclean = self.unclean.lock();
+            let idle = all.iter().filter(|allocation| !busy.contains(&allocation.id));
+            idle.filter_map(|allocation| allocation.released(&unclean.among(&allocation.nodes))).collect()
         };
         for next in next {
             self.put(&mut all, next).await;

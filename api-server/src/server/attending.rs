@@ -4,15 +4,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hostlist::HostlistError;
 use lattice_session::unix_time;
 use pmi_transport::identity::{Caller, is_node_name};
-use pmi_transport::proto::v1::{Drain, DrainNodesRequest, RegisterNodeRequest, ResumeNodesRequest};
 use tokio::time::{MissedTickBehavior, interval};
-use tonic::Status;
 
-use super::Server;
+use super::{NotWritten, Server};
 use crate::launch::{LaunchHandle, Request};
-use crate::nodes::{Arrival, NODES_MAX, RegisterError, Registry};
+use crate::nodes::{Arrival, Drain, NODES_MAX, RegisterError, Registration, Registry};
 use crate::store::Change;
 use crate::versions::{self, Fit};
 
@@ -21,14 +20,63 @@ const TICK: Duration = Duration::from_millis(250);
 /// The longest reason for draining a node, in characters; the rest is cut off.
 const REASON_MAX: usize = 1000;
 
+/// A list of nodes to be drained or resumed that makes no sense.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NodeListError {
+    #[error("the list of nodes cannot be read: {0}")]
+    Hostlist(#[from] HostlistError),
+    #[error("{name:?} cannot be a node's name")]
+    NodeName { name: String },
+    #[error("no node is named")]
+    Empty,
+}
+
+/// Nodes that are not drained.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DrainError {
+    #[error("say why the nodes are drained: others will ask")]
+    NoReason,
+    #[error(transparent)]
+    Nodes(#[from] NodeListError),
+    #[error(transparent)]
+    NotWritten(#[from] NotWritten),
+}
+
+/// Nodes that stay drained.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ResumeError {
+    #[error(transparent)]
+    Nodes(#[from] NodeListError),
+    #[error(transparent)]
+    Unknown(#[from] UnknownNodes),
+    #[error(transparent)]
+    NotWritten(#[from] NotWritten),
+}
+
+/// Nodes that are neither registered nor drained.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{}: there {}, registered or drained; {there}",
+    hostlist::fold(nodes),
+    if nodes.len() == 1 { "is no such node" } else { "are no such nodes" }
+)]
+pub(crate) struct UnknownNodes {
+    nodes: Vec<String>,
+    /// The nodes that there are, in words.
+    there: String,
+}
+
 impl Server {
     /// An agent is there. Returns the launches that it must end.
-    pub(crate) async fn register(&self, told: RegisterNodeRequest) -> Result<Vec<String>, RegisterError> {
-        let node = told.node_id.clone();
-        let version = told.version.clone();
-        let claimed: BTreeSet<String> = told.launches.iter().cloned().collect();
-        let arrival = self.nodes.lock().register(told, self.clock.now())?;
-        if versions::fit(&version) != Fit::Same {
+    ///
+    /// # Errors
+    /// See the variants of [`RegisterError`].
+    pub(crate) async fn register(&self, registration: Registration) -> Result<Vec<String>, RegisterError> {
+        let node = registration.node.clone();
+        let (fit, version) = (registration.facts.fit(), registration.facts.version.clone().unwrap_or_default());
+        let claimed: BTreeSet<String> = registration.launches.iter().cloned().collect();
+        let arrival = self.nodes.lock().register(registration, self.clock.now())?;
+        if fit != Fit::Same {
             tracing::warn!(node, version, ours = versions::OURS, "the node's agent is of another version");
         }
         if arrival == Arrival::Anew {
@@ -84,19 +132,19 @@ impl Server {
     ///
     /// # Errors
     /// Fails for a list or a reason that makes no sense, and if it cannot be written down.
-    pub(crate) async fn drain(&self, by: &Caller, request: &DrainNodesRequest) -> Result<Vec<String>, Status> {
-        let reason: String = request.reason.chars().take(REASON_MAX).collect();
+    pub(crate) async fn drain(&self, by: &Caller, nodes: &str, reason: &str) -> Result<Vec<String>, DrainError> {
+        let reason: String = reason.chars().take(REASON_MAX).collect();
         if reason.trim().is_empty() {
-            return Err(Status::invalid_argument("say why the nodes are drained: others will ask"));
+            return Err(DrainError::NoReason);
         }
-        let named = named(&request.nodes)?;
+        let named = named(nodes)?;
         let since = unix_time::seconds();
         let drain = |node: &String| Drain { node: node.clone(), reason: reason.clone(), by: by.to_string(), since };
         let drains: Vec<Drain> = named.iter().map(drain).collect();
         // No allocation is made of them meanwhile.
         let _allocations = self.allocations.lock().await;
         self.write(drains.iter().cloned().map(Change::Drain).collect()).await?;
-        tracing::info!(nodes = request.nodes, %by, reason, "nodes are drained");
+        tracing::info!(nodes, %by, reason, "nodes are drained");
         let mut registry = self.nodes.lock();
         drains.into_iter().for_each(|drain| registry.drain(drain));
         Ok(named.into_iter().filter(|node| !registry.is_known(node)).collect())
@@ -107,13 +155,13 @@ impl Server {
     /// # Errors
     /// Refuses a list that makes no sense or names a node that is neither registered nor drained, and fails if it cannot be
     /// written down; then nothing is changed.
-    pub(crate) async fn undrain(&self, by: &Caller, request: &ResumeNodesRequest) -> Result<(), Status> {
-        let named = named(&request.nodes)?;
+    pub(crate) async fn undrain(&self, by: &Caller, nodes: &str) -> Result<(), ResumeError> {
+        let named = named(nodes)?;
         {
             let _allocations = self.allocations.lock().await;
             refuse_unknown(&named, &self.nodes.lock())?;
             self.write(named.iter().cloned().map(Change::Resume).collect()).await?;
-            tracing::info!(nodes = request.nodes, %by, "nodes are not drained any more");
+            tracing::info!(nodes, %by, "nodes are not drained any more");
             named.iter().for_each(|node| self.nodes.lock().resume(node));
         }
         for node in &named {
@@ -156,13 +204,12 @@ impl Server {
 const KNOWN_MAX: usize = 400;
 
 /// Refuses nodes that are neither registered nor drained, and names those that are.
-fn refuse_unknown(named: &[String], registry: &Registry) -> Result<(), Status> {
+fn refuse_unknown(named: &[String], registry: &Registry) -> Result<(), UnknownNodes> {
     let known = registry.all_known();
-    let unknown: Vec<&String> = named.iter().filter(|node| !known.contains(node)).collect();
+    let unknown: Vec<String> = named.iter().filter(|node| !known.contains(node)).cloned().collect();
     if unknown.is_empty() {
         return Ok(());
     }
-    let such = if unknown.len() == 1 { "is no such node" } else { "are no such nodes" };
     let list = hostlist::fold(&Vec::from_iter(&known));
     let there = match known.len() {
         0 => "there are none yet".to_owned(),
@@ -170,17 +217,53 @@ fn refuse_unknown(named: &[String], registry: &Registry) -> Result<(), Status> {
         count if list.len() > KNOWN_MAX => format!("there are {count}, which `lattice nodes` lists"),
         _ => format!("there are {list}"),
     };
-    let unknown = hostlist::fold(&unknown);
-    Err(Status::not_found(format!("{unknown}: there {such}, registered or drained; {there}")))
+    Err(UnknownNodes { nodes: unknown, there })
 }
 
 /// The nodes of a list, each of which could be one.
-fn named(list: &str) -> Result<Vec<String>, Status> {
-    let nodes = hostlist::expand_at_most(list, NODES_MAX)
-        .map_err(|error| Status::invalid_argument(format!("the list of nodes cannot be read: {error}")))?;
+fn named(list: &str) -> Result<Vec<String>, NodeListError> {
+    let nodes = hostlist::expand_at_most(list, NODES_MAX)?;
     match nodes.iter().find(|node| !is_node_name(node)) {
-        Some(name) => Err(Status::invalid_argument(format!("{name:?} cannot be a node's name"))),
-        None if nodes.is_empty() => Err(Status::invalid_argument("no node is named")),
+        Some(name) => Err(NodeListError::NodeName { name: name.clone() }),
+        None if nodes.is_empty() => Err(NodeListError::Empty),
         None => Ok(nodes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nodes::tests::{drain, registry};
+
+    #[test]
+    fn a_list_of_nodes_that_makes_no_sense_is_refused() {
+        let check = |list: &str, expected: &str| assert_eq!(named(list).unwrap_err().to_string(), expected);
+        check("", "no node is named");
+        check("a/0", "\"a/0\" cannot be a node's name");
+        let many = "the list of nodes cannot be read: the list \"x[0-1048575]\" stands for more than 65536 names";
+        check("x[0-1048575]", many);
+        assert_eq!(named("a[0-1],b").unwrap(), ["a0", "a1", "b"]);
+    }
+
+    #[tokio::test]
+    async fn nodes_that_nobody_knows_are_named_with_those_that_there_are() {
+        let check = |known: &[&str], asked: &str, expected: &str| {
+            let error = refuse_unknown(&named(asked).unwrap(), &registry(known)).unwrap_err();
+            assert_eq!(error.to_string(), expected);
+        };
+        check(&[], "b0", "b0: there is no such node, registered or drained; there are none yet");
+        check(&["a0"], "b[0-1]", "b[0-1]: there are no such nodes, registered or drained; there is a0");
+        check(&["a0", "a1"], "a0,b0", "b0: there is no such node, registered or drained; there are a[0-1]");
+        let many: Vec<String> = (0..100_u32).map(|number| format!("n{}x", number * number)).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let expected = "b0: there is no such node, registered or drained; there are 100, which `lattice nodes` lists";
+        check(&many, "b0", expected);
+    }
+
+    #[tokio::test]
+    async fn a_node_that_is_only_drained_is_known() {
+        let mut registry = registry(&[]);
+        registry.drain(drain("a0", "new memory"));
+        assert_eq!(refuse_unknown(&["a0".to_owned()], &registry), Ok(()));
     }
 }

@@ -3,11 +3,9 @@
 use std::collections::BTreeSet;
 
 use pmi_core::services::MeetError;
-use pmi_transport::proto::v1::{MeetAnswer, MeetCall};
 
 use super::Server;
-use crate::launch::is_over;
-use crate::rendezvous::{Participant, launch_of};
+use crate::rendezvous::{Answer, Call, Participant, launch_of};
 
 impl Server {
     /// A node of a launch comes to a meeting with others of the same user, and hears how it ends: with the last one who comes, or
@@ -15,7 +13,7 @@ impl Server {
     ///
     /// # Errors
     /// The meeting's own.
-    pub(crate) async fn meet(&self, participant: Participant<'_>, call: MeetCall) -> Result<MeetAnswer, MeetError> {
+    pub(crate) async fn meet(&self, participant: Participant<'_>, call: Call) -> Answer {
         let own = |job: &str| launch_of(job) == Some(participant.launch);
         if !call.jobs.iter().all(|job| own(&job.namespace)) {
             return Err(MeetError::Unavailable { reason: "a launch tells of jobs that are not its own".to_owned() });
@@ -36,6 +34,6 @@ impl Server {
     /// Returns true if a launch is one of this user's, and not over.
     fn can_be_met(&self, launch: &str, uid: u32) -> bool {
         let Some(summary) = self.find(launch).map(|handle| handle.summary()) else { return false };
-        summary.uid == uid && !is_over(&summary)
+        summary.uid == uid && !summary.is_over()
     }
 }

@@ -6,13 +6,15 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use pmi_transport::proto::v1::{Allocation, AllocationState, Drain};
+use pmi_transport::proto::v1 as proto;
 use prost::Message;
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 
 use super::fabric_journal::{FABRIC, FabricJournal};
 use super::state_file::StateFile;
 use super::{Change, Kept, LaunchRecord, Store, StoreError};
+use crate::allocations::{Allocation, AllocationState};
+use crate::wire::{allocation, registry};
 
 type Records = TableDefinition<'static, &'static str, &'static [u8]>;
 
@@ -110,7 +112,7 @@ fn put(database: &Database, changes: &[Change]) -> Result<(), redb::Error> {
             Change::Allocation(allocation) => put_allocation(&transaction, allocation)?,
             Change::Launch(launch) => put_launch(&transaction, launch)?,
             Change::Drain(drain) => {
-                let record = drain.encode_to_vec();
+                let record = registry::encode_drain(drain).encode_to_vec();
                 transaction.open_table(DRAINS)?.insert(drain.node.as_str(), record.as_slice())?;
             }
             Change::Resume(node) => drop(transaction.open_table(DRAINS)?.remove(node.as_str())?),
@@ -129,20 +131,24 @@ fn private_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-fn put_allocation(transaction: &redb::WriteTransaction, allocation: &Allocation) -> Result<(), redb::Error> {
-    let id = allocation.id.as_str();
+fn put_allocation(transaction: &redb::WriteTransaction, changed: &Allocation) -> Result<(), redb::Error> {
+    let id = changed.id.as_str();
     let mut allocations = transaction.open_table(ALLOCATIONS)?;
-    allocations.insert(id, allocation.encode_to_vec().as_slice())?;
-    if allocation.state() == AllocationState::Released
+    allocations.insert(id, allocation::encode(changed).encode_to_vec().as_slice())?;
+    if changed.state == AllocationState::Released
         && let Some(oldest) = put_end(transaction, RELEASED, id)?
     {
         // An administrator may have given its id to another one, which lives.
-        let record = allocations.get(oldest.as_str())?.and_then(|row| Allocation::decode(row.value()).ok());
-        if record.is_some_and(|record| record.state() == AllocationState::Released) {
+        let record = allocations.get(oldest.as_str())?.and_then(|row| decode_allocation(row.value()).ok());
+        if record.is_some_and(|record| record.state == AllocationState::Released) {
             allocations.remove(oldest.as_str())?;
         }
     }
     Ok(())
+}
+
+fn decode_allocation(row: &[u8]) -> Result<Allocation, StoreError> {
+    Ok(allocation::decode(proto::Allocation::decode(row)?)?)
 }
 
 fn put_launch(transaction: &redb::WriteTransaction, launch: &LaunchRecord) -> Result<(), redb::Error> {
@@ -172,18 +178,18 @@ impl Store for RedbStore {
     }
 
     fn read(&self) -> Result<Kept, StoreError> {
-        let decoded = |row: Vec<u8>| Ok(Allocation::decode(row.as_slice())?);
+        let decoded = |row: Vec<u8>| decode_allocation(&row);
         let allocations: Result<_, StoreError> = self.rows(ALLOCATIONS)?.into_iter().map(decoded).collect();
         let decoded = |row: Vec<u8>| Ok(LaunchRecord::decode(row.as_slice())?);
         let launches: Result<_, StoreError> = self.rows(LAUNCHES)?.into_iter().map(decoded).collect();
-        let decoded = |row: Vec<u8>| Ok(Drain::decode(row.as_slice())?);
+        let decoded = |row: Vec<u8>| Ok(registry::decode_drain(proto::Drain::decode(row.as_slice())?));
         let drains: Result<_, StoreError> = self.rows(DRAINS)?.into_iter().map(decoded).collect();
         Ok(Kept { allocations: allocations?, launches: launches?, drains: drains? })
     }
 
     fn allocation(&self, id: &str) -> Result<Option<Allocation>, StoreError> {
         let row = self.row(ALLOCATIONS, id)?;
-        Ok(row.map(|row| Allocation::decode(row.as_slice())).transpose()?)
+        row.map(|row| decode_allocation(&row)).transpose()
     }
 
     fn launch(&self, id: &str) -> Result<Option<LaunchRecord>, StoreError> {
@@ -201,6 +207,20 @@ mod tests {
     use redb::StorageBackend;
 
     use super::*;
+    use crate::allocations::allocation::RequeuePolicy;
+    use crate::nodes::tests::drain;
+
+    fn allocation(id: &str, state: AllocationState) -> Allocation {
+        Allocation {
+            id: id.to_owned(),
+            state,
+            uid: 1000,
+            nodes: vec!["node0".to_owned(), "node1".to_owned()],
+            requeue: RequeuePolicy::OnNodeFailure,
+            created_at: 1_700_000_000,
+            requeues: 0,
+        }
+    }
 
     fn launch(id: &str, ended: bool) -> Change {
         Change::Launch(Box::new(LaunchRecord {
@@ -214,9 +234,9 @@ mod tests {
     fn what_was_written_is_there_after_a_restart() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("deep/state.redb");
-        let allocation = Allocation { id: "a".into(), state: AllocationState::Running.into(), ..Default::default() };
+        let allocation = allocation("a", AllocationState::Running);
         let store = RedbStore::open(&path).unwrap();
-        let drain = |node: &str| Drain { node: node.to_owned(), reason: "why".to_owned(), ..Drain::default() };
+        let drain = |node: &str| drain(node, "why");
         let drained = [Change::Drain(drain("a")), Change::Drain(drain("b")), Change::Resume("a".to_owned())];
         store.write(&[Change::Allocation(allocation.clone()), launch("l", false)]).unwrap();
         store.write(&drained).unwrap();
@@ -289,6 +309,24 @@ mod tests {
     }
 
     #[test]
+    fn a_record_that_this_version_has_no_meaning_for_is_refused() {
+        let refused = |record: proto::Allocation| {
+            let store = RedbStore::in_memory().unwrap();
+            let put = |database: &Database| {
+                let transaction = database.begin_write()?;
+                transaction.open_table(ALLOCATIONS)?.insert("a", record.encode_to_vec().as_slice())?;
+                Ok(transaction.commit()?)
+            };
+            store.file.ask(put).unwrap();
+            [store.read().map(drop), store.allocation("a").map(drop)].map(|answer| answer.unwrap_err().to_string())
+        };
+        let expected = "the state file holds a record that this version cannot read";
+        let running = proto::AllocationState::Running.into();
+        assert_eq!(refused(proto::Allocation { state: 77, ..Default::default() }), [expected; 2]);
+        assert_eq!(refused(proto::Allocation { state: running, requeue: 9, ..Default::default() }), [expected; 2]);
+    }
+
+    #[test]
     fn nobody_else_reads_the_state() {
         let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
         let directory = tempfile::tempdir().unwrap();
@@ -302,9 +340,7 @@ mod tests {
 
     #[test]
     fn the_oldest_of_many_released_allocations_is_forgotten() {
-        let allocation = |id: &str, state: AllocationState| {
-            Change::Allocation(Allocation { id: id.to_owned(), state: state.into(), ..Default::default() })
-        };
+        let allocation = |id: &str, state| Change::Allocation(allocation(id, state));
         let store = RedbStore::in_memory().unwrap();
         // The second one's id was given again.
         let released = ["first", "again"].map(|id| allocation(id, AllocationState::Released));
@@ -313,7 +349,7 @@ mod tests {
         let lives = std::iter::once(allocation("again", AllocationState::Running));
         store.write(&lives.chain(more).collect::<Vec<_>>()).unwrap();
         assert!(store.allocation("first").unwrap().is_none() && store.allocation("a2").unwrap().is_some());
-        assert_eq!(store.allocation("again").unwrap().unwrap().state(), AllocationState::Running);
+        assert_eq!(store.allocation("again").unwrap().unwrap().state, AllocationState::Running);
         assert_eq!(store.read().unwrap().allocations.len() as u64, ENDED_MAX + 1);
     }
 

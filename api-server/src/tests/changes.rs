@@ -9,7 +9,9 @@ use tokio::sync::{Mutex, Notify};
 use tonic::Code;
 
 use super::world::{USER, World, order, soon};
+use crate::allocations;
 use crate::store::{Change, Kept, LaunchRecord, RedbStore, Store, StoreError};
+use crate::wire::allocation::encode;
 
 /// A store that says when it is about to write, and waits there for as long as somebody holds it up.
 struct SlowStore {
@@ -36,7 +38,7 @@ impl Store for SlowStore {
         self.store.read()
     }
 
-    fn allocation(&self, id: &str) -> Result<Option<Allocation>, StoreError> {
+    fn allocation(&self, id: &str) -> Result<Option<allocations::Allocation>, StoreError> {
         self.store.allocation(id)
     }
 
@@ -74,7 +76,7 @@ async fn an_allocation_whose_creator_gave_up_is_there_for_all_to_see() {
     // It waits for the change before it.
     let refused = soon(world.allocations(&USER).create_allocation(request)).await.unwrap_err();
     assert_eq!(refused.message(), "1 node was asked for, and 0 are up and free");
-    let kept = store.read().unwrap().allocations;
+    let kept: Vec<Allocation> = store.read().unwrap().allocations.iter().map(encode).collect();
     let list = ListAllocationsRequest::default();
     let known = soon(world.allocations(&USER).list_allocations(list)).await.unwrap().into_inner().allocations;
     assert_eq!((known.len(), known), (1, kept));
@@ -147,7 +149,7 @@ impl Store for FullStore {
         self.store.read()
     }
 
-    fn allocation(&self, id: &str) -> Result<Option<Allocation>, StoreError> {
+    fn allocation(&self, id: &str) -> Result<Option<allocations::Allocation>, StoreError> {
         self.store.allocation(id)
     }
 

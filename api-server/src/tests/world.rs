@@ -20,8 +20,10 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::allocations::plan::AllocationSettings;
 use crate::clock::STANDSTILL;
-use crate::config::{AllocationSettings, Config, Identity, LaunchSettings};
+use crate::config::{Config, Identity};
+use crate::launch::settings::LaunchSettings;
 use crate::launch::spool::SpoolLimits;
 use crate::routes;
 use crate::server::Server;

@@ -1,16 +1,15 @@
 //! Requests of clients, and messages to them.
 
-use std::time::Duration;
-
-use lattice_session::wire::{cause, event};
+use lattice_session::wire::event;
 use pmi_transport::proto::v1 as proto;
 use proto::attach_request::What as Asked;
 use proto::attach_response::What as Sent;
 use tonic::Status;
 
-use super::node::{encode_end, encode_event};
+use super::entry;
 use crate::launch::attachments::{Dismissal, TooManyViewers};
-use crate::launch::event::{ClientRequest, Completion, LogEvent, NodeStatus, StartProgress};
+use crate::launch::client_message::{ClientMessage, StreamEnd};
+use crate::launch::event::{ClientRequest, NodeStatus, StartProgress};
 
 /// The request that a message means.
 pub(crate) fn decode_request(what: Asked) -> ClientRequest {
@@ -25,35 +24,20 @@ pub(crate) fn decode_request(what: Asked) -> ClientRequest {
     }
 }
 
-/// An event of the log in a message.
-pub(crate) fn encode_log_event(event: &LogEvent) -> Sent {
-    match event {
-        LogEvent::Node(event) => Sent::Event(encode_event(event)),
-        LogEvent::Unclean(nodes) => Sent::UnendedNodes(hostlist::fold(nodes)),
-        LogEvent::Complete(completion) => Sent::Complete(encode_completion(completion)),
-    }
-}
-
-/// The end of a launch in a message.
-pub(crate) fn encode_completion(completion: &Completion) -> proto::LaunchCompleteNotification {
-    proto::LaunchCompleteNotification {
-        launch_id: completion.launch_id.clone(),
-        allocation_id: completion.allocation_id.clone(),
-        success: completion.cause.is_none(),
-        ranks: completion.ends.iter().map(encode_end).collect(),
-        error_message: completion.message.clone(),
-        cause: completion.cause.as_ref().map(cause::encode),
-        duration_us: microseconds(completion.duration),
-    }
-}
-
-/// Microseconds as messages carry them.
-pub(crate) fn microseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+/// A message to one client.
+pub(crate) fn encode_message(message: ClientMessage) -> proto::AttachResponse {
+    let what = match message {
+        ClientMessage::Event(event) => return entry::encode(&event),
+        ClientMessage::Spec(spec) => Sent::Spec(spec.into_message()),
+        ClientMessage::InputCredit(bytes) => Sent::StdinCredit(bytes),
+        ClientMessage::Start(progress) => Sent::Starting(encode_start(progress)),
+        ClientMessage::DroppedOutput(bytes) => Sent::DroppedOutput(bytes.unwrap_or(0)),
+    };
+    proto::AttachResponse { sequence: 0, node: 0, what: Some(what) }
 }
 
 /// The progress of a start in a message.
-pub(crate) fn encode_start(progress: StartProgress) -> proto::StartProgress {
+fn encode_start(progress: StartProgress) -> proto::StartProgress {
     let StartProgress { nodes, nodes_started, ranks, ranks_started, ranks_initialized } = progress;
     proto::StartProgress { nodes, nodes_started, ranks, ranks_started, ranks_initialized }
 }
@@ -84,8 +68,68 @@ impl From<Dismissal> for Status {
     }
 }
 
+impl From<StreamEnd> for Status {
+    fn from(end: StreamEnd) -> Self {
+        match end {
+            StreamEnd::Dismissed(why) => why.into(),
+            StreamEnd::Unreadable(_) => Self::data_loss(end.to_string()),
+        }
+    }
+}
+
 impl From<TooManyViewers> for Status {
     fn from(error: TooManyViewers) -> Self {
         Self::resource_exhausted(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Code;
+
+    use super::*;
+    use crate::launch::entry::Entry;
+    use crate::launch::event::LogEvent;
+    use crate::wire::spec::ShownSpec;
+
+    #[test]
+    fn messages_of_one_connection_have_no_number() {
+        let progress = StartProgress { nodes: 2, nodes_started: 1, ranks: 8, ranks_started: 4, ranks_initialized: 3 };
+        let starting =
+            proto::StartProgress { nodes: 2, nodes_started: 1, ranks: 8, ranks_started: 4, ranks_initialized: 3 };
+        let cases = [
+            (ClientMessage::Spec(ShownSpec::default()), Sent::Spec(proto::LaunchSpec::default())),
+            (ClientMessage::InputCredit(7), Sent::StdinCredit(7)),
+            (ClientMessage::Start(progress), Sent::Starting(starting)),
+            (ClientMessage::DroppedOutput(Some(9)), Sent::DroppedOutput(9)),
+            (ClientMessage::DroppedOutput(None), Sent::DroppedOutput(0)),
+        ];
+        for (message, what) in cases {
+            assert_eq!(encode_message(message), proto::AttachResponse { sequence: 0, node: 0, what: Some(what) });
+        }
+    }
+
+    #[test]
+    fn an_event_has_its_number_and_its_node() {
+        let event = LogEvent::Unclean(vec!["n1".to_owned(), "n2".to_owned()]);
+        let entry = Entry { sequence: 5, node: 3, event, before: 40 };
+        let what = Some(Sent::UnendedNodes("n[1-2]".to_owned()));
+        let expected = proto::AttachResponse { sequence: 5, node: 3, what };
+        assert_eq!(encode_message(ClientMessage::Event(entry)), expected);
+    }
+
+    #[test]
+    fn the_code_of_a_stream_that_ends_tells_a_client_what_it_did() {
+        let check = |end: StreamEnd, code: Code, words: &str| {
+            let status = Status::from(end);
+            assert_eq!((status.code(), status.message().contains(words)), (code, true), "{status:?}");
+        };
+        check(Dismissal::Replaced.into(), Code::Aborted, "another client follows");
+        check(Dismissal::AttachedTwice.into(), Code::InvalidArgument, "already");
+        check(Dismissal::NoSignal(99).into(), Code::InvalidArgument, "99 is no signal");
+        check(Dismissal::OwnersOnly.into(), Code::FailedPrecondition, "only the owner");
+        let unreadable = StreamEnd::Unreadable(std::io::Error::other("a record is cut short"));
+        check(unreadable, Code::DataLoss, "cannot be read: a record is cut short");
+        assert_eq!(Status::from(TooManyViewers).code(), Code::ResourceExhausted);
     }
 }

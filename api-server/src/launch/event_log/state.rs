@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::launch::entry::Entry;
-use lattice_session::wire::event::cost;
-use pmi_transport::limits::kept_cost;
-use pmi_transport::proto::v1::{AttachResponse, LaunchSpec, StartProgress, attach_response, node_event};
-
 use super::Start;
+use crate::launch::client_message::ClientMessage;
+use crate::launch::entry::Entry;
+use crate::launch::event::{LogEvent, StartProgress};
+use crate::wire::spec::ShownSpec;
 
 /// The most that is kept in memory for readers that are behind, in bytes as events cost.
 pub(super) const KEPT_MAX: usize = 4 << 20;
@@ -58,7 +57,7 @@ pub(super) struct Reader {
 /// Messages to one reader alone, which go ahead of the events.
 #[derive(Debug, Default)]
 pub(crate) struct SideMessages {
-    pub spec: Option<LaunchSpec>,
+    pub spec: Option<ShownSpec>,
     /// The bytes of input that may be sent beyond those granted before.
     pub input_credit: u64,
     pub starting: Option<StartProgress>,
@@ -78,10 +77,10 @@ impl State {
         }
     }
 
-    pub(super) fn push(&mut self, node: u32, what: attach_response::What) -> u64 {
+    pub(super) fn push(&mut self, node: u32, event: LogEvent) -> u64 {
         let sequence = self.next;
         self.next += 1;
-        let entry = Entry { response: AttachResponse { sequence, node, what: Some(what) }, before: self.output };
+        let entry = Entry { sequence, node, event, before: self.output };
         self.output += entry.output();
         self.kept += entry.cost();
         self.events.push_back(entry);
@@ -101,7 +100,7 @@ impl State {
         self.trim();
     }
 
-    pub(super) fn join(&mut self, number: u64, start: Start, spec: LaunchSpec) {
+    pub(super) fn join(&mut self, number: u64, start: Start, spec: ShownSpec) {
         let position = match start {
             Start::Unsettled => self.settled,
             Start::After(sequence) => self.position_of(sequence),
@@ -133,7 +132,7 @@ impl State {
     }
 
     pub(super) fn first(&self) -> u64 {
-        self.events.front().map_or(self.next, |entry| entry.response.sequence)
+        self.events.front().map_or(self.next, |entry| entry.sequence)
     }
 
     /// The position of a reader that was handed everything up to `sequence`.
@@ -160,25 +159,20 @@ impl State {
     }
 
     /// Takes entries as delivered to a reader. Returns the messages, each ahead of which stands what the reader has lost.
-    pub(super) fn deliver(&mut self, number: u64, entries: Vec<Entry>) -> Vec<AttachResponse> {
+    pub(super) fn deliver(&mut self, number: u64, entries: Vec<Entry>) -> Vec<ClientMessage> {
         let Some(reader) = self.readers.get_mut(&number) else { return Vec::new() };
         let mut messages = Vec::with_capacity(entries.len() + 1);
         for entry in entries {
-            let sequence = entry.response.sequence;
+            let sequence = entry.sequence;
             if sequence <= reader.position.sequence {
                 continue;
             }
-            let missing = (sequence > reader.position.sequence + 1).then(|| match reader.position.output {
-                Some(output) => entry.before - output,
-                None => 0,
-            });
+            let missing = (sequence > reader.position.sequence + 1)
+                .then(|| reader.position.output.map(|output| entry.before - output));
             // Events without output are no loss worth a word, if it is known that there was none.
-            if let Some(bytes) = missing.filter(|&bytes| bytes > 0 || reader.position.output.is_none()) {
-                let what = Some(attach_response::What::DroppedOutput(bytes));
-                messages.push(AttachResponse { sequence: 0, node: 0, what });
-            }
+            messages.extend(missing.filter(|&bytes| bytes != Some(0)).map(ClientMessage::DroppedOutput));
             reader.position = Position { sequence, output: Some(entry.before + entry.output()) };
-            messages.push(entry.response);
+            messages.push(ClientMessage::Event(entry));
         }
         self.trim();
         messages
@@ -189,7 +183,7 @@ impl State {
         let behind = self.readers.values().map(|reader| reader.position.sequence).min().unwrap_or(u64::MAX);
         let must_be_settled = self.retention == Retention::UntilSettled;
         while let Some(entry) = self.events.front() {
-            let sequence = entry.response.sequence;
+            let sequence = entry.sequence;
             let settled = sequence <= self.settled.sequence;
             let too_much = self.kept > KEPT_MAX;
             let is_dropped = if settled { sequence <= behind || too_much } else { too_much && !must_be_settled };
@@ -202,37 +196,188 @@ impl State {
     }
 }
 
-impl Entry {
-    /// The bytes of ranks' output in this event.
-    fn output(&self) -> u64 {
-        match &self.response.what {
-            Some(attach_response::What::Event(event)) => match &event.what {
-                Some(node_event::What::Output(output)) => output.data.len() as u64,
-                _ => 0,
-            },
-            _ => 0,
+impl SideMessages {
+    /// The next message of this reader alone.
+    pub(super) fn take(&mut self) -> Option<ClientMessage> {
+        if let Some(spec) = self.spec.take() {
+            return Some(ClientMessage::Spec(spec));
         }
-    }
-
-    fn cost(&self) -> usize {
-        match &self.response.what {
-            Some(attach_response::What::Event(event)) => cost(event).max(kept_cost(0)),
-            _ => kept_cost(0),
+        if self.input_credit > 0 {
+            return Some(ClientMessage::InputCredit(std::mem::take(&mut self.input_credit)));
         }
+        self.starting.take().map(ClientMessage::Start)
     }
 }
 
-impl SideMessages {
-    /// The next message of this reader alone.
-    pub(super) fn take(&mut self) -> Option<AttachResponse> {
-        use attach_response::What;
-        let what = if let Some(spec) = self.spec.take() {
-            What::Spec(spec)
-        } else if self.input_credit > 0 {
-            What::StdinCredit(std::mem::take(&mut self.input_credit))
-        } else {
-            What::Starting(self.starting.take()?)
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::tests::{output, started};
+    use super::*;
+
+    /// Something that happens to a log.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Output(usize),
+        Started,
+        Settle(u64),
+        StopKeeping,
+        Join(u64, Option<u64>),
+        Leave(u64),
+        Read(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let (reader, sequence) = (0..4_u64, 0..60_u64);
+        prop_oneof![
+            8 => (0..700_000_usize).prop_map(Step::Output),
+            4 => Just(Step::Started),
+            4 => sequence.clone().prop_map(Step::Settle),
+            1 => Just(Step::StopKeeping),
+            2 => (reader.clone(), prop::option::of(sequence)).prop_map(|(reader, after)| Step::Join(reader, after)),
+            1 => reader.clone().prop_map(Step::Leave),
+            6 => reader.prop_map(Step::Read),
+        ]
+    }
+
+    /// The part of a log that a reader was handed.
+    #[derive(Clone, Copy, Debug)]
+    struct Seen {
+        sequence: u64,
+        /// Bytes of output that it was handed, or told to have lost, since the beginning of the log.
+        output: u64,
+    }
+
+    /// A log, and what each reader has seen of it.
+    struct Model {
+        state: State,
+        seen: BTreeMap<u64, Seen>,
+        /// Bytes of output up to the end of each event.
+        ends: Vec<u64>,
+    }
+
+    impl Model {
+        fn push(&mut self, event: LogEvent, bytes: usize) {
+            assert_eq!(self.state.push(0, event), self.ends.len() as u64 + 1);
+            self.ends.push(self.ends.last().copied().unwrap_or(0) + bytes as u64);
+        }
+
+        fn end(&self, sequence: u64) -> u64 {
+            sequence.checked_sub(1).map_or(0, |index| self.ends[index as usize])
+        }
+
+        fn take(&mut self, step: &Step) {
+            match *step {
+                Step::Output(bytes) => self.push(output(bytes), bytes),
+                Step::Started => self.push(started(0), 0),
+                Step::Settle(sequence) => self.state.settle(sequence),
+                Step::StopKeeping => self.state.stop_keeping(),
+                Step::Join(reader, after) => {
+                    let start = after.map_or(Start::Unsettled, Start::After);
+                    self.state.join(reader, start, ShownSpec::default());
+                    let Position { sequence, output } = self.state.readers[&reader].position;
+                    // One that begins with what is kept no more is told of a loss of unknown size.
+                    let seen = output.map(|output| Seen { sequence, output });
+                    assert!(output.is_none_or(|output| output == self.end(sequence)));
+                    self.seen.remove(&reader);
+                    self.seen.extend(seen.map(|seen| (reader, seen)));
+                }
+                Step::Leave(reader) => {
+                    self.state.leave(reader);
+                    self.seen.remove(&reader);
+                }
+                Step::Read(reader) => self.read(reader),
+            }
+        }
+
+        /// Hands a reader one batch.
+        fn read(&mut self, reader: u64) {
+            let Some(position) = self.state.reader(reader).map(|reader| reader.position.sequence) else { return };
+            let batch = self.state.after(position);
+            for message in self.state.deliver(reader, batch) {
+                let Some(seen) = self.seen.get_mut(&reader) else { continue };
+                match message {
+                    ClientMessage::DroppedOutput(bytes) => seen.output += bytes.expect("its size is known"),
+                    ClientMessage::Event(entry) => {
+                        assert!(entry.sequence > seen.sequence, "events come in order, each once");
+                        assert_eq!(seen.output, entry.before, "what was lost is told before the next event");
+                        *seen = Seen { sequence: entry.sequence, output: entry.before + entry.output() };
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_reader_has_every_byte_or_is_told_that_it_is_lost(steps in prop::collection::vec(step(), 0..60)) {
+            let mut model = Model { state: State::new(1, Retention::UntilSettled), seen: BTreeMap::new(), ends: Vec::new() };
+            let mut keeps = true;
+            for step in &steps {
+                model.take(step);
+                keeps &= !matches!(step, Step::StopKeeping);
+                let state = &model.state;
+                prop_assert_eq!(state.kept, state.events.iter().map(Entry::cost).sum::<usize>());
+                if keeps {
+                    prop_assert!(state.first() <= state.settled.sequence + 1, "what is not settled is kept");
+                } else {
+                    prop_assert!(state.kept <= KEPT_MAX);
+                }
+                let settled_is_kept = state.events.front().is_some_and(|entry| entry.sequence <= state.settled.sequence);
+                prop_assert!(!settled_is_kept || state.kept <= KEPT_MAX, "what is settled is kept within the limit only");
+            }
+            for reader in 0..4 {
+                while model.state.reader(reader).is_some_and(|reader| reader.position.sequence < model.ends.len() as u64) {
+                    model.read(reader);
+                }
+            }
+            for seen in model.seen.values() {
+                prop_assert_eq!(seen.sequence, model.ends.len() as u64);
+                prop_assert_eq!(seen.output, model.end(seen.sequence));
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_has_a_limit_and_at_least_one_event() {
+        let check = |pieces: &[usize], expected: usize| {
+            let mut state = State::new(1, Retention::UntilSettled);
+            for &bytes in pieces {
+                state.push(0, output(bytes));
+            }
+            assert_eq!(state.after(0).len(), expected, "{pieces:?}");
         };
-        Some(AttachResponse { sequence: 0, node: 0, what: Some(what) })
+        check(&[], 0);
+        check(&[1, 1, 1], 3);
+        check(&[3 * BATCH_MAX, 1], 1);
+        check(&[1, 3 * BATCH_MAX, 1], 1);
+        check(&[BATCH_MAX / 2, BATCH_MAX / 4, BATCH_MAX / 2], 2);
+    }
+
+    #[test]
+    fn a_viewer_that_is_behind_keeps_settled_events_only_within_the_limit() {
+        let mut state = State::new(1, Retention::UntilSettled);
+        state.join(1, Start::After(0), ShownSpec::default());
+        for sequence in 1..=100 {
+            state.push(0, output(100_000));
+            state.settle(sequence);
+            assert!(state.kept <= KEPT_MAX);
+        }
+        assert!(!state.events.is_empty(), "the viewer may still have them");
+        state.leave(1);
+        assert!(state.events.is_empty(), "nobody reads them");
+    }
+
+    #[test]
+    fn messages_to_one_reader_go_ahead_in_their_order() {
+        let progress = StartProgress { nodes: 2, nodes_started: 1, ranks: 4, ranks_started: 2, ranks_initialized: 0 };
+        let mut side = SideMessages { spec: None, input_credit: 7, starting: Some(progress) };
+        side.spec = Some(ShownSpec::default());
+        assert!(matches!(side.take(), Some(ClientMessage::Spec(_))));
+        assert!(matches!(side.take(), Some(ClientMessage::InputCredit(7))));
+        assert!(matches!(side.take(), Some(ClientMessage::Start(sent)) if sent == progress));
+        assert!(side.take().is_none());
     }
 }

@@ -68,7 +68,7 @@ pub(crate) struct Joined {
 #[error("{VIEWERS_MAX} others look at the launch already; try again when one has left")]
 pub(crate) struct TooManyViewers;
 
-/// Why a client's stream is ended.
+/// Reason for which a client's stream is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Dismissal {
     #[error("another client follows the launch now")]

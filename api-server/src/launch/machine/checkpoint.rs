@@ -34,7 +34,7 @@ pub(crate) struct Progressed {
     pub lost: Vec<u32>,
     /// Ends of ranks.
     pub ends: Vec<RankEnd>,
-    /// Why the launch is coming to its end.
+    /// The first cause, if the launch is coming to its end.
     pub cause: Option<Cause>,
     /// The jobs that were spawned, in order.
     pub spawned: Vec<SpawnedJob>,
@@ -75,7 +75,7 @@ pub(crate) struct Checkpoint {
     stored: u64,
     /// The changes up to this number are being written.
     writing: Option<u64>,
-    /// When the next attempt is to begin.
+    /// The time at which the next attempt is to begin.
     due: Option<Instant>,
     /// Pause before the next attempt; `None` unless the last one failed.
     retry: Option<Duration>,
@@ -83,7 +83,14 @@ pub(crate) struct Checkpoint {
     ended: Vec<(u64, u32)>,
 }
 
-/// Result of an attempt to write.
+/// Result of an attempt to make something durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stored {
+    Durable,
+    Failed,
+}
+
+/// Consequences of an attempt to write.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Attempt {
     /// The last change that the attempt was about.
@@ -135,9 +142,9 @@ impl Checkpoint {
     }
 
     /// The attempt has ended, well or not.
-    pub(crate) fn on_stored(&mut self, stored: bool, now: Instant) -> Attempt {
+    pub(crate) fn on_stored(&mut self, stored: Stored, now: Instant) -> Attempt {
         let through = self.writing.take().unwrap_or(self.stored);
-        if !stored {
+        if stored == Stored::Failed {
             let retry = self.retry.map_or(RETRY_FIRST, |retry| RETRY_MAX.min(2 * retry));
             self.retry = Some(retry);
             self.due.get_or_insert(now + retry);
@@ -167,7 +174,7 @@ mod tests {
         checkpoint.note_ended(3, now + COLLECT / 2);
         assert!(!checkpoint.begin(now + COLLECT / 2) && checkpoint.holds(3));
         assert!(checkpoint.begin(now + COLLECT) && !checkpoint.begin(now + COLLECT), "one attempt at a time");
-        assert_eq!(checkpoint.on_stored(true, now + COLLECT), Attempt { through: 2, released: vec![3] });
+        assert_eq!(checkpoint.on_stored(Stored::Durable, now + COLLECT), Attempt { through: 2, released: vec![3] });
         assert!(checkpoint.is_clean() && !checkpoint.holds(3));
     }
 
@@ -177,10 +184,10 @@ mod tests {
         let first = checkpoint.note_urgent(now);
         assert!(checkpoint.begin(now));
         checkpoint.note_ended(0, now);
-        assert_eq!(checkpoint.on_stored(true, now), Attempt { through: first, released: vec![] });
+        assert_eq!(checkpoint.on_stored(Stored::Durable, now), Attempt { through: first, released: vec![] });
         assert!(!checkpoint.is_clean() && checkpoint.holds(0));
         assert!(checkpoint.begin(now + COLLECT));
-        assert_eq!(checkpoint.on_stored(true, now + COLLECT).released, [0]);
+        assert_eq!(checkpoint.on_stored(Stored::Durable, now + COLLECT).released, [0]);
     }
 
     #[test]
@@ -191,19 +198,19 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..8 {
             assert!(checkpoint.begin(now));
-            checkpoint.on_stored(false, now);
+            checkpoint.on_stored(Stored::Failed, now);
             assert!(checkpoint.holds(1) && checkpoint.is_failing() && !checkpoint.is_clean());
             let since = now;
             while !checkpoint.begin(now) {
                 now += Duration::from_millis(500);
             }
-            checkpoint.on_stored(false, now);
+            checkpoint.on_stored(Stored::Failed, now);
             pauses.push((now - since).as_secs());
             now += RETRY_MAX;
         }
         assert_eq!((pauses[0], pauses[7]), (1, 30));
         assert!(checkpoint.begin(now));
-        assert_eq!(checkpoint.on_stored(true, now).released, [1]);
+        assert_eq!(checkpoint.on_stored(Stored::Durable, now).released, [1]);
         assert!(!checkpoint.is_failing());
     }
 
@@ -212,7 +219,7 @@ mod tests {
         let (mut checkpoint, now) = (Checkpoint::default(), Instant::now());
         checkpoint.note(now);
         assert!(checkpoint.begin(now + COLLECT));
-        checkpoint.on_stored(false, now + COLLECT);
+        checkpoint.on_stored(Stored::Failed, now + COLLECT);
         assert!(!checkpoint.begin(now + COLLECT));
         checkpoint.note_urgent(now + COLLECT);
         assert!(checkpoint.begin(now + COLLECT));

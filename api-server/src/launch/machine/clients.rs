@@ -28,7 +28,7 @@ pub(crate) struct Clients {
     next: u64,
 }
 
-/// When clients are told how far the start is.
+/// Schedule of the reports on the start to clients.
 #[derive(Debug)]
 struct StartReports {
     /// Something is new since clients were told last.

@@ -12,14 +12,14 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;
 
-use lattice_session::cause::{Cause, CauseKind};
+use lattice_session::cause::Cause;
+use lattice_session::event::RankProgress;
 use pmi_core::Phase;
 use pmi_core::ids::Rank;
 use tokio::time::Instant;
 
 use super::event::RankEnd;
-use super::progress_query::Answer;
-use super::state::LaunchState;
+use super::ranks::Ranks;
 
 /// A rank that left is certainly missed if others still wait for it after this time: the last fence with it is complete by then.
 const GRACE: Duration = Duration::from_secs(1);
@@ -36,12 +36,12 @@ pub(crate) enum Desertion {
     Suspected,
 }
 
-/// When nodes are to be asked who waits.
+/// Schedule of the questions to nodes who waits.
 #[derive(Debug)]
 pub(crate) struct DesertionWatch {
     /// Since when a rank is suspected of having left others that wait for it.
     suspected: Option<Instant>,
-    /// When nodes were asked last for exits that they could not report.
+    /// The last time that nodes were asked for exits that they could not report.
     exits_asked: Instant,
 }
 
@@ -50,9 +50,14 @@ impl DesertionWatch {
         Self { suspected: None, exits_asked: now }
     }
 
-    /// A rank is suspected from now on, if it was not before; or none is any more.
-    pub(crate) fn note(&mut self, suspected: bool, now: Instant) {
-        self.suspected = if suspected { self.suspected.or(Some(now)) } else { None };
+    /// A rank is suspected from now on, if none was before.
+    pub(crate) fn suspect(&mut self, now: Instant) {
+        self.suspected.get_or_insert(now);
+    }
+
+    /// No rank is suspected any more.
+    pub(crate) fn clear(&mut self) {
+        self.suspected = None;
     }
 
     /// Returns true if a suspicion is to be confirmed now.
@@ -70,82 +75,88 @@ impl DesertionWatch {
     }
 }
 
-impl LaunchState {
+/// The ranks that wait in a fence of all ranks of their job, as their nodes have reported.
+#[derive(Debug)]
+pub(crate) struct FenceWaits {
+    by_node: Vec<BTreeSet<u32>>,
+}
+
+/// A rank that left others of its job waiting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Deserter {
+    pub end: RankEnd,
+    /// The ranks that wait for it.
+    pub waiting: Vec<Rank>,
+}
+
+impl FenceWaits {
+    /// A launch on `nodes` nodes in which nobody waits.
+    pub(crate) fn new(nodes: usize) -> Self {
+        Self { by_node: vec![BTreeSet::new(); nodes] }
+    }
+
     /// Ranks of a node wait in a fence of all ranks of their job, and miss none of their own node. Of other jobs nothing is said.
-    pub(crate) fn on_waiting(&mut self, node: u32, ranks: &[Rank]) {
-        let of = |job: &&Range<u32>| ranks.iter().any(|rank| job.contains(&rank.0));
-        let jobs: Vec<&Range<u32>> = self.jobs.iter().filter(of).collect();
-        let own = |rank: &&Rank| self.ranks.get(rank.0 as usize).is_some_and(|known| known.node == node);
-        let waiting = &mut self.nodes[node as usize].waiting;
+    pub(crate) fn on_waiting(&mut self, node: u32, reported: &[Rank], ranks: &Ranks) {
+        let is_meant = |job: &&Range<u32>| reported.iter().any(|rank| job.contains(&rank.0));
+        let jobs: Vec<&Range<u32>> = ranks.jobs().iter().filter(is_meant).collect();
+        let waiting = &mut self.by_node[node as usize];
         waiting.retain(|rank| !jobs.iter().any(|job| job.contains(rank)));
-        waiting.extend(ranks.iter().filter(own).map(|rank| rank.0));
+        waiting.extend(reported.iter().filter(|&&rank| ranks.owns(node, rank)).map(|rank| rank.0));
     }
 
-    /// Returns the desertion of a rank that has left while others of its job wait for it, if one has.
-    pub(crate) fn desertion(&self) -> Option<Desertion> {
-        if !self.does_anybody_wait() {
-            return None;
-        }
-        let certain = self.deserted(Phase::Silent).next().map(|(end, others)| {
-            let kind = CauseKind::LeftBeforeInit { rank: end.rank, exit: end.exit, others };
-            Desertion::Certain(self.cause_at(end.rank, kind))
-        });
-        certain.or_else(|| self.deserted(Phase::Finalized).next().map(|_| Desertion::Suspected))
+    /// A node has answered which of its ranks wait at present.
+    pub(crate) fn on_answer(&mut self, node: u32, answer: &[RankProgress], ranks: &Ranks) {
+        let own = answer.iter().filter(|rank| rank.waiting && ranks.owns(node, rank.rank));
+        self.by_node[node as usize] = own.map(|rank| rank.rank.0).collect();
     }
 
-    /// Returns true if ranks are known to wait in a fence.
-    pub(crate) fn does_anybody_wait(&self) -> bool {
-        self.cause().is_none() && self.nodes.iter().any(|node| !node.waiting.is_empty())
+    /// A rank that has ended does not wait.
+    pub(crate) fn on_exited(&mut self, node: u32, rank: Rank) {
+        self.by_node[node as usize].remove(&rank.0);
     }
 
-    /// The cause of a desertion that was suspected, now that nodes have answered which ranks wait.
-    pub(crate) fn confirm(&mut self, answers: &[Option<Answer>]) -> Option<Cause> {
-        for (index, answer) in (0..).zip(answers) {
-            let Some(answer) = answer.as_ref().filter(|_| self.phase(index).is_live()) else { continue };
-            let own = answer.iter().filter(|rank| rank.waiting && self.owns(index, rank.rank));
-            let waiting = own.map(|rank| rank.rank.0).collect();
-            self.nodes[index as usize].waiting = waiting;
-        }
-        if !self.does_anybody_wait() {
-            return None;
-        }
-        let (end, waiting) = self.deserted(Phase::Finalized).next()?;
-        Some(self.cause_at(end.rank, CauseKind::LeftFence { rank: end.rank, waiting }))
+    /// No rank of the node waits any more.
+    pub(crate) fn on_node_gone(&mut self, node: u32) {
+        self.by_node[node as usize].clear();
+    }
+
+    /// The job with these ranks did not start: nobody waits in it.
+    pub(crate) fn void_job(&mut self, job: &Range<u32>) {
+        self.by_node.iter_mut().for_each(|waiting| waiting.retain(|rank| !job.contains(rank)));
+    }
+
+    /// Returns true if no rank is known to wait.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_node.iter().all(BTreeSet::is_empty)
     }
 
     /// The ranks that are known to wait.
-    pub(super) fn waiting(&self) -> Vec<Rank> {
-        let waiting: BTreeSet<u32> = self.nodes.iter().flat_map(|node| node.waiting.iter().copied()).collect();
+    fn waiting(&self) -> Vec<Rank> {
+        let waiting: BTreeSet<u32> = self.by_node.iter().flatten().copied().collect();
         waiting.into_iter().map(Rank).collect()
     }
 
-    /// The first rank of each job that ended in this phase while others of the job wait, with those who wait.
-    fn deserted(&self, phase: Phase) -> impl Iterator<Item = (RankEnd, Vec<Rank>)> {
-        let waiting = self.waiting();
-        self.jobs.iter().filter_map(move |job| {
-            let others: Vec<Rank> = waiting.iter().copied().filter(|rank| job.contains(&rank.0)).collect();
-            if others.is_empty() {
-                return None;
-            }
-            let mut ends = job.clone().filter_map(|rank| self.ranks[rank as usize].end);
-            ends.find(|end| end.phase == Some(phase)).map(|end| (end, others))
+    /// The first rank that ended in this phase while others of its job wait.
+    pub(crate) fn deserter(&self, phase: Phase, ranks: &Ranks) -> Option<Deserter> {
+        let all = self.waiting();
+        ranks.jobs().iter().find_map(|job| {
+            let waiting: Vec<Rank> = all.iter().copied().filter(|rank| job.contains(&rank.0)).collect();
+            let end = ranks.first_end(job, phase).filter(|_| !waiting.is_empty())?;
+            Some(Deserter { end, waiting })
         })
-    }
-
-    fn cause_at(&self, rank: Rank, kind: CauseKind) -> Cause {
-        let node = self.ranks[rank.0 as usize].node;
-        Cause { host: self.host(node).to_owned(), kind }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use lattice_session::cause::RankExit;
-    use lattice_session::event::RankProgress;
+    use lattice_session::cause::{CauseKind, RankExit};
     use pmi_core::job::Placement;
 
     use super::super::event::Programs;
-    use super::super::state::tests::{end, state};
+    use super::super::progress_query::Answer;
+    use super::super::ranks::tests::end;
+    use super::super::state::LaunchState;
+    use super::super::state::tests::state;
     use super::*;
 
     fn ranks(ranks: &[u32]) -> Vec<Rank> {
@@ -186,7 +197,7 @@ mod tests {
         let mut state = state();
         state.on_waiting(0, &ranks(&[0, 1]));
         let told = RankProgress { phase: Some(Phase::Silent), exit: Some(RankExit::Code(0)), ..progress(3) };
-        state.on_progress(1, &[told], &Programs::new());
+        state.ranks.on_progress(1, &[told], &Programs::new());
         assert!(matches!(state.desertion(), Some(Desertion::Certain(_))));
         assert!(state.on_exited(1, end(3, Some(Phase::Silent))), "the client does not know of it");
         assert!(!state.on_exited(1, end(3, Some(Phase::Silent))), "reported twice");
@@ -220,12 +231,11 @@ mod tests {
         for phase in [Phase::Silent, Phase::Finalized] {
             let mut state = state();
             // Ranks 4 and 5: one on each node.
-            state.add_job(&Placement::block(&[1, 1]));
+            state.ranks.add_job(&Placement::block(&[1, 1]));
             state.on_waiting(0, &ranks(&[0, 1]));
             assert!(state.on_exited(1, end(5, Some(phase))));
             assert_eq!(state.desertion(), None, "it is of another job");
             state.on_waiting(0, &ranks(&[4]));
-            assert_eq!(state.waiting(), ranks(&[0, 1, 4]), "what is said of one job says nothing of the other");
             let cause = match state.desertion() {
                 Some(Desertion::Certain(cause)) => cause,
                 Some(Desertion::Suspected) => state.confirm(&[answer(&[0, 1, 4]), None]).unwrap(),
@@ -242,12 +252,29 @@ mod tests {
     }
 
     #[test]
+    fn reports_of_a_node_concern_its_own_ranks_and_the_jobs_that_they_name() {
+        let mut all = Ranks::new(&Placement::block(&[2, 2]));
+        all.add_job(&Placement::block(&[1, 1]));
+        let mut waits = FenceWaits::new(2);
+        waits.on_waiting(0, &ranks(&[0, 3, 77]), &all);
+        assert_eq!(waits.waiting(), ranks(&[0]), "rank 3 is of another node, and 77 of none");
+        waits.on_waiting(0, &ranks(&[4]), &all);
+        assert_eq!(waits.waiting(), ranks(&[0, 4]), "what is said of one job says nothing of the other");
+        waits.on_waiting(0, &ranks(&[1]), &all);
+        assert_eq!(waits.waiting(), ranks(&[1, 4]), "a new fence of the job");
+        waits.on_answer(0, &answer(&[3, 4]).unwrap(), &all);
+        assert_eq!(waits.waiting(), ranks(&[4]), "an answer tells of all ranks of the node");
+        waits.on_exited(0, Rank(4));
+        assert!(waits.is_empty());
+    }
+
+    #[test]
     fn nobody_waits_for_a_job_that_was_not_started() {
         let mut state = state();
-        state.add_job(&Placement::block(&[1, 1]));
+        state.ranks.add_job(&Placement::block(&[1, 1]));
         state.on_waiting(0, &ranks(&[4]));
         assert!(state.on_exited(1, end(5, Some(Phase::Silent))));
-        state.void_job(4, 2);
+        state.void_job(&(4..6));
         assert_eq!(state.desertion(), None);
     }
 
@@ -255,10 +282,10 @@ mod tests {
     fn a_suspicion_is_confirmed_after_its_grace_and_forgotten_with_its_reason() {
         let now = Instant::now();
         let mut watch = DesertionWatch::new(now);
-        watch.note(true, now);
-        watch.note(true, now + GRACE / 2);
+        watch.suspect(now);
+        watch.suspect(now + GRACE / 2);
         assert_eq!([GRACE / 2, GRACE].map(|passed| watch.is_to_be_confirmed(now + passed)), [false, true]);
-        watch.note(false, now + GRACE);
+        watch.clear();
         assert!(!watch.is_to_be_confirmed(now + 2 * GRACE));
         assert_eq!(
             [1, 2, 3].map(|second| watch.asks_for_exits(now + Duration::from_secs(second))),

@@ -48,8 +48,8 @@ pub(crate) enum Effect {
     AnswerStatus { ticket: u64, status: Status },
     /// Answer the rank that asked for a job.
     AnswerSpawn { ticket: u64, answer: Result<JobId, SpawnError> },
-    /// The launch is over: let others see that, before the events that say so are added.
-    Finish(Arc<Completion>),
+    /// The launch, which had so many ranks, is over: let others see that, before the events that say so are added.
+    Finish { completion: Arc<Completion>, ranks: u32 },
     /// The end was written down, or could not be at once: what follows from it for others.
     Conclude(Arc<Completion>),
     /// A node was lost: count it, and tell the operator.

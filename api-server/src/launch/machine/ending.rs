@@ -17,7 +17,7 @@ use super::{Conclusion, Machine, NotStarted, Phase, Stored};
 impl Machine {
     /// Something ends the launch that was seen here. All nodes are told to give up.
     pub(super) fn fail(&mut self, cause: Cause, now: Instant) {
-        if self.nodes.state.fail(cause) {
+        if self.nodes.state.cause.fail(cause) {
             self.announce(None, now);
         }
     }
@@ -69,7 +69,7 @@ impl Machine {
 
     fn end_by(&mut self, kind: CauseKind, now: Instant) {
         self.settle_cause(now);
-        if !self.phase.is_over() && self.nodes.state.fail(Cause { host: String::new(), kind }) {
+        if !self.phase.is_over() && self.nodes.state.cause.fail(Cause { host: String::new(), kind }) {
             self.begin_ending(now);
         }
     }
@@ -78,7 +78,7 @@ impl Machine {
     pub(super) fn refuse(&mut self, refusal: NotStarted, now: Instant) {
         let (host, reason) = refusal.blame();
         let kind = CauseKind::NotStarted { reason, class: StartClass::System };
-        self.nodes.state.fail(Cause { host: host.to_owned(), kind });
+        self.nodes.state.cause.fail(Cause { host: host.to_owned(), kind });
         // Its id was told to nobody.
         self.end(&[], Some(refusal), now, now);
     }
@@ -94,7 +94,7 @@ impl Machine {
         self.settle_cause(now);
         self.spawns.refuse_all(&mut self.effects);
         let completion = Arc::new(self.completion(unclean, now));
-        self.effects.push(Effect::Finish(Arc::clone(&completion)));
+        self.effects.push(Effect::Finish { completion: Arc::clone(&completion), ranks: self.nodes.state.ranks.size() });
         if !unclean.is_empty() {
             self.clients.append(0, LogEvent::Unclean(unclean.to_vec()), &mut self.effects);
         }
@@ -119,9 +119,8 @@ impl Machine {
             allocation_id: self.facts.allocation_id.clone(),
             cause,
             message,
-            ends: state.ends(),
+            ends: state.ranks.ends(),
             duration,
-            ranks: state.size(),
         }
     }
 

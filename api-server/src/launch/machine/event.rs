@@ -120,15 +120,13 @@ pub(crate) enum LogEvent {
 pub(crate) struct Completion {
     pub launch_id: String,
     pub allocation_id: String,
-    /// Why it ended early or failed; `None` for success.
+    /// The first cause; `None` for success.
     pub cause: Option<Cause>,
     /// The same in words, with what is left behind.
     pub message: String,
     /// In the order of ranks; ranks of which no end was reported are missing.
     pub ends: Vec<RankEnd>,
     pub duration: Duration,
-    /// The number of all ranks.
-    pub ranks: u32,
 }
 
 /// The launch in short.
@@ -136,13 +134,13 @@ pub(crate) struct Completion {
 pub(crate) struct Overview {
     pub activity: Activity,
     pub ranks: u32,
-    /// Why it ends early, in words; empty if it does not.
+    /// The first cause in words; empty if there is none.
     pub cause: String,
     /// Since when its owner is stopped, in seconds since 1970; 0 while it is not.
     pub client_stopped_at: u64,
 }
 
-/// Where a launch that is not over is, as users are told.
+/// Phase of a launch that is not over, as users are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Activity {
     Starting,

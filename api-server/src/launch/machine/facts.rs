@@ -15,7 +15,7 @@ pub(crate) struct Facts {
     pub job: JobId,
     /// The names of its nodes, by node index.
     pub nodes: Vec<String>,
-    /// Where the ranks of the launched job are.
+    /// The nodes of the ranks of the launched job.
     pub placement: Placement,
     /// Bytes of output that a node may send before it is granted more.
     pub output_window: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Facts {
     pub input_readers: Vec<u32>,
     /// The longest time that ranks have to end when they are told to.
     pub grace: Duration,
-    /// Where programs of spawned jobs begin that name no directory.
+    /// The working directory of programs of spawned jobs that name none.
     pub directory: PathBuf,
     pub universe_size: Option<u32>,
     pub ownership: Ownership,
@@ -53,7 +53,7 @@ pub(crate) enum Settler {
     Nobody,
 }
 
-/// Which server began a launch.
+/// The server that began a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// This one.

@@ -1,4 +1,4 @@
-//! Which of the causes that nodes report came first. No clock is relied on: causes are told apart by what they can follow from
+//! The first of the causes that nodes report. No clock is relied on: causes are told apart by what they can follow from
 //! ([`Origin`]). Among causes of one origin the first one that is reported counts: an abort is reported before the connections of
 //! its rank break.
 //!
@@ -78,6 +78,11 @@ impl FirstCause {
         open
     }
 
+    /// More is known of the cause that counts.
+    pub(crate) fn complete(&mut self, cause: Cause) {
+        *self = Self::Counts(cause);
+    }
+
     /// No other cause is waited for any more. Returns the node whose cause counts from now on, if it was held until now.
     pub(crate) fn settle(&mut self) -> Option<u32> {
         match std::mem::take(self) {
@@ -92,7 +97,7 @@ impl FirstCause {
         }
     }
 
-    /// When a cause that is held counts; `None` if none is held.
+    /// The time from which a cause that is held counts; `None` if none is held.
     pub(crate) fn hold_ends(&self) -> Option<Instant> {
         match self {
             Self::Held { since, .. } => Some(*since + HOLD),

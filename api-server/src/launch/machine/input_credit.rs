@@ -152,6 +152,8 @@ impl InputCredit {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn piece(bytes: usize) -> Bytes {
@@ -205,6 +207,94 @@ mod tests {
         for _ in 0..5 {
             let flow = input.push(piece(10)).unwrap();
             assert_eq!((lengths(&flow), flow.credit), (vec![], 10));
+        }
+    }
+
+    #[test]
+    fn clients_that_come_and_go_pile_up_no_more_than_some_windows() {
+        let mut input = InputCredit::new(&[0], 10);
+        let mut sent = 0;
+        for _ in 0..100 {
+            input.attach();
+            while input.push(piece(5)).is_ok() {
+                sent += 5;
+            }
+        }
+        assert_eq!(sent, 10 + 10 * WINDOWS_MAX, "one window is under way, the others wait");
+    }
+
+    #[test]
+    fn nothing_follows_the_end() {
+        let mut input = InputCredit::new(&[0], 100);
+        input.attach();
+        assert!(input.end().end);
+        assert_eq!(input.push(piece(5)).unwrap(), Flow::default(), "it is taken, and means nothing");
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Push(usize),
+        Taken(u32, u64),
+        Gone(u32),
+        End,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => (0..60_usize).prop_map(Step::Push),
+            6 => (0..3_u32, 0..80_u64).prop_map(|(node, bytes)| Step::Taken(node, bytes)),
+            1 => (0..3_u32).prop_map(Step::Gone),
+            1 => Just(Step::End),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn readers_get_the_input_in_order_and_the_client_never_more_than_a_window(
+            steps in prop::collection::vec(step(), 0..80),
+        ) {
+            const WINDOW: u64 = 100;
+            let mut input = InputCredit::new(&[0, 1, 2], WINDOW);
+            input.attach();
+            let (mut sent, mut passed, mut ends) = (0_u64, 0_u64, 0);
+            let (mut allowance, mut taken) = (WINDOW, [0_u64; 3]);
+            for step in steps {
+                let flow = match step {
+                    Step::Push(bytes) => {
+                        // The bytes count up, so that their order is seen.
+                        let piece: Vec<u8> = (0..bytes as u64).map(|index| (sent + index) as u8).collect();
+                        let pushed = input.push(piece.into());
+                        prop_assert_eq!(pushed.is_ok(), bytes as u64 <= allowance);
+                        let Ok(flow) = pushed else { continue };
+                        allowance -= bytes as u64;
+                        sent += if input.ended == End::Open { bytes as u64 } else { 0 };
+                        flow
+                    }
+                    Step::Taken(node, bytes) => {
+                        taken[node as usize] = (taken[node as usize] + bytes).min(passed);
+                        input.on_taken(node, bytes)
+                    }
+                    Step::Gone(node) => input.on_gone(node),
+                    Step::End => input.end(),
+                };
+                let bytes: Vec<u8> = flow.pieces.iter().flatten().copied().collect();
+                prop_assert!(bytes.iter().enumerate().all(|(index, &byte)| byte == (passed + index as u64) as u8));
+                passed += flow.credit;
+                allowance += flow.credit;
+                ends += u32::from(flow.end);
+                prop_assert!(allowance <= WINDOW && passed <= sent);
+                for node in input.readers() {
+                    prop_assert!(passed - taken[node as usize] <= WINDOW, "more than node {} has room for", node);
+                }
+                prop_assert!(ends == 0 || passed == sent, "the end comes after all input");
+            }
+            // Those who read on get all of it.
+            input.end();
+            for node in (0..3).cycle().take(9) {
+                passed += input.on_taken(node, u64::MAX).credit;
+            }
+            prop_assert_eq!((passed, input.ended), (sent, End::PassedOn));
+            prop_assert!(ends <= 1);
         }
     }
 

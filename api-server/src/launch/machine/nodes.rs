@@ -126,7 +126,8 @@ impl Nodes {
         self.state.live().filter(reporting).any(|node| self.streams[node as usize].is_missing())
     }
 
-    /// When a cause that is held counts. Not before it is known of every node whether it is lost: then that comes first.
+    /// The time from which a cause that is held counts. Not before it is known of every node whether it is lost: then that comes
+    /// first.
     pub(crate) fn hold_ends(&self) -> Option<Instant> {
         self.state.cause.hold_ends().filter(|_| !self.misses_a_report())
     }
@@ -170,7 +171,11 @@ impl Nodes {
     /// Looks for ranks that left others waiting. Returns the cause, if one did for certain.
     pub(crate) fn look_for_deserters(&mut self, now: Instant) -> Option<Cause> {
         let desertion = self.state.desertion();
-        self.desertion.note(desertion == Some(Desertion::Suspected), now);
+        if desertion == Some(Desertion::Suspected) {
+            self.desertion.suspect(now);
+        } else {
+            self.desertion.clear();
+        }
         match desertion {
             Some(Desertion::Certain(cause)) => Some(cause),
             Some(Desertion::Suspected) | None => None,
@@ -206,7 +211,7 @@ impl Nodes {
             NodeStatus {
                 node: self.state.host(index).to_owned(),
                 silent: answer.is_none() && self.state.phase(index).is_live(),
-                ranks: self.state.known(index).map(current).collect(),
+                ranks: self.state.ranks.known(index).map(current).collect(),
             }
         };
         Status { nodes: (0..).zip(&query.answers).map(node).collect(), cause: self.state.cause().cloned() }

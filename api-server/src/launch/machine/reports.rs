@@ -84,11 +84,11 @@ impl Machine {
     /// Something happened in a node's session. News that is none, or that is not this node's to report, is passed over.
     fn on_event(&mut self, node: u32, event: Event, programs: Programs, now: Instant) {
         match event {
-            Event::Started { rank, pid, .. } if self.nodes.state.on_started(node, rank, pid, &programs) => {
+            Event::Started { rank, pid, .. } if self.nodes.state.ranks.on_started(node, rank, pid, &programs) => {
                 self.clients.note_start();
                 self.append(node, NodeEvent::Happened(NodeHappening::Event(event), programs), now);
             }
-            Event::Output(ref output) if self.nodes.state.owns(node, output.rank) => {
+            Event::Output(ref output) if self.nodes.state.ranks.owns(node, output.rank) => {
                 self.append(node, NodeEvent::of_session(event), now);
             }
             Event::Exited { rank, exit, phase } if self.nodes.state.on_exited(node, RankEnd { rank, exit, phase }) => {
@@ -99,7 +99,7 @@ impl Machine {
             Event::Ending(cause) => self.on_cause(node, cause, now),
             Event::Spawned { job, failure } => self.spawns.on_spawned(node, &job, failure),
             Event::Progress { question, ranks } => {
-                self.nodes.state.on_progress(node, &ranks, &programs);
+                self.nodes.state.ranks.on_progress(node, &ranks, &programs);
                 self.nodes.queries.on_answer(node, question, &ranks);
             }
             Event::Waiting { ranks } => {
@@ -140,13 +140,13 @@ impl Machine {
         {
             let (host, limit, waiting, missing) = (cause.host.clone(), *limit, *waiting, missing.clone());
             // Nothing that follows from it shall become the cause while the other nodes are asked.
-            if self.nodes.state.fail(cause) {
+            if self.nodes.state.cause.fail(cause) {
                 let purpose = Purpose::FenceTimeout { node, host, limit, waiting, missing };
                 self.nodes.ask(purpose, now, &mut self.effects);
             }
             return;
         }
-        match self.nodes.state.on_cause(node, cause, now) {
+        match self.nodes.state.cause.report(node, cause, now) {
             Reported::Counts => self.announce(Some(node), now),
             // Nothing can have happened elsewhere.
             Reported::Held if self.nodes.streams.len() == 1 => self.settle_cause(now),
@@ -175,14 +175,14 @@ impl Machine {
                 }
                 Purpose::FenceTimeout { .. } => {
                     if let Some((node, cause)) = completed_timeout(&query) {
-                        self.nodes.state.complete_cause(cause);
+                        self.nodes.state.cause.complete(cause);
                         self.announce(Some(node), now);
                     }
                 }
                 // The answers have told of exits.
                 Purpose::Exits => self.look_for_deserters(now),
                 Purpose::Desertion => {
-                    self.nodes.desertion.note(false, now);
+                    self.nodes.desertion.clear();
                     match self.nodes.state.confirm(&query.answers) {
                         Some(cause) => self.fail(cause, now),
                         None => self.look_for_deserters(now),

@@ -25,7 +25,7 @@ pub(crate) struct SilentRanks {
     collected: [Option<(Instant, SilentReport)>; 2],
 }
 
-/// Which reports are passed on.
+/// The reports that are passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passing {
     /// Reports whose time to be completed is over.

@@ -9,6 +9,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use lattice_session::limits::JOBS_MAX;
@@ -118,7 +119,7 @@ impl Spawns {
         }
         let parent = SpawnParent {
             launched: &facts.job,
-            ranks: state.size(),
+            ranks: state.ranks.size(),
             universe_size: facts.universe_size,
             job: &wish.parent,
             rank: wish.rank,
@@ -127,7 +128,7 @@ impl Spawns {
         let spawned = spawn::spawned_job(&parent, self.known.len() + 1, &wish.request)?;
         let placement = share_out(spawned.size(), &hosts(state, &wish.cores), state.node_count());
         let (id, order) = (spawned.id().clone(), spawned.on(placement.clone()));
-        state.add_job(&placement);
+        state.ranks.add_job(&placement);
         self.known.push(SpawnedJob { id, placement, outcome: SpawnOutcome::Open });
         self.planned.push(Planned { change: note(), order: Arc::new(order), ticket: wish.ticket });
         Ok(())
@@ -156,7 +157,7 @@ impl Spawns {
     /// The changes up to this one could not be made durable: jobs that waited for that are refused.
     pub(crate) fn on_not_durable(&mut self, through: u64, state: &mut LaunchState, effects: &mut Effects) {
         for planned in self.planned.extract_if(.., |planned| planned.change <= through) {
-            state.void_job(planned.order.first_shown.0, planned.order.job.size());
+            state.void_job(&ranks_of(&planned.order));
             let reason = "the API server cannot write down that there is a new job".to_owned();
             refuse(planned.ticket, reason, effects);
         }
@@ -196,7 +197,7 @@ impl Spawns {
     pub(crate) fn close(&mut self, state: &mut LaunchState, effects: &mut Effects) -> Closed {
         let mut closed = Closed::Nothing;
         for starting in self.starting.extract_if(.., |starting| starting.awaited.is_empty()) {
-            let SpawnOrder { job, first_shown, .. } = &*starting.order;
+            let job = &starting.order.job;
             let answer = match starting.failures.first() {
                 None => {
                     let known = self.known.iter_mut().find(|known| known.id == job.id);
@@ -206,7 +207,7 @@ impl Spawns {
                 }
                 Some((node, failure)) => {
                     let reason = format!("{}: {failure}", state.host(*node));
-                    disown(&job.id, first_shown.0, job.size(), state, effects);
+                    disown(&job.id, &ranks_of(&starting.order), state, effects);
                     if closed == Closed::Nothing {
                         closed = Closed::Failed;
                     }
@@ -232,17 +233,22 @@ impl Spawns {
     /// that it did not.
     pub(crate) fn resume(&mut self, known: &[SpawnedJob], state: &mut LaunchState, effects: &mut Effects) {
         for job in known {
-            let first = state.add_job(&job.placement);
+            let first = state.ranks.add_job(&job.placement);
             if job.outcome == SpawnOutcome::Open {
-                disown(&job.id, first, job.placement.size(), state, effects);
+                disown(&job.id, &(first..first + job.placement.size()), state, effects);
             }
         }
         self.known = known.to_vec();
     }
 }
 
-/// Why a node that is gone has not started its part.
+/// The failure of a node that is gone to start its part.
 const GONE: &str = "the node has ended its part of the launch";
+
+/// The numbers under which the ranks of a job are shown.
+fn ranks_of(order: &SpawnOrder) -> Range<u32> {
+    order.first_shown.0..order.first_shown.0 + order.job.size()
+}
 
 fn starts_ranks(order: &SpawnOrder, node: u32) -> bool {
     !order.job.placement.ranks_on(NodeIndex(node)).is_empty()
@@ -254,8 +260,8 @@ pub(crate) fn refuse(ticket: u64, reason: String, effects: &mut Effects) {
 }
 
 /// Has what runs of a job ended everywhere.
-fn disown(job: &JobId, first: u32, size: u32, state: &mut LaunchState, effects: &mut Effects) {
-    state.void_job(first, size);
+fn disown(job: &JobId, ranks: &Range<u32>, state: &mut LaunchState, effects: &mut Effects) {
+    state.void_job(ranks);
     for node in state.live() {
         effects.command(node, NodeCommand::Disown(job.clone()));
     }
@@ -270,7 +276,7 @@ struct Host {
 }
 
 fn hosts(state: &LaunchState, cores: &[u32]) -> Vec<Host> {
-    let load = state.load();
+    let load = state.ranks.load(state.node_count());
     let cores = |node: u32| cores.get(node as usize).map_or(1, |&cores| cores.max(1));
     state.live().map(|node| Host { node, load: load[node as usize], cores: cores(node) }).collect()
 }

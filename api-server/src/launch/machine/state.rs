@@ -1,4 +1,4 @@
-//! Knowledge about a launch's nodes and ranks: where each is, how it ended, why the launch ends. Pure; what comes from nodes is
+//! Knowledge about a launch's nodes and ranks: where each node is in its part, why the launch ends. Pure; what comes from nodes is
 //! believed only where it concerns ranks of theirs.
 //!
 //! ```text
@@ -9,41 +9,36 @@
 //! A node judges its own ranks; a rank that has left while others wait for it on other nodes is seen only here
 //! ([`desertion`](super::desertion)).
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
-use bytes::Bytes;
 use lattice_session::cause::{Cause, CauseKind, RankExit};
-use lattice_session::event::RankProgress;
 use pmi_core::Phase;
 use pmi_core::ids::Rank;
 use pmi_core::job::Placement;
-use tokio::time::Instant;
 
-use super::checkpoint::Progressed;
-use super::event::{Programs, RankEnd};
-use super::first_cause::{FirstCause, Reported};
+use super::checkpoint::{Progressed, SpawnedJob};
+use super::desertion::{Deserter, Desertion, FenceWaits};
+use super::event::{RankEnd, StartProgress};
+use super::first_cause::FirstCause;
+use super::progress_query::Answer;
+use super::ranks::Ranks;
 
 /// All ranks and nodes of one launch.
 #[derive(Debug)]
 pub(crate) struct LaunchState {
-    pub(super) nodes: Vec<Node>,
-    /// By the number under which a rank is shown; those of spawned jobs follow those of the launched one.
-    pub(super) ranks: Vec<RankState>,
-    /// The ranks of each job, the launched one first; those of a job that did not start are empty.
-    pub(super) jobs: Vec<Range<u32>>,
+    nodes: Vec<Node>,
+    pub(super) ranks: Ranks,
+    waits: FenceWaits,
     pub(super) cause: FirstCause,
 }
 
 #[derive(Debug)]
-pub(super) struct Node {
-    pub(super) host: String,
+struct Node {
+    host: String,
     phase: NodePhase,
-    /// Its ranks that were reported to wait in a fence of all ranks.
-    pub(super) waiting: BTreeSet<u32>,
 }
 
-/// Where a node is in its part of the launch.
+/// Phase of a node's part of the launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodePhase {
     /// The node was asked, and has not begun to report.
@@ -63,47 +58,32 @@ impl NodePhase {
     }
 }
 
-#[derive(Clone, Debug)]
-pub(super) struct RankState {
-    pub(super) node: u32,
-    pid: Option<u32>,
-    program: Bytes,
-    /// The rank was seen to have spoken to its PMI server.
-    initialized: bool,
-    pub(super) end: Option<RankEnd>,
-    /// Where the news of its end came from.
-    end_source: EndSource,
-    /// Its job did not start on all nodes: nothing is expected of it, whether it ever ran or not.
-    void: bool,
-}
-
-/// Where the news of a rank's end came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum EndSource {
-    /// From nowhere, or from the answer to a query: the client has not been told.
-    Query,
-    /// From an event of its own, or from its node's report.
-    Event,
-}
-
 impl LaunchState {
     /// A launch on `hosts`, whose job is placed like this.
     pub(crate) fn new(hosts: &[String], placement: &Placement) -> Self {
-        let node = |host: &String| Node { host: host.clone(), phase: NodePhase::Awaited, waiting: BTreeSet::new() };
-        let nodes = hosts.iter().map(node).collect();
-        let mut state = Self { nodes, ranks: Vec::new(), jobs: Vec::new(), cause: FirstCause::default() };
-        state.add_job(placement);
-        state
+        let node = |host: &String| Node { host: host.clone(), phase: NodePhase::Awaited };
+        Self {
+            nodes: hosts.iter().map(node).collect(),
+            ranks: Ranks::new(placement),
+            waits: FenceWaits::new(hosts.len()),
+            cause: FirstCause::default(),
+        }
     }
 
-    /// Takes over what another server had found out.
-    pub(crate) fn resume(&mut self, known: &Progressed) {
-        for end in &known.ends {
-            if let Some(rank) = self.ranks.get_mut(end.rank.0 as usize) {
-                rank.end = Some(*end);
-                rank.end_source = EndSource::Event;
-            }
+    /// Progress of the launch for a server that comes after this one, which takes it over with [`Self::resume`].
+    pub(crate) fn progressed(&self, spawned: &[SpawnedJob]) -> Progressed {
+        Progressed {
+            ended: self.nodes_in(NodePhase::Ended),
+            lost: self.nodes_in(NodePhase::Lost),
+            ends: self.ranks.ends(),
+            cause: self.cause().cloned(),
+            spawned: spawned.to_vec(),
         }
+    }
+
+    /// Takes over what another server had found out; the ranks of spawned jobs must be there.
+    pub(crate) fn resume(&mut self, known: &Progressed) {
+        self.ranks.resume(&known.ends);
         for (nodes, phase) in [(&known.ended, NodePhase::Ended), (&known.lost, NodePhase::Lost)] {
             for &node in nodes {
                 if let Some(node) = self.nodes.get_mut(node as usize) {
@@ -114,34 +94,10 @@ impl LaunchState {
         self.cause = known.cause.clone().map_or(FirstCause::None, FirstCause::Counts);
     }
 
-    /// Adds the ranks of one more job. Returns the number under which its first rank is shown.
-    pub(crate) fn add_job(&mut self, placement: &Placement) -> u32 {
-        let first = self.ranks.len() as u32;
-        for block in placement.blocks() {
-            for node in block.first_node.0..block.first_node.0 + block.nodes {
-                let rank = RankState {
-                    node,
-                    pid: None,
-                    program: Bytes::new(),
-                    initialized: false,
-                    end: None,
-                    end_source: EndSource::Query,
-                    void: false,
-                };
-                self.ranks.extend(std::iter::repeat_n(rank, block.ranks_per_node as usize));
-            }
-        }
-        self.jobs.push(first..self.ranks.len() as u32);
-        first
-    }
-
-    /// The job whose first rank has this number, and which has so many, did not start on all its nodes.
-    pub(crate) fn void_job(&mut self, first: u32, size: u32) {
-        self.jobs.iter_mut().filter(|job| job.start == first).for_each(|job| job.end = first);
-        self.ranks.iter_mut().skip(first as usize).take(size as usize).for_each(|rank| rank.void = true);
-        for node in &mut self.nodes {
-            node.waiting.retain(|&rank| !(first..first + size).contains(&rank));
-        }
+    /// The job with these ranks did not start on all its nodes.
+    pub(crate) fn void_job(&mut self, ranks: &Range<u32>) {
+        self.ranks.void_job(ranks);
+        self.waits.void_job(ranks);
     }
 
     /// A node begins to report, or does so again.
@@ -152,26 +108,18 @@ impl LaunchState {
         }
     }
 
-    /// A rank runs. False for news that is none, or that is not this node's to report.
-    pub(crate) fn on_started(&mut self, node: u32, rank: Rank, pid: u32, programs: &Programs) -> bool {
-        let Some(known) = self.rank_of(node, rank.0) else { return false };
-        let new = known.pid.is_none();
-        known.pid = Some(pid);
-        if let Some((_, program)) = programs.first() {
-            known.program.clone_from(program);
-        }
-        new
-    }
-
     /// A rank has ended. False for news that is none, or that is not this node's to report.
     pub(crate) fn on_exited(&mut self, node: u32, end: RankEnd) -> bool {
-        let Some(rank) = self.rank_of(node, end.rank.0) else { return false };
-        if std::mem::replace(&mut rank.end_source, EndSource::Event) == EndSource::Event {
-            return false;
+        let is_news = self.ranks.on_exited(node, end);
+        if is_news {
+            self.waits.on_exited(node, end.rank);
         }
-        rank.end = Some(end);
-        self.nodes[node as usize].waiting.remove(&end.rank.0);
-        true
+        is_news
+    }
+
+    /// Ranks of a node wait in a fence of all ranks of their job, and miss none of their own node. Of other jobs nothing is said.
+    pub(crate) fn on_waiting(&mut self, node: u32, ranks: &[Rank]) {
+        self.waits.on_waiting(node, ranks, &self.ranks);
     }
 
     /// A node's part is over.
@@ -182,55 +130,22 @@ impl LaunchState {
         self.leave(node, NodePhase::Ended);
     }
 
-    /// A node is lost. Returns whether that ends the launch.
+    /// A node is lost. Returns true if that ends the launch.
     pub(crate) fn on_lost(&mut self, node: u32, reason: &str) -> bool {
         if !self.phase(node).is_live() {
             return false;
         }
         self.leave(node, NodePhase::Lost);
-        let host = self.nodes[node as usize].host.clone();
-        self.fail(Cause { host, kind: CauseKind::NodeLost { reason: reason.to_owned() } })
+        let host = self.host(node).to_owned();
+        self.cause.fail(Cause { host, kind: CauseKind::NodeLost { reason: reason.to_owned() } })
     }
 
     fn leave(&mut self, node: u32, phase: NodePhase) {
-        let node = &mut self.nodes[node as usize];
-        node.phase = phase;
-        node.waiting.clear();
+        self.nodes[node as usize].phase = phase;
+        self.waits.on_node_gone(node);
     }
 
-    /// A node reports a cause for which it ends its part.
-    pub(crate) fn on_cause(&mut self, node: u32, cause: Cause, now: Instant) -> Reported {
-        self.cause.report(node, cause, now)
-    }
-
-    /// Something ends the launch that follows from nothing else. False if something else has before.
-    pub(crate) fn fail(&mut self, cause: Cause) -> bool {
-        self.cause.fail(cause)
-    }
-
-    /// More is known of the cause that counts.
-    pub(crate) fn complete_cause(&mut self, cause: Cause) {
-        self.cause = FirstCause::Counts(cause);
-    }
-
-    /// Takes over what a node answered of its ranks; after a restart of the API server, nothing else tells that they run.
-    pub(crate) fn on_progress(&mut self, node: u32, ranks: &[RankProgress], programs: &Programs) {
-        for progress in ranks {
-            if let Some(rank) = self.rank_of(node, progress.rank.0) {
-                rank.pid = rank.pid.or(progress.pid);
-                rank.initialized |= matches!(progress.phase, Some(Phase::Open | Phase::Finalized));
-                let end = progress.exit.map(|exit| RankEnd { rank: progress.rank, exit, phase: progress.phase });
-                rank.end = rank.end.or(end);
-            }
-        }
-        for (rank, program) in programs {
-            if let Some(rank) = self.rank_of(node, rank.0) {
-                rank.program.clone_from(program);
-            }
-        }
-    }
-
-    /// Where a node is in its part.
+    /// The phase of a node's part.
     pub(crate) fn phase(&self, node: u32) -> NodePhase {
         self.nodes[node as usize].phase
     }
@@ -255,87 +170,65 @@ impl LaunchState {
         (0..).zip(&self.nodes).filter(|(_, node)| node.phase == phase).map(|(index, _)| index).collect()
     }
 
-    /// Returns true if every rank of every job has ended, so that nodes without ranks have nothing to wait for.
-    pub(crate) fn all_exited(&self) -> bool {
-        self.ranks.iter().all(|rank| rank.end.is_some() || rank.void)
-    }
-
-    /// Why the launch ends early or failed, if it does.
+    /// The cause that counts; `None` while the launch is well.
     pub(crate) fn cause(&self) -> Option<&Cause> {
         self.cause.get()
     }
 
-    /// Ends of all ranks that are known to have ended, in the order of their numbers.
-    pub(crate) fn ends(&self) -> Vec<RankEnd> {
-        self.ranks.iter().filter_map(|rank| rank.end).collect()
-    }
-
-    /// The number of ranks of all jobs.
-    pub(crate) fn size(&self) -> u32 {
-        self.ranks.len() as u32
-    }
-
-    /// The number of ranks that run on each node at present.
-    pub(crate) fn load(&self) -> Vec<u32> {
-        let mut load = vec![0; self.nodes.len()];
-        for rank in self.ranks.iter().filter(|rank| rank.end.is_none() && !rank.void) {
-            load[rank.node as usize] += 1;
+    /// Progress of the launched job's start.
+    pub(crate) fn start_progress(&self) -> StartProgress {
+        let starts = self.ranks.starts(self.nodes.len());
+        let complete = |(node, &missing): (&Node, &u32)| missing == 0 && node.phase != NodePhase::Awaited;
+        StartProgress {
+            nodes: self.nodes.len() as u32,
+            nodes_started: self.nodes.iter().zip(&starts.missing).filter(|&pair| complete(pair)).count() as u32,
+            ranks: self.ranks.launched_size(),
+            ranks_started: starts.started,
+            ranks_initialized: starts.initialized,
         }
-        load
     }
 
-    fn launched(&self) -> &[RankState] {
-        let size = self.jobs.first().map_or(0, ExactSizeIterator::len);
-        &self.ranks[..size]
+    /// Returns true if ranks are known to wait in a fence of a launch that nothing has ended yet.
+    pub(crate) fn does_anybody_wait(&self) -> bool {
+        self.cause().is_none() && !self.waits.is_empty()
     }
 
-    /// The number of nodes that have started all their ranks of the launched job, and of its ranks that have started.
-    pub(crate) fn starts(&self) -> (u32, u32) {
-        let mut missing = vec![0_u32; self.nodes.len()];
-        let mut started = 0;
-        for rank in self.launched() {
-            match rank.pid {
-                Some(_) => started += 1,
-                None => missing[rank.node as usize] += 1,
+    /// Returns the desertion of a rank that has left while others of its job wait for it, if one has.
+    pub(crate) fn desertion(&self) -> Option<Desertion> {
+        if !self.does_anybody_wait() {
+            return None;
+        }
+        let certain = self.waits.deserter(Phase::Silent, &self.ranks).map(|Deserter { end, waiting }| {
+            let kind = CauseKind::LeftBeforeInit { rank: end.rank, exit: end.exit, others: waiting };
+            Desertion::Certain(self.cause_at(end.rank, kind))
+        });
+        certain.or_else(|| self.waits.deserter(Phase::Finalized, &self.ranks).map(|_| Desertion::Suspected))
+    }
+
+    /// The cause of a desertion that was suspected, now that nodes have answered which ranks wait.
+    pub(crate) fn confirm(&mut self, answers: &[Option<Answer>]) -> Option<Cause> {
+        for (index, answer) in (0..).zip(answers) {
+            if let Some(answer) = answer.as_ref().filter(|_| self.phase(index).is_live()) {
+                self.waits.on_answer(index, answer, &self.ranks);
             }
         }
-        let complete = |(node, &missing): (&Node, &u32)| missing == 0 && node.phase != NodePhase::Awaited;
-        (self.nodes.iter().zip(&missing).filter(|&pair| complete(pair)).count() as u32, started)
+        if !self.does_anybody_wait() {
+            return None;
+        }
+        let Deserter { end, waiting } = self.waits.deserter(Phase::Finalized, &self.ranks)?;
+        Some(self.cause_at(end.rank, CauseKind::LeftFence { rank: end.rank, waiting }))
     }
 
-    /// The number of ranks of the launched job that are known to have spoken to their PMI server.
-    pub(crate) fn initialized(&self) -> u32 {
-        self.launched().iter().filter(|rank| rank.initialized).count() as u32
-    }
-
-    /// Returns the progress of a node's ranks as it is known without asking, with the program of each.
-    pub(crate) fn known(&self, node: u32) -> impl Iterator<Item = (RankProgress, Bytes)> {
-        let own = (0..).zip(&self.ranks).filter(move |(_, rank)| rank.node == node && !rank.void);
-        own.map(|(number, rank)| {
-            let known = RankProgress {
-                rank: Rank(number),
-                pid: rank.pid,
-                phase: rank.end.and_then(|end| end.phase),
-                last_command: None,
-                waiting: false,
-                exit: rank.end.map(|end| end.exit),
-            };
-            (known, rank.program.clone())
-        })
-    }
-
-    /// Returns true if a rank with this number runs, or ran, on the node.
-    pub(crate) fn owns(&self, node: u32, rank: Rank) -> bool {
-        self.ranks.get(rank.0 as usize).is_some_and(|known| known.node == node)
-    }
-
-    fn rank_of(&mut self, node: u32, rank: u32) -> Option<&mut RankState> {
-        self.ranks.get_mut(rank as usize).filter(|known| known.node == node)
+    fn cause_at(&self, rank: Rank, kind: CauseKind) -> Cause {
+        let host = self.ranks.node_of(rank).map_or("", |node| self.host(node));
+        Cause { host: host.to_owned(), kind }
     }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::event::Programs;
+    use super::super::ranks::tests::end;
     use super::*;
 
     /// Two ranks on each of two nodes.
@@ -343,16 +236,12 @@ pub(super) mod tests {
         LaunchState::new(&["a".to_owned(), "b".to_owned()], &Placement::block(&[2, 2]))
     }
 
-    pub(in super::super) fn end(rank: u32, phase: Option<Phase>) -> RankEnd {
-        RankEnd { rank: Rank(rank), exit: RankExit::Code(0), phase }
-    }
-
     #[test]
     fn the_first_cause_counts() {
         let mut state = state();
         assert!(state.on_lost(1, "3 heartbeats were missed"));
         let fence = CauseKind::Fence { reason: "node b".to_owned() };
-        assert!(!state.fail(Cause { host: "a".to_owned(), kind: fence }));
+        assert!(!state.cause.fail(Cause { host: "a".to_owned(), kind: fence }));
         let cause = state.cause().unwrap();
         assert_eq!((cause.host.as_str(), state.phase(1)), ("b", NodePhase::Lost));
         assert_eq!(state.live().collect::<Vec<_>>(), [0]);
@@ -361,25 +250,32 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_node_reports_its_own_ranks_only() {
+    fn a_node_has_started_when_it_reports_and_all_its_ranks_run() {
         let mut state = state();
-        assert!(!state.on_exited(0, end(2, Some(Phase::Silent))));
-        assert!(!state.on_exited(0, end(99, Some(Phase::Silent))));
-        assert!(state.on_exited(1, end(2, Some(Phase::Finalized))));
-        assert!(!state.on_exited(1, end(2, Some(Phase::Silent))), "reported twice");
-        state.on_waiting(0, &[Rank(0), Rank(3), Rank(77)]);
-        assert_eq!(state.waiting(), [Rank(0)]);
+        let started = |state: &LaunchState| {
+            let StartProgress { nodes, nodes_started, ranks, ranks_started, .. } = state.start_progress();
+            assert_eq!((nodes, ranks), (2, 4));
+            (nodes_started, ranks_started)
+        };
+        [0, 1].into_iter().for_each(|rank| assert!(state.ranks.on_started(0, Rank(rank), 7, &Programs::new())));
+        assert_eq!(started(&state), (0, 2), "its stream is not there");
+        state.on_stream(0);
+        state.on_stream(1);
+        assert_eq!(started(&state), (1, 2));
     }
 
     #[test]
-    fn spawned_ranks_are_counted_on() {
+    fn what_was_found_out_is_taken_over_by_another_server() {
         let mut state = state();
-        assert_eq!(state.add_job(&Placement::block(&[0, 3])), 4);
-        assert!(state.on_started(1, Rank(6), 7, &Programs::new()));
-        assert_eq!((state.size(), state.load()), (7, vec![2, 5]));
-        assert!(state.on_exited(1, end(6, Some(Phase::Silent))));
-        state.on_waiting(0, &[Rank(0)]);
-        assert_eq!(state.desertion(), None, "it is not of their job");
-        assert_eq!(state.ends().len(), 1);
+        state.on_stream(0);
+        state.on_report(0, &[(Rank(0), RankExit::Code(0)), (Rank(1), RankExit::Code(3))]);
+        assert!(state.on_exited(1, end(2, Some(Phase::Finalized))));
+        assert!(state.on_lost(1, "no heartbeat came"));
+        let progressed = state.progressed(&[]);
+        let mut resumed = self::state();
+        resumed.resume(&progressed);
+        assert_eq!(resumed.progressed(&[]), progressed);
+        assert_eq!((resumed.phase(0), resumed.phase(1)), (NodePhase::Ended, NodePhase::Lost));
+        assert!(!resumed.on_exited(1, end(2, Some(Phase::Finalized))), "it is no news");
     }
 }

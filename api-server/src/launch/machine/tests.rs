@@ -2,5 +2,8 @@
 
 mod deadlines;
 mod properties;
+mod queries;
+mod restarts;
 mod simulation;
+mod starts;
 mod stories;

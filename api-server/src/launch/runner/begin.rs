@@ -3,45 +3,46 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lattice_session::request::Ownership;
+use lattice_session::settings::StdinTarget;
 use lattice_session::unix_time;
 use parking_lot::Mutex;
+use pmi_core::job::Placement;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tracing::Instrument;
 
 use super::Runner;
 use super::replies::{Replies, StartReply};
-use crate::fabric::Asked;
 use crate::launch::deliveries::Deliveries;
 use crate::launch::event_log::{EventLog, Retention};
-use crate::launch::facts::{Facts, Origin, Settler};
-use crate::launch::fan_out::{FanOut, NotStarted};
+use crate::launch::facts::{self, Facts, Origin, Settler};
+use crate::launch::fan_out::{CredentialsToCome, FanOut, NotStarted};
 use crate::launch::machine::{Machine, Resumed};
 use crate::launch::outbox::Outbox;
 use crate::launch::spool::Spool;
+use crate::launch::surroundings::Surroundings;
 use crate::launch::{INBOX, LaunchHandle, Outlet, Part, Request, Shared};
 use crate::order::Order;
-use crate::server::Server;
 use crate::store::LaunchRecord;
 use crate::wire;
 
 /// Starts a launch whose record is durable. The receiver is told whether all nodes have accepted it.
 pub(crate) fn start(
-    server: &Arc<Server>,
+    surroundings: Surroundings,
     order: Order,
     record: LaunchRecord,
     fan_out: FanOut,
-    credentials: Option<Asked>,
+    credentials: Option<CredentialsToCome>,
 ) -> (LaunchHandle, oneshot::Receiver<Result<(), NotStarted>>) {
     let (reply, accepted) = oneshot::channel();
     let (sender, inbox) = mpsc::channel(INBOX);
-    let limit = order.spec.patience.as_ref().and_then(|timeouts| timeouts.timeout_ms);
-    let limit = limit.map_or(Duration::MAX, Duration::from_millis);
-    let span = tracing::info_span!("launch", id = order.spec.launch_id);
-    let begin = Beginning { server, order, record, origin: Origin::Here, first_event: 1, start: Some(reply), inbox };
-    let now = server.clock.now();
-    let (runner, handle) = begin.with(sender.clone(), now, |facts, first| Machine::new(facts, first, now));
-    let asking = ask_nodes(Arc::clone(server), fan_out, credentials, limit, sender);
+    let span = tracing::info_span!("launch", id = order.launch.launch_id);
+    let now = surroundings.clock.now();
+    let asking = ask_nodes(surroundings.clone(), fan_out, credentials, sender.clone());
+    let begin =
+        Beginning { surroundings, order, record, origin: Origin::Here, first_event: 1, start: Some(reply), inbox };
+    let (runner, handle) = begin.with(sender, now, |facts, first| Machine::new(facts, first, now));
     tokio::spawn(asking.instrument(span.clone()));
     tokio::spawn(runner.run().instrument(span));
     (handle, accepted)
@@ -49,23 +50,26 @@ pub(crate) fn start(
 
 /// Equips a launch with fabric credentials and asks all nodes to start it; tells its task how that ended.
 async fn ask_nodes(
-    server: Arc<Server>,
+    surroundings: Surroundings,
     mut fan_out: FanOut,
-    credentials: Option<Asked>,
-    limit: Duration,
+    credentials: Option<CredentialsToCome>,
     launch: mpsc::Sender<Request>,
 ) {
+    let Surroundings { channels, metrics, settings, .. } = surroundings;
     let equipped = match credentials {
-        Some(asked) => {
-            fan_out.make_way(&server.channels, &server.config.launches);
-            asked.equip(&server, &mut fan_out, limit).await.map_err(NotStarted::from)
+        Some(credentials) => {
+            fan_out.make_way(&channels, &settings);
+            credentials.await.map(Some)
         }
-        None => Ok(()),
+        None => Ok(None),
     };
-    let timer = server.metrics.time_fan_out();
+    let timer = metrics.time_fan_out();
     let result = match equipped {
-        Ok(()) => fan_out.run(&server.channels, &server.config.launches).await.map_err(NotStarted::from),
-        Err(error) => Err(error),
+        Ok(credentials) => {
+            fan_out.credentials = credentials;
+            fan_out.run(&channels, &settings).await.map_err(NotStarted::from)
+        }
+        Err(error) => Err(error.into()),
     };
     timer.stop();
     // The launch outlives this.
@@ -73,20 +77,20 @@ async fn ask_nodes(
 }
 
 /// Takes up a launch that ran when the server ended. Its nodes are expected to report again.
-pub(crate) fn resume(server: &Arc<Server>, order: Order, record: LaunchRecord) -> LaunchHandle {
+pub(crate) fn resume(surroundings: Surroundings, order: Order, record: LaunchRecord) -> LaunchHandle {
     let (sender, inbox) = mpsc::channel(INBOX);
     let unix = unix_time::seconds();
     let (started, client_stopped_at) =
         record.summary.as_ref().map_or((unix, 0), |summary| (summary.started_at, summary.client_stopped_at));
     let age = Duration::from_secs(unix.saturating_sub(started));
     let kept = record.checkpoint.clone().unwrap_or_default();
-    let progressed = wire::launch::decode_progressed(&kept, order.nodes.len());
-    let now = server.clock.now();
+    let progressed = wire::launch::decode_progressed(&kept, order.launch.hosts.len());
+    let now = surroundings.clock.now();
     let begun = now.checked_sub(age).unwrap_or(now);
-    let span = tracing::info_span!("launch", id = order.spec.launch_id);
+    let span = tracing::info_span!("launch", id = order.launch.launch_id);
     // Numbers must go on counting up, and what they had come to is not known.
     let first_event = unix << 20;
-    let begin = Beginning { server, order, record, origin: Origin::Resumed, first_event, start: None, inbox };
+    let begin = Beginning { surroundings, order, record, origin: Origin::Resumed, first_event, start: None, inbox };
     let resumed = Resumed { progressed, client_stopped_at, begun };
     let (runner, handle) = begin.with(sender, begun, |facts, first| Machine::resume(facts, first, resumed, now));
     tokio::spawn(runner.run().instrument(span));
@@ -94,8 +98,8 @@ pub(crate) fn resume(server: &Arc<Server>, order: Order, record: LaunchRecord) -
 }
 
 /// Everything that a task begins with.
-struct Beginning<'a> {
-    server: &'a Arc<Server>,
+struct Beginning {
+    surroundings: Surroundings,
     order: Order,
     record: LaunchRecord,
     origin: Origin,
@@ -104,7 +108,7 @@ struct Beginning<'a> {
     inbox: mpsc::Receiver<Request>,
 }
 
-impl Beginning<'_> {
+impl Beginning {
     /// The task, and the handle by which others reach it.
     fn with(
         self,
@@ -112,16 +116,19 @@ impl Beginning<'_> {
         begun: tokio::time::Instant,
         machine: impl FnOnce(Facts, u64) -> Machine,
     ) -> (Runner, LaunchHandle) {
-        let Beginning { server, order, record, origin, first_event, start, inbox } = self;
-        let spool = if order.detached { server.spools.open() } else { None };
-        let settler = settler(order.detached, spool.as_ref());
+        let Self { surroundings, order, record, origin, first_event, start, inbox } = self;
+        let spool = match order.ownership {
+            Ownership::Detached => surroundings.spools.open(),
+            Ownership::Client => None,
+        };
+        let settler = settler(order.ownership, spool.as_ref());
         let retention = if settler == Settler::Nobody { Retention::Bounded } else { Retention::UntilSettled };
         let log = EventLog::new(first_event, retention, spool.clone());
-        let facts = wire::launch::facts(&order, settler, origin);
+        let facts = facts(&order, settler, origin);
         let outlet = |name: &String| Outlet { name: name.clone(), outbox: Outbox::default() };
         let outlets: Arc<[Outlet]> = facts.nodes.iter().map(outlet).collect();
         let shared = Arc::new(Shared {
-            summary: Mutex::new(record.summary.clone().unwrap_or_default()),
+            summary: Mutex::new(wire::summary::decode(record.summary.clone().unwrap_or_default())),
             parts: Mutex::new(vec![Part::Expected; facts.nodes.len()]),
         });
         let handle = LaunchHandle {
@@ -130,15 +137,15 @@ impl Beginning<'_> {
             shared: Arc::clone(&shared),
             origin,
             begun,
-            clock: Arc::clone(&server.clock),
+            clock: Arc::clone(&surroundings.clock),
         };
         let runner = Runner {
             ownership: facts.ownership,
             machine: machine(facts, first_event),
             deliveries: Deliveries::new(first_event, Arc::clone(&log), spool),
             replies: Replies::new(start),
-            server: Arc::clone(server),
-            recipients: order.nodes,
+            surroundings,
+            recipients: order.recipients(),
             writes: JoinSet::new(),
             record,
             outlets,
@@ -151,10 +158,50 @@ impl Beginning<'_> {
 }
 
 /// Returns the settler of a launch's events: its owner, or where it has none, its spool.
-fn settler(detached: bool, spool: Option<&Arc<Spool>>) -> Settler {
-    match (detached, spool) {
-        (false, _) => Settler::Owner,
-        (true, Some(_)) => Settler::Spool,
-        (true, None) => Settler::Nobody,
+fn settler(ownership: Ownership, spool: Option<&Arc<Spool>>) -> Settler {
+    match (ownership, spool) {
+        (Ownership::Client, _) => Settler::Owner,
+        (Ownership::Detached, Some(_)) => Settler::Spool,
+        (Ownership::Detached, None) => Settler::Nobody,
+    }
+}
+
+/// Returns the fixed part of an order's launch.
+fn facts(order: &Order, settler: Settler, origin: Origin) -> Facts {
+    let Order { launch, terms, ownership } = order;
+    Facts {
+        job: launch.job.id.clone(),
+        id: launch.launch_id.clone(),
+        allocation_id: launch.allocation_id.clone().unwrap_or_default(),
+        nodes: launch.hosts.clone(),
+        placement: launch.job.placement.clone(),
+        output_window: u64::from(terms.output_window),
+        input_window: u64::from(terms.stdin_window),
+        input_readers: input_readers(&launch.settings.stdin, &launch.job.placement),
+        grace: launch.settings.timeouts.grace_max(),
+        directory: launch.apps.first().map(|app| app.directory.clone()).unwrap_or_default(),
+        universe_size: launch.job.universe_size,
+        ownership: match ownership {
+            Ownership::Client => facts::Ownership::Owned,
+            Ownership::Detached => facts::Ownership::Detached,
+        },
+        settler,
+        origin,
+    }
+}
+
+/// The nodes whose ranks read the launch's input.
+fn input_readers(stdin: &StdinTarget, placement: &Placement) -> Vec<u32> {
+    match stdin {
+        StdinTarget::Rank(rank) => placement.node_of(*rank).map(|node| node.0).into_iter().collect(),
+        StdinTarget::All => {
+            let blocks = placement.blocks().iter();
+            let mut nodes: Vec<u32> =
+                blocks.flat_map(|block| block.first_node.0..block.first_node.0 + block.nodes).collect();
+            nodes.sort_unstable();
+            nodes.dedup();
+            nodes
+        }
+        StdinTarget::File(_) | StdinTarget::None => Vec::new(),
     }
 }

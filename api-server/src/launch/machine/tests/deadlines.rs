@@ -1,4 +1,4 @@
-//! When something is due that nobody says: each limit with the moment before it and the moment itself.
+//! Limits of time: each with the moment before it, when nothing is due, and the moment itself.
 
 use std::time::Duration;
 

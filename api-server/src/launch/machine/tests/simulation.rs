@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use lattice_session::cause::{Cause, CauseKind, RankExit};
-use lattice_session::event::{Event, Output, Stream};
+use lattice_session::event::{Event, Notice, Output, RankProgress, Stream};
 use lattice_session::wire::event::{NodeHappening, happening_cost};
 use pmi_core::Phase as RankPhase;
 use pmi_core::ids::{JobId, Rank};
@@ -16,9 +16,12 @@ use tokio::time::Instant;
 use super::super::attachments::{Joined, Role, TooManyViewers};
 use super::super::checkpoint::{Progressed, Snapshot};
 use super::super::effect::Effect;
-use super::super::event::{ClientRequest, Completion, LogEvent, NodeCommand, NodeEvent, Programs, SpawnWish};
+use super::super::event::{
+    ClientRequest, Completion, LogEvent, NodeCommand, NodeEvent, Overview, Programs, SpawnWish, StartProgress, Status,
+};
 use super::super::facts::{Facts, Origin, Ownership, Settler};
-use super::super::{Delivery, Machine, NodePhase, Resumed, Stored};
+use super::super::state::NodePhase;
+use super::super::{Delivery, Machine, Resumed, Stored};
 use crate::launch::Part;
 
 /// The output that a node may send before it is granted more.
@@ -70,8 +73,12 @@ pub(super) struct Simulation {
     /// The last one that was made durable.
     pub durable: Progressed,
     pub spawn_answers: BTreeMap<u64, Result<JobId, SpawnError>>,
-    pub status_answers: BTreeSet<u64>,
+    pub status_answers: BTreeMap<u64, Status>,
     pub started: Vec<bool>,
+    /// The launch as others were let see it.
+    pub overviews: Vec<Overview>,
+    /// Progress of the start as clients were told.
+    pub start_reports: Vec<StartProgress>,
     pub concluded: Option<bool>,
     pub dismissed: Vec<u64>,
     /// Bytes that each node may send, as it was told.
@@ -124,8 +131,10 @@ impl Simulation {
             storing: false,
             durable: Progressed::default(),
             spawn_answers: BTreeMap::new(),
-            status_answers: BTreeSet::new(),
+            status_answers: BTreeMap::new(),
             started: Vec::new(),
+            overviews: Vec::new(),
+            start_reports: Vec::new(),
             concluded: None,
             dismissed: Vec::new(),
             credit: vec![WINDOW; nodes],
@@ -181,7 +190,9 @@ impl Simulation {
                 (self.snapshot, self.storing) = (Some(snapshot), true);
             }
             Effect::AnswerStart(result) => self.started.push(result.is_ok()),
-            Effect::AnswerStatus { ticket, .. } => assert!(self.status_answers.insert(ticket), "answered twice"),
+            Effect::AnswerStatus { ticket, status } => {
+                assert!(self.status_answers.insert(ticket, status).is_none(), "answered twice");
+            }
             Effect::AnswerSpawn { ticket, answer } => {
                 assert!(self.spawn_answers.insert(ticket, answer).is_none(), "answered twice");
             }
@@ -190,12 +201,9 @@ impl Simulation {
             }
             Effect::CountLostNode { node, .. } => assert!(self.lost.insert(node), "lost twice"),
             Effect::Dismiss { client, .. } => self.dismissed.push(client),
-            Effect::Publish(_)
-            | Effect::StopKeeping
-            | Effect::GrantInput { .. }
-            | Effect::ReportStart(_)
-            | Effect::Forget { .. }
-            | Effect::Finish(_) => {}
+            Effect::Publish(overview) => self.overviews.push(overview),
+            Effect::ReportStart(progress) => self.start_reports.push(progress),
+            Effect::StopKeeping | Effect::GrantInput { .. } | Effect::Forget { .. } | Effect::Finish { .. } => {}
         }
     }
 
@@ -223,6 +231,24 @@ impl Simulation {
             _ => None,
         };
         self.commands[node].iter().filter_map(job).collect()
+    }
+
+    /// The notices that those who follow were told.
+    pub(super) fn notices(&self) -> Vec<Notice> {
+        let notice = |(_, event): &(u64, LogEvent)| match event {
+            LogEvent::Node(NodeEvent::Happened(NodeHappening::Event(Event::Notice(notice)), _)) => Some(notice.clone()),
+            _ => None,
+        };
+        self.log.iter().filter_map(notice).collect()
+    }
+
+    /// A node answers the last question that it was asked.
+    pub(super) fn answer(&mut self, node: u32, ranks: Vec<RankProgress>) {
+        let question = self.commands[node as usize].iter().rev().find_map(|command| match command {
+            NodeCommand::AskProgress(question) => Some(*question),
+            _ => None,
+        });
+        self.event(node, Event::Progress { question: question.expect("it was asked"), ranks });
     }
 
     /// Returns true if a node was given such a command.
@@ -328,5 +354,17 @@ impl Simulation {
 
     pub(super) fn is_forgotten(&self) -> bool {
         self.machine.is_forgotten(Delivery::Complete, self.now)
+    }
+}
+
+/// Progress of a rank that runs, and waits in a fence or not.
+pub(super) fn progress(rank: u32, waiting: bool) -> RankProgress {
+    RankProgress {
+        rank: Rank(rank),
+        pid: Some(100 + rank),
+        phase: Some(RankPhase::Open),
+        last_command: Some("put".to_owned()),
+        waiting,
+        exit: None,
     }
 }

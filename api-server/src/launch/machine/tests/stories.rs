@@ -1,35 +1,15 @@
 //! Single courses of events that a property does not tell apart.
 
 use lattice_session::cause::{CauseKind, RankExit};
-use lattice_session::event::{Event, Notice, RankProgress};
+use lattice_session::event::{Event, Notice};
 use pmi_core::Phase as RankPhase;
 use pmi_core::ids::Rank;
 use std::time::Duration;
 
 use super::super::event::{LogEvent, NodeCommand, NodeEvent};
 use super::super::{Machine, Stored};
-use super::simulation::{Simulation, facts};
+use super::simulation::{Simulation, facts, progress};
 use crate::launch::Part;
-
-fn progress(rank: u32, waiting: bool) -> RankProgress {
-    RankProgress {
-        rank: Rank(rank),
-        pid: Some(100 + rank),
-        phase: Some(RankPhase::Open),
-        last_command: Some("put".to_owned()),
-        waiting,
-        exit: None,
-    }
-}
-
-/// Answers the last question that a node was asked.
-fn answer(simulation: &mut Simulation, node: u32, ranks: Vec<RankProgress>) {
-    let question = simulation.commands[node as usize].iter().rev().find_map(|command| match command {
-        NodeCommand::AskProgress(question) => Some(*question),
-        _ => None,
-    });
-    simulation.event(node, Event::Progress { question: question.expect("it was asked"), ranks });
-}
 
 #[test]
 fn a_fence_that_timed_out_is_the_cause_whatever_is_reported_while_others_are_asked() {
@@ -38,8 +18,8 @@ fn a_fence_that_timed_out_is_the_cause_whatever_is_reported_while_others_are_ask
     simulation.cause(0, CauseKind::FenceTimeout { limit, waiting: 1, missing: Vec::new() });
     simulation.cause(1, CauseKind::LeftWithoutFinalize { rank: Rank(1) });
     assert!(simulation.endings().is_empty(), "it is not known yet who is missing");
-    answer(&mut simulation, 0, vec![progress(0, true)]);
-    answer(&mut simulation, 1, vec![progress(1, false)]);
+    simulation.answer(0, vec![progress(0, true)]);
+    simulation.answer(1, vec![progress(1, false)]);
     let missing = vec![(Rank(1), Some("put".to_owned()))];
     let endings = simulation.endings();
     assert_eq!(endings.len(), 1);

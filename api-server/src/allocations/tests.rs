@@ -1,0 +1,309 @@
+//! Allocations that are granted or refused, and their states.
+
+use std::num::NonZeroU32;
+
+use tonic::{Code, Status};
+
+use super::allocation::{FailureKind, LaunchFailure, RequeuePolicy};
+use super::plan::{AllocationRequest, AllocationSettings, Creators, NodeChoice, PlanError};
+use super::*;
+use crate::nodes::Unready;
+use crate::nodes::tests::{drain, registry};
+
+fn asking(nodes: NodeChoice) -> AllocationRequest {
+    AllocationRequest { nodes, requeue: RequeuePolicy::Never, uid: None, id: None }
+}
+
+/// A request for these nodes.
+fn on(nodes: &str) -> AllocationRequest {
+    asking(NodeChoice::These(hostlist::expand(nodes).unwrap()))
+}
+
+/// A request for so many nodes.
+fn any(number: u32) -> AllocationRequest {
+    asking(NodeChoice::Any(NonZeroU32::new(number).unwrap()))
+}
+
+fn create(
+    allocations: &mut Allocations,
+    request: &AllocationRequest,
+    caller: &Caller,
+    nodes: &[&str],
+) -> Result<Allocation, String> {
+    let id = (0..).map(|number| format!("id{number}")).find(|id| allocations.find(id).is_none()).unwrap();
+    let settings = AllocationSettings { per_user: 3, ..AllocationSettings::default() };
+    let planned = allocations.plan(request, caller, &settings, &registry(nodes), id);
+    let planned = planned.map_err(|error| error.to_string())?;
+    allocations.put(planned.clone());
+    Ok(planned)
+}
+
+const USER: Caller = Caller::User(1000);
+
+fn failure(kind: FailureKind) -> LaunchFailure {
+    LaunchFailure { reason: "because".to_owned(), kind }
+}
+
+#[tokio::test]
+async fn nodes_are_given_to_one_allocation_at_a_time() {
+    let (mut all, up) = (Allocations::default(), ["a0", "a1", "a2"]);
+    let two = any(2);
+    assert_eq!(create(&mut all, &two, &USER, &up).unwrap().nodes, ["a0", "a1"]);
+    assert_eq!(create(&mut all, &two, &USER, &up).unwrap_err(), "2 nodes were asked for, and 1 is up and free");
+    assert_eq!(create(&mut all, &on("a[1-2]"), &USER, &up).unwrap_err(), "node a1 belongs to allocation id0");
+    assert_eq!(create(&mut all, &on("a2"), &USER, &up).unwrap().state, AllocationState::Running);
+    let released = all.find("id0").unwrap().moved(AllocationState::Released);
+    all.put(released);
+    assert_eq!(create(&mut all, &on("a1"), &USER, &up).unwrap().id, "id0");
+}
+
+#[tokio::test]
+async fn an_allocation_that_was_queued_again_runs_when_its_nodes_are_ready() {
+    let mut all = Allocations::default();
+    let request = AllocationRequest { requeue: RequeuePolicy::OnNodeFailure, ..on("a[0-1]") };
+    let running = create(&mut all, &request, &USER, &["a0", "a1"]).unwrap();
+    let queued = running.after_failure(&failure(FailureKind::NodeLost)).unwrap();
+    let pending = queued.begun(&registry(&["a0"])).unwrap();
+    assert_eq!(pending.state, AllocationState::Pending { reason: "waits for a1".to_owned() });
+    all.put(pending.clone());
+    let refusal = all.running(&USER, "id0").unwrap_err();
+    assert_eq!(refusal.to_string(), "allocation id0 is pending, not running: waits for a1");
+    assert_eq!(pending.begun(&registry(&["a0"])), None);
+    let mut both = registry(&["a0", "a1"]);
+    both.drain(drain("a0", "new memory"));
+    assert_eq!(pending.begun(&both).unwrap().state.reason(), Some("waits for a0"));
+    both.resume("a0");
+    assert_eq!(pending.begun(&both).unwrap().state, AllocationState::Running);
+}
+
+/// By name or by number, one rule: nodes that are up, free and not drained.
+#[tokio::test]
+async fn nodes_that_are_not_ready_are_refused_and_may_be_asked_for_again() {
+    let all = Allocations::default();
+    let mut up = registry(&["a0", "a1"]);
+    up.drain(drain("a1", "new memory"));
+    let check = |request: AllocationRequest, expected: &str| {
+        let settings = AllocationSettings::default();
+        let status = Status::from(all.plan(&request, &USER, &settings, &up, "id".to_owned()).unwrap_err());
+        assert_eq!((status.code(), status.message()), (Code::FailedPrecondition, expected));
+    };
+    check(any(2), "2 nodes were asked for, and 1 is up and free; 1 is drained");
+    check(on("a[0,9]"), "node a9 has not registered");
+    check(on("a[0-1]"), "node a1 is drained: new memory");
+}
+
+#[tokio::test]
+async fn one_user_cannot_take_all() {
+    let (mut all, up) = (Allocations::default(), ["a0", "a1", "a2", "a3"]);
+    let one = any(1);
+    for _ in 0..3 {
+        create(&mut all, &one, &USER, &up).unwrap();
+    }
+    let refusal = create(&mut all, &one, &USER, &up).unwrap_err();
+    assert_eq!(refusal, "user 1000 has 3 allocations already, as many as one may have here; release some");
+    assert!(create(&mut all, &one, &Caller::User(1001), &up).is_ok());
+    all.put(all.find("id0").unwrap().moved(AllocationState::Released));
+    let again = create(&mut all, &one, &USER, &up).unwrap();
+    assert_eq!(all.owner("a0"), Some(&again));
+}
+
+#[tokio::test]
+async fn what_belongs_to_others_is_theirs() {
+    let mut all = Allocations::default();
+    create(&mut all, &on("a0"), &USER, &["a0"]).unwrap();
+    let other = all.running(&Caller::User(1001), "id0").map(drop);
+    assert_eq!(Status::from(other.unwrap_err()).code(), Code::PermissionDenied);
+    assert!(all.running(&Caller::Admin(None), "id0").is_ok());
+    let chosen = AllocationRequest { id: Some("mine".to_owned()), ..on("b0") };
+    assert!(create(&mut all, &chosen, &USER, &["b0"]).unwrap_err().contains("only administrators"));
+    let for_another = AllocationRequest { uid: Some(7), ..chosen };
+    assert!(create(&mut all, &for_another, &USER, &["b0"]).unwrap_err().contains("for others"));
+    let created = create(&mut all, &for_another, &Caller::Admin(None), &["b0"]).unwrap();
+    assert_eq!((created.id.as_str(), created.uid), ("mine", 7));
+}
+
+/// An allocation of two nodes in a state.
+fn allocation(state: AllocationState) -> Allocation {
+    Allocation {
+        id: "id".to_owned(),
+        state,
+        uid: 1000,
+        nodes: vec!["a0".to_owned(), "a1".to_owned()],
+        requeue: RequeuePolicy::Never,
+        created_at: 1_700_000_000,
+        requeues: 0,
+    }
+}
+
+fn pending(reason: &str) -> AllocationState {
+    AllocationState::Pending { reason: reason.to_owned() }
+}
+
+fn releasing(reason: &str) -> AllocationState {
+    AllocationState::Releasing { reason: Some(reason.to_owned()) }
+}
+
+fn failed(reason: &str) -> AllocationState {
+    AllocationState::Failed { reason: reason.to_owned() }
+}
+
+/// One of each state.
+fn all_states() -> [AllocationState; 6] {
+    let just_releasing = AllocationState::Releasing { reason: None };
+    let released = AllocationState::Released;
+    [pending("why"), AllocationState::Running, just_releasing, releasing("why"), released, failed("why")]
+}
+
+/// Checks the state to which an event leads from each of [`all_states`]; `None` where nothing changes.
+fn check_event(event: impl Fn(&Allocation) -> Option<Allocation>, expected: [Option<AllocationState>; 6]) {
+    for (state, expected) in all_states().into_iter().zip(expected) {
+        let before = allocation(state);
+        let after = event(&before);
+        assert_eq!(after.as_ref().map(|after| &after.state), expected.as_ref(), "from {:?}", before.state);
+        if let Some(after) = after {
+            let rest =
+                |allocation: Allocation| Allocation { requeues: 0, ..allocation.moved(AllocationState::Running) };
+            assert_eq!(rest(after), rest(before), "the rest stays as it is");
+        }
+    }
+}
+
+#[tokio::test]
+async fn only_a_pending_allocation_begins_when_its_nodes_are_ready() {
+    let both = registry(&["a0", "a1"]);
+    check_event(|before| before.begun(&both), [Some(AllocationState::Running), None, None, None, None, None]);
+}
+
+#[tokio::test]
+async fn a_pending_allocation_names_the_nodes_that_it_waits_for() {
+    let one = registry(&["a1"]);
+    check_event(|before| before.begun(&one), [Some(pending("waits for a0")), None, None, None, None, None]);
+    assert_eq!(allocation(pending("waits for a0")).begun(&one), None, "that is no news");
+}
+
+#[test]
+fn only_a_running_allocation_answers_failures() {
+    let by_policy = [
+        (RequeuePolicy::Never, FailureKind::Other, None),
+        (RequeuePolicy::Never, FailureKind::NodeLost, Some(failed("because"))),
+        (RequeuePolicy::OnNodeFailure, FailureKind::Other, None),
+        (RequeuePolicy::OnNodeFailure, FailureKind::NodeLost, Some(pending("queued again: because"))),
+        (RequeuePolicy::OnAnyFailure, FailureKind::Other, Some(pending("queued again: because"))),
+        (RequeuePolicy::OnAnyFailure, FailureKind::NodeLost, Some(pending("queued again: because"))),
+    ];
+    for (requeue, kind, expected) in by_policy {
+        let fail = |before: &Allocation| {
+            let before = Allocation { requeue, ..before.clone() };
+            before.after_failure(&failure(kind)).map(|after| Allocation { requeue: RequeuePolicy::Never, ..after })
+        };
+        check_event(fail, [None, expected, None, None, None, None]);
+    }
+}
+
+#[test]
+fn an_allocation_counts_how_often_it_was_queued_again() {
+    let running = Allocation { requeue: RequeuePolicy::OnAnyFailure, ..allocation(AllocationState::Running) };
+    let again = running.after_failure(&failure(FailureKind::Other)).unwrap();
+    assert_eq!(again.requeues, 1);
+    let last = Allocation { requeues: u32::MAX, ..running };
+    assert_eq!(last.after_failure(&failure(FailureKind::Other)).unwrap().requeues, u32::MAX);
+}
+
+#[test]
+fn every_allocation_can_be_released_and_a_release_that_has_begun_goes_on() {
+    let begins = || Some(AllocationState::Releasing { reason: None });
+    let goes_on = Some(releasing("why"));
+    check_event(|before| Some(before.releasing()), [begins(), begins(), begins(), goes_on, begins(), begins()]);
+}
+
+#[test]
+fn an_allocation_without_launches_is_released_when_its_nodes_are_clean() {
+    let released = || Some(AllocationState::Released);
+    check_event(|before| before.released(&[]), [None, None, released(), released(), None, None]);
+    let unclean = ["a1".to_owned()];
+    let waits = || Some(releasing("waits until nothing of a launch is left on a1"));
+    check_event(|before| before.released(&unclean), [None, None, waits(), waits(), None, None]);
+    assert_eq!(allocation(waits().unwrap()).released(&unclean), None, "that is no news");
+}
+
+#[tokio::test]
+async fn an_allocation_that_failed_keeps_its_nodes_until_it_is_released() {
+    let mut all = Allocations::new([allocation(failed("node a0 was lost"))]);
+    let refusal = create(&mut all, &on("a0"), &USER, &["a0", "a1"]).unwrap_err();
+    assert_eq!(refusal, "node a0 belongs to allocation id");
+    all.put(allocation(AllocationState::Released));
+    assert!(create(&mut all, &on("a0"), &USER, &["a0", "a1"]).is_ok());
+    assert!(all.find("id").is_none());
+}
+
+#[test]
+fn a_refusal_tells_the_state_and_its_reason() {
+    let words = [
+        ("pending", ": why"),
+        ("running", ""),
+        ("releasing", ""),
+        ("releasing", ": why"),
+        ("released", ""),
+        ("failed", ": why"),
+    ];
+    for (state, (word, reason)) in all_states().into_iter().zip(words) {
+        let error = AllocationError::NotRunning { id: "id".to_owned(), state };
+        assert_eq!(error.to_string(), format!("allocation id is {word}, not running{reason}"));
+    }
+}
+
+#[test]
+fn agents_and_the_server_itself_use_no_allocation() {
+    let allocations = Allocations::new([allocation(AllocationState::Running)]);
+    let rights = [
+        (Caller::User(1000), true),
+        (Caller::User(0), false),
+        (Caller::Admin(None), true),
+        (Caller::Admin(Some(7)), true),
+        (Caller::Agent("a0".to_owned()), false),
+        (Caller::Api, false),
+    ];
+    for (caller, may) in rights {
+        let answer = allocations.running(&caller, "id");
+        let refusal = AllocationError::NotYours { id: "id".to_owned() };
+        assert_eq!(answer.err(), (!may).then_some(refusal), "{caller}");
+    }
+}
+
+/// Everything that a request can be refused for, in the order in which it is looked at.
+#[tokio::test]
+async fn requests_that_cannot_be_granted_are_refused_with_a_reason() {
+    let taken = Allocation { nodes: vec!["a2".to_owned()], ..allocation(AllocationState::Running) };
+    let all = Allocations::new([taken]);
+    let up = registry(&["a0", "a1", "a2"]);
+    let admin = Caller::Admin(Some(7));
+    let called = |id: &str| AllocationRequest { id: Some(id.to_owned()), ..on("a0") };
+    let these = |nodes: &[&str]| asking(NodeChoice::These(nodes.iter().map(|&node| node.to_owned()).collect()));
+    let name = |name: &str| PlanError::NodeName { name: name.to_owned() };
+    let cases = [
+        (Caller::Admin(None), on("a0"), PlanError::ForWhom),
+        (Caller::Agent("a0".to_owned()), on("a0"), PlanError::AdminsOnly { what: "create allocations for others" }),
+        (USER, called("mine"), PlanError::AdminsOnly { what: "choose an allocation's id" }),
+        (admin.clone(), called("id"), PlanError::Exists { id: "id".to_owned() }),
+        (admin.clone(), called("a b"), PlanError::Id { id: "a b".to_owned() }),
+        (admin.clone(), called(&"x".repeat(65)), PlanError::Id { id: "x".repeat(64) }),
+        (USER, these(&["a0", "a/1"]), name("a/1")),
+        (USER, these(&["a0", "a0"]), PlanError::Twice { node: "a0".to_owned() }),
+        (USER, on("b0"), PlanError::Unready { node: "b0".to_owned(), why: Unready::Unknown }),
+        (USER, on("a2"), PlanError::Taken { node: "a2".to_owned(), owner: "id".to_owned() }),
+        (USER, any(3), PlanError::TooFew { asked: 3, free: 2, drained: 0 }),
+    ];
+    for (caller, request, expected) in cases {
+        let refusal = all.plan(&request, &caller, &AllocationSettings::default(), &up, "new".to_owned());
+        assert_eq!(refusal.unwrap_err(), expected, "{caller} asks for {request:?}");
+    }
+}
+
+#[tokio::test]
+async fn where_only_administrators_create_allocations_users_do_not() {
+    let settings = AllocationSettings { creators: Creators::Admins, ..AllocationSettings::default() };
+    let up = registry(&["a0"]);
+    let plan = |caller: &Caller| Allocations::default().plan(&on("a0"), caller, &settings, &up, "id".to_owned());
+    assert_eq!(plan(&USER).unwrap_err(), PlanError::AdminsOnly { what: "create allocations" });
+    assert_eq!(plan(&Caller::Admin(Some(7))).unwrap().uid, 7);
+}

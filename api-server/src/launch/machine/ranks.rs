@@ -1,0 +1,286 @@
+//! The ranks of all jobs of a launch: where each is, whether it started, and how it ended. What comes from a node is believed only of
+//! its own ranks.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use lattice_session::event::RankProgress;
+use pmi_core::Phase;
+use pmi_core::ids::Rank;
+use pmi_core::job::Placement;
+
+use super::event::{Programs, RankEnd};
+
+/// All ranks of one launch.
+#[derive(Debug)]
+pub(crate) struct Ranks {
+    /// By the number under which a rank is shown; those of spawned jobs follow those of the launched one.
+    all: Vec<RankState>,
+    /// The ranks of each job, the launched one first; those of a job that did not start are empty.
+    jobs: Vec<Range<u32>>,
+}
+
+#[derive(Clone, Debug)]
+struct RankState {
+    node: u32,
+    pid: Option<u32>,
+    program: Bytes,
+    /// The rank was seen to have spoken to its PMI server.
+    initialized: bool,
+    end: Option<RankEnd>,
+    /// Source of the news of its end.
+    end_source: EndSource,
+    /// Its job did not start on all nodes: nothing is expected of it, whether it ever ran or not.
+    void: bool,
+}
+
+/// Source of the news of a rank's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EndSource {
+    /// From nowhere, or from the answer to a query: the client has not been told.
+    Query,
+    /// From an event of its own, or from its node's report.
+    Event,
+}
+
+/// Progress of the launched job's start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Starts {
+    /// Ranks that have started.
+    pub started: u32,
+    /// Ranks that have spoken to their PMI server.
+    pub initialized: u32,
+    /// By node: its ranks that have not started.
+    pub missing: Vec<u32>,
+}
+
+impl Ranks {
+    /// The ranks of a launch whose job is placed like this.
+    pub(crate) fn new(placement: &Placement) -> Self {
+        let mut ranks = Self { all: Vec::new(), jobs: Vec::new() };
+        ranks.add_job(placement);
+        ranks
+    }
+
+    /// Adds the ranks of one more job. Returns the number under which its first rank is shown.
+    pub(crate) fn add_job(&mut self, placement: &Placement) -> u32 {
+        let first = self.size();
+        for block in placement.blocks() {
+            for node in block.first_node.0..block.first_node.0 + block.nodes {
+                let rank = RankState {
+                    node,
+                    pid: None,
+                    program: Bytes::new(),
+                    initialized: false,
+                    end: None,
+                    end_source: EndSource::Query,
+                    void: false,
+                };
+                self.all.extend(std::iter::repeat_n(rank, block.ranks_per_node as usize));
+            }
+        }
+        self.jobs.push(first..self.size());
+        first
+    }
+
+    /// The job with these ranks did not start on all its nodes.
+    pub(crate) fn void_job(&mut self, ranks: &Range<u32>) {
+        self.jobs.iter_mut().filter(|job| job.start == ranks.start).for_each(|job| job.end = job.start);
+        self.all.iter_mut().skip(ranks.start as usize).take(ranks.len()).for_each(|rank| rank.void = true);
+    }
+
+    /// Takes over the ends that another server was told of.
+    pub(crate) fn resume(&mut self, ends: &[RankEnd]) {
+        for end in ends {
+            if let Some(rank) = self.all.get_mut(end.rank.0 as usize) {
+                rank.end = Some(*end);
+                rank.end_source = EndSource::Event;
+            }
+        }
+    }
+
+    /// A rank runs. False for news that is none, or that is not this node's to report.
+    pub(crate) fn on_started(&mut self, node: u32, rank: Rank, pid: u32, programs: &Programs) -> bool {
+        let Some(known) = self.rank_of(node, rank) else { return false };
+        let new = known.pid.is_none();
+        known.pid = Some(pid);
+        if let Some((_, program)) = programs.first() {
+            known.program.clone_from(program);
+        }
+        new
+    }
+
+    /// A rank has ended. False for news that is none, or that is not this node's to report.
+    pub(crate) fn on_exited(&mut self, node: u32, end: RankEnd) -> bool {
+        let Some(rank) = self.rank_of(node, end.rank) else { return false };
+        if std::mem::replace(&mut rank.end_source, EndSource::Event) == EndSource::Event {
+            return false;
+        }
+        rank.end = Some(end);
+        true
+    }
+
+    /// Takes over what a node answered of its ranks; after a restart of the API server, nothing else tells that they run.
+    pub(crate) fn on_progress(&mut self, node: u32, ranks: &[RankProgress], programs: &Programs) {
+        for progress in ranks {
+            if let Some(rank) = self.rank_of(node, progress.rank) {
+                rank.pid = rank.pid.or(progress.pid);
+                rank.initialized |= matches!(progress.phase, Some(Phase::Open | Phase::Finalized));
+                let end = progress.exit.map(|exit| RankEnd { rank: progress.rank, exit, phase: progress.phase });
+                rank.end = rank.end.or(end);
+            }
+        }
+        for (rank, program) in programs {
+            if let Some(rank) = self.rank_of(node, *rank) {
+                rank.program.clone_from(program);
+            }
+        }
+    }
+
+    /// The number of ranks of all jobs.
+    pub(crate) fn size(&self) -> u32 {
+        self.all.len() as u32
+    }
+
+    /// The ranks of each job, the launched one first; none of a job that did not start.
+    pub(crate) fn jobs(&self) -> &[Range<u32>] {
+        &self.jobs
+    }
+
+    /// Returns true if a rank with this number runs, or ran, on the node.
+    pub(crate) fn owns(&self, node: u32, rank: Rank) -> bool {
+        self.node_of(rank) == Some(node)
+    }
+
+    /// The node of a rank; `None` if there is no rank with this number.
+    pub(crate) fn node_of(&self, rank: Rank) -> Option<u32> {
+        self.all.get(rank.0 as usize).map(|known| known.node)
+    }
+
+    /// Returns true if every rank of every job has ended, so that nodes without ranks have nothing to wait for.
+    pub(crate) fn all_exited(&self) -> bool {
+        self.all.iter().all(|rank| rank.end.is_some() || rank.void)
+    }
+
+    /// Ends of all ranks that are known to have ended, in the order of their numbers.
+    pub(crate) fn ends(&self) -> Vec<RankEnd> {
+        self.all.iter().filter_map(|rank| rank.end).collect()
+    }
+
+    /// The first of a job's ranks that ended in this phase.
+    pub(crate) fn first_end(&self, job: &Range<u32>, phase: Phase) -> Option<RankEnd> {
+        let ends = self.all[job.start as usize..job.end as usize].iter().filter_map(|rank| rank.end);
+        ends.into_iter().find(|end| end.phase == Some(phase))
+    }
+
+    /// The number of ranks that run on each of `nodes` nodes at present.
+    pub(crate) fn load(&self, nodes: usize) -> Vec<u32> {
+        let mut load = vec![0; nodes];
+        for rank in self.all.iter().filter(|rank| rank.end.is_none() && !rank.void) {
+            load[rank.node as usize] += 1;
+        }
+        load
+    }
+
+    /// The number of ranks of the launched job.
+    pub(crate) fn launched_size(&self) -> u32 {
+        self.launched().len() as u32
+    }
+
+    /// Progress of the launched job's start on `nodes` nodes.
+    pub(crate) fn starts(&self, nodes: usize) -> Starts {
+        let mut starts = Starts { started: 0, initialized: 0, missing: vec![0; nodes] };
+        for rank in self.launched() {
+            match rank.pid {
+                Some(_) => starts.started += 1,
+                None => starts.missing[rank.node as usize] += 1,
+            }
+            starts.initialized += u32::from(rank.initialized);
+        }
+        starts
+    }
+
+    /// Progress of a node's ranks as it is known without asking, with the program of each.
+    pub(crate) fn known(&self, node: u32) -> impl Iterator<Item = (RankProgress, Bytes)> {
+        let own = (0..).zip(&self.all).filter(move |(_, rank)| rank.node == node && !rank.void);
+        own.map(|(number, rank)| {
+            let known = RankProgress {
+                rank: Rank(number),
+                pid: rank.pid,
+                phase: rank.end.and_then(|end| end.phase),
+                last_command: None,
+                waiting: false,
+                exit: rank.end.map(|end| end.exit),
+            };
+            (known, rank.program.clone())
+        })
+    }
+
+    fn launched(&self) -> &[RankState] {
+        let size = self.jobs.first().map_or(0, ExactSizeIterator::len);
+        &self.all[..size]
+    }
+
+    fn rank_of(&mut self, node: u32, rank: Rank) -> Option<&mut RankState> {
+        self.all.get_mut(rank.0 as usize).filter(|known| known.node == node)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use lattice_session::cause::RankExit;
+
+    use super::*;
+
+    /// Two ranks on each of two nodes.
+    fn ranks() -> Ranks {
+        Ranks::new(&Placement::block(&[2, 2]))
+    }
+
+    pub(in super::super) fn end(rank: u32, phase: Option<Phase>) -> RankEnd {
+        RankEnd { rank: Rank(rank), exit: RankExit::Code(0), phase }
+    }
+
+    #[test]
+    fn a_node_reports_its_own_ranks_only() {
+        let mut ranks = ranks();
+        assert!(!ranks.on_exited(0, end(2, Some(Phase::Silent))), "it is of node 1");
+        assert!(!ranks.on_exited(0, end(99, Some(Phase::Silent))), "there is none");
+        assert!(!ranks.on_started(0, Rank(2), 7, &Programs::new()));
+        assert!(ranks.on_exited(1, end(2, Some(Phase::Finalized))));
+        assert!(!ranks.on_exited(1, end(2, Some(Phase::Silent))), "reported twice");
+        assert_eq!(ranks.ends(), [end(2, Some(Phase::Finalized))]);
+    }
+
+    #[test]
+    fn spawned_ranks_are_counted_on_and_no_part_of_the_start() {
+        let mut ranks = ranks();
+        assert_eq!(ranks.add_job(&Placement::block(&[0, 3])), 4);
+        assert!(ranks.on_started(1, Rank(6), 7, &Programs::new()));
+        assert_eq!((ranks.size(), ranks.launched_size(), ranks.load(2)), (7, 4, vec![2, 5]));
+        assert_eq!(ranks.starts(2), Starts { started: 0, initialized: 0, missing: vec![2, 2] });
+    }
+
+    #[test]
+    fn a_start_counts_once_and_an_answer_tells_of_starts_too() {
+        let mut ranks = ranks();
+        assert!(ranks.on_started(0, Rank(0), 7, &Programs::new()));
+        assert!(!ranks.on_started(0, Rank(0), 7, &Programs::new()), "no news");
+        let mut open = ranks.known(1).next().unwrap().0;
+        (open.pid, open.phase) = (Some(9), Some(Phase::Open));
+        ranks.on_progress(1, &[open], &vec![(Rank(2), "/app".into())]);
+        assert_eq!(ranks.starts(2), Starts { started: 2, initialized: 1, missing: vec![1, 1] });
+        assert_eq!(ranks.known(1).next().unwrap().1, "/app");
+    }
+
+    #[test]
+    fn nothing_is_expected_of_ranks_whose_job_did_not_start() {
+        let mut ranks = ranks();
+        let first = ranks.add_job(&Placement::block(&[1, 1]));
+        ranks.void_job(&(first..first + 2));
+        assert_eq!((ranks.load(2), ranks.known(0).count()), (vec![2, 2], 2));
+        (0..4).for_each(|rank| assert!(ranks.on_exited(rank / 2, end(rank, None))));
+        assert!(ranks.all_exited());
+        assert_eq!(ranks.add_job(&Placement::block(&[1])), 6, "their numbers are not given again");
+    }
+}

@@ -1,0 +1,143 @@
+//! Questions to all nodes about the progress of their ranks: who is asked, who is waited for, and what comes of the answers.
+
+use lattice_session::cause::{CauseKind, RankExit};
+use lattice_session::event::{Event, Notice, RankProgress};
+use pmi_core::Phase as RankPhase;
+use pmi_core::ids::Rank;
+use std::time::Duration;
+
+use super::super::event::{NodeCommand, NodeStatus};
+use super::super::progress_query::ANSWER;
+use super::simulation::{Simulation, TICK, progress};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The status of each node, as the question with this number was answered.
+fn nodes(simulation: &Simulation, ticket: u64) -> Option<&[NodeStatus]> {
+    simulation.status_answers.get(&ticket).map(|status| &status.nodes[..])
+}
+
+fn is_asked(command: &NodeCommand) -> bool {
+    matches!(command, NodeCommand::AskProgress(_))
+}
+
+#[test]
+fn a_status_is_answered_as_soon_as_nobody_is_waited_for() {
+    type Happens = fn(&mut Simulation);
+    let answers: Happens = |all| all.answer(1, vec![progress(1, false)]);
+    let lost: Happens = |all| all.input(|machine, now| machine.on_node_lost(1, "no heartbeat came", now));
+    let reports: Happens = |all| all.report(1);
+    for (what, happens, silent) in
+        [("it answers", answers, false), ("it is lost", lost, false), ("it ends", reports, false)]
+    {
+        let mut simulation = Simulation::running(2, 1);
+        let ticket = simulation.status();
+        simulation.answer(0, vec![progress(0, true)]);
+        assert!(nodes(&simulation, ticket).is_none(), "{what}: the other one is waited for");
+        happens(&mut simulation);
+        let nodes = nodes(&simulation, ticket).unwrap_or_else(|| panic!("{what}: no answer"));
+        assert_eq!(nodes[0].ranks[0].0, progress(0, true), "{what}");
+        assert_eq!((nodes[0].silent, nodes[1].silent), (false, silent), "{what}");
+    }
+}
+
+#[test]
+fn a_node_that_does_not_answer_is_shown_as_it_was_known() {
+    let mut simulation = Simulation::running(2, 1);
+    simulation.event(1, Event::Started { rank: Rank(1), pid: 77 });
+    let ticket = simulation.status();
+    simulation.answer(0, vec![progress(0, false)]);
+    simulation.pass(ANSWER - TICK);
+    assert!(nodes(&simulation, ticket).is_none());
+    simulation.pass(TICK);
+    let nodes = nodes(&simulation, ticket).unwrap();
+    assert!(nodes[1].silent && !nodes[0].silent);
+    let (rank, _) = &nodes[1].ranks[0];
+    assert_eq!((rank.pid, rank.last_command.as_deref()), (Some(77), None));
+}
+
+#[test]
+fn only_nodes_that_report_are_asked() {
+    let mut simulation = Simulation::running(3, 1);
+    simulation.report(2);
+    let mut awaited = Simulation::new(super::simulation::facts(2, 1), 1);
+    awaited.input(|machine, now| machine.on_fan_out(Ok(()), now));
+    awaited.open(0, 1);
+    for (simulation, asked) in [(&mut simulation, vec![true, true, false]), (&mut awaited, vec![true, false])] {
+        simulation.status();
+        let nodes = 0..asked.len() as u32;
+        assert_eq!(nodes.map(|node| simulation.was_told(node, is_asked)).collect::<Vec<_>>(), asked);
+    }
+}
+
+#[test]
+fn a_launch_that_is_over_still_says_how_its_ranks_ended() {
+    let mut simulation = Simulation::running(1, 2);
+    let exit = RankExit::Code(3);
+    simulation.event(0, Event::Exited { rank: Rank(1), exit, phase: Some(RankPhase::Open) });
+    simulation.report(0);
+    assert!(simulation.completion().is_some());
+    let ticket = simulation.status();
+    let nodes = nodes(&simulation, ticket).expect("nobody is waited for");
+    let exits: Vec<_> = nodes[0].ranks.iter().map(|(rank, _)| rank.exit).collect();
+    assert_eq!((exits, nodes[0].silent), (vec![None, Some(exit)], false));
+}
+
+#[test]
+fn an_answer_that_tells_of_an_exit_is_kept_until_the_node_reports_it() {
+    let mut simulation = Simulation::running(2, 1);
+    let ended = RankProgress { exit: Some(RankExit::Code(0)), ..progress(1, false) };
+    simulation.status();
+    simulation.answer(1, vec![ended.clone()]);
+    let before = simulation.log.len();
+    simulation.exit(1, Some(RankPhase::Open));
+    assert_eq!(simulation.log.len(), before + 1, "clients are told by the event");
+    let ticket = simulation.status();
+    simulation.pass(ANSWER);
+    assert_eq!(nodes(&simulation, ticket).unwrap()[1].ranks[0].0.exit, ended.exit);
+}
+
+#[test]
+fn a_stuck_start_is_told_once_with_the_ranks_that_all_nodes_miss() {
+    let mut simulation = Simulation::running(2, 2);
+    let missing = |rank| (Rank(rank), Some("put".to_owned()));
+    let stuck = |waiting, missing| Event::Notice(Notice::Stuck { after: SECOND, waiting, missing });
+    simulation.event(0, stuck(1, vec![missing(1)]));
+    simulation.event(1, stuck(2, vec![missing(1)]));
+    assert_eq!(simulation.notices(), [], "all nodes are asked first");
+    simulation.answer(0, vec![progress(0, true), progress(1, false)]);
+    simulation.answer(1, vec![progress(2, true), progress(3, false)]);
+    let expected = Notice::Stuck { after: SECOND, waiting: 2, missing: vec![missing(1), missing(3)] };
+    assert_eq!(simulation.notices(), [expected]);
+}
+
+#[test]
+fn a_fence_that_timed_out_names_what_was_known_of_a_node_that_does_not_answer() {
+    let mut simulation = Simulation::running(2, 2);
+    let missing = vec![(Rank(3), None)];
+    simulation.cause(0, CauseKind::FenceTimeout { limit: SECOND, waiting: 3, missing });
+    simulation.answer(0, vec![progress(0, true), progress(1, true)]);
+    assert_eq!(simulation.endings(), []);
+    simulation.pass(ANSWER);
+    let endings = simulation.endings();
+    let kind = CauseKind::FenceTimeout { limit: SECOND, waiting: 3, missing: vec![(Rank(3), None)] };
+    assert_eq!((endings.len(), &endings[0].kind), (1, &kind));
+    let told = |node| simulation.was_told(node, |command| matches!(command, NodeCommand::GiveUp));
+    assert_eq!([told(0), told(1)], [false, true], "the node that reported it ends its part by itself");
+}
+
+#[test]
+fn a_rank_that_finalized_is_missed_only_if_others_still_wait_a_second_later() {
+    for still_waits in [true, false] {
+        let mut simulation = Simulation::running(2, 1);
+        simulation.event(0, Event::Waiting { ranks: vec![Rank(0)] });
+        simulation.exit(1, Some(RankPhase::Finalized));
+        assert!(!simulation.was_told(0, is_asked), "the last fence may be about to be complete");
+        simulation.pass(SECOND);
+        simulation.answer(0, vec![progress(0, still_waits)]);
+        simulation.answer(1, Vec::new());
+        let left = CauseKind::LeftFence { rank: Rank(1), waiting: vec![Rank(0)] };
+        let expected = Vec::from_iter(still_waits.then_some(left));
+        assert_eq!(simulation.endings().into_iter().map(|cause| cause.kind).collect::<Vec<_>>(), expected);
+    }
+}

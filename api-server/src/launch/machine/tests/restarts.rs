@@ -1,0 +1,165 @@
+//! A launch over restarts of the API server: what is durable and what agents report again are all that the next server needs.
+
+use lattice_session::cause::{Cause, CauseKind, RankExit};
+use lattice_session::event::Event;
+use lattice_session::wire::event::NodeHappening;
+use pmi_core::Phase as RankPhase;
+use pmi_core::ids::Rank;
+use proptest::prelude::*;
+use std::time::Duration;
+
+use super::super::event::{NodeEvent, Programs};
+use super::super::first_cause::HOLD;
+use super::super::{Machine, Stored};
+use super::simulation::{Simulation, TICK};
+
+const NODES: u32 = 2;
+const RANKS: u32 = 2;
+
+/// An agent: the events of its session in order, of which it sends the cause and the report again over each new stream, as
+/// `agent-bin/src/daemon/report.rs` does.
+#[derive(Clone, Debug)]
+struct Agent {
+    node: u32,
+    /// Ends of its ranks, and before one of them the cause for which the launch ends, if it is of this node.
+    events: Vec<Event>,
+    sent: usize,
+    streams: u64,
+    is_connected: bool,
+}
+
+impl Agent {
+    fn new(node: u32, exits: &[RankExit], cause: Option<(CauseKind, usize)>) -> Self {
+        let phase = Some(RankPhase::Finalized);
+        let exited = |(rank, &exit): (u32, &RankExit)| Event::Exited { rank: Rank(rank), exit, phase };
+        let mut events: Vec<Event> = (node * RANKS..).zip(exits).map(exited).collect();
+        if let Some((kind, at)) = cause {
+            events.insert(at, Event::Ending(Cause { host: format!("n{node}"), kind }));
+        }
+        Self { node, events, sent: 0, streams: 0, is_connected: false }
+    }
+
+    fn connect(&mut self, server: &mut Simulation) {
+        if self.is_connected || server.closed.contains(&self.node) {
+            return;
+        }
+        (self.is_connected, self.streams) = (true, self.streams + 1);
+        server.open(self.node, self.streams);
+        let repeated = self.events[..self.sent.min(self.events.len())].iter();
+        for cause in repeated.filter(|event| matches!(event, Event::Ending(_))) {
+            server.event(self.node, cause.clone());
+        }
+        if self.sent > self.events.len() {
+            self.report(server);
+        }
+    }
+
+    /// Sends the next event; after the last one the report.
+    fn advance(&mut self, server: &mut Simulation) {
+        self.connect(server);
+        match self.events.get(self.sent) {
+            Some(event) => server.event(self.node, event.clone()),
+            None if self.sent == self.events.len() => self.report(server),
+            None => return,
+        }
+        self.sent += 1;
+    }
+
+    fn report(&self, server: &mut Simulation) {
+        let exit = |event: &Event| match event {
+            Event::Exited { rank, exit, .. } => Some((*rank, *exit)),
+            _ => None,
+        };
+        let exits = self.events.iter().filter_map(exit).collect();
+        let report = NodeHappening::Report { exits, duration: Duration::ZERO };
+        let event = NodeEvent::Happened(report, Programs::new());
+        server.input(|machine, now| machine.on_node_event(self.node, event, now));
+    }
+}
+
+/// Something that happens to a launch and its server.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// A node's session goes on.
+    Advance(u32),
+    /// Time passes, and an attempt to store ends, well or not.
+    Pass(Stored),
+    /// The server ends, and another one takes the launch up.
+    Restart,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        5 => (0..NODES).prop_map(Step::Advance),
+        3 => Just(Step::Pass(Stored::Durable)),
+        1 => Just(Step::Pass(Stored::Failed)),
+        2 => Just(Step::Restart),
+    ]
+}
+
+/// The first cause and the end of every rank of a launch that these steps were taken with, until its end.
+fn outcome(mut agents: Vec<Agent>, steps: &[Step]) -> (Option<Cause>, Vec<(Rank, RankExit)>) {
+    let mut server = Simulation::running(NODES, RANKS);
+    agents.iter_mut().for_each(|agent| (agent.is_connected, agent.streams) = (true, 1));
+    for step in steps {
+        match *step {
+            Step::Advance(node) => agents[node as usize].advance(&mut server),
+            Step::Pass(stored) => {
+                server.now += 3 * TICK;
+                server.input(Machine::on_tick);
+                server.stored(stored);
+            }
+            Step::Restart if server.completion().is_none() => {
+                server = server.resumed();
+                for agent in &mut agents {
+                    agent.is_connected = false;
+                    agent.connect(&mut server);
+                }
+            }
+            // A launch whose end was reported is not taken up.
+            Step::Restart => {}
+        }
+    }
+    for agent in &mut agents {
+        (0..=agent.events.len()).for_each(|_| agent.advance(&mut server));
+    }
+    server.pass(HOLD + Duration::from_secs(2));
+    let completion = server.completion().expect("it ends");
+    (completion.cause.clone(), completion.ends.iter().map(|end| (end.rank, end.exit)).collect())
+}
+
+fn exit() -> impl Strategy<Value = RankExit> {
+    prop_oneof![(0..4_i32).prop_map(RankExit::Code), Just(RankExit::Signal { signal: 9, core_dumped: false })]
+}
+
+fn cause() -> impl Strategy<Value = CauseKind> {
+    let rank = Rank(0);
+    prop::sample::select(vec![
+        CauseKind::Failed { rank, exit: RankExit::Signal { signal: 9, core_dumped: false } },
+        CauseKind::Failed { rank, exit: RankExit::Code(3) },
+        CauseKind::Aborted { rank, code: 42, message: "why".to_owned() },
+        CauseKind::LeftWithoutFinalize { rank },
+    ])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_launch_ends_with_the_same_cause_and_exits_however_often_its_server_is_started_anew(
+        exits in prop::collection::vec(exit(), (NODES * RANKS) as usize),
+        cause in prop::option::of((cause(), 0..NODES, 0..RANKS as usize)),
+        steps in prop::collection::vec(step(), 0..40),
+    ) {
+        let agent = |(node, exits): (u32, &[RankExit])| {
+            let cause = cause.clone().filter(|&(_, of, _)| of == node).map(|(kind, _, at)| (kind, at));
+            Agent::new(node, exits, cause)
+        };
+        let agents: Vec<Agent> = (0..).zip(exits.chunks(RANKS as usize)).map(agent).collect();
+        let undisturbed: Vec<Step> = steps.iter().copied().filter(|step| !matches!(step, Step::Restart)).collect();
+        let expected = outcome(agents.clone(), &undisturbed);
+        prop_assert_eq!(expected.1.len(), (NODES * RANKS) as usize);
+        prop_assert_eq!(expected.0.clone().map(|cause| cause.kind), cause.map(|(kind, ..)| kind));
+        prop_assert_eq!(outcome(agents, &steps), expected);
+    }
+}

@@ -1,0 +1,207 @@
+//! Nodes that come, are heard, are lost and are drained.
+
+use lattice_session::timeouts::HEARTBEAT;
+
+use super::*;
+use crate::clock::Reading;
+
+/// The registration of a node about which nothing is known but an address.
+pub(crate) fn registration(node: &str) -> Registration {
+    let facts = NodeFacts {
+        grpc_address: "127.0.0.1:50052".to_owned(),
+        network_addresses: Vec::new(),
+        cores: None,
+        memory_bytes: None,
+        capabilities: Vec::new(),
+        version: None,
+    };
+    Registration { node: node.to_owned(), incarnation: 1, launches: Vec::new(), facts }
+}
+
+/// A registry in which these nodes are up.
+pub(crate) fn registry(nodes: &[&str]) -> Registry {
+    let mut registry = Registry::default();
+    for node in nodes {
+        registry.register(registration(node), Instant::now()).unwrap();
+    }
+    registry
+}
+
+/// A note that a node is drained.
+pub(crate) fn drain(node: &str, reason: &str) -> Drain {
+    Drain { node: node.to_owned(), reason: reason.to_owned(), by: "admin".to_owned(), since: 1_700_000_000 }
+}
+
+fn agent(id: &str, incarnation: u64) -> Registration {
+    Registration { incarnation, ..registration(id) }
+}
+
+#[tokio::test]
+async fn a_node_that_is_not_heard_is_lost_once() {
+    let (mut registry, start) = (Registry::default(), Instant::now());
+    assert_eq!(registry.register(agent("a", 1), start).unwrap(), Arrival::First);
+    assert_eq!(registry.register(agent("b", 1), start).unwrap(), Arrival::First);
+    assert!(!registry.heartbeat("a", 1, start + 3 * HEARTBEAT));
+    assert!(registry.expire(start + LOST_AFTER).is_empty());
+    assert_eq!(registry.expire(start + 2 * LOST_AFTER - HEARTBEAT), ["b"]);
+    assert!(registry.expire(start + 2 * LOST_AFTER - HEARTBEAT).is_empty());
+    assert!(registry.up("b").is_none());
+    assert!(registry.heartbeat("b", 1, start + 2 * LOST_AFTER), "it must register again");
+    assert_eq!(registry.register(agent("b", 1), start + 2 * LOST_AFTER).unwrap(), Arrival::Again);
+    assert!(registry.up("b").is_some());
+}
+
+#[tokio::test]
+async fn a_time_in_which_nobody_could_be_heard_does_not_count() {
+    let (mut registry, start) = (Registry::default(), Instant::now());
+    let mut clock = Reading::new(start);
+    registry.register(agent("a", 1), clock.at(start)).unwrap();
+    registry.register(agent("b", 1), clock.at(start + HEARTBEAT)).unwrap();
+    let awake = start + HEARTBEAT + 2 * LOST_AFTER;
+    assert!(registry.expire(clock.at(awake)).is_empty());
+    let mut expired = Vec::new();
+    for passed in 1..=LOST_AFTER.as_millis() as u32 / 250 {
+        let now = clock.at(awake + passed * Duration::from_millis(250));
+        assert!(!registry.heartbeat("b", 1, now));
+        expired.extend(registry.expire(now).into_iter().map(|node| (passed, node)));
+    }
+    let time = (LOST_AFTER - HEARTBEAT).as_millis() as u32 / 250 + 1;
+    assert_eq!(expired, [(time, "a".to_owned())], "it had the time that it would have had, and no more");
+}
+
+#[tokio::test]
+async fn an_agent_that_was_started_anew_is_told_from_one_that_returns() {
+    let (mut registry, now) = (Registry::default(), Instant::now());
+    assert_eq!(registry.register(agent("a", 1), now).unwrap(), Arrival::First);
+    assert_eq!(registry.register(agent("a", 1), now).unwrap(), Arrival::Again);
+    assert!(registry.heartbeat("a", 2, now));
+    assert_eq!(registry.register(agent("a", 2), now).unwrap(), Arrival::Anew);
+}
+
+#[tokio::test]
+async fn strange_registrations_are_refused() {
+    let mut registry = Registry::default();
+    let mut check = |change: fn(&mut Registration), expected: &str| {
+        let mut told = agent("a", 1);
+        change(&mut told);
+        let error = registry.register(told, Instant::now()).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    check(|told| told.node = "a,b".to_owned(), "cannot be a node's name");
+    check(|told| told.facts.grpc_address = "here".to_owned(), "no address");
+    check(|told| told.facts.grpc_address = "unix:/a".to_owned(), "cannot be reached");
+    check(|told| told.facts.capabilities = vec!["x".repeat(1000)], "at most 64");
+    check(
+        |told| told.facts.version = Some("999.0.0".to_owned()),
+        "an agent of version 999.0.0 and an API server of version",
+    );
+}
+
+#[tokio::test]
+async fn nothing_new_begins_on_a_node_that_is_drained() {
+    let (mut registry, start) = (Registry::default(), Instant::now());
+    let ready = |registry: &Registry| registry.all_ready().cloned().collect::<Vec<_>>();
+    registry.register(agent("a", 1), start).unwrap();
+    registry.register(agent("b", 1), start).unwrap();
+    registry.drain(drain("a", "new memory"));
+    registry.drain(drain("c", "new memory"));
+    assert_eq!(ready(&registry), ["b"]);
+    assert_eq!(registry.ready("a").unwrap_err().to_string(), "is drained: new memory");
+    assert!(registry.up("a").is_some(), "what runs there goes on");
+    assert_eq!(registry.ready("c").unwrap_err(), Unready::Unknown);
+    let listed = registry.list(start, |_| 0);
+    let drained: Vec<_> = listed.iter().map(|listed| (listed.node.as_str(), listed.drain.is_some())).collect();
+    assert_eq!(drained, [("a", true), ("b", false), ("c", true)]);
+    // It holds for the next agent as well, until it is undone.
+    registry.register(agent("a", 2), start).unwrap();
+    assert_eq!(ready(&registry), ["b"]);
+    registry.resume("a");
+    assert_eq!(ready(&registry), ["a", "b"]);
+    registry.expire(start + 2 * LOST_AFTER);
+    assert_eq!(registry.ready("a").unwrap_err(), Unready::Lost);
+}
+
+/// Registers, beats and is looked at, as `incarnation`; returns whether the agent must register again.
+fn beat(registry: &mut Registry, incarnation: u64, now: Instant) -> bool {
+    registry.heartbeat("a", incarnation, now)
+}
+
+#[tokio::test]
+async fn a_heartbeat_counts_only_from_the_agent_that_registered_and_is_not_lost() {
+    let (mut registry, start) = (Registry::default(), Instant::now());
+    assert!(beat(&mut registry, 1, start), "nobody registered");
+    registry.register(agent("a", 1), start).unwrap();
+    assert!(!beat(&mut registry, 1, start));
+    assert!(beat(&mut registry, 2, start), "an agent that was started anew");
+    let late = start + LOST_AFTER + HEARTBEAT;
+    assert!(!beat(&mut registry, 1, late), "it is not looked at yet, and so not lost");
+    assert!(registry.expire(late).is_empty());
+    assert_eq!(registry.expire(late + LOST_AFTER + HEARTBEAT), ["a"]);
+    assert!(beat(&mut registry, 1, late + LOST_AFTER + HEARTBEAT), "it is lost");
+}
+
+#[tokio::test]
+async fn a_refused_registration_leaves_the_node_as_it_was() {
+    let (mut registry, now) = (registry(&["a"]), Instant::now());
+    let mut strange = agent("a", 2);
+    strange.facts.grpc_address = "unix:/a".to_owned();
+    assert!(matches!(registry.register(strange, now), Err(RegisterError::NoTcp { .. })));
+    assert!(!beat(&mut registry, 1, now), "the agent before is still there");
+    assert_eq!(registry.up("a"), Some(&registration("a").facts));
+}
+
+#[tokio::test]
+async fn words_of_an_agent_are_taken_up_to_their_limits() {
+    let check = |change: &dyn Fn(&mut NodeFacts, usize), most: usize| {
+        for (size, fits) in [(most, true), (most + 1, false)] {
+            let mut registration = registration("a");
+            change(&mut registration.facts, size);
+            let answer = Registry::default().register(registration, Instant::now());
+            assert_eq!(answer.is_ok(), fits, "{size}: {answer:?}");
+        }
+    };
+    check(&|facts, size| facts.capabilities = vec!["x".to_owned(); size], WORDS_MAX);
+    check(&|facts, size| facts.network_addresses = vec!["x".to_owned(); size], WORDS_MAX);
+    check(&|facts, size| facts.capabilities = vec!["x".repeat(size)], WORD_MAX);
+    check(&|facts, size| facts.network_addresses = vec!["x".repeat(size)], WORD_MAX);
+    check(&|facts, size| facts.version = Some("x".repeat(size)), WORD_MAX);
+}
+
+#[tokio::test]
+async fn nodes_are_counted_by_their_state_and_listed_by_their_names() {
+    let (mut registry, start) = (registry(&["b", "a"]), Instant::now());
+    registry.drain(drain("c", "new memory"));
+    assert_eq!(registry.count(), (2, 0));
+    registry.heartbeat("a", 1, start + LOST_AFTER);
+    registry.expire(start + LOST_AFTER + HEARTBEAT);
+    assert_eq!(registry.count(), (1, 1));
+    let listed = registry.list(start + LOST_AFTER + HEARTBEAT, |node| u32::from(node == "a"));
+    let told = |listed: &Listed| {
+        let presence = listed.presence.as_ref();
+        (listed.node.clone(), presence.map(|presence| (presence.state, presence.launches)))
+    };
+    let expected = [
+        ("a".to_owned(), Some((NodeState::Up, 1))),
+        ("b".to_owned(), Some((NodeState::Lost, 0))),
+        ("c".to_owned(), None),
+    ];
+    assert_eq!(listed.iter().map(told).collect::<Vec<_>>(), expected);
+    assert_eq!(listed[0].presence.as_ref().unwrap().heard_ago, HEARTBEAT);
+}
+
+#[tokio::test]
+async fn a_drain_outlives_the_loss_of_its_node_and_ends_when_it_is_undone() {
+    let (mut registry, start) = (registry(&["a"]), Instant::now());
+    registry.drain(drain("a", "first"));
+    registry.drain(drain("a", "second"));
+    assert_eq!(registry.ready("a"), Err(Unready::Drained { reason: "second".to_owned() }));
+    registry.expire(start + 2 * LOST_AFTER);
+    assert_eq!(registry.ready("a"), Err(Unready::Lost));
+    assert_eq!(registry.all_drained().count(), 0, "it is not up");
+    registry.register(agent("a", 2), start).unwrap();
+    assert_eq!(registry.all_drained().collect::<Vec<_>>(), ["a"]);
+    registry.resume("a");
+    registry.resume("never drained");
+    assert!(registry.ready("a").is_ok());
+    assert_eq!(registry.all_known().into_iter().collect::<Vec<_>>(), ["a"]);
+}

@@ -1,0 +1,202 @@
+//! Requests that become orders, and requests that cannot.
+
+use lattice_session::timeouts::LOST_AFTER;
+use lattice_session::wire;
+use pmi_transport::proto::v1::{
+    App, AppSpec, Job, LaunchSpec, LaunchTasksRequest, Patience, PlacementRequest, StdinTarget, stdin_target,
+};
+use tokio::time::Instant;
+use tonic::{Code, Status};
+
+use super::*;
+use crate::allocations::AllocationState;
+use crate::allocations::allocation::RequeuePolicy;
+use crate::nodes::tests::{drain, registration};
+use crate::nodes::{NodeFacts, Registration};
+use crate::store::LaunchRecord;
+use crate::wire::order::{decode, encode};
+
+fn registry() -> Registry {
+    let mut registry = Registry::default();
+    for node in ["node0", "node1", "node2"] {
+        let registration = registration(node);
+        let facts = NodeFacts { cores: NonZeroU32::new(2), ..registration.facts };
+        registry.register(Registration { facts, ..registration }, Instant::now()).unwrap();
+    }
+    registry
+}
+
+fn ordered(request: LaunchTasksRequest, settings: &LaunchSettings) -> Result<Order, OrderError> {
+    let allocation = Allocation {
+        id: "a".to_owned(),
+        state: AllocationState::Running,
+        uid: 7,
+        nodes: (0..4).map(|node| format!("node{node}")).collect(),
+        requeue: RequeuePolicy::Never,
+        created_at: 0,
+        requeues: 0,
+    };
+    Order::new(wire::request::decode(request)?, &allocation, &registry(), settings)
+}
+
+fn plain(ranks: u32) -> LaunchTasksRequest {
+    LaunchTasksRequest { num_tasks: ranks, entrypoint: "./app".to_owned(), ..Default::default() }
+}
+
+/// An order of so many ranks on as many nodes.
+pub(crate) fn order(ranks: u32) -> Order {
+    ordered(plain(ranks), &LaunchSettings::default()).unwrap()
+}
+
+#[test]
+fn the_command_of_a_list_is_the_first_program_as_far_as_there_is_room() {
+    let command = |programs: usize, args: Vec<String>| {
+        let mut order = order(1);
+        order.launch.apps[0].args = args.into_iter().map(Into::into).collect();
+        order.launch.apps = vec![order.launch.apps[0].clone(); programs];
+        order.command()
+    };
+    assert_eq!(command(1, vec!["-x".to_owned(), "2".to_owned()]), "./app -x 2");
+    assert_eq!(command(2, Vec::new()), "./app : ...");
+    assert_eq!(command(0, Vec::new()), "");
+    let long = command(1, vec!["ä".repeat(300)]);
+    assert!(long.ends_with("ää..."));
+    assert_eq!(long.chars().count(), 203);
+}
+
+#[test]
+fn output_windows_are_shared_out_among_the_nodes_within_bounds() {
+    let window = |nodes: usize| {
+        let addresses = vec!["127.0.0.1:1".to_owned(); nodes];
+        terms(addresses, 7, &LaunchSettings::default()).unwrap().output_window
+    };
+    assert_eq!([1, 64, 65, 128].map(window), [1 << 20, 1 << 20, (64 << 20) / 65, 1 << 19]);
+    assert_eq!([1024, 65_536].map(window), [64 << 10, 64 << 10]);
+}
+
+#[test]
+fn fan_outs_that_are_not_set_are_left_to_the_agents() {
+    let fan_outs = |barrier_fan_out, data_fan_out| {
+        let settings = LaunchSettings { barrier_fan_out, data_fan_out, ..LaunchSettings::default() };
+        let order = ordered(plain(1), &settings).unwrap();
+        (order.terms.barrier_fan_out.map(NonZeroU32::get), order.terms.data_fan_out.map(NonZeroU32::get))
+    };
+    assert_eq!(fan_outs(0, 0), (None, None));
+    assert_eq!(fan_outs(8, 2), (Some(8), Some(2)));
+}
+
+#[test]
+fn the_advice_about_a_node_fits_its_state() {
+    let check = |change: fn(&mut Registry), expected: &str| {
+        let mut registry = registry();
+        change(&mut registry);
+        let error = address("node0", &registry).unwrap_err();
+        assert_eq!(Status::from(error).message(), expected);
+    };
+    check(|registry| registry.drain(drain("node0", "new memory")), "node node0 is drained: new memory; leave it out");
+    check(
+        |registry| drop(registry.expire(Instant::now() + 2 * LOST_AFTER)),
+        "node node0 is lost; leave it out, or have its agent started",
+    );
+}
+
+#[tokio::test]
+async fn what_users_cannot_decide_is_decided() {
+    let settings = LaunchSettings { fence_timeout: Some(std::time::Duration::from_secs(60)), ..Default::default() };
+    let spec = encode(&ordered(plain(3), &settings).unwrap());
+    assert_eq!((spec.uid, spec.nodes.as_str(), spec.secret.len()), (7, "node[0-2]", 16));
+    assert_eq!(spec.launch_id.len(), 10);
+    assert_eq!(spec.job.unwrap().id, format!("kvs_{}_0", spec.launch_id));
+    assert_eq!(spec.patience.unwrap().fence_ms, Some(60_000));
+    assert_eq!(spec.output_window, 1 << 20);
+}
+
+#[tokio::test]
+async fn a_node_that_is_down_is_left_out_where_others_can_take_its_place() {
+    let nodes = |request| ordered(request, &LaunchSettings::default()).map(|order| hostlist::fold(&order.launch.hosts));
+    let on = |only: &str| PlacementRequest { only: only.to_owned(), ..Default::default() };
+    let one = LaunchTasksRequest { placement: Some(on("node[3,0]")), ..plain(1) };
+    assert_eq!(nodes(plain(3)).unwrap(), "node[0-2]");
+    assert!(matches!(nodes(plain(4)), Err(OrderError::Unready { node, .. }) if node == "node3"));
+    assert!(matches!(nodes(one), Err(OrderError::Unready { node, .. }) if node == "node3"));
+}
+
+#[tokio::test]
+async fn more_ranks_than_cores_are_noted() {
+    let check = |ranks, nodes, expected: Option<&str>| {
+        let placement = Some(PlacementRequest { nodes, except: "node3".to_owned(), ..Default::default() });
+        let request = LaunchTasksRequest { placement, ..plain(ranks) };
+        let order = ordered(request, &LaunchSettings::default()).unwrap();
+        assert_eq!(order.crowding(&registry()).as_deref(), expected);
+    };
+    check(6, 3, None);
+    check(10, 1, Some("10 ranks on 2 cores of node0"));
+    check(8, 3, Some("more ranks than cores on node[0-1]: 3 ranks on 2 cores of node0, for one"));
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_refused_before_a_node_is_asked() {
+    let check = |request: LaunchTasksRequest, code: Code, expected: &str| {
+        let status = Status::from(ordered(request, &LaunchSettings::default()).unwrap_err());
+        assert_eq!(status.code(), code, "{status}");
+        assert!(status.message().contains(expected), "{status}");
+    };
+    check(plain(4), Code::FailedPrecondition, "node node3 has not registered; leave it out, or have");
+    check(LaunchTasksRequest { pmi_mode: "pmi3".into(), ..plain(1) }, Code::InvalidArgument, "pmi_mode is \"pmi3\"");
+    check(LaunchTasksRequest { entrypoint: String::new(), ..plain(1) }, Code::InvalidArgument, "program");
+    let spec = LaunchSpec { apps: vec![AppSpec::default()], ..Default::default() };
+    check(
+        LaunchTasksRequest { spec: Some(spec), ..plain(1) },
+        Code::InvalidArgument,
+        "the number of programs is 1; possible is 0 as in the job",
+    );
+    let stdin = Some(StdinTarget { target: Some(stdin_target::Target::Rank(3)) });
+    let job = Some(Job { apps: vec![App { ranks: 3, appnum: 0 }], ..Default::default() });
+    let app = AppSpec { program: "./app".into(), directory: "/".into(), ..Default::default() };
+    let spec = LaunchSpec { apps: vec![app], job, stdin, ..Default::default() };
+    check(
+        LaunchTasksRequest { spec: Some(spec), ..LaunchTasksRequest::default() },
+        Code::InvalidArgument,
+        "there is no rank 3 to read standard input; the job has ranks 0 to 2",
+    );
+    check(
+        LaunchTasksRequest {
+            placement: Some(PlacementRequest { except: "node3".to_owned(), ..Default::default() }),
+            ..plain(3 * 16_384 + 1)
+        },
+        Code::InvalidArgument,
+        "16385 ranks on one node were asked for; a node takes at most 16384; use more nodes",
+    );
+}
+
+#[tokio::test]
+async fn the_shorter_fence_timeout_counts() {
+    let check = |asked: Option<u64>, configured: Option<u64>, expected: Option<u64>| {
+        let spec = LaunchSpec {
+            apps: vec![AppSpec { program: "./app".into(), directory: "/".into(), ..Default::default() }],
+            job: Some(Job { apps: vec![App::default()], ..Default::default() }),
+            patience: Some(Patience { fence_ms: asked, ..Default::default() }),
+            ..Default::default()
+        };
+        let fence_timeout = configured.map(std::time::Duration::from_millis);
+        let settings = LaunchSettings { fence_timeout, ..Default::default() };
+        let order = ordered(LaunchTasksRequest { spec: Some(spec), ..Default::default() }, &settings).unwrap();
+        assert_eq!(encode(&order).patience.unwrap().fence_ms, expected);
+    };
+    check(None, None, None);
+    check(Some(5), None, Some(5));
+    check(None, Some(7), Some(7));
+    check(Some(5), Some(7), Some(5));
+    check(Some(9), Some(7), Some(7));
+}
+
+#[tokio::test]
+async fn what_is_written_down_of_an_order_is_the_order() {
+    let order = ordered(plain(3), &LaunchSettings::default()).unwrap();
+    let record = LaunchRecord { detached: true, spec: Some(encode(&order)), ..LaunchRecord::default() };
+    let resumed = decode(&record).unwrap();
+    assert_eq!(resumed.ownership, Ownership::Detached);
+    assert_eq!(format!("{:?}", resumed.launch), format!("{:?}", order.launch));
+    assert_eq!(resumed.terms, order.terms);
+    assert!(decode(&LaunchRecord::default()).is_err());
+}

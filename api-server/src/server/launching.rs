@@ -1,0 +1,154 @@
+//! The server's part in the start of launches: an order is written down before a node is asked, and every node must accept it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lattice_session::request::LaunchRequest;
+use lattice_session::unix_time;
+use pmi_transport::identity::Caller;
+use pmi_transport::signature::{self, Serial, SignError};
+
+use super::{NotWritten, Server};
+use crate::allocations::{Allocation, AllocationError, AllocationState};
+use crate::fabric::{Asked, NoCredentials};
+use crate::launch;
+use crate::launch::event::Activity;
+use crate::launch::fan_out::{CredentialsToCome, FanOut, NotStarted};
+use crate::launch::summary::{Stage, Summary};
+use crate::order::{Order, OrderError};
+use crate::store::{Change, LaunchRecord};
+use crate::wire;
+
+/// A launch that is not started.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LaunchError {
+    #[error(transparent)]
+    Allocation(#[from] AllocationError),
+    #[error(transparent)]
+    Order(#[from] OrderError),
+    #[error("the launch cannot be signed")]
+    Unsigned(#[from] SignError),
+    #[error(transparent)]
+    NotWritten(#[from] NotWritten),
+    #[error(transparent)]
+    NotStarted(#[from] NotStarted),
+    #[error("the launch ended before its nodes had answered")]
+    Gone,
+}
+
+/// A launch as its user is told of it.
+pub(crate) struct Planned {
+    pub order: Order,
+    /// Notes for whoever asked for it.
+    pub notes: Vec<String>,
+}
+
+impl Server {
+    /// Starts what `request` asks for in an allocation, and returns when every node has accepted it.
+    ///
+    /// # Errors
+    /// See the variants of [`LaunchError`].
+    pub(crate) async fn launch(
+        self: &Arc<Self>,
+        caller: &Caller,
+        allocation_id: &str,
+        request: LaunchRequest,
+    ) -> Result<Planned, LaunchError> {
+        let allocation = self.allocations.lock().await.running(caller, allocation_id)?.clone();
+        let asked = self.fabric.as_ref().map(|fabric| fabric.ask(&allocation));
+        let planned = self.order(request, &allocation)?;
+        let order = &planned.order;
+        let fan_out = self.fan_out(order, &allocation)?;
+        let credentials = asked.map(|asked| self.credentials_to_come(asked, &fan_out, order));
+        let record = LaunchRecord::begun(order, &summary(order));
+        // If we end now, nodes that run it are known by this.
+        self.write(vec![Change::Launch(Box::new(record.clone()))]).await?;
+        let (handle, accepted) = launch::start(self.surroundings(), order.clone(), record, fan_out, credentials);
+        self.launches.lock().by_id.insert(order.launch.launch_id.clone(), handle);
+        // While it was written down, the allocation may have been released.
+        if self.allocations.lock().await.running(caller, &allocation.id).is_err() {
+            self.end_launches_of(&allocation.id, "its allocation is gone").await;
+        }
+        accepted.await.map_err(|_| LaunchError::Gone)??;
+        Ok(planned)
+    }
+
+    /// Returns the launch that `request` would start now; nothing comes of it, not even fabric credentials.
+    ///
+    /// # Errors
+    /// If the allocation does not run, or nothing can be launched as was asked.
+    pub(crate) async fn plan(
+        &self,
+        caller: &Caller,
+        allocation_id: &str,
+        request: LaunchRequest,
+    ) -> Result<Planned, LaunchError> {
+        let allocation = self.allocations.lock().await.running(caller, allocation_id)?.clone();
+        Ok(self.order(request, &allocation)?)
+    }
+
+    /// Makes an order of `request` on the nodes as they are now.
+    fn order(&self, request: LaunchRequest, allocation: &Allocation) -> Result<Planned, OrderError> {
+        let registry = self.nodes.lock();
+        let order = Order::new(request, allocation, &registry, &self.config.launches)?;
+        let notes = Vec::from_iter(order.crowding(&registry));
+        Ok(Planned { order, notes })
+    }
+
+    /// The signed request that all nodes of an order are sent, without fabric credentials yet.
+    fn fan_out(&self, order: &Order, allocation: &Allocation) -> Result<FanOut, SignError> {
+        let spec = wire::order::encode_bytes(order);
+        let serial = self.serials.next();
+        let signed = signature::sign(&self.security, serial, &spec)?;
+        Ok(FanOut {
+            launch_id: order.launch.launch_id.clone(),
+            allocation_id: allocation.id.clone(),
+            nodes: order.recipients(),
+            world_size: order.launch.job.size(),
+            spec,
+            serial,
+            signature: signed.signature,
+            signer: signed.signer,
+            credentials: None,
+        })
+    }
+
+    /// The fabric credentials of a launch, for which the manager has been asked, within the time that the launch has.
+    fn credentials_to_come(self: &Arc<Self>, asked: Asked, fan_out: &FanOut, order: &Order) -> CredentialsToCome {
+        let server = Arc::clone(self);
+        let limit = order.launch.settings.timeouts.time_limit.unwrap_or(Duration::MAX);
+        let (launch, allocation) = (fan_out.launch_id.clone(), fan_out.allocation_id.clone());
+        let serial: Serial = fan_out.serial;
+        Box::pin(async move {
+            let is_running = |allocation: &Allocation| allocation.state == AllocationState::Running;
+            if !server.allocations.lock().await.find(&allocation).is_some_and(is_running) {
+                return Err(NoCredentials::Ended { allocation });
+            }
+            let classes = asked.traffic_classes();
+            let credentials = asked.wait(limit).await?;
+            let vni = credentials.vni;
+            let signed = wire::credentials::sign(&credentials, classes, &launch, serial, &server.security)
+                .map_err(|error| NoCredentials::Unsigned { reason: pmi_transport::error_chain::chain(&error) })?;
+            tracing::info!(%vni, "the launch has fabric credentials; its nodes are asked");
+            Ok(signed)
+        })
+    }
+}
+
+/// An order in short, as a launch that begins now.
+fn summary(order: &Order) -> Summary {
+    let Order { launch, terms, .. } = order;
+    Summary {
+        id: launch.launch_id.clone(),
+        allocation_id: launch.allocation_id.clone().unwrap_or_default(),
+        uid: terms.uid,
+        stage: Stage::At(Activity::Starting),
+        nodes: hostlist::fold(&launch.hosts),
+        ranks: launch.job.size(),
+        command: order.command(),
+        started_at: unix_time::seconds(),
+        duration: Duration::ZERO,
+        cause: String::new(),
+        client_stopped_at: 0,
+    }
+}

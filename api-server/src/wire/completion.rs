@@ -1,0 +1,42 @@
+//! Ends of launches, as messages, the spool and the store have them.
+
+use std::time::Duration;
+
+use lattice_session::wire::{WireError, cause};
+use pmi_transport::proto::v1 as proto;
+
+use super::node::{decode_end, encode_end};
+use crate::launch::event::Completion;
+
+/// The end of a launch in a message.
+pub(crate) fn encode(completion: &Completion) -> proto::LaunchCompleteNotification {
+    proto::LaunchCompleteNotification {
+        launch_id: completion.launch_id.clone(),
+        allocation_id: completion.allocation_id.clone(),
+        success: completion.cause.is_none(),
+        ranks: completion.ends.iter().map(encode_end).collect(),
+        error_message: completion.message.clone(),
+        cause: completion.cause.as_ref().map(cause::encode),
+        duration_us: microseconds(completion.duration),
+    }
+}
+
+/// Microseconds as messages carry them.
+pub(crate) fn microseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// The end of a launch that a message tells of.
+///
+/// # Errors
+/// Fails for a cause that this version does not know.
+pub(super) fn decode(message: proto::LaunchCompleteNotification) -> Result<Completion, WireError> {
+    Ok(Completion {
+        launch_id: message.launch_id,
+        allocation_id: message.allocation_id,
+        cause: message.cause.map(cause::decode).transpose()?,
+        message: message.error_message,
+        ends: message.ranks.iter().map(decode_end).collect(),
+        duration: Duration::from_micros(message.duration_us),
+    })
+}

@@ -1,0 +1,33 @@
+//! The spec of a launch, as its clients are shown it.
+
+use pmi_transport::proto::v1::LaunchSpec;
+
+use crate::store::LaunchRecord;
+
+/// The spec of a launch as its clients are shown it, without the secret and the environment of its ranks. Only encoded: the API
+/// server passes it on and reads nothing of it.
+#[derive(Clone, Debug)]
+pub(crate) struct ShownSpec(Box<LaunchSpec>);
+
+impl ShownSpec {
+    /// The spec of a launch that is kept; an empty one if its record has none.
+    pub(crate) fn of(record: &LaunchRecord) -> Self {
+        Self(Box::new(record.spec.as_ref().map(shown).unwrap_or_default()))
+    }
+
+    pub(super) fn into_message(self) -> LaunchSpec {
+        *self.0
+    }
+}
+
+#[cfg(test)]
+impl Default for ShownSpec {
+    fn default() -> Self {
+        Self::of(&LaunchRecord::default())
+    }
+}
+
+/// A spec without what the users' own tools need not know.
+pub(super) fn shown(spec: &LaunchSpec) -> LaunchSpec {
+    LaunchSpec { secret: Default::default(), environment: Vec::new(), ..spec.clone() }
+}

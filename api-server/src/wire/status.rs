@@ -1,0 +1,256 @@
+//! Errors as callers are told them: a gRPC status with a code, and the error's words with those of its sources.
+
+use std::error::Error;
+
+use cxi_fabric::grants::GrantError;
+use cxi_fabric::ledger::LedgerError;
+use pmi_transport::error_chain::chain;
+use pmi_transport::proto::v1::RefusalReason;
+use tonic::{Code, Status};
+
+use super::allocation::AllocationRequestError;
+use crate::allocations::AllocationError;
+use crate::allocations::plan::PlanError;
+use crate::fabric::NoCredentials;
+use crate::launch::fan_out::{NotStarted, Refusal};
+use crate::nodes::RegisterError;
+use crate::order::OrderError;
+use crate::server::NotWritten;
+use crate::server::allocating::{AllocateError, ReleaseError};
+use crate::server::attending::{DrainError, ResumeError};
+use crate::server::launching::LaunchError;
+
+fn status(code: Code, error: &(dyn Error + 'static)) -> Status {
+    Status::new(code, chain(error))
+}
+
+impl From<AllocationError> for Status {
+    fn from(error: AllocationError) -> Self {
+        let code = match &error {
+            AllocationError::Unknown { .. } => Code::NotFound,
+            AllocationError::NotYours { .. } => Code::PermissionDenied,
+            AllocationError::NotRunning { .. } => Code::FailedPrecondition,
+        };
+        status(code, &error)
+    }
+}
+
+impl From<AllocationRequestError> for Status {
+    fn from(error: AllocationRequestError) -> Self {
+        status(Code::InvalidArgument, &error)
+    }
+}
+
+impl From<PlanError> for Status {
+    fn from(error: PlanError) -> Self {
+        use PlanError as E;
+        let code = match &error {
+            E::AdminsOnly { .. } => Code::PermissionDenied,
+            // Those who wait try again after these.
+            E::Taken { .. } | E::TooFew { .. } | E::Unready { .. } => Code::FailedPrecondition,
+            E::Full | E::FullForUser { .. } => Code::ResourceExhausted,
+            E::Exists { .. } => Code::AlreadyExists,
+            E::NodeName { .. } | E::Twice { .. } | E::ForWhom | E::Id { .. } => Code::InvalidArgument,
+        };
+        status(code, &error)
+    }
+}
+
+impl From<AllocateError> for Status {
+    fn from(error: AllocateError) -> Self {
+        match error {
+            AllocateError::Random(_) => status(Code::Internal, &error),
+            AllocateError::Plan(error) => error.into(),
+            AllocateError::NotWritten(error) => error.into(),
+        }
+    }
+}
+
+impl From<ReleaseError> for Status {
+    fn from(error: ReleaseError) -> Self {
+        match error {
+            ReleaseError::Allocation(error) => error.into(),
+            ReleaseError::NotWritten(error) => error.into(),
+        }
+    }
+}
+
+impl From<NotWritten> for Status {
+    fn from(error: NotWritten) -> Self {
+        status(Code::Unavailable, &error)
+    }
+}
+
+impl From<RegisterError> for Status {
+    fn from(error: RegisterError) -> Self {
+        Self::invalid_argument(error.to_string())
+    }
+}
+
+impl From<DrainError> for Status {
+    fn from(error: DrainError) -> Self {
+        match error {
+            DrainError::NoReason | DrainError::Nodes(_) => Self::invalid_argument(error.to_string()),
+            DrainError::NotWritten(error) => error.into(),
+        }
+    }
+}
+
+impl From<ResumeError> for Status {
+    fn from(error: ResumeError) -> Self {
+        match error {
+            ResumeError::Nodes(error) => Self::invalid_argument(error.to_string()),
+            ResumeError::Unknown(error) => Self::not_found(error.to_string()),
+            ResumeError::NotWritten(error) => error.into(),
+        }
+    }
+}
+
+impl From<OrderError> for Status {
+    fn from(error: OrderError) -> Self {
+        let code = match &error {
+            OrderError::Unready { .. } => Code::FailedPrecondition,
+            OrderError::Random(_) => Code::Internal,
+            OrderError::Placement(_) | OrderError::Request(_) | OrderError::Place(_) => Code::InvalidArgument,
+        };
+        status(code, &error)
+    }
+}
+
+impl From<LaunchError> for Status {
+    fn from(error: LaunchError) -> Self {
+        match error {
+            LaunchError::Allocation(error) => error.into(),
+            LaunchError::Order(error) => error.into(),
+            LaunchError::NotWritten(error) => error.into(),
+            LaunchError::NotStarted(error) => error.into(),
+            LaunchError::Unsigned(_) | LaunchError::Gone => status(Code::Internal, &error),
+        }
+    }
+}
+
+impl From<NotStarted> for Status {
+    fn from(error: NotStarted) -> Self {
+        match error {
+            NotStarted::Refused(refusal) => refusal.into(),
+            NotStarted::NoCredentials(error) => error.into(),
+        }
+    }
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        let code = match refusal.reason {
+            RefusalReason::Busy => Code::ResourceExhausted,
+            RefusalReason::Unreachable => Code::Unavailable,
+            RefusalReason::MalformedRequest => Code::InvalidArgument,
+            RefusalReason::User => Code::PermissionDenied,
+            _ => Code::FailedPrecondition,
+        };
+        Self::new(code, refusal.to_string())
+    }
+}
+
+impl From<NoCredentials> for Status {
+    fn from(error: NoCredentials) -> Self {
+        let code = match &error {
+            NoCredentials::Refused { error, .. } => match **error {
+                GrantError::Ledger(LedgerError::Vni(_)) => Code::ResourceExhausted,
+                _ => Code::Unavailable,
+            },
+            NoCredentials::Late { .. } => Code::DeadlineExceeded,
+            NoCredentials::Ended { .. } => Code::FailedPrecondition,
+            NoCredentials::Unsigned { .. } => Code::Internal,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::allocations::AllocationState;
+    use crate::nodes::Unready;
+    use crate::server::attending::NodeListError;
+    use crate::store::StoreError;
+
+    fn check(error: impl Into<Status>, code: Code, words: &str) {
+        let status = error.into();
+        assert_eq!((status.code(), status.message()), (code, words));
+    }
+
+    fn id() -> String {
+        "7f3k".to_owned()
+    }
+
+    fn full_disk() -> NotWritten {
+        NotWritten(StoreError::File(io::Error::other("the disk is full")))
+    }
+
+    #[test]
+    fn a_change_that_cannot_be_written_down_is_to_be_tried_again() {
+        let words = "nothing can be started or changed at present: the state file cannot be opened for this user alone: \
+                     the disk is full";
+        check(full_disk(), Code::Unavailable, words);
+        check(AllocateError::from(full_disk()), Code::Unavailable, words);
+        check(ReleaseError::from(full_disk()), Code::Unavailable, words);
+        check(DrainError::from(full_disk()), Code::Unavailable, words);
+        check(ResumeError::from(full_disk()), Code::Unavailable, words);
+        check(LaunchError::from(full_disk()), Code::Unavailable, words);
+    }
+
+    #[test]
+    fn rights_are_told_from_states_and_from_mistakes() {
+        check(AllocationError::Unknown { id: id() }, Code::NotFound, "there is no allocation 7f3k, or it was released");
+        let not_yours = || AllocationError::NotYours { id: id() };
+        check(not_yours(), Code::PermissionDenied, "allocation 7f3k belongs to another user");
+        check(LaunchError::from(not_yours()), Code::PermissionDenied, "allocation 7f3k belongs to another user");
+        check(ReleaseError::from(not_yours()), Code::PermissionDenied, "allocation 7f3k belongs to another user");
+        let not_running = AllocationError::NotRunning { id: id(), state: AllocationState::Released };
+        check(not_running, Code::FailedPrecondition, "allocation 7f3k is released, not running");
+        check(PlanError::Exists { id: id() }, Code::AlreadyExists, "allocation 7f3k exists already");
+        check(PlanError::Twice { node: id() }, Code::InvalidArgument, "node 7f3k is listed twice");
+        let unready = PlanError::Unready { node: id(), why: Unready::Lost };
+        check(AllocateError::from(unready), Code::FailedPrecondition, "node 7f3k is lost");
+        check(PlanError::Full, Code::ResourceExhausted, "there are 65536 allocations already; release some");
+    }
+
+    #[test]
+    fn drains_and_their_ends_are_refused_with_what_to_do() {
+        check(DrainError::NoReason, Code::InvalidArgument, "say why the nodes are drained: others will ask");
+        check(DrainError::from(NodeListError::Empty), Code::InvalidArgument, "no node is named");
+        check(ResumeError::from(NodeListError::Empty), Code::InvalidArgument, "no node is named");
+    }
+
+    #[test]
+    fn a_launch_without_credentials_says_whether_it_may_be_tried_again() {
+        let still_waiting = Arc::new(GrantError::StillWaiting(id()));
+        let refused = NoCredentials::Refused { allocation: id(), error: Arc::clone(&still_waiting) };
+        let words = format!("no fabric credentials for allocation 7f3k: {still_waiting}");
+        check(LaunchError::from(NotStarted::from(refused)), Code::Unavailable, &words);
+        let late = NoCredentials::Late { allocation: id(), limit: Duration::from_millis(1500) };
+        check(late, Code::DeadlineExceeded, "no fabric credentials for allocation 7f3k within 1.500 s");
+        let ended = NoCredentials::Ended { allocation: id() };
+        check(ended, Code::FailedPrecondition, "allocation 7f3k ended while the launch was prepared");
+    }
+
+    #[test]
+    fn a_refusal_of_a_node_keeps_its_kind() {
+        let kinds = [
+            (RefusalReason::Busy, Code::ResourceExhausted),
+            (RefusalReason::Unreachable, Code::Unavailable),
+            (RefusalReason::MalformedRequest, Code::InvalidArgument),
+            (RefusalReason::User, Code::PermissionDenied),
+            (RefusalReason::Signature, Code::FailedPrecondition),
+            (RefusalReason::UnsupportedCapability, Code::FailedPrecondition),
+        ];
+        for (reason, code) in kinds {
+            let refusal = Refusal { node: "node1".to_owned(), message: "no".to_owned(), reason };
+            check(NotStarted::from(refusal), code, "node node1 does not start its part of the launch: no");
+        }
+    }
+}
