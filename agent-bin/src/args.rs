@@ -21,10 +21,10 @@ pub struct Args {
     /// This node's name [default: the one in its certificate; insecure: the host's]
     #[arg(long, value_name = "NAME", env = "LATTICE_NODE_ID")]
     pub(crate) node_id: Option<String>,
-    /// Where to listen [default: 0.0.0.0:50052; insecure: 127.0.0.1:50052]
+    /// Address to listen at [default: 0.0.0.0:50052; insecure: 127.0.0.1:50052]
     #[arg(long, value_name = "HOST:PORT", visible_alias = "grpc-addr", env = "LATTICE_AGENT_LISTEN")]
     pub(crate) listen: Option<String>,
-    /// Where others reach this agent [default: where it listens]
+    /// Address at which others reach this agent [default: the one it listens at]
     #[arg(long, value_name = "HOST:PORT", visible_alias = "advertise-addr", env = "LATTICE_ADVERTISE_ADDR")]
     pub(crate) advertise: Option<String>,
     /// The API server
@@ -42,7 +42,7 @@ pub struct Args {
     /// Check the settings and do nothing
     #[arg(long)]
     pub(crate) check_config: bool,
-    /// What to do in place of running launches.
+    /// Command to carry out in place of running launches.
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 }
@@ -62,7 +62,7 @@ impl Args {
         self.config.as_deref().or(default.exists().then_some(default))
     }
 
-    /// What flags and variables set.
+    /// Settings that flags and variables override.
     pub(crate) fn overrides(&self) -> Overrides {
         Overrides {
             node_id: self.node_id.clone(),

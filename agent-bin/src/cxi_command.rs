@@ -14,9 +14,8 @@ use cxi_fabric::clock::SystemClock;
 use cxi_fabric::node::{
     self, CxiBackend, CxiError, FoundService, NicService, NodeBackend, NodeConfigError, Usage, Use,
 };
-use lattice_session::cxi::{Finding, findings, survey, without_services};
+use lattice_session::cxi::{CxiSurvey, Finding, SurveyedNic, SurveyedService, survey};
 use pmi_transport::address::Address;
-use pmi_transport::proto::v1::{CxiDevice, CxiService, ListCxiServicesResponse};
 use serde::Serialize;
 
 use crate::daemon::{Config, ConfigError};
@@ -27,7 +26,7 @@ const PROC: &str = "/proc";
 /// Time limit for services that are busy to be ended.
 const CLEAN_WITHIN: Duration = Duration::from_secs(10);
 
-/// What to do on this node.
+/// Commands about this node.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum CxiCommand {
     /// Show the NICs of this node, the services on them, and who uses them.
@@ -51,7 +50,7 @@ pub(crate) struct Shape {
 #[derive(Clone, Debug, Args)]
 #[group(id = "which", required = true, multiple = false)]
 pub(crate) struct Clean {
-    /// Those that name one of these VNIs.
+    /// Services that name one of these VNIs.
     #[arg(long, value_name = "VNI,...", value_delimiter = ',', group = "which")]
     vni: Vec<u16>,
     /// All that were made for a user; not where other launchers than this one make services too.
@@ -103,13 +102,13 @@ pub(crate) fn run(
     match command {
         CxiCommand::List(shape) => {
             let seen = look(settings.backend, settings.backend()?)?;
-            let text = if shape.json { json(&devices(&seen.devices))? } else { table(&seen.devices) };
-            Ok(answer(text, Some(seen.trouble).filter(|trouble| !trouble.is_empty()).into_iter().collect()))
+            let text = if shape.json { json(&devices(&seen.nics))? } else { table(&seen.nics) };
+            Ok(answer(text, seen.trouble.into_iter().collect()))
         }
         CxiCommand::Doctor(shape) => {
             let seen = match settings.backend() {
                 Ok(backend) => look(settings.backend, backend)?,
-                Err(error) => without_services(settings.backend, error.to_string()),
+                Err(error) => CxiSurvey::without_services(settings.backend, Some(error.to_string())),
             };
             examined(&seen, *shape)
         }
@@ -121,8 +120,8 @@ pub(crate) fn run(
     }
 }
 
-fn look(kind: NodeBackend, backend: Option<Arc<dyn CxiBackend>>) -> Result<ListCxiServicesResponse, CxiCommandError> {
-    let Some(backend) = backend else { return Ok(without_services(kind, String::new())) };
+fn look(kind: NodeBackend, backend: Option<Arc<dyn CxiBackend>>) -> Result<CxiSurvey, CxiCommandError> {
+    let Some(backend) = backend else { return Ok(CxiSurvey::without_services(kind, None)) };
     let usage = Usage::look(Path::new(PROC))?;
     let owner = |service: &NicService, found: &FoundService| match usage.of(&service.nic, found) {
         Use::Process(pid) => Some(format!("process {pid}")),
@@ -228,21 +227,21 @@ struct Service<'a> {
     used_by: Option<&'a str>,
 }
 
-fn examined(seen: &ListCxiServicesResponse, shape: Shape) -> Result<Answer, CxiCommandError> {
-    let mut findings = findings(seen);
-    let services = seen.devices.iter().flat_map(|device| device.services.iter().map(move |service| (device, service)));
-    let strays = services.filter(|(_, service)| service.launch_id.is_empty());
-    findings.extend(strays.map(|(device, service)| {
+fn examined(seen: &CxiSurvey, shape: Shape) -> Result<Answer, CxiCommandError> {
+    let mut findings = seen.findings();
+    let services = seen.nics.iter().flat_map(|nic| nic.services.iter().map(move |service| (nic, service)));
+    let strays = services.filter(|(_, service)| service.owner.is_none());
+    findings.extend(strays.map(|(nic, service)| {
         let vnis = listed(service.vnis.iter().copied());
-        let what = format!("no process uses service {} of {} (VNI {vnis})", service.svc_id, device.device);
+        let what = format!("no process uses service {} of {} (VNI {vnis})", service.svc_id, nic.name);
         Finding::new(what, "the agent ends it with its VNI; if that is gone: lattice-agent cxi clean --vni VNI")
     }));
     let text = if shape.json {
-        let (backend, devices) = (seen.backend.as_str(), devices(&seen.devices));
+        let (backend, devices) = (seen.backend.as_str(), devices(&seen.nics));
         json(&Examination { backend, may_make_services: node::may_make_services(), devices, findings: &findings })?
     } else {
-        let services: usize = seen.devices.iter().map(|device| device.services.len()).sum();
-        let mut text = format!("back end {}: {} NICs, {services} services\n", seen.backend, seen.devices.len());
+        let services: usize = seen.nics.iter().map(|nic| nic.services.len()).sum();
+        let mut text = format!("back end {}: {} NICs, {services} services\n", seen.backend, seen.nics.len());
         if findings.is_empty() {
             text += "nothing is wrong\n";
         }
@@ -255,19 +254,18 @@ fn examined(seen: &ListCxiServicesResponse, shape: Shape) -> Result<Answer, CxiC
     Ok(Answer { text, problems: Vec::new(), exit })
 }
 
-fn devices(devices: &[CxiDevice]) -> Vec<Device<'_>> {
-    fn service(service: &CxiService) -> Service<'_> {
-        let used_by = Some(service.launch_id.as_str()).filter(|user| !user.is_empty());
-        Service { svc_id: service.svc_id, vnis: &service.vnis, uids: &service.uids, used_by }
+fn devices(nics: &[SurveyedNic]) -> Vec<Device<'_>> {
+    fn service(service: &SurveyedService) -> Service<'_> {
+        let SurveyedService { svc_id, vnis, uids, owner } = service;
+        Service { svc_id: *svc_id, vnis, uids, used_by: owner.as_deref() }
     }
-    fn device(device: &CxiDevice) -> Device<'_> {
-        let CxiDevice { device, is_up, services } = device;
-        Device { device, is_up: *is_up, services: services.iter().map(service).collect() }
+    fn device(nic: &SurveyedNic) -> Device<'_> {
+        Device { device: &nic.name, is_up: nic.is_up, services: nic.services.iter().map(service).collect() }
     }
-    devices.iter().map(device).collect()
+    nics.iter().map(device).collect()
 }
 
-fn table(devices: &[CxiDevice]) -> String {
+fn table(nics: &[SurveyedNic]) -> String {
     let mut text = String::new();
     let mut row = |nic: &str, link: &str, service: &str, users: &str, vnis: &str, used_by: &str| {
         // Writing to a string cannot fail.
@@ -278,15 +276,15 @@ fn table(devices: &[CxiDevice]) -> String {
         );
     };
     row("NIC", "LINK", "SERVICE", "USERS", "VNIS", "USED BY");
-    for device in devices {
-        let link = if device.is_up { "up" } else { "down" };
-        if device.services.is_empty() {
-            row(&device.device, link, "-", "", "", "");
+    for nic in nics {
+        let link = if nic.is_up { "up" } else { "down" };
+        if nic.services.is_empty() {
+            row(&nic.name, link, "-", "", "", "");
         }
-        for CxiService { svc_id, vnis, uids, launch_id } in &device.services {
-            let used_by = if launch_id.is_empty() { "nobody" } else { launch_id };
+        for SurveyedService { svc_id, vnis, uids, owner } in &nic.services {
+            let used_by = owner.as_deref().unwrap_or("nobody");
             let (users, vnis) = (listed(uids.iter().copied()), listed(vnis.iter().copied()));
-            row(&device.device, link, &svc_id.to_string(), &users, &vnis, used_by);
+            row(&nic.name, link, &svc_id.to_string(), &users, &vnis, used_by);
         }
     }
     text

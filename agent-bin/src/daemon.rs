@@ -11,18 +11,24 @@
 mod admission;
 mod calls;
 mod config;
+mod ending;
 mod fabric;
 mod forks;
+mod from_session;
 mod launch;
 mod launches;
 mod lease;
 mod metrics;
 mod node_info;
+mod refusal;
 mod registration;
 mod relay;
 mod report;
 mod serials;
 mod service;
+mod to_session;
+mod warnings;
+mod wire;
 
 use std::io;
 use std::path::PathBuf;

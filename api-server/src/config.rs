@@ -22,10 +22,10 @@ const DEFAULT_SOCKET: &str = "/run/lattice/api.sock";
 const DEFAULT_STATE: &str = "/var/lib/lattice/api.redb";
 const DEFAULT_PORT: u16 = 50051;
 /// How long launches wait for fabric credentials, in seconds.
-const FABRIC_PATIENCE: u32 = 12;
+const FABRIC_TIMEOUT: u32 = 12;
 /// The longest that can be set. A launch is signed before it waits, at most twice so long, and agents take what was signed less than
 /// a minute ago; a client waits longer (`timeouts::START_ANSWER`).
-const FABRIC_PATIENCE_MAX: u32 = 25;
+const FABRIC_TIMEOUT_MAX: u32 = 25;
 /// The longest lease of an agent, in seconds.
 const LEASE_MAX: u64 = 365 * 24 * 3600;
 
@@ -235,11 +235,11 @@ fn fabric(file: &File) -> Result<Option<FabricSettings>, ConfigError> {
     if !(1..=32).contains(&cluster.len()) || !cluster.bytes().all(fits) {
         return Err(ConfigError::ClusterName { name: cluster });
     }
-    let patience = match file.fabric_patience.unwrap_or(FABRIC_PATIENCE) {
-        seconds @ 1..=FABRIC_PATIENCE_MAX => Duration::from_secs(seconds.into()),
+    let timeout = match file.fabric_patience.unwrap_or(FABRIC_TIMEOUT) {
+        seconds @ 1..=FABRIC_TIMEOUT_MAX => Duration::from_secs(seconds.into()),
         value => return Err(ConfigError::Range { name: "fabric_patience", value, possible: "1 to 25" }),
     };
-    Ok(Some(FabricSettings { cluster, manager, patience }))
+    Ok(Some(FabricSettings { cluster, manager, timeout }))
 }
 
 fn lease(seconds: Option<u64>) -> Result<Duration, ConfigError> {

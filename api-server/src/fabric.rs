@@ -42,7 +42,7 @@ pub(crate) struct FabricSettings {
     pub cluster: String,
     pub manager: FabricConfig,
     /// Time that a launch waits for credentials.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 /// The credentials of all allocations.
@@ -152,7 +152,7 @@ impl Fabric {
         let allocation = need.allocation.clone();
         tracing::info!(allocation, "the fabric manager is asked for credentials");
         let begun = Instant::now();
-        let deadline = begun + self.settings.patience;
+        let deadline = begun + self.settings.timeout;
         let answer = self.blocking(move |grants| grants.acquire(&need, deadline)).await;
         self.flights.lock().remove(&allocation);
         // What was made for nobody is to be undone.
@@ -256,7 +256,7 @@ impl Asked {
         if !server.allocations.lock().await.find(&launch.allocation_id).is_some_and(is_running) {
             return Err(ended());
         }
-        let limit = limit.min(2 * self.fabric.settings.patience);
+        let limit = limit.min(2 * self.fabric.settings.timeout);
         let classes = self.fabric.settings.manager.traffic_classes;
         let credentials = wire::fabric::encode(&self.wait(limit).await?, classes);
         let text = wire::fabric::signed_text(&launch.launch_id, &credentials);

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::watched::Watched;
 
 /// The longest that a look-up waits.
-const PATIENCE_MAX: Duration = Duration::from_secs(3600);
+const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 /// The longest name, and the longest port; MPI_MAX_PORT_NAME is below.
 const LENGTH_MAX: usize = 64 << 10;
 
@@ -42,9 +42,9 @@ impl NameTables {
                 table.publishers.insert(service, (launch.to_owned(), lifetime));
                 Ok(Bytes::new())
             }),
-            NameCall::Lookup { service, patience: None } => look_up(&mut self.users.lock(), uid, &service),
-            NameCall::Lookup { service, patience: Some(patience) } => {
-                let deadline = Instant::now() + patience.min(PATIENCE_MAX);
+            NameCall::Lookup { service, timeout: None } => look_up(&mut self.users.lock(), uid, &service),
+            NameCall::Lookup { service, timeout: Some(timeout) } => {
+                let deadline = Instant::now() + timeout.min(TIMEOUT_MAX);
                 timeout_at(deadline, self.await_name(uid, &service)).await.unwrap_or(Err(NameError::TimedOut))
             }
             NameCall::Unpublish { service } => {
@@ -103,8 +103,8 @@ mod tests {
         NameCall::Publish { service, port, lifetime: Lifetime::Withdrawn }
     }
 
-    fn lookup(service: &'static str, patience: Option<Duration>) -> NameCall {
-        NameCall::Lookup { service: service.into(), patience }
+    fn lookup(service: &'static str, timeout: Option<Duration>) -> NameCall {
+        NameCall::Lookup { service: service.into(), timeout }
     }
 
     #[tokio::test]
@@ -122,11 +122,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_lookup_waits_as_long_as_it_said() {
         let names = Arc::new(NameTables::default());
-        let patience = Some(Duration::from_secs(60));
-        assert_eq!(names.call(1, "a", lookup("late", patience)).await, Err(NameError::TimedOut));
+        let timeout = Some(Duration::from_secs(60));
+        assert_eq!(names.call(1, "a", lookup("late", timeout)).await, Err(NameError::TimedOut));
         let waiting = tokio::spawn({
             let names = Arc::clone(&names);
-            async move { names.call(1, "a", lookup("late", patience)).await }
+            async move { names.call(1, "a", lookup("late", timeout)).await }
         });
         tokio::task::yield_now().await;
         names.call(1, "b", publish("late")).await.unwrap();

@@ -86,7 +86,7 @@ impl Order {
         settings: &LaunchSettings,
     ) -> Result<Self, OrderError> {
         let detached = request.ownership == Ownership::Detached;
-        let fence = &mut request.settings.patience.fence;
+        let fence = &mut request.settings.timeouts.fence;
         *fence = [*fence, settings.fence_timeout].into_iter().flatten().min();
         let assignment = place(&request, &allocations::nodes(allocation), registry)?;
         let nodes = assignment.hosts.iter().map(|node| recipient(node, registry)).collect::<Result<Vec<_>, _>>()?;

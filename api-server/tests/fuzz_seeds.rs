@@ -2,11 +2,9 @@
 //!
 //! `cargo test -p lattice-api-server --test fuzz_seeds -- --ignored` writes the requests as seeds to `fuzz/corpus/`.
 
-use std::fs;
-use std::path::Path;
-
 use bytes::Bytes;
 use lattice_api_server::fuzzing::launch_request;
+use lattice_fuzz_seeds::Target;
 use pmi_transport::proto::v1::{App, AppSpec, Job, LaunchSpec, LaunchTasksRequest, Pair, PlacementRequest, Variable};
 use prost::Message;
 
@@ -55,30 +53,17 @@ fn seeds() -> [Vec<u8>; 2] {
     [plain(), with_spec()].map(|request| request.encode_to_vec())
 }
 
-/// Runs the target on the seed, on every beginning of it, and with every byte changed in two ways.
-fn damage(seed: &[u8], run: fn(&[u8])) {
-    run(seed);
-    for at in 0..seed.len() {
-        run(&seed[..at]);
-        for bit in [1, 0x80] {
-            let mut changed = seed.to_vec();
-            changed[at] ^= bit;
-            run(&changed);
-        }
-    }
+fn target() -> Target {
+    Target { name: "launch_request", run: launch_request, seeds: seeds() }
 }
 
 #[test]
 fn requests_of_users_and_damaged_copies_of_them_keep_all_promises() {
-    seeds().iter().for_each(|seed| damage(seed, launch_request));
+    target().run_damaged();
 }
 
 #[test]
 #[ignore = "writes files: the seeds for cargo fuzz"]
 fn write_the_corpus() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/launch_request");
-    fs::create_dir_all(&directory).unwrap();
-    for (number, seed) in seeds().iter().enumerate() {
-        fs::write(directory.join(format!("request-{number:04}")), seed).unwrap();
-    }
+    target().write_seeds(env!("CARGO_MANIFEST_DIR"));
 }

@@ -5,11 +5,8 @@
 
 mod scene;
 
-use std::fs;
-use std::path::Path;
-
 use cxi_fabric::fuzzing;
-use proptest::collection::vec;
+use lattice_fuzz_seeds::{Target, mutations};
 use proptest::prelude::*;
 use scene::{fake, request, rest, soon, vnid};
 
@@ -52,13 +49,6 @@ fn texts() -> Vec<Vec<u8>> {
     texts.iter().map(|text| [b"\x08hunter22", text.as_bytes()].concat()).collect()
 }
 
-/// A target and its seeds.
-struct Target {
-    name: &'static str,
-    run: fn(&[u8]),
-    seeds: Vec<Vec<u8>>,
-}
-
 fn targets() -> [Target; 3] {
     [
         Target { name: "manager_answer", run: fuzzing::manager_answer, seeds: answers() },
@@ -69,25 +59,7 @@ fn targets() -> [Target; 3] {
 
 #[test]
 fn every_seed_keeps_the_promises() {
-    for Target { run, seeds, .. } in targets() {
-        seeds.iter().for_each(|seed| run(seed));
-    }
-}
-
-/// A seed of which some bytes were changed, cut off or added.
-fn mutations(seeds: Vec<Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
-    let changes = vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
-    (prop::sample::select(seeds), changes, any::<prop::sample::Index>(), vec(any::<u8>(), 0..4)).prop_map(
-        |(mut bytes, changes, cut, tail)| {
-            for (index, byte) in changes {
-                let index = index.index(bytes.len());
-                bytes[index] = byte;
-            }
-            bytes.truncate(cut.index(2 * bytes.len()).max(1));
-            bytes.extend(tail);
-            bytes
-        },
-    )
+    targets().iter().for_each(Target::run_seeds);
 }
 
 proptest! {
@@ -110,11 +82,5 @@ proptest! {
 #[test]
 #[ignore = "writes files: the seeds for cargo fuzz"]
 fn write_seeds() {
-    for Target { name, seeds, .. } in targets() {
-        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
-        fs::create_dir_all(&corpus).unwrap();
-        for (number, seed) in seeds.iter().enumerate() {
-            fs::write(corpus.join(format!("seed-{number}")), seed).unwrap();
-        }
-    }
+    targets().iter().for_each(|target| target.write_seeds(env!("CARGO_MANIFEST_DIR")));
 }

@@ -2,37 +2,21 @@
 //!
 //! `cargo test -p hostlist --test fuzz_seeds -- --ignored` writes the lists as seeds to `fuzz/corpus/`.
 
-use std::fs;
-use std::path::Path;
+use lattice_fuzz_seeds::Target;
 
-use hostlist::fuzzing::hostlist;
-
-const LISTS: &str = include_str!("../testdata/lists.txt");
+fn target() -> Target {
+    let lists = include_str!("../testdata/lists.txt").lines();
+    let seeds = lists.map(|list| list.as_bytes().to_vec()).collect();
+    Target { name: "hostlist", run: hostlist::fuzzing::hostlist, seeds }
+}
 
 #[test]
 fn lists_in_use_and_damaged_copies_of_them_keep_all_promises() {
-    LISTS.lines().for_each(|list| damage(list.as_bytes(), hostlist));
-}
-
-/// Runs the target on the seed, on every beginning of it, and with every byte changed in two ways.
-fn damage(seed: &[u8], run: fn(&[u8])) {
-    run(seed);
-    for at in 0..seed.len() {
-        run(&seed[..at]);
-        for bit in [1, 0x80] {
-            let mut changed = seed.to_vec();
-            changed[at] ^= bit;
-            run(&changed);
-        }
-    }
+    target().run_damaged();
 }
 
 #[test]
 #[ignore = "writes files: the seeds for cargo fuzz"]
 fn write_the_corpus() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/hostlist");
-    fs::create_dir_all(&directory).unwrap();
-    for (number, list) in LISTS.lines().enumerate() {
-        fs::write(directory.join(format!("list-{number:04}")), list).unwrap();
-    }
+    target().write_seeds(env!("CARGO_MANIFEST_DIR"));
 }

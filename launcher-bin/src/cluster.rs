@@ -148,16 +148,16 @@ impl Cluster {
         self.ask_within(ANSWER, question).await
     }
 
-    /// The same with another patience.
+    /// The same with another timeout.
     pub(crate) async fn ask_within<T>(
         &self,
-        patience: Duration,
+        limit: Duration,
         question: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, ClusterError> {
-        match tokio::time::timeout(patience, question).await {
+        match tokio::time::timeout(limit, question).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
             Ok(Err(status)) => Err(self.refused(&status)),
-            Err(_) => Err(ClusterError::NoAnswer { url: self.url.to_string(), patience }),
+            Err(_) => Err(ClusterError::NoAnswer { url: self.url.to_string(), timeout: limit }),
         }
     }
 

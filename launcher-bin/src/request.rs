@@ -13,8 +13,8 @@ use std::time::Duration;
 use lattice_session::request::{
     Candidates, Distribution, LaunchRequest, Ownership, PlacementRequest, ProgramRequest, Programs,
 };
-use lattice_session::settings::LaunchSettings;
-use lattice_session::spec::{AppSpec, Entrance, Patience, PmiFamily, PmiSpec, StdinTarget};
+use lattice_session::settings::{Entrance, LaunchSettings, PmiFamily, PmiSpec, StdinTarget, Timeouts};
+use lattice_session::spec::AppSpec;
 use lattice_session::template::Template;
 use pmi_core::ids::Rank;
 
@@ -83,9 +83,9 @@ impl LaunchCommand {
             slurm_environment: args.pmi.slurm_env,
             cpu_bind: args.placement.cpu_bind.clone(),
             stdin: stdin(&args.streams.stdin, &machine.directory, ownership),
-            patience: Patience {
+            timeouts: Timeouts {
                 prompt: (machine.watched && !args.streams.json).then_some(PROMPT),
-                ..patience(&args.time)?
+                ..timeouts(&args.time)?
             },
         };
         let request = LaunchRequest {
@@ -201,18 +201,18 @@ fn pmi_spec(args: &PmiArgs) -> PmiSpec {
 const PROMPT: Duration = Duration::from_millis(100);
 
 /// Time limits of a launch whose prompts nobody waits for.
-fn patience(args: &TimeArgs) -> Result<Patience, RequestError> {
+fn timeouts(args: &TimeArgs) -> Result<Timeouts, RequestError> {
     let positive = |flag, time: Option<Duration>| match time {
         Some(Duration::ZERO) => Err(RequestError::NoTime { flag }),
         time => Ok(time),
     };
-    let default = Patience::default();
-    Ok(Patience {
-        timeout: positive("--timeout", args.timeout)?,
+    let default = Timeouts::default();
+    Ok(Timeouts {
+        time_limit: positive("--timeout", args.timeout)?,
         fence: positive("--fence-timeout", args.fence_timeout)?,
         stuck: positive("--stuck-after", args.stuck_after)?.unwrap_or(default.stuck),
-        after_failure: args.kill_wait.unwrap_or(default.after_failure),
-        after_interrupt: args.kill_wait.unwrap_or(default.after_interrupt),
+        grace_after_failure: args.kill_wait.unwrap_or(default.grace_after_failure),
+        grace_after_interrupt: args.kill_wait.unwrap_or(default.grace_after_interrupt),
         ..default
     })
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lattice_session::session_io::StdinSource;
-use lattice_session::spec::StdinTarget;
+use lattice_session::settings::StdinTarget;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};

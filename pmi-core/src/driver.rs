@@ -11,7 +11,7 @@ use crate::fence::{Fence, FenceError, FenceId, Merged};
 use crate::ids::LocalRank;
 use crate::report::{EndReason, FenceStatus, Progress, Trace};
 pub use crate::runner::Admission;
-use crate::runner::{Effect, Protocol, Runner};
+use crate::runner::{Announcement, Effect, Protocol, Runner};
 use crate::server::{Action, Server, Ticket};
 use crate::services::{Answer, Services};
 
@@ -30,7 +30,7 @@ struct Pmi {
     services: Arc<dyn Services>,
     /// Fences that wait for other nodes.
     fences: usize,
-    ended: Option<oneshot::Sender<EndReason>>,
+    ended: Announcement<EndReason>,
     trace: Option<TraceSink>,
 }
 
@@ -49,8 +49,8 @@ impl Driver {
         services: Arc<dyn Services>,
         trace: Option<TraceSink>,
     ) -> (Self, oneshot::Receiver<EndReason>) {
-        let (ended, end) = oneshot::channel();
-        let pmi = Pmi { server, fence, services, fences: 0, ended: Some(ended), trace };
+        let (ended, end) = Announcement::new();
+        let pmi = Pmi { server, fence, services, fences: 0, ended, trace };
         (Self { runner: Runner::new(pmi) }, end)
     }
 
@@ -153,12 +153,7 @@ impl Protocol for Pmi {
                         Event::Answer(ticket, call.ask(&*services, rank).await)
                     })));
                 }
-                Action::End(reason) => {
-                    if let Some(ended) = self.ended.take() {
-                        // Nobody listens any more when the host is ending the job already.
-                        let _ = ended.send(reason);
-                    }
-                }
+                Action::End(reason) => self.ended.make(reason),
                 Action::Trace(trace) => {
                     if let Some(sink) = &mut self.trace {
                         sink(&trace);

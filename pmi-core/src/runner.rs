@@ -10,6 +10,7 @@
 //! The lock is a plain mutex, held while one input is handled and its answers are written to nonblocking sockets; nothing blocks or
 //! awaits while it is held. What the protocol means is left to the [`Protocol`], with all its state.
 
+mod announcement;
 mod connection;
 mod deadlines;
 mod listening;
@@ -33,6 +34,7 @@ use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
+pub use self::announcement::Announcement;
 use self::connection::{Connection, WriteHalf};
 use self::deadlines::Deadlines;
 pub use self::listening::Admission;

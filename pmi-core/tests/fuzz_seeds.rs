@@ -6,9 +6,7 @@
 mod transcript;
 mod world;
 
-use std::fs;
-use std::path::PathBuf;
-
+use lattice_fuzz_seeds::Target;
 use pmi_core::fuzzing::{self, Operation};
 use pmi_core::wire::{Frame, FrameBuffer};
 use transcript::{Transcript, What, names};
@@ -16,13 +14,6 @@ use world::Dice;
 
 /// Mutations of each seed.
 const MUTATIONS: usize = 40;
-
-/// A target and its seeds.
-struct Target {
-    name: &'static str,
-    run: fn(&[u8]),
-    seeds: Vec<Vec<u8>>,
-}
 
 fn targets() -> [Target; 3] {
     let transcripts: Vec<_> = names().iter().map(|name| Transcript::load(name)).collect();
@@ -128,11 +119,5 @@ fn recorded_conversations_and_their_mutations_keep_all_promises() {
 #[test]
 #[ignore = "writes files: the seeds for cargo fuzz"]
 fn write_the_corpus() {
-    for Target { name, seeds, .. } in targets() {
-        let directory: PathBuf = [env!("CARGO_MANIFEST_DIR"), "fuzz", "corpus", name].iter().collect();
-        fs::create_dir_all(&directory).unwrap();
-        for (number, seed) in seeds.iter().enumerate() {
-            fs::write(directory.join(format!("recorded-{number:04}")), seed).unwrap();
-        }
-    }
+    targets().iter().for_each(|target| target.write_seeds(env!("CARGO_MANIFEST_DIR")));
 }

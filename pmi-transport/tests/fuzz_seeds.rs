@@ -4,12 +4,11 @@
 //! `cargo test -p pmi-transport --test fuzz_seeds -- --ignored` writes the recordings as seeds to `fuzz/corpus/`.
 
 use std::collections::HashMap;
-use std::fs;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use lattice_fuzz_seeds::Target;
 use lattice_pki::{Authority, Caller, Validity};
 use pmi_core::fence::Scope;
 use pmi_core::ids::{Epoch, NodeIndex};
@@ -160,13 +159,6 @@ fn certificates() -> Vec<Vec<u8>> {
     callers.map(der).into()
 }
 
-/// A target and its seeds.
-struct Target {
-    name: &'static str,
-    run: fn(&[u8]),
-    seeds: Vec<Vec<u8>>,
-}
-
 fn targets() -> [Target; 4] {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let recorded = runtime.block_on(record());
@@ -180,25 +172,9 @@ fn targets() -> [Target; 4] {
     ]
 }
 
-/// Runs a target on the seed, on every beginning of it, and with every byte changed in two ways.
-fn damage(seed: &[u8], run: fn(&[u8])) {
-    run(seed);
-    for at in 0..seed.len() {
-        run(&seed[..at]);
-        for bit in [1, 0x80] {
-            let mut changed = seed.to_vec();
-            changed[at] ^= bit;
-            run(&changed);
-        }
-    }
-}
-
 #[test]
 fn recorded_traffic_and_damaged_copies_of_it_keep_all_promises() {
-    for Target { name, run, seeds } in targets() {
-        assert!(!seeds.is_empty(), "{name} has no seeds");
-        seeds.iter().for_each(|seed| damage(seed, run));
-    }
+    targets().iter().for_each(Target::run_damaged);
 }
 
 #[test]
@@ -213,11 +189,5 @@ fn the_recording_has_every_kind_of_frame() {
 #[test]
 #[ignore = "writes files: the seeds for cargo fuzz"]
 fn write_the_corpus() {
-    for Target { name, seeds, .. } in targets() {
-        let directory: PathBuf = [env!("CARGO_MANIFEST_DIR"), "fuzz", "corpus", name].iter().collect();
-        fs::create_dir_all(&directory).unwrap();
-        for (number, seed) in seeds.iter().enumerate() {
-            fs::write(directory.join(format!("recorded-{number:04}")), seed).unwrap();
-        }
-    }
+    targets().iter().for_each(|target| target.write_seeds(env!("CARGO_MANIFEST_DIR")));
 }

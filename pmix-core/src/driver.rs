@@ -12,7 +12,7 @@ use pmi_core::driver::TraceSink;
 use pmi_core::fence::{Fence, FenceError, FenceId, Merged};
 use pmi_core::ids::Rank;
 use pmi_core::report::{EndReason, FenceStatus, Progress};
-use pmi_core::runner::{Admission, Effect, Protocol, Runner, Task};
+use pmi_core::runner::{Admission, Announcement, Effect, Protocol, Runner, Task};
 use pmi_core::services::Services;
 use tokio::sync::oneshot;
 
@@ -60,7 +60,7 @@ struct Pmix {
     /// By job of this launch.
     hosts: HashMap<JobIndex, Host>,
     peers: Arc<dyn Peers>,
-    ended: Option<oneshot::Sender<(JobIndex, EndReason)>>,
+    ended: Announcement<(JobIndex, EndReason)>,
     sinks: Sinks,
     /// Receivers of the answers to other nodes' questions.
     replies: HashMap<Ticket, oneshot::Sender<Bytes>>,
@@ -100,9 +100,9 @@ impl Driver {
     ) -> io::Result<(Self, oneshot::Receiver<(JobIndex, EndReason)>)> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let address = listener.local_addr()?;
-        let (ended, end) = oneshot::channel();
+        let (ended, end) = Announcement::new();
         let (hosts, replies) = (HashMap::new(), HashMap::new());
-        let runner = Runner::new(Pmix { server, hosts, peers, ended: Some(ended), sinks, replies });
+        let runner = Runner::new(Pmix { server, hosts, peers, ended, sinks, replies });
         runner.listen(listener, Admission { uid, claim_within: CLAIM_WITHIN })?;
         Ok((Self { runner, address }, end))
     }
@@ -215,12 +215,7 @@ impl Pmix {
                 }
             }
             Action::Say { job, rank, on_stderr, text } => (self.sinks.say)(Said { job, rank, on_stderr, text }),
-            Action::End { job, reason } => {
-                if let Some(ended) = self.ended.take() {
-                    // Nobody listens any more when the host is ending the launch already.
-                    let _ = ended.send((job, reason));
-                }
-            }
+            Action::End { job, reason } => self.ended.make((job, reason)),
             Action::Trace(trace) => {
                 if let Some(sink) = &mut self.sinks.trace {
                     sink(&trace);

@@ -100,6 +100,8 @@ pub struct Server {
     /// Questions to the host that are not answered yet.
     asked: HashMap<Ticket, Asked>,
     next_ticket: u64,
+    /// Number of handshakes that were taken.
+    claims: u64,
     /// Number of groups that got a context id here.
     contexts: u64,
     /// The commands that were refused, each bit one of them: a warning is said once.
@@ -121,6 +123,8 @@ struct Client {
 #[derive(Clone, Copy, Debug)]
 struct Identity {
     seat: Seat,
+    /// Number of the handshake: a rank that initializes MPI again is another client, perhaps with the same connection number.
+    claim: u64,
     encoding: Encoding,
     version: Version,
     /// The name of its encoding.
@@ -280,7 +284,9 @@ impl Server {
         }
         let is_first_word = state.speak();
         state.connection = Some(connection);
-        self.clients[connection].identity = Some(Identity { seat: Seat { job, local }, encoding, version, module });
+        self.claims += 1;
+        let (seat, claim) = (Seat { job, local }, self.claims);
+        self.clients[connection].identity = Some(Identity { seat, claim, encoding, version, module });
         self.push_send(connection, handshake::welcome(connection.0));
         if is_first_word {
             self.look_for_deserters();
@@ -316,7 +322,8 @@ impl Server {
     /// Answers with `begin` and then `rest`, which is shared by many answers and not copied.
     fn reply_in_parts(&mut self, address: Address, begin: &[u8], rest: Bytes) {
         let Address { connection, tag, identity } = address;
-        if self.seat_of(connection) != Some(identity.seat) {
+        let is_there = |client: &Client| client.identity.is_some_and(|there| there.claim == identity.claim);
+        if !self.clients.get(connection).is_some_and(is_there) {
             return;
         }
         let head = frame::header(tag, begin.len() + rest.len());

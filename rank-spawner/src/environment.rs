@@ -130,7 +130,40 @@ fn name_of(string: &CStr) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
     use super::*;
+
+    fn variables() -> impl Strategy<Value = Vec<(String, String)>> {
+        prop::collection::vec(("=?[AB]{1,2}", "[a=]{0,3}"), 0..8)
+    }
+
+    /// The strings that a program is started with.
+    fn strings(rank: &RankEnvironment) -> Vec<&CStr> {
+        let known = || rank.base.strings.iter().chain(&rank.own.strings);
+        let pointers = rank.pointers();
+        let (end, strings) = pointers.split_last().unwrap();
+        assert!(end.is_null(), "the list has no end");
+        let find = |pointer: &*const c_char| known().find(|string| string.as_ptr() == *pointer).unwrap().as_c_str();
+        strings.iter().map(find).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn each_name_is_there_once_with_its_last_value_and_the_ranks_own_before_the_shared(
+            base in variables(), own in variables(),
+        ) {
+            let rank = Environment::new(base.clone()).unwrap().for_rank(own.clone()).unwrap();
+            let model: BTreeMap<_, _> = base.into_iter().chain(own).collect();
+            let mut expected: Vec<_> = model.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            let mut found: Vec<_> = strings(&rank).into_iter().map(|string| string.to_str().unwrap().to_owned()).collect();
+            expected.sort_unstable();
+            found.sort_unstable();
+            prop_assert_eq!(found, expected);
+        }
+    }
 
     #[test]
     fn own_variables_replace_the_base_without_copying_it() {

@@ -142,7 +142,25 @@ pub fn raise_descriptor_limit() -> nix::Result<Limit> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn a_limit_is_read_as_it_was_written_and_never_with_the_soft_value_above_the_hard(
+            which in 0..LimitedResource::ALL.len(), soft: u64, hard: u64,
+        ) {
+            let (name, resource) = LimitedResource::ALL[which];
+            let read = format!("{name}={soft}:{hard}").parse::<Limit>();
+            if soft <= hard {
+                prop_assert_eq!(read, Ok(Limit { resource, soft, hard }));
+            } else {
+                prop_assert!(matches!(read, Err(LimitParseError::Order { .. })), "{:?}", read);
+            }
+            prop_assert_eq!(format!("{name}={soft}").parse(), Ok(Limit { resource, soft, hard: soft }));
+        }
+    }
 
     #[test]
     fn limits_are_read_from_text() {

@@ -96,8 +96,21 @@ impl ProcessTable {
 }
 
 #[cfg(test)]
+impl FromIterator<Process> for ProcessTable {
+    fn from_iter<T: IntoIterator<Item = Process>>(processes: T) -> Self {
+        let mut table = Self { processes: BTreeMap::new(), children: BTreeMap::new() };
+        for process in processes {
+            table.children.entry(process.parent).or_default().push(process.pid);
+            table.processes.insert(process.pid, process);
+        }
+        table
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use nix::unistd::{getpgrp, getpid, getppid, getsid};
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -120,15 +133,41 @@ mod tests {
     }
 
     fn table(parents: &[(i32, i32)]) -> ProcessTable {
-        let mut table = ProcessTable { processes: BTreeMap::new(), children: BTreeMap::new() };
-        for &(pid, parent) in parents {
-            let pid = Pid::from_raw(pid);
-            let parent = Pid::from_raw(parent);
-            let process = Process { pid, parent, group: pid, session: pid, zombie: false, start: 1, in_exec: false };
-            table.children.entry(parent).or_default().push(pid);
-            table.processes.insert(pid, process);
+        let process = |&(pid, parent)| {
+            let (pid, parent) = (Pid::from_raw(pid), Pid::from_raw(parent));
+            Process { pid, parent, group: pid, session: pid, zombie: false, start: 1, in_exec: false }
+        };
+        parents.iter().map(process).collect()
+    }
+
+    proptest! {
+        /// A process is in the trees of some roots if one of them is met on the way up from it. Parents are anything: processes are
+        /// seen at different times, and numbers are used again.
+        #[test]
+        fn trees_hold_those_whose_way_up_meets_a_root(
+            parents in prop::collection::vec(0..12_i32, 11),
+            roots in prop::collection::vec(0..12_i32, 0..4),
+        ) {
+            let pairs: Vec<_> = (1..).zip(parents.iter().copied()).collect();
+            let found = table(&pairs).trees(roots.iter().copied().map(Pid::from_raw));
+            for pid in 0..12 {
+                // Longer ways go round in a circle.
+                let way = std::iter::successors(Some(pid), |&pid| parents.get(usize::try_from(pid - 1).ok()?).copied());
+                let meets = way.take(12).any(|ancestor| roots.contains(&ancestor));
+                prop_assert_eq!(found.contains(&Pid::from_raw(pid)), meets, "process {}", pid);
+            }
         }
-        table
+
+        #[test]
+        fn a_process_is_read_from_a_line_that_reaches_as_far_as_its_memory(
+            name in ".{0,20}", numbers in prop::collection::vec(0..i32::MAX, 0..60),
+        ) {
+            let words: Vec<_> = numbers.iter().map(i32::to_string).collect();
+            let read = Process::parse(Pid::from_raw(1), &format!("1 ({name}) S {}", words.join(" ")));
+            let expected = (numbers.len() >= 20).then(|| (numbers[0], numbers[1], numbers[2], numbers[18] as u64));
+            let read = read.map(|read| (read.parent.as_raw(), read.group.as_raw(), read.session.as_raw(), read.start));
+            prop_assert_eq!(read, expected);
+        }
     }
 
     #[test]

@@ -144,3 +144,85 @@ impl SweepScope<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pmi_core::ids::JobId;
+
+    use super::*;
+
+    /// Numbers that no process has: what they carry in their environments cannot be read.
+    const FIRST: i32 = 1 << 24;
+
+    fn pid(number: i32) -> Pid {
+        match number {
+            0 => getpid(),
+            number => Pid::from_raw(FIRST + number),
+        }
+    }
+
+    fn pids(numbers: &[i32]) -> Vec<Pid> {
+        numbers.iter().copied().map(pid).collect()
+    }
+
+    /// A process of number, parent and group; 0 is the process that looks.
+    fn process(&(number, parent, group): &(i32, i32, i32)) -> Process {
+        let (zombie, in_exec) = (false, false);
+        Process { pid: pid(number), parent: pid(parent), group: pid(group), session: pid(1), zombie, start: 1, in_exec }
+    }
+
+    fn check(ranks: &[i32], claim: Option<&[i32]>, processes: &[(i32, i32, i32)], expected: &[i32]) {
+        let tag = LaunchTag::new(JobId::new("launch").unwrap());
+        let (ranks, except) = (pids(ranks), claim.map(pids));
+        let orphans = except.as_deref().map_or(Orphans::Leave, |except| Orphans::Claim { except });
+        let scope = SweepScope { tag: &tag, ranks: &ranks, orphans };
+        assert_eq!(scope.find(&processes.iter().map(process).collect()), pids(expected), "{processes:?} {claim:?}");
+    }
+
+    #[test]
+    fn a_rank_and_all_below_it_are_the_launchs_whatever_their_groups() {
+        let family = [(1, 0, 1), (2, 1, 1), (3, 2, 3), (4, 3, 4)];
+        check(&[1], None, &family, &[1, 2, 3, 4]);
+        check(&[1], Some(&[]), &family, &[1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn an_orphan_is_known_by_the_group_of_an_ended_rank() {
+        check(&[1], None, &[(2, 0, 1), (3, 2, 3)], &[2, 3]);
+    }
+
+    #[test]
+    fn an_orphan_without_a_mark_is_the_launchs_where_it_is_claimed() {
+        let daemon = [(5, 0, 5), (6, 5, 5)];
+        check(&[1], None, &daemon, &[]);
+        check(&[1], Some(&[]), &daemon, &[5, 6]);
+    }
+
+    #[test]
+    fn children_of_our_own_are_spared_with_all_below_them() {
+        let keeper_and_rank = [(1, 0, 1), (7, 0, 7), (8, 7, 7)];
+        check(&[1], Some(&[7]), &keeper_and_rank, &[1]);
+        check(&[1], None, &keeper_and_rank, &[1]);
+    }
+
+    #[test]
+    fn a_process_that_is_not_below_this_one_is_another_launchs_even_in_a_ranks_group() {
+        check(&[1], None, &[(9, 11, 1), (10, 9, 1)], &[]);
+        check(&[1], Some(&[]), &[(9, 11, 1), (10, 9, 1)], &[]);
+    }
+
+    #[test]
+    fn an_ended_child_is_the_launchs_by_its_group_or_by_the_claim() {
+        let tag = LaunchTag::new(JobId::new("launch").unwrap());
+        let (ranks, keeper) = (pids(&[1]), pids(&[7]));
+        let owns = |orphans, ended: (i32, i32, i32)| {
+            SweepScope { tag: &tag, ranks: &ranks, orphans }.owns_zombie(&process(&ended))
+        };
+        let claim = Orphans::Claim { except: &keeper };
+        let cases =
+            [((1, 0, 1), true, true), ((2, 0, 1), true, true), ((5, 0, 5), false, true), ((7, 0, 7), false, false)];
+        for (ended, left, claimed) in cases {
+            assert_eq!((owns(Orphans::Leave, ended), owns(claim, ended)), (left, claimed), "{ended:?}");
+        }
+    }
+}

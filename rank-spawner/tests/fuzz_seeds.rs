@@ -2,9 +2,7 @@
 //!
 //! `cargo test -p rank-spawner --test fuzz_seeds -- --ignored` writes the seeds to `fuzz/corpus/`.
 
-use std::fs;
-use std::path::Path;
-
+use lattice_fuzz_seeds::{Target, mutations};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rank_spawner::fuzzing;
@@ -25,13 +23,6 @@ fn texts() -> Vec<Vec<u8>> {
     texts.map(|text| text.as_bytes().to_vec()).to_vec()
 }
 
-/// A target and its seeds.
-struct Target {
-    name: &'static str,
-    run: fn(&[u8]),
-    seeds: Vec<Vec<u8>>,
-}
-
 fn targets() -> [Target; 2] {
     [
         Target { name: "fork_server_packet", run: fuzzing::fork_server_packet, seeds: packets() },
@@ -41,25 +32,7 @@ fn targets() -> [Target; 2] {
 
 #[test]
 fn every_seed_keeps_the_promises() {
-    for Target { run, seeds, .. } in targets() {
-        seeds.iter().for_each(|seed| run(seed));
-    }
-}
-
-/// A seed of which some bytes were changed, cut off or added.
-fn mutations(seeds: Vec<Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
-    let changes = vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
-    (prop::sample::select(seeds), changes, any::<prop::sample::Index>(), vec(any::<u8>(), 0..4)).prop_map(
-        |(mut bytes, changes, cut, tail)| {
-            for (index, byte) in changes {
-                let index = index.index(bytes.len());
-                bytes[index] = byte;
-            }
-            bytes.truncate(cut.index(2 * bytes.len()).max(1));
-            bytes.extend(tail);
-            bytes
-        },
-    )
+    targets().iter().for_each(Target::run_seeds);
 }
 
 proptest! {
@@ -83,11 +56,5 @@ proptest! {
 #[test]
 #[ignore = "writes files: the seeds for cargo fuzz"]
 fn write_seeds() {
-    for Target { name, seeds, .. } in targets() {
-        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
-        fs::create_dir_all(&corpus).unwrap();
-        for (number, seed) in seeds.iter().enumerate() {
-            fs::write(corpus.join(format!("seed-{number}")), seed).unwrap();
-        }
-    }
+    targets().iter().for_each(|target| target.write_seeds(env!("CARGO_MANIFEST_DIR")));
 }

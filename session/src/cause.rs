@@ -1,4 +1,4 @@
-//! The first cause: the one reason why a launch ended early or failed; its words, and which causes can follow from which.
+//! The first cause: the one reason why a launch ended early or failed; its words, and the causes that can follow from others.
 
 mod origin;
 
@@ -12,50 +12,50 @@ pub use rank_spawner::RankExit;
 
 pub use self::origin::Origin;
 
-/// Why a launch failed, and where. The first one counts; what follows from it is never reported as a cause.
+/// Reason why a launch failed or ended early. The first one counts; failures that follow from it are never reported as causes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cause {
-    /// The node on which it happened.
+    /// Name of the node on which it happened.
     pub host: String,
-    /// What happened.
+    /// Kind of the cause, with its details.
     pub kind: CauseKind,
 }
 
-/// What ended a launch.
+/// Kind of a cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CauseKind {
     /// A rank's process failed: it returned a status other than 0, or was killed.
     Failed {
-        /// Which rank.
+        /// The rank.
         rank: Rank,
-        /// How it ended.
+        /// Exit status or signal of its process.
         exit: RankExit,
     },
     /// A rank left with status 0, but without `MPI_Finalize`.
     LeftWithoutFinalize {
-        /// Which rank.
+        /// The rank.
         rank: Rank,
     },
     /// A rank left before `MPI_Init` while others are in it and wait for it.
     LeftBeforeInit {
-        /// Which rank.
+        /// The rank.
         rank: Rank,
-        /// How it ended.
+        /// Exit status or signal of its process.
         exit: RankExit,
         /// The ranks that spoke to their server already.
         others: Vec<Rank>,
     },
     /// A rank finalized while others wait for it in a fence.
     LeftFence {
-        /// Which rank.
+        /// The rank.
         rank: Rank,
         /// The ranks that wait.
         waiting: Vec<Rank>,
     },
     /// A rank called `MPI_Abort`.
     Aborted {
-        /// Which rank.
+        /// The rank.
         rank: Rank,
         /// The code it gave, whole.
         code: i32,
@@ -64,42 +64,42 @@ pub enum CauseKind {
     },
     /// A rank sent its server something that is not PMI.
     Offence {
-        /// Which rank.
+        /// The rank.
         rank: Rank,
-        /// What it sent, in words.
+        /// Description of the bytes that it sent.
         offence: String,
     },
     /// A rank speaks a protocol that this launch does not serve.
     NotServed {
-        /// Which rank.
+        /// The rank.
         rank: Rank,
-        /// What it speaks, such as `PMI-1`.
+        /// Protocol that it speaks, such as `PMI-1`.
         protocol: String,
     },
     /// The exchange of keys between the nodes failed.
     Fence {
-        /// What happened, in words.
+        /// Description of the failure.
         reason: String,
     },
     /// A fence was not complete within the time that the launch gives it.
     FenceTimeout {
         /// The limit.
         limit: Duration,
-        /// How many ranks waited.
+        /// Number of ranks that waited.
         waiting: usize,
         /// The ranks that they waited for, each with the last PMI command it sent, if it sent any.
         missing: Vec<(Rank, Option<String>)>,
     },
     /// The node itself was lost.
     NodeLost {
-        /// What was seen of it, in words.
+        /// Description of the observation, such as missing heartbeats.
         reason: String,
     },
     /// A rank's process could not be started.
     NotStarted {
-        /// What happened, in words; names rank and path.
+        /// Description of the failure; names rank and path.
         reason: String,
-        /// As a shell would classify it.
+        /// Class of the failure, as a shell has them.
         class: StartClass,
     },
     /// The user ended the launch with a signal.
@@ -109,9 +109,9 @@ pub enum CauseKind {
     },
     /// Somebody had the launch ended, other than by a signal of the client that follows it.
     Ended {
-        /// Who, such as `user 1000`.
+        /// Caller that ended it, such as `user 1000`.
         who: String,
-        /// Why, in words; may be empty.
+        /// Reason that the caller gave; may be empty.
         reason: String,
     },
     /// The launch ran for its whole time limit.
@@ -121,7 +121,7 @@ pub enum CauseKind {
     },
 }
 
-/// How a failed start is classified; the classes of a shell.
+/// Class of a failed start, as a shell has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartClass {
     /// There is no such program.
@@ -216,6 +216,71 @@ impl fmt::Display for RankList<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn on_n1(kind: CauseKind) -> String {
+        Cause { host: "n1".to_owned(), kind }.to_string()
+    }
+
+    #[test]
+    fn every_cause_names_who_failed_and_how() {
+        let rank = Rank(3);
+        let check = |kind: CauseKind, expected: &str| assert_eq!(on_n1(kind), expected);
+        let killed = RankExit::Signal { signal: 11, core_dumped: false };
+        check(CauseKind::Failed { rank, exit: killed }, &format!("rank 3 on n1 {killed}"));
+        check(
+            CauseKind::LeftWithoutFinalize { rank },
+            "rank 3 on n1 exited with status 0 without calling MPI_Finalize",
+        );
+        let exit = RankExit::Code(0);
+        let left = |others: &[u32]| CauseKind::LeftBeforeInit {
+            rank,
+            exit,
+            others: others.iter().map(|&rank| Rank(rank)).collect(),
+        };
+        check(left(&[0]), &format!("rank 3 on n1 {exit} before MPI_Init, while rank 0 is in it"));
+        check(left(&[0, 1, 5]), &format!("rank 3 on n1 {exit} before MPI_Init, while ranks 0-1,5 are in it"));
+        let fence =
+            |waiting: &[u32]| CauseKind::LeftFence { rank, waiting: waiting.iter().map(|&rank| Rank(rank)).collect() };
+        check(fence(&[0]), "rank 3 on n1 called MPI_Finalize, while rank 0 waits for it in a barrier");
+        check(fence(&[0, 1]), "rank 3 on n1 called MPI_Finalize, while ranks 0-1 wait for it in a barrier");
+        let offence = "a line without an end".to_owned();
+        check(CauseKind::Offence { rank, offence }, "rank 3 on n1 broke the PMI protocol: a line without an end");
+        let protocol = "PMI-1".to_owned();
+        check(
+            CauseKind::NotServed { rank, protocol },
+            "rank 3 on n1 speaks PMI-1, which --pmi switched off for this launch",
+        );
+        check(CauseKind::Fence { reason: "n2 left".to_owned() }, "n1: n2 left");
+        check(CauseKind::NodeLost { reason: "no heartbeat".to_owned() }, "node n1 was lost: no heartbeat");
+        let reason = "cannot find program x".to_owned();
+        check(CauseKind::NotStarted { reason, class: StartClass::NotFound }, "n1: cannot find program x");
+        check(CauseKind::TimedOut { limit: Duration::from_secs(90) }, "the time limit of 90s is over");
+    }
+
+    #[test]
+    fn an_abort_shows_its_text_unless_a_library_made_it_up() {
+        let aborted = |message: &str| on_n1(CauseKind::Aborted { rank: Rank(3), code: 7, message: message.to_owned() });
+        assert_eq!(aborted(""), "rank 3 on n1 called MPI_Abort with code 7");
+        assert_eq!(aborted("abort"), "rank 3 on n1 called MPI_Abort with code 7");
+        assert_eq!(aborted("no input"), "rank 3 on n1 called MPI_Abort with code 7: no input");
+    }
+
+    #[test]
+    fn a_fence_that_timed_out_names_each_rank_that_is_missing_and_its_last_command() {
+        let missing = vec![(Rank(1), Some("put".to_owned())), (Rank(4), None)];
+        let timeout = CauseKind::FenceTimeout { limit: Duration::from_secs(3), waiting: 2, missing };
+        let expected = "PMI fence timeout: after 3s, n1 still waits for rank 1 (last PMI command: put), \
+                        rank 4 (last PMI command: none)";
+        assert_eq!(on_n1(timeout), expected);
+    }
+
+    #[test]
+    fn an_end_that_somebody_asked_for_names_the_signal_or_the_caller() {
+        assert_eq!(on_n1(CauseKind::Interrupted { signal: 2 }), "interrupted by SIGINT");
+        assert_eq!(on_n1(CauseKind::Interrupted { signal: 99 }), "interrupted by signal 99");
+        let ended = |reason: &str| on_n1(CauseKind::Ended { who: "user 7".to_owned(), reason: reason.to_owned() });
+        assert_eq!((ended(""), ended("enough")), ("ended by user 7".to_owned(), "ended by user 7: enough".to_owned()));
+    }
 
     #[test]
     fn rank_lists_are_short() {

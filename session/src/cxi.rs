@@ -1,89 +1,126 @@
-//! The NICs of this node and the CXI services on them: looked at in one way, whether the API server asks the agent or an operator
-//! asks on the node itself, and judged in one way.
+//! The NICs of one node and the CXI services on them, as agent, API server and operator see them; and the findings that all of them
+//! draw from it.
 
 use cxi_fabric::Vni;
 use cxi_fabric::node::{self, CxiBackend, CxiError, FoundService, Nic, NicService, NodeBackend};
-use pmi_transport::proto::v1 as proto;
-use proto::{CxiDevice, CxiService, ListCxiServicesResponse};
 use serde::Serialize;
 
-/// Looks at every NIC. `owner` tells for whom a service was made, if that is known.
+/// NICs of one node, with the CXI services on them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CxiSurvey {
+    /// Back end that makes services on the node, as the agent's configuration spells it.
+    pub backend: String,
+    /// NICs, in the order of their names.
+    pub nics: Vec<SurveyedNic>,
+    /// Reason why NICs or services could not be listed.
+    pub trouble: Option<String>,
+}
+
+/// One NIC of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SurveyedNic {
+    /// Name, such as `cxi0`.
+    pub name: String,
+    /// True if it has a link.
+    pub is_up: bool,
+    /// CXI services on it.
+    pub services: Vec<SurveyedService>,
+}
+
+/// One CXI service of a NIC.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SurveyedService {
+    /// Id of the service on its NIC.
+    pub svc_id: u32,
+    /// VNIs that its users may use; all if it names none.
+    pub vnis: Vec<u32>,
+    /// Users that it lets in; everybody if it names none.
+    pub uids: Vec<u32>,
+    /// Launch or process that it belongs to, if it is known to belong to any.
+    pub owner: Option<String>,
+}
+
+/// Lists every NIC of this node. `owner` names the launch or process that a service belongs to, if that is known.
 pub fn survey(
     kind: NodeBackend,
     backend: &dyn CxiBackend,
     owner: impl Fn(&NicService, &FoundService) -> Option<String>,
-) -> ListCxiServicesResponse {
+) -> CxiSurvey {
     let mut troubles = Vec::new();
     if kind.is_privileged() && !node::may_make_services() {
         troubles.push("CXI services take CAP_SYS_ADMIN, which this process does not have".to_owned());
     }
-    let mut heard = |result: Result<Vec<FoundService>, CxiError>| {
+    let mut listed = |result: Result<Vec<FoundService>, CxiError>| {
         result.unwrap_or_else(|error| {
             troubles.push(error.to_string());
             Vec::new()
         })
     };
-    let device = |nic: Nic, found: Vec<FoundService>| {
-        let service = |found: FoundService| {
-            let owner = owner(&NicService { nic: nic.name.clone(), svc_id: found.svc_id }, &found);
-            CxiService {
-                svc_id: found.svc_id,
-                vnis: found.vnis.into_iter().map(Vni::into).collect(),
-                uids: found.uids,
-                launch_id: owner.unwrap_or_default(),
-            }
-        };
-        let services = found.into_iter().map(service).collect();
-        CxiDevice { device: nic.name.clone(), is_up: nic.is_up, services }
-    };
-    let devices = match backend.nics() {
+    let nics = match backend.nics() {
         // One NIC that cannot be looked at hides none of the others.
-        Ok(nics) => nics.into_iter().map(|nic| (heard(backend.list(&nic.name)), nic)).collect(),
+        Ok(nics) => nics.into_iter().map(|nic| (listed(backend.list(&nic.name)), nic)).collect(),
         Err(error) => {
             troubles.push(error.to_string());
             Vec::new()
         }
     };
-    let devices = devices.into_iter().map(|(found, nic)| device(nic, found)).collect();
-    ListCxiServicesResponse { backend: kind.name().to_owned(), devices, trouble: troubles.join("; ") }
+    let nics = nics.into_iter().map(|(found, nic)| surveyed(nic, found, &owner)).collect();
+    let trouble = Some(troubles.join("; ")).filter(|trouble| !trouble.is_empty());
+    CxiSurvey { backend: kind.name().to_owned(), nics, trouble }
 }
 
-/// A node on which nothing can be looked at.
-pub fn without_services(kind: NodeBackend, trouble: String) -> ListCxiServicesResponse {
-    ListCxiServicesResponse { backend: kind.name().to_owned(), devices: Vec::new(), trouble }
+fn surveyed(
+    nic: Nic,
+    found: Vec<FoundService>,
+    owner: impl Fn(&NicService, &FoundService) -> Option<String>,
+) -> SurveyedNic {
+    let service = |found: FoundService| SurveyedService {
+        svc_id: found.svc_id,
+        owner: owner(&NicService { nic: nic.name.clone(), svc_id: found.svc_id }, &found),
+        vnis: found.vnis.into_iter().map(Vni::into).collect(),
+        uids: found.uids,
+    };
+    let services = found.into_iter().map(service).collect();
+    SurveyedNic { name: nic.name.clone(), is_up: nic.is_up, services }
 }
 
-/// Something that is wrong.
+impl CxiSurvey {
+    /// Survey of a node whose NICs cannot be listed, for the reason `trouble`; or that makes no services.
+    pub fn without_services(kind: NodeBackend, trouble: Option<String>) -> Self {
+        Self { backend: kind.name().to_owned(), nics: Vec::new(), trouble }
+    }
+
+    /// Problems of the node, without services that belong to nobody: an API server and a node know different ones.
+    pub fn findings(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        if let Some(trouble) = &self.trouble {
+            findings.push(Finding::new(trouble, "see whether the CXI driver runs, and that the agent runs as root"));
+        } else if self.backend == NodeBackend::None.name() {
+            let remedy = "set `backend` in the section fabric of the agent's configuration";
+            findings.push(Finding::new("no CXI services are made; ranks here cannot use the fabric", remedy));
+        } else if self.nics.is_empty() {
+            findings.push(Finding::new("there is no CXI device", "see whether the CXI driver is loaded"));
+        }
+        let down = self.nics.iter().filter(|nic| !nic.is_up);
+        findings.extend(down.map(|nic| Finding::new(format!("{} has no link", nic.name), "see cxi_stat")));
+        findings
+    }
+}
+
+/// A problem of the fabric on a node, with its remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What.
+    /// The problem.
     pub what: String,
-    /// What an administrator can do about it.
+    /// Action of an administrator that can solve it.
     pub remedy: String,
 }
 
 impl Finding {
-    /// What is wrong, and what can be done.
+    /// Finding of the problem `what`, which `remedy` can solve.
     pub fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { what: what.into(), remedy: remedy.into() }
     }
-}
-
-/// Everything that is wrong on a node, but for services that belong to nobody: who looks from where knows which those are.
-pub fn findings(seen: &ListCxiServicesResponse) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    if !seen.trouble.is_empty() {
-        let remedy = "see whether the CXI driver runs, and that the agent runs as root";
-        findings.push(Finding::new(seen.trouble.clone(), remedy));
-    } else if seen.backend == NodeBackend::None.name() {
-        let remedy = "set `backend` in the section fabric of the agent's configuration";
-        findings.push(Finding::new("no CXI services are made; ranks here cannot use the fabric", remedy));
-    } else if seen.devices.is_empty() {
-        findings.push(Finding::new("there is no CXI device", "see whether the CXI driver is loaded"));
-    }
-    let down = seen.devices.iter().filter(|device| !device.is_up);
-    findings.extend(down.map(|device| Finding::new(format!("{} has no link", device.device), "see cxi_stat")));
-    findings
 }
 
 #[cfg(test)]
@@ -105,18 +142,26 @@ mod tests {
         fs::write(directory.path().join("cxi1/21"), sheet).unwrap();
         let owner = |service: &NicService, _: &FoundService| (service.svc_id == 21).then(|| "launch".to_owned());
         let seen = survey(NodeBackend::Paper, &PaperNics::new(directory.path()), owner);
-        assert!(seen.trouble.starts_with("cxi0: reading its services failed"), "{}", seen.trouble);
-        let shown: Vec<_> = seen.devices.iter().map(|device| (device.device.as_str(), device.services.len())).collect();
+        let trouble = seen.trouble.as_deref().unwrap();
+        assert!(trouble.starts_with("cxi0: reading its services failed"), "{trouble}");
+        let shown: Vec<_> = seen.nics.iter().map(|nic| (nic.name.as_str(), nic.services.len())).collect();
         assert_eq!(shown, [("cxi0", 0), ("cxi1", 1)]);
-        assert_eq!(seen.devices[1].services[0].launch_id, "launch");
-        assert_eq!(findings(&seen).len(), 1);
+        assert_eq!(seen.nics[1].services[0].owner.as_deref(), Some("launch"));
+        assert_eq!(seen.findings().len(), 1);
     }
 
     #[test]
-    fn a_node_without_services_is_told_why() {
-        let what = |kind, trouble: &str| findings(&without_services(kind, trouble.to_owned()))[0].what.clone();
-        assert_eq!(what(NodeBackend::None, ""), "no CXI services are made; ranks here cannot use the fabric");
-        assert_eq!(what(NodeBackend::Libcxi, ""), "there is no CXI device");
-        assert_eq!(what(NodeBackend::Libcxi, "the library is gone"), "the library is gone");
+    fn each_problem_of_a_node_is_a_finding_and_a_healthy_node_has_none() {
+        let nic = |is_up| SurveyedNic { name: "cxi0".to_owned(), is_up, services: Vec::new() };
+        let check = |kind, nics: Vec<SurveyedNic>, trouble: Option<&str>, expected: &[&str]| {
+            let survey = CxiSurvey { nics, ..CxiSurvey::without_services(kind, trouble.map(str::to_owned)) };
+            let found: Vec<_> = survey.findings().into_iter().map(|finding| finding.what).collect();
+            assert_eq!(found, expected);
+        };
+        check(NodeBackend::Libcxi, vec![nic(true)], None, &[]);
+        check(NodeBackend::Libcxi, vec![nic(false)], None, &["cxi0 has no link"]);
+        check(NodeBackend::Libcxi, Vec::new(), None, &["there is no CXI device"]);
+        check(NodeBackend::Libcxi, Vec::new(), Some("the library is gone"), &["the library is gone"]);
+        check(NodeBackend::None, Vec::new(), None, &["no CXI services are made; ranks here cannot use the fabric"]);
     }
 }

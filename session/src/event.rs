@@ -1,4 +1,4 @@
-//! What a session tells its launch while it runs, and what it returns at the end.
+//! Events of a session while it runs, and its report at the end.
 
 use std::time::Duration;
 
@@ -10,38 +10,38 @@ use serde::{Deserialize, Serialize};
 
 use crate::cause::Cause;
 
-/// Something that happened in a session. Events of one rank arrive in order; all output of a rank comes before its exit.
+/// Event of a session. Events of one rank arrive in order; all output of a rank comes before its exit.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
     /// The rank's process runs.
     Started {
-        /// Which rank.
+        /// The rank.
         rank: Rank,
         /// Its process id on this node.
         pid: u32,
     },
-    /// The rank wrote something.
+    /// Output of a rank.
     Output(Output),
-    /// Something that the user should know, and that does not end the launch.
+    /// Warning for the user; the launch goes on.
     Notice(Notice),
     /// The rank's process ended.
     Exited {
-        /// Which rank.
+        /// The rank.
         rank: Rank,
-        /// How it ended.
+        /// Exit status or signal of its process.
         exit: RankExit,
-        /// How far its dialogue with its PMI server had come; `None` where it has none.
+        /// Phase of its PMI conversation at the end; `None` without PMI.
         phase: Option<Phase>,
     },
     /// A spawned job's part on this node was started, or was not.
     Spawned {
         /// The job.
         job: JobId,
-        /// Why its ranks do not all run, if they do not.
+        /// Reason why not all of its ranks run; `None` if all do.
         failure: Option<String>,
     },
-    /// How far each rank has come; the answer to `Control::AskProgress`.
+    /// Progress of each rank; the answer to `Control::AskProgress`.
     Progress {
         /// The number of the question.
         question: u64,
@@ -49,29 +49,29 @@ pub enum Event {
         ranks: Vec<RankProgress>,
     },
     /// Ranks of this node have waited in a fence of all ranks for a while, and none of this node is missing; told once for each fence.
-    /// It may have come to its end since: ask with `Control::AskProgress` before you conclude anything.
+    /// The fence may have ended since: ask with `Control::AskProgress` before you conclude anything.
     Waiting {
-        /// Which ranks.
+        /// The ranks that wait.
         ranks: Vec<Rank>,
     },
-    /// The launch is coming to its end before all ranks ended by themselves; reported once.
+    /// First cause of this session: the launch ends before all ranks ended by themselves. Reported once.
     Ending(Cause),
 }
 
-/// How far one rank has come.
+/// Progress of one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankProgress {
-    /// Which rank.
+    /// The rank.
     pub rank: Rank,
     /// Its process id on this node; `None` before it was started.
     pub pid: Option<u32>,
-    /// How far its dialogue with its PMI server has come; `None` where it has none.
+    /// Phase of its PMI conversation; `None` without PMI.
     pub phase: Option<Phase>,
     /// The last PMI command that it sent, if it sent any.
     pub last_command: Option<String>,
-    /// It waits in a fence for others.
+    /// True if it waits in a fence for others.
     pub waiting: bool,
-    /// How it ended, if it has.
+    /// Exit status or signal of its process, if it has ended.
     pub exit: Option<RankExit>,
 }
 
@@ -82,9 +82,9 @@ pub struct RankProgress {
 /// stream continues the line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
-    /// Who wrote it.
+    /// Rank that wrote it.
     pub rank: Rank,
-    /// On which stream.
+    /// Stream that it was written to.
     pub stream: Stream,
     /// Whole lines, with their line ends; or a piece of one.
     pub bytes: Bytes,
@@ -111,22 +111,22 @@ pub enum Stream {
 pub enum Notice {
     /// Ranks of a job of several ranks ran or ended without a word to their server: most likely N jobs of size 1.
     Silent {
-        /// Which ranks.
+        /// The ranks.
         ranks: Vec<Rank>,
-        /// How many ranks the job has.
+        /// Number of ranks of the job.
         size: u32,
-        /// Whether they ended; else they still run.
+        /// True if they ended; else they still run.
         ended: bool,
-        /// How long they ran.
+        /// Time that they ran.
         after: Duration,
         /// The MPI library found in one of them, if one was.
         library: Option<MpiLibrary>,
     },
     /// The start-up is not complete: some ranks wait in a fence for others.
     Stuck {
-        /// How long the launch has run.
+        /// Time that the launch has run.
         after: Duration,
-        /// How many ranks wait.
+        /// Number of ranks that wait.
         waiting: usize,
         /// The ranks that they wait for, each with the last PMI command it sent, if it sent any.
         missing: Vec<(Rank, Option<String>)>,
@@ -146,15 +146,15 @@ pub enum Notice {
 /// An MPI library as seen in a rank's memory map, or in the list of libraries that its program needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MpiLibrary {
-    /// What it is, such as `MPICH` or `Open MPI`.
+    /// Name of the library, such as `MPICH` or `Open MPI`.
     pub name: String,
     /// The file, as mapped or as named by the program.
     pub file: String,
-    /// Whether it can be served by this launch; if not, what to try is said by the launcher.
+    /// Protocol that it speaks to its launcher, which decides whether this launch can serve it.
     pub family: MpiFamily,
 }
 
-/// What an MPI library speaks to its launcher.
+/// Protocol that an MPI library speaks to its launcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MpiFamily {
@@ -166,12 +166,12 @@ pub enum MpiFamily {
     Vendor,
 }
 
-/// How a session ended.
+/// End of a session.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// How each rank of this node ended, in rank order; ranks that never started are missing.
+    /// Exit status or signal of each rank of this node, in rank order; ranks that never started are missing.
     pub exits: Vec<(Rank, RankExit)>,
-    /// Why the launch ended early or failed; `None` when every rank ended well.
+    /// First cause of this session; `None` when every rank ended well.
     pub cause: Option<Cause>,
     /// From the first start to the end of the last rank.
     pub duration: Duration,

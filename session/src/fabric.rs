@@ -1,6 +1,6 @@
 //! The fabric as the ranks of one node see it: variables, in place of those that an outer launcher left.
 //!
-//! What the variables are is written in [`cxi_fabric::environment`]; when they are set, beside what users and programs set, is
+//! The variables themselves are listed in [`cxi_fabric::environment`]; their precedence beside variables of users and programs is
 //! decided here. A launch on one machine has no [`NodeFabric`]: its ranks inherit what the resource manager around it gave, as
 //! they run where that gave it. On the nodes of a cluster the same variables would name another node's services.
 
@@ -10,10 +10,10 @@ use cxi_fabric::Credentials;
 use cxi_fabric::environment::{Provider, RankFabric, Variables, is_stale};
 use cxi_fabric::node::{NicService, TrafficClasses};
 
-/// What the ranks of a node of a cluster may use; by default nothing.
+/// Fabric that the ranks of a node of a cluster may use; by default none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFabric {
-    /// What libfabric is to use, unless the user says otherwise; `None` where it finds out by itself.
+    /// Provider that libfabric is to use, unless the user sets another; `None` where it finds out by itself.
     pub provider: Option<Provider>,
     /// The launch's credentials and services; none on a fabric that needs none.
     pub claims: Option<Claims>,
@@ -31,8 +31,7 @@ pub struct Claims {
 }
 
 impl NodeFabric {
-    /// Whether an inherited variable must not reach a rank: an outer launcher's credentials open another job's network, if they
-    /// open any.
+    /// True if the inherited variable `name` must not reach a rank: an outer launcher's credentials are those of another job.
     pub(crate) fn replaces(&self, name: &str) -> bool {
         is_stale(name)
     }

@@ -140,7 +140,7 @@ fn from_session(message: &[u8]) {
             Some(CallWhat::Meet(meet)) => check_nodes(&meet.node_gaps),
             Some(CallWhat::Data(_)) | None => {}
         },
-        Some(FromWhat::Reply(_)) | None => {}
+        Some(FromWhat::Reply(_) | FromWhat::Warning(_)) | None => {}
     }
 }
 

@@ -22,6 +22,8 @@ pub mod random;
 pub mod rank_ranges;
 pub mod request;
 mod runner;
+#[cfg(test)]
+mod sample;
 pub mod services;
 pub mod session_io;
 pub mod session_process;

@@ -105,12 +105,12 @@ impl SessionMachine {
         Self {
             started: now,
             phase: Phase::Starting,
-            time_limit: spec.patience.timeout.map(|limit| now + limit),
+            time_limit: spec.settings.timeouts.time_limit.map(|limit| now + limit),
             verdict: Verdict::Open,
             ranks: Ranks::default(),
             jobs: Jobs::new(Arc::clone(&spec)),
             watch: Watch::new(&spec, now),
-            waits: FenceWaits::new(spec.patience.fence, nodes, now),
+            waits: FenceWaits::new(spec.settings.timeouts.fence, nodes, now),
             effects: VecDeque::from([prepare]),
             spec,
         }
@@ -287,7 +287,7 @@ impl SessionMachine {
                 if self.verdict == Verdict::Open {
                     self.verdict = Verdict::Elsewhere;
                 }
-                self.end(Signal::SIGTERM, self.spec.patience.after_failure, now);
+                self.end(Signal::SIGTERM, self.spec.settings.timeouts.grace_after_failure, now);
             }
             Control::Spawn(order) => self.on_spawn_order(order),
             Control::Disown(id) => {
@@ -318,7 +318,7 @@ impl SessionMachine {
         }
         if self.time_limit.is_some_and(|limit| limit <= now) {
             self.time_limit = None;
-            let limit = self.spec.patience.timeout.unwrap_or_default();
+            let limit = self.spec.settings.timeouts.time_limit.unwrap_or_default();
             self.fail(CauseKind::TimedOut { limit }, now);
         }
         self.take_due_steps(now);
@@ -334,7 +334,7 @@ impl SessionMachine {
         self.advance(now);
     }
 
-    /// What the ranks left behind was killed, but for these processes.
+    /// Takes in that all processes which the ranks left behind are killed but `survivors`.
     pub(crate) fn on_swept(&mut self, survivors: Vec<u32>) {
         if !survivors.is_empty() {
             self.report_event(Event::Notice(Notice::Leftover { pids: survivors }));
@@ -348,13 +348,13 @@ impl SessionMachine {
     }
 
     fn fail_on(&mut self, node: NodeIndex, kind: CauseKind, now: Instant) {
-        let patience = &self.spec.patience;
+        let timeouts = &self.spec.settings.timeouts;
         let (first, grace) = match kind {
             CauseKind::Interrupted { signal } => {
-                (Signal::try_from(signal).unwrap_or(Signal::SIGTERM), patience.after_interrupt)
+                (Signal::try_from(signal).unwrap_or(Signal::SIGTERM), timeouts.grace_after_interrupt)
             }
-            CauseKind::TimedOut { .. } => (Signal::SIGTERM, patience.after_interrupt),
-            _ => (Signal::SIGTERM, patience.after_failure),
+            CauseKind::TimedOut { .. } => (Signal::SIGTERM, timeouts.grace_after_interrupt),
+            _ => (Signal::SIGTERM, timeouts.grace_after_failure),
         };
         self.blame(node, kind);
         self.end(first, grace, now);

@@ -82,22 +82,7 @@ impl PlacedLaunch {
     /// Part of the launch on node `node`, which other nodes reach by `address`.
     pub fn session(self, node: NodeIndex, address: Option<String>, secret: LaunchSecret) -> SessionSpec {
         let Self { launch_id, allocation_id, job, hosts, apps, settings } = self;
-        SessionSpec {
-            launch_id,
-            allocation_id,
-            job,
-            node,
-            hosts,
-            address,
-            secret,
-            apps,
-            environment: settings.environment,
-            pmi: settings.pmi,
-            slurm_environment: settings.slurm_environment,
-            cpu_bind: settings.cpu_bind,
-            stdin: settings.stdin,
-            patience: settings.patience,
-        }
+        SessionSpec { launch_id, allocation_id, job, node, hosts, address, secret, apps, settings }
     }
 }
 

@@ -20,13 +20,14 @@ use rank_spawner::{
 use crate::cause::StartClass;
 use crate::fabric::NodeFabric;
 use crate::session_io::StdinSource;
-use crate::spec::{AppSpec, SessionSpec, StdinTarget};
+use crate::settings::StdinTarget;
+use crate::spec::{AppSpec, SessionSpec};
 use crate::template::Place;
 
-/// The longest plain list of nodes in a rank's environment, in bytes. The kernel takes up to 128 KiB in one variable.
+/// Longest plain list of nodes in a rank's environment, in bytes. The kernel takes up to 128 KiB in one variable.
 const NODE_LIST_MAX: usize = 32 * 1024;
 
-/// Why a spec cannot be carried out on this node. Nothing was started.
+/// Reason why a spec cannot be carried out on this node. Nothing was started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
@@ -49,7 +50,7 @@ pub enum PlanError {
         rank: Rank,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: std::io::Error,
     },
     /// The job's programs and its ranks do not fit together.
@@ -57,13 +58,13 @@ pub enum PlanError {
     NoProgram {
         /// The rank.
         rank: Rank,
-        /// How many programs there are.
+        /// Number of programs.
         apps: usize,
     },
 }
 
 impl PlanError {
-    /// As a shell would classify it.
+    /// Class of the failure, as a shell has them.
     pub fn class(&self) -> StartClass {
         match self {
             Self::Program(error) => match error.failure() {
@@ -80,7 +81,7 @@ pub(crate) struct LaunchContext<'a> {
     pub(crate) spec: &'a SessionSpec,
     /// The ranks of this node, by local rank.
     pub(crate) ranks: &'a [Rank],
-    /// How ranks find their servers.
+    /// Addresses of the ranks' servers.
     pub(crate) entrances: Entrances,
     /// Limits that the ranks get instead of this process's own.
     pub(crate) limits: Arc<[Limit]>,
@@ -88,7 +89,7 @@ pub(crate) struct LaunchContext<'a> {
     pub(crate) fabric: Option<&'a NodeFabric>,
 }
 
-/// How ranks find their servers, beyond the socket that they inherit.
+/// Addresses of the ranks' servers, beyond the socket that ranks inherit.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Entrances {
     /// The port of the PMI server, when ranks come through one.
@@ -104,7 +105,7 @@ pub(crate) struct PmiPort {
     pub(crate) keys: ClaimKeys,
 }
 
-/// What a rank must know to speak PMIx.
+/// Address of the PMIx server, with the namespace of the rank's job.
 #[derive(Clone, Debug)]
 pub(crate) struct PmixEntrance {
     pub(crate) namespace: String,
@@ -123,7 +124,7 @@ pub(crate) struct Plan {
 impl LaunchContext<'_> {
     /// The command of each rank of this node.
     pub(crate) fn plan(&self, stdin: &StdinSource) -> Result<Plan, PlanError> {
-        let cpus = plan_here(&self.spec.cpu_bind, self.ranks.len() as u32)?;
+        let cpus = plan_here(&self.spec.settings.cpu_bind, self.ranks.len() as u32)?;
         let programs = self.programs()?;
         let nodes = node_list(&self.spec.hosts);
         let direct = match stdin {
@@ -140,7 +141,7 @@ impl LaunchContext<'_> {
             command.stdin = self.stdin(rank, local, stdin, direct.as_ref())?;
             command.stdout = Stdio::Pipe;
             command.stderr = Stdio::Pipe;
-            command.pmi = self.spec.pmi.family.has_pmi() && self.entrances.port.is_none();
+            command.pmi = self.spec.settings.pmi.family.has_pmi() && self.entrances.port.is_none();
             command.cpus = cpus;
             command.limits = Arc::clone(&self.limits);
             commands.push(command);
@@ -161,37 +162,42 @@ impl LaunchContext<'_> {
         index.ok_or(PlanError::NoProgram { rank, apps })
     }
 
-    /// Whether there are more ranks than CPUs that this process may use.
+    /// Shared if there are more ranks than CPUs that this process may use.
     fn cpus(&self) -> Cpus {
         if self.ranks.len() > usable_cpus().get() { Cpus::Shared } else { Cpus::Enough }
     }
 
     fn prepare(&self, app: &AppSpec) -> Result<Prepared, PlanError> {
-        let mut variables: BTreeMap<&OsStr, &OsStr> = BTreeMap::new();
-        for (name, value) in &self.spec.environment {
-            let text = name.to_string_lossy();
-            let is_replaced = self.fabric.is_some_and(|fabric| fabric.replaces(&text));
-            if !is_scrubbed(&text) && !is_replaced && !app.removes(&text) {
-                variables.insert(name, value);
-            }
-        }
-        if self.entrances.pmix.is_some() {
-            let families = if self.spec.pmi.family.has_pmi() { Families::PmixAndPmi } else { Families::Pmix };
-            for (name, value) in pmix_core::env::defaults(families, self.cpus()) {
-                variables.entry(OsStr::new(name)).or_insert(OsStr::new(value));
-            }
-        }
-        variables.extend(app.set.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str())));
-        let fabric = self.fabric.map(|fabric| fabric.variables(|name| variables.contains_key(OsStr::new(name))));
-        // They come after the user's own: ranks that do not agree on a VNI do not hear each other.
-        variables.extend(fabric.iter().flatten().map(|(name, value)| (name.as_os_str(), value.as_os_str())));
-        let path = variables.get(OsStr::new("PATH")).copied();
+        let variables = self.program_variables(app);
+        let path = variables.get(OsStr::new("PATH")).map(OsString::as_os_str);
         Ok(Prepared {
             program: Program::resolve(&app.program, path, &app.directory)?,
             arguments: Arguments::new(std::iter::once(&app.program).chain(&app.args))?,
-            environment: Environment::new(variables)?,
+            environment: Environment::new(&variables)?,
             directory: app.directory.clone(),
         })
+    }
+
+    /// Variables that all ranks of a program share, by name: inherited ones, defaults of PMIx, those of the program, those of the
+    /// fabric.
+    fn program_variables(&self, app: &AppSpec) -> BTreeMap<OsString, OsString> {
+        let is_inherited = |name: &str| {
+            let is_replaced = self.fabric.is_some_and(|fabric| fabric.replaces(name));
+            !is_scrubbed(name) && !is_replaced && !app.removes(name)
+        };
+        let inherited = self.spec.settings.environment.iter().filter(|(name, _)| is_inherited(&name.to_string_lossy()));
+        let mut variables: BTreeMap<OsString, OsString> = inherited.cloned().collect();
+        if self.entrances.pmix.is_some() {
+            let families = if self.spec.settings.pmi.family.has_pmi() { Families::PmixAndPmi } else { Families::Pmix };
+            for (name, value) in pmix_core::env::defaults(families, self.cpus()) {
+                variables.entry(name.into()).or_insert(value.into());
+            }
+        }
+        variables.extend(app.set.iter().cloned());
+        let fabric = self.fabric.map(|fabric| fabric.variables(|name| variables.contains_key(OsStr::new(name))));
+        // They come after the user's own: ranks that do not agree on a VNI do not hear each other.
+        variables.extend(fabric.into_iter().flatten());
+        variables
     }
 
     /// The variables that are a rank's own. They come last and win.
@@ -218,7 +224,7 @@ impl LaunchContext<'_> {
             let pmix = pmix_core::env::RankEnvironment { namespace, rank, server: *server, host, universe_size };
             variables.extend(pmix.variables());
         }
-        if spec.pmi.family.has_pmi() {
+        if spec.settings.pmi.family.has_pmi() {
             let entrance = match &self.entrances.port {
                 // Keys were drawn for every rank here.
                 Some(port) => {
@@ -232,7 +238,7 @@ impl LaunchContext<'_> {
             let pmi = RankEnvironment { rank, size, local_rank: local, local_size, host, spawned, entrance };
             variables.extend(pmi.variables());
         }
-        if spec.slurm_environment {
+        if spec.settings.slurm_environment {
             variables.extend([
                 ("SLURM_PROCID", rank.to_string()),
                 ("SLURM_NPROCS", size.to_string()),
@@ -250,7 +256,7 @@ impl LaunchContext<'_> {
         source: &StdinSource,
         direct: Option<&Arc<OwnedFd>>,
     ) -> Result<Stdio, PlanError> {
-        let reads = match &self.spec.stdin {
+        let reads = match &self.spec.settings.stdin {
             StdinTarget::File(template) => {
                 let SessionSpec { node, launch_id, .. } = self.spec;
                 let place = Place { rank, local_rank: local, node: *node, host: self.spec.host(*node), launch_id };
@@ -276,7 +282,7 @@ fn node_list(hosts: &[String]) -> String {
     if plain.len() <= NODE_LIST_MAX { plain } else { hostlist::fold(hosts) }
 }
 
-/// What the ranks of one program share.
+/// Facts that the ranks of one program share.
 struct Prepared {
     program: Program,
     arguments: Arguments,
@@ -285,7 +291,7 @@ struct Prepared {
 }
 
 impl AppSpec {
-    /// Whether the inherited variable `name` does not reach this program's ranks.
+    /// True if the inherited variable `name` does not reach this program's ranks.
     pub fn removes(&self, name: &str) -> bool {
         self.remove.iter().any(|pattern| match pattern.strip_suffix('*') {
             Some(prefix) => name.starts_with(prefix),
@@ -300,13 +306,4 @@ pub fn inherited_environment() -> Vec<(OsString, OsString)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn long_node_lists_are_folded() {
-        let names = |count: u32| (0..count).map(|node| format!("node{node}")).collect::<Vec<_>>();
-        assert_eq!(node_list(&names(3)), "node0,node1,node2");
-        assert_eq!(node_list(&names(10_000)), "node[0-9999]");
-    }
-}
+mod tests;

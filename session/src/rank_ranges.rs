@@ -1,19 +1,19 @@
-//! Which ranks of a launch are meant, in ranges: `0-3,8`.
+//! Selections of ranks of a launch, in ranges: `0-3,8`.
 
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use pmi_core::ids::Rank;
 
-/// Some ranks of a launch, by the numbers under which they are shown; at least one, in at most [`RankRanges::MAX`] ranges.
+/// Selection of ranks of a launch, by the numbers under which they are shown; at least one, in at most [`RankRanges::MAX`] ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankRanges(Vec<RangeInclusive<u32>>);
 
-/// Why ranges name no ranks.
+/// Reason why a selection of ranks is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RankRangesError {
-    /// There is none.
+    /// No rank is named.
     #[error("no rank is named; 0-3,8 names five")]
     Empty,
     /// A part of a text that cannot be read.
@@ -25,24 +25,24 @@ pub enum RankRangesError {
     /// A range that ends before it begins.
     #[error("the range of ranks from {first} to {last} is empty; the smaller number comes first")]
     Backwards {
-        /// Where it begins.
+        /// First rank of the range.
         first: u32,
-        /// Where it ends.
+        /// Last rank of the range.
         last: u32,
     },
-    /// There are too many.
+    /// More ranges than [`RankRanges::MAX`].
     #[error("there are {count} ranges of ranks; at most {} can be named at once", RankRanges::MAX)]
     Many {
-        /// How many there are.
+        /// Number of ranges.
         count: usize,
     },
 }
 
 impl RankRanges {
-    /// The most ranges.
+    /// Largest number of ranges.
     pub const MAX: usize = 1024;
 
-    /// Ranges by their first and last ranks.
+    /// Selection of the ranges with these first and last ranks.
     ///
     /// # Errors
     /// Fails for none and for too many, and for one that ends before it begins.
@@ -62,12 +62,12 @@ impl RankRanges {
         self.0.iter().map(|range| (*range.start(), *range.end()))
     }
 
-    /// Whether the rank is one of them.
+    /// True if the selection has this rank.
     pub fn contains(&self, rank: Rank) -> bool {
         self.0.iter().any(|range| range.contains(&rank.0))
     }
 
-    /// The greatest of them.
+    /// Greatest rank of the selection.
     pub fn greatest(&self) -> Rank {
         Rank(self.ends().map(|(_, last)| last).max().unwrap_or_default())
     }
@@ -91,6 +91,8 @@ impl FromStr for RankRanges {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -119,5 +121,34 @@ mod tests {
         check("all", "\"all\" is no rank");
         check("3-1", "from 3 to 1 is empty");
         check(&["0"; RankRanges::MAX + 1].join(","), "there are 1025 ranges");
+    }
+
+    fn any_ends() -> impl Strategy<Value = Vec<(u32, u32)>> {
+        let ends = (0..40_u32, 0..40_u32).prop_map(|(one, other)| (one.min(other), one.max(other)));
+        proptest::collection::vec(ends, 1..6)
+    }
+
+    proptest! {
+        #[test]
+        fn a_selection_has_the_ranks_of_its_ranges_and_no_others(ends in any_ends(), rank in 0..45_u32) {
+            let ranges = RankRanges::new(&ends).unwrap();
+            let expected = ends.iter().any(|&(first, last)| first <= rank && rank <= last);
+            prop_assert_eq!(ranges.contains(Rank(rank)), expected);
+            prop_assert!(ranges.contains(ranges.greatest()) && !ranges.contains(Rank(ranges.greatest().0 + 1)));
+        }
+
+        #[test]
+        fn a_selection_that_is_written_down_is_read_back(ends in any_ends()) {
+            let text: Vec<String> = ends.iter().map(|(first, last)| format!("{first}-{last}")).collect();
+            prop_assert_eq!(text.join(",").parse(), RankRanges::new(&ends));
+        }
+
+        /// Texts come from users.
+        #[test]
+        fn any_text_is_read_or_refused(text in "[0-9,\\- x]{0,12}") {
+            if let Ok(ranges) = text.parse::<RankRanges>() {
+                prop_assert!(ranges.ends().all(|(first, last)| first <= last));
+            }
+        }
     }
 }

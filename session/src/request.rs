@@ -17,8 +17,8 @@ use pmi_core::ids::{JobId, JobIdError, Rank};
 use pmi_core::job::{App, Job, Placement};
 
 use crate::placed::PlacedLaunch;
-use crate::settings::LaunchSettings;
-use crate::spec::{AppSpec, StdinTarget};
+use crate::settings::{LaunchSettings, StdinTarget};
+use crate::spec::AppSpec;
 
 /// Most nodes that a request may name.
 pub const NODES_MAX: usize = 1 << 16;
@@ -34,16 +34,16 @@ pub struct LaunchRequest {
     pub universe_size: Option<u32>,
     /// Settings that hold for every rank.
     pub settings: LaunchSettings,
-    /// Whose the launch is.
+    /// Ownership of the launch.
     pub ownership: Ownership,
 }
 
-/// Whose a launch is.
+/// Ownership of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ownership {
-    /// A client owns it: its output waits for the client, and it ends when the client vanishes for good.
+    /// Owned by a client: its output waits for the client, and it ends when the client vanishes for good.
     Client,
-    /// Nobody does: its output is kept as far as there is room, and it ends by itself.
+    /// Owned by nobody: its output is kept in the spool as far as there is room, and it ends by itself.
     Detached,
 }
 
@@ -60,7 +60,7 @@ pub struct ProgramRequest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Programs(Vec<ProgramRequest>);
 
-/// Why programs make no launch.
+/// Reason why programs make no launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProgramsError {
@@ -127,7 +127,7 @@ pub struct PlacementRequest {
     pub candidates: Candidates,
     /// Nodes that are not to be used.
     pub except: Vec<String>,
-    /// How ranks are dealt out; `None` for block, or slot after slot of a hostfile.
+    /// Distribution of ranks; `None` for block, or slot after slot of a hostfile.
     pub distribution: Option<Distribution>,
 }
 
@@ -152,7 +152,7 @@ pub struct HostSlots {
     pub slots: NonZeroU32,
 }
 
-/// How ranks are dealt out among nodes.
+/// Distribution of ranks among nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distribution {
     /// Consecutive ranks share a node.
@@ -172,7 +172,7 @@ pub struct Assignment {
     pub placement: Placement,
 }
 
-/// Why a request does not fit an assignment.
+/// Reason why a request does not fit an assignment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlaceError {

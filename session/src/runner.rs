@@ -339,7 +339,7 @@ impl Runner {
         }
         for (stream, pipe) in outputs {
             let events = self.io.events.clone();
-            let pump = Pump { rank, stream, prompt_after: self.spec.patience.prompt, events };
+            let pump = Pump { rank, stream, prompt_after: self.spec.settings.timeouts.prompt, events };
             let stop = self.outputs.stop.subscribe();
             self.outputs.pumps.spawn(async move {
                 pump.run(pipe, stop).await;

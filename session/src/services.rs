@@ -45,11 +45,11 @@ impl Services for LocalServices {
         Ok(())
     }
 
-    async fn lookup(&self, _: Rank, service: Bytes, patience: Option<Duration>) -> Result<Bytes, NameError> {
-        match patience {
+    async fn lookup(&self, _: Rank, service: Bytes, timeout: Option<Duration>) -> Result<Bytes, NameError> {
+        match timeout {
             None => self.with_names(|names| names.lookup(&service)),
-            Some(patience) => {
-                let deadline = Instant::now() + patience;
+            Some(timeout) => {
+                let deadline = Instant::now() + timeout;
                 timeout_at(deadline, self.await_name(&service)).await.unwrap_or(Err(NameError::TimedOut))
             }
         }

@@ -49,9 +49,9 @@ pub struct SessionIo {
 /// Use of the process in which a session runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostProcess {
-    /// It is a subreaper and serves this launch alone: every child of it, other than the keeper, belongs to the launch.
+    /// Subreaper that serves this launch alone: every child of it, other than the keeper, belongs to the launch.
     Dedicated,
-    /// It has children that belong to others. Of its orphans those belong to the launch that carry its mark.
+    /// Process with children that belong to others. Of its orphans those belong to the launch that carry its mark.
     Shared,
 }
 

@@ -11,6 +11,7 @@
 //! it looks at anything that a user wrote. The end of the socket is the end of the launch here.
 
 mod agent_calls;
+mod credit;
 pub mod frames;
 mod incoming;
 mod outgoing;
@@ -21,45 +22,45 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use nix::sys::prctl;
 use nix::unistd::Uid;
-use pmi_core::ids::{JobId, NodeIndex, Rank};
+use pmi_core::ids::{JobId, Rank};
 use pmi_core::quiet;
-use pmi_transport::proto::v1 as proto;
-use prost::Message;
 use rank_spawner::{Account, AccountError, BecomeError, LaunchTag, Limit, Privileges, become_user};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, oneshot};
 
 use self::agent_calls::AgentCalls;
-use self::frames::{append_frame, read_frame};
+use self::credit::OutputCredit;
+use self::frames::{ToAgent, read_frame};
 use self::incoming::Incoming;
-use self::outgoing::{Credit, Outgoing};
+use self::outgoing::Outgoing;
+use self::stdin::Readers;
 use crate::cause::{Cause, CauseKind, StartClass};
 use crate::event::{Event, Report};
-use crate::fabric::NodeFabric;
-use crate::session_io::{HostProcess, SessionIo, StdinSource};
-use crate::spec::{SessionSpec, StdinTarget};
+use crate::session_io::{HostProcess, SessionIo};
+use crate::settings::StdinTarget;
 use crate::transcript;
+use crate::wire::start::SessionStart;
 use crate::wire::{self, WireError};
 
-/// What `ps` shows of a session.
+/// Name of a session process in the list of `ps`.
 const NAME: &std::ffi::CStr = c"lattice-session";
 
-/// How many events may wait between the session and the socket, beyond those that wait for credit.
+/// Number of events that may wait between the session and the socket, beyond those that wait for credit.
 const EVENTS: usize = 64;
 
-/// How many PMI messages of a traced launch may wait; beyond that they are left out.
+/// Number of PMI messages of a traced launch that may wait; beyond it they are left out.
 const TRACES: usize = 4096;
 
-/// Who the process shall be: the first frame, in JSON, before anything of the user's is read.
+/// Identity that the process takes on: the first frame, in JSON, before anything of the user's is read.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {
     /// The user.
     pub uid: u32,
-    /// Whether the user's programs may gain privileges by setuid bits.
+    /// True if the user's programs may gain privileges by setuid bits.
     pub setuid_programs: bool,
     /// Limits to set while that is still allowed.
     pub limits: Vec<Limit>,
@@ -67,7 +68,7 @@ pub struct Order {
     pub host: String,
 }
 
-/// Why a session did not begin.
+/// Reason why a session did not begin; reported as the first cause of the launch.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error(transparent)]
@@ -108,7 +109,7 @@ fn live(mut socket: UnixStream) -> io::Result<()> {
     }
 }
 
-/// Becomes the user, then reads what to do; `None` if the agent has gone meanwhile.
+/// Becomes the user, then reads the launch; `None` if the agent has gone meanwhile.
 fn begin(order: &Order, socket: &mut UnixStream) -> Result<Option<Start>, Refusal> {
     let privileges = Privileges { setuid_programs: order.setuid_programs, limits: order.limits.clone() };
     let account = Account::of(order.uid).or_else(|error| match error {
@@ -118,8 +119,7 @@ fn begin(order: &Order, socket: &mut UnixStream) -> Result<Option<Start>, Refusa
     })?;
     become_user(&account, &privileges)?;
     let Some(start) = read_frame(socket)? else { return Ok(None) };
-    let start = proto::StartSession::decode(Bytes::from(start)).map_err(WireError::from)?;
-    Ok(Some(Start::new(start, &account)?))
+    Ok(Some(Start::new(wire::start::decode(start)?, &account)))
 }
 
 fn nameless(uid: u32) -> Account {
@@ -127,42 +127,32 @@ fn nameless(uid: u32) -> Account {
     Account { uid, gid, name: uid.to_string(), home: "/".into(), shell: "/bin/sh".into() }
 }
 
-/// Tells that no rank was started, in the events of a session that failed at once.
+/// Reports that no rank was started, in the events of a session that failed at once.
 fn tell_refusal(socket: &mut UnixStream, host: &str, refusal: &Refusal) -> io::Result<()> {
     let kind = CauseKind::NotStarted { reason: refusal.to_string(), class: StartClass::System };
     let cause = Cause { host: host.to_owned(), kind };
     let report = Report { exits: Vec::new(), cause: None, duration: std::time::Duration::ZERO };
     let mut bytes = BytesMut::new();
     for event in [wire::event::encode(&Event::Ending(cause)), wire::event::encode_report(&report)] {
-        append_frame(&mut bytes, &outgoing::event(event));
+        ToAgent::event(event).append_to(&mut bytes);
     }
     socket.write_all(&bytes)
 }
 
-/// A session that is ready to begin.
-struct Start {
-    spec: SessionSpec,
-    output_window: u64,
-    stdin_window: u64,
-    trace: bool,
-    fabric: NodeFabric,
-}
+/// Session that is ready to run.
+struct Start(SessionStart);
 
 impl Start {
-    fn new(start: proto::StartSession, account: &Account) -> Result<Self, WireError> {
-        let launch = proto::LaunchSpec::decode(start.spec)?;
-        let (output_window, stdin_window) = (launch.output_window.into(), launch.stdin_window.into());
-        let trace = launch.trace;
-        let fabric = start.fabric.as_ref().map(wire::fabric::decode_node).transpose()?.unwrap_or_default();
-        let mut spec = wire::spec::decode(launch, NodeIndex(start.node_index))?;
+    /// Adds the variables of the user's account that the launch does not set, then those that the agent adds, which win.
+    fn new(mut start: SessionStart, account: &Account) -> Self {
+        let environment = &mut start.spec.settings.environment;
         for (name, value) in account.variables() {
-            if !spec.environment.iter().any(|(present, _)| present == name) {
-                spec.environment.push((name.into(), value));
+            if !environment.iter().any(|(present, _)| present == name) {
+                environment.push((name.into(), value));
             }
         }
-        // What comes later wins.
-        spec.environment.extend(wire::decode_variables(start.environment));
-        Ok(Self { spec, output_window, stdin_window, trace, fabric })
+        environment.append(&mut start.environment);
+        Self(start)
     }
 
     /// Runs the session, with everything that it is connected to at the other end of the socket.
@@ -173,9 +163,11 @@ impl Start {
         let (traces, traced) = mpsc::channel(TRACES);
         let (alarm, alarmed) = oneshot::channel();
         let (control, controlled) = mpsc::channel(EVENTS);
-        let credit = Arc::new(Credit::new(self.output_window));
-        let calls = AgentCalls::new(&self.spec, urgent.clone());
-        let (input, stdin) = self.stdin(urgent.clone());
+        let readers = self.readers();
+        let SessionStart { spec, output_window, stdin_window, fabric, .. } = self.0;
+        let credit = Arc::new(OutputCredit::new(output_window));
+        let calls = AgentCalls::new(&spec, urgent.clone());
+        let (input, stdin) = stdin::connect(readers, stdin_window, urgent.clone());
         let io = SessionIo {
             nodes: Arc::new(calls.clone()),
             services: Arc::new(calls.clone()),
@@ -183,21 +175,21 @@ impl Start {
             alarm: Some(alarm),
             control: controlled,
             stdin,
-            trace: self.trace.then(|| trace_sink(traces)),
-            tag: LaunchTag::new(JobId::new(&self.spec.launch_id).map_err(io::Error::other)?),
-            fabric: Some(self.fabric),
+            trace: spec.settings.pmi_trace.then(|| trace_sink(traces)),
+            tag: LaunchTag::new(JobId::new(&spec.launch_id).map_err(io::Error::other)?),
+            fabric: Some(fabric),
             // The fork server is.
             keeper: None,
             process: HostProcess::Dedicated,
         };
-        let nodes = self.spec.hosts.len();
+        let nodes = spec.hosts.len();
         let incoming = Incoming { nodes, control, calls, credit: Arc::clone(&credit), input, urgent };
         let reading = tokio::spawn(incoming.run(reader));
         let outgoing =
             Outgoing { urgent: outgoing_urgent, events: happened, traces: traced, alarm: Some(alarmed), credit };
         let (report, finish) = oneshot::channel();
         let writing = tokio::spawn(outgoing.run(writer, finish));
-        let ended = crate::run(self.spec, io).await;
+        let ended = crate::run(spec, io).await;
         // Nobody listens if the agent is gone.
         let _ = report.send(ended);
         let written = writing.await;
@@ -205,23 +197,20 @@ impl Start {
         written?
     }
 
-    /// Where commands put input, and where the session finds it; ranks elsewhere may read it instead.
-    fn stdin(&self, urgent: mpsc::Sender<proto::FromSession>) -> (stdin::Input, StdinSource) {
-        let here = match &self.spec.stdin {
-            StdinTarget::All => true,
-            StdinTarget::Rank(rank) => self.has_rank(*rank),
-            StdinTarget::None | StdinTarget::File(_) => false,
-        };
-        stdin::connect(here, self.stdin_window, urgent)
-    }
-
-    fn has_rank(&self, rank: Rank) -> bool {
-        self.spec.job.placement.node_of(rank) == Some(self.spec.node)
+    /// Ranks that read the launch's input; those of other nodes read it there.
+    fn readers(&self) -> Readers {
+        let spec = &self.0.spec;
+        let is_here = |rank: Rank| spec.job.placement.node_of(rank) == Some(spec.node);
+        match spec.settings.stdin {
+            StdinTarget::All => Readers::Here,
+            StdinTarget::Rank(rank) if is_here(rank) => Readers::Here,
+            StdinTarget::Rank(_) | StdinTarget::None | StdinTarget::File(_) => Readers::Elsewhere,
+        }
     }
 }
 
 /// Each message opens with whose it is: on their way to the user, those of several nodes mix.
-fn trace_sink(traces: mpsc::Sender<Bytes>) -> pmi_core::driver::TraceSink {
+fn trace_sink(traces: mpsc::Sender<bytes::Bytes>) -> pmi_core::driver::TraceSink {
     let mut left_out = 0_u64;
     Box::new(move |message| {
         let mut text = transcript::lines(message, &mut None);
@@ -234,3 +223,6 @@ fn trace_sink(traces: mpsc::Sender<Bytes>) -> pmi_core::driver::TraceSink {
         }
     })
 }
+
+#[cfg(test)]
+mod tests;

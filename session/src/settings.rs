@@ -1,10 +1,13 @@
 //! Settings that hold for every rank of a launch, in each of the stages that [`crate::request`] draws.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
+use pmi_core::ids::Rank;
 use rank_spawner::CpuBind;
+use serde::{Deserialize, Serialize};
 
-use crate::spec::{Patience, PmiSpec, StdinTarget};
+use crate::template::Template;
 
 /// Settings that hold for every rank of a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,16 +16,16 @@ pub struct LaunchSettings {
     pub environment: Vec<(OsString, OsString)>,
     /// The PMI that ranks are served, and how they reach it.
     pub pmi: PmiSpec,
-    /// Report every PMI message.
+    /// Reports every PMI message.
     pub pmi_trace: bool,
-    /// Also set the `SLURM_*` variables.
+    /// Also sets `SLURM_PROCID`, `SLURM_NPROCS`, `SLURM_LOCALID` and `SLURM_NODELIST` for every rank.
     pub slurm_environment: bool,
     /// CPUs that each rank may use.
     pub cpu_bind: CpuBind,
     /// Ranks that read the launch's standard input.
     pub stdin: StdinTarget,
     /// Time limits of the session.
-    pub patience: Patience,
+    pub timeouts: Timeouts,
 }
 
 impl Default for LaunchSettings {
@@ -34,7 +37,112 @@ impl Default for LaunchSettings {
             slurm_environment: false,
             cpu_bind: CpuBind::None,
             stdin: StdinTarget::None,
-            patience: Patience::default(),
+            timeouts: Timeouts::default(),
+        }
+    }
+}
+
+/// PMI that ranks are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PmiSpec {
+    /// Protocols that are served.
+    pub family: PmiFamily,
+    /// Way from a rank to its server.
+    pub entrance: Entrance,
+    /// Offers PMI-1.2 and its group barriers to clients that ask for 1.1.
+    pub group_barriers: bool,
+}
+
+/// Protocols that a launch serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PmiFamily {
+    /// Any protocol, as each rank speaks it.
+    #[default]
+    Auto,
+    /// PMI-1 only.
+    Pmi1,
+    /// PMI-2 only.
+    Pmi2,
+    /// PMIx only.
+    Pmix,
+    /// No PMI at all: the ranks are independent programs.
+    None,
+}
+
+impl PmiFamily {
+    /// True if PMI-1 or PMI-2 is served.
+    pub fn has_pmi(self) -> bool {
+        matches!(self, Self::Auto | Self::Pmi1 | Self::Pmi2)
+    }
+
+    /// True if PMIx is served.
+    pub fn has_pmix(self) -> bool {
+        matches!(self, Self::Auto | Self::Pmix)
+    }
+}
+
+/// Way from a rank to its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Entrance {
+    /// An inherited socket (`PMI_FD`): the rank's identity is the socket itself.
+    #[default]
+    Socket,
+    /// A loopback TCP port (`PMI_PORT`, `PMI_ID`), for container runtimes that close inherited descriptors.
+    Port,
+}
+
+/// Ranks that read the launch's standard input; all others read an empty file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StdinTarget {
+    /// No rank.
+    None,
+    /// One rank.
+    Rank(Rank),
+    /// Every rank reads a copy.
+    All,
+    /// Every rank opens the file of this name by itself.
+    File(Template),
+}
+
+/// Time limits of a launch, which its sessions hold. Those between daemons are in [`crate::timeouts`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Time after which a rank of a job of several ranks that has sent its server nothing is reported.
+    pub silent: Duration,
+    /// Time after which a start-up that is not complete is reported, with the ranks that are missing.
+    pub stuck: Duration,
+    /// Grace, from SIGTERM to SIGKILL, after a rank failed or aborted.
+    pub grace_after_failure: Duration,
+    /// Grace, from SIGTERM to SIGKILL, when the user ends the launch or its time limit does.
+    pub grace_after_interrupt: Duration,
+    /// Pause of a rank within a line after which the beginning of the line is passed on: it may be a prompt. `None` waits for the line
+    /// end, so that no line is ever cut.
+    pub prompt: Option<Duration>,
+    /// Time that ranks may wait in a fence before the launch is ended; `None` for no limit.
+    pub fence: Option<Duration>,
+    /// Time that the launch may run before it is ended; `None` for no limit.
+    pub time_limit: Option<Duration>,
+}
+
+impl Timeouts {
+    /// The longer of the two graces.
+    pub fn grace_max(&self) -> Duration {
+        self.grace_after_failure.max(self.grace_after_interrupt)
+    }
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            silent: Duration::from_secs(5),
+            stuck: Duration::from_secs(30),
+            grace_after_failure: Duration::from_millis(400),
+            grace_after_interrupt: Duration::from_secs(5),
+            prompt: None,
+            fence: None,
+            time_limit: None,
         }
     }
 }

@@ -7,15 +7,12 @@ use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use pmi_core::ids::{NodeIndex, Rank};
+use pmi_core::ids::NodeIndex;
 use pmi_core::job::Job;
-use rank_spawner::CpuBind;
-use serde::{Deserialize, Serialize};
 
 use crate::random;
-use crate::template::Template;
+use crate::settings::LaunchSettings;
 
 /// One launch on one node.
 #[derive(Clone, Debug)]
@@ -26,7 +23,7 @@ pub struct SessionSpec {
     pub allocation_id: Option<String>,
     /// The ranks of the whole job, and where they sit.
     pub job: Job,
-    /// Which of the job's nodes this is.
+    /// Index of this node among the job's nodes.
     pub node: NodeIndex,
     /// The names of the job's nodes, by node index.
     pub hosts: Vec<String>,
@@ -36,18 +33,8 @@ pub struct SessionSpec {
     pub secret: LaunchSecret,
     /// The programs, in the order of `job.apps`.
     pub apps: Vec<AppSpec>,
-    /// The environment that every rank starts from; an outer launcher's variables are scrubbed from it.
-    pub environment: Vec<(OsString, OsString)>,
-    /// Which PMI the ranks are served, and how they reach it.
-    pub pmi: PmiSpec,
-    /// Also set `SLURM_PROCID`, `SLURM_NPROCS`, `SLURM_LOCALID` and `SLURM_NODELIST`.
-    pub slurm_environment: bool,
-    /// Which CPUs each rank may use.
-    pub cpu_bind: CpuBind,
-    /// Which ranks read the launch's standard input.
-    pub stdin: StdinTarget,
-    /// How long the session waits for what.
-    pub patience: Patience,
+    /// Settings that hold for every rank.
+    pub settings: LaunchSettings,
 }
 
 impl SessionSpec {
@@ -59,7 +46,7 @@ impl SessionSpec {
     /// The directory that ranks are told for files of theirs. They make it if they need it; the session removes it.
     pub fn rank_files(&self) -> PathBuf {
         let variable =
-            self.environment.iter().find(|(name, _)| name == "TMPDIR").map(|(_, value)| PathBuf::from(value));
+            self.settings.environment.iter().find(|(name, _)| name == "TMPDIR").map(|(_, value)| PathBuf::from(value));
         let directory = variable.filter(|directory| directory.is_absolute()).unwrap_or_else(|| "/tmp".into());
         directory.join(format!("lattice-{}.{}", self.launch_id, self.node))
     }
@@ -119,102 +106,4 @@ pub struct AppSpec {
     pub set: Vec<(OsString, OsString)>,
     /// Names of variables to take out of the session's environment; `*` at the end stands for any rest.
     pub remove: Vec<String>,
-}
-
-/// How the ranks are served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct PmiSpec {
-    /// Which protocols are spoken.
-    pub family: PmiFamily,
-    /// How a rank reaches its server.
-    pub entrance: Entrance,
-    /// Offer PMI-1.2 and its group barriers to clients that ask for 1.1.
-    pub group_barriers: bool,
-}
-
-/// The protocols that a launch serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PmiFamily {
-    /// Whatever each rank speaks.
-    #[default]
-    Auto,
-    /// PMI-1 only.
-    Pmi1,
-    /// PMI-2 only.
-    Pmi2,
-    /// PMIx only.
-    Pmix,
-    /// No PMI at all: the ranks are independent programs.
-    None,
-}
-
-impl PmiFamily {
-    /// Whether PMI-1 or PMI-2 is served.
-    pub fn has_pmi(self) -> bool {
-        matches!(self, Self::Auto | Self::Pmi1 | Self::Pmi2)
-    }
-
-    /// Whether PMIx is served.
-    pub fn has_pmix(self) -> bool {
-        matches!(self, Self::Auto | Self::Pmix)
-    }
-}
-
-/// The way from a rank to its server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Entrance {
-    /// An inherited socket (`PMI_FD`): the rank's identity is the socket itself.
-    #[default]
-    Socket,
-    /// A loopback TCP port (`PMI_PORT`, `PMI_ID`), for container runtimes that close inherited descriptors.
-    Port,
-}
-
-/// Which ranks read the launch's standard input; all others read an empty file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StdinTarget {
-    /// No rank.
-    None,
-    /// One rank.
-    Rank(Rank),
-    /// Every rank reads a copy.
-    All,
-    /// Every rank opens the file of this name by itself.
-    File(Template),
-}
-
-/// How long the session waits before it speaks up or acts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
-    /// A rank of a job of several ranks that ran this long without a word to its server is reported.
-    pub silent: Duration,
-    /// A start-up that is not complete after this time is reported, with the ranks that are missing.
-    pub stuck: Duration,
-    /// From SIGTERM to SIGKILL after a rank failed or aborted.
-    pub after_failure: Duration,
-    /// From SIGTERM to SIGKILL when the user ends the launch.
-    pub after_interrupt: Duration,
-    /// The beginning of a line that a rank paused in for this long is passed on: somebody may be waiting for a prompt. `None` waits
-    /// for the line end, so that no line is ever cut.
-    pub prompt: Option<Duration>,
-    /// The launch ends when ranks have waited in a fence for this long; `None` lets them wait.
-    pub fence: Option<Duration>,
-    /// The launch ends when it has run this long; `None` lets it run.
-    pub timeout: Option<Duration>,
-}
-
-impl Default for Patience {
-    fn default() -> Self {
-        Self {
-            silent: Duration::from_secs(5),
-            stuck: Duration::from_secs(30),
-            after_failure: Duration::from_millis(400),
-            after_interrupt: Duration::from_secs(5),
-            prompt: None,
-            fence: None,
-            timeout: None,
-        }
-    }
 }

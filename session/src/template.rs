@@ -41,7 +41,7 @@ pub struct Place<'a> {
     pub launch_id: &'a str,
 }
 
-/// Why a text is no template.
+/// Reason why a text is no template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TemplateError {

@@ -1,5 +1,6 @@
-//! How long API server, agents and sessions wait for each other. In one place, because each limit is right only beside others:
-//! whoever waits for somebody who waits himself must wait longer, or the wrong one is blamed, and things are given out twice.
+//! Time limits of API server, agents and sessions when they wait for each other. They are in one place because each is right only
+//! beside others: a daemon that waits for one which waits itself must wait longer, or the wrong one is blamed, and nodes or VNIs are
+//! given out twice. Limits that a launch chooses are in [`crate::settings::Timeouts`].
 //!
 //! ```text
 //! life    2 HEARTBEAT + HEARTBEAT_ANSWER  <  LOST_AFTER  <  LEASE_MIN  <=  lease
@@ -17,94 +18,93 @@
 
 use std::time::Duration;
 
-/// How often an agent says that it is there.
+/// Interval of an agent's heartbeats.
 pub const HEARTBEAT: Duration = Duration::from_secs(1);
-/// How long the API server may take to answer that. One answer that is lost must not cost the node.
+/// Time for the API server to answer a heartbeat. One answer that is lost must not cost the node.
 pub const HEARTBEAT_ANSWER: Duration = Duration::from_secs(1);
-/// How long the API server may take to answer a registration.
+/// Time for the API server to answer a registration.
 pub const REGISTER_ANSWER: Duration = Duration::from_secs(3);
-/// A node from which no heartbeat came for so long is lost, and launches that need it end.
+/// Time without a heartbeat after which a node is lost, and launches that need it end.
 pub const LOST_AFTER: Duration = Duration::from_millis(3500);
-/// An agent none of whose heartbeats the API server has accepted for so long ends its ranks, unless `api.toml` says otherwise:
-/// the launches that they belong to have been declared over.
+/// Lease, unless `api.toml` sets another: time without an accepted heartbeat after which an agent ends its ranks. By then the API
+/// server has declared their launches over.
 pub const LEASE: Duration = Duration::from_secs(30);
 /// The shortest lease that can be set.
 pub const LEASE_MIN: Duration = Duration::from_secs(5);
 
-/// How long CXI services may take to be made for a launch, what is undone of a failure included.
+/// Time to make the CXI services of a launch, or to undo them after a failure.
 pub const CLAIM: Duration = Duration::from_secs(4);
-/// How long a node may take to accept a launch.
+/// Time for a node to accept a launch.
 pub const NODE_ANSWER: Duration = Duration::from_secs(10);
-/// How much less time a relay gives to the nodes below than it was given itself, so that it is the relay that says who did
-/// not answer.
+/// Time by which a relay's nodes have less than the relay itself, so that it is the relay that reports who did not answer.
 pub const HOP: Duration = Duration::from_secs(2);
-/// How long a client waits until its launch is accepted by all nodes, or refused.
+/// Time that a client waits until its launch is accepted by all nodes, or refused.
 pub const START_ANSWER: Duration = Duration::from_secs(120);
 
-/// How long a session hunts what its ranks left behind, after the last of them has ended.
+/// Time that a session kills processes which its ranks left behind, after the last of them has ended.
 pub const SWEEP: Duration = Duration::from_secs(5);
 /// The longest grace that counts when somebody else than its client ends a launch: an administrator, the release of its
 /// allocation, an agent that cannot hear the API server. A longer one, which is the user's to choose, would hold the nodes.
 pub const GRACE_OF_OTHERS: Duration = Duration::from_secs(30);
-/// How long a session that was told to end may take, beyond the grace of its launch. Then it is killed.
+/// Time for a session to end that was ordered to, beyond the grace of its launch. Then its ranks are killed.
 pub const END: Duration = Duration::from_secs(15);
-/// How long a session may take that was told to kill its ranks. Then it is killed as well.
+/// Time for a session to end that was ordered to kill its ranks. Then it is killed as well.
 pub const KILL: Duration = Duration::from_secs(2);
-/// How long the fork server may take to tell how a session ended that was killed.
+/// Time for the fork server to report the exit of a session process that was killed.
 pub const EXIT: Duration = Duration::from_secs(10);
-/// How long a node may take to report the end of its part after the agent was told to kill it. Then the node is given up; it
+/// Time for a node to report the end of its part after its agent was ordered to kill it. Then the node is given up, and unclean: it
 /// stays with its allocation until the agent says that nothing is left.
 pub const LAST: Duration = Duration::from_secs(15);
-/// How long an agent may take to hear that a launch has ended.
+/// Time for an agent to answer that it has heard of a launch's end.
 pub const ABORT_ANSWER: Duration = Duration::from_secs(5);
-/// How long sessions may take to end when their agent is stopped; the unit's `TimeoutStopSec` is longer.
+/// Time for sessions to end when their agent is stopped; the unit's `TimeoutStopSec` is longer.
 pub const STOP: Duration = Duration::from_secs(20);
 
-/// From one attempt of an agent to open a stream of reports to the next, at most.
+/// Pause between attempts of an agent to open a stream of reports, at most.
 pub const REPORT_PAUSE: Duration = Duration::from_secs(1);
-/// How long a stream of reports that broke may take to come back.
+/// Time for a stream of reports that broke to come back.
 pub const REPORT_AGAIN: Duration = Duration::from_secs(3);
-/// How long a node that accepted a launch may take to begin its reports.
+/// Time for a node that accepted a launch to begin its reports.
 pub const FIRST_REPORT: Duration = Duration::from_secs(10);
 /// The same after the API server was started anew, for nodes that ran the launch meanwhile.
 pub const REPORT_AFTER_RESTART: Duration = Duration::from_secs(30);
-/// How long an agent keeps the report of a launch for an API server that does not answer.
+/// Time that an agent keeps the report of a launch for an API server that does not answer.
 pub const REPORT_KEPT: Duration = Duration::from_secs(600);
-/// How long the API server may take to acknowledge a report before it is sent again. A store whose disk is full takes longer.
+/// Time for the API server to acknowledge a report before it is sent again. A store whose disk is full takes longer.
 pub const REPORT_ACK: Duration = Duration::from_secs(10);
 
-/// From one attempt of a client to attach again to the next, at most.
+/// Pause between attempts of a client to attach again, at most.
 pub const COME_BACK_PAUSE: Duration = Duration::from_secs(1);
-/// How long a client tries to attach again, beyond the lease: until then its launch may run, and wait for it.
+/// Time that a client tries to attach again, beyond the lease: until then its launch may run, and wait for it.
 pub const COME_BACK: Duration = Duration::from_secs(15);
-/// How long a launch does without its owner whose connection broke. If the API server is there, it is back within [`COME_BACK`].
+/// Time that a launch runs on without its owner, whose connection broke. An owner that can reach the API server attaches again within
+/// [`COME_BACK`].
 pub const NEXT_OWNER: Duration = Duration::from_secs(20);
-/// How long a launch waits for its owner to come: when it was accepted, and when the API server was started anew.
+/// Time that a launch waits for its owner to attach: after it was accepted, and after the API server was started anew.
 pub const FIRST_OWNER: Duration = Duration::from_secs(30);
-/// How long a launch that is over and has no owner at present is kept for all who want to see it.
+/// Time that a launch which is over and has no owner attached is kept for clients.
 pub const LINGER: Duration = Duration::from_secs(600);
 
-/// How long nodes have to start their parts of a job that a rank spawns.
+/// Time for all nodes to start their parts of a spawned job.
 pub const SPAWN: Duration = Duration::from_secs(60);
-/// How long a launch that another agent passes on waits for the agent to be registered; that is under way when others have
-/// heard of the agent.
+/// Time that a relayed launch waits for the receiving agent to be registered, which is under way when other agents know of it.
 pub const KNOWN: Duration = Duration::from_secs(3);
 
-/// How long the creation of an allocation waits for its fabric credentials, so that the launch behind it finds them. Whether or
-/// not they are there by then, the allocation is; what a manager answers later, or refuses, is its launches' to hear.
+/// Time that the creation of an allocation waits for its fabric credentials, so that the launch behind it finds them. The allocation
+/// is created with or without them; a later answer or refusal of the manager is reported to its launches.
 pub const CREDENTIALS_AHEAD: Duration = Duration::from_secs(2);
-/// How long an agent may take to end what is left of a VNI; it is asked again and again.
+/// Time for an agent to end the CXI services that are left of a VNI; it is asked again until it has.
 pub const RETIRE: Duration = Duration::from_secs(2);
-/// How long the API server waits for that.
+/// Time that the API server waits for that.
 pub const RETIRE_ANSWER: Duration = Duration::from_secs(5);
 
-/// How long the nodes of a launch may take to accept it, when the farthest of them is reached over `depth` relays. Of very long
-/// chains the last relays are not waited for as they should be: a client would have gone.
+/// Time for the nodes of a launch to accept it when the farthest of them is reached over `depth` relays, bounded so that the client
+/// still waits at its end.
 pub fn start_answer(depth: u32) -> Duration {
     NODE_ANSWER.saturating_add(HOP.saturating_mul(depth)).min(START_ANSWER - NODE_ANSWER)
 }
 
-/// What a relay that was given `own` leaves to the nodes below it; the least that a node needs, if it was given no more.
+/// Time that a relay which has `own` leaves to the nodes below it; at least [`HOP`].
 pub fn below_relay(own: Duration) -> Duration {
     own.saturating_sub(HOP).max(HOP)
 }
@@ -113,10 +113,10 @@ pub fn below_relay(own: Duration) -> Duration {
 mod tests {
     use super::*;
 
-    /// What is listed first is over, and told, before what is listed next gives up.
+    /// Each list is in the order in which its limits must run out.
     #[test]
     fn whoever_waits_for_a_waiter_waits_longer() {
-        // As the sessions' own default, `Patience::after_interrupt` of lattice-agent.
+        // As the sessions' own default, `settings::Timeouts::grace_after_interrupt`.
         let grace = Duration::from_secs(5);
         // 65,536 nodes behind relays of a fan-out of 2.
         let deepest = 16;

@@ -6,6 +6,7 @@
 pub mod call;
 pub mod cause;
 pub mod command;
+pub mod cxi;
 pub mod event;
 pub mod fabric;
 pub mod fence;
@@ -16,6 +17,7 @@ pub mod placed;
 pub mod request;
 mod settings;
 pub mod spec;
+pub mod start;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -32,43 +34,43 @@ use crate::rank_ranges::RankRangesError;
 use crate::request::ProgramsError;
 use crate::template::TemplateError;
 
-/// Why a message means nothing here.
+/// Reason why a message is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
-    /// It is not of the format at all.
+    /// The bytes are no protobuf message of this kind.
     #[error("the message cannot be read: {0}")]
     Format(#[from] prost::DecodeError),
-    /// Something that everything else depends on is not there.
+    /// A field is missing that has no default.
     #[error("the message has no {what}")]
     Missing {
-        /// What is not there.
+        /// Name of the field.
         what: &'static str,
     },
     /// A value that this version has no meaning for.
     #[error("{what} is {seen}; possible is {possible}")]
     Value {
-        /// Which value.
+        /// Name of the value.
         what: &'static str,
-        /// What was seen.
+        /// The value that came.
         seen: String,
-        /// What could have been.
+        /// Values that are possible.
         possible: String,
     },
     /// A name of a job or launch that cannot be one.
     #[error("{what}: {source}")]
     Name {
-        /// Whose name.
+        /// Owner of the name.
         what: &'static str,
-        /// What is wrong with it.
+        /// Reason why it is none.
         source: JobIdError,
     },
     /// A list of nodes or addresses that cannot be read.
     #[error("{what}: {source}")]
     Hosts {
-        /// Which list.
+        /// Name of the list.
         what: &'static str,
-        /// What is wrong with it.
+        /// Reason why it cannot be read.
         source: HostlistError,
     },
     /// Ranks that cannot be bound as asked.
@@ -88,7 +90,7 @@ pub enum WireError {
     NodesTwice,
 }
 
-/// The longest time that anything may be told to wait: clocks can be told to add it.
+/// Longest time in a message, so that every one can be added to a clock.
 const TIME_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 fn wrong(what: &'static str, seen: impl ToString, possible: impl Into<String>) -> WireError {

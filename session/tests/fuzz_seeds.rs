@@ -3,10 +3,8 @@
 //!
 //! `cargo test -p lattice-session --test fuzz_seeds -- --ignored` writes the messages as seeds to `fuzz/corpus/`.
 
-use std::fs;
-use std::path::PathBuf;
-
 use bytes::Bytes;
+use lattice_fuzz_seeds::Target;
 use lattice_session::fuzzing;
 use pmi_transport::proto::v1 as proto;
 use prost::Message;
@@ -148,13 +146,6 @@ fn from_session() -> Vec<proto::FromSession> {
     calls.into_iter().chain(events).map(|what| proto::FromSession { what: Some(what) }).collect()
 }
 
-/// A target and its seeds.
-struct Target {
-    name: &'static str,
-    run: fn(&[u8]),
-    seeds: Vec<Vec<u8>>,
-}
-
 fn targets() -> [Target; 3] {
     let tagged = |tag: u8, message: Vec<u8>| [&[tag], &message[..]].concat();
     let to = to_session().into_iter().map(|message| tagged(0, message.encode_to_vec()));
@@ -166,24 +157,9 @@ fn targets() -> [Target; 3] {
     ]
 }
 
-/// Runs a target on the seed, on every beginning of it, and with every byte changed in two ways.
-fn damage(seed: &[u8], run: fn(&[u8])) {
-    run(seed);
-    for at in 0..seed.len() {
-        run(&seed[..at]);
-        for bit in [1, 0x80] {
-            let mut changed = seed.to_vec();
-            changed[at] ^= bit;
-            run(&changed);
-        }
-    }
-}
-
 #[test]
 fn messages_of_a_launch_and_damaged_copies_of_them_keep_all_promises() {
-    for Target { run, seeds, .. } in targets() {
-        seeds.iter().for_each(|seed| damage(seed, run));
-    }
+    targets().iter().for_each(Target::run_damaged);
 }
 
 #[test]
@@ -195,11 +171,5 @@ fn the_seeds_are_messages_that_are_taken() {
 #[test]
 #[ignore = "writes files: the seeds for cargo fuzz"]
 fn write_the_corpus() {
-    for Target { name, seeds, .. } in targets() {
-        let directory: PathBuf = [env!("CARGO_MANIFEST_DIR"), "fuzz", "corpus", name].iter().collect();
-        fs::create_dir_all(&directory).unwrap();
-        for (number, seed) in seeds.iter().enumerate() {
-            fs::write(directory.join(format!("message-{number:04}")), seed).unwrap();
-        }
-    }
+    targets().iter().for_each(|target| target.write_seeds(env!("CARGO_MANIFEST_DIR")));
 }

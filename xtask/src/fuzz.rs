@@ -4,6 +4,8 @@
 //! crate: `regressions/TARGET/` is committed and holds what once was a finding, `corpus/TARGET/` grows, and its seeds come from the
 //! crate's test `fuzz_seeds` where there is one. A finding is written to `artifacts/TARGET/`. `cargo fuzz` works on each crate too.
 
+pub(crate) mod instrument;
+
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -14,16 +16,11 @@ use crate::setup;
 use crate::shell::{cargo, command, run, started, target_directory};
 
 /// Time that each target runs, in seconds: long enough to find what broke since the last change, not more.
-pub(crate) const SECONDS: u32 = 15;
+pub(crate) const SECONDS: u32 = 10;
 /// The longest input that is tried: room for a spawn of several programs, and for messages beyond their limits.
 const INPUT_BYTES: u32 = 8192;
 /// Last lines of a target's output that are shown when it fails.
 const SHOWN_LINES: usize = 60;
-
-/// Instrumentation that libFuzzer needs, and the address sanitizer, as `cargo fuzz` sets them with `--strip-dead-code`.
-const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
-    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
-    -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Zsanitizer=address --cfg fuzzing";
 
 /// A file `CRATE/fuzz/fuzz_targets/NAME.rs`.
 #[derive(Debug, PartialEq, Eq)]
@@ -59,13 +56,12 @@ pub(crate) fn run_all(seconds: u32) -> Result<()> {
     Ok(())
 }
 
-/// Builds every target of every crate.
+/// Builds every target of every crate. The instrumentation is for the targets and our crates: a `--target` keeps it from build
+/// scripts, the wrapper from the crates of others.
 fn build(target_directory: &Path, triple: &str) -> Result<()> {
     let mut build = cargo("build --manifest-path fuzz/Cargo.toml --workspace --release --target");
-    // The instrumentation is for the targets, not for build scripts; that takes a `--target`. The sanitizer's flag is unstable; the
-    // last variable makes the one toolchain take it.
     build.arg(triple).arg("--target-dir").arg(target_directory);
-    run(build.env("RUSTFLAGS", FLAGS).env("RUSTC_BOOTSTRAP", "1"))
+    run(instrument::ours(&mut build)?)
 }
 
 /// The platform that the compiler runs on.

@@ -47,6 +47,7 @@ enum Chore {
 }
 
 fn main() -> Result<()> {
+    fuzz::instrument::become_compiler()?;
     std::env::set_current_dir(shell::repository())?;
     match Cli::parse().chore {
         Chore::Demo => demo::run(),

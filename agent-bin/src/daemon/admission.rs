@@ -1,133 +1,77 @@
 //! Admission of launches: checks the caller, the request, and that its user may start processes here. Starts nothing.
 
 use std::collections::HashSet;
-use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
+use lattice_session::random;
+use lattice_session::wire::WireError;
+use lattice_session::wire::foreign::Unsaid;
+use lattice_session::wire::spec::SECRET_LEN;
 use pmi_core::ids::NodeIndex;
-use pmi_transport::fence::{FanOut, Member};
+use pmi_transport::fence::Member;
 use pmi_transport::identity::Caller;
-use pmi_transport::proto::v1 as proto;
-use pmi_transport::signature::{self, Serial};
-use prost::Message;
-use proto::RefusalReason;
 use rank_spawner::{Account, AccountError};
 
 use super::Node;
-use super::fabric::Wish;
-use lattice_session::random;
-use lattice_session::wire::{self, WireError};
+use super::fabric::{FabricError, Wish};
+use super::refusal::{Refusal, RefusalReason};
+use super::wire::launch_request::{Assignment, Received};
 
-/// This node's part of an admitted launch.
-pub(super) struct Assignment {
-    pub(super) launch_id: String,
-    /// Serial number under which the API server signed it.
-    pub(super) serial: Serial,
-    pub(super) uid: u32,
-    /// The whole launch, as it came.
-    pub(super) spec: Bytes,
-    pub(super) index: NodeIndex,
-    /// All nodes of the launch.
-    pub(super) members: Arc<[Member]>,
-    pub(super) fan_out: FanOut,
-    /// Time limit for its ranks to end after they were told to.
-    pub(super) grace: Duration,
-    /// Fabric credentials of its ranks, and the number of ranks here.
+/// Launch that may start here.
+pub(super) struct Admitted {
+    pub(super) assignment: Assignment,
+    /// Request for fabric services; `None` for ranks that need none.
     pub(super) fabric: Option<Wish>,
 }
 
-/// Refusal of a launch, by this node or by one that it was to be passed on to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
-    pub(super) reason: RefusalReason,
-    pub(super) message: String,
-    pub(super) node_id: String,
-}
-
-impl Refusal {
-    pub(super) fn of(node: &Node, reason: RefusalReason, message: impl ToString) -> Self {
-        Self { reason, message: message.to_string(), node_id: node.config.node_id.clone() }
-    }
-}
-
 /// Admits a launch, or refuses it.
-pub(super) async fn admit(
-    node: &Node,
-    caller: &Caller,
-    request: &proto::LaunchProcessesRequest,
-) -> Result<Assignment, Refusal> {
-    let serial = Serial(request.serial);
+pub(super) async fn admit(node: &Node, caller: &Caller, request: &Received) -> Result<Admitted, Refusal> {
+    let refuse = |reason, message: String| Refusal::of(node, reason, message);
     if let Caller::Agent(_) = caller {
         // A stolen agent's key starts nothing: what an agent passes on must have been signed by the API server.
-        signature::verify(&node.security, serial, &request.spec, &request.signature, &request.signer)
-            .map_err(|error| Refusal::of(node, RefusalReason::Signature, error))?;
-        let is_new = node.launches.serials.check(serial).await;
-        is_new.map_err(|error| Refusal::of(node, RefusalReason::Signature, error))?;
+        request.verify(&node.security).map_err(|error| refuse(RefusalReason::Signature, error.to_string()))?;
+        let is_new = node.launches.serials.check(request.serial()).await;
+        is_new.map_err(|error| refuse(RefusalReason::Signature, error.to_string()))?;
     }
-    let assignment =
-        understand(node, request).map_err(|error| Refusal::of(node, RefusalReason::MalformedRequest, error))?;
-    if let Caller::Agent(relay) = caller
-        && !assignment.members.iter().any(|member| member.name == *relay)
-    {
-        let text = format!("{caller} takes no part in launch {}, and has nothing to pass on", assignment.launch_id);
-        return Err(Refusal::of(node, RefusalReason::Signature, text));
-    }
-    if let (Caller::Agent(_), Some(wish)) = (caller, &assignment.fabric) {
-        let text = wire::fabric::signed_text(&wish.launch_id, &wish.credentials);
-        signature::verify(&node.security, serial, text.expose(), &request.cxi_signature, &request.signer)
-            .map_err(|error| Refusal::of(node, RefusalReason::Signature, format!("its fabric credentials: {error}")))?;
+    let assignment = understand(node, request);
+    let assignment = assignment.map_err(|error| refuse(RefusalReason::MalformedRequest, error.to_string()))?;
+    if let Caller::Agent(relay) = caller {
+        check_relay(node, relay, request, &assignment).map_err(|message| refuse(RefusalReason::Signature, message))?;
     }
     if let Some(why) = node.config.refuse_user(assignment.uid) {
-        return Err(Refusal::of(node, RefusalReason::User, why));
+        return Err(refuse(RefusalReason::User, why.to_string()));
     }
-    know_user(assignment.uid).await.map_err(|error| Refusal::of(node, RefusalReason::User, error))?;
+    know_user(assignment.uid).await.map_err(|error| refuse(RefusalReason::User, error.to_string()))?;
+    let fabric = wish(request, &assignment).map_err(|error| refuse(RefusalReason::Busy, error.to_string()))?;
+    Ok(Admitted { assignment, fabric })
+}
+
+/// Decodes the launch, as a session will, and checks that it means this node.
+fn understand(node: &Node, request: &Received) -> Result<Assignment, WireError> {
+    let address = node.address.to_string();
+    let uid = nix::unistd::geteuid().as_raw();
+    let unsaid = || Unsaid { node_id: &node.config.node_id, address: &address, uid, secret: secret() };
+    let assignment = request.decode(unsaid)?;
+    check_members(&node.config.node_id, &assignment.members, assignment.index)?;
     Ok(assignment)
 }
 
-/// Decodes the launch, as a session will.
-fn understand(node: &Node, request: &proto::LaunchProcessesRequest) -> Result<Assignment, WireError> {
-    let (launch, index) = if request.spec.is_empty() {
-        let unsaid = wire::foreign::Unsaid {
-            node_id: &node.config.node_id,
-            address: &node.address.to_string(),
-            uid: nix::unistd::geteuid().as_raw(),
-            secret: secret(),
-        };
-        wire::foreign::launch_spec(request, &unsaid)?
-    } else {
-        (proto::LaunchSpec::decode(request.spec.clone())?, request.node_index)
-    };
-    let foreign = request.spec.is_empty();
-    let spec = if foreign { launch.encode_to_vec().into() } else { request.spec.clone() };
-    let addresses = launch.addresses.clone();
-    let (uid, mut fan_out) = (launch.uid, FanOut::from_spec(launch.barrier_fan_out, launch.data_fan_out));
-    if foreign {
-        // Its other agents may know no more than `PmiFence` of the head.
-        fan_out = FanOut::STAR;
+/// Checks what only an agent that passes a launch on must prove; fails with the reason in words.
+fn check_relay(node: &Node, relay: &str, request: &Received, assignment: &Assignment) -> Result<(), String> {
+    let launch_id = &assignment.launch_id;
+    if !assignment.members.iter().any(|member| member.name == *relay) {
+        let caller = Caller::Agent(relay.to_owned());
+        return Err(format!("{caller} takes no part in launch {launch_id}, and has nothing to pass on"));
     }
-    let index = NodeIndex(index);
-    let session = wire::spec::decode(launch, index)?;
-    let ranks = session.job.placement.ranks_on(index).len() as u32;
-    let addresses = wire::spec::addresses(&addresses, session.hosts.len())?;
-    let members: Vec<Member> =
-        session.hosts.into_iter().zip(addresses).map(|(name, address)| Member { name, address }).collect();
-    check_members(&node.config.node_id, &members, index)?;
-    let grace = session.patience.after_failure.max(session.patience.after_interrupt);
-    let launch_id = session.launch_id;
-    let wish = |credentials| Wish { launch_id: launch_id.clone(), uid, ranks, credentials };
-    let fabric = request.cxi_credentials.clone().map(wish);
-    Ok(Assignment {
-        launch_id,
-        serial: Serial(request.serial),
-        uid,
-        spec,
-        index,
-        members: members.into(),
-        fan_out,
-        grace,
-        fabric,
-    })
+    let verified = request.verify_credentials(&node.security, launch_id);
+    verified.map_err(|error| format!("its fabric credentials: {error}"))
+}
+
+/// The launch's request for fabric services, if it has credentials.
+fn wish(request: &Received, assignment: &Assignment) -> Result<Option<Wish>, FabricError> {
+    let &Assignment { ref launch_id, uid, ranks, .. } = assignment;
+    let claims = request.claims()?;
+    Ok(claims.map(|claims| Wish { launch_id: launch_id.clone(), uid, ranks, claims }))
 }
 
 fn check_members(me: &str, members: &[Member], index: NodeIndex) -> Result<(), WireError> {
@@ -148,8 +92,7 @@ fn check_members(me: &str, members: &[Member], index: NodeIndex) -> Result<(), W
 
 /// Random bytes; none where the system has none, and then the launch is refused.
 fn secret() -> Bytes {
-    random::bytes::<{ wire::spec::SECRET_LEN }>()
-        .map_or_else(|_| Bytes::new(), |secret| Bytes::copy_from_slice(&secret))
+    random::bytes::<SECRET_LEN>().map_or_else(|_| Bytes::new(), |secret| Bytes::copy_from_slice(&secret))
 }
 
 /// Checks that the user is known here, without blocking other launches: the database may be behind a network.
@@ -189,7 +132,7 @@ mod tests {
     #[test]
     fn a_secret_is_as_long_as_a_launch_wants_it_and_never_the_same() {
         let (one, two) = (secret(), secret());
-        assert_eq!((one.len(), two.len()), (wire::spec::SECRET_LEN, wire::spec::SECRET_LEN));
+        assert_eq!((one.len(), two.len()), (SECRET_LEN, SECRET_LEN));
         assert_ne!(one, two);
     }
 

@@ -16,9 +16,10 @@ use pmi_transport::proto::v1 as proto;
 use proto::answer::What as AnswerWhat;
 use proto::call::What as CallWhat;
 use proto::node_service_client::NodeServiceClient;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use super::Node;
+use super::to_session::{HasEnded, ToSession};
 use lattice_session::wire;
 
 /// Answers the calls of one session.
@@ -128,14 +129,14 @@ type Reply = Result<Bytes, String>;
 /// Passes other nodes' questions to a session, and its replies back.
 pub(super) struct SessionQuestions {
     launch_id: String,
-    to_session: mpsc::Sender<proto::ToSession>,
+    to_session: ToSession,
     last: AtomicU64,
     /// `None` after the end of the session.
     asked: Mutex<Option<HashMap<u64, oneshot::Sender<Reply>>>>,
 }
 
 impl SessionQuestions {
-    pub(super) fn new(launch_id: String, to_session: mpsc::Sender<proto::ToSession>) -> Self {
+    pub(super) fn new(launch_id: String, to_session: ToSession) -> Self {
         Self { launch_id, to_session, last: AtomicU64::new(0), asked: Mutex::new(Some(HashMap::new())) }
     }
 
@@ -172,8 +173,7 @@ impl Questions for SessionQuestions {
         let answer = self.ask(request_id).ok_or_else(ended)?;
         let launch_id = self.launch_id.clone();
         let request = proto::DataRequest { launch_id, request_id, from_node: from.0, question };
-        let what = Some(proto::to_session::What::Question(request));
-        self.to_session.send(proto::ToSession { what }).await.map_err(|_| ended())?;
+        self.to_session.send(proto::to_session::What::Question(request)).await.map_err(|HasEnded| ended())?;
         answer.await.unwrap_or_else(|_| Err(ended()))
     }
 }

@@ -18,11 +18,10 @@ use cxi_fabric::environment::Provider;
 use cxi_fabric::node::{self, Claim, CxiBackend, NicService, NodeBackend, NodeConfigError, NodeFabricConfig, Stuck};
 use lattice_session::timeouts;
 use parking_lot::Mutex;
-use pmi_transport::proto::v1 as proto;
 use tokio::sync::OwnedMutexGuard;
 
 use lattice_session::cxi;
-use lattice_session::wire;
+use lattice_session::fabric::{Claims, NodeFabric};
 use lattice_session::wire::WireError;
 
 /// Time limit for a service to be destroyed after the end of its launch; beyond it, it is tried again when its VNI is retired.
@@ -72,7 +71,7 @@ pub(super) struct Wish {
     pub(super) launch_id: String,
     pub(super) uid: u32,
     pub(super) ranks: u32,
-    pub(super) credentials: proto::CxiCredentials,
+    pub(super) claims: Claims,
 }
 
 impl Fabric {
@@ -82,29 +81,28 @@ impl Fabric {
     }
 
     /// Fabric settings for a session without credentials.
-    pub(super) fn bare(&self) -> Option<proto::NodeFabric> {
+    pub(super) fn bare(&self) -> NodeFabric {
         // Without credentials, cxi is no use to anybody.
-        (self.provider == Provider::Verbs).then(|| wire::fabric::encode_node(self.provider, None))
+        NodeFabric { provider: Some(self.provider).filter(|provider| *provider == Provider::Verbs), claims: None }
     }
 
     /// Makes a launch's services; returns what its session is told of them.
     ///
     /// # Errors
     /// If a NIC refuses; then nothing is left of them.
-    pub(super) async fn claim(self: &Arc<Self>, wish: Wish) -> Result<(proto::NodeFabric, Claimed), FabricError> {
+    pub(super) async fn claim(self: &Arc<Self>, wish: Wish) -> Result<(NodeFabric, Claimed), FabricError> {
         // Goes on when whoever asked has gone, so that what is made is known, and given back.
         let claiming = tokio::spawn(Arc::clone(self).claim_all(wish));
         claiming.await.map_err(|_| FabricError::Thread)?
     }
 
-    async fn claim_all(self: Arc<Self>, wish: Wish) -> Result<(proto::NodeFabric, Claimed), FabricError> {
-        let Wish { launch_id, uid, ranks, mut credentials } = wish;
-        let claims = wire::fabric::decode(&credentials)?;
+    async fn claim_all(self: Arc<Self>, wish: Wish) -> Result<(NodeFabric, Claimed), FabricError> {
+        let Wish { launch_id, uid, ranks, claims } = wish;
         let vni = claims.credentials.vni;
         let mut users = self.users(vni).await;
         let services = match (&self.backend, claims.credentials.svc_id) {
             // Somebody else made them, and ends them.
-            _ if !claims.services.is_empty() => claims.services,
+            _ if !claims.services.is_empty() => claims.services.clone(),
             (None, _) => Vec::new(),
             (Some(backend), 0) => {
                 let first = !std::mem::replace(&mut users.is_swept, true);
@@ -130,9 +128,7 @@ impl Fabric {
         // Also where there are no services, its ranks use the VNI.
         users.launches.entry(launch_id.clone()).or_default();
         tracing::info!(launch = launch_id, %vni, services = %words(&services), "the launch may use the fabric");
-        let nic = |service: NicService| proto::CxiNic { device: service.nic, svc_id: service.svc_id };
-        credentials.nics = services.into_iter().map(nic).collect();
-        let told = wire::fabric::encode_node(self.provider, Some(credentials));
+        let told = NodeFabric { provider: Some(self.provider), claims: Some(Claims { services, ..claims }) };
         Ok((told, Claimed { fabric: Arc::clone(&self), launch_id, vni: Some(vni) }))
     }
 
@@ -173,12 +169,12 @@ impl Fabric {
     }
 
     /// Lists this node's NICs and the services on them.
-    pub(super) async fn list(&self) -> proto::ListCxiServicesResponse {
+    pub(super) async fn list(&self) -> cxi::CxiSurvey {
         let (kind, known) = (self.kind, self.known().await);
-        let Some(backend) = self.backend.clone() else { return cxi::without_services(kind, String::new()) };
+        let Some(backend) = self.backend.clone() else { return cxi::CxiSurvey::without_services(kind, None) };
         let owner = move |service: &NicService, _: &node::FoundService| known.get(service).cloned();
         let surveyed = blocking(move || cxi::survey(kind, &*backend, owner)).await;
-        surveyed.unwrap_or_else(|error| cxi::without_services(kind, error.to_string()))
+        surveyed.unwrap_or_else(|error| cxi::CxiSurvey::without_services(kind, Some(error.to_string())))
     }
 
     /// The services that were made here, with their launches.

@@ -16,52 +16,39 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{BufMut, BytesMut};
+use lattice_session::cause::{Cause, CauseKind};
+use lattice_session::event::Report;
+use lattice_session::fabric::NodeFabric;
+use lattice_session::session_process::Order;
 use lattice_session::timeouts;
-use pmi_core::quiet::{self, ReadHalf, WriteHalf};
+use pmi_core::quiet;
 use pmi_transport::fence::Membership;
-use pmi_transport::proto::v1 as proto;
-use prost::Message;
-use proto::from_session::What as FromWhat;
-use proto::node_command::What as CommandWhat;
-use proto::node_event::What as EventWhat;
-use proto::to_session::What as ToWhat;
 use rank_spawner::{ForkedProcess, RankExit};
-use tokio::io::AsyncWriteExt;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
-use tokio_stream::StreamExt;
-use tokio_util::codec::FramedRead;
-use zeroize::Zeroize;
 
 use super::Node;
-use super::admission::{Assignment, Refusal};
-use super::calls::{self, Callee, SessionQuestions};
-use super::fabric::{Claimed, FabricError};
+use super::admission::Admitted;
+use super::calls::{Callee, SessionQuestions};
+use super::ending::Ending;
+use super::fabric::{Claimed, FabricError, Wish};
 use super::forks::Forked;
+use super::from_session::{FromSession, LastWords};
 use super::launches::LaunchOrder;
-use super::report::{Delivered, Delivery, Events};
-use lattice_session::cause::{Cause, CauseKind};
-use lattice_session::event::{Event, Report};
-use lattice_session::session_process::Order;
-use lattice_session::session_process::frames::{FROM_SESSION_MAX, append_frame, codec};
-use lattice_session::wire;
-
-/// Number of messages that may wait for a session to read them.
-const TO_SESSION: usize = 256;
-
-/// Number of calls of a session that may wait for their answers; more are refused. Some wait for an hour: look-ups of names.
-const CALLS_MAX: usize = 4096;
+use super::refusal::{Refusal, RefusalReason};
+use super::report::{Delivered, Delivery, Events, ReportFor};
+use super::to_session::{ToSession, first_frames};
+use super::wire::launch_request::Assignment;
 
 /// Starts the session of a launch that was entered into the table; it removes itself from there.
 pub(super) async fn start(
     node: &Arc<Node>,
-    assignment: &Assignment,
+    Admitted { assignment, fabric }: &Admitted,
     orders: mpsc::UnboundedReceiver<LaunchOrder>,
 ) -> Result<(), Refusal> {
     // A process that hears nothing ends by itself; services that nobody uses are given back when they are dropped.
-    let launch = match tokio::join!(reach_fabric(node, assignment), node.forks.start()) {
+    let launch = match tokio::join!(reach_fabric(node, fabric.clone()), node.forks.start()) {
         (Ok(fabric), Ok(forked)) => {
             Launch::new(node, assignment, fabric, forked, orders).map_err(|error| error.to_string())
         }
@@ -76,18 +63,18 @@ pub(super) async fn start(
         }
         Err(text) => {
             node.launches.remove(&assignment.launch_id);
-            Err(Refusal::of(node, proto::RefusalReason::Busy, text))
+            Err(Refusal::of(node, RefusalReason::Busy, text))
         }
     }
 }
 
 /// Fabric settings for the ranks, and the services that were made for them.
-type Reached = (Option<proto::NodeFabric>, Option<Claimed>);
+type Reached = (NodeFabric, Option<Claimed>);
 
-async fn reach_fabric(node: &Node, assignment: &Assignment) -> Result<Reached, FabricError> {
-    let Some(wish) = assignment.fabric.clone() else { return Ok((node.fabric.bare(), None)) };
+async fn reach_fabric(node: &Node, wish: Option<Wish>) -> Result<Reached, FabricError> {
+    let Some(wish) = wish else { return Ok((node.fabric.bare(), None)) };
     let (told, claimed) = node.fabric.claim(wish).await?;
-    Ok((Some(told), Some(claimed)))
+    Ok((told, Some(claimed)))
 }
 
 /// Running launch.
@@ -97,9 +84,9 @@ struct Launch {
     process: ForkedProcess,
     ended: oneshot::Receiver<RankExit>,
     orders: mpsc::UnboundedReceiver<LaunchOrder>,
-    to_session: mpsc::Sender<proto::ToSession>,
+    to_session: ToSession,
     writing: JoinHandle<()>,
-    reading: JoinHandle<bool>,
+    reading: JoinHandle<LastWords>,
     events: Arc<Events>,
     delivering: JoinHandle<Delivered>,
     /// Time limit for ranks to end, as the launch says.
@@ -123,8 +110,9 @@ impl Launch {
         let Forked { process, ended } = forked;
         let (reader, writer) = quiet::split(UnixStream::from(process.socket.try_clone()?))?;
         let id = assignment.launch_id.clone();
-        let (to_session, queue) = mpsc::channel(TO_SESSION);
-        let writing = tokio::spawn(write(writer, first_frames(node, assignment, fabric)?, queue));
+        let (to_session, waiting) = ToSession::new();
+        let first = first_frames(&order(node, assignment.uid), assignment, &fabric)?;
+        let writing = tokio::spawn(waiting.write(writer, first));
         let questions = Arc::new(SessionQuestions::new(id.clone(), to_session.clone()));
         let membership = Membership {
             launch_id: id.clone(),
@@ -134,14 +122,10 @@ impl Launch {
         };
         let fences = node.fences.join(membership, Arc::clone(&questions) as _);
         let callee = Arc::new(Callee { node: Arc::clone(node), launch_id: id.clone(), fences });
-        let of = proto::ReportFor {
-            launch_id: id.clone(),
-            node_id: node.config.node_id.clone(),
-            node_index: assignment.index.0,
-        };
+        let of = ReportFor { launch_id: id.clone(), node_id: node.config.node_id.clone(), node: assignment.index };
         let (delivery, events) = Delivery::new(node.api.clone(), of, to_session.clone());
         let events = Arc::new(events);
-        let session = Session { callee, to_session: to_session.clone(), events: Arc::clone(&events), questions };
+        let session = FromSession { callee, to_session: to_session.clone(), events: Arc::clone(&events), questions };
         let reading = tokio::spawn(session.read(reader));
         let delivering = tokio::spawn(delivery.run());
         let node = Arc::clone(node);
@@ -167,9 +151,11 @@ impl Launch {
     async fn run(mut self) {
         tracing::info!(launch = self.id, pid = self.process.pid.as_raw(), "started");
         let mut delivered = None;
-        let reported = self.until_session_ends(&mut delivered).await;
+        let last_words = self.until_session_ends(&mut delivered).await;
         self.writing.abort();
-        if !reported && timeout(timeouts::REPORT_KEPT, self.tell_of_lost_session()).await.is_err() {
+        if last_words == LastWords::Nothing
+            && timeout(timeouts::REPORT_KEPT, self.tell_of_lost_session()).await.is_err()
+        {
             tracing::error!(launch = self.id, "the API server takes no news of the end");
         }
         let giving_back = self.claimed.take().map(|claimed| tokio::spawn(claimed.release()));
@@ -185,11 +171,11 @@ impl Launch {
         tracing::info!(launch = self.id, "ended");
     }
 
-    /// Carries out orders until the session has said everything; returns whether it reported.
-    async fn until_session_ends(&mut self, delivered: &mut Option<Delivered>) -> bool {
+    /// Carries out orders until the session has said everything.
+    async fn until_session_ends(&mut self, delivered: &mut Option<Delivered>) -> LastWords {
         loop {
             tokio::select! {
-                reported = &mut self.reading => return reported.unwrap_or(false),
+                last_words = &mut self.reading => return last_words.unwrap_or(LastWords::Nothing),
                 Some(order) = self.orders.recv() => match order {
                     LaunchOrder::End(how) => self.end(how),
                     LaunchOrder::NodeLost { reason } => self.lose(reason),
@@ -198,7 +184,7 @@ impl Launch {
                 result = &mut self.delivering, if delivered.is_none() => {
                     if let Ok(Delivered::Unwanted(status)) = &result {
                         tracing::warn!(launch = self.id, "nobody wants this launch: {}", status.message());
-                        self.end(CommandWhat::GiveUp(proto::Nothing {}));
+                        self.end(Ending::GiveUp);
                     }
                     *delivered = Some(result.unwrap_or(Delivered::All));
                 },
@@ -213,13 +199,13 @@ impl Launch {
     }
 
     /// Ends the session, by an order that is not the launch's client's. A later order can shorten the time limit, never extend it.
-    fn end(&mut self, how: CommandWhat) {
-        let patience = match how {
-            CommandWhat::Kill(_) => timeouts::KILL,
-            _ => self.grace.min(timeouts::GRACE_OF_OTHERS) + timeouts::END,
+    fn end(&mut self, how: Ending) {
+        let limit = match how {
+            Ending::Kill(_) => timeouts::KILL,
+            Ending::GiveUp | Ending::Signal(_) => self.grace.min(timeouts::GRACE_OF_OTHERS) + timeouts::END,
         };
-        self.command(how);
-        let then = Instant::now() + patience;
+        self.to_session.end(how);
+        let then = Instant::now() + limit;
         self.killed_at = Some(self.killed_at.map_or(then, |before| before.min(then)));
     }
 
@@ -230,16 +216,10 @@ impl Launch {
         }
         tracing::warn!(launch = self.id, "its ranks are ended: {reason}");
         let cause = Cause { host: self.node.config.node_id.clone(), kind: CauseKind::NodeLost { reason } };
-        let (events, ending) = (Arc::clone(&self.events), wire::event::encode(&Event::Ending(cause)));
+        let events = Arc::clone(&self.events);
         // There may be no room for it as long as nobody takes events. It is in line before the report is.
-        tokio::spawn(async move { events.push(ending).await });
-        self.end(CommandWhat::GiveUp(proto::Nothing {}));
-    }
-
-    /// Sends a command to the session, unless its queue is full: a session that reads nothing any more is killed in the end.
-    fn command(&self, what: CommandWhat) {
-        let what = Some(ToWhat::Command(proto::NodeCommand { what: Some(what) }));
-        let _ = self.to_session.try_send(proto::ToSession { what });
+        tokio::spawn(async move { events.push_cause(cause).await });
+        self.end(Ending::GiveUp);
     }
 
     /// Reports in place of a session that ended without a report.
@@ -253,9 +233,9 @@ impl Launch {
         };
         tracing::error!(launch = self.id, "{reason}");
         let cause = Cause { host: self.node.config.node_id.clone(), kind: CauseKind::NodeLost { reason } };
-        self.events.push(wire::event::encode(&Event::Ending(cause))).await;
+        self.events.push_cause(cause).await;
         let report = Report { exits: Vec::new(), cause: None, duration: Duration::ZERO };
-        self.events.push(wire::event::encode_report(&report)).await;
+        self.events.push_report(&report).await;
     }
 
     /// Waits until the report is acknowledged, or nobody takes it any more.
@@ -285,94 +265,8 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// First frames for a session process: the user to become, then the launch.
-fn first_frames(node: &Node, assignment: &Assignment, fabric: Option<proto::NodeFabric>) -> io::Result<BytesMut> {
-    let order = serde_json::to_vec(&Order {
-        uid: assignment.uid,
-        setuid_programs: node.config.setuid_programs,
-        limits: node.config.limits.clone(),
-        host: node.config.node_id.clone(),
-    })?;
-    let (spec, node_index) = (assignment.spec.clone(), assignment.index.0);
-    let start = proto::StartSession { spec, node_index, environment: Vec::new(), fabric };
-    // Enough for both: memory that grows leaves copies behind, of a key here.
-    let mut bytes = BytesMut::with_capacity(order.len() + start.encoded_len() + 16);
-    bytes.put_u32(order.len() as u32);
-    bytes.extend_from_slice(&order);
-    append_frame(&mut bytes, &start);
-    Ok(bytes)
-}
-
-/// Writes what the session must hear first, and what waits for it, until nobody writes to it any more, or it reads no more.
-async fn write(mut socket: WriteHalf, mut first: BytesMut, mut queue: mpsc::Receiver<proto::ToSession>) {
-    let written = socket.write_all(&first).await;
-    // They may hold a key.
-    first.as_mut().zeroize();
-    if written.is_err() {
-        return;
-    }
-    let mut bytes = BytesMut::new();
-    loop {
-        while let Ok(message) = queue.try_recv() {
-            append_frame(&mut bytes, &message);
-        }
-        if !bytes.is_empty() && socket.write_all(&bytes).await.is_err() {
-            return;
-        }
-        bytes.clear();
-        let Some(message) = queue.recv().await else { return };
-        append_frame(&mut bytes, &message);
-    }
-}
-
-/// Receivers of the session's messages.
-struct Session {
-    callee: Arc<Callee>,
-    to_session: mpsc::Sender<proto::ToSession>,
-    events: Arc<Events>,
-    questions: Arc<SessionQuestions>,
-}
-
-impl Session {
-    /// Reads to the end of the socket; returns whether the session reported. Its fences end with it, but not before other nodes
-    /// have what it replied to them: ranks there may wait for what a rank committed last here.
-    async fn read(self, reader: ReadHalf) -> bool {
-        let mut frames = FramedRead::new(reader, codec(FROM_SESSION_MAX));
-        let mut under_way = JoinSet::new();
-        let mut reported = false;
-        while let Some(Ok(frame)) = frames.next().await {
-            let Ok(message) = proto::FromSession::decode(frame.freeze()) else { break };
-            match message.what {
-                Some(FromWhat::Event(event)) => {
-                    reported = matches!(event.what, Some(EventWhat::Report(_)));
-                    self.events.push(event).await;
-                    if reported {
-                        break;
-                    }
-                }
-                Some(FromWhat::Call(call)) => {
-                    while under_way.try_join_next().is_some() {}
-                    if under_way.len() >= CALLS_MAX {
-                        let refusal =
-                            calls::refusal(&call, &format!("{CALLS_MAX} calls of this node wait for answers"));
-                        // It fails when the session has ended.
-                        let _ = self.to_session.send(proto::ToSession { what: Some(ToWhat::Answer(refusal)) }).await;
-                        continue;
-                    }
-                    let (callee, to_session) = (Arc::clone(&self.callee), self.to_session.clone());
-                    under_way.spawn(async move {
-                        let what = Some(ToWhat::Answer(callee.answer(call).await));
-                        // A session that has ended needs no answer.
-                        let _ = to_session.send(proto::ToSession { what }).await;
-                    });
-                }
-                Some(FromWhat::Reply(reply)) => self.questions.replied(reply),
-                None => {}
-            }
-        }
-        self.questions.close();
-        // Only a session that still runs, and does not read what it is asked, can hold this up.
-        let _ = timeout(timeouts::KILL, self.callee.fences.last_answers()).await;
-        reported
-    }
+/// User that a session process is to become, and its surroundings on this node.
+fn order(node: &Node, uid: u32) -> Order {
+    let config = &node.config;
+    Order { uid, setuid_programs: config.setuid_programs, limits: config.limits.clone(), host: config.node_id.clone() }
 }

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pmi_transport::proto::v1 as proto;
 use pmi_transport::signature::Serial;
-use proto::node_command::What;
 use tokio::sync::{Notify, mpsc};
 
+use super::ending::Ending;
 use super::serials::Serials;
 
 /// Number of ids of launches that have ended that are remembered, so that none is taken again.
@@ -47,8 +46,8 @@ pub(super) struct Handle {
 /// Order to a launch, by its id.
 #[derive(Debug)]
 pub(super) enum LaunchOrder {
-    /// End the ranks.
-    End(What),
+    /// End the ranks in this way.
+    End(Ending),
     /// End the ranks, because this node is lost to the launch, and report that as the cause as soon as the API server can be reached.
     NodeLost {
         /// Reason in words, after "node NAME was lost".

@@ -1,12 +1,9 @@
-//! Identity and resources of this node, as the API server is told of them.
+//! Name and resources of this node, as the API server is told of them.
 
 use std::fs;
 use std::net::IpAddr;
 
 use nix::ifaddrs::getifaddrs;
-use pmi_transport::proto::v1 as proto;
-
-use super::Node;
 
 /// The first label of the host's name.
 pub(super) fn host_name() -> String {
@@ -34,22 +31,22 @@ fn reaches_far(address: IpAddr) -> bool {
     !address.is_loopback() && !link_local
 }
 
-/// Registration of this node.
-pub(super) fn registration(node: &Node) -> proto::RegisterNodeRequest {
-    proto::RegisterNodeRequest {
-        node_id: node.config.node_id.clone(),
-        grpc_address: node.address.to_string(),
-        network_addresses: network_addresses(),
-        cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
-        memory_bytes: memory_bytes(),
-        capabilities: ["pmi1", "pmi2", "pmix"].map(str::to_owned).to_vec(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        incarnation: node.incarnation,
-        launches: node.launches.ids(),
-    }
+/// Resources of this node.
+pub(super) struct Resources {
+    /// Processors that this process may use.
+    pub(super) cores: u32,
+    /// Size of memory, in bytes; 0 where the kernel does not tell it.
+    pub(super) memory_bytes: u64,
+    /// Addresses by which other nodes may reach this one, IPv4 first.
+    pub(super) network_addresses: Vec<String>,
 }
 
-/// Size of memory, in bytes; 0 where the kernel does not tell it.
+/// The resources of this node, as they are now.
+pub(super) fn resources() -> Resources {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+    Resources { cores, memory_bytes: memory_bytes(), network_addresses: network_addresses() }
+}
+
 fn memory_bytes() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));

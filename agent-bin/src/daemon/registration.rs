@@ -7,13 +7,14 @@ use std::time::Duration;
 use lattice_session::timeouts;
 use pmi_transport::proto::v1 as proto;
 use pmi_transport::signature::Serial;
-use proto::node_command::What;
 use proto::node_service_client::NodeServiceClient;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Status;
 
+use super::ending::Ending;
 use super::launches::LaunchOrder;
 use super::lease::{Lease, Renewals};
+use super::node_info::Resources;
 use super::{Node, node_info, relay};
 
 /// Pause between attempts to register: after the first failure, and at most.
@@ -55,13 +56,13 @@ struct Accepted {
 async fn register(node: &Node, renewals: &Renewals) -> Result<Accepted, Status> {
     let mut client = NodeServiceClient::new(node.pulse.clone());
     let asked = Instant::now();
-    let response = in_time(timeouts::REGISTER_ANSWER, client.register_node(node_info::registration(node))).await?;
+    let response = in_time(timeouts::REGISTER_ANSWER, client.register_node(registration(node))).await?;
     tracing::info!(node = node.config.node_id, "registered");
     node.launches.serials.register(Serial(response.last_serial));
     for id in response.unknown_launches {
         if let Some(launch) = node.launches.get(&id) {
             tracing::warn!(launch = id, "nobody knows this launch any more");
-            launch.order(LaunchOrder::End(What::GiveUp(proto::Nothing {})));
+            launch.order(LaunchOrder::End(Ending::GiveUp));
             launch.order(LaunchOrder::Forget);
         }
     }
@@ -71,6 +72,21 @@ async fn register(node: &Node, renewals: &Renewals) -> Result<Accepted, Status> 
     };
     renewals.send_replace(accepted.lease.map(|length| Lease::from(asked, length)));
     Ok(accepted)
+}
+
+fn registration(node: &Node) -> proto::RegisterNodeRequest {
+    let Resources { cores, memory_bytes, network_addresses } = node_info::resources();
+    proto::RegisterNodeRequest {
+        node_id: node.config.node_id.clone(),
+        grpc_address: node.address.to_string(),
+        network_addresses,
+        cores,
+        memory_bytes,
+        capabilities: ["pmi1", "pmi2", "pmix"].map(str::to_owned).to_vec(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        incarnation: node.incarnation,
+        launches: node.launches.ids(),
+    }
 }
 
 /// Sends heartbeats, until this node must register again.
@@ -98,11 +114,11 @@ async fn beat(node: &Node, accepted: Accepted, renewals: &Renewals) {
 }
 
 async fn in_time<T>(
-    patience: Duration,
+    limit: Duration,
     call: impl Future<Output = Result<tonic::Response<T>, Status>>,
 ) -> Result<T, Status> {
-    match timeout(patience, call).await {
+    match timeout(limit, call).await {
         Ok(result) => result.map(tonic::Response::into_inner),
-        Err(_) => Err(Status::deadline_exceeded(format!("no answer within {patience:?}"))),
+        Err(_) => Err(Status::deadline_exceeded(format!("no answer within {limit:?}"))),
     }
 }

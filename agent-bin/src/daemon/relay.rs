@@ -8,13 +8,13 @@ use lattice_session::timeouts;
 use pmi_transport::fence::{Member, shares};
 use pmi_transport::limits::MESSAGE_MAX;
 use pmi_transport::proto::v1 as proto;
-use proto::RefusalReason;
 use proto::node_agent_service_client::NodeAgentServiceClient;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use super::Node;
-use super::admission::Refusal;
+use super::refusal::{Refusal, RefusalReason};
+use super::wire;
 
 /// Number of agents to which a connection is kept for the next launch: several times the fan-out of a relay.
 pub(super) const AGENTS_MAX: usize = 64;
@@ -76,10 +76,9 @@ async fn ask(
         Ok(answer) => answer.map_err(|status| unreachable(&status.message()))?.into_inner(),
         Err(_) => return Err(unreachable(&format!("no answer within {within:.1?}"))),
     };
-    // One that runs there already was started by this very request, sent twice.
-    if answer.accepted || answer.reason() == RefusalReason::AlreadyRunning {
-        return Ok(());
+    match wire::refusal::decode(answer, &member.name) {
+        // One that runs there already was started by this very request, sent twice.
+        Err(Refusal { reason: RefusalReason::AlreadyRunning, .. }) => Ok(()),
+        result => result,
     }
-    let node_id = if answer.node_id.is_empty() { member.name.clone() } else { answer.node_id.clone() };
-    Err(Refusal { reason: answer.reason(), message: answer.message, node_id })
 }

@@ -8,7 +8,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lattice_session::timeouts;
+use lattice_session::cause::Cause;
+use lattice_session::event::{Event, Report};
+use lattice_session::{timeouts, wire};
+use pmi_core::ids::NodeIndex;
 use pmi_transport::connect::Channel;
 use pmi_transport::limits::MESSAGE_MAX;
 use pmi_transport::proto::v1 as proto;
@@ -20,6 +23,8 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
+
+use super::to_session::ToSession;
 
 /// Bytes of events that may wait for the API server; beyond that, back-pressure stops the session.
 const WAITING_MAX: usize = 32 << 20;
@@ -49,6 +54,16 @@ pub(super) struct Events {
 }
 
 impl Events {
+    /// Queues the first cause; waits while there is no room.
+    pub(super) async fn push_cause(&self, cause: Cause) {
+        self.push(wire::event::encode(&Event::Ending(cause))).await;
+    }
+
+    /// Queues a report; waits while there is no room.
+    pub(super) async fn push_report(&self, report: &Report) {
+        self.push(wire::event::encode_report(report)).await;
+    }
+
     /// Queues an event; waits while there is no room.
     pub(super) async fn push(&self, event: proto::NodeEvent) {
         // No event is larger than all the room.
@@ -70,11 +85,27 @@ pub(super) enum Delivered {
     Unwanted(Status),
 }
 
+/// Part of a launch that a stream reports of.
+#[derive(Clone, Debug)]
+pub(super) struct ReportFor {
+    pub(super) launch_id: String,
+    pub(super) node_id: String,
+    /// Index of the node in the launch.
+    pub(super) node: NodeIndex,
+}
+
+impl ReportFor {
+    fn encode(&self) -> proto::ReportFor {
+        let Self { launch_id, node_id, node } = self.clone();
+        proto::ReportFor { launch_id, node_id, node_index: node.0 }
+    }
+}
+
 /// The delivery of one launch's events.
 pub(super) struct Delivery {
     api: Channel,
-    of: proto::ReportFor,
-    to_session: mpsc::Sender<proto::ToSession>,
+    of: ReportFor,
+    to_session: ToSession,
     urgent: mpsc::Receiver<Waiting>,
     normal: mpsc::Receiver<Waiting>,
     news: Arc<Notify>,
@@ -87,11 +118,7 @@ pub(super) struct Delivery {
 
 impl Delivery {
     /// Makes a delivery, and the queue of its events.
-    pub(super) fn new(
-        api: Channel,
-        of: proto::ReportFor,
-        to_session: mpsc::Sender<proto::ToSession>,
-    ) -> (Self, Events) {
+    pub(super) fn new(api: Channel, of: ReportFor, to_session: ToSession) -> (Self, Events) {
         let (urgent, urgent_out) = mpsc::channel(EVENTS_MAX);
         let (normal, normal_out) = mpsc::channel(EVENTS_MAX);
         let news = Arc::new(Notify::new());
@@ -144,9 +171,8 @@ impl Delivery {
             let mut commands = client.report_launch(ReceiverStream::new(receiver)).await?.into_inner();
             accept.send_replace(true);
             while let Some(command) = commands.message().await? {
-                let what = Some(proto::to_session::What::Command(command));
                 // A session that has ended needs no commands.
-                let _ = to_session.send(proto::ToSession { what }).await;
+                let _ = to_session.send(proto::to_session::What::Command(command)).await;
             }
             Ok(())
         };
@@ -164,7 +190,7 @@ impl Delivery {
     async fn send(&mut self, stream: mpsc::Sender<proto::LaunchReport>, mut accepted: watch::Receiver<bool>) {
         let report = |what| proto::LaunchReport { what: Some(what) };
         let again = self.cause.iter().chain(&self.report).cloned().map(ReportWhat::Event);
-        for what in std::iter::once(ReportWhat::Of(self.of.clone())).chain(again) {
+        for what in std::iter::once(ReportWhat::Of(self.of.encode())).chain(again) {
             if stream.send(report(what)).await.is_err() {
                 return std::future::pending().await;
             }

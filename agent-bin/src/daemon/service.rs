@@ -3,20 +3,22 @@
 use std::sync::Arc;
 
 use cxi_fabric::Vni;
-use nix::libc::{SIGKILL, SIGTERM};
+use nix::libc::SIGTERM;
 use pmi_transport::identity::{Caller, caller_of};
 use pmi_transport::proto::v1 as proto;
+use proto::LinkFrame;
 use proto::node_agent_service_server::NodeAgentService;
-use proto::node_command::What;
-use proto::{LinkFrame, RefusalReason};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
-use super::admission::{Refusal, admit};
+use super::admission::admit;
+use super::ending::Ending;
 use super::launches::{Handle, LaunchOrder, NotTaken};
-use super::{Node, launch, relay};
+use super::refusal::{Refusal, RefusalReason};
+use super::wire::launch_request::Received;
+use super::{Node, launch, relay, wire};
 
 /// The agent as others call it. Which role may call what was checked before.
 pub(super) struct Service {
@@ -25,9 +27,10 @@ pub(super) struct Service {
 
 impl Service {
     /// Starts a launch here and on the nodes behind. It must be seen to its end: a launch that was entered has to leave.
-    async fn launch(node: &Arc<Node>, caller: &Caller, request: &proto::LaunchProcessesRequest) -> Result<(), Refusal> {
+    async fn launch(node: &Arc<Node>, caller: &Caller, request: &Received) -> Result<(), Refusal> {
         let arrived = Instant::now();
-        let assignment = admit(node, caller, request).await?;
+        let admitted = admit(node, caller, request).await?;
+        let assignment = &admitted.assignment;
         let (orders, ordered) = mpsc::unbounded_channel();
         let nodes = assignment.members.iter().map(|member| member.name.clone()).collect();
         let handle = Handle { serial: assignment.serial, nodes, orders };
@@ -39,11 +42,11 @@ impl Service {
             };
             Refusal::of(node, reason, text)
         })?;
-        let passing_on = relay::pass_on(node, request, &assignment.members, arrived);
-        let (started, passed_on) = tokio::join!(launch::start(node, &assignment, ordered), passing_on);
+        let passing_on = relay::pass_on(node, request.message(), &assignment.members, arrived);
+        let (started, passed_on) = tokio::join!(launch::start(node, &admitted, ordered), passing_on);
         if started.is_ok() && passed_on.is_err() {
             // Who asked ends it on the nodes that took it; here nobody need be asked.
-            handle.order(LaunchOrder::End(What::Kill(SIGTERM)));
+            handle.order(LaunchOrder::End(Ending::Kill(SIGTERM)));
         }
         started.and(passed_on)
     }
@@ -64,17 +67,15 @@ impl NodeAgentService for Service {
         request: Request<proto::LaunchProcessesRequest>,
     ) -> Result<Response<proto::LaunchProcessesResponse>, Status> {
         let caller = caller_of(&request)?.clone();
-        let (node, request) = (Arc::clone(&self.node), request.into_inner());
+        let (node, request) = (Arc::clone(&self.node), Received::new(request.into_inner()));
         // Who asked may go any moment, and this call with it.
         let launching = tokio::spawn(async move {
-            match Self::launch(&node, &caller, &request).await {
-                Ok(()) => proto::LaunchProcessesResponse { accepted: true, ..Default::default() },
-                Err(Refusal { reason, message, node_id }) => {
-                    node.metrics.refused.inc();
-                    tracing::warn!(launch = request.launch_id, node = node_id, "refused: {message}");
-                    proto::LaunchProcessesResponse { accepted: false, message, reason: reason.into(), node_id }
-                }
+            let result = Self::launch(&node, &caller, &request).await;
+            if let Err(Refusal { message, node_id, .. }) = &result {
+                node.metrics.refused.inc();
+                tracing::warn!(launch = request.launch_id(), node = node_id, "refused: {message}");
             }
+            wire::refusal::encode(result)
         });
         launching.await.map(Response::new).map_err(|error| Status::internal(error.to_string()))
     }
@@ -92,12 +93,7 @@ impl NodeAgentService for Service {
                 return Err(Status::permission_denied(format!("{caller} takes no part in launch {launch_id}")));
             }
             tracing::info!(launch = launch_id, "{caller} ends it: {reason}");
-            let how = match signal {
-                0 => What::GiveUp(proto::Nothing {}),
-                SIGKILL => What::Kill(SIGKILL),
-                signal => What::End(signal),
-            };
-            launch.order(LaunchOrder::End(how));
+            launch.order(LaunchOrder::End(wire::ending::decode_signal(signal)));
         }
         Ok(Response::new(proto::AbortProcessesResponse {}))
     }
@@ -131,7 +127,7 @@ impl NodeAgentService for Service {
         &self,
         _: Request<proto::ListCxiServicesRequest>,
     ) -> Result<Response<proto::ListCxiServicesResponse>, Status> {
-        Ok(Response::new(self.node.fabric.list().await))
+        Ok(Response::new(lattice_session::wire::cxi::encode(self.node.fabric.list().await)))
     }
 
     type LinkStream = BoxStream<LinkFrame>;

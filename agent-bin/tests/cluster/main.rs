@@ -3,8 +3,8 @@
 mod descriptors;
 mod fabric;
 mod foreign;
-mod patience;
 mod rights;
+mod time_limits;
 mod trust;
 mod world;
 

@@ -107,7 +107,7 @@ fn parts(nodes: usize, settings: &LaunchSettings) -> impl Iterator<Item = Range<
 }
 
 /// Time that the nodes of a part have to accept.
-fn patience(part: &Range<u32>, settings: &LaunchSettings) -> Duration {
+fn answer_within(part: &Range<u32>, settings: &LaunchSettings) -> Duration {
     // Relays share out what is behind them as a fence's tree does.
     let tree = Tree::new(part.len() as u32, settings.relay_fan_out);
     timeouts::start_answer(tree.depth())
@@ -165,7 +165,7 @@ impl FanOut {
             cxi_credentials: self.credentials.clone(),
             cxi_signature: self.cxi_signature.clone(),
             serial: self.serial.0,
-            answer_within_ms: patience(part, settings).as_millis() as u32,
+            answer_within_ms: answer_within(part, settings).as_millis() as u32,
             ..Default::default()
         }
     }
@@ -177,9 +177,9 @@ async fn call(channels: AgentChannels, node: Recipient, request: LaunchProcesses
     let channel = channels
         .to(&node.name, &node.address)
         .map_err(|error| unreachable(pmi_transport::error_chain::chain(&error)))?;
-    let patience = Duration::from_millis(request.answer_within_ms.into());
-    let answer = timeout(patience, NodeAgentServiceClient::new(channel).launch_processes(request)).await;
-    let answer = answer.map_err(|_| unreachable(format!("no answer for {patience:?}")))?;
+    let limit = Duration::from_millis(request.answer_within_ms.into());
+    let answer = timeout(limit, NodeAgentServiceClient::new(channel).launch_processes(request)).await;
+    let answer = answer.map_err(|_| unreachable(format!("no answer for {limit:?}")))?;
     accepted(&node, answer.map_err(|status| unreachable(reason(&status)))?.into_inner())
 }
 

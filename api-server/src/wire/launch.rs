@@ -21,7 +21,7 @@ use crate::store;
 pub(crate) fn facts(order: &Order, settler: Settler, origin: Origin) -> Facts {
     let Order { launch, spec, nodes, detached } = order;
     let placement = &launch.job.placement;
-    let patience = spec.patience.unwrap_or_default();
+    let timeouts = spec.patience.unwrap_or_default();
     let directory = spec.apps.first().map(|app| app.directory.clone()).unwrap_or_default();
     let job = spec.job.as_ref().map_or("", |job| &job.id);
     Facts {
@@ -33,7 +33,7 @@ pub(crate) fn facts(order: &Order, settler: Settler, origin: Origin) -> Facts {
         output_window: u64::from(spec.output_window),
         input_window: u64::from(spec.stdin_window),
         input_readers: input_readers(spec, placement),
-        grace: Duration::from_millis(patience.after_failure_ms.max(patience.after_interrupt_ms)),
+        grace: Duration::from_millis(timeouts.after_failure_ms.max(timeouts.after_interrupt_ms)),
         directory: OsStr::from_bytes(&directory).into(),
         universe_size: spec.job.as_ref().and_then(|job| job.universe_size),
         ownership: if *detached { Ownership::Detached } else { Ownership::Owned },

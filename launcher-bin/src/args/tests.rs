@@ -4,7 +4,7 @@ mod launch_flags;
 
 use std::ffi::OsStr;
 
-use lattice_session::spec::Patience;
+use lattice_session::settings::Timeouts;
 use lattice_session::template::Template;
 
 use super::*;
@@ -201,8 +201,8 @@ fn help_has_the_exit_codes_and_examples() {
         assert!(error.contains(heading), "{heading} is not in {error}");
     }
     assert_eq!(error.matches("\n  lattice launch ").count(), 3);
-    let default = Patience::default();
-    for time in [default.stuck, default.after_failure, default.after_interrupt] {
+    let default = Timeouts::default();
+    for time in [default.stuck, default.grace_after_failure, default.grace_after_interrupt] {
         assert!(error.contains(&format!("{time:?}")), "{time:?} is not in {error}");
     }
 }

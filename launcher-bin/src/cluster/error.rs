@@ -43,12 +43,12 @@ pub enum ClusterError {
         reason: String,
     },
     /// No answer in time.
-    #[error("the API server at {url} gave no answer within {} s", patience.as_secs())]
+    #[error("the API server at {url} gave no answer within {} s", timeout.as_secs())]
     NoAnswer {
         /// URL of the server.
         url: String,
         /// The time limit.
-        patience: Duration,
+        timeout: Duration,
     },
     /// Refused by the server, in its words.
     #[error("{0}")]
@@ -134,7 +134,7 @@ mod tests {
         let url = || "https://head:50051".to_owned();
         for (error, passing) in [
             (ClusterError::Unreachable { url: url(), reason: String::new() }, true),
-            (ClusterError::NoAnswer { url: url(), patience: Duration::from_secs(30) }, true),
+            (ClusterError::NoAnswer { url: url(), timeout: Duration::from_secs(30) }, true),
             (ClusterError::Unavailable(String::new()), true),
             (ClusterError::Refused(String::new()), false),
             (ClusterError::Unknown { url: url() }, false),
@@ -159,7 +159,7 @@ mod tests {
              try: an id, which lattice alloc list shows; or `local`, or no such variable at all, for this machine",
         );
         check(
-            ClusterError::NoAnswer { url: url(), patience: Duration::from_secs(30) },
+            ClusterError::NoAnswer { url: url(), timeout: Duration::from_secs(30) },
             "the API server at unix:/run/api.sock gave no answer within 30 s",
         );
         check(

@@ -69,7 +69,7 @@ pub(super) struct AttachedLaunch {
     launch_id: String,
     role: Role,
     /// Time for which it is tried to attach again after a connection broke.
-    patience: Duration,
+    attach_timeout: Duration,
     controls: mpsc::Receiver<Control>,
     stdin: StdinStream,
     trace: Option<ClusterTrace>,
@@ -126,7 +126,7 @@ impl AttachedLaunch {
             cluster,
             launch_id,
             role,
-            patience: lease + timeouts::COME_BACK,
+            attach_timeout: lease + timeouts::COME_BACK,
             controls,
             stdin: StdinStream::new(stdin),
             trace,
@@ -273,7 +273,7 @@ impl AttachedLaunch {
 
     /// Tries to attach until it succeeds, is refused, the user does not want to wait any longer, or the time is over.
     async fn attach_again(&mut self, broken: ClusterError) -> Result<Attachment, ClusterError> {
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.attach_timeout;
         let (mut pause, longest) = PAUSES;
         let mut last = broken;
         while Instant::now() < deadline {
@@ -287,11 +287,11 @@ impl AttachedLaunch {
                     Ok(Err(error)) => return Err(error),
                     Err(_) => break,
                 },
-                () = impatience(&mut self.controls, self.role, &mut self.unsent) => break,
+                () = given_up(&mut self.controls, self.role, &mut self.unsent) => break,
             }
             tokio::select! {
                 () = sleep_until(next.min(deadline)) => {}
-                () = impatience(&mut self.controls, self.role, &mut self.unsent) => break,
+                () = given_up(&mut self.controls, self.role, &mut self.unsent) => break,
             }
         }
         Err(last)
@@ -311,7 +311,7 @@ async fn close(mut attachment: Attachment) {
 }
 
 /// Returns when the user does not want to wait for a connection any longer; keeps other commands for it.
-async fn impatience(controls: &mut mpsc::Receiver<Control>, role: Role, unsent: &mut Unsent) {
+async fn given_up(controls: &mut mpsc::Receiver<Control>, role: Role, unsent: &mut Unsent) {
     while let Some(control) = controls.recv().await {
         if unsent.take_in(control, role) {
             return;

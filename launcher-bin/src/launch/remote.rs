@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use lattice_session::request::Ownership;
-use lattice_session::spec::StdinTarget;
+use lattice_session::settings::StdinTarget;
 use lattice_session::timeouts::LEASE;
 use tokio::sync::mpsc;
 

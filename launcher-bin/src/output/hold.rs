@@ -9,13 +9,13 @@
 //!       └────────┘ <──────────────────────── └──────────────┘
 //!           ^      the source ends its line         │
 //!           │      others wait, and the source      │ the source's rank ended
-//!           │      paused for PATIENCE, or too      v
+//!           │      paused for HOLD_MAX, or too      v
 //!           │      much waits: line end added   ┌───────────┐
 //!           └────────────────────────────────── │ Abandoned │
 //!             anybody writes: line end added    └───────────┘
 //! ```
 //!
-//! Nothing is held back for ever: what waits is written when the open line ends, when its rank ends, after [`PATIENCE`], or
+//! Nothing is held back for ever: what waits is written when the open line ends, when its rank ends, after [`HOLD_MAX`], or
 //! when [`WAITING_BYTES`] wait, so a rank that never ends its line can neither stop the others nor fill memory.
 //! A source that lost its line this way goes on with [`Start::Resumed`].
 
@@ -27,7 +27,7 @@ use lattice_session::event::Stream;
 use pmi_core::ids::Rank;
 
 /// Time that an unfinished line may hold other sources back.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const HOLD_MAX: Duration = Duration::from_secs(1);
 /// Limit of bytes that wait for a line to end.
 pub(crate) const WAITING_BYTES: usize = 4 << 20;
 /// Limit of pieces that wait for a line to end.
@@ -142,7 +142,7 @@ impl LineHold {
     /// Deadline for [`LineHold::tick`]; `None` while nothing waits.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self.tail {
-            Tail::Open { since, .. } if !self.waiting.is_empty() => Some(since + PATIENCE),
+            Tail::Open { since, .. } if !self.waiting.is_empty() => Some(since + HOLD_MAX),
             _ => None,
         }
     }

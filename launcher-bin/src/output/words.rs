@@ -6,8 +6,7 @@ use hostlist::fold;
 use lattice_session::cause::RankList;
 use lattice_session::event::{Event, MpiFamily, MpiLibrary, Notice};
 use lattice_session::placed::PlacedLaunch;
-use lattice_session::settings::LaunchSettings;
-use lattice_session::spec::{Entrance, PmiFamily, PmiSpec};
+use lattice_session::settings::{Entrance, LaunchSettings, PmiFamily, PmiSpec};
 use pmi_core::ids::Rank;
 
 use crate::console::Verbosity;
@@ -35,7 +34,7 @@ pub(crate) fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
 /// Settings of a launch, for `--verbose`.
 pub(crate) fn settings(launch: &PreparedLaunch) -> String {
     let PlacedLaunch { launch_id, allocation_id, job, hosts, settings, .. } = &launch.placed;
-    let LaunchSettings { pmi, cpu_bind, patience, .. } = settings;
+    let LaunchSettings { pmi, cpu_bind, timeouts, .. } = settings;
     let place = match allocation_id {
         Some(id) => format!("allocation {id}"),
         None => "this machine".to_owned(),
@@ -46,7 +45,7 @@ pub(crate) fn settings(launch: &PreparedLaunch) -> String {
         PmiSpec { entrance: Entrance::Socket, .. } => "PMI through an inherited socket (PMI_FD)",
         PmiSpec { entrance: Entrance::Port, .. } => "PMI through a loopback port (PMI_PORT)",
     };
-    let limit = patience.timeout.map_or_else(|| "none".to_owned(), duration);
+    let limit = timeouts.time_limit.map_or_else(|| "none".to_owned(), duration);
     let mut text = format!(
         "launch {launch_id} on {} ({place}); size: {}; {pmi}; CPU binding: {cpu_bind}; time limit: {limit}",
         fold(hosts),

@@ -2,7 +2,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use std::ffi::OsString;
 
-use lattice_session::spec::StdinTarget;
+use lattice_session::settings::StdinTarget;
 
 use super::*;
 use pmi_core::ids::{NodeIndex, Rank};

@@ -51,8 +51,8 @@ fn a_detached_launch_waits_for_nobodys_input() {
 
 #[test]
 fn the_fence_has_a_time_limit_if_it_is_asked_for() {
-    assert_eq!(requested("true").unwrap().settings.patience.fence, None);
-    assert_eq!(requested("--fence-timeout 30s true").unwrap().settings.patience.fence, Some(Duration::from_secs(30)));
+    assert_eq!(requested("true").unwrap().settings.timeouts.fence, None);
+    assert_eq!(requested("--fence-timeout 30s true").unwrap().settings.timeouts.fence, Some(Duration::from_secs(30)));
     refused("--fence-timeout 0 true", "--fence-timeout: the time must be more than 0");
     refused("--fence-timeout 1 --pmi none true", "--fence-timeout and --pmi=none exclude each other");
 }
@@ -106,14 +106,20 @@ fn flags_that_would_do_nothing_without_pmi_are_refused_by_name() {
 
 #[test]
 fn time_limits_have_defaults_and_no_limit_is_nothing() {
-    let patience = |flags: &str| requested(&format!("{flags} true")).unwrap().settings.patience;
-    let (none, default) = (patience(""), Patience::default());
-    assert_eq!((none.timeout, none.stuck, none.after_failure), (None, default.stuck, default.after_failure));
-    assert_eq!(patience("--timeout 10m").timeout, Some(Duration::from_secs(600)));
-    assert_eq!(patience("--stuck-after 1m").stuck, Duration::from_secs(60));
-    let waits = patience("--kill-wait 2s");
-    assert_eq!((waits.after_failure, waits.after_interrupt), (Duration::from_secs(2), Duration::from_secs(2)));
-    assert_eq!(patience("--kill-wait 0").after_failure, Duration::ZERO, "ranks may be killed at once");
+    let timeouts = |flags: &str| requested(&format!("{flags} true")).unwrap().settings.timeouts;
+    let (none, default) = (timeouts(""), Timeouts::default());
+    assert_eq!(
+        (none.time_limit, none.stuck, none.grace_after_failure),
+        (None, default.stuck, default.grace_after_failure)
+    );
+    assert_eq!(timeouts("--timeout 10m").time_limit, Some(Duration::from_secs(600)));
+    assert_eq!(timeouts("--stuck-after 1m").stuck, Duration::from_secs(60));
+    let waits = timeouts("--kill-wait 2s");
+    assert_eq!(
+        (waits.grace_after_failure, waits.grace_after_interrupt),
+        (Duration::from_secs(2), Duration::from_secs(2))
+    );
+    assert_eq!(timeouts("--kill-wait 0").grace_after_failure, Duration::ZERO, "ranks may be killed at once");
     for flag in ["--timeout", "--stuck-after", "--fence-timeout"] {
         refused(&format!("{flag} 0 true"), &format!("{flag}: the time must be more than 0"));
     }
@@ -123,7 +129,7 @@ fn time_limits_have_defaults_and_no_limit_is_nothing() {
 #[test]
 fn a_prompt_is_shown_to_those_who_watch() {
     let machine = |watched| Machine { watched, ..machine() };
-    let prompt = |line: &str, machine| commanded_on(line, &machine).unwrap().request.settings.patience.prompt;
+    let prompt = |line: &str, machine| commanded_on(line, &machine).unwrap().request.settings.timeouts.prompt;
     assert_eq!(prompt("true", machine(true)), Some(PROMPT));
     assert_eq!(prompt("true", machine(false)), None);
     assert_eq!(prompt("--json true", machine(true)), None);

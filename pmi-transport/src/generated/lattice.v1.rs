@@ -4221,7 +4221,7 @@ pub struct NodeFabric {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FromSession {
-    #[prost(oneof = "from_session::What", tags = "1, 2, 3")]
+    #[prost(oneof = "from_session::What", tags = "1, 2, 3, 4")]
     pub what: ::core::option::Option<from_session::What>,
 }
 /// Nested message and enum types in `FromSession`.
@@ -4234,6 +4234,9 @@ pub mod from_session {
         Call(super::Call),
         #[prost(message, tag = "3")]
         Reply(super::DataReply),
+        /// For the agent's log: a session process has none.
+        #[prost(string, tag = "4")]
+        Warning(::prost::alloc::string::String),
     }
 }
 /// A question of the session; answered in any order.

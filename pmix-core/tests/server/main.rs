@@ -1,12 +1,19 @@
 //! What ranks ask of a server and what they get, in both encodings, on one node and on two.
 
+mod collectives;
+mod controls;
 mod data;
 mod deserters;
 mod dynamic;
+mod gets;
 mod hostile;
+mod job_info;
 mod life;
+mod names;
 mod orders;
 mod ranges;
+mod replies;
+mod requests;
 mod world;
 
 use pmix_core::wire::reader::Reader;

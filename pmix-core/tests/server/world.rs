@@ -1,13 +1,14 @@
 //! Nodes of a job in one thread: servers without sockets, clients that are scripts, a fence that waits for every node.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use bytes::Bytes;
-use pmi_core::fence::{Contribution, FenceId, Merged};
+use pmi_core::fence::{Contribution, FenceId, Merged, Scope};
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::job::{Job, Placement};
 use pmi_core::server::{ConnectionId, EndReason};
-use pmi_core::services::{Lifetime, MeetError, Meeting, Met, NameError, Names};
+use pmi_core::services::{Lifetime, MeetError, Meeting, Met, NameError, Names, SpawnError};
 use pmix_core::server::{Action, Server, Settings, Ticket};
 use pmix_core::services::{Answer, Call};
 use pmix_core::wire::Encoding;
@@ -33,6 +34,12 @@ pub(crate) struct World {
     pub(crate) questions: usize,
     /// Timers that are set on each node, and have neither run out nor been cancelled.
     pub(crate) timers: Vec<(usize, Ticket)>,
+    /// The time of every timer that was ever set, in their order.
+    pub(crate) limits: Vec<Duration>,
+    /// Calls of ranks to the host, other than meetings.
+    pub(crate) calls: Vec<Call>,
+    /// Spawns that the host has not answered yet, with their nodes and tickets.
+    pub(crate) spawns: Vec<(usize, Ticket)>,
     pub(crate) end: Option<EndReason>,
     pub(crate) said: Vec<Bytes>,
 }
@@ -66,6 +73,9 @@ impl World {
             lost: None,
             questions: 0,
             timers: Vec::new(),
+            limits: Vec::new(),
+            calls: Vec::new(),
+            spawns: Vec::new(),
             end: None,
             said: Vec::new(),
         };
@@ -87,6 +97,22 @@ impl World {
             }
             self.nodes.push(server);
         }
+    }
+
+    /// One more node, a launch by itself, that serves this job.
+    pub(crate) fn add_job(&mut self, namespace: Namespace) -> usize {
+        let mut server = Server::new(Settings::default());
+        server.add(namespace);
+        self.nodes.push(server);
+        self.nodes.len() - 1
+    }
+
+    /// The host has answered every spawn like this.
+    pub(crate) fn end_spawns(&mut self, result: &Result<JobId, SpawnError>) {
+        for (node, ticket) in std::mem::take(&mut self.spawns) {
+            self.nodes[node].handle_answer(ticket, &Answer::Spawned(result.clone()));
+        }
+        self.run();
     }
 
     /// All have come to the meeting: it ends like this, or with what everybody brought.
@@ -111,6 +137,18 @@ impl World {
             Encoding::Fixed => ("3.2.5a1", "v3"),
             Encoding::Flex => ("5.0.11rc1", "v41"),
         };
+        self.join_as(node, (namespace, rank), version, module)
+    }
+
+    /// The same for a client of this version, which names its encoding by this module.
+    pub(crate) fn join_as(
+        &mut self,
+        node: usize,
+        (namespace, rank): (&str, u32),
+        version: &str,
+        module: &str,
+    ) -> Option<Client> {
+        let encoding = if ["v21", "v3"].contains(&module) { Encoding::Fixed } else { Encoding::Flex };
         let mut payload = b"native\0\0\0\0\x08\0\0\0\0\0\0\0\0\0".to_vec();
         payload.extend(format!("{namespace}\0").bytes());
         payload.extend(rank.to_be_bytes());
@@ -203,7 +241,8 @@ impl World {
             Action::Fence { job, id, contribution } => {
                 let round = self.rounds.entry(id.clone()).or_default();
                 round.push((node, job, contribution));
-                if round.len() == self.nodes.len() {
+                let Scope::Foreign { nodes, .. } = &id.scope else { panic!("{id:?} is no fence of PMIx") };
+                if round.len() == nodes.len() {
                     let mut round = self.rounds.remove(&id).unwrap();
                     round.sort_by_key(|(node, ..)| *node);
                     let segments = round.iter().flat_map(|(.., brought)| brought.segments.clone()).collect();
@@ -215,7 +254,12 @@ impl World {
                 }
             }
             Action::Call { ticket, call: Call::Meet(meeting), .. } => self.meeting.push((node, ticket, meeting)),
+            Action::Call { ticket, call: call @ Call::Spawn(_), .. } => {
+                self.spawns.push((node, ticket));
+                self.calls.push(call);
+            }
             Action::Call { ticket, call, .. } => {
+                self.calls.push(call.clone());
                 let answer = self.serve(call);
                 self.nodes[node].handle_answer(ticket, &answer);
             }
@@ -234,7 +278,10 @@ impl World {
                 self.nodes[asker].handle_peer_answer(ticket, Some(&answer));
                 self.run();
             }
-            Action::SetTimer { ticket, .. } => self.timers.push((node, ticket)),
+            Action::SetTimer { ticket, after } => {
+                self.timers.push((node, ticket));
+                self.limits.push(after);
+            }
             Action::CancelTimer { ticket } => self.timers.retain(|&timer| timer != (node, ticket)),
             Action::Say { text, .. } => self.said.push(text),
             Action::End { reason, .. } => self.end = Some(reason),
@@ -275,7 +322,7 @@ impl pmi_core::services::Services for Table<'_> {
         self.0.lock().unwrap().publish(name, value, lifetime)
     }
 
-    async fn lookup(&self, _: Rank, name: Bytes, _: Option<std::time::Duration>) -> Result<Bytes, NameError> {
+    async fn lookup(&self, _: Rank, name: Bytes, _: Option<Duration>) -> Result<Bytes, NameError> {
         self.0.lock().unwrap().lookup(&name)
     }
 

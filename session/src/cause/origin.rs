@@ -1,4 +1,4 @@
-//! Which causes can follow from which: the order in which they are likely to be the first one.
+//! Causes that can follow from others: the order in which they are likely to be the first one.
 //!
 //! When a rank is gone, its peers on other nodes see their connections to it break, and give up within the same millisecond: they
 //! abort, return an error, or crash over it. Clocks do not settle which came first, not even a common one: a process closes its

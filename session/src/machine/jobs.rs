@@ -13,8 +13,9 @@ use pmi_core::server::EndReason;
 use rank_spawner::CpuBind;
 
 use crate::limits::{JOBS_MAX, NODE_RANKS_MAX};
+use crate::settings::{LaunchSettings, StdinTarget};
 use crate::spawn::{SpawnOrder, SpawnRefusal};
-use crate::spec::{SessionSpec, StdinTarget};
+use crate::spec::SessionSpec;
 
 /// Position of a job in its session; the launched job is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,7 +52,7 @@ pub(crate) enum JobPhase {
     },
     /// All its ranks here were started.
     Running,
-    /// It did not start as a whole.
+    /// Not started as a whole.
     Disowned {
         /// Number of ranks whose start has neither succeeded nor failed.
         left: usize,
@@ -74,7 +75,7 @@ pub(crate) struct Jobs {
     admission: Admission,
 }
 
-/// Whether spawned jobs may still come.
+/// Admission of spawned jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
     /// The session stays for them even if it has no rank.
@@ -147,7 +148,8 @@ impl Jobs {
         }
         // The launched job has the CPUs that a binding would begin with.
         let (cpu_bind, stdin) = (CpuBind::None, StdinTarget::None);
-        let spec = Arc::new(SessionSpec { job, apps, cpu_bind, stdin, ..SessionSpec::clone(launched) });
+        let settings = LaunchSettings { cpu_bind, stdin, ..launched.settings.clone() };
+        let spec = Arc::new(SessionSpec { job, apps, settings, ..SessionSpec::clone(launched) });
         let phase = JobPhase::Preparing { awaited: Some(awaited) };
         self.list.push(JobState { spec, first_shown, phase });
         Ok((JobNumber(self.list.len() - 1), parent))

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::event::MpiLibrary;
-use crate::spec::{Patience, PmiFamily, SessionSpec};
+use crate::settings::{PmiFamily, Timeouts};
+use crate::spec::SessionSpec;
 
 use super::ranks::SlotId;
 
@@ -11,7 +12,7 @@ use super::ranks::SlotId;
 /// seen early, one that loads its MPI library late is seen as well.
 const LOOKS: &[u64] = &[30, 100, 300, 1000, 3000];
 
-/// What the runner sees of ranks that have not spoken.
+/// Observations of the runner about ranks that have sent their server nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SilentSeen {
     /// Ranks whose process was started, and from which no server heard a word.
@@ -37,7 +38,7 @@ pub(crate) enum WatchLook {
 #[derive(Debug)]
 pub(crate) struct Watch {
     started: Instant,
-    patience: Patience,
+    timeouts: Timeouts,
     /// False if silence means nothing: in a job of one rank, and without PMI.
     minds_silence: bool,
     looks: usize,
@@ -50,11 +51,11 @@ impl Watch {
     pub(crate) fn new(spec: &SessionSpec, started: Instant) -> Self {
         Self {
             started,
-            patience: spec.patience,
-            minds_silence: spec.job.size() > 1 && spec.pmi.family != PmiFamily::None,
+            timeouts: spec.settings.timeouts,
+            minds_silence: spec.job.size() > 1 && spec.settings.pmi.family != PmiFamily::None,
             looks: 0,
             silence_reported: false,
-            stuck_at: started + spec.patience.stuck,
+            stuck_at: started + spec.settings.timeouts.stuck,
             library: None,
         }
     }
@@ -62,7 +63,7 @@ impl Watch {
     /// Time of the next look; `None` if silence means nothing.
     pub(crate) fn next(&self) -> Option<Instant> {
         let look = LOOKS.get(self.looks).map(|&millis| self.started + Duration::from_millis(millis));
-        let silence = (!self.silence_reported).then(|| self.started + self.patience.silent);
+        let silence = (!self.silence_reported).then(|| self.started + self.timeouts.silent);
         self.minds_silence.then(|| look.into_iter().chain(silence).chain([self.stuck_at]).min()).flatten()
     }
 
@@ -76,7 +77,7 @@ impl Watch {
             self.looks += 1;
             return Some(WatchLook::Library);
         }
-        if !self.silence_reported && age >= self.patience.silent {
+        if !self.silence_reported && age >= self.timeouts.silent {
             self.silence_reported = true;
             return Some(WatchLook::Silence);
         }
@@ -142,7 +143,7 @@ mod tests {
         let start = Instant::now();
         let check = |size, family| {
             let mut spec = spec(size);
-            Arc::make_mut(&mut spec).pmi.family = family;
+            Arc::make_mut(&mut spec).settings.pmi.family = family;
             let mut watch = Watch::new(&spec, start);
             let minds = (watch.next().is_some(), watch.minds_silent_ends());
             (minds, looks(&mut watch, start, 60_000).is_empty())
@@ -153,10 +154,10 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_with_no_patience_at_all_still_rests() {
+    fn a_watch_without_timeouts_still_rests() {
         let start = Instant::now();
         let mut spec = spec(2);
-        Arc::make_mut(&mut spec).patience.stuck = Duration::ZERO;
+        Arc::make_mut(&mut spec).settings.timeouts.stuck = Duration::ZERO;
         let mut watch = Watch::new(&spec, start);
         assert_eq!(looks(&mut watch, start, 0), [WatchLook::Stuck]);
         assert!(watch.next().unwrap() > start);

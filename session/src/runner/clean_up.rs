@@ -71,4 +71,58 @@ mod tests {
         remove(&CleanUp { spared: Vec::new(), ..clean_up });
         assert!(!at("job").exists() && at("kept").exists());
     }
+
+    /// A directory with the files `a`, `deep/b` and a link to the directory `outside`, which holds the file `c`.
+    fn tree() -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        fs::create_dir_all(at("job/deep")).unwrap();
+        fs::create_dir(at("outside")).unwrap();
+        for file in ["job/a", "job/deep/b", "outside/c"] {
+            fs::write(at(file), "x").unwrap();
+        }
+        std::os::unix::fs::symlink(at("outside"), at("job/link")).unwrap();
+        root
+    }
+
+    #[test]
+    fn directories_go_as_deep_as_was_asked_for_and_links_are_never_followed() {
+        let check = |recursive, leave_directory, expected: &[&str]| {
+            let root = tree();
+            let directories = vec![root.path().join("job")];
+            remove(&CleanUp { directories, recursive, leave_directory, ..CleanUp::default() });
+            let paths = ["job", "job/a", "job/link", "job/deep", "job/deep/b", "outside/c"];
+            let left: Vec<_> =
+                paths.into_iter().filter(|path| root.path().join(path).symlink_metadata().is_ok()).collect();
+            assert_eq!(left, expected, "recursive: {recursive}, leave the directory: {leave_directory}");
+        };
+        check(false, false, &["job", "job/deep", "job/deep/b", "outside/c"]);
+        check(false, true, &["job", "job/deep", "job/deep/b", "outside/c"]);
+        check(true, true, &["job", "outside/c"]);
+        check(true, false, &["outside/c"]);
+    }
+
+    #[test]
+    fn a_directory_that_is_a_link_is_left_with_all_that_it_leads_to() {
+        let root = tree();
+        let directories = vec![root.path().join("job/link")];
+        remove(&CleanUp { directories, recursive: true, ..CleanUp::default() });
+        assert!(root.path().join("outside/c").exists());
+    }
+
+    #[test]
+    fn a_spared_directory_spares_all_below_it() {
+        let root = tree();
+        let (job, deep) = (root.path().join("job"), root.path().join("job/deep"));
+        let clean_up = CleanUp {
+            directories: vec![job.clone()],
+            spared: vec![deep.clone()],
+            recursive: true,
+            ..CleanUp::default()
+        };
+        remove(&clean_up);
+        assert!(deep.join("b").exists() && !job.join("a").exists());
+        remove(&CleanUp { spared: vec![job.clone()], ..clean_up });
+        assert!(deep.join("b").exists());
+    }
 }

@@ -34,7 +34,8 @@ use crate::machine::jobs::{JobNumber, JobState};
 use crate::plan::{Entrances, PmiPort, PmixEntrance};
 use crate::random;
 use crate::session_io::Nodes;
-use crate::spec::{Entrance, PmiFamily, SessionSpec};
+use crate::settings::{Entrance, PmiFamily};
+use crate::spec::SessionSpec;
 
 /// Time within which a rank that came through `PMI_PORT` must say which one it is.
 const CLAIM_WITHIN: Duration = Duration::from_secs(30);
@@ -183,7 +184,7 @@ impl Servers {
     ) -> io::Result<Entrances> {
         debug_assert_eq!(number.0, self.jobs.len(), "jobs are added in their order");
         self.jobs.push(JobServers::default());
-        let family = self.spec.pmi.family;
+        let family = self.spec.settings.pmi.family;
         // PMI knows nothing of jobs but a rank's own; PMIx does, and a rank here may meet one of theirs.
         let has_ranks = !job.ranks_here().is_empty();
         let port = if family.has_pmi() && has_ranks { self.serve_pmi(number, job)? } else { None };
@@ -194,7 +195,7 @@ impl Servers {
     /// Makes the server for PMI-1 and PMI-2, and returns its port if ranks come that way.
     fn serve_pmi(&mut self, number: JobNumber, job: &JobState) -> io::Result<Option<PmiPort>> {
         let trace = self.trace.as_ref();
-        let pmi = self.spec.pmi;
+        let pmi = self.spec.settings.pmi;
         let offer = Offer {
             pmi1: pmi.family != PmiFamily::Pmi2,
             pmi2: pmi.family != PmiFamily::Pmi1,

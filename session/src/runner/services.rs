@@ -37,8 +37,8 @@ impl Services for JobServices {
         self.host.publish(rank, service, port, lifetime).await
     }
 
-    async fn lookup(&self, rank: Rank, service: Bytes, patience: Option<Duration>) -> Result<Bytes, NameError> {
-        self.host.lookup(rank, service, patience).await
+    async fn lookup(&self, rank: Rank, service: Bytes, timeout: Option<Duration>) -> Result<Bytes, NameError> {
+        self.host.lookup(rank, service, timeout).await
     }
 
     async fn unpublish(&self, rank: Rank, service: Bytes) -> Result<(), NameError> {

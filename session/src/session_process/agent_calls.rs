@@ -1,4 +1,4 @@
-//! What a session asks of its agent: fences and questions to other nodes, names, new jobs, meetings with other launches.
+//! Calls of a session to its agent: fences and questions to other nodes, names, new jobs, meetings with other launches.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,16 +17,17 @@ use proto::answer::What as AnswerWhat;
 use proto::call::What as CallWhat;
 use tokio::sync::{mpsc, oneshot};
 
+use super::frames::ToAgent;
 use crate::session_io::{AskError, Nodes};
 use crate::spec::SessionSpec;
 use crate::wire;
 
-/// The calls that wait for their answers. They end without one when the agent is gone.
+/// Calls that wait for their answers. They end without one when the agent is gone.
 #[derive(Clone)]
 pub(super) struct AgentCalls {
     node: NodeIndex,
     job: JobId,
-    outgoing: mpsc::Sender<proto::FromSession>,
+    outgoing: mpsc::Sender<ToAgent>,
     pending: Arc<Mutex<Pending>>,
 }
 
@@ -37,12 +38,12 @@ struct Pending {
 }
 
 impl AgentCalls {
-    pub(super) fn new(spec: &SessionSpec, outgoing: mpsc::Sender<proto::FromSession>) -> Self {
+    pub(super) fn new(spec: &SessionSpec, outgoing: mpsc::Sender<ToAgent>) -> Self {
         let pending = Arc::new(Mutex::new(Pending { last: 0, waiting: Some(HashMap::new()) }));
         Self { node: spec.node, job: spec.job.id.clone(), outgoing, pending }
     }
 
-    /// Passes an answer to the one who waits for it, if anybody still does.
+    /// Passes an answer to the call that waits for it, if it still does.
     pub(super) fn answer(&self, answer: proto::Answer) {
         let waiting = self.pending.lock().waiting.as_mut().and_then(|waiting| waiting.remove(&answer.id));
         if let (Some(waiting), Some(what)) = (waiting, answer.what) {
@@ -51,12 +52,12 @@ impl AgentCalls {
         }
     }
 
-    /// Nothing will be answered any more.
+    /// Ends all calls without an answer, and later ones at once: the agent is gone.
     pub(super) fn close(&self) {
         self.pending.lock().waiting = None;
     }
 
-    /// `None` when the agent is gone.
+    /// Asks the agent; `None` when the agent is gone.
     async fn call(&self, what: CallWhat) -> Option<AnswerWhat> {
         let (sender, answer) = oneshot::channel();
         let id = {
@@ -66,9 +67,7 @@ impl AgentCalls {
             pending.waiting.as_mut()?.insert(id, sender);
             id
         };
-        let call = proto::Call { id, what: Some(what) };
-        let what = Some(proto::from_session::What::Call(call));
-        self.outgoing.send(proto::FromSession { what }).await.ok()?;
+        self.outgoing.send(ToAgent::call(id, what)).await.ok()?;
         answer.await.ok()
     }
 
@@ -80,7 +79,7 @@ impl AgentCalls {
     }
 }
 
-/// Why there is no answer that means anything.
+/// Reason why a call has no answer of its kind.
 fn no_answer(answer: Option<AnswerWhat>) -> String {
     match answer {
         None => "the node agent is gone".to_owned(),
@@ -109,8 +108,8 @@ impl Services for AgentCalls {
         self.name(wire::call::NameCall::Publish { service, port, lifetime }).await.map(drop)
     }
 
-    async fn lookup(&self, _: Rank, service: Bytes, patience: Option<Duration>) -> Result<Bytes, NameError> {
-        self.name(wire::call::NameCall::Lookup { service, patience }).await
+    async fn lookup(&self, _: Rank, service: Bytes, timeout: Option<Duration>) -> Result<Bytes, NameError> {
+        self.name(wire::call::NameCall::Lookup { service, timeout }).await
     }
 
     async fn unpublish(&self, _: Rank, service: Bytes) -> Result<(), NameError> {
@@ -138,7 +137,7 @@ impl Services for AgentCalls {
     }
 }
 
-/// The nodes that hold a rank of a job, in order.
+/// Nodes that hold a rank of a job, in order.
 fn members(job: &Job) -> Vec<NodeIndex> {
     let mut holds = vec![false; job.placement.nodes() as usize];
     for block in job.placement.blocks() {
@@ -148,7 +147,7 @@ fn members(job: &Job) -> Vec<NodeIndex> {
     (0..).zip(holds).filter(|(_, holds)| *holds).map(|(node, _)| NodeIndex(node)).collect()
 }
 
-/// The fences of one job, by way of the agent; those of this node alone need none.
+/// Fences of one job, by way of the agent; those of this node alone need none.
 struct AgentFence {
     calls: AgentCalls,
     node: NodeIndex,
@@ -191,3 +190,6 @@ impl Fence for AgentFence {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,4 @@
-//! What ranks ask of their launcher: names and new jobs.
+//! Calls of ranks to their launcher: the name service and spawns.
 
 use std::time::Duration;
 
@@ -20,15 +20,15 @@ pub enum NameCall {
         service: Bytes,
         /// The port.
         port: Bytes,
-        /// How long it stays.
+        /// Lifetime of the name.
         lifetime: Lifetime,
     },
     /// Find a port.
     Lookup {
         /// The name.
         service: Bytes,
-        /// How long to wait for somebody to publish it; `None` not at all.
-        patience: Option<Duration>,
+        /// Time to wait for the name to be published; `None` does not wait.
+        timeout: Option<Duration>,
     },
     /// Withdraw a name.
     Unpublish {
@@ -37,7 +37,7 @@ pub enum NameCall {
     },
 }
 
-/// A call to the name service in a message.
+/// Encodes a call to the name service.
 pub fn encode_name(call: NameCall) -> proto::NameCall {
     match call {
         NameCall::Publish { service, port, lifetime } => proto::NameCall {
@@ -47,10 +47,10 @@ pub fn encode_name(call: NameCall) -> proto::NameCall {
             first_read: lifetime == Lifetime::FirstRead,
             patience_ms: None,
         },
-        NameCall::Lookup { service, patience } => proto::NameCall {
+        NameCall::Lookup { service, timeout } => proto::NameCall {
             kind: Kind::Lookup.into(),
             service,
-            patience_ms: patience.map(milliseconds),
+            patience_ms: timeout.map(milliseconds),
             ..Default::default()
         },
         NameCall::Unpublish { service } => {
@@ -59,10 +59,10 @@ pub fn encode_name(call: NameCall) -> proto::NameCall {
     }
 }
 
-/// The call to the name service that a message means.
+/// Decodes a call to the name service.
 ///
 /// # Errors
-/// Refuses a kind of call that this version does not know, and a patience beyond a year.
+/// Refuses a kind of call that this version does not know, and a timeout beyond a year.
 pub fn decode_name(call: proto::NameCall) -> Result<NameCall, WireError> {
     let kind = Kind::try_from(call.kind).map_err(|_| wrong("the kind of a name call", call.kind, "0 to 2"))?;
     let service = call.service;
@@ -72,14 +72,14 @@ pub fn decode_name(call: proto::NameCall) -> Result<NameCall, WireError> {
             NameCall::Publish { service, port: call.port, lifetime }
         }
         Kind::Lookup => {
-            let patience = call.patience_ms.map(|patience| time("the patience with a name", patience));
-            NameCall::Lookup { service, patience: patience.transpose()? }
+            let timeout = call.patience_ms.map(|timeout| time("the timeout of a lookup", timeout));
+            NameCall::Lookup { service, timeout: timeout.transpose()? }
         }
         Kind::Unpublish => NameCall::Unpublish { service },
     })
 }
 
-/// What the name service answered, in a message; the port is empty but for a lookup.
+/// Encodes an answer of the name service; the port is empty but for a lookup.
 pub fn encode_name_answer(answer: &Result<Bytes, NameError>) -> proto::NameAnswer {
     let outcome = match answer {
         Ok(port) => {
@@ -101,10 +101,10 @@ pub fn encode_name_answer(answer: &Result<Bytes, NameError>) -> proto::NameAnswe
     proto::NameAnswer { outcome: outcome.into(), ..Default::default() }
 }
 
-/// What the name service's message means.
+/// Decodes an answer of the name service.
 ///
 /// # Errors
-/// The service's own.
+/// Returns the error of the service; [`NameError::Unavailable`] for an outcome that this version does not know.
 pub fn decode_name_answer(answer: proto::NameAnswer) -> Result<Bytes, NameError> {
     match Outcome::try_from(answer.outcome) {
         Ok(Outcome::Done) => Ok(answer.port),
@@ -120,7 +120,7 @@ pub fn decode_name_answer(answer: proto::NameAnswer) -> Result<Bytes, NameError>
     }
 }
 
-/// A spawn that `rank` of `job` asks for, in a message; what `request` says of its parent does not count.
+/// Encodes a spawn that `rank` of `job` asks for; the parent in `request` does not count.
 pub fn encode_spawn(job: &JobId, rank: Rank, request: &SpawnRequest) -> proto::SpawnCall {
     proto::SpawnCall {
         parent_job: job.as_str().to_owned(),
@@ -130,7 +130,7 @@ pub fn encode_spawn(job: &JobId, rank: Rank, request: &SpawnRequest) -> proto::S
     }
 }
 
-/// The spawn that a message asks for, with the job and the rank that ask.
+/// Decodes a spawn, with the job and the rank that ask for it.
 ///
 /// # Errors
 /// Refuses a name of a job that cannot be one.
@@ -172,7 +172,7 @@ fn decode_pairs(pairs: Vec<proto::SpawnPair>) -> Vec<(Bytes, Bytes)> {
     pairs.into_iter().map(|pair| (pair.key, pair.value)).collect()
 }
 
-/// What became of a spawn, in a message.
+/// Encodes the result of a spawn.
 pub fn encode_spawn_answer(answer: &Result<JobId, SpawnError>) -> proto::SpawnAnswer {
     match answer {
         Ok(job) => proto::SpawnAnswer { job_id: job.as_str().to_owned(), refusal: String::new() },
@@ -183,10 +183,10 @@ pub fn encode_spawn_answer(answer: &Result<JobId, SpawnError>) -> proto::SpawnAn
     }
 }
 
-/// The job that a spawn's answer names.
+/// Decodes the result of a spawn: the job that runs.
 ///
 /// # Errors
-/// Fails if the job does not run.
+/// Fails with [`SpawnError::Failed`] if the job does not run.
 pub fn decode_spawn_answer(answer: proto::SpawnAnswer) -> Result<JobId, SpawnError> {
     if !answer.refusal.is_empty() {
         return Err(SpawnError::Failed { reason: answer.refusal });

@@ -1,4 +1,4 @@
-//! The first cause of a launch's end, and how a rank ended.
+//! Causes, and exits of ranks.
 
 use pmi_core::Phase;
 use pmi_core::ids::Rank;
@@ -10,10 +10,10 @@ use rank_spawner::RankExit;
 use super::{WireError, milliseconds, time, wrong};
 use crate::cause::{Cause, CauseKind, StartClass};
 
-/// A rank that is missed, with the last PMI command it sent, if it sent any.
+/// Rank that others wait for, with the last PMI command it sent, if it sent any.
 type Missing = (Rank, Option<String>);
 
-/// A cause in a message.
+/// Encodes a cause.
 pub fn encode(cause: &Cause) -> proto::Cause {
     proto::Cause { host: cause.host.clone(), kind: Some(encode_kind(&cause.kind)) }
 }
@@ -52,10 +52,10 @@ fn encode_kind(kind: &CauseKind) -> Kind {
     }
 }
 
-/// The cause that a message means.
+/// Decodes a cause.
 ///
 /// # Errors
-/// Fails if it says nothing that this version knows.
+/// Refuses a kind that this version does not know, and time limits that no clock can add.
 pub fn decode(cause: proto::Cause) -> Result<Cause, WireError> {
     let kind = decode_kind(cause.kind.ok_or(WireError::Missing { what: "kind of cause" })?)?;
     Ok(Cause { host: cause.host, kind })
@@ -107,7 +107,7 @@ fn decode_class(number: i32) -> Result<StartClass, WireError> {
     }
 }
 
-/// How a rank ended, and how far its dialogue with its server had come.
+/// Encodes the exit of a rank, with the phase of its PMI conversation.
 pub fn encode_exit(rank: Rank, exit: RankExit, phase: Option<Phase>) -> proto::RankExitStatus {
     let common = proto::RankExitStatus { rank: rank.0, phase: encode_phase(phase).into(), ..Default::default() };
     match exit {
@@ -118,7 +118,7 @@ pub fn encode_exit(rank: Rank, exit: RankExit, phase: Option<Phase>) -> proto::R
     }
 }
 
-/// How the rank of a message ended.
+/// Decodes the exit of a rank.
 pub fn decode_exit(exit: &proto::RankExitStatus) -> RankExit {
     if exit.signaled {
         RankExit::Signal { signal: exit.signal, core_dumped: exit.core_dumped }
@@ -136,7 +136,7 @@ pub(super) fn encode_phase(phase: Option<Phase>) -> proto::RankPhase {
     }
 }
 
-/// How far a rank's dialogue with its server had come, as a message says it; a phase that is not known here is none.
+/// Decodes the phase of a rank's PMI conversation; `None` without PMI, and for a phase that this version does not know.
 pub fn decode_phase(number: i32) -> Option<Phase> {
     match proto::RankPhase::try_from(number) {
         Err(_) | Ok(proto::RankPhase::Unspecified) => None,

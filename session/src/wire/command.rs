@@ -1,4 +1,4 @@
-//! What is asked of a node's part of a launch while it runs.
+//! Commands to a node's part of a launch while it runs.
 
 use bytes::Bytes;
 use pmi_core::ids::Rank;
@@ -10,24 +10,24 @@ use crate::rank_ranges::RankRanges;
 use crate::session_io::Control;
 use crate::spawn::SpawnOrder;
 
-/// One command, sorted by whom it concerns.
+/// Command to a node, by its receiver.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Command {
-    /// The session itself.
+    /// Request to the session.
     Control(Control),
     /// Input for the ranks that read it.
     Stdin(Bytes),
-    /// There is no more input.
+    /// End of the input.
     StdinEnd,
-    /// There is room for so many bytes of output more.
+    /// Grant of so many bytes of credit for output.
     OutputCredit(u64),
 }
 
-/// What a command means, in a launch on `nodes` nodes.
+/// Decodes a command of a launch on `nodes` nodes.
 ///
 /// # Errors
-/// Fails if it says nothing that this version knows, and for a spawn whose parts do not fit together.
+/// Refuses a command that this version does not know, ranges that name no ranks, and a spawn whose parts do not fit together.
 pub fn decode(command: proto::NodeCommand, nodes: usize) -> Result<Command, WireError> {
     Ok(match command.what.ok_or(WireError::Missing { what: "command" })? {
         What::Signal(signal) => Command::Control(Control::Signal(signal)),
@@ -47,16 +47,16 @@ pub fn decode(command: proto::NodeCommand, nodes: usize) -> Result<Command, Wire
     })
 }
 
-/// Some ranks of a launch.
+/// Decodes a selection of ranks.
 ///
 /// # Errors
-/// Fails if they are none, too many, or make no sense.
+/// Refuses what [`RankRanges::new`] refuses.
 pub fn decode_ranges(ranges: &[proto::RankRange]) -> Result<RankRanges, WireError> {
     let ends: Vec<_> = ranges.iter().map(|range| (range.first, range.last)).collect();
     Ok(RankRanges::new(&ends)?)
 }
 
-/// Some ranks of a launch in a message.
+/// Encodes a selection of ranks.
 pub fn encode_ranges(ranges: &RankRanges) -> Vec<proto::RankRange> {
     ranges.ends().map(|(first, last)| proto::RankRange { first, last }).collect()
 }
@@ -71,7 +71,7 @@ fn spawn(order: proto::SpawnOrder, nodes: usize) -> Result<SpawnOrder, WireError
     })
 }
 
-/// A spawn in a message.
+/// Encodes a spawn order.
 pub fn encode_spawn(order: &SpawnOrder) -> proto::SpawnOrder {
     proto::SpawnOrder {
         job: Some(job::encode(&order.job)),

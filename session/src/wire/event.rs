@@ -1,4 +1,4 @@
-//! What happens on a node, on its way to the user.
+//! Events of a node on their way to the user.
 
 use std::time::Duration;
 
@@ -17,17 +17,17 @@ use super::cause::{
 use super::{WireError, cause, job_id, milliseconds, time, wrong};
 use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, RankProgress, Report, Stream};
 
-/// What a node tells beside what its session does.
+/// Item of a node's stream of reports.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum NodeHappening {
-    /// Something happened in the session.
+    /// Event of the session.
     Event(Event),
-    /// So many bytes of input were read.
+    /// So many bytes of input were taken by the ranks that read it.
     StdinTaken(u64),
     /// The node's part of the launch is over.
     Report {
-        /// How each rank of the node ended; ranks that never started are missing.
+        /// Exit status or signal of each rank of the node; ranks that never started are missing.
         exits: Vec<(Rank, RankExit)>,
         /// From the first start to the end of the last rank.
         duration: Duration,
@@ -36,7 +36,7 @@ pub enum NodeHappening {
     Trace(Bytes),
 }
 
-/// An event in a message.
+/// Encodes an event.
 pub fn encode(event: &Event) -> proto::NodeEvent {
     let what = match event {
         Event::Started { rank, pid } => {
@@ -62,8 +62,8 @@ pub fn encode(event: &Event) -> proto::NodeEvent {
     proto::NodeEvent { what: Some(what) }
 }
 
-/// What an event is charged of the credit that a launch grants its node for output, in bytes; 0 for what needs none, because there
-/// are few of them. Both ends of the report charge by this.
+/// Bytes of output credit that an event costs; 0 for events that need none, because there are few of them. Both ends of the report
+/// charge by this function.
 pub fn cost(event: &proto::NodeEvent) -> usize {
     match &event.what {
         Some(What::Output(output)) => kept_cost(output.data.len()),
@@ -72,7 +72,7 @@ pub fn cost(event: &proto::NodeEvent) -> usize {
     }
 }
 
-/// The same for an event that is decoded.
+/// Bytes of output credit that a decoded item costs; the same as [`cost`] of its message.
 pub fn happening_cost(happening: &NodeHappening) -> usize {
     match happening {
         NodeHappening::Event(Event::Output(output)) => kept_cost(output.bytes.len()),
@@ -81,10 +81,10 @@ pub fn happening_cost(happening: &NodeHappening) -> usize {
     }
 }
 
-/// The most that one event of a session may be charged: by so much a node may overdraw its credit.
+/// Largest cost of one event of a session, in bytes: by so much a node may overdraw its credit.
 pub const COST_MAX: usize = kept_cost(Output::PIECE_MAX);
 
-/// What a node's stream of reports carries, in a message.
+/// Encodes an item of a node's stream of reports.
 pub fn encode_happening(happening: &NodeHappening) -> proto::NodeEvent {
     let what = match happening {
         NodeHappening::Event(event) => return encode(event),
@@ -97,17 +97,17 @@ pub fn encode_happening(happening: &NodeHappening) -> proto::NodeEvent {
     proto::NodeEvent { what: Some(what) }
 }
 
-/// The end of a node's part of a launch; its cause was told by [`Event::Ending`].
+/// Encodes the end of a node's part of a launch; its cause was reported by [`Event::Ending`].
 pub fn encode_report(report: &Report) -> proto::NodeEvent {
     let exits = report.exits.iter().map(|&(rank, exit)| encode_exit(rank, exit, None)).collect();
     let duration_us = u64::try_from(report.duration.as_micros()).unwrap_or(u64::MAX);
     proto::NodeEvent { what: Some(What::Report(proto::SessionReport { exits, duration_us })) }
 }
 
-/// What a node's message means.
+/// Decodes an item of a node's stream of reports.
 ///
 /// # Errors
-/// Fails if it says nothing that this version knows.
+/// Refuses an item or a notice that this version does not know, and times that no clock can add.
 pub fn decode(event: proto::NodeEvent) -> Result<NodeHappening, WireError> {
     Ok(NodeHappening::Event(match event.what.ok_or(WireError::Missing { what: "event" })? {
         What::Started(started) => Event::Started { rank: Rank(started.rank), pid: started.pid },
@@ -141,7 +141,7 @@ pub fn decode(event: proto::NodeEvent) -> Result<NodeHappening, WireError> {
     }))
 }
 
-/// How far one rank has come, in a message.
+/// Encodes the progress of one rank.
 pub fn encode_progress(progress: &RankProgress) -> proto::RankProgress {
     proto::RankProgress {
         rank: progress.rank.0,
@@ -154,7 +154,7 @@ pub fn encode_progress(progress: &RankProgress) -> proto::RankProgress {
     }
 }
 
-/// How far the rank of a message has come.
+/// Decodes the progress of one rank.
 pub fn decode_progress(progress: proto::RankProgress) -> RankProgress {
     // Of a rank that has ended, its end says it as well.
     let phase_at_end = progress.exit.as_ref().and_then(|exit| decode_phase(exit.phase));

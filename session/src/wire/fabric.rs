@@ -11,15 +11,15 @@ use prost::Message;
 use super::{WireError, wrong};
 use crate::fabric::{Claims, NodeFabric};
 
-/// The longest key; those of managers have some tens of bytes.
+/// Longest key, in bytes; those of managers have some tens.
 const KEY_MAX: usize = 4096;
-/// The most NICs of a node.
+/// Largest number of NICs of a node.
 const NICS_MAX: usize = 64;
-/// The longest name of a NIC.
+/// Longest name of a NIC, in bytes.
 const DEVICE_MAX: usize = 32;
 
-/// What a launch's nodes are told: its credentials, and the traffic classes that their services are to allow. The key is wiped when
-/// the last copy of the message is dropped.
+/// Encodes a launch's credentials for its nodes, with the traffic classes that their services are to allow. The key is wiped when the
+/// last copy of the message is dropped.
 pub fn encode(credentials: &Credentials, traffic_classes: TrafficClasses) -> proto::CxiCredentials {
     proto::CxiCredentials {
         vni: credentials.vni.into(),
@@ -31,7 +31,7 @@ pub fn encode(credentials: &Credentials, traffic_classes: TrafficClasses) -> pro
     }
 }
 
-/// What the API server signs, so that no relay can give a launch another VNI than its own.
+/// Text that the API server signs, so that no relay can give a launch another VNI than its own.
 pub fn signed_text(launch_id: &str, credentials: &proto::CxiCredentials) -> Secret {
     let begin = b"fabric credentials\0";
     // The capacity is exact: a vector that grows leaves copies behind.
@@ -43,7 +43,7 @@ pub fn signed_text(launch_id: &str, credentials: &proto::CxiCredentials) -> Secr
     Secret::new(text)
 }
 
-/// Reads credentials, also those in the design document's shape.
+/// Decodes credentials, also those in the design document's shape.
 ///
 /// # Errors
 /// Refuses numbers that are no VNI, a key or a list of NICs that is too long, and names that no NIC has.
@@ -79,12 +79,18 @@ pub fn decode(message: &proto::CxiCredentials) -> Result<Claims, WireError> {
     })
 }
 
-/// What a session is told of its node's fabric.
-pub fn encode_node(provider: Provider, credentials: Option<proto::CxiCredentials>) -> proto::NodeFabric {
-    proto::NodeFabric { provider: provider.name().to_owned(), credentials }
+/// Fabric of a node as its session is told of it; `None` where ranks are told nothing.
+pub fn encode_node(fabric: &NodeFabric) -> Option<proto::NodeFabric> {
+    let nic = |service: &NicService| proto::CxiNic { device: service.nic.clone(), svc_id: service.svc_id };
+    let credentials = |claims: &Claims| proto::CxiCredentials {
+        nics: claims.services.iter().map(nic).collect(),
+        ..encode(&claims.credentials, claims.traffic_classes)
+    };
+    let provider = fabric.provider?.name().to_owned();
+    Some(proto::NodeFabric { provider, credentials: fabric.claims.as_ref().map(credentials) })
 }
 
-/// What an agent told of its node's fabric.
+/// Decodes the fabric of a node, as its agent has set it up.
 ///
 /// # Errors
 /// Refuses what [`decode`] does, and a provider that is neither cxi nor verbs.

@@ -9,10 +9,10 @@ use proto::fence_scope::Kind;
 
 use super::{WireError, wrong};
 
-/// The most nodes of a launch.
+/// Largest number of nodes of a launch.
 const NODES_MAX: u32 = 1 << 20;
 
-/// Who takes part in a fence, in a message.
+/// Encodes the members of a fence.
 ///
 /// # Errors
 /// Fails for a kind of fence that the protocol has no word for.
@@ -32,7 +32,7 @@ pub fn encode_scope(scope: &Scope) -> Result<proto::FenceScope, WireError> {
     })
 }
 
-/// Who takes part in the fence of a message.
+/// Decodes the members of a fence.
 ///
 /// # Errors
 /// Refuses nodes out of order and kinds that this version does not know.
@@ -46,16 +46,16 @@ pub fn decode_scope(scope: proto::FenceScope) -> Result<Scope, WireError> {
     })
 }
 
-/// Nodes in order as gaps: the first one counted from 0, each other one from the one before.
+/// Encodes nodes in ascending order as gaps: the first one counted from 0, each other one from the one before.
 pub fn encode_nodes(nodes: &[NodeIndex]) -> Vec<u32> {
     let mut last = 0;
     nodes.iter().map(|node| node.0.wrapping_sub(std::mem::replace(&mut last, node.0))).collect()
 }
 
-/// The nodes that gaps mean.
+/// Decodes nodes from gaps.
 ///
 /// # Errors
-/// Refuses a node that is named twice, and more than there can be.
+/// Refuses a node that is named twice, and indexes beyond the largest number of nodes.
 pub fn decode_nodes(gaps: &[u32]) -> Result<Vec<NodeIndex>, WireError> {
     let mut last: u32 = 0;
     let node = |(position, &gap): (usize, &u32)| {
@@ -68,7 +68,7 @@ pub fn decode_nodes(gaps: &[u32]) -> Result<Vec<NodeIndex>, WireError> {
     gaps.iter().enumerate().map(node).collect()
 }
 
-/// Why a fence failed, in a message.
+/// Encodes the failure of a fence.
 pub fn encode_fault(error: &FenceError) -> proto::FenceFault {
     match error {
         FenceError::NodeLost { node, reason, .. } => proto::FenceFault { node: Some(node.0), reason: reason.clone() },
@@ -76,7 +76,7 @@ pub fn encode_fault(error: &FenceError) -> proto::FenceFault {
     }
 }
 
-/// Why the fence of a message failed; `epoch` is the one that was asked for.
+/// Decodes the failure of the fence with epoch `epoch`.
 pub fn decode_fault(fault: proto::FenceFault, epoch: Epoch) -> FenceError {
     match fault.node {
         Some(node) => FenceError::NodeLost { node: NodeIndex(node), epoch, reason: fault.reason },

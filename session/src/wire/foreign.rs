@@ -1,7 +1,7 @@
 //! Launches in the shape of the design document: fields for each node instead of one spec for all.
 //!
-//! What such a request leaves open gets the plainest meaning: its ranks are the agent's own user's, start in `/`, and speak
-//! whichever PMI they like.
+//! Settings that such a request has no field for get the plainest value: its ranks run as the agent's own user, start in `/`, and
+//! may speak any PMI.
 
 use std::collections::HashMap;
 
@@ -10,20 +10,20 @@ use pmi_transport::proto::v1 as proto;
 
 use super::{WireError, wrong};
 
-/// What a request in the design document's shape does not say.
+/// Facts that a request in the design document's shape has no field for.
 #[derive(Clone, Debug)]
 pub struct Unsaid<'a> {
-    /// The name of the receiving node.
+    /// Name of the receiving node.
     pub node_id: &'a str,
-    /// Where it is reached.
+    /// gRPC address of the receiving node.
     pub address: &'a str,
-    /// The user of the ranks.
+    /// User of the ranks.
     pub uid: u32,
-    /// 128 random bits.
+    /// Secret of the launch: 128 random bits.
     pub secret: Bytes,
 }
 
-/// The launch spec that such a request means, and which of its nodes the receiver is.
+/// Returns the launch spec that such a request stands for, and the receiver's index among its nodes.
 ///
 /// # Errors
 /// Refuses peers whose ranks leave a gap or overlap, a request whose peers leave out the receiver, and a head that is not the first node.

@@ -7,10 +7,10 @@ use pmi_transport::proto::v1 as proto;
 use super::{WireError, absolute, bytes, decode_variables, encode_variables, job_id, os_string, wrong};
 use crate::spec::AppSpec;
 
-/// The most ranks of a job: what MPI can count.
+/// Largest number of ranks of a job: MPI counts them in an `int`.
 const RANKS_MAX: u64 = i32::MAX as u64;
 
-/// A job in a message.
+/// Encodes a job.
 pub fn encode(job: &Job) -> proto::Job {
     let blocks = job.placement.blocks().iter();
     proto::Job {
@@ -29,7 +29,7 @@ pub fn encode(job: &Job) -> proto::Job {
     }
 }
 
-/// The job that a message means, on a launch's `nodes` nodes.
+/// Decodes a job of a launch on `nodes` nodes.
 ///
 /// # Errors
 /// Refuses a job without ranks, with ranks on nodes that there are not, and with more or fewer ranks than its programs have.
@@ -50,7 +50,7 @@ pub fn decode(job: proto::Job, nodes: usize) -> Result<Job, WireError> {
     })
 }
 
-/// Where the ranks of a job sit, on a launch's `nodes` nodes.
+/// Decodes the placement of a job of a launch on `nodes` nodes.
 ///
 /// # Errors
 /// Refuses ranks on nodes that there are not, no ranks, and more than MPI can count.
@@ -78,7 +78,7 @@ pub fn decode_blocks(blocks: &[proto::Block], nodes: usize) -> Result<Placement,
     Ok(placement)
 }
 
-/// A program in a message.
+/// Encodes a program.
 pub fn encode_app(app: &AppSpec) -> proto::AppSpec {
     proto::AppSpec {
         program: bytes(&app.program),
@@ -89,7 +89,7 @@ pub fn encode_app(app: &AppSpec) -> proto::AppSpec {
     }
 }
 
-/// The programs that a message means, one for each of the job's.
+/// Decodes the programs of a job, one for each of `job.apps`.
 ///
 /// # Errors
 /// Refuses more or fewer programs than the job has, an empty program name and a relative directory.
@@ -97,7 +97,7 @@ pub fn decode_apps(apps: Vec<proto::AppSpec>, job: &Job) -> Result<Vec<AppSpec>,
     decode_programs(apps, job.apps.len())
 }
 
-/// The programs that a message means, `count` of them.
+/// Decodes `count` programs.
 pub(super) fn decode_programs(apps: Vec<proto::AppSpec>, count: usize) -> Result<Vec<AppSpec>, WireError> {
     if apps.len() != count {
         return Err(wrong("the number of programs", apps.len(), format!("{count} as in the job")));

@@ -1,4 +1,4 @@
-//! Meetings of launches between a session, its agent and the API server.
+//! Rendezvous of launches, between a session, its agent and the API server.
 
 use pmi_core::kvs::{Segment, SegmentError};
 use pmi_core::services::{MeetError, Meeting, Met, MetJob};
@@ -8,7 +8,7 @@ use proto::meet_answer::Outcome;
 use super::{WireError, job};
 use crate::wire::fence::encode_nodes;
 
-/// A meeting in a message.
+/// Encodes a rendezvous.
 pub fn encode(meeting: Meeting) -> proto::MeetCall {
     proto::MeetCall {
         name: meeting.name,
@@ -31,7 +31,7 @@ fn decode_job(met: proto::MetJob) -> Result<MetJob, WireError> {
     Ok(MetJob { namespace: met.namespace, job: job::decode(job, hosts.len())?, hosts })
 }
 
-/// A meeting that does not take place, in a message.
+/// Encodes the failure of a rendezvous.
 pub fn encode_error(error: &MeetError) -> proto::MeetAnswer {
     let (outcome, message) = match error {
         MeetError::NotFound => (Outcome::NotFound, String::new()),
@@ -42,10 +42,10 @@ pub fn encode_error(error: &MeetError) -> proto::MeetAnswer {
     proto::MeetAnswer { outcome: outcome.into(), message, ..Default::default() }
 }
 
-/// What the answer to a meeting means.
+/// Decodes the answer to a rendezvous.
 ///
 /// # Errors
-/// The meeting's own; and where the other launches brought what makes no sense.
+/// Returns the error of the rendezvous; [`MeetError::Unavailable`] where jobs or segments of other launches cannot be decoded.
 pub fn decode_answer(answer: proto::MeetAnswer) -> Result<Met, MeetError> {
     let unavailable = |reason: String| MeetError::Unavailable { reason };
     match Outcome::try_from(answer.outcome) {

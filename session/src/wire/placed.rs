@@ -7,7 +7,8 @@ use pmi_transport::proto::v1 as proto;
 use super::{WireError, job, job_id, settings, wrong};
 use crate::limits::NODE_RANKS_MAX;
 use crate::placed::{ClusterTerms, PlacedLaunch};
-use crate::spec::{LaunchSecret, StdinTarget};
+use crate::settings::StdinTarget;
+use crate::spec::LaunchSecret;
 
 /// A launch and what the API server decided about it, in a message to nodes.
 pub fn encode(launch: &PlacedLaunch, terms: &ClusterTerms) -> proto::LaunchSpec {

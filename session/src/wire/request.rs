@@ -14,8 +14,8 @@ use crate::request::{
     Candidates, Distribution, HostSlots, LaunchRequest, NODES_MAX, Ownership, PlacementRequest, ProgramRequest,
     Programs,
 };
-use crate::settings::LaunchSettings;
-use crate::spec::{AppSpec, PmiFamily, PmiSpec};
+use crate::settings::{LaunchSettings, PmiFamily, PmiSpec};
+use crate::spec::AppSpec;
 
 /// `PATH` of programs in a request without an environment.
 const PLAIN_PATH: &str = "/usr/local/bin:/usr/bin:/bin";

@@ -6,8 +6,7 @@ use proto::stdin_target::Target;
 use rank_spawner::CpuBind;
 
 use super::{WireError, bytes, decode_variables, encode_variables, milliseconds, os_string, time, wrong};
-use crate::settings::LaunchSettings;
-use crate::spec::{Entrance, Patience, PmiFamily, PmiSpec, StdinTarget};
+use crate::settings::{Entrance, LaunchSettings, PmiFamily, PmiSpec, StdinTarget, Timeouts};
 use crate::template::Template;
 
 /// A message with these settings and nothing else.
@@ -20,7 +19,7 @@ pub(super) fn encode(settings: &LaunchSettings) -> proto::LaunchSpec {
         slurm_environment: settings.slurm_environment,
         cpu_bind: settings.cpu_bind.to_string(),
         stdin: Some(encode_stdin(&settings.stdin)),
-        patience: Some(encode_patience(&settings.patience)),
+        patience: Some(encode_timeouts(&settings.timeouts)),
         trace: settings.pmi_trace,
         ..proto::LaunchSpec::default()
     }
@@ -42,7 +41,7 @@ pub(super) fn take(spec: &mut proto::LaunchSpec) -> Result<LaunchSettings, WireE
         slurm_environment: spec.slurm_environment,
         cpu_bind: if spec.cpu_bind.is_empty() { CpuBind::None } else { spec.cpu_bind.parse()? },
         stdin: decode_stdin(spec.stdin.take())?,
-        patience: decode_patience(spec.patience.take())?,
+        timeouts: decode_timeouts(spec.patience.take())?,
     })
 }
 
@@ -87,29 +86,29 @@ fn decode_stdin(stdin: Option<proto::StdinTarget>) -> Result<StdinTarget, WireEr
     })
 }
 
-fn encode_patience(patience: &Patience) -> proto::Patience {
+fn encode_timeouts(timeouts: &Timeouts) -> proto::Patience {
     proto::Patience {
-        silent_ms: milliseconds(patience.silent),
-        stuck_ms: milliseconds(patience.stuck),
-        after_failure_ms: milliseconds(patience.after_failure),
-        after_interrupt_ms: milliseconds(patience.after_interrupt),
-        prompt_ms: patience.prompt.map(milliseconds),
-        timeout_ms: patience.timeout.map(milliseconds),
-        fence_ms: patience.fence.map(milliseconds),
+        silent_ms: milliseconds(timeouts.silent),
+        stuck_ms: milliseconds(timeouts.stuck),
+        after_failure_ms: milliseconds(timeouts.grace_after_failure),
+        after_interrupt_ms: milliseconds(timeouts.grace_after_interrupt),
+        prompt_ms: timeouts.prompt.map(milliseconds),
+        timeout_ms: timeouts.time_limit.map(milliseconds),
+        fence_ms: timeouts.fence.map(milliseconds),
     }
 }
 
 /// A launch without times gets the usual ones.
-fn decode_patience(patience: Option<proto::Patience>) -> Result<Patience, WireError> {
-    let Some(patience) = patience else { return Ok(Patience::default()) };
+fn decode_timeouts(timeouts: Option<proto::Patience>) -> Result<Timeouts, WireError> {
+    let Some(timeouts) = timeouts else { return Ok(Timeouts::default()) };
     let optional = |what, milliseconds: Option<u64>| milliseconds.map(|number| time(what, number)).transpose();
-    Ok(Patience {
-        silent: time("the patience with silent ranks", patience.silent_ms)?,
-        stuck: time("the patience with a start-up", patience.stuck_ms)?,
-        after_failure: time("the time to end after a failure", patience.after_failure_ms)?,
-        after_interrupt: time("the time to end after an interrupt", patience.after_interrupt_ms)?,
-        prompt: optional("the patience with a line", patience.prompt_ms)?,
-        timeout: optional("the time limit", patience.timeout_ms)?,
-        fence: optional("the time limit of a fence", patience.fence_ms)?,
+    Ok(Timeouts {
+        silent: time("the timeout of silent ranks", timeouts.silent_ms)?,
+        stuck: time("the timeout of a start-up", timeouts.stuck_ms)?,
+        grace_after_failure: time("the grace after a failure", timeouts.after_failure_ms)?,
+        grace_after_interrupt: time("the grace after an interrupt", timeouts.after_interrupt_ms)?,
+        prompt: optional("the timeout of an open line", timeouts.prompt_ms)?,
+        time_limit: optional("the time limit", timeouts.timeout_ms)?,
+        fence: optional("the timeout of a fence", timeouts.fence_ms)?,
     })
 }

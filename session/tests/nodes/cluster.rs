@@ -11,13 +11,14 @@ use bytes::Bytes;
 use lattice_session::event::{Event, Report, Stream};
 use lattice_session::services::LocalServices;
 use lattice_session::session_io::{AskError, Control, HostProcess, Nodes, SessionIo, StdinSource};
+use lattice_session::settings::LaunchSettings;
 use lattice_session::spawn::{SpawnOrder, SpawnParent, spawned_job};
-use lattice_session::spec::{AppSpec, LaunchSecret, Patience, PmiSpec, SessionSpec, StdinTarget};
+use lattice_session::spec::{AppSpec, LaunchSecret, SessionSpec};
 use pmi_core::fence::{Contribution, Fence, FenceError, FenceId, Merged, Scope};
 use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::job::{Job, Placement};
 use pmi_core::services::{Lifetime, NameError, Services, SpawnError, SpawnRequest};
-use rank_spawner::{CpuBind, LaunchTag};
+use rank_spawner::LaunchTag;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
@@ -32,13 +33,13 @@ pub(crate) struct Cluster {
     seen: Vec<(u32, Event)>,
 }
 
-/// What came of a launch.
+/// Result of a launch: reports and events of all nodes.
 pub(crate) struct Outcome {
     pub(crate) reports: Vec<Report>,
     pub(crate) events: Vec<(u32, Event)>,
 }
 
-/// What lies between the nodes.
+/// Fences, names and spawns between the nodes.
 struct Between {
     controls: Vec<mpsc::Sender<Control>>,
     rounds: Mutex<HashMap<(JobId, FenceId), Round>>,
@@ -51,9 +52,9 @@ struct Between {
 
 /// A spawned job whose parts are being started.
 struct Spawning {
-    /// How many nodes have not answered.
+    /// Number of nodes that have not answered.
     left: usize,
-    /// Who waits for them, or for the first failure.
+    /// Spawn that waits for them, or for the first failure.
     waiting: Option<oneshot::Sender<Option<String>>>,
 }
 
@@ -210,12 +211,7 @@ fn spec(number: usize, node: NodeIndex, job: &Job, nodes: usize, words: &[&str])
         address: Some("127.0.0.1".to_owned()),
         secret: LaunchSecret::from_bytes([0x42; LaunchSecret::LEN]),
         apps: vec![app],
-        environment: environment.collect(),
-        pmi: PmiSpec::default(),
-        slurm_environment: false,
-        cpu_bind: CpuBind::None,
-        stdin: StdinTarget::None,
-        patience: Patience::default(),
+        settings: LaunchSettings { environment: environment.collect(), ..LaunchSettings::default() },
     }
 }
 
@@ -284,7 +280,7 @@ impl Cluster {
     }
 }
 
-/// What an API server does for all nodes.
+/// Services of the API server, for all nodes.
 struct Host {
     between: Arc<Between>,
 }
@@ -295,8 +291,8 @@ impl Services for Host {
         self.between.names.publish(rank, service, port, lifetime).await
     }
 
-    async fn lookup(&self, rank: Rank, service: Bytes, patience: Option<Duration>) -> Result<Bytes, NameError> {
-        self.between.names.lookup(rank, service, patience).await
+    async fn lookup(&self, rank: Rank, service: Bytes, timeout: Option<Duration>) -> Result<Bytes, NameError> {
+        self.between.names.lookup(rank, service, timeout).await
     }
 
     async fn unpublish(&self, rank: Rank, service: Bytes) -> Result<(), NameError> {

@@ -1,4 +1,4 @@
-//! What a session tells the launch of its node, and what the launch may ask of it.
+//! Events of a session to its launch, and requests of the launch to it.
 
 use std::time::Duration;
 
@@ -101,7 +101,8 @@ async fn a_node_tells_that_it_waits_for_others_and_how_far_its_ranks_are() {
 async fn a_fence_that_takes_too_long_ends_the_launch() {
     let script = format!("if [ $LATTICE_RANK != 0 ]; then exec sleep 100; fi; {BARRIER}");
     let limit = Duration::from_millis(700);
-    let mut cluster = Cluster::launch(&[2, 1], &["bash", "-c", &script], |spec| spec.patience.fence = Some(limit));
+    let mut cluster =
+        Cluster::launch(&[2, 1], &["bash", "-c", &script], |spec| spec.settings.timeouts.fence = Some(limit));
     let cause = cluster.wait_for(|_, event| match event {
         Event::Ending(cause) => Some(cause.clone()),
         _ => None,

@@ -104,7 +104,7 @@ const MANY: &str = r#"
         lattice launch --pmi auto -n 4 $program >/dev/null || exit
     done
     # What is taken down in the background has time for it.
-    for patience in {1..100}; do
+    for attempt in {1..100}; do
         holdings >"$LATTICE_DEV_CLUSTER/after"
         diff "$LATTICE_DEV_CLUSTER/before" "$LATTICE_DEV_CLUSTER/after" && exit 0
         sleep 0.1

@@ -21,7 +21,7 @@ const LOOKING: &str = r#"
     services_are() { [ "$(services)" = "$1" ]; }
     # Fails, and shows why, unless a command succeeds within a minute; a server that was killed waits half of that for reports.
     soon() {
-        for patience in {1..600}; do "$@" && return; sleep 0.1; done
+        for attempt in {1..600}; do "$@" && return; sleep 0.1; done
         echo "never: $*" >&2; lattice cxi list >&2; tail -n 40 "$here"/*.log >&2; exit 99
     }
     nothing_is_held() { [ "$(lattice cxi list --json)" = "[]" ]; }

@@ -25,7 +25,8 @@ const ALL: [Flavour; 3] = [MPICHS[1], OPEN_MPIS[0], OPEN_MPIS[1]];
 #[track_caller]
 fn through_every_tree(nodes: u32, programs: &[(Flavour, &'static str)], lines: impl Iterator<Item = String>) {
     let fan_outs = [1, nodes, nodes + 1];
-    let command = script_on(nodes, EACH_FAN_OUT).arg((nodes + 1).to_string()).arg(fan_outs.map(|n| n.to_string()).join(" "));
+    let command =
+        script_on(nodes, EACH_FAN_OUT).arg((nodes + 1).to_string()).arg(fan_outs.map(|n| n.to_string()).join(" "));
     let outcome = programs.iter().fold(command, |command, (mpi, name)| command.arg(mpi.program(name))).run();
     outcome.exits(0).prints_lines(lines.flat_map(|line| vec![line; fan_outs.len()]));
 }
@@ -58,7 +59,8 @@ fn pmix_gets_and_groups_work_through_every_tree() {
     let _machine = turn::heavy();
     for nodes in [2, 3] {
         let ranks = nodes + 1;
-        let programs = [(Flavour::Pmix, "pmix_exchange"), (Flavour::Pmix, "pmix_direct"), (Flavour::Pmix, "pmix_connect")];
+        let programs =
+            [(Flavour::Pmix, "pmix_exchange"), (Flavour::Pmix, "pmix_direct"), (Flavour::Pmix, "pmix_connect")];
         let exchange = (0..ranks).map(|rank| format!("rank {rank} of {ranks}: 0 wrong, late 400"));
         let rest = (0..ranks).flat_map(|rank| vec![format!("rank {rank} of {ranks}: 0 wrong"); 2]);
         through_every_tree(nodes, &programs, exchange.chain(rest));

@@ -46,7 +46,7 @@ fn a_lease_that_ends_with_the_api_server_ends_launches_and_is_their_cause() {
     outcome.exits(0).prints_lines(["not been heard for 5s"]);
 }
 
-/// A user's patience with ranks that do not end is not the cluster's.
+/// The grace that a user chose counts only while that user ends the launch.
 #[test]
 fn a_released_allocation_does_not_wait_for_a_launchs_long_grace() {
     let outcome = script_on(

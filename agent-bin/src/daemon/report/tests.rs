@@ -62,7 +62,7 @@ macro_rules! not_in_the_script {
                 }
                 let mut reports = request.into_inner();
                 let first = reports.message().await?.and_then(|report| report.what);
-                assert_eq!(first, Some(ReportWhat::Of(of())), "each stream says first what it reports of");
+                assert_eq!(first, Some(ReportWhat::Of(of().encode())), "each stream says first what it reports of");
                 let (commands, receiver) = mpsc::channel(4);
                 // A test that has seen enough is gone.
                 let _ = self.opened.send(Opened { reports, commands });
@@ -83,8 +83,8 @@ not_in_the_script! {
     meet_launches: MeetRequest -> MeetAnswer
 }
 
-fn of() -> proto::ReportFor {
-    proto::ReportFor { launch_id: "l1".into(), node_id: "node0".into(), node_index: 0 }
+fn of() -> ReportFor {
+    ReportFor { launch_id: "l1".into(), node_id: "node0".into(), node: NodeIndex(0) }
 }
 
 fn event(what: What) -> proto::NodeEvent {
@@ -124,7 +124,7 @@ impl Scene {
         tokio::spawn(Server::builder().add_service(script).serve_with_incoming(listener));
         let security = Security::Insecure { name: Caller::Agent("node0".into()) };
         let api = connect::channel(&Address::Unix(path), &Caller::Api, &security).unwrap();
-        let (delivery, events) = Delivery::new(api, of(), mpsc::channel(4).0);
+        let (delivery, events) = Delivery::new(api, of(), ToSession::new().0);
         for what in waiting {
             events.push(event(what)).await;
         }

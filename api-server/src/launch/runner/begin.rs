@@ -35,7 +35,7 @@ pub(crate) fn start(
 ) -> (LaunchHandle, oneshot::Receiver<Result<(), NotStarted>>) {
     let (reply, accepted) = oneshot::channel();
     let (sender, inbox) = mpsc::channel(INBOX);
-    let limit = order.spec.patience.as_ref().and_then(|patience| patience.timeout_ms);
+    let limit = order.spec.patience.as_ref().and_then(|timeouts| timeouts.timeout_ms);
     let limit = limit.map_or(Duration::MAX, Duration::from_millis);
     let span = tracing::info_span!("launch", id = order.spec.launch_id);
     let begin = Beginning { server, order, record, origin: Origin::Here, first_event: 1, start: Some(reply), inbox };

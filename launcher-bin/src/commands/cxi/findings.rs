@@ -1,6 +1,7 @@
 //! Diagnosis of a fabric: findings with remedies, from what the API server saw. Pure.
 
-use lattice_session::cxi::{self, Finding};
+use lattice_session::cxi::Finding;
+use lattice_session::wire;
 use pmi_transport::proto::v1 as proto;
 use proto::{CxiService, ExamineFabricResponse, FabricGrantState, FabricNode, ListCxiServicesResponse};
 
@@ -55,7 +56,7 @@ fn of_node(node: &FabricNode, seen: &ExamineFabricResponse) -> Vec<Finding> {
     let Some(cxi) = &node.cxi else {
         return vec![Finding::new(format!("node {id} does not answer: {}", node.silence), "see the log of its agent")];
     };
-    let here = cxi::findings(cxi).into_iter();
+    let here = wire::cxi::decode(cxi.clone()).findings().into_iter();
     here.map(|Finding { what, remedy }| Finding::new(format!("node {id}: {what}"), remedy))
         .chain(strays(id, cxi, seen))
         .collect()

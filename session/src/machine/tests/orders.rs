@@ -14,14 +14,18 @@ use super::super::StartFailure;
 use super::super::jobs::JobNumber;
 use super::super::ranks::SlotId;
 use super::super::verdict::Verdict;
-use super::world::{KILLED, World};
+use super::world::{KILLED, Preparation, World};
 use super::{spec, spec_on};
 use crate::cause::{CauseKind, StartClass};
 use crate::rank_ranges::RankRanges;
 use crate::session_io::Control;
 use crate::spawn::SpawnOrder;
 
-/// One thing that may happen, to whichever rank there is.
+fn preparation() -> impl Strategy<Value = Preparation> {
+    prop_oneof![Just(Preparation::Done), Just(Preparation::Failed)]
+}
+
+/// Event of the session, for one of its ranks.
 #[derive(Clone, Debug)]
 enum Op {
     Start(Index),
@@ -42,8 +46,8 @@ enum Op {
     LoseControl,
     Release,
     AskProgress(u64),
-    Spawn(Index, u32, bool),
-    OrderSpawn(u32, bool),
+    Spawn(Index, u32, Preparation),
+    OrderSpawn(u32, Preparation),
     Disown(Index),
     Wait(u64),
 }
@@ -66,8 +70,8 @@ fn op() -> impl Strategy<Value = Op> {
     let servers = prop_oneof![
         1 => index().prop_map(Op::Abort),
         1 => (index(), index()).prop_map(|(rank, waiting)| Op::LeftFence(rank, waiting)),
-        3 => (index(), 0..4_u32, any::<bool>()).prop_map(|(job, ranks, fine)| Op::Spawn(job, ranks, fine)),
-        2 => (0..4_u32, any::<bool>()).prop_map(|(ranks, fine)| Op::OrderSpawn(ranks, fine)),
+        3 => (index(), 0..4_u32, preparation()).prop_map(|(job, ranks, next)| Op::Spawn(job, ranks, next)),
+        2 => (0..4_u32, preparation()).prop_map(|(ranks, next)| Op::OrderSpawn(ranks, next)),
         2 => index().prop_map(Op::Disown),
     ];
     let launch = prop_oneof![
@@ -122,13 +126,13 @@ fn apply(world: &mut World, op: &Op) {
         Op::LoseControl => world.lose_control(),
         Op::Release => world.control(Control::Release),
         Op::AskProgress(question) => world.control(Control::AskProgress(question)),
-        Op::Spawn(job, ranks, fine) => {
+        Op::Spawn(job, ranks, next) => {
             let job = JobNumber(job.index(world.machine.jobs().len()));
-            world.prepare_next(fine, |world| world.spawn(job, ranks));
+            world.prepare_next(next, |world| world.spawn(job, ranks));
         }
-        Op::OrderSpawn(ranks, fine) => {
+        Op::OrderSpawn(ranks, next) => {
             let order = order(world, ranks);
-            world.prepare_next(fine, |world| world.control(Control::Spawn(order)));
+            world.prepare_next(next, |world| world.control(Control::Spawn(order)));
         }
         Op::Disown(job) => {
             let job = JobNumber(job.index(world.machine.jobs().len()));
@@ -158,7 +162,7 @@ proptest! {
     fn every_order_of_events_ends_with_each_rank_reaped(
         ops in prop::collection::vec(op(), 0..60),
         ranks in 1..6_u32,
-        prepared in prop::bool::weighted(0.95),
+        prepared in prop_oneof![19 => Just(Preparation::Done), 1 => Just(Preparation::Failed)],
     ) {
         let mut world = World::prepared(spec(ranks), prepared);
         for op in &ops {

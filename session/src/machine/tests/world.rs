@@ -25,7 +25,7 @@ use crate::spec::SessionSpec;
 
 pub(super) const KILLED: RankExit = RankExit::Signal { signal: 9, core_dumped: false };
 
-/// How a world treats what the machine asks for.
+/// Machine, virtual clock, and the runner's part: effects of the machine are carried out here, and recorded.
 pub(super) struct World {
     pub(super) machine: SessionMachine,
     start: Instant,
@@ -42,24 +42,32 @@ pub(super) struct World {
     pub(super) tickets: u64,
     pub(super) stdin_fed: usize,
     sweeps: usize,
-    /// The result of the preparation of the next jobs; fine if there is none.
-    pub(super) preparations: Vec<bool>,
+    /// Preparations of the next jobs; others are done.
+    pub(super) preparations: Vec<Preparation>,
     /// The fences that servers report.
     pub(super) fences: Vec<FenceSeen>,
     /// The silent ranks that servers report.
     pub(super) silent: SilentSeen,
-    /// What is still running when the session is over; reported by its sweep.
+    /// Processes that the sweep reports as still running.
     pub(super) survivors: Vec<u32>,
     exits_told: BTreeSet<Rank>,
+}
+
+/// Result of preparing the programs of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Preparation {
+    Done,
+    /// A program is missing.
+    Failed,
 }
 
 impl World {
     /// A world in which the launched job was prepared and its ranks are being started.
     pub(super) fn new(spec: Arc<SessionSpec>) -> Self {
-        Self::prepared(spec, true)
+        Self::prepared(spec, Preparation::Done)
     }
 
-    pub(super) fn prepared(spec: Arc<SessionSpec>, fine: bool) -> Self {
+    pub(super) fn prepared(spec: Arc<SessionSpec>, preparation: Preparation) -> Self {
         let start = Instant::now();
         let mut world = Self {
             machine: SessionMachine::new(spec, start),
@@ -74,7 +82,7 @@ impl World {
             tickets: 0,
             stdin_fed: 0,
             sweeps: 0,
-            preparations: vec![fine],
+            preparations: vec![preparation],
             fences: Vec::new(),
             silent: SilentSeen::default(),
             survivors: Vec::new(),
@@ -168,9 +176,9 @@ impl World {
         self.settle();
     }
 
-    /// Does something; a job that comes of it can be prepared, or not.
-    pub(super) fn prepare_next(&mut self, fine: bool, act: impl FnOnce(&mut Self)) {
-        self.preparations.push(fine);
+    /// Does something; the first job that it adds is prepared as said.
+    pub(super) fn prepare_next(&mut self, preparation: Preparation, act: impl FnOnce(&mut Self)) {
+        self.preparations.push(preparation);
         act(self);
         self.preparations.clear();
     }
@@ -250,9 +258,10 @@ impl World {
     fn carry_out(&mut self, effect: Effect) {
         match effect {
             Effect::PrepareJob { job, .. } => {
-                let fine = if self.preparations.is_empty() { true } else { self.preparations.remove(0) };
+                let next = if self.preparations.is_empty() { None } else { Some(self.preparations.remove(0)) };
                 let failure = PrepareFailure { class: StartClass::NotFound, reason: "no such program".to_owned() };
-                self.machine.on_job_prepared(job, if fine { Ok(()) } else { Err(failure) }, self.now);
+                let prepared = if next == Some(Preparation::Failed) { Err(failure) } else { Ok(()) };
+                self.machine.on_job_prepared(job, prepared, self.now);
             }
             Effect::StartRanks { job } => {
                 let ranks = self.machine.ranks().iter();

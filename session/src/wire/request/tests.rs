@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use prost::Message;
 
 use super::*;
-use crate::spec::{Entrance, StdinTarget};
+use crate::settings::{Entrance, StdinTarget};
 use crate::template::Template;
 
 fn program(name: &str, ranks: u32) -> ProgramRequest {

@@ -71,6 +71,8 @@ fn nodes_are_asked_after_the_manager_has_answered_and_it_is_told_after_the_last_
         lattice launch --alloc $alloc --pmi none -n 2 sleep 1000 & launch=$!
         launch_with 2 >/dev/null
         release $alloc; wait $launch; all_given_back >/dev/null
+        # It is told a moment after it can be seen.
+        soon grep -q "may be used again.*vni=1025" "$here/api.log"
         cat "$here/api.log" "$here/node0.log" | grep -E "$alloc|vni=1025" | sort |
             sed -nE 's/.*(is asked for credentials|are at hand|its nodes are asked|may use the fabric|are to be given back|may be used again).*/\1/p'"#;
     let outcome = with_fabric(script).run();

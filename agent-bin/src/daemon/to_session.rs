@@ -1,0 +1,97 @@
+//! Messages to a session process: a bounded queue, and the task that writes it to the process's socket.
+
+use std::io;
+
+use bytes::{BufMut, BytesMut};
+use lattice_session::fabric::NodeFabric;
+use lattice_session::session_process::Order;
+use lattice_session::session_process::frames::append_frame;
+use lattice_session::wire::fabric;
+use pmi_core::quiet::WriteHalf;
+use pmi_transport::proto::v1 as proto;
+use prost::Message;
+use proto::to_session::What;
+use tokio::io::AsyncWriteExt;
+use tokio::sync::mpsc;
+use zeroize::Zeroize;
+
+use super::ending::Ending;
+use super::wire::ending;
+use super::wire::launch_request::Assignment;
+
+/// Number of messages that may wait for a session to read them.
+const WAITING_MAX: usize = 256;
+
+/// Queue of messages to a session.
+#[derive(Clone)]
+pub(super) struct ToSession(mpsc::Sender<proto::ToSession>);
+
+/// Messages that the session is still to be sent.
+pub(super) struct Waiting(mpsc::Receiver<proto::ToSession>);
+
+/// Error of a message to a session that has ended.
+#[derive(Debug)]
+pub(super) struct HasEnded;
+
+impl ToSession {
+    /// An empty queue; whoever has the second half writes it.
+    pub(super) fn new() -> (Self, Waiting) {
+        let (sender, receiver) = mpsc::channel(WAITING_MAX);
+        (Self(sender), Waiting(receiver))
+    }
+
+    /// Tells the session to end, unless the queue is full: one that reads nothing any more is killed in the end.
+    pub(super) fn end(&self, how: Ending) {
+        let what = Some(What::Command(ending::encode(how)));
+        let _ = self.0.try_send(proto::ToSession { what });
+    }
+
+    /// Queues a message; waits while there is no room.
+    ///
+    /// # Errors
+    /// Fails if the session has ended.
+    pub(super) async fn send(&self, what: What) -> Result<(), HasEnded> {
+        self.0.send(proto::ToSession { what: Some(what) }).await.map_err(|_| HasEnded)
+    }
+}
+
+impl Waiting {
+    /// Writes what the session must hear first, and then the queue, until nobody has its other half, or the session reads no more.
+    pub(super) async fn write(mut self, mut socket: WriteHalf, mut first: BytesMut) {
+        let written = socket.write_all(&first).await;
+        // They may hold a key.
+        first.as_mut().zeroize();
+        if written.is_err() {
+            return;
+        }
+        let mut bytes = BytesMut::new();
+        loop {
+            while let Ok(message) = self.0.try_recv() {
+                append_frame(&mut bytes, &message);
+            }
+            if !bytes.is_empty() && socket.write_all(&bytes).await.is_err() {
+                return;
+            }
+            bytes.clear();
+            let Some(message) = self.0.recv().await else { return };
+            append_frame(&mut bytes, &message);
+        }
+    }
+}
+
+/// First frames for a session process: the user to become, then the launch.
+///
+/// # Errors
+/// Fails if the order cannot be written as JSON.
+pub(super) fn first_frames(order: &Order, assignment: &Assignment, told: &NodeFabric) -> io::Result<BytesMut> {
+    let order = serde_json::to_vec(order)?;
+    let (spec, node_index) = (assignment.spec.clone(), assignment.index.0);
+    let fabric = fabric::encode_node(told);
+    let start = proto::StartSession { spec, node_index, environment: Vec::new(), fabric };
+    // Enough for both: memory that grows leaves copies behind, of a key here.
+    let mut bytes = BytesMut::with_capacity(order.len() + start.encoded_len() + 16);
+    bytes.put_u32(order.len() as u32);
+    bytes.extend_from_slice(&order);
+    append_frame(&mut bytes, &start);
+    Ok(bytes)
+}

@@ -1,0 +1,132 @@
+//! Spawned jobs: their start, their failures, their end.
+
+use super::*;
+
+fn spawned(world: &World) -> Vec<(&str, Option<&str>)> {
+    let mut told = Vec::new();
+    for event in &world.events {
+        if let Event::Spawned { job, failure } = event {
+            told.push((job.as_str(), failure.as_deref()));
+        }
+    }
+    told
+}
+
+#[test]
+fn a_spawn_is_answered_when_the_last_of_its_ranks_runs() {
+    let mut world = World::running(spec(1));
+    world.spawn(LAUNCHED, 2);
+    world.start(SlotId(1));
+    assert!(world.answers.is_empty());
+    world.start(SlotId(2));
+    assert_eq!(world.answers[&1].as_ref().unwrap().as_str(), "kvs_1_0.s1");
+    let shown: Vec<u32> = world.machine.ranks().iter().map(|(_, slot)| slot.rank.0).collect();
+    assert_eq!((shown, world.stdin_fed), (vec![0, 1, 2], 1));
+    world.finish();
+}
+
+#[test]
+fn parent_and_children_are_judged_together() {
+    let mut world = World::running(spec(1));
+    world.spawn(LAUNCHED, 1);
+    world.start_all();
+    world.exit(SlotId(1), FAILED);
+    assert_eq!(world.cause(), Some(failed(1)));
+    assert_eq!(world.signals[&SlotId(0)], [Signal::SIGTERM]);
+    world.finish();
+    let mut world = World::running(spec(2));
+    world.spawn(LAUNCHED, 2);
+    world.start_all();
+    world.reason(JobNumber(1), abort(1));
+    assert_eq!(world.cause(), Some(aborted(3)), "in the numbers that are shown");
+    world.finish();
+}
+
+#[test]
+fn a_spawn_that_fails_harms_nobody() {
+    let mut world = World::running(spec(1));
+    world.spawn(LAUNCHED, 2);
+    world.start(SlotId(1));
+    let failure = StartFailure::Failed { class: StartClass::NotFound, reason: "not there".to_owned() };
+    world.fail_start(SlotId(2), failure);
+    assert!(world.answers[&1].as_ref().unwrap_err().to_string().contains("not there"));
+    assert_eq!(world.signals[&SlotId(1)], [Signal::SIGKILL], "the half that runs is ended");
+    world.exit(SlotId(1), KILLED);
+    world.reason(JobNumber(1), abort(0));
+    assert_eq!((world.cause(), world.machine.phase()), (None, &Phase::Running));
+    world.finish();
+    assert_eq!(world.cause(), None);
+}
+
+#[test]
+fn a_spawn_that_cannot_be_prepared_or_admitted_is_answered_at_once() {
+    let check = |preparation: Preparation, job: JobNumber, ranks: u32, expected: &str| {
+        let mut world = World::running(spec(1));
+        world.preparations.push(preparation);
+        world.spawn(job, ranks);
+        let answer = world.answers[&1].as_ref().unwrap_err().to_string();
+        assert!(answer.contains(expected), "{answer}");
+        assert!(world.starting.is_empty());
+        world.finish();
+        assert_eq!(world.cause(), None);
+    };
+    check(Preparation::Failed, LAUNCHED, 1, "no such program");
+    check(Preparation::Done, LAUNCHED, 0, "no rank was asked for");
+    check(Preparation::Done, LAUNCHED, 20_000, "a node has up to 16384");
+    check(Preparation::Done, LAUNCHED, 2_000_000, "a launch has up to 1048576");
+}
+
+#[test]
+fn nothing_is_spawned_by_a_launch_that_ends() {
+    let mut world = World::running(spec(1));
+    world.control(Control::End(15));
+    world.spawn(LAUNCHED, 1);
+    assert!(world.answers[&1].as_ref().unwrap_err().to_string().contains("the launch is ending"));
+    world.control(Control::Spawn(order("kvs_1_0.s1", 1, 1)));
+    assert_eq!(spawned(&world), [("kvs_1_0.s1", Some("the launch is ending"))]);
+    world.finish();
+    world.control(Control::Spawn(order("kvs_1_0.s2", 1, 1)));
+    assert_eq!(spawned(&world)[1].1, Some("this node's part of the launch is over"));
+}
+
+#[test]
+fn orders_to_spawn_are_answered_whether_or_not_there_are_ranks_here() {
+    let mut world = World::running(spec_on(&[1, 1]));
+    world.control(Control::Spawn(order("kvs_1_0.s1", 0, 2)));
+    assert_eq!(spawned(&world), [("kvs_1_0.s1", None)]);
+    world.control(Control::Spawn(order("kvs_1_0.s1", 0, 2)));
+    assert_eq!(spawned(&world)[1], ("kvs_1_0.s1", Some("job kvs_1_0.s1 is here already")));
+    let orphan = SpawnOrder {
+        job: Job { spawner: Some(JobId::new("nobody").unwrap()), ..order("kvs_1_0.s2", 0, 2).job },
+        ..order("kvs_1_0.s2", 0, 2)
+    };
+    world.control(Control::Spawn(orphan));
+    assert_eq!(spawned(&world)[2].1, Some("the parent of job kvs_1_0.s2 is not known here"));
+    world.control(Control::Spawn(order("kvs_1_0.s3", 2, 4)));
+    assert_eq!(spawned(&world).len(), 3, "its ranks are not there yet");
+    world.start_all();
+    assert_eq!(spawned(&world)[3], ("kvs_1_0.s3", None));
+    world.finish();
+}
+
+#[test]
+fn a_disowned_job_is_killed_once_none_of_its_ranks_is_on_its_way() {
+    let mut world = World::running(spec_on(&[1, 1]));
+    world.control(Control::Spawn(order("kvs_1_0.s1", 2, 2)));
+    world.start(SlotId(1));
+    let id = || JobId::new("kvs_1_0.s1").unwrap();
+    world.control(Control::Disown(id()));
+    assert!(!world.signals.contains_key(&SlotId(1)));
+    world.start(SlotId(2));
+    assert_eq!(
+        (&world.signals[&SlotId(1)], &world.signals[&SlotId(2)]),
+        (&vec![Signal::SIGKILL], &vec![Signal::SIGKILL])
+    );
+    world.exit(SlotId(1), KILLED);
+    world.exit(SlotId(2), FAILED);
+    assert_eq!(world.cause(), None, "their ends say nothing about the launch");
+    world.control(Control::Disown(JobId::new("kvs_1_0").unwrap()));
+    world.control(Control::Disown(JobId::new("unknown").unwrap()));
+    assert_eq!(world.alive(), [SlotId(0)], "the launched job is the launch itself");
+    world.finish();
+}

@@ -1,0 +1,132 @@
+//! Reports of ranks that wait, are silent, or are asked for their progress.
+
+use super::*;
+
+fn fence(job: usize, waiting: &[u32], missing: &[u32]) -> FenceSeen {
+    let waiting = waiting.iter().copied().map(LocalRank).collect();
+    let missing = missing.iter().map(|&rank| (Rank(rank), Some("get".to_owned()))).collect();
+    let (name, epoch) = ("fence".into(), Epoch(0));
+    FenceSeen { job: JobNumber(job), name, epoch, whole_job: true, waiting, missing }
+}
+
+/// Only the launched job was looked at: ranks of a spawned one waited for ever for a rank that had finalized on another node.
+#[test]
+fn ranks_of_every_job_that_wait_for_other_nodes_are_told_of_once() {
+    let mut world = World::running(spec_on(&[2, 1]));
+    world.control(Control::Spawn(order("kvs_1_0.s1", 2, 3)));
+    world.start_all();
+    world.fences = vec![fence(0, &[0, 1], &[]), fence(1, &[1], &[])];
+    world.advance(seconds(3));
+    let waiting = |event: &Event| if let Event::Waiting { ranks } = event { Some(ranks.clone()) } else { None };
+    let told: Vec<Vec<Rank>> = world.events.iter().filter_map(waiting).collect();
+    assert_eq!(told, [vec![Rank(0), Rank(1)], vec![Rank(4)]]);
+    world.finish();
+}
+
+#[test]
+fn ranks_that_miss_one_of_their_own_node_wait_for_nobody_else() {
+    let mut world = World::running(spec_on(&[2, 1]));
+    world.fences = vec![fence(0, &[0], &[1])];
+    world.advance(seconds(3));
+    assert!(!world.events.iter().any(|event| matches!(event, Event::Waiting { .. })));
+    world.finish();
+}
+
+#[test]
+fn a_fence_that_takes_too_long_ends_the_launch_with_those_it_waits_for() {
+    let limit = seconds(2);
+    let mut world = World::running(with_timeouts(2, Timeouts { fence: Some(limit), ..Timeouts::default() }));
+    world.advance(seconds(10));
+    world.fences = vec![fence(0, &[0], &[1])];
+    world.advance(Duration::from_millis(1900));
+    assert_eq!(world.cause(), None);
+    world.advance(Duration::from_millis(500));
+    let missing = vec![(Rank(1), Some("get".to_owned()))];
+    assert_eq!(world.cause(), Some(CauseKind::FenceTimeout { limit, waiting: 1, missing }));
+    world.finish();
+}
+
+#[test]
+fn a_start_up_that_is_stuck_is_told_of_less_and_less_often() {
+    let mut world = World::running(spec(2));
+    world.fences = vec![fence(0, &[0], &[1])];
+    world.advance(seconds(150));
+    let stuck = |notice: &&Notice| if let Notice::Stuck { after, .. } = notice { Some(after.as_secs()) } else { None };
+    let told: Vec<u64> = world.notices().iter().filter_map(stuck).collect();
+    assert_eq!(told, [30, 60, 120]);
+    world.finish();
+}
+
+fn mpich() -> MpiLibrary {
+    MpiLibrary { name: "MPICH".to_owned(), file: "libmpich.so.12".to_owned(), family: MpiFamily::Pmi }
+}
+
+fn silences(world: &World) -> Vec<(Vec<u32>, bool, Option<&str>)> {
+    let silence = |notice: &Notice| match notice {
+        Notice::Silent { ranks, ended, library, .. } => {
+            let ranks = ranks.iter().map(|rank| rank.0).collect();
+            Some((ranks, *ended, library.clone().map(|library| library.name)))
+        }
+        _ => None,
+    };
+    let told = world.notices().into_iter().filter_map(silence);
+    told.map(|(ranks, ended, library)| (ranks, ended, library.map(|_| "MPICH"))).collect()
+}
+
+#[test]
+fn silent_ranks_that_run_are_told_of_once_with_the_library_that_was_seen_in_them() {
+    let mut world = World::running(spec(3));
+    world.silent = SilentSeen { slots: vec![SlotId(0), SlotId(2)], mapped: Some(mpich()), needed: Vec::new() };
+    world.advance(seconds(1));
+    // It may be gone from memory when they are told of.
+    world.silent.mapped = None;
+    world.advance(seconds(20));
+    assert_eq!(silences(&world), [(vec![0, 2], false, Some("MPICH"))]);
+    world.finish();
+    assert_eq!(silences(&world).len(), 1, "they are not told of again at the end");
+}
+
+#[test]
+fn ranks_that_ended_in_silence_are_told_of_unless_something_else_explains_the_end() {
+    let silent = SilentSeen { slots: vec![SlotId(0), SlotId(1)], mapped: None, needed: vec![(SlotId(1), mpich())] };
+    let mut world = World::running(spec(2));
+    world.silent = silent.clone();
+    world.exit(SlotId(0), GOOD);
+    world.exit(SlotId(1), GOOD);
+    assert_eq!(silences(&world), [(vec![0, 1], true, Some("MPICH"))]);
+    let mut world = World::running(spec(2));
+    world.silent = silent;
+    world.exit(SlotId(0), FAILED);
+    world.finish();
+    assert_eq!(silences(&world), []);
+}
+
+#[test]
+fn one_rank_by_itself_may_be_silent() {
+    let mut world = World::running(spec(1));
+    world.silent = SilentSeen { slots: vec![SlotId(0)], mapped: Some(mpich()), needed: Vec::new() };
+    world.advance(seconds(100));
+    world.exit(SlotId(0), GOOD);
+    assert_eq!(silences(&world), []);
+}
+
+#[test]
+fn progress_is_told_at_any_time_even_after_the_last_rank() {
+    let mut world = World::new(spec(2));
+    world.start(SlotId(0));
+    world.fences = vec![fence(0, &[0], &[1])];
+    world.control(Control::AskProgress(7));
+    world.start(SlotId(1));
+    world.exit(SlotId(0), GOOD);
+    world.exit(SlotId(1), GOOD);
+    world.control(Control::AskProgress(8));
+    let told = world.events.iter().filter_map(|event| match event {
+        Event::Progress { question, ranks } => {
+            Some((*question, ranks.iter().map(|rank| (rank.pid, rank.waiting, rank.exit)).collect::<Vec<_>>()))
+        }
+        _ => None,
+    });
+    let told: Vec<_> = told.collect();
+    assert_eq!(told[0], (7, vec![(Some(1000), true, None), (None, false, None)]));
+    assert_eq!(told[1], (8, vec![(Some(1000), true, Some(GOOD)), (Some(1001), false, Some(GOOD))]));
+}

@@ -1,0 +1,125 @@
+//! Credit of a session process for its output, shared by the task that reads the agent's grants and the one that writes events.
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::flow_control::Credit;
+
+/// Limit of events that are held for lack of credit, in bytes that they cost ([`crate::wire::event::cost`]). Beyond it the session's
+/// events are not taken, which slows its ranks down.
+pub(super) const HELD_MAX: usize = 1 << 20;
+
+/// The same limit while a progress query waits for its answer, which comes behind the events that are not taken.
+pub(super) const HELD_MAX_FOR_ANSWER: usize = 16 << 20;
+
+/// Credit for output, and the progress queries that change how much may be held without it.
+pub(super) struct OutputCredit {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+struct State {
+    credit: Credit,
+    /// Number of progress queries that the session has not answered.
+    queries: usize,
+}
+
+impl OutputCredit {
+    /// Credit of a session that may begin with `window` bytes of output.
+    pub(super) fn new(window: u64) -> Self {
+        Self { state: Mutex::new(State { credit: Credit::new(window), queries: 0 }), changed: Notify::new() }
+    }
+
+    /// Adds `bytes` that the agent has granted.
+    pub(super) fn grant(&self, bytes: u64) {
+        self.state.lock().credit.grant(bytes);
+        self.changed.notify_one();
+    }
+
+    /// Removes the limit for good: the agent is gone, and nothing that is sent can reach it.
+    pub(super) fn lift(&self) {
+        self.state.lock().credit.lift();
+        self.changed.notify_one();
+    }
+
+    /// Counts a progress query that the session is to answer.
+    pub(super) fn expect_answer(&self) {
+        self.state.lock().queries += 1;
+        self.changed.notify_one();
+    }
+
+    /// Counts the answer to a progress query.
+    pub(super) fn answered(&self) {
+        let state = &mut *self.state.lock();
+        state.queries = state.queries.saturating_sub(1);
+    }
+
+    /// Limit of events that may be held at present, in bytes that they cost.
+    pub(super) fn held_max(&self) -> usize {
+        if self.state.lock().queries > 0 { HELD_MAX_FOR_ANSWER } else { HELD_MAX }
+    }
+
+    /// Spends the cost of one event, if it may be sent now. An event without cost always may.
+    pub(super) fn spend(&self, cost: usize) -> bool {
+        let credit = &mut self.state.lock().credit;
+        let may_send = cost == 0 || credit.is_available();
+        if may_send {
+            credit.overdraw(cost as u64);
+        }
+        may_send
+    }
+
+    /// Waits until credit or queries have changed since the last call.
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_sent_while_there_is_credit_and_the_last_may_overdraw_it() {
+        let credit = OutputCredit::new(100);
+        assert_eq!([60, 60, 1].map(|cost| credit.spend(cost)), [true, true, false]);
+        assert!(credit.spend(0), "an event without cost needs no credit");
+        credit.grant(20);
+        assert!(!credit.spend(1), "20 bytes were overdrawn");
+        credit.grant(1);
+        assert!(credit.spend(1));
+    }
+
+    #[test]
+    fn a_session_without_an_agent_needs_no_credit() {
+        let credit = OutputCredit::new(0);
+        assert!(!credit.spend(1));
+        credit.lift();
+        assert!((0..1000).all(|_| credit.spend(1 << 30)));
+    }
+
+    #[test]
+    fn more_may_be_held_while_a_progress_query_waits_for_its_answer() {
+        let credit = OutputCredit::new(0);
+        credit.answered();
+        assert_eq!(credit.held_max(), HELD_MAX, "an answer that nobody asked for counts for nothing");
+        credit.expect_answer();
+        credit.expect_answer();
+        credit.answered();
+        assert_eq!(credit.held_max(), HELD_MAX_FOR_ANSWER);
+        credit.answered();
+        assert_eq!(credit.held_max(), HELD_MAX);
+    }
+
+    #[tokio::test]
+    async fn a_writer_that_waits_for_credit_learns_of_each_change() {
+        let credit = OutputCredit::new(0);
+        let changes: [fn(&OutputCredit); 3] =
+            [|credit| credit.grant(1), |credit| credit.lift(), |credit| credit.expect_answer()];
+        for change in changes {
+            change(&credit);
+            // A change before the wait counts as well.
+            credit.changed().await;
+        }
+    }
+}

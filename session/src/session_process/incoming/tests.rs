@@ -1,0 +1,156 @@
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+
+use bytes::{Bytes, BytesMut};
+use pmi_core::ids::NodeIndex;
+use pmi_core::quiet;
+use proto::node_command::What as CommandWhat;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::sample::spec_on;
+use crate::session_io::{Nodes, StdinSource};
+use crate::session_process::frames::append_frame;
+use crate::session_process::stdin::{Readers, connect};
+
+/// Agent that sends messages to a session, and the ends where they come out.
+struct World {
+    agent: UnixStream,
+    control: mpsc::Receiver<Control>,
+    told: mpsc::Receiver<ToAgent>,
+    credit: Arc<OutputCredit>,
+    calls: AgentCalls,
+    stdin: mpsc::Receiver<Bytes>,
+    reading: JoinHandle<()>,
+}
+
+impl World {
+    fn new() -> Self {
+        let (socket, agent) = UnixStream::pair().unwrap();
+        let (reader, _) = quiet::split(socket).unwrap();
+        let (control, controlled) = mpsc::channel(8);
+        let (urgent, told) = mpsc::channel(8);
+        let credit = Arc::new(OutputCredit::new(0));
+        let calls = AgentCalls::new(&spec_on(&[1, 1]), urgent.clone());
+        let (input, stdin) = connect(Readers::Here, 100, urgent.clone());
+        let StdinSource::Stream(stdin) = stdin else { panic!("no stream") };
+        let incoming = Incoming { nodes: 2, control, calls: calls.clone(), credit: Arc::clone(&credit), input, urgent };
+        let reading = tokio::spawn(incoming.run(reader));
+        Self { agent, control: controlled, told, credit, calls, stdin, reading }
+    }
+
+    fn send(&mut self, what: What) {
+        let mut bytes = BytesMut::new();
+        append_frame(&mut bytes, &proto::ToSession { what: Some(what) });
+        self.agent.write_all(&bytes).unwrap();
+    }
+
+    fn command(&mut self, what: CommandWhat) {
+        self.send(What::Command(proto::NodeCommand { what: Some(what) }));
+    }
+
+    async fn warning(&mut self) -> String {
+        match self.told.recv().await.expect("a warning").into_what() {
+            Some(proto::from_session::What::Warning(text)) => text,
+            other => panic!("{other:?} is no warning"),
+        }
+    }
+
+    /// Ends as the session does when its agent is gone: no control, no waiting for credit, no answers.
+    async fn is_without_agent(mut self) {
+        self.reading.await.unwrap();
+        assert!(self.control.recv().await.is_none());
+        assert!(self.credit.spend(1 << 30));
+        assert_eq!(self.stdin.recv().await, None);
+        let asked = self.calls.ask(NodeIndex(1), Bytes::new()).await.unwrap_err();
+        assert_eq!(asked.reason, "the node agent is gone");
+    }
+}
+
+#[tokio::test]
+async fn commands_reach_those_whom_they_concern() {
+    let mut world = World::new();
+    world.command(CommandWhat::Signal(10));
+    assert!(matches!(world.control.recv().await, Some(Control::Signal(10))));
+    world.command(CommandWhat::Stdin("input".into()));
+    world.command(CommandWhat::StdinEnd(proto::Nothing {}));
+    assert_eq!(world.stdin.recv().await.unwrap(), "input");
+    assert_eq!(world.stdin.recv().await, None);
+    world.command(CommandWhat::OutputCredit(5));
+    world.credit.changed().await;
+    assert!(world.credit.spend(5) && !world.credit.spend(1));
+    let held_max = world.credit.held_max();
+    world.command(CommandWhat::AskProgress(3));
+    assert!(matches!(world.control.recv().await, Some(Control::AskProgress(3))));
+    assert!(world.credit.held_max() > held_max, "the answer needs room");
+}
+
+#[tokio::test]
+async fn a_command_that_means_nothing_here_is_reported_and_the_session_goes_on() {
+    let mut world = World::new();
+    world.send(What::Command(proto::NodeCommand { what: None }));
+    assert_eq!(world.warning().await, "a command is passed over: the message has no command");
+    world.command(CommandWhat::SignalRanks(proto::SignalRanks { signal: 10, ranks: Vec::new() }));
+    assert_eq!(world.warning().await, "a command is passed over: no rank is named; 0-3,8 names five");
+    world.command(CommandWhat::Kill(9));
+    assert!(matches!(world.control.recv().await, Some(Control::Kill(9))));
+}
+
+#[tokio::test]
+async fn a_message_that_cannot_be_read_is_reported_and_ends_the_session() {
+    let too_long = u32::try_from(TO_SESSION_MAX + 1).unwrap().to_be_bytes();
+    let no_message = [0, 0, 0, 2, 0xff, 0xff];
+    for bytes in [&too_long[..], &no_message] {
+        let mut world = World::new();
+        world.agent.write_all(bytes).unwrap();
+        let warning = world.warning().await;
+        assert!(warning.starts_with("the ranks are ended, as a message of the agent cannot be read: "), "{warning}");
+        world.is_without_agent().await;
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_goes_away_at_any_byte_ends_the_session() {
+    let frame = [0, 0, 0, 2, 0x12, 0x00];
+    for sent in 0..frame.len() {
+        let mut world = World::new();
+        world.agent.write_all(&frame[..sent]).unwrap();
+        world.agent.shutdown(std::net::Shutdown::Both).unwrap();
+        world.is_without_agent().await;
+    }
+}
+
+/// Messages of a later version, and a second start, are no reason to end ranks that run.
+#[tokio::test]
+async fn messages_without_a_meaning_here_are_passed_over() {
+    let mut world = World::new();
+    world.send(What::Start(proto::StartSession::default()));
+    world.send(What::Answer(proto::Answer { id: 77, what: None }));
+    world.agent.write_all(&[0, 0, 0, 0]).unwrap();
+    world.command(CommandWhat::GiveUp(proto::Nothing {}));
+    assert!(matches!(world.control.recv().await, Some(Control::GiveUp)));
+}
+
+#[tokio::test]
+async fn a_question_of_another_node_is_answered_by_the_session_or_by_its_end() {
+    let mut world = World::new();
+    let question = |request_id| {
+        let (launch_id, question) = ("1".to_owned(), Bytes::from_static(b"key?"));
+        What::Question(proto::DataRequest { launch_id, request_id, question, ..Default::default() })
+    };
+    let no_answer = Err("its part of the launch has ended".to_owned());
+    for (id, answer) in [(1, Some(Ok("value".into()))), (2, Some(Err("no such key".to_owned()))), (3, None)] {
+        world.send(question(id));
+        let Some(Control::Question { question, reply }) = world.control.recv().await else { panic!("no question") };
+        assert_eq!(question, "key?");
+        let expected = answer.clone().unwrap_or(no_answer.clone());
+        match answer {
+            Some(answer) => reply.send(answer).unwrap(),
+            None => drop(reply),
+        }
+        assert_eq!(world.told.recv().await, Some(ToAgent::reply("1".to_owned(), id, expected)));
+    }
+    world.control.close();
+    world.send(question(4));
+    assert_eq!(world.told.recv().await, Some(ToAgent::reply("1".to_owned(), 4, no_answer)));
+}

@@ -1,0 +1,160 @@
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use pmi_core::ids::Rank;
+use prost::Message;
+use proto::from_session;
+use rank_spawner::RankExit;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::cause::CauseKind;
+use crate::event::{Notice, Output, Stream};
+use crate::session_process::frames::read_frame;
+
+/// Sources of a session and the packets that are written of them: one for each write.
+struct Ends {
+    events: mpsc::Sender<Event>,
+    report: oneshot::Sender<Report>,
+    packets: UnixStream,
+    running: JoinHandle<io::Result<()>>,
+    urgent: mpsc::Sender<ToAgent>,
+    traces: mpsc::Sender<Bytes>,
+    alarm: oneshot::Sender<Cause>,
+    credit: Arc<OutputCredit>,
+}
+
+fn run() -> Ends {
+    let packets = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
+    run_on((packets.0.into(), packets.1.into()), 1 << 20)
+}
+
+fn run_on((socket, packets): (UnixStream, UnixStream), window: u64) -> Ends {
+    let (_reader, writer) = pmi_core::quiet::split(socket).unwrap();
+    let (urgent, outgoing_urgent) = mpsc::channel(8);
+    let (events, happened) = mpsc::channel(8);
+    let (traces, traced) = mpsc::channel(8);
+    let (alarm, alarmed) = oneshot::channel();
+    let (report, finish) = oneshot::channel();
+    let credit = Arc::new(OutputCredit::new(window));
+    let outgoing = Outgoing {
+        urgent: outgoing_urgent,
+        events: happened,
+        traces: traced,
+        alarm: Some(alarmed),
+        credit: Arc::clone(&credit),
+    };
+    let running = tokio::spawn(outgoing.run(writer, finish));
+    Ends { events, report, packets, running, urgent, traces, alarm, credit }
+}
+
+fn report() -> Report {
+    Report { exits: Vec::new(), cause: None, duration: Duration::ZERO }
+}
+
+fn output(text: &'static str) -> Event {
+    Event::Output(Output { rank: Rank(0), stream: Stream::Stdout, bytes: text.into() })
+}
+
+fn exited() -> Event {
+    Event::Exited { rank: Rank(0), exit: RankExit::Code(0), phase: None }
+}
+
+/// Next message that the agent reads, in a word.
+async fn word(packets: &UnixStream) -> String {
+    let mut packets = packets.try_clone().unwrap();
+    let frame = tokio::task::spawn_blocking(move || read_frame(&mut packets)).await.unwrap().unwrap();
+    let Some(frame) = frame else { return "end".to_owned() };
+    let Some(from_session::What::Event(event)) = proto::FromSession::decode(&*frame).unwrap().what else {
+        return "urgent".to_owned();
+    };
+    match event.what.unwrap() {
+        What::Output(output) => String::from_utf8(output.data.to_vec()).unwrap(),
+        What::Trace(line) => String::from_utf8(line.to_vec()).unwrap(),
+        What::Exited(_) => "exited".to_owned(),
+        What::Ending(_) => "ending".to_owned(),
+        What::Report(_) => "report".to_owned(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn the_first_cause_passes_output_that_waits_for_credit() {
+    let ends = run_on(UnixStream::pair().unwrap(), 1);
+    ends.events.send(output("first")).await.unwrap();
+    assert_eq!(word(&ends.packets).await, "first", "the window is open, if only by a byte");
+    for event in [output("second"), exited()] {
+        ends.events.send(event).await.unwrap();
+    }
+    let cause = || Cause { host: "n1".to_owned(), kind: CauseKind::Interrupted { signal: 2 } };
+    ends.alarm.send(cause()).unwrap();
+    assert_eq!(word(&ends.packets).await, "ending");
+    ends.events.send(Event::Ending(cause())).await.unwrap();
+    ends.urgent.send(ToAgent::warning("w".to_owned())).await.unwrap();
+    assert_eq!(word(&ends.packets).await, "urgent");
+    drop(ends.events);
+    ends.report.send(report()).unwrap();
+    ends.credit.grant(1 << 20);
+    for expected in ["second", "exited", "report", "end"] {
+        assert_eq!(word(&ends.packets).await, expected, "the cause is told once, and the exit after the output");
+    }
+    ends.running.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn traces_and_calls_are_written_before_the_report() {
+    let ends = run_on(UnixStream::pair().unwrap(), 1 << 20);
+    ends.traces.send("C> x\n".into()).await.unwrap();
+    assert_eq!(word(&ends.packets).await, "C> x\n");
+    drop((ends.events, ends.traces));
+    ends.urgent.send(ToAgent::warning("w".to_owned())).await.unwrap();
+    ends.report.send(report()).unwrap();
+    for expected in ["urgent", "report", "end"] {
+        assert_eq!(word(&ends.packets).await, expected);
+    }
+    ends.running.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_session_can_end_though_its_agent_is_gone() {
+    let Ends { events, report: ended, packets, running, credit, .. } = run_on(UnixStream::pair().unwrap(), 1);
+    drop(packets);
+    credit.lift();
+    for _ in 0..100 {
+        events.send(output("nobody reads this")).await.unwrap();
+    }
+    drop(events);
+    ended.send(report()).unwrap();
+    assert!(running.await.unwrap().is_err(), "it says that not all was read");
+}
+
+fn started() -> Event {
+    Event::Started { rank: Rank(0), pid: std::process::id() }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_launch_that_ends_at_once_is_told_of_in_one_piece() {
+    let mut ends = run();
+    ends.events.send(started()).await.unwrap();
+    tokio::task::yield_now().await;
+    ends.events.send(exited()).await.unwrap();
+    ends.events.send(Event::Notice(Notice::Leftover { pids: vec![1] })).await.unwrap();
+    drop(ends.events);
+    ends.report.send(report()).unwrap();
+    ends.running.await.unwrap().unwrap();
+    let mut bytes = [0; 4096];
+    assert!(ends.packets.read(&mut bytes).unwrap() > 0);
+    assert_eq!(ends.packets.read(&mut bytes).unwrap(), 0, "there was a second write");
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_start_is_told_of_though_nothing_follows() {
+    let Ends { events, report: _report, mut packets, running, urgent: _urgent, traces: _traces, alarm: _alarm, .. } =
+        run();
+    events.send(started()).await.unwrap();
+    packets.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let read = tokio::task::spawn_blocking(move || packets.read(&mut [0; 4096]));
+    assert!(read.await.unwrap().unwrap() > 0);
+    running.abort();
+}

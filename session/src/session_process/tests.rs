@@ -1,0 +1,119 @@
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use pmi_core::ids::NodeIndex;
+use pmi_transport::proto::v1 as proto;
+use prost::Message;
+use proto::from_session::What;
+
+use super::*;
+use crate::fabric::NodeFabric;
+use crate::sample::spec_on;
+use crate::settings::LaunchSettings;
+use crate::spec::SessionSpec;
+use crate::wire::event::{NodeHappening, decode};
+
+fn start(settings: LaunchSettings) -> SessionStart {
+    SessionStart {
+        spec: SessionSpec { settings, ..(*spec_on(&[2, 1])).clone() },
+        environment: Vec::new(),
+        output_window: 1,
+        stdin_window: 1,
+        fabric: NodeFabric::default(),
+    }
+}
+
+fn account() -> Account {
+    let path = |path: &str| PathBuf::from(path);
+    Account { uid: 1000, gid: 100, name: "ada".to_owned(), home: path("/home/ada"), shell: path("/bin/sh") }
+}
+
+/// Last value of a variable, which is the one that counts.
+fn variable(start: &Start, name: &str) -> Option<OsString> {
+    let variables = start.0.spec.settings.environment.iter();
+    variables.rev().find(|(present, _)| present == name).map(|(_, value)| value.clone())
+}
+
+#[test]
+fn the_launch_wins_over_the_account_and_the_agent_over_the_launch() {
+    let environment = [("HOME", "/scratch"), ("FABRIC", "launch")];
+    let environment = environment.map(|(name, value)| (name.into(), value.into())).to_vec();
+    let mut asked = start(LaunchSettings { environment, ..LaunchSettings::default() });
+    asked.environment = vec![("FABRIC".into(), "agent".into())];
+    let started = Start::new(asked, &account());
+    for (name, value) in [("HOME", "/scratch"), ("USER", "ada"), ("SHELL", "/bin/sh"), ("FABRIC", "agent")] {
+        assert_eq!(variable(&started, name), Some(value.into()), "{name}");
+    }
+}
+
+#[test]
+fn a_node_reads_the_input_that_its_ranks_read() {
+    let check = |node: u32, stdin: StdinTarget, expected: Readers| {
+        let mut asked = start(LaunchSettings { stdin: stdin.clone(), ..LaunchSettings::default() });
+        asked.spec.node = NodeIndex(node);
+        assert_eq!(Start(asked).readers(), expected, "node {node}, {stdin:?}");
+    };
+    check(0, StdinTarget::All, Readers::Here);
+    check(1, StdinTarget::All, Readers::Here);
+    check(0, StdinTarget::Rank(Rank(1)), Readers::Here);
+    check(1, StdinTarget::Rank(Rank(1)), Readers::Elsewhere);
+    check(1, StdinTarget::Rank(Rank(2)), Readers::Here);
+    check(0, StdinTarget::Rank(Rank(9)), Readers::Elsewhere);
+    check(0, StdinTarget::None, Readers::Elsewhere);
+}
+
+#[test]
+fn a_session_that_cannot_begin_reports_its_reason_and_its_end() {
+    let (mut socket, mut agent) = UnixStream::pair().unwrap();
+    let refusal = Refusal::Account(AccountError::Unknown { uid: 4711 });
+    tell_refusal(&mut socket, "node3", &refusal).unwrap();
+    drop(socket);
+    let mut happenings = Vec::new();
+    while let Some(frame) = read_frame(&mut agent).unwrap() {
+        let Some(What::Event(event)) = proto::FromSession::decode(&*frame).unwrap().what else { panic!("no event") };
+        happenings.push(decode(event).unwrap());
+    }
+    let [NodeHappening::Event(Event::Ending(cause)), NodeHappening::Report { exits, .. }] = &happenings[..] else {
+        panic!("{happenings:?}");
+    };
+    let kind = CauseKind::NotStarted { reason: refusal.to_string(), class: StartClass::System };
+    assert_eq!((cause, exits.len()), (&Cause { host: "node3".to_owned(), kind }, 0));
+    assert!(cause.to_string().contains("4711"), "{cause}");
+}
+
+#[test]
+fn a_process_whose_agent_goes_away_or_sends_no_order_ends() {
+    let order = serde_json::to_vec(&Order {
+        uid: Uid::effective().as_raw(),
+        setuid_programs: true,
+        limits: Vec::new(),
+        host: "node0".to_owned(),
+    });
+    let order = order.unwrap();
+    let frame = [&u32::try_from(order.len()).unwrap().to_be_bytes()[..], &order].concat();
+    for sent in [0, 2, 4, frame.len() - 1] {
+        let (socket, mut agent) = UnixStream::pair().unwrap();
+        agent.write_all(&frame[..sent]).unwrap();
+        drop(agent);
+        assert!(live(socket).is_ok(), "after {sent} bytes");
+    }
+    let (socket, mut agent) = UnixStream::pair().unwrap();
+    agent.write_all(&[0, 0, 0, 4]).unwrap();
+    agent.write_all(b"{}}}").unwrap();
+    assert_eq!(live(socket).unwrap_err().kind(), io::ErrorKind::InvalidData);
+}
+
+#[test]
+fn a_trace_says_how_much_of_it_was_left_out() {
+    use pmi_core::server::{Sender, Trace};
+    let (traces, mut traced) = mpsc::channel(2);
+    let mut sink = trace_sink(traces);
+    let message = Trace { rank: Some(Rank(3)), sender: Sender::Client, bytes: "cmd=init\n".into() };
+    (0..5).for_each(|_| sink(&message));
+    let whole = "@rank 3\nC> cmd=init\\n\n";
+    assert_eq!([traced.try_recv().unwrap(), traced.try_recv().unwrap()], [whole, whole]);
+    sink(&message);
+    assert_eq!(traced.try_recv().unwrap(), format!("# 3 messages left out\n{whole}"));
+    sink(&message);
+    assert_eq!(traced.try_recv().unwrap(), whole);
+}

@@ -1,0 +1,44 @@
+//! The first message of an agent to a session process that has become its user: the launch, and this node's part of it.
+
+use std::ffi::OsString;
+
+use bytes::Bytes;
+use pmi_core::ids::NodeIndex;
+use pmi_transport::proto::v1 as proto;
+use prost::Message;
+
+use super::{WireError, decode_variables, fabric, spec};
+use crate::fabric::NodeFabric;
+use crate::spec::SessionSpec;
+
+/// Session that an agent asks a session process to run.
+#[derive(Clone, Debug)]
+pub struct SessionStart {
+    /// Part of the launch that this node runs.
+    pub spec: SessionSpec,
+    /// Variables of every rank of this node, which win over those of the launch.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Bytes of output that the session may send before it is granted more.
+    pub output_window: u64,
+    /// Bytes of input that may be on their way to the ranks.
+    pub stdin_window: u64,
+    /// Fabric that the ranks may use.
+    pub fabric: NodeFabric,
+}
+
+/// Decodes the message.
+///
+/// # Errors
+/// Refuses bytes that are no message, and what [`spec::decode`] and [`fabric::decode_node`] refuse.
+pub fn decode(message: impl Into<Bytes>) -> Result<SessionStart, WireError> {
+    let start = proto::StartSession::decode(message.into())?;
+    let launch = proto::LaunchSpec::decode(start.spec)?;
+    let (output_window, stdin_window) = (launch.output_window.into(), launch.stdin_window.into());
+    Ok(SessionStart {
+        fabric: start.fabric.as_ref().map(fabric::decode_node).transpose()?.unwrap_or_default(),
+        spec: spec::decode(launch, NodeIndex(start.node_index))?,
+        environment: decode_variables(start.environment),
+        output_window,
+        stdin_window,
+    })
+}

@@ -1,0 +1,251 @@
+//! Causes, events and reports.
+
+use bytes::Bytes;
+use pmi_transport::limits::kept_cost;
+
+use super::super::event::NodeHappening;
+use super::super::{cause, event};
+use super::*;
+use crate::cause::{Cause, CauseKind, StartClass};
+use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, RankProgress, Report, Stream};
+
+fn causes() -> Vec<CauseKind> {
+    let exit = RankExit::Signal { signal: 11, core_dumped: true };
+    let rank = Rank(3);
+    let missing = vec![(Rank(1), Some("fullinit".to_owned())), (Rank(2), None)];
+    vec![
+        CauseKind::Failed { rank, exit },
+        CauseKind::LeftWithoutFinalize { rank },
+        CauseKind::LeftBeforeInit { rank, exit: RankExit::Code(3), others: vec![Rank(0), Rank(7)] },
+        CauseKind::LeftFence { rank, waiting: vec![Rank(9)] },
+        CauseKind::Aborted { rank, code: -5, message: "text".into() },
+        CauseKind::Offence { rank, offence: "nonsense".into() },
+        CauseKind::NotServed { rank, protocol: "PMI-1".into() },
+        CauseKind::Fence { reason: "broken".into() },
+        CauseKind::FenceTimeout { limit: Duration::from_secs(3), waiting: 5, missing },
+        CauseKind::NodeLost { reason: "no heartbeat".into() },
+        CauseKind::NotStarted { reason: "no such program".into(), class: StartClass::NotFound },
+        CauseKind::Interrupted { signal: 2 },
+        CauseKind::Ended { who: "user 7".into(), reason: "enough".into() },
+        CauseKind::TimedOut { limit: Duration::from_secs(9) },
+    ]
+}
+
+#[test]
+fn causes_travel() {
+    for kind in causes() {
+        let sent = Cause { host: "node3".into(), kind };
+        assert_eq!(cause::decode(cause::encode(&sent)).unwrap(), sent);
+    }
+    assert!(cause::decode(proto::Cause::default()).is_err());
+}
+
+#[test]
+fn events_travel() {
+    let library = MpiLibrary { name: "MPICH".into(), file: "libmpi.so.12".into(), family: MpiFamily::Vendor };
+    let stuck = vec![(Rank(1), Some("barrier_in".to_owned()))];
+    let progress = RankProgress {
+        rank: Rank(2),
+        pid: Some(77),
+        phase: Some(Phase::Open),
+        last_command: Some("get".into()),
+        waiting: true,
+        exit: Some(RankExit::Code(1)),
+    };
+    let early =
+        RankProgress { pid: None, phase: None, last_command: None, waiting: false, exit: None, ..progress.clone() };
+    let after = Duration::from_millis(5);
+    let silent = Notice::Silent { ranks: vec![Rank(0)], size: 2, ended: true, after, library: Some(library) };
+    let events = [
+        Event::Started { rank: Rank(1), pid: 17 },
+        Event::Output(Output { rank: Rank(1), stream: Stream::Stderr, bytes: Bytes::from_static(b"a\xff\n") }),
+        Event::Notice(silent),
+        Event::Notice(Notice::Stuck { after, waiting: 3, missing: stuck }),
+        Event::Notice(Notice::Leftover { pids: vec![5, 6] }),
+        Event::Exited { rank: Rank(1), exit: RankExit::Code(7), phase: Some(Phase::Finalized) },
+        Event::Exited { rank: Rank(1), exit: RankExit::Signal { signal: 9, core_dumped: false }, phase: None },
+        Event::Spawned { job: JobId::new("kvs_a_0.s1").unwrap(), failure: None },
+        Event::Spawned { job: JobId::new("kvs_a_0.s1").unwrap(), failure: Some("no".into()) },
+        Event::Progress { question: 4, ranks: vec![progress, early] },
+        Event::Waiting { ranks: vec![Rank(4)] },
+        Event::Ending(Cause { host: "h".into(), kind: CauseKind::Interrupted { signal: 2 } }),
+    ];
+    for sent in events {
+        let NodeHappening::Event(got) = event::decode(event::encode(&sent)).unwrap() else {
+            panic!("{sent:?} came as something else");
+        };
+        assert_eq!(format!("{got:?}"), format!("{sent:?}"));
+    }
+}
+
+#[test]
+fn reports_travel() {
+    let exits = vec![(Rank(0), RankExit::Code(0)), (Rank(3), RankExit::Signal { signal: 9, core_dumped: false })];
+    let report = Report { exits: exits.clone(), cause: None, duration: Duration::from_micros(1234) };
+    match event::decode(event::encode_report(&report)).unwrap() {
+        NodeHappening::Report { exits: got, duration } => assert_eq!((got, duration), (exits, report.duration)),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn any_ranks() -> impl Strategy<Value = Vec<Rank>> {
+    proptest::collection::vec(any_rank(), 0..4)
+}
+
+fn any_missing() -> impl Strategy<Value = Vec<(Rank, Option<String>)>> {
+    proptest::collection::vec((any_rank(), proptest::option::of(".{0,9}")), 0..4)
+}
+
+fn any_cause() -> impl Strategy<Value = CauseKind> {
+    let class = prop_oneof![Just(StartClass::NotFound), Just(StartClass::CannotExecute), Just(StartClass::System)];
+    let of_rank = prop_oneof![
+        (any_rank(), any_exit()).prop_map(|(rank, exit)| CauseKind::Failed { rank, exit }),
+        any_rank().prop_map(|rank| CauseKind::LeftWithoutFinalize { rank }),
+        (any_rank(), any_exit(), any_ranks()).prop_map(|(rank, exit, others)| CauseKind::LeftBeforeInit {
+            rank,
+            exit,
+            others
+        }),
+        (any_rank(), any_ranks()).prop_map(|(rank, waiting)| CauseKind::LeftFence { rank, waiting }),
+        (any_rank(), any::<i32>(), ".{0,9}").prop_map(|(rank, code, message)| CauseKind::Aborted {
+            rank,
+            code,
+            message
+        }),
+        (any_rank(), ".{0,9}").prop_map(|(rank, offence)| CauseKind::Offence { rank, offence }),
+        (any_rank(), ".{0,9}").prop_map(|(rank, protocol)| CauseKind::NotServed { rank, protocol }),
+    ];
+    let of_others = prop_oneof![
+        ".{0,9}".prop_map(|reason| CauseKind::Fence { reason }),
+        (any_time(), any::<u32>(), any_missing()).prop_map(|(limit, waiting, missing)| CauseKind::FenceTimeout {
+            limit,
+            waiting: waiting as usize,
+            missing
+        }),
+        ".{0,9}".prop_map(|reason| CauseKind::NodeLost { reason }),
+        (".{0,9}", class).prop_map(|(reason, class)| CauseKind::NotStarted { reason, class }),
+        any::<i32>().prop_map(|signal| CauseKind::Interrupted { signal }),
+        (".{0,9}", ".{0,9}").prop_map(|(who, reason)| CauseKind::Ended { who, reason }),
+        any_time().prop_map(|limit| CauseKind::TimedOut { limit }),
+    ];
+    prop_oneof![of_rank, of_others]
+}
+
+fn any_progress() -> impl Strategy<Value = RankProgress> {
+    let ended = proptest::option::of(any_exit());
+    let pid = proptest::option::of(1..=u32::MAX);
+    (any_rank(), pid, any_phase(), some_text(), any::<bool>(), ended).prop_map(
+        |(rank, pid, phase, last_command, waiting, exit)| RankProgress {
+            rank,
+            pid,
+            phase,
+            last_command,
+            waiting,
+            exit,
+        },
+    )
+}
+
+fn any_output() -> impl Strategy<Value = Output> {
+    let stream = prop_oneof![Just(Stream::Stdout), Just(Stream::Stderr)];
+    (any_rank(), stream, any::<Vec<u8>>()).prop_map(|(rank, stream, bytes)| Output {
+        rank,
+        stream,
+        bytes: bytes.into(),
+    })
+}
+
+proptest! {
+    #[test]
+    fn causes_of_every_kind_travel(host in ".{0,9}", kind in any_cause()) {
+        let sent = Cause { host, kind };
+        prop_assert_eq!(cause::decode(cause::encode(&sent)).unwrap(), sent);
+    }
+
+    #[test]
+    fn the_progress_of_a_rank_travels(sent in any_progress()) {
+        prop_assert_eq!(event::decode_progress(event::encode_progress(&sent)), sent);
+    }
+
+    #[test]
+    fn exits_and_phases_travel(rank in any_rank(), exit in any_exit(), phase in any_phase()) {
+        let sent = cause::encode_exit(rank, exit, phase);
+        prop_assert_eq!((Rank(sent.rank), cause::decode_exit(&sent), cause::decode_phase(sent.phase)), (rank, exit, phase));
+    }
+
+    /// A sender that charged less than the receiver would overrun its window.
+    #[test]
+    fn both_ends_charge_the_same_for_output(output in any_output()) {
+        let cost = kept_cost(output.bytes.len());
+        let sent = event::encode(&Event::Output(output));
+        prop_assert_eq!(event::cost(&sent), cost);
+        prop_assert!(cost > 0 && cost <= event::COST_MAX);
+        prop_assert_eq!(event::happening_cost(&event::decode(sent).unwrap()), cost);
+    }
+
+    #[test]
+    fn reports_of_any_length_travel(exits in proptest::collection::vec((any_rank(), any_exit()), 0..9), micros: u32) {
+        let duration = Duration::from_micros(micros.into());
+        let sent = NodeHappening::Report { exits, duration };
+        let got = event::decode(event::encode_happening(&sent)).unwrap();
+        prop_assert_eq!(format!("{got:?}"), format!("{sent:?}"));
+    }
+}
+
+#[test]
+fn traces_and_counts_of_input_travel() {
+    for sent in
+        [NodeHappening::StdinTaken(0), NodeHappening::StdinTaken(u64::MAX), NodeHappening::Trace("C: \n".into())]
+    {
+        let got = event::decode(event::encode_happening(&sent)).unwrap();
+        assert_eq!(format!("{got:?}"), format!("{sent:?}"));
+    }
+}
+
+#[test]
+fn events_that_this_version_has_no_meaning_for_are_refused_by_name() {
+    use proto::node_event::What;
+    use proto::notice::What as Notice;
+    let check = |what: Option<What>, expected: &str| {
+        assert_eq!(refusal(event::decode(proto::NodeEvent { what })), expected);
+    };
+    let notice = |notice| Some(What::Notice(proto::Notice { what: Some(notice) }));
+    let too_long = format!("{} ms; possible is at most {} ms", u64::MAX, TIME_MAX.as_millis());
+    check(None, "the message has no event");
+    check(Some(What::Notice(proto::Notice { what: None })), "the message has no notice");
+    check(Some(What::Ending(proto::Cause::default())), "the message has no kind of cause");
+    let job_id = "a b".to_owned();
+    check(
+        Some(What::Spawned(proto::Spawned { job_id, failure: String::new() })),
+        &format!("the spawned job: {}", JobId::new("a b").unwrap_err()),
+    );
+    let silent = proto::SilentRanks { after_ms: u64::MAX, ..Default::default() };
+    check(notice(Notice::Silent(silent)), &format!("the time that ranks were silent is {too_long}"));
+    let stuck = proto::StuckStart { after_ms: u64::MAX, ..Default::default() };
+    check(notice(Notice::Stuck(stuck)), &format!("the time of a start-up is {too_long}"));
+    let library = Some(proto::MpiLibrary { family: 9, ..Default::default() });
+    let silent = proto::SilentRanks { library, ..Default::default() };
+    check(notice(Notice::Silent(silent)), "the family of an MPI library is 9; possible is 0 to 2");
+}
+
+#[test]
+fn causes_that_this_version_has_no_meaning_for_are_refused_by_name() {
+    use proto::cause::Kind;
+    let check = |kind: Kind, expected: &str| {
+        let wrong = proto::Cause { host: "node0".into(), kind: Some(kind) };
+        assert_eq!(refusal(cause::decode(wrong)), expected);
+    };
+    let too_long = format!("{} ms; possible is at most {} ms", u64::MAX, TIME_MAX.as_millis());
+    let timeout = proto::FenceTimeout { limit_ms: u64::MAX, ..Default::default() };
+    check(Kind::FenceTimeout(timeout), &format!("the time limit of a fence is {too_long}"));
+    check(Kind::TimedOutMs(u64::MAX), &format!("the time limit is {too_long}"));
+    check(Kind::LeftBeforeInit(proto::LeftBeforeInit::default()), "the message has no rank that left");
+    let failure = proto::NotStarted { reason: String::new(), class: 7 };
+    check(Kind::NotStarted(failure), "the class of a failed start is 7; possible is 0 to 2");
+}
+
+/// A later version may know more phases than this one.
+#[test]
+fn a_phase_that_is_unknown_here_is_none() {
+    assert_eq!([-1, 0, 99].map(cause::decode_phase), [None; 3]);
+}

@@ -1,0 +1,97 @@
+//! Fuzz targets as ordinary tests: each crate's test `fuzz_seeds` lists its targets with inputs that real programs make, runs them on
+//! these and on damaged copies, and writes them where `cargo fuzz` finds them.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::path::PathBuf;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// A fuzz target, with inputs that are known to mean something.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Name of the file below `fuzz/fuzz_targets`, without its ending.
+    pub name: &'static str,
+    /// The function that the target calls; it panics where a promise is broken.
+    pub run: fn(&[u8]),
+    /// The inputs.
+    pub seeds: Vec<Vec<u8>>,
+}
+
+impl Target {
+    /// Runs the target on every seed.
+    ///
+    /// # Panics
+    /// If there is no seed, or a promise is broken.
+    pub fn run_seeds(&self) {
+        assert!(!self.seeds.is_empty(), "{} has no seeds", self.name);
+        self.seeds.iter().for_each(|seed| (self.run)(seed));
+    }
+
+    /// Runs the target on every seed, on every beginning of it, and with every byte changed in two ways.
+    ///
+    /// # Panics
+    /// If there is no seed, or a promise is broken.
+    pub fn run_damaged(&self) {
+        self.run_seeds();
+        for seed in &self.seeds {
+            damaged(seed).for_each(|copy| (self.run)(&copy));
+        }
+    }
+
+    /// Writes the seeds to `fuzz/corpus/NAME` of the crate in this directory.
+    ///
+    /// # Panics
+    /// If a file cannot be written.
+    pub fn write_seeds(&self, crate_directory: &str) {
+        let directory: PathBuf = [crate_directory, "fuzz", "corpus", self.name].iter().collect();
+        fs::create_dir_all(&directory).expect("the directory of the corpus cannot be made");
+        for (number, seed) in self.seeds.iter().enumerate() {
+            fs::write(directory.join(format!("seed-{number:04}")), seed).expect("a seed cannot be written");
+        }
+    }
+}
+
+/// Every beginning of a seed, and the seed with every byte changed in its lowest and in its highest bit.
+fn damaged(seed: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
+    let changed = move |at: usize, bit: u8| {
+        let mut copy = seed.to_vec();
+        copy[at] ^= bit;
+        copy
+    };
+    (0..seed.len()).flat_map(move |at| [seed[..at].to_vec(), changed(at, 1), changed(at, 0x80)])
+}
+
+/// Copies of seeds of which some bytes were changed, cut off or added.
+pub fn mutations(seeds: Vec<Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
+    let changes = vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
+    (prop::sample::select(seeds), changes, any::<prop::sample::Index>(), vec(any::<u8>(), 0..4)).prop_map(
+        |(mut bytes, changes, cut, tail)| {
+            for (index, byte) in changes {
+                let index = index.index(bytes.len());
+                bytes[index] = byte;
+            }
+            bytes.truncate(cut.index(2 * bytes.len()).max(1));
+            bytes.extend(tail);
+            bytes
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_is_every_beginning_and_two_changes_of_every_byte() {
+        let copies: Vec<_> = damaged(&[0, 0xff]).collect();
+        assert_eq!(copies, [&[][..], &[1, 0xff], &[0x80, 0xff], &[0], &[0, 0xfe], &[0, 0x7f]]);
+    }
+
+    #[test]
+    #[should_panic(expected = "empty has no seeds")]
+    fn a_target_without_seeds_tests_nothing() {
+        Target { name: "empty", run: |_| {}, seeds: Vec::new() }.run_damaged();
+    }
+}
