@@ -249,21 +249,37 @@ fn quiet_says_what_failed_and_verbose_says_how_it_went() {
     assert!(verbose.ends_with(&failed), "the reason is the last word: {verbose}");
 }
 
+/// Events of a launch with `--json`, and its exit code.
+fn events(flags: &str, script: &str) -> (Vec<Value>, Option<i32>) {
+    let Ended { code, stdout, .. } = launch(&format!("--json {flags}")).sh(script);
+    (stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect(), code)
+}
+
+fn kind(event: &Value) -> &str {
+    event["event"].as_str().unwrap()
+}
+
 #[test]
 fn events_as_json_are_in_the_order_of_each_ranks_life() {
-    let Ended { code, stdout, stderr } = launch("--json -n 3").sh("echo $SLURM_PROCID; exit $SLURM_PROCID");
-    let events: Vec<Value> = stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let kind = |event: &Value| event["event"].as_str().unwrap().to_owned();
-    assert_eq!(kind(&events[0]), "launch");
+    let (events, code) = events("-n 3", "echo $SLURM_PROCID");
     let last = events.last().unwrap();
-    assert_eq!((kind(last).as_str(), last["exit_code"].as_i64().map(|code| code as i32)), ("complete", code));
-    assert!([Some(1), Some(2)].contains(&code), "{code:?}");
-    assert!(stderr.starts_with("lattice: rank "), "{stderr}");
-    let of_rank_0: Vec<String> = events.iter().filter(|event| event["rank"] == 0).map(kind).collect();
-    assert_eq!(of_rank_0, ["started", "output", "exited"]);
-    for event in events.iter().filter(|event| event["event"] == "output") {
-        assert_eq!(event["text"].as_str().unwrap(), format!("{}\n", event["rank"]));
+    assert_eq!((code, kind(&events[0]), kind(last)), (Some(0), "launch", "complete"));
+    for rank in 0..3_usize {
+        let life: Vec<&Value> = events.iter().filter(|event| event["rank"] == rank).collect();
+        assert_eq!(life.iter().map(|event| kind(event)).collect::<Vec<_>>(), ["started", "output", "exited"]);
+        assert_eq!((&life[1]["text"], &life[1]["stream"]), (&format!("{rank}\n").into(), &"stdout".into()));
+        assert_eq!((&life[2]["code"], &last["ranks"][rank]["code"]), (&0.into(), &0.into()));
     }
+}
+
+#[test]
+fn the_last_event_as_json_has_the_exit_code_and_its_cause() {
+    let (events, code) = events("-n 1", "exit 3");
+    let last = events.last().unwrap();
+    assert_eq!((code, kind(last), &last["exit_code"]), (Some(3), "complete", &3.into()));
+    assert_eq!((&last["cause"]["kind"], &last["cause"]["rank"]), (&"failed".into(), &0.into()));
+    let message = format!("rank 0 on {} exited with status 3", host());
+    assert_eq!(last["cause"]["message"], message);
 }
 
 #[test]
