@@ -73,6 +73,9 @@ fn page(request: &Request<Incoming>, text: impl Fn() -> String) -> Response<Stri
 
 #[cfg(test)]
 mod tests {
+    use std::io::ErrorKind;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
@@ -113,5 +116,41 @@ mod tests {
             let answer = ask(&request).await;
             assert!(answer.contains(expected), "{answer}");
         }
+    }
+
+    #[tokio::test]
+    async fn each_request_sees_the_metrics_of_its_moment() {
+        let (count, listener) = (AtomicU32::new(0), TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(serve(listener, move || format!("asked {}\n", count.fetch_add(1, Ordering::Relaxed))));
+        for number in 0..3 {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            assert!(answer.ends_with(&format!("\r\n\r\nasked {number}\n")), "{answer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn clients_that_say_nothing_keep_others_waiting_until_they_go() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(serve(listener, || "nodes 3\n".to_owned()));
+        let mut silent = Vec::new();
+        for _ in 0..CONNECTIONS_MAX {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut last = TcpStream::connect(address).await.unwrap();
+        last.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").await.unwrap();
+        for _ in 0..1000 {
+            tokio::task::yield_now().await;
+        }
+        let early = last.try_read(&mut [0]);
+        assert!(early.is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "there was no place for it");
+        silent.pop();
+        let mut answer = String::new();
+        last.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.ends_with("nodes 3\n"), "{answer}");
     }
 }

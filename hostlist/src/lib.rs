@@ -37,10 +37,10 @@ pub enum HostlistError {
         /// The name, with its brackets.
         name: String,
     },
-    /// What stands in a bracket is no number, and no two numbers in rising order.
+    /// Text in a bracket that is no number, and no two numbers in rising order.
     #[error("{range:?} in {name:?} is no range; write numbers and ranges such as 0-3 or 00-15")]
     BadRange {
-        /// What was found.
+        /// Text in place of a range.
         range: String,
         /// The name that it was found in.
         name: String,
@@ -56,7 +56,7 @@ pub enum HostlistError {
     /// A name is longer than [`NAME_MAX`].
     #[error("{name:?}... is longer than {NAME_MAX} bytes")]
     LongName {
-        /// How it begins.
+        /// Beginning of the name.
         name: String,
     },
     /// The list stands for more names than it may.
@@ -64,7 +64,7 @@ pub enum HostlistError {
     TooMany {
         /// The list, cut short if it is long.
         list: String,
-        /// How many names it may stand for.
+        /// Limit of its names.
         most: usize,
     },
 }
@@ -236,7 +236,7 @@ fn append_names(parts: &[Part<'_>], names: &mut Vec<String>) {
     names.append(&mut combined);
 }
 
-/// How a text begins, for messages.
+/// Beginning of a text, for messages.
 fn excerpt(text: &str) -> String {
     text.chars().take(64).collect()
 }
@@ -269,7 +269,7 @@ pub fn fold<S: AsRef<str>>(names: &[S]) -> String {
     list
 }
 
-/// What two names have before and after the one number in which they differ.
+/// Text before and after the one number in which two names differ; `None` if they differ in more.
 fn frame<'a>(first: &'a str, second: &str) -> Option<(&'a str, &'a str)> {
     if first.contains('[') {
         return None;

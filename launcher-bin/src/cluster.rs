@@ -6,8 +6,10 @@
 //! API server   --api     else LATTICE_API_URL    else `api` in the config file   else the socket of an API server on this machine
 //! ```
 
+mod attachment;
 mod config;
 mod error;
+mod launches;
 mod url;
 
 use std::ffi::{OsStr, OsString};
@@ -22,9 +24,11 @@ use pmi_transport::proto::v1::launch_service_client::LaunchServiceClient;
 use pmi_transport::proto::v1::node_service_client::NodeServiceClient;
 use tonic::{Response, Status};
 
+pub(crate) use self::attachment::Attachment;
 use self::config::Config;
 pub use self::config::ConfigError;
 pub use self::error::ClusterError;
+pub(crate) use self::launches::Started;
 use self::url::ApiUrl;
 pub use self::url::ApiUrlError;
 

@@ -79,7 +79,7 @@ pub enum DevClusterError {
     /// The files of the cluster cannot be made.
     #[error("cannot make the files of the cluster in {}: {error}", directory.display())]
     Files {
-        /// Where.
+        /// Directory of the files.
         directory: PathBuf,
         /// Error of the system.
         error: io::Error,

@@ -43,12 +43,12 @@ pub fn help_text() -> String {
     text
 }
 
-/// What was lost of the output of a launch whose ranks may all be well.
+/// Losses of output of a launch whose ranks may all be well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// Nobody read it any more.
+    /// The reader of our own output went away.
     pub hung_up: bool,
-    /// It could not be written.
+    /// A place could not be written to.
     pub failed: bool,
 }
 
@@ -112,7 +112,7 @@ fn failed(code: u8) -> u8 {
     code.max(1)
 }
 
-/// What `exit(code)` leaves of a code on every Unix.
+/// Lowest 8 bits of a code, as `exit(code)` leaves them on every Unix.
 fn low_byte(code: i32) -> u8 {
     code.to_le_bytes()[0]
 }
@@ -180,5 +180,56 @@ mod tests {
         let kind = CauseKind::Failed { rank: Rank(0), exit: RankExit::Code(3) };
         let cause = Cause { host: "node3".to_owned(), kind };
         assert_eq!(code(Some(&cause), Losses { hung_up: true, failed: true }), 3);
+    }
+
+    #[test]
+    fn a_node_a_fence_or_a_protocol_that_fails_has_its_code() {
+        let check = |kind: CauseKind, expected: u8| {
+            let cause = Cause { host: "node3".to_owned(), kind };
+            assert_eq!(code(Some(&cause), Losses::default()), expected, "{cause}");
+        };
+        check(CauseKind::NodeLost { reason: "no heartbeat".to_owned() }, 125);
+        check(CauseKind::FenceTimeout { limit: Duration::from_secs(1), waiting: 1, missing: Vec::new() }, 125);
+        check(CauseKind::NotServed { rank: Rank(0), protocol: "PMI-1".to_owned() }, 1);
+        check(CauseKind::Interrupted { signal: 15 }, 143);
+        check(CauseKind::Interrupted { signal: 1 }, 129);
+    }
+
+    #[test]
+    fn the_help_lists_each_code_with_its_meaning() {
+        let text = help_text();
+        assert_eq!(text.lines().next(), Some("Exit codes:"));
+        assert_eq!(text.lines().count(), 1 + TABLE.len());
+        for (code, meaning) in [
+            (TIMED_OUT, "--timeout is over"),
+            (OURS, "lattice itself failed, or was asked for the impossible; no rank is to blame"),
+            (CANNOT_EXECUTE, "the program cannot be executed"),
+            (NOT_FOUND, "there is no such program"),
+        ] {
+            assert!(text.contains(&format!("\n  {code:<6} {meaning}\n")), "{text}");
+        }
+    }
+
+    proptest::proptest! {
+        /// A script that asks `$?` must not take a launch that failed for one that went well.
+        #[test]
+        fn no_failure_looks_like_success(number in proptest::num::i32::ANY, signal in 1_i32..=64, core_dumped: bool) {
+            let rank = Rank(0);
+            let aborted = CauseKind::Aborted { rank, code: number, message: String::new() };
+            let killed = CauseKind::Failed { rank, exit: RankExit::Signal { signal, core_dumped } };
+            let failed = CauseKind::Failed { rank, exit: RankExit::Code(number) };
+            let early = CauseKind::LeftBeforeInit { rank, exit: RankExit::Code(number), others: vec![rank] };
+            for kind in [aborted, killed, failed, early, CauseKind::Interrupted { signal }] {
+                let cause = Cause { host: "node3".to_owned(), kind };
+                proptest::prop_assert_ne!(code(Some(&cause), Losses::default()), 0, "{}", cause);
+            }
+        }
+
+        #[test]
+        fn a_rank_that_a_signal_killed_has_the_code_of_a_shell(signal in 1_i32..=64, core_dumped: bool) {
+            let kind = CauseKind::Failed { rank: Rank(0), exit: RankExit::Signal { signal, core_dumped } };
+            let cause = Cause { host: "node3".to_owned(), kind };
+            proptest::prop_assert_eq!(i32::from(code(Some(&cause), Losses::default())), 128 + signal);
+        }
     }
 }

@@ -94,4 +94,28 @@ mod tests {
     fn a_probe_that_fails_has_a_code_of_its_own() {
         assert_eq!(Failure::from(PmiCommandError::Unknown { keys: vec!["k".to_owned()] }).code, 1);
     }
+
+    #[test]
+    fn a_program_that_cannot_be_started_has_the_code_of_a_shell() {
+        for (line, code, beginning) in [
+            ("no-such-program", 127, "cannot find program no-such-program in /usr/bin:/bin"),
+            ("/etc/passwd", 126, ""),
+            ("--chdir /nonexistent true", 125, "cannot start ranks in /nonexistent: No such file or directory"),
+            ("-n 1001 true", 125, "1001 ranks do not fit on this machine"),
+        ] {
+            let failure = Failure::from(LaunchError::from(crate::prepared::tests::prepared(line).unwrap_err()));
+            assert_eq!(failure.code, code, "{line}");
+            assert!(failure.text.starts_with(beginning), "{line}: {}", failure.text);
+        }
+    }
+
+    #[test]
+    fn a_failure_of_ours_tells_the_whole_chain_of_causes() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = lattice_pki::Authority::open(directory.path()).err().unwrap();
+        let failure = Failure::ours(&error);
+        let path = directory.path().join("ca.key.pem");
+        let expected = format!("cannot read {}: No such file or directory (os error 2)", path.display());
+        assert_eq!((failure.text, failure.code), (expected, 125));
+    }
 }

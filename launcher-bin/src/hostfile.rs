@@ -17,19 +17,19 @@ use lattice_session::request::HostSlots;
 /// The most bytes of a hostfile: room for half a million nodes. A device has no end.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// Why a hostfile cannot be used.
+/// Refusal of a hostfile.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostfileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read the hostfile {}: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// It has no end, or might as well have none.
+    /// The file has no end, or might as well have none.
     #[error("{} is no hostfile: it has more than {} MiB", path.display(), BYTES_MAX >> 20)]
     TooLong {
         /// The file.
@@ -44,7 +44,7 @@ pub enum HostfileError {
         line: usize,
         /// The host.
         node: String,
-        /// What stands in place of the number.
+        /// Text in place of the number.
         slots: String,
     },
     /// A line is none of the forms.
@@ -54,10 +54,10 @@ pub enum HostfileError {
         path: PathBuf,
         /// The line, counted from 1.
         line: usize,
-        /// What stands there.
+        /// Text of the line, without its comment.
         text: String,
     },
-    /// It names no host at all.
+    /// The file names no host at all.
     #[error("the hostfile {} names no host", path.display())]
     Empty {
         /// The file.
@@ -144,5 +144,87 @@ mod tests {
         assert_eq!(parsed("# nobody\n"), Err("the hostfile hosts names no host".to_owned()));
         let error = read(Path::new("/nonexistent/hosts")).unwrap_err().to_string();
         assert!(error.contains("No such file"), "{error}");
+    }
+
+    /// Hostfiles that users bring along from other launchers.
+    #[test]
+    fn files_of_other_launchers_are_read_as_far_as_they_mean_the_same() {
+        let check = |text: &str, expected: &[(&str, u32)]| {
+            let hosts = parsed(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            let seen: Vec<_> = hosts.iter().map(|host| (host.node.as_str(), host.slots.get())).collect();
+            assert_eq!(seen, expected, "{text}");
+        };
+        // Open MPI
+        check("node0 slots=4\nnode1 slots=4\n", &[("node0", 4), ("node1", 4)]);
+        check("# cluster\nnode0.site slots=2 # slow\n\n\tnode1\tslots=3\n", &[("node0.site", 2), ("node1", 3)]);
+        // MPICH and Intel MPI
+        check("node0:4\nnode1:2\n", &[("node0", 4), ("node1", 2)]);
+        check("node0\nnode1\n", &[("node0", 1), ("node1", 1)]);
+        // Slurm's `scontrol show hostnames`, `srun hostname`: a name for each rank
+        check("node0\nnode0\nnode1", &[("node0", 1), ("node0", 1), ("node1", 1)]);
+        // PBS_NODEFILE with the line ends of another system
+        check("node0\r\nnode1\r\n", &[("node0", 1), ("node1", 1)]);
+        check("10.0.0.1:2\n", &[("10.0.0.1", 2)]);
+    }
+
+    #[test]
+    fn what_another_launcher_would_do_and_this_one_does_not_is_refused_by_its_line() {
+        for text in [
+            "node0 slots=2 max_slots=4",
+            "node0 max-slots=4",
+            "node0 cpu=4",
+            "node0:2 binding=user:0,1",
+            "node0:2:4",
+            "node[0-3]:2",
+            "node0,node1",
+            "[fd00::7]:2",
+            "slots=4",
+        ] {
+            let error = parsed(&format!("# first\nnode9\n{text}\n")).unwrap_err();
+            assert_eq!(error, format!("hosts, line 3: {text:?} is none of HOST slots=N, HOST:N and HOST"));
+        }
+    }
+
+    #[test]
+    fn slots_are_a_number_of_ranks() {
+        for slots in ["0", "-1", "4.5", "4294967296", "0x4", "many"] {
+            for text in [format!("node0 slots={slots}"), format!("node0:{slots}")] {
+                let error = parsed(&text).unwrap_err();
+                let expected =
+                    format!("hosts, line 1: the slots of node0 are {slots:?}; a number from 1 up is possible");
+                assert_eq!(error, expected);
+            }
+        }
+        assert_eq!(parsed("node0:4294967295").unwrap()[0].slots.get(), u32::MAX);
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_no_hostfile() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), b"node\xff").unwrap();
+        let error = read(file.path()).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("cannot read the hostfile {}: ", file.path().display())), "{error}");
+        assert!(matches!(read(Path::new("/")), Err(HostfileError::Read { .. })));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn every_host_of_a_file_is_read_in_its_order(hosts in proptest::collection::vec(("[a-z][a-z0-9.-]{0,8}", 1_u32..1000, 0..3), 1..20)) {
+            let line = |(name, slots, form): &(String, u32, i32)| match form {
+                0 => format!("{name} slots={slots}"),
+                1 => format!("{name}:{slots}"),
+                _ => format!("  {name}:{slots}\t# {name}"),
+            };
+            let text: Vec<String> = hosts.iter().map(line).collect();
+            let read = parsed(&text.join("\n")).unwrap();
+            let read: Vec<_> = read.iter().map(|host| (host.node.clone(), host.slots.get())).collect();
+            let expected: Vec<_> = hosts.iter().map(|(name, slots, _)| (name.clone(), *slots)).collect();
+            proptest::prop_assert_eq!(read, expected);
+        }
+
+        #[test]
+        fn no_bytes_of_a_file_panic(text in ".{0,60}") {
+            let _ = parsed(&text);
+        }
     }
 }

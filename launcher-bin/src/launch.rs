@@ -21,7 +21,7 @@ use nix::sys::resource::{Resource, setrlimit};
 use rank_spawner::raise_descriptor_limit;
 
 pub use self::error::LaunchError;
-pub(crate) use self::remote::{abort, attach};
+pub(crate) use self::remote::attach;
 use crate::args::LaunchArgs;
 use crate::cluster::{self, ApiServer};
 use crate::console::{Verbosity, print};

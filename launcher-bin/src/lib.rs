@@ -13,9 +13,11 @@
 //! ```
 //!
 //! All other commands are `args -> commands -> console`: one question to the API server, one table or JSON document. [`console`]
-//! alone prints (but for the ranks' output), and [`exit`] alone chooses exit codes.
+//! alone prints (but for the ranks' output), and [`exit`] alone chooses exit codes. Calls to the API server are made below [`cluster`];
+//! what it and a client say to each other about a launch that runs is in `attachment` as types, and in `wire` as messages.
 
 pub mod args;
+mod attachment;
 pub mod cluster;
 mod commands;
 pub mod console;
@@ -40,6 +42,7 @@ mod stdin;
 mod table;
 mod trace;
 mod updates;
+mod wire;
 
 use std::ffi::OsString;
 
@@ -74,7 +77,7 @@ fn carry_out(command: Command, verbosity: Verbosity) -> Result<u8, Failure> {
         Command::Attach(args) => launch::attach(&args, verbosity)?,
         Command::Alloc(command) => commands::alloc(&command, verbosity)?,
         Command::Nodes(args) => commands::nodes(&args, verbosity)?,
-        Command::Launches { all, table } => commands::launches(all, &table)?,
+        Command::Launches(args) => commands::launches(&args)?,
         Command::Status { launch, table } => commands::status(&launch, &table)?,
         Command::Signal(args) => commands::signal(&args)?,
         Command::Abort(args) => commands::abort(&args)?,

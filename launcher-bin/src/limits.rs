@@ -1,4 +1,4 @@
-//! How many ranks this machine can hold at all, known before the first is started.
+//! Limits on the number of ranks of this machine, known before the first is started.
 //!
 //! Not a promise that so many fit, as others use the machine too; a job that cannot fit is refused with a number.
 
@@ -10,15 +10,15 @@ use nix::unistd::geteuid;
 
 /// A rank's PMI socket, its process, its two output streams and its input.
 const DESCRIPTORS_PER_RANK: u64 = 5;
-/// What we hold besides: our own streams, the runtime's and a trace.
+/// Descriptors beside those of ranks: our own streams, the runtime's and a trace.
 const OTHER_DESCRIPTORS: u64 = 32;
 
-/// What limits the number of ranks on this machine.
+/// Limits on the number of ranks on this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// How many processes there can be, and what says so.
+    /// Numbers of processes that there can be, each with the name of its limit.
     pub processes: Vec<(String, u64)>,
-    /// How many descriptors we can hold; `None` for any number.
+    /// Number of descriptors that we can hold; `None` for any number.
     pub descriptors: Option<u64>,
 }
 
@@ -26,13 +26,13 @@ pub struct Limits {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{ranks} ranks do not fit on this machine: {limited_by} is {limit}, which is enough for {fitting} ranks")]
 pub struct TooManyRanks {
-    /// How many were asked for.
+    /// Number of ranks that were asked for.
     pub ranks: u32,
-    /// What is not enough.
+    /// Name of the limit that is too low.
     pub limited_by: String,
     /// Its value.
     pub limit: u64,
-    /// How many ranks fit.
+    /// Number of ranks that fit.
     pub fitting: u64,
 }
 
@@ -56,7 +56,7 @@ impl Limits {
         Self { processes, descriptors: finite(Resource::RLIMIT_NOFILE) }
     }
 
-    /// Whether a job of `ranks` ranks that write to `files` files can fit.
+    /// Checks that a job of `ranks` ranks that write to `files` files can fit.
     ///
     /// # Errors
     /// Names the first limit that is too low, and how many ranks would fit.
@@ -120,5 +120,42 @@ mod tests {
     fn the_control_group_is_found() {
         assert_eq!(cgroup_v2("0::/user.slice/a\n"), Some("/user.slice/a"));
         assert_eq!(cgroup_v2("12:pids:/a\n1:cpu:/b\n"), None);
+    }
+
+    #[test]
+    fn a_refusal_says_what_is_enough_for_how_many() {
+        let limits = Limits { processes: vec![("pid_max".to_owned(), 1000)], descriptors: Some(1032) };
+        assert_eq!(
+            limits.check(201, 0).unwrap_err().to_string(),
+            "201 ranks do not fit on this machine: the limit of open files (ulimit -Hn) is 1032, which is enough for 200 ranks"
+        );
+        assert_eq!(
+            limits.check(1001, 0).unwrap_err().to_string(),
+            "1001 ranks do not fit on this machine: pid_max is 1000, which is enough for 1000 ranks"
+        );
+    }
+
+    proptest::proptest! {
+        /// A number that a refusal names is one that is not refused, and it is the largest.
+        #[test]
+        fn as_many_ranks_fit_as_a_refusal_says(processes in 1_u64..5000, descriptors in 0_u64..20_000, files in 0_usize..300, ranks in 1_u32..6000) {
+            let limits = Limits { processes: vec![("pid_max".to_owned(), processes)], descriptors: Some(descriptors) };
+            if let Err(refused) = limits.check(ranks, files) {
+                proptest::prop_assert!(refused.fitting < u64::from(ranks));
+                let fitting = u32::try_from(refused.fitting).unwrap();
+                let again = limits.check(fitting + 1, files);
+                proptest::prop_assert!(again.is_err(), "{} fit after all", fitting + 1);
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_limits_nothing() {
+        assert_eq!(number_in(Path::new("/nonexistent/pids.max")), None);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (text, expected) in [("max\n", None), ("4096\n", Some(4096)), ("", None)] {
+            fs::write(file.path(), text).unwrap();
+            assert_eq!(number_in(file.path()), expected, "{text:?}");
+        }
     }
 }

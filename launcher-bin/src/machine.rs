@@ -23,7 +23,7 @@ pub struct Machine {
     pub watched: bool,
 }
 
-/// Why this machine cannot be known.
+/// Failure to read the facts about this machine.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MachineError {

@@ -30,7 +30,7 @@ pub struct PreparedLaunch {
     pub placed: PlacedLaunch,
     /// Its ranks, in order.
     pub ranks: Vec<RankRow>,
-    /// Where the ranks' output goes, and what is shown of the launch.
+    /// Destinations of the ranks' output, and the parts of the launch that are shown.
     pub output: OutputRequest,
 }
 

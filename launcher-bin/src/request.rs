@@ -30,13 +30,13 @@ use crate::machine::Machine;
 pub struct LaunchCommand {
     /// The launch that is asked for.
     pub request: LaunchRequest,
-    /// Where the ranks' output goes, and what is shown of the launch.
+    /// Destinations of the ranks' output, and the parts of the launch that are shown.
     pub output: OutputRequest,
-    /// What is done with the request.
+    /// Purpose of the request.
     pub action: Action,
 }
 
-/// What is done with a launch request.
+/// Purpose of a launch request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// The launch is started.
@@ -45,7 +45,7 @@ pub enum Action {
     Plan,
 }
 
-/// Where the ranks' output goes, how it looks, and what else is shown of a launch.
+/// Destinations and form of the ranks' output, and the other parts of a launch that are shown.
 #[derive(Clone, Debug, Default)]
 pub struct OutputRequest {
     /// Files for standard output; `None` for the launcher's own.
@@ -83,7 +83,10 @@ impl LaunchCommand {
             slurm_environment: args.pmi.slurm_env,
             cpu_bind: args.placement.cpu_bind.clone(),
             stdin: stdin(&args.streams.stdin, &machine.directory, ownership),
-            timeouts: timeouts(&args.time, machine.watched && !args.streams.json)?,
+            timeouts: Timeouts {
+                prompt: (machine.watched && !args.streams.json).then_some(PROMPT),
+                ..timeouts(&args.time)?
+            },
         };
         let request = LaunchRequest {
             programs: Programs::new(programs.collect::<Result<_, _>>()?)?,
@@ -197,7 +200,8 @@ fn pmi_spec(args: &PmiArgs) -> PmiSpec {
 /// Pause of a rank within a line after which the beginning of the line is shown on a terminal.
 const PROMPT: Duration = Duration::from_millis(100);
 
-fn timeouts(args: &TimeArgs, watched: bool) -> Result<Timeouts, RequestError> {
+/// Time limits of a launch whose prompts nobody waits for.
+fn timeouts(args: &TimeArgs) -> Result<Timeouts, RequestError> {
     let positive = |flag, time: Option<Duration>| match time {
         Some(Duration::ZERO) => Err(RequestError::NoTime { flag }),
         time => Ok(time),
@@ -209,7 +213,6 @@ fn timeouts(args: &TimeArgs, watched: bool) -> Result<Timeouts, RequestError> {
         stuck: positive("--stuck-after", args.stuck_after)?.unwrap_or(default.stuck),
         grace_after_failure: args.kill_wait.unwrap_or(default.grace_after_failure),
         grace_after_interrupt: args.kill_wait.unwrap_or(default.grace_after_interrupt),
-        prompt: watched.then_some(PROMPT),
         ..default
     })
 }

@@ -47,7 +47,7 @@ const STOPPING: Duration = Duration::from_millis(200);
 /// Commands on their way to the launch; more wait in [`Pending`].
 const COMMANDS: usize = 8;
 
-/// Where the ranks of a launch run.
+/// Place of the ranks of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RankLocation {
     /// In this process's session: a command that has been taken out of the queue has reached them.
@@ -293,5 +293,66 @@ mod tests {
         };
         assert!(commands.ends_with("End(2), Kill(2)]"), "{commands}");
         assert_eq!(commands.matches("Signal").count(), COMMANDS + 1, "window changes are merged: {commands}");
+    }
+
+    #[test]
+    fn a_third_interrupt_kills_again_and_waits_for_nobody() {
+        let expected = shown(&[Control::End(2), Control::Kill(2), Control::Kill(2)]);
+        assert_eq!(forwarded(&[Signal::SIGINT; 3], false), (expected, true));
+    }
+
+    #[test]
+    fn every_signal_that_ends_a_program_ends_the_launch() {
+        for signal in ENDING {
+            let number = signal as i32;
+            assert_eq!(forwarded(&[signal], false).0, shown(&[Control::End(number)]), "{signal}");
+            assert_eq!(
+                forwarded(&[signal; 2], false).0,
+                shown(&[Control::End(number), Control::Kill(number)]),
+                "{signal}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_forwarded_signal_reaches_the_ranks_as_it_is() {
+        for signal in FORWARDED {
+            assert_eq!(forwarded(&[signal], false), (shown(&[Control::Signal(signal as i32)]), false), "{signal}");
+        }
+    }
+
+    #[test]
+    fn signals_are_forwarded_while_the_launch_ends() {
+        let expected = shown(&[Control::End(2), Control::Signal(10)]);
+        assert_eq!(forwarded(&[Signal::SIGINT, Signal::SIGUSR1], false), (expected, false));
+    }
+
+    #[test]
+    fn output_that_is_closed_while_the_launch_ends_changes_nothing() {
+        assert_eq!(forwarded(&[Signal::SIGINT], true), (shown(&[Control::End(2)]), false));
+    }
+
+    /// Commands of a launch that is over have nobody to go to.
+    #[tokio::test(start_paused = true)]
+    async fn signals_after_the_end_of_the_launch_are_dropped() {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let (forwarder, handles) = SignalForwarder::fed_by(receiver, RankLocation::Local);
+        drop(handles.control);
+        [Signal::SIGINT, Signal::SIGUSR1].into_iter().for_each(|signal| sender.send(signal).unwrap());
+        assert!(timeout(LAST_WRITES, forwarder.run()).await.is_err(), "it goes on, and forwards nothing");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_user_is_told_of_the_first_interrupt_only() {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let (forwarder, mut handles) = SignalForwarder::fed_by(receiver, RankLocation::Cluster);
+        [Signal::SIGUSR1, Signal::SIGTERM, Signal::SIGINT, Signal::SIGINT]
+            .into_iter()
+            .for_each(|signal| sender.send(signal).unwrap());
+        assert!(timeout(LAST_WRITES, forwarder.run()).await.is_err());
+        assert_eq!(
+            (handles.interrupts.try_recv().ok(), handles.interrupts.try_recv().ok()),
+            (Some(Signal::SIGTERM), None)
+        );
     }
 }

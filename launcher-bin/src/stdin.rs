@@ -1,4 +1,4 @@
-//! Where the ranks' standard input comes from.
+//! Source of the ranks' standard input.
 //!
 //! A file, a pipe or a socket becomes the reading rank's own: it reads as fast as it likes, and what it leaves is there for
 //! the next command of a script. A terminal cannot be given away, as a rank is not in the terminal's foreground group and
@@ -19,12 +19,12 @@ use nix::unistd::{getpgrp, isatty, read, tcgetpgrp};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-/// How much is read at once.
+/// Bytes that are read at once.
 const PIECE: usize = 64 << 10;
-/// How often we look whether we are in the foreground again; nothing tells us.
+/// Interval between looks whether we are in the foreground again; nothing tells us.
 const FOREGROUND_CHECK: Duration = Duration::from_millis(200);
 
-/// What `target` asks for of our own standard input. Must be called within a tokio runtime.
+/// The part of our own standard input that `target` asks for. Must be called within a tokio runtime.
 ///
 /// # Errors
 /// Fails if the system has no descriptor or thread left.
@@ -98,7 +98,7 @@ fn wait_for_foreground(input: &OwnedFd) {
     }
 }
 
-/// Whether `input` is our terminal, and another process group has it.
+/// True if `input` is our terminal, and another process group has it.
 fn is_background(input: &OwnedFd) -> bool {
     tcgetpgrp(input).is_ok_and(|foreground| foreground != getpgrp())
 }

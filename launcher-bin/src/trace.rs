@@ -19,7 +19,7 @@ use crate::output::{Fault, PlaceName};
 pub struct TraceError {
     /// The file.
     pub path: PathBuf,
-    /// What the system said.
+    /// Error of the system.
     #[source]
     pub source: io::Error,
 }
@@ -88,7 +88,7 @@ impl ClusterTrace {
     }
 }
 
-/// What opens the lines of another rank.
+/// Beginning of the line above those of another rank.
 const HEADING: &[u8] = b"@rank ";
 
 #[cfg(test)]
@@ -121,5 +121,55 @@ mod tests {
         sink(&message);
         assert_eq!(reported.try_recv().unwrap().place, PlaceName::File("/dev/full".into()));
         assert!(reported.try_recv().is_err());
+    }
+
+    #[test]
+    fn a_trace_of_a_cluster_that_cannot_be_written_ends_and_says_so_once() {
+        let (faults, mut reported) = mpsc::unbounded_channel();
+        let mut trace = ClusterTrace::create(Path::new("/dev/full"), faults).unwrap();
+        trace.write(NodeIndex(0), b"@rank 0\nC> a\n");
+        trace.write(NodeIndex(1), b"@rank 1\nC> b\n");
+        assert_eq!(reported.try_recv().unwrap().place, PlaceName::File("/dev/full".into()));
+        assert!(reported.try_recv().is_err());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_made_is_named() {
+        let error = ClusterTrace::create(Path::new("/nonexistent/trace"), mpsc::unbounded_channel().0).unwrap_err();
+        let expected = "cannot write the PMI trace to /nonexistent/trace: No such file or directory (os error 2)";
+        assert_eq!(error.to_string(), expected);
+        let Err(error) = sink(Path::new("/nonexistent/trace"), mpsc::unbounded_channel().0) else {
+            panic!("it was made")
+        };
+        assert_eq!(error.to_string(), expected);
+    }
+
+    proptest::proptest! {
+        /// However the lines of nodes come in between each other, each line is below the rank that said it.
+        #[test]
+        fn every_line_is_below_its_rank(lines in proptest::collection::vec((0_u32..3, 0_u32..2, proptest::bool::ANY), 1..40)) {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            let mut trace = ClusterTrace::create(file.path(), mpsc::unbounded_channel().0).unwrap();
+            // Of each node, the rank whose line came last.
+            let mut speakers: HashMap<u32, u32> = HashMap::new();
+            let mut expected = Vec::new();
+            for (number, (node, local_rank, repeats)) in lines.into_iter().enumerate() {
+                let rank = 2 * node + local_rank;
+                let goes_on = speakers.insert(node, rank) == Some(rank) && !repeats;
+                let heading = if goes_on { String::new() } else { format!("@rank {rank}\n") };
+                trace.write(NodeIndex(node), format!("{heading}C> {number}\n").as_bytes());
+                expected.push((rank, format!("C> {number}")));
+            }
+            let text = std::fs::read_to_string(file.path()).unwrap();
+            let mut speaker = None;
+            let mut seen = Vec::new();
+            for line in text.lines() {
+                match line.strip_prefix("@rank ") {
+                    Some(rank) => speaker = rank.parse().ok(),
+                    None => seen.push((speaker.expect("a heading"), line.to_owned())),
+                }
+            }
+            proptest::prop_assert_eq!(seen, expected);
+        }
     }
 }

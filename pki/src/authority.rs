@@ -27,30 +27,30 @@ pub const CERTIFICATE_FILE: &str = "cert.pem";
 /// The private key of that certificate, in the same directory.
 pub const KEY_FILE: &str = "key.pem";
 const CA_KEY: &str = "ca.key.pem";
-/// How long a CA is valid.
+/// Validity of a CA, in days.
 const CA_DAYS: u32 = 3650;
 /// Clocks may be wrong by this much: a certificate is valid since a little before it was made.
 pub const CLOCK_SKEW: Duration = Duration::from_secs(300);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Why certificates cannot be made.
+/// Failure to make certificates.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PkiError {
     /// A file or a directory cannot be read or written.
     #[error("cannot {action} {}", path.display())]
     Io {
-        /// What was tried.
+        /// Verb for the call that failed, such as `read`.
         action: &'static str,
-        /// With what.
+        /// The file or directory.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
     /// There is something already; it is never overwritten.
     #[error("{} exists, and is not overwritten; remove it to have it made anew", path.display())]
     Exists {
-        /// What is there.
+        /// The file or directory that is there.
         path: PathBuf,
     },
     /// The directory holds no CA.
@@ -58,7 +58,7 @@ pub enum PkiError {
     NoAuthority {
         /// The directory.
         directory: PathBuf,
-        /// What is wrong with what it holds.
+        /// Fault of the CA's key or certificate.
         source: rcgen::Error,
     },
     /// A name that no certificate can bear.
@@ -70,7 +70,7 @@ pub enum PkiError {
     /// A certificate would be valid for longer than dates can say.
     #[error("{days} days are longer than certificates can last")]
     TooLong {
-        /// How many days were asked for.
+        /// Number of days that were asked for.
         days: u32,
     },
     /// Making keys or certificates failed.
@@ -134,7 +134,7 @@ impl Authority {
 
         refuse_existing(&directory.join(CA_KEY))?;
         refuse_existing(&directory.join(CA_CERTIFICATE_FILE))?;
-        make_directory(directory, true)?;
+        make_directory(directory, Parents::Make)?;
         write_new(&directory.join(CA_KEY), &secret, 0o600)?;
         write_new(&directory.join(CA_CERTIFICATE_FILE), &certificate, 0o644)?;
         Ok(Self { certificate, issuer: Issuer::new(params, key) })
@@ -195,7 +195,7 @@ impl Authority {
     /// Fails if the directory exists, or if it cannot be written.
     pub fn write(&self, directory: &Path, issued: &Issued) -> Result<(), PkiError> {
         refuse_existing(directory)?;
-        make_directory(directory, false)?;
+        make_directory(directory, Parents::Expect)?;
         write_new(&directory.join(KEY_FILE), &issued.key, 0o600)?;
         write_new(&directory.join(CERTIFICATE_FILE), &issued.certificate, 0o644)?;
         write_new(&directory.join(CA_CERTIFICATE_FILE), &self.certificate, 0o644)
@@ -215,7 +215,7 @@ pub fn directory_name(subject: &Caller) -> String {
 /// Fails if something is at `path`.
 ///
 /// # Errors
-/// Says what is there.
+/// Names the path.
 pub fn refuse_existing(path: &Path) -> Result<(), PkiError> {
     match path.symlink_metadata() {
         Ok(_) => Err(PkiError::Exists { path: path.to_owned() }),
@@ -236,8 +236,17 @@ fn common_name(name: &str) -> DistinguishedName {
     distinguished
 }
 
-fn make_directory(path: &Path, with_parents: bool) -> Result<(), PkiError> {
-    let made = DirBuilder::new().recursive(with_parents).mode(0o755).create(path);
+/// Treatment of the directories above a new one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Parents {
+    /// Missing ones are made, and the new one may be there already.
+    Make,
+    /// All must be there, and the new one must not.
+    Expect,
+}
+
+fn make_directory(path: &Path, parents: Parents) -> Result<(), PkiError> {
+    let made = DirBuilder::new().recursive(parents == Parents::Make).mode(0o755).create(path);
     made.map_err(|source| PkiError::Io { action: "make", path: path.to_owned(), source })
 }
 

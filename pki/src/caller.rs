@@ -13,12 +13,12 @@ use std::str::FromStr;
 
 use rustls::pki_types::DnsName;
 
-/// What every URI of a caller begins with.
+/// Beginning of the URI of every caller.
 pub const SCHEME: &str = "lattice:///";
-/// How much of a strange URI is repeated in messages, in characters.
+/// Limit of the characters of a strange URI that messages repeat.
 const EXCERPT: usize = 64;
 
-/// What a caller is, without its name: all that decides which calls it may make.
+/// Kind of a caller, without its name: all that decides which calls it may make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// A node agent.
@@ -31,7 +31,7 @@ pub enum Role {
     Admin,
 }
 
-/// Who is at the other end of a connection.
+/// Name of the process at the other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Caller {
     /// The agent of the node of this name.
@@ -45,7 +45,7 @@ pub enum Caller {
 }
 
 impl Caller {
-    /// What it is.
+    /// Kind of the caller.
     pub fn role(&self) -> Role {
         match self {
             Self::Agent(_) => Role::Agent,
@@ -102,7 +102,7 @@ impl FromStr for Caller {
     }
 }
 
-/// Whether a node may have this name. A node's name is that of a host (RFC 1123, and underscores), so that its certificate can
+/// True if a node may have this name. A node's name is that of a host (RFC 1123, and underscores), so that its certificate can
 /// bear it, and that it means nothing in URIs, hostlists and paths.
 pub fn is_node_name(name: &str) -> bool {
     DnsName::try_from(name).is_ok()

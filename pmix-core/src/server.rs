@@ -100,8 +100,6 @@ pub struct Server {
     /// Questions to the host that are not answered yet.
     asked: HashMap<Ticket, Asked>,
     next_ticket: u64,
-    /// Number of handshakes that were taken.
-    claims: u64,
     /// Number of groups that got a context id here.
     contexts: u64,
     /// The commands that were refused, each bit one of them: a warning is said once.
@@ -123,8 +121,8 @@ struct Client {
 #[derive(Clone, Copy, Debug)]
 struct Identity {
     seat: Seat,
-    /// Number of the handshake: a rank that initializes MPI again is another client, perhaps with the same connection number.
-    claim: u64,
+    /// Ticket of the handshake: a rank that initializes MPI again is another client, perhaps with the same connection number.
+    claim: Ticket,
     encoding: Encoding,
     version: Version,
     /// The name of its encoding.
@@ -284,8 +282,7 @@ impl Server {
         }
         let is_first_word = state.speak();
         state.connection = Some(connection);
-        self.claims += 1;
-        let (seat, claim) = (Seat { job, local }, self.claims);
+        let (seat, claim) = (Seat { job, local }, self.new_ticket());
         self.clients[connection].identity = Some(Identity { seat, claim, encoding, version, module });
         self.push_send(connection, handshake::welcome(connection.0));
         if is_first_word {

@@ -82,3 +82,54 @@ impl From<TooManyViewers> for Status {
         Self::resource_exhausted(error.to_string())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tonic::Code;
+
+    use super::*;
+    use crate::launch::entry::Entry;
+    use crate::launch::event::LogEvent;
+    use crate::wire::spec::ShownSpec;
+
+    #[test]
+    fn messages_of_one_connection_have_no_number() {
+        let progress = StartProgress { nodes: 2, nodes_started: 1, ranks: 8, ranks_started: 4, ranks_initialized: 3 };
+        let starting =
+            proto::StartProgress { nodes: 2, nodes_started: 1, ranks: 8, ranks_started: 4, ranks_initialized: 3 };
+        let cases = [
+            (ClientMessage::Spec(ShownSpec::default()), Sent::Spec(proto::LaunchSpec::default())),
+            (ClientMessage::InputCredit(7), Sent::StdinCredit(7)),
+            (ClientMessage::Start(progress), Sent::Starting(starting)),
+            (ClientMessage::DroppedOutput(Some(9)), Sent::DroppedOutput(9)),
+            (ClientMessage::DroppedOutput(None), Sent::DroppedOutput(0)),
+        ];
+        for (message, what) in cases {
+            assert_eq!(encode_message(message), proto::AttachResponse { sequence: 0, node: 0, what: Some(what) });
+        }
+    }
+
+    #[test]
+    fn an_event_has_its_number_and_its_node() {
+        let event = LogEvent::Unclean(vec!["n1".to_owned(), "n2".to_owned()]);
+        let entry = Entry { sequence: 5, node: 3, event, before: 40 };
+        let what = Some(Sent::UnendedNodes("n[1-2]".to_owned()));
+        let expected = proto::AttachResponse { sequence: 5, node: 3, what };
+        assert_eq!(encode_message(ClientMessage::Event(entry)), expected);
+    }
+
+    #[test]
+    fn the_code_of_a_stream_that_ends_tells_a_client_what_it_did() {
+        let check = |end: StreamEnd, code: Code, words: &str| {
+            let status = Status::from(end);
+            assert_eq!((status.code(), status.message().contains(words)), (code, true), "{status:?}");
+        };
+        check(Dismissal::Replaced.into(), Code::Aborted, "another client follows");
+        check(Dismissal::AttachedTwice.into(), Code::InvalidArgument, "already");
+        check(Dismissal::NoSignal(99).into(), Code::InvalidArgument, "99 is no signal");
+        check(Dismissal::OwnersOnly.into(), Code::FailedPrecondition, "only the owner");
+        let unreadable = StreamEnd::Unreadable(std::io::Error::other("a record is cut short"));
+        check(unreadable, Code::DataLoss, "cannot be read: a record is cut short");
+        assert_eq!(Status::from(TooManyViewers).code(), Code::ResourceExhausted);
+    }
+}

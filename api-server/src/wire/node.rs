@@ -81,3 +81,71 @@ pub(crate) fn encode_end(end: &RankEnd) -> proto::RankExitStatus {
 pub(crate) fn decode_end(status: &proto::RankExitStatus) -> RankEnd {
     RankEnd { rank: Rank(status.rank), exit: cause::decode_exit(status), phase: cause::decode_phase(status.phase) }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use lattice_session::cause::RankExit;
+    use pmi_core::Phase;
+    use pmi_core::ids::JobId;
+
+    use super::*;
+
+    fn decoded(what: Option<What>) -> Option<NodeEvent> {
+        decode_event(proto::NodeEvent { what })
+    }
+
+    #[test]
+    fn an_event_without_a_meaning_here_is_passed_over_unless_it_ends_the_launch() {
+        assert!(decoded(None).is_none());
+        assert!(decoded(Some(What::Notice(proto::Notice { what: None }))).is_none());
+        let ending = proto::Cause { host: "n1".to_owned(), kind: None };
+        assert!(matches!(decoded(Some(What::Ending(ending))), Some(NodeEvent::UnknownEnding)));
+    }
+
+    #[test]
+    fn programs_are_named_for_ranks_whose_program_is_known() {
+        let rank = |rank, program: &'static str| proto::RankProgress {
+            rank,
+            program: program.into(),
+            ..proto::RankProgress::default()
+        };
+        let ranks = vec![rank(0, "/a"), rank(1, ""), rank(2, "/b")];
+        let progress = What::Progress(proto::Progress { question: 1, ranks });
+        let Some(NodeEvent::Happened(_, programs)) = decoded(Some(progress)) else { panic!("it has a meaning") };
+        let named = |rank, program: &'static str| (Rank(rank), Bytes::from(program));
+        assert_eq!(programs, vec![named(0, "/a"), named(2, "/b")]);
+    }
+
+    #[test]
+    fn every_command_is_the_message_of_its_name() {
+        let job = JobId::new("kvs_l_0.s1").unwrap();
+        let nothing = || proto::Nothing {};
+        let cases = [
+            (NodeCommand::Signal(10), Command::Signal(10)),
+            (NodeCommand::End(15), Command::End(15)),
+            (NodeCommand::Kill(9), Command::Kill(9)),
+            (NodeCommand::GiveUp, Command::GiveUp(nothing())),
+            (NodeCommand::Release, Command::Release(nothing())),
+            (NodeCommand::AskProgress(3), Command::AskProgress(3)),
+            (NodeCommand::Disown(job), Command::Disown("kvs_l_0.s1".to_owned())),
+            (NodeCommand::Stdin("in".into()), Command::Stdin("in".into())),
+            (NodeCommand::StdinEnd, Command::StdinEnd(nothing())),
+            (NodeCommand::OutputCredit(7), Command::OutputCredit(7)),
+        ];
+        for (command, what) in cases {
+            assert_eq!(encode_command(command).what, Some(what));
+        }
+    }
+
+    #[test]
+    fn an_end_of_a_rank_comes_back_as_it_was() {
+        let signal = RankExit::Signal { signal: 11, core_dumped: true };
+        for exit in [RankExit::Code(0), RankExit::Code(-1), signal] {
+            for phase in [None, Some(Phase::Silent), Some(Phase::Open), Some(Phase::Finalized)] {
+                let end = RankEnd { rank: Rank(7), exit, phase };
+                assert_eq!(decode_end(&encode_end(&end)), end);
+            }
+        }
+    }
+}

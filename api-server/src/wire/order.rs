@@ -110,13 +110,13 @@ mod tests {
 
     #[test]
     fn a_record_that_describes_no_order_is_refused_by_the_field_that_is_wrong() {
-        type Change = fn(&mut proto::LaunchSpec);
-        let changed = |change: Change| {
+        let changed = |change: fn(&mut proto::LaunchSpec)| {
             let mut record = record(&order(3));
             change(record.spec.as_mut().unwrap());
             decode(&record).unwrap_err().to_string()
         };
-        let cases: [(Change, &str); 5] = [
+        type Damage = fn(&mut proto::LaunchSpec);
+        let cases: [(Damage, &str); 5] = [
             (|spec| spec.secret = Bytes::from_static(b"short"), "the length of the secret is 5; possible is 16 bytes"),
             (|spec| spec.addresses = "a:1".to_owned(), "the number of addresses is 1; possible is 3 as of nodes"),
             (|spec| spec.addresses = "a[".to_owned(), "the addresses: "),

@@ -113,7 +113,7 @@ pub enum NodesCommand {
         /// The nodes, such as node[3-4].
         #[arg(value_parser = node_list)]
         nodes: String,
-        /// Why, for those who read it in `lattice nodes`.
+        /// Reason, for those who read it in `lattice nodes`.
         #[arg(long, value_name = "TEXT")]
         reason: String,
         /// Server and form of the answer.
@@ -129,6 +129,17 @@ pub enum NodesCommand {
         #[command(flatten)]
         table: TableArgs,
     },
+}
+
+/// The flags of `lattice launches`.
+#[derive(Clone, Debug, Args)]
+pub struct LaunchesArgs {
+    /// Also those that have ended.
+    #[arg(long)]
+    pub all: bool,
+    /// Server and form of the answer.
+    #[command(flatten)]
+    pub table: TableArgs,
 }
 
 /// Policy for queueing an allocation again.
@@ -207,7 +218,7 @@ pub struct AbortArgs {
     /// The launch.
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub launch: String,
-    /// Why, for those who read it in the launch's record.
+    /// Reason, for those who read it in the launch's record.
     #[arg(long, value_name = "TEXT", default_value = "lattice abort")]
     pub reason: String,
     /// Server and form of the answer.

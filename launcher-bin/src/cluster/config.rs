@@ -168,4 +168,54 @@ mod tests {
         let error = parsed("api = 'https://head'").unwrap().certificates().unwrap_err().to_string();
         assert!(error.contains("name ca, cert and key in [tls] of /home/u/.config/lattice/config.toml"), "{error}");
     }
+
+    /// A home directory with a config file in it, and the environment that names it.
+    fn home(text: &str) -> (tempfile::TempDir, Vec<(std::ffi::OsString, std::ffi::OsString)>) {
+        let home = tempfile::tempdir().unwrap();
+        let directory = home.path().join(".config/lattice");
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("config.toml"), text).unwrap();
+        let environment = vec![("HOME".into(), home.path().into())];
+        (home, environment)
+    }
+
+    #[test]
+    fn the_file_is_found_below_home_unless_xdg_names_another_place() {
+        let (_home, mut environment) = home("api = 'unix:/home.sock'");
+        let api = |environment: &Environment| Config::find(environment).unwrap().api.map(|api| api.to_string());
+        assert_eq!(api(&environment).as_deref(), Some("unix:/home.sock"));
+        let (other, _) = home("");
+        std::fs::create_dir(other.path().join("lattice")).unwrap();
+        std::fs::write(other.path().join("lattice/config.toml"), "api = 'unix:/xdg.sock'").unwrap();
+        environment.push(("XDG_CONFIG_HOME".into(), other.path().into()));
+        assert_eq!(api(&environment).as_deref(), Some("unix:/xdg.sock"));
+        environment[1].1 = "".into();
+        assert_eq!(api(&environment).as_deref(), Some("unix:/home.sock"), "an empty variable is none");
+    }
+
+    #[test]
+    fn a_file_that_is_there_and_wrong_is_not_passed_over() {
+        let (home, environment) = home("api = 'nonsense'");
+        let error = Config::find(&environment).unwrap_err().to_string();
+        let path = home.path().join(".config/lattice/config.toml");
+        assert!(error.starts_with(&format!("{}: api: \"nonsense\" names no API server", path.display())), "{error}");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert!(matches!(Config::find(&environment), Err(ConfigError::File(SettingsFileError::Read { .. }))));
+    }
+
+    #[test]
+    fn a_home_that_is_no_directory_has_no_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let environment = [("HOME".into(), file.path().into())];
+        assert!(Config::find(&environment).is_ok());
+    }
+
+    #[test]
+    fn certificates_that_cannot_be_read_are_named() {
+        let (home, environment) = home("[tls]\nca = 'ca.pem'\ncert = 'c.pem'\nkey = 'k.pem'");
+        let error = Config::find(&environment).unwrap().certificates().unwrap_err().to_string();
+        let directory = home.path().join(".config/lattice");
+        assert!(error.contains(directory.to_str().unwrap()), "{error}");
+    }
 }

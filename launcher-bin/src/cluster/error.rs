@@ -143,4 +143,32 @@ mod tests {
             assert_eq!(error.is_passing(), passing, "{error}");
         }
     }
+
+    #[test]
+    fn each_failure_says_what_to_do_next() {
+        let url = || "unix:/run/api.sock".to_owned();
+        let check = |error: ClusterError, expected: &str| assert_eq!(error.to_string(), expected);
+        check(
+            ClusterError::Unreachable { url: url(), reason: "No such file or directory (os error 2)".to_owned() },
+            "cannot reach the API server at unix:/run/api.sock: No such file or directory (os error 2)\n\
+             try: --api, LATTICE_API_URL or `api` in ~/.config/lattice/config.toml, to name another; `lattice api` starts one",
+        );
+        check(
+            ClusterError::EmptyAllocation { place: "LATTICE_ALLOC_ID" },
+            "LATTICE_ALLOC_ID is empty: it names no allocation\n\
+             try: an id, which lattice alloc list shows; or `local`, or no such variable at all, for this machine",
+        );
+        check(
+            ClusterError::NoAnswer { url: url(), timeout: Duration::from_secs(30) },
+            "the API server at unix:/run/api.sock gave no answer within 30 s",
+        );
+        check(
+            ClusterError::Unknown { url: url() },
+            "the API server at unix:/run/api.sock does not know how to do that: it may be older than this lattice",
+        );
+        check(
+            ClusterError::Nonsense { url: url(), reason: "the message has no job".to_owned() },
+            "the API server at unix:/run/api.sock sent something that makes no sense: the message has no job",
+        );
+    }
 }

@@ -111,4 +111,39 @@ mod tests {
             assert!(error.starts_with(&format!("{text:?} names no API server")), "{error}");
         }
     }
+
+    #[test]
+    fn each_scheme_says_who_is_believed() {
+        for (text, secured, insecure) in
+            [("unix:/run/api.sock", false, false), ("https://head", true, false), ("http://127.0.0.1", false, true)]
+        {
+            let url: ApiUrl = text.parse().unwrap();
+            assert_eq!((url.is_secured(), url.is_insecure()), (secured, insecure), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_text_of_no_scheme_is_answered_with_those_that_there_are() {
+        for text in ["head", "ssh://head", "HTTPS://head", "https:/head", "/run/lattice/api.sock"] {
+            let error = text.parse::<ApiUrl>().unwrap_err().to_string();
+            let expected = "names no API server; unix:/PATH, https://HOST:PORT and http://127.0.0.1:PORT do";
+            assert_eq!(error, format!("{text:?} {expected}"));
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_url_is_read_again_as_it_is_shown(host in "[a-z][a-z0-9]{0,8}(\\.[a-z][a-z0-9]{0,8}){0,2}", port in 1_u16..) {
+            for text in [format!("https://{host}:{port}"), format!("http://{host}:{port}"), format!("unix:/run/{host}.sock")] {
+                let url: ApiUrl = text.parse().unwrap();
+                proptest::prop_assert_eq!(url.to_string(), text);
+                proptest::prop_assert_eq!(url.to_string().parse::<ApiUrl>(), Ok(url));
+            }
+        }
+
+        #[test]
+        fn no_text_of_a_user_panics(text in "(unix:|https?://)?.{0,20}") {
+            let _ = text.parse::<ApiUrl>();
+        }
+    }
 }

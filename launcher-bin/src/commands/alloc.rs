@@ -80,7 +80,8 @@ fn create(args: &CreateArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
         uid: args.uid,
         id: String::new(),
     };
-    let made = ask(&args.table.api, async |cluster| Ok(allocated(&cluster, request, args.wait, verbosity).await?))?;
+    let unavailable = if args.wait { Unavailable::Wait } else { Unavailable::Fail };
+    let made = ask(&args.table.api, async |cluster| Ok(allocated(&cluster, request, unavailable, verbosity).await?))?;
     if args.table.json {
         return Ok(print_json(&Allocation::from(made))?);
     }
@@ -90,11 +91,20 @@ fn create(args: &CreateArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
     Ok(print(format!("{}\n", made.id).as_bytes())?)
 }
 
+/// Reaction to nodes that are not up and free now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unavailable {
+    /// The command fails.
+    Fail,
+    /// The command asks again until they are.
+    Wait,
+}
+
 /// Has an allocation made; if its nodes are waited for, again and again until they can be had. Ctrl-C ends that as any command.
 async fn allocated(
     cluster: &Cluster,
     request: proto::CreateAllocationRequest,
-    waits: bool,
+    unavailable: Unavailable,
     verbosity: Verbosity,
 ) -> Result<proto::Allocation, ClusterError> {
     let mut told = String::new();
@@ -102,7 +112,7 @@ async fn allocated(
         let mut service = cluster.allocations();
         let asked = async {
             match service.create_allocation(request.clone()).await {
-                Err(status) if waits && status.code() == Code::FailedPrecondition => {
+                Err(status) if unavailable == Unavailable::Wait && status.code() == Code::FailedPrecondition => {
                     Ok(Response::new(Err(status.message().to_owned())))
                 }
                 answer => answer.map(|made| made.map(Ok)),

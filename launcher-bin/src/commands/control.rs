@@ -1,14 +1,11 @@
 //! `lattice signal` and `lattice abort`: what a launch is told by somebody who does not follow it. For programs there is a word of
 //! what was asked of which launch; people know.
 
-use lattice_session::wire;
-use pmi_transport::proto::v1 as proto;
 use serde::Serialize;
 
 use super::{CommandError, ask};
 use crate::args::{AbortArgs, SignalArgs, TableArgs};
 use crate::console::print_json;
-use crate::launch;
 
 /// Request about a launch as JSON.
 #[derive(Debug, Serialize)]
@@ -35,9 +32,9 @@ struct Range {
 
 /// Sends a signal to ranks of a launch; returns the exit code.
 pub(crate) fn signal(args: &SignalArgs) -> Result<u8, CommandError> {
-    let ranks = args.ranks.as_ref().map(wire::command::encode_ranges).unwrap_or_default();
-    let request = proto::SignalLaunchRequest { id: args.launch.clone(), signal: args.signal as i32, ranks };
-    ask(&args.table.api, async |cluster| Ok(cluster.ask(cluster.launches().signal_launch(request)).await?))?;
+    ask(&args.table.api, async |cluster| {
+        Ok(cluster.signal_launch(&args.launch, args.signal, args.ranks.as_ref()).await?)
+    })?;
     let range = |(first, last)| Range { first, last };
     let ranks = args.ranks.as_ref().map(|ranks| ranks.ends().map(range).collect());
     print_asked(&args.table, Asked::Signal { launch_id: &args.launch, signal: args.signal.as_str(), ranks })
@@ -45,7 +42,7 @@ pub(crate) fn signal(args: &SignalArgs) -> Result<u8, CommandError> {
 
 /// Ends a launch; one that has ended is fine. Returns the exit code.
 pub(crate) fn abort(args: &AbortArgs) -> Result<u8, CommandError> {
-    ask(&args.table.api, async |cluster| Ok(launch::abort(&cluster, &args.launch, &args.reason).await?))?;
+    ask(&args.table.api, async |cluster| Ok(cluster.abort_launch(&args.launch, &args.reason).await?))?;
     print_asked(&args.table, Asked::Abort { launch_id: &args.launch, reason: &args.reason })
 }
 

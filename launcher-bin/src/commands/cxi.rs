@@ -65,7 +65,7 @@ pub(crate) fn cxi(command: &CxiCommand) -> Result<u8, CommandError> {
             let question = proto::CleanFabricRequest { dry_run: *dry_run, gone: gone.clone().unwrap_or_default() };
             let answer =
                 ask(&table.api, async |cluster| Ok(cluster.ask(cluster.fabric().clean_fabric(question)).await?))?;
-            cleaned(&answer, *dry_run, table)
+            cleaned(&Cleaned { dry_run: *dry_run, done: &answer.done, failed: &answer.failed }, table)
         }
     }
 }
@@ -95,17 +95,16 @@ fn examined(answer: &proto::ExamineFabricResponse, args: &TableArgs) -> Result<u
     Ok(print(text.as_bytes())?.max(code))
 }
 
-fn cleaned(answer: &proto::CleanFabricResponse, dry_run: bool, args: &TableArgs) -> Result<u8, CommandError> {
-    let code = if answer.failed.is_empty() { 0 } else { TROUBLE };
+fn cleaned(cleaned: &Cleaned<'_>, args: &TableArgs) -> Result<u8, CommandError> {
+    let code = if cleaned.failed.is_empty() { 0 } else { TROUBLE };
     if args.json {
-        let cleaned = Cleaned { dry_run, done: &answer.done, failed: &answer.failed };
-        return Ok(print_json(&cleaned)?.max(code));
+        return Ok(print_json(cleaned)?.max(code));
     }
-    let lines: Vec<&str> = match answer.done.is_empty() {
+    let lines: Vec<&str> = match cleaned.done.is_empty() {
         true => vec!["there is nothing to clean"],
-        false => answer.done.iter().map(String::as_str).collect(),
+        false => cleaned.done.iter().map(String::as_str).collect(),
     };
-    answer.failed.iter().for_each(|problem| report(problem));
+    cleaned.failed.iter().for_each(|problem| report(problem));
     Ok(print((lines.join("\n") + "\n").as_bytes())?.max(code))
 }
 

@@ -8,7 +8,7 @@ use proto::LaunchState;
 use serde::Serialize;
 
 use super::{CommandError, ask, node_names};
-use crate::args::TableArgs;
+use crate::args::LaunchesArgs;
 use crate::console::{print, print_json};
 use crate::formatting;
 use crate::table::{Align, Table};
@@ -31,10 +31,10 @@ pub(super) struct Summary<'a> {
 }
 
 /// Shows the launches on the cluster; returns the exit code.
-pub(crate) fn launches(all: bool, args: &TableArgs) -> Result<u8, CommandError> {
-    let request = proto::ListLaunchesRequest { all };
-    let answer = ask(&args.api, async |cluster| Ok(cluster.ask(cluster.launches().list_launches(request)).await?))?;
-    if args.json {
+pub(crate) fn launches(LaunchesArgs { all, table: form }: &LaunchesArgs) -> Result<u8, CommandError> {
+    let request = proto::ListLaunchesRequest { all: *all };
+    let answer = ask(&form.api, async |cluster| Ok(cluster.ask(cluster.launches().list_launches(request)).await?))?;
+    if form.json {
         return Ok(print_json(&answer.launches.iter().map(Summary::from).collect::<Vec<_>>())?);
     }
     Ok(print(table(&answer.launches, &TimeZone::system()).as_bytes())?)

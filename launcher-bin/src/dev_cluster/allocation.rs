@@ -184,3 +184,37 @@ impl Holder {
         timeout(GIVEN_BACK_WITHIN, given_back).await.unwrap_or(Err(last))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_of_the_fabric_is_told_by_its_state() {
+        let check = |state: FabricGrantState, unconfirmed: &str, expected: &str| {
+            let grant = FabricGrant {
+                name: "dev.k3jq.0".to_owned(),
+                vni: 1024,
+                state: state.into(),
+                unconfirmed: unconfirmed.to_owned(),
+                ..FabricGrant::default()
+            };
+            assert_eq!(left(&grant), expected);
+        };
+        check(FabricGrantState::GrantHeld, "", "VNI 1024 of dev.k3jq.0 is still held by its allocation");
+        check(FabricGrantState::GrantCreating, "", "VNI 1024 of dev.k3jq.0 is still held by its allocation");
+        check(FabricGrantState::GrantEnding, "", "dev.k3jq.0 is not deleted at the fabric manager");
+        check(FabricGrantState::GrantQuarantined, "node1", "VNI 1024 of dev.k3jq.0 is not confirmed by node1");
+    }
+
+    #[test]
+    fn nodes_that_are_late_are_counted_with_what_the_server_said_last() {
+        let late =
+            |up, nodes, last: Option<Status>| AllocationError::Late { up, nodes, last: last.map(Box::new) }.to_string();
+        assert_eq!(late(3, 4, None), "after 1 min, 3 of 4 nodes can be used");
+        let said = Status::unavailable("no socket");
+        assert_eq!(late(0, 1, Some(said)), "after 1 min, 0 of 1 node can be used: no socket");
+        let refused = AllocationError::Refused(Box::new(Status::permission_denied("not yours")));
+        assert_eq!(refused.to_string(), "the API server refuses to make an allocation: not yours");
+    }
+}

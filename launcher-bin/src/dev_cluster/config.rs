@@ -130,4 +130,35 @@ mod tests {
         directory.remove().unwrap();
         assert!(!path.exists());
     }
+
+    /// A file that its reader refuses would be seen as an API server that does not start.
+    #[test]
+    fn the_api_server_takes_the_settings_that_are_written_for_it() {
+        let plan = Plan::new(Kind::Namespaces, 2).unwrap();
+        for fabric in [Fabric::None, Fabric::Fake] {
+            let directory = Directory::create().unwrap();
+            certificates::issue(&plan, &directory).unwrap();
+            fabric::prepare(&plan, &directory).unwrap();
+            write(&plan, &directory, fabric).unwrap();
+            let line = format!("lattice api --check-config --config {}", directory.config(API).display());
+            let cli = crate::args::parse(line.split(' ').map(Into::into)).unwrap();
+            let crate::args::Command::Api(args) = cli.command else { panic!("{line}") };
+            let outcome = lattice_api_server::run(&args).map_err(|error| error.to_string());
+            assert!(matches!(outcome, Ok(lattice_api_server::Outcome::Checked)), "{fabric:?}: {:?}", outcome.err());
+            directory.remove().unwrap();
+        }
+    }
+
+    #[test]
+    fn each_daemon_has_a_certificate_that_names_it() {
+        let plan = Plan::new(Kind::Namespaces, 2).unwrap();
+        let directory = Directory::create().unwrap();
+        certificates::issue(&plan, &directory).unwrap();
+        for caller in [Caller::Api, Caller::Agent("node0".to_owned()), Caller::Agent("node1".to_owned())] {
+            let security =
+                pmi_transport::identity::Security::from_files(&certificates::of(&caller, &directory)).unwrap();
+            assert_eq!(security.caller(), &caller);
+        }
+        directory.remove().unwrap();
+    }
 }

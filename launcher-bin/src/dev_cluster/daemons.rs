@@ -47,7 +47,7 @@ pub enum DaemonError {
     Ended {
         /// Name of the daemon.
         name: String,
-        /// How.
+        /// Exit status of the daemon.
         status: ExitStatus,
         /// The last lines of its log.
         log: String,
@@ -192,4 +192,113 @@ fn last_lines(log: &Path) -> String {
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use pmi_core::ids::JobId;
+
+    use super::*;
+
+    /// Daemons that are shell scripts, in a directory of their own.
+    struct Scripts {
+        directory: Directory,
+        daemons: Daemons,
+    }
+
+    impl Scripts {
+        fn new() -> Self {
+            let tag = LaunchTag::new(JobId::new("lattice-dev-test").unwrap());
+            Self { directory: Directory::create().unwrap(), daemons: Daemons::new(tag) }
+        }
+
+        fn start(&mut self, name: &str, script: &str) -> Result<(), DaemonError> {
+            let mut command = Command::new("sh");
+            command.arg("-c").arg(script).current_dir(self.directory.path());
+            self.daemons.start(name, command, &self.directory, &Confinement::Here)
+        }
+
+        /// Starts a daemon that writes its name when it is told to stop; returns once it listens.
+        fn start_faithful(&mut self, name: &str) {
+            let script = format!("trap 'echo {name} >> stopped; exit' TERM; echo up; while :; do sleep 0.01; done");
+            self.start(name, &script).unwrap();
+            while fs::read_to_string(self.directory.log(name)).unwrap().is_empty() {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    #[test]
+    fn a_daemon_that_ended_is_told_with_the_last_lines_of_its_log() {
+        let mut scripts = Scripts::new();
+        scripts.start("node3", "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo line $i; done; exit 7").unwrap();
+        let error = loop {
+            match scripts.daemons.check() {
+                Ok(()) => std::thread::yield_now(),
+                Err(error) => break error.to_string(),
+            }
+        };
+        let lines: Vec<String> = (3..=12).map(|number| format!("line {number}")).collect();
+        assert_eq!(error, format!("the daemon of node3 ended (exit status: 7); it said:\n{}", lines.join("\n")));
+        scripts.directory.remove().unwrap();
+    }
+
+    #[test]
+    fn a_program_that_is_missing_is_named_with_its_daemon() {
+        let mut scripts = Scripts::new();
+        let command = Command::new("/nonexistent/lattice-agent");
+        let error = scripts.daemons.start("node3", command, &scripts.directory, &Confinement::Here).unwrap_err();
+        let expected = "cannot start /nonexistent/lattice-agent for node3: No such file or directory (os error 2)";
+        assert_eq!(error.to_string(), expected);
+        assert_eq!(scripts.daemons.pids().count(), 0);
+        scripts.directory.remove().unwrap();
+    }
+
+    /// An agent reports the end of its launches to the API server, which gives back what the fabric manager lent.
+    #[tokio::test]
+    async fn agents_stop_before_the_api_server_and_that_before_the_fabric_manager() {
+        let mut scripts = Scripts::new();
+        for name in [FABRIC, API, "node0", "node1"] {
+            scripts.start_faithful(name);
+        }
+        assert!(scripts.daemons.check().is_ok());
+        let Scripts { directory, daemons } = scripts;
+        daemons.stop().await;
+        let stopped = fs::read_to_string(directory.path().join("stopped")).unwrap();
+        let mut stopped: Vec<&str> = stopped.lines().collect();
+        stopped[..2].sort_unstable();
+        assert_eq!(stopped, ["node0", "node1", API, FABRIC]);
+        directory.remove().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_daemon_leaves_its_number_and_a_log_that_is_its_owners() {
+        let mut scripts = Scripts::new();
+        scripts.start_faithful("node0");
+        let pid = scripts.daemons.pids().next().unwrap();
+        assert_eq!(fs::read_to_string(scripts.directory.pid("node0")).unwrap(), format!("{pid}\n"));
+        let mode = fs::metadata(scripts.directory.log("node0")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let Scripts { directory, daemons } = scripts;
+        daemons.stop().await;
+        directory.remove().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_daemon_carries_the_mark_of_its_cluster_and_nothing_of_an_outer_one() {
+        let mut scripts = Scripts::new();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $LATTICE_LAUNCH_ID; exec sleep 1000"]);
+        scripts.daemons.start("node0", command, &scripts.directory, &Confinement::Here).unwrap();
+        let log = scripts.directory.log("node0");
+        while fs::read_to_string(&log).unwrap().is_empty() {
+            std::thread::yield_now();
+        }
+        assert_eq!(fs::read_to_string(&log).unwrap(), "lattice-dev-test\n");
+        let Scripts { directory, daemons } = scripts;
+        daemons.stop().await;
+        directory.remove().unwrap();
+    }
 }

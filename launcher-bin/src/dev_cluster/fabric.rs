@@ -101,3 +101,48 @@ pub(super) fn manager(program: &PathBuf, plan: &Plan, directory: &Directory, fau
     }
     command
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::dev_cluster::plan::Kind;
+
+    #[test]
+    fn every_node_has_its_nics_and_the_secret_is_its_owners() {
+        let plan = Plan::new(Kind::Namespaces, 2).unwrap();
+        let directory = Directory::create().unwrap();
+        prepare(&plan, &directory).unwrap();
+        for node in ["node0", "node1"] {
+            for nic in NICS {
+                assert!(directory.nics(node).join(nic).is_dir(), "{node} {nic}");
+            }
+        }
+        let secret = directory.fabric_secret();
+        assert_eq!(fs::metadata(&secret).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_to_string(&secret).unwrap().trim_end().len(), 20, "two ids");
+        directory.remove().unwrap();
+    }
+
+    #[test]
+    fn the_manager_is_told_its_address_its_secret_and_its_faults() {
+        let plan = Plan::new(Kind::Namespaces, 1).unwrap();
+        let directory = Directory::create().unwrap();
+        let words = |faults: Option<&PathBuf>| -> Vec<String> {
+            let command = manager(&PathBuf::from("/bin/manager"), &plan, &directory, faults);
+            command.get_args().map(|word| word.to_string_lossy().into_owned()).collect()
+        };
+        let secret = directory.fabric_secret().display().to_string();
+        let plain = ["--listen", "127.0.0.1:50053", "--client-secret-file", &secret];
+        assert_eq!(words(None), plain);
+        assert_eq!(words(Some(&PathBuf::from("rules"))), [&plain[..], &["--script", "rules"]].concat());
+        directory.remove().unwrap();
+    }
+
+    #[test]
+    fn a_part_of_the_fabric_is_made_only_where_there_is_one() {
+        assert_eq!(Fabric::None.fake(|| 1), None);
+        assert_eq!(Fabric::Fake.fake(|| 1), Some(1));
+    }
+}

@@ -17,7 +17,7 @@ use nix::unistd::sethostname;
 /// Namespaces that a process of a cluster is started in.
 #[derive(Debug)]
 pub(super) enum Confinement<'a> {
-    /// Those of this process.
+    /// The namespaces of this process.
     Here,
     /// In another network, and here in everything else.
     Network(BorrowedFd<'a>),

@@ -16,7 +16,6 @@
 
 mod acknowledgements;
 mod answer;
-mod attachment;
 mod commands;
 mod stdin_stream;
 
@@ -27,20 +26,17 @@ use lattice_session::deadline::until;
 use lattice_session::event::Report;
 use lattice_session::session_io::Control;
 use lattice_session::timeouts;
-use pmi_transport::proto::v1 as proto;
-use proto::attach_request::What as ToLaunch;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
-use tonic::Status;
 
 use self::acknowledgements::{Acknowledgements, Item, Rendered, Updates};
-use self::answer::Received;
-pub(super) use self::attachment::{Attachment, Role};
+use self::answer::Meaning;
 use self::commands::{Command, Unsent};
 use self::stdin_stream::StdinStream;
 use super::LaunchError;
 use super::frontend::End;
-use crate::cluster::{Cluster, ClusterError};
+use crate::attachment::{Answer, Role, ToLaunch};
+use crate::cluster::{Attachment, Cluster, ClusterError};
 use crate::trace::ClusterTrace;
 use crate::updates::Update;
 
@@ -57,7 +53,7 @@ pub(super) struct AttachSettings {
     pub(super) cluster: Cluster,
     /// The launch.
     pub(super) launch_id: String,
-    /// Whose it is.
+    /// Relation of this process to it.
     pub(super) role: Role,
     /// Time for which the launch goes on while its API server is away.
     pub(super) lease: Duration,
@@ -93,13 +89,23 @@ enum Disconnect {
     Continued,
 }
 
-/// An answer, and the room that was kept for it at the renderer; the answer is `None` at the end of the stream.
-type Answer = (mpsc::OwnedPermit<Item>, Result<Option<Box<proto::AttachResponse>>, Status>);
+/// Consequence of a command of the user for the connection.
+enum Reaction {
+    /// The connection lasts.
+    Converse,
+    /// Another connection replaces it.
+    AttachAgain,
+    /// The user leaves the launch by this signal.
+    Leave(i32),
+}
 
-/// What happens while there is a connection.
+/// Room that was kept for an answer at the renderer, and the answer.
+type Received = (mpsc::OwnedPermit<Item>, Result<Box<Answer>, ClusterError>);
+
+/// Something that happens while there is a connection.
 enum Input {
     /// An answer; `None` when nobody renders any more.
-    Answer(Option<Answer>),
+    Answer(Option<Received>),
     /// A command of the user.
     Control(Control),
     /// A message with input, or with its end.
@@ -173,32 +179,19 @@ impl AttachedLaunch {
             match self.next_input(&mut attachment).await {
                 Input::Answer(None) => return Ok(Disconnect::Final(End::Left(nix::libc::SIGPIPE))),
                 Input::Answer(Some((room, answer))) => {
-                    let answer = answer.map_err(|status| self.cluster.refused(&status))?;
-                    let answer = answer.ok_or_else(|| self.cluster.broken("it ended the conversation"))?;
-                    if let Some(report) = self.on_answer(room, *answer)? {
+                    if let Some(report) = self.on_answer(room, *answer?) {
                         self.say_goodbye(attachment).await;
                         return Ok(Disconnect::Final(End::Over(report)));
                     }
                 }
-                Input::Control(control) => match Command::of(control, self.role) {
-                    Command::Send(message) if attachment.has_hung_up() => {
-                        self.unsent.keep(message);
-                        return Ok(Disconnect::Continued);
-                    }
-                    Command::Send(message) => {
-                        let stops_this_process = message == ToLaunch::Signal(nix::libc::SIGSTOP);
-                        attachment.send(message);
-                        if stops_this_process {
-                            // A stopped client answers nobody, and is not gone for all that.
-                            attachment.hang_up();
-                        }
-                    }
-                    Command::Leave(signal) => {
+                Input::Control(control) => match self.on_control(control, &mut attachment) {
+                    Reaction::Converse => {}
+                    Reaction::AttachAgain => return Ok(Disconnect::Continued),
+                    Reaction::Leave(signal) => {
                         self.remark(format!("launch {} goes on without us", self.launch_id)).await;
                         close(attachment).await;
                         return Ok(Disconnect::Final(End::Left(signal)));
                     }
-                    Command::Ignore => {}
                 },
                 Input::Stdin(message) => attachment.send(message),
                 Input::Rendered(rendered) => {
@@ -213,10 +206,31 @@ impl AttachedLaunch {
         }
     }
 
+    /// Does what a command of the user asks for, as far as it concerns the launch.
+    fn on_control(&mut self, control: Control, attachment: &mut Attachment) -> Reaction {
+        match Command::of(control, self.role) {
+            Command::Send(message) if attachment.has_hung_up() => {
+                self.unsent.keep(message);
+                return Reaction::AttachAgain;
+            }
+            Command::Send(message) => {
+                let stops_this_process = message == ToLaunch::Signal(nix::libc::SIGSTOP);
+                attachment.send(message);
+                if stops_this_process {
+                    // A stopped client answers nobody, and is not gone for all that.
+                    attachment.hang_up();
+                }
+            }
+            Command::Leave(signal) => return Reaction::Leave(signal),
+            Command::Ignore => {}
+        }
+        Reaction::Converse
+    }
+
     /// Returns the next thing that happens. Cancel-safe.
     async fn next_input(&mut self, attachment: &mut Attachment) -> Input {
         tokio::select! {
-            answer = next_answer(&self.items, &mut attachment.answers) => Input::Answer(answer),
+            answer = next_answer(&self.items, attachment) => Input::Answer(answer),
             Some(control) = self.controls.recv() => Input::Control(control),
             message = self.stdin.next() => Input::Stdin(message),
             Ok(()) = self.rendered.changed() => Input::Rendered(*self.rendered.borrow_and_update()),
@@ -225,30 +239,25 @@ impl AttachedLaunch {
     }
 
     /// Does what an answer asks for; returns the report at the launch's end.
-    fn on_answer(
-        &mut self,
-        room: mpsc::OwnedPermit<Item>,
-        answer: proto::AttachResponse,
-    ) -> Result<Option<Report>, ClusterError> {
-        let sequence = (answer.sequence != 0).then_some(answer.sequence);
-        let received = answer::read(answer, &mut self.received).map_err(|error| self.cluster.nonsense(error))?;
-        let update = match received {
-            Received::Update(update) => update,
-            Received::Trace(node, lines) => {
+    fn on_answer(&mut self, room: mpsc::OwnedPermit<Item>, answer: Answer) -> Option<Report> {
+        let sequence = answer.sequence;
+        let update = match answer::read(answer, &mut self.received) {
+            Meaning::Update(update) => update,
+            Meaning::Trace(node, lines) => {
                 if let Some(trace) = &mut self.trace {
                     trace.write(node, &lines);
                 }
                 None
             }
-            Received::Credit(bytes) => {
+            Meaning::Credit(bytes) => {
                 self.stdin.grant(bytes);
-                return Ok(None);
+                return None;
             }
-            Received::Duplicate => return Ok(None),
-            Received::End(report) => return Ok(Some(report)),
+            Meaning::Duplicate => return None,
+            Meaning::End(report) => return Some(report),
         };
         room.send(Item { sequence, update });
-        Ok(None)
+        None
     }
 
     /// Waits until all events are rendered, acknowledges them, and closes the connection.
@@ -297,9 +306,8 @@ impl AttachedLaunch {
 /// Closes this side, and lets the API server read all that was sent.
 async fn close(mut attachment: Attachment) {
     attachment.hang_up();
-    let end = async { while let Ok(Some(_)) = attachment.answers.message().await {} };
     // It may have more to send than is worth waiting for.
-    let _ = timeout(GOODBYE, end).await;
+    let _ = timeout(GOODBYE, attachment.drain()).await;
 }
 
 /// Returns when the user does not want to wait for a connection any longer; keeps other commands for it.
@@ -312,12 +320,9 @@ async fn given_up(controls: &mut mpsc::Receiver<Control>, role: Role, unsent: &m
 }
 
 /// Returns the next answer, once there is room for it; `None` when nobody renders any more. Cancel-safe.
-async fn next_answer(
-    items: &mpsc::Sender<Item>,
-    answers: &mut tonic::Streaming<proto::AttachResponse>,
-) -> Option<Answer> {
+async fn next_answer(items: &mpsc::Sender<Item>, attachment: &mut Attachment) -> Option<Received> {
     let room = items.clone().reserve_owned().await.ok()?;
-    Some((room, answers.message().await.map(|answer| answer.map(Box::new))))
+    Some((room, attachment.answer().await.map(Box::new)))
 }
 
 fn first_line(error: &ClusterError) -> String {

@@ -10,11 +10,11 @@ use crate::output::FileError;
 use crate::request::RequestError;
 use crate::trace::TraceError;
 
-/// Why a launch did not start, or was lost sight of. Once it runs, whatever happens becomes its [`lattice_session::event::Report`].
+/// Failure to start a launch, or to keep sight of it. Once it runs, whatever happens becomes its [`lattice_session::event::Report`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// It makes no sense, or not on this machine.
+    /// The request makes no sense, or not on this machine.
     #[error(transparent)]
     Request(#[from] RequestError),
     /// This machine cannot be known.
@@ -31,7 +31,7 @@ pub enum LaunchError {
     LostSight {
         /// The launch.
         launch: String,
-        /// What was seen last.
+        /// Last failure of a call.
         source: Box<ClusterError>,
     },
     /// A file for ranks' output cannot be opened.

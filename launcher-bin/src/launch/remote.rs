@@ -5,16 +5,15 @@ use std::time::Duration;
 
 use lattice_session::request::Ownership;
 use lattice_session::settings::StdinTarget;
-use lattice_session::timeouts::{LEASE, START_ANSWER};
-use lattice_session::wire;
-use pmi_transport::proto::v1 as proto;
+use lattice_session::timeouts::LEASE;
 use tokio::sync::mpsc;
 
-use super::attached::{AttachSettings, AttachedLaunch, Attachment, Role};
+use super::attached::{AttachSettings, AttachedLaunch};
 use super::frontend::Frontend;
 use super::{LaunchError, block_on, open_files, show_plan};
 use crate::args::AttachArgs;
-use crate::cluster::{ApiServer, Cluster, ClusterError};
+use crate::attachment::Role;
+use crate::cluster::{ApiServer, Attachment, Cluster, Started};
 use crate::console::{Verbosity, print, report, write_stderr};
 use crate::machine::Machine;
 use crate::output::{name, settings};
@@ -33,33 +32,32 @@ pub(super) fn run(
 ) -> Result<u8, LaunchError> {
     block_on(async {
         let cluster = server.connect()?;
-        let started = submit(&cluster, &command, allocation).await?;
         let LaunchCommand { request, output, action } = command;
-        if is_noted(verbosity, io::stderr().is_terminal()) {
+        let started = cluster.start_launch(&request, allocation, action).await?;
+        if is_noted(verbosity, &io::stderr()) {
             started.notes.iter().for_each(|note| report(&format!("note: {note}")));
         }
         if action == Action::Plan {
-            return show_plan(&answered(&cluster, started, output)?);
+            return show_plan(&PreparedLaunch::on_cluster(started.placed?, output));
         }
-        let launch_id = started.task_launch_id.clone();
-        let lease = if started.lease_ms == 0 { LEASE } else { Duration::from_millis(started.lease_ms) };
+        let (launch_id, lease) = (started.launch_id.clone(), started.lease);
         let outcome = match request.ownership {
-            Ownership::Detached => leave(&cluster, started, output, verbosity),
+            Ownership::Detached => leave(started, output, verbosity),
             Ownership::Client => show(&cluster, &launch_id, (Role::Owner, lease), output, verbosity).await,
         };
         if let Err(error) = &outcome
             && !matches!(error, LaunchError::LostSight { .. })
         {
             // Nobody would see its output, or how it ended. If this fails, the API server misses us soon.
-            let _ = abort(&cluster, &launch_id, &format!("its client failed: {error}")).await;
+            let _ = cluster.abort_launch(&launch_id, &format!("its client failed: {error}")).await;
         }
         outcome
     })
 }
 
-/// Whether notes on a placement are shown: scripts that put more ranks than cores on a node do so each time, and mean it.
-fn is_noted(verbosity: Verbosity, watched: bool) -> bool {
-    verbosity == Verbosity::Verbose || watched && verbosity == Verbosity::Normal
+/// True if notes on a placement are shown: scripts that put more ranks than cores on a node do so each time, and mean it.
+fn is_noted(verbosity: Verbosity, stderr: &impl IsTerminal) -> bool {
+    verbosity == Verbosity::Verbose || verbosity == Verbosity::Normal && stderr.is_terminal()
 }
 
 /// Attaches to a launch that runs already, as a viewer; returns the exit code.
@@ -73,47 +71,9 @@ pub(crate) fn attach(args: &AttachArgs, verbosity: Verbosity) -> Result<u8, Laun
     block_on(async { show(&server.connect()?, &args.launch, (Role::Viewer, LEASE), output, verbosity).await })
 }
 
-/// Ends a launch; one that has ended is fine.
-pub(crate) async fn abort(cluster: &Cluster, launch_id: &str, reason: &str) -> Result<(), ClusterError> {
-    let request = proto::AbortLaunchRequest { id: launch_id.to_owned(), reason: reason.to_owned() };
-    cluster.ask(cluster.launches().abort_launch(request)).await.map(drop)
-}
-
-/// Has the API server start a launch, or plan it; returns when every node has accepted it.
-async fn submit(
-    cluster: &Cluster,
-    command: &LaunchCommand,
-    allocation_id: String,
-) -> Result<proto::LaunchTasksResponse, ClusterError> {
-    let plan_only = command.action == Action::Plan;
-    let question = proto::LaunchTasksRequest { plan_only, ..wire::request::encode(&command.request, allocation_id) };
-    let mut service = cluster.allocations();
-    cluster.ask_within(START_ANSWER, service.launch_tasks(question)).await
-}
-
-/// A launch as the API server has placed it.
-fn prepared(cluster: &Cluster, spec: proto::LaunchSpec, output: OutputRequest) -> Result<PreparedLaunch, ClusterError> {
-    let placed = wire::placed::decode(spec).map_err(|error| cluster.nonsense(error))?;
-    Ok(PreparedLaunch::on_cluster(placed, output))
-}
-
-/// The launch that the API server answers with.
-fn answered(
-    cluster: &Cluster,
-    answer: proto::LaunchTasksResponse,
-    output: OutputRequest,
-) -> Result<PreparedLaunch, ClusterError> {
-    prepared(cluster, answer.spec.ok_or_else(|| cluster.nonsense("a launch without its spec"))?, output)
-}
-
 /// Prints the name of a detached launch.
-fn leave(
-    cluster: &Cluster,
-    started: proto::LaunchTasksResponse,
-    output: OutputRequest,
-    verbosity: Verbosity,
-) -> Result<u8, LaunchError> {
-    let launch = answered(cluster, started, output)?;
+fn leave(started: Started, output: OutputRequest, verbosity: Verbosity) -> Result<u8, LaunchError> {
+    let launch = PreparedLaunch::on_cluster(started.placed?, output);
     if verbosity == Verbosity::Verbose {
         report(&settings(&launch));
     }
@@ -131,8 +91,8 @@ async fn show(
     output: OutputRequest,
     verbosity: Verbosity,
 ) -> Result<u8, LaunchError> {
-    let (attachment, spec) = Attachment::open(cluster, launch_id, 0, role).await?;
-    let launch = prepared(cluster, spec, output)?;
+    let (attachment, placed) = Attachment::open(cluster, launch_id, 0, role).await?;
+    let launch = PreparedLaunch::on_cluster(placed, output);
     let (faults, reported) = mpsc::unbounded_channel();
     // Before the files, as they are emptied.
     let trace =

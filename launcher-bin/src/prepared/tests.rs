@@ -12,7 +12,8 @@ use rank_spawner::ProgramFailure;
 use crate::args::{self, Command};
 use crate::limits::Limits;
 
-fn machine() -> Machine {
+/// An imaginary machine.
+pub(crate) fn machine() -> Machine {
     let limits = Limits { processes: vec![("pid_max".to_owned(), 1000)], descriptors: Some(100_000) };
     let environment = vec![("PATH".into(), "/usr/bin:/bin".into()), ("HERE".into(), "x".into())];
     Machine { host: "node3".to_owned(), directory: "/".into(), environment, limits, watched: false }
@@ -23,7 +24,7 @@ pub(crate) fn commanded(line: &str) -> Result<LaunchCommand, RequestError> {
     commanded_on(line, &machine())
 }
 
-fn commanded_on(line: &str, machine: &Machine) -> Result<LaunchCommand, RequestError> {
+pub(crate) fn commanded_on(line: &str, machine: &Machine) -> Result<LaunchCommand, RequestError> {
     let words = ["lattice", "launch"].into_iter().chain(line.split_whitespace());
     match args::parse(words.map(OsString::from)).unwrap_or_else(|error| panic!("{error}")).command {
         Command::Launch(args) => LaunchCommand::new(&args, machine),

@@ -11,7 +11,7 @@ use rank_spawner::{BindHereError, ProgramError, ProgramFailure};
 use crate::hostfile::HostfileError;
 use crate::limits::TooManyRanks;
 
-/// Why a launch is refused before anything is started.
+/// Refusal of a launch before anything is started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
@@ -43,7 +43,7 @@ pub enum RequestError {
         flag: &'static str,
         /// The list.
         list: String,
-        /// What is wrong with it.
+        /// Fault of the list.
         #[source]
         source: HostlistError,
     },
@@ -56,9 +56,9 @@ pub enum RequestError {
          use -n {per_node} or fewer, or --tasks-per-node={ranks}"
     )]
     NodeTooSmall {
-        /// How many ranks were asked for.
+        /// Number of ranks that were asked for.
         ranks: u64,
-        /// How many a node may hold.
+        /// Number of ranks that a node may hold.
         per_node: u32,
     },
     /// The programs make no launch.
@@ -78,7 +78,7 @@ pub enum RequestError {
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
     /// `--env NAME` for a variable that we do not have.
@@ -100,7 +100,7 @@ pub enum RequestError {
     InputFile {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
     /// A time must be more than nothing.

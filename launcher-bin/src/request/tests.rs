@@ -1,5 +1,5 @@
 use super::*;
-use crate::prepared::tests::commanded;
+use crate::prepared::tests::{commanded, commanded_on, machine};
 
 fn requested(line: &str) -> Result<LaunchRequest, RequestError> {
     commanded(line).map(|command| command.request)
@@ -78,4 +78,80 @@ fn what_is_done_with_a_request_is_no_part_of_it() {
     assert_eq!(start.request, plan.request);
     assert!(commanded("--pmi-trace t true").unwrap().request.settings.pmi_trace);
     assert!(!start.request.settings.pmi_trace);
+}
+
+#[test]
+fn every_protocol_and_entrance_is_asked_for_by_its_flag() {
+    let check = |flags: &str, family, entrance, group_barriers| {
+        let pmi = requested(&format!("{flags} true")).unwrap().settings.pmi;
+        assert_eq!((pmi.family, pmi.entrance, pmi.group_barriers), (family, entrance, group_barriers), "{flags}");
+    };
+    check("", PmiFamily::Auto, Entrance::Socket, false);
+    check("--pmi pmi1", PmiFamily::Pmi1, Entrance::Socket, false);
+    check("--pmi pmi2 --pmi-port", PmiFamily::Pmi2, Entrance::Port, false);
+    check("--pmi pmix", PmiFamily::Pmix, Entrance::Socket, false);
+    check("--pmi none", PmiFamily::None, Entrance::Socket, false);
+    check("--pmi-group-barriers", PmiFamily::Auto, Entrance::Socket, true);
+}
+
+#[test]
+fn flags_that_would_do_nothing_without_pmi_are_refused_by_name() {
+    for flag in ["--pmi-trace t", "--pmi-port", "--pmi-group-barriers", "--universe-size 4", "--fence-timeout 1"] {
+        let name = flag.split(' ').next().unwrap_or_default();
+        let expected =
+            format!("{name} and --pmi=none exclude each other: without PMI there is nothing that it could change");
+        refused(&format!("{flag} --pmi none true"), &expected);
+    }
+}
+
+#[test]
+fn time_limits_have_defaults_and_no_limit_is_nothing() {
+    let timeouts = |flags: &str| requested(&format!("{flags} true")).unwrap().settings.timeouts;
+    let (none, default) = (timeouts(""), Timeouts::default());
+    assert_eq!(
+        (none.time_limit, none.stuck, none.grace_after_failure),
+        (None, default.stuck, default.grace_after_failure)
+    );
+    assert_eq!(timeouts("--timeout 10m").time_limit, Some(Duration::from_secs(600)));
+    assert_eq!(timeouts("--stuck-after 1m").stuck, Duration::from_secs(60));
+    let waits = timeouts("--kill-wait 2s");
+    assert_eq!(
+        (waits.grace_after_failure, waits.grace_after_interrupt),
+        (Duration::from_secs(2), Duration::from_secs(2))
+    );
+    assert_eq!(timeouts("--kill-wait 0").grace_after_failure, Duration::ZERO, "ranks may be killed at once");
+    for flag in ["--timeout", "--stuck-after", "--fence-timeout"] {
+        refused(&format!("{flag} 0 true"), &format!("{flag}: the time must be more than 0"));
+    }
+}
+
+/// What a rank asks on a terminal is shown at once; a program that reads JSON gets whole lines.
+#[test]
+fn a_prompt_is_shown_to_those_who_watch() {
+    let machine = |watched| Machine { watched, ..machine() };
+    let prompt = |line: &str, machine| commanded_on(line, &machine).unwrap().request.settings.timeouts.prompt;
+    assert_eq!(prompt("true", machine(true)), Some(PROMPT));
+    assert_eq!(prompt("true", machine(false)), None);
+    assert_eq!(prompt("--json true", machine(true)), None);
+}
+
+#[test]
+fn a_variable_keeps_the_value_that_was_set_last_and_bytes_of_any_kind() {
+    let programs = requested("--env A=1 --env A=2 --env HERE --env B= true").unwrap().programs;
+    let set = &programs.iter().next().unwrap().app.set;
+    let pair = |name: &str, value: &str| (OsString::from(name), OsString::from(value));
+    assert_eq!(set, &[pair("A", "1"), pair("A", "2"), pair("HERE", "x"), pair("B", "")]);
+}
+
+#[test]
+fn output_is_asked_for_as_its_flags_say() {
+    let output = |flags: &str| commanded(&format!("{flags} true")).unwrap().output;
+    let plain = output("");
+    assert!(plain.stdout.is_none() && plain.stderr.is_none() && !plain.label && !plain.json && !plain.show_map);
+    let files = output("--output o.%t --error e.%t --append");
+    assert_eq!(files.stdout.unwrap().to_text(), "o.%r");
+    assert!(files.stderr.is_some() && files.append);
+    let shown = output("-l --timestamp --show-map --pmi-trace t");
+    assert!(shown.label && shown.timestamp && shown.show_map);
+    assert_eq!(shown.pmi_trace, Some("t".into()));
 }

@@ -293,6 +293,7 @@ fn directives_behind_a_whole_request_that_has_none_are_not_looked_at() {
 
 #[test]
 fn a_directive_of_an_unknown_type_is_refused_by_a_status_wherever_it_stands() {
+    type Head = fn(&mut Writer);
     let directive = |out: &mut Writer| {
         out.count(1);
         out.group(1);
@@ -300,7 +301,7 @@ fn a_directive_of_an_unknown_type_is_refused_by_a_status_wherever_it_stands() {
         out.u32(0);
         out.u16(4000);
     };
-    let heads: [(u8, fn(&mut Writer)); 7] = [
+    let heads: [(u8, Head); 7] = [
         (command::PUBLISH, user),
         (command::LOOKUP, names),
         (command::SPAWN, |_| {}),

@@ -135,3 +135,62 @@ impl Ending {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More than ranks have when somebody else ends their launch.
+    const GRACE: Duration = Duration::from_secs(100);
+
+    #[test]
+    fn a_launch_that_is_to_end_while_nodes_are_asked_ends_when_they_have_accepted() {
+        let now = Instant::now();
+        let mut phase = Phase::Starting { ending: None };
+        assert_eq!(phase.activity(), Some(Activity::Starting));
+        phase.begin_ending(now);
+        assert_eq!((phase.activity(), phase.nodes_by()), (Some(Activity::Ending), None));
+        let later = now + GRACE;
+        assert!(phase.on_accepted(later));
+        assert_eq!(phase.nodes_by(), Some(later + timeouts::FIRST_REPORT));
+        assert_eq!(phase.ending().map(|ending| ending.since), Some(now), "it has been ending since then");
+        assert!(!phase.on_accepted(later), "it is no news");
+    }
+
+    #[test]
+    fn an_end_begins_once() {
+        let now = Instant::now();
+        let mut phase = Phase::Active { nodes_by: now };
+        assert_eq!(phase.activity(), Some(Activity::Active));
+        for time in [now, now + GRACE] {
+            phase.begin_ending(time);
+            assert_eq!(phase.ending().map(|ending| ending.since), Some(now));
+        }
+    }
+
+    #[test]
+    fn a_launch_that_is_over_neither_ends_nor_expects_anybody() {
+        let now = Instant::now();
+        let mut phase = Phase::Over(Over { until: now, change: 1, conclusion: None });
+        phase.begin_ending(now);
+        phase.overrule();
+        assert!(phase.is_over() && !phase.on_accepted(now));
+        assert!(phase.ending().is_none() && phase.nodes_by().is_none() && phase.activity().is_none());
+    }
+
+    #[test]
+    fn ranks_have_the_whole_grace_unless_somebody_else_ends_the_launch() {
+        let now = Instant::now();
+        let mut phase = Phase::Active { nodes_by: now };
+        phase.overrule();
+        phase.begin_ending(now);
+        let own = phase.ending().unwrap();
+        assert!(!own.is_overruled(), "it was not ending then");
+        assert_eq!(own.grace(GRACE), GRACE);
+        phase.overrule();
+        let overruled = phase.ending().unwrap();
+        assert!(overruled.is_overruled());
+        let short = Duration::from_secs(1);
+        assert_eq!([GRACE, short].map(|grace| overruled.grace(grace)), [timeouts::GRACE_OF_OTHERS, short]);
+    }
+}

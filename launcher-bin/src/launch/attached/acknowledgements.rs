@@ -1,4 +1,4 @@
-//! How far the renderer has come, and when that is acknowledged to the API server.
+//! Progress of the renderer, and the time at which it is acknowledged to the API server.
 //!
 //! [`Updates`] is the renderer's end of the stream of updates, [`Acknowledgements`] the pure decision when to acknowledge.
 
@@ -107,6 +107,9 @@ impl Acknowledgements {
 
 #[cfg(test)]
 mod tests {
+    use lattice_session::event::{Output, Stream};
+    use pmi_core::ids::{NodeIndex, Rank};
+
     use super::*;
 
     #[test]
@@ -121,5 +124,70 @@ mod tests {
         let much = Rendered { sequence: 3, cost: 20 + BATCH };
         assert_eq!(acknowledgements.on_rendered(much, now), Some(3));
         assert_eq!((acknowledgements.due(), acknowledgements.take()), (None, None));
+    }
+
+    /// A renderer that is asked for one update after the other, and the progress that it reports.
+    async fn settled(items: Vec<Item>) -> Vec<Rendered> {
+        let (sender, receiver) = mpsc::channel(items.len().max(1));
+        let (rendering, rendered) = watch::channel(Rendered::default());
+        let mut updates = Updates::new(receiver, rendering);
+        for item in items {
+            sender.try_send(item).unwrap();
+        }
+        drop(sender);
+        let mut progress = Vec::new();
+        while updates.next().await.is_some() {
+            progress.push(*rendered.borrow());
+        }
+        progress.push(*rendered.borrow());
+        progress
+    }
+
+    fn output(sequence: u64, len: usize) -> Item {
+        let output = Output { rank: Rank(0), stream: Stream::Stdout, bytes: vec![b'x'; len].into() };
+        Item { sequence: Some(sequence), update: Some(Update::Event(NodeIndex(0), Event::Output(output))) }
+    }
+
+    #[tokio::test]
+    async fn an_update_counts_once_the_renderer_asks_for_the_next_one() {
+        let cost = kept_cost(5) as u64;
+        let progress = settled(vec![output(1, 5), output(2, 5)]).await;
+        let expected = [(0, 0), (1, cost), (2, 2 * cost)].map(|(sequence, cost)| Rendered { sequence, cost });
+        assert_eq!(progress, expected);
+    }
+
+    #[tokio::test]
+    async fn events_that_are_not_shown_and_remarks_do_not_hold_up_others() {
+        let hidden = Item { sequence: Some(2), update: None };
+        let remark = Item { sequence: None, update: Some(Update::Remark("hello".to_owned())) };
+        let progress = settled(vec![output(1, 5), hidden, remark]).await;
+        assert_eq!(progress.last().map(|rendered| rendered.sequence), Some(2));
+    }
+
+    proptest::proptest! {
+        /// Whatever is rendered when: nothing is acknowledged before it is rendered, numbers rise, and in the end all is acknowledged.
+        #[test]
+        fn acknowledgements_follow_the_renderer(steps in proptest::collection::vec((1_u64..5, 0_u64..40_000, 0_u64..80), 1..40)) {
+            let mut acknowledgements = Acknowledgements::default();
+            let (mut rendered, mut now, mut last) = (Rendered::default(), Instant::now(), 0);
+            for (events, cost, milliseconds) in steps {
+                now += Duration::from_millis(milliseconds);
+                let mut told = Vec::new();
+                if acknowledgements.due().is_some_and(|due| due <= now) {
+                    told.extend(acknowledgements.take());
+                }
+                rendered = Rendered { sequence: rendered.sequence + events, cost: rendered.cost + cost };
+                told.extend(acknowledgements.on_rendered(rendered, now));
+                for number in told {
+                    proptest::prop_assert!(number > last && number <= rendered.sequence);
+                    last = number;
+                }
+                let waits = rendered.sequence > last;
+                proptest::prop_assert_eq!(acknowledgements.due().is_some(), waits);
+                proptest::prop_assert!(acknowledgements.due().is_none_or(|due| due <= now + IDLE));
+            }
+            last = acknowledgements.take().unwrap_or(last);
+            proptest::prop_assert_eq!(last, rendered.sequence);
+        }
     }
 }

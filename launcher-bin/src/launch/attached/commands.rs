@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 
 use lattice_session::session_io::Control;
-use pmi_transport::proto::v1::attach_request::What as ToLaunch;
 
-use super::Role;
+use crate::attachment::{Role, ToLaunch};
 
 /// Meaning of a command of the user.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,7 +13,7 @@ pub(super) enum Command {
     Send(ToLaunch),
     /// The user leaves the launch by this signal, and it goes on.
     Leave(i32),
-    /// It is not for this client to say.
+    /// Nothing: the command is not for this client to give.
     Ignore,
 }
 
@@ -103,5 +102,21 @@ mod tests {
         assert!(!unsent.take_in(Control::Signal(10), Role::Viewer));
         assert!(unsent.take_in(Control::End(2), Role::Viewer));
         assert_eq!(unsent.drain().count(), 0);
+    }
+
+    proptest::proptest! {
+        /// A user who types and types while there is no connection fills no memory, and the last word counts.
+        #[test]
+        fn of_equal_commands_the_last_is_kept(signals in proptest::collection::vec(1_i32..=31, 1..200)) {
+            let mut unsent = Unsent::default();
+            for &signal in &signals {
+                proptest::prop_assert!(!unsent.take_in(Control::Signal(signal), Role::Owner));
+            }
+            let kept: Vec<ToLaunch> = unsent.drain().collect();
+            let last = signals.last().copied().map(ToLaunch::Signal);
+            proptest::prop_assert_eq!(kept.last().cloned(), last);
+            let different: std::collections::HashSet<i32> = signals.iter().copied().collect();
+            proptest::prop_assert_eq!(kept.len(), different.len());
+        }
     }
 }

@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use lattice_session::flow_control::Credit;
-use pmi_transport::proto::v1::Nothing;
-use pmi_transport::proto::v1::attach_request::What as ToLaunch;
 use tokio::sync::mpsc;
+
+use crate::attachment::ToLaunch;
 
 /// Standard input of the launch's owner.
 #[derive(Debug)]
@@ -17,12 +17,12 @@ pub(super) struct StdinStream {
 
 #[derive(Debug)]
 enum Source {
-    /// There is none, and no end is sent either.
+    /// No input, and no end of it either.
     None,
     Open(mpsc::Receiver<Bytes>),
-    /// It has ended, and this connection has not been sent the end.
+    /// The input has ended, and this connection has not been sent the end.
     EndUnsent,
-    /// It has ended, and this connection has been sent the end.
+    /// The input has ended, and this connection has been sent the end.
     EndSent,
 }
 
@@ -66,7 +66,7 @@ impl StdinStream {
 
     fn end(&mut self) -> ToLaunch {
         self.source = Source::EndSent;
-        ToLaunch::StdinEnd(Nothing {})
+        ToLaunch::StdinEnd
     }
 }
 
@@ -98,9 +98,70 @@ mod tests {
         input.grant(4);
         assert_eq!(sent(&mut input), Some(ToLaunch::Stdin(Bytes::from_static(b"ef"))));
         drop(pieces);
-        assert_eq!(sent(&mut input), Some(ToLaunch::StdinEnd(Nothing {})), "the end needs no credit");
+        assert_eq!(sent(&mut input), Some(ToLaunch::StdinEnd), "the end needs no credit");
         assert_eq!(sent(&mut input), None);
         assert_eq!(input.forget_connection(), 2, "of six bytes four were granted again");
-        assert_eq!(sent(&mut input), Some(ToLaunch::StdinEnd(Nothing {})), "the next connection hears of the end too");
+        assert_eq!(sent(&mut input), Some(ToLaunch::StdinEnd), "the next connection hears of the end too");
+    }
+
+    #[test]
+    fn a_launch_that_reads_nothing_is_sent_nothing_and_no_end_either() {
+        let mut input = StdinStream::new(None);
+        input.grant(100);
+        assert_eq!(sent(&mut input), None);
+        input.forget_connection();
+        assert_eq!(sent(&mut input), None);
+    }
+
+    #[test]
+    fn an_empty_input_has_an_end() {
+        let (pieces, stream) = mpsc::channel(1);
+        let mut input = StdinStream::new(Some(stream));
+        assert_eq!(sent(&mut input), None);
+        drop(pieces);
+        assert_eq!(sent(&mut input), Some(ToLaunch::StdinEnd));
+    }
+
+    #[test]
+    fn credit_of_a_connection_ends_with_it() {
+        let (pieces, stream) = mpsc::channel(1);
+        let mut input = StdinStream::new(Some(stream));
+        pieces.try_send(Bytes::from_static(b"abcdef")).unwrap();
+        input.grant(2);
+        assert_eq!(sent(&mut input), Some(ToLaunch::Stdin(Bytes::from_static(b"ab"))));
+        input.grant(1);
+        assert_eq!(input.forget_connection(), 1, "of two bytes one was read by a rank");
+        assert_eq!(sent(&mut input), None, "the next connection grants anew");
+        input.grant(9);
+        assert_eq!(sent(&mut input), Some(ToLaunch::Stdin(Bytes::from_static(b"cdef"))));
+    }
+
+    proptest::proptest! {
+        /// However pieces and grants come, the bytes arrive in order, never more than are granted, and then the end.
+        #[test]
+        fn bytes_keep_their_order_and_stay_within_their_credit(
+            pieces in proptest::collection::vec("[a-z]{1,9}", 0..8),
+            grants in proptest::collection::vec(0_u64..12, 0..30),
+        ) {
+            let (sender, stream) = mpsc::channel(pieces.len().max(1));
+            let mut input = StdinStream::new(Some(stream));
+            pieces.iter().for_each(|piece| sender.try_send(Bytes::copy_from_slice(piece.as_bytes())).unwrap());
+            drop(sender);
+            let whole = pieces.concat();
+            let (mut arrived, mut granted, mut ended) = (Vec::new(), 0, false);
+            for grant in grants.into_iter().chain([whole.len() as u64]) {
+                input.grant(grant);
+                granted += grant;
+                while let Some(message) = sent(&mut input) {
+                    match message {
+                        ToLaunch::Stdin(bytes) => arrived.extend_from_slice(&bytes),
+                        ToLaunch::StdinEnd => ended = true,
+                        other => panic!("{other:?}"),
+                    }
+                    proptest::prop_assert!(arrived.len() as u64 <= granted && !(ended && arrived.len() < whole.len()));
+                }
+            }
+            proptest::prop_assert_eq!((String::from_utf8(arrived).unwrap(), ended), (whole, true));
+        }
     }
 }

@@ -33,7 +33,7 @@ fn input() -> impl Strategy<Value = Input> {
     ]
 }
 
-/// What was written to a place, and what each source had said.
+/// Steps of a place, and the text that each source had said.
 #[derive(Default)]
 struct Outcome {
     steps: Vec<Step>,

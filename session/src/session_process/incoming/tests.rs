@@ -57,7 +57,7 @@ impl World {
     }
 
     /// Ends as the session does when its agent is gone: no control, no waiting for credit, no answers.
-    async fn is_without_agent(mut self) {
+    async fn ends_without_agent(mut self) {
         self.reading.await.unwrap();
         assert!(self.control.recv().await.is_none());
         assert!(self.credit.spend(1 << 30));
@@ -105,7 +105,7 @@ async fn a_message_that_cannot_be_read_is_reported_and_ends_the_session() {
         world.agent.write_all(bytes).unwrap();
         let warning = world.warning().await;
         assert!(warning.starts_with("the ranks are ended, as a message of the agent cannot be read: "), "{warning}");
-        world.is_without_agent().await;
+        world.ends_without_agent().await;
     }
 }
 
@@ -116,7 +116,7 @@ async fn an_agent_that_goes_away_at_any_byte_ends_the_session() {
         let mut world = World::new();
         world.agent.write_all(&frame[..sent]).unwrap();
         world.agent.shutdown(std::net::Shutdown::Both).unwrap();
-        world.is_without_agent().await;
+        world.ends_without_agent().await;
     }
 }
 

@@ -1,50 +1,23 @@
-//! `lattice` and an API server that a test speaks for: launches, output, input, signals, broken connections, exit codes.
-
-mod fake;
+//! Launches on a cluster: output, input, signals, broken connections, exit codes.
 
 use std::io::Read;
-use std::process::Output;
 
-use fake::{Asked, Fake, LAUNCH, soon, spec};
 use nix::pty::{OpenptyResult, openpty};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use pmi_transport::proto::v1::attach_request::What as Wish;
 use pmi_transport::proto::v1::*;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::process::Child;
 use tonic::Status;
 
-async fn ended(child: Child) -> (Option<i32>, String, String) {
-    let Output { status, stdout, stderr } = soon(child.wait_with_output()).await.unwrap();
-    (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
-}
-
-async fn run(fake: &Fake, line: &str) -> (Option<i32>, String, String) {
-    ended(fake.lattice(line).spawn().unwrap()).await
-}
-
-fn signal(child: &Child, signal: Signal) {
-    kill(Pid::from_raw(child.id().expect("it runs").cast_signed()), signal).unwrap();
-}
+use crate::child::{ended, run, says, signal};
+use crate::fake::{Asked, Fake, LAUNCH, soon, spec};
 
 /// Returns when a process is stopped; nothing tells us.
 async fn stopped(child: &Child) {
     let file = format!("/proc/{}/status", child.id().expect("it runs"));
     while !std::fs::read_to_string(&file).unwrap().contains("State:\tT") {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
-}
-
-/// Reads `wanted` from the child's standard error.
-async fn says(child: &mut Child, wanted: &str) {
-    let stderr = child.stderr.as_mut().expect("a pipe");
-    let mut seen = Vec::new();
-    while !String::from_utf8_lossy(&seen).contains(wanted) {
-        let mut buffer = [0; 512];
-        let len = soon(stderr.read(&mut buffer)).await.unwrap();
-        assert!(len > 0, "it said {:?}, and not {wanted:?}", String::from_utf8_lossy(&seen));
-        seen.extend_from_slice(&buffer[..len]);
     }
 }
 
@@ -97,7 +70,7 @@ async fn a_plan_is_shown_and_not_followed() {
     assert_eq!((&plan["ranks"][1], plan["ranks"].as_array().map(Vec::len)), (&rank, Some(2)));
 }
 
-/// Those who put more ranks than cores on a node do so each time.
+/// Users who put more ranks than cores on a node do so each time.
 #[tokio::test]
 async fn notes_on_a_placement_are_for_those_who_watch_or_ask() {
     let fake = Fake::start().await;

@@ -1,12 +1,15 @@
 //! An API server that does what a test tells it, at a Unix socket with the real protocol; and the real `lattice` to ask it.
 
+use std::collections::VecDeque;
 use std::process::Stdio;
+use std::sync::{Arc, Mutex};
 
 use pmi_transport::address::Address;
 use pmi_transport::identity::{Caller, Security};
 use pmi_transport::listen::{Listener, serve};
 use pmi_transport::proto::v1::allocation_service_server::{AllocationService, AllocationServiceServer};
 use pmi_transport::proto::v1::launch_service_server::{LaunchService, LaunchServiceServer};
+use pmi_transport::proto::v1::node_service_server::{NodeService, NodeServiceServer};
 use pmi_transport::proto::v1::*;
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
@@ -31,13 +34,34 @@ pub(crate) struct Fake {
     asked: mpsc::UnboundedReceiver<Asked>,
 }
 
-/// What can be asked of it.
+/// A question that the server was asked.
 #[derive(Debug)]
 pub(crate) enum Asked {
     Launch(Box<LaunchTasksRequest>),
     Attach(Box<Conversation>),
     Signal(SignalLaunchRequest),
     Abort(AbortLaunchRequest),
+    Create(CreateAllocationRequest),
+    Release(ReleaseAllocationRequest),
+    Drain(DrainNodesRequest),
+    Resume(ResumeNodesRequest),
+    /// A list was asked for, of all there ever were or not.
+    List {
+        all: bool,
+    },
+}
+
+/// Recorded answers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Answers {
+    pub(crate) allocations: Vec<Allocation>,
+    pub(crate) launches: Vec<LaunchStatus>,
+    /// The nodes; a server without them is of an older version, and does not know the question.
+    pub(crate) nodes: Option<ListNodesResponse>,
+    /// Hostlist of the nodes that are drained and unknown.
+    pub(crate) unknown: String,
+    /// Refusals of the first allocations that are asked for.
+    pub(crate) refusals: VecDeque<Status>,
 }
 
 /// A client that follows a launch: what it says, and where to answer.
@@ -74,12 +98,12 @@ impl Conversation {
         self.tell.send(Err(status)).await.expect("the client listens");
     }
 
-    /// What the client says next; `None` when it has hung up.
+    /// The client's next message; `None` when it has hung up.
     pub(crate) async fn hear(&mut self) -> Option<attach_request::What> {
         soon(self.said.message()).await.expect("the connection lasts").and_then(|request| request.what)
     }
 
-    /// What it says next that is no acknowledgement.
+    /// The client's next message that is no acknowledgement.
     pub(crate) async fn hear_wish(&mut self) -> Option<attach_request::What> {
         loop {
             match self.hear().await {
@@ -96,16 +120,23 @@ impl Conversation {
 }
 
 impl Fake {
-    /// Starts a server.
+    /// Starts a server that has nothing to show.
     pub(crate) async fn start() -> Self {
+        Self::answering(Answers::default()).await
+    }
+
+    /// Starts a server that gives these answers.
+    pub(crate) async fn answering(answers: Answers) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let address = Address::Unix(directory.path().join("api.sock"));
         let security = Security::Insecure { name: Caller::Api };
         let listener = Listener::bind(&address, &security).await.unwrap();
         let (asked, asking) = mpsc::unbounded_channel();
         let mut routes = Routes::builder();
-        routes.add_service(AllocationServiceServer::new(Service(asked.clone())));
-        routes.add_service(LaunchServiceServer::new(Service(asked)));
+        let service = Service { asked, answers: Arc::new(Mutex::new(answers)) };
+        routes.add_service(AllocationServiceServer::new(service.clone()));
+        routes.add_service(NodeServiceServer::new(service.clone()));
+        routes.add_service(LaunchServiceServer::new(service));
         tokio::spawn(async move { serve(vec![listener], routes.routes(), std::future::pending()).await.unwrap() });
         Self { directory, asked: asking }
     }
@@ -119,7 +150,7 @@ impl Fake {
             .args(line.split_whitespace())
             .env("HOME", self.directory.path());
         command.env("LATTICE_API_URL", format!("unix:{}/api.sock", self.directory.path().display()));
-        command.env("LATTICE_ALLOC_ID", "7f3k").env_remove("XDG_CONFIG_HOME");
+        command.env("LATTICE_ALLOC_ID", "7f3k").env_remove("XDG_CONFIG_HOME").env("TZ", "UTC");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         command
     }
@@ -129,7 +160,7 @@ impl Fake {
         self.directory.path()
     }
 
-    /// What is asked next.
+    /// The next question.
     pub(crate) async fn asked(&mut self) -> Asked {
         soon(self.asked.recv()).await.expect("the server lives")
     }
@@ -177,11 +208,24 @@ pub(crate) fn spec() -> LaunchSpec {
     }
 }
 
-struct Service(mpsc::UnboundedSender<Asked>);
+#[derive(Clone)]
+struct Service {
+    asked: mpsc::UnboundedSender<Asked>,
+    answers: Arc<Mutex<Answers>>,
+}
 
 impl Service {
     fn note(&self, asked: Asked) {
-        self.0.send(asked).expect("the test listens");
+        self.asked.send(asked).expect("the test listens");
+    }
+
+    fn answers(&self) -> Answers {
+        self.answers.lock().unwrap().clone()
+    }
+
+    fn allocation(&self, id: &str) -> Result<Response<Allocation>, Status> {
+        let found = self.answers().allocations.into_iter().find(|allocation| allocation.id == id);
+        found.map(Response::new).ok_or_else(|| Status::not_found(format!("there is no allocation {id}")))
     }
 }
 
@@ -203,23 +247,36 @@ impl AllocationService for Service {
         Ok(Response::new(LaunchTasksResponse { task_launch_id, spec: Some(spec()), notes, lease_ms: 0 }))
     }
 
-    async fn create_allocation(&self, _: Request<CreateAllocationRequest>) -> Result<Response<Allocation>, Status> {
+    async fn create_allocation(
+        &self,
+        request: Request<CreateAllocationRequest>,
+    ) -> Result<Response<Allocation>, Status> {
+        self.note(Asked::Create(request.into_inner()));
+        if let Some(refusal) = self.answers.lock().unwrap().refusals.pop_front() {
+            return Err(refusal);
+        }
         Ok(Response::new(Allocation { id: "7f3k".to_owned(), state: 2, ..Allocation::default() }))
     }
 
     async fn get_allocation(&self, request: Request<GetAllocationRequest>) -> Result<Response<Allocation>, Status> {
-        Err(Status::not_found(format!("there is no allocation {}", request.into_inner().id)))
+        self.allocation(&request.into_inner().id)
     }
 
     async fn list_allocations(
         &self,
-        _: Request<ListAllocationsRequest>,
+        request: Request<ListAllocationsRequest>,
     ) -> Result<Response<ListAllocationsResponse>, Status> {
-        Ok(Response::new(ListAllocationsResponse { allocations: Vec::new() }))
+        self.note(Asked::List { all: request.into_inner().all });
+        Ok(Response::new(ListAllocationsResponse { allocations: self.answers().allocations }))
     }
 
-    async fn release_allocation(&self, _: Request<ReleaseAllocationRequest>) -> Result<Response<Allocation>, Status> {
-        Ok(Response::new(Allocation::default()))
+    async fn release_allocation(
+        &self,
+        request: Request<ReleaseAllocationRequest>,
+    ) -> Result<Response<Allocation>, Status> {
+        let request = request.into_inner();
+        self.note(Asked::Release(request.clone()));
+        self.allocation(&request.id)
     }
 }
 
@@ -240,12 +297,20 @@ impl LaunchService for Service {
         Ok(Response::new(ReceiverStream::new(told)))
     }
 
-    async fn list_launches(&self, _: Request<ListLaunchesRequest>) -> Result<Response<ListLaunchesResponse>, Status> {
-        Ok(Response::new(ListLaunchesResponse { launches: Vec::new() }))
+    async fn list_launches(
+        &self,
+        request: Request<ListLaunchesRequest>,
+    ) -> Result<Response<ListLaunchesResponse>, Status> {
+        self.note(Asked::List { all: request.into_inner().all });
+        let launches = self.answers().launches.into_iter().filter_map(|launch| launch.summary).collect();
+        Ok(Response::new(ListLaunchesResponse { launches }))
     }
 
     async fn get_launch(&self, request: Request<GetLaunchRequest>) -> Result<Response<LaunchStatus>, Status> {
-        Err(Status::not_found(format!("there is no launch {}", request.into_inner().id)))
+        let id = request.into_inner().id;
+        let is_meant = |launch: &LaunchStatus| launch.summary.as_ref().is_some_and(|summary| summary.id == id);
+        let found = self.answers().launches.into_iter().find(is_meant);
+        found.map(Response::new).ok_or_else(|| Status::not_found(format!("there is no launch {id}")))
     }
 
     async fn signal_launch(
@@ -263,4 +328,57 @@ impl LaunchService for Service {
         self.note(Asked::Abort(request.into_inner()));
         Ok(Response::new(AbortLaunchResponse {}))
     }
+}
+
+#[tonic::async_trait]
+impl NodeService for Service {
+    type ReportLaunchStream = ReceiverStream<Result<NodeCommand, Status>>;
+
+    async fn list_nodes(&self, _: Request<ListNodesRequest>) -> Result<Response<ListNodesResponse>, Status> {
+        self.answers().nodes.map(Response::new).ok_or_else(|| Status::unimplemented(""))
+    }
+
+    async fn drain_nodes(&self, request: Request<DrainNodesRequest>) -> Result<Response<DrainNodesResponse>, Status> {
+        self.note(Asked::Drain(request.into_inner()));
+        Ok(Response::new(DrainNodesResponse { unknown: self.answers().unknown }))
+    }
+
+    async fn resume_nodes(
+        &self,
+        request: Request<ResumeNodesRequest>,
+    ) -> Result<Response<ResumeNodesResponse>, Status> {
+        self.note(Asked::Resume(request.into_inner()));
+        Ok(Response::new(ResumeNodesResponse {}))
+    }
+
+    async fn register_node(&self, _: Request<RegisterNodeRequest>) -> Result<Response<RegisterNodeResponse>, Status> {
+        Err(only_of_agents())
+    }
+
+    async fn heartbeat(&self, _: Request<HeartbeatRequest>) -> Result<Response<HeartbeatResponse>, Status> {
+        Err(only_of_agents())
+    }
+
+    async fn report_launch(
+        &self,
+        _: Request<Streaming<LaunchReport>>,
+    ) -> Result<Response<Self::ReportLaunchStream>, Status> {
+        Err(only_of_agents())
+    }
+
+    async fn call_name(&self, _: Request<NameRequest>) -> Result<Response<NameAnswer>, Status> {
+        Err(only_of_agents())
+    }
+
+    async fn spawn_tasks(&self, _: Request<SpawnRequest>) -> Result<Response<SpawnAnswer>, Status> {
+        Err(only_of_agents())
+    }
+
+    async fn meet_launches(&self, _: Request<MeetRequest>) -> Result<Response<MeetAnswer>, Status> {
+        Err(only_of_agents())
+    }
+}
+
+fn only_of_agents() -> Status {
+    Status::unimplemented("agents ask this, commands do not")
 }

@@ -1,0 +1,131 @@
+//! Flags of `lattice launch`: each in all its spellings, in any order.
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn every_spelling_of_a_flag_means_the_same() {
+    let check = |spellings: &[&str], seen: fn(LaunchArgs) -> String, expected: &str| {
+        for spelling in spellings {
+            let args = launch(&format!("{spelling} ./a -n 9"));
+            assert_eq!(args.first.command, ["./a", "-n", "9"], "{spelling}");
+            assert_eq!(seen(args), expected, "{spelling}");
+        }
+    };
+    let ranks = ["-n 3", "-n3", "-n=3", "--ntasks 3", "--ntasks=3", "-np 3", "-np3", "-np=3", "--np 3", "--np=3"];
+    check(&ranks, |args| format!("{:?}", args.first.ranks), "Some(3)");
+    let per_node = ["--tasks-per-node 3", "--tasks-per-node=3", "--ntasks-per-node 3", "--ntasks-per-node=3"];
+    check(&per_node, |args| format!("{:?}", args.placement.tasks_per_node), "Some(3)");
+    let nodes = ["-N 2", "-N2", "-N=2", "--nodes 2", "--nodes=2"];
+    check(&nodes, |args| format!("{:?}", args.placement.nodes), "Some(2)");
+    let list = ["-w n[0-1]", "-wn[0-1]", "--nodelist n[0-1]", "--nodelist=n[0-1]"];
+    check(&list, |args| format!("{:?}", args.placement.nodelist), "Some(\"n[0-1]\")");
+    let exclude = ["-x n3", "-xn3", "--exclude n3", "--exclude=n3"];
+    check(&exclude, |args| format!("{:?}", args.placement.exclude), "Some(\"n3\")");
+    check(&["-l", "--label"], |args| args.streams.label.to_string(), "true");
+    check(&["--hostfile h", "--hostfile=h"], |args| format!("{:?}", args.placement.hostfile), "Some(\"h\")");
+    check(&["--alloc 7f3k", "--alloc=7f3k"], |args| format!("{:?}", args.cluster.alloc), "Some(\"7f3k\")");
+    check(&["--api unix:/x", "--api=unix:/x"], |args| format!("{:?}", args.cluster.api.api), "Some(\"unix:/x\")");
+    check(&["--env A=1", "--env=A=1"], |args| format!("{:?}", args.first.env[0].value), "Some(\"1\")");
+    check(&["--chdir /tmp", "--chdir=/tmp"], |args| format!("{:?}", args.first.chdir), "Some(\"/tmp\")");
+    check(
+        &["--timeout 90", "--timeout=90s", "--timeout 1m30s"],
+        |args| format!("{:?}", args.time.timeout),
+        "Some(90s)",
+    );
+    check(&["--cpu-bind cores", "--cpu-bind=cores"], |args| args.placement.cpu_bind.to_string(), "cores");
+}
+
+#[test]
+fn flags_that_are_left_out_have_their_defaults() {
+    let args = launch("./a");
+    assert_eq!((args.first.ranks, args.placement.nodes, args.placement.tasks_per_node), (None, None, None));
+    assert_eq!((args.pmi.pmi, args.streams.stdin), (Pmi::Auto, Stdin::Rank(0)));
+    assert_eq!(args.placement.cpu_bind.to_string(), "none");
+    assert_eq!(args.placement.distribution, None);
+    assert_eq!((args.time.timeout, args.time.kill_wait, args.time.stuck_after), (None, None, None));
+    assert!(!args.cluster.detach && !args.streams.json && !args.placement.dry_run && !args.pmi.pmi_port);
+}
+
+#[test]
+fn a_flag_may_be_given_once_and_a_variable_as_often_as_there_are_variables() {
+    for (flag, name) in
+        [("-n 2", "--ntasks <N>"), ("-N 2", "--nodes <N>"), ("--label", "--label"), ("--pmi auto", "--pmi <PMI>")]
+    {
+        let expected = format!("the argument '{name}' cannot be used multiple times");
+        refused(&format!("lattice launch {flag} {flag} ./a"), &expected);
+    }
+    let names: Vec<_> = launch("--env A=1 --env B --env A=2 ./a").first.env.into_iter().map(|set| set.name).collect();
+    assert_eq!(names, ["A", "B", "A"], "the last one counts where ranks are started");
+}
+
+#[test]
+fn flags_that_contradict_each_other_are_refused_in_either_order() {
+    for (one, other) in [
+        ("-l", "--json"),
+        ("--timestamp", "--json"),
+        ("--hostfile h", "-w n0"),
+        ("--hostfile h", "--tasks-per-node 2"),
+        ("--detach", "-l"),
+        ("--detach", "--timestamp"),
+        ("--detach", "--output o"),
+        ("--detach", "--error e"),
+        ("--detach", "--pmi-trace t"),
+    ] {
+        refused(&format!("lattice launch {one} {other} ./a"), "cannot be used with");
+        refused(&format!("lattice launch {other} {one} ./a"), "cannot be used with");
+    }
+}
+
+#[test]
+fn a_program_that_is_missing_is_asked_for() {
+    for line in ["lattice launch", "lattice launch -n 4", "lattice launch --label --", "lattice launch ./a : -n 1"] {
+        refused(line, "required arguments were not provided:\n  <PROGRAM [ARGS]>...");
+    }
+}
+
+#[test]
+fn verbosity_may_stand_before_the_command_and_behind() {
+    let check = |line: &str, quiet: bool, verbose: bool| {
+        let cli = parsed(line).unwrap();
+        assert_eq!((cli.quiet, cli.verbose), (quiet, verbose), "{line}");
+    };
+    check("lattice launch ./a -v -q", false, false);
+    check("lattice -v launch ./a", false, true);
+    check("lattice launch -v ./a", false, true);
+    check("lattice --quiet launch ./a", true, false);
+    check("lattice nodes -q", true, false);
+}
+
+proptest! {
+    /// Users type flags in the order in which they think of them.
+    #[test]
+    fn the_order_of_flags_means_nothing(flags in Just(vec![
+        "-n 4", "-N 2", "--label", "--env A=1", "--chdir /tmp", "--pmi pmi2", "--timeout 5m", "--output o.%t", "--stdin none",
+        "-x node3", "--show-map", "-v",
+    ]).prop_shuffle()) {
+        let shuffled = parsed(&format!("lattice launch {} ./a -n 1", flags.join(" "))).unwrap();
+        let mut sorted = flags.clone();
+        sorted.sort_unstable();
+        let expected = parsed(&format!("lattice launch {} ./a -n 1", sorted.join(" "))).unwrap();
+        prop_assert_eq!(format!("{shuffled:?}"), format!("{expected:?}"));
+    }
+
+    /// Whatever stands behind the program is its own, also what would be a flag or a command of ours.
+    #[test]
+    fn words_of_the_program_are_never_read(words in proptest::collection::vec("(-{0,2}[a-zN]{1,6}(=[a-z0-9]{1,2})?|launch|-np|-hosts|--)", 0..6)) {
+        let args = launch(&format!("-n 2 ./a {}", words.join(" ")));
+        prop_assert_eq!(args.first.ranks, Some(2));
+        prop_assert_eq!(&args.first.command[1..], words.iter().map(OsString::from).collect::<Vec<_>>());
+    }
+
+    /// No words that a user can type panic or are taken for something else than a command line.
+    #[test]
+    fn any_words_are_a_command_line_or_an_error(words in proptest::collection::vec("[-a-z0-9:=\\[\\]%]{0,6}", 0..6)) {
+        let line = ["lattice".to_owned(), "launch".to_owned()].into_iter().chain(words).map(OsString::from);
+        if let Ok(Cli { command, .. }) = parse(line) {
+            prop_assert!(matches!(command, Command::Launch(args) if !args.first.command.is_empty()));
+        }
+    }
+}

@@ -1,0 +1,192 @@
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::*;
+
+const SCHEMA: &str = include_str!("../../../../docs/json-events.schema.json");
+
+/// One line of every kind, with everything in it that can be in it.
+fn samples() -> Vec<Bytes> {
+    let rank = Rank(1);
+    let killed = RankExit::Signal { signal: 11, core_dumped: false };
+    let cause = Cause { host: "node3".to_owned(), kind: CauseKind::Failed { rank, exit: killed } };
+    let lost = CauseKind::NodeLost { reason: "no heartbeat for 3 s".to_owned() };
+    let lost = Cause { host: "node7".to_owned(), kind: lost };
+    let library = MpiLibrary { name: "Open MPI".to_owned(), file: "libmpi.so.40".to_owned(), family: MpiFamily::Pmix };
+    let after = Duration::from_millis(1500);
+    let opening = crate::prepared::tests::prepared("-n 2 true -x").unwrap();
+    let output =
+        |bytes: &'static [u8]| Event::Output(Output { rank, stream: Stream::Stderr, bytes: Bytes::from_static(bytes) });
+    let silent = |library| Notice::Silent { ranks: vec![rank], size: 2, ended: true, after, library };
+    let missing = vec![(rank, Some("get".to_owned())), (Rank(0), None)];
+    let events = [
+        Event::Started { rank, pid: 4711 },
+        output(b"hello\n"),
+        output(b"\xff\xfe"),
+        Event::Notice(silent(Some(library))),
+        Event::Notice(silent(None)),
+        Event::Notice(Notice::Stuck { after, waiting: 1, missing }),
+        Event::Notice(Notice::Leftover { pids: vec![4711] }),
+        Event::Notice(Notice::StdinClosed { rank }),
+        Event::Exited { rank, exit: RankExit::Code(3), phase: None },
+        Event::Exited { rank, exit: killed, phase: None },
+        Event::Ending(cause.clone()),
+        Event::Ending(lost),
+    ];
+    let holes = [dropped(Some(4711)), dropped(None)];
+    let failed = Report { exits: vec![(rank, killed)], cause: Some(cause), duration: after };
+    let fine = Report { exits: vec![(rank, RankExit::Code(0))], cause: None, duration: after };
+    let mut lines = vec![launch(&opening), plan(&opening)];
+    lines.extend(events[..7].iter().filter_map(|sample| event(sample, "node3")));
+    lines.extend(holes);
+    lines.extend(events[7..].iter().filter_map(|sample| event(sample, "node3")));
+    lines.extend([complete("k3jq", 139, &failed), complete("k3jq", 0, &fine)]);
+    lines
+}
+
+#[test]
+fn every_line_is_as_the_schema_says() {
+    let schema: Value = serde_json::from_str(SCHEMA).unwrap();
+    let mut kinds = Vec::new();
+    for line in samples() {
+        assert_eq!(line.iter().filter(|&&byte| byte == b'\n').count(), 1);
+        let value: Value = serde_json::from_slice(&line).unwrap();
+        let kind = value["event"].as_str().unwrap().to_owned();
+        conforms(&value, &schema["$defs"][&kind], &schema, &kind);
+        kinds.push(kind);
+    }
+    kinds.dedup();
+    let documented: Vec<&str> =
+        schema["oneOf"].as_array().unwrap().iter().map(|one| &one["$ref"].as_str().unwrap()[8..]).collect();
+    assert_eq!(kinds, documented);
+}
+
+/// Checks what the schema uses of JSON Schema: `type`, `properties`, `required`, `items`, `enum`, `const`, `$ref`.
+fn conforms(value: &Value, schema: &Value, root: &Value, at: &str) {
+    if let Some(target) = schema["$ref"].as_str() {
+        let target = target.strip_prefix('#').unwrap();
+        return conforms(value, root.pointer(target).unwrap_or_else(|| panic!("{at}: no {target}")), root, at);
+    }
+    if let Some(expected) = schema.get("const") {
+        assert_eq!(value, expected, "{at}");
+    }
+    if let Some(possible) = schema["enum"].as_array() {
+        assert!(possible.contains(value), "{at}: {value} is none of {possible:?}");
+    }
+    let types: Vec<&str> = match &schema["type"] {
+        Value::String(one) => vec![one],
+        several => several.as_array().into_iter().flatten().filter_map(Value::as_str).collect(),
+    };
+    let seen = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    assert!(types.is_empty() || types.contains(&seen), "{at}: {value} is none of {types:?}");
+    if let Value::Object(fields) = value {
+        for (name, field) in fields {
+            let described = schema["properties"].get(name);
+            conforms(field, described.unwrap_or_else(|| panic!("{at}.{name} is not in the schema")), root, name);
+        }
+        for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            assert!(fields.contains_key(name), "{at} lacks {name}");
+        }
+    }
+    for item in value.as_array().into_iter().flatten() {
+        conforms(item, &schema["items"], root, at);
+    }
+}
+
+#[test]
+fn bytes_that_are_no_text_become_base64() {
+    let check = |bytes: &'static [u8], field: &str, expected: &str| {
+        let output = Output { rank: Rank(0), stream: Stream::Stdout, bytes: Bytes::from_static(bytes) };
+        let line: Value = serde_json::from_slice(&event(&Event::Output(output), "node3").unwrap()).unwrap();
+        assert_eq!(line[field], expected);
+    };
+    check(b"", "text", "");
+    check(b"caf\xc3\xa9", "text", "caf\u{e9}");
+    check(b"caf\xc3", "base64", "Y2Fmww==");
+    check(b"\xff\xfe\xfd", "base64", "//79");
+}
+
+proptest::proptest! {
+    /// A reader gets back what a rank wrote, byte by byte, from one line.
+    #[test]
+    fn no_bytes_of_a_rank_break_a_line(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..300)) {
+        let output = Output { rank: Rank(1), stream: Stream::Stdout, bytes: bytes.clone().into() };
+        let line = event(&Event::Output(output), "node3").unwrap();
+        proptest::prop_assert_eq!(line.iter().filter(|&&byte| byte == b'\n').count(), 1);
+        let value: Value = serde_json::from_slice(&line).unwrap();
+        let read = match value["text"].as_str() {
+            Some(text) => text.as_bytes().to_vec(),
+            None => BASE64_STANDARD.decode(value["base64"].as_str().unwrap()).unwrap(),
+        };
+        proptest::prop_assert_eq!(read, bytes);
+    }
+
+    #[test]
+    fn hosts_and_words_of_any_kind_are_quoted(host in ".{0,20}", reason in ".{0,40}") {
+        let kind = CauseKind::NodeLost { reason };
+        let line = event(&Event::Ending(Cause { host: host.clone(), kind }), &host).unwrap();
+        let value: Value = serde_json::from_slice(&line).unwrap();
+        proptest::prop_assert_eq!(value["cause"]["node"].as_str(), Some(host.as_str()));
+    }
+}
+
+/// Programs tell failures apart by these words.
+#[test]
+fn every_cause_has_a_kind_of_its_own() {
+    let rank = Rank(3);
+    let text = || "words".to_owned();
+    let not_started = |class| CauseKind::NotStarted { reason: text(), class };
+    let limit = Duration::from_secs(1);
+    let named = [
+        (CauseKind::Failed { rank, exit: RankExit::Code(1) }, "failed"),
+        (CauseKind::LeftWithoutFinalize { rank }, "left_without_finalize"),
+        (CauseKind::LeftBeforeInit { rank, exit: RankExit::Code(0), others: vec![rank] }, "left_before_init"),
+        (CauseKind::LeftFence { rank, waiting: vec![rank] }, "left_fence"),
+        (CauseKind::Aborted { rank, code: 1, message: text() }, "aborted"),
+        (CauseKind::Offence { rank, offence: text() }, "offence"),
+        (CauseKind::NotServed { rank, protocol: text() }, "not_served"),
+    ];
+    let nobody = [
+        (CauseKind::Fence { reason: text() }, "fence"),
+        (CauseKind::FenceTimeout { limit, waiting: 1, missing: Vec::new() }, "fence_timeout"),
+        (CauseKind::NodeLost { reason: text() }, "node_lost"),
+        (not_started(StartClass::NotFound), "not_found"),
+        (not_started(StartClass::CannotExecute), "cannot_execute"),
+        (not_started(StartClass::System), "not_started"),
+        (CauseKind::Interrupted { signal: 2 }, "interrupted"),
+        (CauseKind::Ended { who: text(), reason: text() }, "ended"),
+        (CauseKind::TimedOut { limit }, "timed_out"),
+    ];
+    let named = named.into_iter().map(|cause| (cause, Value::from(3)));
+    for ((kind, word), rank) in named.chain(nobody.into_iter().map(|cause| (cause, Value::Null))) {
+        let cause = Cause { host: "node3".to_owned(), kind };
+        let line = serde_json::to_value(CauseLine::of(&cause)).unwrap();
+        let expected = serde_json::json!({ "kind": word, "node": "node3", "rank": rank, "message": cause.to_string() });
+        assert_eq!(line, expected);
+    }
+}
+
+#[test]
+fn a_plan_tells_every_rank_its_place_and_its_program_its_words() {
+    let plan = plan(&crate::prepared::tests::prepared("-n 2 true -x : -n 1 false").unwrap());
+    let plan: Value = serde_json::from_slice(&plan).unwrap();
+    let rank = |rank: u32| serde_json::json!({ "rank": rank, "node": "node3", "local_rank": rank, "cpus": null });
+    assert_eq!(plan["ranks"], serde_json::json!([rank(0), rank(1), rank(2)]));
+    assert_eq!(
+        plan["programs"],
+        serde_json::json!([
+            { "ranks": 2, "program": "true", "args": ["-x"] },
+            { "ranks": 1, "program": "false", "args": [] },
+        ])
+    );
+    assert_eq!((&plan["size"], &plan["allocation_id"]), (&3.into(), &Value::Null));
+}
