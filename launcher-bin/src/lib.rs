@@ -47,7 +47,9 @@ mod wire;
 use std::ffi::OsString;
 
 use clap::error::ErrorKind;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use self::args::{Cli, Command};
 use self::console::{Verbosity, print, report};
@@ -127,13 +129,11 @@ fn answer(error: &clap::Error) -> Result<u8, Failure> {
 /// Starts to log to standard error what the filter in `LATTICE_LOG` lets through. Without it a daemon logs what an operator should
 /// know, as its agents do, and a command nothing.
 fn start_log(command: &Command) {
-    let filter = match EnvFilter::try_from_env("LATTICE_LOG") {
-        Ok(filter) => Some(filter),
-        Err(_) if is_daemon(command) => Some(EnvFilter::new("info")),
-        Err(_) => None,
-    };
-    if let Some(filter) = filter {
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let wanted = std::env::var("LATTICE_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
+    let usual = || is_daemon(command).then(|| Targets::new().with_default(LevelFilter::INFO));
+    if let Some(filter) = wanted.or_else(usual) {
+        let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+        tracing_subscriber::registry().with(lines).with(filter).init();
     }
 }
 
