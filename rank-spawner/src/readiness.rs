@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use crate::descriptor_socket::{DescriptorSocket, Passed};
 use crate::fork_server::ForkServer;
 use crate::process::RankProcess;
 
@@ -36,5 +37,24 @@ impl ForkServer {
         let control = unsafe { AsyncFd::register_with_interest(self.as_fd(), Interest::READABLE)? };
         control.readable().await?.retain_ready();
         Ok(())
+    }
+}
+
+impl DescriptorSocket {
+    /// Waits for the next descriptor; `None` when the other end is closed. Cancel-safe.
+    ///
+    /// # Errors
+    /// Fails when the runtime cannot watch another descriptor.
+    pub async fn receive(&self) -> io::Result<Option<Passed>> {
+        loop {
+            match self.try_receive() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return result,
+            }
+            // SAFETY: the borrowed descriptor stays open as long as `self`, which this future borrows and so outlives the
+            // registration; nothing replaces it meanwhile.
+            let socket = unsafe { AsyncFd::register_with_interest(self.as_fd(), Interest::READABLE)? };
+            socket.readable().await?.retain_ready();
+        }
     }
 }
