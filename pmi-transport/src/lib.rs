@@ -12,6 +12,7 @@ pub mod identity;
 pub mod limits;
 pub mod listen;
 pub mod proto;
+pub mod session_link;
 pub mod signature;
 mod stream;
 mod tls;

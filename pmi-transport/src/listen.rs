@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::transport::Server;
 
-use self::arrival::Arrival;
+use self::arrival::{Arrival, Identified};
 use self::connection::Connection;
 use self::socket_file::SocketFile;
 use self::users::Users;
@@ -41,6 +41,7 @@ use crate::authorize::AuthorizeLayer;
 use crate::identity::{Security, TlsIdentity};
 use crate::limits;
 use crate::proto::DESCRIPTORS;
+use crate::session_link::Arrivals;
 
 /// Connections that the kernel keeps until we accept them; a whole cluster may come at once.
 const BACKLOG: u32 = 4096;
@@ -86,7 +87,7 @@ pub struct Listener {
 }
 
 enum Socket {
-    Tcp(TcpListener, Option<TlsIdentity>),
+    Tcp { listener: TcpListener, identity: Option<TlsIdentity>, links: Option<Arc<Arrivals>> },
     // The fields are dropped in this order: nobody finds a file that nobody listens to.
     Unix { _file: SocketFile, listener: UnixListener, users: Arc<Users> },
 }
@@ -94,9 +95,9 @@ enum Socket {
 impl Socket {
     async fn accept(&self) -> io::Result<Arrival> {
         match self {
-            Self::Tcp(listener, identity) => {
+            Self::Tcp { listener, identity, links } => {
                 let (stream, from) = listener.accept().await?;
-                Ok(Arrival::Tcp { stream, from, identity: identity.clone() })
+                Ok(Arrival::Tcp { stream, from, identity: identity.clone(), links: links.clone() })
             }
             Self::Unix { listener, users, .. } => {
                 let (stream, _) = listener.accept().await?;
@@ -137,7 +138,7 @@ impl Listener {
                 let listener = listen_tcp(found).map_err(failed)?;
                 let local = listener.local_addr().map_err(failed)?;
                 let local = Address::Tcp { host: local.ip().to_string(), port: local.port() };
-                Ok(Self { socket: Socket::Tcp(listener, identity), local })
+                Ok(Self { socket: Socket::Tcp { listener, identity, links: None }, local })
             }
         }
     }
@@ -151,6 +152,14 @@ impl Listener {
             Address::Unix(_) => Ok(()),
             Address::Tcp { host, port } => permitted(host, *port, security).await.map(drop),
         }
+    }
+
+    /// Takes links between sessions as well, and hands them over as `arrivals` says. No link comes over a Unix socket.
+    pub fn with_links(mut self, arrivals: Arc<Arrivals>) -> Self {
+        if let Socket::Tcp { links, .. } = &mut self.socket {
+            *links = Some(arrivals);
+        }
+        self
     }
 
     /// Address that it listens at: with the port that the kernel chose, if it did.
@@ -280,7 +289,15 @@ async fn greet(arrival: Arrival, connections: mpsc::Sender<Connection>, cut: Can
     let from = arrival.to_string();
     match arrival.identify(&cut).await {
         // Nobody takes it any more when serving ends.
-        Ok(connection) => drop(connections.send(connection).await),
+        Ok(Identified::Calls(connection)) => drop(connections.send(connection).await),
+        // Its wait for the launch has bounds of its own, and takes no handshake's place.
+        Ok(Identified::Link { arrivals, greeting, socket, from }) => {
+            tokio::spawn(async move {
+                if let Err(error) = arrivals.arrive(greeting, socket, from).await {
+                    tracing::info!(%from, %error, "a link was refused");
+                }
+            });
+        }
         Err(error) => tracing::info!(%from, %error, "a connection was refused"),
     }
 }

@@ -70,6 +70,20 @@ fn over_tcp_for_few_and_for_many_nodes() {
     }
 }
 
+#[test]
+fn over_links_between_sessions_for_every_shape() {
+    for fan_out in [FanOut { barrier: 1, data: 1 }, FanOut { barrier: 3, data: 2 }, FanOut::default(), FanOut::STAR] {
+        keeps_all_promises(7, Over::Sessions, fan_out, false);
+    }
+}
+
+#[test]
+fn over_links_between_sessions_for_few_and_for_many_nodes() {
+    for nodes in [1, 2, 33] {
+        keeps_all_promises(nodes, Over::Sessions, FanOut::default(), false);
+    }
+}
+
 /// The clock is not real here: waiting for a lost node costs nothing.
 #[test]
 fn over_memory_for_every_number_of_nodes_and_shape() {

@@ -14,6 +14,7 @@ pub(super) fn launch_of(what: &What) -> &str {
         What::Awaited(key) => Some(key),
         What::DataRequest(request) => return &request.launch_id,
         What::DataReply(reply) => return &reply.launch_id,
+        What::Left(launch_id) => return launch_id,
     };
     key.map_or("", |key| &key.launch_id)
 }
@@ -33,6 +34,7 @@ pub(super) fn kept_bytes(what: &What) -> usize {
         What::Awaited(key) => key_bytes(key),
         What::DataRequest(request) => request.launch_id.len(),
         What::DataReply(reply) => reply.launch_id.len(),
+        What::Left(launch_id) => launch_id.len(),
     };
     let content = match what {
         What::Up(frame) => frame.brought.iter().map(|piece| PIECE_COST + piece.run.len()).sum(),
@@ -44,7 +46,7 @@ pub(super) fn kept_bytes(what: &What) -> usize {
             Some(data_reply::Result::Error(reason)) => reason.len(),
             None => 0,
         },
-        What::Awaited(_) => 0,
+        What::Awaited(_) | What::Left(_) => 0,
     };
     kept_cost(names.saturating_add(content))
 }
@@ -71,7 +73,7 @@ pub(super) fn refusal(what: &What, reason: &str) -> Option<LinkFrame> {
             let reply = DataReply { launch_id: request.launch_id.clone(), request_id: request.request_id, result };
             Some(LinkFrame { what: Some(What::DataReply(reply)) })
         }
-        What::Down(_) | What::Failed(_) | What::DataReply(_) => None,
+        What::Down(_) | What::Failed(_) | What::DataReply(_) | What::Left(_) => None,
     }
 }
 

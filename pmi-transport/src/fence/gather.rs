@@ -246,6 +246,18 @@ impl Gather {
         }
     }
 
+    /// Position of a node without which this one waits in vain, given which nodes have left in good order: one below that has not
+    /// sent all; or one above, if no node above is left to send the result. A node above that came to the fence and left has had
+    /// the result, so where another one is above in the other tree, that one sends it.
+    pub fn misses(&self, has_left: impl Fn(u32) -> bool) -> Option<u32> {
+        let awaited = self.awaited();
+        match &self.stage {
+            Stage::Collecting(_) => awaited.into_iter().find(|position| has_left(*position)),
+            Stage::Awaiting(_) if awaited.iter().all(|position| has_left(*position)) => awaited.first().copied(),
+            Stage::Awaiting(_) | Stage::Done => None,
+        }
+    }
+
     /// Positions of all nodes that this one may exchange frames with.
     pub fn neighbours(&self) -> Vec<u32> {
         let trees = [&self.barrier, &self.data].into_iter();

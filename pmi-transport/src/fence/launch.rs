@@ -10,7 +10,7 @@
 //! Frames of a fence that this node's ranks have not reached are held, within limits; those of a fence that has ended are
 //! dropped. [`Series`] shows the life of one fence, [`Questions`] that of one question.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::mem;
 use std::sync::Arc;
 
@@ -53,6 +53,8 @@ pub struct Launch {
     questions: Questions,
     /// Nodes that are down, with the reason.
     down: HashMap<NodeIndex, String>,
+    /// Nodes that have left in good order: that their links end is no loss.
+    left: HashSet<NodeIndex>,
     held: HeldFrames,
 }
 
@@ -96,6 +98,7 @@ impl Launch {
             series: SeriesTable { me, by_key: HashMap::new(), room: SERIES },
             questions: Questions::new(Arc::from(id), me, limits.open_questions),
             down: HashMap::new(),
+            left: HashSet::new(),
             held: HeldFrames { frames: 0, bytes: budget.holding() },
         }
     }
@@ -141,6 +144,9 @@ impl Launch {
 
     /// Takes a frame of another node of the launch. Its launch id has been looked at by the caller.
     pub fn on_frame(&mut self, from: NodeIndex, mut what: What, effects: &mut Effects) {
+        if !self.left.is_empty() {
+            self.left.remove(&from);
+        }
         let key = match &mut what {
             What::Up(frame) => frame.key.take(),
             What::Down(frame) => frame.key.take(),
@@ -151,6 +157,7 @@ impl Launch {
             What::Awaited(key) => Some(mem::take(key)),
             What::DataRequest(request) => return self.questions.on_request(from, mem::take(request), effects),
             What::DataReply(reply) => return self.questions.on_reply(from, mem::take(reply), effects),
+            What::Left(_) => return self.on_left(from, effects),
         };
         let Some(mut key) = key else {
             effects.counters.foreign += 1;
@@ -209,8 +216,24 @@ impl Launch {
         if loss == Loss::Node {
             self.down.insert(node, reason.to_owned());
         }
-        self.series.by_key.values_mut().for_each(|series| series.lose(node, reason, effects));
+        if loss == Loss::Node || !self.left.contains(&node) {
+            self.series.by_key.values_mut().for_each(|series| series.lose(node, reason, effects));
+        }
         self.questions.lose(node, reason, effects);
+    }
+
+    /// Takes note that a node has left in good order. Fences that it came to go on; those that need it fail at the next tick, unless
+    /// it has joined again by then.
+    fn on_left(&mut self, node: NodeIndex, effects: &mut Effects) {
+        self.left.insert(node);
+        self.questions.lose(node, LEFT, effects);
+    }
+
+    fn fail_without_left(&mut self, effects: &mut Effects) {
+        if !self.left.is_empty() {
+            let left = &self.left;
+            self.series.by_key.values_mut().for_each(|series| series.fail_without(left, LEFT, effects));
+        }
     }
 
     /// Fails whatever others may wait for: this node leaves. To be called last.
@@ -222,6 +245,7 @@ impl Launch {
     /// Tells those for whom a fence has waited for a while that it does; to be called about once a second. That opens a link
     /// where there is none, so that nobody waits for a node unwatched.
     pub fn tick(&mut self, effects: &mut Effects) {
+        self.fail_without_left(effects);
         self.series.by_key.values_mut().for_each(|series| series.tick(effects));
     }
 

@@ -90,6 +90,13 @@ impl LaunchFences {
         answering.unwrap_or_default().join_all().await;
     }
 
+    /// Leaves the launch, as dropping does: others hear so, and calls that are open here end.
+    pub fn leave(&self) {
+        if let Some(node) = self.node.upgrade() {
+            node.update(|state| state.leave(self.id));
+        }
+    }
+
     /// Number of nodes of the launch.
     pub fn nodes(&self) -> u32 {
         self.nodes
@@ -103,9 +110,7 @@ impl LaunchFences {
 
 impl Drop for LaunchFences {
     fn drop(&mut self) {
-        if let Some(node) = self.node.upgrade() {
-            node.update(|state| state.leave(self.id));
-        }
+        self.leave();
     }
 }
 

@@ -8,7 +8,7 @@
 //! A frame finds its fence by the series' key, which is long, and then by its epoch. An agent has few microseconds for each
 //! frame, so the way to a fence is two look-ups, whatever is open. Steps of one fence are [`Gather`]'s.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::mem;
 
 use pmi_core::ids::{Epoch, NodeIndex};
@@ -130,7 +130,7 @@ impl Series {
                     }
                     What::Failed(frame) => self.on_failed(epoch, from, frame, effects),
                     // It will hear.
-                    What::Awaited(_) | What::DataRequest(_) | What::DataReply(_) => {}
+                    What::Awaited(_) | What::DataRequest(_) | What::DataReply(_) | What::Left(_) => {}
                 }
                 None
             }
@@ -211,6 +211,21 @@ impl Series {
     /// Fails the running fences that `node` takes part in, because it was lost.
     pub(super) fn lose(&mut self, node: NodeIndex, reason: &str, effects: &mut Effects) {
         for epoch in self.running(|members| members.position(node).is_some()) {
+            self.fail(epoch, node, reason.to_owned(), Some(node), effects);
+        }
+    }
+
+    /// Fails the running fences that wait for nodes which have left in good order, and so will not come.
+    pub(super) fn fail_without(&mut self, left: &HashSet<NodeIndex>, reason: &str, effects: &mut Effects) {
+        let mut missed = Vec::new();
+        for (epoch, fence) in &self.open {
+            let Fence::Running(running) = fence else { continue };
+            let has_left = |position| left.contains(&running.members.node(position));
+            if let Some(position) = running.gather.misses(has_left) {
+                missed.push((*epoch, running.members.node(position)));
+            }
+        }
+        for (epoch, node) in missed {
             self.fail(epoch, node, reason.to_owned(), Some(node), effects);
         }
     }

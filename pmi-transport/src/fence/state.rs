@@ -12,7 +12,7 @@ use super::membership::{Membership, MembershipId, Questions};
 use super::outbound::Outbound;
 use super::recent::Recent;
 use super::unclaimed::Unclaimed;
-use crate::proto::v1::link_frame::What;
+use crate::proto::v1::{LinkFrame, link_frame::What};
 
 /// Number of launches that are remembered after this node has left them.
 const REMEMBERED: usize = 1024;
@@ -57,6 +57,11 @@ impl State {
     pub(super) fn leave(&mut self, id: MembershipId) {
         let Some(mut joined) = self.launches.remove(id) else { return };
         LaunchGuard { joined: &mut joined, outbound: &mut self.outbound }.leave();
+        let Membership { launch_id, me, nodes, .. } = &joined.membership;
+        for (_, member) in nodes.iter().enumerate().filter(|(index, _)| *index != me.index()) {
+            let left = LinkFrame { what: Some(What::Left(launch_id.clone())) };
+            self.outbound.links.answer(&member.name, left, self.outbound.limits.link_bytes);
+        }
         self.outbound.pmi_fence.forget(&joined.membership.launch_id);
         self.left.insert(joined.membership.launch_id, ());
     }

@@ -26,11 +26,14 @@ pub trait Transport: Send + Sync + 'static {
     /// Fails when there is no agent at the address, or it does not let this one in.
     async fn link(&self, node: &str, address: &str, outgoing: Outgoing) -> Result<Incoming, Status>;
 
-    /// Hands the result of a fence to an agent that was answered early.
+    /// Hands the result of a fence to an agent that was answered early. Only for those who serve `PmiFence`.
     ///
     /// # Errors
     /// Fails when there is no agent at the address, or it does not take the result.
-    async fn complete(&self, node: &str, address: &str, request: PmiFenceCompleteRequest) -> Result<(), Status>;
+    async fn complete(&self, node: &str, address: &str, request: PmiFenceCompleteRequest) -> Result<(), Status> {
+        let PmiFenceCompleteRequest { launch_id, .. } = request;
+        Err(Status::unimplemented(format!("{node} at {address} is told of fences of launch {launch_id} over its link")))
+    }
 }
 
 /// Calls agents over gRPC, with the credentials of this one.

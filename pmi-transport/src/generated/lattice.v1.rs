@@ -55,7 +55,7 @@ pub struct PmiFenceCompleteResponse {}
 /// One message on a link.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LinkFrame {
-    #[prost(oneof = "link_frame::What", tags = "1, 2, 3, 4, 5, 6")]
+    #[prost(oneof = "link_frame::What", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub what: ::core::option::Option<link_frame::What>,
 }
 /// Nested message and enum types in `LinkFrame`.
@@ -75,6 +75,9 @@ pub mod link_frame {
         /// The sender waits for the receiver in this fence, and wants to hear if the receiver will not come.
         #[prost(message, tag = "6")]
         Awaited(super::FenceKey),
+        /// The sender has left this launch in good order: it has sent all that it owed to fences that it came to, and comes to no other.
+        #[prost(string, tag = "7")]
+        Left(::prost::alloc::string::String),
     }
 }
 /// Which fence of which job of which launch.
@@ -292,6 +295,9 @@ pub struct LaunchSpec {
     /// Every PMI message shall be reported.
     #[prost(bool, tag = "21")]
     pub trace: bool,
+    /// 256 random bits, the key of the links between the launch's sessions; without it, fences go by way of the agents.
+    #[prost(bytes = "bytes", tag = "22")]
+    pub link_key: ::prost::bytes::Bytes,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Job {

@@ -16,6 +16,7 @@ use super::connection::Connection;
 use super::users::{TooManyConnections, Users};
 use crate::identity::{Caller, CertificateNameError, Peer, TlsIdentity};
 use crate::limits;
+use crate::session_link::{Arrivals, Greeting, GreetingError, MAGIC};
 use crate::stream::ByteStream;
 use crate::tls::{caller_in, in_words};
 
@@ -26,11 +27,21 @@ pub(super) enum Arrival {
         stream: TcpStream,
         from: SocketAddr,
         identity: Option<TlsIdentity>,
+        /// Receiver of links between sessions, at an agent's port.
+        links: Option<Arc<Arrivals>>,
     },
     Unix {
         stream: UnixStream,
         users: Arc<Users>,
     },
+}
+
+/// Kind of a connection, as its first bytes and its proof tell.
+pub(super) enum Identified {
+    /// Carries calls.
+    Calls(Connection),
+    /// Is a link for a session of this node.
+    Link { arrivals: Arc<Arrivals>, greeting: Greeting, socket: std::net::TcpStream, from: SocketAddr },
 }
 
 /// Reason for which a connection is refused.
@@ -44,31 +55,33 @@ pub(super) enum Refusal {
     Handshake { reason: String },
     #[error("no TLS: the handshake was not over after {:?}", limits::HANDSHAKE_TIMEOUT)]
     Late,
+    #[error(transparent)]
+    Greeting(#[from] GreetingError),
 }
 
 impl Arrival {
     /// Identifies the other end. A certificate of our CA that names nobody is let in as nobody: each of its calls is
     /// refused with the reason.
-    pub(super) async fn identify(self, cut: &CancellationToken) -> Result<Connection, Refusal> {
+    pub(super) async fn identify(self, cut: &CancellationToken) -> Result<Identified, Refusal> {
         match self {
-            Self::Tcp { stream, identity, .. } => {
+            Self::Tcp { stream, from, identity, links } => {
                 // A fence is a chain of small messages; none may wait for the acknowledgement of the one before.
                 stream.set_nodelay(true)?;
-                let Some(identity) = identity else {
-                    return Ok(Connection::new(ByteStream::Tcp(stream), Peer::Claimed, cut));
-                };
-                let stream = timeout(limits::HANDSHAKE_TIMEOUT, shake_hands(stream, &identity)).await;
-                let stream = stream.map_err(|_| Refusal::Late)??;
-                let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-                let caller = shown.map_or(Err(CertificateNameError::Unreadable), caller_in);
-                Ok(Connection::new(ByteStream::Tls(Box::new(stream.into())), Peer::Proven(caller), cut))
+                let proving = timeout(limits::HANDSHAKE_TIMEOUT, async {
+                    match links {
+                        Some(arrivals) if opens_link(&stream).await? => greeted(stream, from, arrivals).await,
+                        _ => prove(stream, identity, cut).await.map(Identified::Calls),
+                    }
+                });
+                proving.await.unwrap_or(Err(Refusal::Late))
             }
             Self::Unix { stream, users } => {
                 let uid = stream.peer_cred()?.uid();
                 let is_admin = uid == 0 || uid == nix::unistd::geteuid().as_raw();
                 let caller = if is_admin { Caller::Admin(Some(uid)) } else { Caller::User(uid) };
                 let place = users.admit(uid)?;
-                Ok(Connection::new(ByteStream::Unix(stream), Peer::Proven(Ok(caller)), cut).with_place(place))
+                let connection = Connection::new(ByteStream::Unix(stream), Peer::Proven(Ok(caller)), cut);
+                Ok(Identified::Calls(connection.with_place(place)))
             }
         }
     }
@@ -81,6 +94,36 @@ impl fmt::Display for Arrival {
             Self::Unix { .. } => f.write_str("this machine"),
         }
     }
+}
+
+/// Returns true if what comes is the greeting of a link.
+async fn opens_link(stream: &TcpStream) -> io::Result<bool> {
+    let mut first = [0];
+    let len = stream.peek(&mut first).await?;
+    Ok(first[..len] == MAGIC[..1])
+}
+
+/// Reads the greeting of a link, and not a byte more.
+async fn greeted(mut stream: TcpStream, from: SocketAddr, arrivals: Arc<Arrivals>) -> Result<Identified, Refusal> {
+    let mut bytes = [0; Greeting::LEN];
+    stream.read_exact(&mut bytes).await?;
+    let greeting = Greeting::from_bytes(bytes)?;
+    Ok(Identified::Link { arrivals, greeting, socket: stream.into_std()?, from })
+}
+
+/// Lets the other end of a connection for calls prove who it is, if it must.
+async fn prove(
+    stream: TcpStream,
+    identity: Option<TlsIdentity>,
+    cut: &CancellationToken,
+) -> Result<Connection, Refusal> {
+    let Some(identity) = identity else {
+        return Ok(Connection::new(ByteStream::Tcp(stream), Peer::Claimed, cut));
+    };
+    let stream = shake_hands(stream, &identity).await?;
+    let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+    let caller = shown.map_or(Err(CertificateNameError::Unreadable), caller_in);
+    Ok(Connection::new(ByteStream::Tls(Box::new(stream.into())), Peer::Proven(caller), cut))
 }
 
 async fn shake_hands(stream: TcpStream, identity: &TlsIdentity) -> Result<TlsStream<TcpStream>, Refusal> {

@@ -1,6 +1,8 @@
 //! Agents that serve nothing but fences, in this process: over TCP as real ones do, or over memory.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub(crate) mod sessions;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -122,6 +124,8 @@ impl Transport for Memory {
 pub(crate) enum Over {
     Tcp,
     Memory,
+    /// Links between sessions.
+    Sessions,
 }
 
 /// Agents in the order of their nodes. A slot is empty when its agent was killed.
@@ -139,12 +143,15 @@ impl Drop for World {
 
 impl World {
     pub(crate) async fn new(nodes: u32, over: Over, limits: Limits) -> Self {
+        if let Over::Sessions = over {
+            return Self::of_sessions(nodes, limits).await;
+        }
         let (mut agents, mut members, mut serving) = (Vec::new(), Vec::new(), Vec::new());
         let directory = Arc::default();
         for name in (0..nodes).map(|node| format!("node{node}")) {
             let transport: Arc<dyn Transport> = match over {
                 Over::Tcp => Arc::new(Grpc { security: insecure(&name) }),
-                Over::Memory => Arc::new(Memory { me: name.clone(), agents: Arc::clone(&directory) }),
+                Over::Sessions | Over::Memory => Arc::new(Memory { me: name.clone(), agents: Arc::clone(&directory) }),
             };
             let agent = FenceNode::with_limits(name.clone(), transport, limits);
             let mut address = String::new();
@@ -154,7 +161,7 @@ impl World {
                     address = served;
                     serving.push(handle);
                 }
-                Over::Memory => {
+                Over::Sessions | Over::Memory => {
                     directory.lock().unwrap().insert(name.clone(), Arc::downgrade(&agent));
                 }
             }

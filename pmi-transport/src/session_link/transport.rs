@@ -1,0 +1,321 @@
+//! Links of one session: opens those it needs, accepts those that its agent hands over.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use pmi_core::ids::NodeIndex;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::net::{TcpSocket, TcpStream, lookup_host};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use tokio_stream::StreamExt;
+use tokio_util::task::TaskTracker;
+use tonic::Status;
+
+use super::greeting::{Greeting, LaunchHash};
+use super::key::LinkKey;
+use super::noise::{HANDSHAKE_LEN, Handshake, NoiseError};
+use super::socket;
+use super::stream::{self, SharedCiphers, StreamError};
+use crate::address::Address;
+use crate::error_chain::chain;
+use crate::fence::{FenceNode, Incoming, Member, Outgoing};
+use crate::limits::CONNECT_TIMEOUT;
+use crate::proto::v1::LinkFrame;
+
+/// Time for the other session to answer the handshake. It may be about to start: its node can be asked later than this one.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for the first frame of a link that was handed over.
+const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Links of the session of one node of a launch.
+#[derive(Debug)]
+pub struct SessionLinks {
+    key: LinkKey,
+    launch: LaunchHash,
+    me: NodeIndex,
+    nodes: Arc<[Member]>,
+    /// Tasks that write to links.
+    writing: TaskTracker,
+}
+
+/// Failure to link two sessions.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// The address of the other node's agent cannot be reached.
+    #[error("{address}: {source}")]
+    Unreachable {
+        /// Address of the agent.
+        address: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The agent at the address does not know the launch, or does not let this session in.
+    #[error("{address}: its agent closed the connection: the launch does not run there, or this node may not call it")]
+    Refused {
+        /// Address of the agent.
+        address: String,
+    },
+    /// No answer came in time.
+    #[error("{address} did not answer within {timeout:?}")]
+    Late {
+        /// Address of the agent.
+        address: String,
+        /// Time that was waited.
+        timeout: Duration,
+    },
+    /// The agent at the address serves calls only: it is not one of Lattice.
+    #[error("{address} serves calls and no links")]
+    NoLinks {
+        /// Address of the agent.
+        address: String,
+    },
+    /// The other end is no session of the launch.
+    #[error("{address}: {source}")]
+    Handshake {
+        /// Address of the agent.
+        address: String,
+        /// The fault.
+        source: NoiseError,
+    },
+    /// The runtime ends.
+    #[error("this process ends")]
+    Ended,
+    /// The system has no random bytes.
+    #[error("no random bytes: {0}")]
+    Random(getrandom::Error),
+}
+
+/// Failure of a link that was handed over. It concerns nobody but its sender.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AcceptError {
+    /// The connection broke.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The other end is no session of the launch.
+    #[error(transparent)]
+    Handshake(#[from] NoiseError),
+    /// The other end sent no frame in time.
+    #[error("no frame came within {FIRST_FRAME_TIMEOUT:?}")]
+    Late,
+    /// The first frame is none.
+    #[error("its first frame: {reason}")]
+    Frame {
+        /// The fault.
+        reason: String,
+    },
+    /// The greeting names a node that the launch does not have.
+    #[error("it speaks for node {from} of a launch with {nodes}")]
+    NoSuchNode {
+        /// Node that was named.
+        from: NodeIndex,
+        /// Number of nodes.
+        nodes: usize,
+    },
+}
+
+/// Connection that an agent handed to the session that it is for.
+#[derive(Debug)]
+pub struct Handed {
+    /// Its greeting, whose MAC the agent has checked.
+    pub greeting: Greeting,
+    /// The connection, read to the end of the greeting.
+    pub socket: std::net::TcpStream,
+}
+
+/// Link whose other end has proved itself.
+struct Accepted {
+    first: LinkFrame,
+    incoming: stream::Incoming,
+    writer: OwnedWriteHalf,
+    ciphers: SharedCiphers,
+}
+
+impl SessionLinks {
+    /// Links of node `me` of the launch `launch_id`, whose agents are `nodes`.
+    pub fn new(key: LinkKey, launch_id: &str, me: NodeIndex, nodes: Arc<[Member]>) -> Self {
+        Self { key, launch: LaunchHash::of(launch_id), me, nodes, writing: TaskTracker::new() }
+    }
+
+    /// Opens a link to the session on the node of this name, whose agent listens at `address`: sends `outgoing`, and returns
+    /// the frames that come. Dropping the call reads none of them; `outgoing` is sent all the same.
+    ///
+    /// # Errors
+    /// Fails when the agent or the session does not answer, or is not of the launch.
+    pub async fn open(self: &Arc<Self>, node: &str, address: &str, outgoing: Outgoing) -> Result<Incoming, LinkError> {
+        let (this, node, address) = (Arc::clone(self), node.to_owned(), address.to_owned());
+        let (tell, opened) = oneshot::channel();
+        self.writing.spawn(async move {
+            match this.establish(&node, &address).await {
+                Ok((socket, ciphers)) => {
+                    let (reader, writer) = socket.into_split();
+                    let incoming = stream::incoming(reader, Arc::clone(&ciphers));
+                    // Who opened it may have ended meanwhile, and still owes others what it sent.
+                    let _unread = tell.send(Ok(incoming));
+                    log_end(stream::write_all(writer, ciphers, outgoing)).await;
+                }
+                Err(error) => drop(tell.send(Err(error))),
+            }
+        });
+        let incoming = opened.await.unwrap_or(Err(LinkError::Ended))?;
+        Ok(Box::pin(incoming.map(|frame| frame.map_err(status))))
+    }
+
+    /// Connects to a node's agent, and shakes hands with the session behind it.
+    async fn establish(&self, node: &str, address: &str) -> Result<(TcpStream, SharedCiphers), LinkError> {
+        let to = self.nodes.iter().position(|member| member.name == node).unwrap_or(self.nodes.len());
+        let nonce = random()?;
+        let greeting = Greeting::new(self.launch, self.me, NodeIndex(to as u32), nonce, &self.key.gate_key());
+        let late = |timeout| LinkError::Late { address: address.to_owned(), timeout };
+        let connected = timeout(CONNECT_TIMEOUT, self.connect(address)).await.map_err(|_| late(CONNECT_TIMEOUT))?;
+        let mut socket = connected.map_err(|source| LinkError::Unreachable { address: address.to_owned(), source })?;
+        let shaken = timeout(ANSWER_TIMEOUT, self.call(&mut socket, &greeting, address)).await;
+        let ciphers = shaken.map_err(|_| late(ANSWER_TIMEOUT))??;
+        Ok((socket, ciphers))
+    }
+
+    /// Takes a link that the agent handed over, and adds it to the fences of this node with its first frame.
+    ///
+    /// # Errors
+    /// Fails when the other end is no session of the launch, or says nothing.
+    pub async fn accept(&self, fences: &FenceNode, handed: Handed) -> Result<(), AcceptError> {
+        let Handed { greeting, socket } = handed;
+        let from = greeting.from();
+        let no_such_node = || AcceptError::NoSuchNode { from, nodes: self.nodes.len() };
+        let member = self.nodes.get(from.index()).filter(|_| from != self.me).ok_or_else(no_such_node)?;
+        let accepted = timeout(FIRST_FRAME_TIMEOUT, self.first_frame(&greeting, socket)).await;
+        let Accepted { first, incoming, writer, ciphers } = accepted.map_err(|_| AcceptError::Late)??;
+        let incoming = tokio_stream::once(Ok(first)).chain(incoming.map(|frame| frame.map_err(status)));
+        let outgoing = fences.link(&member.name, Box::pin(incoming));
+        self.writing.spawn(log_end(stream::write_all(writer, ciphers, outgoing.filter_map(Result::ok))));
+        Ok(())
+    }
+
+    /// Answers the handshake and waits for the first frame, which proves that the other end has the key and not just a recording.
+    async fn first_frame(&self, greeting: &Greeting, socket: std::net::TcpStream) -> Result<Accepted, AcceptError> {
+        socket.set_nonblocking(true)?;
+        let mut socket = TcpStream::from_std(socket)?;
+        socket::configure(&socket)?;
+        let ciphers = self.answer(&mut socket, greeting).await?;
+        let (reader, writer) = socket.into_split();
+        let mut incoming = stream::incoming(reader, Arc::clone(&ciphers));
+        let first = incoming.next().await.ok_or(io::Error::from(io::ErrorKind::UnexpectedEof))?;
+        let first = first.map_err(|error| AcceptError::Frame { reason: chain(&error) })?;
+        Ok(Accepted { first, incoming, writer, ciphers })
+    }
+
+    /// Waits until everything is written that the fences of this node have sent. To be called once they are dropped; the other
+    /// ends may not read any more, so that the wait needs a limit.
+    pub async fn flushed(&self) {
+        self.writing.close();
+        self.writing.wait().await;
+    }
+
+    async fn connect(&self, address: &str) -> io::Result<TcpStream> {
+        let to = resolve(address).await?.next().ok_or(io::ErrorKind::NotFound)?;
+        let open = || if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+        let mut socket = open()?;
+        // The other agent knows this node by the address that it is reached at.
+        if let Some(own) = self.own_address(to)
+            && socket.bind(SocketAddr::new(own, 0)).is_err()
+        {
+            socket = open()?;
+        }
+        let socket = socket.connect(to).await?;
+        socket::configure(&socket)?;
+        Ok(socket)
+    }
+
+    fn own_address(&self, to: SocketAddr) -> Option<IpAddr> {
+        let own = self.nodes.get(self.me.index())?.address.parse::<SocketAddr>().ok()?.ip();
+        (own.is_ipv4() == to.is_ipv4()).then_some(own)
+    }
+
+    async fn call(
+        &self,
+        socket: &mut TcpStream,
+        greeting: &Greeting,
+        address: &str,
+    ) -> Result<SharedCiphers, LinkError> {
+        let fault = |source| LinkError::Handshake { address: address.to_owned(), source };
+        let closed = |source: io::Error| match source.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+                LinkError::Refused { address: address.to_owned() }
+            }
+            _ => LinkError::Unreachable { address: address.to_owned(), source },
+        };
+        let mut handshake = Handshake::of_caller(&self.key, greeting).map_err(fault)?;
+        let mut opening = [0; Greeting::LEN + HANDSHAKE_LEN];
+        opening[..Greeting::LEN].copy_from_slice(greeting.as_bytes());
+        opening[Greeting::LEN..].copy_from_slice(&handshake.write().map_err(fault)?);
+        socket.write_all(&opening).await.map_err(closed)?;
+        let mut answer = [0; HANDSHAKE_LEN];
+        let read = read_up_to(socket, &mut answer).await.map_err(closed)?;
+        let shaken = match read {
+            HANDSHAKE_LEN => handshake.read(&answer).map_err(fault),
+            _ => Err(LinkError::Refused { address: address.to_owned() }),
+        };
+        match shaken {
+            Err(_) if is_of_calls(&answer[..read]) => return Err(LinkError::NoLinks { address: address.to_owned() }),
+            shaken => shaken?,
+        }
+        Ok(Arc::new(Mutex::new(handshake.finish().map_err(fault)?)))
+    }
+
+    async fn answer(&self, socket: &mut TcpStream, greeting: &Greeting) -> Result<SharedCiphers, AcceptError> {
+        let mut handshake = Handshake::of_called(&self.key, greeting)?;
+        let mut opening = [0; HANDSHAKE_LEN];
+        socket.read_exact(&mut opening).await?;
+        handshake.read(&opening)?;
+        socket.write_all(&handshake.write()?).await?;
+        Ok(Arc::new(Mutex::new(handshake.finish()?)))
+    }
+}
+
+/// Addresses that an agent's `host:port` stands for.
+pub(super) async fn resolve(address: &str) -> io::Result<impl Iterator<Item = SocketAddr>> {
+    let parsed: Address = address.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+    let Address::Tcp { host, port } = parsed else { return Err(io::ErrorKind::Unsupported.into()) };
+    Ok(lookup_host((host, port)).await?.collect::<Vec<_>>().into_iter())
+}
+
+/// Fills `buffer` as far as the other end sends bytes; returns their number.
+async fn read_up_to(socket: &mut TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut read = 0;
+    while read < buffer.len() {
+        match socket.read(&mut buffer[read..]).await? {
+            0 => break,
+            more => read += more,
+        }
+    }
+    Ok(read)
+}
+
+/// Returns true if this is how a server of calls answers a greeting: with a TLS alert (RFC 8446, 5.1), or the frame that opens
+/// HTTP/2 (SETTINGS: RFC 9113, 3.4 and 4.1).
+fn is_of_calls(answer: &[u8]) -> bool {
+    matches!(answer, [0x15, 0x03, ..] | [0, 0, _, 4, 0, 0, 0, 0, 0, ..])
+}
+
+fn random<const LEN: usize>() -> Result<[u8; LEN], LinkError> {
+    let mut bytes = [0; LEN];
+    getrandom::fill(&mut bytes).map_err(LinkError::Random)?;
+    Ok(bytes)
+}
+
+fn status(error: StreamError) -> Status {
+    Status::unavailable(chain(&error))
+}
+
+/// The end of a link is reported by who reads it.
+async fn log_end(writing: impl Future<Output = Result<(), StreamError>>) {
+    if let Err(error) = writing.await {
+        tracing::debug!(%error, "a link cannot be written to");
+    }
+}

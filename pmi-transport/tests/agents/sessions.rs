@@ -1,0 +1,83 @@
+//! Sessions with links of their own, each behind the port of an agent that does nothing else, in this process.
+
+use std::io;
+use std::sync::{Arc, OnceLock, Weak};
+
+use async_trait::async_trait;
+use pmi_core::ids::NodeIndex;
+use pmi_transport::fence::{FenceNode, Incoming, Limits, Member, Outgoing, Transport};
+use pmi_transport::listen::{Listener, serve};
+use pmi_transport::session_link::{Arrivals, HandOver, Handed, LinkKey, SessionLinks, Visitable};
+use tokio::task::AbortHandle;
+use tonic::Status;
+use tonic::service::Routes;
+
+use super::{World, insecure};
+
+/// The launch that the links of [`World::of_sessions`] are of.
+pub(crate) const LAUNCH: &str = "launch";
+
+/// Opens links of a session, once the addresses of all are known.
+#[derive(Default)]
+struct Links(OnceLock<Arc<SessionLinks>>);
+
+#[async_trait]
+impl Transport for Links {
+    async fn link(&self, node: &str, address: &str, outgoing: Outgoing) -> Result<Incoming, Status> {
+        let links = self.0.get().expect("the world is complete");
+        links.open(node, address, outgoing).await.map_err(|error| Status::unavailable(error.to_string()))
+    }
+}
+
+/// Hands connections to a session of this process.
+struct InProcess {
+    fences: Weak<FenceNode>,
+    links: Arc<SessionLinks>,
+}
+
+impl HandOver for InProcess {
+    fn hand_over(&self, handed: &Handed) -> io::Result<()> {
+        let fences = self.fences.upgrade().ok_or(io::ErrorKind::BrokenPipe)?;
+        let (links, greeting, socket) = (Arc::clone(&self.links), handed.greeting.clone(), handed.socket.try_clone()?);
+        tokio::spawn(async move { links.accept(&fences, Handed { greeting, socket }).await });
+        Ok(())
+    }
+}
+
+/// Port of an agent that takes links, for as long as the runtime lives.
+async fn serve_links(name: &str) -> (Arc<Arrivals>, String, AbortHandle) {
+    let arrivals = Arc::<Arrivals>::default();
+    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &insecure(name)).await.unwrap();
+    let listener = listener.with_links(Arc::clone(&arrivals));
+    let address = listener.local_address().to_string();
+    let serving =
+        tokio::spawn(async { serve(vec![listener], Routes::default(), std::future::pending()).await.unwrap() });
+    (arrivals, address, serving.abort_handle())
+}
+
+impl World {
+    /// Sessions of the launch [`LAUNCH`], one for each node.
+    pub(crate) async fn of_sessions(nodes: u32, limits: Limits) -> Self {
+        let key = LinkKey::from_bytes([7; LinkKey::LEN]);
+        let (mut ports, mut members, mut serving) = (Vec::new(), Vec::new(), Vec::new());
+        for name in (0..nodes).map(|node| format!("node{node}")) {
+            let (arrivals, address, handle) = serve_links(&name).await;
+            ports.push(arrivals);
+            members.push(Member { name, address });
+            serving.push(handle);
+        }
+        let members: Arc<[Member]> = members.into();
+        let mut agents = Vec::new();
+        for (arrivals, me) in ports.iter().zip((0..).map(NodeIndex)) {
+            let transport = Arc::<Links>::default();
+            let links = Arc::new(SessionLinks::new(key.clone(), LAUNCH, me, Arc::clone(&members)));
+            let _ = transport.0.set(Arc::clone(&links));
+            let fences = FenceNode::with_limits(members[me.index()].name.clone(), transport, limits);
+            let session = Arc::new(InProcess { fences: Arc::downgrade(&fences), links });
+            // It takes links as long as the test runs.
+            std::mem::forget::<Visitable>(arrivals.expect(LAUNCH, key.gate_key(), me, Arc::clone(&members), session));
+            agents.push(Some(fences));
+        }
+        Self { agents, members, serving }
+    }
+}

@@ -1,0 +1,199 @@
+//! Who may link to a session, and what becomes of those who may not: strangers, replays, forged nodes, sessions of other launches.
+
+mod agents;
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use agents::sessions::LAUNCH;
+use agents::{Over, World};
+use bytes::Bytes;
+use pmi_core::fence::Scope;
+use pmi_core::ids::{Epoch, NodeIndex};
+use pmi_transport::fence::{FanOut, LaunchFences, Limits, Member};
+use pmi_transport::session_link::{Arrivals, GateRefusal, Greeting, HandOver, Handed, LaunchHash, LinkKey, Visitable};
+
+const KEY: [u8; LinkKey::LEN] = [7; LinkKey::LEN];
+
+fn key(byte: u8) -> LinkKey {
+    LinkKey::from_bytes([byte; LinkKey::LEN])
+}
+
+/// Keeps what it is handed.
+#[derive(Default)]
+struct Kept(Mutex<Vec<Greeting>>);
+
+impl HandOver for Kept {
+    fn hand_over(&self, handed: &Handed) -> io::Result<()> {
+        self.0.lock().unwrap().push(handed.greeting.clone());
+        Ok(())
+    }
+}
+
+/// The port of node 1 of a launch with nodes at 127.0.0.1, .2 and .3.
+#[derive(Default)]
+struct Port {
+    arrivals: Arc<Arrivals>,
+    session: Arc<Kept>,
+}
+
+impl Port {
+    fn expect(&self) -> Visitable {
+        let nodes: Vec<_> = (0..3)
+            .map(|node| Member { name: format!("node{node}"), address: format!("127.0.0.{}:1", node + 1) })
+            .collect();
+        self.arrivals.expect(LAUNCH, key(7).gate_key(), NodeIndex(1), nodes.into(), Arc::clone(&self.session) as _)
+    }
+
+    async fn arrive(&self, greeting: Greeting, from: &str) -> Result<(), GateRefusal> {
+        self.arrivals.arrive(greeting, connection(), SocketAddr::new(from.parse::<IpAddr>().unwrap(), 4000)).await
+    }
+
+    fn handed(&self) -> usize {
+        self.session.0.lock().unwrap().len()
+    }
+}
+
+fn connection() -> TcpStream {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    TcpStream::connect(listener.local_addr().unwrap()).unwrap()
+}
+
+fn greeting(from: u32, to: u32, key: &LinkKey) -> Greeting {
+    Greeting::new(LaunchHash::of(LAUNCH), NodeIndex(from), NodeIndex(to), [1; 16], &key.gate_key())
+}
+
+#[tokio::test]
+async fn a_session_of_the_launch_is_let_through_from_its_own_address() {
+    let port = Port::default();
+    let _expected = port.expect();
+    port.arrive(greeting(0, 1, &key(7)), "127.0.0.1").await.unwrap();
+    port.arrive(greeting(2, 1, &key(7)), "::ffff:127.0.0.3").await.unwrap();
+    assert_eq!(port.handed(), 2);
+}
+
+#[tokio::test]
+async fn who_forges_a_node_a_key_or_an_address_is_refused() {
+    let port = Port::default();
+    let _expected = port.expect();
+    let refusals = [
+        (greeting(0, 1, &key(8)), "127.0.0.1", "its greeting is not of a session of the launch"),
+        (greeting(0, 1, &key(7)), "127.0.0.3", "it came from 127.0.0.3, and node node0 is at 127.0.0.1:1"),
+        (greeting(0, 2, &key(7)), "127.0.0.1", "it is from node 0 to node 2, and here is node 1 of 3"),
+        (greeting(1, 1, &key(7)), "127.0.0.2", "it is from node 1 to node 1, and here is node 1 of 3"),
+        (greeting(3, 1, &key(7)), "127.0.0.4", "it is from node 3 to node 1, and here is node 1 of 3"),
+    ];
+    for (greeting, from, text) in refusals {
+        assert_eq!(port.arrive(greeting, from).await.unwrap_err().to_string(), text);
+    }
+    assert_eq!(port.handed(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_waits_for_its_launch_to_begin_and_not_for_ever() {
+    let port = Arc::new(Port::default());
+    let early = tokio::spawn({
+        let port = Arc::clone(&port);
+        async move { port.arrive(greeting(0, 1, &key(7)), "127.0.0.1").await }
+    });
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let expected = port.expect();
+    early.await.unwrap().unwrap();
+    assert_eq!(port.handed(), 1);
+    drop(expected);
+    let late = port.arrive(greeting(0, 1, &key(7)), "127.0.0.1").await;
+    assert!(matches!(late, Err(GateRefusal::Ended { .. })), "{late:?}");
+    let other = Greeting::new(LaunchHash::of("other"), NodeIndex(0), NodeIndex(1), [1; 16], &key(7).gate_key());
+    let never = port.arrive(other, "127.0.0.1").await;
+    assert!(matches!(never, Err(GateRefusal::UnknownLaunch { .. })), "{never:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_address_cannot_take_the_places_of_all() {
+    let port = Arc::new(Port::default());
+    let arrive = |from: &'static str| {
+        let port = Arc::clone(&port);
+        tokio::spawn(async move { port.arrive(greeting(0, 1, &key(7)), from).await })
+    };
+    let flood: Vec<_> = (0..300).map(|_| arrive("127.0.0.9")).collect();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let other = arrive("127.0.0.1");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let _expected = port.expect();
+    let mut refused = 0;
+    for link in flood {
+        refused += usize::from(matches!(link.await.unwrap(), Err(GateRefusal::TooMany)));
+    }
+    assert_eq!(refused, 300 - 256);
+    other.await.unwrap().unwrap();
+}
+
+/// Brings a byte of each node to a fence of all.
+async fn fence(launches: &[LaunchFences], epoch: u64) -> Vec<Bytes> {
+    let members: Vec<_> = (0..launches.len() as u32).map(NodeIndex).collect();
+    let exchanges = launches.iter().map(|launch| async {
+        let segments = vec![Bytes::from_static(b"x")];
+        launch.exchange("job", &members, &Scope::World, Epoch(epoch), segments).await.unwrap()
+    });
+    let mut results = Vec::new();
+    let mut running: Vec<_> = exchanges.map(Box::pin).collect();
+    std::future::poll_fn(|context| {
+        running.retain_mut(|exchange| match exchange.as_mut().poll(context) {
+            std::task::Poll::Ready(result) => {
+                results.push(result.concat().into());
+                false
+            }
+            std::task::Poll::Pending => true,
+        });
+        if running.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+    results
+}
+
+/// Everything that one side of a link sent, and what it gets when it is sent again.
+#[tokio::test]
+async fn what_was_recorded_and_is_sent_again_ends_no_link() {
+    let world = World::new(2, Over::Sessions, Limits::default()).await;
+    let launches = world.join_all(LAUNCH, FanOut::default());
+    assert_eq!(fence(&launches, 0).await, vec![Bytes::from_static(b"xx"); 2]);
+    let address = world.members[0].address.clone();
+    let replay = tokio::task::spawn_blocking(move || {
+        let gate = LinkKey::from_bytes(KEY).gate_key();
+        let greeting = Greeting::new(LaunchHash::of(LAUNCH), NodeIndex(1), NodeIndex(0), [3; 16], &gate);
+        let mut socket = TcpStream::connect(address).unwrap();
+        socket.write_all(greeting.as_bytes()).unwrap();
+        // No handshake of the launch: its sender has the greeting, not the key.
+        socket.write_all(&[9; 48]).unwrap();
+        let mut answer = Vec::new();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let _ = socket.read_to_end(&mut answer);
+        answer
+    });
+    assert_eq!(replay.await.unwrap(), [], "a stranger gets no byte");
+    assert_eq!(fence(&launches, 1).await, vec![Bytes::from_static(b"xx"); 2]);
+    assert_eq!((world.agent(0).links(), world.agent(1).links()), (1, 1));
+}
+
+#[tokio::test]
+async fn nothing_but_a_greeting_is_read_before_the_key_is_proved() {
+    let world = World::new(2, Over::Sessions, Limits::default()).await;
+    let launches = world.join_all(LAUNCH, FanOut::default());
+    let address = world.members[0].address.clone();
+    let stranger = tokio::task::spawn_blocking(move || {
+        let mut socket = TcpStream::connect(address).unwrap();
+        socket
+            .write_all(
+                b"LATLINK2 and whatever a later version says, in more than eighty bytes, so that all of it is read",
+            )
+            .unwrap();
+        let mut answer = Vec::new();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let _ = socket.read_to_end(&mut answer);
+        answer
+    });
+    assert_eq!(stranger.await.unwrap(), []);
+    assert_eq!(fence(&launches, 0).await, vec![Bytes::from_static(b"xx"); 2]);
+}
