@@ -18,6 +18,7 @@ mod from_session;
 mod launch;
 mod launches;
 mod lease;
+mod links;
 mod metrics;
 mod node_info;
 mod refusal;
@@ -44,6 +45,7 @@ use pmi_transport::identity::{Caller, IdentityError, Security};
 use pmi_transport::limits::MESSAGE_MAX;
 use pmi_transport::listen::{self, ListenError, Listener};
 use pmi_transport::proto::v1::node_agent_service_server::NodeAgentServiceServer;
+use pmi_transport::session_link::Arrivals;
 use rank_spawner::{ForkServer, raise_descriptor_limit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
@@ -101,7 +103,10 @@ struct Node {
     pulse: Channel,
     /// Channels to the agents that launches are passed on to.
     agents: AgentChannels,
+    /// Fences of launches whose other agents know of no links between sessions.
     fences: Arc<FenceNode>,
+    /// Links for sessions of this node.
+    arrivals: Arc<Arrivals>,
     fabric: Arc<Fabric>,
     forks: Forks,
     launches: Launches,
@@ -166,6 +171,7 @@ async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
     let address = config.advertised(&listener.local_address());
     let (forks, server_gone) = Forks::new(forks);
     let node = Arc::new(Node::new(config, address, prepared, forks)?);
+    let listener = listener.with_links(Arc::clone(&node.arrivals));
     if let Some(address) = node.config.metrics {
         let listener = tokio::net::TcpListener::bind(address).await?;
         let counting = Arc::clone(&node);
@@ -205,6 +211,7 @@ impl Node {
         let links = Arc::new(Grpc { security: security.clone() });
         Ok(Self {
             fences: FenceNode::new(config.node_id.clone(), links),
+            arrivals: Arc::default(),
             agents: AgentChannels::new(security.clone(), relay::AGENTS_MAX),
             launches: Launches::default(),
             metrics: Metrics::default(),

@@ -15,6 +15,7 @@ use lattice_session::request::{Assignment, LaunchRequest, Ownership, PlaceError}
 use lattice_session::spec::LaunchSecret;
 use lattice_session::wire::WireError;
 use pmi_core::job::Placement;
+use pmi_transport::session_link::LinkKey;
 
 use super::allocations::Allocation;
 use super::launch::fan_out::Recipient;
@@ -170,6 +171,7 @@ fn terms(addresses: Vec<String>, uid: u32, settings: &LaunchSettings) -> Result<
         uid,
         addresses,
         secret: LaunchSecret::random().map_err(OrderError::Random)?,
+        link_key: Some(LinkKey::from_bytes(random::bytes().map_err(OrderError::Random)?)),
         barrier_fan_out: NonZeroU32::new(settings.barrier_fan_out),
         data_fan_out: NonZeroU32::new(settings.data_fan_out),
         output_window: window.clamp(*OUTPUT_OF_NODE.start(), *OUTPUT_OF_NODE.end()),

@@ -147,6 +147,16 @@ impl Placement {
         self.blocks.iter().map(|block| block.first_node.0 + block.nodes).max().unwrap_or(0)
     }
 
+    /// The nodes that hold a rank, in order.
+    pub fn nodes_with_ranks(&self) -> Vec<NodeIndex> {
+        let mut holds = vec![false; self.nodes() as usize];
+        for block in &self.blocks {
+            let first = block.first_node.index();
+            holds[first..first + block.nodes as usize].fill(true);
+        }
+        (0..).zip(holds).filter(|(_, holds)| *holds).map(|(node, _)| NodeIndex(node)).collect()
+    }
+
     /// The node on which `rank` sits; `None` if the job has no such rank.
     pub fn node_of(&self, rank: Rank) -> Option<NodeIndex> {
         let mut left = rank.0;

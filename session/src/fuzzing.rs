@@ -70,6 +70,7 @@ fn check_spec(spec: &[u8], node: u32) {
         assert_eq!(addresses.len(), session.hosts.len());
     }
     let terms = ClusterTerms {
+        link_key: None,
         uid: 0,
         addresses: Vec::new(),
         secret: session.secret.clone(),

@@ -7,6 +7,7 @@ use std::num::NonZeroU32;
 
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmi_core::job::Job;
+use pmi_transport::session_link::LinkKey;
 
 use crate::settings::LaunchSettings;
 use crate::spec::{AppSpec, LaunchSecret, SessionSpec};
@@ -50,6 +51,8 @@ pub struct ClusterTerms {
     pub addresses: Vec<String>,
     /// Entitles a rank of another launch to be heard by this one's servers.
     pub secret: LaunchSecret,
+    /// Key of the links between the launch's sessions; `None` for fences by way of the agents.
+    pub link_key: Option<LinkKey>,
     /// Fan-out of the fence tree for barriers; `None` leaves it to the agents.
     pub barrier_fan_out: Option<NonZeroU32>,
     /// Fan-out of the fence tree for data; `None` leaves it to the agents.

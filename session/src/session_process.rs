@@ -14,11 +14,12 @@ mod agent_calls;
 mod credit;
 pub mod frames;
 mod incoming;
+mod node_links;
 mod outgoing;
 mod stdin;
 
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ use nix::sys::prctl;
 use nix::unistd::Uid;
 use pmi_core::ids::{JobId, Rank};
 use pmi_core::quiet;
-use rank_spawner::{Account, AccountError, BecomeError, LaunchTag, Limit, Privileges, become_user};
+use rank_spawner::{Account, AccountError, BecomeError, DescriptorSocket, LaunchTag, Limit, Privileges, become_user};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, oneshot};
@@ -36,11 +37,12 @@ use self::agent_calls::AgentCalls;
 use self::credit::OutputCredit;
 use self::frames::{ToAgent, read_frame};
 use self::incoming::Incoming;
+use self::node_links::NodeLinks;
 use self::outgoing::Outgoing;
 use self::stdin::Readers;
 use crate::cause::{Cause, CauseKind, StartClass};
 use crate::event::{Event, Report};
-use crate::session_io::{HostProcess, SessionIo};
+use crate::session_io::{HostProcess, Nodes, SessionIo};
 use crate::settings::StdinTarget;
 use crate::transcript;
 use crate::wire::start::SessionStart;
@@ -92,14 +94,16 @@ fn live(mut socket: UnixStream) -> io::Result<()> {
     // What can be had before it is known for whom, while nobody waits.
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let _ = Account::of(Uid::effective().as_raw());
-    let Some(order) = read_frame(&mut socket)? else {
+    let arrivals = match DescriptorSocket::take(socket.as_fd()) {
         // A spare process that was never needed.
-        return Ok(());
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+        taken => taken?,
     };
+    let Some(order) = read_frame(&mut socket)? else { return Ok(()) };
     let order: Order = serde_json::from_slice(&order)?;
     match begin(&order, &mut socket) {
         Ok(Some(start)) => {
-            let result = runtime.block_on(start.serve(socket));
+            let result = runtime.block_on(start.serve(socket, arrivals));
             // A thread that is stuck in a system call is left behind.
             runtime.shutdown_background();
             result
@@ -156,7 +160,7 @@ impl Start {
     }
 
     /// Runs the session, with everything that it is connected to at the other end of the socket.
-    async fn serve(self, socket: UnixStream) -> io::Result<()> {
+    async fn serve(self, socket: UnixStream, arrivals: Option<DescriptorSocket>) -> io::Result<()> {
         let (reader, writer) = quiet::split(socket)?;
         let (urgent, outgoing_urgent) = mpsc::channel(EVENTS);
         let (events, happened) = mpsc::channel(EVENTS);
@@ -164,12 +168,17 @@ impl Start {
         let (alarm, alarmed) = oneshot::channel();
         let (control, controlled) = mpsc::channel(EVENTS);
         let readers = self.readers();
-        let SessionStart { spec, output_window, stdin_window, fabric, .. } = self.0;
+        let SessionStart { spec, output_window, stdin_window, fabric, links, .. } = self.0;
         let credit = Arc::new(OutputCredit::new(output_window));
         let calls = AgentCalls::new(&spec, urgent.clone());
         let (input, stdin) = stdin::connect(readers, stdin_window, urgent.clone());
+        let links = links.map(|terms| NodeLinks::new(&spec, terms, control.clone()));
+        if let (Some(links), Some(arrivals)) = (&links, arrivals) {
+            tokio::spawn(Arc::clone(links).accept_all(arrivals));
+        }
+        let nodes = links.clone().map_or_else(|| Arc::new(calls.clone()) as Arc<dyn Nodes>, |links| links as _);
         let io = SessionIo {
-            nodes: Arc::new(calls.clone()),
+            nodes,
             services: Arc::new(calls.clone()),
             events,
             alarm: Some(alarm),
@@ -190,6 +199,9 @@ impl Start {
         let (report, finish) = oneshot::channel();
         let writing = tokio::spawn(outgoing.run(writer, finish));
         let ended = crate::run(spec, io).await;
+        if let Some(links) = links {
+            links.close().await;
+        }
         // Nobody listens if the agent is gone.
         let _ = report.send(ended);
         let written = writing.await;

@@ -22,11 +22,15 @@ use super::Node;
 use super::to_session::{HasEnded, ToSession};
 use lattice_session::wire;
 
+/// Refusal of a call for what links between sessions are there for.
+const OVER_LINKS: &str = "the sessions of the launch have links for this";
+
 /// Answers the calls of one session.
 pub(super) struct Callee {
     pub(super) node: Arc<Node>,
     pub(super) launch_id: String,
-    pub(super) fences: LaunchFences,
+    /// Fences by way of the agents; `None` where sessions have links.
+    pub(super) fences: Option<LaunchFences>,
 }
 
 impl Callee {
@@ -37,23 +41,29 @@ impl Callee {
             Some(CallWhat::Name(name)) => AnswerWhat::Name(self.name(name).await),
             Some(CallWhat::Spawn(spawn)) => AnswerWhat::Spawn(self.spawn(spawn).await),
             Some(CallWhat::Meet(meet)) => AnswerWhat::Meet(self.meet(meet).await),
-            Some(CallWhat::Data(data)) => match self.fences.ask(NodeIndex(data.node), data.question).await {
-                Ok(answer) => AnswerWhat::Data(answer),
-                Err(error) => AnswerWhat::DataError(error.to_string()),
-            },
+            Some(CallWhat::Data(data)) => self.ask(data).await,
             None => AnswerWhat::DataError("the node agent does not know this call".to_owned()),
         };
         proto::Answer { id: call.id, what: Some(what) }
     }
 
+    async fn ask(&self, data: proto::DataCall) -> AnswerWhat {
+        let Some(fences) = &self.fences else { return AnswerWhat::DataError(OVER_LINKS.to_owned()) };
+        match fences.ask(NodeIndex(data.node), data.question).await {
+            Ok(answer) => AnswerWhat::Data(answer),
+            Err(error) => AnswerWhat::DataError(error.to_string()),
+        }
+    }
+
     async fn fence(&self, call: proto::FenceCall) -> AnswerWhat {
         let fault = |reason: String| AnswerWhat::FenceFault(proto::FenceFault { node: None, reason });
+        let Some(fences) = &self.fences else { return fault(OVER_LINKS.to_owned()) };
         let Some(scope) = call.scope else { return fault("the call has no scope".to_owned()) };
         let (scope, members) = match (wire::fence::decode_scope(scope), wire::fence::decode_nodes(&call.member_gaps)) {
             (Ok(scope), Ok(members)) => (scope, members),
             (Err(error), _) | (_, Err(error)) => return fault(error.to_string()),
         };
-        let result = self.fences.exchange(&call.job_id, &members, &scope, Epoch(call.epoch), call.segments).await;
+        let result = fences.exchange(&call.job_id, &members, &scope, Epoch(call.epoch), call.segments).await;
         match result {
             Ok(segments) => AnswerWhat::Merged(proto::Segments { segments }),
             Err(error) => AnswerWhat::FenceFault(wire::fence::encode_fault(&FenceError::from(error))),

@@ -46,8 +46,10 @@ impl FromSession {
     pub(super) async fn read(self, reader: ReadHalf) -> LastWords {
         let last = self.until_last_words(reader).await;
         self.questions.close();
-        // Only a session that still runs, and does not read what it is asked, can hold this up.
-        let _ = timeout(timeouts::KILL, self.callee.fences.last_answers()).await;
+        if let Some(fences) = &self.callee.fences {
+            // Only a session that still runs, and does not read what it is asked, can hold this up.
+            let _ = timeout(timeouts::KILL, fences.last_answers()).await;
+        }
         last
     }
 

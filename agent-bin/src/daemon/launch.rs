@@ -22,7 +22,7 @@ use lattice_session::fabric::NodeFabric;
 use lattice_session::session_process::Order;
 use lattice_session::timeouts;
 use pmi_core::quiet;
-use pmi_transport::fence::Membership;
+use pmi_transport::session_link::Visitable;
 use rank_spawner::{ForkedProcess, RankExit};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -36,6 +36,7 @@ use super::fabric::{Claimed, FabricError, Wish};
 use super::forks::Forked;
 use super::from_session::{FromSession, LastWords};
 use super::launches::LaunchOrder;
+use super::links;
 use super::refusal::{Refusal, RefusalReason};
 use super::report::{Delivered, Delivery, Events, ReportFor};
 use super::to_session::{ToSession, first_frames};
@@ -97,6 +98,8 @@ struct Launch {
     is_lost: bool,
     /// Services that it uses.
     claimed: Option<Claimed>,
+    /// Lets links through to the session.
+    _visitable: Option<Visitable>,
 }
 
 impl Launch {
@@ -108,19 +111,15 @@ impl Launch {
         orders: mpsc::UnboundedReceiver<LaunchOrder>,
     ) -> io::Result<Self> {
         let Forked { process, ended } = forked;
+        let visitable = links::let_through(node, assignment, &process)?;
         let (reader, writer) = quiet::split(UnixStream::from(process.socket.try_clone()?))?;
         let id = assignment.launch_id.clone();
         let (to_session, waiting) = ToSession::new();
         let first = first_frames(&order(node, assignment.uid), assignment, &fabric)?;
         let writing = tokio::spawn(waiting.write(writer, first));
         let questions = Arc::new(SessionQuestions::new(id.clone(), to_session.clone()));
-        let membership = Membership {
-            launch_id: id.clone(),
-            me: assignment.index,
-            nodes: Arc::clone(&assignment.members),
-            fan_out: assignment.fan_out,
-        };
-        let fences = node.fences.join(membership, Arc::clone(&questions) as _);
+        let fences =
+            assignment.membership().map(|membership| node.fences.join(membership, Arc::clone(&questions) as _));
         let callee = Arc::new(Callee { node: Arc::clone(node), launch_id: id.clone(), fences });
         let of = ReportFor { launch_id: id.clone(), node_id: node.config.node_id.clone(), node: assignment.index };
         let (delivery, events) = Delivery::new(node.api.clone(), of, to_session.clone());
@@ -144,6 +143,7 @@ impl Launch {
             killed_at: None,
             is_lost: false,
             claimed,
+            _visitable: visitable,
         })
     }
 

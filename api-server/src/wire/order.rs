@@ -24,9 +24,9 @@ pub(crate) fn encode_bytes(order: &Order) -> Bytes {
     encode(order).encode_to_vec().into()
 }
 
-/// The spec as its user is told of it: the secret is for nodes and ranks.
+/// The spec as its user is told of it: the secret is for nodes and ranks, the key of its links for sessions.
 pub(crate) fn encode_for_user(order: &Order) -> proto::LaunchSpec {
-    proto::LaunchSpec { secret: Bytes::new(), ..encode(order) }
+    proto::LaunchSpec { secret: Bytes::new(), link_key: Bytes::new(), ..encode(order) }
 }
 
 /// The order of a launch that runs, as it was kept.
@@ -72,6 +72,7 @@ fn decode_terms(spec: &proto::LaunchSpec, nodes: usize) -> Result<ClusterTerms, 
         uid: spec.uid,
         addresses: placed::addresses(&spec.addresses, nodes)?,
         secret: LaunchSecret::from_bytes(secret),
+        link_key: placed::link_key(&spec.link_key)?,
         barrier_fan_out: NonZeroU32::new(spec.barrier_fan_out),
         data_fan_out: NonZeroU32::new(spec.data_fan_out),
         output_window: spec.output_window,
@@ -101,11 +102,14 @@ mod tests {
     }
 
     #[test]
-    fn a_user_is_not_told_the_secret() {
+    fn a_user_is_told_neither_the_secret_nor_the_key_of_links() {
         let order = order(3);
         let told = encode_for_user(&order);
-        assert!(told.secret.is_empty());
-        assert_eq!(proto::LaunchSpec { secret: encode(&order).secret, ..told }, encode(&order));
+        assert!(told.secret.is_empty() && told.link_key.is_empty());
+        let whole = encode(&order);
+        let (secret, link_key) = (whole.secret.clone(), whole.link_key.clone());
+        assert_eq!((secret.len(), link_key.len()), (16, 32));
+        assert_eq!(proto::LaunchSpec { secret, link_key, ..told }, whole);
     }
 
     #[test]
@@ -116,8 +120,12 @@ mod tests {
             decode(&record).unwrap_err().to_string()
         };
         type Damage = fn(&mut proto::LaunchSpec);
-        let cases: [(Damage, &str); 5] = [
+        let cases: [(Damage, &str); 6] = [
             (|spec| spec.secret = Bytes::from_static(b"short"), "the length of the secret is 5; possible is 16 bytes"),
+            (
+                |spec| spec.link_key = Bytes::from_static(b"short"),
+                "the length of the link key is 5; possible is 32 bytes, or none",
+            ),
             (|spec| spec.addresses = "a:1".to_owned(), "the number of addresses is 1; possible is 3 as of nodes"),
             (|spec| spec.addresses = "a[".to_owned(), "the addresses: "),
             (|spec| spec.nodes = "a[".to_owned(), "the nodes: "),

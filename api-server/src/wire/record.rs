@@ -38,6 +38,7 @@ mod tests {
         let spec = LaunchSpec {
             launch_id: "l".to_owned(),
             secret: "0123456789abcdef".into(),
+            link_key: "0123456789abcdef0123456789abcdef".into(),
             environment: vec![variable],
             ..LaunchSpec::default()
         };
@@ -45,7 +46,7 @@ mod tests {
     }
 
     fn has_secrets(spec: &LaunchSpec) -> bool {
-        !spec.secret.is_empty() || !spec.environment.is_empty()
+        !spec.secret.is_empty() || !spec.link_key.is_empty() || !spec.environment.is_empty()
     }
 
     #[test]

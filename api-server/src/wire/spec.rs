@@ -1,10 +1,11 @@
 //! The spec of a launch, as its clients are shown it.
 
+use bytes::Bytes;
 use pmi_transport::proto::v1::LaunchSpec;
 
 use crate::store::LaunchRecord;
 
-/// The spec of a launch as its clients are shown it, without the secret and the environment of its ranks. Only encoded: the API
+/// The spec of a launch as its clients are shown it, without its secrets and the environment of its ranks. Only encoded: the API
 /// server passes it on and reads nothing of it.
 #[derive(Clone, Debug)]
 pub(crate) struct ShownSpec(Box<LaunchSpec>);
@@ -29,5 +30,5 @@ impl Default for ShownSpec {
 
 /// A spec without what the users' own tools need not know.
 pub(super) fn shown(spec: &LaunchSpec) -> LaunchSpec {
-    LaunchSpec { secret: Default::default(), environment: Vec::new(), ..spec.clone() }
+    LaunchSpec { secret: Bytes::new(), link_key: Bytes::new(), environment: Vec::new(), ..spec.clone() }
 }

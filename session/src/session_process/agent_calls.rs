@@ -91,7 +91,12 @@ fn no_answer(answer: Option<AnswerWhat>) -> String {
 #[async_trait]
 impl Nodes for AgentCalls {
     fn fence(&self, job: &Job) -> Arc<dyn Fence> {
-        Arc::new(AgentFence { calls: self.clone(), node: self.node, job: job.id.clone(), members: members(job) })
+        Arc::new(AgentFence {
+            calls: self.clone(),
+            node: self.node,
+            job: job.id.clone(),
+            members: job.placement.nodes_with_ranks(),
+        })
     }
 
     async fn ask(&self, node: NodeIndex, question: Bytes) -> Result<Bytes, AskError> {
@@ -135,16 +140,6 @@ impl Services for AgentCalls {
             other => Err(MeetError::Unavailable { reason: no_answer(other) }),
         }
     }
-}
-
-/// Nodes that hold a rank of a job, in order.
-fn members(job: &Job) -> Vec<NodeIndex> {
-    let mut holds = vec![false; job.placement.nodes() as usize];
-    for block in job.placement.blocks() {
-        let first = block.first_node.index();
-        holds[first..first + block.nodes as usize].fill(true);
-    }
-    (0..).zip(holds).filter(|(_, holds)| *holds).map(|(node, _)| NodeIndex(node)).collect()
 }
 
 /// Fences of one job, by way of the agent; those of this node alone need none.

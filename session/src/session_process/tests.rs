@@ -6,6 +6,8 @@ use pmi_transport::proto::v1 as proto;
 use prost::Message;
 use proto::from_session::What;
 
+use rank_spawner::NOTHING_GIVEN;
+
 use super::*;
 use crate::fabric::NodeFabric;
 use crate::sample::spec_on;
@@ -15,6 +17,7 @@ use crate::wire::event::{NodeHappening, decode};
 
 fn start(settings: LaunchSettings) -> SessionStart {
     SessionStart {
+        links: None,
         spec: SessionSpec { settings, ..(*spec_on(&[2, 1])).clone() },
         environment: Vec::new(),
         output_window: 1,
@@ -90,14 +93,15 @@ fn a_process_whose_agent_goes_away_or_sends_no_order_ends() {
         host: "node0".to_owned(),
     });
     let order = order.unwrap();
-    let frame = [&u32::try_from(order.len()).unwrap().to_be_bytes()[..], &order].concat();
-    for sent in [0, 2, 4, frame.len() - 1] {
+    let frame = [&NOTHING_GIVEN[..], &u32::try_from(order.len()).unwrap().to_be_bytes(), &order].concat();
+    for sent in [0, 1, 3, 5, frame.len() - 1] {
         let (socket, mut agent) = UnixStream::pair().unwrap();
         agent.write_all(&frame[..sent]).unwrap();
         drop(agent);
         assert!(live(socket).is_ok(), "after {sent} bytes");
     }
     let (socket, mut agent) = UnixStream::pair().unwrap();
+    agent.write_all(&NOTHING_GIVEN).unwrap();
     agent.write_all(&[0, 0, 0, 4]).unwrap();
     agent.write_all(b"{}}}").unwrap();
     assert_eq!(live(socket).unwrap_err().kind(), io::ErrorKind::InvalidData);

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use pmi_core::job::Job;
 use pmi_transport::proto::v1 as proto;
+use pmi_transport::session_link::LinkKey;
 
 use super::{WireError, job, job_id, settings, wrong};
 use crate::limits::NODE_RANKS_MAX;
@@ -21,6 +22,7 @@ pub fn encode(launch: &PlacedLaunch, terms: &ClusterTerms) -> proto::LaunchSpec 
         job: Some(job::encode(&launch.job)),
         apps: launch.apps.iter().map(job::encode_app).collect(),
         secret: Bytes::copy_from_slice(terms.secret.as_bytes()),
+        link_key: terms.link_key.as_ref().map_or_else(Bytes::new, |key| Bytes::copy_from_slice(key.as_bytes())),
         barrier_fan_out: terms.barrier_fan_out.map_or(0, Into::into),
         data_fan_out: terms.data_fan_out.map_or(0, Into::into),
         output_window: terms.output_window,
@@ -84,6 +86,18 @@ pub(super) fn secret(bytes: &[u8]) -> Result<LaunchSecret, WireError> {
     match bytes.try_into() {
         Ok(bytes) => Ok(LaunchSecret::from_bytes(bytes)),
         Err(_) => Err(wrong("the length of the secret", bytes.len(), format!("{} bytes", LaunchSecret::LEN))),
+    }
+}
+
+/// The key of a launch's links in a message to nodes; `None` without one.
+///
+/// # Errors
+/// Refuses one of another length.
+pub fn link_key(bytes: &[u8]) -> Result<Option<LinkKey>, WireError> {
+    match bytes.try_into() {
+        Ok(bytes) => Ok(Some(LinkKey::from_bytes(bytes))),
+        Err(_) if bytes.is_empty() => Ok(None),
+        Err(_) => Err(wrong("the length of the link key", bytes.len(), format!("{} bytes, or none", LinkKey::LEN))),
     }
 }
 

@@ -1,13 +1,16 @@
 //! The first message of an agent to a session process that has become its user: the launch, and this node's part of it.
 
 use std::ffi::OsString;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use pmi_core::ids::NodeIndex;
+use pmi_transport::fence::{FanOut, Member};
 use pmi_transport::proto::v1 as proto;
+use pmi_transport::session_link::LinkKey;
 use prost::Message;
 
-use super::{WireError, decode_variables, fabric, spec};
+use super::{WireError, decode_variables, fabric, placed, spec};
 use crate::fabric::NodeFabric;
 use crate::spec::SessionSpec;
 
@@ -24,6 +27,19 @@ pub struct SessionStart {
     pub stdin_window: u64,
     /// Fabric that the ranks may use.
     pub fabric: NodeFabric,
+    /// Links to the sessions of other nodes; `None` for a launch on one node, and for one whose fences go by way of the agents.
+    pub links: Option<LinkTerms>,
+}
+
+/// Terms of the links of a launch, the same for all of its sessions.
+#[derive(Clone, Debug)]
+pub struct LinkTerms {
+    /// Key of the links.
+    pub key: LinkKey,
+    /// Nodes of the launch, with the addresses of their agents.
+    pub nodes: Arc<[Member]>,
+    /// Shape of the fence trees.
+    pub fan_out: FanOut,
 }
 
 /// Decodes the message.
@@ -34,11 +50,24 @@ pub fn decode(message: impl Into<Bytes>) -> Result<SessionStart, WireError> {
     let start = proto::StartSession::decode(message.into())?;
     let launch = proto::LaunchSpec::decode(start.spec)?;
     let (output_window, stdin_window) = (launch.output_window.into(), launch.stdin_window.into());
+    let links = link_terms(&launch)?;
     Ok(SessionStart {
         fabric: start.fabric.as_ref().map(fabric::decode_node).transpose()?.unwrap_or_default(),
         spec: spec::decode(launch, NodeIndex(start.node_index))?,
         environment: decode_variables(start.environment),
         output_window,
         stdin_window,
+        links,
     })
+}
+
+fn link_terms(launch: &proto::LaunchSpec) -> Result<Option<LinkTerms>, WireError> {
+    let Some(key) = placed::link_key(&launch.link_key)? else { return Ok(None) };
+    let names = placed::nodes(&launch.nodes)?;
+    if names.len() < 2 {
+        return Ok(None);
+    }
+    let addresses = placed::addresses(&launch.addresses, names.len())?;
+    let nodes = names.into_iter().zip(addresses).map(|(name, address)| Member { name, address }).collect();
+    Ok(Some(LinkTerms { key, nodes, fan_out: FanOut::from_spec(launch.barrier_fan_out, launch.data_fan_out) }))
 }

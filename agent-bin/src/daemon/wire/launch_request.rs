@@ -8,9 +8,10 @@ use lattice_session::fabric::Claims;
 use lattice_session::wire::foreign::Unsaid;
 use lattice_session::wire::{self, WireError};
 use pmi_core::ids::NodeIndex;
-use pmi_transport::fence::{FanOut, Member};
+use pmi_transport::fence::{FanOut, Member, Membership};
 use pmi_transport::identity::Security;
 use pmi_transport::proto::v1 as proto;
+use pmi_transport::session_link::LinkKey;
 use pmi_transport::signature::{self, Serial, VerifyError};
 use prost::Message;
 
@@ -31,8 +32,20 @@ pub(in super::super) struct Assignment {
     /// All nodes of the launch.
     pub(in super::super) members: Arc<[Member]>,
     pub(in super::super) fan_out: FanOut,
+    /// Key of the links between the launch's sessions; `None` for a launch on one node, and for fences by way of the agents.
+    pub(in super::super) link_key: Option<LinkKey>,
     /// Time limit for its ranks to end after they were told to.
     pub(in super::super) grace: Duration,
+}
+
+impl Assignment {
+    /// Part of this node in fences by way of the agents; `None` where sessions have links.
+    pub(in super::super) fn membership(&self) -> Option<Membership> {
+        let Self { launch_id, index, members, fan_out, link_key, .. } = self;
+        let nodes = Arc::clone(members);
+        let membership = || Membership { launch_id: launch_id.clone(), me: *index, nodes, fan_out: *fan_out };
+        link_key.is_none().then(membership)
+    }
 }
 
 impl Received {
@@ -113,13 +126,15 @@ fn assignment(
     fan_out: FanOut,
 ) -> Result<Assignment, WireError> {
     let (uid, addresses) = (launch.uid, launch.addresses.clone());
+    let link_key = wire::placed::link_key(&launch.link_key)?;
     let session = wire::spec::decode(launch, index)?;
     let ranks = session.job.placement.ranks_on(index).len() as u32;
     let addresses = wire::spec::addresses(&addresses, session.hosts.len())?;
+    let link_key = link_key.filter(|_| session.hosts.len() > 1);
     let members = session.hosts.into_iter().zip(addresses).map(|(name, address)| Member { name, address }).collect();
     let timeouts = &session.settings.timeouts;
     let grace = timeouts.grace_after_failure.max(timeouts.grace_after_interrupt);
-    Ok(Assignment { launch_id: session.launch_id, serial, uid, spec, index, ranks, members, fan_out, grace })
+    Ok(Assignment { launch_id: session.launch_id, serial, uid, spec, index, ranks, members, fan_out, link_key, grace })
 }
 
 #[cfg(test)]

@@ -1,0 +1,174 @@
+//! Way of a session to the launch's other nodes: links from session to session, for fences and for questions to other nodes' servers.
+//!
+//! ```text
+//! PMI server ──fence──> LinkedFence ─┐                            ┌─ SessionLinks ──> links that this session opened
+//! PMI server ──ask───────────────────┴─> LaunchFences, FenceNode ─┤
+//!            <─question── Control <──────────┘                    └─ DescriptorSocket: links that the agent hands over
+//! ```
+//!
+//! A link is opened when the first rank here needs another node. The agent takes no part but to hand over connections that came to
+//! its port; links live on without it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use pmi_core::fence::{Contribution, Fence, FenceError, FenceId, LocalFence, Merged, Scope};
+use pmi_core::ids::{JobId, NodeIndex};
+use pmi_core::job::Job;
+use pmi_core::kvs::Segment;
+use pmi_transport::error_chain::chain;
+use pmi_transport::fence::{FenceNode, Incoming, LaunchFences, Membership, Outgoing, Questions, Transport};
+use pmi_transport::session_link::{Greeting, Handed, LinkError, SessionLinks};
+use rank_spawner::{DescriptorSocket, Passed};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tonic::Status;
+
+use crate::session_io::{AskError, Control, Nodes};
+use crate::spec::SessionSpec;
+use crate::timeouts;
+use crate::wire::start::LinkTerms;
+
+/// Links that may be about to be accepted for each node of the launch, and beyond that for all together.
+const ACCEPTING_PER_NODE: usize = 2;
+const ACCEPTING_MORE: usize = 16;
+
+/// Links of a session, and what goes over them.
+pub(super) struct NodeLinks {
+    me: NodeIndex,
+    links: Arc<SessionLinks>,
+    /// Taken out at the end.
+    joined: Mutex<Option<Joined>>,
+    nodes: usize,
+}
+
+/// Part of this node in the launch's fences.
+#[derive(Clone)]
+struct Joined {
+    node: Arc<FenceNode>,
+    fences: Arc<LaunchFences>,
+}
+
+impl NodeLinks {
+    /// Links of the session of `spec`; other nodes' questions go to `control`.
+    pub(super) fn new(spec: &SessionSpec, terms: LinkTerms, control: mpsc::Sender<Control>) -> Arc<Self> {
+        let LinkTerms { key, nodes, fan_out } = terms;
+        let (me, launch_id) = (spec.node, spec.launch_id.clone());
+        let links = Arc::new(SessionLinks::new(key, &launch_id, me, Arc::clone(&nodes)));
+        let name = nodes.get(me.index()).map_or_else(String::new, |member| member.name.clone());
+        let node = FenceNode::new(name, Arc::new(Links(Arc::clone(&links))));
+        let count = nodes.len();
+        let membership = Membership { launch_id, me, nodes, fan_out };
+        let fences = Arc::new(node.join(membership, Arc::new(ToServer(control))));
+        Arc::new(Self { me, links, joined: Mutex::new(Some(Joined { node, fences })), nodes: count })
+    }
+
+    /// Accepts the links that the agent hands over, until it is gone. Links that are open then stay.
+    pub(super) async fn accept_all(self: Arc<Self>, socket: DescriptorSocket) {
+        let mut accepting = JoinSet::new();
+        while let Ok(Some(Passed { bytes, descriptor })) = socket.receive().await {
+            while accepting.try_join_next().is_some() {}
+            let greeting =
+                <[u8; Greeting::LEN]>::try_from(bytes).ok().and_then(|bytes| Greeting::from_bytes(bytes).ok());
+            let (Some(greeting), Some(Joined { node, .. })) = (greeting, self.joined()) else { continue };
+            if accepting.len() >= ACCEPTING_PER_NODE * self.nodes + ACCEPTING_MORE {
+                continue;
+            }
+            let links = Arc::clone(&self.links);
+            accepting.spawn(async move {
+                // Who fails to prove itself hears nothing, and concerns nobody here.
+                let _ = links.accept(&node, Handed { greeting, socket: descriptor.into() }).await;
+            });
+        }
+    }
+
+    /// Leaves the launch: fences that need this node fail. What other nodes asked for, and what they were sent, reaches them first,
+    /// unless they do not read.
+    pub(super) async fn close(&self) {
+        let Some(Joined { node, fences }) = self.joined() else { return };
+        let closing = async {
+            fences.last_answers().await;
+            // Servers that are about to end may hold them still.
+            fences.leave();
+            *self.joined.lock() = None;
+            drop(node);
+            self.links.flushed().await;
+        };
+        // Nobody needs what is not read by then.
+        let _ = timeout(timeouts::KILL, closing).await;
+    }
+
+    fn joined(&self) -> Option<Joined> {
+        self.joined.lock().clone()
+    }
+}
+
+#[async_trait]
+impl Nodes for NodeLinks {
+    fn fence(&self, job: &Job) -> Arc<dyn Fence> {
+        let fences = self.joined().map(|joined| joined.fences);
+        Arc::new(LinkedFence { fences, node: self.me, job: job.id.clone(), members: job.placement.nodes_with_ranks() })
+    }
+
+    async fn ask(&self, node: NodeIndex, question: Bytes) -> Result<Bytes, AskError> {
+        let failed = |reason| AskError { node, reason };
+        let joined = self.joined().ok_or_else(|| failed("the launch has ended here".to_owned()))?;
+        joined.fences.ask(node, question).await.map_err(|error| failed(error.to_string()))
+    }
+}
+
+/// Fences of one job; those of this node alone need no link.
+struct LinkedFence {
+    fences: Option<Arc<LaunchFences>>,
+    node: NodeIndex,
+    job: JobId,
+    members: Vec<NodeIndex>,
+}
+
+#[async_trait]
+impl Fence for LinkedFence {
+    async fn exchange(&self, id: &FenceId, contribution: Contribution) -> Result<Merged, FenceError> {
+        let nodes = match &id.scope {
+            Scope::Group { nodes, .. } | Scope::Foreign { nodes, .. } => nodes,
+            _ => self.members.as_slice(),
+        };
+        let Some(fences) = self.fences.as_ref().filter(|_| nodes != [self.node]) else {
+            return LocalFence.exchange(id, contribution).await;
+        };
+        let segments = contribution.segments.into_iter().map(Segment::into_bytes).collect();
+        let merged = fences.exchange(self.job.as_str(), &self.members, &id.scope, id.epoch, segments).await?;
+        let segments = merged.into_iter().map(Segment::decode).collect::<Result<_, _>>();
+        let segments =
+            segments.map_err(|error| FenceError::BadSegment { epoch: id.epoch, reason: error.to_string() })?;
+        Ok(Merged { segments })
+    }
+}
+
+/// Passes other nodes' questions to this node's server.
+struct ToServer(mpsc::Sender<Control>);
+
+#[async_trait]
+impl Questions for ToServer {
+    async fn answer(&self, _: NodeIndex, question: Bytes) -> Result<Bytes, String> {
+        let ended = || "its part of the launch has ended".to_owned();
+        let (reply, answer) = oneshot::channel();
+        self.0.send(Control::Question { question, reply }).await.map_err(|_| ended())?;
+        answer.await.unwrap_or_else(|_| Err(ended()))
+    }
+}
+
+/// Opens links for the fences.
+struct Links(Arc<SessionLinks>);
+
+#[async_trait]
+impl Transport for Links {
+    async fn link(&self, node: &str, address: &str, outgoing: Outgoing) -> Result<Incoming, Status> {
+        self.0.open(node, address, outgoing).await.map_err(|error| match &error {
+            LinkError::NoLinks { .. } => Status::unimplemented(chain(&error)),
+            _ => Status::unavailable(chain(&error)),
+        })
+    }
+}
