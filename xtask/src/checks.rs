@@ -43,11 +43,10 @@ fn test_steps(steps: &mut Steps) -> Result<()> {
     steps.take("set-up", setup::run)?;
     // Cargo builds no binary for the tests of another package.
     steps.take("binaries", || run(&mut cargo("build --workspace --bins")))?;
-    steps.take_tests("tests", || run_tests(&mut cargo("test --workspace --exclude lattice-tests")))?;
-    // They wait more than they compute: for limits to pass, for MPI libraries to look for networks.
+    // Many wait more than they compute: for limits to pass, for MPI libraries to look for networks.
     let threads = 2 * std::thread::available_parallelism().map_or(1, usize::from);
-    let mut end_to_end = cargo("test --package lattice-tests -- --test-threads");
-    steps.take_tests("end-to-end tests", || run_tests(end_to_end.arg(threads.to_string())))?;
+    let mut tests = cargo("test --workspace");
+    steps.take_tests("tests", || run_tests(tests.env("RUST_TEST_THREADS", threads.to_string())))?;
     // A server without tokio is a promise to those who embed it.
     steps
         .take("without tokio", || run(&mut cargo("build --package pmi-core --package pmix-core --no-default-features")))
