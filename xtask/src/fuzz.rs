@@ -38,8 +38,8 @@ pub(crate) fn run_all(seconds: u32) -> Result<()> {
     let triple = host_triple()?;
     build(&target_directory, &triple)?;
     let mut targets = Vec::new();
+    write_seeds()?;
     for directory in directories {
-        write_seeds(&directory)?;
         targets.extend(self::targets(&directory)?);
     }
     let programs = target_directory.join(&triple).join("release");
@@ -96,14 +96,10 @@ fn targets(directory: &Path) -> Result<Vec<FuzzTarget>> {
     Ok(targets)
 }
 
-/// Lets the crate around a fuzz crate write its recorded conversations as seeds, if it has any.
-fn write_seeds(directory: &Path) -> Result<()> {
-    let Some(package) = directory.parent() else { return Ok(()) };
-    if !package.join("tests/fuzz_seeds.rs").exists() {
-        return Ok(());
-    }
-    let mut test = cargo("test --quiet --test fuzz_seeds --manifest-path");
-    run(test.arg(package.join("Cargo.toml")).args(["--", "--ignored"]))
+/// Lets every crate that has recorded conversations write them as seeds. All packages are selected, as for the tests: another
+/// selection would build them anew with other features.
+fn write_seeds() -> Result<()> {
+    run(&mut cargo("test --quiet --workspace --test fuzz_seeds -- --ignored"))
 }
 
 impl FuzzTarget {
