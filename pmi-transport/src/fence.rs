@@ -56,6 +56,7 @@ pub use launch_fences::LaunchFences;
 pub use links::Outgoing;
 pub use membership::{Member, Membership, Questions};
 pub use node::FenceNode;
+pub(crate) use recent::Recent;
 pub use settings::{FanOut, Limits};
 pub use transport::{Grpc, Incoming, Transport};
 pub use tree::{Tree, shares};

@@ -14,6 +14,7 @@ mod agent_calls;
 mod credit;
 pub mod frames;
 mod incoming;
+mod job_nodes;
 mod node_links;
 mod outgoing;
 mod stdin;

@@ -7,7 +7,7 @@
 //!              MAC, nodes and source address fit ──> HandOver::hand_over    else: the connection is closed, a line in the log
 //! ```
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -21,16 +21,16 @@ use tokio::time::timeout;
 use super::greeting::{Greeting, LaunchHash};
 use super::key::GateKey;
 use super::transport::{Handed, resolve};
-use crate::fence::Member;
+use crate::fence::{Member, Recent};
 
 /// Time for which a link waits for its launch to begin on this node.
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(30);
 /// Most links that wait for their launches.
 const WAITING_MAX: usize = 4096;
-/// Launches that ended here and are remembered: a link for one of them does not wait.
-const ENDED_MAX: usize = 4096;
 /// Most of them that came from one address.
 const WAITING_PER_SOURCE: usize = 256;
+/// Launches that ended here and are remembered: a link for one of them does not wait.
+const ENDED_MAX: usize = 4096;
 
 /// Way of a link to the session that it is for.
 pub trait HandOver: Send + Sync + 'static {
@@ -100,11 +100,9 @@ struct Expecting {
 }
 
 /// Links that arrive at the port of an agent.
-#[derive(Default)]
 pub struct Arrivals {
     expecting: Mutex<HashMap<LaunchHash, Expecting>>,
-    /// The latest at the end.
-    ended: Mutex<VecDeque<LaunchHash>>,
+    ended: Mutex<Recent<LaunchHash, ()>>,
     waiting: Mutex<Waiting>,
     /// Counts launches that began; who waits looks again.
     begun: watch::Sender<u64>,
@@ -126,6 +124,13 @@ struct Place<'arrivals> {
 pub struct Visitable {
     arrivals: Arc<Arrivals>,
     launch: LaunchHash,
+}
+
+impl Default for Arrivals {
+    fn default() -> Self {
+        let ended = Mutex::new(Recent::new(ENDED_MAX));
+        Self { expecting: Mutex::default(), ended, waiting: Mutex::default(), begun: watch::Sender::default() }
+    }
 }
 
 impl Arrivals {
@@ -152,7 +157,7 @@ impl Arrivals {
         let launch = greeting.launch();
         let expecting = match self.find(launch) {
             Some(expecting) => expecting,
-            None if self.ended.lock().contains(&launch) => return Err(GateRefusal::Ended { launch }),
+            None if self.ended.lock().get(&launch).is_some() => return Err(GateRefusal::Ended { launch }),
             None => {
                 let _place = self.take_place(from.ip())?;
                 let found = timeout(LAUNCH_TIMEOUT, self.begins(launch)).await;
@@ -208,11 +213,7 @@ impl Drop for Place<'_> {
 impl Drop for Visitable {
     fn drop(&mut self) {
         self.arrivals.expecting.lock().remove(&self.launch);
-        let mut ended = self.arrivals.ended.lock();
-        ended.push_back(self.launch);
-        if ended.len() > ENDED_MAX {
-            ended.pop_front();
-        }
+        self.arrivals.ended.lock().insert(self.launch, ());
     }
 }
 

@@ -18,6 +18,7 @@ use proto::call::What as CallWhat;
 use tokio::sync::{mpsc, oneshot};
 
 use super::frames::ToAgent;
+use super::job_nodes::{JobNodes, merged};
 use crate::session_io::{AskError, Nodes};
 use crate::spec::SessionSpec;
 use crate::wire;
@@ -91,12 +92,7 @@ fn no_answer(answer: Option<AnswerWhat>) -> String {
 #[async_trait]
 impl Nodes for AgentCalls {
     fn fence(&self, job: &Job) -> Arc<dyn Fence> {
-        Arc::new(AgentFence {
-            calls: self.clone(),
-            node: self.node,
-            job: job.id.clone(),
-            members: job.placement.nodes_with_ranks(),
-        })
+        Arc::new(AgentFence { calls: self.clone(), nodes: JobNodes::new(job, self.node) })
     }
 
     async fn ask(&self, node: NodeIndex, question: Bytes) -> Result<Bytes, AskError> {
@@ -145,43 +141,29 @@ impl Services for AgentCalls {
 /// Fences of one job, by way of the agent; those of this node alone need none.
 struct AgentFence {
     calls: AgentCalls,
-    node: NodeIndex,
-    job: JobId,
-    members: Vec<NodeIndex>,
-}
-
-impl AgentFence {
-    fn is_local(&self, scope: &Scope) -> bool {
-        let nodes = match scope {
-            Scope::Group { nodes, .. } | Scope::Foreign { nodes, .. } => nodes,
-            _ => self.members.as_slice(),
-        };
-        nodes == [self.node]
-    }
+    nodes: JobNodes,
 }
 
 #[async_trait]
 impl Fence for AgentFence {
     async fn exchange(&self, id: &FenceId, contribution: Contribution) -> Result<Merged, FenceError> {
-        if self.is_local(&id.scope) {
+        let JobNodes { job, node, members } = &self.nodes;
+        if self.nodes.is_alone(&id.scope) {
             return LocalFence.exchange(id, contribution).await;
         }
         let bad = |reason: String| FenceError::BadSegment { epoch: id.epoch, reason };
         let of_all = matches!(id.scope, Scope::World | Scope::Ring);
         let call = proto::FenceCall {
-            job_id: self.job.as_str().to_owned(),
-            member_gaps: if of_all { wire::fence::encode_nodes(&self.members) } else { Vec::new() },
+            job_id: job.as_str().to_owned(),
+            member_gaps: if of_all { wire::fence::encode_nodes(members) } else { Vec::new() },
             scope: Some(wire::fence::encode_scope(&id.scope).map_err(|error| bad(error.to_string()))?),
             epoch: id.epoch.0,
             segments: contribution.segments.into_iter().map(Segment::into_bytes).collect(),
         };
         match self.calls.call(CallWhat::Fence(call)).await {
-            Some(AnswerWhat::Merged(merged)) => {
-                let segments = merged.segments.into_iter().map(Segment::decode).collect::<Result<_, _>>();
-                Ok(Merged { segments: segments.map_err(|error| bad(error.to_string()))? })
-            }
+            Some(AnswerWhat::Merged(answer)) => merged(answer.segments, id.epoch),
             Some(AnswerWhat::FenceFault(fault)) => Err(wire::fence::decode_fault(fault, id.epoch)),
-            other => Err(FenceError::NodeLost { node: self.node, epoch: id.epoch, reason: no_answer(other) }),
+            other => Err(FenceError::NodeLost { node: *node, epoch: id.epoch, reason: no_answer(other) }),
         }
     }
 }

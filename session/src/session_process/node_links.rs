@@ -14,8 +14,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pmi_core::fence::{Contribution, Fence, FenceError, FenceId, LocalFence, Merged, Scope};
-use pmi_core::ids::{JobId, NodeIndex};
+use pmi_core::fence::{Contribution, Fence, FenceError, FenceId, LocalFence, Merged};
+use pmi_core::ids::NodeIndex;
 use pmi_core::job::Job;
 use pmi_core::kvs::Segment;
 use pmi_transport::error_chain::chain;
@@ -27,6 +27,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::Status;
 
+use super::job_nodes::{JobNodes, merged};
 use crate::session_io::{AskError, Control, Nodes};
 use crate::spec::SessionSpec;
 use crate::timeouts;
@@ -110,7 +111,7 @@ impl NodeLinks {
 impl Nodes for NodeLinks {
     fn fence(&self, job: &Job) -> Arc<dyn Fence> {
         let fences = self.joined().map(|joined| joined.fences);
-        Arc::new(LinkedFence { fences, node: self.me, job: job.id.clone(), members: job.placement.nodes_with_ranks() })
+        Arc::new(LinkedFence { fences, nodes: JobNodes::new(job, self.me) })
     }
 
     async fn ask(&self, node: NodeIndex, question: Bytes) -> Result<Bytes, AskError> {
@@ -123,27 +124,19 @@ impl Nodes for NodeLinks {
 /// Fences of one job; those of this node alone need no link.
 struct LinkedFence {
     fences: Option<Arc<LaunchFences>>,
-    node: NodeIndex,
-    job: JobId,
-    members: Vec<NodeIndex>,
+    nodes: JobNodes,
 }
 
 #[async_trait]
 impl Fence for LinkedFence {
     async fn exchange(&self, id: &FenceId, contribution: Contribution) -> Result<Merged, FenceError> {
-        let nodes = match &id.scope {
-            Scope::Group { nodes, .. } | Scope::Foreign { nodes, .. } => nodes,
-            _ => self.members.as_slice(),
-        };
-        let Some(fences) = self.fences.as_ref().filter(|_| nodes != [self.node]) else {
+        let JobNodes { job, members, .. } = &self.nodes;
+        let Some(fences) = self.fences.as_ref().filter(|_| !self.nodes.is_alone(&id.scope)) else {
             return LocalFence.exchange(id, contribution).await;
         };
         let segments = contribution.segments.into_iter().map(Segment::into_bytes).collect();
-        let merged = fences.exchange(self.job.as_str(), &self.members, &id.scope, id.epoch, segments).await?;
-        let segments = merged.into_iter().map(Segment::decode).collect::<Result<_, _>>();
-        let segments =
-            segments.map_err(|error| FenceError::BadSegment { epoch: id.epoch, reason: error.to_string() })?;
-        Ok(Merged { segments })
+        let segments = fences.exchange(job.as_str(), members, &id.scope, id.epoch, segments).await?;
+        merged(segments, id.epoch)
     }
 }
 
