@@ -1,14 +1,14 @@
 //! Socket that passes open descriptors to another process, each with a few bytes that say what it is.
 //!
 //! ```text
-//! daemon: pair() ──┬─ one end stays: send(bytes, descriptor)
-//!                  └─ give(over its socket) ──> child: take(from its socket), then receive() for ever
+//! daemon: one end, send(bytes, descriptor) ──> child: the other end, receive() for ever
 //! ```
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair};
 
 use crate::syscalls::{Packet, receive_packet};
@@ -27,12 +27,6 @@ pub struct Passed {
     /// The descriptor, close-on-exec.
     pub descriptor: OwnedFd,
 }
-
-/// Byte that comes with an end that is given.
-const GIVEN: u8 = 1;
-
-/// Bytes for a stream to say that no end is given there.
-pub const NOTHING_GIVEN: [u8; 1] = [0];
 
 /// Most bytes that can come with a descriptor.
 pub const PASSED_BYTES_MAX: usize = 256;
@@ -57,7 +51,11 @@ impl DescriptorSocket {
         if bytes.is_empty() || bytes.len() > PASSED_BYTES_MAX {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        pass(self.socket.as_fd(), bytes, descriptor)
+        let raw = [descriptor.as_raw_fd()];
+        let rights = [ControlMessage::ScmRights(&raw)];
+        let nobody: Option<&()> = None;
+        sendmsg(self.socket.as_raw_fd(), &[IoSlice::new(bytes)], &rights, MsgFlags::MSG_NOSIGNAL, nobody)?;
+        Ok(())
     }
 
     /// Receives the next descriptor that has come; `None` when the other end is closed. Packets without a descriptor, which
@@ -78,30 +76,34 @@ impl DescriptorSocket {
         }
     }
 
-    /// Gives this end to the process at the other end of `stream`, ahead of what is written there next.
+    /// Waits for the next descriptor, which blocks this thread; `None` when the other end is closed.
     ///
     /// # Errors
-    /// Fails when that process is gone.
-    pub fn give(self, stream: BorrowedFd<'_>) -> io::Result<()> {
-        pass(stream, &[GIVEN], self.socket.as_fd())
-    }
-
-    /// Takes what [`give`](Self::give) sent, before anything else is read from `stream`, which blocks; `None` for
-    /// [`NOTHING_GIVEN`].
-    ///
-    /// # Errors
-    /// `UnexpectedEof` when the other end is closed, `InvalidData` when something else was sent; fails when this process has no
-    /// descriptor left.
-    pub fn take(stream: BorrowedFd<'_>) -> io::Result<Option<Self>> {
-        let mut byte = [0];
-        let Packet { len, descriptors } = receive_packet(stream, &mut byte)?;
-        match (len, byte, descriptors.into_iter().next()) {
-            (0, ..) => Err(io::ErrorKind::UnexpectedEof.into()),
-            (_, NOTHING_GIVEN, None) => Ok(None),
-            (_, [GIVEN], Some(socket)) => Ok(Some(Self { socket })),
-            (_, [GIVEN], None) => Err(Errno::EMFILE.into()),
-            _ => Err(io::ErrorKind::InvalidData.into()),
+    /// Fails as the system does; never with `WouldBlock`.
+    pub fn receive_blocking(&self) -> io::Result<Option<Passed>> {
+        loop {
+            match self.try_receive() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return result,
+            }
+            match poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
         }
+    }
+}
+
+impl From<OwnedFd> for DescriptorSocket {
+    /// The end that is this descriptor, made by [`DescriptorSocket::pair`] in another process.
+    fn from(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+}
+
+impl From<DescriptorSocket> for OwnedFd {
+    fn from(end: DescriptorSocket) -> Self {
+        end.socket
     }
 }
 
@@ -110,14 +112,6 @@ impl AsFd for DescriptorSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
-}
-
-fn pass(socket: BorrowedFd<'_>, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<()> {
-    let raw = [descriptor.as_raw_fd()];
-    let rights = [ControlMessage::ScmRights(&raw)];
-    let nobody: Option<&()> = None;
-    sendmsg(socket.as_raw_fd(), &[IoSlice::new(bytes)], &rights, MsgFlags::MSG_NOSIGNAL, nobody)?;
-    Ok(())
 }
 
 #[cfg(test)]
@@ -147,24 +141,15 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_given_over_a_stream_ahead_of_what_follows() {
+    fn whoever_waits_gets_the_next_descriptor_and_hears_of_the_end() {
         let (daemon, child) = DescriptorSocket::pair().unwrap();
-        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
-        child.give(ours.as_fd()).unwrap();
-        ours.write_all(b"frame").unwrap();
-        let taken = DescriptorSocket::take(theirs.as_fd()).unwrap().expect("an end was given");
-        let mut rest = [0; 5];
-        theirs.read_exact(&mut rest).unwrap();
-        assert_eq!(rest, *b"frame");
-        daemon.send(b"x", ours.as_fd()).unwrap();
-        assert_eq!(taken.try_receive().unwrap().unwrap().bytes, b"x");
-        ours.write_all(&NOTHING_GIVEN).unwrap();
-        assert!(DescriptorSocket::take(theirs.as_fd()).unwrap().is_none());
-        ours.write_all(&[GIVEN]).unwrap();
-        assert!(DescriptorSocket::take(theirs.as_fd()).is_err(), "it came without its descriptor");
-        drop(ours);
-        let gone = DescriptorSocket::take(theirs.as_fd()).unwrap_err();
-        assert_eq!(gone.kind(), io::ErrorKind::UnexpectedEof);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| child.receive_blocking().unwrap().unwrap().bytes);
+            daemon.send(b"x", daemon.as_fd()).unwrap();
+            assert_eq!(waiting.join().unwrap(), b"x");
+        });
+        drop(daemon);
+        assert!(child.receive_blocking().unwrap().is_none());
     }
 
     #[test]

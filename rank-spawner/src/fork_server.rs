@@ -1,20 +1,20 @@
 //! The fork server: a small process that makes others of itself for a daemon that has grown too large and too busy to fork.
 //!
-//! The daemon's `main` forks it first of all. Each child runs one function with one end of a socket pair; the
-//! daemon gets the other end. One child is kept ready, so that nobody waits for a fork; the next one is made when there is
+//! The daemon's `main` forks it first of all. Each child runs one function with its door, one end of a pair of sockets for
+//! descriptors; the daemon gets the other end. One child is kept ready, so that nobody waits for a fork; the next one is made when there is
 //! nothing better to do, and not while the one before is being made use of: its start would be slowed down by that.
 //!
 //! ```text
-//!           ask                  fork             main(socket)
+//!           ask                  fork              main(door)
 //! daemon ───────> fork server ────────> spare ─────────────────> at work ──> ended
 //!        <───────             (in idle time)                                  │
-//!   Started(socket)   Ended(pid, exit), what it left behind is killed <───────┘
+//!   Started(door)     Ended(pid, exit), what it left behind is killed <───────┘
 //! ```
 //!
 //! The server is a subreaper: a process below it and below none of its children was left behind by one. Its children are
 //! subreapers as well, so one that ends in order knows whether it leaves anything, and says so by its status: the table of
 //! all processes is looked through only when something may be in it. The server ends when the daemon does, after its
-//! children, which see the end of their sockets.
+//! children, which see that their doors are closed.
 
 #![expect(unsafe_code, reason = "the call of `fork`, and of what follows it in the child")]
 
@@ -37,11 +37,12 @@ use nix::unistd::{ForkResult, Pid, fork};
 
 use self::message::Message;
 use self::server::serve;
+use crate::descriptor_socket::DescriptorSocket;
 use crate::exit::RankExit;
 use crate::syscalls::pidfd_send_signal;
 
-/// Main function of a child, which gets its end of the socket pair; the process ends when it returns.
-type ChildMain = fn(OwnedFd);
+/// Main function of a child, which gets its door; the process ends when it returns.
+type ChildMain = fn(DescriptorSocket);
 
 /// The daemon's hold on its fork server. Dropping it, like any end of the daemon, lets the server and its children end.
 #[derive(Debug)]
@@ -69,8 +70,8 @@ pub enum ForkServerError {
 pub struct ForkedProcess {
     /// Process number.
     pub pid: Pid,
-    /// The other end of its socket.
-    pub socket: OwnedFd,
+    /// The other end of its door: whatever is sent there reaches the child.
+    pub door: DescriptorSocket,
     pidfd: OwnedFd,
 }
 
@@ -137,7 +138,7 @@ impl ForkServer {
     /// Next message of the server; `None` while there is none. Non-blocking.
     ///
     /// # Errors
-    /// `EPIPE` if the server is gone. Then the children see the end of their sockets only when the daemon closes them.
+    /// `EPIPE` if the server is gone. Then the children's doors are closed only when the daemon closes its ends.
     pub fn next_event(&self) -> nix::Result<Option<ForkEvent>> {
         match Message::receive(self.control.as_fd()) {
             Ok(Some(message)) => Ok(Some(message.into_event()?)),

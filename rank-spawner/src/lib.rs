@@ -49,7 +49,7 @@ pub use arguments::{ArgumentError, Arguments};
 pub use binding::{BindError, BindHereError, CpuBind, CpuBindParseError, plan, plan_here};
 pub use child::Step;
 pub use cpus::{CpuSet, CpuSetParseError, usable_cpus};
-pub use descriptor_socket::{DescriptorSocket, NOTHING_GIVEN, PASSED_BYTES_MAX, Passed};
+pub use descriptor_socket::{DescriptorSocket, PASSED_BYTES_MAX, Passed};
 pub use environment::{Environment, EnvironmentError, RankEnvironment};
 pub use exec_string::{MAX_STRING, StringError};
 pub use exit::RankExit;

@@ -1,13 +1,13 @@
 //! What a fork server makes: processes with nothing of the daemon's, which become users, and of which nothing is left.
 //!
 //! The program plays all parts: with the word `daemon` it starts a child and waits to be killed; without, it is the test.
-//! The children do what they are told by the first line at their socket.
+//! The children do what they are told by the first line of a stream that comes through their door.
 
 mod world;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
@@ -17,7 +17,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid};
 use rank_spawner::{
-    Account, ForkEvent, ForkServer, ForkedProcess, Limit, LimitedResource, Privileges, RankExit, become_user,
+    Account, DescriptorSocket, ForkEvent, ForkServer, ForkedProcess, Limit, LimitedResource, Passed, Privileges,
+    RankExit, become_user,
 };
 use world::{PATIENCE, Tests, eventually, pids, runs};
 
@@ -50,11 +51,12 @@ fn main() {
 /// A processes that lose their parent at once, the second one without environment and in a session of its own.
 const LEAVE: &str = "(sleep 1000 > /dev/null 2>&1 & echo $!); (env -i setsid sleep 1000 > /dev/null 2>&1 & echo $!)";
 
-/// What a child does: one line says what.
-fn child(socket: OwnedFd) {
-    let mut socket = UnixStream::from(socket);
-    let mut order = String::new();
+/// What a child does: one line says what, on a stream that comes through its door.
+fn child(door: DescriptorSocket) {
     // The fork server's spare children are never told anything.
+    let Some(Passed { descriptor, .. }) = door.receive_blocking().unwrap() else { return };
+    let mut socket = UnixStream::from(descriptor);
+    let mut order = String::new();
     BufReader::new(socket.try_clone().unwrap()).read_line(&mut order).unwrap();
     let words: Vec<&str> = order.split_whitespace().collect();
     match words[..] {
@@ -70,7 +72,7 @@ fn child(socket: OwnedFd) {
             socket.write_all(String::from_utf8(left.stdout).unwrap().replace('\n', " ").as_bytes()).unwrap();
             socket.write_all(b"\n").unwrap();
             // Until the daemon lets go.
-            let _ = socket.read(&mut [0]);
+            while door.receive_blocking().unwrap().is_some() {}
         }
         ["become", uid, setuid_programs] => {
             let nofile = Limit { resource: LimitedResource::Nofile, soft: 100, hard: 200 };
@@ -115,9 +117,10 @@ fn ended(server: &ForkServer, expected: Pid) -> RankExit {
     }
 }
 
-/// Tells a child what to do; returns its socket.
+/// Tells a child what to do; returns the stream on which it answers.
 fn tell(process: &ForkedProcess, order: &str) -> UnixStream {
-    let mut socket = UnixStream::from(process.socket.try_clone().unwrap());
+    let (mut socket, theirs) = UnixStream::pair().unwrap();
+    process.door.send(b"order", theirs.as_fd()).unwrap();
     writeln!(socket, "{order}").unwrap();
     socket
 }
@@ -146,7 +149,7 @@ fn field<'a>(status: &'a str, name: &str) -> &'a str {
 fn a_child_has_nothing_of_the_daemons(server: &ForkServer) {
     let said = answer(server, "files");
     let (first, status) = said.split_once('\n').unwrap();
-    assert_eq!(first, "lattice-forks 4 /");
+    assert_eq!(first, "lattice-forks 5 /");
     assert_eq!(field(status, "SigBlk"), "0000000000000000");
     // SIGPIPE alone is ignored; two more belong to the C library, which lets nobody change them.
     let ignored = u64::from_str_radix(field(status, "SigIgn"), 16).unwrap();
@@ -274,9 +277,9 @@ fn a_daemon_without_descriptors_is_told_so_and_goes_on(server: &ForkServer) {
         setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
         assert!(matches!(refused, ForkEvent::NotStarted(Errno::EMFILE)), "{free} free: {refused:?}");
         assert_eq!(open_descriptors(), open, "what arrived of the child's is closed");
-        // The child whose descriptors were lost reads the end of its socket.
+        // The child whose descriptors were lost sees that its door is closed.
         assert!(matches!(next(server), ForkEvent::Ended { exit: RankExit::Code(0), .. }));
-        assert!(answer(server, "files").starts_with("lattice-forks 4 /"), "the next one is served");
+        assert!(answer(server, "files").starts_with("lattice-forks 5 /"), "the next one is served");
     }
 }
 

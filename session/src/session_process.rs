@@ -1,4 +1,4 @@
-//! A session in a process of its own, under its user: between it and the agent is one socket, and nothing else.
+//! A session in a process of its own, under its user: its agent reaches it through one door, and so do other nodes' sessions.
 //!
 //! ```text
 //!            Order, StartSession, commands, answers, questions
@@ -7,11 +7,13 @@
 //!            events (output as far as it has credit), calls, replies, report
 //! ```
 //!
-//! The process begins as the agent's user and reads one frame, the [`Order`]; it becomes the user that the order names before
-//! it looks at anything that a user wrote. The end of the socket is the end of the launch here.
+//! The process begins as the agent's user and waits at its [`door`] for the agent's connection. There it reads one frame, the
+//! [`Order`]; it becomes the user that the order names before it looks at anything that a user wrote. The end of the connection is
+//! the end of the launch here.
 
 mod agent_calls;
 mod credit;
+pub mod door;
 pub mod frames;
 mod incoming;
 mod job_nodes;
@@ -20,7 +22,6 @@ mod outgoing;
 mod stdin;
 
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
@@ -55,6 +56,9 @@ const NAME: &std::ffi::CStr = c"lattice-session";
 /// Number of events that may wait between the session and the socket, beyond those that wait for credit.
 const EVENTS: usize = 64;
 
+/// Number of links that may have come through the door and not be looked at yet; further ones are closed.
+const ARRIVING: usize = 64;
+
 /// Number of PMI messages of a traced launch that may wait; beyond it they are left out.
 const TRACES: usize = 4096;
 
@@ -85,26 +89,23 @@ enum Refusal {
 }
 
 /// The whole life of a session process. For [`rank_spawner::ForkServer::fork`].
-pub fn main(socket: OwnedFd) {
+pub fn main(door: DescriptorSocket) {
     // The agent is gone, or sent what no agent sends: there is nobody to tell.
-    let _ = live(UnixStream::from(socket));
+    let _ = live(door);
 }
 
-fn live(mut socket: UnixStream) -> io::Result<()> {
+fn live(door: DescriptorSocket) -> io::Result<()> {
     prctl::set_name(NAME)?;
     // What can be had before it is known for whom, while nobody waits.
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let _ = Account::of(Uid::effective().as_raw());
-    let arrivals = match DescriptorSocket::take(socket.as_fd()) {
-        // A spare process that was never needed.
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
-        taken => taken?,
-    };
+    // A spare process may never be needed.
+    let Some(mut socket) = door::first_agent(&door)? else { return Ok(()) };
     let Some(order) = read_frame(&mut socket)? else { return Ok(()) };
     let order: Order = serde_json::from_slice(&order)?;
     match begin(&order, &mut socket) {
         Ok(Some(start)) => {
-            let result = runtime.block_on(start.serve(socket, arrivals));
+            let result = runtime.block_on(start.serve(socket, door));
             // A thread that is stuck in a system call is left behind.
             runtime.shutdown_background();
             result
@@ -161,7 +162,7 @@ impl Start {
     }
 
     /// Runs the session, with everything that it is connected to at the other end of the socket.
-    async fn serve(self, socket: UnixStream, arrivals: Option<DescriptorSocket>) -> io::Result<()> {
+    async fn serve(self, socket: UnixStream, door: DescriptorSocket) -> io::Result<()> {
         let (reader, writer) = quiet::split(socket)?;
         let (urgent, outgoing_urgent) = mpsc::channel(EVENTS);
         let (events, happened) = mpsc::channel(EVENTS);
@@ -174,8 +175,10 @@ impl Start {
         let calls = AgentCalls::new(&spec, urgent.clone());
         let (input, stdin) = stdin::connect(readers, stdin_window, urgent.clone());
         let links = links.map(|terms| NodeLinks::new(&spec, terms, control.clone()));
-        if let (Some(links), Some(arrivals)) = (&links, arrivals) {
-            tokio::spawn(Arc::clone(links).accept_all(arrivals));
+        if let Some(links) = &links {
+            let (handed, arriving) = mpsc::channel(ARRIVING);
+            tokio::spawn(door::watch(door, handed));
+            tokio::spawn(Arc::clone(links).accept_all(arriving));
         }
         let nodes = links.clone().map_or_else(|| Arc::new(calls.clone()) as Arc<dyn Nodes>, |links| links as _);
         let io = SessionIo {

@@ -12,14 +12,13 @@
 //! to kill hardly any.
 
 use std::io;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lattice_session::cause::{Cause, CauseKind};
 use lattice_session::event::Report;
 use lattice_session::fabric::NodeFabric;
-use lattice_session::session_process::Order;
+use lattice_session::session_process::{Order, door};
 use lattice_session::timeouts;
 use pmi_core::quiet;
 use pmi_transport::session_link::Visitable;
@@ -82,7 +81,7 @@ async fn reach_fabric(node: &Node, wish: Option<Wish>) -> Result<Reached, Fabric
 struct Launch {
     node: Arc<Node>,
     id: String,
-    process: ForkedProcess,
+    process: Arc<ForkedProcess>,
     ended: oneshot::Receiver<RankExit>,
     orders: mpsc::UnboundedReceiver<LaunchOrder>,
     to_session: ToSession,
@@ -111,8 +110,9 @@ impl Launch {
         orders: mpsc::UnboundedReceiver<LaunchOrder>,
     ) -> io::Result<Self> {
         let Forked { process, ended } = forked;
-        let visitable = links::let_through(node, assignment, &process)?;
-        let (reader, writer) = quiet::split(UnixStream::from(process.socket.try_clone()?))?;
+        let process = Arc::new(process);
+        let (reader, writer) = quiet::split(door::connect(&process.door)?)?;
+        let visitable = links::let_through(node, assignment, &process);
         let id = assignment.launch_id.clone();
         let (to_session, waiting) = ToSession::new();
         let first = first_frames(&order(node, assignment.uid), assignment, &fabric)?;

@@ -3,36 +3,28 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use pmi_transport::session_link::{HandOver, Handed, Visitable};
-use rank_spawner::{DescriptorSocket, ForkedProcess};
+use rank_spawner::ForkedProcess;
 
 use super::Node;
 use super::wire::launch_request::Assignment;
 
-/// Hands connections to a session process.
-struct ToProcess(DescriptorSocket);
+/// Hands connections to a session process, through its door.
+struct ToProcess(Arc<ForkedProcess>);
 
 impl HandOver for ToProcess {
     fn hand_over(&self, handed: &Handed) -> io::Result<()> {
-        self.0.send(handed.greeting.as_bytes(), handed.socket.as_fd())
+        self.0.door.send(handed.greeting.as_bytes(), handed.socket.as_fd())
     }
 }
 
-/// Lets links through to a session process that was just made, until the result is dropped; `None` for a launch without links. To
-/// be called before anything is written to the process.
-///
-/// # Errors
-/// Fails if the process is gone, or there is no descriptor left.
-pub(super) fn let_through(
-    node: &Node,
-    assignment: &Assignment,
-    process: &ForkedProcess,
-) -> io::Result<Option<Visitable>> {
-    let Some(key) = &assignment.link_key else { return Ok(None) };
-    let (ours, theirs) = DescriptorSocket::pair()?;
-    theirs.give(process.socket.as_fd())?;
+/// Lets links through to a session process that has the agent's connection, until the result is dropped; `None` for a launch without
+/// links.
+pub(super) fn let_through(node: &Node, assignment: &Assignment, process: &Arc<ForkedProcess>) -> Option<Visitable> {
+    let key = assignment.link_key.as_ref()?;
     let (id, nodes) = (&assignment.launch_id, assignment.members.clone());
-    let session = std::sync::Arc::new(ToProcess(ours));
-    Ok(Some(node.arrivals.expect(id, key.gate_key(), assignment.index, nodes, session)))
+    let session = Arc::new(ToProcess(Arc::clone(process)));
+    Some(node.arrivals.expect(id, key.gate_key(), assignment.index, nodes, session))
 }

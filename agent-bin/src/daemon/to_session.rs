@@ -11,7 +11,6 @@ use pmi_core::quiet::WriteHalf;
 use pmi_transport::proto::v1 as proto;
 use prost::Message;
 use proto::to_session::What;
-use rank_spawner::NOTHING_GIVEN;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 use zeroize::Zeroize;
@@ -80,8 +79,7 @@ impl Waiting {
     }
 }
 
-/// First frames for a session process: the user to become, then the launch. A session with links has been given a socket for them
-/// before; another is told that there is none.
+/// First frames for a session process: the user to become, then the launch.
 ///
 /// # Errors
 /// Fails if the order cannot be written as JSON.
@@ -92,9 +90,6 @@ pub(super) fn first_frames(order: &Order, assignment: &Assignment, told: &NodeFa
     let start = proto::StartSession { spec, node_index, environment: Vec::new(), fabric };
     // Enough for both: memory that grows leaves copies behind, of a key here.
     let mut bytes = BytesMut::with_capacity(order.len() + start.encoded_len() + 16);
-    if assignment.link_key.is_none() {
-        bytes.extend_from_slice(&NOTHING_GIVEN);
-    }
     bytes.put_u32(order.len() as u32);
     bytes.extend_from_slice(&order);
     append_frame(&mut bytes, &start);

@@ -11,7 +11,7 @@ use super::{ForkEvent, ForkedProcess};
 use crate::exit::RankExit;
 use crate::syscalls::{Packet, receive_packet};
 
-/// News on its way: three numbers, and for a process that was started its socket and its pidfd.
+/// News on its way: three numbers, and for a process that was started the end of its door and its pidfd.
 pub(super) struct Message {
     numbers: [i32; 3],
     descriptors: Vec<OwnedFd>,
@@ -62,9 +62,9 @@ impl Message {
         Ok(match kind {
             Self::STARTED => {
                 // A daemon without descriptors left gets fewer than were sent. Those that came are closed here, and the child, whose
-                // socket has no other end any more, reads its end and exits.
+                // door is closed, exits.
                 match <[OwnedFd; 2]>::try_from(self.descriptors) {
-                    Ok([socket, pidfd]) => ForkEvent::Started(ForkedProcess { pid, socket, pidfd }),
+                    Ok([door, pidfd]) => ForkEvent::Started(ForkedProcess { pid, door: door.into(), pidfd }),
                     Err(_) => ForkEvent::NotStarted(Errno::EMFILE),
                 }
             }

@@ -15,13 +15,13 @@ use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::{ForkResult, Pid, fork, getpid, setsid};
 
 use super::ChildMain;
 use super::message::Message;
 use crate::account::Account;
 use crate::cpus::usable_cpus;
+use crate::descriptor_socket::DescriptorSocket;
 use crate::detach::{Stderr, close_all_but, default_signals, ignore_signals};
 use crate::exit::RankExit;
 use crate::kill::kill_until_gone;
@@ -52,12 +52,12 @@ const ENDED_CLEAN: i32 = 0;
 const ENDED_FAILED: i32 = 1;
 const ENDED_WITH_LEFTOVERS: i32 = 2;
 
-/// Child that waits at its socket to be handed out.
+/// Child that waits at its door to be handed out.
 struct Spare {
     pid: Pid,
     pidfd: OwnedFd,
-    /// The daemon's end.
-    socket: OwnedFd,
+    /// The daemon's end of its door.
+    door: DescriptorSocket,
 }
 
 /// Treatment of the daemon's requests while the server waits.
@@ -165,22 +165,22 @@ impl Server {
             return Ok(false);
         }
         let made = if self.spare.is_none() { self.make_spare() } else { Ok(()) };
-        if let Err(errno) = made {
-            let refusal = [Message::NOT_STARTED, errno as i32, 0];
+        if let Err(error) = made {
+            let refusal = [Message::NOT_STARTED, error.raw_os_error().unwrap_or(libc::EAGAIN), 0];
             return Ok(Message::send(self.control.as_fd(), refusal, &[]).is_ok());
         }
-        let Some(Spare { pid, pidfd, socket }) = self.spare.take() else { return Ok(true) };
+        let Some(Spare { pid, pidfd, door }) = self.spare.take() else { return Ok(true) };
         let started = [Message::STARTED, pid.as_raw(), 0];
-        let sent = Message::send(self.control.as_fd(), started, &[socket.as_fd(), pidfd.as_fd()]);
+        let sent = Message::send(self.control.as_fd(), started, &[door.as_fd(), pidfd.as_fd()]);
         self.running.insert(pid, pidfd);
         Ok(sent.is_ok())
     }
 
-    fn make_spare(&mut self) -> nix::Result<()> {
-        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
+    fn make_spare(&mut self) -> io::Result<()> {
+        let (ours, theirs) = DescriptorSocket::pair()?;
         let main = self.main;
         // SAFETY: this process has one thread and never had another.
-        match unsafe { fork() }? {
+        match unsafe { fork() }.map_err(io::Error::from)? {
             ForkResult::Child => {
                 let ran = catch_unwind(AssertUnwindSafe(|| run(theirs, main)));
                 let code = match ran {
@@ -198,7 +198,7 @@ impl Server {
                     let _ = kill(child, Signal::SIGKILL);
                     let _ = reap(Child::Number(child));
                 })?;
-                self.spare = Some(Spare { pid: child, pidfd, socket: ours });
+                self.spare = Some(Spare { pid: child, pidfd, door: ours });
                 Ok(())
             }
         }
@@ -244,9 +244,9 @@ impl Server {
         below.difference(&spared).copied().collect()
     }
 
-    /// The daemon is gone, and with it the other end of every child's socket: waits for the children, then kills what is left.
+    /// The daemon is gone, and every child's door is closed: waits for the children, then kills what is left.
     fn end(mut self) -> io::Result<()> {
-        // Its child sees the end of its socket, as the others do.
+        // Its child sees that its door is closed, as the others do.
         if let Some(Spare { pid, pidfd, .. }) = self.spare.take() {
             self.running.insert(pid, pidfd);
         }
@@ -270,13 +270,13 @@ impl Server {
 }
 
 /// Main function of a child.
-fn run(socket: OwnedFd, main: ChildMain) -> io::Result<()> {
+fn run(door: DescriptorSocket, main: ChildMain) -> io::Result<()> {
     // SAFETY: no code of the server, which owns the other descriptors, runs in this process again.
-    let socket = unsafe { close_all_but(socket, Stderr::Inherit) }?;
+    let door = unsafe { close_all_but(door.into(), Stderr::Inherit) }?;
     setsid()?;
     default_signals()?;
     prctl::set_child_subreaper(true)?;
-    main(socket);
+    main(door.into());
     Ok(())
 }
 

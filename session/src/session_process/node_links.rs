@@ -3,7 +3,7 @@
 //! ```text
 //! PMI server ──fence──> LinkedFence ─┐                            ┌─ SessionLinks ──> links that this session opened
 //! PMI server ──ask───────────────────┴─> LaunchFences, FenceNode ─┤
-//!            <─question── Control <──────────┘                    └─ DescriptorSocket: links that the agent hands over
+//!            <─question── Control <──────────┘                    └─ links that came through the door
 //! ```
 //!
 //! A link is opened when the first rank here needs another node. The agent takes no part but to hand over connections that came to
@@ -20,8 +20,7 @@ use pmi_core::job::Job;
 use pmi_core::kvs::Segment;
 use pmi_transport::error_chain::chain;
 use pmi_transport::fence::{FenceNode, Incoming, LaunchFences, Membership, Outgoing, Questions, Transport};
-use pmi_transport::session_link::{Greeting, Handed, LinkError, SessionLinks};
-use rank_spawner::{DescriptorSocket, Passed};
+use pmi_transport::session_link::{Handed, LinkError, SessionLinks};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -67,21 +66,19 @@ impl NodeLinks {
         Arc::new(Self { me, links, joined: Mutex::new(Some(Joined { node, fences })), nodes: count })
     }
 
-    /// Accepts the links that the agent hands over, until it is gone. Links that are open then stay.
-    pub(super) async fn accept_all(self: Arc<Self>, socket: DescriptorSocket) {
+    /// Accepts the links that come, until no more can. Links that are open then stay.
+    pub(super) async fn accept_all(self: Arc<Self>, mut arriving: mpsc::Receiver<Handed>) {
         let mut accepting = JoinSet::new();
-        while let Ok(Some(Passed { bytes, descriptor })) = socket.receive().await {
+        while let Some(handed) = arriving.recv().await {
             while accepting.try_join_next().is_some() {}
-            let greeting =
-                <[u8; Greeting::LEN]>::try_from(bytes).ok().and_then(|bytes| Greeting::from_bytes(bytes).ok());
-            let (Some(greeting), Some(Joined { node, .. })) = (greeting, self.joined()) else { continue };
+            let Some(Joined { node, .. }) = self.joined() else { continue };
             if accepting.len() >= ACCEPTING_PER_NODE * self.nodes + ACCEPTING_MORE {
                 continue;
             }
             let links = Arc::clone(&self.links);
             accepting.spawn(async move {
                 // Who fails to prove itself hears nothing, and concerns nobody here.
-                let _ = links.accept(&node, Handed { greeting, socket: descriptor.into() }).await;
+                let _ = links.accept(&node, handed).await;
             });
         }
     }

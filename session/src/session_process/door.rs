@@ -1,0 +1,115 @@
+//! The door of a session process: a socket for descriptors, whose other end its agent has. Connections come through it, each with
+//! bytes that say whose it is.
+//!
+//! ```text
+//!           "LATAGENT", a connection           the agent itself: orders, events, calls
+//! agent  ──────────────────────────────> door
+//!           greeting, a connection             the session of another node, which called at the agent's port
+//! ```
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+
+use pmi_transport::session_link::{Greeting, Handed};
+use rank_spawner::{DescriptorSocket, Passed};
+use tokio::sync::mpsc;
+
+/// Bytes that come with the connection of an agent.
+const AGENT: &[u8; 8] = b"LATAGENT";
+
+/// Connection that came through the door.
+pub(super) enum Visitor {
+    /// Connection of an agent.
+    Agent(UnixStream),
+    /// Link of another node's session.
+    Link(Handed),
+}
+
+impl Visitor {
+    /// Returns whose connection it is; `None` for one that only a later version knows.
+    pub(super) fn of(passed: Passed) -> Option<Self> {
+        let Passed { bytes, descriptor } = passed;
+        if bytes == AGENT {
+            return Some(Self::Agent(descriptor.into()));
+        }
+        let greeting = Greeting::from_bytes(bytes.try_into().ok()?).ok()?;
+        Some(Self::Link(Handed { greeting, socket: descriptor.into() }))
+    }
+}
+
+/// Connects an agent to the session process behind `door`.
+///
+/// # Errors
+/// Fails if the process is gone, or there is no descriptor left.
+pub fn connect(door: &DescriptorSocket) -> io::Result<UnixStream> {
+    let (ours, theirs) = UnixStream::pair()?;
+    door.send(AGENT, theirs.as_fd())?;
+    Ok(ours)
+}
+
+/// Waits for the first connection of an agent; `None` if the door is closed before.
+pub(super) fn first_agent(door: &DescriptorSocket) -> io::Result<Option<UnixStream>> {
+    while let Some(passed) = door.receive_blocking()? {
+        if let Some(Visitor::Agent(agent)) = Visitor::of(passed) {
+            return Ok(Some(agent));
+        }
+    }
+    Ok(None)
+}
+
+/// Passes the links that come through the door on, as far as they are taken, until the door is closed.
+pub(super) async fn watch(door: DescriptorSocket, links: mpsc::Sender<Handed>) {
+    while let Ok(Some(passed)) = door.receive().await {
+        if let Some(Visitor::Link(handed)) = Visitor::of(passed) {
+            // Whoever calls more often than links can be accepted hears nothing.
+            let _ = links.try_send(handed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use pmi_core::ids::NodeIndex;
+    use pmi_transport::session_link::{LaunchHash, LinkKey};
+
+    use super::*;
+
+    fn greeting() -> Greeting {
+        let key = LinkKey::from_bytes([1; LinkKey::LEN]).gate_key();
+        Greeting::new(LaunchHash::of("launch"), NodeIndex(0), NodeIndex(1), [7; 16], &key)
+    }
+
+    #[test]
+    fn an_agent_and_a_link_are_told_apart_and_anything_else_is_passed_over() {
+        let (agent, door) = DescriptorSocket::pair().unwrap();
+        let (link, _far) = std::net::TcpListener::bind("127.0.0.1:0")
+            .and_then(|listener| Ok((std::net::TcpStream::connect(listener.local_addr()?)?, listener)))
+            .unwrap();
+        agent.send(b"a later version's", link.as_fd()).unwrap();
+        agent.send(greeting().as_bytes(), link.as_fd()).unwrap();
+        let mut ours = connect(&agent).unwrap();
+        let next = || Visitor::of(door.try_receive().unwrap().unwrap());
+        assert!(next().is_none());
+        let Some(Visitor::Link(handed)) = next() else { panic!("no link") };
+        assert_eq!(handed.greeting, greeting());
+        let Some(Visitor::Agent(mut theirs)) = next() else { panic!("no agent") };
+        ours.write_all(b"x").unwrap();
+        let mut read = [0];
+        theirs.read_exact(&mut read).unwrap();
+        assert_eq!(read, *b"x");
+    }
+
+    #[test]
+    fn a_process_that_no_agent_connects_to_sees_that_its_door_is_closed() {
+        let (agent, door) = DescriptorSocket::pair().unwrap();
+        agent.send(greeting().as_bytes(), agent.as_fd()).unwrap();
+        drop(agent);
+        assert!(first_agent(&door).unwrap().is_none());
+        let (agent, door) = DescriptorSocket::pair().unwrap();
+        drop(door);
+        assert!(connect(&agent).is_err());
+    }
+}
