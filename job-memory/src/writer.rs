@@ -1,0 +1,251 @@
+//! The writer's end: the session of a node, which alone appends to the memory.
+//!
+//! ```text
+//! Unasked ──the first fence after a reader asked: all pairs──> Live ──no room──> AskServer
+//!    └───────────────────────────────────────────────────────────┴──dropped──> Over
+//! ```
+//! A pair is written in three steps, each of which readers see after the one before: the record, the bytes in use, the slot of the
+//! index. A newer value is another record, to which the slot is switched. An index that is half full is written anew, twice as large,
+//! and one word of the header switches to it. So a reader needs no lock, and a writer that is killed leaves nothing half-done.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use crate::facts::JobFacts;
+use crate::index::{Record, Search, free_slot, search_hashed};
+use crate::layout::{
+    IndexPlace, KeyWords, RecordHead, State, VALUE_MAX, WORD, at, hash, record_of, slot, word_of, words,
+};
+use crate::mapping::{self, WriterMapping};
+use crate::words::WritableWords;
+
+/// The writer of a job's memory on one node. When it is dropped, readers ask the PMI server from then on.
+pub struct JobWriter {
+    file: File,
+    mapping: WriterMapping,
+    capacity: usize,
+    /// Words in use.
+    used: usize,
+    /// Bytes that the system has set aside.
+    set_aside: usize,
+    index: Option<IndexPlace>,
+    keys: usize,
+    is_over: bool,
+}
+
+/// Reason why pairs are not published any more. Readers ask the PMI server from then on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotPublished {
+    /// The memory is full.
+    #[error("the job's memory is full: it holds {capacity} bytes at most")]
+    Full {
+        /// Largest size of the memory in bytes.
+        capacity: usize,
+    },
+    /// The system has no memory left.
+    #[error("the system gives the job's memory no more room")]
+    NoMemory(#[source] io::Error),
+    /// Keys were chosen so that searches for them collide.
+    #[error("too many keys of the job have the same hash")]
+    Crowded,
+    /// A key or value is longer than any that a server takes.
+    #[error("a pair has a key of {key} and a value of {value} bytes; a record holds {key_max} and {value_max} at most",
+            key_max = crate::layout::KEY_MAX, value_max = VALUE_MAX)]
+    TooLong {
+        /// Length of the key.
+        key: usize,
+        /// Length of the value.
+        value: usize,
+    },
+}
+
+impl JobWriter {
+    /// Largest size of a job's memory in bytes, unless a smaller one is asked for. Only what is written takes memory.
+    pub const CAPACITY: usize = if cfg!(target_pointer_width = "64") { 4 << 30 } else { 64 << 20 };
+
+    /// Slots of the first index.
+    const FEWEST_SLOTS: usize = 64;
+
+    /// Bytes that are set aside at once, at least.
+    const STEP: usize = 64 * 1024;
+
+    /// Makes a job's memory, and a descriptor for its ranks, by which it can be read and not be written.
+    ///
+    /// # Errors
+    /// Fails where the system has no such memory (Linux before 5.1, or `/proc` is not mounted), and without memory or descriptors.
+    pub fn create(facts: &JobFacts) -> io::Result<(Self, OwnedFd)> {
+        Self::with_capacity(facts, Self::CAPACITY)
+    }
+
+    /// The same with another size in bytes, which is raised to what the facts take.
+    ///
+    /// # Errors
+    /// As [`JobWriter::create`].
+    pub fn with_capacity(facts: &JobFacts, capacity: usize) -> io::Result<(Self, OwnedFd)> {
+        let image = facts.encode();
+        let capacity = capacity.max(image.len()).next_multiple_of(Self::STEP);
+        let (file, mapping) = mapping::create(&image, capacity)?;
+        let for_ranks = mapping::open_for_reading(&file)?.into();
+        let (used, set_aside) = (image.len() / WORD, image.len());
+        Ok((Self { file, mapping, capacity, used, set_aside, index: None, keys: 0, is_over: false }, for_ranks))
+    }
+
+    /// Returns true if a reader has asked for pairs. Then every fence is to be published, the first one with all pairs of the job.
+    pub fn is_wanted(&self) -> bool {
+        !self.is_over && mapping::are_pairs_wanted(&self.file)
+    }
+
+    /// Makes room for so many more keys at once.
+    ///
+    /// # Errors
+    /// Fails as [`JobWriter::publish`] does.
+    pub fn reserve(&mut self, keys: usize) -> Result<(), NotPublished> {
+        let wanted = (2 * (self.keys + keys)).next_power_of_two().max(Self::FEWEST_SLOTS);
+        match self.index {
+            Some(index) if index.slots >= wanted => Ok(()),
+            _ => self.grow(wanted).or_else(|error| self.give_up(error)),
+        }
+    }
+
+    /// Writes a pair, which replaces an older one of its key. Readers may see it at once, and look for it after
+    /// [`JobWriter::complete`].
+    ///
+    /// # Errors
+    /// Fails when there is no room, and for good: the memory would go on to show older values.
+    pub fn publish(&mut self, key: &[u8], value: &[u8]) -> Result<(), NotPublished> {
+        if self.is_over {
+            return Ok(());
+        }
+        self.write(key, value).or_else(|error| self.give_up(error))
+    }
+
+    /// All pairs of so many fences have been published. To be called before a rank leaves the last of them.
+    pub fn complete(&mut self, fences: u64) {
+        if !self.is_over {
+            let memory = self.mapping.words();
+            memory.publish(at::FENCES, fences);
+            memory.publish(at::STATE, State::Live as u64);
+        }
+    }
+
+    fn write(&mut self, key: &[u8], value: &[u8]) -> Result<(), NotPublished> {
+        let too_long = || NotPublished::TooLong { key: key.len(), value: value.len() };
+        let key_words = KeyWords::new(key).filter(|_| value.len() <= VALUE_MAX).ok_or_else(too_long)?;
+        self.reserve_one()?;
+        // Present since the line above.
+        let Some(index) = self.index else { return Ok(()) };
+        let hash = key_words.hash();
+        let at = match search_hashed(self.mapping.words().reading(), index, &key_words, hash) {
+            Search::Found(record) if self.holds(record, value) => return Ok(()),
+            Search::Found(record) => record.slot,
+            Search::Absent(slot) => {
+                self.keys += 1;
+                slot
+            }
+            Search::Crowded | Search::Outside => return Err(NotPublished::Crowded),
+        };
+        let record = self.append(&key_words, value)?;
+        let full = NotPublished::Full { capacity: self.capacity };
+        let slot = slot(hash, record).ok_or(full)?;
+        let memory = self.mapping.words();
+        memory.publish(at, slot);
+        memory.publish(at::KEYS, self.keys as u64);
+        Ok(())
+    }
+
+    /// True if a record has this value already.
+    fn holds(&self, record: Record, value: &[u8]) -> bool {
+        let memory = self.mapping.words().reading();
+        let mut chunks = value.chunks(WORD).zip(record.value..);
+        record.len == value.len() && chunks.all(|(chunk, at)| memory.load(at) == Some(word_of(chunk)))
+    }
+
+    /// Appends a record, and returns its first word.
+    fn append(&mut self, key: &KeyWords, value: &[u8]) -> Result<usize, NotPublished> {
+        let head = RecordHead { key: key.bytes(), value: value.len() };
+        let record = self.take(head.words(), 1)?;
+        let memory = self.mapping.words();
+        memory.store(record, head.to_word());
+        for (at, word) in (record + 1..).zip(key.words()) {
+            memory.store(at, *word);
+        }
+        // What was taken is zero, the word behind the value included.
+        for (at, chunk) in (record + head.value_at()..).zip(value.chunks(WORD)) {
+            memory.store(at, word_of(chunk));
+        }
+        Ok(record)
+    }
+
+    fn reserve_one(&mut self) -> Result<(), NotPublished> {
+        match self.index {
+            Some(index) if 2 * (self.keys + 1) <= index.slots => Ok(()),
+            index => self.grow(index.map_or(Self::FEWEST_SLOTS, |index| 2 * index.slots)),
+        }
+    }
+
+    /// Writes the index anew with so many slots.
+    fn grow(&mut self, slots: usize) -> Result<(), NotPublished> {
+        let first = self.take(slots, IndexPlace::ALIGNMENT)?;
+        let grown = IndexPlace { first, slots };
+        let memory = self.mapping.words();
+        if let Some(IndexPlace { first, slots }) = self.index {
+            for slot in (first..first + slots).filter_map(|at| memory.reading().load(at)).filter(|&slot| slot != 0) {
+                let hash = hash_of(memory, record_of(slot)).ok_or(NotPublished::Crowded)?;
+                let free = free_slot(memory.reading(), grown, hash).ok_or(NotPublished::Crowded)?;
+                memory.store(free, slot);
+            }
+        }
+        self.index = Some(grown);
+        memory.publish(at::INDEX, grown.to_word());
+        Ok(())
+    }
+
+    /// Takes so many zero words from a multiple of `alignment` on, and returns the first.
+    fn take(&mut self, len: usize, alignment: usize) -> Result<usize, NotPublished> {
+        let first = self.used.next_multiple_of(alignment);
+        let end = (first + len) * WORD;
+        if end > self.capacity {
+            return Err(NotPublished::Full { capacity: self.capacity });
+        }
+        if end > self.set_aside {
+            // An eighth of what there is keeps the number of calls small.
+            let wanted = (end + Self::STEP.max(self.set_aside / 8)).next_multiple_of(Self::STEP).min(self.capacity);
+            let aside = mapping::set_aside(&self.file, self.set_aside, wanted - self.set_aside);
+            aside.map_err(NotPublished::NoMemory)?;
+            self.set_aside = wanted;
+        }
+        self.used = first + len;
+        self.mapping.words().publish(at::USED, end as u64);
+        Ok(first)
+    }
+
+    fn give_up(&mut self, error: NotPublished) -> Result<(), NotPublished> {
+        self.is_over = true;
+        self.mapping.words().publish(at::STATE, State::AskServer as u64);
+        Err(error)
+    }
+}
+
+impl Drop for JobWriter {
+    fn drop(&mut self) {
+        self.mapping.words().publish(at::STATE, State::Over as u64);
+    }
+}
+
+impl fmt::Debug for JobWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { keys, used, capacity, .. } = self;
+        write!(f, "JobWriter {{ keys: {keys}, words: {used}, capacity: {capacity} }}")
+    }
+}
+
+/// Hash of the key of a record.
+fn hash_of(memory: WritableWords<'_>, record: usize) -> Option<u64> {
+    let memory = memory.reading();
+    let head = RecordHead::from_word(memory.load(record)?)?;
+    let key = (record + 1..record + 1 + words(head.key)).map(|at| memory.load(at));
+    Some(hash(head.key, key.collect::<Option<Vec<_>>>()?.into_iter()))
+}
