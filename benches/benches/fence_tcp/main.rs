@@ -1,13 +1,15 @@
-//! What does a fence between agents cost, beside a bare tree over TCP, and beside Hydra?
+//! What does a fence between nodes cost over links of sessions and over gRPC, beside a bare tree over TCP, and beside Hydra?
 //!
-//! All agents run in this process, on one thread, each with its own server and links as in the daemon. The floor is a tree of
-//! the same shape that writes lengths and bytes to plain sockets, without gRPC, also on one thread. Hydra runs one proxy and
-//! one rank per agent. All take turns, and each fence is timed from the moment at which the one before it is through.
+//! All nodes run in this process, on one thread: sessions with their links as in session processes, agents with their servers
+//! as in the daemon. The floor is a tree of the same shape that writes lengths and bytes to plain sockets, neither encrypted nor
+//! framed by gRPC, also on one thread. Hydra runs one proxy and one rank per node. All take turns, and each fence is timed from
+//! the moment at which the one before it is through. As there is one thread, the time of a first fence beyond that of the others
+//! is the processor time of both ends of all links that it opened.
 //!
 //! ```text
 //! cargo bench -p lattice-benches --bench fence_tcp [-- --sweep]     # --sweep: a table of fan-outs instead, without Hydra
 //! ```
-//! Without `--bench`, as under `cargo test --benches`, it only proves that it works: four agents, once.
+//! Without `--bench`, as under `cargo test --benches`, it only proves that it works: four nodes, once.
 
 #[path = "../../../pmi-transport/tests/agents/mod.rs"]
 mod agents;
@@ -19,6 +21,7 @@ use lattice_benches::sample::{Ratio, median};
 use lattice_benches::{is_measured, machine};
 use pmi_transport::fence::FanOut;
 
+use crate::agents::Over;
 use crate::floor::Floor;
 use crate::hydra::Hydra;
 use crate::ours::Ours;
@@ -50,59 +53,71 @@ fn main() {
     } else {
         (&[4][..], Amount { turns: 1, fences: 2 })
     };
-    println!(
-        "{:<18} {:>6} {:>9} {:>9} {:>9}  {:<24} of hydra",
-        "median, us", "agents", "floor", "hydra", "lattice", "of floor"
-    );
+    println!("{:<16} {:>5} {:<9} {:>9}  {:<24} of hydra", "median, us", "nodes", "", "", "of floor");
     for &nodes in sizes {
         compare(nodes, amount);
     }
 }
 
-/// Measures one number of agents and prints two lines.
+/// Figures of all turns.
+#[derive(Default)]
+struct Taken {
+    floor: Vec<Figures>,
+    hydra: Vec<Figures>,
+    ours: [Vec<Figures>; 2],
+}
+
+/// Measures one number of nodes and prints its lines.
 fn compare(nodes: u32, amount: Amount) {
     let fan_out = FanOut::default();
-    let (floor, ours) = (Floor::new(nodes, fan_out), Ours::new(nodes, fan_out));
+    let kinds = [("sessions", Over::Sessions), ("gRPC", Over::Tcp)];
+    let (floor, ours) = (Floor::new(nodes, fan_out), kinds.map(|(_, over)| Ours::new(nodes, fan_out, over)));
     let mut hydra = Hydra::find();
-    let mut taken: [Vec<Figures>; 3] = Default::default();
+    let mut taken = Taken::default();
     for _ in 0..amount.turns {
-        taken[0].push(floor.measure(amount.fences));
-        taken[1].push(ours.measure(amount.fences));
+        taken.floor.push(floor.measure(amount.fences));
+        for (ours, taken) in ours.iter().zip(&mut taken.ours) {
+            taken.push(ours.measure(amount.fences));
+        }
         match hydra.as_ref().map(|hydra| hydra.measure(nodes, amount.fences)) {
-            Ok(Ok(figures)) => taken[2].push(figures),
+            Ok(Ok(figures)) => taken.hydra.push(figures),
             Ok(Err(why)) => hydra = Err(why),
             Err(_) => {}
         }
     }
     if let Err(why) = &hydra {
         println!("hydra: absent, {why}");
-        taken[2].clear();
+        taken.hydra.clear();
     }
-    print_line("barrier", nodes, &taken, |figures| figures.barrier);
-    print_line(&format!("{RECORD} B per agent"), nodes, &taken, |figures| figures.data);
+    print_lines("barrier", nodes, &taken, kinds.map(|(name, _)| name), |figures| figures.barrier);
+    print_lines(&format!("{RECORD} B per node"), nodes, &taken, kinds.map(|(name, _)| name), |figures| figures.data);
+    for ((name, _), ours) in kinds.iter().zip(&ours) {
+        println!("{:<16} {nodes:>5} {name:<9} {:>9.0}", "a link, CPU", ours.link_cost(nodes));
+    }
 }
 
-fn print_line(what: &str, nodes: u32, taken: &[Vec<Figures>; 3], figure: impl Fn(&Figures) -> f64) {
-    let [floor, ours, hydra] = taken.each_ref().map(|turns| turns.iter().map(&figure).collect::<Vec<_>>());
-    let shown = |values: &[f64]| if values.is_empty() { "-".to_owned() } else { format!("{:.0}", median(values)) };
-    let ratio = |under: &[f64]| if under.is_empty() { "-".to_owned() } else { Ratio::of(&ours, under).to_string() };
-    println!(
-        "{what:<18} {nodes:>6} {:>9} {:>9} {:>9}  {:<24} {}",
-        shown(&floor),
-        shown(&hydra),
-        shown(&ours),
-        ratio(&floor),
-        ratio(&hydra)
-    );
+fn print_lines(what: &str, nodes: u32, taken: &Taken, names: [&str; 2], figure: impl Fn(&Figures) -> f64) {
+    let of = |turns: &[Figures]| turns.iter().map(&figure).collect::<Vec<_>>();
+    let (floor, hydra) = (of(&taken.floor), of(&taken.hydra));
+    for (name, peer) in [("floor", &floor), ("hydra", &hydra)] {
+        if !peer.is_empty() {
+            println!("{what:<16} {nodes:>5} {name:<9} {:>9.0}", median(peer));
+        }
+    }
+    for (name, ours) in names.iter().zip(&taken.ours) {
+        let ours = of(ours);
+        let ratio = |under: &[f64]| if under.is_empty() { "-".to_owned() } else { Ratio::of(&ours, under).to_string() };
+        println!("{what:<16} {nodes:>5} {name:<9} {:>9.0}  {:<24} {}", median(&ours), ratio(&floor), ratio(&hydra));
+    }
 }
 
-/// Which fan-outs cost least here? With all agents on one machine this shows what messages and bytes cost, not the way between
+/// Which fan-outs cost least here? With all nodes on one machine this shows what messages and bytes cost, not the way between
 /// machines; for that see the bench `fence_mem`.
 fn sweep() {
-    println!("{:>6} {:>8} {:>12} {:>12}", "agents", "fan-out", "barrier, us", "data, us");
+    println!("{:>6} {:>8} {:>12} {:>12}", "nodes", "fan-out", "barrier, us", "data, us");
     for nodes in [64, 128] {
         for fan_out in [1, 2, 4, 8, 16, 32, nodes - 1] {
-            let ours = Ours::new(nodes, FanOut { barrier: fan_out.max(2), data: fan_out });
+            let ours = Ours::new(nodes, FanOut { barrier: fan_out.max(2), data: fan_out }, Over::Sessions);
             let turns: Vec<_> = (0..5).map(|_| ours.measure(40)).collect();
             let [barrier, data] = [|figures: &Figures| figures.barrier, |figures: &Figures| figures.data]
                 .map(|figure| median(&turns.iter().map(figure).collect::<Vec<_>>()));

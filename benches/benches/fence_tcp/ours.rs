@@ -1,4 +1,4 @@
-//! Agents of Lattice over real TCP, each served as by the daemon.
+//! Fences of Lattice over real TCP: between sessions over their links, or between agents over gRPC.
 
 use std::time::Instant;
 
@@ -13,8 +13,10 @@ use tokio::task::JoinSet;
 use crate::agents::{Over, World};
 use crate::{Figures, RECORD};
 
-/// A launch of agents; their links are open.
+/// A launch; its links are open.
 pub(crate) struct Ours {
+    /// Times of the first barrier, which opens links, and of the second one, in microseconds.
+    opening: [f64; 2],
     runtime: Runtime,
     launches: Vec<&'static LaunchFences>,
     members: &'static [NodeIndex],
@@ -22,9 +24,9 @@ pub(crate) struct Ours {
 }
 
 impl Ours {
-    pub(crate) fn new(nodes: u32, fan_out: FanOut) -> Self {
+    pub(crate) fn new(nodes: u32, fan_out: FanOut, over: Over) -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be built");
-        let world = runtime.block_on(World::new(nodes, Over::Tcp, Limits::default()));
+        let world = runtime.block_on(World::new(nodes, over, Limits::default()));
         let members = world.all().leak();
         let launches = {
             let _inside = runtime.enter();
@@ -33,29 +35,34 @@ impl Ours {
         // They live as long as the process: tasks of several runs refer to them.
         std::mem::forget(world);
         let launches = launches.into_iter().map(|launch| &*Box::leak(Box::new(launch))).collect();
-        let ours = Self { runtime, launches, members, rounds: 0.into() };
-        ours.measure(2);
+        let mut ours = Self { opening: [0.0; 2], runtime, launches, members, rounds: 0.into() };
+        ours.opening = [(); 2].map(|()| ours.measure(1).barrier);
         ours
     }
 
-    /// All agents go through so many pairs of fences: one without data, then one with.
+    /// Time that opening one link took, in microseconds: a tree has one less than nodes.
+    pub(crate) fn link_cost(&self, nodes: u32) -> f64 {
+        (self.opening[0] - self.opening[1]) / f64::from(nodes - 1)
+    }
+
+    /// All nodes go through so many pairs of fences: one without data, then one with.
     pub(crate) fn measure(&self, fences: usize) -> Figures {
         let first = self.rounds.get();
         self.rounds.set(first + 2 * fences as u64);
         let members = self.members;
         let times = self.runtime.block_on(async {
-            let mut agents = JoinSet::new();
+            let mut nodes = JoinSet::new();
             for &launch in &self.launches {
-                agents.spawn(async move { go_through(launch, members, first, fences).await });
+                nodes.spawn(async move { go_through(launch, members, first, fences).await });
             }
-            agents.join_all().await
+            nodes.join_all().await
         });
         let all = |at: usize| median(&times.iter().map(|times| times[at]).collect::<Vec<_>>());
         Figures { barrier: all(0), data: all(1) }
     }
 }
 
-/// Median times of a barrier and of a fence with data, of one agent, in microseconds.
+/// Median times of a barrier and of a fence with data, of one node, in microseconds.
 async fn go_through(launch: &LaunchFences, members: &[NodeIndex], first: u64, fences: usize) -> [f64; 2] {
     let record = Bytes::from_static(&[7; RECORD]);
     let mut taken = [Vec::new(), Vec::new()];
