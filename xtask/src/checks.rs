@@ -8,7 +8,10 @@ use crate::{fuzz, setup};
 
 /// Every test.
 pub(crate) fn test() -> Result<()> {
-    reported(test_steps)
+    reported(|steps| {
+        prepare_tests(steps)?;
+        run_all_tests(steps)
+    })
 }
 
 /// The walls of ARCHITECTURE.md.
@@ -24,10 +27,13 @@ pub(crate) fn ci() -> Result<()> {
         steps.take("walls", walls)?;
         let mut documentation = cargo("doc --workspace --no-deps");
         steps.take("documentation", || run(documentation.env("RUSTDOCFLAGS", "-D warnings")))?;
-        test_steps(steps)?;
+        prepare_tests(steps)?;
+        // Tests wait half of the time.
+        let fuzz_targets = fuzz::start_build()?;
+        run_all_tests(steps)?;
         // Without `--bench` each bench only shows that it works.
         steps.take("benches", || run(cargo("test --workspace --bench").arg("*")))?;
-        steps.take("fuzz targets", || fuzz::run_all(fuzz::SECONDS))
+        steps.take("fuzz targets", || fuzz::run_all(fuzz_targets, fuzz::SECONDS))
     })
 }
 
@@ -39,12 +45,15 @@ fn format() -> Result<()> {
     run(&mut cargo("fmt --all --check"))
 }
 
-fn test_steps(steps: &mut Steps) -> Result<()> {
+fn prepare_tests(steps: &mut Steps) -> Result<()> {
     steps.take("set-up", setup::run)?;
-    // Cargo builds no binary for the tests of another package.
-    steps.take("binaries", || run(&mut cargo("build --workspace --bins")))?;
+    // All at once keeps every processor busy; cargo builds no binary for the tests of another package.
+    steps.take("build", || run(&mut cargo("build --workspace --all-targets")))
+}
+
+fn run_all_tests(steps: &mut Steps) -> Result<()> {
     // Many wait more than they compute: for limits to pass, for MPI libraries to look for networks.
-    let threads = 2 * std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = 4 * std::thread::available_parallelism().map_or(1, usize::from);
     let mut tests = cargo("test --workspace");
     steps.take_tests("tests", || run_tests(tests.env("RUST_TEST_THREADS", threads.to_string())))?;
     // A server without tokio is a promise to those who embed it.

@@ -55,7 +55,7 @@ fn main() -> Result<()> {
         Chore::Test => checks::test(),
         Chore::Walls { list: false } => checks::walls(),
         Chore::Walls { list: true } => shell::run(&mut shell::cargo("run --quiet --package walls -- list")),
-        Chore::Fuzz { seconds } => fuzz::run_all(seconds),
+        Chore::Fuzz { seconds } => fuzz::run_all(fuzz::start_build()?, seconds),
         Chore::Proto => shell::run(&mut shell::cargo("run --quiet --package pmi-transport-codegen")),
         Chore::Ci => checks::ci(),
     }

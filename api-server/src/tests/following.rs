@@ -2,6 +2,7 @@
 
 use attach_request::What as Wish;
 use attach_response::What as Told;
+use lattice_session::timeouts;
 use node_command::What as Command;
 use node_event::What as Event;
 use pmi_transport::limits::kept_cost;
@@ -9,7 +10,7 @@ use pmi_transport::proto::v1::cause::Kind;
 use pmi_transport::proto::v1::*;
 use tonic::Code;
 
-use super::world::{Follower, Running, World, order, soon};
+use super::world::{Follower, Running, World, order, pass, soon};
 
 /// A launch of one rank with this request, and half of what its node may send at first, in bytes of output.
 async fn launched(world: &World, request: LaunchTasksRequest) -> (Running, usize) {
@@ -118,6 +119,7 @@ async fn a_launch_whose_owner_vanishes_ends() {
     let mut launch = world.launch(1).await;
     let _viewer = world.look(&launch.id, 0).await;
     world.attach_and_die(&launch.id).await;
+    pass(2 * timeouts::NEXT_OWNER).await;
     assert_eq!(launch.reports[0].command().await, Some(Command::End(1)));
 }
 

@@ -20,13 +20,13 @@ const EACH_FAN_OUT: &str = r#"
 /// The libraries that get through everything over several nodes; see `mpi_programs` for MPICH 4.0.2.
 const ALL: [Flavour; 3] = [MPICHS[1], OPEN_MPIS[0], OPEN_MPIS[1]];
 
-/// Runs the programs on so many nodes with fan-out 1 (a chain), as many as there are nodes (a star) and one more; their lines
-/// must be `lines`, once for each fan-out.
+/// Runs the programs on so many nodes with fan-out 1 (a chain), as many as there are nodes (a star) and one more; once on one or
+/// two nodes, whose tree has one shape. Their lines must be `lines`, once for each fan-out.
 #[track_caller]
 fn through_every_tree(nodes: u32, programs: &[(Flavour, &'static str)], lines: impl Iterator<Item = String>) {
-    let fan_outs = [1, nodes, nodes + 1];
-    let command =
-        script_on(nodes, EACH_FAN_OUT).arg((nodes + 1).to_string()).arg(fan_outs.map(|n| n.to_string()).join(" "));
+    let fan_outs = if nodes < 3 { vec![nodes] } else { vec![1, nodes, nodes + 1] };
+    let listed: Vec<String> = fan_outs.iter().map(u32::to_string).collect();
+    let command = script_on(nodes, EACH_FAN_OUT).arg((nodes + 1).to_string()).arg(listed.join(" "));
     let outcome = programs.iter().fold(command, |command, (mpi, name)| command.arg(mpi.program(name))).run();
     outcome.exits(0).prints_lines(lines.flat_map(|line| vec![line; fan_outs.len()]));
 }
