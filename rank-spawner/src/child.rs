@@ -26,7 +26,7 @@ use nix::unistd::{Pid, chdir, getppid, setpgid, setsid};
 
 use crate::limits::{Limit, LimitedResource};
 use crate::stack::ChildStack;
-use crate::stdio::PMI_FD;
+use crate::stdio::{JOB_MEMORY_FD, PMI_FD};
 
 /// A step on the way from the launcher to the rank's program; as text it follows the word "cannot".
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +40,8 @@ pub enum Step {
     StandardStreams,
     /// Putting the PMI socket in place.
     PmiSocket,
+    /// Putting the job's memory in place.
+    JobMemory,
     /// Closing every other descriptor.
     CloseOthers,
     /// Entering the working directory.
@@ -61,6 +63,7 @@ impl fmt::Display for Step {
             Self::ParentDeathSignal => "ask to be killed when the launcher dies",
             Self::StandardStreams => "put the standard streams in place",
             Self::PmiSocket => "put the PMI socket in place",
+            Self::JobMemory => "put the job's memory in place",
             Self::CloseOthers => "close the launcher's descriptors",
             Self::Directory => "enter directory",
             Self::Affinity => "bind to CPUs",
@@ -87,6 +90,8 @@ pub(crate) struct ChildSetup<'a> {
     pub(crate) streams: [RawFd; 3],
     /// Source of [`PMI_FD`].
     pub(crate) pmi: Option<RawFd>,
+    /// Source of [`JOB_MEMORY_FD`].
+    pub(crate) job_memory: Option<RawFd>,
     pub(crate) directory: Option<&'a CStr>,
     pub(crate) umask: Option<Mode>,
     /// A bit mask of CPUs.
@@ -192,19 +197,22 @@ impl ChildSetup<'_> {
         // First out of the way of the targets, so that no target overwrites another's source.
         let [input, output, errors] = self.streams;
         let streams = [above_targets(input)?, above_targets(output)?, above_targets(errors)?];
-        let pmi = match self.pmi {
-            Some(fd) => Some(above_targets(fd)?),
-            None => None,
-        };
+        let pmi = self.pmi.map(above_targets).transpose()?;
+        let job_memory = self.job_memory.map(above_targets).transpose()?;
         for (source, target) in streams.into_iter().zip(0..) {
             place(source, target, Step::StandardStreams)?;
         }
-        let Some(pmi) = pmi else {
-            return close(3, c_uint::MAX);
-        };
-        place(pmi, PMI_FD, Step::PmiSocket)?;
-        close(3, PMI_FD as c_uint - 1)?;
-        close(PMI_FD as c_uint + 1, c_uint::MAX)
+        // All between and behind the targets is closed.
+        let mut first_other = 3;
+        for (source, target, step) in [(pmi, PMI_FD, Step::PmiSocket), (job_memory, JOB_MEMORY_FD, Step::JobMemory)] {
+            let Some(source) = source else { continue };
+            place(source, target, step)?;
+            if first_other < target {
+                close(first_other as c_uint, target as c_uint - 1)?;
+            }
+            first_other = target + 1;
+        }
+        close(first_other as c_uint, c_uint::MAX)
     }
 
     /// Sets what the program finds around itself: umask, directory, CPUs. Without CLONE_FS the first two are the child's own.
@@ -238,11 +246,11 @@ fn place(source: RawFd, target: RawFd, step: Step) -> Result<(), Failure> {
 
 /// A copy of `fd` whose number is above all target numbers; `fd` itself where it already is.
 fn above_targets(fd: RawFd) -> Result<RawFd, Failure> {
-    if fd > PMI_FD {
+    if fd > JOB_MEMORY_FD {
         return Ok(fd);
     }
     // SAFETY: makes a descriptor in the child's own table.
-    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, PMI_FD + 1) };
+    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, JOB_MEMORY_FD + 1) };
     Errno::result(copy).map_err(at(Step::StandardStreams))
 }
 

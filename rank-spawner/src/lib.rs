@@ -10,7 +10,7 @@
 //! ```
 //!
 //! No event loop: what is to be waited for is handed out as a descriptor (the feature `tokio` adds one wait). A rank is tied to
-//! its launcher; it leads a process group of its own without a terminal, has no descriptors but 0, 1, 2 and [`PMI_FD`], default signal
+//! its launcher; it leads a process group of its own without a terminal, has no descriptors but 0, 1, 2, [`PMI_FD`] and [`JOB_MEMORY_FD`], default signal
 //! actions and no blocked signals. Needs Linux 5.9 (`close_range`).
 
 mod account;
@@ -62,6 +62,6 @@ pub use process::RankProcess;
 pub use program::{Program, ProgramError, ProgramFailure};
 pub use spawner::Spawner;
 pub use start::{RankCommand, StartError};
-pub use stdio::{PMI_FD, Stdio, pmi_socket};
+pub use stdio::{JOB_MEMORY_FD, PMI_FD, Stdio, pmi_socket};
 pub use sweep::{Orphans, SweepScope, Swept, become_subreaper, nothing_to_sweep, reap_adopted, sweep};
 pub use topology::{Core, Topology, TopologyError};

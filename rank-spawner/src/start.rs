@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::ffi::CString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,6 +44,8 @@ pub struct RankCommand {
     pub stderr: Stdio,
     /// True for a rank with a PMI socket, as descriptor [`crate::PMI_FD`].
     pub pmi: bool,
+    /// Memory of the job, as descriptor [`crate::JOB_MEMORY_FD`].
+    pub job_memory: Option<Arc<OwnedFd>>,
     /// The CPUs to bind it to; `None` for those of the launcher.
     pub cpus: Option<CpuSet>,
     /// File mode creation mask, of which the permission bits count; `None` for the launcher's.
@@ -65,6 +67,7 @@ impl RankCommand {
             stdout: Stdio::Null,
             stderr: Stdio::Null,
             pmi: true,
+            job_memory: None,
             cpus: None,
             umask: None,
             limits: Arc::new([]),
@@ -163,6 +166,7 @@ pub(crate) fn start(
         parent: getpid(),
         streams: [stdin.rank_fd(), stdout.rank_fd(), stderr.rank_fd()],
         pmi: pmi.as_ref().map(Ends::rank_fd),
+        job_memory: command.job_memory.as_ref().map(AsRawFd::as_raw_fd),
         directory: directory.as_deref(),
         umask: command.umask.map(Mode::from_bits_truncate),
         affinity: affinity.as_deref(),

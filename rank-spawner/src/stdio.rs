@@ -1,4 +1,4 @@
-//! The descriptors that a rank begins with: three standard streams and its end of the PMI socket.
+//! The descriptors that a rank begins with: three standard streams, its end of the PMI socket, and the memory of its job.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,6 +14,9 @@ use nix::unistd::pipe2;
 /// Above the numbers of one digit: shell scripts between launcher and MPI program use those for redirections of
 /// their own, and must not close our socket by it.
 pub const PMI_FD: RawFd = 30;
+
+/// The number of the job's memory in every rank that has it, and so the value of `LATTICE_JOB_MEMORY`.
+pub const JOB_MEMORY_FD: RawFd = PMI_FD + 1;
 
 /// Destination or source of a rank's standard stream.
 #[derive(Clone, Debug, Default)]

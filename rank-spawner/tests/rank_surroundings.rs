@@ -2,8 +2,9 @@
 
 mod world;
 
+use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -34,13 +35,20 @@ fn printed(script: &str, change: impl FnOnce(&mut RankCommand)) -> String {
 }
 
 #[test]
-fn descriptors_are_the_standard_ones_and_the_pmi_socket() {
+fn descriptors_are_the_standard_ones_the_pmi_socket_and_the_jobs_memory() {
     // A descriptor that is not close-on-exec, as a library may have left one open.
     let (leaky, _writer) = pipe2(OFlag::empty()).unwrap();
     // The shell's own list: `true` keeps it from becoming the `ls`.
     let list = "ls /proc/$$/fd; true";
     assert_eq!(printed(list, |_| {}), "0\n1\n2\n30");
     assert_eq!(printed(list, |command| command.pmi = false), "0\n1\n2");
+    let memory: Arc<OwnedFd> = Arc::new(File::open("/dev/zero").unwrap().into());
+    assert_eq!(printed(list, |command| command.job_memory = Some(Arc::clone(&memory))), "0\n1\n2\n30\n31");
+    let without_pmi = |command: &mut RankCommand| {
+        command.pmi = false;
+        command.job_memory = Some(Arc::clone(&memory));
+    };
+    assert_eq!(printed("ls /proc/$$/fd; readlink /proc/$$/fd/31", without_pmi), "0\n1\n2\n31\n/dev/zero");
     drop(leaky);
 }
 
@@ -67,7 +75,7 @@ fn standard_streams_lead_where_they_shall() {
     command.stdin = Stdio::Pipe;
     command.stderr = Stdio::Fd(Arc::clone(&shared));
     let mut rank = spawner.start(command).unwrap();
-    std::fs::File::from(rank.stdin.take().unwrap()).write_all(b"through").unwrap();
+    File::from(rank.stdin.take().unwrap()).write_all(b"through").unwrap();
     assert_eq!(output(&mut rank), b"through");
     assert_eq!(wait(&rank), RankExit::Code(0));
     drop(shared);
@@ -115,7 +123,7 @@ fn a_rank_leads_a_group_in_our_session_unless_that_has_a_terminal() {
     let fields: Vec<&str> = stat.split(' ').collect();
     assert_eq!(fields[4], rank.pid().to_string());
     assert_ne!(fields[4], getpgrp().to_string());
-    let has_terminal = std::fs::File::open("/dev/tty").is_ok();
+    let has_terminal = File::open("/dev/tty").is_ok();
     let session = if has_terminal { rank.pid() } else { nix::unistd::getsid(None).unwrap() };
     assert_eq!(fields[5], session.to_string());
     assert_eq!(fields[6], "0", "a terminal");
