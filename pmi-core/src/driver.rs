@@ -2,21 +2,37 @@
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::{io, net};
+use std::{io, mem, net};
 
 use tokio::sync::oneshot;
 
 use crate::connections::ConnectionId;
-use crate::fence::{Fence, FenceError, FenceId, Merged};
+use crate::fence::{Fence, FenceError, FenceId, Merged, Scope};
 use crate::ids::LocalRank;
 use crate::report::{EndReason, FenceStatus, Progress, Trace};
 pub use crate::runner::Admission;
 use crate::runner::{Announcement, Effect, Protocol, Runner};
+use crate::segment::Segment;
 use crate::server::{Action, Server, Ticket};
 use crate::services::{Answer, Services};
 
 /// Takes every message of a traced server, in order.
 pub type TraceSink = Box<dyn FnMut(&Trace) + Send>;
+
+/// Shows the ranks of a node what fences bring, beside the server's answers: in memory that they read.
+pub trait Publisher: Send {
+    /// Returns true once a rank wants to read there. Asked when a fence of the whole job is complete, until it is true.
+    fn is_wanted(&self) -> bool;
+
+    /// Makes room for so many keys in all, and returns false if there is none: then nothing more is published.
+    fn reserve(&mut self, keys: usize) -> bool;
+
+    /// Shows a pair, which replaces an older one of its key; returns false if that cannot be: then nothing more is published.
+    fn publish(&mut self, key: &[u8], value: &[u8]) -> bool;
+
+    /// Everything that so many fences brought was shown; the ranks leave the last of them now.
+    fn complete(&mut self, fences: u64);
+}
 
 /// A running [`Server`]. Its conversations end when it is dropped.
 pub struct Driver {
@@ -32,6 +48,16 @@ struct Pmi {
     fences: usize,
     ended: Announcement<EndReason>,
     trace: Option<TraceSink>,
+    publishing: Publishing,
+}
+
+/// Progress of a [`Publisher`].
+enum Publishing {
+    /// There is none, or it has failed.
+    Off,
+    /// No rank wants to read.
+    Unwanted(Box<dyn Publisher>),
+    On(Box<dyn Publisher>),
 }
 
 /// Something that the server asked for is over.
@@ -50,8 +76,13 @@ impl Driver {
         trace: Option<TraceSink>,
     ) -> (Self, oneshot::Receiver<EndReason>) {
         let (ended, end) = Announcement::new();
-        let pmi = Pmi { server, fence, services, fences: 0, ended, trace };
+        let pmi = Pmi { server, fence, services, fences: 0, ended, trace, publishing: Publishing::Off };
         (Self { runner: Runner::new(pmi) }, end)
+    }
+
+    /// Lets `publisher` show the ranks what fences bring, from the first one on that is complete when it is wanted.
+    pub fn publish_to(&self, publisher: Box<dyn Publisher>) {
+        self.runner.with(|pmi| pmi.publishing = Publishing::Unwanted(publisher));
     }
 
     /// Begins the conversation with a rank over the server's end of its socket pair.
@@ -99,6 +130,40 @@ impl Driver {
     }
 }
 
+impl Pmi {
+    /// Shows all pairs that there are, if a rank has come to want them; what the fence brings follows.
+    fn begin_publishing(&mut self, fence: &FenceId) {
+        if !matches!((&self.publishing, &fence.scope), (Publishing::Unwanted(_), Scope::World)) {
+            return;
+        }
+        self.publishing = match mem::replace(&mut self.publishing, Publishing::Off) {
+            Publishing::Unwanted(mut publisher) if publisher.is_wanted() => {
+                let mut pairs = self.server.pairs();
+                let all_shown =
+                    publisher.reserve(pairs.len()) && pairs.all(|(key, value)| publisher.publish(key, value));
+                if all_shown { Publishing::On(publisher) } else { Publishing::Off }
+            }
+            unchanged => unchanged,
+        };
+        if matches!(self.publishing, Publishing::On(_)) {
+            self.server.report_merged();
+        }
+    }
+
+    fn publish(&mut self, fences: u64, brought: &[Segment]) {
+        let Publishing::On(publisher) = &mut self.publishing else { return };
+        let keys = || brought.iter().flat_map(Segment::pairs).map(|(key, _)| key);
+        let shown = |publisher: &mut dyn Publisher, key| {
+            self.server.value(key).is_none_or(|value| publisher.publish(key, value))
+        };
+        if publisher.reserve(self.server.pairs().len()) && keys().all(|key| shown(&mut **publisher, key)) {
+            publisher.complete(fences);
+        } else {
+            self.publishing = Publishing::Off;
+        }
+    }
+}
+
 impl Protocol for Pmi {
     type Event = Event;
     /// A PMI server has no limits of time.
@@ -124,6 +189,7 @@ impl Protocol for Pmi {
         match event {
             Event::Fence(id, result) => {
                 self.fences -= 1;
+                self.begin_publishing(&id);
                 self.server.handle_fence(&id, result);
             }
             Event::Answer(ticket, answer) => self.server.handle_answer(ticket, &answer),
@@ -153,6 +219,7 @@ impl Protocol for Pmi {
                         Event::Answer(ticket, call.ask(&*services, rank).await)
                     })));
                 }
+                Action::Merged { fences, segments } => self.publish(fences, &segments),
                 Action::End(reason) => self.ended.make(reason),
                 Action::Trace(trace) => {
                     if let Some(sink) = &mut self.trace {

@@ -202,6 +202,7 @@ impl Host {
         let id = JobId::new("j").expect("a letter");
         let job = Job { universe_size: Some(8), ..Job::on_one_node(id, placement.size()) };
         let mut server = Server::new(Job { placement, ..job }, NodeIndex(0), SETTINGS);
+        server.report_merged();
         // The last rank must come through `PMI_PORT`.
         let connections = (0..ranks.saturating_sub(1).max(1)).map(|local| server.connect(LocalRank(local))).collect();
         let (fences, calls) = Default::default();
@@ -259,6 +260,11 @@ impl Host {
                 }
                 Action::Fence { id, contribution } => self.fences.push_back((id, contribution)),
                 Action::Call { ticket, call, .. } => self.calls.push_back((ticket, call)),
+                Action::Merged { segments, .. } => {
+                    let keys = segments.iter().flat_map(Segment::pairs).map(|(key, _)| key);
+                    let known = keys.filter(|key| self.server.value(key).is_some()).count();
+                    assert!(known == 0 || self.server.pairs().len() > 0, "{known} keys of no pairs");
+                }
                 Action::End(_) => self.ended = true,
                 Action::Close { .. } | Action::Trace(_) => {}
             }

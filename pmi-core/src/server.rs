@@ -84,6 +84,10 @@ pub struct Server {
     /// Questions to the host that are not answered yet.
     calls: HashMap<Ticket, PendingCall>,
     next_ticket: u64,
+    /// Number of fences of the whole job that are complete.
+    fences: u64,
+    /// True if the host wants to hear what fences bring.
+    reports_merged: bool,
     ended: bool,
     actions: VecDeque<Action>,
 }
@@ -143,6 +147,8 @@ impl Server {
             groups: Groups::default(),
             calls: HashMap::new(),
             next_ticket: 0,
+            fences: 0,
+            reports_merged: false,
             ended: false,
             actions: VecDeque::new(),
         }
@@ -168,6 +174,27 @@ impl Server {
         let whole = [("fence", &self.world), ("ring", &self.ring.gathering)];
         let whole = whole.into_iter().filter_map(|(name, gathering)| FenceStatus::of(&name.into(), true, gathering));
         whole.chain(self.groups.named().filter_map(|(name, group)| FenceStatus::of(name, false, group))).collect()
+    }
+
+    /// Facts about the job that ranks ask for by name, as far as they are known.
+    pub fn job_attributes(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let known = |name| self.job_attribute(name).map(|value| (name, value));
+        JOB_ATTRIBUTES.into_iter().filter_map(known)
+    }
+
+    /// All pairs that ranks of this node can read now.
+    pub fn pairs(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
+        (0..self.kvs.len()).map(|index| self.kvs.nth(index).unwrap_or_default())
+    }
+
+    /// The value of a key that ranks of this node can read now.
+    pub fn value(&self, key: &[u8]) -> Option<&[u8]> {
+        self.kvs.get(key)
+    }
+
+    /// Asks for an [`Action::Merged`] for each fence from now on.
+    pub fn report_merged(&mut self) {
+        self.reports_merged = true;
     }
 
     /// Begins the conversation with a rank over a socket that nobody else holds: the socket is the rank's identity.
@@ -347,6 +374,9 @@ impl Server {
         }
     }
 }
+
+/// Names of the facts about a job.
+const JOB_ATTRIBUTES: [&str; 3] = ["PMI_process_mapping", "universeSize", "hasNameServ"];
 
 /// 0 would reach the program as its `MPI_UNIVERSE_SIZE`.
 fn universe_size(job: &Job) -> Option<u32> {

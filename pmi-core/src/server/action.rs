@@ -7,6 +7,7 @@ use crate::connections::ConnectionId;
 use crate::fence::{Contribution, FenceId};
 use crate::ids::Rank;
 use crate::report::{EndReason, Trace};
+use crate::segment::Segment;
 use crate::services::Call;
 
 /// Something that a server wants done.
@@ -31,6 +32,15 @@ pub enum Action {
         id: FenceId,
         /// Pairs that this node brings.
         contribution: Contribution,
+    },
+    /// A fence has brought these pairs, the ranks that wait for it are not told yet; only after
+    /// [`Server::report_merged`](super::Server::report_merged). The value of each key that is read from now on is that of
+    /// [`Server::value`](super::Server::value), which may be newer.
+    Merged {
+        /// Number of fences of the whole job that are complete.
+        fences: u64,
+        /// Pairs of all nodes, in the order in which they count.
+        segments: Vec<Segment>,
     },
     /// Ask the host, and hand its answer to [`Server::handle_answer`](super::Server::handle_answer).
     Call {

@@ -145,7 +145,10 @@ impl Server {
     pub(super) fn leave_fence(&mut self, id: &FenceId, merged: Merged) {
         match &id.scope {
             Scope::World => {
+                let brought = self.reports_merged.then(|| merged.segments.clone());
                 self.kvs.commit(merged);
+                self.fences += 1;
+                self.report(brought);
                 let waiters = self.world.complete();
                 self.release(waiters);
                 if let Some(epoch) = self.world.begin() {
@@ -157,6 +160,8 @@ impl Server {
                     let error = FenceError::BadSegment { epoch: id.epoch, reason: error.to_string() };
                     return self.end(EndReason::Fence(Arc::new(error)));
                 }
+                let brought = self.reports_merged.then_some(merged.segments);
+                self.report(brought);
                 let Some(gathering) = self.groups.get_mut(name) else { return };
                 let waiters = gathering.complete();
                 let next = gathering.begin();
@@ -174,6 +179,12 @@ impl Server {
             }
             // It was not asked for here.
             Scope::Foreign { .. } => {}
+        }
+    }
+
+    fn report(&mut self, brought: Option<Vec<Segment>>) {
+        if let Some(segments) = brought {
+            self.actions.push_back(Action::Merged { fences: self.fences, segments });
         }
     }
 

@@ -237,11 +237,17 @@ impl Server {
 
     /// Facts about the job. What is not known is not found: every client has a way of its own then.
     fn get_attribute(&self, key: &[u8]) -> Response<'_> {
-        match key {
-            b"PMI_process_mapping" => Response::Value(self.mapping.as_deref().map(str::as_bytes)),
-            b"universeSize" => Response::Value(Some(self.universe_size_text.as_bytes())),
-            b"hasNameServ" => Response::Value(Some(b"TRUE")),
-            _ => Response::Value(None),
+        let name = str::from_utf8(key).ok();
+        Response::Value(name.and_then(|name| self.job_attribute(name)).map(str::as_bytes))
+    }
+
+    /// The value of one of [`super::JOB_ATTRIBUTES`].
+    pub(super) fn job_attribute(&self, name: &str) -> Option<&str> {
+        match name {
+            "PMI_process_mapping" => self.mapping.as_deref(),
+            "universeSize" => Some(&self.universe_size_text),
+            "hasNameServ" => Some("TRUE"),
+            _ => None,
         }
     }
 
