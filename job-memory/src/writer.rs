@@ -98,12 +98,12 @@ impl JobWriter {
         !self.is_over && mapping::are_pairs_wanted(&self.file)
     }
 
-    /// Makes room for so many more keys at once.
+    /// Makes room for so many keys in all, at once.
     ///
     /// # Errors
     /// Fails as [`JobWriter::publish`] does.
     pub fn reserve(&mut self, keys: usize) -> Result<(), NotPublished> {
-        let wanted = (2 * (self.keys + keys)).next_power_of_two().max(Self::FEWEST_SLOTS);
+        let wanted = (2 * keys).next_power_of_two().max(Self::FEWEST_SLOTS);
         match self.index {
             Some(index) if index.slots >= wanted => Ok(()),
             _ => self.grow(wanted).or_else(|error| self.give_up(error)),

@@ -11,6 +11,7 @@ use crate::error::ClientError;
 use crate::membership::{Membership, RingNeighbours};
 use crate::pmi1::{self, Pmi1};
 use crate::pmi2::{Absent, Pmi2};
+use crate::shared::SharedPairs;
 use crate::singleton::Singleton;
 use crate::spawn::SpawnRequest;
 
@@ -33,6 +34,7 @@ pub enum Protocol {
 #[derive(Debug)]
 pub struct Client {
     wire: Wire,
+    shared: SharedPairs,
 }
 
 #[derive(Debug)]
@@ -40,6 +42,12 @@ enum Wire {
     Pmi1(Pmi1),
     Pmi2(Pmi2),
     Alone(Singleton),
+}
+
+impl From<Wire> for Client {
+    fn from(wire: Wire) -> Self {
+        Self { wire, shared: SharedPairs::default() }
+    }
 }
 
 /// Makes the same call on whichever protocol the client speaks.
@@ -64,16 +72,17 @@ impl Client {
     /// Fails on a half-set environment, on a `PMI_FD` that is no inherited socket, and when the server does not speak
     /// `protocol`.
     pub fn from_env(protocol: Protocol) -> Result<Self, ClientError> {
-        match Door::find(|variable| env::var_os(variable))? {
+        let client = match Door::find(|variable| env::var_os(variable))? {
             Door::Descriptor { fd, rank, size } => {
-                Self::over(Admission::take()?.into_inherited(fd)?, protocol, rank, size)
+                Self::over(Admission::take()?.into_inherited(fd)?, protocol, rank, size)?
             }
             Door::Port { address, id } => {
                 Admission::take()?;
-                Self::connect(&address, protocol, id)
+                Self::connect(&address, protocol, id)?
             }
-            Door::None => Ok(Self::alone()),
-        }
+            Door::None => return Ok(Self::alone()),
+        };
+        Ok(Self { shared: SharedPairs::from_env(client.job_id()), ..client })
     }
 
     /// Talks over `stream`, any connected stream socket in blocking mode, to a server that knows this end as `rank`.
@@ -88,7 +97,7 @@ impl Client {
             Protocol::Auto | Protocol::Pmi1 => Wire::Pmi1(Pmi1::init(connection, rank, size)?),
             Protocol::Pmi2 => Wire::Pmi2(Pmi2::init(connection, rank)?),
         };
-        Ok(Self { wire })
+        Ok(wire.into())
     }
 
     /// Connects to a server at `address` (`host:port`) and claims the rank `id` there.
@@ -108,12 +117,12 @@ impl Client {
             }
             Protocol::Pmi2 => Wire::Pmi2(Pmi2::init(connection, id)?),
         };
-        Ok(Self { wire })
+        Ok(wire.into())
     }
 
     /// A job of one rank without a launcher: what is put can be got, and fences are free.
     pub fn alone() -> Self {
-        Self { wire: Wire::Alone(Singleton::new()) }
+        Wire::Alone(Singleton::new()).into()
     }
 
     /// Takes leave in good order. The process may go on without PMI.
@@ -169,6 +178,11 @@ impl Client {
         matches!(self.wire, Wire::Alone(_))
     }
 
+    /// Returns true if the launcher shares what fences bring in memory, so that most gets need no message.
+    pub fn has_shared_memory(&self) -> bool {
+        self.shared.is_there()
+    }
+
     /// Number of ranks that the job could grow to (`MPI_UNIVERSE_SIZE`), if the launcher says.
     ///
     /// # Errors
@@ -187,6 +201,9 @@ impl Client {
     /// # Errors
     /// Refuses a malformed key; fails when the server is gone or answers nonsense.
     pub fn job_attribute(&mut self, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
+        if let Some(value) = self.shared.attribute(key) {
+            return Ok(Some(value));
+        }
         match &mut self.wire {
             Wire::Pmi1(wire) => wire.get(key),
             Wire::Pmi2(wire) => wire.job_attribute(key),
@@ -214,7 +231,9 @@ impl Client {
     /// # Errors
     /// Refuses what cannot be carried; fails when the server refuses it or is gone.
     pub fn put(&mut self, key: &str, value: impl AsRef<[u8]>) -> Result<(), ClientError> {
-        on_wire!(self, wire => wire.put(key, value.as_ref()))
+        on_wire!(self, wire => wire.put(key, value.as_ref()))?;
+        self.shared.note_put(key);
+        Ok(())
     }
 
     /// Waits until every rank of the job has called this as often; then all that was put before can be got everywhere.
@@ -226,16 +245,23 @@ impl Client {
             Wire::Pmi1(wire) => wire.fence(),
             Wire::Pmi2(wire) => wire.fence(),
             Wire::Alone(_) => Ok(()),
-        }
+        }?;
+        self.shared.note_fence();
+        Ok(())
     }
 
     /// The value under `key`; `None` if no rank had put it before the last fence.
+    ///
+    /// Under Lattice it is read in memory that the ranks of a node share, without a message, if a fence has brought it.
     ///
     /// Under Hydra's PMI-2 the `None` comes only when every rank has fenced as often as this one.
     ///
     /// # Errors
     /// Refuses a malformed key; fails when the server is gone or answers nonsense.
     pub fn get(&mut self, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
+        if let Some(value) = self.shared.get(key) {
+            return Ok(Some(value));
+        }
         on_wire!(self, wire => wire.get(key))
     }
 

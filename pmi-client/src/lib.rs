@@ -2,7 +2,7 @@
 //!
 //! One blocking [`Client`] speaks either protocol to whatever launcher started the process, and works without one too:
 //! a program that nobody launched is rank 0 of 1. It keeps nothing but what the server told it once (rank, size, job);
-//! every [`get`](Client::get) asks the server.
+//! a [`get`](Client::get) asks the server, or reads what Lattice shares with the ranks of a node in memory.
 //!
 //! ```
 //! use pmi_client::{Client, ClientError, Protocol};
@@ -24,6 +24,7 @@
 //! | `environment.rs`, `descriptor.rs` | what the launcher left in the environment |
 //! | `pmi1.rs`, `pmi2.rs`, `singleton.rs` | one protocol each, and life without a server |
 //! | `connection.rs`, `reply.rs` | bytes in and out, bounded; what all replies have in common |
+//! | `shared.rs` | gets without a message, where the launcher shares its pairs in memory |
 //! | `membership.rs` | the place of a rank in its job |
 
 mod client;
@@ -36,6 +37,7 @@ mod membership;
 mod pmi1;
 mod pmi2;
 mod reply;
+mod shared;
 mod singleton;
 mod spawn;
 

@@ -82,10 +82,10 @@ impl PlacedLaunch {
         places.into_iter().zip(apps).map(place).collect()
     }
 
-    /// Part of the launch on node `node`, which other nodes reach by `address`.
-    pub fn session(self, node: NodeIndex, address: Option<String>, secret: LaunchSecret) -> SessionSpec {
+    /// Part of the launch on node `node`; `addresses` are those of all nodes, if there are several.
+    pub fn session(self, node: NodeIndex, addresses: Vec<String>, secret: LaunchSecret) -> SessionSpec {
         let Self { launch_id, allocation_id, job, hosts, apps, settings } = self;
-        SessionSpec { launch_id, allocation_id, job, node, hosts, address, secret, apps, settings }
+        SessionSpec { launch_id, allocation_id, job, node, hosts, addresses, secret, apps, settings }
     }
 }
 
@@ -139,8 +139,9 @@ mod tests {
     fn a_session_is_the_launch_as_one_node_sees_it() {
         let placed = placed(&[block(0, 2, 1)], &[2]);
         let secret = LaunchSecret::from_bytes([7; LaunchSecret::LEN]);
-        let session = placed.clone().session(NodeIndex(1), Some("10.0.0.2".to_owned()), secret.clone());
-        assert_eq!((session.node, session.address.as_deref()), (NodeIndex(1), Some("10.0.0.2")));
+        let addresses = ["10.0.0.1:7", "[fe80::2]:7"].map(str::to_owned).to_vec();
+        let session = placed.clone().session(NodeIndex(1), addresses, secret.clone());
+        assert_eq!((session.node, session.address()), (NodeIndex(1), Some("fe80::2")));
         assert_eq!((session.hosts, session.secret), (placed.hosts, secret));
     }
 }

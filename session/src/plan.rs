@@ -13,8 +13,8 @@ use pmi_core::env::{Entrance, RankEnvironment, is_scrubbed};
 use pmi_core::ids::{LocalRank, Rank};
 use pmix_core::env::{Cpus, Families};
 use rank_spawner::{
-    ArgumentError, Arguments, BindHereError, Environment, EnvironmentError, Limit, PMI_FD, Program, ProgramError,
-    ProgramFailure, RankCommand, Stdio, plan_here, usable_cpus,
+    ArgumentError, Arguments, BindHereError, CpuSet, Environment, EnvironmentError, JOB_MEMORY_FD, Limit, PMI_FD,
+    Program, ProgramError, ProgramFailure, RankCommand, Stdio, usable_cpus,
 };
 
 use crate::cause::StartClass;
@@ -83,6 +83,8 @@ pub(crate) struct LaunchContext<'a> {
     pub(crate) ranks: &'a [Rank],
     /// Addresses of the ranks' servers.
     pub(crate) entrances: Entrances,
+    /// CPUs of each rank, by local rank.
+    pub(crate) cpus: Vec<Option<CpuSet>>,
     /// Limits that the ranks get instead of this process's own.
     pub(crate) limits: Arc<[Limit]>,
     /// The fabric of this node of a cluster.
@@ -96,6 +98,8 @@ pub(crate) struct Entrances {
     pub(crate) port: Option<PmiPort>,
     /// The PMIx server, where there is one.
     pub(crate) pmix: Option<PmixEntrance>,
+    /// Memory in which ranks read what the PMI server could tell them.
+    pub(crate) job_memory: Option<Arc<OwnedFd>>,
 }
 
 /// The port of a PMI server: its address, and the keys by which ranks claim themselves there.
@@ -124,7 +128,6 @@ pub(crate) struct Plan {
 impl LaunchContext<'_> {
     /// The command of each rank of this node.
     pub(crate) fn plan(&self, stdin: &StdinSource) -> Result<Plan, PlanError> {
-        let cpus = plan_here(&self.spec.settings.cpu_bind, self.ranks.len() as u32)?;
         let programs = self.programs()?;
         let nodes = node_list(&self.spec.hosts);
         let direct = match stdin {
@@ -132,7 +135,7 @@ impl LaunchContext<'_> {
             StdinSource::Empty | StdinSource::Stream(_) => None,
         };
         let mut commands = Vec::with_capacity(self.ranks.len());
-        for ((local, &rank), cpus) in (0..).map(LocalRank).zip(self.ranks).zip(cpus) {
+        for ((local, &rank), cpus) in (0..).map(LocalRank).zip(self.ranks).zip(&self.cpus) {
             let index = self.app_index(rank)?;
             let prepared = &programs[&index];
             let environment = prepared.environment.for_rank(self.variables(rank, local, index, &nodes))?;
@@ -142,7 +145,8 @@ impl LaunchContext<'_> {
             command.stdout = Stdio::Pipe;
             command.stderr = Stdio::Pipe;
             command.pmi = self.spec.settings.pmi.family.has_pmi() && self.entrances.port.is_none();
-            command.cpus = cpus;
+            command.job_memory = self.entrances.job_memory.clone();
+            command.cpus = cpus.clone();
             command.limits = Arc::clone(&self.limits);
             commands.push(command);
         }
@@ -234,9 +238,12 @@ impl LaunchContext<'_> {
             };
             let spawned = spec.job.spawner.is_some();
             // MPICH chooses its network interface by it.
-            let host = spec.address.as_deref().unwrap_or(host);
+            let host = spec.address().unwrap_or(host);
             let pmi = RankEnvironment { rank, size, local_rank: local, local_size, host, spawned, entrance };
             variables.extend(pmi.variables());
+        }
+        if self.entrances.job_memory.is_some() {
+            variables.push((job_memory::VARIABLE, JOB_MEMORY_FD.to_string()));
         }
         if spec.settings.slurm_environment {
             variables.extend([

@@ -11,6 +11,7 @@
 //! reap it), one per reader of standard input.
 
 mod clean_up;
+mod job_memory;
 mod observe;
 mod pump;
 mod reap;
@@ -28,7 +29,7 @@ use std::time::Duration;
 use pmi_core::ids::Rank;
 use pmi_core::server::EndReason;
 use pmix_core::driver::Said;
-use rank_spawner::{RankCommand, RankExit, RankProcess};
+use rank_spawner::{RankCommand, RankExit, RankProcess, plan_here};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -48,7 +49,7 @@ use crate::machine::jobs::{JobNumber, SpawnTicket};
 use crate::machine::ranks::SlotId;
 use crate::machine::watch::SilentSeen;
 use crate::machine::{Phase, PrepareFailure, SessionMachine};
-use crate::plan::{LaunchContext, Plan};
+use crate::plan::{LaunchContext, Plan, PlanError};
 use crate::session_io::{Control, SessionIo, StdinSource};
 use crate::spec::SessionSpec;
 
@@ -292,15 +293,20 @@ impl Runner {
             self.processes = Some(Processes::new(keeper, self.news.clone()).map_err(system)?);
         }
         let state = self.machine.jobs().get(job);
-        let served = self.servers.add(job, state, parent);
-        let entrances = served.map_err(|error| system(format!("cannot serve PMI: {error}")))?;
         let ranks = state.ranks_here();
+        let unplanned = |error: PlanError| PrepareFailure { class: error.class(), reason: error.to_string() };
+        let cpus = match ranks.len() as u32 {
+            0 => Vec::new(),
+            ranks => plan_here(&state.spec.settings.cpu_bind, ranks).map_err(|error| unplanned(error.into()))?,
+        };
+        let served = self.servers.add(job, state, parent, &cpus);
+        let entrances = served.map_err(|error| system(format!("cannot serve PMI: {error}")))?;
         let mut plan = Plan::default();
         if let Some(processes) = self.processes.as_ref().filter(|_| !ranks.is_empty()) {
             let (spec, limits, fabric) = (&*state.spec, Arc::clone(&processes.limits), self.io.fabric.as_ref());
-            let context = LaunchContext { spec, ranks: &ranks, entrances, limits, fabric };
+            let context = LaunchContext { spec, ranks: &ranks, entrances, cpus, limits, fabric };
             let planned = context.plan(if job == JobNumber::LAUNCHED { &self.io.stdin } else { &StdinSource::Empty });
-            plan = planned.map_err(|error| PrepareFailure { class: error.class(), reason: error.to_string() })?;
+            plan = planned.map_err(unplanned)?;
         }
         for command in &mut plan.commands {
             // The number that is shown of a rank tells it from those of other jobs.

@@ -19,7 +19,7 @@ pub(crate) fn spec_on(counts: &[u32]) -> Arc<SessionSpec> {
         job,
         node: NodeIndex(0),
         hosts: (0..counts.len()).map(|node| format!("n{node}")).collect(),
-        address: None,
+        addresses: Vec::new(),
         secret: LaunchSecret::from_bytes([7; LaunchSecret::LEN]),
         apps: vec![app("app")],
         settings: LaunchSettings { stdin: StdinTarget::All, ..LaunchSettings::default() },

@@ -51,6 +51,20 @@ pub struct PmiSpec {
     pub entrance: Entrance,
     /// Offers PMI-1.2 and its group barriers to clients that ask for 1.1.
     pub group_barriers: bool,
+    /// Memory in which ranks read their job's map and pairs.
+    #[serde(default)]
+    pub job_memory: JobMemory,
+}
+
+/// Memory in which ranks read their job's map and pairs without asking their server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JobMemory {
+    /// On each node, for ranks that want it.
+    #[default]
+    Shared,
+    /// None: ranks ask.
+    Off,
 }
 
 /// Protocols that a launch serves.

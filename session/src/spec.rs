@@ -27,8 +27,8 @@ pub struct SessionSpec {
     pub node: NodeIndex,
     /// The names of the job's nodes, by node index.
     pub hosts: Vec<String>,
-    /// The address by which other nodes reach this one; `None` where there are no others.
-    pub address: Option<String>,
+    /// The addresses of the launch's nodes as `host:port`, by node index; none where there is one node only.
+    pub addresses: Vec<String>,
     /// Secret of the launch, the same on all nodes.
     pub secret: LaunchSecret,
     /// The programs, in the order of `job.apps`.
@@ -41,6 +41,13 @@ impl SessionSpec {
     /// The name of a node of the launch.
     pub fn host(&self, node: NodeIndex) -> &str {
         self.hosts.get(node.index()).map_or("localhost", String::as_str)
+    }
+
+    /// The host by which other nodes reach this one; `None` where there are no others.
+    pub fn address(&self) -> Option<&str> {
+        let address = self.addresses.get(self.node.index())?;
+        let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+        Some(host.trim_start_matches('[').trim_end_matches(']'))
     }
 
     /// The directory that ranks are told for files of theirs. They make it if they need it; the session removes it.

@@ -128,6 +128,17 @@ fn wheel_program(environment: &str, name: &str) -> PathBuf {
     program
 }
 
+/// Compiles a C program of `examples/` into `directory`.
+///
+/// # Panics
+/// If there is none of this name, or the compiler fails.
+pub fn example(directory: &Path, name: &str) -> PathBuf {
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
+    let source = format!("{examples}/{name}.c");
+    let text = std::fs::read_to_string(&source).unwrap_or_else(|error| panic!("{source}: {error}"));
+    compile_text(directory, name, &text, &["-I", examples, "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1"])
+}
+
 /// Compiles a source text of the test's own into `directory`, with the given arguments of the compiler.
 ///
 /// # Panics

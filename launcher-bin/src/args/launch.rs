@@ -147,6 +147,9 @@ pub struct PmiArgs {
     /// Offer PMI 1.2 and its group barriers.
     #[arg(long)]
     pub pmi_group_barriers: bool,
+    /// Let ranks ask for what they could read in shared memory (LATTICE_JOB_MEMORY).
+    #[arg(long)]
+    pub no_job_memory: bool,
     /// Tell ranks that MPI_UNIVERSE_SIZE is N.
     #[arg(long, value_name = "N", value_parser = rank_count, allow_negative_numbers = true)]
     pub universe_size: Option<u32>,

@@ -62,6 +62,6 @@ async fn drive(
         process: HostProcess::Dedicated,
     };
     let secret = LaunchSecret::random().map_err(RequestError::Random)?;
-    let spec = launch.placed.clone().session(NodeIndex(0), None, secret);
+    let spec = launch.placed.clone().session(NodeIndex(0), Vec::new(), secret);
     frontend.run(&launch, happened, async { Ok(End::Over(lattice_session::run(spec, io).await)) }).await
 }

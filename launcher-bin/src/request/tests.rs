@@ -92,11 +92,21 @@ fn every_protocol_and_entrance_is_asked_for_by_its_flag() {
     check("--pmi pmix", PmiFamily::Pmix, Entrance::Socket, false);
     check("--pmi none", PmiFamily::None, Entrance::Socket, false);
     check("--pmi-group-barriers", PmiFamily::Auto, Entrance::Socket, true);
+    let memory = |flags: &str| requested(&format!("{flags} true")).unwrap().settings.pmi.job_memory;
+    assert_eq!((memory(""), memory("--no-job-memory")), (JobMemory::Shared, JobMemory::Off));
 }
 
 #[test]
 fn flags_that_would_do_nothing_without_pmi_are_refused_by_name() {
-    for flag in ["--pmi-trace t", "--pmi-port", "--pmi-group-barriers", "--universe-size 4", "--fence-timeout 1"] {
+    let flags = [
+        "--pmi-trace t",
+        "--pmi-port",
+        "--pmi-group-barriers",
+        "--no-job-memory",
+        "--universe-size 4",
+        "--fence-timeout 1",
+    ];
+    for flag in flags {
         let name = flag.split(' ').next().unwrap_or_default();
         let expected =
             format!("{name} and --pmi=none exclude each other: without PMI there is nothing that it could change");

@@ -298,6 +298,9 @@ pub struct LaunchSpec {
     /// 256 random bits, the key of the links between the launch's sessions; without it, fences go by way of the agents.
     #[prost(bytes = "bytes", tag = "22")]
     pub link_key: ::prost::bytes::Bytes,
+    /// Ranks ask their server for what they could read in memory that the session shares with them.
+    #[prost(bool, tag = "23")]
+    pub no_job_memory: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Job {

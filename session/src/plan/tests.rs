@@ -39,7 +39,8 @@ impl Node {
 
     fn context(&self) -> LaunchContext<'_> {
         let (entrances, fabric) = (self.entrances.clone(), self.fabric.as_ref());
-        LaunchContext { spec: &self.spec, ranks: &self.ranks, entrances, limits: Arc::new([]), fabric }
+        let cpus = vec![None; self.ranks.len()];
+        LaunchContext { spec: &self.spec, ranks: &self.ranks, entrances, cpus, limits: Arc::new([]), fabric }
     }
 
     /// Value of a variable of the first rank.
@@ -262,4 +263,13 @@ fn removed_variables_are_named_whole_or_by_their_beginning() {
     assert!(removes("A*", "A") && removes("A*", "AB") && !removes("A*", "BA"));
     assert!(removes("*", "anything"));
     assert!(!app("a").removes("A"));
+}
+
+#[test]
+fn ranks_are_told_of_their_jobs_memory_where_there_is_one() {
+    let mut node = node(&[1]);
+    assert_eq!(node.variable("LATTICE_JOB_MEMORY"), None);
+    node.entrances.job_memory = Some(Arc::new(File::open("/dev/null").unwrap().into()));
+    assert_eq!(node.variable("LATTICE_JOB_MEMORY").as_deref(), Some("31"));
+    assert!(node.context().plan(&StdinSource::Empty).unwrap().commands[0].job_memory.is_some());
 }

@@ -4,6 +4,7 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,17 +25,18 @@ use pmix_core::driver::{self as pmix, Said, Sinks};
 use pmix_core::server::{Server as PmixServer, Settings as PmixSettings};
 use pmix_core::services::Peers;
 use pmix_core::{CleanUp, JobIndex, Namespace, Seat};
-use rank_spawner::usable_cpus;
+use rank_spawner::{CpuSet, usable_cpus};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
+use super::job_memory::{self, EarlierRanks};
 use super::services::{JobServices, SpawnCall};
 use crate::machine::desertion::FenceSeen;
 use crate::machine::jobs::{JobNumber, JobState};
 use crate::plan::{Entrances, PmiPort, PmixEntrance};
 use crate::random;
 use crate::session_io::Nodes;
-use crate::settings::{Entrance, PmiFamily};
+use crate::settings::{Entrance, JobMemory, PmiFamily};
 use crate::spec::SessionSpec;
 
 /// Time within which a rank that came through `PMI_PORT` must say which one it is.
@@ -137,6 +139,7 @@ pub(super) struct Servers {
     host: Arc<dyn Services>,
     /// By job number.
     jobs: Vec<JobServers>,
+    earlier: EarlierRanks,
     pmix: Option<Arc<pmix::Driver>>,
     pmix_end_reason: Option<oneshot::Receiver<(JobIndex, EndReason)>>,
     calls: RankCalls,
@@ -167,6 +170,7 @@ impl Servers {
             nodes,
             host,
             jobs: Vec::new(),
+            earlier: EarlierRanks::default(),
             pmix: None,
             pmix_end_reason: None,
             calls,
@@ -181,19 +185,31 @@ impl Servers {
         number: JobNumber,
         job: &JobState,
         parent: Option<(JobNumber, Rank)>,
+        cpus: &[Option<CpuSet>],
     ) -> io::Result<Entrances> {
         debug_assert_eq!(number.0, self.jobs.len(), "jobs are added in their order");
         self.jobs.push(JobServers::default());
         let family = self.spec.settings.pmi.family;
         // PMI knows nothing of jobs but a rank's own; PMIx does, and a rank here may meet one of theirs.
         let has_ranks = !job.ranks_here().is_empty();
-        let port = if family.has_pmi() && has_ranks { self.serve_pmi(number, job)? } else { None };
-        let pmix = if family.has_pmix() { Some(self.serve_pmix(number, job, parent)?) } else { None };
-        Ok(Entrances { port, pmix })
+        let mut entrances = Entrances::default();
+        if family.has_pmi() && has_ranks {
+            (entrances.port, entrances.job_memory) = self.serve_pmi(number, job, cpus)?;
+        }
+        if family.has_pmix() {
+            entrances.pmix = Some(self.serve_pmix(number, job, parent)?);
+        }
+        self.earlier.count(&job.spec.job.placement);
+        Ok(entrances)
     }
 
-    /// Makes the server for PMI-1 and PMI-2, and returns its port if ranks come that way.
-    fn serve_pmi(&mut self, number: JobNumber, job: &JobState) -> io::Result<Option<PmiPort>> {
+    /// Makes the server for PMI-1 and PMI-2, and returns its port if ranks come that way, and the memory beside it.
+    fn serve_pmi(
+        &mut self,
+        number: JobNumber,
+        job: &JobState,
+        cpus: &[Option<CpuSet>],
+    ) -> io::Result<(Option<PmiPort>, Option<Arc<OwnedFd>>)> {
         let trace = self.trace.as_ref();
         let pmi = self.spec.settings.pmi;
         let offer = Offer {
@@ -214,7 +230,15 @@ impl Servers {
             server.require_keys(keys.clone());
         }
         let fence = self.nodes.fence(&job.spec.job);
+        let shared = match pmi.job_memory {
+            JobMemory::Shared => job_memory::create(&job.spec, &server, &self.earlier, cpus),
+            JobMemory::Off => None,
+        };
         let (driver, end_reason) = Driver::new(server, fence, self.services(number, job), trace.map(share));
+        let memory = shared.map(|(publisher, for_ranks)| {
+            driver.publish_to(publisher);
+            Arc::new(for_ranks)
+        });
         if job.ranks_here().len() < usable_cpus().get() {
             driver.stay_awake();
         }
@@ -230,7 +254,7 @@ impl Servers {
         let servers = &mut self.jobs[number.0];
         servers.pmi = Some(driver);
         servers.end_reason = Some(end_reason);
-        Ok(port)
+        Ok((port, memory))
     }
 
     /// Adds a job to the PMIx server, and makes that if there is none yet.

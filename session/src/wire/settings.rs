@@ -6,7 +6,7 @@ use proto::stdin_target::Target;
 use rank_spawner::CpuBind;
 
 use super::{WireError, bytes, decode_variables, encode_variables, milliseconds, os_string, time, wrong};
-use crate::settings::{Entrance, LaunchSettings, PmiFamily, PmiSpec, StdinTarget, Timeouts};
+use crate::settings::{Entrance, JobMemory, LaunchSettings, PmiFamily, PmiSpec, StdinTarget, Timeouts};
 use crate::template::Template;
 
 /// A message with these settings and nothing else.
@@ -16,6 +16,7 @@ pub(super) fn encode(settings: &LaunchSettings) -> proto::LaunchSpec {
         pmi_family: encode_family(settings.pmi.family).into(),
         pmi_port: settings.pmi.entrance == Entrance::Port,
         pmi_group_barriers: settings.pmi.group_barriers,
+        no_job_memory: settings.pmi.job_memory == JobMemory::Off,
         slurm_environment: settings.slurm_environment,
         cpu_bind: settings.cpu_bind.to_string(),
         stdin: Some(encode_stdin(&settings.stdin)),
@@ -36,6 +37,7 @@ pub(super) fn take(spec: &mut proto::LaunchSpec) -> Result<LaunchSettings, WireE
             family: decode_family(spec.pmi_family)?,
             entrance: if spec.pmi_port { Entrance::Port } else { Entrance::Socket },
             group_barriers: spec.pmi_group_barriers,
+            job_memory: if spec.no_job_memory { JobMemory::Off } else { JobMemory::Shared },
         },
         pmi_trace: spec.trace,
         slurm_environment: spec.slurm_environment,

@@ -20,18 +20,9 @@ pub fn decode(spec: proto::LaunchSpec, node: NodeIndex) -> Result<SessionSpec, W
         return Err(wrong("the receiving node", node, format!("one of {} nodes, counted from 0", hosts.len())));
     }
     let secret = placed::secret(&spec.secret)?;
-    let (list, count) = (spec.addresses.clone(), hosts.len());
+    let (list, nodes) = (spec.addresses.clone(), hosts.len());
     let launch = placed::decode_on(spec, hosts)?;
-    Ok(launch.session(node, address(&list, count, node)?, secret))
-}
-
-/// Host part of the node's own address, where there are other nodes to reach it.
-fn address(list: &str, nodes: usize, node: NodeIndex) -> Result<Option<String>, WireError> {
-    if nodes == 1 {
-        return Ok(None);
-    }
-    let addresses = addresses(list, nodes)?;
-    let address = &addresses[node.index()];
-    let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
-    Ok(Some(host.trim_start_matches('[').trim_end_matches(']').to_owned()))
+    // A node without others has nobody to be reached by.
+    let addresses = if nodes == 1 { Vec::new() } else { addresses(&list, nodes)? };
+    Ok(launch.session(node, addresses, secret))
 }

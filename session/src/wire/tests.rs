@@ -17,7 +17,7 @@ use rank_spawner::{CpuBind, RankExit};
 
 use super::{TIME_MAX, WireError, placed};
 use crate::placed::{ClusterTerms, PlacedLaunch};
-use crate::settings::{Entrance, LaunchSettings, PmiFamily, PmiSpec, StdinTarget, Timeouts};
+use crate::settings::{Entrance, JobMemory, LaunchSettings, PmiFamily, PmiSpec, StdinTarget, Timeouts};
 use crate::spec::{AppSpec, LaunchSecret, SessionSpec};
 use crate::template::Template;
 
@@ -57,7 +57,12 @@ fn placed_launch() -> PlacedLaunch {
 fn settings() -> LaunchSettings {
     LaunchSettings {
         environment: vec![("PATH".into(), "/bin".into())],
-        pmi: PmiSpec { family: PmiFamily::Pmix, entrance: Entrance::Port, group_barriers: true },
+        pmi: PmiSpec {
+            family: PmiFamily::Pmix,
+            entrance: Entrance::Port,
+            group_barriers: true,
+            job_memory: JobMemory::Off,
+        },
         pmi_trace: true,
         slurm_environment: true,
         cpu_bind: CpuBind::None,
@@ -92,7 +97,7 @@ fn terms() -> ClusterTerms {
 }
 
 fn session() -> SessionSpec {
-    placed_launch().session(NodeIndex(1), Some("10.0.0.3".into()), secret())
+    placed_launch().session(NodeIndex(1), terms().addresses, secret())
 }
 
 fn launch() -> proto::LaunchSpec {

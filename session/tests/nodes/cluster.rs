@@ -208,7 +208,7 @@ fn spec(number: usize, node: NodeIndex, job: &Job, nodes: usize, words: &[&str])
         job: job.clone(),
         node,
         hosts: (0..nodes).map(|node| format!("n{node}")).collect(),
-        address: Some("127.0.0.1".to_owned()),
+        addresses: (0..nodes).map(|_| "127.0.0.1:1".to_owned()).collect(),
         secret: LaunchSecret::from_bytes([0x42; LaunchSecret::LEN]),
         apps: vec![app],
         settings: LaunchSettings { environment: environment.collect(), ..LaunchSettings::default() },

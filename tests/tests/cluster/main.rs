@@ -16,6 +16,7 @@ mod following;
 mod foreign;
 mod identity;
 mod insight;
+mod job_memory;
 mod lifetimes;
 mod mpi_programs;
 mod placement;

@@ -12,6 +12,7 @@ mod ends;
 mod environment;
 mod every_mpi;
 mod files;
+mod job_memory;
 mod json;
 mod load;
 mod meetings;

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use prost::Message;
 
 use super::*;
-use crate::settings::{Entrance, StdinTarget};
+use crate::settings::{Entrance, JobMemory, StdinTarget};
 use crate::template::Template;
 
 fn program(name: &str, ranks: u32) -> ProgramRequest {
@@ -32,7 +32,12 @@ fn request() -> LaunchRequest {
         universe_size: Some(12),
         settings: LaunchSettings {
             environment: vec![("PATH".into(), "/bin".into())],
-            pmi: PmiSpec { family: PmiFamily::Pmi2, entrance: Entrance::Port, group_barriers: false },
+            pmi: PmiSpec {
+                family: PmiFamily::Pmi2,
+                entrance: Entrance::Port,
+                group_barriers: false,
+                job_memory: JobMemory::Off,
+            },
             pmi_trace: true,
             slurm_environment: true,
             stdin: StdinTarget::File(Template::parse("/in.%t".as_ref()).unwrap()),

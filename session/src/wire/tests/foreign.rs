@@ -37,7 +37,7 @@ fn a_request_without_a_spec_means_the_same_as_one_with() {
     let session = spec::decode(launch, NodeIndex(node)).unwrap();
     assert_eq!(session.job.placement, Placement::block(&[4, 3, 3]));
     assert_eq!(session.hosts, ["node0", "node1", "node2"]);
-    assert_eq!(session.address.as_deref(), Some("10.0.0.3"));
+    assert_eq!(session.address(), Some("10.0.0.3"));
     assert_eq!(session.apps[0].args, ["-v"]);
     assert_eq!(session.settings.pmi.family, PmiFamily::Auto);
     let alone = proto::LaunchProcessesRequest { peers: Vec::new(), first_rank: 0, world_size: 3, ..foreign_request() };

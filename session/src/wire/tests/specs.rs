@@ -149,21 +149,23 @@ fn any_timeouts() -> impl Strategy<Value = Timeouts> {
 }
 
 fn any_settings() -> impl Strategy<Value = LaunchSettings> {
-    let pmi = (any_family(), prop_oneof![Just(Entrance::Socket), Just(Entrance::Port)], any::<bool>());
+    let job_memory = prop_oneof![Just(JobMemory::Shared), Just(JobMemory::Off)];
+    let entrance = prop_oneof![Just(Entrance::Socket), Just(Entrance::Port)];
+    let pmi = (any_family(), entrance, any::<bool>(), job_memory).prop_map(
+        |(family, entrance, group_barriers, job_memory)| PmiSpec { family, entrance, group_barriers, job_memory },
+    );
     let bind = proptest::sample::select(vec!["none", "cores", "threads", "map:0-1,4"]);
     let environment = proptest::collection::vec(("[A-Z]{1,5}", ".{0,5}"), 0..4);
     let flags = any::<(bool, bool)>();
     (environment, pmi, flags, bind, any_stdin(), any_timeouts()).prop_map(
-        |(environment, (family, entrance, group_barriers), (pmi_trace, slurm_environment), bind, stdin, timeouts)| {
-            LaunchSettings {
-                environment: environment.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
-                pmi: PmiSpec { family, entrance, group_barriers },
-                pmi_trace,
-                slurm_environment,
-                cpu_bind: bind.parse().unwrap(),
-                stdin,
-                timeouts,
-            }
+        |(environment, pmi, (pmi_trace, slurm_environment), bind, stdin, timeouts)| LaunchSettings {
+            environment: environment.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
+            pmi,
+            pmi_trace,
+            slurm_environment,
+            cpu_bind: bind.parse().unwrap(),
+            stdin,
+            timeouts,
         },
     )
 }
@@ -227,7 +229,7 @@ fn each_timeout_that_no_clock_can_add_is_refused_by_its_name() {
 fn a_node_is_reached_by_the_host_part_of_its_address() {
     let address = |addresses: &str| {
         let launch = proto::LaunchSpec { addresses: addresses.to_owned(), ..launch() };
-        spec::decode(launch, NodeIndex(1)).unwrap().address.unwrap()
+        spec::decode(launch, NodeIndex(1)).unwrap().address().unwrap().to_owned()
     };
     assert_eq!(address("a:1,b:2,c:3"), "b");
     assert_eq!(address("a,b,c"), "b", "an address without a port");
@@ -235,7 +237,7 @@ fn a_node_is_reached_by_the_host_part_of_its_address() {
     let alone = PlacedLaunch { hosts: vec!["node0".into()], ..placed_launch() };
     let job = Job { placement: Placement::one_node(10), ..alone.job.clone() };
     let launch = placed::encode(&PlacedLaunch { job, ..alone }, &terms());
-    assert_eq!(spec::decode(launch, NodeIndex(0)).unwrap().address, None, "nobody else is there");
+    assert_eq!(spec::decode(launch, NodeIndex(0)).unwrap().address(), None, "nobody else is there");
 }
 
 fn session_start() -> proto::StartSession {

@@ -1,0 +1,96 @@
+//! Gets without a message: the memory of the job that the launcher may have given this rank beside its connection.
+//!
+//! The memory shows what fences brought, and the server knows more: what was put since, facts about the job. So a key that is not there,
+//! and one that this rank has put since its last fence, is asked for; and so is everything where there is no memory, which is no error.
+
+use std::collections::HashSet;
+use std::env;
+
+use job_memory::{JobReader, Lookup};
+
+/// Memory of a rank's job, as far as there is one.
+#[derive(Debug, Default)]
+pub(crate) struct SharedPairs {
+    memory: Option<JobReader>,
+    /// Keys that this rank has put since its last fence.
+    unfenced: HashSet<String>,
+}
+
+impl SharedPairs {
+    /// The memory of the job `job_id` that the environment names. From the next fence on there are pairs in it.
+    pub(crate) fn from_env(job_id: &str) -> Self {
+        let number = env::var(job_memory::VARIABLE).ok().and_then(|number| number.parse().ok());
+        // A runtime may have closed the descriptor, and another launcher may have started this process in between.
+        let memory = number.and_then(|number| JobReader::inherited(number, job_id).ok());
+        let memory = memory.filter(|memory| memory.ask_for_pairs().is_ok());
+        Self { memory, unfenced: HashSet::new() }
+    }
+
+    /// True if there is a memory, whether or not there are pairs in it.
+    pub(crate) fn is_there(&self) -> bool {
+        self.memory.is_some()
+    }
+
+    pub(crate) fn get(&mut self, key: &str) -> Option<Vec<u8>> {
+        if self.unfenced.contains(key) {
+            return None;
+        }
+        match self.memory.as_mut()?.get(key.as_bytes()) {
+            Lookup::Found(value) => Some(value),
+            Lookup::Absent | Lookup::AskServer => None,
+        }
+    }
+
+    pub(crate) fn attribute(&self, name: &str) -> Option<Vec<u8>> {
+        self.memory.as_ref()?.attribute(name)
+    }
+
+    /// This rank has put `key`, whose value the memory does not have before the next fence.
+    pub(crate) fn note_put(&mut self, key: &str) {
+        if self.memory.is_some() && !self.unfenced.contains(key) {
+            self.unfenced.insert(key.to_owned());
+        }
+    }
+
+    /// This rank has left a fence.
+    pub(crate) fn note_fence(&mut self) {
+        self.unfenced.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use job_memory::{JobFacts, JobWriter};
+
+    use super::*;
+
+    #[test]
+    fn a_key_that_was_put_since_the_last_fence_is_asked_for() {
+        let facts = JobFacts { job_id: "j".into(), ..JobFacts::default() };
+        let (mut writer, descriptor) = JobWriter::create(&facts).unwrap();
+        let memory = Some(JobReader::of(File::from(descriptor), "j").unwrap());
+        let mut shared = SharedPairs { memory, unfenced: HashSet::new() };
+        let fence = |writer: &mut JobWriter, shared: &mut SharedPairs, value: &[u8]| {
+            writer.publish(b"k", value).unwrap();
+            writer.complete(1);
+            shared.note_fence();
+        };
+        assert_eq!(shared.get("k"), None, "there was no fence");
+        fence(&mut writer, &mut shared, b"old");
+        assert_eq!(shared.get("k").as_deref(), Some(b"old".as_slice()));
+        shared.note_put("k");
+        assert_eq!((shared.get("k"), shared.get("absent")), (None, None));
+        fence(&mut writer, &mut shared, b"new");
+        assert_eq!(shared.get("k").as_deref(), Some(b"new".as_slice()));
+    }
+
+    #[test]
+    fn without_a_memory_everything_is_asked_for_and_nothing_kept() {
+        let mut shared = SharedPairs::default();
+        shared.note_put("k");
+        assert_eq!((shared.get("k"), shared.attribute("universeSize"), shared.is_there()), (None, None, false));
+        assert!(shared.unfenced.is_empty());
+    }
+}
