@@ -16,6 +16,7 @@ pub mod fuzzing;
 pub mod library;
 pub mod limits;
 mod machine;
+pub mod numbered;
 pub mod placed;
 pub mod plan;
 pub mod random;
