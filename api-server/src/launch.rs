@@ -41,7 +41,7 @@ use self::fan_out::NotStarted;
 #[cfg(feature = "fuzzing")]
 pub(crate) use self::machine::{Machine, effect};
 pub(crate) use self::machine::{attachments, checkpoint, event, facts};
-use self::outbox::Outbox;
+use self::outbox::{Attempt, Outbox};
 pub(crate) use self::runner::{resume, start};
 use self::summary::Summary;
 use crate::clock::Clock;
@@ -55,9 +55,11 @@ pub(crate) enum Request {
     /// All nodes have answered the request to start.
     FannedOut(Result<(), NotStarted>),
     /// A node's report stream is there, with this number.
-    StreamOpened { node: u32, stream: u64 },
-    /// Something happened on a node.
-    Event { node: u32, event: NodeEvent },
+    StreamOpened { node: u32, stream: u64, attempt: Attempt },
+    /// A node says on a stream after which event it goes on, and which commands it has taken.
+    Resumed { node: u32, stream: u64, after: u64, commands_taken: u64 },
+    /// An event of a node has come, with its number; `None` for one that this version has no meaning for.
+    Event { node: u32, sequence: u64, event: Option<NodeEvent> },
     /// A node's report stream ended.
     StreamClosed { node: u32, stream: u64 },
     /// A node is lost.

@@ -32,6 +32,7 @@ mod placement;
 mod rendezvous;
 mod serials;
 mod server;
+mod session_calls;
 mod store;
 #[cfg(test)]
 mod tests;

@@ -10,20 +10,23 @@ use pmi_transport::proto::v1::node_service_server::NodeService;
 use pmi_transport::proto::v1::{
     DrainNodesRequest, DrainNodesResponse, HeartbeatRequest, HeartbeatResponse, LaunchReport, ListNodesRequest,
     ListNodesResponse, MeetAnswer, MeetRequest, NameAnswer, NameRequest, NodeCommand, RegisterNodeRequest,
-    RegisterNodeResponse, ReportFor, ResumeNodesRequest, ResumeNodesResponse, SpawnAnswer, SpawnRequest, launch_report,
+    RegisterNodeResponse, ReportFor, ResumeNodesRequest, ResumeNodesResponse, Resumed, SpawnAnswer, SpawnRequest,
+    launch_report,
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::launch::outbox::Outbox;
+use super::launch::outbox::{Attempt, Outbox, StreamEnd};
 use super::launch::{LaunchHandle, Request as LaunchRequest};
 use super::rendezvous::Participant;
 use super::server::{Server, to_its_end};
+use super::session_calls::{CallId, Unanswered};
 use super::versions;
-use super::wire::node::{decode_event, encode_command};
+use super::wire::node::{decode_event, encode_message};
 use super::wire::registry::{decode_registration, encode_listed};
 use super::wire::rendezvous;
+use super::wire::session_answer::SessionAnswer;
 
 /// Commands on their way to a node.
 const TO_NODE: usize = 16;
@@ -100,7 +103,7 @@ impl NodeService for Reporting {
             return Err(Status::invalid_argument("the first message must say what the report is of"));
         };
         check_is(&caller, &of.node_id)?;
-        let ReportFor { launch_id, node_id, node_index } = of;
+        let ReportFor { launch_id, node_id, node_index, again } = of;
         let handle = self.launch(&launch_id)?;
         let outbox = handle.outbox(node_index, &node_id).cloned().ok_or_else(|| {
             Status::invalid_argument(format!("{node_id} is not node {node_index} of launch {launch_id}"))
@@ -109,56 +112,97 @@ impl NodeService for Reporting {
             let text = format!("launch {launch_id} goes on, or has ended, without {node_id}");
             return Err(Status::failed_precondition(text));
         }
+        if outbox.is_closed() {
+            let text = format!("launch {launch_id} has all that it needs of {node_id}");
+            return Err(Status::failed_precondition(text));
+        }
+        let attempt = if again { Attempt::Again } else { Attempt::First };
         let (sender, receiver) = mpsc::channel(TO_NODE);
-        tokio::spawn(report(handle, outbox, node_index, told, sender));
+        let stream = ReportStream { handle, outbox, node: node_index, attempt };
+        tokio::spawn(stream.run(told, sender));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 
     async fn call_name(&self, request: Request<NameRequest>) -> Result<Response<NameAnswer>, Status> {
         check_speaker(&request, &request.get_ref().node_id)?;
-        let NameRequest { launch_id, node_id, call } = request.into_inner();
+        let NameRequest { launch_id, node_id, call, call_id } = request.into_inner();
         let handle = self.launch_on(&launch_id, &node_id)?;
-        let answer = match call.map(wire::call::decode_name) {
-            Some(Ok(call)) => self.0.names.call(handle.summary().uid, &launch_id, call).await,
-            Some(Err(error)) => Err(NameError::Unavailable { reason: error.to_string() }),
-            None => return Err(Status::invalid_argument("the request has no call")),
+        let call = call.ok_or_else(no_call)?;
+        let (server, launch) = (Arc::clone(&self.0), launch_id.clone());
+        let make = async move {
+            let answer = match wire::call::decode_name(call) {
+                Ok(call) => server.names.call(handle.summary().uid, &launch, call).await,
+                Err(error) => Err(NameError::Unavailable { reason: error.to_string() }),
+            };
+            SessionAnswer::Name(wire::call::encode_name_answer(&answer))
         };
-        Ok(Response::new(wire::call::encode_name_answer(&answer)))
+        match self.answer_once(&launch_id, &node_id, call_id, make).await? {
+            SessionAnswer::Name(answer) => Ok(Response::new(answer)),
+            _ => Err(another_call(call_id)),
+        }
     }
 
     async fn spawn_tasks(&self, request: Request<SpawnRequest>) -> Result<Response<SpawnAnswer>, Status> {
         check_speaker(&request, &request.get_ref().node_id)?;
-        let SpawnRequest { launch_id, node_id, call } = request.into_inner();
+        let SpawnRequest { launch_id, node_id, call, call_id } = request.into_inner();
         let handle = self.launch_on(&launch_id, &node_id)?;
         let node = handle.index_of(&node_id).ok_or_else(|| not_on(&launch_id, &node_id))?;
-        let call = call.ok_or_else(|| Status::invalid_argument("the request has no call"))?;
-        let refused = |reason: String| Err(SpawnError::Refused { reason });
-        let answer = match wire::call::decode_spawn(call) {
-            Ok((parent, rank, request)) => {
-                let spawn = |reply| LaunchRequest::Spawn { node, parent, rank, request, reply };
-                handle.ask(spawn).await.unwrap_or_else(|| refused("the launch is over".to_owned()))
-            }
-            Err(error) => refused(error.to_string()),
+        let call = call.ok_or_else(no_call)?;
+        let make = async move {
+            let refused = |reason: String| Err(SpawnError::Refused { reason });
+            let answer = match wire::call::decode_spawn(call) {
+                Ok((parent, rank, request)) => {
+                    let spawn = |reply| LaunchRequest::Spawn { node, parent, rank, request, reply };
+                    handle.ask(spawn).await.unwrap_or_else(|| refused("the launch is over".to_owned()))
+                }
+                Err(error) => refused(error.to_string()),
+            };
+            SessionAnswer::Spawn(wire::call::encode_spawn_answer(&answer))
         };
-        Ok(Response::new(wire::call::encode_spawn_answer(&answer)))
+        match self.answer_once(&launch_id, &node_id, call_id, make).await? {
+            SessionAnswer::Spawn(answer) => Ok(Response::new(answer)),
+            _ => Err(another_call(call_id)),
+        }
     }
 
     async fn meet_launches(&self, request: Request<MeetRequest>) -> Result<Response<MeetAnswer>, Status> {
         check_speaker(&request, &request.get_ref().node_id)?;
-        let MeetRequest { launch_id, node_id, call } = request.into_inner();
+        let MeetRequest { launch_id, node_id, call, call_id } = request.into_inner();
         let handle = self.launch_on(&launch_id, &node_id)?;
         let node = handle.index_of(&node_id).ok_or_else(|| not_on(&launch_id, &node_id))?;
-        let call = call.ok_or_else(|| Status::invalid_argument("the request has no call"))?;
-        let participant = Participant { uid: handle.summary().uid, launch: &launch_id, node };
-        let answer = match rendezvous::decode_call(call) {
-            Ok(call) => self.0.meet(participant, call).await,
-            Err(error) => Err(MeetError::Unavailable { reason: error.to_string() }),
+        let call = call.ok_or_else(no_call)?;
+        let (server, launch) = (Arc::clone(&self.0), launch_id.clone());
+        let make = async move {
+            let participant = Participant { uid: handle.summary().uid, launch: &launch, node };
+            let answer = match rendezvous::decode_call(call) {
+                Ok(call) => server.meet(participant, call).await,
+                Err(error) => Err(MeetError::Unavailable { reason: error.to_string() }),
+            };
+            SessionAnswer::Meet(rendezvous::encode_answer(answer))
         };
-        Ok(Response::new(rendezvous::encode_answer(answer)))
+        match self.answer_once(&launch_id, &node_id, call_id, make).await? {
+            SessionAnswer::Meet(answer) => Ok(Response::new(answer)),
+            _ => Err(another_call(call_id)),
+        }
     }
 }
 
 impl Reporting {
+    /// The answer to a session's call, which `make` finds out unless it was asked for before.
+    async fn answer_once(
+        &self,
+        launch: &str,
+        node: &str,
+        number: u64,
+        make: impl Future<Output = SessionAnswer> + Send + 'static,
+    ) -> Result<SessionAnswer, Status> {
+        let answer = self.0.session_calls.answer(CallId { launch, node, number }, make).await;
+        answer.map_err(|error| match error {
+            Unanswered::TooMany => Status::resource_exhausted(error.to_string()),
+            Unanswered::LaunchOver => Status::unavailable(error.to_string()),
+        })
+    }
+
     fn launch(&self, id: &str) -> Result<LaunchHandle, Status> {
         self.0.find(id).ok_or_else(|| Status::not_found(format!("there is no launch {id}, or it has ended")))
     }
@@ -169,50 +213,83 @@ impl Reporting {
     }
 }
 
-/// Carries events from a node to a launch and commands back, until one of them has nothing more to say.
-async fn report(
+/// A stream from a node, and the launch that it is of.
+struct ReportStream {
     handle: LaunchHandle,
     outbox: Outbox,
     node: u32,
-    mut told: Streaming<LaunchReport>,
-    sender: mpsc::Sender<Result<NodeCommand, Status>>,
-) {
-    let stream = outbox.open();
-    if !handle.send(LaunchRequest::StreamOpened { node, stream }).await {
-        return;
+    attempt: Attempt,
+}
+
+impl ReportStream {
+    /// Carries events from the node to the launch and commands back, until one of them has nothing more to say.
+    async fn run(self, mut told: Streaming<LaunchReport>, sender: mpsc::Sender<Result<NodeCommand, Status>>) {
+        let (node, attempt) = (self.node, self.attempt);
+        let stream = self.outbox.open(attempt);
+        if !self.handle.send(LaunchRequest::StreamOpened { node, stream, attempt }).await {
+            return;
+        }
+        tokio::select! {
+            () = self.take_events(stream, &mut told, &sender) => {}
+            () = self.give_commands(stream, &sender) => {}
+        }
+        self.handle.send(LaunchRequest::StreamClosed { node, stream }).await;
     }
-    let events = async {
+
+    async fn take_events(
+        &self,
+        stream: u64,
+        told: &mut Streaming<LaunchReport>,
+        sender: &mpsc::Sender<Result<NodeCommand, Status>>,
+    ) {
         loop {
-            match told.message().await {
-                Ok(Some(LaunchReport { what: Some(launch_report::What::Event(event)) })) => {
-                    // One that means nothing here is of a later version.
-                    if let Some(event) = decode_event(event)
-                        && !handle.send(LaunchRequest::Event { node, event }).await
-                    {
-                        return;
-                    }
-                }
-                // Of a later version.
-                Ok(Some(_)) => {}
+            let request = match told.message().await {
+                Ok(Some(report)) => self.request(stream, report),
                 // It has said everything, and waits to hear that it may forget it.
                 Ok(None) => return sender.closed().await,
                 // The node comes again, or is lost.
                 Err(_) => return,
-            }
-        }
-    };
-    let commands = async {
-        while let Some(command) = outbox.next(stream).await {
-            if sender.send(Ok(encode_command(command))).await.is_err() {
+            };
+            if let Some(request) = request
+                && !self.handle.send(request).await
+            {
                 return;
             }
         }
-    };
-    tokio::select! {
-        () = events => {}
-        () = commands => {}
     }
-    handle.send(LaunchRequest::StreamClosed { node, stream }).await;
+
+    /// What a message means for the launch; `None` for one of a later version.
+    fn request(&self, stream: u64, report: LaunchReport) -> Option<LaunchRequest> {
+        let node = self.node;
+        match report.what? {
+            launch_report::What::Of(_) => None,
+            launch_report::What::Event(event) => {
+                if event.commands_taken > 0 {
+                    self.outbox.confirm(event.commands_taken);
+                }
+                let (sequence, event) = (event.sequence, decode_event(event));
+                (sequence > 0 || event.is_some()).then_some(LaunchRequest::Event { node, sequence, event })
+            }
+            launch_report::What::Resumed(Resumed { after, commands_taken, .. }) => {
+                Some(LaunchRequest::Resumed { node, stream, after, commands_taken })
+            }
+        }
+    }
+
+    async fn give_commands(&self, stream: u64, sender: &mpsc::Sender<Result<NodeCommand, Status>>) {
+        loop {
+            let message = match self.outbox.next(stream).await {
+                Ok(message) => Ok(encode_message(message)),
+                // The end of the stream without an error acknowledges the report.
+                Err(StreamEnd::Closed) => return,
+                Err(StreamEnd::Replaced) => Err(Status::aborted("the node has opened another stream")),
+            };
+            let is_end = message.is_err();
+            if sender.send(message).await.is_err() || is_end {
+                return;
+            }
+        }
+    }
 }
 
 /// Refuses a request that does not come from the agent of the node that it speaks of.
@@ -225,6 +302,14 @@ fn check_is(caller: &Caller, node: &str) -> Result<(), Status> {
         Caller::Agent(own) if own == node => Ok(()),
         other => Err(Status::permission_denied(format!("{other} cannot speak for node {node}"))),
     }
+}
+
+fn no_call() -> Status {
+    Status::invalid_argument("the request has no call")
+}
+
+fn another_call(number: u64) -> Status {
+    Status::invalid_argument(format!("call {number} of the session was another one"))
 }
 
 fn not_on(launch: &str, node: &str) -> Status {

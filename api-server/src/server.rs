@@ -28,6 +28,7 @@ use super::names::NameTables;
 use super::nodes::{NODES_MAX, Registry};
 use super::rendezvous::Rendezvous;
 use super::serials::Serials;
+use super::session_calls::SessionCalls;
 use super::store::{self, Change, Kept, LaunchRecord, Store, StoreError};
 use super::unclean_nodes::UncleanNodes;
 use super::wire;
@@ -50,6 +51,7 @@ pub(crate) struct Server {
     pub fabric: Option<Arc<Fabric>>,
     pub names: NameTables,
     pub rendezvous: Rendezvous,
+    pub session_calls: SessionCalls,
     pub metrics: Arc<Metrics>,
     pub serials: Serials,
     /// The time by which others are judged.
@@ -98,6 +100,7 @@ impl Server {
             fabric,
             names: NameTables::default(),
             rendezvous: Rendezvous::default(),
+            session_calls: SessionCalls::default(),
             metrics: Arc::default(),
             serials: Serials::from_now(),
             clock: Arc::default(),
@@ -197,6 +200,7 @@ impl EndListener for Server {
         self.metrics.count_ended(failure.is_none());
         self.names.withdraw(summary.uid, &summary.id);
         self.rendezvous.withdraw(&summary.id);
+        self.session_calls.forget(&summary.id);
         let oldest = self.launches.lock().end(summary.id.clone());
         let allocation = summary.allocation_id.clone();
         tokio::spawn(async move {

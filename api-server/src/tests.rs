@@ -1,5 +1,6 @@
 //! The whole server with agents and clients that are scripted: what each of them gets to hear.
 
+mod broken_streams;
 mod changes;
 mod drains;
 mod following;

@@ -12,6 +12,7 @@ pub(crate) mod order;
 pub(crate) mod record;
 pub(crate) mod registry;
 pub(crate) mod rendezvous;
+pub(crate) mod session_answer;
 pub(crate) mod spec;
 mod status;
 pub(crate) mod summary;

@@ -61,8 +61,12 @@ fn requests() -> Target {
 /// Reports of the nodes of one launch, in the pieces that `node_reports` takes.
 fn reports_of(events: &[(u8, What)]) -> Vec<u8> {
     let mut seed = Vec::new();
+    let mut sequences = [0; 3];
     for (node, what) in events {
-        let message = proto::NodeEvent { what: Some(what.clone()) }.encode_to_vec();
+        let sequence = &mut sequences[usize::from(*node)];
+        *sequence += 1;
+        let message =
+            proto::NodeEvent { what: Some(what.clone()), sequence: *sequence, commands_taken: 0 }.encode_to_vec();
         seed.extend((message.len() as u16).to_le_bytes());
         seed.push(*node);
         seed.extend(message);

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     fn event(what: Node) -> Response {
-        Response::Event(proto::NodeEvent { what: Some(what) })
+        Response::Event(proto::NodeEvent { what: Some(what), ..Default::default() })
     }
 
     fn decoded(what: Option<Response>) -> Result<Answer, WireError> {
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn an_event_without_content_is_an_error() {
-        let error = decoded(Some(Response::Event(proto::NodeEvent { what: None }))).unwrap_err();
+        let error = decoded(Some(Response::Event(proto::NodeEvent::default()))).unwrap_err();
         assert_eq!(error.to_string(), "the message has no event");
     }
 

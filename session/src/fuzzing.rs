@@ -116,7 +116,7 @@ fn to_session(message: &[u8]) {
             Some(AnswerWhat::Meet(meet)) => drop(wire::meeting::decode_answer(meet)),
             _ => {}
         },
-        Some(ToWhat::Question(_)) | None => {}
+        Some(ToWhat::Question(_) | ToWhat::Resume(_) | ToWhat::Dismissed(_)) | None => {}
     }
 }
 
@@ -141,7 +141,7 @@ fn from_session(message: &[u8]) {
             Some(CallWhat::Meet(meet)) => check_nodes(&meet.node_gaps),
             Some(CallWhat::Data(_)) | None => {}
         },
-        Some(FromWhat::Reply(_) | FromWhat::Warning(_)) | None => {}
+        Some(FromWhat::Reply(_) | FromWhat::Warning(_) | FromWhat::Resumed(_)) | None => {}
     }
 }
 

@@ -12,11 +12,13 @@
 //! the end of the launch here.
 
 mod agent_calls;
+mod confirmations;
 mod credit;
 pub mod door;
 pub mod frames;
 mod incoming;
 mod job_nodes;
+mod kept_events;
 mod node_links;
 mod outgoing;
 mod stdin;
@@ -36,9 +38,10 @@ use tokio::runtime::Builder;
 use tokio::sync::{mpsc, oneshot};
 
 use self::agent_calls::AgentCalls;
+use self::confirmations::Confirmations;
 use self::credit::OutputCredit;
 use self::frames::{ToAgent, read_frame};
-use self::incoming::Incoming;
+use self::incoming::{Incoming, NextAgents};
 use self::node_links::NodeLinks;
 use self::outgoing::Outgoing;
 use self::stdin::Readers;
@@ -196,10 +199,26 @@ impl Start {
             process: HostProcess::Dedicated,
         };
         let nodes = spec.hosts.len();
-        let incoming = Incoming { nodes, control, calls, credit: Arc::clone(&credit), input, urgent };
+        let confirmations = Arc::<Confirmations>::default();
+        let incoming = Incoming {
+            nodes,
+            control,
+            calls,
+            credit: Arc::clone(&credit),
+            input,
+            urgent,
+            confirmations: Arc::clone(&confirmations),
+            agents: NextAgents::none(),
+        };
         let reading = tokio::spawn(incoming.run(reader));
-        let outgoing =
-            Outgoing { urgent: outgoing_urgent, events: happened, traces: traced, alarm: Some(alarmed), credit };
+        let outgoing = Outgoing {
+            urgent: outgoing_urgent,
+            events: happened,
+            traces: traced,
+            alarm: Some(alarmed),
+            credit,
+            confirmations,
+        };
         let (report, finish) = oneshot::channel();
         let writing = tokio::spawn(outgoing.run(writer, finish));
         let ended = crate::run(spec, io).await;

@@ -68,9 +68,9 @@ pub const REPORT_AGAIN: Duration = Duration::from_secs(3);
 pub const FIRST_REPORT: Duration = Duration::from_secs(10);
 /// The same after the API server was started anew, for nodes that ran the launch meanwhile.
 pub const REPORT_AFTER_RESTART: Duration = Duration::from_secs(30);
-/// Time that an agent keeps the report of a launch for an API server that does not answer.
+/// Time that an agent waits with the report of a launch for an API server that does not answer, before it lets the session go.
 pub const REPORT_KEPT: Duration = Duration::from_secs(600);
-/// Time for the API server to acknowledge a report before it is sent again. A store whose disk is full takes longer.
+/// Time for the API server to acknowledge a report before it is asked again. A store whose disk is full takes longer.
 pub const REPORT_ACK: Duration = Duration::from_secs(10);
 
 /// Pause between attempts of a client to attach again, at most.

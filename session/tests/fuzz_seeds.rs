@@ -106,9 +106,11 @@ fn to_session() -> Vec<proto::ToSession> {
         AnswerWhat::Spawn(proto::SpawnAnswer { job_id: "kvs_abc_0.s1".to_owned(), refusal: String::new() }),
         AnswerWhat::Meet(proto::MeetAnswer { number: 1 << 63, ..proto::MeetAnswer::default() }),
     ];
-    let commands = commands.map(|what| ToWhat::Command(proto::NodeCommand { what: Some(what) }));
+    let commands = commands.map(|what| ToWhat::Command(proto::NodeCommand { what: Some(what), ..Default::default() }));
     let answers = answers.map(|what| ToWhat::Answer(proto::Answer { id: 1, what: Some(what) }));
-    let all = [ToWhat::Start(start)].into_iter().chain(commands).chain(answers);
+    let resume = ToWhat::Resume(proto::ResumeEvents { stream: 2, after: Some(7), handed: None });
+    let taken = ToWhat::Command(proto::NodeCommand { what: None, sequence: 0, events_taken: 7 });
+    let all = [ToWhat::Start(start), resume, taken].into_iter().chain(commands).chain(answers);
     all.map(|what| proto::ToSession { what: Some(what) }).collect()
 }
 
@@ -142,8 +144,9 @@ fn from_session() -> Vec<proto::FromSession> {
         Event::Output(proto::RankOutput { rank: 3, on_stderr: false, data: "hello\n".into() }),
     ];
     let calls = calls.map(|what| FromWhat::Call(proto::Call { id: 1, what: Some(what) }));
-    let events = events.map(|what| FromWhat::Event(proto::NodeEvent { what: Some(what) }));
-    calls.into_iter().chain(events).map(|what| proto::FromSession { what: Some(what) }).collect()
+    let events = events.map(|what| FromWhat::Event(proto::NodeEvent { what: Some(what), ..Default::default() }));
+    let resumed = FromWhat::Resumed(proto::Resumed { after: 7, commands_taken: 3, stream: 2 });
+    calls.into_iter().chain(events).chain([resumed]).map(|what| proto::FromSession { what: Some(what) }).collect()
 }
 
 fn targets() -> [Target; 3] {

@@ -36,15 +36,16 @@ pub(super) struct Callee {
 impl Callee {
     /// The answer to one call; it may take as long as other nodes' ranks take.
     pub(super) async fn answer(&self, call: proto::Call) -> proto::Answer {
+        let id = call.id;
         let what = match call.what {
             Some(CallWhat::Fence(fence)) => self.fence(fence).await,
-            Some(CallWhat::Name(name)) => AnswerWhat::Name(self.name(name).await),
-            Some(CallWhat::Spawn(spawn)) => AnswerWhat::Spawn(self.spawn(spawn).await),
-            Some(CallWhat::Meet(meet)) => AnswerWhat::Meet(self.meet(meet).await),
+            Some(CallWhat::Name(name)) => AnswerWhat::Name(self.name(id, name).await),
+            Some(CallWhat::Spawn(spawn)) => AnswerWhat::Spawn(self.spawn(id, spawn).await),
+            Some(CallWhat::Meet(meet)) => AnswerWhat::Meet(self.meet(id, meet).await),
             Some(CallWhat::Data(data)) => self.ask(data).await,
             None => AnswerWhat::DataError("the node agent does not know this call".to_owned()),
         };
-        proto::Answer { id: call.id, what: Some(what) }
+        proto::Answer { id, what: Some(what) }
     }
 
     async fn ask(&self, data: proto::DataCall) -> AnswerWhat {
@@ -70,11 +71,12 @@ impl Callee {
         }
     }
 
-    async fn name(&self, call: proto::NameCall) -> proto::NameAnswer {
+    async fn name(&self, call_id: u64, call: proto::NameCall) -> proto::NameAnswer {
         let request = proto::NameRequest {
             launch_id: self.launch_id.clone(),
             node_id: self.node.config.node_id.clone(),
             call: Some(call),
+            call_id,
         };
         match NodeServiceClient::new(self.node.api.clone()).call_name(request).await {
             Ok(answer) => answer.into_inner(),
@@ -85,11 +87,12 @@ impl Callee {
         }
     }
 
-    async fn spawn(&self, call: proto::SpawnCall) -> proto::SpawnAnswer {
+    async fn spawn(&self, call_id: u64, call: proto::SpawnCall) -> proto::SpawnAnswer {
         let request = proto::SpawnRequest {
             launch_id: self.launch_id.clone(),
             node_id: self.node.config.node_id.clone(),
             call: Some(call),
+            call_id,
         };
         match NodeServiceClient::new(self.node.api.clone()).spawn_tasks(request).await {
             Ok(answer) => answer.into_inner(),
@@ -100,11 +103,12 @@ impl Callee {
         }
     }
 
-    async fn meet(&self, call: proto::MeetCall) -> proto::MeetAnswer {
+    async fn meet(&self, call_id: u64, call: proto::MeetCall) -> proto::MeetAnswer {
         let request = proto::MeetRequest {
             launch_id: self.launch_id.clone(),
             node_id: self.node.config.node_id.clone(),
             call: Some(call),
+            call_id,
         };
         let client = NodeServiceClient::new(self.node.api.clone());
         let mut client = client.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX);

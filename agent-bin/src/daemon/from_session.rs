@@ -10,50 +10,65 @@ use prost::Message;
 use proto::from_session::What;
 use proto::node_event::What as EventWhat;
 use proto::to_session::What as ToWhat;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use tokio_util::codec::FramedRead;
 
 use super::calls::{self, Callee, SessionQuestions};
-use super::report::Events;
+use super::report::{Events, Word};
 use super::to_session::ToSession;
 use super::warnings::Warnings;
 
 /// Number of calls of a session that may wait for their answers; more are refused. Some wait for an hour: look-ups of names.
 const CALLS_MAX: usize = 4096;
 
-/// Last words of a session.
+/// Report of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LastWords {
-    /// The session reported.
-    Report,
+    /// The session keeps its report, and stays until it is dismissed.
+    Kept,
+    /// The session could not begin, and said so before it ended.
+    Left,
     /// The session ended without a report.
     Nothing,
 }
 
 /// Receivers of the session's messages.
 pub(super) struct FromSession {
-    pub(super) callee: Arc<Callee>,
+    pub(super) launch_id: String,
+    /// `None` when the session has no ranks any more.
+    pub(super) callee: Option<Arc<Callee>>,
     pub(super) to_session: ToSession,
     pub(super) events: Arc<Events>,
     pub(super) questions: Arc<SessionQuestions>,
+    /// Told of the session's last words; `None` after them.
+    pub(super) last_words: Option<oneshot::Sender<LastWords>>,
 }
 
 impl FromSession {
-    /// Reads to the end of the socket, or to the session's report. Its fences end with it, but not before other nodes have what it
-    /// replied to them: ranks there may wait for what a rank committed last here.
-    pub(super) async fn read(self, reader: ReadHalf) -> LastWords {
-        let last = self.until_last_words(reader).await;
+    /// Reads to the end of the socket.
+    pub(super) async fn read(mut self, reader: ReadHalf) {
+        self.read_all(reader).await;
+        self.close(LastWords::Nothing).await;
+    }
+
+    /// The session has no ranks any more. Its fences end with it, but not before other nodes have what it replied to them: ranks there
+    /// may wait for what a rank committed last here.
+    async fn close(&mut self, last: LastWords) {
+        let Some(last_words) = self.last_words.take() else { return };
         self.questions.close();
-        if let Some(fences) = &self.callee.fences {
+        let callee = self.callee.take();
+        if let Some(fences) = callee.as_ref().and_then(|callee| callee.fences.as_ref()) {
             // Only a session that still runs, and does not read what it is asked, can hold this up.
             let _ = timeout(timeouts::KILL, fences.last_answers()).await;
         }
-        last
+        // Nobody waits for a launch that is over.
+        let _ = last_words.send(last);
     }
 
-    async fn until_last_words(&self, reader: ReadHalf) -> LastWords {
+    async fn read_all(&mut self, reader: ReadHalf) {
         let mut frames = FramedRead::new(reader, codec(FROM_SESSION_MAX));
         let (mut under_way, mut warnings) = (JoinSet::new(), Warnings::default());
         while let Some(Ok(frame)) = frames.next().await {
@@ -61,34 +76,37 @@ impl FromSession {
             match message.what {
                 Some(What::Event(event)) => {
                     let is_report = matches!(event.what, Some(EventWhat::Report(_)));
-                    self.events.push(event).await;
+                    let last = if event.sequence == 0 { LastWords::Left } else { LastWords::Kept };
+                    self.events.push(Word::Event(event)).await;
                     if is_report {
-                        return LastWords::Report;
+                        under_way.shutdown().await;
+                        self.close(last).await;
                     }
                 }
+                Some(What::Resumed(resumed)) => self.events.push(Word::Resumed(resumed)).await,
                 Some(What::Call(call)) => self.answer(call, &mut under_way).await,
                 Some(What::Reply(reply)) => self.questions.replied(reply),
                 Some(What::Warning(text)) => {
                     if let Some(text) = warnings.take(&text) {
-                        tracing::warn!(launch = self.callee.launch_id, "its session: {text}");
+                        tracing::warn!(launch = self.launch_id, "its session: {text}");
                     }
                 }
                 None => {}
             }
         }
-        LastWords::Nothing
     }
 
     /// Has a call answered, beside those that are under way.
     async fn answer(&self, call: proto::Call, under_way: &mut JoinSet<()>) {
         while under_way.try_join_next().is_some() {}
+        let Some(callee) = self.callee.clone() else { return };
         // A send fails when the session has ended, and it needs no answer then.
         if under_way.len() >= CALLS_MAX {
             let refusal = calls::refusal(&call, &format!("{CALLS_MAX} calls of this node wait for answers"));
             let _ = self.to_session.send(ToWhat::Answer(refusal)).await;
             return;
         }
-        let (callee, to_session) = (Arc::clone(&self.callee), self.to_session.clone());
+        let to_session = self.to_session.clone();
         under_way.spawn(async move {
             let _ = to_session.send(ToWhat::Answer(callee.answer(call).await)).await;
         });

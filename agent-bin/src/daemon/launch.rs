@@ -2,14 +2,15 @@
 //!
 //! ```text
 //!              ToSession              FromSession
-//! commands ─┐                                    ┌─> events ──> Delivery (the API server's stream)
+//! commands ─┐                                    ┌─> events ──> Delivery (the API server's streams)
 //! answers  ─┼──> write ──> session process ──> read ─> calls ─> Callee ──> answers
 //! questions ┘                                    └─> replies ─> SessionQuestions
 //! ```
 //!
-//! A launch is over when its session has ended and its report was acknowledged. A session that ends without a report has been killed,
-//! by us if it did not end in time: an order to end gives it the launch's grace, if that is no long one, and a little more, an order
-//! to kill hardly any.
+//! A launch is over when its session has reported and the report was acknowledged; until then the session process stays, as it keeps
+//! what the API server has not taken, and then it is dismissed. A session that ends without a report has been killed, by us if it did
+//! not end in time: an order to end gives it the launch's grace, if that is no long one, and a little more, an order to kill hardly
+//! any.
 
 use std::io;
 use std::sync::Arc;
@@ -86,7 +87,8 @@ struct Launch {
     orders: mpsc::UnboundedReceiver<LaunchOrder>,
     to_session: ToSession,
     writing: JoinHandle<()>,
-    reading: JoinHandle<LastWords>,
+    reading: JoinHandle<()>,
+    last_words: oneshot::Receiver<LastWords>,
     events: Arc<Events>,
     delivering: JoinHandle<Delivered>,
     /// Time limit for ranks to end, as the launch says.
@@ -124,7 +126,15 @@ impl Launch {
         let of = ReportFor { launch_id: id.clone(), node_id: node.config.node_id.clone(), node: assignment.index };
         let (delivery, events) = Delivery::new(node.api.clone(), of, to_session.clone());
         let events = Arc::new(events);
-        let session = FromSession { callee, to_session: to_session.clone(), events: Arc::clone(&events), questions };
+        let (said, last_words) = oneshot::channel();
+        let session = FromSession {
+            launch_id: id.clone(),
+            callee: Some(callee),
+            to_session: to_session.clone(),
+            events: Arc::clone(&events),
+            questions,
+            last_words: Some(said),
+        };
         let reading = tokio::spawn(session.read(reader));
         let delivering = tokio::spawn(delivery.run());
         let node = Arc::clone(node);
@@ -137,6 +147,7 @@ impl Launch {
             to_session,
             writing,
             reading,
+            last_words,
             events,
             delivering,
             grace: assignment.grace,
@@ -152,30 +163,28 @@ impl Launch {
         tracing::info!(launch = self.id, pid = self.process.pid.as_raw(), "started");
         let mut delivered = None;
         let last_words = self.until_session_ends(&mut delivered).await;
-        self.writing.abort();
-        if last_words == LastWords::Nothing
-            && timeout(timeouts::REPORT_KEPT, self.tell_of_lost_session()).await.is_err()
-        {
-            tracing::error!(launch = self.id, "the API server takes no news of the end");
+        if last_words == LastWords::Nothing {
+            self.tell_of_lost_session().await;
         }
         let giving_back = self.claimed.take().map(|claimed| tokio::spawn(claimed.release()));
         if delivered.is_none() {
-            self.until_delivered().await;
+            self.until_delivered(last_words).await;
         }
         self.delivering.abort();
         if let Some(giving_back) = giving_back {
             // It does not panic, and nobody cancels it.
             let _ = giving_back.await;
         }
+        self.dismiss().await;
         self.node.launches.remove(&self.id);
         tracing::info!(launch = self.id, "ended");
     }
 
-    /// Carries out orders until the session has said everything.
+    /// Carries out orders until the session has reported, or is gone.
     async fn until_session_ends(&mut self, delivered: &mut Option<Delivered>) -> LastWords {
         loop {
             tokio::select! {
-                last_words = &mut self.reading => return last_words.unwrap_or(LastWords::Nothing),
+                last_words = &mut self.last_words => return last_words.unwrap_or(LastWords::Nothing),
                 Some(order) = self.orders.recv() => match order {
                     LaunchOrder::End(how) => self.end(how),
                     LaunchOrder::NodeLost { reason } => self.lose(reason),
@@ -233,17 +242,42 @@ impl Launch {
         };
         tracing::error!(launch = self.id, "{reason}");
         let cause = Cause { host: self.node.config.node_id.clone(), kind: CauseKind::NodeLost { reason } };
-        self.events.push_cause(cause).await;
         let report = Report { exits: Vec::new(), cause: None, duration: Duration::ZERO };
-        self.events.push_report(&report).await;
+        let events = Arc::clone(&self.events);
+        // There may be no room as long as nobody takes events.
+        tokio::spawn(async move {
+            events.push_cause(cause).await;
+            events.push_report(&report).await;
+        });
     }
 
-    /// Waits until the report is acknowledged, or nobody takes it any more.
-    async fn until_delivered(&mut self) {
+    /// Lets the session process go. Frames that wait for it are written; one that does not read them is killed.
+    async fn dismiss(&mut self) {
+        let leaving = async {
+            if self.to_session.dismiss().await.is_ok() && !self.reading.is_finished() {
+                // It does not panic, and nobody aborts it.
+                let _ = (&mut self.reading).await;
+            }
+        };
+        if timeout(timeouts::KILL, leaving).await.is_err() {
+            tracing::warn!(launch = self.id, "the session does not leave; it is killed");
+            let _ = self.process.kill();
+        }
+        self.reading.abort();
+        self.writing.abort();
+    }
+
+    /// Waits until the report is acknowledged, or nobody takes it any more. A session that is killed meanwhile takes along what was
+    /// not taken of it.
+    async fn until_delivered(&mut self, mut last_words: LastWords) {
         let deadline = Instant::now() + timeouts::REPORT_KEPT;
         loop {
             tokio::select! {
                 _ = &mut self.delivering => return,
+                _ = &mut self.reading, if last_words == LastWords::Kept => {
+                    last_words = LastWords::Nothing;
+                    self.tell_of_lost_session().await;
+                }
                 order = self.orders.recv() => match order {
                     // It has ended.
                     Some(LaunchOrder::End(_) | LaunchOrder::NodeLost { .. }) => {}

@@ -46,6 +46,14 @@ impl ToSession {
         let _ = self.0.try_send(proto::ToSession { what });
     }
 
+    /// Tells the session that nothing more of it is wanted.
+    ///
+    /// # Errors
+    /// Fails if the session has ended.
+    pub(super) async fn dismiss(&self) -> Result<(), HasEnded> {
+        self.send(What::Dismissed(proto::Nothing {})).await
+    }
+
     /// Queues a message; waits while there is no room.
     ///
     /// # Errors
@@ -56,6 +64,12 @@ impl ToSession {
 }
 
 impl Waiting {
+    /// The next message; for tests that take the session's part.
+    #[cfg(test)]
+    pub(super) async fn next(&mut self) -> Option<What> {
+        self.0.recv().await?.what
+    }
+
     /// Writes what the session must hear first, and then the queue, until nobody has its other half, or the session reads no more.
     pub(super) async fn write(mut self, mut socket: WriteHalf, mut first: BytesMut) {
         let written = socket.write_all(&first).await;

@@ -208,6 +208,7 @@ async fn a_broken_stream_is_opened_again_and_the_report_comes() {
     let file = go.path().join("go");
     let script = format!("until [ -e {} ]; do sleep 0.01; done; exit 3", file.display());
     let spec = launch_on(&[&agent], 1, &script);
+    let id = spec.launch_id.clone();
     let mut launch = agent.launch(&mut api, spec).await;
     launch.until(|launch| !launch.pids.is_empty()).await;
     launch.break_off().await;
@@ -215,11 +216,49 @@ async fn a_broken_stream_is_opened_again_and_the_report_comes() {
     let mut launch: Launch = api.next_launch().await;
     assert_eq!(launch.until_report().await.exits[0].exit_code, 3);
     assert!(launch.cause.is_some());
-    // The stream breaks before it was ended: the report comes again.
+    // The stream breaks before it was ended: an API server that does not know of the report gets it again.
     launch.break_off().await;
+    api.forget_events();
     let mut launch: Launch = api.next_launch().await;
     assert_eq!(launch.until_report().await.exits[0].exit_code, 3);
+    assert!(launch.cause.is_some());
     launch.end().await;
+    eventually("the session is dismissed", async || with_tag(&id).is_empty()).await;
+}
+
+/// Whatever was on its way when a stream broke comes again, and nothing comes twice.
+#[tokio::test(flavor = "current_thread")]
+async fn output_is_whole_however_often_the_stream_breaks() {
+    const LINES: usize = 20_000;
+    let mut api = Api::start().await;
+    let agent = Agent::start(&mut api, "node0").await;
+    let mut spec = launch_on(&[&agent], 1, &format!("seq {LINES}; read -r line; echo $line"));
+    spec.stdin = Some(proto::StdinTarget { target: Some(proto::stdin_target::Target::Rank(0)) });
+    (spec.output_window, spec.stdin_window) = (1 << 30, 1 << 16);
+    let mut launch = agent.launch(&mut api, spec).await;
+    let mut output = String::new();
+    for part in 1..=5 {
+        launch.until(|launch| output.len() + launch.stdout.len() > part * 10_000).await;
+        output += &launch.stdout;
+        launch.break_off().await;
+        launch = api.next_launch().await;
+    }
+    launch.until(|launch| launch.stdout.ends_with(&format!("\n{LINES}\n"))).await;
+    // The same command on two streams.
+    for last in [false, true] {
+        let what = Some(Command::Stdin("typed\n".into()));
+        launch.numbered(proto::NodeCommand { what, sequence: 1, events_taken: 0 }).await;
+        if !last {
+            output += &launch.stdout;
+            launch.break_off().await;
+            launch = api.next_launch().await;
+        }
+    }
+    assert_eq!(launch.until_report().await.exits[0].exit_code, 0);
+    output += &launch.stdout;
+    launch.end().await;
+    let expected: String = (1..=LINES).map(|line| format!("{line}\n")).collect();
+    assert!(output == expected + "typed\n", "{} bytes, ends with {:?}", output.len(), &output[output.len() - 40..]);
 }
 
 #[tokio::test(flavor = "current_thread")]

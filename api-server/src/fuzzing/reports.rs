@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::launch::event::NodeEvent;
 use crate::launch::facts::{Facts, Origin, Ownership, Settler};
+use crate::launch::outbox::Attempt;
 use crate::launch::{Machine, effect::Effect};
 use crate::wire::node::{decode_event, encode_event};
 
@@ -21,21 +22,23 @@ pub fn node_reports(mut data: &[u8]) {
     let now = Instant::now();
     let mut machine = Machine::new(facts(), 1, now);
     machine.on_fan_out(Ok(()), now);
-    (0..NODES).for_each(|node| machine.on_stream_opened(node, 1, now));
+    (0..NODES).for_each(|node| machine.on_stream_opened(node, 1, Attempt::First, now));
     let mut last = 0;
     while let [low, high, node, rest @ ..] = data {
         let length = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());
         let (message, next) = rest.split_at(length);
         data = next;
         let Ok(message) = proto::NodeEvent::decode(message) else { continue };
-        if let Some(event) = decode_event(message) {
+        let sequence = message.sequence;
+        let event = decode_event(message);
+        if let Some(event) = &event {
             // An event that is passed on can be read by whoever gets it; an ending that nobody understands is not passed on.
             if !matches!(event, NodeEvent::UnknownEnding) {
-                let passed_on = encode_event(&event);
+                let passed_on = encode_event(event);
                 assert_eq!(decode_event(passed_on.clone()).map(|event| encode_event(&event)), Some(passed_on));
             }
-            machine.on_node_event(u32::from(*node) % NODES, event, now);
         }
+        machine.on_numbered(u32::from(*node) % NODES, sequence, event, now);
         machine.on_tick(now);
         for effect in machine.take_effects() {
             if let Effect::Append { sequence, .. } = effect {

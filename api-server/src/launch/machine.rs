@@ -11,6 +11,7 @@
 //!  Machine ─┬─ Phase                     where the launch is
 //!           ├─ Nodes ─┬─ LaunchState     nodes, Ranks, FenceWaits, FirstCause; Desertion is read off it
 //!           │         ├─ NodeStream      one for each node: its stream, and how overdue it is
+//!           │         ├─ Intake          one for each node: the numbers of its events
 //!           │         ├─ ProgressQueries questions to all nodes
 //!           │         └─ SilentRanks     notices of all nodes, put together
 //!           ├─ Clients ┬─ Attachments    the owner and the viewers
@@ -32,6 +33,7 @@ pub(crate) mod event;
 pub(crate) mod facts;
 mod first_cause;
 mod input_credit;
+mod intake;
 mod nodes;
 mod output_credit;
 mod phase;

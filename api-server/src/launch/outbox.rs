@@ -1,10 +1,16 @@
 //! The commands that wait for one node of a launch. Bounded however slowly the node reads: what adds up is added up, and what is
 //! pending already is not put there twice, as with a process's pending signals.
+//!
+//! ```text
+//! push ──> queue (merged) ──a stream takes it──> sent (numbered) ──the session has taken it──> gone
+//!                                                  └──once more on a new stream, after what the session says that it has
+//! ```
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use lattice_session::numbered::Unconfirmed;
 
 use super::event::NodeCommand;
 use crate::watched::Watched;
@@ -13,6 +19,8 @@ use crate::watched::Watched;
 const INPUT_PIECE_MAX: usize = 256 << 10;
 /// The most signals to some of the ranks that wait.
 const SIGNALS_MAX: usize = 64;
+/// The most commands that a session was sent and has not said to have taken. It says so sooner.
+const SENT_MAX: usize = 256;
 
 /// The commands for one node, between the launch that gives them and the stream that carries them.
 #[derive(Clone, Debug, Default)]
@@ -21,9 +29,65 @@ pub(crate) struct Outbox(Arc<Watched<State>>);
 #[derive(Debug, Default)]
 struct State {
     queue: VecDeque<NodeCommand>,
+    sent: Unconfirmed<NodeCommand>,
     /// The stream that may take commands; those before it may not any more.
     stream: u64,
+    opening: Opening,
+    /// The launch has taken the node's events up to this one.
+    events_taken: u64,
+    /// The node was told so of the events up to this one.
+    events_told: u64,
     closed: bool,
+}
+
+/// State of the present stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Opening {
+    /// The stream carries commands.
+    #[default]
+    Open,
+    /// The launch is to say which events it has.
+    Asked,
+    /// The node is to be told that; `None` if it is not known.
+    Resume { after: Option<u64> },
+    /// The session is to say which commands it has.
+    Answering,
+}
+
+/// Place of a stream among those of its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attempt {
+    First,
+    /// There was one before: events and commands that were on their way then are sent again.
+    Again,
+}
+
+/// Something that a stream carries to its node.
+#[derive(Clone, Debug)]
+pub(crate) struct Message {
+    pub content: Content,
+    /// The node's events up to this one were taken; 0 if that is nothing new.
+    pub events_taken: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Content {
+    /// A command, with its number.
+    Command(u64, NodeCommand),
+    /// Events are to be sent again after this one; after those that are known to have been handed over, if that is not known.
+    Resume {
+        after: Option<u64>,
+    },
+    Nothing,
+}
+
+/// End of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamEnd {
+    /// There will be no more commands.
+    Closed,
+    /// Another stream has taken over.
+    Replaced,
 }
 
 impl Outbox {
@@ -32,12 +96,54 @@ impl Outbox {
         self.0.change(|state| add(&mut state.queue, command));
     }
 
-    /// A new stream takes the commands from now on. Returns the number with which it asks.
-    pub(crate) fn open(&self) -> u64 {
+    /// A new stream takes the commands from now on. Returns the number with which it asks. One that is not the first begins with
+    /// [`Self::resume`], and carries commands after [`Self::resumed`].
+    pub(crate) fn open(&self, attempt: Attempt) -> u64 {
         self.0.change(|state| {
             state.stream += 1;
+            match attempt {
+                // Whatever was sent before was sent to nobody.
+                Attempt::First => drop(state.sent.resume(0)),
+                Attempt::Again => state.sent.break_off(),
+            }
+            state.opening = if attempt == Attempt::First { Opening::Open } else { Opening::Asked };
             state.stream
         })
+    }
+
+    /// The launch has the node's events up to `after`; `None` if it does not know that. For a stream that is open again.
+    pub(crate) fn resume(&self, stream: u64, after: Option<u64>) {
+        self.0.change(|state| {
+            if state.stream == stream && state.opening == Opening::Asked {
+                state.opening = Opening::Resume { after };
+            }
+        });
+    }
+
+    /// The session has answered to that: it has the commands up to this one.
+    pub(crate) fn resumed(&self, stream: u64, commands_taken: u64) {
+        self.0.change(|state| {
+            if state.stream != stream || state.opening != Opening::Answering {
+                return;
+            }
+            state.opening = Opening::Open;
+            if state.sent.last() == 0 {
+                // They were those of an API server before this one.
+                state.sent = Unconfirmed::after(commands_taken);
+            } else {
+                drop(state.sent.resume(commands_taken));
+            }
+        });
+    }
+
+    /// The session has taken all commands up to this one.
+    pub(crate) fn confirm(&self, commands_taken: u64) {
+        self.0.change(|state| drop(state.sent.confirm(commands_taken)));
+    }
+
+    /// The launch has taken all events of the node up to this one: it is told soon.
+    pub(crate) fn acknowledge(&self, through: u64) {
+        self.0.change(|state| state.events_taken = through);
     }
 
     /// There will be no more commands; those that wait are dropped, and streams end.
@@ -45,15 +151,56 @@ impl Outbox {
         self.0.change(|state| {
             state.closed = true;
             state.queue.clear();
+            state.sent = Unconfirmed::default();
         });
     }
 
-    /// The next command for this stream; `None` when it has been replaced, or when there will be no more. Cancel-safe.
-    pub(crate) async fn next(&self, stream: u64) -> Option<NodeCommand> {
-        let look = |state: &mut State| {
-            if state.closed || state.stream != stream { Some(None) } else { state.queue.pop_front().map(Some) }
+    /// Returns true if nothing more is said to the node, nor heard of it.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.0.lock().closed
+    }
+
+    /// What this stream carries next. Cancel-safe: a command that was not passed on is sent again on the next stream.
+    ///
+    /// # Errors
+    /// Fails when the stream is at its end.
+    pub(crate) async fn next(&self, stream: u64) -> Result<Message, StreamEnd> {
+        self.0.when(|state| state.next(stream).transpose()).await
+    }
+}
+
+impl State {
+    fn next(&mut self, stream: u64) -> Result<Option<Message>, StreamEnd> {
+        if self.stream != stream {
+            return Err(StreamEnd::Replaced);
+        }
+        if self.closed {
+            return Err(StreamEnd::Closed);
+        }
+        let content = match self.opening {
+            Opening::Asked | Opening::Answering => None,
+            Opening::Resume { after } => {
+                self.opening = Opening::Answering;
+                Some(Content::Resume { after })
+            }
+            Opening::Open => self.next_command(),
         };
-        self.0.when(look).await
+        let events_taken = if self.events_taken > self.events_told { self.events_taken } else { 0 };
+        if content.is_none() && events_taken == 0 {
+            return Ok(None);
+        }
+        self.events_told = self.events_taken;
+        Ok(Some(Message { content: content.unwrap_or(Content::Nothing), events_taken }))
+    }
+
+    fn next_command(&mut self) -> Option<Content> {
+        if !self.sent.has_next()
+            && self.sent.count() < SENT_MAX
+            && let Some(command) = self.queue.pop_front()
+        {
+            self.sent.push(command);
+        }
+        self.sent.next_to_write().map(|(number, command)| Content::Command(number, command.clone()))
     }
 }
 
@@ -220,15 +367,73 @@ mod tests {
         }
     }
 
+    /// What a stream carries now, command or not.
+    async fn carried(outbox: &Outbox, stream: u64) -> String {
+        let Message { content, events_taken } = outbox.next(stream).await.unwrap();
+        match content {
+            Content::Command(number, NodeCommand::Signal(signal)) => {
+                format!("{number}: signal {signal}, {events_taken}")
+            }
+            other => format!("{other:?}, {events_taken}"),
+        }
+    }
+
+    fn is_quiet(outbox: &Outbox, stream: u64) -> bool {
+        outbox.0.change(|state| state.next(stream)).unwrap().is_none()
+    }
+
     #[tokio::test]
-    async fn a_new_stream_takes_over_what_waits() {
+    async fn a_new_stream_takes_over_and_commands_are_sent_again_until_they_were_taken() {
         let outbox = Outbox::default();
-        let first = outbox.open();
-        outbox.push(NodeCommand::Signal(10));
-        let second = outbox.open();
-        assert!(outbox.next(first).await.is_none());
-        assert!(matches!(outbox.next(second).await, Some(NodeCommand::Signal(10))));
+        let first = outbox.open(Attempt::First);
+        [10, 12, 15].into_iter().for_each(|signal| outbox.push(NodeCommand::Signal(signal)));
+        assert_eq!(carried(&outbox, first).await, "1: signal 10, 0");
+        assert_eq!(carried(&outbox, first).await, "2: signal 12, 0");
+        outbox.acknowledge(7);
+        assert_eq!(carried(&outbox, first).await, "3: signal 15, 7");
+        let second = outbox.open(Attempt::Again);
+        assert_eq!(outbox.next(first).await.unwrap_err(), StreamEnd::Replaced);
+        outbox.push(NodeCommand::Signal(18));
+        assert!(is_quiet(&outbox, second), "nobody knows yet what the session has");
+        outbox.resume(first, Some(1));
+        assert!(is_quiet(&outbox, second), "that was for another stream");
+        outbox.resume(second, Some(9));
+        assert_eq!(carried(&outbox, second).await, "Resume { after: Some(9) }, 0");
+        outbox.resumed(second, 1);
+        assert_eq!(carried(&outbox, second).await, "2: signal 12, 0");
+        outbox.confirm(2);
+        assert_eq!(carried(&outbox, second).await, "3: signal 15, 0");
+        assert_eq!(carried(&outbox, second).await, "4: signal 18, 0");
+        assert!(is_quiet(&outbox, second));
+        outbox.acknowledge(9);
+        assert_eq!(carried(&outbox, second).await, "Nothing, 9");
         outbox.close();
-        assert!(outbox.next(second).await.is_none());
+        assert_eq!(outbox.next(second).await.unwrap_err(), StreamEnd::Closed);
+    }
+
+    #[tokio::test]
+    async fn commands_of_a_server_that_was_started_anew_are_counted_on() {
+        let outbox = Outbox::default();
+        let stream = outbox.open(Attempt::Again);
+        outbox.push(NodeCommand::Signal(10));
+        outbox.resume(stream, None);
+        assert_eq!(carried(&outbox, stream).await, "Resume { after: None }, 0");
+        outbox.resumed(stream, 41);
+        assert_eq!(carried(&outbox, stream).await, "42: signal 10, 0");
+    }
+
+    #[tokio::test]
+    async fn a_session_that_never_says_what_it_took_is_not_sent_everything() {
+        let outbox = Outbox::default();
+        let stream = outbox.open(Attempt::First);
+        let ranks = RankRanges::new(&[(0, 1)]).unwrap();
+        for _ in 0..2 * SENT_MAX {
+            outbox.push(NodeCommand::SignalRanks(10, ranks.clone()));
+            outbox.0.change(|state| state.next(stream)).unwrap();
+        }
+        assert_eq!(outbox.0.lock().sent.count(), SENT_MAX);
+        assert_eq!(outbox.0.lock().queue.len(), SIGNALS_MAX);
+        outbox.confirm(1);
+        assert!(!is_quiet(&outbox, stream));
     }
 }

@@ -100,10 +100,14 @@ impl Runner {
                 }
                 machine.on_fan_out(result, now);
             }
-            Request::StreamOpened { node, stream } => machine.on_stream_opened(node, stream, now),
-            Request::Event { node, event } => {
+            Request::StreamOpened { node, stream, attempt } => machine.on_stream_opened(node, stream, attempt, now),
+            Request::Resumed { node, stream, after, commands_taken } => {
+                self.outlets[node as usize].outbox.resumed(stream, commands_taken);
+                machine.on_resumed(node, after, now);
+            }
+            Request::Event { node, sequence, event } => {
                 self.surroundings.metrics.count_event();
-                machine.on_node_event(node, event, now);
+                machine.on_numbered(node, sequence, event, now);
             }
             Request::StreamClosed { node, stream } => machine.on_stream_closed(node, stream, now),
             Request::NodeLost { node, reason } => machine.on_node_lost(node, &reason, now),
@@ -202,6 +206,8 @@ impl Runner {
     fn carry_out_one(&mut self, effect: Effect) {
         match effect {
             Effect::Command { node, command } => self.outlets[node as usize].outbox.push(command),
+            Effect::Resume { node, stream, after } => self.outlets[node as usize].outbox.resume(stream, after),
+            Effect::Acknowledge { node, through } => self.outlets[node as usize].outbox.acknowledge(through),
             Effect::CloseStream { node } => self.outlets[node as usize].outbox.close(),
             Effect::AbortNode { node, reason, signal } => {
                 let recipient = self.recipients[node as usize].clone();

@@ -210,7 +210,7 @@ async fn what_a_detached_launch_says_is_there_for_all_who_look_later() {
         let mut output = 0;
         let complete = loop {
             match client.hear().await.unwrap().what {
-                Some(Told::Event(NodeEvent { what: Some(Event::Output(piece)) })) => output += piece.data.len(),
+                Some(Told::Event(NodeEvent { what: Some(Event::Output(piece)), .. })) => output += piece.data.len(),
                 Some(Told::DroppedOutput(bytes)) => panic!("{bytes} bytes were dropped"),
                 Some(Told::Complete(complete)) => break complete,
                 _ => {}

@@ -22,7 +22,7 @@ fn request(node: usize, launch: &str, other: &str) -> MeetRequest {
         segments: vec![launch.to_owned().into()],
         ..Default::default()
     };
-    MeetRequest { launch_id: launch.to_owned(), node_id: format!("node{node}"), call: Some(call) }
+    MeetRequest { launch_id: launch.to_owned(), node_id: format!("node{node}"), call: Some(call), call_id: 0 }
 }
 
 fn come(world: &World, node: usize, launch: &str, other: &str) -> JoinHandle<MeetAnswer> {

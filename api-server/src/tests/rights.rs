@@ -20,12 +20,17 @@ async fn every_call(world: &World, caller: &str, node: &str, launch: &str) -> [R
         ..Default::default()
     };
     let beat = HeartbeatRequest { node_id: node_id.clone(), incarnation: 1, ..Default::default() };
-    let of = ReportFor { launch_id: launch_id.clone(), node_id: node_id.clone(), node_index: 0 };
+    let of = ReportFor { launch_id: launch_id.clone(), node_id: node_id.clone(), node_index: 0, again: false };
     let report = LaunchReport { what: Some(launch_report::What::Of(of)) };
     let call = Some(NameCall { service: "s".into(), port: "p".into(), ..Default::default() });
-    let name = NameRequest { launch_id: launch_id.clone(), node_id: node_id.clone(), call };
-    let meet = MeetRequest { launch_id: launch_id.clone(), node_id: node_id.clone(), call: Some(MeetCall::default()) };
-    let spawn = SpawnRequest { launch_id, node_id, call: Some(SpawnCall::default()) };
+    let name = NameRequest { launch_id: launch_id.clone(), node_id: node_id.clone(), call, call_id: 0 };
+    let meet = MeetRequest {
+        launch_id: launch_id.clone(),
+        node_id: node_id.clone(),
+        call: Some(MeetCall::default()),
+        call_id: 0,
+    };
+    let spawn = SpawnRequest { launch_id, node_id, call: Some(SpawnCall::default()), call_id: 0 };
     [
         soon(client.register_node(register)).await.map(drop),
         soon(client.heartbeat(beat)).await.map(drop),
@@ -55,7 +60,7 @@ async fn an_agent_speaks_for_its_own_node_only() {
     assert_eq!(as_itself[2], Code::InvalidArgument);
     assert_eq!(as_itself[3..], [Code::FailedPrecondition; 3]);
     // Nor can it take the place of one that is.
-    let of = ReportFor { launch_id: launch.id.clone(), node_id: "node2".to_owned(), node_index: 0 };
+    let of = ReportFor { launch_id: launch.id.clone(), node_id: "node2".to_owned(), node_index: 0, again: false };
     let report = LaunchReport { what: Some(launch_report::What::Of(of)) };
     let refused = soon(world.nodes(2).report_launch(once(report))).await.unwrap_err();
     assert_eq!(refused.message(), format!("node2 is not node 0 of launch {}", launch.id));

@@ -11,7 +11,7 @@ use super::world::{Report, Running, USER, World, order, soon};
 pub(super) fn spawn(world: &World, launch: &str) -> JoinHandle<SpawnAnswer> {
     let app = SpawnApp { program: "./child".into(), ranks: 2, ..Default::default() };
     let call = SpawnCall { parent_job: format!("kvs_{launch}_0"), parent_rank: 0, apps: vec![app], preput: vec![] };
-    let request = SpawnRequest { launch_id: launch.to_owned(), node_id: "node0".into(), call: Some(call) };
+    let request = SpawnRequest { launch_id: launch.to_owned(), node_id: "node0".into(), call: Some(call), call_id: 0 };
     let mut nodes = world.nodes(0);
     tokio::spawn(async move { nodes.spawn_tasks(request).await.unwrap().into_inner() })
 }

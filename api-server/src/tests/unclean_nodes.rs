@@ -121,7 +121,7 @@ async fn a_node_is_not_given_up_for_a_time_in_which_the_server_stood_still() {
 async fn a_node_that_was_given_up_has_nothing_more_to_report() {
     let world = World::new(2).await;
     let (launch, _) = given_up(&world).await;
-    let of = ReportFor { launch_id: launch.id.clone(), node_id: "node1".to_owned(), node_index: 1 };
+    let of = ReportFor { launch_id: launch.id.clone(), node_id: "node1".to_owned(), node_index: 1, again: false };
     let report = tokio_stream::once(LaunchReport { what: Some(launch_report::What::Of(of)) });
     let mut agent = node_service_client::NodeServiceClient::new(world.channel(&Caller::Agent("node1".to_owned())));
     let refused = soon(agent.report_launch(report)).await.unwrap_err();

@@ -143,10 +143,21 @@ impl World {
         Running { id: answer.task_launch_id, reports }
     }
 
-    /// An agent's report stream.
+    /// An agent's first report stream.
     pub(super) async fn report(&self, launch: &str, agent: usize, index: u32) -> Report {
+        self.open(launch, agent, index, false).await
+    }
+
+    /// An agent's report stream after one that broke, and the last of its events that has come.
+    pub(super) async fn report_again(&self, launch: &str, agent: usize, index: u32) -> (Report, Option<u64>) {
+        let mut report = self.open(launch, agent, index, true).await;
+        let Some(node_command::What::Resume(Resume { after })) = report.command().await else { panic!("no word") };
+        (report, after)
+    }
+
+    async fn open(&self, launch: &str, agent: usize, index: u32, again: bool) -> Report {
         let (sender, receiver) = mpsc::channel(64);
-        let of = ReportFor { launch_id: launch.to_owned(), node_id: format!("node{agent}"), node_index: index };
+        let of = ReportFor { launch_id: launch.to_owned(), node_id: format!("node{agent}"), node_index: index, again };
         sender.send(LaunchReport { what: Some(launch_report::What::Of(of)) }).await.unwrap();
         let answer = soon(self.nodes(agent).report_launch(ReceiverStream::new(receiver))).await.unwrap();
         Report { events: sender, commands: answer.into_inner() }
@@ -240,14 +251,31 @@ pub(super) struct Report {
 
 impl Report {
     pub(super) async fn tell(&self, what: node_event::What) {
-        let event = NodeEvent { what: Some(what) };
+        let event = NodeEvent { what: Some(what), ..Default::default() };
         let report = LaunchReport { what: Some(launch_report::What::Event(event)) };
         soon(self.events.send(report)).await.unwrap();
     }
 
+    /// Tells of the session's event of this number.
+    pub(super) async fn tell_numbered(&self, sequence: u64, what: node_event::What) {
+        let event = NodeEvent { what: Some(what), sequence, commands_taken: 0 };
+        soon(self.events.send(LaunchReport { what: Some(launch_report::What::Event(event)) })).await.unwrap();
+    }
+
+    /// Says that the session goes on after this event, and has taken commands up to that number.
+    pub(super) async fn resumed(&self, after: u64, commands_taken: u64) {
+        let resumed = Resumed { after, commands_taken, stream: 0 };
+        soon(self.events.send(LaunchReport { what: Some(launch_report::What::Resumed(resumed)) })).await.unwrap();
+    }
+
     /// The next command; `None` at the end of the stream.
     pub(super) async fn command(&mut self) -> Option<node_command::What> {
-        soon(self.commands.message()).await.ok().flatten().and_then(|command| command.what)
+        self.numbered().await.and_then(|command| command.what)
+    }
+
+    /// The next command with its number, or what was taken; `None` at the end of the stream.
+    pub(super) async fn numbered(&mut self) -> Option<NodeCommand> {
+        soon(self.commands.message()).await.ok().flatten()
     }
 
     /// A rank starts, and ends like this.

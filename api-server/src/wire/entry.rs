@@ -132,7 +132,7 @@ mod tests {
     fn output_is_sent_and_read_back_without_a_copy() {
         let output = Bytes::from(vec![b'x'; 1000]);
         let of = |entry: &proto::AttachResponse| match &entry.what {
-            Some(What::Event(proto::NodeEvent { what: Some(proto::node_event::What::Output(output)) })) => {
+            Some(What::Event(proto::NodeEvent { what: Some(proto::node_event::What::Output(output)), .. })) => {
                 output.data.clone()
             }
             other => panic!("{other:?}"),

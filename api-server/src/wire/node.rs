@@ -9,6 +9,7 @@ use proto::node_command::What as Command;
 use proto::node_event::What;
 
 use crate::launch::event::{NodeCommand, NodeEvent, Programs, RankEnd};
+use crate::launch::outbox::{Content, Message};
 
 /// The event that a message means; `None` for one that this version has no meaning for.
 pub(crate) fn decode_event(message: proto::NodeEvent) -> Option<NodeEvent> {
@@ -50,6 +51,19 @@ pub(crate) fn encode_event(event: &NodeEvent) -> proto::NodeEvent {
     message
 }
 
+/// What a stream carries to a node, in a message.
+pub(crate) fn encode_message(message: Message) -> proto::NodeCommand {
+    let Message { content, events_taken } = message;
+    match content {
+        Content::Command(sequence, command) => proto::NodeCommand { sequence, events_taken, ..encode_command(command) },
+        Content::Resume { after } => {
+            let what = Some(Command::Resume(proto::Resume { after }));
+            proto::NodeCommand { what, events_taken, sequence: 0 }
+        }
+        Content::Nothing => proto::NodeCommand { what: None, events_taken, sequence: 0 },
+    }
+}
+
 /// A command in a message.
 pub(crate) fn encode_command(command: NodeCommand) -> proto::NodeCommand {
     let nothing = proto::Nothing {};
@@ -69,7 +83,7 @@ pub(crate) fn encode_command(command: NodeCommand) -> proto::NodeCommand {
         NodeCommand::StdinEnd => Command::StdinEnd(nothing),
         NodeCommand::OutputCredit(bytes) => Command::OutputCredit(bytes),
     };
-    proto::NodeCommand { what: Some(what) }
+    proto::NodeCommand { what: Some(what), ..proto::NodeCommand::default() }
 }
 
 /// The end of a rank in a message.
@@ -92,7 +106,7 @@ mod tests {
     use super::*;
 
     fn decoded(what: Option<What>) -> Option<NodeEvent> {
-        decode_event(proto::NodeEvent { what })
+        decode_event(proto::NodeEvent { what, ..Default::default() })
     }
 
     #[test]

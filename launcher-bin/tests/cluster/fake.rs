@@ -80,7 +80,8 @@ impl Conversation {
     }
 
     pub(crate) async fn tell_event(&self, sequence: u64, node: u32, what: node_event::What) {
-        self.tell(sequence, node, attach_response::What::Event(NodeEvent { what: Some(what) })).await;
+        self.tell(sequence, node, attach_response::What::Event(NodeEvent { what: Some(what), ..Default::default() }))
+            .await;
     }
 
     pub(crate) async fn output(&self, sequence: u64, node: u32, rank: u32, text: &str) {

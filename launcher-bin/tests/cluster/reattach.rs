@@ -154,7 +154,7 @@ async fn a_launch_that_nobody_knows_any_more_is_not_asked_for_again() {
 async fn an_answer_that_makes_no_sense_is_not_tried_again() {
     let mut fake = Fake::start().await;
     let (child, _, conversation) = fake.launched("--stdin none -n 2 ./app").await;
-    conversation.tell(1, 0, attach_response::What::Event(NodeEvent { what: None })).await;
+    conversation.tell(1, 0, attach_response::What::Event(NodeEvent::default())).await;
     let (code, _, stderr) = ended(child).await;
     assert_eq!(code, Some(125));
     assert!(stderr.contains("sent something that makes no sense: the message has no event"), "{stderr}");

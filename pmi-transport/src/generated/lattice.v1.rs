@@ -402,6 +402,12 @@ pub struct Patience {
 /// comes at once, ahead of output that waits for room.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NodeEvent {
+    /// Counted from 1 by the session of a node, which sends it again until the API server has taken it; 0 for what an agent says itself.
+    #[prost(uint64, tag = "12")]
+    pub sequence: u64,
+    /// The session has taken all commands up to this one; 0 if nothing new is said.
+    #[prost(uint64, tag = "13")]
+    pub commands_taken: u64,
     #[prost(oneof = "node_event::What", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11")]
     pub what: ::core::option::Option<node_event::What>,
 }
@@ -781,9 +787,15 @@ pub struct SessionReport {
 /// What is asked of one node's part of a launch.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NodeCommand {
+    /// Counted from 1 by the API server, which sends it again until the session has taken it; 0 for what an agent says itself.
+    #[prost(uint64, tag = "14")]
+    pub sequence: u64,
+    /// The API server has taken all events up to this one; 0 if nothing new is said.
+    #[prost(uint64, tag = "15")]
+    pub events_taken: u64,
     #[prost(
         oneof = "node_command::What",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13"
     )]
     pub what: ::core::option::Option<node_command::What>,
 }
@@ -825,7 +837,30 @@ pub mod node_command {
         /// Send a signal to those of these ranks that are here.
         #[prost(message, tag = "12")]
         SignalRanks(super::SignalRanks),
+        /// The first message on a stream that is not the node's first: events are to be sent again.
+        #[prost(message, tag = "13")]
+        Resume(super::Resume),
     }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Resume {
+    /// The API server has all events up to this one. Without it, it does not know what the API server before it had: events that were
+    /// handed to that one are lost, but for the first cause and the report.
+    #[prost(uint64, optional, tag = "1")]
+    pub after: ::core::option::Option<u64>,
+}
+/// The answer to `resume`; no event comes before it, and no command before it is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Resumed {
+    /// The next event is the one after this.
+    #[prost(uint64, tag = "1")]
+    pub after: u64,
+    /// The session has taken all commands up to this one.
+    #[prost(uint64, tag = "2")]
+    pub commands_taken: u64,
+    /// The number of the stream between agent and session; of no interest to others.
+    #[prost(uint64, tag = "3")]
+    pub stream: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SignalRanks {
@@ -4188,7 +4223,7 @@ pub mod fabric_service_server {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ToSession {
-    #[prost(oneof = "to_session::What", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "to_session::What", tags = "1, 2, 3, 4, 5, 6")]
     pub what: ::core::option::Option<to_session::What>,
 }
 /// Nested message and enum types in `ToSession`.
@@ -4204,7 +4239,25 @@ pub mod to_session {
         /// A question of another node's server.
         #[prost(message, tag = "4")]
         Question(super::DataRequest),
+        /// There is a new stream to the API server.
+        #[prost(message, tag = "5")]
+        Resume(super::ResumeEvents),
+        /// Nothing more of this session is wanted: its report is acknowledged, or nobody takes it.
+        #[prost(message, tag = "6")]
+        Dismissed(super::Nothing),
     }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ResumeEvents {
+    /// The number of the stream, repeated in the answer.
+    #[prost(uint64, tag = "1")]
+    pub stream: u64,
+    /// As in Resume.
+    #[prost(uint64, optional, tag = "2")]
+    pub after: ::core::option::Option<u64>,
+    /// Where `after` is missing: events up to this one were handed to the API server before. Without it, all that were sent.
+    #[prost(uint64, optional, tag = "3")]
+    pub handed: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StartSession {
@@ -4230,7 +4283,7 @@ pub struct NodeFabric {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FromSession {
-    #[prost(oneof = "from_session::What", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "from_session::What", tags = "1, 2, 3, 4, 5")]
     pub what: ::core::option::Option<from_session::What>,
 }
 /// Nested message and enum types in `FromSession`.
@@ -4246,6 +4299,9 @@ pub mod from_session {
         /// For the agent's log: a session process has none.
         #[prost(string, tag = "4")]
         Warning(::prost::alloc::string::String),
+        /// The answer to `resume`; the events before it on this socket were for the stream before.
+        #[prost(message, tag = "5")]
+        Resumed(super::Resumed),
     }
 }
 /// A question of the session; answered in any order.
@@ -4721,7 +4777,7 @@ pub struct Drain {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LaunchReport {
-    #[prost(oneof = "launch_report::What", tags = "1, 2")]
+    #[prost(oneof = "launch_report::What", tags = "1, 2, 3")]
     pub what: ::core::option::Option<launch_report::What>,
 }
 /// Nested message and enum types in `LaunchReport`.
@@ -4733,6 +4789,8 @@ pub mod launch_report {
         Of(super::ReportFor),
         #[prost(message, tag = "2")]
         Event(super::NodeEvent),
+        #[prost(message, tag = "3")]
+        Resumed(super::Resumed),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -4743,6 +4801,9 @@ pub struct ReportFor {
     pub node_id: ::prost::alloc::string::String,
     #[prost(uint32, tag = "3")]
     pub node_index: u32,
+    /// There was a stream before this one, so the API server answers with `resume`.
+    #[prost(bool, tag = "4")]
+    pub again: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NameRequest {
@@ -4752,6 +4813,9 @@ pub struct NameRequest {
     pub node_id: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "3")]
     pub call: ::core::option::Option<NameCall>,
+    /// The number of the call in the session of the node: asked again with the same number, it is the same call. 0 is none.
+    #[prost(uint64, tag = "4")]
+    pub call_id: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SpawnRequest {
@@ -4761,6 +4825,9 @@ pub struct SpawnRequest {
     pub node_id: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "3")]
     pub call: ::core::option::Option<SpawnCall>,
+    /// As in NameRequest.
+    #[prost(uint64, tag = "4")]
+    pub call_id: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct MeetRequest {
@@ -4770,6 +4837,9 @@ pub struct MeetRequest {
     pub node_id: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "3")]
     pub call: ::core::option::Option<MeetCall>,
+    /// As in NameRequest.
+    #[prost(uint64, tag = "4")]
+    pub call_id: u64,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]

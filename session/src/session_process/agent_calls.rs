@@ -1,6 +1,6 @@
 //! Calls of a session to its agent: fences and questions to other nodes, names, new jobs, meetings with other launches.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use crate::session_io::{AskError, Nodes};
 use crate::spec::SessionSpec;
 use crate::wire;
 
-/// Calls that wait for their answers. They end without one when the agent is gone.
+/// Calls that wait for their answers. Another agent is asked again, by the same number; when none will come, they end without one.
 #[derive(Clone)]
 pub(super) struct AgentCalls {
     node: NodeIndex,
@@ -35,12 +35,18 @@ pub(super) struct AgentCalls {
 struct Pending {
     last: u64,
     /// `None` when the agent is gone.
-    waiting: Option<HashMap<u64, oneshot::Sender<AnswerWhat>>>,
+    waiting: Option<BTreeMap<u64, Asked>>,
+}
+
+/// Call that was made.
+struct Asked {
+    call: ToAgent,
+    answer: oneshot::Sender<AnswerWhat>,
 }
 
 impl AgentCalls {
     pub(super) fn new(spec: &SessionSpec, outgoing: mpsc::Sender<ToAgent>) -> Self {
-        let pending = Arc::new(Mutex::new(Pending { last: 0, waiting: Some(HashMap::new()) }));
+        let pending = Arc::new(Mutex::new(Pending { last: 0, waiting: Some(BTreeMap::new()) }));
         Self { node: spec.node, job: spec.job.id.clone(), outgoing, pending }
     }
 
@@ -49,7 +55,23 @@ impl AgentCalls {
         let waiting = self.pending.lock().waiting.as_mut().and_then(|waiting| waiting.remove(&answer.id));
         if let (Some(waiting), Some(what)) = (waiting, answer.what) {
             // It may have given up.
-            let _ = waiting.send(what);
+            let _ = waiting.answer.send(what);
+        }
+    }
+
+    /// Asks another agent whatever is not answered, in the order in which it was asked. Calls whose answers nobody waits for any more
+    /// are left out.
+    pub(super) async fn ask_again(&self) {
+        let calls: Vec<ToAgent> = match &mut self.pending.lock().waiting {
+            Some(waiting) => {
+                waiting.retain(|_, asked| !asked.answer.is_closed());
+                waiting.values().map(|asked| asked.call.clone()).collect()
+            }
+            None => Vec::new(),
+        };
+        for call in calls {
+            // Fails when the session has ended.
+            let _ = self.outgoing.send(call).await;
         }
     }
 
@@ -61,14 +83,15 @@ impl AgentCalls {
     /// Asks the agent; `None` when the agent is gone.
     async fn call(&self, what: CallWhat) -> Option<AnswerWhat> {
         let (sender, answer) = oneshot::channel();
-        let id = {
+        let call = {
             let mut pending = self.pending.lock();
             pending.last += 1;
             let id = pending.last;
-            pending.waiting.as_mut()?.insert(id, sender);
-            id
+            let call = ToAgent::call(id, what);
+            pending.waiting.as_mut()?.insert(id, Asked { call: call.clone(), answer: sender });
+            call
         };
-        self.outgoing.send(ToAgent::call(id, what)).await.ok()?;
+        self.outgoing.send(call).await.ok()?;
         answer.await.ok()
     }
 

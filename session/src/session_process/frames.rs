@@ -84,6 +84,27 @@ impl ToAgent {
         Self::of(What::Warning(text))
     }
 
+    /// Answer to the order to send events again, on stream `stream`: the next event is the one after `after`.
+    pub(super) fn resumed(stream: u64, after: u64, commands_taken: u64) -> Self {
+        Self::of(What::Resumed(proto::Resumed { after, commands_taken, stream }))
+    }
+
+    /// News that all commands up to this one were taken, when no event is there to say it.
+    pub(super) fn commands_taken(commands_taken: u64) -> Self {
+        Self::event(proto::NodeEvent { commands_taken, ..proto::NodeEvent::default() })
+    }
+
+    /// Takes the event out, which is to be numbered; `None` if the message is none.
+    pub(super) fn take_event(&mut self) -> Option<proto::NodeEvent> {
+        match self.0.what.take() {
+            Some(What::Event(event)) => Some(event),
+            other => {
+                self.0.what = other;
+                None
+            }
+        }
+    }
+
     fn of(what: What) -> Self {
         Self(proto::FromSession { what: Some(what) })
     }

@@ -1,18 +1,25 @@
-//! Messages of the agent to a session process: commands for the session, answers for its calls, grants of credit, input.
+//! Messages of the agent to a session process: commands for the session, answers for its calls, grants of credit, input; and the
+//! connection that they come over, which another agent may replace by a new one.
 
+use std::io;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
-use pmi_core::quiet::ReadHalf;
+use pmi_core::quiet::{self, ReadHalf};
 use pmi_transport::proto::v1 as proto;
 use prost::Message;
 use proto::to_session::What;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use tokio_util::codec::FramedRead;
 
 use super::agent_calls::AgentCalls;
+use super::confirmations::{Confirmations, Connection, End, Resume};
 use super::credit::OutputCredit;
 use super::frames::{TO_SESSION_MAX, ToAgent, codec};
+use super::kept_events::Position;
 use super::stdin::Input;
 use crate::session_io::Control;
 use crate::wire::command::{self, Command};
@@ -27,34 +34,109 @@ pub(super) struct Incoming {
     pub(super) input: Input,
     /// Way back to the agent, for replies and warnings.
     pub(super) urgent: mpsc::Sender<ToAgent>,
+    pub(super) confirmations: Arc<Confirmations>,
+    pub(super) agents: NextAgents,
+}
+
+/// Connections to agents that follow the first one.
+pub(super) struct NextAgents {
+    pub(super) connections: mpsc::Receiver<UnixStream>,
+    /// Time for which the session runs on without one.
+    pub(super) lease: Duration,
+}
+
+impl NextAgents {
+    /// No agent follows the first one: the session ends when that is gone.
+    pub(super) fn none() -> Self {
+        Self { connections: mpsc::channel(1).1, lease: Duration::ZERO }
+    }
+}
+
+/// End of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ConnectionEnd {
+    /// The agent is gone.
+    Closed,
+    /// The agent sent bytes that are no message.
+    Unreadable,
 }
 
 impl Incoming {
-    /// Reads until the agent is gone, or sends bytes that are no message; then the session ends its ranks, and waits for nothing
-    /// more.
-    pub(super) async fn run(mut self, reader: ReadHalf) {
-        let mut frames = FramedRead::new(reader, codec(TO_SESSION_MAX));
-        while let Some(frame) = frames.next().await {
-            match frame.and_then(|frame| Ok(proto::ToSession::decode(frame.freeze())?)) {
-                Ok(message) => self.take(message).await,
-                Err(error) => {
-                    self.warn(format!("the ranks are ended, as a message of the agent cannot be read: {error}"));
-                    break;
-                }
+    /// Reads until the agent is gone and no other comes in time, or until one sends bytes that are no message; then the session ends
+    /// its ranks, and waits for nothing more.
+    pub(super) async fn run(mut self, mut reader: ReadHalf) {
+        while self.read(reader).await == ConnectionEnd::Closed {
+            match self.next_connection().await {
+                Some(next) => reader = next,
+                None => break,
             }
         }
         self.calls.close();
         self.credit.lift();
+        self.confirmations.end(End::AgentGone);
         // Dropping `control` ends the ranks.
+    }
+
+    /// Waits for another agent, and asks it what the one before did not answer.
+    async fn next_connection(&mut self) -> Option<ReadHalf> {
+        let NextAgents { connections, lease } = &mut self.agents;
+        // Nobody is there to be waited for: then nothing is broken off that could still be written.
+        if connections.is_closed() && connections.is_empty() {
+            return None;
+        }
+        self.confirmations.reconnect(Connection::Broken);
+        let next = timeout(*lease, connections.recv()).await.ok().flatten()?;
+        let (reader, writer) = self.accept(next).ok()?;
+        self.confirmations.reconnect(Connection::New(writer));
+        self.calls.ask_again().await;
+        Some(reader)
+    }
+
+    fn accept(&self, socket: UnixStream) -> io::Result<(ReadHalf, quiet::WriteHalf)> {
+        let both = quiet::split(socket);
+        if let Err(error) = &both {
+            self.warn(format!("the connection of another agent cannot be used: {error}"));
+        }
+        both
+    }
+
+    async fn read(&mut self, reader: ReadHalf) -> ConnectionEnd {
+        let mut frames = FramedRead::new(reader, codec(TO_SESSION_MAX));
+        while let Some(frame) = frames.next().await {
+            match frame.and_then(|frame| Ok(proto::ToSession::decode(frame.freeze())?)) {
+                Ok(message) => self.take(message).await,
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    self.warn(format!("the ranks are ended, as a message of the agent cannot be read: {error}"));
+                    return ConnectionEnd::Unreadable;
+                }
+                // It ended in the middle of a message, or was reset.
+                Err(_) => break,
+            }
+        }
+        ConnectionEnd::Closed
     }
 
     async fn take(&mut self, message: proto::ToSession) {
         match message.what {
-            Some(What::Command(command)) => self.obey(command).await,
+            Some(What::Command(command)) => self.take_command(command).await,
             Some(What::Answer(answer)) => self.calls.answer(answer),
             Some(What::Question(question)) => self.pass_on(question).await,
+            Some(What::Resume(order)) => self.confirmations.resume(resume(&order)),
+            Some(What::Dismissed(proto::Nothing {})) => self.confirmations.end(End::Dismissed),
             // A second start, or what only a later version says.
             Some(What::Start(_)) | None => {}
+        }
+    }
+
+    /// Carries out a command that did not come before. What it says of events has no need of a command.
+    async fn take_command(&mut self, command: proto::NodeCommand) {
+        let proto::NodeCommand { sequence, events_taken, .. } = command;
+        if events_taken > 0 {
+            self.confirmations.confirm(events_taken);
+        }
+        if (command.what.is_some() || events_taken == 0) && self.confirmations.is_new_command(sequence) {
+            self.obey(command).await;
+            self.confirmations.command_taken(sequence);
         }
     }
 
@@ -93,6 +175,12 @@ impl Incoming {
             let _ = urgent.send(ToAgent::reply(launch_id, request_id, answer)).await;
         });
     }
+}
+
+fn resume(order: &proto::ResumeEvents) -> Resume {
+    let &proto::ResumeEvents { stream, after, handed } = order;
+    let position = after.map_or(Position::Unknown { handed }, Position::After);
+    Resume { stream, position }
 }
 
 #[cfg(test)]

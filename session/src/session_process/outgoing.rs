@@ -1,13 +1,14 @@
 //! Messages of a session process to its agent, in an order of their own.
 //!
 //! ```text
-//! alarm, calls, replies, warnings ─────────────────────┐
-//! events that are not a rank's output or exit ─────────┼──> socket
-//! output, trace, exits ──> held while there is no credit ┘
+//! calls, replies, warnings ───────────────────────────────────────────────────────────────────────────┐
+//! alarm, events that are not a rank's output or exit ──────┬──> kept until the API server has them ──┼──> socket
+//! output, trace, exits ──> held while there is no credit ──┘        └──again on each new stream──┘
 //! ```
 //!
 //! A rank's output and its exit stay in order; nothing else waits for credit. Starts and exits wait a moment for the next event: all
-//! events of a launch that ends at once wake the agent, and the API server, once.
+//! events of a launch that ends at once wake the agent, and the API server, once. What was kept is written again when the stream from
+//! the agent to the API server is a new one, so the session process stays after its report until that is acknowledged.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,11 +23,14 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
+use super::confirmations::{Confirmations, Connection, End, News};
 use super::credit::OutputCredit;
 use super::frames::ToAgent;
+use super::kept_events::KeptEvents;
 use crate::cause::Cause;
 use crate::event::{Event, Report};
 use crate::wire;
+use crate::wire::event::{NodeHappening, encode_happening};
 
 /// Bytes that are gathered for one write, at most.
 const BATCH: usize = 256 << 10;
@@ -43,6 +47,7 @@ pub(super) struct Outgoing {
     /// The first cause; `None` once it has come or cannot come any more.
     pub(super) alarm: Option<oneshot::Receiver<Cause>>,
     pub(super) credit: Arc<OutputCredit>,
+    pub(super) confirmations: Arc<Confirmations>,
 }
 
 /// Input of the loop that writes.
@@ -53,18 +58,24 @@ enum Happening {
     Trace(Bytes),
     /// Credit or the limit of held events has changed.
     Credit,
+    /// Something is known of the connection, or of what came over it.
+    News,
     /// The batch has waited for [`MOMENT`].
     Due,
     /// The session has ended, and all its events have been taken.
     End,
 }
 
-/// Events of the session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum EventStream {
-    Open,
+/// Stage of the session, as far as its events tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    /// More events come.
+    #[default]
+    Running,
     /// The session has ended, and all its events have been taken.
     Ended,
+    /// Its report is the last event that is kept.
+    Reported,
 }
 
 /// Time at which a message is to be written.
@@ -77,85 +88,121 @@ enum Haste {
 }
 
 impl Outgoing {
-    /// Writes until the session has ended and all its messages are written; the report comes last.
+    /// Writes until the session has ended and its report, which is the last event, is acknowledged; or nobody will ever take it.
     ///
     /// Messages are taken and dropped when the agent is gone, so that the session can still end.
     ///
     /// # Errors
     /// Fails at the end if the agent did not read everything.
     pub(super) async fn run(mut self, socket: WriteHalf, report: oneshot::Receiver<Report>) -> io::Result<()> {
-        let mut held = Held::default();
         let mut batch = Batch::new(socket);
-        let mut stream = EventStream::Open;
-        while stream == EventStream::Open || !held.queue.is_empty() {
+        let mut waiting = Waiting::default();
+        let mut report = Some(report);
+        while !(waiting.stage == Stage::Reported && waiting.end.is_some()) {
             let before = batch.bytes.len();
-            let happening = self.next(&held, stream, batch.due).await;
-            match happening {
-                Happening::Due => batch.due = None,
-                Happening::End => stream = EventStream::Ended,
-                _ => {}
+            let happening = self.next(&waiting, batch.due).await;
+            let haste = match happening {
+                Happening::News => self.learn(self.confirmations.take(), &mut waiting, &mut batch),
+                Happening::Due => {
+                    batch.due = None;
+                    Haste::Now
+                }
+                other => self.take(other, &mut waiting, &mut batch.bytes),
+            };
+            waiting.held.release(&self.credit, &mut waiting.kept);
+            if waiting.stage == Stage::Ended && waiting.held.queue.is_empty() {
+                self.report(report.take(), &mut waiting, &mut batch.bytes).await;
             }
-            let haste = self.take(happening, &mut held, &mut batch.bytes);
-            held.release(&self.credit, &mut batch.bytes);
+            waiting.kept.write(&mut batch.bytes, || self.confirmations.commands_to_tell());
             batch.schedule(before, haste);
-            if batch.is_full() || (batch.due.is_none() && !self.has_more(&held, stream)) {
+            if batch.is_full() || (batch.due.is_none() && !self.has_more(&waiting)) {
                 batch.write().await;
             }
-        }
-        while let Ok(frame) = self.urgent.try_recv() {
-            frame.append_to(&mut batch.bytes);
-        }
-        if let Ok(report) = report.await {
-            ToAgent::event(wire::event::encode_report(&report)).append_to(&mut batch.bytes);
         }
         batch.finish().await
     }
 
-    async fn next(&mut self, held: &Held, stream: EventStream, due: Option<Instant>) -> Happening {
-        let room = held.bytes < self.credit.held_max();
+    async fn next(&mut self, waiting: &Waiting, due: Option<Instant>) -> Happening {
+        let room = waiting.held.bytes < self.credit.held_max() && waiting.kept.has_room();
         tokio::select! {
             biased;
+            () = self.confirmations.changed() => Happening::News,
             Some(cause) = alarm(&mut self.alarm) => Happening::Alarm(cause),
             Some(frame) = self.urgent.recv() => Happening::Urgent(frame),
-            () = self.credit.changed(), if !held.queue.is_empty() => Happening::Credit,
-            Some(line) = self.traces.recv(), if room => Happening::Trace(line),
-            happened = self.events.recv(), if room && stream == EventStream::Open => {
+            () = self.credit.changed(), if !waiting.held.queue.is_empty() => Happening::Credit,
+            Some(line) = self.traces.recv(), if room && waiting.stage != Stage::Reported => Happening::Trace(line),
+            happened = self.events.recv(), if room && waiting.stage == Stage::Running => {
                 happened.map_or(Happening::End, Happening::Event)
             }
             () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => Happening::Due,
-            else => Happening::End,
         }
     }
 
-    /// Appends what may be written at once to `batch`, and holds the rest.
-    fn take(&self, happening: Happening, held: &mut Held, batch: &mut BytesMut) -> Haste {
+    /// Takes in what is known of the connection. What was to be written to the one before is not.
+    fn learn(&self, news: News, waiting: &mut Waiting, batch: &mut Batch) -> Haste {
+        if let Some(connection) = news.connection {
+            batch.reconnect(connection);
+            waiting.kept.break_off();
+        }
+        waiting.kept.confirm(news.confirmed);
+        if let Some(resume) = news.resume {
+            let after = waiting.kept.resume(resume.position);
+            ToAgent::resumed(resume.stream, after, self.confirmations.commands_taken()).append_to(&mut batch.bytes);
+        }
+        if self.confirmations.must_tell() {
+            ToAgent::commands_taken(self.confirmations.commands_to_tell()).append_to(&mut batch.bytes);
+        }
+        if news.end == Some(End::AgentGone) {
+            waiting.kept.give_up();
+        }
+        waiting.end = waiting.end.or(news.end);
+        Haste::Now
+    }
+
+    /// Keeps the report, behind everything that the session has said.
+    async fn report(&mut self, report: Option<oneshot::Receiver<Report>>, waiting: &mut Waiting, batch: &mut BytesMut) {
+        while let Ok(frame) = self.urgent.try_recv() {
+            waiting.take_urgent(frame, batch);
+        }
+        if let Some(report) = report
+            && let Ok(report) = report.await
+        {
+            waiting.kept.push(wire::event::encode_report(&report));
+        }
+        waiting.stage = Stage::Reported;
+    }
+
+    /// Appends what is no event to `batch`; keeps events that may be sent at once, and holds the rest.
+    fn take(&self, happening: Happening, waiting: &mut Waiting, batch: &mut BytesMut) -> Haste {
         match happening {
-            Happening::Urgent(frame) => frame.append_to(batch),
+            Happening::Urgent(frame) => waiting.take_urgent(frame, batch),
             Happening::Alarm(cause) => {
-                held.first_cause = FirstCause::Told;
-                ToAgent::event(wire::event::encode(&Event::Ending(cause))).append_to(batch);
+                waiting.first_cause = FirstCause::Told;
+                waiting.kept.push(wire::event::encode(&Event::Ending(cause)));
             }
             // The alarm was it.
-            Happening::Event(Event::Ending(_)) if held.first_cause == FirstCause::Told => {}
+            Happening::Event(Event::Ending(_)) if waiting.first_cause == FirstCause::Told => {}
             Happening::Event(happened) => {
                 if matches!(happened, Event::Progress { .. }) {
                     self.credit.answered();
                 }
                 let may_wait = matches!(happened, Event::Started { .. } | Event::Exited { .. });
-                held.take(&happened, batch);
+                waiting.take_event(&happened);
                 return if may_wait { Haste::Moment } else { Haste::Now };
             }
-            Happening::Trace(line) => held.push(proto::NodeEvent { what: Some(What::Trace(line)) }),
-            Happening::Credit | Happening::Due | Happening::End => {}
+            Happening::Trace(line) => waiting.held.push(encode_happening(&NodeHappening::Trace(line))),
+            Happening::End => waiting.stage = Stage::Ended,
+            Happening::Credit | Happening::Due | Happening::News => {}
         }
         Haste::Now
     }
 
     /// True if the next message is there already, so that it can be written with those of the batch.
-    fn has_more(&self, held: &Held, stream: EventStream) -> bool {
-        let event = !self.events.is_empty() || (self.events.is_closed() && stream == EventStream::Open);
-        let report = stream == EventStream::Ended && held.queue.is_empty();
-        !self.urgent.is_empty() || (event && held.bytes < self.credit.held_max()) || report
+    fn has_more(&self, waiting: &Waiting) -> bool {
+        let is_running = waiting.stage == Stage::Running;
+        let event = is_running && (!self.events.is_empty() || self.events.is_closed());
+        let room = waiting.held.bytes < self.credit.held_max() && waiting.kept.has_room();
+        !self.urgent.is_empty() || (event && room)
     }
 }
 
@@ -168,21 +215,31 @@ async fn alarm(alarm: &mut Option<oneshot::Receiver<Cause>>) -> Option<Cause> {
 
 /// Frames that are gathered for one write.
 struct Batch {
-    socket: WriteHalf,
+    /// `None` while there is no connection to an agent.
+    socket: Option<WriteHalf>,
     bytes: BytesMut,
     /// Time at which the batch is written though nothing more came; set while nothing in it is in haste.
     due: Option<Instant>,
-    /// First failure of a write: the agent is gone.
+    /// First failure of a write to the present connection: the agent is gone.
     written: io::Result<()>,
 }
 
 impl Batch {
     fn new(socket: WriteHalf) -> Self {
-        Self { socket, bytes: BytesMut::new(), due: None, written: Ok(()) }
+        Self { socket: Some(socket), bytes: BytesMut::new(), due: None, written: Ok(()) }
     }
 
     fn is_full(&self) -> bool {
         self.bytes.len() >= BATCH
+    }
+
+    /// Goes on with another connection, or with none.
+    fn reconnect(&mut self, connection: Connection) {
+        self.bytes.clear();
+        match connection {
+            Connection::New(socket) => (self.socket, self.written) = (Some(socket), Ok(())),
+            Connection::Broken => self.socket = None,
+        }
     }
 
     /// Decides when frames are written that came after the first `before` bytes.
@@ -196,8 +253,10 @@ impl Batch {
 
     async fn write(&mut self) {
         self.due = None;
-        if self.written.is_ok() {
-            self.written = self.socket.write_all(&self.bytes).await;
+        if let Some(socket) = &mut self.socket
+            && self.written.is_ok()
+        {
+            self.written = socket.write_all(&self.bytes).await;
         }
         self.bytes.clear();
     }
@@ -205,17 +264,22 @@ impl Batch {
     async fn finish(mut self) -> io::Result<()> {
         self.write().await;
         self.written?;
-        self.socket.shutdown().await
+        match &mut self.socket {
+            Some(socket) => socket.shutdown().await,
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
     }
 }
 
-/// Events that wait for credit, each with its cost ([`wire::event::cost`]).
+/// Messages between the session and the socket.
 #[derive(Default)]
-struct Held {
-    queue: VecDeque<(proto::NodeEvent, usize)>,
-    /// Sum of their costs.
-    bytes: usize,
+struct Waiting {
+    held: Held,
+    kept: KeptEvents,
     first_cause: FirstCause,
+    stage: Stage,
+    /// Reason why what is kept need not be kept any longer.
+    end: Option<End>,
 }
 
 /// The first cause, which is sent once, ahead of held events.
@@ -226,27 +290,47 @@ enum FirstCause {
     Told,
 }
 
-impl Held {
-    /// Holds what must keep its place in a rank's output; appends everything else to `batch`.
-    fn take(&mut self, happened: &Event, batch: &mut BytesMut) {
+impl Waiting {
+    /// Holds what must keep its place in a rank's output; all other events may be sent.
+    fn take_event(&mut self, happened: &Event) {
         let encoded = wire::event::encode(happened);
         match happened {
-            Event::Output(_) | Event::Exited { .. } => self.push(encoded),
-            _ => ToAgent::event(with_program(encoded)).append_to(batch),
+            Event::Output(_) | Event::Exited { .. } => self.held.push(encoded),
+            _ => self.kept.push(with_program(encoded)),
         }
     }
 
+    /// Takes a message that waits for no credit.
+    fn take_urgent(&mut self, mut frame: ToAgent, batch: &mut BytesMut) {
+        match frame.take_event() {
+            // Nothing follows the report.
+            Some(_) if self.stage == Stage::Reported => {}
+            Some(event) => self.kept.push(event),
+            None => frame.append_to(batch),
+        }
+    }
+}
+
+/// Events that wait for credit, each with its cost ([`wire::event::cost`]).
+#[derive(Default)]
+struct Held {
+    queue: VecDeque<(proto::NodeEvent, usize)>,
+    /// Sum of their costs.
+    bytes: usize,
+}
+
+impl Held {
     fn push(&mut self, happened: proto::NodeEvent) {
         let cost = wire::event::cost(&happened);
         self.bytes += cost;
         self.queue.push_back((happened, cost));
     }
 
-    /// Appends the events to `batch` that there is credit for.
-    fn release(&mut self, credit: &OutputCredit, batch: &mut BytesMut) {
+    /// Passes the events on that there is credit for. It is spent once, however often they are written.
+    fn release(&mut self, credit: &OutputCredit, kept: &mut KeptEvents) {
         while let Some((happened, cost)) = self.queue.pop_front_if(|(_, cost)| credit.spend(*cost)) {
             self.bytes -= cost;
-            ToAgent::event(happened).append_to(batch);
+            kept.push(happened);
         }
     }
 }

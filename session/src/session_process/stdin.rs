@@ -112,9 +112,9 @@ mod tests {
         /// Next report of input that was taken, in bytes.
         async fn taken(&mut self) -> Option<u64> {
             match self.told.recv().await?.into_what() {
-                Some(What::Event(proto::NodeEvent { what: Some(proto::node_event::What::StdinTaken(bytes)) })) => {
-                    Some(bytes)
-                }
+                Some(What::Event(proto::NodeEvent {
+                    what: Some(proto::node_event::What::StdinTaken(bytes)), ..
+                })) => Some(bytes),
                 other => panic!("{other:?} is no report of input"),
             }
         }

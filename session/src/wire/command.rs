@@ -5,7 +5,7 @@ use pmi_core::ids::Rank;
 use pmi_transport::proto::v1 as proto;
 use proto::node_command::What;
 
-use super::{WireError, job, job_id};
+use super::{WireError, job, job_id, wrong};
 use crate::rank_ranges::RankRanges;
 use crate::session_io::Control;
 use crate::spawn::SpawnOrder;
@@ -44,6 +44,10 @@ pub fn decode(command: proto::NodeCommand, nodes: usize) -> Result<Command, Wire
         What::Stdin(bytes) => Command::Stdin(bytes),
         What::StdinEnd(proto::Nothing {}) => Command::StdinEnd,
         What::OutputCredit(bytes) => Command::OutputCredit(bytes),
+        // The agent answers it, with the session's help.
+        What::Resume(_) => {
+            return Err(wrong("a command to a session", "the order to resume", "one that concerns its ranks"));
+        }
     })
 }
 

@@ -59,7 +59,7 @@ pub fn encode(event: &Event) -> proto::NodeEvent {
         Event::Waiting { ranks } => What::Waiting(proto::Waiting { ranks: encode_ranks(ranks) }),
         Event::Ending(first) => What::Ending(cause::encode(first)),
     };
-    proto::NodeEvent { what: Some(what) }
+    unnumbered(what)
 }
 
 /// Bytes of output credit that an event costs; 0 for events that need none, because there are few of them. Both ends of the report
@@ -94,14 +94,19 @@ pub fn encode_happening(happening: &NodeHappening) -> proto::NodeEvent {
         }
         NodeHappening::Trace(line) => What::Trace(line.clone()),
     };
-    proto::NodeEvent { what: Some(what) }
+    unnumbered(what)
+}
+
+/// An event that is not numbered yet.
+fn unnumbered(what: What) -> proto::NodeEvent {
+    proto::NodeEvent { what: Some(what), ..proto::NodeEvent::default() }
 }
 
 /// Encodes the end of a node's part of a launch; its cause was reported by [`Event::Ending`].
 pub fn encode_report(report: &Report) -> proto::NodeEvent {
     let exits = report.exits.iter().map(|&(rank, exit)| encode_exit(rank, exit, None)).collect();
     let duration_us = u64::try_from(report.duration.as_micros()).unwrap_or(u64::MAX);
-    proto::NodeEvent { what: Some(What::Report(proto::SessionReport { exits, duration_us })) }
+    unnumbered(What::Report(proto::SessionReport { exits, duration_us }))
 }
 
 /// Decodes an item of a node's stream of reports.

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 
-use lattice_tests::{cluster, launch_on, turn};
+use lattice_tests::{cluster, launch_on, script_on, turn};
 
 const MIB: usize = 1 << 20;
 
@@ -58,4 +58,28 @@ fn output_can_go_to_files_here() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER" && lattice launch -n 2 --output out.%r bash -c 'echo $LATTICE_RANK' && head out.*"#;
     let outcome = cluster(2).bash(script).run();
     outcome.exits(0).prints("==> out.0 <==\n0\n").prints("==> out.1 <==\n1\n");
+}
+
+/// The API server stands still until the connections of all agents have broken, with output in them that it reads later.
+#[test]
+fn what_was_on_its_way_when_connections_broke_arrives_once() {
+    let outcome = script_on(
+        2,
+        r#"cd "$LATTICE_DEV_CLUSTER"
+           lattice launch --pmi=none -n 2 bash -c '
+               signals=0; trap "signals=\$((signals + 1))" USR1
+               for part in $(seq 0 299); do seq -f "$LATTICE_RANK %.0f" $((part * 1000 + 1)) $((part * 1000 + 1000)); sleep 0.01; done
+               until [ -e go ]; do sleep 0.02; done
+               exit $((40 + signals))' >out & launch=$!
+           id=$(launch_with 2)
+           kill -STOP $(daemon api)
+           for node in node0 node1; do until grep -q "reports wait" $node.log; do sleep 0.1; done; done
+           kill -CONT $(daemon api)
+           for rank in 0 1; do until grep -q "^$rank 300000$" out; do sleep 0.1; done; done
+           lattice signal $id USR1 >/dev/null
+           touch go; wait $launch; echo "code $?"
+           for rank in 0 1; do grep "^$rank " out | cmp - <(seq -f "$rank %.0f" 300000) && echo whole; done"#,
+    )
+    .run();
+    outcome.exits(0).prints_lines(["code 41", "whole", "whole"].map(str::to_owned));
 }

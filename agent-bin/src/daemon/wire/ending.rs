@@ -13,7 +13,7 @@ pub(in super::super) fn encode(how: Ending) -> proto::NodeCommand {
         Ending::Signal(signal) => What::End(signal),
         Ending::Kill(signal) => What::Kill(signal),
     };
-    proto::NodeCommand { what: Some(what) }
+    proto::NodeCommand { what: Some(what), ..proto::NodeCommand::default() }
 }
 
 /// The order that the signal of a call to end a launch stands for.

@@ -1,8 +1,10 @@
 //! An API server that does what the test says, and one node's part of a launch as it sees it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use pmi_transport::identity::{Caller, Security};
 use pmi_transport::listen::{self, Listener};
 use pmi_transport::proto::v1 as proto;
@@ -25,6 +27,7 @@ pub(crate) struct Api {
     launches: mpsc::UnboundedReceiver<Launch>,
     forgetful: Arc<AtomicBool>,
     last_serial: Arc<AtomicU64>,
+    taken: Taken,
     _stop: oneshot::Sender<()>,
 }
 
@@ -33,7 +36,11 @@ struct Script {
     launches: mpsc::UnboundedSender<Launch>,
     forgetful: Arc<AtomicBool>,
     last_serial: Arc<AtomicU64>,
+    taken: Taken,
 }
+
+/// The number of the last event that was taken of each launch, by its id and its node.
+type Taken = Arc<Mutex<HashMap<(String, u32), u64>>>;
 
 impl Api {
     pub(crate) async fn start() -> Self {
@@ -52,18 +59,25 @@ impl Api {
             launches: reported,
             forgetful: Arc::clone(&forgetful),
             last_serial: Arc::clone(&last_serial),
+            taken: Taken::default(),
         };
+        let taken = Arc::clone(&script.taken);
         let (stop, stopped) = oneshot::channel::<()>();
         tokio::spawn(async move {
             let service = NodeServiceServer::new(script);
             let stopped = async { drop(stopped.await) };
             listen::serve(vec![listener], Routes::new(service), stopped).await.unwrap();
         });
-        Self { address, registrations, launches, forgetful, last_serial, _stop: stop }
+        Self { address, registrations, launches, forgetful, last_serial, taken, _stop: stop }
     }
 
     pub(crate) fn forget_nodes(&self) {
         self.forgetful.store(true, Ordering::Relaxed);
+    }
+
+    /// Is from now on another API server, which knows nothing of the events of launches.
+    pub(crate) fn forget_events(&self) {
+        self.taken.lock().clear();
     }
 
     /// Says to agents that register from now on that launches up to this number have been signed.
@@ -131,8 +145,14 @@ impl NodeService for Script {
             return Err(Status::invalid_argument("the first message does not say what is reported"));
         };
         let (commands, receiver) = mpsc::channel(16);
+        if of.again {
+            let after = self.taken.lock().get(&(of.launch_id.clone(), of.node_index)).copied();
+            let what = Some(Command::Resume(proto::Resume { after }));
+            commands.send(Ok(proto::NodeCommand { what, ..Default::default() })).await.unwrap();
+        }
+        let taken = Arc::clone(&self.taken);
         // A test that has seen enough is gone.
-        let _ = self.launches.send(Launch { of, stream: Some((reports, commands)), seen: Seen::default() });
+        let _ = self.launches.send(Launch { of, stream: Some((reports, commands)), taken, seen: Seen::default() });
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 
@@ -156,6 +176,7 @@ type Stream = (Streaming<proto::LaunchReport>, mpsc::Sender<Result<proto::NodeCo
 pub(crate) struct Launch {
     pub(crate) of: proto::ReportFor,
     stream: Option<Stream>,
+    taken: Taken,
     seen: Seen,
 }
 
@@ -183,19 +204,35 @@ impl std::ops::Deref for Launch {
 
 impl Launch {
     pub(crate) async fn command(&self, what: Command) {
+        self.numbered(proto::NodeCommand { what: Some(what), ..Default::default() }).await;
+    }
+
+    pub(crate) async fn numbered(&self, command: proto::NodeCommand) {
         let (_, commands) = self.stream.as_ref().unwrap();
-        commands.send(Ok(proto::NodeCommand { what: Some(what) })).await.unwrap();
+        commands.send(Ok(command)).await.unwrap();
     }
 
     /// Takes events in until `condition` holds.
     pub(crate) async fn until(&mut self, condition: impl Fn(&Seen) -> bool) {
-        let seen = &mut self.seen;
+        let (seen, part) = (&mut self.seen, (self.of.launch_id.clone(), self.of.node_index));
         let (reports, _) = self.stream.as_mut().unwrap();
         let wait = async {
             while !condition(seen) {
                 let report = reports.message().await.unwrap().expect("the stream goes on");
-                let Some(ReportWhat::Event(event)) = report.what else { panic!("{report:?}") };
-                seen.take(event.what.unwrap());
+                match report.what {
+                    Some(ReportWhat::Event(event)) => {
+                        if event.sequence > 0 {
+                            let last = self.taken.lock().insert(part.clone(), event.sequence).unwrap_or_default();
+                            assert_eq!(event.sequence, last + 1, "each event comes once, in order");
+                        }
+                        event.what.into_iter().for_each(|what| seen.take(what));
+                    }
+                    Some(ReportWhat::Resumed(resumed)) => {
+                        let known = *self.taken.lock().entry(part.clone()).or_insert(resumed.after);
+                        assert_eq!(resumed.after, known, "the session goes on where it was told to");
+                    }
+                    other => panic!("{other:?}"),
+                }
             }
         };
         timeout(PATIENCE, wait).await.expect("it happens in time");

@@ -7,8 +7,8 @@
 //!                    └────────────────────────────────────────────────────────────────────────┘
 //! ```
 //! Every change has a number; what is stored covers the changes up to one. What waits for a change to be durable (the stream of a
-//! node whose part is over, a spawned job that nodes are to be told of) goes on when that change is covered. An agent keeps its
-//! report until its stream ends, so what was not written yet is reported again to the next server.
+//! node whose part is over, a spawned job that nodes are to be told of) goes on when that change is covered. A session keeps
+//! its report until its stream ends, so what was not written yet is reported again to the next server.
 
 use std::time::Duration;
 

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use lattice_session::flow_control::Overrun;
-use lattice_session::wire::event::happening_cost;
 use tokio::time::Instant;
 
 use super::attachments::{Attachments, Dismissal, Joined, Role, SIGNAL_MAX, TooManyViewers};
@@ -72,10 +71,7 @@ impl Clients {
     /// # Errors
     /// Fails when the node sends more than it was granted.
     pub(crate) fn append_charged(&mut self, node: u32, event: NodeEvent, effects: &mut Effects) -> Result<(), Overrun> {
-        let cost = match &event {
-            NodeEvent::Happened(happening, _) => happening_cost(happening) as u64,
-            NodeEvent::UnknownEnding => 0,
-        };
+        let cost = event.cost();
         let sequence = self.next;
         self.append(node, LogEvent::Node(event), effects);
         let grant = self.output.charge(sequence, node, cost)?;

@@ -16,6 +16,10 @@ use crate::launch::fan_out::NotStarted;
 pub(crate) enum Effect {
     /// Put a command behind those that wait for a node's stream.
     Command { node: u32, command: NodeCommand },
+    /// Tell a node, on a stream that is not its first, which of its events have come; `None` if that is not known.
+    Resume { node: u32, stream: u64, after: Option<u64> },
+    /// Tell a node that its events up to this one were taken.
+    Acknowledge { node: u32, through: u64 },
     /// End the node's stream, once and for all.
     CloseStream { node: u32 },
     /// Have the node's agent end its part, by a call of its own that begins with this signal.

@@ -9,7 +9,7 @@ use lattice_session::cause::{Cause, RankExit};
 use lattice_session::event::{Event, Notice, RankProgress};
 use lattice_session::rank_ranges::RankRanges;
 use lattice_session::spawn::SpawnOrder;
-use lattice_session::wire::event::NodeHappening;
+use lattice_session::wire::event::{NodeHappening, happening_cost};
 use pmi_core::Phase;
 use pmi_core::ids::{JobId, Rank};
 use pmi_core::services::SpawnRequest;
@@ -30,6 +30,14 @@ impl NodeEvent {
     /// Something that happened in the node's session, where no program is named.
     pub(crate) fn of_session(event: Event) -> Self {
         Self::Happened(NodeHappening::Event(event), Programs::new())
+    }
+
+    /// Bytes of output credit that it costs.
+    pub(crate) fn cost(&self) -> u64 {
+        match self {
+            Self::Happened(happening, _) => happening_cost(happening) as u64,
+            Self::UnknownEnding => 0,
+        }
     }
 
     /// A notice to the user.

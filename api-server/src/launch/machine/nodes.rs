@@ -13,6 +13,7 @@ use super::desertion::{Desertion, DesertionWatch};
 use super::effect::Effects;
 use super::event::{NodeCommand, NodeStatus, Status};
 use super::facts::{Facts, Origin};
+use super::intake::Intake;
 use super::progress_query::{Answer, Missing, ProgressQueries, ProgressQuery};
 use super::silent_ranks::{SilentRanks, SilentReport};
 use super::state::{LaunchState, NodePhase};
@@ -24,6 +25,8 @@ pub(crate) struct Nodes {
     pub(super) state: LaunchState,
     /// By node.
     pub(super) streams: Vec<NodeStream>,
+    /// By node.
+    pub(super) intake: Vec<Intake>,
     pub(super) queries: ProgressQueries<Purpose>,
     pub(super) desertion: DesertionWatch,
     pub(super) silent: SilentRanks,
@@ -77,6 +80,7 @@ impl Nodes {
         Self {
             state: LaunchState::new(&facts.nodes, &facts.placement),
             streams: facts.nodes.iter().map(|_| NodeStream::new(now)).collect(),
+            intake: facts.nodes.iter().map(|_| Intake::new(facts.origin)).collect(),
             queries: ProgressQueries::default(),
             desertion: DesertionWatch::new(now),
             silent: SilentRanks::default(),

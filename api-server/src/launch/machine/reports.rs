@@ -2,6 +2,7 @@
 
 use lattice_session::cause::{Cause, CauseKind};
 use lattice_session::event::{Event, Notice};
+use lattice_session::numbered::Arrival;
 use lattice_session::wire::event::NodeHappening;
 use nix::libc;
 use tokio::time::Instant;
@@ -9,31 +10,53 @@ use tokio::time::Instant;
 use super::effect::Effect;
 use super::event::{NodeCommand, NodeEvent, Programs, RankEnd};
 use super::first_cause::Reported;
+use super::intake::Resumption;
 use super::nodes::{Idle, Noted, Purpose, completed_timeout};
 use super::silent_ranks::Passing;
 use super::state::NodePhase;
 use super::streams::Overdue;
 use super::{Machine, Origin, Part};
+use crate::launch::outbox::Attempt;
+
+/// Reason for which a node is given up whose events cannot be told in full.
+const LEFT_OUT: &str = "it left out events of its ranks";
 
 impl Machine {
     /// A node begins to report, or does so again over a new stream.
-    pub(crate) fn on_stream_opened(&mut self, node: u32, stream: u64, now: Instant) {
-        let phase = self.nodes.state.phase(node);
-        if !phase.is_live() {
-            if !self.checkpoint.holds(node) {
-                self.effects.push(Effect::CloseStream { node });
-            }
+    pub(crate) fn on_stream_opened(&mut self, node: u32, stream: u64, attempt: Attempt, now: Instant) {
+        if !self.nodes.state.phase(node).is_live() && !self.checkpoint.holds(node) {
+            self.effects.push(Effect::CloseStream { node });
             return;
         }
-        self.nodes.state.on_stream(node);
-        self.nodes.streams[node as usize].on_opened(stream);
-        if phase == NodePhase::Reporting || self.facts.origin == Origin::Resumed {
-            self.repeat(node, now);
+        match attempt {
+            Attempt::First => self.nodes.intake[node as usize].begin(),
+            Attempt::Again => {
+                let after = self.nodes.intake[node as usize].last();
+                self.effects.push(Effect::Resume { node, stream, after });
+            }
+        }
+        if self.nodes.state.phase(node).is_live() {
+            self.nodes.state.on_stream(node);
+            self.nodes.streams[node as usize].on_opened(stream);
+            if attempt == Attempt::First && self.facts.origin == Origin::Resumed {
+                self.repeat(node, now);
+            }
         }
         self.settle(now);
     }
 
-    /// Says again what was said before the node's stream broke, and may not have arrived.
+    /// A node says after which of its events it goes on.
+    pub(crate) fn on_resumed(&mut self, node: u32, after: u64, now: Instant) {
+        match self.nodes.intake[node as usize].resume(after) {
+            Resumption::AsAsked => {}
+            Resumption::Anew if self.nodes.state.phase(node).is_live() => self.repeat(node, now),
+            Resumption::Anew => {}
+            Resumption::Gap => self.give_up(node, LEFT_OUT, now),
+        }
+        self.settle(now);
+    }
+
+    /// Says what the server before this one may have said, or not.
     fn repeat(&mut self, node: u32, now: Instant) {
         self.clients.renew(node, &mut self.effects);
         if self.phase.ending().is_some() {
@@ -42,9 +65,7 @@ impl Machine {
         if self.nodes.idle == Idle::Released {
             self.effects.command(node, NodeCommand::Release);
         }
-        if self.facts.origin == Origin::Resumed {
-            self.nodes.ask(Purpose::Desertion, now, &mut self.effects);
-        }
+        self.nodes.ask(Purpose::Desertion, now, &mut self.effects);
     }
 
     /// A report stream ended. One that was replaced does not matter.
@@ -52,7 +73,27 @@ impl Machine {
         self.nodes.streams[node as usize].on_closed(stream, now);
     }
 
-    /// Something happened on a node. What comes over a stream that was replaced happened before, and counts.
+    /// An event of a node has come, which has this number; `None` for one that this version has no meaning for. What comes over a
+    /// stream that was replaced happened before, and counts.
+    pub(crate) fn on_numbered(&mut self, node: u32, sequence: u64, event: Option<NodeEvent>, now: Instant) {
+        let intake = &mut self.nodes.intake[node as usize];
+        match intake.take(sequence, event.as_ref().map_or(0, NodeEvent::cost)) {
+            Arrival::New => {
+                let through = intake.due();
+                self.effects.extend(through.map(|through| Effect::Acknowledge { node, through }));
+                if let Some(event) = event {
+                    self.on_node_event(node, event, now);
+                }
+            }
+            Arrival::Again => {}
+            Arrival::Gap => {
+                self.give_up(node, LEFT_OUT, now);
+                self.settle(now);
+            }
+        }
+    }
+
+    /// Something happened on a node.
     pub(crate) fn on_node_event(&mut self, node: u32, event: NodeEvent, now: Instant) {
         // A launch that was refused is over while nodes that accepted it still report.
         if self.phase.is_over() || !self.nodes.state.phase(node).is_live() {

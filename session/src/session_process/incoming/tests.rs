@@ -19,6 +19,7 @@ struct World {
     control: mpsc::Receiver<Control>,
     told: mpsc::Receiver<ToAgent>,
     credit: Arc<OutputCredit>,
+    confirmations: Arc<Confirmations>,
     calls: AgentCalls,
     stdin: mpsc::Receiver<Bytes>,
     reading: JoinHandle<()>,
@@ -26,6 +27,10 @@ struct World {
 
 impl World {
     fn new() -> Self {
+        Self::with(NextAgents::none())
+    }
+
+    fn with(agents: NextAgents) -> Self {
         let (socket, agent) = UnixStream::pair().unwrap();
         let (reader, _) = quiet::split(socket).unwrap();
         let (control, controlled) = mpsc::channel(8);
@@ -34,9 +39,19 @@ impl World {
         let calls = AgentCalls::new(&spec_on(&[1, 1]), urgent.clone());
         let (input, stdin) = connect(Readers::Here, 100, urgent.clone());
         let StdinSource::Stream(stdin) = stdin else { panic!("no stream") };
-        let incoming = Incoming { nodes: 2, control, calls: calls.clone(), credit: Arc::clone(&credit), input, urgent };
+        let confirmations = Arc::<Confirmations>::default();
+        let incoming = Incoming {
+            nodes: 2,
+            control,
+            calls: calls.clone(),
+            credit: Arc::clone(&credit),
+            input,
+            urgent,
+            confirmations: Arc::clone(&confirmations),
+            agents,
+        };
         let reading = tokio::spawn(incoming.run(reader));
-        Self { agent, control: controlled, told, credit, calls, stdin, reading }
+        Self { agent, control: controlled, told, credit, confirmations, calls, stdin, reading }
     }
 
     fn send(&mut self, what: What) {
@@ -46,7 +61,7 @@ impl World {
     }
 
     fn command(&mut self, what: CommandWhat) {
-        self.send(What::Command(proto::NodeCommand { what: Some(what) }));
+        self.send(What::Command(proto::NodeCommand { what: Some(what), ..Default::default() }));
     }
 
     async fn warning(&mut self) -> String {
@@ -88,7 +103,7 @@ async fn commands_reach_those_whom_they_concern() {
 #[tokio::test]
 async fn a_command_that_means_nothing_here_is_reported_and_the_session_goes_on() {
     let mut world = World::new();
-    world.send(What::Command(proto::NodeCommand { what: None }));
+    world.send(What::Command(proto::NodeCommand::default()));
     assert_eq!(world.warning().await, "a command is passed over: the message has no command");
     world.command(CommandWhat::SignalRanks(proto::SignalRanks { signal: 10, ranks: Vec::new() }));
     assert_eq!(world.warning().await, "a command is passed over: no rank is named; 0-3,8 names five");
@@ -153,4 +168,75 @@ async fn a_question_of_another_node_is_answered_by_the_session_or_by_its_end() {
     world.control.close();
     world.send(question(4));
     assert_eq!(world.told.recv().await, Some(ToAgent::reply("1".to_owned(), 4, no_answer)));
+}
+
+/// The session's ends of connections that follow the first one, and where they are handed in.
+fn next_agents() -> (mpsc::Sender<UnixStream>, NextAgents) {
+    let (sender, connections) = mpsc::channel(1);
+    (sender, NextAgents { connections, lease: Duration::from_secs(3600) })
+}
+
+#[tokio::test]
+async fn a_command_that_comes_again_is_carried_out_once() {
+    let mut world = World::new();
+    for (sequence, signal) in [(1, 10), (2, 12), (1, 10), (2, 12), (0, 15), (3, 10)] {
+        let what = Some(CommandWhat::Signal(signal));
+        world.send(What::Command(proto::NodeCommand { what, sequence, events_taken: 0 }));
+    }
+    for expected in [10, 12, 15, 10] {
+        assert!(matches!(world.control.recv().await, Some(Control::Signal(signal)) if signal == expected));
+    }
+    world.command(CommandWhat::GiveUp(proto::Nothing {}));
+    assert!(matches!(world.control.recv().await, Some(Control::GiveUp)));
+    assert_eq!((world.confirmations.commands_to_tell(), world.confirmations.commands_to_tell()), (3, 0));
+}
+
+#[tokio::test]
+async fn what_the_api_server_has_is_passed_on_to_the_task_that_writes() {
+    let mut world = World::new();
+    world.send(What::Command(proto::NodeCommand { what: None, sequence: 0, events_taken: 5 }));
+    world.send(What::Resume(proto::ResumeEvents { stream: 2, after: Some(7), handed: None }));
+    world.send(What::Dismissed(proto::Nothing {}));
+    let mut news = world.confirmations.take();
+    while news.end.is_none() {
+        world.confirmations.changed().await;
+        let later = world.confirmations.take();
+        news.confirmed = news.confirmed.max(later.confirmed);
+        news.resume = later.resume.or(news.resume);
+        news.end = later.end;
+    }
+    assert_eq!((news.confirmed, news.end), (5, Some(End::Dismissed)));
+    assert_eq!(news.resume, Some(Resume { stream: 2, position: Position::After(7) }));
+}
+
+/// Another agent goes on where the one before stopped, in the middle of a message.
+#[tokio::test]
+async fn a_session_goes_on_with_the_next_agent_and_asks_it_again() {
+    let (agents, next) = next_agents();
+    let mut world = World::with(next);
+    let calls = world.calls.clone();
+    let asked = tokio::spawn(async move { calls.ask(NodeIndex(1), "question".into()).await });
+    let Some(proto::from_session::What::Call(call)) = world.told.recv().await.unwrap().into_what() else { panic!() };
+    world.agent.write_all(&[0, 0, 0, 9, 1]).unwrap();
+    let (session_end, agent_end) = UnixStream::pair().unwrap();
+    world.agent = agent_end;
+    agents.send(session_end).await.unwrap();
+    let Some(proto::from_session::What::Call(again)) = world.told.recv().await.unwrap().into_what() else { panic!() };
+    assert_eq!(call, again);
+    let answer = proto::Answer { id: again.id, what: Some(proto::answer::What::Data("answer".into())) };
+    world.send(What::Answer(answer));
+    assert_eq!(asked.await.unwrap().unwrap(), "answer");
+    world.command(CommandWhat::Signal(10));
+    assert!(matches!(world.control.recv().await, Some(Control::Signal(10))));
+    drop(agents);
+    world.agent.shutdown(std::net::Shutdown::Both).unwrap();
+    world.ends_without_agent().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_ends_when_no_agent_comes_in_time() {
+    let (_agents, next) = next_agents();
+    let world = World::with(next);
+    world.agent.shutdown(std::net::Shutdown::Both).unwrap();
+    world.ends_without_agent().await;
 }

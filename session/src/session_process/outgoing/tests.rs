@@ -11,7 +11,9 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::cause::CauseKind;
 use crate::event::{Notice, Output, Stream};
+use crate::session_process::confirmations::Resume;
 use crate::session_process::frames::read_frame;
+use crate::session_process::kept_events::Position;
 
 /// Sources of a session and the packets that are written of them: one for each write.
 struct Ends {
@@ -23,6 +25,7 @@ struct Ends {
     traces: mpsc::Sender<Bytes>,
     alarm: oneshot::Sender<Cause>,
     credit: Arc<OutputCredit>,
+    confirmations: Arc<Confirmations>,
 }
 
 fn run() -> Ends {
@@ -38,15 +41,17 @@ fn run_on((socket, packets): (UnixStream, UnixStream), window: u64) -> Ends {
     let (alarm, alarmed) = oneshot::channel();
     let (report, finish) = oneshot::channel();
     let credit = Arc::new(OutputCredit::new(window));
+    let confirmations = Arc::<Confirmations>::default();
     let outgoing = Outgoing {
         urgent: outgoing_urgent,
         events: happened,
         traces: traced,
         alarm: Some(alarmed),
         credit: Arc::clone(&credit),
+        confirmations: Arc::clone(&confirmations),
     };
     let running = tokio::spawn(outgoing.run(writer, finish));
-    Ends { events, report, packets, running, urgent, traces, alarm, credit }
+    Ends { events, report, packets, running, urgent, traces, alarm, credit, confirmations }
 }
 
 fn report() -> Report {
@@ -96,9 +101,11 @@ async fn the_first_cause_passes_output_that_waits_for_credit() {
     drop(ends.events);
     ends.report.send(report()).unwrap();
     ends.credit.grant(1 << 20);
-    for expected in ["second", "exited", "report", "end"] {
+    for expected in ["second", "exited", "report"] {
         assert_eq!(word(&ends.packets).await, expected, "the cause is told once, and the exit after the output");
     }
+    ends.confirmations.end(End::Dismissed);
+    assert_eq!(word(&ends.packets).await, "end");
     ends.running.await.unwrap().unwrap();
 }
 
@@ -110,17 +117,20 @@ async fn traces_and_calls_are_written_before_the_report() {
     drop((ends.events, ends.traces));
     ends.urgent.send(ToAgent::warning("w".to_owned())).await.unwrap();
     ends.report.send(report()).unwrap();
-    for expected in ["urgent", "report", "end"] {
+    for expected in ["urgent", "report"] {
         assert_eq!(word(&ends.packets).await, expected);
     }
+    ends.confirmations.end(End::Dismissed);
     ends.running.await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "current_thread")]
 async fn a_session_can_end_though_its_agent_is_gone() {
-    let Ends { events, report: ended, packets, running, credit, .. } = run_on(UnixStream::pair().unwrap(), 1);
+    let Ends { events, report: ended, packets, running, credit, confirmations, .. } =
+        run_on(UnixStream::pair().unwrap(), 1);
     drop(packets);
     credit.lift();
+    confirmations.end(End::AgentGone);
     for _ in 0..100 {
         events.send(output("nobody reads this")).await.unwrap();
     }
@@ -142,6 +152,7 @@ async fn a_launch_that_ends_at_once_is_told_of_in_one_piece() {
     ends.events.send(Event::Notice(Notice::Leftover { pids: vec![1] })).await.unwrap();
     drop(ends.events);
     ends.report.send(report()).unwrap();
+    ends.confirmations.end(End::Dismissed);
     ends.running.await.unwrap().unwrap();
     let mut bytes = [0; 4096];
     assert!(ends.packets.read(&mut bytes).unwrap() > 0);
@@ -157,4 +168,46 @@ async fn a_start_is_told_of_though_nothing_follows() {
     let read = tokio::task::spawn_blocking(move || packets.read(&mut [0; 4096]));
     assert!(read.await.unwrap().unwrap() > 0);
     running.abort();
+}
+
+/// What a session writes after a break is what the API server does not have, on the connection of the next agent.
+#[tokio::test(flavor = "current_thread")]
+async fn the_next_agent_gets_what_the_one_before_did_not_deliver() {
+    let mut ends = run_on(UnixStream::pair().unwrap(), 1 << 20);
+    for text in ["one", "two", "three"] {
+        ends.events.send(output(text)).await.unwrap();
+        assert_eq!(word(&ends.packets).await, text);
+    }
+    let (socket, packets) = UnixStream::pair().unwrap();
+    ends.packets = packets;
+    ends.confirmations.reconnect(Connection::New(pmi_core::quiet::split(socket).unwrap().1));
+    ends.events.send(output("four")).await.unwrap();
+    ends.urgent.send(ToAgent::warning("w".to_owned())).await.unwrap();
+    assert_eq!(word(&ends.packets).await, "urgent", "no event is sent before it is known what was taken");
+    ends.confirmations.resume(Resume { stream: 1, position: Position::After(1) });
+    for expected in ["urgent", "two", "three", "four"] {
+        assert_eq!(word(&ends.packets).await, expected, "the answer, and the events from there on");
+    }
+    drop(ends.events);
+    ends.report.send(report()).unwrap();
+    assert_eq!(word(&ends.packets).await, "report");
+    assert!(!ends.running.is_finished(), "the report is not acknowledged");
+    ends.confirmations.resume(Resume { stream: 2, position: Position::After(4) });
+    for expected in ["urgent", "report"] {
+        assert_eq!(word(&ends.packets).await, expected);
+    }
+    ends.confirmations.end(End::Dismissed);
+    assert_eq!(word(&ends.packets).await, "end");
+    ends.running.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn commands_are_told_to_be_taken_though_nothing_happens() {
+    let ends = run_on(UnixStream::pair().unwrap(), 1 << 20);
+    (1..=16).for_each(|sequence| ends.confirmations.command_taken(sequence));
+    let mut packets = ends.packets.try_clone().unwrap();
+    let frame = tokio::task::spawn_blocking(move || read_frame(&mut packets)).await.unwrap().unwrap().unwrap();
+    let Some(from_session::What::Event(event)) = proto::FromSession::decode(&*frame).unwrap().what else { panic!() };
+    assert_eq!((event.what, event.sequence, event.commands_taken), (None, 0, 16));
+    ends.running.abort();
 }

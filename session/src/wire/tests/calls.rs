@@ -18,7 +18,7 @@ use crate::spawn::SpawnOrder;
 fn commands_say_whom_they_concern() {
     use proto::node_command::What;
     let check = |what: What, expected: &str| {
-        let got = command::decode(proto::NodeCommand { what: Some(what) }, 3).unwrap();
+        let got = command::decode(proto::NodeCommand { what: Some(what), ..Default::default() }, 3).unwrap();
         assert_eq!(format!("{got:?}"), expected);
     };
     check(What::Signal(10), "Control(Signal(10))");
@@ -33,9 +33,11 @@ fn commands_say_whom_they_concern() {
     check(What::Stdin(Bytes::from_static(b"in")), "Stdin(b\"in\")");
     check(What::StdinEnd(proto::Nothing {}), "StdinEnd");
     check(What::OutputCredit(8), "OutputCredit(8)");
-    assert!(command::decode(proto::NodeCommand { what: None }, 3).is_err());
+    assert!(command::decode(proto::NodeCommand::default(), 3).is_err());
     let nobody = proto::SignalRanks { signal: 10, ranks: Vec::new() };
-    assert!(command::decode(proto::NodeCommand { what: Some(What::SignalRanks(nobody)) }, 3).is_err());
+    assert!(
+        command::decode(proto::NodeCommand { what: Some(What::SignalRanks(nobody)), ..Default::default() }, 3).is_err()
+    );
 }
 
 #[test]
@@ -48,7 +50,7 @@ fn spawn_orders_travel_and_are_checked() {
     };
     let sent = |nodes| {
         let what = Some(proto::node_command::What::Spawn(command::encode_spawn(&order)));
-        command::decode(proto::NodeCommand { what }, nodes)
+        command::decode(proto::NodeCommand { what, ..Default::default() }, nodes)
     };
     let command::Command::Control(Control::Spawn(got)) = sent(3).unwrap() else { panic!("not a spawn") };
     assert_eq!(format!("{got:?}"), format!("{order:?}"));
@@ -219,7 +221,7 @@ proptest! {
 fn commands_that_mean_nothing_are_refused_by_name() {
     use proto::node_command::What;
     let check = |what: Option<What>, expected: &str| {
-        assert_eq!(refusal(command::decode(proto::NodeCommand { what }, 3)), expected);
+        assert_eq!(refusal(command::decode(proto::NodeCommand { what, ..Default::default() }, 3)), expected);
     };
     let ranks = |ranges: &[(u32, u32)]| {
         let ranks = ranges.iter().map(|&(first, last)| proto::RankRange { first, last }).collect();

@@ -207,7 +207,7 @@ fn events_that_this_version_has_no_meaning_for_are_refused_by_name() {
     use proto::node_event::What;
     use proto::notice::What as Notice;
     let check = |what: Option<What>, expected: &str| {
-        assert_eq!(refusal(event::decode(proto::NodeEvent { what })), expected);
+        assert_eq!(refusal(event::decode(proto::NodeEvent { what, ..Default::default() })), expected);
     };
     let notice = |notice| Some(What::Notice(proto::Notice { what: Some(notice) }));
     let too_long = format!("{} ms; possible is at most {} ms", u64::MAX, TIME_MAX.as_millis());

@@ -16,8 +16,8 @@ use super::simulation::{Simulation, TICK};
 const NODES: u32 = 2;
 const RANKS: u32 = 2;
 
-/// An agent: the events of its session in order, of which it sends the cause and the report again over each new stream, as
-/// `agent-bin/src/daemon/report.rs` does.
+/// A session: its events in order, of which it sends the cause and the report again to a server that knows of none, as
+/// `session/src/session_process/kept_events.rs` does.
 #[derive(Clone, Debug)]
 struct Agent {
     node: u32,
@@ -72,8 +72,7 @@ impl Agent {
         };
         let exits = self.events.iter().filter_map(exit).collect();
         let report = NodeHappening::Report { exits, duration: Duration::ZERO };
-        let event = NodeEvent::Happened(report, Programs::new());
-        server.input(|machine, now| machine.on_node_event(self.node, event, now));
+        server.happened(self.node, NodeEvent::Happened(report, Programs::new()));
     }
 }
 

@@ -23,6 +23,7 @@ use super::super::facts::{Facts, Origin, Ownership, Settler};
 use super::super::state::NodePhase;
 use super::super::{Delivery, Machine, Resumed, Stored};
 use crate::launch::Part;
+use crate::launch::outbox::Attempt;
 
 /// The output that a node may send before it is granted more.
 pub(super) const WINDOW: u64 = 10_000;
@@ -83,6 +84,12 @@ pub(super) struct Simulation {
     pub dismissed: Vec<u64>,
     /// Bytes that each node may send, as it was told.
     pub credit: Vec<u64>,
+    /// The number of each node's last event.
+    sent: Vec<u64>,
+    /// The number up to which each node was told that its events were taken.
+    pub acknowledged: Vec<u64>,
+    /// Nodes that were told which of their events have come.
+    resumed: Vec<(u32, Option<u64>)>,
     tickets: u64,
 }
 
@@ -138,6 +145,9 @@ impl Simulation {
             concluded: None,
             dismissed: Vec::new(),
             credit: vec![WINDOW; nodes],
+            sent: vec![0; nodes],
+            acknowledged: vec![0; nodes],
+            resumed: Vec::new(),
             tickets: 0,
         }
     }
@@ -170,6 +180,11 @@ impl Simulation {
                     assert!(self.credit[node as usize] <= WINDOW, "a node was granted more than its window");
                 }
                 self.commands[node as usize].push(command);
+            }
+            Effect::Resume { node, after, .. } => self.resumed.push((node, after)),
+            Effect::Acknowledge { node, through } => {
+                assert!(through <= self.sent[node as usize], "never sent");
+                self.acknowledged[node as usize] = through;
             }
             Effect::CloseStream { node } => drop(self.closed.insert(node)),
             Effect::AbortNode { node, signal, .. } => self.aborted.push((node, signal)),
@@ -259,15 +274,30 @@ impl Simulation {
     pub(super) fn open(&mut self, node: u32, stream: u64) {
         let again = self.machine.nodes.state.phase(node) == NodePhase::Reporting
             || self.machine.facts.origin == Origin::Resumed;
-        if again {
-            // Grants may have gone astray, and are made good.
-            self.credit[node as usize] = 0;
+        let attempt = if again { Attempt::Again } else { Attempt::First };
+        self.input(|machine, now| machine.on_stream_opened(node, stream, attempt, now));
+        for (node, after) in std::mem::take(&mut self.resumed) {
+            if after.is_none() {
+                // Grants of the server before may have gone astray, and are made good.
+                self.credit[node as usize] = 0;
+            }
+            let sent = self.sent[node as usize];
+            assert_eq!(after.unwrap_or(sent), sent, "every event has come");
+            self.input(|machine, now| machine.on_resumed(node, sent, now));
         }
-        self.input(|machine, now| machine.on_stream_opened(node, stream, now));
     }
 
     pub(super) fn event(&mut self, node: u32, event: Event) {
-        self.input(|machine, now| machine.on_node_event(node, NodeEvent::of_session(event), now));
+        self.happened(node, NodeEvent::of_session(event));
+    }
+
+    /// An event of a node comes, and comes again, as over a stream that follows one that broke.
+    pub(super) fn happened(&mut self, node: u32, event: NodeEvent) {
+        self.sent[node as usize] += 1;
+        let sequence = self.sent[node as usize];
+        for _ in 0..2 {
+            self.input(|machine, now| machine.on_numbered(node, sequence, Some(event.clone()), now));
+        }
     }
 
     pub(super) fn exit(&mut self, rank: u32, phase: Option<RankPhase>) {
@@ -292,8 +322,7 @@ impl Simulation {
 
     pub(super) fn report(&mut self, node: u32) {
         let report = NodeHappening::Report { exits: Vec::new(), duration: Duration::ZERO };
-        let event = NodeEvent::Happened(report, Programs::new());
-        self.input(|machine, now| machine.on_node_event(node, event, now));
+        self.happened(node, NodeEvent::Happened(report, Programs::new()));
     }
 
     pub(super) fn attach(&mut self, role: Role) -> Result<Joined, TooManyViewers> {

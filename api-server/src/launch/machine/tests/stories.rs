@@ -6,8 +6,8 @@ use pmi_core::Phase as RankPhase;
 use pmi_core::ids::Rank;
 use std::time::Duration;
 
+use super::super::Stored;
 use super::super::event::{LogEvent, NodeCommand, NodeEvent};
-use super::super::{Machine, Stored};
 use super::simulation::{Simulation, facts, progress};
 use crate::launch::Part;
 
@@ -77,15 +77,39 @@ fn ranks_that_spawn_before_all_nodes_have_accepted_wait() {
 }
 
 #[test]
-fn what_was_said_before_a_stream_broke_is_said_again() {
+fn what_a_server_has_said_is_said_again_by_the_next_one_alone() {
     let mut simulation = Simulation::running(2, 1);
     simulation.cause(0, CauseKind::LeftWithoutFinalize { rank: Rank(0) });
+    simulation.pass(Duration::from_secs(1));
+    simulation.stored(Stored::Durable);
     simulation.input(|machine, now| machine.on_stream_closed(1, 1, now));
     let given_up =
         |all: &Simulation| all.commands[1].iter().filter(|command| matches!(command, NodeCommand::GiveUp)).count();
-    let before = given_up(&simulation);
     simulation.open(1, 2);
-    assert_eq!(given_up(&simulation), before + 1);
+    assert_eq!(given_up(&simulation), 1, "the outbox sends again what the session has not taken");
+    let mut next = simulation.resumed();
+    next.open(1, 1);
+    next.open(1, 2);
+    assert_eq!(given_up(&next), 1);
+}
+
+#[test]
+fn a_node_that_leaves_out_events_is_given_up() {
+    let mut simulation = Simulation::running(2, 1);
+    simulation.exit(2 - 1, None);
+    simulation.input(|machine, now| machine.on_numbered(1, 3, None, now));
+    assert!(simulation.lost.contains(&1) && simulation.unclean.contains(&1));
+    simulation.input(|machine, now| machine.on_resumed(0, 1, now));
+    assert!(simulation.lost.contains(&0), "it goes on behind what has come");
+}
+
+#[test]
+fn a_node_is_told_what_of_its_events_was_taken() {
+    let mut simulation = Simulation::running(1, 1);
+    for _ in 0..2000 {
+        simulation.event(0, Event::Waiting { ranks: Vec::new() });
+    }
+    assert!(simulation.acknowledged[0] > 1000 && simulation.acknowledged[0] <= 2000);
 }
 
 #[test]
@@ -144,7 +168,7 @@ fn a_part_that_was_over_is_not_expected_again_by_the_next_server() {
 #[test]
 fn an_ending_that_means_nothing_here_loses_the_node() {
     let mut simulation = Simulation::running(2, 1);
-    simulation.input(|machine: &mut Machine, now| machine.on_node_event(1, NodeEvent::UnknownEnding, now));
+    simulation.happened(1, NodeEvent::UnknownEnding);
     assert!(simulation.lost.contains(&1) && simulation.unclean.contains(&1));
     simulation.report(0);
     let left = simulation.log.iter().any(|(_, event)| matches!(event, LogEvent::Unclean(nodes) if nodes == &["n1"]));

@@ -1,0 +1,216 @@
+//! Calls of sessions, each of which is made once: a session that has another agent asks again what the one before did not answer, with
+//! the same number, and gets the one answer.
+//!
+//! ```text
+//! first ask ──> under way ──answered──> kept while it is among the node's latest
+//!                 ^  further asks wait for the same answer, or get it at once
+//! ```
+//! Without a number each ask is a call of its own.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use crate::wire::session_answer::SessionAnswer;
+
+/// The most calls of one node of a launch that are under way.
+const UNDER_WAY_MAX: usize = 4096;
+/// The most answers that are kept of one node of a launch, and their most bytes: more than can be on their way to a session at once.
+const KEPT_MAX: usize = 1024;
+const KEPT_BYTES_MAX: usize = 1 << 20;
+
+/// A call of a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallId<'a> {
+    pub launch: &'a str,
+    pub node: &'a str,
+    /// The number that the session gave it; 0 is none.
+    pub number: u64,
+}
+
+/// A call that is not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unanswered {
+    #[error("{UNDER_WAY_MAX} calls of this node wait for answers")]
+    TooMany,
+    #[error("the launch is over")]
+    LaunchOver,
+}
+
+/// All calls of sessions that are numbered.
+#[derive(Debug, Default)]
+pub(crate) struct SessionCalls {
+    /// By launch, and by node.
+    launches: Mutex<HashMap<String, HashMap<String, NodeCalls>>>,
+}
+
+#[derive(Debug, Default)]
+struct NodeCalls {
+    calls: BTreeMap<u64, Call>,
+    /// The calls that were answered, each with the size of its answer.
+    answered: VecDeque<(u64, usize)>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Call {
+    answer: watch::Receiver<Option<SessionAnswer>>,
+    task: AbortHandle,
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        // Its answer would reach nobody.
+        self.task.abort();
+    }
+}
+
+impl SessionCalls {
+    /// Returns the answer of a call, which `make` finds out if it was not asked for before.
+    ///
+    /// # Errors
+    /// Fails when too many calls wait, or the launch ends.
+    pub(crate) async fn answer(
+        &self,
+        id: CallId<'_>,
+        make: impl Future<Output = SessionAnswer> + Send + 'static,
+    ) -> Result<SessionAnswer, Unanswered> {
+        if id.number == 0 {
+            return Ok(make.await);
+        }
+        let mut answer = self.ask(id, make)?;
+        let answered = answer.wait_for(Option::is_some).await.ok().and_then(|answer| answer.clone());
+        let answered = answered.ok_or(Unanswered::LaunchOver)?;
+        self.keep(id, answered.len());
+        Ok(answered)
+    }
+
+    /// Begins a call, unless that was done before.
+    fn ask(
+        &self,
+        id: CallId<'_>,
+        make: impl Future<Output = SessionAnswer> + Send + 'static,
+    ) -> Result<watch::Receiver<Option<SessionAnswer>>, Unanswered> {
+        let mut launches = self.launches.lock();
+        let node = launches.entry(id.launch.to_owned()).or_default().entry(id.node.to_owned()).or_default();
+        if let Some(call) = node.calls.get(&id.number) {
+            return Ok(call.answer.clone());
+        }
+        if node.calls.len() - node.answered.len() >= UNDER_WAY_MAX {
+            return Err(Unanswered::TooMany);
+        }
+        let (answered, answer) = watch::channel(None);
+        let task = tokio::spawn(async move {
+            let found = make.await;
+            answered.send_replace(Some(found));
+        });
+        node.calls.insert(id.number, Call { answer: answer.clone(), task: task.abort_handle() });
+        Ok(answer)
+    }
+
+    /// The call has an answer of this size: the oldest ones make room for it.
+    fn keep(&self, id: CallId<'_>, size: usize) {
+        let mut launches = self.launches.lock();
+        let Some(node) = launches.get_mut(id.launch).and_then(|nodes| nodes.get_mut(id.node)) else { return };
+        if !node.calls.contains_key(&id.number) || node.answered.iter().any(|(number, _)| *number == id.number) {
+            return;
+        }
+        node.answered.push_back((id.number, size));
+        node.bytes += size;
+        while node.answered.len() > KEPT_MAX || node.bytes > KEPT_BYTES_MAX {
+            let Some((oldest, size)) = node.answered.pop_front() else { break };
+            node.bytes -= size;
+            node.calls.remove(&oldest);
+        }
+    }
+
+    /// A launch is over: nobody waits for answers any more.
+    pub(crate) fn forget(&self, launch: &str) {
+        self.launches.lock().remove(launch);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    fn id(number: u64) -> CallId<'static> {
+        CallId { launch: "l", node: "n", number }
+    }
+
+    /// Calls, each of which is answered with how many were made before it.
+    #[derive(Default)]
+    struct World {
+        calls: SessionCalls,
+        made: Arc<AtomicU64>,
+    }
+
+    impl World {
+        async fn ask(&self, number: u64) -> String {
+            let made = Arc::clone(&self.made);
+            let make = async move { SessionAnswer::sample(made.fetch_add(1, Ordering::Relaxed)) };
+            self.calls.answer(id(number), make).await.unwrap().shown()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_is_made_once_however_often_it_is_asked_for() {
+        let world = World::default();
+        assert_eq!((world.ask(1).await, world.ask(2).await, world.ask(1).await), ("0".into(), "1".into(), "0".into()));
+        assert_eq!((world.ask(0).await, world.ask(0).await), ("2".into(), "3".into()), "without a number, each is one");
+    }
+
+    #[tokio::test]
+    async fn a_call_goes_on_when_the_agent_that_asked_is_gone() {
+        let world = World::default();
+        let (go, gone) = tokio::sync::oneshot::channel::<()>();
+        let slow = async move {
+            let _ = gone.await;
+            SessionAnswer::sample(7)
+        };
+        let first = world.calls.answer(id(1), slow);
+        assert!(tokio::time::timeout(std::time::Duration::ZERO, first).await.is_err(), "its agent is gone");
+        let again = tokio::spawn(async move { world.ask(1).await });
+        tokio::task::yield_now().await;
+        go.send(()).unwrap();
+        assert_eq!(again.await.unwrap(), "7");
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_launch_ends_its_calls() {
+        let world = Arc::new(World::default());
+        let waiting = tokio::spawn({
+            let world = Arc::clone(&world);
+            async move { world.calls.answer(id(1), std::future::pending()).await }
+        });
+        tokio::task::yield_now().await;
+        world.calls.forget("l");
+        assert!(matches!(waiting.await.unwrap(), Err(Unanswered::LaunchOver)));
+        assert!(world.calls.launches.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn answers_are_kept_as_long_as_there_is_room() {
+        let world = World::default();
+        for number in 1..=2 * KEPT_MAX as u64 {
+            world.ask(number).await;
+        }
+        let kept = world.calls.launches.lock()["l"]["n"].calls.len();
+        assert_eq!(kept, KEPT_MAX);
+        assert_eq!(world.ask(2 * KEPT_MAX as u64).await, (2 * KEPT_MAX - 1).to_string());
+    }
+
+    #[tokio::test]
+    async fn calls_that_wait_are_bounded() {
+        let world = World::default();
+        for number in 1..=UNDER_WAY_MAX as u64 {
+            drop(world.calls.ask(id(number), std::future::pending()).unwrap());
+        }
+        assert_eq!(world.calls.ask(id(0), std::future::pending()).unwrap_err(), Unanswered::TooMany);
+    }
+}

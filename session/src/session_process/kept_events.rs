@@ -1,0 +1,136 @@
+//! Events of a session from the moment at which they may be sent until the API server has taken them: numbered, and written again to a
+//! connection that follows one that broke.
+
+use bytes::BytesMut;
+use pmi_transport::proto::v1 as proto;
+use prost::Message;
+use proto::node_event::What;
+
+use super::frames::ToAgent;
+use crate::numbered::Unconfirmed;
+
+/// Memory of events that the API server has not taken, in bytes; beyond it the session's events are not taken, which slows its ranks
+/// down. Output alone stays far below, by its credit.
+const KEPT_MAX: usize = 32 << 20;
+
+/// Memory of an event beyond its content, in bytes.
+const EVENT_OVERHEAD: usize = 256;
+
+/// What is known of the events that the API server has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Position {
+    /// It has everything up to this number.
+    After(u64),
+    /// It does not know what the API server before it had, to which everything up to `handed` was handed, or all that was written.
+    Unknown {
+        /// Number of the last one that is known to have been handed to it.
+        handed: Option<u64>,
+    },
+}
+
+/// Events that the API server has not taken.
+#[derive(Default)]
+pub(super) struct KeptEvents {
+    sent: Unconfirmed<proto::NodeEvent>,
+    /// Memory of the events.
+    bytes: usize,
+    /// The first cause, which an API server that knows nothing must be told, whoever was told before.
+    first_cause: Option<proto::NodeEvent>,
+    agent: Agent,
+}
+
+/// The agent, as far as it matters for what is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Agent {
+    /// The agent is there, or another one will be.
+    #[default]
+    Awaited,
+    /// There will be none any more: nothing need be kept.
+    Gone,
+}
+
+impl KeptEvents {
+    /// Numbers an event, and keeps it.
+    pub(super) fn push(&mut self, event: proto::NodeEvent) {
+        if matches!(event.what, Some(What::Ending(_))) {
+            self.first_cause.get_or_insert_with(|| event.clone());
+        }
+        self.bytes += memory(&event);
+        self.sent.push(event);
+    }
+
+    /// True while more events may be taken.
+    pub(super) fn has_room(&self) -> bool {
+        self.bytes < KEPT_MAX || self.agent == Agent::Gone
+    }
+
+    /// Appends the events to `batch` that were not written to the present connection; the first one says that the session has taken
+    /// its commands up to `commands`, unless that is nothing new.
+    pub(super) fn write(&mut self, batch: &mut BytesMut, mut commands: impl FnMut() -> u64) {
+        while let Some((sequence, event)) = self.sent.next_to_write() {
+            (event.sequence, event.commands_taken) = (sequence, commands());
+            ToAgent::event(event.clone()).append_to(batch);
+        }
+        if self.agent == Agent::Gone {
+            self.confirm(self.sent.last());
+        }
+    }
+
+    /// The API server has taken everything up to this number.
+    pub(super) fn confirm(&mut self, through: u64) {
+        let taken: usize = self.sent.confirm(through).map(|event| memory(&event)).sum();
+        self.bytes -= taken;
+    }
+
+    /// The connection has broken: nothing is written before [`Self::resume`].
+    pub(super) fn break_off(&mut self) {
+        self.sent.break_off();
+    }
+
+    /// There is a new connection. Returns the number after which it goes on.
+    pub(super) fn resume(&mut self, position: Position) -> u64 {
+        let after = match position {
+            Position::After(number) => {
+                let (after, taken) = self.sent.resume(number);
+                let taken: usize = taken.map(|event| memory(&event)).sum();
+                self.bytes -= taken;
+                after
+            }
+            Position::Unknown { handed } => self.restart(handed),
+        };
+        debug_assert_eq!(self.bytes, self.sent.iter().map(memory).sum::<usize>(), "every event is counted once");
+        after
+    }
+
+    /// Of what was handed to an API server that is no more, only the cause and the report are sent again.
+    fn restart(&mut self, handed: Option<u64>) -> u64 {
+        let again = |event: &proto::NodeEvent| matches!(event.what, Some(What::Ending(_) | What::Report(_)));
+        let (after, lost) = self.sent.restart(handed, again);
+        self.bytes -= lost.iter().map(memory).sum::<usize>();
+        let is_cause = |event: &proto::NodeEvent| matches!(event.what, Some(What::Ending(_)));
+        if let Some(cause) = self.first_cause.clone().filter(|_| !self.sent.iter().any(is_cause)) {
+            self.bytes += memory(&cause);
+            self.sent.push_first(cause);
+        }
+        after
+    }
+
+    /// No agent will be there any more: events are written if that is possible, and not kept.
+    pub(super) fn give_up(&mut self) {
+        self.agent = Agent::Gone;
+        self.confirm(self.sent.last());
+    }
+}
+
+/// Memory of an event, in bytes; its numbers do not count.
+fn memory(event: &proto::NodeEvent) -> usize {
+    let content = match &event.what {
+        Some(What::Output(output)) => output.data.len(),
+        Some(What::Trace(line)) => line.len(),
+        _ => proto::NodeEvent { what: event.what.clone(), ..proto::NodeEvent::default() }.encoded_len(),
+    };
+    content + EVENT_OVERHEAD
+}
+
+#[cfg(test)]
+mod tests;

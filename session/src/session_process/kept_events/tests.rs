@@ -1,0 +1,165 @@
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+use proto::from_session::What as FromWhat;
+
+use super::*;
+use crate::session_process::frames::codec;
+
+fn output(text: String) -> proto::NodeEvent {
+    let output = proto::RankOutput { data: text.into(), ..Default::default() };
+    proto::NodeEvent { what: Some(What::Output(output)), ..Default::default() }
+}
+
+fn cause() -> proto::NodeEvent {
+    proto::NodeEvent { what: Some(What::Ending(proto::Cause::default())), ..Default::default() }
+}
+
+fn report() -> proto::NodeEvent {
+    proto::NodeEvent { what: Some(What::Report(proto::SessionReport::default())), ..Default::default() }
+}
+
+/// Everything that can be written now: the number of each event, and what it says.
+fn written(kept: &mut KeptEvents) -> Vec<(u64, String)> {
+    use tokio_util::codec::Decoder;
+    let (mut bytes, mut frames) = (BytesMut::new(), codec(1 << 20));
+    kept.write(&mut bytes, || 0);
+    let frames = std::iter::from_fn(|| frames.decode(&mut bytes).unwrap());
+    let event = |frame: BytesMut| match proto::FromSession::decode(frame).unwrap().what {
+        Some(FromWhat::Event(event)) => (event.sequence, word(&event)),
+        other => panic!("{other:?}"),
+    };
+    frames.map(event).collect()
+}
+
+fn word(event: &proto::NodeEvent) -> String {
+    match event.what.as_ref().unwrap() {
+        What::Output(output) => String::from_utf8(output.data.to_vec()).unwrap(),
+        What::Ending(_) => "cause".to_owned(),
+        What::Report(_) => "report".to_owned(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn numbered(events: &[(u64, &str)]) -> Vec<(u64, String)> {
+    events.iter().map(|&(number, word)| (number, word.to_owned())).collect()
+}
+
+#[test]
+fn an_api_server_that_knows_nothing_is_told_the_cause_and_the_report_and_what_was_not_handed_over() {
+    let mut kept = KeptEvents::default();
+    for event in [output("a".into()), cause(), output("b".into()), output("c".into()), report()] {
+        kept.push(event);
+    }
+    assert_eq!(written(&mut kept).len(), 5);
+    kept.confirm(2);
+    assert_eq!(kept.resume(Position::Unknown { handed: Some(3) }), 5);
+    assert_eq!(written(&mut kept), numbered(&[(6, "cause"), (7, "c"), (8, "report")]));
+    kept.break_off();
+    assert_eq!(kept.resume(Position::Unknown { handed: None }), 8);
+    assert_eq!(written(&mut kept), numbered(&[(9, "cause"), (10, "report")]), "each time, until it is acknowledged");
+    kept.confirm(10);
+    assert_eq!(kept.bytes, 0);
+}
+
+#[test]
+fn what_is_kept_is_bounded_and_nothing_is_kept_for_nobody() {
+    let mut kept = KeptEvents::default();
+    let piece = || output("x".repeat(1 << 20));
+    (0..31).for_each(|_| kept.push(piece()));
+    assert!(kept.has_room());
+    kept.push(piece());
+    assert!(!kept.has_room());
+    written(&mut KeptEvents::default());
+    let mut bytes = BytesMut::new();
+    kept.write(&mut bytes, || 0);
+    assert!(!kept.has_room(), "it was written, not taken");
+    kept.confirm(16);
+    assert!(kept.has_room());
+    kept.give_up();
+    assert_eq!(kept.bytes, 0);
+    (0..100).for_each(|_| kept.push(piece()));
+    assert!(kept.has_room(), "nobody is waited for");
+}
+
+#[test]
+fn commands_that_were_taken_are_told_with_the_next_event() {
+    let mut kept = KeptEvents::default();
+    kept.push(output("a".into()));
+    kept.push(output("b".into()));
+    let (mut bytes, mut told) = (BytesMut::new(), [7, 0].into_iter());
+    kept.write(&mut bytes, || told.next().unwrap());
+    let events: Vec<u64> = kept.sent.iter().map(|event| event.commands_taken).collect();
+    assert_eq!(events, [7, 0]);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Push,
+    Write,
+    /// So many of the events that are under way reach the API server.
+    Deliver(usize),
+    Confirm,
+    /// The stream breaks, and the next one is that of the same API server, or of another.
+    Break {
+        anew: bool,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => Just(Step::Push),
+        3 => Just(Step::Write),
+        4 => (1_usize..5).prop_map(Step::Deliver),
+        2 => Just(Step::Confirm),
+        2 => any::<bool>().prop_map(|anew| Step::Break { anew }),
+    ]
+}
+
+proptest! {
+    /// Streams break anywhere, and API servers are started anew: no output comes twice or out of order, and none is lost but what was
+    /// handed to a server that is no more. Each server hears of the cause and of the report.
+    #[test]
+    fn each_event_arrives_once(steps in prop::collection::vec(step(), 0..100), cause_at in 0_usize..20) {
+        let mut kept = KeptEvents::default();
+        let (mut under_way, mut here, mut arrived) = (VecDeque::new(), 0, Vec::new());
+        let (mut pushed, mut lost) = (0, 0);
+        for step in steps.into_iter().chain([Step::Push, Step::Write, Step::Deliver(usize::MAX)]) {
+            match step {
+                Step::Push => {
+                    pushed += 1;
+                    kept.push(output(format!("{pushed:03}")));
+                    if pushed == cause_at {
+                        kept.push(cause());
+                    }
+                }
+                Step::Write => under_way.extend(written(&mut kept)),
+                Step::Deliver(count) => for (number, word) in under_way.drain(..count.min(under_way.len())) {
+                    prop_assert_eq!(number, here + 1, "no gap, and nothing again");
+                    here = number;
+                    arrived.push(word);
+                },
+                Step::Confirm => kept.confirm(here),
+                Step::Break { anew } => {
+                    let dropped = under_way.iter().filter(|(_, word)| word != "cause").count();
+                    under_way.clear();
+                    kept.break_off();
+                    if anew {
+                        lost += dropped;
+                        here = kept.resume(Position::Unknown { handed: None });
+                        arrived.retain(|word| word != "cause");
+                    } else {
+                        prop_assert_eq!(kept.resume(Position::After(here)), here);
+                    }
+                }
+            }
+        }
+        kept.push(report());
+        arrived.extend(written(&mut kept).into_iter().map(|(_, word)| word));
+        prop_assert_eq!(arrived.pop(), Some("report".to_owned()));
+        prop_assert_eq!(arrived.iter().filter(|word| *word == "cause").count(), usize::from(1 <= cause_at && cause_at <= pushed));
+        let output: Vec<&String> = arrived.iter().filter(|word| *word != "cause").collect();
+        prop_assert!(output.is_sorted_by(|one, next| one < next));
+        prop_assert_eq!(output.len() + lost, pushed);
+    }
+}
