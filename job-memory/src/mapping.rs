@@ -17,12 +17,18 @@ use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::libc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::resource::{Resource, getrlimit};
 
 use crate::layout::WORD;
 use crate::words::{Words, WritableWords};
 
 /// Name of the file, which is of no directory.
 pub(crate) const NAME: &str = "lattice-job-memory";
+
+/// Size of the largest file that this process may make, in bytes. Beyond it a signal would end the process.
+pub(crate) fn file_size_limit() -> usize {
+    getrlimit(Resource::RLIMIT_FSIZE).map_or(0, |(limit, _)| usize::try_from(limit).unwrap_or(usize::MAX))
+}
 
 /// Makes a memory file that begins with `image` and can hold `capacity` bytes, of which only those take memory that were written.
 ///

@@ -75,18 +75,22 @@ impl JobWriter {
     /// Makes a job's memory, and a descriptor for its ranks, by which it can be read and not be written.
     ///
     /// # Errors
-    /// Fails where the system has no such memory (Linux before 5.1, or `/proc` is not mounted), and without memory or descriptors.
+    /// Fails where the system has no such memory (Linux before 5.1, or `/proc` is not mounted), without memory or descriptors, and where
+    /// the limit on the size of files is less than the facts take.
     pub fn create(facts: &JobFacts) -> io::Result<(Self, OwnedFd)> {
         Self::with_capacity(facts, Self::CAPACITY)
     }
 
-    /// The same with another size in bytes, which is raised to what the facts take.
+    /// The same with another size in bytes, which is raised to what the facts take, and lowered to what a file may have.
     ///
     /// # Errors
     /// As [`JobWriter::create`].
     pub fn with_capacity(facts: &JobFacts, capacity: usize) -> io::Result<(Self, OwnedFd)> {
         let image = facts.encode();
-        let capacity = capacity.max(image.len()).next_multiple_of(Self::STEP);
+        let capacity = capacity.max(image.len()).next_multiple_of(Self::STEP).min(mapping::file_size_limit());
+        if image.len() > capacity {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         let (file, mapping) = mapping::create(&image, capacity)?;
         let for_ranks = mapping::open_for_reading(&file)?.into();
         let (used, set_aside) = (image.len() / WORD, image.len());

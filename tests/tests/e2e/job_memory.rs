@@ -71,6 +71,16 @@ fn a_descriptor_that_was_closed_or_is_something_else_is_no_error() {
     }
 }
 
+/// A file beyond the limit would end the launcher with SIGXFSZ.
+#[test]
+fn a_limit_on_the_size_of_files_is_a_limit_on_the_memory() {
+    for kilobytes in ["0", "1", "9", "64", "unlimited"] {
+        let limited = Command::new("bash").arg("-c").arg(format!("ulimit -S -f {kilobytes}; exec \"$@\"")).arg("bash");
+        let launch = limited.arg(built::lattice()).words("launch -n 2").arg(built::lattice());
+        launch.words("pmi exchange --count 30 --size 900").run().exits(0).says_nothing().prints("exchange: 2 ranks");
+    }
+}
+
 #[test]
 fn the_memory_of_an_outer_launch_is_not_taken_for_ones_own() {
     let hydra = launch("-n 1").words("mpiexec.hydra -n 2").arg(built::lattice()).words("pmi exchange");
