@@ -68,7 +68,7 @@ fn fork_server() -> Result<ForkServer, rank_spawner::ForkServerError> {
     // it takes as long as a fork.
     #[cfg(target_arch = "x86_64")]
     std::hint::black_box(std::arch::is_x86_feature_detected!("avx2"));
-    ForkServer::fork(session_process::main)
+    ForkServer::fork(session_process::main, None)
 }
 
 fn log_to_stderr() {

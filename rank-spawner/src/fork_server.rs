@@ -13,41 +13,97 @@
 //!
 //! The server is a subreaper: a process below it and below none of its children was left behind by one. Its children are
 //! subreapers as well, so one that ends in order knows whether it leaves anything, and says so by its status: the table of
-//! all processes is looked through only when something may be in it. The server ends when the daemon does, after its
-//! children, which see that their doors are closed.
+//! all processes is looked through only when something may be in it.
+//!
+//! Children whose daemon has said so by [`ForkServer::keep`] outlive it, and the server with them: it keeps an end of the door, and
+//! a label, of each, and waits in a directory of the user's for a daemon to take them up ([`Survival`]). All other children end
+//! with their daemon: they see that their doors are closed.
 
 #![expect(unsafe_code, reason = "the call of `fork`, and of what follows it in the child")]
 
+mod children;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
+mod label;
 mod message;
+mod rendezvous;
 mod server;
 
 use std::fs;
-use std::io::{self, IoSlice};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
+use nix::poll::PollTimeout;
 use nix::sys::signal::Signal;
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, sendmsg, socketpair};
-use nix::unistd::{ForkResult, Pid, fork};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::unistd::{ForkResult, Pid, fork, getpid};
 
-use self::message::Message;
+pub use self::label::Label;
+use self::message::{Handover, Message, VERSION};
+pub use self::rendezvous::RendezvousError;
+use self::rendezvous::{Rendezvous, is_readable};
 use self::server::serve;
 use crate::descriptor_socket::DescriptorSocket;
 use crate::exit::RankExit;
 use crate::syscalls::pidfd_send_signal;
 
+/// Time for a fork server to say its next word while it is taken up. It may be cleaning up before.
+const TAKE_UP_WITHIN: Duration = Duration::from_secs(5);
+
 /// Main function of a child, which gets its door; the process ends when it returns.
 type ChildMain = fn(DescriptorSocket);
 
-/// The daemon's hold on its fork server. Dropping it, like any end of the daemon, lets the server and its children end.
+/// The daemon's hold on a fork server. Dropping it, like any end of the daemon, lets the server end, and its children but for those that
+/// are kept.
 #[derive(Debug)]
 pub struct ForkServer {
     control: OwnedFd,
+    /// Number of its process; `None` for one that another daemon made.
+    pid: Option<Pid>,
+}
+
+/// Terms on which children outlive their daemon.
+#[derive(Clone, Debug)]
+pub struct Survival {
+    /// Directory in which fork servers wait for the next daemon. It is the user's alone, and made if it is not there.
+    pub directory: PathBuf,
+    /// Time that they wait. Then their children end.
+    pub lease: Duration,
+}
+
+/// Child that has outlived its daemon.
+#[derive(Debug)]
+pub struct KeptProcess {
+    /// Process number.
+    pub pid: Pid,
+    /// What its daemon left for the next one.
+    pub label: Label,
+    /// The process, if it still runs.
+    pub state: KeptState,
+}
+
+/// State of a child that has outlived its daemon.
+#[derive(Debug)]
+pub enum KeptState {
+    /// It runs; a later end is told by [`ForkEvent::Ended`].
+    Running(ForkedProcess),
+    /// It ended while no daemon was there.
+    Ended(RankExit),
+}
+
+/// Fork server of an earlier daemon, with the children that it keeps.
+#[derive(Debug)]
+pub struct TakenUp {
+    /// The server. It makes no new children, and ends when all these are forgotten.
+    pub server: ForkServer,
+    /// The children.
+    pub children: Vec<KeptProcess>,
 }
 
 /// Error of [`ForkServer::fork`].
@@ -60,9 +116,32 @@ pub enum ForkServerError {
         /// Number of threads that the process has.
         threads: usize,
     },
+    /// It would wait for later daemons where it cannot.
+    #[error(transparent)]
+    Rendezvous(#[from] RendezvousError),
     /// The system refused something.
     #[error("cannot make a fork server: {0}")]
     System(#[from] io::Error),
+}
+
+/// Error of one fork server in [`ForkServer::take_up_all`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TakeUpError {
+    /// It is of a later version.
+    #[error(
+        "a fork server speaks version {theirs} of the protocol, and this program {VERSION}; start the newer program again"
+    )]
+    Version {
+        /// Version that it speaks.
+        theirs: i32,
+    },
+    /// It says nothing.
+    #[error("a fork server gives no answer; another daemon may have it")]
+    Silent,
+    /// It is gone, or this process has no descriptor left for what it keeps.
+    #[error("a fork server cannot be taken up: {0}")]
+    System(#[from] Errno),
 }
 
 /// Child of the fork server, as the daemon holds it.
@@ -104,26 +183,81 @@ pub enum ForkEvent {
 }
 
 impl ForkServer {
-    /// Forks the server. It is a session of its own, ignores signals, holds no descriptor but standard error and its socket,
-    /// and is called `lattice-forks`. Its children run `main` with default signal actions, each in a session of its own.
+    /// Forks the server. It is a session of its own, ignores signals, holds no descriptor but standard error and its sockets,
+    /// and is called `lattice-forks`. Its children run `main` with default signal actions, each in a session of its own. Without
+    /// `survival` no child outlives this daemon.
     ///
     /// # Errors
-    /// Refuses to fork a process that has more than one thread; fails when the system has no process or descriptor left.
-    pub fn fork(main: ChildMain) -> Result<Self, ForkServerError> {
+    /// Refuses to fork a process that has more than one thread; fails when the system has no process or descriptor left, and if the
+    /// directory of `survival` is not the user's own.
+    pub fn fork(main: ChildMain, survival: Option<&Survival>) -> Result<Self, ForkServerError> {
         let threads = fs::read_dir("/proc/self/task")?.count();
         if threads != 1 {
             return Err(ForkServerError::Threads { threads });
         }
+        let rendezvous = survival.map(|survival| Rendezvous::open(&survival.directory)).transpose()?;
+        let lease = survival.map_or(Duration::ZERO, |survival| survival.lease);
         let (ours, theirs) = control_pair().map_err(io::Error::from)?;
         // SAFETY: this process has one thread, as was just seen, so no lock is held by a thread that the child lacks.
         match unsafe { fork() }.map_err(io::Error::from)? {
             ForkResult::Child => {
-                let served = catch_unwind(AssertUnwindSafe(|| serve(theirs, main)));
+                let served = catch_unwind(AssertUnwindSafe(|| serve(theirs, main, lease)));
+                if let Some(rendezvous) = &rendezvous {
+                    // The next daemon removes what cannot be removed here.
+                    let _ = fs::remove_file(rendezvous.socket_of(getpid()));
+                }
                 // SAFETY: leaves without running the daemon's exit handlers, whatever happened.
                 unsafe { libc::_exit(i32::from(!matches!(served, Ok(Ok(()))))) }
             }
-            ForkResult::Parent { .. } => Ok(Self { control: ours }),
+            ForkResult::Parent { child } => {
+                let server = Self { control: ours, pid: Some(child) };
+                if let Some(rendezvous) = rendezvous {
+                    let listener = rendezvous.listen(child)?;
+                    let sent = Message::send(server.as_fd(), [Message::LISTEN, 0, 0], &[listener.as_fd()]);
+                    sent.map_err(io::Error::from)?;
+                }
+                Ok(server)
+            }
         }
+    }
+
+    /// Takes up all fork servers that have outlived their daemons in `directory`; `own` is this daemon's fork server, which is there,
+    /// too. Blocks while one of them is busy, for 5 s at most for each.
+    ///
+    /// # Errors
+    /// Fails if the directory is not the user's own. What one fork server refuses is in its place in the list.
+    pub fn take_up_all(
+        directory: &Path,
+        own: Option<&Self>,
+    ) -> Result<Vec<Result<TakenUp, TakeUpError>>, RendezvousError> {
+        let rendezvous = Rendezvous::open(directory)?;
+        Ok(rendezvous.others(own.and_then(|own| own.pid))?.into_iter().map(take_up).collect())
+    }
+
+    /// Keeps a child for later daemons, which are given `label` with it, until it is forgotten. To be called before the child is told
+    /// anything: then no later daemon has a child that was told something and does not know of it.
+    ///
+    /// # Errors
+    /// `EPIPE` if the server is gone, `EAGAIN` if it is behind with reading.
+    pub fn keep(&self, process: &ForkedProcess, label: &Label) -> nix::Result<()> {
+        let descriptors = [process.door.as_fd(), label.as_fd()];
+        Message::send(self.control.as_fd(), [Message::KEEP, process.pid.as_raw(), 0], &descriptors)
+    }
+
+    /// Forgets a child that was kept: no later daemon hears of it. If it runs it ends when this daemon closes its door, or is gone.
+    ///
+    /// # Errors
+    /// `EPIPE` if the server is gone, `EAGAIN` if it is behind with reading.
+    pub fn forget(&self, pid: Pid) -> nix::Result<()> {
+        Message::send(self.control.as_fd(), [Message::FORGET, pid.as_raw(), 0], &[])
+    }
+
+    /// Ends the server: it waits for its children, whose doors it closes, and kills what is left of them.
+    ///
+    /// # Errors
+    /// `EPIPE` if the server is gone.
+    pub fn end(&self) -> nix::Result<()> {
+        Message::send(self.control.as_fd(), [Message::END, 0, 0], &[])
     }
 
     /// Asks for a process; the answer is the next [`ForkEvent::Started`] or [`ForkEvent::NotStarted`], in the order of the questions.
@@ -131,8 +265,7 @@ impl ForkServer {
     /// # Errors
     /// `EPIPE` if the server is gone, `EAGAIN` if too many questions wait.
     pub fn request(&self) -> nix::Result<()> {
-        let nothing: Option<&()> = None;
-        sendmsg(self.control.as_raw_fd(), &[IoSlice::new(&[0])], &[], MsgFlags::MSG_NOSIGNAL, nothing).map(drop)
+        Message::send(self.control.as_fd(), [Message::START, 0, 0], &[])
     }
 
     /// Next message of the server; `None` while there is none. Non-blocking.
@@ -162,6 +295,29 @@ impl AsRawFd for ForkServer {
     }
 }
 
+/// Takes up the fork server behind a connection.
+fn take_up(control: OwnedFd) -> Result<TakenUp, TakeUpError> {
+    Message::send(control.as_fd(), [Message::TAKE_UP, VERSION, 0], &[])?;
+    let mut children = Vec::new();
+    loop {
+        let timeout = PollTimeout::try_from(TAKE_UP_WITHIN).unwrap_or(PollTimeout::MAX);
+        if !is_readable(control.as_fd(), timeout) {
+            return Err(TakeUpError::Silent);
+        }
+        let message = Message::receive(control.as_fd())?.ok_or(Errno::EPIPE)?;
+        match message.into_handover()? {
+            Handover::Welcome { version: theirs } if theirs > VERSION => {
+                return Err(TakeUpError::Version { theirs });
+            }
+            Handover::Welcome { .. } => {}
+            Handover::Kept(child) => children.push(child),
+            Handover::Done => break,
+        }
+    }
+    fcntl(&control, FcntlArg::F_SETFL(OFlag::O_RDWR | OFlag::O_NONBLOCK))?;
+    Ok(TakenUp { server: ForkServer { control, pid: None }, children })
+}
+
 /// The daemon's end does not block, the server's does.
 fn control_pair() -> nix::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
@@ -177,7 +333,7 @@ mod tests {
     fn a_process_with_threads_gets_no_fork_server() {
         // The test runs on one thread and the harness waits on another.
         std::thread::scope(|scope| {
-            let error = scope.spawn(|| ForkServer::fork(drop)).join().unwrap().unwrap_err();
+            let error = scope.spawn(|| ForkServer::fork(drop, None)).join().unwrap().unwrap_err();
             assert!(matches!(error, ForkServerError::Threads { threads } if threads > 1), "{error}");
         });
     }

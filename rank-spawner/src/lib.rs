@@ -53,7 +53,10 @@ pub use descriptor_socket::{DescriptorSocket, PASSED_BYTES_MAX, Passed};
 pub use environment::{Environment, EnvironmentError, RankEnvironment};
 pub use exec_string::{MAX_STRING, StringError};
 pub use exit::RankExit;
-pub use fork_server::{ForkEvent, ForkServer, ForkServerError, ForkedProcess};
+pub use fork_server::{
+    ForkEvent, ForkServer, ForkServerError, ForkedProcess, KeptProcess, KeptState, Label, RendezvousError, Survival,
+    TakeUpError, TakenUp,
+};
 pub use keeper::{Keeper, KeeperError};
 pub use kill::Survivor;
 pub use launch_tag::LaunchTag;

@@ -44,11 +44,11 @@ pub(crate) struct Packet {
 /// nix's `recvmsg` refuses to hand out any descriptor once one of them was cut off (`MSG_CTRUNC`), so those that did arrive would
 /// stay open for ever.
 pub(crate) fn receive_packet(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<Packet> {
-    /// Room for two descriptors, aligned as a `cmsghdr` must be.
+    /// Room for four descriptors, aligned as a `cmsghdr` must be, without room for half of another one behind them.
     #[repr(C)]
     struct Ancillary {
         header: libc::cmsghdr,
-        descriptors: [RawFd; 2],
+        descriptors: [RawFd; 4],
     }
     // SAFETY: both are made of integers and pointers, for which all zeros is a value.
     let (mut ancillary, mut message): (Ancillary, libc::msghdr) = unsafe { (mem::zeroed(), mem::zeroed()) };
@@ -215,7 +215,7 @@ mod tests {
         send(&theirs, b"abc", &[theirs.as_raw_fd(); 5]);
         let mut bytes = [0; 8];
         let packet = receive_packet(ours.as_fd(), &mut bytes).unwrap();
-        assert_eq!((packet.len, packet.descriptors.len()), (3, 2));
+        assert_eq!((packet.len, packet.descriptors.len()), (3, 4));
     }
 
     #[test]

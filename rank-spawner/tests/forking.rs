@@ -25,7 +25,7 @@ use world::{PATIENCE, Tests, eventually, pids, runs};
 fn main() {
     let tests = Tests::from_args();
     let is_daemon = std::env::args().nth(1).as_deref() == Some("daemon");
-    let server = (!tests.lists()).then(|| ForkServer::fork(child).unwrap());
+    let server = (!tests.lists()).then(|| ForkServer::fork(child, None).unwrap());
     if let (true, Some(server)) = (is_daemon, &server) {
         return daemon(server);
     }

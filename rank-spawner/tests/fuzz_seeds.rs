@@ -12,9 +12,12 @@ fn packet(descriptors: u8, numbers: [i32; 3]) -> Vec<u8> {
     [vec![descriptors], numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()].concat()
 }
 
-/// What a fork server says: started, not started, ended by a status, ended by a signal.
+/// What a fork server says: started, not started, ended by a status, ended by a signal; to a later daemon: welcome, kept and runs, kept
+/// and ended, no more; and what daemons say: start, keep, forget, end, listen, take up.
 fn packets() -> Vec<Vec<u8>> {
-    vec![packet(2, [1, 4711, 0]), packet(0, [2, 24, 0]), packet(0, [3, 4711, 2]), packet(0, [4, 4711, 9])]
+    let said = [(2, 1, 0), (0, 2, 0), (0, 3, 2), (0, 4, 9), (0, 16, 0), (3, 17, 0), (1, 18, 2), (1, 19, 9), (0, 20, 0)];
+    let asked = [(0, 32, 0), (2, 33, 0), (0, 34, 0), (0, 35, 0), (1, 36, 0), (0, 37, 0)];
+    said.into_iter().chain(asked).map(|(descriptors, kind, detail)| packet(descriptors, [kind, 4711, detail])).collect()
 }
 
 /// Texts that stand in launch requests and under `/sys`.

@@ -1,20 +1,56 @@
-//! Encoding of a fork server's messages on the socket to its daemon: one packet per message, descriptors in the ancillary data.
+//! Encoding of what a fork server and its daemon say to each other: one packet of three numbers per message, descriptors in the
+//! ancillary data. Daemons of other versions take a fork server up, so that numbers keep their meaning.
 
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nix::unistd::Pid;
 
-use super::{ForkEvent, ForkedProcess};
+use super::label::Label;
+use super::{ForkEvent, ForkedProcess, KeptProcess, KeptState};
 use crate::exit::RankExit;
 use crate::syscalls::{Packet, receive_packet};
 
-/// News on its way: three numbers, and for a process that was started the end of its door and its pidfd.
+/// Version of the conversation in which a daemon takes up a fork server that it did not make. A later daemon speaks all versions
+/// before its own.
+pub(super) const VERSION: i32 = 1;
+
+/// Message on its way.
+#[derive(Debug)]
 pub(super) struct Message {
     numbers: [i32; 3],
     descriptors: Vec<OwnedFd>,
+}
+
+/// Message of a daemon.
+#[derive(Debug)]
+pub(super) enum Request {
+    /// A child is asked for.
+    Start,
+    /// The child may outlive this daemon.
+    Keep { pid: Pid, door: OwnedFd, label: Label },
+    /// The child concerns no daemon any more.
+    Forget(Pid),
+    /// The children are to end now.
+    End,
+    /// Socket at which later daemons are to be waited for.
+    Listen(UnixListener),
+    /// A later daemon takes the server up.
+    TakeUp { version: i32 },
+}
+
+/// Message to a daemon that takes the server up.
+#[derive(Debug)]
+pub(super) enum Handover {
+    Welcome {
+        version: i32,
+    },
+    Kept(KeptProcess),
+    /// No more are kept.
+    Done,
 }
 
 impl Message {
@@ -26,6 +62,21 @@ impl Message {
     /// Ended by this signal.
     pub(super) const KILLED: i32 = 4;
 
+    pub(super) const WELCOME: i32 = 16;
+    pub(super) const KEPT_RUNNING: i32 = 17;
+    /// Kept, and ended with this status.
+    pub(super) const KEPT_EXITED: i32 = 18;
+    /// Kept, and ended by this signal.
+    pub(super) const KEPT_KILLED: i32 = 19;
+    pub(super) const KEPT_ALL: i32 = 20;
+
+    pub(super) const START: i32 = 32;
+    pub(super) const KEEP: i32 = 33;
+    pub(super) const FORGET: i32 = 34;
+    pub(super) const END: i32 = 35;
+    pub(super) const LISTEN: i32 = 36;
+    pub(super) const TAKE_UP: i32 = 37;
+
     pub(super) fn send(socket: BorrowedFd<'_>, numbers: [i32; 3], descriptors: &[BorrowedFd<'_>]) -> nix::Result<()> {
         let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
         let raw: Vec<_> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
@@ -35,11 +86,15 @@ impl Message {
         sendmsg(socket.as_raw_fd(), &[IoSlice::new(&bytes)], rights, MsgFlags::MSG_NOSIGNAL, nobody).map(drop)
     }
 
-    /// Receives the next message; `None` when the server is gone.
+    /// Receives the next message; `None` when the other end is closed.
     pub(super) fn receive(socket: BorrowedFd<'_>) -> nix::Result<Option<Self>> {
         // One byte more shows a packet that is too long.
         let mut bytes = [0; Self::LEN + 1];
-        let Packet { len, descriptors } = receive_packet(socket, &mut bytes)?;
+        let Packet { len, descriptors } = match receive_packet(socket, &mut bytes) {
+            // The other end was closed before it had read everything. What it had sent is still there.
+            Err(Errno::ECONNRESET) => receive_packet(socket, &mut bytes)?,
+            received => received?,
+        };
         if len == 0 {
             return Ok(None);
         }
@@ -47,7 +102,7 @@ impl Message {
     }
 
     /// The message in the bytes of one packet.
-    pub(super) fn decode(packet: &[u8], descriptors: Vec<OwnedFd>) -> nix::Result<Self> {
+    fn decode(packet: &[u8], descriptors: Vec<OwnedFd>) -> nix::Result<Self> {
         let packet: &[u8; Self::LEN] = packet.try_into().map_err(|_| Errno::EBADMSG)?;
         let mut numbers = [0; 3];
         for (number, bytes) in numbers.iter_mut().zip(packet.chunks_exact(4)) {
@@ -56,6 +111,7 @@ impl Message {
         Ok(Self { numbers, descriptors })
     }
 
+    /// What it says to a daemon.
     pub(super) fn into_event(self) -> nix::Result<ForkEvent> {
         let [kind, number, detail] = self.numbers;
         let pid = Pid::from_raw(number);
@@ -69,25 +125,95 @@ impl Message {
                 }
             }
             Self::NOT_STARTED => ForkEvent::NotStarted(Errno::from_raw(number)),
-            Self::EXITED => ForkEvent::Ended { pid, exit: RankExit::Code(detail) },
-            Self::KILLED => ForkEvent::Ended { pid, exit: RankExit::Signal { signal: detail, core_dumped: false } },
+            Self::EXITED => ForkEvent::Ended { pid, exit: exited(detail) },
+            Self::KILLED => ForkEvent::Ended { pid, exit: killed(detail) },
             _ => return Err(Errno::EBADMSG),
         })
     }
+
+    /// What it says to a daemon that takes the server up.
+    pub(super) fn into_handover(self) -> nix::Result<Handover> {
+        let [kind, number, detail] = self.numbers;
+        let pid = Pid::from_raw(number);
+        let ended = |exit, descriptors| {
+            let [label] = <[OwnedFd; 1]>::try_from(descriptors).map_err(|_| Errno::EMFILE)?;
+            Ok(Handover::Kept(KeptProcess { pid, label: label.into(), state: KeptState::Ended(exit) }))
+        };
+        match kind {
+            Self::WELCOME => Ok(Handover::Welcome { version: number }),
+            Self::KEPT_RUNNING => {
+                let [door, pidfd, label] = <[OwnedFd; 3]>::try_from(self.descriptors).map_err(|_| Errno::EMFILE)?;
+                let process = ForkedProcess { pid, door: door.into(), pidfd };
+                Ok(Handover::Kept(KeptProcess { pid, label: label.into(), state: KeptState::Running(process) }))
+            }
+            Self::KEPT_EXITED => ended(exited(detail), self.descriptors),
+            Self::KEPT_KILLED => ended(killed(detail), self.descriptors),
+            Self::KEPT_ALL => Ok(Handover::Done),
+            _ => Err(Errno::EBADMSG),
+        }
+    }
+
+    /// What it says to a fork server.
+    pub(super) fn into_request(self) -> nix::Result<Request> {
+        let [kind, number, _] = self.numbers;
+        let pid = Pid::from_raw(number);
+        match kind {
+            Self::START => Ok(Request::Start),
+            Self::KEEP => {
+                let [door, label] = <[OwnedFd; 2]>::try_from(self.descriptors).map_err(|_| Errno::EMFILE)?;
+                Ok(Request::Keep { pid, door, label: label.into() })
+            }
+            Self::FORGET => Ok(Request::Forget(pid)),
+            Self::END => Ok(Request::End),
+            Self::LISTEN => {
+                let [socket] = <[OwnedFd; 1]>::try_from(self.descriptors).map_err(|_| Errno::EMFILE)?;
+                Ok(Request::Listen(socket.into()))
+            }
+            Self::TAKE_UP => Ok(Request::TakeUp { version: number }),
+            _ => Err(Errno::EBADMSG),
+        }
+    }
+}
+
+fn exited(status: i32) -> RankExit {
+    RankExit::Code(status)
+}
+
+fn killed(signal: i32) -> RankExit {
+    RankExit::Signal { signal, core_dumped: false }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn message(numbers: [i32; 3]) -> Message {
+        Message { numbers, descriptors: Vec::new() }
+    }
+
     #[test]
     fn news_that_cannot_be_is_an_error() {
-        let news = |numbers| Message { numbers, descriptors: Vec::new() }.into_event();
+        let news = |numbers| message(numbers).into_event();
         assert_eq!(news([9, 0, 0]).unwrap_err(), Errno::EBADMSG);
         assert!(matches!(news([Message::STARTED, 7, 0]), Ok(ForkEvent::NotStarted(Errno::EMFILE))));
         assert!(matches!(
             news([Message::KILLED, 7, 9]),
             Ok(ForkEvent::Ended { exit: RankExit::Signal { signal: 9, .. }, .. })
         ));
+    }
+
+    #[test]
+    fn a_message_without_its_descriptors_is_an_error() {
+        for kind in [Message::KEPT_RUNNING, Message::KEPT_EXITED, Message::KEPT_KILLED] {
+            assert_eq!(message([kind, 7, 0]).into_handover().unwrap_err(), Errno::EMFILE);
+        }
+        for kind in [Message::KEEP, Message::LISTEN] {
+            assert_eq!(message([kind, 7, 0]).into_request().unwrap_err(), Errno::EMFILE);
+        }
+        assert_eq!(message([Message::STARTED, 7, 0]).into_request().unwrap_err(), Errno::EBADMSG);
+        assert_eq!(message([Message::START, 7, 0]).into_handover().unwrap_err(), Errno::EBADMSG);
+        assert!(
+            matches!(message([Message::FORGET, 7, 0]).into_request(), Ok(Request::Forget(pid)) if pid.as_raw() == 7)
+        );
     }
 }

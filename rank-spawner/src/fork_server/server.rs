@@ -1,12 +1,21 @@
 //! The fork server's own process: one thread that forks children ahead of time, hands them out, reaps them, and kills the processes
 //! that they leave behind.
+//!
+//! ```text
+//!               daemon gone, children are kept             lease over
+//! with a daemon ──────────────────────────────> alone ──────────────────> ending: doors are closed, children waited for
+//!      │        <──────────────────────────────   │                          ^
+//!      │         a later daemon takes it up       │ no child is kept         │
+//!      └── daemon gone, no child is kept ─────────┴──────────────────────────┘
+//! ```
+//! With a daemon that it was not forked by, the server makes no children, and ends when that daemon has forgotten all there are.
 
 #![expect(unsafe_code, reason = "the call of `fork`, and of what follows it in the child")]
 
-use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -18,7 +27,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{ForkResult, Pid, fork, getpid, setsid};
 
 use super::ChildMain;
-use super::message::Message;
+use super::children::Children;
+use super::message::{Message, Request, VERSION};
+use super::rendezvous::{accept, is_readable};
 use crate::account::Account;
 use crate::cpus::usable_cpus;
 use crate::descriptor_socket::DescriptorSocket;
@@ -47,6 +58,9 @@ const CLEAN_UP_LIMIT: Duration = Duration::from_secs(1);
 /// Time limit for children to end after the daemon has, and for the clean-up after them.
 const FINAL_LIMIT: Duration = Duration::from_secs(60);
 
+/// Time for a daemon that takes the server up to say so.
+const GREETING_WITHIN: Duration = Duration::from_secs(2);
+
 /// Exit status of a child: its function returned and nothing is left below it, it failed, or it leaves processes behind.
 const ENDED_CLEAN: i32 = 0;
 const ENDED_FAILED: i32 = 1;
@@ -60,28 +74,44 @@ struct Spare {
     door: DescriptorSocket,
 }
 
-/// Treatment of the daemon's requests while the server waits.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Requests {
-    Heard,
-    Ignored,
+/// Daemon of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Daemon {
+    /// The one that forked it, and gets children from it.
+    First,
+    /// One that has taken it up.
+    Later,
+    Gone,
+}
+
+/// What follows when the server has carried out a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    GoOn,
+    /// The daemon is gone.
+    Alone,
+    End,
 }
 
 /// The server's state.
 struct Server {
     control: OwnedFd,
+    daemon: Daemon,
     main: ChildMain,
     spare: Option<Spare>,
-    /// Children that were handed out and have not been reaped, with their pidfds.
-    running: BTreeMap<Pid, OwnedFd>,
+    children: Children,
+    /// Socket at which later daemons are waited for.
+    survival: Option<UnixListener>,
+    /// Time that children are kept without a daemon.
+    lease: Duration,
     /// A child ended since the last clean-up, and may have left processes behind.
     needs_clean_up: bool,
     /// Idle time, at least, before a clean-up or fork that failed is tried again; doubles each time.
     backoff: Duration,
 }
 
-/// Main function of the server.
-pub(super) fn serve(control: OwnedFd, main: ChildMain) -> io::Result<()> {
+/// Main function of the server. It outlives its daemon by `lease` if children are kept.
+pub(super) fn serve(control: OwnedFd, main: ChildMain, lease: Duration) -> io::Result<()> {
     setsid()?;
     ignore_signals()?;
     // To ignore SIGCHLD would mean never to hear how a child ended.
@@ -93,37 +123,78 @@ pub(super) fn serve(control: OwnedFd, main: ChildMain) -> io::Result<()> {
     // Once here instead of once in each child.
     Account::load_databases();
     usable_cpus();
-    let (spare, running, backoff) = (None, BTreeMap::new(), Duration::ZERO);
-    let mut server = Server { control, main, spare, running, needs_clean_up: false, backoff };
+    let mut server = Server::new(control, main, lease);
     server.make_spare()?;
-    while server.step()? {}
+    while server.with_daemon()? == Then::Alone && server.find_daemon()? {}
     server.end()
 }
 
 impl Server {
-    /// Waits for one event and handles it; false when the daemon is gone.
-    fn step(&mut self) -> io::Result<bool> {
-        let timeout =
-            self.idle_time().map_or(PollTimeout::NONE, |idle| PollTimeout::try_from(idle).unwrap_or(PollTimeout::MAX));
-        let (asked, ended) = self.wait(Requests::Heard, timeout)?;
-        for &pid in &ended {
-            self.reap(pid)?;
+    fn new(control: OwnedFd, main: ChildMain, lease: Duration) -> Self {
+        Self {
+            control,
+            daemon: Daemon::First,
+            main,
+            spare: None,
+            children: Children::default(),
+            survival: None,
+            lease,
+            needs_clean_up: false,
+            backoff: Duration::ZERO,
         }
+    }
+
+    /// Serves the daemon until it is gone, or wants the server to end.
+    fn with_daemon(&mut self) -> io::Result<Then> {
+        loop {
+            let then = self.step()?;
+            if then != Then::GoOn {
+                return Ok(then);
+            }
+            let is_done = self.children.none_runs() && !self.children.any_kept() && !self.needs_clean_up;
+            if self.daemon == Daemon::Later && is_done {
+                return Ok(Then::End);
+            }
+        }
+    }
+
+    /// Waits for one event and handles it. Requests come before the ends of children: one that is to be kept is, also if it has ended
+    /// meanwhile. But no child that has ended is handed out.
+    fn step(&mut self) -> io::Result<Then> {
+        let (asked, ended) = self.wait(Some(self.control.as_fd()), self.idle_time())?;
         if asked {
-            return self.handle_request();
+            let Ok(Some(message)) = Message::receive(self.control.as_fd()) else { return Ok(Then::Alone) };
+            match message.into_request() {
+                Ok(Request::Start) => {
+                    self.reap_all(&ended)?;
+                    return self.hand_out();
+                }
+                Ok(Request::Keep { pid, door, label }) => self.children.keep(pid, door, label),
+                Ok(Request::Forget(pid)) => self.children.forget(pid),
+                Ok(Request::End) => return Ok(Then::End),
+                Ok(Request::Listen(listener)) => self.survival = Some(listener),
+                // It has been; or it was said without the descriptors that belong to it, as this process has none left.
+                Ok(Request::TakeUp { .. }) | Err(_) => {}
+            }
+        } else if ended.is_empty() {
+            self.be_idle();
+        } else {
+            self.reap_all(&ended)?;
         }
-        if ended.is_empty() {
-            let is_done = self.use_idle_time();
-            self.backoff = if is_done { Duration::ZERO } else { (self.backoff * 2).clamp(IDLE, IDLE_MAX) };
-        }
-        Ok(true)
+        Ok(Then::GoOn)
+    }
+
+    fn be_idle(&mut self) {
+        let is_done = self.use_idle_time();
+        self.backoff = if is_done { Duration::ZERO } else { (self.backoff * 2).clamp(IDLE, IDLE_MAX) };
     }
 
     /// Idle time after which deferred work is due; `None` when there is none.
     fn idle_time(&self) -> Option<Duration> {
         let idle = match self.spare {
             _ if self.needs_clean_up => IDLE,
-            None if self.running.is_empty() => SPARE,
+            _ if self.daemon != Daemon::First => return None,
+            None if self.children.none_runs() => SPARE,
             None => SPARE_WHILE_RUNNING,
             Some(_) => return None,
         };
@@ -137,43 +208,45 @@ impl Server {
             return !self.needs_clean_up;
         }
         // Without one the next who asks waits for it, and hears why there is none.
-        self.spare.is_some() || self.make_spare().is_ok()
+        self.daemon != Daemon::First || self.spare.is_some() || self.make_spare().is_ok()
     }
 
-    /// Waits for a request, unless those are ignored, or for the end of children; returns which.
-    fn wait(&self, requests: Requests, timeout: PollTimeout) -> nix::Result<(bool, Vec<Pid>)> {
-        let spare = self.spare.iter().map(|spare| (spare.pid, &spare.pidfd));
-        let children: Vec<_> = self.running.iter().map(|(&pid, pidfd)| (pid, pidfd)).chain(spare).collect();
-        let mut polled: Vec<_> = children.iter().map(|(_, fd)| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
-        if requests == Requests::Heard {
-            polled.push(PollFd::new(self.control.as_fd(), PollFlags::POLLIN));
-        }
+    /// Waits until `source` is readable, or children have ended, for `timeout` at most; returns which.
+    fn wait(&self, source: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> nix::Result<(bool, Vec<Pid>)> {
+        let spare = self.spare.iter().map(|spare| (spare.pid, spare.pidfd.as_fd()));
+        let children: Vec<_> = self.children.running().chain(spare).collect();
+        let fds = children.iter().map(|(_, fd)| *fd).chain(source);
+        let mut polled: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        let timeout = timeout.map_or(PollTimeout::NONE, |time| PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX));
         match poll(&mut polled, timeout) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno),
         }
         let happened = |fd: &PollFd<'_>| fd.any() == Some(true);
         let ended = children.iter().zip(&polled).filter(|(_, fd)| happened(fd)).map(|(child, _)| child.0).collect();
-        Ok((requests == Requests::Heard && polled.last().is_some_and(happened), ended))
+        Ok((source.is_some() && polled.last().is_some_and(happened), ended))
     }
 
-    /// Hands out the spare child; false when the daemon is gone.
-    fn handle_request(&mut self) -> io::Result<bool> {
-        let mut request = [0];
-        let received = nix::unistd::read(&self.control, &mut request);
-        if received.is_err() || received == Ok(0) {
-            return Ok(false);
-        }
-        let made = if self.spare.is_none() { self.make_spare() } else { Ok(()) };
-        if let Err(error) = made {
-            let refusal = [Message::NOT_STARTED, error.raw_os_error().unwrap_or(libc::EAGAIN), 0];
-            return Ok(Message::send(self.control.as_fd(), refusal, &[]).is_ok());
-        }
-        let Some(Spare { pid, pidfd, door }) = self.spare.take() else { return Ok(true) };
-        let started = [Message::STARTED, pid.as_raw(), 0];
-        let sent = Message::send(self.control.as_fd(), started, &[door.as_fd(), pidfd.as_fd()]);
-        self.running.insert(pid, pidfd);
-        Ok(sent.is_ok())
+    /// Hands out the spare child.
+    fn hand_out(&mut self) -> io::Result<Then> {
+        let made = match &self.spare {
+            _ if self.daemon != Daemon::First => Err(Errno::ESHUTDOWN.into()),
+            Some(_) => Ok(()),
+            None => self.make_spare(),
+        };
+        let sent = match (made, self.spare.take()) {
+            (Ok(()), Some(Spare { pid, pidfd, door })) => {
+                let started = [Message::STARTED, pid.as_raw(), 0];
+                let sent = Message::send(self.control.as_fd(), started, &[door.as_fd(), pidfd.as_fd()]);
+                self.children.start(pid, pidfd);
+                sent
+            }
+            (made, _) => {
+                let reason = made.err().and_then(|error| error.raw_os_error()).unwrap_or(libc::EAGAIN);
+                Message::send(self.control.as_fd(), [Message::NOT_STARTED, reason, 0], &[])
+            }
+        };
+        Ok(if sent.is_ok() { Then::GoOn } else { Then::Alone })
     }
 
     fn make_spare(&mut self) -> io::Result<()> {
@@ -204,20 +277,20 @@ impl Server {
         }
     }
 
+    fn reap_all(&mut self, ended: &[Pid]) -> io::Result<()> {
+        ended.iter().try_for_each(|&pid| self.reap(pid))
+    }
+
     /// Reaps a child that has ended, and reports it to the daemon if it was handed out.
     fn reap(&mut self, pid: Pid) -> io::Result<()> {
         let Some(exit) = try_reap(Child::Number(pid))? else { return Ok(()) };
         self.needs_clean_up |= exit != RankExit::Code(ENDED_CLEAN);
-        if self.running.remove(&pid).is_none() {
-            self.spare = None;
-            return Ok(());
+        match self.children.end(pid, exit) {
+            // A daemon that is gone is seen at the next turn.
+            Some(news) if self.daemon != Daemon::Gone => drop(Message::send(self.control.as_fd(), news, &[])),
+            Some(_) => {}
+            None => self.spare = None,
         }
-        let numbers = match exit {
-            RankExit::Code(code) => [Message::EXITED, pid.as_raw(), code],
-            RankExit::Signal { signal, .. } => [Message::KILLED, pid.as_raw(), signal],
-        };
-        // A daemon that is gone is seen at the next turn.
-        let _ = Message::send(self.control.as_fd(), numbers, &[]);
         Ok(())
     }
 
@@ -226,7 +299,7 @@ impl Server {
         self.needs_clean_up = !kill_until_gone(time_limit, |table| self.left_behind(table))?.survivors.is_empty();
         let table = ProcessTable::read()?;
         let ours =
-            |pid: Pid| self.running.contains_key(&pid) || self.spare.as_ref().is_some_and(|spare| spare.pid == pid);
+            |pid: Pid| self.children.is_running(pid) || self.spare.as_ref().is_some_and(|spare| spare.pid == pid);
         for orphan in table.iter().filter(|process| process.zombie && process.parent == getpid() && !ours(process.pid))
         {
             // A zombie's number is not given to another before it is reaped, and nobody but us reaps it.
@@ -239,30 +312,76 @@ impl Server {
     fn left_behind(&self, table: &ProcessTable) -> Vec<Pid> {
         let mut below = table.trees([getpid()]);
         below.remove(&getpid());
-        let children = self.running.keys().copied().chain(self.spare.as_ref().map(|spare| spare.pid));
+        let children = self.children.running().map(|(pid, _)| pid).chain(self.spare.as_ref().map(|spare| spare.pid));
         let spared = table.trees(children);
         below.difference(&spared).copied().collect()
     }
 
-    /// The daemon is gone, and every child's door is closed: waits for the children, then kills what is left.
-    fn end(mut self) -> io::Result<()> {
-        // Its child sees that its door is closed, as the others do.
-        if let Some(Spare { pid, pidfd, .. }) = self.spare.take() {
-            self.running.insert(pid, pidfd);
+    /// The daemon is gone: waits for another one to take the server up, as long as children are kept and the lease lasts; false if
+    /// none has come.
+    fn find_daemon(&mut self) -> io::Result<bool> {
+        self.daemon = Daemon::Gone;
+        self.retire_spare();
+        let lease_ends = Instant::now() + self.lease;
+        while self.children.any_kept() {
+            let Some(listener) = &self.survival else { return Ok(false) };
+            let left = lease_ends.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            let timeout = self.idle_time().map_or(left, |idle| idle.min(left));
+            let (called, ended) = self.wait(Some(listener.as_fd()), Some(timeout))?;
+            self.reap_all(&ended)?;
+            if called {
+                let connection = self.survival.as_ref().and_then(accept);
+                // One that breaks off is as good as none.
+                if let Some(control) = connection.filter(|connection| self.is_taken_up(connection.as_fd())) {
+                    (self.control, self.daemon) = (control, Daemon::Later);
+                    return Ok(true);
+                }
+            } else if ended.is_empty() && self.needs_clean_up {
+                self.be_idle();
+            }
         }
+        Ok(false)
+    }
+
+    /// Hands everything over to a daemon that has connected; false if it says nothing, or is gone before it has all.
+    fn is_taken_up(&self, daemon: BorrowedFd<'_>) -> bool {
+        let greeted = is_readable(daemon, PollTimeout::try_from(GREETING_WITHIN).unwrap_or(PollTimeout::MAX));
+        let Some(Ok(Some(message))) = greeted.then(|| Message::receive(daemon)) else { return false };
+        match message.into_request() {
+            Ok(Request::TakeUp { version }) if version >= VERSION => {}
+            _ => return false,
+        }
+        let welcomed = Message::send(daemon, [Message::WELCOME, VERSION, 0], &[]);
+        welcomed.and_then(|()| self.children.hand_over(daemon)).is_ok()
+    }
+
+    /// The spare child sees that its door is closed, and ends.
+    fn retire_spare(&mut self) {
+        if let Some(Spare { pid, pidfd, .. }) = self.spare.take() {
+            self.children.start(pid, pidfd);
+        }
+    }
+
+    /// No daemon needs the children any more: closes their doors, waits for them, then kills what is left.
+    fn end(mut self) -> io::Result<()> {
+        // Nobody is listened to any more.
+        self.survival = None;
+        self.retire_spare();
+        self.children.give_up();
         let deadline = Instant::now() + FINAL_LIMIT;
-        while !self.running.is_empty() {
+        while !self.children.none_runs() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
-            let (_, ended) = self.wait(Requests::Ignored, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX))?;
-            for pid in ended {
-                self.reap(pid)?;
-            }
+            let (_, ended) = self.wait(None, Some(left))?;
+            self.reap_all(&ended)?;
         }
-        if self.needs_clean_up || !self.running.is_empty() {
-            self.running.clear();
+        if self.needs_clean_up || !self.children.none_runs() {
+            self.children = Children::default();
             self.clean_up(FINAL_LIMIT)?;
         }
         Ok(())
@@ -288,16 +407,9 @@ mod tests {
     #[test]
     fn a_new_spare_child_is_not_made_while_the_one_before_begins_to_work() {
         let (control, _daemon) = control_pair().unwrap();
-        let mut server = Server {
-            control,
-            main: drop,
-            spare: None,
-            running: BTreeMap::new(),
-            needs_clean_up: false,
-            backoff: Duration::ZERO,
-        };
+        let mut server = Server::new(control, drop, Duration::ZERO);
         assert_eq!(server.idle_time(), Some(SPARE));
-        server.running.insert(getpid(), pidfd_open(getpid()).unwrap());
+        server.children.start(getpid(), pidfd_open(getpid()).unwrap());
         assert_eq!(server.idle_time(), Some(SPARE_WHILE_RUNNING));
         server.needs_clean_up = true;
         assert_eq!(server.idle_time(), Some(IDLE), "what was left behind has to go soon");

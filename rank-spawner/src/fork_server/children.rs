@@ -1,0 +1,173 @@
+//! The children of a fork server that were handed out: those that run, and those that have ended and are still of interest.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nix::unistd::Pid;
+
+use super::label::Label;
+use super::message::Message;
+use crate::exit::RankExit;
+
+/// Children that were handed out.
+#[derive(Debug, Default)]
+pub(super) struct Children {
+    running: BTreeMap<Pid, Running>,
+    /// Children that have ended, and that no daemon has forgotten.
+    ended: BTreeMap<Pid, Ended>,
+}
+
+/// Child that has not been reaped.
+#[derive(Debug)]
+struct Running {
+    pidfd: OwnedFd,
+    /// What a later daemon needs; `None` for a child that ends with its daemon.
+    kept: Option<Kept>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    /// An end of its door, so that this is not closed when the daemon is gone.
+    door: OwnedFd,
+    label: Label,
+}
+
+#[derive(Debug)]
+struct Ended {
+    exit: RankExit,
+    label: Label,
+}
+
+impl Children {
+    /// Adds one that was handed out just now.
+    pub(super) fn start(&mut self, pid: Pid, pidfd: OwnedFd) {
+        self.running.insert(pid, Running { pidfd, kept: None });
+    }
+
+    /// Keeps a child for later daemons, if it runs.
+    pub(super) fn keep(&mut self, pid: Pid, door: OwnedFd, label: Label) {
+        if let Some(running) = self.running.get_mut(&pid) {
+            running.kept = Some(Kept { door, label });
+        }
+    }
+
+    /// No later daemon needs to know of a child. Of two with one number it is the one that has ended.
+    pub(super) fn forget(&mut self, pid: Pid) {
+        if self.ended.remove(&pid).is_none()
+            && let Some(running) = self.running.get_mut(&pid)
+        {
+            running.kept = None;
+        }
+    }
+
+    /// A process was reaped. Returns the news for the daemon, if it was one of the children.
+    pub(super) fn end(&mut self, pid: Pid, exit: RankExit) -> Option<[i32; 3]> {
+        let running = self.running.remove(&pid)?;
+        if let Some(Kept { label, .. }) = running.kept {
+            self.ended.insert(pid, Ended { exit, label });
+        }
+        Some(news(pid, exit, [Message::EXITED, Message::KILLED]))
+    }
+
+    /// Closes all doors, and keeps no child any more.
+    pub(super) fn give_up(&mut self) {
+        self.ended.clear();
+        self.running.values_mut().for_each(|running| running.kept = None);
+    }
+
+    /// Numbers and pidfds of those that run.
+    pub(super) fn running(&self) -> impl Iterator<Item = (Pid, BorrowedFd<'_>)> {
+        self.running.iter().map(|(&pid, running)| (pid, running.pidfd.as_fd()))
+    }
+
+    pub(super) fn is_running(&self, pid: Pid) -> bool {
+        self.running.contains_key(&pid)
+    }
+
+    pub(super) fn none_runs(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// Returns true if a later daemon would be told of any.
+    pub(super) fn any_kept(&self) -> bool {
+        !self.ended.is_empty() || self.running.values().any(|running| running.kept.is_some())
+    }
+
+    /// Tells a daemon of all that are kept.
+    pub(super) fn hand_over(&self, daemon: BorrowedFd<'_>) -> nix::Result<()> {
+        for (pid, Ended { exit, label }) in &self.ended {
+            let told = news(*pid, *exit, [Message::KEPT_EXITED, Message::KEPT_KILLED]);
+            Message::send(daemon, told, &[label.as_fd()])?;
+        }
+        for (pid, running) in &self.running {
+            if let Some(Kept { door, label }) = &running.kept {
+                let descriptors = [door.as_fd(), running.pidfd.as_fd(), label.as_fd()];
+                Message::send(daemon, [Message::KEPT_RUNNING, pid.as_raw(), 0], &descriptors)?;
+            }
+        }
+        Message::send(daemon, [Message::KEPT_ALL, 0, 0], &[])
+    }
+}
+
+/// The message for an exit, of the two kinds for a status and for a signal.
+fn news(pid: Pid, exit: RankExit, [exited, killed]: [i32; 2]) -> [i32; 3] {
+    match exit {
+        RankExit::Code(code) => [exited, pid.as_raw(), code],
+        RankExit::Signal { signal, .. } => [killed, pid.as_raw(), signal],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PID: Pid = Pid::from_raw(7);
+
+    fn descriptor() -> OwnedFd {
+        std::fs::File::open("/dev/null").unwrap().into()
+    }
+
+    fn kept() -> Children {
+        let mut children = Children::default();
+        children.start(PID, descriptor());
+        children.keep(PID, descriptor(), Label::new(b"x").unwrap());
+        children
+    }
+
+    #[test]
+    fn a_child_that_is_kept_is_known_until_it_is_forgotten() {
+        let mut children = kept();
+        assert_eq!(children.end(PID, RankExit::Code(3)), Some([Message::EXITED, 7, 3]));
+        assert!(children.none_runs() && children.any_kept());
+        children.forget(PID);
+        assert!(!children.any_kept());
+        assert_eq!(children.end(PID, RankExit::Code(3)), None);
+    }
+
+    #[test]
+    fn a_child_that_is_not_kept_is_unknown_when_it_has_ended() {
+        let mut children = kept();
+        children.forget(PID);
+        assert!(children.is_running(PID) && !children.any_kept());
+        children.end(PID, RankExit::Code(0));
+        assert!(!children.any_kept());
+        let mut children = kept();
+        children.give_up();
+        assert!(children.is_running(PID) && !children.any_kept());
+        // One that nobody handed out is kept for nobody.
+        children.keep(Pid::from_raw(8), descriptor(), Label::new(b"y").unwrap());
+        assert!(!children.any_kept());
+    }
+
+    #[test]
+    fn of_two_children_with_one_number_the_first_is_forgotten_first() {
+        let mut children = kept();
+        children.end(PID, RankExit::Code(0));
+        children.start(PID, descriptor());
+        children.keep(PID, descriptor(), Label::new(b"y").unwrap());
+        children.forget(PID);
+        assert!(children.is_running(PID) && children.any_kept());
+        children.forget(PID);
+        assert!(!children.any_kept());
+    }
+}

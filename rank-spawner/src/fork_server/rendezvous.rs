@@ -1,0 +1,203 @@
+//! Meeting place of fork servers that have outlived their daemons, and of daemons that look for them: a directory of the daemon's user
+//! with a socket of each fork server, `forks-PID.sock`.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, getsockopt, listen, socket,
+};
+use nix::unistd::{Pid, geteuid};
+
+/// Mode of the directory: nobody else reaches the sockets in it.
+const MODE: u32 = 0o700;
+
+/// Number of daemons that may wait to be heard.
+const BACKLOG: i32 = 4;
+
+/// Directory of the sockets.
+#[derive(Debug)]
+pub(super) struct Rendezvous {
+    path: PathBuf,
+    directory: File,
+}
+
+/// Error of a directory that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RendezvousError {
+    /// It is not the user's own.
+    #[error("{} belongs to user {owner} and has mode {mode:o}; it must belong to user {me} with mode 700", path.display())]
+    Rights {
+        /// The directory.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// Its mode.
+        mode: u32,
+        /// User that wants to use it.
+        me: u32,
+    },
+    /// The system refused something.
+    #[error("cannot use the directory {}: {error}", path.display())]
+    System {
+        /// The directory.
+        path: PathBuf,
+        /// Error of the system.
+        error: io::Error,
+    },
+}
+
+impl Rendezvous {
+    /// Opens the directory, and makes it if it is not there.
+    ///
+    /// # Errors
+    /// Refuses a directory that others can reach.
+    pub(super) fn open(path: &Path) -> Result<Self, RendezvousError> {
+        let system = |error| RendezvousError::System { path: path.to_owned(), error };
+        DirBuilder::new().recursive(true).mode(MODE).create(path).map_err(system)?;
+        let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+        let directory = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(system)?;
+        let metadata = directory.metadata().map_err(system)?;
+        let (owner, mode, me) = (metadata.uid(), metadata.mode() & 0o7777, geteuid().as_raw());
+        if owner != me || mode != MODE {
+            return Err(RendezvousError::Rights { path: path.to_owned(), owner, mode, me });
+        }
+        Ok(Self { path: fs::canonicalize(path).map_err(system)?, directory })
+    }
+
+    /// Path of the socket of the fork server with this number.
+    pub(super) fn socket_of(&self, server: Pid) -> PathBuf {
+        self.path.join(file_name(server))
+    }
+
+    /// Listens for daemons, for the fork server with this number.
+    pub(super) fn listen(&self, server: Pid) -> Result<UnixListener, RendezvousError> {
+        let listening = || -> io::Result<UnixListener> {
+            // One of the same number has ended.
+            let _ = fs::remove_file(self.socket_of(server));
+            let listener = packet_socket()?;
+            bind(listener.as_raw_fd(), &self.address(&file_name(server))?)?;
+            listen(&listener, Backlog::new(BACKLOG)?)?;
+            Ok(listener.into())
+        };
+        listening().map_err(|error| RendezvousError::System { path: self.path.clone(), error })
+    }
+
+    /// Connections to the fork servers that listen here, but for the one of number `own`; sockets of those that have ended are removed.
+    pub(super) fn others(&self, own: Option<Pid>) -> Result<Vec<OwnedFd>, RendezvousError> {
+        let system = |error| RendezvousError::System { path: self.path.clone(), error };
+        let own = own.map(file_name);
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.path).map_err(system)? {
+            let name = entry.map_err(system)?.file_name();
+            let Some(name) = name.to_str().filter(|name| is_socket_name(name) && own.as_deref() != Some(name)) else {
+                continue;
+            };
+            match self.connect(name) {
+                Ok(connection) => found.push(connection),
+                // It has ended without being able to remove it.
+                Err(Errno::ECONNREFUSED) => drop(fs::remove_file(self.path.join(name))),
+                // It ended this very moment, or is busy with another daemon.
+                Err(_) => {}
+            }
+        }
+        Ok(found)
+    }
+
+    fn connect(&self, name: &str) -> nix::Result<OwnedFd> {
+        let connection = packet_socket()?;
+        connect(connection.as_raw_fd(), &self.address(name)?)?;
+        if is_own(connection.as_fd()) { Ok(connection) } else { Err(Errno::EPERM) }
+    }
+
+    /// Address of a socket by way of the open directory: the path itself may be longer than an address can be.
+    fn address(&self, name: &str) -> nix::Result<UnixAddr> {
+        UnixAddr::new(format!("/proc/self/fd/{}/{name}", self.directory.as_raw_fd()).as_str())
+    }
+}
+
+/// Accepts the daemon that waits at `listener`; `None` if it is another user's, or has gone.
+pub(super) fn accept(listener: &UnixListener) -> Option<OwnedFd> {
+    // Its packets are not what `UnixStream` is made for; here it is no more than the owner of a descriptor.
+    let connection = OwnedFd::from(listener.accept().ok()?.0);
+    is_own(connection.as_fd()).then_some(connection)
+}
+
+/// Waits until there is something to read; false if there is nothing after `timeout`.
+pub(super) fn is_readable(socket: BorrowedFd<'_>, timeout: PollTimeout) -> bool {
+    loop {
+        match poll(&mut [PollFd::new(socket, PollFlags::POLLIN)], timeout) {
+            Err(Errno::EINTR) => {}
+            polled => return polled.is_ok_and(|ready| ready > 0),
+        }
+    }
+}
+
+/// Returns true if the process at the other end is of this user.
+fn is_own(connection: BorrowedFd<'_>) -> bool {
+    getsockopt(&connection, PeerCredentials).is_ok_and(|peer| peer.uid() == geteuid().as_raw())
+}
+
+fn packet_socket() -> nix::Result<OwnedFd> {
+    socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)
+}
+
+fn file_name(server: Pid) -> String {
+    format!("forks-{server}.sock")
+}
+
+fn is_socket_name(name: &str) -> bool {
+    let number = name.strip_prefix("forks-").and_then(|rest| rest.strip_suffix(".sock"));
+    number.is_some_and(|number| number.parse::<i32>().is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    const SERVER: Pid = Pid::from_raw(4711);
+
+    fn found(rendezvous: &Rendezvous, own: Option<Pid>) -> usize {
+        rendezvous.others(own).unwrap().len()
+    }
+
+    #[test]
+    fn who_listens_is_found_and_the_sockets_of_those_who_do_not_are_removed() {
+        let parent = tempfile::tempdir().unwrap();
+        // Longer than the address of a socket can be.
+        let rendezvous = Rendezvous::open(&parent.path().join("x".repeat(200))).unwrap();
+        assert_eq!(found(&rendezvous, None), 0);
+        let listener = rendezvous.listen(SERVER).unwrap();
+        let others = rendezvous.others(None).unwrap();
+        assert_eq!((others.len(), found(&rendezvous, Some(SERVER))), (1, 0));
+        assert!(accept(&listener).is_some());
+        drop(listener);
+        assert!(rendezvous.socket_of(SERVER).exists());
+        assert_eq!(found(&rendezvous, None), 0);
+        assert!(!rendezvous.socket_of(SERVER).exists());
+        fs::write(rendezvous.path.join("forks-.sock"), "").unwrap();
+        assert_eq!(found(&rendezvous, None), 0);
+    }
+
+    #[test]
+    fn a_directory_that_others_can_reach_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let error = Rendezvous::open(directory.path()).unwrap_err().to_string();
+        assert!(error.contains("has mode 755; it must belong to user"), "{error}");
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink("/tmp", &link).unwrap();
+        assert!(Rendezvous::open(&link).is_err());
+    }
+}
