@@ -39,6 +39,10 @@ pub struct Args {
     /// Serve Prometheus metrics over HTTP
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
+    /// Directory in which sessions that outlive this agent wait for the next one [default: /run/lattice-agent; not root: below
+    /// $XDG_RUNTIME_DIR, else in /tmp]
+    #[arg(long, value_name = "DIRECTORY", env = "LATTICE_RUNTIME_DIR")]
+    pub(crate) runtime_dir: Option<PathBuf>,
     /// Check the settings and do nothing
     #[arg(long)]
     pub(crate) check_config: bool,
@@ -72,6 +76,7 @@ impl Args {
             insecure: self.insecure,
             allow_root: self.allow_root,
             metrics: self.metrics,
+            runtime_dir: self.runtime_dir.clone(),
         }
     }
 }
@@ -92,7 +97,7 @@ mod tests {
         let args =
             ["lattice-agent", "--node-id", "n1", "--grpc-addr", "h:1", "--advertise-addr", "h:2", "--api", "h:3"];
         let args = Args::try_parse_from(args.into_iter().chain(["--insecure", "--metrics", "127.0.0.1:9"])).unwrap();
-        let Overrides { node_id, listen, advertise, api, insecure, allow_root, metrics } = args.overrides();
+        let Overrides { node_id, listen, advertise, api, insecure, allow_root, metrics, .. } = args.overrides();
         let texts = [node_id, listen, advertise, api].map(Option::unwrap);
         assert_eq!(texts, ["n1", "h:1", "h:2", "h:3"]);
         assert_eq!((insecure, allow_root, metrics), (true, false, Some("127.0.0.1:9".parse().unwrap())));

@@ -9,6 +9,7 @@
 //! server that does not answer and a node that is lost each stop what they take part in and nothing else.
 
 mod admission;
+mod adoption;
 mod calls;
 mod config;
 mod ending;
@@ -46,15 +47,17 @@ use pmi_transport::limits::MESSAGE_MAX;
 use pmi_transport::listen::{self, ListenError, Listener};
 use pmi_transport::proto::v1::node_agent_service_server::NodeAgentServiceServer;
 use pmi_transport::session_link::Arrivals;
-use rank_spawner::{ForkServer, raise_descriptor_limit};
+use rank_spawner::{ForkServer, RendezvousError, raise_descriptor_limit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tonic::service::Routes;
 
-pub use self::config::{Config, ConfigError, Overrides};
+pub use self::config::{Config, ConfigError, Overrides, WhenStopped};
 use self::fabric::Fabric;
 use self::forks::Forks;
 use self::launches::Launches;
+use self::lease::Lease;
 use self::metrics::Metrics;
 use lattice_session::random;
 
@@ -84,6 +87,9 @@ pub enum DaemonError {
     /// The process that makes its sessions is gone.
     #[error("the fork server ended; start the agent again")]
     ForkServer,
+    /// Sessions of the agent before cannot be looked for.
+    #[error(transparent)]
+    Rendezvous(#[from] RendezvousError),
     /// CXI services cannot be made as the settings say.
     #[error(transparent)]
     Fabric(#[from] NodeConfigError),
@@ -115,7 +121,7 @@ struct Node {
     incarnation: u64,
 }
 
-/// Runs an agent until SIGTERM or SIGINT, then ends its sessions.
+/// Runs an agent until SIGTERM or SIGINT. Then its sessions end, or wait for the next agent, as the settings say.
 ///
 /// # Errors
 /// Fails if it cannot listen where it shall, and when the fork server is gone.
@@ -177,7 +183,13 @@ async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
         let counting = Arc::clone(&node);
         tokio::spawn(metrics_page::serve(listener, move || metrics::text(&counting)));
     }
-    let registering = register(&node);
+    let found = adoption::find(&node.config.runtime_dir, node.forks.own())?;
+    let lease = match adoption::take_up(&node, found).await {
+        0 => None,
+        // Until the API server says how long, if it can be reached.
+        _ => Some(Lease::from(Instant::now(), node.config.agent_lease)),
+    };
+    let registering = register(&node, lease);
     let service = NodeAgentServiceServer::new(service::Service { node: Arc::clone(&node) })
         .max_decoding_message_size(MESSAGE_MAX)
         .max_encoding_message_size(MESSAGE_MAX);
@@ -195,8 +207,12 @@ async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
             () = server_gone => ("its fork server ended", Err(DaemonError::ForkServer)),
         };
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-        // What is left then is ended by the fork server.
-        node.launches.end_all(reason, timeouts::STOP).await;
+        let what = if result.is_ok() { node.config.when_stopped } else { WhenStopped::End };
+        node.launches.stop(what, reason, timeouts::STOP).await;
+        if what == WhenStopped::End {
+            // What is left by now.
+            node.forks.end();
+        }
         registering.abort();
         let _ = stop.send(());
         result
@@ -227,11 +243,11 @@ impl Node {
     }
 }
 
-/// Starts the tasks that keep this node known to the API server: certificates, registration, and the lease that follows from it. Returns
-/// the one that registers.
-fn register(node: &Arc<Node>) -> JoinHandle<()> {
+/// Starts the tasks that keep this node known to the API server: certificates, registration, and the lease that follows from it. The
+/// `first` lease is that of launches that were taken up. Returns the one that registers.
+fn register(node: &Arc<Node>, first: Option<Lease>) -> JoinHandle<()> {
     tokio::spawn(node.security.clone().renew_on_hangup());
-    let (renewals, lease) = lease::none();
+    let (renewals, lease) = lease::begin(first);
     let cut_off = Arc::clone(node);
     tokio::spawn(lease::watch(lease, move |reason| cut_off.launches.lose_all(reason)));
     tokio::spawn(registration::keep_registered(Arc::clone(node), renewals))

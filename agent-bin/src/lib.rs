@@ -12,7 +12,7 @@ mod exit;
 use std::error::Error;
 
 use lattice_session::session_process;
-use rank_spawner::ForkServer;
+use rank_spawner::{ForkServer, Survival};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -36,25 +36,30 @@ pub struct Answer {
 /// Carries out `args`: runs the daemon until it is told to stop, or a command. Call it first thing in `main`, while the process has
 /// one thread.
 pub fn run(args: Args) -> Answer {
-    carried_out(&args).unwrap_or_else(|error| Answer {
+    run_as(env!("CARGO_PKG_VERSION"), args)
+}
+
+/// The same as a program of another version, for tests of upgrades.
+pub fn run_as(version: &'static str, args: Args) -> Answer {
+    carried_out(version, &args).unwrap_or_else(|error| Answer {
         text: String::new(),
         problems: vec![error.to_string()],
         exit: Exit::Failure,
     })
 }
 
-fn carried_out(args: &Args) -> Result<Answer, Box<dyn Error>> {
+fn carried_out(version: &'static str, args: &Args) -> Result<Answer, Box<dyn Error>> {
     if let Some(Command::Cxi(command)) = &args.command {
         return Ok(cxi_command::run(command, args.file(), args.listen.clone())?);
     }
-    let config = Config::load(args.file(), args.overrides())?;
+    let config = Config { version, ..Config::load(args.file(), args.overrides())? };
     let success = |text| Answer { text, problems: Vec::new(), exit: Exit::Success };
     if args.check_config {
         daemon::check(&config)?;
         return Ok(success(format!("lattice-agent: the settings of {} make sense\n", config.node_id)));
     }
     // Before any thread, any key and any connection: session processes are copies of what this process is now.
-    let forks = fork_server()?;
+    let forks = fork_server(&config)?;
     log_to_stderr();
     if let Err(error) = cxi_fabric::secret::keep_out_of_core_dumps() {
         tracing::warn!(%error, "core dumps of this agent would hold keys");
@@ -63,12 +68,13 @@ fn carried_out(args: &Args) -> Result<Answer, Box<dyn Error>> {
     Ok(success(String::new()))
 }
 
-fn fork_server() -> Result<ForkServer, rank_spawner::ForkServerError> {
+fn fork_server(config: &Config) -> Result<ForkServer, rank_spawner::ForkServerError> {
     // Session processes would each find out anew what the processor can do; where that is emulated, as in virtual machines,
     // it takes as long as a fork.
     #[cfg(target_arch = "x86_64")]
     std::hint::black_box(std::arch::is_x86_feature_detected!("avx2"));
-    ForkServer::fork(session_process::main, None)
+    let survival = Survival { directory: config.runtime_dir.clone(), lease: config.agent_lease };
+    ForkServer::fork(session_process::main, Some(&survival))
 }
 
 fn log_to_stderr() {

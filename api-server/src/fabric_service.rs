@@ -90,6 +90,7 @@ impl Accounting {
                         let recipient = Recipient { name: node.clone(), address: facts.grpc_address };
                         list_services(&channels, &recipient).await
                     }
+                    Some(Presence { state: NodeState::Away, .. }) => Err("its agent does not run".to_owned()),
                     Some(Presence { state: NodeState::Lost, .. }) => Err("it is lost".to_owned()),
                     None => Err("it has not registered".to_owned()),
                 };

@@ -62,6 +62,10 @@ pub(crate) enum Request {
     Event { node: u32, sequence: u64, event: Option<NodeEvent> },
     /// A node's report stream ended.
     StreamClosed { node: u32, stream: u64 },
+    /// The agent of a node is away; its part goes on.
+    NodeAway { node: u32 },
+    /// The agent of a node is there again.
+    NodeBack { node: u32 },
     /// A node is lost.
     NodeLost { node: u32, reason: String },
     /// A client follows from now on; answered with its number.

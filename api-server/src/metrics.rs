@@ -29,6 +29,7 @@ pub(crate) struct Metrics {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Census {
     pub nodes_up: usize,
+    pub nodes_away: usize,
     pub nodes_lost: usize,
     pub starting: usize,
     pub active: usize,
@@ -100,6 +101,7 @@ impl Metrics {
             family.get_or_create(&[("state", state)]).set(count as i64);
         };
         set(&self.nodes, "up", census.nodes_up);
+        set(&self.nodes, "away", census.nodes_away);
         set(&self.nodes, "lost", census.nodes_lost);
         set(&self.launches, "starting", census.starting);
         set(&self.launches, "active", census.active);

@@ -1,11 +1,15 @@
 //! The nodes: who registered, who was heard lately, who is lost, and on which of them something new may begin. Pure; the time is
-//! handed in.
+//! handed in, and so is how the port of an agent that is not heard answers.
 //!
 //! ```text
-//! (unknown) ──register──> Up ──no heartbeat for LOST_AFTER──> Lost ──register──> Up
+//!                             port refuses: no agent, but a machine             the lease is over, or the machine is silent
+//! (unknown) ──register──> Up ───────────────────────────────────────> Away ─────────────────────────────────────────────┐
+//!                         ^ └── port accepts, or nobody answers ─────────┼──────────────────────────────────> Lost <──────┘
+//!                         └───────────────── register ───────────────────┴────────────────────────────────────┘
 //! ```
-//! An agent that starts anew has a new incarnation: what ran under the old one is gone. Beside its state, a node may be drained:
-//! something new begins on nodes that are up and not drained.
+//! A node is looked at when no heartbeat came for `LOST_AFTER`. While its agent is away its launches go on. An agent that starts anew
+//! has a new incarnation, and says which launches of the old one it has taken up: all others are gone. Beside its state, a node may be
+//! drained: something new begins on nodes that are up and not drained.
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -14,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
-use lattice_session::timeouts::LOST_AFTER;
+use lattice_session::timeouts::{HEARTBEAT, LOST_AFTER};
 use pmi_transport::address::{Address, AddressError};
 use pmi_transport::identity::is_node_name;
 use tokio::time::Instant;
@@ -41,14 +45,50 @@ struct Entry {
     incarnation: u64,
     heard: Instant,
     state: NodeState,
+    /// Its port is asked again after this time; `None` while it is being asked.
+    look_after: Option<Instant>,
 }
 
 /// State of a node that has registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeState {
     Up,
+    /// Its agent does not run, and its launches go on.
+    Away,
     /// No heartbeat came for too long.
     Lost,
+}
+
+/// Node that was not heard for too long, whose port is to be asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Suspect {
+    /// The name of the node.
+    pub node: String,
+    /// The address of its agent.
+    pub address: String,
+}
+
+/// Answer of an agent's port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PortAnswer {
+    /// Somebody listens there.
+    Accepted,
+    /// The machine says that nobody does.
+    Refused,
+    /// Nobody answers.
+    Nothing,
+}
+
+/// Change of the state of a node that was not heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Judgement {
+    /// Its agent is away.
+    Away,
+    /// It is lost.
+    Lost {
+        /// What was seen, in words.
+        reason: &'static str,
+    },
 }
 
 /// A registration of an agent.
@@ -130,6 +170,8 @@ pub(crate) enum Arrival {
 pub(crate) enum Unready {
     #[error("has not registered")]
     Unknown,
+    #[error("is away: its agent does not run")]
+    Away,
     #[error("is lost")]
     Lost,
     #[error("is drained: {reason}")]
@@ -174,7 +216,7 @@ impl Registry {
             Some(entry) if entry.incarnation == incarnation => Arrival::Again,
             Some(_) => Arrival::Anew,
         };
-        self.nodes.insert(node, Entry { facts, incarnation, heard: now, state: NodeState::Up });
+        self.nodes.insert(node, Entry { facts, incarnation, heard: now, state: NodeState::Up, look_after: Some(now) });
         Ok(arrival)
     }
 
@@ -189,15 +231,43 @@ impl Registry {
         }
     }
 
-    /// The nodes that were not heard for too long, each told once.
-    pub(crate) fn expire(&mut self, now: Instant) -> Vec<String> {
-        let late = |entry: &Entry| entry.state == NodeState::Up && now.duration_since(entry.heard) > LOST_AFTER;
-        let mut lost = Vec::new();
-        for (id, entry) in self.nodes.iter_mut().filter(|(_, entry)| late(entry)) {
-            entry.state = NodeState::Lost;
-            lost.push(id.clone());
-        }
-        lost
+    /// At most `max` nodes that were not heard for too long, and whose ports are to be asked now; each is to be judged afterwards.
+    pub(crate) fn suspects(&mut self, max: usize, now: Instant) -> Vec<Suspect> {
+        let is_due = |entry: &Entry| entry.look_after.is_some_and(|time| now >= time);
+        let is_late = |entry: &Entry| entry.state != NodeState::Lost && now.duration_since(entry.heard) > LOST_AFTER;
+        let late = self.nodes.iter_mut().filter(|(_, entry)| is_late(entry) && is_due(entry)).take(max);
+        let suspect = |(node, entry): (&String, &mut Entry)| {
+            entry.look_after = None;
+            Suspect { node: node.clone(), address: entry.facts.grpc_address.clone() }
+        };
+        late.map(suspect).collect()
+    }
+
+    /// The port of a suspect has answered. Returns the change of its state, if it changes; its agent may be away for `lease` since it was
+    /// heard.
+    pub(crate) fn judge(&mut self, id: &str, answer: PortAnswer, lease: Duration, now: Instant) -> Option<Judgement> {
+        let entry = self.nodes.get_mut(id).filter(|entry| entry.look_after.is_none())?;
+        entry.look_after = Some(now + HEARTBEAT);
+        let silent_for = now.duration_since(entry.heard);
+        let judgement = match (entry.state, answer) {
+            // It was heard meanwhile.
+            _ if silent_for <= LOST_AFTER => return None,
+            (NodeState::Lost, _) => return None,
+            (NodeState::Up | NodeState::Away, PortAnswer::Nothing) | (NodeState::Up, PortAnswer::Accepted) => {
+                Judgement::Lost { reason: "no heartbeat came for too long" }
+            }
+            (NodeState::Up | NodeState::Away, _) if silent_for > lease => {
+                Judgement::Lost { reason: "its agent ended, and none took its place in time" }
+            }
+            (NodeState::Up, PortAnswer::Refused) => Judgement::Away,
+            // An agent that starts registers soon.
+            (NodeState::Away, PortAnswer::Refused | PortAnswer::Accepted) => return None,
+        };
+        entry.state = match judgement {
+            Judgement::Away => NodeState::Away,
+            Judgement::Lost { .. } => NodeState::Lost,
+        };
+        Some(judgement)
     }
 
     /// Returns the facts of a node that is up.
@@ -212,7 +282,8 @@ impl Registry {
     pub(crate) fn ready(&self, id: &str) -> Result<&NodeFacts, Unready> {
         let entry = self.nodes.get(id).ok_or(Unready::Unknown)?;
         match self.drains.get(id) {
-            _ if entry.state != NodeState::Up => Err(Unready::Lost),
+            _ if entry.state == NodeState::Away => Err(Unready::Away),
+            _ if entry.state == NodeState::Lost => Err(Unready::Lost),
             Some(drain) => Err(Unready::Drained { reason: drain.reason.clone() }),
             None => Ok(&entry.facts),
         }
@@ -264,10 +335,9 @@ impl Registry {
         self.all_known().into_iter().map(listed).collect()
     }
 
-    /// The numbers of nodes that are up, and that are lost.
-    pub(crate) fn count(&self) -> (usize, usize) {
-        let up = self.nodes.values().filter(|entry| entry.state == NodeState::Up).count();
-        (up, self.nodes.len() - up)
+    /// The number of nodes in a state.
+    pub(crate) fn count(&self, state: NodeState) -> usize {
+        self.nodes.values().filter(|entry| entry.state == state).count()
     }
 }
 

@@ -64,7 +64,7 @@ pub(crate) enum OrderError {
 fn remedy(why: &Unready) -> &'static str {
     match why {
         Unready::Drained { .. } => "leave it out",
-        Unready::Unknown | Unready::Lost => "leave it out, or have its agent started",
+        Unready::Unknown | Unready::Away | Unready::Lost => "leave it out, or have its agent started",
     }
 }
 

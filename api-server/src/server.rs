@@ -25,7 +25,7 @@ use super::launch::surroundings::{EndListener, Surroundings};
 use super::launch::{self, LaunchHandle, Request};
 use super::metrics::{Census, Metrics};
 use super::names::NameTables;
-use super::nodes::{NODES_MAX, Registry};
+use super::nodes::{NODES_MAX, NodeState, Registry};
 use super::rendezvous::Rendezvous;
 use super::serials::Serials;
 use super::session_calls::SessionCalls;
@@ -182,8 +182,12 @@ impl Server {
 
     /// Counts nodes and launches as they are at present.
     pub(crate) fn census(&self) -> Census {
-        let (nodes_up, nodes_lost) = self.nodes.lock().count();
-        let mut census = Census { nodes_up, nodes_lost, ..Census::default() };
+        let mut census = {
+            let nodes = self.nodes.lock();
+            let [nodes_up, nodes_away, nodes_lost] =
+                [NodeState::Up, NodeState::Away, NodeState::Lost].map(|state| nodes.count(state));
+            Census { nodes_up, nodes_away, nodes_lost, ..Census::default() }
+        };
         for summary in self.running() {
             match summary.stage {
                 Stage::At(Activity::Starting) => census.starting += 1,

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The process begins as the agent's user and waits at its [`door`] for the agent's connection. There it reads one frame, the
-//! [`Order`]; it becomes the user that the order names before it looks at anything that a user wrote. The end of the connection is
-//! the end of the launch here.
+//! [`Order`]; it becomes the user that the order names before it looks at anything that a user wrote. When the connection ends, the
+//! session goes on, waits for another agent at the door, and ends the launch here when none has come in time, or the door is closed.
 
 mod agent_calls;
 mod confirmations;
@@ -26,6 +26,7 @@ mod stdin;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use nix::sys::prctl;
@@ -40,6 +41,7 @@ use tokio::sync::{mpsc, oneshot};
 use self::agent_calls::AgentCalls;
 use self::confirmations::Confirmations;
 use self::credit::OutputCredit;
+use self::door::Visited;
 use self::frames::{ToAgent, read_frame};
 use self::incoming::{Incoming, NextAgents};
 use self::node_links::NodeLinks;
@@ -59,6 +61,9 @@ const NAME: &std::ffi::CStr = c"lattice-session";
 /// Number of events that may wait between the session and the socket, beyond those that wait for credit.
 const EVENTS: usize = 64;
 
+/// Number of agents that may have connected, one after the other, before the first one's end is seen.
+const AGENTS: usize = 4;
+
 /// Number of links that may have come through the door and not be looked at yet; further ones are closed.
 const ARRIVING: usize = 64;
 
@@ -76,6 +81,8 @@ pub struct Order {
     pub limits: Vec<Limit>,
     /// The name of this node.
     pub host: String,
+    /// Time that the session lives without an agent.
+    pub agent_lease: Duration,
 }
 
 /// Reason why a session did not begin; reported as the first cause of the launch.
@@ -108,7 +115,7 @@ fn live(door: DescriptorSocket) -> io::Result<()> {
     let order: Order = serde_json::from_slice(&order)?;
     match begin(&order, &mut socket) {
         Ok(Some(start)) => {
-            let result = runtime.block_on(start.serve(socket, door));
+            let result = runtime.block_on(start.serve(socket, door, order.agent_lease));
             // A thread that is stuck in a system call is left behind.
             runtime.shutdown_background();
             result
@@ -140,7 +147,7 @@ fn nameless(uid: u32) -> Account {
 fn tell_refusal(socket: &mut UnixStream, host: &str, refusal: &Refusal) -> io::Result<()> {
     let kind = CauseKind::NotStarted { reason: refusal.to_string(), class: StartClass::System };
     let cause = Cause { host: host.to_owned(), kind };
-    let report = Report { exits: Vec::new(), cause: None, duration: std::time::Duration::ZERO };
+    let report = Report { exits: Vec::new(), cause: None, duration: Duration::ZERO };
     let mut bytes = BytesMut::new();
     for event in [wire::event::encode(&Event::Ending(cause)), wire::event::encode_report(&report)] {
         ToAgent::event(event).append_to(&mut bytes);
@@ -165,7 +172,7 @@ impl Start {
     }
 
     /// Runs the session, with everything that it is connected to at the other end of the socket.
-    async fn serve(self, socket: UnixStream, door: DescriptorSocket) -> io::Result<()> {
+    async fn serve(self, socket: UnixStream, door: DescriptorSocket, agent_lease: Duration) -> io::Result<()> {
         let (reader, writer) = quiet::split(socket)?;
         let (urgent, outgoing_urgent) = mpsc::channel(EVENTS);
         let (events, happened) = mpsc::channel(EVENTS);
@@ -177,10 +184,13 @@ impl Start {
         let credit = Arc::new(OutputCredit::new(output_window));
         let calls = AgentCalls::new(&spec, urgent.clone());
         let (input, stdin) = stdin::connect(readers, stdin_window, urgent.clone());
-        let links = links.map(|terms| NodeLinks::new(&spec, terms, control.clone()));
+        let outlives_agent = links.is_some() || spec.hosts.len() == 1;
+        let links = links.map(|terms| NodeLinks::new(&spec, terms, agent_lease, &control));
+        let (agents, connections) = mpsc::channel(AGENTS);
+        let (handed, arriving) = mpsc::channel(ARRIVING);
+        let visited = Visited { agents: outlives_agent.then_some(agents), links: links.is_some().then_some(handed) };
+        tokio::spawn(visited.watch(door));
         if let Some(links) = &links {
-            let (handed, arriving) = mpsc::channel(ARRIVING);
-            tokio::spawn(door::watch(door, handed));
             tokio::spawn(Arc::clone(links).accept_all(arriving));
         }
         let nodes = links.clone().map_or_else(|| Arc::new(calls.clone()) as Arc<dyn Nodes>, |links| links as _);
@@ -208,7 +218,7 @@ impl Start {
             input,
             urgent,
             confirmations: Arc::clone(&confirmations),
-            agents: NextAgents::none(),
+            agents: NextAgents { connections, lease: agent_lease },
         };
         let reading = tokio::spawn(incoming.run(reader));
         let outgoing = Outgoing {

@@ -3,12 +3,12 @@
 //! given out twice. Limits that a launch chooses are in [`crate::settings::Timeouts`].
 //!
 //! ```text
-//! life    2 HEARTBEAT + HEARTBEAT_ANSWER  <  LOST_AFTER  <  LEASE_MIN  <=  lease
+//! life    2 HEARTBEAT + HEARTBEAT_ANSWER  <  LOST_AFTER  <  LOST_AFTER + JUDGE  <  LEASE_MIN  <=  lease
 //! start   CLAIM  <  NODE_ANSWER  <=  start_answer(depth) - HOP for each relay on the way  <  START_ANSWER
 //! end     grace + SWEEP  <  grace + END          then KILL is ordered
 //!         KILL + EXIT    <  LAST                 then the node is given up
 //!         grace + SWEEP  <  STOP                 of an agent that is stopped, by the default grace
-//! report  REPORT_PAUSE  <  REPORT_AGAIN  <  FIRST_REPORT  <  REPORT_AFTER_RESTART  <  REPORT_KEPT
+//! report  REPORT_PAUSE  <  LOST_AFTER + JUDGE  <  REPORT_AGAIN  <  FIRST_REPORT  <  REPORT_AFTER_RESTART  <  REPORT_KEPT
 //! client  COME_BACK_PAUSE  <  COME_BACK  <  NEXT_OWNER  <  FIRST_OWNER  <  LINGER
 //! spawn   NODE_ANSWER  <  SPAWN
 //! relay   KNOWN + CLAIM  <  NODE_ANSWER
@@ -26,11 +26,17 @@ pub const HEARTBEAT_ANSWER: Duration = Duration::from_secs(1);
 pub const REGISTER_ANSWER: Duration = Duration::from_secs(3);
 /// Time without a heartbeat after which a node is lost, and launches that need it end.
 pub const LOST_AFTER: Duration = Duration::from_millis(3500);
+/// Time for the port of an agent that was not heard to answer: whether its machine lives is known then.
+pub const PORT_ANSWER: Duration = Duration::from_secs(1);
+/// Time from [`LOST_AFTER`] to the judgement of a node, the pause between two looks included.
+pub const JUDGE: Duration = Duration::from_millis(1250);
 /// Lease, unless `api.toml` sets another: time without an accepted heartbeat after which an agent ends its ranks. By then the API
 /// server has declared their launches over.
 pub const LEASE: Duration = Duration::from_secs(30);
 /// The shortest lease that can be set.
 pub const LEASE_MIN: Duration = Duration::from_secs(5);
+/// Time that sessions live without an agent, unless `agent.toml` sets another.
+pub const AGENT_LEASE: Duration = Duration::from_secs(30);
 
 /// Time to make the CXI services of a launch, or to undo them after a failure.
 pub const CLAIM: Duration = Duration::from_secs(4);
@@ -62,8 +68,8 @@ pub const STOP: Duration = Duration::from_secs(20);
 
 /// Pause between attempts of an agent to open a stream of reports, at most.
 pub const REPORT_PAUSE: Duration = Duration::from_secs(1);
-/// Time for a stream of reports that broke to come back.
-pub const REPORT_AGAIN: Duration = Duration::from_secs(3);
+/// Time for a stream of reports that broke to come back, of an agent that is there: by then it is known of one that is not.
+pub const REPORT_AGAIN: Duration = Duration::from_secs(5);
 /// Time for a node that accepted a launch to begin its reports.
 pub const FIRST_REPORT: Duration = Duration::from_secs(10);
 /// The same after the API server was started anew, for nodes that ran the launch meanwhile.
@@ -121,7 +127,8 @@ mod tests {
         // 65,536 nodes behind relays of a fan-out of 2.
         let deepest = 16;
         let in_order: &[(&str, &[Duration])] = &[
-            ("life", &[2 * HEARTBEAT + HEARTBEAT_ANSWER, LOST_AFTER, LEASE_MIN, LEASE]),
+            ("life", &[2 * HEARTBEAT + HEARTBEAT_ANSWER, LOST_AFTER, LOST_AFTER + JUDGE, LEASE_MIN, LEASE]),
+            ("judgement", &[PORT_ANSWER, JUDGE]),
             (
                 "start",
                 &[CLAIM, NODE_ANSWER, start_answer(1), start_answer(deepest), start_answer(u32::MAX), START_ANSWER],
@@ -130,7 +137,10 @@ mod tests {
             ("order to kill", &[KILL + EXIT, LAST]),
             ("order to kill that is heard late", &[ABORT_ANSWER, LAST]),
             ("stop", &[grace + SWEEP, STOP]),
-            ("report", &[REPORT_PAUSE, REPORT_AGAIN, FIRST_REPORT, REPORT_AFTER_RESTART, REPORT_KEPT]),
+            (
+                "report",
+                &[REPORT_PAUSE, LOST_AFTER + JUDGE, REPORT_AGAIN, FIRST_REPORT, REPORT_AFTER_RESTART, REPORT_KEPT],
+            ),
             ("client", &[COME_BACK_PAUSE, COME_BACK, NEXT_OWNER, FIRST_OWNER, LINGER]),
             ("spawn", &[NODE_ANSWER, SPAWN]),
             ("relay", &[KNOWN + CLAIM, NODE_ANSWER]),

@@ -10,6 +10,14 @@ pub fn lattice() -> PathBuf {
     existing(profile_directory().join("lattice"), "cargo build --workspace --bins")
 }
 
+/// The agent of the next version.
+///
+/// # Panics
+/// If it was not built.
+pub fn next_agent() -> PathBuf {
+    existing(profile_directory().join("lattice-agent-next"), "cargo build --workspace --bins")
+}
+
 /// An example program of this build.
 ///
 /// # Panics

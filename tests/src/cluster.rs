@@ -38,6 +38,26 @@ const LOOKING_AROUND: &str = r#"
         echo $! >"$LATTICE_DEV_CLUSTER/api.pid"
         until nodes_up $(ls "$LATTICE_DEV_CLUSTER"/node*.pid | wc -l); do sleep 0.05; done
     }
+    # Ends an agent, by SIGKILL or the signal that is named, and waits until it is gone. Its namespaces are kept for the next one.
+    kill_agent() {
+        local pid=$(daemon $1) kind fd
+        for kind in net mnt uts ipc; do
+            [ "$(readlink /proc/$pid/ns/$kind)" = "$(readlink /proc/self/ns/$kind)" ] && continue
+            exec {fd}</proc/$pid/ns/$kind
+            printf -v "namespaces_$1" '%s --%s=/proc/self/fd/%s' "$(eval echo \$namespaces_$1)" ${kind/mnt/mount} $fd
+        done
+        kill -${2:-KILL} $pid
+        while grep -qs '^State:.[^ZX]' /proc/$pid/task/*/status; do sleep 0.02; done
+    }
+    # Starts an agent where one was killed, of the program that is named or the same one, and waits until it has registered.
+    start_agent() {
+        local program=${2:-lattice-agent} enter=$(eval echo \$namespaces_$1) log="$LATTICE_DEV_CLUSTER/$1.log" before
+        before=$(grep -c registered "$log")
+        ${enter:+nsenter $enter} env -u LATTICE_API_URL LATTICE_LOG=info $(command -v "$program") \
+            --config "$LATTICE_DEV_CLUSTER/$1.toml" 2>>"$log" & echo $! >"$LATTICE_DEV_CLUSTER/$1.pid"
+        unset namespaces_$1
+        until [ $(grep -c registered "$log") -gt $before ]; do sleep 0.02; done
+    }
     # Whether so many nodes are up.
     nodes_up() { [ "$(lattice nodes --json 2>/dev/null | field state | grep -c up)" = "$1" ]; }
     # The process number of a rank of a launch.

@@ -2,8 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use cxi_fabric::node::NodeFabricConfig;
+use lattice_session::timeouts;
 use nix::unistd::Uid;
 use pmi_transport::address::{Address, AddressError};
 use pmi_transport::identity::{Caller, IdentityError, Security, TlsFiles, is_node_name};
@@ -17,9 +19,14 @@ use lattice_daemon::settings_file::{self, SettingsFileError};
 /// The port of node agents.
 const PORT: u16 = 50052;
 
+/// The longest time that sessions can live without an agent, in seconds.
+const AGENT_LEASE_MAX: u64 = 24 * 3600;
+
 /// Settings of an agent.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// The version of this program.
+    pub version: &'static str,
     /// The name of this node.
     pub node_id: String,
     /// Address that the agent listens at.
@@ -42,6 +49,23 @@ pub struct Config {
     pub metrics: Option<SocketAddr>,
     /// Settings of the fabric on this node.
     pub fabric: NodeFabricConfig,
+    /// Directory in which sessions that have outlived their agent wait for the next one.
+    pub runtime_dir: PathBuf,
+    /// Time that sessions live without an agent.
+    pub agent_lease: Duration,
+    /// What becomes of launches when the agent is stopped.
+    pub when_stopped: WhenStopped,
+}
+
+/// Fate of launches when their agent is stopped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WhenStopped {
+    /// They go on, and the next agent takes them up.
+    #[default]
+    Keep,
+    /// They are ended.
+    End,
 }
 
 /// Flags and variables, which override the settings file one by one.
@@ -61,6 +85,8 @@ pub struct Overrides {
     pub allow_root: bool,
     /// See [`Config::metrics`].
     pub metrics: Option<SocketAddr>,
+    /// Directory above [`Config::runtime_dir`].
+    pub runtime_dir: Option<PathBuf>,
 }
 
 /// Error in the settings.
@@ -86,6 +112,12 @@ pub enum ConfigError {
     NodeName {
         /// The name.
         name: String,
+    },
+    /// Lease that is too short or too long.
+    #[error("agent_lease is {seconds} seconds; it can be 1 to {AGENT_LEASE_MAX}, a day")]
+    AgentLease {
+        /// The setting.
+        seconds: u64,
     },
     /// Something that must be said is not.
     #[error("no {setting} is given; {remedy}")]
@@ -127,6 +159,9 @@ struct File {
     limits: Vec<String>,
     metrics: Option<SocketAddr>,
     fabric: NodeFabricConfig,
+    runtime_dir: Option<PathBuf>,
+    agent_lease: Option<u64>,
+    when_stopped: WhenStopped,
 }
 
 impl File {
@@ -139,6 +174,16 @@ impl File {
 fn default_listen(file: &File) -> String {
     let host = if file.insecure { "127.0.0.1" } else { "0.0.0.0" };
     format!("{host}:{PORT}")
+}
+
+/// Directory for what must not outlive the machine's start: that of the system for root, else that of the user's session, if it has one.
+fn default_runtime_dir() -> PathBuf {
+    let me = Uid::effective();
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        _ if me.is_root() => "/run/lattice-agent".into(),
+        Some(directory) if Path::new(&directory).is_absolute() => Path::new(&directory).join("lattice-agent"),
+        _ => format!("/tmp/lattice-agent-{me}").into(),
+    }
 }
 
 impl Config {
@@ -181,8 +226,15 @@ impl Config {
             setting: "api",
             remedy: "name the API server as HOST:PORT in the file, with --api, or in LATTICE_API_URL",
         })?;
+        let agent_lease = match file.agent_lease {
+            None => timeouts::AGENT_LEASE,
+            Some(seconds @ 1..=AGENT_LEASE_MAX) => Duration::from_secs(seconds),
+            Some(seconds) => return Err(ConfigError::AgentLease { seconds }),
+        };
+        let runtime_dir = over.runtime_dir.or(file.runtime_dir).unwrap_or_else(default_runtime_dir).join(&node_id);
         let advertise = over.advertise.or(file.advertise);
         Ok(Self {
+            version: env!("CARGO_PKG_VERSION"),
             node_id,
             listen: address("listen", &listen)?,
             advertise: advertise.map(|text| address("advertise", &text)).transpose()?,
@@ -194,6 +246,9 @@ impl Config {
             limits: file.limits.iter().map(|text| text.parse()).collect::<Result<_, _>>()?,
             metrics: over.metrics.or(file.metrics),
             fabric: file.fabric,
+            runtime_dir,
+            agent_lease,
+            when_stopped: file.when_stopped,
         })
     }
 
@@ -285,6 +340,9 @@ mod tests {
             setuid_programs = true
             limits = ["memlock=unlimited"]
             metrics = "127.0.0.1:9100"
+            runtime_dir = "/run/x"
+            agent_lease = 60
+            when_stopped = "end"
             [tls]
             ca = "/ca"
             cert = "/cert"
@@ -293,10 +351,15 @@ mod tests {
         let config = load(text, Overrides::default()).unwrap();
         assert_eq!((config.node_id.as_str(), config.api.to_string()), ("node3", "api:50051".to_owned()));
         assert_eq!(config.advertised(&config.listen).to_string(), "10.0.0.5:2");
+        assert_eq!((config.agent_lease, config.when_stopped), (Duration::from_secs(60), WhenStopped::End));
+        assert_eq!(config.runtime_dir, Path::new("/run/x/node3"));
         assert_eq!((config.limits.len(), config.tls.as_ref().unwrap().key.to_str()), (1, Some("/key")));
         let over = Overrides { node_id: Some("x".into()), api: Some("http://y:1".into()), ..Overrides::default() };
         let config = load(text, over).unwrap();
         assert_eq!((config.node_id.as_str(), config.api.to_string()), ("x", "y:1".to_owned()));
+        let config = load("insecure = true\napi = 'a:1'", Overrides::default()).unwrap();
+        assert_eq!((config.agent_lease, config.when_stopped), (timeouts::AGENT_LEASE, WhenStopped::Keep));
+        assert!(config.runtime_dir.is_absolute(), "{:?}", config.runtime_dir);
     }
 
     #[test]
@@ -309,6 +372,8 @@ mod tests {
         check("api = 'a:1'", "`lattice pki` makes certificates");
         check("api = 'a:1'\ntls.key = '/c'", "tls.key is set, tls.ca is not");
         check("insecure = true\napi = 'nonsense'", "api: \"nonsense\" is no address");
+        check("insecure = true\napi = 'a:1'\nagent_lease = 0", "agent_lease is 0 seconds; it can be 1 to 86400");
+        check("insecure = true\napi = 'a:1'\nwhen_stopped = 'never'", "unknown variant `never`");
         check("colour = 1", "unknown field `colour`");
         check("insecure = true\napi = 'a:1'\nnode_id = 'a b'", "node_id is \"a b\"");
         check("insecure = true\napi = 'a:1'\nlimits = ['x=1']", "there is no limit \"x\"");

@@ -4,7 +4,7 @@
 //! ```text
 //!             first launch of the VNI            launch ends
 //! (unknown) ──────────────────────────> launches ────────────> no launches ──retire──> (unknown)
-//!     └── strays of an agent that was killed are ended ──┘
+//!     └── strays of launches that ended without an agent are ended ──┘
 //! ```
 //! Calls to NICs block, so they are made on threads of their own. Launches of one VNI wait for each other, others do not.
 
@@ -62,7 +62,15 @@ pub(super) struct Claimed {
     fabric: Arc<Fabric>,
     launch_id: String,
     /// `None` once they are given back.
-    vni: Option<Vni>,
+    uses: Option<FabricUse>,
+}
+
+/// Use of the fabric by a launch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FabricUse {
+    pub(super) vni: Vni,
+    /// The services that were made for it.
+    pub(super) services: Vec<NicService>,
 }
 
 /// Request of a launch for services.
@@ -107,11 +115,13 @@ impl Fabric {
             (Some(backend), 0) => {
                 let first = !std::mem::replace(&mut users.is_swept, true);
                 let vnis = std::iter::once(vni).chain(claims.credentials.job_vni).collect();
+                let spared: Vec<NicService> = users.launches.values().flatten().cloned().collect();
                 let claim = Claim { uid, ranks: ranks.max(1), vnis, traffic_classes: claims.traffic_classes };
                 let backend = Arc::clone(backend);
                 let made = blocking(move || {
                     if first {
-                        sweep(&*backend, vni, timeouts::CLAIM).map_err(|reason| FabricError::Strays { vni, reason })?;
+                        sweep(&*backend, vni, &spared, timeouts::CLAIM)
+                            .map_err(|reason| FabricError::Strays { vni, reason })?;
                     }
                     Ok(node::claim(&*backend, &SystemClock, &claim, Instant::now() + timeouts::CLAIM)?)
                 });
@@ -126,10 +136,18 @@ impl Fabric {
             }
         };
         // Also where there are no services, its ranks use the VNI.
-        users.launches.entry(launch_id.clone()).or_default();
+        let made = users.launches.entry(launch_id.clone()).or_default().clone();
         tracing::info!(launch = launch_id, %vni, services = %words(&services), "the launch may use the fabric");
         let told = NodeFabric { provider: Some(self.provider), claims: Some(Claims { services, ..claims }) };
-        Ok((told, Claimed { fabric: Arc::clone(&self), launch_id, vni: Some(vni) }))
+        let uses = Some(FabricUse { vni, services: made });
+        Ok((told, Claimed { fabric: Arc::clone(&self), launch_id, uses }))
+    }
+
+    /// Takes over what the agent before this one made for a launch that goes on.
+    pub(super) async fn take_over(self: &Arc<Self>, launch_id: &str, uses: FabricUse) -> Claimed {
+        let launch_id = launch_id.to_owned();
+        self.users(uses.vni).await.launches.insert(launch_id.clone(), uses.services.clone());
+        Claimed { fabric: Arc::clone(self), launch_id, uses: Some(uses) }
     }
 
     /// Ends what a launch has.
@@ -160,7 +178,7 @@ impl Fabric {
             return Err(format!("launch {launch} still uses it"));
         }
         if let Some(backend) = self.backend.clone() {
-            let swept = blocking(move || sweep(&*backend, vni, timeouts::RETIRE)).await;
+            let swept = blocking(move || sweep(&*backend, vni, &[], timeouts::RETIRE)).await;
             swept.map_err(|error| error.to_string())??;
         }
         tracing::info!(%vni, "nothing is left of the VNI here");
@@ -204,9 +222,14 @@ impl Fabric {
 }
 
 impl Claimed {
+    /// What the launch uses, for the agent after this one.
+    pub(super) fn uses(&self) -> Option<&FabricUse> {
+        self.uses.as_ref()
+    }
+
     /// Gives the services back; returns when they are, or when they stay busy.
     pub(super) async fn release(mut self) {
-        if let Some(vni) = self.vni.take() {
+        if let Some(FabricUse { vni, .. }) = self.uses.take() {
             self.fabric.release(vni, &self.launch_id).await;
         }
     }
@@ -214,16 +237,17 @@ impl Claimed {
 
 impl Drop for Claimed {
     fn drop(&mut self) {
-        if let (Some(vni), Ok(runtime)) = (self.vni.take(), tokio::runtime::Handle::try_current()) {
+        if let (Some(FabricUse { vni, .. }), Ok(runtime)) = (self.uses.take(), tokio::runtime::Handle::try_current()) {
             let (fabric, launch_id) = (Arc::clone(&self.fabric), std::mem::take(&mut self.launch_id));
             runtime.spawn(async move { fabric.release(vni, &launch_id).await });
         }
     }
 }
 
-/// Ends all services that name a VNI, and says in words what is left.
-fn sweep(backend: &dyn CxiBackend, vni: Vni, within: Duration) -> Result<(), String> {
-    let strays = node::holders(backend, vni).map_err(|error| error.to_string())?;
+/// Ends all services that name a VNI but for those that are `spared`, and says in words what is left.
+fn sweep(backend: &dyn CxiBackend, vni: Vni, spared: &[NicService], within: Duration) -> Result<(), String> {
+    let mut strays = node::holders(backend, vni).map_err(|error| error.to_string())?;
+    strays.retain(|stray| !spared.contains(stray));
     if !strays.is_empty() {
         tracing::warn!(%vni, services = words(&strays), "CXI services that nobody uses are ended");
     }

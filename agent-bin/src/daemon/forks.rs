@@ -1,4 +1,5 @@
-//! The agent's side of the fork server: requests session processes, and passes on the exit of each to who waits for it.
+//! The agent's side of fork servers: requests session processes, and passes on the exit of each to who waits for it. Beside the agent's
+//! own fork server there are those of earlier agents, with the sessions that have outlived them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -6,29 +7,41 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::unistd::Pid;
 use parking_lot::Mutex;
-use rank_spawner::{ForkEvent, ForkServer, ForkedProcess, RankExit};
+use rank_spawner::{ForkEvent, ForkServer, ForkedProcess, KeptProcess, KeptState, Label, RankExit, TakenUp};
 use tokio::sync::oneshot;
 
 /// Session process, and the announcement of its exit.
 pub(super) struct Forked {
-    pub(super) process: ForkedProcess,
+    pub(super) pid: Pid,
+    /// `None` for one that ended before this agent was there.
+    pub(super) process: Option<Arc<ForkedProcess>>,
     /// Fails if the fork server is gone.
     pub(super) ended: oneshot::Receiver<RankExit>,
+    server: Arc<ForkServer>,
 }
 
-/// Asks the fork server.
+/// Session process of an earlier agent, with the label that it left.
+pub(super) struct Kept {
+    pub(super) forked: Forked,
+    pub(super) label: Label,
+}
+
+/// Asks the agent's own fork server.
 pub(super) struct Forks {
     server: Arc<ForkServer>,
     expected: Arc<Mutex<Expected>>,
 }
 
-/// Events that are expected of the fork server.
+/// Events that are expected of a fork server.
 #[derive(Default)]
 struct Expected {
     /// Open requests, in order.
-    starts: VecDeque<oneshot::Sender<Result<Forked, Errno>>>,
+    starts: VecDeque<oneshot::Sender<Result<Started, Errno>>>,
     ends: HashMap<Pid, oneshot::Sender<RankExit>>,
 }
+
+/// New process, and the announcement of its exit.
+type Started = (ForkedProcess, oneshot::Receiver<RankExit>);
 
 impl Forks {
     /// Begins to listen to the server. The future ends when the server is gone.
@@ -39,6 +52,7 @@ impl Forks {
         let gone = async {
             // It does not panic, and nobody aborts it.
             let _ = listening.await;
+            tracing::error!("the fork server is gone");
         };
         (Self { server, expected }, gone)
     }
@@ -51,7 +65,68 @@ impl Forks {
             self.server.request()?;
             expected.starts.push_back(sender);
         }
-        started.await.unwrap_or(Err(Errno::EPIPE))
+        let (process, ended) = started.await.unwrap_or(Err(Errno::EPIPE))?;
+        Ok(Forked { pid: process.pid, process: Some(Arc::new(process)), ended, server: Arc::clone(&self.server) })
+    }
+
+    /// The agent's own fork server.
+    pub(super) fn own(&self) -> &ForkServer {
+        &self.server
+    }
+
+    /// Begins to listen to the fork server of an earlier agent; returns its sessions.
+    pub(super) fn take_up(TakenUp { server, children, .. }: TakenUp) -> Vec<Kept> {
+        let server = Arc::new(server);
+        let mut expected = Expected::default();
+        let mut kept = Vec::with_capacity(children.len());
+        for KeptProcess { pid, label, state, .. } in children {
+            let (sender, ended) = oneshot::channel();
+            let process = match state {
+                KeptState::Running(process) => {
+                    expected.ends.insert(pid, sender);
+                    Some(Arc::new(process))
+                }
+                KeptState::Ended(exit) => {
+                    // It is received below.
+                    let _ = sender.send(exit);
+                    None
+                }
+            };
+            kept.push(Kept { forked: Forked { pid, process, ended, server: Arc::clone(&server) }, label });
+        }
+        // It ends when all of them are forgotten.
+        tokio::spawn(listen(server, Arc::new(Mutex::new(expected))));
+        kept
+    }
+
+    /// Ends the fork server, and whatever sessions it has left.
+    pub(super) fn end(&self) {
+        // One that is gone has ended.
+        let _ = self.server.end();
+    }
+}
+
+impl Forked {
+    /// Keeps the process for the agent after this one. To be called before it is told anything.
+    ///
+    /// # Errors
+    /// Fails if the fork server is gone or stuck, or there is no memory for the label.
+    pub(super) fn keep(&self, label: &[u8]) -> std::io::Result<()> {
+        let Some(process) = &self.process else { return Ok(()) };
+        Ok(self.server.keep(process, &Label::new(label)?)?)
+    }
+
+    /// No later agent needs to know of the process.
+    pub(super) fn forget(&self) {
+        if let Err(errno) = self.server.forget(self.pid) {
+            tracing::debug!(pid = self.pid.as_raw(), "cannot tell the fork server: {}", errno.desc());
+        }
+    }
+
+    /// Kills the process, if it runs.
+    pub(super) fn kill(&self) {
+        // It may have ended this very moment.
+        let _ = self.process.as_ref().map(|process| process.kill());
     }
 }
 
@@ -63,7 +138,6 @@ async fn listen(server: Arc<ForkServer>, expected: Arc<Mutex<Expected>>) {
             Ok(None) | Err(_) => break,
         }
     }
-    tracing::error!("the fork server is gone");
     // Whoever waits for it hears so.
     *expected.lock() = Expected::default();
 }
@@ -74,7 +148,7 @@ impl Expected {
             ForkEvent::Started(process) => {
                 let (sender, ended) = oneshot::channel();
                 self.ends.insert(process.pid, sender);
-                self.answer(Ok(Forked { process, ended }));
+                self.answer(Ok((process, ended)));
             }
             ForkEvent::NotStarted(errno) => self.answer(Err(errno)),
             ForkEvent::Ended { pid, exit } => {
@@ -87,9 +161,9 @@ impl Expected {
         }
     }
 
-    fn answer(&mut self, answer: Result<Forked, Errno>) {
+    fn answer(&mut self, answer: Result<Started, Errno>) {
         if let Some(asked) = self.starts.pop_front() {
-            // A process that nobody wants any more sees the end of its socket.
+            // A process that nobody wants any more sees that its door is closed.
             let _ = asked.send(answer);
         }
     }
@@ -99,7 +173,7 @@ impl Expected {
 mod tests {
     use super::*;
 
-    fn refused(expected: &mut Expected) -> oneshot::Receiver<Result<Forked, Errno>> {
+    fn refused(expected: &mut Expected) -> oneshot::Receiver<Result<Started, Errno>> {
         let (sender, started) = oneshot::channel();
         expected.starts.push_back(sender);
         started

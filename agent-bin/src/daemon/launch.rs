@@ -10,20 +10,23 @@
 //! A launch is over when its session has reported and the report was acknowledged; until then the session process stays, as it keeps
 //! what the API server has not taken, and then it is dismissed. A session that ends without a report has been killed, by us if it did
 //! not end in time: an order to end gives it the launch's grace, if that is no long one, and a little more, an order to kill hardly
-//! any.
+//! any. Sessions outlive the agent: one that starts has a label for the agent after this one, and one that is taken up was started by the
+//! agent before.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use lattice_session::cause::{Cause, CauseKind};
 use lattice_session::event::Report;
 use lattice_session::fabric::NodeFabric;
 use lattice_session::session_process::{Order, door};
 use lattice_session::timeouts;
-use pmi_core::quiet;
+use pmi_core::quiet::{self, ReadHalf, WriteHalf};
 use pmi_transport::session_link::Visitable;
-use rank_spawner::{ForkedProcess, RankExit};
+use rank_spawner::RankExit;
+use tokio::sync::oneshot::error::RecvError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -40,6 +43,7 @@ use super::links;
 use super::refusal::{Refusal, RefusalReason};
 use super::report::{Delivered, Delivery, Events, ReportFor};
 use super::to_session::{ToSession, first_frames};
+use super::wire::label;
 use super::wire::launch_request::Assignment;
 
 /// Starts the session of a launch that was entered into the table; it removes itself from there.
@@ -50,9 +54,7 @@ pub(super) async fn start(
 ) -> Result<(), Refusal> {
     // A process that hears nothing ends by itself; services that nobody uses are given back when they are dropped.
     let launch = match tokio::join!(reach_fabric(node, fabric.clone()), node.forks.start()) {
-        (Ok(fabric), Ok(forked)) => {
-            Launch::new(node, assignment, fabric, forked, orders).map_err(|error| error.to_string())
-        }
+        (Ok(fabric), Ok(forked)) => begin(node, assignment, fabric, forked, orders).map_err(|error| error.to_string()),
         (Err(error), _) => Err(error.to_string()),
         (_, Err(errno)) => Err(format!("no process for a session: {}", errno.desc())),
     };
@@ -69,6 +71,58 @@ pub(super) async fn start(
     }
 }
 
+/// Tells a new session process what to be, and the fork server to keep it for later agents.
+fn begin(
+    node: &Arc<Node>,
+    assignment: &Assignment,
+    (fabric, claimed): Reached,
+    forked: Forked,
+    orders: mpsc::UnboundedReceiver<LaunchOrder>,
+) -> io::Result<Launch> {
+    if assignment.outlives_agent() {
+        forked.keep(&label::encode(assignment, claimed.as_ref().and_then(Claimed::uses)))?;
+    }
+    let first = first_frames(&order(node, assignment.uid), assignment, &fabric)?;
+    // Unless it is forgotten its door is not closed, and it waits for ever.
+    let connection = connect(&forked).inspect_err(|_| forked.forget())?;
+    let session = Session { forked, connection, first: Some(first), claimed };
+    Ok(Launch::new(node, assignment, session, orders))
+}
+
+/// Takes up the session of a launch that was entered into the table; the launch removes itself from there.
+pub(super) fn take_up(
+    node: &Arc<Node>,
+    assignment: &Assignment,
+    forked: Forked,
+    claimed: Option<Claimed>,
+    orders: mpsc::UnboundedReceiver<LaunchOrder>,
+) {
+    // One that cannot be connected to is told of as lost.
+    let connection = connect(&forked).unwrap_or_else(|error| {
+        tracing::error!(launch = assignment.launch_id, %error, "its session cannot be taken up");
+        None
+    });
+    let session = Session { forked, connection, first: None, claimed };
+    tokio::spawn(Launch::new(node, assignment, session, orders).run());
+}
+
+/// Connects to a session process; `None` if it has ended.
+fn connect(forked: &Forked) -> io::Result<Option<Connection>> {
+    forked.process.as_ref().map(|process| door::connect(&process.door).and_then(quiet::split)).transpose()
+}
+
+/// Both directions of the connection to a session process.
+type Connection = (ReadHalf, WriteHalf);
+
+/// Session of a launch, as it is when its launch begins here.
+struct Session {
+    forked: Forked,
+    connection: Option<Connection>,
+    /// What it is told first; `None` for one that the agent before this one began.
+    first: Option<BytesMut>,
+    claimed: Option<Claimed>,
+}
+
 /// Fabric settings for the ranks, and the services that were made for them.
 type Reached = (NodeFabric, Option<Claimed>);
 
@@ -82,8 +136,9 @@ async fn reach_fabric(node: &Node, wish: Option<Wish>) -> Result<Reached, Fabric
 struct Launch {
     node: Arc<Node>,
     id: String,
-    process: Arc<ForkedProcess>,
-    ended: oneshot::Receiver<RankExit>,
+    forked: Forked,
+    /// Exit of the session process; `Err` if the fork server is gone.
+    exit: Option<Result<RankExit, RecvError>>,
     orders: mpsc::UnboundedReceiver<LaunchOrder>,
     to_session: ToSession,
     writing: JoinHandle<()>,
@@ -107,42 +162,46 @@ impl Launch {
     fn new(
         node: &Arc<Node>,
         assignment: &Assignment,
-        (fabric, claimed): Reached,
-        forked: Forked,
+        session: Session,
         orders: mpsc::UnboundedReceiver<LaunchOrder>,
-    ) -> io::Result<Self> {
-        let Forked { process, ended } = forked;
-        let process = Arc::new(process);
-        let (reader, writer) = quiet::split(door::connect(&process.door)?)?;
-        let visitable = links::let_through(node, assignment, &process);
+    ) -> Self {
+        let Session { forked, connection, first, claimed } = session;
+        let is_taken_up = first.is_none();
+        let visitable = forked.process.as_ref().and_then(|process| links::let_through(node, assignment, process));
         let id = assignment.launch_id.clone();
         let (to_session, waiting) = ToSession::new();
-        let first = first_frames(&order(node, assignment.uid), assignment, &fabric)?;
-        let writing = tokio::spawn(waiting.write(writer, first));
         let questions = Arc::new(SessionQuestions::new(id.clone(), to_session.clone()));
-        let fences =
-            assignment.membership().map(|membership| node.fences.join(membership, Arc::clone(&questions) as _));
+        // Those of a session that was taken up ended with the agent before.
+        let membership = assignment.membership().filter(|_| !is_taken_up);
+        let fences = membership.map(|membership| node.fences.join(membership, Arc::clone(&questions) as _));
         let callee = Arc::new(Callee { node: Arc::clone(node), launch_id: id.clone(), fences });
         let of = ReportFor { launch_id: id.clone(), node_id: node.config.node_id.clone(), node: assignment.index };
-        let (delivery, events) = Delivery::new(node.api.clone(), of, to_session.clone());
+        let (delivery, events) = Delivery::new(node.api.clone(), of, to_session.clone(), is_taken_up);
         let events = Arc::new(events);
         let (said, last_words) = oneshot::channel();
-        let session = FromSession {
-            launch_id: id.clone(),
-            callee: Some(callee),
-            to_session: to_session.clone(),
-            events: Arc::clone(&events),
-            questions,
-            last_words: Some(said),
+        let (reading, writing) = match connection {
+            Some((reader, writer)) => {
+                let session = FromSession {
+                    launch_id: id.clone(),
+                    callee: Some(callee),
+                    to_session: to_session.clone(),
+                    events: Arc::clone(&events),
+                    questions,
+                    last_words: Some(said),
+                };
+                let writing = waiting.write(writer, first.unwrap_or_default());
+                (tokio::spawn(session.read(reader)), tokio::spawn(writing))
+            }
+            // Its last words are nothing.
+            None => (tokio::spawn(async {}), tokio::spawn(async {})),
         };
-        let reading = tokio::spawn(session.read(reader));
         let delivering = tokio::spawn(delivery.run());
         let node = Arc::clone(node);
-        Ok(Self {
+        Self {
             node,
             id,
-            process,
-            ended,
+            forked,
+            exit: None,
             orders,
             to_session,
             writing,
@@ -155,12 +214,12 @@ impl Launch {
             is_lost: false,
             claimed,
             _visitable: visitable,
-        })
+        }
     }
 
     /// Runs the launch to its end.
     async fn run(mut self) {
-        tracing::info!(launch = self.id, pid = self.process.pid.as_raw(), "started");
+        tracing::info!(launch = self.id, pid = self.forked.pid.as_raw(), "its session runs");
         let mut delivered = None;
         let last_words = self.until_session_ends(&mut delivered).await;
         if last_words == LastWords::Nothing {
@@ -176,6 +235,7 @@ impl Launch {
             let _ = giving_back.await;
         }
         self.dismiss().await;
+        self.forked.forget();
         self.node.launches.remove(&self.id);
         tracing::info!(launch = self.id, "ended");
     }
@@ -199,9 +259,14 @@ impl Launch {
                 },
                 () = until(self.killed_at), if self.killed_at.is_some() => {
                     tracing::warn!(launch = self.id, "the session does not end; it is killed");
-                    // It may have ended this very moment.
-                    let _ = self.process.kill();
+                    self.forked.kill();
                     self.killed_at = None;
+                }
+                exit = &mut self.forked.ended, if self.exit.is_none() => {
+                    if exit.is_err() {
+                        self.lose("its fork server ended".to_owned());
+                    }
+                    self.exit = Some(exit);
                 }
             }
         }
@@ -235,10 +300,17 @@ impl Launch {
     async fn tell_of_lost_session(&mut self) {
         self.node.metrics.lost.inc();
         // Whatever it does, nobody listens to it any more.
-        let _ = self.process.kill();
-        let reason = match timeout(timeouts::EXIT, &mut self.ended).await {
-            Ok(Ok(exit)) => format!("the session process {exit}"),
-            _ => "the session process is gone".to_owned(),
+        self.forked.kill();
+        if self.exit.is_none() {
+            self.exit = timeout(timeouts::EXIT, &mut self.forked.ended).await.ok();
+        }
+        let reason = match self.exit {
+            // In order, when it had waited for an agent for too long.
+            Some(Ok(RankExit::Code(_))) if self.forked.process.is_none() => {
+                "its agent was gone for too long".to_owned()
+            }
+            Some(Ok(exit)) => format!("the session process {exit}"),
+            Some(Err(_)) | None => "the session process is gone".to_owned(),
         };
         tracing::error!(launch = self.id, "{reason}");
         let cause = Cause { host: self.node.config.node_id.clone(), kind: CauseKind::NodeLost { reason } };
@@ -261,7 +333,7 @@ impl Launch {
         };
         if timeout(timeouts::KILL, leaving).await.is_err() {
             tracing::warn!(launch = self.id, "the session does not leave; it is killed");
-            let _ = self.process.kill();
+            self.forked.kill();
         }
         self.reading.abort();
         self.writing.abort();
@@ -302,5 +374,11 @@ async fn until(deadline: Option<Instant>) {
 /// User that a session process is to become, and its surroundings on this node.
 fn order(node: &Node, uid: u32) -> Order {
     let config = &node.config;
-    Order { uid, setuid_programs: config.setuid_programs, limits: config.limits.clone(), host: config.node_id.clone() }
+    Order {
+        uid,
+        setuid_programs: config.setuid_programs,
+        limits: config.limits.clone(),
+        host: config.node_id.clone(),
+        agent_lease: config.agent_lease,
+    }
 }

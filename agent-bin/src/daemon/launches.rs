@@ -8,8 +8,10 @@ use parking_lot::Mutex;
 use pmi_transport::signature::Serial;
 use tokio::sync::{Notify, mpsc};
 
+use super::config::WhenStopped;
 use super::ending::Ending;
 use super::serials::Serials;
+use super::wire::launch_request::Assignment;
 
 /// Number of ids of launches that have ended that are remembered, so that none is taken again.
 const ENDED_MAX: usize = 1 << 14;
@@ -39,6 +41,8 @@ pub(super) struct Handle {
     pub(super) serial: Serial,
     /// The names of its nodes.
     pub(super) nodes: Arc<[String]>,
+    /// Its session goes on without an agent.
+    pub(super) outlives_agent: bool,
     /// Queue of its orders, but for those that come on the API server's stream.
     pub(super) orders: mpsc::UnboundedSender<LaunchOrder>,
 }
@@ -66,6 +70,12 @@ pub(super) enum NotTaken {
     Ended,
     /// The agent is stopping.
     Stopping,
+}
+
+impl WhenStopped {
+    fn ends(self, handle: &Handle) -> bool {
+        self == Self::End || !handle.outlives_agent
+    }
 }
 
 impl Launches {
@@ -115,32 +125,51 @@ impl Launches {
 
     /// Ends all launches, because this node is lost to them; the first reason of several counts.
     pub(super) fn lose_all(&self, reason: &str) {
-        for handle in self.state.lock().running.values() {
-            handle.order(LaunchOrder::NodeLost { reason: reason.to_owned() });
-        }
+        self.lose(reason, WhenStopped::End);
     }
 
-    /// Takes no more launches, ends those that are here for `reason`, and waits until they have left, for `time_limit` at most.
-    pub(super) async fn end_all(&self, reason: &str, time_limit: Duration) {
+    /// Takes no more launches, ends those that are not to be kept for `reason`, and waits until they have left, for `time_limit` at
+    /// most.
+    pub(super) async fn stop(&self, what: WhenStopped, reason: &str, time_limit: Duration) {
         self.state.lock().closed = true;
-        self.lose_all(reason);
+        self.lose(reason, what);
         let all_left = async {
             loop {
                 let mut left = std::pin::pin!(self.left.notified());
                 left.as_mut().enable();
-                if self.count() == 0 {
+                if self.count_ending(what) == 0 {
                     break;
                 }
                 left.await;
             }
         };
         if tokio::time::timeout(time_limit, all_left).await.is_err() {
-            tracing::warn!(launches = self.count(), "launches are left to the fork server");
+            tracing::warn!(launches = self.count_ending(what), "launches are left to the fork server");
         }
+    }
+
+    fn lose(&self, reason: &str, what: WhenStopped) {
+        for handle in self.state.lock().running.values().filter(|handle| what.ends(handle)) {
+            handle.order(LaunchOrder::NodeLost { reason: reason.to_owned() });
+        }
+    }
+
+    fn count_ending(&self, what: WhenStopped) -> usize {
+        self.state.lock().running.values().filter(|handle| what.ends(handle)).count()
     }
 }
 
 impl Handle {
+    /// Handle of a launch whose orders go to `orders`.
+    pub(super) fn new(assignment: &Assignment, orders: mpsc::UnboundedSender<LaunchOrder>) -> Self {
+        Self {
+            serial: assignment.serial,
+            nodes: assignment.members.iter().map(|member| member.name.clone()).collect(),
+            outlives_agent: assignment.outlives_agent(),
+            orders,
+        }
+    }
+
     /// Passes an order on; one that has ended needs none.
     pub(super) fn order(&self, order: LaunchOrder) {
         let _ = self.orders.send(order);
@@ -153,7 +182,12 @@ mod tests {
     use super::*;
 
     fn handle(serial: u64) -> Handle {
-        Handle { serial: Serial(serial), nodes: Arc::new([]), orders: mpsc::unbounded_channel().0 }
+        Handle {
+            serial: Serial(serial),
+            nodes: Arc::new([]),
+            outlives_agent: true,
+            orders: mpsc::unbounded_channel().0,
+        }
     }
 
     #[tokio::test(flavor = "current_thread")]
@@ -164,7 +198,7 @@ mod tests {
         launches.remove("a");
         assert_eq!(launches.enter("a", handle(1)), Err(NotTaken::Ended));
         assert_eq!(launches.enter("b", handle(1)), Ok(()));
-        launches.end_all("its agent was stopped", Duration::ZERO).await;
+        launches.stop(WhenStopped::End, "its agent was stopped", Duration::ZERO).await;
         assert_eq!(launches.enter("c", handle(1)), Err(NotTaken::Stopping));
     }
 
@@ -191,7 +225,7 @@ mod tests {
             }
         };
         let begun = tokio::time::Instant::now();
-        tokio::join!(launches.end_all("a test", Duration::from_secs(20)), leaving);
+        tokio::join!(launches.stop(WhenStopped::End, "a test", Duration::from_secs(20)), leaving);
         assert_eq!((launches.count(), begun.elapsed()), (0, Duration::from_secs(6)));
     }
 
@@ -200,9 +234,25 @@ mod tests {
         let launches = Launches::default();
         let _orders = two_launches(&launches);
         let begun = tokio::time::Instant::now();
-        launches.end_all("a test", Duration::from_secs(20)).await;
+        launches.stop(WhenStopped::End, "a test", Duration::from_secs(20)).await;
         assert_eq!((launches.count(), begun.elapsed().as_secs()), (2, 20));
         assert_eq!(launches.enter("c", handle(2)), Err(NotTaken::Stopping));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn launches_that_outlive_their_agent_are_kept_when_it_is_stopped() {
+        let launches = Launches::default();
+        let mut orders = two_launches(&launches);
+        let (orders_of_third, mut third) = mpsc::unbounded_channel();
+        let handle = Handle { outlives_agent: false, orders: orders_of_third, ..handle(1) };
+        assert_eq!(launches.enter("c", handle), Ok(()));
+        let leaving = async {
+            assert!(matches!(third.recv().await.unwrap(), LaunchOrder::NodeLost { .. }));
+            launches.remove("c");
+        };
+        tokio::join!(launches.stop(WhenStopped::Keep, "a test", Duration::from_secs(20)), leaving);
+        assert!(orders.iter_mut().all(|ordered| ordered.try_recv().is_err()));
+        assert_eq!((launches.count(), launches.enter("d", self::handle(2))), (2, Err(NotTaken::Stopping)));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! An agent that is cut off from the API server has been declared lost, its launches have failed, and their users may have
 //! started them again elsewhere; nobody can tell it. So it ends its launches by itself when the lease is over. They all end, also
-//! those of this node alone: they, too, were told to be over. A new lease begins with each word that the API server accepts.
+//! those of this node alone: they, too, were told to be over. A new lease begins with each word that the API server accepts, and one
+//! when an agent takes up launches at its start.
 
 use std::time::Duration;
 
@@ -29,9 +30,9 @@ impl Lease {
     }
 }
 
-/// No lease yet, where it is renewed, and where that is seen.
-pub(super) fn none() -> (Renewals, watch::Receiver<Option<Lease>>) {
-    watch::channel(None)
+/// The `first` lease, if there is one yet: where it is renewed, and where that is seen.
+pub(super) fn begin(first: Option<Lease>) -> (Renewals, watch::Receiver<Option<Lease>>) {
+    watch::channel(first)
 }
 
 /// Calls `cut_off` with the reason in words when a lease is over, and again and again until there is another: other nodes may
@@ -69,7 +70,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn ranks_end_when_the_lease_is_over_and_not_before() {
-        let (renewals, lease) = none();
+        let (renewals, lease) = begin(None);
         let (told, mut cut_off) = mpsc::unbounded_channel();
         let begun = Instant::now();
         tokio::spawn(watch(lease, move |reason| told.send((begun.elapsed(), reason.to_owned())).unwrap()));

@@ -83,7 +83,7 @@ fn registration(node: &Node) -> proto::RegisterNodeRequest {
         cores,
         memory_bytes,
         capabilities: ["pmi1", "pmi2", "pmix"].map(str::to_owned).to_vec(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
+        version: node.config.version.to_owned(),
         incarnation: node.incarnation,
         launches: node.launches.ids(),
     }

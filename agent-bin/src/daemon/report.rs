@@ -119,12 +119,13 @@ pub(super) struct Delivery {
 }
 
 impl Delivery {
-    /// Makes a delivery, and the queue of its events.
-    pub(super) fn new(api: Channel, of: ReportFor, to_session: ToSession) -> (Self, Events) {
+    /// Makes a delivery, and the queue of its events; of a session that was taken up an agent before has delivered events.
+    pub(super) fn new(api: Channel, of: ReportFor, to_session: ToSession, is_taken_up: bool) -> (Self, Events) {
         let (words, waiting) = mpsc::channel(WAITING_MAX);
         let news = Arc::new(Notify::new());
         let events = Events { words, news: Arc::clone(&news) };
-        (Self { api, of, to_session, line: Line::new(waiting), news }, events)
+        let line = if is_taken_up { Line::taken_up(waiting) } else { Line::new(waiting) };
+        (Self { api, of, to_session, line, news }, events)
     }
 
     /// Delivers until the report is acknowledged, however often the stream has to be opened again.

@@ -32,8 +32,7 @@ impl Service {
         let admitted = admit(node, caller, request).await?;
         let assignment = &admitted.assignment;
         let (orders, ordered) = mpsc::unbounded_channel();
-        let nodes = assignment.members.iter().map(|member| member.name.clone()).collect();
-        let handle = Handle { serial: assignment.serial, nodes, orders };
+        let handle = Handle::new(assignment, orders);
         node.launches.enter(&assignment.launch_id, handle.clone()).map_err(|not_taken| {
             let (reason, text) = match not_taken {
                 NotTaken::Running => (RefusalReason::AlreadyRunning, "the launch runs here already"),

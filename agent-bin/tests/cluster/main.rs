@@ -4,6 +4,7 @@ mod descriptors;
 mod fabric;
 mod foreign;
 mod rights;
+mod successors;
 mod time_limits;
 mod trust;
 mod world;
@@ -167,9 +168,9 @@ async fn a_killed_session_is_a_lost_node_and_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_killed_agent_leaves_nothing() {
+async fn a_killed_agent_that_has_no_successor_leaves_nothing() {
     let mut api = Api::start().await;
-    let mut agent = Agent::start(&mut api, "node0").await;
+    let mut agent = Agent::start_set(&mut api, "node0", "agent_lease = 1").await;
     let spec = launch_on(&[&agent], 2, "trap '' TERM; (setsid env -i sleep 1000 & echo $!); echo $$; sleep 1000");
     let id = spec.launch_id.clone();
     let mut launch = agent.launch(&mut api, spec).await;
@@ -185,7 +186,7 @@ async fn a_killed_agent_leaves_nothing() {
 #[tokio::test(flavor = "current_thread")]
 async fn an_agent_that_is_told_to_stop_ends_its_launches_first() {
     let mut api = Api::start().await;
-    let mut agent = Agent::start(&mut api, "node0").await;
+    let mut agent = Agent::start_set(&mut api, "node0", "when_stopped = 'end'").await;
     let spec = launch_on(&[&agent], 1, "exec sleep 1000");
     let id = spec.launch_id.clone();
     let mut launch = agent.launch(&mut api, spec).await;

@@ -110,6 +110,8 @@ impl Runner {
                 machine.on_numbered(node, sequence, event, now);
             }
             Request::StreamClosed { node, stream } => machine.on_stream_closed(node, stream, now),
+            Request::NodeAway { node } => machine.on_node_away(node, now),
+            Request::NodeBack { node } => machine.on_node_back(node, now),
             Request::NodeLost { node, reason } => machine.on_node_lost(node, &reason, now),
             Request::Attach { after, role, client, reply } => {
                 // Who asked may have gone; then nobody reads, which is noticed.

@@ -1,7 +1,5 @@
 //! Nodes that come, are heard, are lost and are drained.
 
-use lattice_session::timeouts::HEARTBEAT;
-
 use super::*;
 use crate::clock::Reading;
 
@@ -32,6 +30,18 @@ pub(crate) fn drain(node: &str, reason: &str) -> Drain {
     Drain { node: node.to_owned(), reason: reason.to_owned(), by: "admin".to_owned(), since: 1_700_000_000 }
 }
 
+/// The nodes that are lost when none of those that were not heard answers.
+pub(crate) fn expire(registry: &mut Registry, now: Instant) -> Vec<String> {
+    let mut suspects = registry.suspects(usize::MAX, now);
+    suspects.retain(|Suspect { node, .. }| {
+        matches!(registry.judge(node, PortAnswer::Nothing, LEASE, now), Some(Judgement::Lost { .. }))
+    });
+    suspects.into_iter().map(|suspect| suspect.node).collect()
+}
+
+/// A lease, longer than anything in these tests but for those of it.
+const LEASE: Duration = Duration::from_secs(1000);
+
 fn agent(id: &str, incarnation: u64) -> Registration {
     Registration { incarnation, ..registration(id) }
 }
@@ -42,13 +52,58 @@ async fn a_node_that_is_not_heard_is_lost_once() {
     assert_eq!(registry.register(agent("a", 1), start).unwrap(), Arrival::First);
     assert_eq!(registry.register(agent("b", 1), start).unwrap(), Arrival::First);
     assert!(!registry.heartbeat("a", 1, start + 3 * HEARTBEAT));
-    assert!(registry.expire(start + LOST_AFTER).is_empty());
-    assert_eq!(registry.expire(start + 2 * LOST_AFTER - HEARTBEAT), ["b"]);
-    assert!(registry.expire(start + 2 * LOST_AFTER - HEARTBEAT).is_empty());
+    assert!(expire(&mut registry, start + LOST_AFTER).is_empty());
+    assert_eq!(expire(&mut registry, start + 2 * LOST_AFTER - HEARTBEAT), ["b"]);
+    assert!(expire(&mut registry, start + 2 * LOST_AFTER - HEARTBEAT).is_empty());
     assert!(registry.up("b").is_none());
     assert!(registry.heartbeat("b", 1, start + 2 * LOST_AFTER), "it must register again");
     assert_eq!(registry.register(agent("b", 1), start + 2 * LOST_AFTER).unwrap(), Arrival::Again);
     assert!(registry.up("b").is_some());
+}
+
+/// What becomes of a node that was not heard for too long, as its port answers one time after the other.
+#[tokio::test]
+async fn a_node_whose_agent_ended_is_away_until_its_lease_is_over() {
+    use PortAnswer::{Accepted, Nothing, Refused};
+    let check = |answers: &[(PortAnswer, NodeState)]| {
+        let (mut registry, start) = (Registry::default(), Instant::now());
+        registry.register(agent("a", 1), start).unwrap();
+        let mut now = start + LOST_AFTER;
+        for &(answer, expected) in answers {
+            now += HEARTBEAT;
+            let suspects = registry.suspects(10, now);
+            assert_eq!(suspects.len(), 1);
+            assert!(registry.suspects(10, now + HEARTBEAT).is_empty(), "it is being asked");
+            registry.judge("a", answer, 2 * LOST_AFTER, now);
+            assert_eq!(registry.list(now, |_| 0)[0].presence.as_ref().unwrap().state, expected, "{answers:?}");
+            assert!(registry.suspects(10, now).is_empty(), "not so soon again");
+        }
+        assert!(registry.up("a").is_none());
+        assert!(registry.heartbeat("a", 1, now), "it must register again");
+        assert_eq!(registry.register(agent("a", 2), now).unwrap(), Arrival::Anew);
+        assert_eq!(registry.ready("a").map(|_| ()), Ok(()));
+    };
+    check(&[(Nothing, NodeState::Lost)]);
+    check(&[(Accepted, NodeState::Lost)]);
+    check(&[(Refused, NodeState::Away), (Nothing, NodeState::Lost)]);
+    let away = (Refused, NodeState::Away);
+    check(&[away, (Accepted, NodeState::Away), away, (Refused, NodeState::Lost)]);
+}
+
+#[tokio::test]
+async fn nothing_new_begins_on_a_node_whose_agent_is_away_and_who_is_heard_meanwhile_is_not() {
+    let (mut registry, start) = (Registry::default(), Instant::now());
+    registry.register(agent("a", 1), start).unwrap();
+    registry.register(agent("b", 1), start).unwrap();
+    let late = start + LOST_AFTER + HEARTBEAT;
+    assert_eq!(registry.suspects(1, late).len(), 1, "not all at once");
+    assert_eq!(registry.suspects(1, late).len(), 1);
+    registry.heartbeat("b", 1, late);
+    assert_eq!(registry.judge("a", PortAnswer::Refused, LEASE, late), Some(Judgement::Away));
+    assert_eq!(registry.judge("b", PortAnswer::Refused, LEASE, late), None);
+    assert_eq!(registry.ready("a").unwrap_err(), Unready::Away);
+    assert_eq!([NodeState::Up, NodeState::Away, NodeState::Lost].map(|state| registry.count(state)), [1, 1, 0]);
+    assert_eq!(registry.judge("nobody", PortAnswer::Refused, LEASE, late), None);
 }
 
 #[tokio::test]
@@ -58,12 +113,12 @@ async fn a_time_in_which_nobody_could_be_heard_does_not_count() {
     registry.register(agent("a", 1), clock.at(start)).unwrap();
     registry.register(agent("b", 1), clock.at(start + HEARTBEAT)).unwrap();
     let awake = start + HEARTBEAT + 2 * LOST_AFTER;
-    assert!(registry.expire(clock.at(awake)).is_empty());
+    assert!(expire(&mut registry, clock.at(awake)).is_empty());
     let mut expired = Vec::new();
     for passed in 1..=LOST_AFTER.as_millis() as u32 / 250 {
         let now = clock.at(awake + passed * Duration::from_millis(250));
         assert!(!registry.heartbeat("b", 1, now));
-        expired.extend(registry.expire(now).into_iter().map(|node| (passed, node)));
+        expired.extend(expire(&mut registry, now).into_iter().map(|node| (passed, node)));
     }
     let time = (LOST_AFTER - HEARTBEAT).as_millis() as u32 / 250 + 1;
     assert_eq!(expired, [(time, "a".to_owned())], "it had the time that it would have had, and no more");
@@ -117,7 +172,7 @@ async fn nothing_new_begins_on_a_node_that_is_drained() {
     assert_eq!(ready(&registry), ["b"]);
     registry.resume("a");
     assert_eq!(ready(&registry), ["a", "b"]);
-    registry.expire(start + 2 * LOST_AFTER);
+    expire(&mut registry, start + 2 * LOST_AFTER);
     assert_eq!(registry.ready("a").unwrap_err(), Unready::Lost);
 }
 
@@ -135,8 +190,8 @@ async fn a_heartbeat_counts_only_from_the_agent_that_registered_and_is_not_lost(
     assert!(beat(&mut registry, 2, start), "an agent that was started anew");
     let late = start + LOST_AFTER + HEARTBEAT;
     assert!(!beat(&mut registry, 1, late), "it is not looked at yet, and so not lost");
-    assert!(registry.expire(late).is_empty());
-    assert_eq!(registry.expire(late + LOST_AFTER + HEARTBEAT), ["a"]);
+    assert!(expire(&mut registry, late).is_empty());
+    assert_eq!(expire(&mut registry, late + LOST_AFTER + HEARTBEAT), ["a"]);
     assert!(beat(&mut registry, 1, late + LOST_AFTER + HEARTBEAT), "it is lost");
 }
 
@@ -171,10 +226,10 @@ async fn words_of_an_agent_are_taken_up_to_their_limits() {
 async fn nodes_are_counted_by_their_state_and_listed_by_their_names() {
     let (mut registry, start) = (registry(&["b", "a"]), Instant::now());
     registry.drain(drain("c", "new memory"));
-    assert_eq!(registry.count(), (2, 0));
+    assert_eq!([NodeState::Up, NodeState::Lost].map(|state| registry.count(state)), [2, 0]);
     registry.heartbeat("a", 1, start + LOST_AFTER);
-    registry.expire(start + LOST_AFTER + HEARTBEAT);
-    assert_eq!(registry.count(), (1, 1));
+    expire(&mut registry, start + LOST_AFTER + HEARTBEAT);
+    assert_eq!([NodeState::Up, NodeState::Lost].map(|state| registry.count(state)), [1, 1]);
     let listed = registry.list(start + LOST_AFTER + HEARTBEAT, |node| u32::from(node == "a"));
     let told = |listed: &Listed| {
         let presence = listed.presence.as_ref();
@@ -195,7 +250,7 @@ async fn a_drain_outlives_the_loss_of_its_node_and_ends_when_it_is_undone() {
     registry.drain(drain("a", "first"));
     registry.drain(drain("a", "second"));
     assert_eq!(registry.ready("a"), Err(Unready::Drained { reason: "second".to_owned() }));
-    registry.expire(start + 2 * LOST_AFTER);
+    expire(&mut registry, start + 2 * LOST_AFTER);
     assert_eq!(registry.ready("a"), Err(Unready::Lost));
     assert_eq!(registry.all_drained().count(), 0, "it is not up");
     registry.register(agent("a", 2), start).unwrap();

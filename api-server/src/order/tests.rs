@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 use super::*;
 use crate::allocations::AllocationState;
 use crate::allocations::allocation::RequeuePolicy;
-use crate::nodes::tests::{drain, registration};
+use crate::nodes::tests::{drain, expire, registration};
 use crate::nodes::{NodeFacts, Registration};
 use crate::store::LaunchRecord;
 use crate::wire::order::{decode, encode};
@@ -95,7 +95,7 @@ fn the_advice_about_a_node_fits_its_state() {
     };
     check(|registry| registry.drain(drain("node0", "new memory")), "node node0 is drained: new memory; leave it out");
     check(
-        |registry| drop(registry.expire(Instant::now() + 2 * LOST_AFTER)),
+        |registry| drop(expire(registry, Instant::now() + 2 * LOST_AFTER)),
         "node node0 is lost; leave it out, or have its agent started",
     );
 }

@@ -1,22 +1,27 @@
 //! The server's part in what becomes of nodes: they register, are lost, are drained, and what runs on them hears of it.
 
 use std::collections::{BTreeSet, HashMap};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hostlist::HostlistError;
-use lattice_session::unix_time;
+use lattice_session::{timeouts, unix_time};
 use pmi_transport::identity::{Caller, is_node_name};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::{NotWritten, Server};
 use crate::launch::{LaunchHandle, Request};
-use crate::nodes::{Arrival, Drain, NODES_MAX, RegisterError, Registration, Registry};
+use crate::nodes::{Arrival, Drain, Judgement, NODES_MAX, PortAnswer, RegisterError, Registration, Registry, Suspect};
 use crate::store::Change;
 use crate::versions::{self, Fit};
 
 /// Interval at which nodes are looked at.
 const TICK: Duration = Duration::from_millis(250);
+/// The most nodes whose ports are asked at a time.
+const ASKED_MAX: usize = 4096;
 /// The longest reason for draining a node, in characters; the rest is cut off.
 const REASON_MAX: usize = 1000;
 
@@ -100,6 +105,8 @@ impl Server {
             Arrival::First => self.lose(&node, &claimed, "its agent was started anew", LaunchHandle::is_resumed).await,
             Arrival::Again => {}
         }
+        // Those that the agent has taken up, by now.
+        self.tell(&node, |node| Request::NodeBack { node }).await;
         self.begin_on(&node).await;
         if let Some(fabric) = &self.fabric {
             fabric.node_is_there();
@@ -170,19 +177,50 @@ impl Server {
         Ok(())
     }
 
+    /// Tells all launches on a node something of it.
+    async fn tell(&self, node: &str, request: impl Fn(u32) -> Request) {
+        for handle in self.handles() {
+            if handle.runs_on(node)
+                && let Some(index) = handle.index_of(node)
+            {
+                handle.send(request(index)).await;
+            }
+        }
+    }
+
     /// Watches the nodes, for ever.
     pub(crate) async fn watch_nodes(self: Arc<Self>) {
         self.resume_releases().await;
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut asking = JoinSet::new();
         loop {
-            tick.tick().await;
-            let lost = self.nodes.lock().expire(self.clock.now());
-            for node in lost {
-                tracing::warn!(node, "a node is lost: no heartbeat came for too long");
-                self.channels.forget(&node);
-                let freed = self.unclean.lock().forget(&node);
-                self.lose(&node, &BTreeSet::new(), "no heartbeat came for too long", |_| true).await;
+            tokio::select! {
+                _ = tick.tick() => {
+                    let room = ASKED_MAX.saturating_sub(asking.len());
+                    for suspect in self.nodes.lock().suspects(room, self.clock.now()) {
+                        asking.spawn(ask_port(suspect));
+                    }
+                }
+                Some(Ok((node, answer))) = asking.join_next() => self.judge(&node, answer).await,
+            }
+        }
+    }
+
+    /// The port of a node that was not heard has answered.
+    async fn judge(&self, node: &str, answer: PortAnswer) {
+        let judgement = self.nodes.lock().judge(node, answer, self.config.lease, self.clock.now());
+        let Some(judgement) = judgement else { return };
+        self.channels.forget(node);
+        match judgement {
+            Judgement::Away => {
+                tracing::warn!(node, "the agent of a node is away; its launches go on");
+                self.tell(node, |node| Request::NodeAway { node }).await;
+            }
+            Judgement::Lost { reason } => {
+                tracing::warn!(node, "a node is lost: {reason}");
+                let freed = self.unclean.lock().forget(node);
+                self.lose(node, &BTreeSet::new(), reason, |_| true).await;
                 if freed {
                     self.finish_releases().await;
                 }
@@ -198,6 +236,18 @@ impl Server {
         }
         counts
     }
+}
+
+/// Asks the port of an agent whether somebody listens there.
+async fn ask_port(suspect: Suspect) -> (String, PortAnswer) {
+    let Suspect { node, address } = suspect;
+    let connected = timeout(timeouts::PORT_ANSWER, TcpStream::connect(&address)).await;
+    let answer = match connected {
+        Ok(Ok(_)) => PortAnswer::Accepted,
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => PortAnswer::Refused,
+        Ok(Err(_)) | Err(_) => PortAnswer::Nothing,
+    };
+    (node, answer)
 }
 
 /// The most characters of a list of known nodes in a message.

@@ -48,6 +48,7 @@ pub(crate) fn encode_listed(listed: Listed) -> proto::Node {
 fn encode_state(state: NodeState) -> proto::NodeState {
     match state {
         NodeState::Up => proto::NodeState::Up,
+        NodeState::Away => proto::NodeState::Away,
         NodeState::Lost => proto::NodeState::Lost,
     }
 }

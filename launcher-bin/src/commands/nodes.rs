@@ -165,6 +165,7 @@ fn state(state: NodeState) -> &'static str {
     match state {
         NodeState::Unspecified => "unknown",
         NodeState::Up => "up",
+        NodeState::Away => "away",
         NodeState::Lost => "lost",
     }
 }

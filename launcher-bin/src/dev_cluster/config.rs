@@ -34,6 +34,9 @@ struct AgentFile<'a> {
     api: String,
     /// Whoever makes a cluster as root launches as root; nobody else becomes root by it.
     allow_root: bool,
+    runtime_dir: PathBuf,
+    /// Nothing outlives the cluster.
+    when_stopped: &'static str,
     tls: TlsFiles,
     fabric: Option<NicsFile>,
 }
@@ -61,6 +64,8 @@ fn agent<'a>(node: &'a Node, plan: &Plan, directory: &Directory, fabric: Fabric)
         advertise: node.agent.to_string(),
         api: format!("https://{}", plan.api),
         allow_root: geteuid().is_root(),
+        runtime_dir: directory.runtime(),
+        when_stopped: "end",
         tls: certificates::of(&Caller::Agent(node.name.clone()), directory),
         fabric: fabric.fake(|| fabric::of_agent(&node.name, directory)),
     }

@@ -7,6 +7,7 @@
 //! pki/                            certificates and keys, ours alone
 //! fabric.log, fabric.secret       the fabric manager's calls, and who may make some
 //! nics/node0/cxi0/, ...           NICs, with a file for each CXI service
+//! runtime/node0/, ...             sockets of fork servers, where sessions wait for the next agent
 //! hosts, empty/                   for the nodes' own view of files
 //! ```
 
@@ -63,6 +64,10 @@ impl Directory {
 
     pub(super) fn empty(&self) -> PathBuf {
         self.path.join("empty")
+    }
+
+    pub(super) fn runtime(&self) -> PathBuf {
+        self.path.join("runtime")
     }
 
     pub(super) fn fabric_secret(&self) -> PathBuf {

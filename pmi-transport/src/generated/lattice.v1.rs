@@ -4281,6 +4281,24 @@ pub struct NodeFabric {
     #[prost(message, optional, tag = "2")]
     pub credentials: ::core::option::Option<CxiCredentials>,
 }
+/// What an agent leaves to the agent after it of a session that outlives it. Agents of other versions read it.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SessionLabel {
+    /// A LaunchSpec.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub spec: ::prost::bytes::Bytes,
+    #[prost(uint32, tag = "2")]
+    pub node_index: u32,
+    /// The number under which the API server signed the launch.
+    #[prost(uint64, tag = "3")]
+    pub serial: u64,
+    /// The VNI that its ranks use; 0 for none.
+    #[prost(uint32, tag = "4")]
+    pub vni: u32,
+    /// The CXI services that were made for it, and end with it.
+    #[prost(message, repeated, tag = "5")]
+    pub services: ::prost::alloc::vec::Vec<CxiNic>,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FromSession {
     #[prost(oneof = "from_session::What", tags = "1, 2, 3, 4, 5")]
@@ -4849,6 +4867,8 @@ pub enum NodeState {
     Up = 1,
     /// No heartbeat came for too long.
     Lost = 2,
+    /// Its agent does not run, and its machine does: what runs there goes on, nothing new begins.
+    Away = 3,
 }
 impl NodeState {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -4860,6 +4880,7 @@ impl NodeState {
             Self::Unspecified => "NODE_STATE_UNSPECIFIED",
             Self::Up => "UP",
             Self::Lost => "LOST",
+            Self::Away => "AWAY",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -4868,6 +4889,7 @@ impl NodeState {
             "NODE_STATE_UNSPECIFIED" => Some(Self::Unspecified),
             "UP" => Some(Self::Up),
             "LOST" => Some(Self::Lost),
+            "AWAY" => Some(Self::Away),
             _ => None,
         }
     }

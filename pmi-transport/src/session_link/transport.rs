@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use tokio_stream::StreamExt;
 use tokio_util::task::TaskTracker;
 use tonic::Status;
@@ -29,6 +29,8 @@ use crate::proto::v1::LinkFrame;
 
 /// Time for the other session to answer the handshake. It may be about to start: its node can be asked later than this one.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Pause between two calls of an agent that does not run.
+const AGENT_PAUSE: Duration = Duration::from_millis(200);
 /// Time for the first frame of a link that was handed over.
 const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -39,6 +41,8 @@ pub struct SessionLinks {
     launch: LaunchHash,
     me: NodeIndex,
     nodes: Arc<[Member]>,
+    /// Time for which agents that do not run are called again.
+    agent_lease: Duration,
     /// Tasks that write to links.
     writing: TaskTracker,
 }
@@ -140,7 +144,15 @@ struct Accepted {
 impl SessionLinks {
     /// Links of node `me` of the launch `launch_id`, whose agents are `nodes`.
     pub fn new(key: LinkKey, launch_id: &str, me: NodeIndex, nodes: Arc<[Member]>) -> Self {
-        Self { key, launch: LaunchHash::of(launch_id), me, nodes, writing: TaskTracker::new() }
+        let launch = LaunchHash::of(launch_id);
+        Self { key, launch, me, nodes, agent_lease: Duration::ZERO, writing: TaskTracker::new() }
+    }
+
+    /// The same for sessions that live without their agents for so long: where an agent's port refuses a link, the next agent is
+    /// waited for.
+    #[must_use]
+    pub fn with_agent_lease(self, agent_lease: Duration) -> Self {
+        Self { agent_lease, ..self }
     }
 
     /// Opens a link to the session on the node of this name, whose agent listens at `address`: sends `outgoing`, and returns
@@ -173,8 +185,17 @@ impl SessionLinks {
         let nonce = random()?;
         let greeting = Greeting::new(self.launch, self.me, NodeIndex(to as u32), nonce, &self.key.gate_key());
         let late = |timeout| LinkError::Late { address: address.to_owned(), timeout };
-        let connected = timeout(CONNECT_TIMEOUT, self.connect(address)).await.map_err(|_| late(CONNECT_TIMEOUT))?;
-        let mut socket = connected.map_err(|source| LinkError::Unreachable { address: address.to_owned(), source })?;
+        let deadline = Instant::now() + self.agent_lease;
+        let mut socket = loop {
+            let connected = timeout(CONNECT_TIMEOUT, self.connect(address)).await.map_err(|_| late(CONNECT_TIMEOUT))?;
+            match connected {
+                Ok(socket) => break socket,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < deadline => {
+                    sleep(AGENT_PAUSE).await;
+                }
+                Err(source) => return Err(LinkError::Unreachable { address: address.to_owned(), source }),
+            }
+        };
         let shaken = timeout(ANSWER_TIMEOUT, self.call(&mut socket, &greeting, address)).await;
         let ciphers = shaken.map_err(|_| late(ANSWER_TIMEOUT))??;
         Ok((socket, ciphers))

@@ -58,12 +58,24 @@ pub(super) fn first_agent(door: &DescriptorSocket) -> io::Result<Option<UnixStre
     Ok(None)
 }
 
-/// Passes the links that come through the door on, as far as they are taken, until the door is closed.
-pub(super) async fn watch(door: DescriptorSocket, links: mpsc::Sender<Handed>) {
-    while let Ok(Some(passed)) = door.receive().await {
-        if let Some(Visitor::Link(handed)) = Visitor::of(passed) {
-            // Whoever calls more often than links can be accepted hears nothing.
-            let _ = links.try_send(handed);
+/// Receivers of what comes through the door. They see the end when it is closed: the agent is gone, and none will come.
+pub(super) struct Visited {
+    /// `None` for a session that ends with its agent.
+    pub(super) agents: Option<mpsc::Sender<UnixStream>>,
+    /// `None` for a launch without links.
+    pub(super) links: Option<mpsc::Sender<Handed>>,
+}
+
+impl Visited {
+    /// Passes on what comes through the door, as far as it is taken, until the door is closed.
+    pub(super) async fn watch(self, door: DescriptorSocket) {
+        while let Ok(Some(passed)) = door.receive().await {
+            // Whoever comes more often than can be dealt with hears nothing.
+            match (Visitor::of(passed), &self.agents, &self.links) {
+                (Some(Visitor::Agent(agent)), Some(agents), _) => drop(agents.try_send(agent)),
+                (Some(Visitor::Link(handed)), _, Some(links)) => drop(links.try_send(handed)),
+                _ => {}
+            }
         }
     }
 }
@@ -100,6 +112,20 @@ mod tests {
         let mut read = [0];
         theirs.read_exact(&mut read).unwrap();
         assert_eq!(read, *b"x");
+    }
+
+    #[tokio::test]
+    async fn the_next_agent_is_passed_on_and_the_closed_door_is_seen() {
+        let (agent, door) = DescriptorSocket::pair().unwrap();
+        let (agents, mut next) = mpsc::channel(1);
+        let watching = tokio::spawn(Visited { agents: Some(agents), links: None }.watch(door));
+        let mut ours = connect(&agent).unwrap();
+        let mut theirs = next.recv().await.unwrap();
+        ours.write_all(b"x").unwrap();
+        theirs.read_exact(&mut [0]).unwrap();
+        drop(agent);
+        assert!(next.recv().await.is_none());
+        watching.await.unwrap();
     }
 
     #[test]

@@ -45,13 +45,6 @@ pub(super) struct NextAgents {
     pub(super) lease: Duration,
 }
 
-impl NextAgents {
-    /// No agent follows the first one: the session ends when that is gone.
-    pub(super) fn none() -> Self {
-        Self { connections: mpsc::channel(1).1, lease: Duration::ZERO }
-    }
-}
-
 /// End of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConnectionEnd {

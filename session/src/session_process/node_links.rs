@@ -10,6 +10,7 @@
 //! its port; links live on without it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -53,16 +54,23 @@ struct Joined {
 }
 
 impl NodeLinks {
-    /// Links of the session of `spec`; other nodes' questions go to `control`.
-    pub(super) fn new(spec: &SessionSpec, terms: LinkTerms, control: mpsc::Sender<Control>) -> Arc<Self> {
+    /// Links of the session of `spec`; other nodes' questions go to `control`. Nodes whose agents are away are waited for, for
+    /// `agent_lease`.
+    pub(super) fn new(
+        spec: &SessionSpec,
+        terms: LinkTerms,
+        agent_lease: Duration,
+        control: &mpsc::Sender<Control>,
+    ) -> Arc<Self> {
         let LinkTerms { key, nodes, fan_out } = terms;
         let (me, launch_id) = (spec.node, spec.launch_id.clone());
-        let links = Arc::new(SessionLinks::new(key, &launch_id, me, Arc::clone(&nodes)));
+        let links = SessionLinks::new(key, &launch_id, me, Arc::clone(&nodes)).with_agent_lease(agent_lease);
+        let links = Arc::new(links);
         let name = nodes.get(me.index()).map_or_else(String::new, |member| member.name.clone());
         let node = FenceNode::new(name, Arc::new(Links(Arc::clone(&links))));
         let count = nodes.len();
         let membership = Membership { launch_id, me, nodes, fan_out };
-        let fences = Arc::new(node.join(membership, Arc::new(ToServer(control))));
+        let fences = Arc::new(node.join(membership, Arc::new(ToServer(control.downgrade()))));
         Arc::new(Self { me, links, joined: Mutex::new(Some(Joined { node, fences })), nodes: count })
     }
 
@@ -137,15 +145,17 @@ impl Fence for LinkedFence {
     }
 }
 
-/// Passes other nodes' questions to this node's server.
-struct ToServer(mpsc::Sender<Control>);
+/// Passes other nodes' questions to this node's server. It keeps no session alive whose agent is gone for good.
+struct ToServer(mpsc::WeakSender<Control>);
 
 #[async_trait]
 impl Questions for ToServer {
     async fn answer(&self, _: NodeIndex, question: Bytes) -> Result<Bytes, String> {
         let ended = || "its part of the launch has ended".to_owned();
         let (reply, answer) = oneshot::channel();
-        self.0.send(Control::Question { question, reply }).await.map_err(|_| ended())?;
+        let control = self.0.upgrade().ok_or_else(ended)?;
+        control.send(Control::Question { question, reply }).await.map_err(|_| ended())?;
+        drop(control);
         answer.await.unwrap_or_else(|_| Err(ended()))
     }
 }

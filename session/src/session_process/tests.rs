@@ -89,6 +89,7 @@ fn a_process_whose_agent_goes_away_or_sends_no_order_ends() {
         setuid_programs: true,
         limits: Vec::new(),
         host: "node0".to_owned(),
+        agent_lease: Duration::ZERO,
     });
     let order = order.unwrap();
     let frame = [&u32::try_from(order.len()).unwrap().to_be_bytes(), &order[..]].concat();

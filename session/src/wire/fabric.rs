@@ -48,19 +48,9 @@ pub fn signed_text(launch_id: &str, credentials: &proto::CxiCredentials) -> Secr
 /// # Errors
 /// Refuses numbers that are no VNI, a key or a list of NICs that is too long, and names that no NIC has.
 pub fn decode(message: &proto::CxiCredentials) -> Result<Claims, WireError> {
-    let vni = |what, number: u32| Vni::new(number).map_err(|_| wrong(what, number, "1 to 65535"));
     if message.auth_key.len() > KEY_MAX {
         return Err(wrong("the length of the fabric key", message.auth_key.len(), format!("at most {KEY_MAX} bytes")));
     }
-    if message.nics.len() > NICS_MAX {
-        return Err(wrong("the number of NICs", message.nics.len(), format!("at most {NICS_MAX}")));
-    }
-    let service = |nic: &proto::CxiNic| match nic.device.strip_prefix("cxi") {
-        Some(digits) if nic.device.len() <= DEVICE_MAX && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
-            Ok(NicService { nic: nic.device.clone(), svc_id: nic.svc_id })
-        }
-        _ => Err(wrong("a NIC", nic.device.chars().take(DEVICE_MAX).collect::<String>(), "cxi0, cxi1, ...")),
-    };
     let classes = match message.traffic_classes {
         0 => TrafficClasses::default(),
         bits @ 1..=0xf => TrafficClasses::from_bits(bits as u8),
@@ -68,22 +58,56 @@ pub fn decode(message: &proto::CxiCredentials) -> Result<Claims, WireError> {
     };
     Ok(Claims {
         credentials: Credentials {
-            vni: vni("the VNI", message.vni)?,
+            vni: decode_vni(message.vni)?,
             job_vni: (message.job_vni != 0).then(|| vni("the job's VNI", message.job_vni)).transpose()?,
             auth_key: (!message.auth_key.is_empty()).then(|| Secret::new(&message.auth_key[..])),
             svc_id: message.svc_id,
             lifetime: None,
         },
-        services: message.nics.iter().map(service).collect::<Result<_, _>>()?,
+        services: decode_services(&message.nics)?,
         traffic_classes: classes,
     })
 }
 
+/// Decodes the number of a VNI.
+///
+/// # Errors
+/// Refuses what is none.
+pub fn decode_vni(number: u32) -> Result<Vni, WireError> {
+    vni("the VNI", number)
+}
+
+fn vni(what: &'static str, number: u32) -> Result<Vni, WireError> {
+    Vni::new(number).map_err(|_| wrong(what, number, "1 to 65535"))
+}
+
+/// Encodes services on the NICs of a node.
+pub fn encode_services(services: &[NicService]) -> Vec<proto::CxiNic> {
+    let nic = |service: &NicService| proto::CxiNic { device: service.nic.clone(), svc_id: service.svc_id };
+    services.iter().map(nic).collect()
+}
+
+/// Decodes services on the NICs of a node.
+///
+/// # Errors
+/// Refuses a list that is too long, and names that no NIC has.
+pub fn decode_services(nics: &[proto::CxiNic]) -> Result<Vec<NicService>, WireError> {
+    if nics.len() > NICS_MAX {
+        return Err(wrong("the number of NICs", nics.len(), format!("at most {NICS_MAX}")));
+    }
+    let service = |nic: &proto::CxiNic| match nic.device.strip_prefix("cxi") {
+        Some(digits) if nic.device.len() <= DEVICE_MAX && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Ok(NicService { nic: nic.device.clone(), svc_id: nic.svc_id })
+        }
+        _ => Err(wrong("a NIC", nic.device.chars().take(DEVICE_MAX).collect::<String>(), "cxi0, cxi1, ...")),
+    };
+    nics.iter().map(service).collect()
+}
+
 /// Fabric of a node as its session is told of it; `None` where ranks are told nothing.
 pub fn encode_node(fabric: &NodeFabric) -> Option<proto::NodeFabric> {
-    let nic = |service: &NicService| proto::CxiNic { device: service.nic.clone(), svc_id: service.svc_id };
     let credentials = |claims: &Claims| proto::CxiCredentials {
-        nics: claims.services.iter().map(nic).collect(),
+        nics: encode_services(&claims.services),
         ..encode(&claims.credentials, claims.traffic_classes)
     };
     let provider = fabric.provider?.name().to_owned();

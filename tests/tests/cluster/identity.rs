@@ -46,7 +46,7 @@ fn an_allocation_that_was_released_takes_no_launch() {
 
 #[test]
 fn an_allocation_that_does_not_run_takes_no_launch() {
-    let script = r#"lattice launch -n 2 sleep 1000 2>/dev/null & launch_with 2; kill -KILL $(daemon node1); wait $!
+    let script = r#"lattice launch -n 2 sleep 1000 2>/dev/null & launch_with 2; kill -STOP $(daemon node1); wait $!
         lattice launch -n 1 true"#;
     refused(script, "is failed, not running: launch ").says("node node1 was lost");
 }

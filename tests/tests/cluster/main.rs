@@ -4,6 +4,7 @@
 //! other way than through the network; else the nodes share the loopback interface. Promises about one machine are kept by
 //! the tests in `e2e`; here are those that take several.
 
+mod agents_come_and_go;
 mod allocations;
 mod cleanup;
 mod dynamic;

@@ -89,6 +89,23 @@ async fn what_a_killed_agent_left_is_ended_by_the_next_launch_or_with_the_vni() 
 }
 
 #[tokio::test]
+async fn a_launch_that_outlives_its_agent_keeps_its_services() {
+    let world = World::new();
+    let (_, claimed) = world.agent().claim(wish("a", 0)).await.unwrap();
+    let uses = claimed.uses().cloned().unwrap();
+    std::mem::forget(claimed);
+    let agent = world.agent();
+    let claimed = agent.take_over("a", uses).await;
+    let (_, other) = agent.claim(wish("b", 0)).await.unwrap();
+    assert_eq!(world.services(), 4, "those of the first launch are no strays");
+    assert_eq!(agent.retire(vni()).await.unwrap_err(), "launch a still uses it");
+    claimed.release().await;
+    assert_eq!(world.services(), 2);
+    other.release().await;
+    agent.retire(vni()).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_busy_service_keeps_its_vni_from_being_retired() {
     let world = World::new();
     let (_, claimed) = world.agent().claim(wish("a", 0)).await.unwrap();

@@ -67,6 +67,11 @@ impl Line {
         }
     }
 
+    /// Messages of a session whose streams an agent before this one had.
+    pub(super) fn taken_up(words: mpsc::Receiver<Word>) -> Self {
+        Self { handed: None, ..Self::new(words) }
+    }
+
     /// A stream begins. The first one takes events at once, so that a short launch needs no round trip for them.
     pub(super) fn begin(&mut self) -> Beginning {
         let again = self.stream > 0 || self.handed.is_none();

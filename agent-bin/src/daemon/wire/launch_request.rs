@@ -46,6 +46,11 @@ impl Assignment {
         let membership = || Membership { launch_id: launch_id.clone(), me: *index, nodes, fan_out: *fan_out };
         link_key.is_none().then(membership)
     }
+
+    /// Returns true if its session can go on without an agent: one whose fences go by way of the agents cannot.
+    pub(in super::super) fn outlives_agent(&self) -> bool {
+        self.link_key.is_some() || self.members.len() == 1
+    }
 }
 
 impl Received {
@@ -118,7 +123,11 @@ impl Received {
     }
 }
 
-fn assignment(
+/// This node's part of `launch`, of which `spec` is the encoding.
+///
+/// # Errors
+/// Those of [`wire::spec::decode`] and [`wire::spec::addresses`].
+pub(super) fn assignment(
     serial: Serial,
     launch: proto::LaunchSpec,
     index: NodeIndex,
@@ -138,8 +147,13 @@ fn assignment(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// An assignment as a request in the plain fields asks for it.
+    pub(in super::super) fn plain_assignment() -> Assignment {
+        Received::new(proto::LaunchProcessesRequest { serial: 9, ..plain() }).decode(unsaid).unwrap()
+    }
 
     fn unsaid() -> Unsaid<'static> {
         Unsaid { node_id: "n1", address: "n1:7", uid: 1000, secret: vec![7; wire::spec::SECRET_LEN].into() }
@@ -174,6 +188,7 @@ mod tests {
         assert_eq!((ours.index, ours.ranks, ours.serial), (NodeIndex(1), 2, Serial(9)));
         assert_eq!(ours.fan_out, FanOut::from_spec(0, 0));
         assert_eq!(ours.members, foreign.members);
+        assert!(!ours.outlives_agent(), "its fences go by way of the agents");
     }
 
     #[test]

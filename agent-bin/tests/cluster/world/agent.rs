@@ -27,7 +27,16 @@ impl Agent {
     pub(crate) async fn start_with(api: &mut Api, node: &str, flags: &[&str]) -> Self {
         let address = api.address.clone();
         let common = ["--insecure", "--allow-root", "--node-id", node, "--listen", "127.0.0.1:0", "--api", &address];
-        Self::start_from(api, "/dev/null".as_ref(), &[&common, flags].concat()).await
+        // Sessions that a test leaves behind end soon.
+        let config = api.settings("agent_lease = 5");
+        Self::start_from(api, &config, &[&common, flags].concat()).await
+    }
+
+    /// An agent with these settings beside the usual ones.
+    pub(crate) async fn start_set(api: &mut Api, node: &str, settings: &str) -> Self {
+        let usual = "insecure = true\nallow_root = true\nlisten = '127.0.0.1:0'\n";
+        let config = api.settings(&format!("{usual}node_id = '{node}'\napi = '{}'\n{settings}", api.address));
+        Self::start_from(api, &config, &[]).await
     }
 
     /// An agent with this configuration, and flags.
@@ -36,6 +45,8 @@ impl Agent {
             .arg("--config")
             .arg(config)
             .args(flags)
+            .arg("--runtime-dir")
+            .arg(api.runtime())
             .stdin(Stdio::null())
             .kill_on_drop(true)
             .spawn()

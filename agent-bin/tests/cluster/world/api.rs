@@ -1,6 +1,7 @@
 //! An API server that does what the test says, and one node's part of a launch as it sees it.
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -28,6 +29,8 @@ pub(crate) struct Api {
     forgetful: Arc<AtomicBool>,
     last_serial: Arc<AtomicU64>,
     taken: Taken,
+    /// Where sessions of its agents wait for the next one.
+    runtime: tempfile::TempDir,
     _stop: oneshot::Sender<()>,
 }
 
@@ -68,7 +71,21 @@ impl Api {
             let stopped = async { drop(stopped.await) };
             listen::serve(vec![listener], Routes::new(service), stopped).await.unwrap();
         });
-        Self { address, registrations, launches, forgetful, last_serial, taken, _stop: stop }
+        let runtime = tempfile::tempdir().unwrap();
+        Self { address, registrations, launches, forgetful, last_serial, taken, runtime, _stop: stop }
+    }
+
+    /// A file with these settings for an agent.
+    pub(crate) fn settings(&self, text: &str) -> PathBuf {
+        let (file, path) = tempfile::NamedTempFile::new_in(self.runtime()).unwrap().keep().unwrap();
+        drop(file);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Directory where sessions of its agents wait for the next one.
+    pub(crate) fn runtime(&self) -> &Path {
+        self.runtime.path()
     }
 
     pub(crate) fn forget_nodes(&self) {

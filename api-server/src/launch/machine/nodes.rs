@@ -145,7 +145,7 @@ impl Nodes {
         let why = |node: u32| {
             let stream = &self.streams[node as usize];
             match self.state.phase(node) {
-                NodePhase::Awaited if stream.is_missing() && now >= nodes_by => Some((node, unreported)),
+                NodePhase::Awaited if stream.is_overdue(now) && now >= nodes_by => Some((node, unreported)),
                 NodePhase::Reporting if stream.is_overdue(now) => {
                     Some((node, "its connection broke, and it did not come back"))
                 }

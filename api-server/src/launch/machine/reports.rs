@@ -233,6 +233,18 @@ impl Machine {
         }
     }
 
+    /// The agent of a node is away. Until it is back, or the node is lost, nothing is expected of it.
+    pub(crate) fn on_node_away(&mut self, node: u32, now: Instant) {
+        self.nodes.streams[node as usize].on_away();
+        self.settle(now);
+    }
+
+    /// The agent of a node is there again, and reports soon.
+    pub(crate) fn on_node_back(&mut self, node: u32, now: Instant) {
+        self.nodes.streams[node as usize].on_back(now);
+        self.settle(now);
+    }
+
     /// A node is known to be lost, for this reason.
     pub(crate) fn on_node_lost(&mut self, node: u32, reason: &str, now: Instant) {
         self.lose(node, reason, now);

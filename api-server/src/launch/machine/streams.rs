@@ -3,6 +3,8 @@
 //! ```text
 //!              opened              closed              REPORT_AGAIN
 //! Missing ──────────────> Open ──────────────> Missing ─────────────> the node is given up
+//!                                                │ ^
+//!                                 its agent is away └─ its agent is back: it has REPORT_AGAIN again
 //!
 //! told to end:   Not ──no stream for a while──> InOrder ──grace and END──> AtOnce ──LAST──> the node is given up
 //!                 └─────────────────────────────grace and END────────────────^
@@ -20,6 +22,8 @@ const NOTICES_MAX: u32 = 64;
 #[derive(Debug)]
 pub(crate) struct NodeStream {
     stream: Stream,
+    /// The agent is away, and no stream can be expected.
+    is_away: bool,
     notices: u32,
     abort: Abort,
 }
@@ -58,12 +62,25 @@ pub(crate) enum Output {
 
 impl NodeStream {
     pub(crate) fn new(now: Instant) -> Self {
-        Self { stream: Stream::Missing { since: now }, notices: 0, abort: Abort::Not }
+        Self { stream: Stream::Missing { since: now }, is_away: false, notices: 0, abort: Abort::Not }
     }
 
     /// The node opens a stream, which replaces the one before.
     pub(crate) fn on_opened(&mut self, number: u64) {
-        self.stream = Stream::Open { number };
+        (self.stream, self.is_away) = (Stream::Open { number }, false);
+    }
+
+    /// The node's agent is away: a stream that it had ends.
+    pub(crate) fn on_away(&mut self) {
+        self.is_away = true;
+    }
+
+    /// The node's agent was started anew: it has time to report.
+    pub(crate) fn on_back(&mut self, now: Instant) {
+        self.is_away = false;
+        if self.is_missing() {
+            self.stream = Stream::Missing { since: now };
+        }
     }
 
     /// A stream ended. One that was replaced does not matter.
@@ -73,14 +90,14 @@ impl NodeStream {
         }
     }
 
-    /// Returns true if the node has no stream.
+    /// Returns true if the node has no stream, and should have one.
     pub(crate) fn is_missing(&self) -> bool {
-        matches!(self.stream, Stream::Missing { .. })
+        !self.is_away && matches!(self.stream, Stream::Missing { .. })
     }
 
     /// Returns true if the stream broke and did not come back in time.
     pub(crate) fn is_overdue(&self, now: Instant) -> bool {
-        matches!(self.stream, Stream::Missing { since } if now >= since + timeouts::REPORT_AGAIN)
+        !self.is_away && matches!(self.stream, Stream::Missing { since } if now >= since + timeouts::REPORT_AGAIN)
     }
 
     /// Returns true if one more notice of the node is passed on.
@@ -100,7 +117,7 @@ impl NodeStream {
         let late = now >= ending + grace + timeouts::END;
         match self.abort {
             // Commands lie ready for when it reports; but it may never.
-            Abort::Not if self.is_missing() && now >= ending + timeouts::REPORT_AGAIN / 3 => {
+            Abort::Not if self.is_missing() && now >= ending + timeouts::REPORT_AGAIN / 5 => {
                 self.abort = Abort::InOrder;
                 Some(Overdue::AbortInOrder)
             }
@@ -163,5 +180,24 @@ mod tests {
         stream.on_closed(2, now);
         assert!(stream.is_missing() && !stream.is_overdue(now));
         assert!(stream.is_overdue(now + timeouts::REPORT_AGAIN));
+    }
+
+    #[test]
+    fn no_stream_is_expected_of_an_agent_that_is_away() {
+        let now = Instant::now();
+        let mut stream = NodeStream::new(now);
+        stream.on_away();
+        let back = now + 10 * timeouts::REPORT_AGAIN;
+        assert!(!stream.is_missing() && !stream.is_overdue(back));
+        stream.on_back(back);
+        assert!(stream.is_missing() && !stream.is_overdue(back));
+        assert!(stream.is_overdue(back + timeouts::REPORT_AGAIN));
+        // One that was started anew before anybody noticed has time as well.
+        stream.on_back(back + timeouts::REPORT_AGAIN);
+        assert!(!stream.is_overdue(back + timeouts::REPORT_AGAIN));
+        stream.on_opened(1);
+        stream.on_away();
+        stream.on_closed(1, back);
+        assert!(!stream.is_missing());
     }
 }

@@ -27,7 +27,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        Self::with(NextAgents::none())
+        Self::with(NextAgents { connections: mpsc::channel(1).1, lease: Duration::ZERO })
     }
 
     fn with(agents: NextAgents) -> Self {

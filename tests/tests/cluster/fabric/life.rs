@@ -38,8 +38,8 @@ fn an_allocations_launches_share_one_service_until_it_is_released() {
         calls; echo; lattice cxi list --json | field state
         lattice launch --pmi none -n 2 sleep 1000 & launch=$!
         launch_with 2 >/dev/null; services_are 4 || exit 9
-        killed api; killed node1; wait $launch
-        release; all_given_back; calls"#;
+        killed api; killed node1; services_are 4 || exit 9
+        release; wait $launch; all_given_back; calls"#;
     let outcome = with_fabric_on(2, "", script).run();
     outcome.exits(0).prints_lines(["create auth ", "held", "all given back", "create auth auth delete "]);
 }

@@ -50,6 +50,17 @@ fn nodes_that_do_not_report_are_given_up() {
 }
 
 #[test]
+fn a_node_whose_agent_is_away_is_waited_for_and_has_time_when_it_is_back() {
+    let mut away = followed().0;
+    away.input(|machine, now| machine.on_stream_closed(1, 1, now));
+    away.input(|machine, now| machine.on_node_away(1, now));
+    away.pass(10 * timeouts::REPORT_AGAIN);
+    assert!(away.lost.is_empty());
+    away.input(|machine, now| machine.on_node_back(1, now));
+    check("it is back and does not report", away, timeouts::REPORT_AGAIN, |all| all.lost.contains(&1));
+}
+
+#[test]
 fn an_owner_that_is_missed_ends_its_launch() {
     let reported = || {
         let mut simulation = accepted();
@@ -88,7 +99,7 @@ fn nodes_that_do_not_end_are_killed_and_then_given_up() {
     let mut silent = followed().0;
     silent.input(|machine, now| machine.on_stream_closed(1, 1, now));
     silent.cause(0, CauseKind::LeftWithoutFinalize { rank: Rank(0) });
-    check("one without a stream is called", silent, timeouts::REPORT_AGAIN / 3, |all| all.aborted == [(1, SIGTERM)]);
+    check("one without a stream is called", silent, timeouts::REPORT_AGAIN / 5, |all| all.aborted == [(1, SIGTERM)]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use lattice_session::cause::{CauseKind, RankExit};
 use lattice_session::event::{Event, Notice};
+use lattice_session::timeouts;
 use pmi_core::Phase as RankPhase;
 use pmi_core::ids::Rank;
 use std::time::Duration;
@@ -120,9 +121,22 @@ fn a_cause_waits_for_a_node_whose_stream_broke_and_that_may_be_lost() {
     assert_eq!(simulation.machine.deadline(), None);
     simulation.pass(Duration::from_secs(2));
     assert!(simulation.endings().is_empty());
-    simulation.pass(Duration::from_secs(2));
+    simulation.pass(timeouts::REPORT_AGAIN);
     let endings = simulation.endings();
     assert!(matches!(endings[0].kind, CauseKind::NodeLost { .. }), "{endings:?}");
+}
+
+/// It is known of the node that it is not lost.
+#[test]
+fn a_cause_does_not_wait_for_a_node_whose_agent_is_away() {
+    let mut simulation = Simulation::running(2, 1);
+    simulation.input(|machine, now| machine.on_stream_closed(1, 1, now));
+    simulation.input(|machine, now| machine.on_node_away(1, now));
+    simulation.cause(0, CauseKind::Aborted { rank: Rank(0), code: 14, message: String::new() });
+    simulation.pass(Duration::from_secs(1));
+    let endings = simulation.endings();
+    assert!(matches!(endings[0].kind, CauseKind::Aborted { .. }), "{endings:?}");
+    assert!(simulation.lost.is_empty());
 }
 
 #[test]

@@ -1,0 +1,76 @@
+//! Adoption: at its start an agent takes up the sessions that have outlived the agents before it on this node, before it registers; so
+//! the API server hears at once that their launches go on.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rank_spawner::{ForkServer, RendezvousError, TakeUpError, TakenUp};
+use tokio::sync::mpsc;
+
+use super::Node;
+use super::forks::{Forks, Kept};
+use super::launch;
+use super::launches::Handle;
+use super::wire::label;
+
+/// What fork servers of earlier agents have, or why it cannot be had from one of them.
+pub(super) type Found = Vec<Result<TakenUp, TakeUpError>>;
+
+/// Looks for fork servers of earlier agents in `directory`. They may be busy for a moment, and are waited for: an agent does nothing else
+/// yet.
+///
+/// # Errors
+/// Fails if others can reach the directory.
+pub(super) fn find(directory: &Path, own: &ForkServer) -> Result<Found, RendezvousError> {
+    ForkServer::take_up_all(directory, Some(own))
+}
+
+/// Takes up all sessions that were found; returns their number.
+pub(super) async fn take_up(node: &Arc<Node>, found: Found) -> usize {
+    let mut count = 0;
+    for server in found {
+        match server {
+            Ok(taken_up) => {
+                for kept in Forks::take_up(taken_up) {
+                    count += usize::from(take_up_one(node, kept).await);
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "sessions of an earlier agent are left alone; they end with its lease");
+            }
+        }
+    }
+    count
+}
+
+async fn take_up_one(node: &Arc<Node>, Kept { forked, label }: Kept) -> bool {
+    let pid = forked.pid.as_raw();
+    let decoded = label.read().map_err(|error| error.to_string());
+    let decoded = decoded.and_then(|label| label::decode(label).map_err(|error| error.to_string()));
+    let (assignment, uses) = match decoded {
+        Ok(decoded) => decoded,
+        Err(error) => {
+            tracing::error!(pid, error, "a session of an earlier agent cannot be understood; it is killed");
+            forked.kill();
+            forked.forget();
+            return false;
+        }
+    };
+    let id = assignment.launch_id.clone();
+    let (orders, ordered) = mpsc::unbounded_channel();
+    let handle = Handle::new(&assignment, orders);
+    if let Err(refusal) = node.launches.enter(&id, handle) {
+        // No two sessions here are of one launch.
+        tracing::error!(launch = id, pid, ?refusal, "a second session of the launch is killed");
+        forked.kill();
+        forked.forget();
+        return false;
+    }
+    tracing::info!(launch = id, pid, "the launch is taken up from the agent before");
+    let claimed = match uses {
+        Some(uses) => Some(node.fabric.take_over(&id, uses).await),
+        None => None,
+    };
+    launch::take_up(node, &assignment, forked, claimed, ordered);
+    true
+}
