@@ -7,7 +7,7 @@ use proto::node_command::What as Command;
 use super::world::{Agent, Api, eventually, kill, launch_on, parent_of, runs, with_tag};
 
 /// Settings of agents whose sessions live longer than a test.
-const LONG: &str = "agent_lease = 1000";
+const LONG: &str = "agent_lease = 60";
 
 /// Prints a line for each USR1, until it is killed.
 const COUNT: &str = "n=0; trap 'n=$((n + 1)); echo signal $n' USR1; echo ready; while :; do sleep 0.02; done";
@@ -25,15 +25,18 @@ async fn the_next_agent_takes_up_a_session_and_registers_with_it() {
         agent.exit().await;
         agent = Agent::start_set(&mut api, "node0", LONG).await;
         assert_eq!(agent.registration.launches, std::slice::from_ref(&spec.launch_id));
-        let mut launch = api.next_launch().await;
+        launch = api.next_launch().await;
         assert!(launch.of.again, "the API server has heard of it before");
         assert_eq!(agent.ask(&spec, 0).await.reason(), RefusalReason::AlreadyRunning);
         launch.command(Command::Signal(10)).await;
         launch.until(|launch| launch.stdout.ends_with(&format!("signal {turn}\n"))).await;
         assert!(runs(rank));
     }
+    let session = parent_of(rank);
     agent.abort(&spec.launch_id, 9).await;
-    eventually("it ends", async || with_tag(&spec.launch_id).is_empty()).await;
+    launch.until_report().await;
+    launch.end().await;
+    eventually("it leaves", async || with_tag(&spec.launch_id).is_empty() && !runs(session)).await;
 }
 
 #[tokio::test(flavor = "current_thread")]
@@ -67,7 +70,7 @@ async fn ranks_that_end_without_an_agent_are_reported_to_the_next_one() {
     let spec = launch_on(&[&agent], 1, &script);
     let mut launch = agent.launch(&mut api, spec.clone()).await;
     launch.until(|launch| !launch.pids.is_empty()).await;
-    let rank = launch.pids[0];
+    let (rank, session) = (launch.pids[0], parent_of(launch.pids[0]));
     agent.kill();
     agent.exit().await;
     std::fs::write(go.path().join("go"), "").unwrap();
@@ -77,5 +80,5 @@ async fn ranks_that_end_without_an_agent_are_reported_to_the_next_one() {
     let report = launch.until_report().await;
     assert_eq!((launch.stdout.as_str(), report.exits[0].exit_code), ("late\n", 3));
     launch.end().await;
-    eventually("its session ends", async || with_tag(&spec.launch_id).is_empty()).await;
+    eventually("its session leaves", async || !runs(session)).await;
 }
