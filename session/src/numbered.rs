@@ -92,6 +92,11 @@ impl<T> Unconfirmed<T> {
         self.messages.drain(..count)
     }
 
+    /// Returns true between [`Self::break_off`] and [`Self::resume`] or [`Self::restart`].
+    pub fn is_broken(&self) -> bool {
+        self.connection == Connection::Broken
+    }
+
     /// The connection has broken: nothing is written before [`Self::resume`] or [`Self::restart`].
     pub fn break_off(&mut self) {
         self.connection = Connection::Broken;

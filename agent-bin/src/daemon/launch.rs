@@ -255,6 +255,8 @@ impl Launch {
                         tracing::warn!(launch = self.id, "nobody wants this launch: {}", status.message());
                         self.end(Ending::GiveUp);
                     }
+                    // What it keeps would be taken by nobody.
+                    self.to_session.dismiss();
                     *delivered = Some(result.unwrap_or(Delivered::All));
                 },
                 () = until(self.killed_at), if self.killed_at.is_some() => {
@@ -323,19 +325,17 @@ impl Launch {
         });
     }
 
-    /// Lets the session process go. Frames that wait for it are written; one that does not read them is killed.
+    /// Lets the session process go; one that does not is killed.
     async fn dismiss(&mut self) {
-        let leaving = async {
-            if self.to_session.dismiss().await.is_ok() && !self.reading.is_finished() {
-                // It does not panic, and nobody aborts it.
-                let _ = (&mut self.reading).await;
+        if !self.reading.is_finished() {
+            // It has said everything, and the fork server tells of its end: nobody need be woken by the end of its socket.
+            self.reading.abort();
+            self.to_session.dismiss();
+            if self.exit.is_none() && timeout(timeouts::KILL, &mut self.forked.ended).await.is_err() {
+                tracing::warn!(launch = self.id, "the session does not leave; it is killed");
+                self.forked.kill();
             }
-        };
-        if timeout(timeouts::KILL, leaving).await.is_err() {
-            tracing::warn!(launch = self.id, "the session does not leave; it is killed");
-            self.forked.kill();
         }
-        self.reading.abort();
         self.writing.abort();
     }
 

@@ -91,6 +91,8 @@ pub(super) enum Delivered {
     All,
     /// The API server refuses reports of this launch.
     Unwanted(Status),
+    /// The API server knows nothing of reports: the launch runs for itself.
+    Unheard,
 }
 
 /// Part of a launch that a stream reports of.
@@ -141,11 +143,7 @@ impl Delivery {
                     Code::NotFound | Code::PermissionDenied | Code::FailedPrecondition => {
                         return Delivered::Unwanted(status);
                     }
-                    // An API server that knows nothing of reports: the launch runs for itself.
-                    Code::Unimplemented => {
-                        self.line.discard_to_report().await;
-                        return Delivered::All;
-                    }
+                    Code::Unimplemented => return Delivered::Unheard,
                     _ => tracing::warn!(launch = self.of.launch_id, "reports wait: {}", status.message()),
                 },
             }

@@ -46,12 +46,10 @@ impl ToSession {
         let _ = self.0.try_send(proto::ToSession { what });
     }
 
-    /// Tells the session that nothing more of it is wanted.
-    ///
-    /// # Errors
-    /// Fails if the session has ended.
-    pub(super) async fn dismiss(&self) -> Result<(), HasEnded> {
-        self.send(What::Dismissed(proto::Nothing {})).await
+    /// Tells the session that nothing more of it is wanted, unless the queue is full: one that reads nothing any more is killed in the
+    /// end.
+    pub(super) fn dismiss(&self) {
+        let _ = self.0.try_send(proto::ToSession { what: Some(What::Dismissed(proto::Nothing {})) });
     }
 
     /// Queues a message; waits while there is no room.

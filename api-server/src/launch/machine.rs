@@ -293,6 +293,11 @@ impl Machine {
         &self.facts.id
     }
 
+    /// The number up to which all events of a node have come; 0 if that is not known.
+    pub(crate) fn events_taken(&self, node: u32) -> u64 {
+        self.nodes.intake[node as usize].last().unwrap_or_default()
+    }
+
     /// The time at which the launch was begun.
     pub(crate) fn begun(&self) -> Instant {
         self.begun

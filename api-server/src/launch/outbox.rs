@@ -91,9 +91,13 @@ pub(crate) enum StreamEnd {
 }
 
 impl Outbox {
-    /// Puts a command behind those that wait.
-    pub(crate) fn push(&self, command: NodeCommand) {
-        self.0.change(|state| add(&mut state.queue, command));
+    /// Puts a command behind those that wait. The launch has taken the node's events up to `events_taken`, which the command tells on
+    /// its way.
+    pub(crate) fn push(&self, command: NodeCommand, events_taken: u64) {
+        self.0.change(|state| {
+            add(&mut state.queue, command);
+            state.events_taken = state.events_taken.max(events_taken);
+        });
     }
 
     /// A new stream takes the commands from now on. Returns the number with which it asks. One that is not the first begins with
@@ -143,7 +147,7 @@ impl Outbox {
 
     /// The launch has taken all events of the node up to this one: it is told soon.
     pub(crate) fn acknowledge(&self, through: u64) {
-        self.0.change(|state| state.events_taken = through);
+        self.0.change(|state| state.events_taken = state.events_taken.max(through));
     }
 
     /// There will be no more commands; those that wait are dropped, and streams end.
@@ -386,14 +390,14 @@ mod tests {
     async fn a_new_stream_takes_over_and_commands_are_sent_again_until_they_were_taken() {
         let outbox = Outbox::default();
         let first = outbox.open(Attempt::First);
-        [10, 12, 15].into_iter().for_each(|signal| outbox.push(NodeCommand::Signal(signal)));
+        [10, 12, 15].into_iter().for_each(|signal| outbox.push(NodeCommand::Signal(signal), 0));
         assert_eq!(carried(&outbox, first).await, "1: signal 10, 0");
         assert_eq!(carried(&outbox, first).await, "2: signal 12, 0");
         outbox.acknowledge(7);
         assert_eq!(carried(&outbox, first).await, "3: signal 15, 7");
         let second = outbox.open(Attempt::Again);
         assert_eq!(outbox.next(first).await.unwrap_err(), StreamEnd::Replaced);
-        outbox.push(NodeCommand::Signal(18));
+        outbox.push(NodeCommand::Signal(18), 0);
         assert!(is_quiet(&outbox, second), "nobody knows yet what the session has");
         outbox.resume(first, Some(1));
         assert!(is_quiet(&outbox, second), "that was for another stream");
@@ -415,7 +419,7 @@ mod tests {
     async fn commands_of_a_server_that_was_started_anew_are_counted_on() {
         let outbox = Outbox::default();
         let stream = outbox.open(Attempt::Again);
-        outbox.push(NodeCommand::Signal(10));
+        outbox.push(NodeCommand::Signal(10), 0);
         outbox.resume(stream, None);
         assert_eq!(carried(&outbox, stream).await, "Resume { after: None }, 0");
         outbox.resumed(stream, 41);
@@ -428,7 +432,7 @@ mod tests {
         let stream = outbox.open(Attempt::First);
         let ranks = RankRanges::new(&[(0, 1)]).unwrap();
         for _ in 0..2 * SENT_MAX {
-            outbox.push(NodeCommand::SignalRanks(10, ranks.clone()));
+            outbox.push(NodeCommand::SignalRanks(10, ranks.clone()), 0);
             outbox.0.change(|state| state.next(stream)).unwrap();
         }
         assert_eq!(outbox.0.lock().sent.count(), SENT_MAX);

@@ -207,7 +207,9 @@ impl Runner {
 
     fn carry_out_one(&mut self, effect: Effect) {
         match effect {
-            Effect::Command { node, command } => self.outlets[node as usize].outbox.push(command),
+            Effect::Command { node, command } => {
+                self.outlets[node as usize].outbox.push(command, self.machine.events_taken(node));
+            }
             Effect::Resume { node, stream, after } => self.outlets[node as usize].outbox.resume(stream, after),
             Effect::Acknowledge { node, through } => self.outlets[node as usize].outbox.acknowledge(through),
             Effect::CloseStream { node } => self.outlets[node as usize].outbox.close(),

@@ -4242,7 +4242,7 @@ pub mod to_session {
         /// There is a new stream to the API server.
         #[prost(message, tag = "5")]
         Resume(super::ResumeEvents),
-        /// Nothing more of this session is wanted: its report is acknowledged, or nobody takes it.
+        /// Nothing more of this session is wanted: its report is acknowledged, or nobody takes what it says.
         #[prost(message, tag = "6")]
         Dismissed(super::Nothing),
     }

@@ -61,7 +61,7 @@ pub(super) struct Resume {
 /// Reason why the events of the session need not be kept any longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// All is acknowledged, or unwanted.
+    /// All is acknowledged, or nobody wants it.
     Dismissed,
     /// No agent is there, and none will be.
     AgentGone,

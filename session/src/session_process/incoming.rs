@@ -115,7 +115,11 @@ impl Incoming {
             Some(What::Answer(answer)) => self.calls.answer(answer),
             Some(What::Question(question)) => self.pass_on(question).await,
             Some(What::Resume(order)) => self.confirmations.resume(resume(&order)),
-            Some(What::Dismissed(proto::Nothing {})) => self.confirmations.end(End::Dismissed),
+            Some(What::Dismissed(proto::Nothing {})) => {
+                // Nobody would grant any.
+                self.credit.lift();
+                self.confirmations.end(End::Dismissed);
+            }
             // A second start, or what only a later version says.
             Some(What::Start(_)) | None => {}
         }

@@ -36,17 +36,17 @@ pub(super) struct KeptEvents {
     bytes: usize,
     /// The first cause, which an API server that knows nothing must be told, whoever was told before.
     first_cause: Option<proto::NodeEvent>,
-    agent: Agent,
+    taker: Taker,
 }
 
-/// The agent, as far as it matters for what is kept.
+/// The API server, as far as it matters for what is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Agent {
-    /// The agent is there, or another one will be.
+enum Taker {
+    /// It takes events, now or later.
     #[default]
     Awaited,
-    /// There will be none any more: nothing need be kept.
-    Gone,
+    /// Nobody will take any: nothing need be kept.
+    Nobody,
 }
 
 impl KeptEvents {
@@ -61,7 +61,7 @@ impl KeptEvents {
 
     /// True while more events may be taken.
     pub(super) fn has_room(&self) -> bool {
-        self.bytes < KEPT_MAX || self.agent == Agent::Gone
+        self.bytes < KEPT_MAX || self.taker == Taker::Nobody
     }
 
     /// Appends the events to `batch` that were not written to the present connection; the first one says that the session has taken
@@ -71,8 +71,8 @@ impl KeptEvents {
             (event.sequence, event.commands_taken) = (sequence, commands());
             ToAgent::event(event.clone()).append_to(batch);
         }
-        if self.agent == Agent::Gone {
-            self.confirm(self.sent.last());
+        if self.taker == Taker::Nobody {
+            self.forget();
         }
     }
 
@@ -115,10 +115,18 @@ impl KeptEvents {
         after
     }
 
-    /// No agent will be there any more: events are written if that is possible, and not kept.
+    /// Nobody will take events any more: they are written if there is a connection, and not kept.
     pub(super) fn give_up(&mut self) {
-        self.agent = Agent::Gone;
-        self.confirm(self.sent.last());
+        self.taker = Taker::Nobody;
+    }
+
+    fn forget(&mut self) {
+        let is_broken = self.sent.is_broken();
+        self.sent = Unconfirmed::after(self.sent.last());
+        if is_broken {
+            self.sent.break_off();
+        }
+        self.bytes = 0;
     }
 }
 

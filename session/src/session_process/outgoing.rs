@@ -152,7 +152,7 @@ impl Outgoing {
         if self.confirmations.must_tell() {
             ToAgent::commands_taken(self.confirmations.commands_to_tell()).append_to(&mut batch.bytes);
         }
-        if news.end == Some(End::AgentGone) {
+        if news.end.is_some() {
             waiting.kept.give_up();
         }
         waiting.end = waiting.end.or(news.end);

@@ -128,15 +128,6 @@ impl Line {
         }
     }
 
-    /// The same until the report has come, or the launch has ended without one.
-    pub(super) async fn discard_to_report(&mut self) {
-        while let Some(word) = self.words.recv().await {
-            if matches!(&word, Word::Event(event) if is_report(event)) {
-                return;
-            }
-        }
-    }
-
     /// The next message, if it is for the present stream and not kept in `own`. Waits for ever after the last one.
     async fn next(&mut self) -> Option<ReportWhat> {
         let Some(word) = self.words.recv().await else { return std::future::pending().await };

@@ -10,10 +10,10 @@ use lattice_session::numbered::{Arrival, Received};
 
 use super::facts::Origin;
 
-/// Number of events after which a node is told that they were taken.
+/// Number of events after which a node is told that they were taken, when no command tells it.
 const EVENTS_UNTOLD_MAX: u64 = 512;
-/// Cost of the events after which it is told; nodes keep what they were not told of.
-const COST_UNTOLD_MAX: u64 = 256 << 10;
+/// Cost of the events after which it is told. Nodes keep what they were not told of; grants of credit tell it much sooner.
+const COST_UNTOLD_MAX: u64 = 4 << 20;
 
 /// The events that have come from one node.
 #[derive(Debug)]
