@@ -28,6 +28,8 @@ pub(super) struct State {
     pub(super) kept: usize,
     /// Position of whoever settles.
     settled: Position,
+    /// The latest event is the last one. It is kept for whoever joins late.
+    is_complete: bool,
     retention: Retention,
     readers: BTreeMap<u64, Reader>,
 }
@@ -72,6 +74,7 @@ impl State {
             output: 0,
             kept: 0,
             settled: Position { sequence: first - 1, output: Some(0) },
+            is_complete: false,
             retention,
             readers: BTreeMap::new(),
         }
@@ -80,6 +83,7 @@ impl State {
     pub(super) fn push(&mut self, node: u32, event: LogEvent) -> u64 {
         let sequence = self.next;
         self.next += 1;
+        self.is_complete = matches!(event, LogEvent::Complete(_));
         let entry = Entry { sequence, node, event, before: self.output };
         self.output += entry.output();
         self.kept += entry.cost();
@@ -102,6 +106,8 @@ impl State {
 
     pub(super) fn join(&mut self, number: u64, start: Start, spec: ShownSpec) {
         let position = match start {
+            // How it ended is told to everybody, also when it is settled.
+            Start::Unsettled if self.is_complete => self.position_of(self.settled.sequence.min(self.latest() - 1)),
             Start::Unsettled => self.settled,
             Start::After(sequence) => self.position_of(sequence),
         };
@@ -183,6 +189,9 @@ impl State {
         let behind = self.readers.values().map(|reader| reader.position.sequence).min().unwrap_or(u64::MAX);
         let must_be_settled = self.retention == Retention::UntilSettled;
         while let Some(entry) = self.events.front() {
+            if self.is_complete && self.events.len() == 1 {
+                return;
+            }
             let sequence = entry.sequence;
             let settled = sequence <= self.settled.sequence;
             let too_much = self.kept > KEPT_MAX;
@@ -211,6 +220,8 @@ impl SideMessages {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use proptest::prelude::*;
 
     use super::super::tests::{output, started};
@@ -328,6 +339,7 @@ mod tests {
                 let settled_is_kept = state.events.front().is_some_and(|entry| entry.sequence <= state.settled.sequence);
                 prop_assert!(!settled_is_kept || state.kept <= KEPT_MAX, "what is settled is kept within the limit only");
             }
+            model.push(LogEvent::Complete(Arc::default()), 0);
             for reader in 0..4 {
                 while model.state.reader(reader).is_some_and(|reader| reader.position.sequence < model.ends.len() as u64) {
                     model.read(reader);
@@ -337,6 +349,25 @@ mod tests {
                 prop_assert_eq!(seen.sequence, model.ends.len() as u64);
                 prop_assert_eq!(seen.output, model.end(seen.sequence));
             }
+        }
+    }
+
+    #[test]
+    fn whoever_joins_when_all_is_settled_is_told_how_the_launch_ended() {
+        let mut state = State::new(1, Retention::UntilSettled);
+        state.push(0, output(10));
+        state.push(0, LogEvent::Complete(Arc::default()));
+        state.settle(2);
+        for (reader, start) in [(1, Start::Unsettled), (2, Start::After(0)), (3, Start::After(1))] {
+            state.join(reader, start, ShownSpec::default());
+            assert!(!state.is_delivered(), "{start:?}");
+            let position = state.readers[&reader].position.sequence;
+            let batch = state.after(position);
+            let last = state.deliver(reader, batch).pop();
+            let ClientMessage::Event(Entry { sequence: 2, event: LogEvent::Complete(_), .. }) = last.unwrap() else {
+                panic!("{start:?}");
+            };
+            assert!(state.is_delivered(), "{start:?}");
         }
     }
 

@@ -124,7 +124,7 @@ pub(crate) enum LogEvent {
 }
 
 /// End of a launch.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Completion {
     pub launch_id: String,
     pub allocation_id: String,
