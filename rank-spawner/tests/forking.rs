@@ -12,7 +12,6 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid};
@@ -20,7 +19,7 @@ use rank_spawner::{
     Account, DescriptorSocket, ForkEvent, ForkServer, ForkedProcess, Limit, LimitedResource, Passed, Privileges,
     RankExit, become_user,
 };
-use world::{PATIENCE, Tests, eventually, pids, runs};
+use world::{Tests, eventually, next, pids, runs, started};
 
 fn main() {
     let tests = Tests::from_args();
@@ -89,24 +88,6 @@ fn child(door: DescriptorSocket) {
             }
         }
         _ => {}
-    }
-}
-
-fn next(server: &ForkServer) -> ForkEvent {
-    loop {
-        let mut polled = [PollFd::new(server.as_fd(), PollFlags::POLLIN)];
-        assert_eq!(poll(&mut polled, PollTimeout::try_from(PATIENCE).unwrap()), Ok(1), "no news");
-        if let Some(news) = server.next_event().unwrap() {
-            return news;
-        }
-    }
-}
-
-fn started(server: &ForkServer) -> ForkedProcess {
-    server.request().unwrap();
-    match next(server) {
-        ForkEvent::Started(process) => process,
-        other => panic!("{other:?}"),
     }
 }
 

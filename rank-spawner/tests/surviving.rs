@@ -13,14 +13,13 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rank_spawner::{
     DescriptorSocket, ForkEvent, ForkServer, ForkedProcess, KeptProcess, KeptState, Label, Passed, RankExit, Survival,
     TakenUp,
 };
-use world::{PATIENCE, Tests, eventually, pids, runs};
+use world::{Tests, eventually, next, pids, runs, started};
 
 /// Longer than any test takes.
 const LONG: &str = "1000";
@@ -130,24 +129,6 @@ impl Before {
     fn leaves_nothing(&self) {
         eventually("all children end", || !self.any_runs());
         eventually("the server ends", || !self.has_socket());
-    }
-}
-
-fn next(server: &ForkServer) -> ForkEvent {
-    loop {
-        if let Some(news) = server.next_event().unwrap() {
-            return news;
-        }
-        let mut polled = [PollFd::new(server.as_fd(), PollFlags::POLLIN)];
-        assert_eq!(poll(&mut polled, PollTimeout::try_from(PATIENCE).unwrap()), Ok(1), "no news");
-    }
-}
-
-fn started(server: &ForkServer) -> ForkedProcess {
-    server.request().unwrap();
-    match next(server) {
-        ForkEvent::Started(process) => process,
-        other => panic!("{other:?}"),
     }
 }
 

@@ -51,8 +51,7 @@ async fn take_up_one(node: &Arc<Node>, Kept { forked, label }: Kept) -> bool {
         Ok(decoded) => decoded,
         Err(error) => {
             tracing::error!(pid, error, "a session of an earlier agent cannot be understood; it is killed");
-            forked.kill();
-            forked.forget();
+            forked.discard();
             return false;
         }
     };
@@ -62,8 +61,7 @@ async fn take_up_one(node: &Arc<Node>, Kept { forked, label }: Kept) -> bool {
     if let Err(refusal) = node.launches.enter(&id, handle) {
         // No two sessions here are of one launch.
         tracing::error!(launch = id, pid, ?refusal, "a second session of the launch is killed");
-        forked.kill();
-        forked.forget();
+        forked.discard();
         return false;
     }
     tracing::info!(launch = id, pid, "the launch is taken up from the agent before");

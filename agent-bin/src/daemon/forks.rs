@@ -123,6 +123,12 @@ impl Forked {
         }
     }
 
+    /// Kills it, and lets its fork server keep nothing of it.
+    pub(super) fn discard(&self) {
+        self.kill();
+        self.forget();
+    }
+
     /// Kills the process, if it runs.
     pub(super) fn kill(&self) {
         // It may have ended this very moment.

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use lattice_session::cause::{Cause, CauseKind};
+use lattice_session::deadline::until;
 use lattice_session::event::Report;
 use lattice_session::fabric::NodeFabric;
 use lattice_session::session_process::{Order, door};
@@ -291,7 +292,7 @@ impl Launch {
             return;
         }
         tracing::warn!(launch = self.id, "its ranks are ended: {reason}");
-        let cause = Cause { host: self.node.config.node_id.clone(), kind: CauseKind::NodeLost { reason } };
+        let cause = self.node_lost(reason);
         let events = Arc::clone(&self.events);
         // There may be no room for it as long as nobody takes events. It is in line before the report is.
         tokio::spawn(async move { events.push_cause(cause).await });
@@ -315,7 +316,7 @@ impl Launch {
             Some(Err(_)) | None => "the session process is gone".to_owned(),
         };
         tracing::error!(launch = self.id, "{reason}");
-        let cause = Cause { host: self.node.config.node_id.clone(), kind: CauseKind::NodeLost { reason } };
+        let cause = self.node_lost(reason);
         let report = Report { exits: Vec::new(), cause: None, duration: Duration::ZERO };
         let events = Arc::clone(&self.events);
         // There may be no room as long as nobody takes events.
@@ -323,6 +324,11 @@ impl Launch {
             events.push_cause(cause).await;
             events.push_report(&report).await;
         });
+    }
+
+    /// The loss of this node to the launch, as a cause.
+    fn node_lost(&self, reason: String) -> Cause {
+        Cause { host: self.node.config.node_id.clone(), kind: CauseKind::NodeLost { reason } }
     }
 
     /// Lets the session process go; one that does not is killed.
@@ -361,13 +367,6 @@ impl Launch {
                 }
             }
         }
-    }
-}
-
-async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => sleep_until(deadline).await,
-        None => std::future::pending().await,
     }
 }
 

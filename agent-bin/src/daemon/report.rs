@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lattice_session::cause::Cause;
+use lattice_session::deadline::until;
 use lattice_session::event::{Event, Report};
 use lattice_session::{timeouts, wire};
 use pmi_core::ids::NodeIndex;
@@ -30,7 +31,7 @@ use proto::node_command::What as CommandWhat;
 use proto::node_service_client::NodeServiceClient;
 use proto::to_session::What as ToWhat;
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 
@@ -206,13 +207,6 @@ fn acknowledgement_due() -> Instant {
 
 fn unacknowledged() -> Status {
     Status::deadline_exceeded("the API server has not acknowledged the report; it is asked again")
-}
-
-async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => sleep_until(deadline).await,
-        None => std::future::pending().await,
-    }
 }
 
 #[cfg(test)]

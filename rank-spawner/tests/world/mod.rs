@@ -12,7 +12,10 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::Pid;
 use pmi_core::ids::Rank;
-use rank_spawner::{Arguments, Environment, LaunchTag, Program, RankCommand, RankExit, RankProcess, Stdio};
+use rank_spawner::{
+    Arguments, Environment, ForkEvent, ForkServer, ForkedProcess, LaunchTag, Program, RankCommand, RankExit,
+    RankProcess, Stdio,
+};
 
 /// Long enough for the slowest machine; reached only by a test that fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -138,4 +141,24 @@ pub(crate) fn descriptors() -> Vec<i32> {
     let mut directory = directory;
     let numbers = directory.iter().filter_map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().ok());
     numbers.filter(|&number| number != own).collect()
+}
+
+/// Next message of a fork server, which must come.
+pub(crate) fn next(server: &ForkServer) -> ForkEvent {
+    loop {
+        if let Some(news) = server.next_event().unwrap() {
+            return news;
+        }
+        let mut polled = [PollFd::new(server.as_fd(), PollFlags::POLLIN)];
+        assert_eq!(poll(&mut polled, PollTimeout::try_from(PATIENCE).unwrap()), Ok(1), "no news");
+    }
+}
+
+/// A child that a fork server is asked for.
+pub(crate) fn started(server: &ForkServer) -> ForkedProcess {
+    server.request().unwrap();
+    match next(server) {
+        ForkEvent::Started(process) => process,
+        other => panic!("{other:?}"),
+    }
 }

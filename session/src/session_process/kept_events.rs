@@ -3,7 +3,6 @@
 
 use bytes::BytesMut;
 use pmi_transport::proto::v1 as proto;
-use prost::Message;
 use proto::node_event::What;
 
 use super::frames::ToAgent;
@@ -135,7 +134,7 @@ fn memory(event: &proto::NodeEvent) -> usize {
     let content = match &event.what {
         Some(What::Output(output)) => output.data.len(),
         Some(What::Trace(line)) => line.len(),
-        _ => proto::NodeEvent { what: event.what.clone(), ..proto::NodeEvent::default() }.encoded_len(),
+        what => what.as_ref().map_or(0, What::encoded_len),
     };
     content + EVENT_OVERHEAD
 }

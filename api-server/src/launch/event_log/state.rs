@@ -28,8 +28,6 @@ pub(super) struct State {
     pub(super) kept: usize,
     /// Position of whoever settles.
     settled: Position,
-    /// The latest event is the last one. It is kept for whoever joins late.
-    is_complete: bool,
     retention: Retention,
     readers: BTreeMap<u64, Reader>,
 }
@@ -74,7 +72,6 @@ impl State {
             output: 0,
             kept: 0,
             settled: Position { sequence: first - 1, output: Some(0) },
-            is_complete: false,
             retention,
             readers: BTreeMap::new(),
         }
@@ -83,7 +80,6 @@ impl State {
     pub(super) fn push(&mut self, node: u32, event: LogEvent) -> u64 {
         let sequence = self.next;
         self.next += 1;
-        self.is_complete = matches!(event, LogEvent::Complete(_));
         let entry = Entry { sequence, node, event, before: self.output };
         self.output += entry.output();
         self.kept += entry.cost();
@@ -107,7 +103,7 @@ impl State {
     pub(super) fn join(&mut self, number: u64, start: Start, spec: ShownSpec) {
         let position = match start {
             // How it ended is told to everybody, also when it is settled.
-            Start::Unsettled if self.is_complete => self.position_of(self.settled.sequence.min(self.latest() - 1)),
+            Start::Unsettled if self.is_complete() => self.position_of(self.settled.sequence.min(self.latest() - 1)),
             Start::Unsettled => self.settled,
             Start::After(sequence) => self.position_of(sequence),
         };
@@ -135,6 +131,11 @@ impl State {
     pub(super) fn is_delivered(&self) -> bool {
         let latest = self.latest();
         self.settled.sequence >= latest && self.readers.values().all(|reader| reader.position.sequence >= latest)
+    }
+
+    /// Returns true if the latest event is the last one, which is kept for whoever joins late.
+    fn is_complete(&self) -> bool {
+        matches!(self.events.back(), Some(Entry { event: LogEvent::Complete(_), .. }))
     }
 
     pub(super) fn first(&self) -> u64 {
@@ -189,7 +190,7 @@ impl State {
         let behind = self.readers.values().map(|reader| reader.position.sequence).min().unwrap_or(u64::MAX);
         let must_be_settled = self.retention == Retention::UntilSettled;
         while let Some(entry) = self.events.front() {
-            if self.is_complete && self.events.len() == 1 {
+            if self.is_complete() && self.events.len() == 1 {
                 return;
             }
             let sequence = entry.sequence;

@@ -1,6 +1,7 @@
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
+use prost::Message;
 use proto::from_session::What as FromWhat;
 
 use super::*;
