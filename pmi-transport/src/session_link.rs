@@ -7,8 +7,8 @@
 //!    │ greeting, 80 bytes ─────────────> │ the launch runs here, the MAC  │
 //!    │                                   │ and the source address fit:    │
 //!    │                                   │ the socket is handed over ───> │
-//!    │ e ──────────────────────────────────────────────────────────────> │  Noise NNpsk0 under the launch's key,
-//!    │ <────────────────────────────────────────────────────────── e, ee │  bound to the greeting
+//!    │ e, version ─────────────────────────────────────────────────────> │  Noise NNpsk0 under the launch's key,
+//!    │ <───────────────────────────────────────────────── e, ee, version │  bound to the greeting
 //!    │ <═══════════════ frames, encrypted, in both directions ═════════> │
 //! ```
 //!
@@ -19,6 +19,11 @@
 //! Who proves what: the [`LinkKey`] is known to the sessions of a launch only, so no other user, launch or machine can open or
 //! read a link. Which node a session speaks for is proved by the source address of its connection, as the agent sees it.
 
+mod fence_names;
+mod field;
+mod frame;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod gate;
 mod greeting;
 mod key;

@@ -159,14 +159,17 @@ fn certificates() -> Vec<Vec<u8>> {
     callers.map(der).into()
 }
 
-fn targets() -> [Target; 4] {
+fn targets() -> [Target; 6] {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let recorded = runtime.block_on(record());
     let lists = operations(&recorded);
     let frames: Vec<_> = recorded.into_iter().map(|(.., frame)| frame).collect();
+    let stream = fuzzing::link_stream_of(&frames);
     [
         Target { name: "link_frame", run: fuzzing::link_frame, seeds: frames },
         Target { name: "fence_node", run: fuzzing::fence_node, seeds: lists.map(|list| fuzzing::encode(&list)).into() },
+        Target { name: "link_stream", run: fuzzing::link_stream, seeds: vec![stream] },
+        Target { name: "link_opening", run: fuzzing::link_opening, seeds: vec![fuzzing::link_opening_of_a_stranger()] },
         Target { name: "pieces", run: fuzzing::pieces, seeds: vec![vec![63, 0, 100, 1, 64, 65, 255]] },
         Target { name: "certificate", run: fuzzing::certificate, seeds: certificates() },
     ]

@@ -166,7 +166,7 @@ async fn what_was_recorded_and_is_sent_again_ends_no_link() {
         let mut socket = TcpStream::connect(address).unwrap();
         socket.write_all(greeting.as_bytes()).unwrap();
         // No handshake of the launch: its sender has the greeting, not the key.
-        socket.write_all(&[9; 48]).unwrap();
+        socket.write_all(&[9; 49]).unwrap();
         let mut answer = Vec::new();
         socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let _ = socket.read_to_end(&mut answer);

@@ -2,7 +2,7 @@
 //!
 //! The pre-shared key follows from the launch's key, so both ends are proved to be sessions of the launch; the greeting is the
 //! prologue, so both are proved to mean the same two nodes. Keys are fresh for each link: what was recorded cannot be replayed,
-//! nor read later by who learns the launch's key.
+//! nor read later by who learns the launch's key. Each end says in the handshake which version of frames it knows.
 
 use std::fmt;
 
@@ -14,8 +14,8 @@ use super::key::LinkKey;
 
 /// The hash and the cipher are `ring`'s, which uses the instructions for AES of the processor.
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
-/// Each message of the handshake: a public key and the tag of an empty payload.
-pub(super) const HANDSHAKE_LEN: usize = 32 + TAG_LEN;
+/// Each message of the handshake: a public key, and one byte of payload with its tag.
+pub(super) const HANDSHAKE_LEN: usize = 32 + 1 + TAG_LEN;
 const TAG_LEN: usize = 16;
 /// Longest message of Noise (section 3 of its specification), in bytes.
 const MESSAGE_MAX: usize = 65_535;
@@ -41,16 +41,18 @@ impl Handshake {
         Ok(Self(builder(&key.handshake_key(), greeting)?.build_responder()?))
     }
 
-    /// Own message.
-    pub(super) fn write(&mut self) -> Result<[u8; HANDSHAKE_LEN], NoiseError> {
+    /// Own message, which says the version of the frames that this end sends and reads.
+    pub(super) fn write(&mut self, version: u8) -> Result<[u8; HANDSHAKE_LEN], NoiseError> {
         let mut message = [0; HANDSHAKE_LEN];
-        self.0.write_message(&[], &mut message)?;
+        self.0.write_message(&[version], &mut message)?;
         Ok(message)
     }
 
-    /// Takes the other end's message.
-    pub(super) fn read(&mut self, message: &[u8; HANDSHAKE_LEN]) -> Result<(), NoiseError> {
-        self.0.read_message(message, &mut [0; TAG_LEN]).map(drop).map_err(NoiseError)
+    /// Takes the other end's message; returns its version.
+    pub(super) fn read(&mut self, message: &[u8; HANDSHAKE_LEN]) -> Result<u8, NoiseError> {
+        let mut payload = [0; HANDSHAKE_LEN];
+        self.0.read_message(message, &mut payload)?;
+        Ok(payload[0])
     }
 
     /// Ciphers of the link, when both messages went.

@@ -16,6 +16,7 @@ use tokio_stream::StreamExt;
 use tokio_util::task::TaskTracker;
 use tonic::Status;
 
+use super::frame::{FrameReader, FrameWriter, VERSION};
 use super::greeting::{Greeting, LaunchHash};
 use super::key::LinkKey;
 use super::noise::{HANDSHAKE_LEN, Handshake, NoiseError};
@@ -38,7 +39,7 @@ const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct SessionLinks {
     key: LinkKey,
-    launch: LaunchHash,
+    launch_id: Arc<str>,
     me: NodeIndex,
     nodes: Arc<[Member]>,
     /// Time for which agents that do not run are called again.
@@ -87,6 +88,14 @@ pub enum LinkError {
         /// The fault.
         source: NoiseError,
     },
+    /// The other session is of another version, whose frames are different ones.
+    #[error("{address}: its session has frames of version {theirs}, this one has {VERSION}")]
+    Version {
+        /// Address of the agent.
+        address: String,
+        /// Version of the other session's frames.
+        theirs: u8,
+    },
     /// The runtime ends.
     #[error("this process ends")]
     Ended,
@@ -105,6 +114,12 @@ pub enum AcceptError {
     /// The other end is no session of the launch.
     #[error(transparent)]
     Handshake(#[from] NoiseError),
+    /// The other session is of another version, whose frames are different ones.
+    #[error("it has frames of version {theirs}, and this session has {VERSION}")]
+    Version {
+        /// Version of the other session's frames.
+        theirs: u8,
+    },
     /// The other end sent no frame in time.
     #[error("no frame came within {FIRST_FRAME_TIMEOUT:?}")]
     Late,
@@ -144,8 +159,8 @@ struct Accepted {
 impl SessionLinks {
     /// Links of node `me` of the launch `launch_id`, whose agents are `nodes`.
     pub fn new(key: LinkKey, launch_id: &str, me: NodeIndex, nodes: Arc<[Member]>) -> Self {
-        let launch = LaunchHash::of(launch_id);
-        Self { key, launch, me, nodes, agent_lease: Duration::ZERO, writing: TaskTracker::new() }
+        let launch_id = Arc::from(launch_id);
+        Self { key, launch_id, me, nodes, agent_lease: Duration::ZERO, writing: TaskTracker::new() }
     }
 
     /// The same for sessions that live without their agents for so long: where an agent's port refuses a link, the next agent is
@@ -167,10 +182,10 @@ impl SessionLinks {
             match this.establish(&node, &address).await {
                 Ok((socket, ciphers)) => {
                     let (reader, writer) = socket.into_split();
-                    let incoming = stream::incoming(reader, Arc::clone(&ciphers));
+                    let incoming = stream::incoming(reader, Arc::clone(&ciphers), this.frame_reader());
                     // Who opened it may have ended meanwhile, and still owes others what it sent.
                     let _unread = tell.send(Ok(incoming));
-                    log_end(stream::write_all(writer, ciphers, outgoing)).await;
+                    log_end(stream::write_all(writer, ciphers, this.frame_writer(), outgoing)).await;
                 }
                 Err(error) => drop(tell.send(Err(error))),
             }
@@ -183,7 +198,7 @@ impl SessionLinks {
     async fn establish(&self, node: &str, address: &str) -> Result<(TcpStream, SharedCiphers), LinkError> {
         let to = self.nodes.iter().position(|member| member.name == node).unwrap_or(self.nodes.len());
         let nonce = random()?;
-        let greeting = Greeting::new(self.launch, self.me, NodeIndex(to as u32), nonce, &self.key.gate_key());
+        let greeting = Greeting::new(self.launch(), self.me, NodeIndex(to as u32), nonce, &self.key.gate_key());
         let late = |timeout| LinkError::Late { address: address.to_owned(), timeout };
         let deadline = Instant::now() + self.agent_lease;
         let mut socket = loop {
@@ -214,7 +229,8 @@ impl SessionLinks {
         let Accepted { first, incoming, writer, ciphers } = accepted.map_err(|_| AcceptError::Late)??;
         let incoming = tokio_stream::once(Ok(first)).chain(incoming.map(|frame| frame.map_err(status)));
         let outgoing = fences.link(&member.name, Box::pin(incoming));
-        self.writing.spawn(log_end(stream::write_all(writer, ciphers, outgoing.filter_map(Result::ok))));
+        let outgoing = outgoing.filter_map(Result::ok);
+        self.writing.spawn(log_end(stream::write_all(writer, ciphers, self.frame_writer(), outgoing)));
         Ok(())
     }
 
@@ -225,7 +241,7 @@ impl SessionLinks {
         socket::configure(&socket)?;
         let ciphers = self.answer(&mut socket, greeting).await?;
         let (reader, writer) = socket.into_split();
-        let mut incoming = stream::incoming(reader, Arc::clone(&ciphers));
+        let mut incoming = stream::incoming(reader, Arc::clone(&ciphers), self.frame_reader());
         let first = incoming.next().await.ok_or(io::Error::from(io::ErrorKind::UnexpectedEof))?;
         let first = first.map_err(|error| AcceptError::Frame { reason: chain(&error) })?;
         Ok(Accepted { first, incoming, writer, ciphers })
@@ -236,6 +252,18 @@ impl SessionLinks {
     pub async fn flushed(&self) {
         self.writing.close();
         self.writing.wait().await;
+    }
+
+    fn launch(&self) -> LaunchHash {
+        LaunchHash::of(&self.launch_id)
+    }
+
+    fn frame_reader(&self) -> FrameReader {
+        FrameReader::new(Arc::clone(&self.launch_id))
+    }
+
+    fn frame_writer(&self) -> FrameWriter {
+        FrameWriter::new(Arc::clone(&self.launch_id))
     }
 
     async fn connect(&self, address: &str) -> io::Result<TcpStream> {
@@ -274,7 +302,7 @@ impl SessionLinks {
         let mut handshake = Handshake::of_caller(&self.key, greeting).map_err(fault)?;
         let mut opening = [0; Greeting::LEN + HANDSHAKE_LEN];
         opening[..Greeting::LEN].copy_from_slice(greeting.as_bytes());
-        opening[Greeting::LEN..].copy_from_slice(&handshake.write().map_err(fault)?);
+        opening[Greeting::LEN..].copy_from_slice(&handshake.write(VERSION).map_err(fault)?);
         socket.write_all(&opening).await.map_err(closed)?;
         let mut answer = [0; HANDSHAKE_LEN];
         let read = read_up_to(socket, &mut answer).await.map_err(closed)?;
@@ -282,9 +310,12 @@ impl SessionLinks {
             HANDSHAKE_LEN => handshake.read(&answer).map_err(fault),
             _ => Err(LinkError::Refused { address: address.to_owned() }),
         };
-        match shaken {
+        let theirs = match shaken {
             Err(_) if is_of_calls(&answer[..read]) => return Err(LinkError::NoLinks { address: address.to_owned() }),
             shaken => shaken?,
+        };
+        if theirs != VERSION {
+            return Err(LinkError::Version { address: address.to_owned(), theirs });
         }
         Ok(Arc::new(Mutex::new(handshake.finish().map_err(fault)?)))
     }
@@ -293,8 +324,12 @@ impl SessionLinks {
         let mut handshake = Handshake::of_called(&self.key, greeting)?;
         let mut opening = [0; HANDSHAKE_LEN];
         socket.read_exact(&mut opening).await?;
-        handshake.read(&opening)?;
-        socket.write_all(&handshake.write()?).await?;
+        let theirs = handshake.read(&opening)?;
+        // Who has another version hears which one this is.
+        socket.write_all(&handshake.write(VERSION)?).await?;
+        if theirs != VERSION {
+            return Err(AcceptError::Version { theirs });
+        }
         Ok(Arc::new(Mutex::new(handshake.finish()?)))
     }
 }
@@ -340,3 +375,6 @@ async fn log_end(writing: impl Future<Output = Result<(), StreamError>>) {
         tracing::debug!(%error, "a link cannot be written to");
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,6 @@
+//! See [`pmi_transport::fuzzing::link_stream`].
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| pmi_transport::fuzzing::link_stream(data));

@@ -1,0 +1,255 @@
+//! Frames as links between sessions carry them. The layout is of version [`VERSION`], which the handshake compares.
+//!
+//! ```text
+//! length, 4 bytes   kind   fields
+//!
+//! 1  up            fence  flags  part  { position  length << 1 | goes on  run }
+//! 2  down          fence  flags  fan-out  part  run
+//! 3  failed        fence  node + 1, or 0  reason
+//! 4  data request  id  from  question
+//! 5  data reply    id  0 | 1 data | 2 error
+//! 6  awaited       fence
+//! 7  left
+//! ```
+//! Numbers are [`field`](super::field)'s, fences are [`fence_names`](super::fence_names)'s. What a frame ends with has no length of
+//! its own. A link is of one launch, so no frame says which. What frames mean is said in `fence.proto`, which calls carry.
+
+use std::sync::Arc;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+use super::fence_names::{ReceivedNames, SentNames};
+use super::field::{Fields, Malformed, PutField};
+use crate::limits::MESSAGE_MAX;
+use crate::proto::v1::data_reply::Result as Reply;
+use crate::proto::v1::{
+    DataReply, DataRequest, FenceDown, FenceFailed, FenceKey, FenceUp, LinkFrame, NodePiece, link_frame::What,
+};
+
+/// Version of the layout. Sessions that have different ones do not link.
+pub(super) const VERSION: u8 = 1;
+
+/// Bytes of a frame's length.
+const PREFIX: usize = 4;
+
+const UP: u8 = 1;
+const DOWN: u8 = 2;
+const FAILED: u8 = 3;
+const DATA_REQUEST: u8 = 4;
+const DATA_REPLY: u8 = 5;
+const AWAITED: u8 = 6;
+const LEFT: u8 = 7;
+
+/// Flag of the last frame of its sender, in both directions.
+const LAST: u8 = 1;
+/// Flag of a run whose last segment goes on in the next frame.
+const GOES_ON: u8 = 2;
+
+/// Failure to read a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum FrameError {
+    #[error("a frame of {len} bytes is announced; {MESSAGE_MAX} are the most")]
+    TooLong { len: usize },
+    #[error("a frame cannot be read: {0}")]
+    Malformed(#[from] Malformed),
+}
+
+/// Writes the frames of one direction of a link.
+#[derive(Debug)]
+pub(super) struct FrameWriter {
+    launch_id: Arc<str>,
+    names: SentNames,
+}
+
+impl FrameWriter {
+    pub(super) fn new(launch_id: Arc<str>) -> Self {
+        Self { launch_id, names: SentNames::default() }
+    }
+
+    /// Appends a frame. Returns false, and writes nothing, if it is not of the link's launch.
+    pub(super) fn append(&mut self, frame: &LinkFrame, stream: &mut BytesMut) -> bool {
+        let Some(what) = frame.what.as_ref().filter(|what| self.is_of_launch(what)) else { return false };
+        let start = stream.len();
+        stream.put_u32(0);
+        match what {
+            What::Up(up) => self.put_up(up, stream),
+            What::Down(down) => self.put_down(down, stream),
+            What::Failed(failed) => self.put_failed(failed, stream),
+            What::DataRequest(request) => put_request(request, stream),
+            What::DataReply(reply) => put_reply(reply, stream),
+            What::Awaited(key) => {
+                stream.put_u8(AWAITED);
+                self.names.put(key, stream);
+            }
+            What::Left(_) => stream.put_u8(LEFT),
+        }
+        let len = (stream.len() - start - PREFIX) as u32;
+        stream[start..start + PREFIX].copy_from_slice(&len.to_be_bytes());
+        true
+    }
+
+    fn is_of_launch(&self, what: &What) -> bool {
+        let of_launch = |key: &Option<FenceKey>| key.as_ref().is_some_and(|key| *key.launch_id == *self.launch_id);
+        match what {
+            What::Up(frame) => of_launch(&frame.key),
+            What::Down(frame) => of_launch(&frame.key),
+            What::Failed(frame) => of_launch(&frame.key),
+            What::Awaited(key) => *key.launch_id == *self.launch_id,
+            What::DataRequest(request) => *request.launch_id == *self.launch_id,
+            What::DataReply(reply) => *reply.launch_id == *self.launch_id,
+            What::Left(launch_id) => **launch_id == *self.launch_id,
+        }
+    }
+
+    fn put_up(&mut self, up: &FenceUp, stream: &mut BytesMut) {
+        stream.put_u8(UP);
+        self.put_fence(&up.key, stream);
+        stream.put_u8(flag(LAST, up.last));
+        stream.put_number(up.part.into());
+        for piece in &up.brought {
+            stream.put_number(piece.position.into());
+            stream.put_number((piece.run.len() as u64) << 1 | u64::from(piece.goes_on));
+            stream.put_slice(&piece.run);
+        }
+    }
+
+    fn put_down(&mut self, down: &FenceDown, stream: &mut BytesMut) {
+        stream.put_u8(DOWN);
+        self.put_fence(&down.key, stream);
+        stream.put_u8(flag(LAST, down.last) | flag(GOES_ON, down.goes_on));
+        stream.put_number(down.fan_out.into());
+        stream.put_number(down.part.into());
+        stream.put_slice(&down.run);
+    }
+
+    fn put_failed(&mut self, failed: &FenceFailed, stream: &mut BytesMut) {
+        stream.put_u8(FAILED);
+        self.put_fence(&failed.key, stream);
+        stream.put_number(failed.node.map_or(0, |node| u64::from(node) + 1));
+        stream.put_slice(failed.reason.as_bytes());
+    }
+
+    fn put_fence(&mut self, key: &Option<FenceKey>, stream: &mut BytesMut) {
+        key.iter().for_each(|key| self.names.put(key, stream));
+    }
+}
+
+fn put_request(request: &DataRequest, stream: &mut BytesMut) {
+    stream.put_u8(DATA_REQUEST);
+    stream.put_number(request.request_id);
+    stream.put_number(request.from_node.into());
+    stream.put_slice(&request.question);
+}
+
+fn put_reply(reply: &DataReply, stream: &mut BytesMut) {
+    stream.put_u8(DATA_REPLY);
+    stream.put_number(reply.request_id);
+    let (kind, content) = match &reply.result {
+        None => (0, &[][..]),
+        Some(Reply::Data(data)) => (1, &data[..]),
+        Some(Reply::Error(reason)) => (2, reason.as_bytes()),
+    };
+    stream.put_u8(kind);
+    stream.put_slice(content);
+}
+
+fn flag(flag: u8, is_set: bool) -> u8 {
+    if is_set { flag } else { 0 }
+}
+
+/// Reads the frames of one direction of a link.
+#[derive(Debug)]
+pub(super) struct FrameReader {
+    launch_id: Arc<str>,
+    names: ReceivedNames,
+}
+
+impl FrameReader {
+    pub(super) fn new(launch_id: Arc<str>) -> Self {
+        Self { names: ReceivedNames::new(Arc::clone(&launch_id)), launch_id }
+    }
+
+    /// Takes the first frame if it is whole. Its payloads go on in the memory of `stream`, uncopied. After an error nothing more can
+    /// be read.
+    pub(super) fn take(&mut self, stream: &mut BytesMut) -> Result<Option<LinkFrame>, FrameError> {
+        let Some(prefix) = stream.first_chunk::<PREFIX>() else { return Ok(None) };
+        let len = u32::from_be_bytes(*prefix) as usize;
+        if len > MESSAGE_MAX {
+            return Err(FrameError::TooLong { len });
+        }
+        if stream.len() < PREFIX + len {
+            return Ok(None);
+        }
+        stream.advance(PREFIX);
+        let what = self.read(stream.split_to(len).freeze())?;
+        Ok(Some(LinkFrame { what: Some(what) }))
+    }
+
+    fn read(&mut self, frame: Bytes) -> Result<What, Malformed> {
+        let mut fields = Fields::new(frame);
+        let what = match fields.byte()? {
+            UP => What::Up(self.take_up(&mut fields)?),
+            DOWN => What::Down(self.take_down(&mut fields)?),
+            FAILED => What::Failed(self.take_failed(&mut fields)?),
+            DATA_REQUEST => What::DataRequest(self.take_request(&mut fields)?),
+            DATA_REPLY => What::DataReply(self.take_reply(&mut fields)?),
+            AWAITED => What::Awaited(self.names.take(&mut fields)?),
+            LEFT => What::Left(self.launch_id()),
+            kind => return Err(Malformed::Kind(kind)),
+        };
+        fields.end()?;
+        Ok(what)
+    }
+
+    fn take_up(&mut self, fields: &mut Fields) -> Result<FenceUp, Malformed> {
+        let key = Some(self.names.take(fields)?);
+        let flags = fields.flags(LAST)?;
+        let part = fields.small()?;
+        let mut brought = Vec::new();
+        while !fields.is_empty() {
+            let (position, len) = (fields.small()?, fields.number()?);
+            brought.push(NodePiece { position, run: fields.bytes(len >> 1)?, goes_on: len & 1 != 0 });
+        }
+        Ok(FenceUp { key, brought, last: flags & LAST != 0, part })
+    }
+
+    fn take_down(&mut self, fields: &mut Fields) -> Result<FenceDown, Malformed> {
+        let key = Some(self.names.take(fields)?);
+        let flags = fields.flags(LAST | GOES_ON)?;
+        let (fan_out, part) = (fields.small()?, fields.small()?);
+        let run = fields.rest();
+        Ok(FenceDown { key, run, goes_on: flags & GOES_ON != 0, last: flags & LAST != 0, fan_out, part })
+    }
+
+    fn take_failed(&mut self, fields: &mut Fields) -> Result<FenceFailed, Malformed> {
+        let key = Some(self.names.take(fields)?);
+        let node = match fields.number()?.checked_sub(1) {
+            None => None,
+            Some(node) => Some(u32::try_from(node).map_err(|_| Malformed::Number)?),
+        };
+        Ok(FenceFailed { key, node, reason: fields.rest_in_utf8()? })
+    }
+
+    fn take_request(&self, fields: &mut Fields) -> Result<DataRequest, Malformed> {
+        let (request_id, from_node) = (fields.number()?, fields.small()?);
+        Ok(DataRequest { launch_id: self.launch_id(), request_id, from_node, question: fields.rest() })
+    }
+
+    fn take_reply(&self, fields: &mut Fields) -> Result<DataReply, Malformed> {
+        let request_id = fields.number()?;
+        let result = match fields.byte()? {
+            0 => None,
+            1 => Some(Reply::Data(fields.rest())),
+            2 => Some(Reply::Error(fields.rest_in_utf8()?)),
+            kind => return Err(Malformed::Kind(kind)),
+        };
+        Ok(DataReply { launch_id: self.launch_id(), request_id, result })
+    }
+
+    fn launch_id(&self) -> String {
+        self.launch_id.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests;
