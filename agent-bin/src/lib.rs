@@ -58,12 +58,10 @@ fn carried_out(version: &'static str, args: &Args) -> Result<Answer, Box<dyn Err
         daemon::check(&config)?;
         return Ok(success(format!("lattice-agent: the settings of {} make sense\n", config.node_id)));
     }
+    cxi_fabric::secret::keep_out_of_core_dumps()?;
     // Before any thread, any key and any connection: session processes are copies of what this process is now.
     let forks = fork_server(&config)?;
     log_to_stderr();
-    if let Err(error) = cxi_fabric::secret::keep_out_of_core_dumps() {
-        tracing::warn!(%error, "core dumps of this agent would hold keys");
-    }
     daemon::run(config, forks)?;
     Ok(success(String::new()))
 }

@@ -5,11 +5,11 @@
 //! search for.
 
 use std::fmt;
-use std::fs;
 use std::hash::{BuildHasher, RandomState};
-use std::io::{self, Write};
+use std::io;
 use std::sync::OnceLock;
 
+use nix::sys::prctl;
 use secrecy::{ExposeSecret, SecretSlice};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
@@ -93,16 +93,14 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Keeps the memory of this process out of core dumps, whoever collects them. For daemons that hold keys, once, before the first of them
-/// is read. Processes that are forked later inherit it; the dumps of ranks are their user's business.
+/// Keeps the memory of this process from core dumps, debuggers and `/proc`, but for root's. For processes that hold keys, once before the
+/// first of them is read, and again after a change of the user. Processes that are forked later inherit it; programs that they execute
+/// do not, so ranks can be debugged and dumped by their user.
 ///
 /// # Errors
-/// If the kernel has no such switch (`core(5)`, `/proc/self/coredump_filter`).
+/// If the kernel refuses (`PR_SET_DUMPABLE` of `prctl(2)`).
 pub fn keep_out_of_core_dumps() -> io::Result<()> {
-    // The headers of the program's own file alone, which tell which program it was.
-    const HEADERS_ONLY: &[u8] = b"0x10";
-    // Opened, never made: it is a file of the kernel.
-    fs::OpenOptions::new().write(true).open("/proc/self/coredump_filter")?.write_all(HEADERS_ONLY)
+    Ok(prctl::set_dumpable(false)?)
 }
 
 /// Form of a [`Secret`] in logs.
@@ -139,9 +137,8 @@ mod tests {
     }
 
     #[test]
-    fn a_core_dump_holds_nothing_of_what_is_in_memory() {
+    fn a_process_that_holds_keys_is_not_dumped() {
         keep_out_of_core_dumps().expect("the kernel has the switch");
-        let filter = fs::read_to_string("/proc/self/coredump_filter").expect("readable");
-        assert_eq!(filter.trim(), "00000010");
+        assert_eq!(prctl::get_dumpable(), Ok(false));
     }
 }

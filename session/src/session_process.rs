@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use cxi_fabric::secret::keep_out_of_core_dumps;
 use nix::sys::prctl;
 use nix::unistd::Uid;
 use pmi_core::ids::{JobId, Rank};
@@ -134,6 +135,8 @@ fn begin(order: &Order, socket: &mut UnixStream) -> Result<Option<Start>, Refusa
         error => Err(error),
     })?;
     become_user(&account, &privileges)?;
+    // The next frame has the key of the launch's links. The system may have taken the change of the user for a reason to dump again.
+    keep_out_of_core_dumps()?;
     let Some(start) = read_frame(socket)? else { return Ok(None) };
     Ok(Some(Start::new(wire::start::decode(start)?, &account)))
 }

@@ -178,3 +178,15 @@ fn without_allow_root_nobody_launches_as_root() {
     let outcome = as_root(script).arg(Flavour::Plain.program("half_lines")).run();
     outcome.exits(0).prints_lines(["code 125"]).says("this node starts no processes of root; set allow_root");
 }
+
+/// A session process holds the key of its launch's links, an agent the keys of all. Ranks belong to their user: debuggers work. Here a
+/// user has a cluster of its own, so that nobody but the switch keeps its processes from looking at each other.
+#[test]
+fn agents_and_sessions_show_their_memory_to_nobody_but_root_and_ranks_to_their_user() {
+    let script = r#"$NOBODY lattice dev-cluster --nodes 1 -- bash -c '
+            look() { (cat /proc/$2/environ) >/dev/null 2>&1 && echo "$1: shown" || echo "$1: hidden"; }
+            for daemon in api node0; do look $daemon $(cat "$LATTICE_DEV_CLUSTER/$daemon.pid"); done
+            export -f look; lattice launch -n 1 bash -c "look session \$PPID; look rank \$\$"; look script $$'"#;
+    let seen = ["api: hidden", "node0: hidden", "session: hidden", "rank: shown", "script: shown"];
+    as_root(script).run().exits(0).prints_lines(seen);
+}
