@@ -410,8 +410,11 @@ impl Runner {
                 self.machine.on_output_end(slot);
             }
         }
-        let spec = Arc::clone(&self.spec);
-        self.removals.spawn_blocking(move || sweep::remove_rank_files(&spec));
+        // Who spoke no PMIx was not told of it; a thread for nothing would take as long as a rank takes to start.
+        if self.machine.ranks().iter().any(|(_, slot)| self.servers.spoke_pmix(slot.job, slot.local)) {
+            let spec = Arc::clone(&self.spec);
+            self.removals.spawn_blocking(move || sweep::remove_rank_files(&spec));
+        }
         while self.removals.join_next().await.is_some() {}
         let silent = if self.machine.minds_silent_ends() { self.silent_ends() } else { SilentSeen::default() };
         self.machine.on_drained(&silent, Instant::now().into_std());

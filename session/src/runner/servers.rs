@@ -373,6 +373,10 @@ impl Servers {
         self.jobs[job.0].phase(local)
     }
 
+    pub(super) fn spoke_pmix(&self, job: JobNumber, local: LocalRank) -> bool {
+        self.jobs[job.0].spoke_pmix(local)
+    }
+
     pub(super) fn take_clean_up(&self, job: JobNumber, local: LocalRank) -> Vec<CleanUp> {
         self.jobs[job.0].take_clean_up(local)
     }

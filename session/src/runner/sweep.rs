@@ -52,7 +52,7 @@ fn dismiss(keeper: Option<Keeper>) {
 /// Removes the directory that ranks were told for files of theirs, if any of them made it.
 pub(super) fn remove_rank_files(spec: &SessionSpec) {
     let directory = spec.rank_files();
-    if spec.settings.pmi.family.has_pmix() && directory.symlink_metadata().is_ok() {
+    if directory.symlink_metadata().is_ok() {
         // What cannot be removed stays: a rank could do no more itself.
         let _ = fs::remove_dir_all(directory);
     }
