@@ -39,7 +39,7 @@ impl Fence for Star {
         let answer = self.call(&message).await.map_err(|error| lost(error.to_string()))?;
         let Some((b'+', merged)) = answer.split_first() else { return Err(lost("the hub hung up".into())) };
         let segment = Segment::decode(merged.to_vec().into()).map_err(|error| lost(error.to_string()))?;
-        Ok(Merged { segments: vec![segment] })
+        Ok(vec![segment].into())
     }
 }
 

@@ -64,7 +64,7 @@ fn measure(nodes: u32, fan_out: FanOut, len: usize) {
     for node in (0..nodes).rev() {
         let segments = if len == 0 { Vec::new() } else { vec![vec![node as u8; len].into()] };
         let mut out = GatherEffects::default();
-        let progress = gathers[node as usize].bring(segments, &mut out);
+        let progress = gathers[node as usize].bring(segments.into(), &mut out);
         done += check(progress, nodes as usize * len);
         network.send(node, out);
     }
@@ -94,9 +94,9 @@ fn measure(nodes: u32, fan_out: FanOut, len: usize) {
 
 /// 1 if the node is through, with as much as there must be.
 fn check(progress: Progress, expected: usize) -> u32 {
-    let runs = progress.expect("nothing is lost here");
-    runs.map_or(0, |runs| {
-        assert_eq!(runs.iter().map(Bytes::len).sum::<usize>(), expected);
+    let gathered = progress.expect("nothing is lost here");
+    gathered.map_or(0, |gathered| {
+        assert_eq!(gathered.runs.iter().map(Bytes::len).sum::<usize>(), expected);
         1
     })
 }

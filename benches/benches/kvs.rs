@@ -37,7 +37,7 @@ impl Job {
 
     fn merged(&self) -> Merged {
         let node = |node| self.segment(node * self.ranks..(node + 1) * self.ranks);
-        Merged { segments: (0..self.nodes).map(node).collect() }
+        (0..self.nodes).map(node).collect::<Vec<_>>().into()
     }
 
     fn kvs(&self) -> Kvs {
@@ -82,8 +82,7 @@ fn merge(c: &mut Criterion) {
     let job = Job::of_a_million();
     let mut group = c.benchmark_group("kvs");
     group.sample_size(20).throughput(Throughput::Elements(job.pairs() as u64));
-    let inputs =
-        [("index_1e6", Merged { segments: vec![job.segment(0..job.pairs())] }), ("merge_1000x1000", job.merged())];
+    let inputs = [("index_1e6", vec![job.segment(0..job.pairs())].into()), ("merge_1000x1000", job.merged())];
     for (name, merged) in inputs {
         let commit = |(mut kvs, merged): (Kvs, Merged)| {
             kvs.commit(merged);

@@ -5,7 +5,6 @@
 use std::hint::black_box;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
-use pmi_core::fence::Merged;
 use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::job::{Job, Placement};
 use pmi_core::server::ConnectionId;
@@ -62,7 +61,7 @@ fn settle(server: &mut Server) -> usize {
         match action {
             Action::Send { .. } => sent += 1,
             Action::Fence { job, id, contribution } => {
-                server.handle_fence(job, &id, Ok(Merged { segments: contribution.segments }));
+                server.handle_fence(job, &id, Ok(contribution.segments.into()));
             }
             _ => {}
         }

@@ -33,7 +33,7 @@ pub use self::launch::{
 };
 use self::other_launchers::translate;
 pub use self::pki::PkiCommand;
-pub use self::pmi::Pmi;
+pub use self::pmi::{Exchange, Pmi};
 pub use self::pmi_command::PmiCommand;
 use self::tips::{About, improved};
 pub use self::value::{EnvSetting, EnvSettingError, NodeListError, RankCountError, Stdin};

@@ -13,7 +13,9 @@ use std::time::Duration;
 use lattice_session::request::{
     Candidates, Distribution, LaunchRequest, Ownership, PlacementRequest, ProgramRequest, Programs,
 };
-use lattice_session::settings::{Entrance, JobMemory, LaunchSettings, PmiFamily, PmiSpec, StdinTarget, Timeouts};
+use lattice_session::settings::{
+    DataExchange, Entrance, JobMemory, LaunchSettings, PmiFamily, PmiSpec, StdinTarget, Timeouts,
+};
 use lattice_session::spec::AppSpec;
 use lattice_session::template::Template;
 use pmi_core::ids::Rank;
@@ -105,12 +107,14 @@ impl LaunchCommand {
 
 /// Refuses flags that would do nothing beside the others.
 fn refuse_idle_flags(args: &LaunchArgs) -> Result<(), RequestError> {
-    let PmiArgs { pmi, pmi_port, pmi_group_barriers, no_job_memory, universe_size, pmi_trace, .. } = &args.pmi;
+    let PmiArgs { pmi, pmi_port, pmi_group_barriers, no_job_memory, exchange, universe_size, pmi_trace, .. } =
+        &args.pmi;
     let needs_pmi = [
         ("--pmi-trace", pmi_trace.is_some()),
         ("--pmi-port", *pmi_port),
         ("--pmi-group-barriers", *pmi_group_barriers),
         ("--no-job-memory", *no_job_memory),
+        ("--exchange", *exchange != args::Exchange::Auto),
         ("--universe-size", universe_size.is_some()),
         ("--fence-timeout", args.time.fence_timeout.is_some()),
     ];
@@ -196,6 +200,11 @@ fn pmi_spec(args: &PmiArgs) -> PmiSpec {
         entrance: if args.pmi_port { Entrance::Port } else { Entrance::Socket },
         group_barriers: args.pmi_group_barriers,
         job_memory: if args.no_job_memory { JobMemory::Off } else { JobMemory::Shared },
+        exchange: match args.exchange {
+            args::Exchange::Auto => DataExchange::Auto,
+            args::Exchange::Full => DataExchange::Full,
+            args::Exchange::Lazy => DataExchange::Lazy,
+        },
     }
 }
 

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use crate::fence::{Contribution, Fence, FenceError, FenceId, Scope};
+use crate::fence::{Contribution, Exchange, Fence, FenceError, FenceId, Merged, Scope};
 use crate::ids::{Epoch, NodeIndex};
 use crate::segment::Segment;
 
@@ -41,6 +41,8 @@ pub enum Promise {
     Membership,
     /// Large contributions arrive whole.
     Size,
+    /// Data stays with its nodes only where that is permitted; then all nodes hear how many bytes that are.
+    Withholding,
     /// When a node is lost, its fences fail on all other nodes.
     Loss,
 }
@@ -53,6 +55,7 @@ impl fmt::Display for Promise {
             Self::Separation => "different fences never mix",
             Self::Membership => "a fence of some nodes needs no others",
             Self::Size => "large contributions arrive whole",
+            Self::Withholding => "data is withheld only where that is permitted, and counted",
             Self::Loss => "a lost node fails its fences everywhere",
         })
     }
@@ -87,6 +90,23 @@ pub enum Broken {
         expected: Option<Box<str>>,
         /// Pairs found.
         found: Option<Box<str>>,
+    },
+    /// A fence withheld data that it was to carry, or counted it wrong.
+    #[error(
+        "{promise}: among {nodes} nodes, {id:?} told node {node} of {found} bytes withheld; possible was {expected}",
+        promise = Promise::Withholding
+    )]
+    Withheld {
+        /// The size of the cluster.
+        nodes: u32,
+        /// The node that was told.
+        node: NodeIndex,
+        /// The fence.
+        id: Box<FenceId>,
+        /// Bytes that were brought, or 0 where none may be withheld.
+        expected: u64,
+        /// Bytes that were told of.
+        found: u64,
     },
     /// A fence failed although every node took part in it.
     #[error("{promise}: among {nodes} nodes, {id:?} failed on node {node}")]
@@ -134,6 +154,7 @@ where
         Promise::Separation,
         Promise::Membership,
         Promise::Size,
+        Promise::Withholding,
         Promise::Loss,
     ];
     for promise in promises {
@@ -167,7 +188,9 @@ impl Trial {
         let group = |name: &str, nodes: Vec<NodeIndex>| Scope::Group { name: name.into(), nodes: nodes.into() };
         let all = || (0..self.nodes).map(NodeIndex);
         match self.promise {
-            Promise::NodeOrder | Promise::Emptiness | Promise::Size | Promise::Loss => vec![Scope::World],
+            Promise::NodeOrder | Promise::Emptiness | Promise::Size | Promise::Withholding | Promise::Loss => {
+                vec![Scope::World]
+            }
             Promise::Separation => {
                 let foreign = Scope::Foreign { name: "WORLD:0".into(), nodes: all().collect() };
                 let groups = ["WORLD:0", "WORLD:1"].map(|name| group(name, all().collect()));
@@ -206,9 +229,11 @@ impl Trial {
     async fn go_through(&self, node: NodeIndex, scope: &Scope) -> Result<(), Broken> {
         for epoch in (0..EPOCHS).map(Epoch) {
             let id = FenceId { scope: scope.clone(), epoch };
-            let contribution = Contribution { segments: self.brings(node, &id) };
+            let exchange = self.exchange(epoch);
+            let contribution = Contribution { segments: self.brings(node, &id), exchange };
             match self.fences[node.index()].exchange(&id, contribution).await {
-                Ok(merged) => self.compare(node, &id, &merged.segments)?,
+                Ok(merged) if merged.withheld > 0 => self.compare_withheld(node, &id, &merged)?,
+                Ok(merged) => self.compare(node, &id, &self.members(&id.scope), &merged.segments)?,
                 Err(source) => {
                     let (promise, nodes, id) = (self.promise, self.nodes, Box::new(id));
                     return Err(Broken::Failed { promise, nodes, node, id, source });
@@ -224,12 +249,41 @@ impl Trial {
         match self.promise {
             Promise::Emptiness if id.epoch.0.is_multiple_of(2) || node.0.is_multiple_of(2) => Vec::new(),
             Promise::Size => vec![[(node.to_string(), "x".repeat(256 * 1024))].into_iter().collect()],
+            Promise::Withholding if id.epoch.0 == 1 => {
+                // The first node's data fits one frame of most fences, that of all together does not.
+                let len = if node.0 == 0 { 1024 } else { 256 * 1024 };
+                vec![[(node.to_string(), "x".repeat(len))].into_iter().collect()]
+            }
             _ => vec![[pair(0), pair(1)].into_iter().collect(), [pair(2)].into_iter().collect()],
         }
     }
 
-    fn compare(&self, node: NodeIndex, id: &FenceId, found: &[Segment]) -> Result<(), Broken> {
-        let brought: Vec<_> = self.members(&id.scope).into_iter().flat_map(|member| self.brings(member, id)).collect();
+    /// Permission that all nodes give in a fence.
+    fn exchange(&self, epoch: Epoch) -> Exchange {
+        match (self.promise, epoch.0) {
+            (Promise::Withholding, 0 | 1) => Exchange::Auto,
+            (Promise::Withholding, 2) => Exchange::Lazy,
+            _ => Exchange::Full,
+        }
+    }
+
+    /// Compares the result of a fence that withheld data: its bytes are counted, and the first node's data is there, or none.
+    fn compare_withheld(&self, node: NodeIndex, id: &FenceId, merged: &Merged) -> Result<(), Broken> {
+        let members = self.members(&id.scope);
+        let is_permitted = self.exchange(id.epoch) != Exchange::Full;
+        let brought = members.iter().filter(|_| is_permitted).flat_map(|member| self.brings(*member, id));
+        let expected = brought.map(|segment| segment.as_bytes().len() as u64).sum();
+        if merged.withheld != expected {
+            let (nodes, id, found) = (self.nodes, Box::new(id.clone()), merged.withheld);
+            return Err(Broken::Withheld { nodes, node, id, expected, found });
+        }
+        let sources = if merged.segments.is_empty() { &[] } else { &members[..1] };
+        self.compare(node, id, sources, &merged.segments)
+    }
+
+    /// Compares pairs with those that `sources` brought.
+    fn compare(&self, node: NodeIndex, id: &FenceId, sources: &[NodeIndex], found: &[Segment]) -> Result<(), Broken> {
+        let brought: Vec<_> = sources.iter().flat_map(|member| self.brings(*member, id)).collect();
         let mut expected = brought.iter().flat_map(Segment::pairs);
         let mut found = found.iter().flat_map(Segment::pairs);
         let mut at = 0;
@@ -254,7 +308,7 @@ impl Trial {
         for node in (0..lost.0).map(NodeIndex) {
             let id = &id;
             calls.push(Box::pin(async move {
-                let contribution = Contribution { segments: self.brings(node, id) };
+                let contribution = Contribution::from(self.brings(node, id));
                 match self.fences[node.index()].exchange(id, contribution).await {
                     Err(_) => Ok(()),
                     Ok(_) => Err(Broken::Survived { nodes: self.nodes, node, id: Box::new(id.clone()), lost }),

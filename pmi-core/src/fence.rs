@@ -50,6 +50,18 @@ pub struct FenceId {
     pub epoch: Epoch,
 }
 
+/// Way of a fence's data to the nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Exchange {
+    /// Every node leaves the fence with all of it.
+    #[default]
+    Full,
+    /// The fence may leave large data with the nodes that brought it, and be a barrier only: those nodes can be asked.
+    Auto,
+    /// The fence leaves all data with the nodes that brought it.
+    Lazy,
+}
+
 /// Contribution of one node to a fence.
 ///
 /// No segments means that nobody on this node put anything. A fence to which no node brings a segment is only a barrier.
@@ -57,6 +69,8 @@ pub struct FenceId {
 pub struct Contribution {
     /// The pairs put on this node since its last fence, in the order of the puts.
     pub segments: Vec<Segment>,
+    /// Permission to leave data where it is; the same on all nodes of the fence.
+    pub exchange: Exchange,
 }
 
 /// Result of a fence, for every node: all contributions in the order of the nodes.
@@ -64,8 +78,25 @@ pub struct Contribution {
 /// The order is part of the contract. Where two pairs have one key the later one wins, on every node alike.
 #[derive(Clone, Debug, Default)]
 pub struct Merged {
-    /// All segments of all nodes.
+    /// All segments of all nodes; of the first node alone, or none at all, where data was withheld.
     pub segments: Vec<Segment>,
+    /// Bytes that all nodes together kept to themselves: 0 when everything is here. Only fences to which a [`Contribution`] permits
+    /// it withhold data; an implementation may always carry everything instead.
+    pub withheld: u64,
+}
+
+impl From<Vec<Segment>> for Contribution {
+    /// A contribution that every node gets.
+    fn from(segments: Vec<Segment>) -> Self {
+        Self { segments, exchange: Exchange::Full }
+    }
+}
+
+impl From<Vec<Segment>> for Merged {
+    /// The whole data of a fence.
+    fn from(segments: Vec<Segment>) -> Self {
+        Self { segments, withheld: 0 }
+    }
 }
 
 /// Reason for the failure of a fence. A fence fails on every node that takes part, and the job cannot go on.
@@ -131,6 +162,6 @@ pub struct LocalFence;
 #[async_trait]
 impl Fence for LocalFence {
     async fn exchange(&self, _: &FenceId, contribution: Contribution) -> Result<Merged, FenceError> {
-        Ok(Merged { segments: contribution.segments })
+        Ok(contribution.segments.into())
     }
 }

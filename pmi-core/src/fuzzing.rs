@@ -246,7 +246,7 @@ impl Host {
         }
         let foreign: Segment = [([0, 0, 0, seed], vec![seed; usize::from(seed)])].into_iter().collect();
         self.foreign += foreign.as_bytes().len();
-        Ok(Merged { segments: brought.segments.into_iter().chain([foreign]).collect() })
+        Ok(brought.segments.into_iter().chain([foreign]).collect::<Vec<_>>().into())
     }
 
     fn collect(&mut self) {

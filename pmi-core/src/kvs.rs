@@ -121,7 +121,7 @@ impl Kvs {
                 self.in_flight.push(number);
             }
         }
-        Contribution { segments }
+        segments.into()
     }
 
     /// Returns this node's contribution to a group's fence: the same pairs, which are still to be contributed to a world fence, and how old they
@@ -136,7 +136,7 @@ impl Kvs {
         // What is put from now on is newer.
         self.clock += 1;
         let shared = self.staged.iter().filter_map(|&number| self.store.segment(number)).cloned();
-        Contribution { segments: std::iter::once(label.encode()).chain(shared).collect() }
+        std::iter::once(label.encode()).chain(shared).collect::<Vec<_>>().into()
     }
 
     /// Takes what a world fence brought, the pairs contributed here among it.

@@ -102,7 +102,7 @@ impl Ray {
         if segments.is_empty() && self.fault == Fault::RefusesNothing {
             return refused("nobody brought anything");
         }
-        Some(Ok(Merged { segments }))
+        Some(Ok(segments.into()))
     }
 }
 

@@ -5,7 +5,7 @@ mod transcript;
 mod world;
 
 use pmi_core::Offer;
-use pmi_core::fence::{Contribution, Merged};
+use pmi_core::fence::Merged;
 use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::job::{Job, Placement};
 use pmi_core::server::{Action, EndReason, Offence, Server, Settings};
@@ -273,7 +273,7 @@ fn a_fence_result_for_a_node_without_ranks_begins_nothing() {
     let connection = other.connect(pmi_core::ids::LocalRank(0));
     other.handle_bytes(connection, format!("{INIT}cmd=barrier_in\n").as_bytes());
     let fence = std::iter::from_fn(|| other.poll_action()).find_map(|action| match action {
-        Action::Fence { id, contribution: Contribution { segments } } => Some((id, Merged { segments })),
+        Action::Fence { id, contribution } => Some((id, Merged::from(contribution.segments))),
         _ => None,
     });
     let (id, merged) = fence.expect("the only rank has arrived");

@@ -33,8 +33,8 @@ async fn fence(launch: &LaunchFences, job: &str, epoch: u64, text: &str) -> Resu
     let members: Vec<_> = (0..launch.nodes()).map(NodeIndex).collect();
     let segments = vec![Bytes::copy_from_slice(text.as_bytes())];
     let exchange = launch.exchange(job, &members, &Scope::World, Epoch(epoch), segments);
-    let runs = tokio::time::timeout(DEADLINE, exchange).await.expect("an end within the deadline")?;
-    Ok(String::from_utf8(runs.concat()).unwrap())
+    let gathered = tokio::time::timeout(DEADLINE, exchange).await.expect("an end within the deadline")?;
+    Ok(String::from_utf8(gathered.runs.concat()).unwrap())
 }
 
 /// Polls once what cannot be ready yet.
@@ -233,7 +233,7 @@ async fn frames_of_strangers_and_of_the_wrong_neighbours_change_nothing() {
     let forged = |position| vec![NodePiece { position, run: "forged".into(), goes_on: false }];
     for sender in [&stranger, &grandchild] {
         let (key, brought) = (key("launch", 0), forged(1));
-        sender.send(What::Up(FenceUp { key, brought, last: true, part: 0 }));
+        sender.send(What::Up(FenceUp { key, brought, last: true, ..FenceUp::default() }));
         let down = FenceDown { key: self::key("launch", 0), last: true, fan_out: 1, ..FenceDown::default() };
         sender.send(What::Down(down));
         sender.send(What::Up(FenceUp { key: None, last: true, ..FenceUp::default() }));
@@ -261,7 +261,7 @@ async fn a_neighbour_that_forges_or_leaves_out_fails_the_fence_under_its_name() 
     for (epoch, (brought, part, what)) in (0..).zip(frames) {
         let mut call = pin!(fence(&head, "job", epoch, ""));
         begin(&mut call).await;
-        neighbour.send(What::Up(FenceUp { key: key("launch", epoch), brought, last: false, part }));
+        neighbour.send(What::Up(FenceUp { key: key("launch", epoch), brought, part, ..FenceUp::default() }));
         let (node, reason) = blamed(call.await);
         assert!(node == 1 && reason.contains(what), "node {node}: {reason}");
     }

@@ -10,7 +10,7 @@ use pmi_core::conformance::{Cluster, check};
 use pmi_core::fence::{Contribution, Fence, FenceError, FenceId, Merged};
 use pmi_core::ids::NodeIndex;
 use pmi_core::kvs::Segment;
-use pmi_transport::fence::{FanOut, LaunchFences, Limits};
+use pmi_transport::fence::{Brought, FanOut, Gathered, LaunchFences, Limits};
 
 /// Fences of one job of a launch.
 struct JobFence {
@@ -22,12 +22,13 @@ struct JobFence {
 impl Fence for JobFence {
     async fn exchange(&self, id: &FenceId, contribution: Contribution) -> Result<Merged, FenceError> {
         let FenceId { scope, epoch } = id;
-        let segments = contribution.segments.into_iter().map(Segment::into_bytes).collect();
-        let runs = self.launch.exchange("job", &self.members, scope, *epoch, segments).await?;
+        let Contribution { segments, exchange } = contribution;
+        let brought = Brought { segments: segments.into_iter().map(Segment::into_bytes).collect(), exchange };
+        let Gathered { runs, withheld } = self.launch.exchange("job", &self.members, scope, *epoch, brought).await?;
         let decode = |run| {
             Segment::decode(run).map_err(|error| FenceError::BadSegment { epoch: *epoch, reason: error.to_string() })
         };
-        Ok(Merged { segments: runs.into_iter().map(decode).collect::<Result<_, _>>()? })
+        Ok(Merged { segments: runs.into_iter().map(decode).collect::<Result<_, _>>()?, withheld })
     }
 }
 

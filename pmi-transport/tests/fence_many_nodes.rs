@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use network::{Network, all, key, merged, world};
+use pmi_core::fence::Exchange;
 use pmi_core::ids::NodeIndex;
-use pmi_transport::fence::{FanOut, Limits};
+use pmi_transport::fence::{Brought, FanOut, Limits};
 use pmi_transport::proto::v1::FenceKey;
 use pmi_transport::proto::v1::fence_scope::Kind;
 
@@ -43,6 +44,48 @@ fn a_thousand_nodes_get_the_same_as_in_a_star_whatever_the_fan_out() {
     for fan_out in (1..=16).chain([32, 1023]) {
         let shape = FanOut { barrier: fan_out, data: fan_out };
         one_fence(NODES, shape, Limits::default(), |node| record(node, 24));
+    }
+}
+
+/// Whatever the shape and the order: data that fits a frame comes, more of it stays, every node hears how much that is, and then no
+/// frame is longer than one of a barrier with the first node's data.
+#[test]
+fn data_that_may_be_withheld_stays_when_it_does_not_fit_a_frame() {
+    let limits = Limits { chunk_bytes: 1000, ..Limits::default() };
+    let check = |nodes: u32, fan_out: u32, seed: u64, exchange: Exchange, len: usize| {
+        let fan_out = FanOut { barrier: fan_out, data: 2 };
+        let bring = |node| if len == 0 { Vec::new() } else { record(node, len) };
+        let mut network = Network::new(nodes, fan_out, limits, seed);
+        network.repeats = 5;
+        for node in 0..nodes {
+            let early = network.below(4);
+            for _ in 0..early {
+                network.deliver_one();
+            }
+            network.begin(node, &world("job", 0), &all(nodes), Brought { segments: bring(node), exchange });
+        }
+        network.deliver_all();
+        let total = nodes as usize * len;
+        let stays = if exchange == Exchange::Lazy { len > 0 } else { total > limits.chunk_bytes };
+        let first = if len <= limits.chunk_bytes { 1 } else { 0 };
+        let brought = (0..if stays { first } else { nodes }).map(|node| (node, bring(node)));
+        let expected = merged(&brought.collect());
+        for node in 0..nodes {
+            assert_eq!(network.ended[&(node, world("job", 0))].as_deref().unwrap(), expected);
+            assert_eq!(network.withheld[&node], if stays { total as u64 } else { 0 });
+        }
+        assert_eq!(network.open_fences(), 0);
+        if stays {
+            let longest = network.sent.iter().map(|sent| sent.longest).max();
+            assert!(longest < Some(limits.chunk_bytes + 100), "{longest:?}");
+        }
+    };
+    for seed in 0..SEEDS {
+        let (nodes, fan_out) = (2 + seed as u32 % 40, 1 + seed as u32 % 9);
+        for len in [0, 10, 400, 3000] {
+            check(nodes, fan_out, seed, Exchange::Auto, len);
+            check(nodes, fan_out, seed, Exchange::Lazy, len);
+        }
     }
 }
 

@@ -142,7 +142,7 @@ async fn fence(launches: &[LaunchFences], epoch: u64) -> Vec<Bytes> {
     std::future::poll_fn(|context| {
         running.retain_mut(|exchange| match exchange.as_mut().poll(context) {
             std::task::Poll::Ready(result) => {
-                results.push(result.concat().into());
+                results.push(result.runs.concat().into());
                 false
             }
             std::task::Poll::Pending => true,

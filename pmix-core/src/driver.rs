@@ -14,7 +14,7 @@ use pmi_core::ids::Rank;
 use pmi_core::report::{EndReason, FenceStatus, Progress};
 use pmi_core::runner::{Admission, Announcement, Effect, Protocol, Runner, Task};
 use pmi_core::services::Services;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::clean_up::CleanUp;
 use crate::namespace::{JobIndex, Namespace, Seat};
@@ -52,6 +52,7 @@ pub struct Sinks {
 pub struct Driver {
     runner: Runner<Pmix>,
     address: SocketAddr,
+    needed: watch::Receiver<bool>,
 }
 
 /// A server with what its host gives it.
@@ -62,6 +63,8 @@ struct Pmix {
     peers: Arc<dyn Peers>,
     ended: Announcement<(JobIndex, EndReason)>,
     sinks: Sinks,
+    /// True while servers of other nodes may ask this one.
+    needed: watch::Sender<bool>,
     /// Receivers of the answers to other nodes' questions.
     replies: HashMap<Ticket, oneshot::Sender<Bytes>>,
 }
@@ -102,9 +105,10 @@ impl Driver {
         let address = listener.local_addr()?;
         let (ended, end) = Announcement::new();
         let (hosts, replies) = (HashMap::new(), HashMap::new());
-        let runner = Runner::new(Pmix { server, hosts, peers, ended, sinks, replies });
+        let (tell, needed) = watch::channel(false);
+        let runner = Runner::new(Pmix { server, hosts, peers, ended, sinks, needed: tell, replies });
         runner.listen(listener, Admission { uid, claim_within: CLAIM_WITHIN })?;
-        Ok((Self { runner, address }, end))
+        Ok((Self { runner, address, needed }, end))
     }
 
     /// Address at which ranks find the server.
@@ -140,6 +144,17 @@ impl Driver {
     /// The rank's process returned status 0.
     pub fn rank_exited(&self, seat: Seat) {
         self.runner.with(|pmix| pmix.server.handle_exit(seat));
+    }
+
+    /// The rank's process ended in a way that the host has judged by itself.
+    pub fn rank_died(&self, seat: Seat) {
+        self.runner.with(|pmix| pmix.server.handle_death(seat));
+    }
+
+    /// Tells whether servers of other nodes may ask this one for data that its ranks have committed. While that is so, the driver is
+    /// to be kept when its last rank has ended, unless the launch ends in disorder.
+    pub fn needed(&self) -> watch::Receiver<bool> {
+        self.needed.clone()
     }
 
     /// Files that a rank wants removed now that it has ended; returned once.
@@ -214,6 +229,7 @@ impl Pmix {
                     let _ = reply.send(answer);
                 }
             }
+            Action::Needed(needed) => drop(self.needed.send_replace(needed)),
             Action::Say { job, rank, on_stderr, text } => (self.sinks.say)(Said { job, rank, on_stderr, text }),
             Action::End { job, reason } => self.ended.make((job, reason)),
             Action::Trace(trace) => {

@@ -18,8 +18,10 @@ mod events;
 mod host;
 mod meetings;
 mod pending;
+mod question;
 mod remote;
 mod requests;
+mod withheld;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem;
@@ -29,7 +31,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pmi_core::Phase;
 use pmi_core::connections::{ConnectionId, Connections};
-use pmi_core::fence::{FenceError, FenceId, Merged};
+use pmi_core::fence::{Exchange, FenceError, FenceId, Merged};
 use pmi_core::gathering::{Gathering, Groups};
 use pmi_core::ids::{LocalRank, Rank};
 use pmi_core::report::{EndReason, FenceStatus, Offence, Progress, Sender, Trace};
@@ -41,7 +43,9 @@ use self::collectives::Waiter;
 use self::data::{Wait, Wanted};
 use self::host::Asked;
 use self::pending::Pending;
-use self::remote::Question;
+use self::question::DataQuestion;
+use self::remote::Asking;
+use self::withheld::Withheld;
 use crate::clean_up::CleanUp;
 use crate::namespace::{JobIndex, JobState, Namespace, Seat};
 use crate::wire::Encoding;
@@ -60,6 +64,8 @@ pub struct Settings {
     pub key_timeout: Duration,
     /// Time for which a get waits for a rank that has not committed anything.
     pub rank_timeout: Duration,
+    /// Way of the data of collecting fences: to all nodes at once, to those that ask for it, or as is cheaper.
+    pub exchange: Exchange,
     /// Report every message as an [`Action::Trace`].
     pub trace: bool,
 }
@@ -71,6 +77,7 @@ impl Default for Settings {
             questions_per_rank: 1024,
             key_timeout: Duration::from_secs(2),
             rank_timeout: Duration::from_secs(120),
+            exchange: Exchange::Auto,
             trace: false,
         }
     }
@@ -92,11 +99,13 @@ pub struct Server {
     /// Gets that wait for a commit of a rank.
     waits: Pending<(JobIndex, Rank), Wait>,
     /// Questions to other nodes' servers that they have not answered yet.
-    asking: HashMap<Ticket, Wanted>,
-    /// The same without their tickets: nothing is asked for twice.
+    asking: HashMap<Ticket, Asking>,
+    /// Values asked for, without their tickets: nothing is asked for twice.
     wanted: HashSet<Wanted>,
     /// Questions of other nodes' servers that wait for a commit, by namespace and rank.
-    parked: Pending<(Bytes, Rank), Question>,
+    parked: Pending<(Bytes, Rank), DataQuestion>,
+    /// Collectives whose data stayed with the nodes.
+    withheld: Withheld,
     /// Questions to the host that are not answered yet.
     asked: HashMap<Ticket, Asked>,
     next_ticket: u64,
@@ -238,8 +247,20 @@ impl Server {
         self.give_up_on(seat.job, rank);
         match phase {
             Phase::Open => self.end(seat.job, EndReason::LeftWithoutFinalize { rank }),
-            Phase::Silent | Phase::Finalized => self.look_for_deserters(),
+            Phase::Silent | Phase::Finalized => {
+                self.look_for_deserters();
+                self.look_for_last_exits();
+            }
         }
+    }
+
+    /// The rank's process ended in a way that the host has judged.
+    pub fn handle_death(&mut self, seat: Seat) {
+        let Some(state) = self.rank_mut(seat) else { return };
+        state.exited = true;
+        let rank = state.rank;
+        self.give_up_on(seat.job, rank);
+        self.look_for_last_exits();
     }
 
     /// A fence that an [`Action::Fence`] asked for is over.
@@ -247,9 +268,13 @@ impl Server {
         if self.ended {
             return;
         }
+        let result = result.map_err(Arc::new);
+        if self.on_withheld_fence(job, id, &result) {
+            return;
+        }
         match result {
             Ok(merged) => self.leave(id, &merged),
-            Err(error) => self.end(job, EndReason::Fence(Arc::new(error))),
+            Err(error) => self.end(job, EndReason::Fence(error)),
         }
     }
 

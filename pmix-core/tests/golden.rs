@@ -46,9 +46,9 @@ fn requests_of_clients_with_flexible_numbers() {
     check(Flex, "02 00", Request::JobInfo);
     check(Flex, "02 0d | 02 00 | 02 00", Request::RegisterEvents(vec![]));
     check(Flex, "02 0d | 02 01 | 02 a5 02 | 02 00", Request::RegisterEvents(vec![-147]));
-    let fence = Request::Fence { procs: all_of_job1() };
-    check(Flex, "02 03 | 02 01 | 02 0a {job1} fe ff ff ff 0f | 02 01 | 02 1a {pmix.collect} 00 01 01", fence.clone());
-    check(Flex, "02 03 | 02 01 | 02 0a {job1} fe ff ff ff 0f | 02 00", fence);
+    let fence = |collect| Request::Fence { procs: all_of_job1(), collect };
+    check(Flex, "02 03 | 02 01 | 02 0a {job1} fe ff ff ff 0f | 02 01 | 02 1a {pmix.collect} 00 01 01", fence(true));
+    check(Flex, "02 03 | 02 01 | 02 0a {job1} fe ff ff ff 0f | 02 00", fence(false));
     let get = |rank, infos, key| Request::Get { proc: Proc { namespace: b"job1", rank }, infos, key: Some(key) };
     check(Flex, "02 04 | 02 0a {job1} | 02 01 | 02 00 | 02 18 {btl.tcp.4.1}", get(1, vec![], b"btl.tcp.4.1"));
     let immediate = Info { key: b"pmix.immediate", flags: 2, value: Value::Bool(true) };
@@ -82,7 +82,7 @@ fn requests_of_clients_with_fixed_numbers() {
     check(Fixed, one_code, Request::RegisterEvents(vec![-147]));
     let fence = "00 00 00 01 03 | 00 00 00 01 S1 | 00 00 00 01 00 00 00 05 {job1} ff ff ff fe | 00 00 00 01 S1 \
                  | 00 00 00 01 00 00 00 0d {pmix.collect} 00 00 00 00 00 01 01";
-    check(Fixed, fence, Request::Fence { procs: all_of_job1() });
+    check(Fixed, fence, Request::Fence { procs: all_of_job1(), collect: true });
     let get = "00 00 00 01 04 | 00 00 00 01 00 00 00 05 {job1} | 00 00 00 01 00 00 00 01 | 00 00 00 01 S0 \
                | 00 00 00 01 00 00 00 0c {btl.tcp.4.1}";
     let proc = Proc { namespace: b"job1", rank: 1 };

@@ -190,7 +190,7 @@ proptest! {
     fn requests_over_members_survive(members in procs()) {
         let procs: Vec<_> = members.iter().map(proc).collect();
         let write = |out: &mut Writer| write_procs(out, &members);
-        survives(command::FENCE, write, &Request::Fence { procs: procs.clone() })?;
+        survives(command::FENCE, write, &Request::Fence { procs: procs.clone(), collect: true })?;
         survives(command::CONNECT, write, &Request::Connect { procs: procs.clone() })?;
         survives(command::DISCONNECT, write, &Request::Disconnect { procs })?;
     }

@@ -94,6 +94,8 @@ pub(crate) struct SessionMachine {
     jobs: Jobs,
     watch: Watch,
     waits: FenceWaits,
+    /// True while servers of other nodes may ask this one's for what its ranks have committed.
+    pub(crate) is_needed: bool,
     effects: VecDeque<Effect>,
 }
 
@@ -111,6 +113,7 @@ impl SessionMachine {
             jobs: Jobs::new(Arc::clone(&spec)),
             watch: Watch::new(&spec, now),
             waits: FenceWaits::new(spec.settings.timeouts.fence, nodes, now),
+            is_needed: false,
             effects: VecDeque::from([prepare]),
             spec,
         }
@@ -303,6 +306,13 @@ impl SessionMachine {
         self.advance(now);
     }
 
+    /// Servers of other nodes may ask this node's for what its ranks have committed, or will not ask any more. The session stays as
+    /// long as they may, though it has no ranks left, unless the launch has failed.
+    pub(crate) fn on_need(&mut self, is_needed: bool, now: Instant) {
+        self.is_needed = is_needed;
+        self.advance(now);
+    }
+
     /// Nobody can ask for anything any more: the launch is gone without a word.
     pub(crate) fn on_control_lost(&mut self, now: Instant) {
         if !self.is_over() && !matches!(self.phase, Phase::Ending(_)) {
@@ -424,7 +434,7 @@ impl SessionMachine {
         let idle = self.ranks.starting() == 0 && self.ranks.running() == 0;
         let is_last = match &self.phase {
             Phase::Starting | Phase::Draining { .. } | Phase::Done { .. } => false,
-            Phase::Running => self.jobs.admission() == Admission::Released,
+            Phase::Running => self.jobs.admission() == Admission::Released && !self.is_needed,
             Phase::Ending(_) => !matches!(launched, JobPhase::Preparing { .. }),
         };
         if idle && is_last {

@@ -12,6 +12,7 @@
 
 mod clean_up;
 mod job_memory;
+mod job_servers;
 mod observe;
 mod pump;
 mod reap;
@@ -157,6 +158,8 @@ enum SessionInput {
     Exit(SlotId, RankExit),
     /// One of a rank's output streams has ended.
     OutputEnd(SlotId),
+    /// Servers of other nodes may ask for what ranks here have committed, or will not ask any more.
+    NeedChanged,
     /// The launch takes events again.
     Room,
     /// The time of the machine's next step has come.
@@ -193,6 +196,7 @@ impl Runner {
     /// Waits for the next input. Causes come before what follows from them: starts, then reasons to end, then exits.
     async fn next_input(&mut self) -> SessionInput {
         let wake = self.machine.next_wake().map_or_else(|| Instant::now() + IDLE, Instant::from_std);
+        let need = self.servers.need_other_than(self.machine.is_needed);
         tokio::select! {
             biased;
             Some(start) = self.inputs.starts.recv() => SessionInput::Start(start),
@@ -204,6 +208,7 @@ impl Runner {
             Some(Ok(slot)) = self.outputs.pumps.join_next(), if !self.outputs.pumps.is_empty() => {
                 SessionInput::OutputEnd(slot)
             }
+            () = need => SessionInput::NeedChanged,
             Ok(_) = self.io.events.reserve(), if !self.outbox.is_empty() => SessionInput::Room,
             () = tokio::time::sleep_until(wake) => SessionInput::Time,
         }
@@ -234,6 +239,7 @@ impl Runner {
             }
             SessionInput::Exit(slot, exit) => self.on_exit(slot, exit),
             SessionInput::OutputEnd(slot) => self.machine.on_output_end(slot),
+            SessionInput::NeedChanged => self.machine.on_need(self.servers.is_needed(), now),
             SessionInput::Room => self.send_events(),
             SessionInput::Time => self.machine.on_time(now),
         }
@@ -375,6 +381,8 @@ impl Runner {
             self.removals.spawn_blocking(move || clean_ups.iter().for_each(clean_up::remove));
         }
         let phase = self.servers.phase(job, local);
+        // It must be known before the last exit is.
+        self.machine.on_need(self.servers.is_needed(), Instant::now().into_std());
         self.machine.on_exit(slot, exit, phase, reasons, Instant::now().into_std());
     }
 

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use pmi_core::fence::Exchange;
 use pmi_core::ids::Rank;
 use rank_spawner::CpuBind;
 use serde::{Deserialize, Serialize};
@@ -54,6 +55,33 @@ pub struct PmiSpec {
     /// Memory in which ranks read their job's map and pairs.
     #[serde(default)]
     pub job_memory: JobMemory,
+    /// Way of the data of PMIx fences between nodes.
+    #[serde(default)]
+    pub exchange: DataExchange,
+}
+
+/// Way of the data of PMIx fences between nodes. Clients of PMI-1 and PMI-2 do not name the owner of what they ask for, so their
+/// fences always bring it to all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DataExchange {
+    /// Small data to all nodes at once; large data to those that ask, and to all once so much was asked for that this is cheaper.
+    #[default]
+    Auto,
+    /// To all nodes at once.
+    Full,
+    /// To the nodes whose ranks ask, from the node that brought it.
+    Lazy,
+}
+
+impl From<DataExchange> for Exchange {
+    fn from(exchange: DataExchange) -> Self {
+        match exchange {
+            DataExchange::Auto => Self::Auto,
+            DataExchange::Full => Self::Full,
+            DataExchange::Lazy => Self::Lazy,
+        }
+    }
 }
 
 /// Memory in which ranks read their job's map and pairs without asking their server.

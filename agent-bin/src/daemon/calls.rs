@@ -66,7 +66,7 @@ impl Callee {
         };
         let result = fences.exchange(&call.job_id, &members, &scope, Epoch(call.epoch), call.segments).await;
         match result {
-            Ok(segments) => AnswerWhat::Merged(proto::Segments { segments }),
+            Ok(gathered) => AnswerWhat::Merged(proto::Segments { segments: gathered.runs }),
             Err(error) => AnswerWhat::FenceFault(wire::fence::encode_fault(&FenceError::from(error))),
         }
     }

@@ -71,9 +71,9 @@ async fn go_through(launch: &LaunchFences, members: &[NodeIndex], first: u64, fe
             let bytes = segments.len() * RECORD * members.len();
             let start = Instant::now();
             let epoch = Epoch(epoch + kind as u64);
-            let runs = launch.exchange("job", members, &Scope::World, epoch, segments).await.expect("a fence");
+            let gathered = launch.exchange("job", members, &Scope::World, epoch, segments).await.expect("a fence");
             taken[kind].push(start.elapsed().as_secs_f64() * 1e6);
-            assert_eq!(runs.iter().map(Bytes::len).sum::<usize>(), bytes);
+            assert_eq!(gathered.runs.iter().map(Bytes::len).sum::<usize>(), bytes);
         }
     }
     taken.map(|times| median(&times))

@@ -10,7 +10,7 @@ use lattice_session::template::Template;
 use rank_spawner::CpuBind;
 
 use super::cluster::ServerArgs;
-use super::pmi::{Pmi, PmiParser};
+use super::pmi::{Exchange, Pmi, PmiParser};
 use super::value::{EnvSetting, Stdin, node_list, rank_count, template, variable_pattern};
 use crate::exit;
 use crate::formatting::parse_duration;
@@ -150,6 +150,10 @@ pub struct PmiArgs {
     /// Let ranks ask for what they could read in shared memory (LATTICE_JOB_MEMORY).
     #[arg(long)]
     pub no_job_memory: bool,
+    /// How data reaches other nodes in fences of PMIx: auto (small data goes to all at once, large data to those that ask, until so
+    /// much was asked for that sending it to all is cheaper), full (to all at once) or lazy (to those that ask).
+    #[arg(long, value_enum, default_value = "auto", value_name = "HOW", hide_possible_values = true)]
+    pub exchange: Exchange,
     /// Tell ranks that MPI_UNIVERSE_SIZE is N.
     #[arg(long, value_name = "N", value_parser = rank_count, allow_negative_numbers = true)]
     pub universe_size: Option<u32>,

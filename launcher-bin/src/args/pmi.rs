@@ -25,6 +25,17 @@ pub enum Pmi {
     None,
 }
 
+/// The choices of `--exchange`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Exchange {
+    /// Whichever is cheaper.
+    Auto,
+    /// To all nodes.
+    Full,
+    /// To the nodes that ask.
+    Lazy,
+}
+
 /// Reads `--pmi`. Its value `list` is a question, and the answer comes as clap answers `--help`: as an error that is none, whatever
 /// else stands on the command line.
 #[derive(Clone, Copy, Debug)]

@@ -94,6 +94,9 @@ fn every_protocol_and_entrance_is_asked_for_by_its_flag() {
     check("--pmi-group-barriers", PmiFamily::Auto, Entrance::Socket, true);
     let memory = |flags: &str| requested(&format!("{flags} true")).unwrap().settings.pmi.job_memory;
     assert_eq!((memory(""), memory("--no-job-memory")), (JobMemory::Shared, JobMemory::Off));
+    let exchange = |flags: &str| requested(&format!("{flags} true")).unwrap().settings.pmi.exchange;
+    assert_eq!(exchange(""), DataExchange::Auto);
+    assert_eq!((exchange("--exchange=full"), exchange("--exchange lazy")), (DataExchange::Full, DataExchange::Lazy));
 }
 
 #[test]
@@ -103,6 +106,7 @@ fn flags_that_would_do_nothing_without_pmi_are_refused_by_name() {
         "--pmi-port",
         "--pmi-group-barriers",
         "--no-job-memory",
+        "--exchange lazy",
         "--universe-size 4",
         "--fence-timeout 1",
     ];

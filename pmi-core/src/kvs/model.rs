@@ -149,7 +149,7 @@ fn take(nodes: &mut [Node; NODES], step: Step, open: &mut Open) {
             nodes[node].model.put(key(number), value);
         }
         Step::WorldBegins { foreign } if open.world.is_none() => {
-            let mut merged = Merged { segments: vec![foreign_segment(&foreign)] };
+            let mut merged = Merged::from(vec![foreign_segment(&foreign)]);
             for Node { kvs, model, .. } in nodes {
                 let contribution = kvs.contribute();
                 assert_eq!(pairs_of(&contribution.segments), plain(&model.staged).collect());

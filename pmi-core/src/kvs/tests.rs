@@ -3,11 +3,11 @@
 use super::*;
 
 fn fence_of(contributions: impl IntoIterator<Item = Contribution>) -> Merged {
-    Merged { segments: contributions.into_iter().flat_map(|contribution| contribution.segments).collect() }
+    contributions.into_iter().flat_map(|contribution| contribution.segments).collect::<Vec<_>>().into()
 }
 
 fn brought(pairs: &[(&str, &str)]) -> Merged {
-    Merged { segments: vec![pairs.iter().copied().collect()] }
+    vec![pairs.iter().copied().collect()].into()
 }
 
 fn value<'a>(kvs: &'a Kvs, key: &str) -> Option<&'a str> {
@@ -51,7 +51,7 @@ fn a_put_during_a_fence_is_newer_than_what_the_fence_brings() {
     kvs.put(b"k", b"before");
     let before = kvs.contribute();
     kvs.put(b"k", b"meanwhile");
-    kvs.commit(fence_of([before, Contribution { segments: brought(&[("k", "foreign")]).segments }]));
+    kvs.commit(fence_of([before, brought(&[("k", "foreign")]).segments.into()]));
     assert_eq!(value(&kvs, "k"), Some("meanwhile"));
     let meanwhile = kvs.contribute();
     kvs.commit(fence_of([meanwhile]));
@@ -161,7 +161,7 @@ fn many_pairs_take_a_quarter_more_than_their_text() {
     let segments: Vec<Segment> = (0..NODES).map(|node| (0..PAIRS).map(|rank| pair(node, rank)).collect()).collect();
     let mut kvs = Kvs::new();
     for round in 1..=5 {
-        kvs.commit(Merged { segments: segments.clone() });
+        kvs.commit(segments.clone().into());
         let text = NODES * PAIRS * (20 + 71);
         assert!(kvs.memory() * 4 <= text * 5, "{} bytes for {text} in round {round}", kvs.memory());
     }

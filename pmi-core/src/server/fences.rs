@@ -138,7 +138,7 @@ impl Server {
             .filter_map(|((_, state), brought)| Some((state.rank, brought.pop_front()?)))
             .map(|(rank, value)| (rank.0.to_be_bytes(), encode_ring_value(&value)))
             .collect();
-        self.exchange(FenceId { scope: Scope::Ring, epoch }, Contribution { segments: vec![segment] });
+        self.exchange(FenceId { scope: Scope::Ring, epoch }, vec![segment].into());
     }
 
     /// All nodes have arrived: what they brought becomes readable, and this node's ranks go on.

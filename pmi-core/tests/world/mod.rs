@@ -331,7 +331,7 @@ impl World {
         let round = self.rounds.remove(&key).expect("it was found above");
         assert!(round.keys().eq(&members), "{:?} of {members:?} was joined by {:?}", key.1, round.keys());
         // The contract: in the order of the nodes, which is the order of the map.
-        let merged = Merged { segments: round.into_values().flat_map(|brought| brought.segments).collect() };
+        let merged: Merged = round.into_values().flat_map(|brought| brought.segments).collect::<Vec<_>>().into();
         for node in members {
             self.deliveries.push(Delivery { job, node, id: key.1.clone(), result: Ok(merged.clone()) });
         }

@@ -1,14 +1,40 @@
 //! Effects of a launch's state machine: its only output.
 
 use bytes::Bytes;
+use pmi_core::fence::Exchange;
 use pmi_core::ids::NodeIndex;
 
 use super::counters::Counters;
 use super::{AskError, FenceError};
 use crate::proto::v1::{FenceKey, LinkFrame};
 
-/// Result of a fence: the runs that all nodes brought, in the order of the nodes.
-pub type FenceResult = Result<Vec<Bytes>, FenceError>;
+/// Contribution of one node to a fence, its segments encoded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Brought {
+    /// Segments, in order.
+    pub segments: Vec<Bytes>,
+    /// Permission to leave them with this node; the same on all nodes of the fence.
+    pub exchange: Exchange,
+}
+
+impl From<Vec<Bytes>> for Brought {
+    /// A contribution that every node gets.
+    fn from(segments: Vec<Bytes>) -> Self {
+        Self { segments, exchange: Exchange::Full }
+    }
+}
+
+/// Contributions of all nodes to a fence.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gathered {
+    /// Runs of segments, in the order of the nodes. Neighbouring segments may have been joined.
+    pub runs: Vec<Bytes>,
+    /// Bytes of all nodes, if they were left with the nodes that brought them; the runs are then the first node's, or none.
+    pub withheld: u64,
+}
+
+/// Result of a fence.
+pub type FenceResult = Result<Gathered, FenceError>;
 
 /// Result of a question to another node.
 pub type AskResult = Result<Bytes, AskError>;

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use pmi_core::fence::Exchange;
 use pmi_core::ids::NodeIndex;
 use prost::Message;
 use tokio::sync::oneshot;
 
-use super::effects::{AnswerId, AskResult, FenceResult};
+use super::effects::{AnswerId, AskResult, Brought, FenceResult};
 use super::frames::{expects_answer, kept_bytes, launch_of, refusal};
 use super::launch::Loss;
 use super::launches::{PendingFence, PendingQuestion};
@@ -65,7 +66,8 @@ pub enum Operation {
     Join(u8, u8),
     /// The node leaves a launch.
     Leave(u8),
-    /// A session begins a fence of a launch: its epoch, a bit for each member, the length of what it brings.
+    /// A session begins a fence of a launch: its epoch, a bit for each member and two for the way of its data, the length of what it
+    /// brings.
     Begin(u8, u8, u8, u8),
     /// A caller of a fence goes.
     GiveUp(u8),
@@ -288,11 +290,12 @@ impl Node {
     fn begin(&mut self, at: usize, epoch: u64, members: u8, len: usize) {
         let Some(id) = self.joined[at] else { return };
         let Some(mut fences) = self.state.fences(id) else { return };
+        let exchange = [Exchange::Full, Exchange::Auto, Exchange::Lazy, Exchange::Auto][usize::from(members >> 3) % 4];
         let members: Vec<_> = (0..3).filter(|node| members & (1 << node) != 0).map(NodeIndex).collect();
         let scope = Some(FenceScope::default());
         let key = FenceKey { launch_id: LAUNCHES[at].to_owned(), job_id: "job".to_owned(), scope, epoch, members: 0 };
         let segments = if len == 0 { Vec::new() } else { vec![vec![1; len].into()] };
-        if let Ok(pending) = fences.begin(key, &members, segments) {
+        if let Ok(pending) = fences.begin(key, &members, Brought { segments, exchange }) {
             self.fences.push((id, pending));
         }
     }

@@ -10,12 +10,19 @@
 //! Upwards each node sends one frame, or several of a chunk each when there is more to send. Downwards every node forwards the
 //! root's frames as they are. A relay never decodes what it forwards. Nodes are named by their position among the fence's
 //! members; keys, epochs and names are [`Series`](super::series)'s.
+//!
+//! Where the contributions permit it ([`Exchange`]), data that does not fit one frame of its branch stays with the nodes that
+//! brought it: the branch's last frame then carries the number of its bytes instead. If any data was withheld, or what reached the
+//! root is too much for one frame, the root sends down one frame with the sum of all bytes and, if it fits, its own data, so that
+//! the fence takes as long as a barrier.
 
 use std::ops::Range;
 
 use bytes::Bytes;
+use pmi_core::fence::Exchange;
 
 use super::counters::Counters;
+use super::effects::{Brought, Gathered};
 use super::pieces::{Assembly, Piece, cut, pack};
 use super::tree::Tree;
 use super::{FanOut, Limits};
@@ -30,8 +37,8 @@ pub struct GatherEffects {
     pub counters: Counters,
 }
 
-/// Progress after one input: nothing yet, or the runs that all nodes brought, in the order of their positions.
-pub type Progress = Result<Option<Vec<Bytes>>, Fault>;
+/// Progress after one input: nothing yet, or what all nodes brought, in the order of their positions.
+pub type Progress = Result<Option<Gathered>, Fault>;
 
 /// Fault for which a fence cannot be completed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -110,6 +117,12 @@ struct Collecting {
     /// Number of frames sent up.
     sent: u32,
     is_here: bool,
+    /// Permission that this node's contribution gives.
+    exchange: Exchange,
+    /// True once a node of this branch has said that data may be withheld.
+    may_withhold: bool,
+    /// Bytes that stay with the nodes of this branch.
+    withheld: u64,
 }
 
 #[derive(Debug)]
@@ -127,6 +140,7 @@ struct Awaiting {
     /// Fan-out of the tree that the root sends down; set by the first frame.
     fan_out: u32,
     assembly: Assembly,
+    withheld: u64,
 }
 
 /// Place of a frame in its sender's sequence.
@@ -151,14 +165,21 @@ impl Gather {
     ///
     /// # Errors
     /// The fence fails when that is more than a fence may carry.
-    pub fn bring(&mut self, segments: Vec<Bytes>, effects: &mut GatherEffects) -> Progress {
+    pub fn bring(&mut self, brought: Brought, effects: &mut GatherEffects) -> Progress {
+        let Brought { mut segments, exchange } = brought;
+        let Stage::Collecting(collecting) = &mut self.stage else { return Ok(None) };
+        collecting.is_here = true;
+        collecting.exchange = exchange;
+        collecting.may_withhold |= exchange != Exchange::Full;
+        let bytes: usize = segments.iter().map(Bytes::len).sum();
+        if exchange != Exchange::Full && bytes > self.limits.chunk_bytes {
+            collecting.withheld = collecting.withheld.saturating_add(bytes as u64);
+            segments.clear();
+        }
         let position = self.position;
         let pieces = pack(cut(segments, self.limits.chunk_bytes), self.limits.chunk_bytes);
         let brought = pieces.into_iter().map(|Piece { run, goes_on }| NodePiece { position, run, goes_on }).collect();
         self.add(brought)?;
-        if let Stage::Collecting(collecting) = &mut self.stage {
-            collecting.is_here = true;
-        }
         self.advance(effects)
     }
 
@@ -187,6 +208,8 @@ impl Gather {
             child.is_through = true;
             collecting.missing -= 1;
         }
+        collecting.may_withhold |= frame.may_withhold;
+        collecting.withheld = collecting.withheld.saturating_add(frame.withheld);
         if !frame.brought.iter().all(|piece| child.branch.contains(&piece.position)) {
             return Err(Fault::Misbehaved { from, what: "brought what nodes outside its branch put" });
         }
@@ -222,6 +245,7 @@ impl Gather {
             return Err(Fault::Misbehaved { from, what: "changed the tree on the way" });
         }
         awaiting.fan_out = frame.fan_out;
+        awaiting.withheld = frame.withheld;
         self.bytes += PIECE_COST + frame.run.len();
         check_bytes(self.bytes, &self.limits)?;
         tree.send_down(&frame, effects);
@@ -229,9 +253,10 @@ impl Gather {
         if !frame.last {
             return Ok(None);
         }
-        let runs = std::mem::take(&mut awaiting.assembly).finish();
+        let (runs, withheld) = (std::mem::take(&mut awaiting.assembly).finish(), awaiting.withheld);
         self.stage = Stage::Done;
-        runs.map(Some).ok_or(Fault::Misbehaved { from, what: "ended inside a segment" })
+        let runs = runs.ok_or(Fault::Misbehaved { from, what: "ended inside a segment" })?;
+        Ok(Some(Gathered { runs, withheld }))
     }
 
     /// Positions of the nodes that this one waits for: on the way up those below that have not sent all, on the way down those
@@ -280,6 +305,9 @@ impl Gather {
         let above = self.barrier.above;
         let Stage::Collecting(collecting) = &mut self.stage else { return Ok(None) };
         let is_complete = collecting.is_complete();
+        if is_complete {
+            collecting.withhold(self.position, above, self.limits.chunk_bytes);
+        }
         match above {
             Some(above) => {
                 collecting.send_up(above, self.limits.chunk_bytes, effects);
@@ -292,20 +320,22 @@ impl Gather {
             }
             None if is_complete => {
                 let brought = std::mem::take(&mut collecting.pending);
+                let withheld = collecting.withheld;
                 self.stage = Stage::Done;
-                Ok(Some(self.distribute(brought, effects)))
+                Ok(Some(self.distribute(brought, withheld, effects)))
             }
             None => Ok(None),
         }
     }
 
-    /// Sends down, at the root, what all nodes brought, in the order of their positions; returns it.
-    fn distribute(&self, mut brought: Vec<NodePiece>, effects: &mut GatherEffects) -> Vec<Bytes> {
+    /// Sends down, at the root, what all nodes brought, in the order of their positions, as far as it was not withheld; returns it.
+    fn distribute(&self, mut brought: Vec<NodePiece>, withheld: u64, effects: &mut GatherEffects) -> Gathered {
         // A stable sort: the pieces of one node stay in their order.
         brought.sort_by_key(|piece| piece.position);
         let pieces = brought.into_iter().map(|NodePiece { run, goes_on, .. }| Piece { run, goes_on });
         let mut pieces = pack(pieces, self.limits.chunk_bytes);
-        let tree = if pieces.is_empty() { &self.barrier } else { &self.data };
+        let is_barrier = pieces.is_empty() || withheld > 0;
+        let tree = if is_barrier { &self.barrier } else { &self.data };
         if pieces.is_empty() {
             pieces.push(Piece { run: Bytes::new(), goes_on: false });
         }
@@ -313,11 +343,11 @@ impl Gather {
         let mut assembly = Assembly::default();
         for (part, Piece { run, goes_on }) in (0..).zip(pieces) {
             let last = part as usize + 1 == count;
-            let frame = FenceDown { key: None, run: run.clone(), goes_on, last, fan_out, part };
+            let frame = FenceDown { key: None, run: run.clone(), goes_on, last, fan_out, part, withheld };
             tree.send_down(&frame, effects);
             assembly.push(Piece { run, goes_on });
         }
-        assembly.finish().unwrap_or_default()
+        Gathered { runs: assembly.finish().unwrap_or_default(), withheld }
     }
 }
 
@@ -327,10 +357,32 @@ impl Collecting {
         self.is_here && self.missing == 0
     }
 
-    /// Sends frames of at most `chunk` bytes: the rest as well if all have arrived, else only full ones.
+    /// Leaves the data of this branch with its nodes, if that is permitted and it is more than fits a frame, or was withheld in a
+    /// part of the branch already. The root keeps its own data for all, if that fits a frame.
+    fn withhold(&mut self, position: u32, above: Option<u32>, chunk: usize) {
+        let exceeds = match self.exchange {
+            Exchange::Full => false,
+            Exchange::Auto => self.pending_bytes > chunk,
+            Exchange::Lazy => self.pending_bytes > 0,
+        };
+        if self.withheld == 0 && !exceeds {
+            return;
+        }
+        self.withheld = self.withheld.saturating_add(self.pending_bytes as u64);
+        let is_root = above.is_none();
+        self.pending.retain(|piece| is_root && piece.position == position);
+        self.pending_bytes = self.pending.iter().map(|piece| piece.run.len()).sum();
+        if self.pending_bytes > chunk {
+            self.pending.clear();
+            self.pending_bytes = 0;
+        }
+    }
+
+    /// Sends frames of at most `chunk` bytes: the rest as well if all have arrived, else only full ones, and none of data that may
+    /// be withheld.
     fn send_up(&mut self, above: u32, chunk: usize, effects: &mut GatherEffects) {
         let is_complete = self.is_complete();
-        if !is_complete && self.pending_bytes < chunk {
+        if !is_complete && (self.pending_bytes < chunk || self.may_withhold) {
             return;
         }
         let mut frame = FenceUp::default();
@@ -345,6 +397,7 @@ impl Collecting {
         }
         if is_complete {
             frame.last = true;
+            frame.withheld = self.withheld;
             self.push_up(above, frame, effects);
             self.pending_bytes = 0;
         } else {
@@ -355,6 +408,7 @@ impl Collecting {
 
     fn push_up(&mut self, above: u32, mut frame: FenceUp, effects: &mut GatherEffects) {
         frame.part = self.sent;
+        frame.may_withhold = self.may_withhold;
         self.sent += 1;
         effects.frames.push((above, What::Up(frame)));
     }

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use pmi_core::ids::{Epoch, NodeIndex};
 
 use super::budget::{Budget, Holding};
-use super::effects::{AnswerId, Effects, QuestionId};
+use super::effects::{AnswerId, Brought, Effects, QuestionId};
 use super::frames::{failed, kept_bytes, key_bytes};
 use super::gather::Gather;
 use super::members::Members;
@@ -103,7 +103,7 @@ impl Launch {
         }
     }
 
-    /// Brings this node's segments to a fence of `members`, which are ascending, this node among them. Returns the complete key,
+    /// Brings this node's contribution to a fence of `members`, which are ascending, this node among them. Returns the complete key,
     /// under which the fence's end comes out as an effect of this input or a later one.
     ///
     /// # Errors
@@ -112,7 +112,7 @@ impl Launch {
         &mut self,
         mut key: FenceKey,
         members: &[NodeIndex],
-        segments: Vec<Bytes>,
+        brought: Brought,
         effects: &mut Effects,
     ) -> Result<FenceKey, FenceError> {
         let epoch = mem::take(&mut key.epoch);
@@ -134,7 +134,7 @@ impl Launch {
             series.fail(epoch, *node, reason.clone(), None, effects);
             return Ok(name);
         }
-        series.step(epoch, effects, |gather, effects| gather.bring(segments, effects));
+        series.step(epoch, effects, |gather, effects| gather.bring(brought, effects));
         for (from, what) in early {
             // It was begun, so nothing comes back.
             let _ = series.on_frame(epoch, from, what, effects);
@@ -314,17 +314,17 @@ mod tests {
         let mut launch = Launch::new("launch", NodeIndex(0), 2, FanOut::STAR, Limits::default());
         let mut effects = Effects::default();
         launch.on_frame(NodeIndex(1), up(key("early", 3)), &mut effects);
-        launch.begin(key("running", 0), &ALL, Vec::new(), &mut effects).unwrap();
+        launch.begin(key("running", 0), &ALL, Brought::default(), &mut effects).unwrap();
         for number in 0..100 * SERIES {
             let name = number.to_string();
-            let begun = launch.begin(key(&name, 0), &ALL[..1], Vec::new(), &mut effects).unwrap();
+            let begun = launch.begin(key(&name, 0), &ALL[..1], Brought::default(), &mut effects).unwrap();
             assert!(launch.has_ended(&begun), "what has just ended is remembered");
             assert!(launch.series.by_key.len() <= 2 * SERIES + 2);
         }
         assert_eq!(launch.open_fences(), 2);
         assert_eq!(effects.ended.len(), 100 * SERIES);
         launch.on_frame(NodeIndex(1), up(key("running", 0)), &mut effects);
-        launch.begin(key("early", 3), &ALL, Vec::new(), &mut effects).unwrap();
+        launch.begin(key("early", 3), &ALL, Brought::default(), &mut effects).unwrap();
         assert_eq!(launch.open_fences(), 0);
         assert_eq!(effects.ended.len(), 100 * SERIES + 2);
     }
@@ -340,7 +340,7 @@ mod tests {
             if epoch == 1 {
                 launch.lost(NodeIndex(1), "gone", Loss::Node, &mut effects);
             }
-            launch.begin(key("", epoch), &ALL, Vec::new(), &mut effects).unwrap();
+            launch.begin(key("", epoch), &ALL, Brought::default(), &mut effects).unwrap();
             assert_eq!(effects.ended.last().unwrap().1.is_ok(), epoch == 0);
         }
     }
@@ -354,7 +354,7 @@ mod tests {
             launch.on_frame(NodeIndex(1), up(key(&name, 0)), &mut effects);
         }
         assert_eq!((effects.counters.early, effects.counters.dropped), (1, 1));
-        launch.begin(key(&"a".repeat(6_000), 0), &ALL, Vec::new(), &mut effects).unwrap();
+        launch.begin(key(&"a".repeat(6_000), 0), &ALL, Brought::default(), &mut effects).unwrap();
         launch.on_frame(NodeIndex(1), up(key(&"b".repeat(6_000), 0)), &mut effects);
         assert_eq!((effects.counters.early, effects.counters.dropped), (2, 1), "the room is given back");
     }

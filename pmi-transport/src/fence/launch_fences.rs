@@ -7,6 +7,7 @@ use bytes::Bytes;
 use pmi_core::fence::Scope;
 use pmi_core::ids::{Epoch, NodeIndex};
 
+use super::effects::{Brought, Gathered};
 use super::launches::{LaunchGuard, launch_ended};
 use super::membership::{Membership, MembershipId, Questions};
 use super::node::FenceNode;
@@ -35,8 +36,7 @@ impl FenceNode {
 }
 
 impl LaunchFences {
-    /// Brings `segments` to a fence, and returns what all nodes brought, in their order. Neighbouring segments may have been
-    /// joined. `members` are the nodes that hold a rank of the job, in order; a scope that names nodes has its own.
+    /// Brings this node's contribution to a fence, and returns what all nodes brought, in their order. `members` are the nodes that hold a rank of the job, in order; a scope that names nodes has its own.
     ///
     /// Not cancel-safe: when the call is dropped before its end, the fence fails on all nodes.
     ///
@@ -48,12 +48,12 @@ impl LaunchFences {
         members: &[NodeIndex],
         scope: &Scope,
         epoch: Epoch,
-        segments: Vec<Bytes>,
-    ) -> Result<Vec<Bytes>, FenceError> {
+        brought: impl Into<Brought>,
+    ) -> Result<Gathered, FenceError> {
         let (scope, scope_members) = encode_scope(scope).ok_or(FenceError::Members { epoch })?;
         let (launch_id, job_id) = (self.launch_id.to_string(), job_id.to_owned());
         let key = FenceKey { launch_id, job_id, scope: Some(scope), epoch: epoch.0, members: 0 };
-        let begun = self.update(|mut fences| fences.begin(key, scope_members.unwrap_or(members), segments));
+        let begun = self.update(|mut fences| fences.begin(key, scope_members.unwrap_or(members), brought.into()));
         let (key, result) = begun.ok_or_else(|| launch_ended(epoch.0))??;
         let give_up = OnDrop::new(|| {
             self.update(|mut fences| fences.give_up(&key));

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::budget::Budget;
-use super::effects::{AnswerId, AskResult, Effects, FenceResult, QuestionId};
+use super::effects::{AnswerId, AskResult, Brought, Effects, FenceResult, QuestionId};
 use super::launch::{Launch, Loss};
 use super::membership::{Member, Membership, MembershipId, Questions};
 use super::outbound::{Effect, Outbound};
@@ -143,10 +143,10 @@ impl LaunchGuard<'_> {
         &mut self,
         key: FenceKey,
         members: &[NodeIndex],
-        segments: Vec<Bytes>,
+        brought: Brought,
     ) -> Result<PendingFence, FenceError> {
         let mut effects = Effects::default();
-        let key = self.joined.launch.begin(key, members, segments, &mut effects)?;
+        let key = self.joined.launch.begin(key, members, brought, &mut effects)?;
         let (caller, result) = oneshot::channel();
         self.joined.calls.fences.insert(key.clone(), caller);
         self.pass_on(effects);

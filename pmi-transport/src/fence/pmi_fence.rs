@@ -49,7 +49,7 @@ impl State {
         let segment: Segment = request.kvs_entries.iter().collect();
         let pieces = cut([segment.into_bytes()], fences.outbound.limits.chunk_bytes);
         let brought = pieces.map(|Piece { run, goes_on }| NodePiece { position: node.0, run, goes_on }).collect();
-        fences.on_frame(caller, What::Up(FenceUp { key: Some(key), brought, last: true, part: 0 }));
+        fences.on_frame(caller, What::Up(FenceUp { key: Some(key), brought, last: true, ..FenceUp::default() }));
         Ok((epoch, merged))
     }
 }

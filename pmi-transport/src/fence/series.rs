@@ -174,9 +174,9 @@ impl Series {
         }
         match progress {
             Ok(None) => {}
-            Ok(Some(runs)) => {
+            Ok(Some(gathered)) => {
                 effects.counters.completed += 1;
-                self.end(epoch, Ended::Complete(children.into()), Ok(runs), effects);
+                self.end(epoch, Ended::Complete(children.into()), Ok(gathered), effects);
             }
             Err(fault) => {
                 let culprit = match &fault {

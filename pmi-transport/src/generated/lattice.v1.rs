@@ -177,6 +177,12 @@ pub struct FenceUp {
     /// Counts the frames of this fence that the sender sent to its parent.
     #[prost(uint32, tag = "4")]
     pub part: u32,
+    /// Data of this fence may stay with the nodes that brought it.
+    #[prost(bool, tag = "5")]
+    pub may_withhold: bool,
+    /// Bytes that stayed with the nodes of that part of the tree; in its last frame.
+    #[prost(uint64, tag = "6")]
+    pub withheld: u64,
 }
 /// Away from the root: what all brought, in the order of the nodes. Each node forwards it as it is.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -196,6 +202,9 @@ pub struct FenceDown {
     /// Counts the frames of this fence that the root sent.
     #[prost(uint32, tag = "6")]
     pub part: u32,
+    /// Bytes of all nodes, when they stay with the nodes that brought them: the frame then carries what the root brought, or nothing.
+    #[prost(uint64, tag = "7")]
+    pub withheld: u64,
 }
 /// The fence will never be complete; goes both ways through the tree.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -301,6 +310,9 @@ pub struct LaunchSpec {
     /// Ranks ask their server for what they could read in memory that the session shares with them.
     #[prost(bool, tag = "23")]
     pub no_job_memory: bool,
+    /// Way of the data of PMIx fences.
+    #[prost(enumeration = "DataExchange", tag = "24")]
+    pub data_exchange: i32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Job {
@@ -923,6 +935,37 @@ impl PmiFamily {
             "PMI_2" => Some(Self::Pmi2),
             "PMIX_ONLY" => Some(Self::PmixOnly),
             "NONE" => Some(Self::None),
+            _ => None,
+        }
+    }
+}
+/// Way of the data of PMIx fences to the nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum DataExchange {
+    /// Small data goes to all at once; large data is asked for, and spread once much of it was.
+    WhicheverIsCheaper = 0,
+    ToAll = 1,
+    ToThoseWhoAsk = 2,
+}
+impl DataExchange {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::WhicheverIsCheaper => "WHICHEVER_IS_CHEAPER",
+            Self::ToAll => "TO_ALL",
+            Self::ToThoseWhoAsk => "TO_THOSE_WHO_ASK",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "WHICHEVER_IS_CHEAPER" => Some(Self::WhicheverIsCheaper),
+            "TO_ALL" => Some(Self::ToAll),
+            "TO_THOSE_WHO_ASK" => Some(Self::ToThoseWhoAsk),
             _ => None,
         }
     }

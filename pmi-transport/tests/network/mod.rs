@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use bytes::Bytes;
 use pmi_core::ids::NodeIndex;
-use pmi_transport::fence::{Counters, Effects, FanOut, FenceError, Launch, Limits, Loss};
+use pmi_transport::fence::{Brought, Counters, Effects, FanOut, FenceError, Launch, Limits, Loss};
 use pmi_transport::proto::v1::{FenceKey, FenceScope, LinkFrame, fence_scope::Kind};
 use prost::Message;
 
@@ -24,6 +24,8 @@ pub(crate) struct Network {
     pub(crate) repeats: u32,
     /// How fences ended, by node and key.
     pub(crate) ended: HashMap<(u32, FenceKey), Ended>,
+    /// Bytes that fences withheld, by node.
+    pub(crate) withheld: HashMap<u32, u64>,
     pub(crate) counters: Counters,
     pub(crate) sent: Vec<Sent>,
 }
@@ -46,14 +48,15 @@ impl Network {
             random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
             repeats: 0,
             ended: HashMap::new(),
+            withheld: HashMap::new(),
             counters: Counters::default(),
             sent: vec![Sent::default(); nodes as usize],
         }
     }
 
     /// Lets a node begin a fence.
-    pub(crate) fn begin(&mut self, node: u32, key: &FenceKey, members: &[NodeIndex], segments: Vec<Bytes>) {
-        self.act(node, |launch, effects| launch.begin(key.clone(), members, segments, effects))
+    pub(crate) fn begin(&mut self, node: u32, key: &FenceKey, members: &[NodeIndex], brought: impl Into<Brought>) {
+        self.act(node, |launch, effects| launch.begin(key.clone(), members, brought.into(), effects))
             .expect("it makes sense");
     }
 
@@ -71,7 +74,10 @@ impl Network {
         for (mut key, result) in effects.ended {
             // As it was asked for: scopes have names of their own here.
             key.members = 0;
-            let ended = result.map(|runs| runs.concat());
+            let ended = result.map(|gathered| {
+                *self.withheld.entry(node).or_default() += gathered.withheld;
+                gathered.runs.concat()
+            });
             assert!(self.ended.insert((node, key), ended).is_none(), "a fence ends once");
         }
         result

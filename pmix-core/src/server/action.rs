@@ -88,6 +88,9 @@ pub enum Action {
         /// The text.
         text: Bytes,
     },
+    /// Servers of other nodes may ask this one for data, whether or not it has ranks left, until the opposite is said: the host is to
+    /// keep it meanwhile, unless the launch ends in disorder. Not said when nobody will.
+    Needed(bool),
     /// The launch must end, for this reason; reported once. The server ignores everything that comes after it.
     End {
         /// The job that ends it.

@@ -31,8 +31,8 @@ pub(super) struct Waiter {
 /// Answer that a rank gets at the end.
 #[derive(Clone, Debug)]
 enum Outcome {
-    /// That it is over.
-    Over,
+    /// That it is over. Fences may collect data.
+    Over { collect: bool },
     /// The facts about the other jobs.
     Jobs,
     /// The group's members and context id; the rank brought its own number of the group's communicator.
@@ -54,8 +54,8 @@ const CONTEXT: u8 = b'c';
 const NUMBER: u8 = b'n';
 
 impl Server {
-    pub(super) fn fence(&mut self, address: Address, procs: &[Proc<'_>]) {
-        self.arrive(address, "fence", procs, Outcome::Over);
+    pub(super) fn fence(&mut self, address: Address, procs: &[Proc<'_>], collect: bool) {
+        self.arrive(address, "fence", procs, Outcome::Over { collect });
     }
 
     pub(super) fn connect(&mut self, address: Address, procs: &[Proc<'_>]) {
@@ -63,7 +63,7 @@ impl Server {
     }
 
     pub(super) fn disconnect(&mut self, address: Address, procs: &[Proc<'_>]) {
-        self.arrive(address, "disconnect", procs, Outcome::Over);
+        self.arrive(address, "disconnect", procs, Outcome::Over { collect: false });
     }
 
     pub(super) fn construct_group(&mut self, address: Address, name: &[u8], procs: &[Proc<'_>], infos: &[Info<'_>]) {
@@ -146,7 +146,7 @@ impl Server {
         name
     }
 
-    fn seats(&self, members: &Members) -> Vec<Seat> {
+    pub(super) fn seats(&self, members: &Members) -> Vec<Seat> {
         let of_job = |(&job, ranks): (&JobIndex, &Option<Vec<Rank>>)| -> Vec<Seat> {
             let is_member =
                 |state: &RankState| ranks.as_ref().is_none_or(|ranks| ranks.binary_search(&state.rank).is_ok());
@@ -182,24 +182,33 @@ impl Server {
         let Some(gathering) = self.collectives.get_mut(name) else { return };
         let Some(first) = gathering.leaving().first().cloned() else { return };
         if nodes.len() < 2 && !first.members.meet_others() {
-            let alone = Merged { segments: vec![self.context()] };
+            let alone = vec![self.context()].into();
             return self.leave(&id, &alone);
         }
         let seats: Vec<Seat> = gathering.members().collect();
         let numbers: Vec<(Seat, u64)> = gathering.leaving().iter().filter_map(Waiter::number).collect();
-        let mut segments = vec![self.data_of(&seats), self.numbers_of(&numbers)];
+        let collects = gathering.leaving().iter().any(Waiter::collects);
         if first.members.meet_others() {
+            let segments = vec![self.data_of(&seats), self.numbers_of(&numbers)];
             return self.meet(id, &first, segments);
         }
         let Some(job) = self.host_of(&first.members) else { return };
-        segments.push(self.context());
-        let contribution = Contribution { segments };
+        let contribution = match first.outcome {
+            // One that collects nothing is a barrier only: what ranks want of others is asked for.
+            Outcome::Over { .. } => {
+                let data = Some(self.data_of(&seats)).filter(|data| collects && data.pair_count() > 0);
+                Contribution { segments: Vec::from_iter(data), exchange: self.settings.exchange }
+            }
+            Outcome::Jobs | Outcome::Group { .. } => {
+                vec![self.data_of(&seats), self.numbers_of(&numbers), self.context()].into()
+            }
+        };
         self.actions.push_back(Action::Fence { job, id, contribution });
     }
 
     /// The job through whose fence the members of several jobs meet: every node must choose the same, and nodes may have learnt of
     /// the jobs in different orders.
-    fn host_of(&self, members: &Members) -> Option<JobIndex> {
+    pub(super) fn host_of(&self, members: &Members) -> Option<JobIndex> {
         members.ours.keys().copied().min_by_key(|job| &self.jobs[job.0].namespace.name)
     }
 
@@ -211,7 +220,7 @@ impl Server {
     }
 
     /// Returns the data that these ranks have committed for other nodes.
-    fn data_of(&self, seats: &[Seat]) -> Segment {
+    pub(super) fn data_of(&self, seats: &[Seat]) -> Segment {
         let mut pairs = Vec::new();
         for &seat in seats {
             let job = &self.jobs[seat.job.0];
@@ -225,6 +234,9 @@ impl Server {
 
     /// All nodes have arrived: what they brought can be got, and the ranks of this node go on.
     pub(super) fn leave(&mut self, id: &FenceId, merged: &Merged) {
+        if merged.withheld > 0 {
+            self.withhold(id, merged);
+        }
         let (context, changed) = self.absorb(merged);
         self.part(id, |server, waiter| server.release(waiter, context));
         for (job, rank) in changed {
@@ -264,7 +276,7 @@ impl Server {
     }
 
     /// Stores what other nodes brought, and returns the first node's context id, and the ranks of which there is more than before.
-    fn absorb(&mut self, merged: &Merged) -> (u64, BTreeSet<(JobIndex, Rank)>) {
+    pub(super) fn absorb(&mut self, merged: &Merged) -> (u64, BTreeSet<(JobIndex, Rank)>) {
         let pairs = || merged.segments.iter().flat_map(Segment::pairs);
         let context = pairs().find(|(key, _)| *key == [CONTEXT]);
         let context = context.and_then(|(_, value)| value.try_into().ok()).map_or(0, u64::from_be_bytes);
@@ -296,7 +308,7 @@ impl Server {
 
     fn release(&mut self, Waiter { address, members, outcome }: Waiter, context: u64) {
         match outcome {
-            Outcome::Over => self.answer(address, status::SUCCESS),
+            Outcome::Over { .. } => self.answer(address, status::SUCCESS),
             Outcome::Jobs => self.tell_jobs(address, &members),
             Outcome::Group { number } => {
                 let seat = address.identity.seat;
@@ -354,6 +366,11 @@ impl Waiter {
         }
     }
 
+    /// Returns true if the rank wants the members' data to come along.
+    fn collects(&self) -> bool {
+        matches!(self.outcome, Outcome::Over { collect: true })
+    }
+
     /// Returns true if every rank of a job takes part in the collective, and none of another launch: those may come at any time.
     pub(super) fn takes_whole(&self, job: JobIndex) -> bool {
         !self.members.meet_others() && self.members.ours.get(&job).is_some_and(Option::is_none)
@@ -366,7 +383,7 @@ impl Members {
         !self.others.is_empty()
     }
 
-    fn include(&self, job: JobIndex, rank: Rank) -> bool {
+    pub(super) fn include(&self, job: JobIndex, rank: Rank) -> bool {
         self.ours.get(&job).is_some_and(|ranks| ranks.as_ref().is_none_or(|ranks| ranks.binary_search(&rank).is_ok()))
     }
 }

@@ -19,6 +19,19 @@ pub(super) struct Wait {
     wanted: Wanted,
 }
 
+/// What a get asks for.
+#[derive(Clone, Debug)]
+pub(super) struct Get {
+    pub(super) job: JobIndex,
+    pub(super) rank: Rank,
+    /// Without one, anything that the rank has committed.
+    pub(super) key: Option<Bytes>,
+    /// True if the client does not wait for what has not been committed.
+    pub(super) immediate: bool,
+    /// Time for which the client says that it waits.
+    pub(super) timeout: Option<Duration>,
+}
+
 /// Outcome of a get that waited.
 #[derive(Clone, Copy, Debug)]
 enum GetOutcome {
@@ -95,6 +108,15 @@ impl Server {
         if self.jobs[job.0].namespace.job.placement.node_of(rank).is_none() {
             return self.answer(address, status::NOT_FOUND);
         }
+        let immediate = infos.iter().any(|info| info.key == b"pmix.immediate" && info.value.is_true());
+        let key = key.map(Bytes::copy_from_slice);
+        self.serve_get(address, Get { job, rank, key, immediate, timeout: client_timeout(infos) });
+    }
+
+    /// Answers a get of a rank's values, now or when they come.
+    pub(super) fn serve_get(&mut self, address: Address, get: Get) {
+        let Get { job, rank, ref key, immediate, timeout } = get;
+        let key = key.as_deref();
         if key == Some(GROUP_LOCAL_ID) {
             return self.tell_group_ids(address, job, rank);
         }
@@ -104,11 +126,15 @@ impl Server {
         if key == Some(PARENT) && self.jobs[job.0].namespace.parent.is_some() {
             return self.tell_parent(address, job, rank);
         }
+        // What a collecting fence promised is there for its ranks, also for those who would not wait for it.
+        if let Some(node) = self.withholder(job, rank) {
+            return self.fetch(node, address, get);
+        }
+        let is_own = job == address.identity.seat.job;
         let reserved = key.is_some_and(|key| key.starts_with(b"pmix."));
         if reserved && !is_own {
             return self.tell_foreign_job(address, job);
         }
-        let immediate = infos.iter().any(|info| info.key == b"pmix.immediate" && info.value.is_true());
         // Nobody commits reserved keys later on: they are facts. Of other launches, no more than a meeting brought is to be had.
         if immediate || reserved || self.jobs[job.0].is_met() || self.is_gone(job, rank) {
             return self.answer(address, status::NOT_FOUND);
@@ -117,7 +143,7 @@ impl Server {
         if !self.rank_mut(address.identity.seat).is_some_and(|state| state.quota.ask(questions)) {
             return self.answer(address, status::OUT_OF_RESOURCE);
         }
-        let wanted = Wanted { job, rank, key: key.map(Bytes::copy_from_slice), timeout: client_timeout(infos) };
+        let wanted = Wanted { job, rank, key: get.key, timeout };
         let node = self.other_node(job, rank);
         let after = match node {
             // The other node knows how long to wait; this is for the case that it never answers.
@@ -144,9 +170,12 @@ impl Server {
 
     /// A timer that an [`Action::SetTimer`] set has run out.
     pub fn handle_timer(&mut self, ticket: Ticket) {
-        match self.waits.remove(ticket) {
-            Some(wait) => self.end_wait(&wait, GetOutcome::NotFound),
-            None => self.end_question(ticket),
+        if let Some(wait) = self.waits.remove(ticket) {
+            self.end_wait(&wait, GetOutcome::NotFound);
+        } else if let Some(address) = self.withheld.take_get(ticket) {
+            self.give_up_get(address);
+        } else {
+            self.end_question(ticket);
         }
     }
 
@@ -172,6 +201,13 @@ impl Server {
     pub(super) fn give_up_waits(&mut self, wanted: &Wanted) {
         let waits = self.waits.take(&(wanted.job, wanted.rank), |wait| wait.wanted == *wanted);
         self.end_waits(waits, GetOutcome::NotFound);
+    }
+
+    fn give_up_get(&mut self, address: Address) {
+        if let Some(state) = self.rank_mut(address.identity.seat) {
+            state.quota.answered();
+        }
+        self.answer(address, status::NOT_FOUND);
     }
 
     fn end_waits(&mut self, waits: Vec<(Ticket, Wait)>, outcome: GetOutcome) {

@@ -7,7 +7,7 @@
 //! A job that was met stays known, so that its ranks can be asked about and met again. None of its ranks is on a node of this
 //! launch as far as the server is concerned: whatever is known of them came from a meeting.
 
-use pmi_core::fence::{FenceId, Merged, Scope};
+use pmi_core::fence::{FenceId, Scope};
 use pmi_core::job::Job;
 use pmi_core::segment::Segment;
 use pmi_core::services::{MeetError, Meeting, Met, MetJob};
@@ -62,7 +62,7 @@ impl Server {
             Answer::Met(Ok(met)) if self.make_acquaintance(met) => {
                 let mut segments = vec![context_segment(met.number)];
                 segments.extend(met.segments.iter().cloned());
-                self.leave(id, &Merged { segments });
+                self.leave(id, &segments.into());
             }
             Answer::Met(Ok(_)) => self.refuse_meeting(id, status::OUT_OF_RESOURCE),
             Answer::Met(Err(error)) => {

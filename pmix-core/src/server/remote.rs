@@ -5,7 +5,7 @@
 //!                    │ waits                              │ parked until the rank commits it, or is gone, or time is over
 //! rank <── answer ── kept here <──handle_peer_answer── Action::Reply: all that the rank has committed for other nodes
 //! ```
-//! The bytes of a question and of its answer are read by such servers only, all of one version.
+//! Data that a fence has left with its nodes is asked for node by node: see [`withheld`](super::withheld).
 
 use std::time::Duration;
 
@@ -14,46 +14,23 @@ use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::segment::Segment;
 
 use super::data::Wanted;
+use super::question::{DataQuestion, Question};
 use super::{Action, Server, Ticket};
-use crate::namespace::{JobIndex, RankData, Stored};
+use crate::namespace::{JobIndex, RankData, Seat, Stored};
 use crate::wire::status;
 
 /// The most questions of other nodes that wait here. Each waiting get asks one, and ranks have few of them.
 const PARKED_MAX: usize = 64 * 1024;
 
-/// A question of another node's server, or to one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Question {
-    namespace: Bytes,
-    rank: Rank,
-    /// Without one, anything that the rank has committed.
-    key: Option<Bytes>,
-    /// Time for which the client says that it waits.
-    timeout: Option<Duration>,
-}
-
-impl Question {
-    /// ```text
-    /// timeout in ms (0 for none), rank: 4 bytes each; namespace, NUL; key (nothing for none)
-    /// ```
-    fn encode(&self) -> Bytes {
-        let timeout = self.timeout.map_or(0, |timeout| u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX));
-        let key = self.key.as_deref().unwrap_or_default();
-        [&timeout.to_be_bytes(), &self.rank.0.to_be_bytes(), &self.namespace[..], &[0], key].concat().into()
-    }
-
-    fn decode(bytes: &Bytes) -> Option<Self> {
-        let (timeout, rest) = bytes.split_first_chunk()?;
-        let (rank, rest) = rest.split_first_chunk()?;
-        let end = rest.iter().position(|&byte| byte == 0)?;
-        let (timeout, key) = (u32::from_be_bytes(*timeout), &rest[end + 1..]);
-        Some(Self {
-            namespace: bytes.slice_ref(&rest[..end]),
-            rank: Rank(u32::from_be_bytes(*rank)),
-            key: (!key.is_empty()).then(|| bytes.slice_ref(key)),
-            timeout: (timeout > 0).then(|| Duration::from_millis(timeout.into())),
-        })
-    }
+/// A question to another node's server that it has not answered yet.
+#[derive(Clone, Debug)]
+pub(super) enum Asking {
+    /// What a get waits for.
+    Value(Wanted),
+    /// The data of a node that a fence has left there.
+    Withheld { job: JobIndex, node: NodeIndex },
+    /// A spread: the answer means nothing.
+    Spread,
 }
 
 impl Server {
@@ -70,32 +47,55 @@ impl Server {
         }
         let namespace = self.jobs[wanted.job.0].namespace.name.clone().into();
         let Wanted { rank, key, timeout, .. } = wanted.clone();
-        let question = Question { namespace, rank, key, timeout }.encode();
+        let question = Question::Data(DataQuestion { namespace, rank, key, timeout });
+        self.ask_peer(node, &question, Asking::Value(wanted.clone()));
+    }
+
+    pub(super) fn ask_peer(&mut self, node: NodeIndex, question: &Question, asking: Asking) {
         let ticket = self.new_ticket();
-        self.asking.insert(ticket, wanted.clone());
-        self.actions.push_back(Action::Ask { ticket, node, question });
+        self.asking.insert(ticket, asking);
+        self.actions.push_back(Action::Ask { ticket, node, question: question.encode() });
     }
 
     /// The server that an [`Action::Ask`] was for has answered; `None` if it gives no answer.
     pub fn handle_peer_answer(&mut self, ticket: Ticket, answer: Option<&Bytes>) {
-        let Some(wanted) = self.asking.remove(&ticket) else { return };
-        self.wanted.remove(&wanted);
+        match self.asking.remove(&ticket) {
+            Some(Asking::Value(wanted)) => self.on_value(&wanted, answer),
+            Some(Asking::Withheld { job, node }) => self.on_fetched(job, node, answer.and_then(decode_segment)),
+            Some(Asking::Spread) | None => {}
+        }
+    }
+
+    fn on_value(&mut self, wanted: &Wanted, answer: Option<&Bytes>) {
+        self.wanted.remove(wanted);
         if let Some(data) = answer.and_then(decode_answer) {
             let known = self.jobs[wanted.job.0].data.entry(wanted.rank).or_default();
             known.remote.extend(data);
             self.serve_waits(wanted.job, wanted.rank);
         }
-        self.give_up_waits(&wanted);
+        self.give_up_waits(wanted);
     }
 
     /// A server of another node asks for what a rank of this one has committed. Answered, now or later, by an [`Action::Reply`] with
     /// the ticket that is returned.
     pub fn handle_question(&mut self, question: &Bytes) -> Ticket {
         let ticket = self.new_ticket();
-        let Some(question) = Question::decode(question) else {
-            self.reply_to_peer(ticket, status::BAD_PARAM.to_be_bytes().to_vec());
-            return ticket;
-        };
+        match Question::decode(question) {
+            Some(Question::Data(question)) => self.on_data_question(ticket, question),
+            Some(Question::AllOf { namespace }) => {
+                let answer = self.answer_with_all(&namespace);
+                self.reply_to_peer(ticket, answer);
+            }
+            Some(Question::Spread { name, epoch }) => {
+                self.reply_to_peer(ticket, status::SUCCESS.to_be_bytes().to_vec());
+                self.spread(&name, epoch);
+            }
+            None => self.reply_to_peer(ticket, status::BAD_PARAM.to_be_bytes().to_vec()),
+        }
+        ticket
+    }
+
+    fn on_data_question(&mut self, ticket: Ticket, question: DataQuestion) {
         match self.answer_to(&question) {
             Some(answer) => self.reply_to_peer(ticket, answer),
             None if self.parked.len() >= PARKED_MAX => {
@@ -107,7 +107,15 @@ impl Server {
                 self.actions.push_back(Action::SetTimer { ticket, after });
             }
         }
-        ticket
+    }
+
+    /// All that the ranks here have committed of a job for other nodes: a status; behind one of success, a segment as a fence brings it.
+    fn answer_with_all(&self, namespace: &[u8]) -> Vec<u8> {
+        let Some(job) = self.job_named(namespace).filter(|job| !self.jobs[job.0].is_met()) else {
+            return status::NOT_FOUND.to_be_bytes().to_vec();
+        };
+        let seats: Vec<Seat> = self.jobs[job.0].ranks.iter().map(|(local, _)| Seat { job, local }).collect();
+        [&status::SUCCESS.to_be_bytes(), self.data_of(&seats).as_bytes()].concat()
     }
 
     /// Looks again at the questions of other nodes about a rank, after something has changed that they may wait for.
@@ -149,7 +157,7 @@ impl Server {
     }
 
     /// The answer, or nothing while the rank may still commit what is asked for.
-    fn answer_to(&self, question: &Question) -> Option<Vec<u8>> {
+    fn answer_to(&self, question: &DataQuestion) -> Option<Vec<u8>> {
         let not_found = || Some(status::NOT_FOUND.to_be_bytes().to_vec());
         // A job that was spawned may be known on some nodes before it is on others.
         let job = self.job_named(&question.namespace)?;
@@ -164,7 +172,7 @@ impl Server {
         }
     }
 
-    fn timeout_of(&self, question: &Question) -> Duration {
+    fn timeout_of(&self, question: &DataQuestion) -> Duration {
         match self.job_named(&question.namespace) {
             Some(job) => self.timeout(job, question.rank, question.timeout),
             None => question.timeout.unwrap_or(self.settings.rank_timeout).min(self.settings.rank_timeout),
@@ -186,34 +194,16 @@ fn encode_answer(data: &RankData) -> Vec<u8> {
     [&status::SUCCESS.to_be_bytes(), segment.as_bytes()].concat()
 }
 
-/// Returns the pairs of an answer; `None` if it says that there are none.
+/// Returns the pairs of an answer about one rank; `None` if it says that there are none.
 fn decode_answer(answer: &Bytes) -> Option<Vec<(Bytes, Stored)>> {
-    let (code, _) = answer.split_first_chunk()?;
-    if i32::from_be_bytes(*code) != status::SUCCESS {
-        return None;
-    }
-    let segment = Segment::decode(answer.slice(size_of::<i32>()..)).ok()?;
+    let segment = decode_segment(answer)?;
     let pairs = segment.pairs();
     Some(pairs.filter_map(|(key, value)| Some((Bytes::copy_from_slice(key), Stored::untag(value)?))).collect())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn questions_survive_the_way_between_nodes() {
-        let question = Question {
-            namespace: Bytes::from_static(b"job.secret"),
-            rank: Rank(7),
-            key: Some(Bytes::from_static(b"card")),
-            timeout: Some(Duration::from_secs(3)),
-        };
-        assert_eq!(Question::decode(&question.encode()), Some(question.clone()));
-        let plain = Question { key: None, timeout: None, ..question };
-        assert_eq!(Question::decode(&plain.encode()), Some(plain));
-        for bad in [&b""[..], b"\0\0\0\0\0\0\0", b"\0\0\0\0\0\0\0\0no end"] {
-            assert_eq!(Question::decode(&Bytes::from_static(bad)), None);
-        }
-    }
+/// Returns the segment behind a status of success; `None` behind any other.
+fn decode_segment(answer: &Bytes) -> Option<Segment> {
+    let (code, _) = answer.split_first_chunk()?;
+    let is_success = i32::from_be_bytes(*code) == status::SUCCESS;
+    Segment::decode(answer.slice(size_of::<i32>()..)).ok().filter(|_| is_success)
 }

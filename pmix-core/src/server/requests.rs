@@ -48,7 +48,7 @@ impl Server {
             Request::JobInfo => self.tell_job(address),
             Request::Commit(scopes) => self.commit(address, &scopes, payload),
             Request::Get { proc, infos, key } => self.get(address, proc, &infos, key),
-            Request::Fence { procs } => self.fence(address, &procs),
+            Request::Fence { procs, collect } => self.fence(address, &procs, collect),
             Request::Connect { procs } => self.connect(address, &procs),
             Request::Disconnect { procs } => self.disconnect(address, &procs),
             Request::GroupConstruct { name, procs, infos } => self.construct_group(address, name, &procs, &infos),

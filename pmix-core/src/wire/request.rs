@@ -22,6 +22,8 @@ pub enum Request<'a> {
     Fence {
         /// Members of the collective.
         procs: Vec<Proc<'a>>,
+        /// True if what they have committed is to be brought to all.
+        collect: bool,
     },
     /// A value of some rank.
     Get {
@@ -229,7 +231,7 @@ impl<'a> Request<'a> {
                 Self::Abort { code, message: reader.text()?.unwrap_or_default() }
             }
             command::COMMIT => Self::Commit(committed(reader)?),
-            command::FENCE => Self::Fence { procs: members(reader)? },
+            command::FENCE => fence(reader)?,
             command::GET => get(reader)?,
             command::FINALIZE => Self::Finalize,
             command::PUBLISH => {
@@ -290,6 +292,14 @@ impl<'a> Request<'a> {
 fn members<'a>(reader: &mut Reader<'a>) -> Result<Vec<Proc<'a>>, WireError> {
     let procs = reader.counted_procs()?;
     if procs.is_empty() { Err(WireError::Absent { what: "the list of members" }) } else { Ok(procs) }
+}
+
+fn fence<'a>(reader: &mut Reader<'a>) -> Result<Request<'a>, WireError> {
+    let procs = members(reader)?;
+    let says_so = |info: &Info<'_>| info.key == b"pmix.collect" && info.value.is_true();
+    // Directives that cannot be read are no offence: the data is brought then.
+    let collect = reader.counted_infos().map_or(true, |infos| infos.iter().any(says_so));
+    Ok(Request::Fence { procs, collect })
 }
 
 /// The caller's uid, which proves nothing.

@@ -8,7 +8,7 @@ use pmix_core::wire::reader::Proc;
 use pmix_core::wire::request::command;
 use pmix_core::wire::{status, types};
 
-use super::world::{Client, World, procs, whole};
+use super::world::{Client, World, collecting, procs, whole};
 use super::{commit, found, get, values};
 
 #[test]
@@ -22,7 +22,7 @@ fn commit_fence_get_on_two_nodes_and_in_two_encodings() {
     }
     for client in &clients {
         assert_eq!(world.status(*client), None);
-        world.send(*client, 103, command::FENCE, procs(&whole("job0")));
+        world.send(*client, 103, command::FENCE, collecting(&whole("job0")));
     }
     for client in &clients {
         assert_eq!(world.status(*client), Some((status::SUCCESS, vec![])));

@@ -14,6 +14,7 @@ mod orders;
 mod ranges;
 mod replies;
 mod requests;
+mod withheld;
 mod world;
 
 use pmix_core::wire::reader::Reader;

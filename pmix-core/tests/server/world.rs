@@ -1,10 +1,10 @@
 //! Nodes of a job in one thread: servers without sockets, clients that are scripts, a fence that waits for every node.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use bytes::Bytes;
-use pmi_core::fence::{Contribution, FenceId, Merged, Scope};
+use pmi_core::fence::{Contribution, Exchange, FenceId, Merged, Scope};
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::job::{Job, Placement};
 use pmi_core::server::{ConnectionId, EndReason};
@@ -14,6 +14,7 @@ use pmix_core::services::{Answer, Call};
 use pmix_core::wire::Encoding;
 use pmix_core::wire::reader::{Proc, Reader};
 use pmix_core::wire::types::RANK_WILDCARD;
+use pmix_core::wire::value::{Info, Value};
 use pmix_core::wire::writer::Writer;
 use pmix_core::{JobIndex, Namespace, Seat};
 
@@ -42,6 +43,13 @@ pub(crate) struct World {
     pub(crate) spawns: Vec<(usize, Ticket)>,
     pub(crate) end: Option<EndReason>,
     pub(crate) said: Vec<Bytes>,
+    settings: Settings,
+    /// Bytes of data that fences bring to all, where they may withhold it.
+    pub(crate) frame: u64,
+    /// Nodes whose servers are to be kept for others.
+    pub(crate) needed: BTreeSet<usize>,
+    /// Names of the fences that came to an end, in their order.
+    pub(crate) fences: Vec<String>,
 }
 
 /// A rank as its library would speak.
@@ -62,6 +70,11 @@ pub(crate) struct Message {
 impl World {
     /// Jobs called `job0`, `job1` and so on; `counts[i]` ranks of each on node `i`.
     pub(crate) fn new(jobs: usize, counts: &[u32]) -> Self {
+        Self::exchanging(Exchange::Full, jobs, counts)
+    }
+
+    /// The same, with this way of the data of fences.
+    pub(crate) fn exchanging(exchange: Exchange, jobs: usize, counts: &[u32]) -> Self {
         let mut world = Self {
             nodes: Vec::new(),
             unread: HashMap::new(),
@@ -78,6 +91,10 @@ impl World {
             spawns: Vec::new(),
             end: None,
             said: Vec::new(),
+            settings: Settings { exchange, ..Settings::default() },
+            frame: 0,
+            needed: BTreeSet::new(),
+            fences: Vec::new(),
         };
         let names: Vec<String> = (0..jobs).map(|job| format!("job{job}")).collect();
         world.add_launch(&names.iter().map(String::as_str).collect::<Vec<_>>(), counts);
@@ -87,7 +104,7 @@ impl World {
     /// One more launch, on nodes of its own: each of its jobs has `counts[i]` ranks on the i-th of them.
     pub(crate) fn add_launch(&mut self, names: &[&str], counts: &[u32]) {
         for node in 0..counts.len() as u32 {
-            let mut server = Server::new(Settings::default());
+            let mut server = Server::new(self.settings);
             for &name in names {
                 let placement = Placement::block(counts);
                 let job = Job { placement, ..Job::on_one_node(JobId::new(name).unwrap(), counts.iter().sum()) };
@@ -245,8 +262,10 @@ impl World {
                 if round.len() == nodes.len() {
                     let mut round = self.rounds.remove(&id).unwrap();
                     round.sort_by_key(|(node, ..)| *node);
-                    let segments = round.iter().flat_map(|(.., brought)| brought.segments.clone()).collect();
-                    let merged = Merged { segments };
+                    let merged = self.merged(round.iter().map(|(.., brought)| brought));
+                    if let Scope::Foreign { name, .. } = &id.scope {
+                        self.fences.push(name.to_string());
+                    }
                     for (node, job, _) in round {
                         self.nodes[node].handle_fence(job, &id, Ok(merged.clone()));
                     }
@@ -285,8 +304,26 @@ impl World {
             Action::CancelTimer { ticket } => self.timers.retain(|&timer| timer != (node, ticket)),
             Action::Say { text, .. } => self.said.push(text),
             Action::End { reason, .. } => self.end = Some(reason),
+            Action::Needed(true) => assert!(self.needed.insert(node)),
+            Action::Needed(false) => assert!(self.needed.remove(&node)),
             other => panic!("{other:?} was not expected"),
         }
+    }
+
+    /// Result of a fence: all that was brought, or as much as is not withheld.
+    fn merged<'a>(&self, brought: impl Iterator<Item = &'a Contribution> + Clone) -> Merged {
+        let segments: Vec<_> = brought.clone().flat_map(|brought| brought.segments.clone()).collect();
+        let bytes = segments.iter().map(|segment| segment.as_bytes().len() as u64).sum();
+        let withholds = match brought.clone().next().map(|first| first.exchange) {
+            Some(Exchange::Auto) => bytes > self.frame,
+            Some(Exchange::Lazy) => bytes > 0,
+            Some(Exchange::Full) | None => false,
+        };
+        if !withholds {
+            return segments.into();
+        }
+        let first = brought.take(1).flat_map(|brought| brought.segments.clone()).collect();
+        Merged { segments: first, withheld: bytes }
     }
 
     fn serve(&mut self, call: Call) -> Answer {
@@ -310,6 +347,18 @@ pub(crate) fn procs(procs: &[Proc<'_>]) -> impl FnOnce(&mut Writer) {
         out.group(procs.len());
         procs.iter().for_each(|&proc| out.proc(proc));
         out.count(0);
+    }
+}
+
+/// The same with the directive that a fence is to collect data.
+pub(crate) fn collecting(procs: &[Proc<'_>]) -> impl FnOnce(&mut Writer) {
+    move |out| {
+        out.count(procs.len());
+        out.group(procs.len());
+        procs.iter().for_each(|&proc| out.proc(proc));
+        out.count(1);
+        out.group(1);
+        out.info(&Info::new("pmix.collect", Value::Bool(true)));
     }
 }
 

@@ -24,12 +24,13 @@ use pmi_core::{Offer, Phase};
 use pmix_core::driver::{self as pmix, Said, Sinks};
 use pmix_core::server::{Server as PmixServer, Settings as PmixSettings};
 use pmix_core::services::Peers;
-use pmix_core::{CleanUp, JobIndex, Namespace, Seat};
+use pmix_core::{CleanUp, JobIndex, Namespace};
 use rank_spawner::{CpuSet, usable_cpus};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use super::job_memory::{self, EarlierRanks};
+use super::job_servers::{JobServers, Pmix};
 use super::services::{JobServices, SpawnCall};
 use crate::machine::desertion::FenceSeen;
 use crate::machine::jobs::{JobNumber, JobState};
@@ -42,96 +43,6 @@ use crate::spec::SessionSpec;
 /// Time within which a rank that came through `PMI_PORT` must say which one it is.
 const CLAIM_WITHIN: Duration = Duration::from_secs(30);
 
-/// Servers of one job's ranks.
-#[derive(Default)]
-struct JobServers {
-    /// PMI-1 and PMI-2.
-    pmi: Option<Driver>,
-    /// Source of that server's reason to end; `None` once it gave one.
-    end_reason: Option<oneshot::Receiver<EndReason>>,
-    /// PMIx; it serves other jobs of the launch as well.
-    pmix: Option<Pmix>,
-}
-
-/// A job at the launch's PMIx server.
-struct Pmix {
-    driver: Arc<pmix::Driver>,
-    job: JobIndex,
-    /// The job's namespace.
-    name: String,
-}
-
-impl JobServers {
-    /// Begins the dialogue with a rank over its inherited socket.
-    fn connect(&self, local: LocalRank, socket: UnixStream) -> io::Result<()> {
-        self.pmi.as_ref().map_or(Ok(()), |pmi| pmi.connect(local, socket))
-    }
-
-    /// Handles the last messages of a rank, whatever it speaks.
-    fn drain(&self, local: LocalRank) {
-        if let Some(pmi) = &self.pmi {
-            pmi.drain(local);
-        }
-        if let Some(pmix) = &self.pmix {
-            pmix.driver.drain(pmix.seat(local));
-        }
-    }
-
-    /// A rank's process returned status 0. A server to which it never spoke must not take that for silence, if it spoke to the other.
-    fn rank_exited(&self, local: LocalRank) {
-        let spoke_pmix = self.spoke_pmix(local);
-        if let Some(pmi) = self.pmi.as_ref().filter(|_| !spoke_pmix) {
-            pmi.rank_exited(local);
-        }
-        let spoke_pmi = self.pmi.as_ref().is_some_and(|pmi| spoke(pmi.progress(local)));
-        if let Some(pmix) = self.pmix.as_ref().filter(|_| !spoke_pmi) {
-            pmix.driver.rank_exited(pmix.seat(local));
-        }
-    }
-
-    /// Progress of a rank's dialogue, with the server that it speaks to.
-    fn progress(&self, local: LocalRank) -> Option<Progress> {
-        let pmix = || self.pmix.as_ref().and_then(|pmix| pmix.driver.progress(pmix.seat(local)));
-        let pmi = self.pmi.as_ref().and_then(|pmi| pmi.progress(local));
-        if pmi.is_none() || self.spoke_pmix(local) { pmix() } else { pmi }
-    }
-
-    fn phase(&self, local: LocalRank) -> Option<Phase> {
-        self.progress(local).map(|progress| progress.phase)
-    }
-
-    /// Fences in which ranks wait, with whichever server.
-    fn pending_fences(&self) -> Vec<FenceStatus> {
-        let mut fences = self.pmi.as_ref().map(Driver::pending_fences).unwrap_or_default();
-        fences.extend(self.pmix.iter().flat_map(|pmix| pmix.driver.pending_fences(pmix.job)));
-        fences
-    }
-
-    /// True if this is the job that the PMIx server knows by that index.
-    fn is_pmix_job(&self, job: JobIndex) -> bool {
-        self.pmix.as_ref().is_some_and(|pmix| pmix.job == job)
-    }
-
-    /// Files and directories that a rank wants removed now that it has ended.
-    fn take_clean_up(&self, local: LocalRank) -> Vec<CleanUp> {
-        self.pmix.as_ref().map(|pmix| pmix.driver.take_clean_up(pmix.seat(local))).unwrap_or_default()
-    }
-
-    fn spoke_pmix(&self, local: LocalRank) -> bool {
-        self.pmix.as_ref().is_some_and(|pmix| spoke(pmix.driver.progress(pmix.seat(local))))
-    }
-}
-
-impl Pmix {
-    fn seat(&self, local: LocalRank) -> Seat {
-        Seat { job: self.job, local }
-    }
-}
-
-fn spoke(progress: Option<Progress>) -> bool {
-    progress.is_some_and(|progress| progress.phase != Phase::Silent)
-}
-
 /// All PMI servers of a session.
 pub(super) struct Servers {
     spec: Arc<SessionSpec>,
@@ -142,6 +53,8 @@ pub(super) struct Servers {
     earlier: EarlierRanks,
     pmix: Option<Arc<pmix::Driver>>,
     pmix_end_reason: Option<oneshot::Receiver<(JobIndex, EndReason)>>,
+    /// Tells whether servers of other nodes may ask the PMIx server.
+    needed: Option<watch::Receiver<bool>>,
     calls: RankCalls,
     trace: Option<SharedTrace>,
     /// Tasks that answer questions of other nodes.
@@ -173,6 +86,7 @@ impl Servers {
             earlier: EarlierRanks::default(),
             pmix: None,
             pmix_end_reason: None,
+            needed: None,
             calls,
             trace: trace.map(|trace| Arc::new(Mutex::new(trace))),
             answers: JoinSet::new(),
@@ -288,7 +202,11 @@ impl Servers {
     }
 
     fn listen_for_pmix(&mut self) -> io::Result<Arc<pmix::Driver>> {
-        let settings = PmixSettings { trace: self.trace.is_some(), ..PmixSettings::default() };
+        let settings = PmixSettings {
+            exchange: self.spec.settings.pmi.exchange.into(),
+            trace: self.trace.is_some(),
+            ..PmixSettings::default()
+        };
         let texts = self.calls.texts.clone();
         let say = Box::new(move |text| {
             // A rank that writes more than can be passed on is not waited for.
@@ -298,6 +216,7 @@ impl Servers {
         let peers = Arc::new(OtherServers(Arc::clone(&self.nodes)));
         let (driver, end_reason) = pmix::Driver::new(PmixServer::new(settings), geteuid().as_raw(), peers, sinks)?;
         let driver = Arc::new(driver);
+        self.needed = Some(driver.needed());
         self.pmix = Some(Arc::clone(&driver));
         self.pmix_end_reason = Some(end_reason);
         Ok(driver)
@@ -326,8 +245,9 @@ impl Servers {
     ) -> Vec<(JobNumber, EndReason)> {
         let servers = &mut self.jobs[job.0];
         servers.drain(local);
-        if end == JudgedEnd::ByServer {
-            servers.rank_exited(local);
+        match end {
+            JudgedEnd::ByServer => servers.rank_exited(local),
+            JudgedEnd::ByItself => servers.rank_died(local),
         }
         let own = take_ready(&mut servers.end_reason).map(|reason| (job, reason));
         let pmix = take_ready(&mut self.pmix_end_reason).and_then(|(job, reason)| Some((self.job_of(job)?, reason)));
@@ -358,6 +278,23 @@ impl Servers {
             Poll::Pending
         })
         .await
+    }
+
+    /// True while servers of other nodes may ask for what ranks here have committed.
+    pub(super) fn is_needed(&self) -> bool {
+        self.needed.as_ref().is_some_and(|needed| *needed.borrow())
+    }
+
+    /// Waits until [`Servers::is_needed`] is something else than `known`; for ever if it never will be. Cancel-safe.
+    pub(super) fn need_other_than(&self, known: bool) -> impl Future<Output = ()> + use<> {
+        let needed = self.needed.clone();
+        async move {
+            match needed {
+                // The driver, which tells, lives as long as this.
+                Some(mut needed) => drop(needed.wait_for(|&needed| needed != known).await),
+                None => std::future::pending().await,
+            }
+        }
     }
 
     /// Job that the PMIx server knows by this index.

@@ -184,7 +184,7 @@ impl Fence for AgentFence {
             segments: contribution.segments.into_iter().map(Segment::into_bytes).collect(),
         };
         match self.calls.call(CallWhat::Fence(call)).await {
-            Some(AnswerWhat::Merged(answer)) => merged(answer.segments, id.epoch),
+            Some(AnswerWhat::Merged(answer)) => merged(answer.segments, 0, id.epoch),
             Some(AnswerWhat::FenceFault(fault)) => Err(wire::fence::decode_fault(fault, id.epoch)),
             other => Err(FenceError::NodeLost { node: *node, epoch: id.epoch, reason: no_answer(other) }),
         }

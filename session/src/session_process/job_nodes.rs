@@ -30,9 +30,9 @@ impl JobNodes {
     }
 }
 
-/// Result of a fence, of the segments that all nodes brought.
-pub(super) fn merged(segments: Vec<Bytes>, epoch: Epoch) -> Result<Merged, FenceError> {
+/// Result of a fence, of the segments that all nodes brought, and the bytes that were withheld.
+pub(super) fn merged(segments: Vec<Bytes>, withheld: u64, epoch: Epoch) -> Result<Merged, FenceError> {
     let decoded = segments.into_iter().map(Segment::decode).collect::<Result<_, _>>();
     let segments = decoded.map_err(|error| FenceError::BadSegment { epoch, reason: error.to_string() })?;
-    Ok(Merged { segments })
+    Ok(Merged { segments, withheld })
 }

@@ -20,7 +20,9 @@ use pmi_core::ids::NodeIndex;
 use pmi_core::job::Job;
 use pmi_core::kvs::Segment;
 use pmi_transport::error_chain::chain;
-use pmi_transport::fence::{FenceNode, Incoming, LaunchFences, Membership, Outgoing, Questions, Transport};
+use pmi_transport::fence::{
+    Brought, FenceNode, Gathered, Incoming, LaunchFences, Membership, Outgoing, Questions, Transport,
+};
 use pmi_transport::session_link::{Handed, LinkError, SessionLinks};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -139,9 +141,10 @@ impl Fence for LinkedFence {
         let Some(fences) = self.fences.as_ref().filter(|_| !self.nodes.is_alone(&id.scope)) else {
             return LocalFence.exchange(id, contribution).await;
         };
-        let segments = contribution.segments.into_iter().map(Segment::into_bytes).collect();
-        let segments = fences.exchange(job.as_str(), members, &id.scope, id.epoch, segments).await?;
-        merged(segments, id.epoch)
+        let Contribution { segments, exchange } = contribution;
+        let brought = Brought { segments: segments.into_iter().map(Segment::into_bytes).collect(), exchange };
+        let Gathered { runs, withheld } = fences.exchange(job.as_str(), members, &id.scope, id.epoch, brought).await?;
+        merged(runs, withheld, id.epoch)
     }
 }
 

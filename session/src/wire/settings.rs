@@ -6,7 +6,7 @@ use proto::stdin_target::Target;
 use rank_spawner::CpuBind;
 
 use super::{WireError, bytes, decode_variables, encode_variables, milliseconds, os_string, time, wrong};
-use crate::settings::{Entrance, JobMemory, LaunchSettings, PmiFamily, PmiSpec, StdinTarget, Timeouts};
+use crate::settings::{DataExchange, Entrance, JobMemory, LaunchSettings, PmiFamily, PmiSpec, StdinTarget, Timeouts};
 use crate::template::Template;
 
 /// A message with these settings and nothing else.
@@ -17,6 +17,7 @@ pub(super) fn encode(settings: &LaunchSettings) -> proto::LaunchSpec {
         pmi_port: settings.pmi.entrance == Entrance::Port,
         pmi_group_barriers: settings.pmi.group_barriers,
         no_job_memory: settings.pmi.job_memory == JobMemory::Off,
+        data_exchange: encode_exchange(settings.pmi.exchange).into(),
         slurm_environment: settings.slurm_environment,
         cpu_bind: settings.cpu_bind.to_string(),
         stdin: Some(encode_stdin(&settings.stdin)),
@@ -38,6 +39,7 @@ pub(super) fn take(spec: &mut proto::LaunchSpec) -> Result<LaunchSettings, WireE
             entrance: if spec.pmi_port { Entrance::Port } else { Entrance::Socket },
             group_barriers: spec.pmi_group_barriers,
             job_memory: if spec.no_job_memory { JobMemory::Off } else { JobMemory::Shared },
+            exchange: decode_exchange(spec.data_exchange)?,
         },
         pmi_trace: spec.trace,
         slurm_environment: spec.slurm_environment,
@@ -66,6 +68,23 @@ fn decode_family(number: i32) -> Result<PmiFamily, WireError> {
         proto::PmiFamily::Pmi2 => PmiFamily::Pmi2,
         proto::PmiFamily::PmixOnly => PmiFamily::Pmix,
         proto::PmiFamily::None => PmiFamily::None,
+    })
+}
+
+fn encode_exchange(exchange: DataExchange) -> proto::DataExchange {
+    match exchange {
+        DataExchange::Auto => proto::DataExchange::WhicheverIsCheaper,
+        DataExchange::Full => proto::DataExchange::ToAll,
+        DataExchange::Lazy => proto::DataExchange::ToThoseWhoAsk,
+    }
+}
+
+fn decode_exchange(number: i32) -> Result<DataExchange, WireError> {
+    let exchange = proto::DataExchange::try_from(number);
+    Ok(match exchange.map_err(|_| wrong("the way of the data of fences", number, "0 (auto) to 2 (lazy)"))? {
+        proto::DataExchange::WhicheverIsCheaper => DataExchange::Auto,
+        proto::DataExchange::ToAll => DataExchange::Full,
+        proto::DataExchange::ToThoseWhoAsk => DataExchange::Lazy,
     })
 }
 

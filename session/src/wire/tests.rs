@@ -17,7 +17,7 @@ use rank_spawner::{CpuBind, RankExit};
 
 use super::{TIME_MAX, WireError, placed};
 use crate::placed::{ClusterTerms, PlacedLaunch};
-use crate::settings::{Entrance, JobMemory, LaunchSettings, PmiFamily, PmiSpec, StdinTarget, Timeouts};
+use crate::settings::{DataExchange, Entrance, JobMemory, LaunchSettings, PmiFamily, PmiSpec, StdinTarget, Timeouts};
 use crate::spec::{AppSpec, LaunchSecret, SessionSpec};
 use crate::template::Template;
 
@@ -62,6 +62,7 @@ fn settings() -> LaunchSettings {
             entrance: Entrance::Port,
             group_barriers: true,
             job_memory: JobMemory::Off,
+            exchange: DataExchange::Lazy,
         },
         pmi_trace: true,
         slurm_environment: true,

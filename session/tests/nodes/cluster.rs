@@ -262,7 +262,8 @@ impl Fence for JobFence {
             round.waiting.push(leave);
             if round.brought.len() == members.len() {
                 let Round { brought, waiting } = rounds.remove(&key).unwrap();
-                let merged = Merged { segments: brought.into_values().flat_map(|brought| brought.segments).collect() };
+                let merged: Merged =
+                    brought.into_values().flat_map(|brought| brought.segments).collect::<Vec<_>>().into();
                 // Who has ended meanwhile does not listen.
                 waiting.into_iter().for_each(|waiting| drop(waiting.send(merged.clone())));
             }

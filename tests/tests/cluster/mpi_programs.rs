@@ -124,6 +124,27 @@ fn pmix_values_are_found_on_other_nodes_without_a_fence() {
     outcome.exits(0).says_nothing().prints_lines((0..4).map(|rank| format!("rank {rank} of 4: 0 wrong")));
 }
 
+/// Whichever way data takes, and however much of it is read: Open MPI reaches every rank, large values arrive whole, and a node whose
+/// ranks have finished serves those that have not.
+#[test]
+fn data_of_pmix_fences_is_found_whichever_way_it_takes() {
+    let _machine = turn::heavy();
+    let script = r#"
+        large=$1; values=$2; shift 2
+        for exchange in auto full lazy; do
+            for peers in 0 1 7; do lattice launch -n 8 --exchange=$exchange "$large" $peers || exit; done
+            lattice launch -n 8 --exchange=$exchange "$values" || exit
+            for program; do lattice launch -n 8 --exchange=$exchange "$program" || exit; done
+        done"#;
+    let programs = ["pmix_large", "pmix_exchange"].map(|name| Flavour::Pmix.program(name));
+    let programs = programs.into_iter().chain(OPEN_MPIS.map(|mpi| mpi.program("allreduce")));
+    let outcome = programs.fold(cluster(4).bash(script), Command::arg).run();
+    let read = (0..8).flat_map(|rank| vec![format!("rank {rank} of 8: 0 wrong"); 9]);
+    let exchanged = (0..8).flat_map(|rank| vec![format!("rank {rank} of 8: 0 wrong, late 400"); 3]);
+    let sums = vec!["8 ranks, 0 wrong sums".to_owned(); 3 * OPEN_MPIS.len()];
+    outcome.exits(0).says_nothing().prints_lines(read.chain(exchanged).chain(sums));
+}
+
 #[test]
 fn pmix_groups_connect_over_nodes() {
     let outcome = launch_on(2, "-n 5").arg(Flavour::Pmix.program("pmix_connect")).run();

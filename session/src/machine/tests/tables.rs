@@ -314,6 +314,22 @@ fn a_node_without_ranks_ends_with_the_launch() {
 }
 
 #[test]
+fn a_node_that_others_need_stays_without_ranks_unless_the_launch_has_failed() {
+    let mut world = World::running(spec(1));
+    world.need(true);
+    world.exit(SlotId(0), RankExit::Code(0));
+    world.advance(seconds(10));
+    assert_eq!((world.machine.phase(), exited(&world)), (&Phase::Running, vec![0]), "its exit is told at once");
+    world.need(false);
+    assert!(world.is_done() && world.cause().is_none());
+    let mut world = World::running(spec(1));
+    world.need(true);
+    world.exit(SlotId(0), RankExit::Code(0));
+    world.control(Control::GiveUp);
+    assert!(world.is_done());
+}
+
+#[test]
 fn what_cannot_be_killed_is_told_of() {
     let mut world = World::running(spec(1));
     world.survivors = vec![4711];

@@ -160,6 +160,12 @@ impl World {
         self.settle();
     }
 
+    /// Servers of other nodes may ask this one's, or not any more.
+    pub(super) fn need(&mut self, is_needed: bool) {
+        self.machine.on_need(is_needed, self.now);
+        self.settle();
+    }
+
     pub(super) fn lose_control(&mut self) {
         self.machine.on_control_lost(self.now);
         self.settle();

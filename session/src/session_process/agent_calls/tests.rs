@@ -90,7 +90,7 @@ async fn a_fence_of_several_nodes_is_the_agents_and_its_failure_keeps_node_and_e
     let (session, mut agent) = calls();
     let fence = session.fence(&spec_on(&[1, 0, 1]).job);
     let segment: Segment = [("key", "value")].into_iter().collect();
-    let contribution = || Contribution { segments: vec![segment.clone()] };
+    let contribution = || Contribution::from(vec![segment.clone()]);
     let segments = vec![segment.clone().into_bytes(), Segment::default().into_bytes()];
     let merged = AnswerWhat::Merged(proto::Segments { segments });
     let id = world_fence();
@@ -113,7 +113,7 @@ async fn a_fence_of_several_nodes_is_the_agents_and_its_failure_keeps_node_and_e
 async fn a_fence_of_this_node_alone_needs_no_agent() {
     let (session, agent) = calls();
     drop(agent);
-    let contribution = || Contribution { segments: vec![[("key", "value")].into_iter().collect()] };
+    let contribution = || Contribution::from(vec![[("key", "value")].into_iter().collect()]);
     let here = session.fence(&spec_on(&[2]).job);
     let merged = here.exchange(&world_fence(), contribution()).await.unwrap();
     assert_eq!(merged.segments, contribution().segments);

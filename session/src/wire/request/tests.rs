@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use prost::Message;
 
 use super::*;
-use crate::settings::{Entrance, JobMemory, StdinTarget};
+use crate::settings::{DataExchange, Entrance, JobMemory, StdinTarget};
 use crate::template::Template;
 
 fn program(name: &str, ranks: u32) -> ProgramRequest {
@@ -37,6 +37,7 @@ fn request() -> LaunchRequest {
                 entrance: Entrance::Port,
                 group_barriers: false,
                 job_memory: JobMemory::Off,
+                exchange: DataExchange::Full,
             },
             pmi_trace: true,
             slurm_environment: true,

@@ -151,8 +151,15 @@ fn any_timeouts() -> impl Strategy<Value = Timeouts> {
 fn any_settings() -> impl Strategy<Value = LaunchSettings> {
     let job_memory = prop_oneof![Just(JobMemory::Shared), Just(JobMemory::Off)];
     let entrance = prop_oneof![Just(Entrance::Socket), Just(Entrance::Port)];
-    let pmi = (any_family(), entrance, any::<bool>(), job_memory).prop_map(
-        |(family, entrance, group_barriers, job_memory)| PmiSpec { family, entrance, group_barriers, job_memory },
+    let exchange = prop_oneof![Just(DataExchange::Auto), Just(DataExchange::Full), Just(DataExchange::Lazy)];
+    let pmi = (any_family(), entrance, any::<bool>(), job_memory, exchange).prop_map(
+        |(family, entrance, group_barriers, job_memory, exchange)| PmiSpec {
+            family,
+            entrance,
+            group_barriers,
+            job_memory,
+            exchange,
+        },
     );
     let bind = proptest::sample::select(vec!["none", "cores", "threads", "map:0-1,4"]);
     let environment = proptest::collection::vec(("[A-Z]{1,5}", ".{0,5}"), 0..4);

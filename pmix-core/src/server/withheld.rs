@@ -1,0 +1,328 @@
+//! Data of fences that stayed with the nodes whose ranks committed it: fetched node by node when ranks ask, spread to all nodes once
+//! so much of it was asked for that this is cheaper.
+//!
+//! ```text
+//! fence ──Merged::withheld──> Apart ──a get of another node's rank──> that node's data comes once, the get is served
+//!                               │ a node has fetched about as much as spreading costs: it tells the first node, that one all
+//!                               v
+//!                           Spreading: one more fence of the same nodes, with the data ──> Whole
+//!
+//! all members of this node have exited ──> a last barrier of the nodes ──> nobody can ask any more: the server may end
+//! ```
+//! The rule is that of ski rental: who rents until the rent is the price pays at most twice the better way, however much of the data
+//! is wanted in the end. Rent is what was fetched; the price is [`SPREAD_COST`] times all the data, of which a node receives one
+//! share and sends two on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pmi_core::fence::{Contribution, Exchange, FenceError, FenceId, Merged, Scope};
+use pmi_core::ids::{Epoch, NodeIndex, Rank};
+use pmi_core::report::EndReason;
+use pmi_core::segment::Segment;
+
+use super::collectives::Members;
+use super::data::Get;
+use super::pending::Pending;
+use super::question::Question;
+use super::remote::Asking;
+use super::{Action, Address, Server, Ticket};
+use crate::namespace::{JobIndex, Seat};
+use crate::wire::status;
+
+/// Bytes that pass a node for each byte of data that is spread: one in, two out, in the binary tree of fences with data.
+const SPREAD_COST: u64 = 3;
+
+/// Bytes that could be sent in the time of one question to another node: about 0.1 ms at 10 Gbit/s.
+const QUESTION_COST: u64 = 128 * 1024;
+
+/// Number of nodes that each node tells of a spread.
+const FAN_OUT: usize = 8;
+
+/// The most spreads that are remembered for fences which have not ended here.
+const EARLY_MAX: usize = 1024;
+
+/// Ends of the names of the fences that belong to a collective whose data was withheld. A collective's own name ends with a
+/// namespace or a rank.
+const SPREAD: &str = " spread";
+const LAST: &str = " last";
+
+/// Collectives whose data was withheld, by name, and who waits for it.
+#[derive(Debug, Default)]
+pub(super) struct Withheld {
+    rounds: BTreeMap<Arc<str>, Round>,
+    /// Spreads that began elsewhere before their fence has ended here.
+    early: BTreeMap<Arc<str>, Epoch>,
+    /// Gets that wait for the data of a node.
+    gets: Pending<(JobIndex, NodeIndex), WaitingGet>,
+}
+
+/// A get that waits for the data of its rank's node.
+#[derive(Clone, Debug)]
+struct WaitingGet {
+    address: Address,
+    get: Get,
+}
+
+/// Part of this node in one collective's last round of which data was withheld.
+#[derive(Debug)]
+struct Round {
+    epoch: Epoch,
+    nodes: Arc<[NodeIndex]>,
+    members: Arc<Members>,
+    host: JobIndex,
+    /// Bytes of all nodes.
+    total: u64,
+    /// Bytes that were fetched, and [`QUESTION_COST`] for each question.
+    spent: u64,
+    /// Nodes whose data of a job is here.
+    here: BTreeSet<(JobIndex, NodeIndex)>,
+    spread: Spread,
+    /// Epoch of the last spread that this node took part in.
+    spread_epoch: Option<Epoch>,
+    last: Last,
+}
+
+/// Progress of a round's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spread {
+    Apart,
+    /// This node has asked for the spread, or takes part in it.
+    Begun,
+    Whole,
+}
+
+/// Progress of the last barrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Last {
+    /// Ranks of this node may still ask.
+    Ahead,
+    Waiting,
+    Over,
+}
+
+impl Withheld {
+    pub(super) fn is_waiting(&self, job: JobIndex, node: NodeIndex) -> bool {
+        !self.gets.keys((job, node)..=(job, node)).is_empty()
+    }
+
+    /// Forgets a get; returns who waits for its answer.
+    pub(super) fn take_get(&mut self, ticket: Ticket) -> Option<Address> {
+        self.gets.remove(ticket).map(|waiting| waiting.address)
+    }
+}
+
+impl Server {
+    /// A fence left its data with the nodes. The first node's may have come along.
+    pub(super) fn withhold(&mut self, id: &FenceId, merged: &Merged) {
+        let Scope::Foreign { name, nodes } = &id.scope else { return };
+        let members = self.collectives.get_mut(name).and_then(|gathering| gathering.leaving().first());
+        let Some(members) = members.map(|waiter| Arc::clone(&waiter.members)) else { return };
+        let Some(host) = self.host_of(&members) else { return };
+        let mut here = BTreeSet::new();
+        if let Some(&first) = nodes.first().filter(|_| !merged.segments.is_empty()) {
+            here.extend(members.ours.keys().map(|&job| (job, first)));
+        }
+        let spread_epoch = self.withheld.rounds.get(name).and_then(|before| before.spread_epoch);
+        let round = Round {
+            epoch: id.epoch,
+            nodes: Arc::clone(nodes),
+            members,
+            host,
+            total: merged.withheld,
+            spent: 0,
+            here,
+            spread: Spread::Apart,
+            spread_epoch,
+            last: Last::Ahead,
+        };
+        if self.withheld.rounds.is_empty() {
+            self.actions.push_back(Action::Needed(true));
+        }
+        self.withheld.rounds.insert(Arc::clone(name), round);
+        if let Some(epoch) = self.withheld.early.remove(name) {
+            self.spread(name, epoch);
+        }
+    }
+
+    /// The node that has withheld what a rank has committed; `None` if nothing was, or it is here by now.
+    pub(super) fn withholder(&self, job: JobIndex, rank: Rank) -> Option<NodeIndex> {
+        let node = self.other_node(job, rank)?;
+        let withholds = |round: &Round| {
+            let is_apart = round.spread != Spread::Whole && !round.here.contains(&(job, node));
+            is_apart && round.members.include(job, rank)
+        };
+        self.withheld.rounds.values().any(withholds).then_some(node)
+    }
+
+    /// Lets a get wait for the data of a node, which is asked for once.
+    pub(super) fn fetch(&mut self, node: NodeIndex, address: Address, get: Get) {
+        let (job, after) = (get.job, self.settings.rank_timeout);
+        let questions = self.settings.questions_per_rank;
+        if !self.rank_mut(address.identity.seat).is_some_and(|state| state.quota.ask(questions)) {
+            return self.answer(address, status::OUT_OF_RESOURCE);
+        }
+        if !self.withheld.is_waiting(job, node) {
+            let namespace = Bytes::copy_from_slice(self.jobs[job.0].namespace.name.as_bytes());
+            self.ask_peer(node, &Question::AllOf { namespace }, Asking::Withheld { job, node });
+        }
+        let ticket = self.new_ticket();
+        self.withheld.gets.insert(ticket, (job, node), WaitingGet { address, get });
+        self.actions.push_back(Action::SetTimer { ticket, after });
+    }
+
+    /// A node has sent all that its ranks have committed, or has none to give. Gets that waited for it are served as if the fence had
+    /// brought it.
+    pub(super) fn on_fetched(&mut self, job: JobIndex, node: NodeIndex, data: Option<Segment>) {
+        let bytes = data.as_ref().map_or(0, |data| data.as_bytes().len() as u64);
+        for round in self.withheld.rounds.values_mut() {
+            if round.nodes.contains(&node) && round.members.ours.contains_key(&job) && round.here.insert((job, node)) {
+                round.spent = round.spent.saturating_add(QUESTION_COST + bytes);
+            }
+        }
+        let (_, changed) = self.absorb(&Vec::from_iter(data).into());
+        self.serve_fetched(|at| at == (job, node));
+        for (job, rank) in changed {
+            self.serve_waits(job, rank);
+        }
+        self.ask_for_spreads();
+    }
+
+    /// Serves the gets that wait for these nodes' data anew.
+    fn serve_fetched(&mut self, is_here: impl Fn((JobIndex, NodeIndex)) -> bool) {
+        for at in self.withheld.gets.keys(..).into_iter().filter(|&at| is_here(at)) {
+            for (ticket, WaitingGet { address, get }) in self.withheld.gets.take(&at, |_| true) {
+                self.actions.push_back(Action::CancelTimer { ticket });
+                if let Some(state) = self.rank_mut(address.identity.seat) {
+                    state.quota.answered();
+                }
+                self.serve_get(address, get);
+            }
+        }
+    }
+
+    /// Asks the first node to spread what this node has fetched too much of.
+    fn ask_for_spreads(&mut self) {
+        if self.settings.exchange != Exchange::Auto {
+            return;
+        }
+        let mut wanted = Vec::new();
+        for (name, round) in &mut self.withheld.rounds {
+            if round.spread == Spread::Apart && round.spent >= round.total.saturating_mul(SPREAD_COST) {
+                round.spread = Spread::Begun;
+                wanted.extend(round.nodes.first().map(|&first| (Arc::clone(name), round.epoch, first)));
+            }
+        }
+        for (name, epoch, first) in wanted {
+            if self.own_node() == Some(first) {
+                self.spread(&name, epoch);
+            } else {
+                self.ask_peer(first, &Question::Spread { name, epoch }, Asking::Spread);
+            }
+        }
+    }
+
+    /// Takes part in the spread of a collective's data, once, and tells the nodes below this one.
+    pub(super) fn spread(&mut self, name: &Arc<str>, epoch: Epoch) {
+        let Some(round) = self.withheld.rounds.get_mut(name).filter(|round| round.epoch >= epoch) else {
+            if self.withheld.early.len() < EARLY_MAX {
+                self.withheld.early.insert(Arc::clone(name), epoch);
+            }
+            return;
+        };
+        if round.spread_epoch.is_some_and(|last| last >= epoch) {
+            return;
+        }
+        round.spread_epoch = Some(epoch);
+        if round.epoch == epoch && round.spread == Spread::Apart {
+            round.spread = Spread::Begun;
+        }
+        let (nodes, members, job) = (Arc::clone(&round.nodes), Arc::clone(&round.members), round.host);
+        let own = self.own_node().and_then(|own| nodes.binary_search(&own).ok()).unwrap_or(nodes.len());
+        for &below in nodes.iter().skip(own.saturating_mul(FAN_OUT) + 1).take(FAN_OUT) {
+            self.ask_peer(below, &Question::Spread { name: Arc::clone(name), epoch }, Asking::Spread);
+        }
+        let seats = self.seats(&members);
+        let contribution = vec![self.data_of(&seats)].into();
+        self.begin_fence(job, &format!("{name}{SPREAD}"), nodes, epoch, contribution);
+    }
+
+    /// Takes in the result of a fence that a collective's withheld data began; false if it is another one's.
+    pub(super) fn on_withheld_fence(
+        &mut self,
+        job: JobIndex,
+        id: &FenceId,
+        result: &Result<Merged, Arc<FenceError>>,
+    ) -> bool {
+        let Scope::Foreign { name, .. } = &id.scope else { return false };
+        if let Some(round) = name.strip_suffix(LAST).and_then(|name| self.withheld.rounds.get_mut(name)) {
+            // A node that left without it asks for nothing any more either.
+            round.last = Last::Over;
+            if self.withheld.rounds.values().all(|round| round.last == Last::Over) {
+                self.actions.push_back(Action::Needed(false));
+            }
+            return true;
+        }
+        let Some(name) = name.strip_suffix(SPREAD).filter(|name| self.withheld.rounds.contains_key(*name)) else {
+            return false;
+        };
+        match result {
+            Ok(merged) => self.on_spread(name, id.epoch, merged),
+            Err(error) if self.withheld.rounds[name].last == Last::Ahead => {
+                self.end(job, EndReason::Fence(Arc::clone(error)));
+            }
+            // The others have nobody left who could ask.
+            Err(_) => {}
+        }
+        true
+    }
+
+    fn on_spread(&mut self, name: &str, epoch: Epoch, merged: &Merged) {
+        let (_, changed) = self.absorb(merged);
+        let mut covered = BTreeSet::new();
+        if let Some(round) = self.withheld.rounds.get_mut(name).filter(|round| round.epoch == epoch) {
+            round.spread = Spread::Whole;
+            for &job in round.members.ours.keys() {
+                covered.extend(round.nodes.iter().map(|&node| (job, node)));
+            }
+        }
+        self.serve_fetched(|at| covered.contains(&at));
+        for (job, rank) in changed {
+            self.serve_waits(job, rank);
+        }
+    }
+
+    /// Comes to the last barrier of each collective whose members on this node have all exited.
+    pub(super) fn look_for_last_exits(&mut self) {
+        let exited = |server: &Self, seat: &Seat| server.rank(*seat).exited;
+        let ahead = self.withheld.rounds.iter().filter(|(_, round)| round.last == Last::Ahead);
+        let through: Vec<Arc<str>> = ahead
+            .filter(|(_, round)| self.seats(&round.members).iter().all(|seat| exited(self, seat)))
+            .map(|(name, _)| Arc::clone(name))
+            .collect();
+        for name in through {
+            let Some(round) = self.withheld.rounds.get_mut(&name) else { continue };
+            round.last = Last::Waiting;
+            let (nodes, job, epoch) = (Arc::clone(&round.nodes), round.host, round.epoch);
+            self.begin_fence(job, &format!("{name}{LAST}"), nodes, epoch, Contribution::default());
+        }
+    }
+
+    fn begin_fence(
+        &mut self,
+        job: JobIndex,
+        name: &str,
+        nodes: Arc<[NodeIndex]>,
+        epoch: Epoch,
+        contribution: Contribution,
+    ) {
+        let scope = Scope::Foreign { name: name.into(), nodes };
+        self.actions.push_back(Action::Fence { job, id: FenceId { scope, epoch }, contribution });
+    }
+
+    /// Index of this node in the launch.
+    fn own_node(&self) -> Option<NodeIndex> {
+        self.jobs.iter().find(|job| !job.is_met()).map(|job| job.namespace.node)
+    }
+}

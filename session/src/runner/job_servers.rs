@@ -1,0 +1,111 @@
+//! PMI servers of one job: one for PMI-1 and PMI-2, and the PMIx server that all jobs of the launch share. Each rank speaks to one of
+//! them, or to none.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use pmi_core::Phase;
+use pmi_core::driver::Driver;
+use pmi_core::ids::LocalRank;
+use pmi_core::server::{EndReason, FenceStatus, Progress};
+use pmix_core::driver as pmix;
+use pmix_core::{CleanUp, JobIndex, Seat};
+use tokio::sync::oneshot;
+
+/// Servers of one job's ranks.
+#[derive(Default)]
+pub(super) struct JobServers {
+    /// PMI-1 and PMI-2.
+    pub(super) pmi: Option<Driver>,
+    /// Source of that server's reason to end; `None` once it gave one.
+    pub(super) end_reason: Option<oneshot::Receiver<EndReason>>,
+    /// PMIx; it serves other jobs of the launch as well.
+    pub(super) pmix: Option<Pmix>,
+}
+
+/// A job at the launch's PMIx server.
+pub(super) struct Pmix {
+    pub(super) driver: Arc<pmix::Driver>,
+    pub(super) job: JobIndex,
+    /// The job's namespace.
+    pub(super) name: String,
+}
+
+impl JobServers {
+    /// Begins the dialogue with a rank over its inherited socket.
+    pub(super) fn connect(&self, local: LocalRank, socket: UnixStream) -> io::Result<()> {
+        self.pmi.as_ref().map_or(Ok(()), |pmi| pmi.connect(local, socket))
+    }
+
+    /// Handles the last messages of a rank, whatever it speaks.
+    pub(super) fn drain(&self, local: LocalRank) {
+        if let Some(pmi) = &self.pmi {
+            pmi.drain(local);
+        }
+        if let Some(pmix) = &self.pmix {
+            pmix.driver.drain(pmix.seat(local));
+        }
+    }
+
+    /// A rank's process ended in a way that says by itself what it means.
+    pub(super) fn rank_died(&self, local: LocalRank) {
+        if let Some(pmix) = &self.pmix {
+            pmix.driver.rank_died(pmix.seat(local));
+        }
+    }
+
+    /// A rank's process returned status 0. A server to which it never spoke must not take that for silence, if it spoke to the other.
+    pub(super) fn rank_exited(&self, local: LocalRank) {
+        let spoke_pmix = self.spoke_pmix(local);
+        if let Some(pmi) = self.pmi.as_ref().filter(|_| !spoke_pmix) {
+            pmi.rank_exited(local);
+        }
+        let spoke_pmi = self.pmi.as_ref().is_some_and(|pmi| spoke(pmi.progress(local)));
+        if let Some(pmix) = self.pmix.as_ref().filter(|_| !spoke_pmi) {
+            pmix.driver.rank_exited(pmix.seat(local));
+        }
+    }
+
+    /// Progress of a rank's dialogue, with the server that it speaks to.
+    pub(super) fn progress(&self, local: LocalRank) -> Option<Progress> {
+        let pmix = || self.pmix.as_ref().and_then(|pmix| pmix.driver.progress(pmix.seat(local)));
+        let pmi = self.pmi.as_ref().and_then(|pmi| pmi.progress(local));
+        if pmi.is_none() || self.spoke_pmix(local) { pmix() } else { pmi }
+    }
+
+    pub(super) fn phase(&self, local: LocalRank) -> Option<Phase> {
+        self.progress(local).map(|progress| progress.phase)
+    }
+
+    /// Fences in which ranks wait, with whichever server.
+    pub(super) fn pending_fences(&self) -> Vec<FenceStatus> {
+        let mut fences = self.pmi.as_ref().map(Driver::pending_fences).unwrap_or_default();
+        fences.extend(self.pmix.iter().flat_map(|pmix| pmix.driver.pending_fences(pmix.job)));
+        fences
+    }
+
+    /// True if this is the job that the PMIx server knows by that index.
+    pub(super) fn is_pmix_job(&self, job: JobIndex) -> bool {
+        self.pmix.as_ref().is_some_and(|pmix| pmix.job == job)
+    }
+
+    /// Files and directories that a rank wants removed now that it has ended.
+    pub(super) fn take_clean_up(&self, local: LocalRank) -> Vec<CleanUp> {
+        self.pmix.as_ref().map(|pmix| pmix.driver.take_clean_up(pmix.seat(local))).unwrap_or_default()
+    }
+
+    pub(super) fn spoke_pmix(&self, local: LocalRank) -> bool {
+        self.pmix.as_ref().is_some_and(|pmix| spoke(pmix.driver.progress(pmix.seat(local))))
+    }
+}
+
+impl Pmix {
+    pub(super) fn seat(&self, local: LocalRank) -> Seat {
+        Seat { job: self.job, local }
+    }
+}
+
+fn spoke(progress: Option<Progress>) -> bool {
+    progress.is_some_and(|progress| progress.phase != Phase::Silent)
+}
