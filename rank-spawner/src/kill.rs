@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -40,14 +41,19 @@ const HELD_MAX: usize = 64;
 /// Longest time between two scans.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
+/// Longest time for which processes are waited for that might be targets, while `execve` hides what they are.
+const HIDDEN_MAX: Duration = Duration::from_secs(1);
+
 /// Kills what `find` names in the table of processes, until two scans in a row have found nothing or the time limit is over.
 ///
-/// Two looks, because a process that forks and ends during a look can be missed by it. Zombies are nobody's targets.
+/// Two looks, because a process that forks and ends during a look can be missed by it. A look at a process of ours that was in
+/// `execve`, which can take long on a busy machine, proves nothing, and is repeated. Zombies are nobody's targets.
 pub(crate) fn kill_until_gone(
     time_limit: Duration,
     mut find: impl FnMut(&ProcessTable) -> Vec<Pid>,
 ) -> io::Result<KillReport> {
     let deadline = Instant::now() + time_limit;
+    let hidden_until = Instant::now() + HIDDEN_MAX.min(time_limit);
     let mut report = KillReport { killed: BTreeMap::new(), survivors: Vec::new() };
     let mut pause = Duration::from_millis(1);
     let mut empty_scans = 0;
@@ -57,6 +63,10 @@ pub(crate) fn kill_until_gone(
         found.extend(find(&table));
         let seen = found.into_iter().filter_map(|pid| table.get(pid).copied());
         let targets: Vec<Process> = seen.filter(|process| !process.zombie).collect();
+        if targets.is_empty() && table.iter().any(is_hidden) && Instant::now() < hidden_until {
+            thread::sleep(pause);
+            continue;
+        }
         if targets.is_empty() {
             empty_scans += 1;
             continue;
@@ -88,6 +98,11 @@ impl Survivor {
         let name = fs::read(format!("/proc/{}/comm", process.pid)).unwrap_or_default();
         Self { pid: process.pid, name: String::from_utf8_lossy(&name).trim_end().to_owned() }
     }
+}
+
+/// True for a process in `execve`, if it is one of those that this process may look into: others always seem to be there.
+fn is_hidden(process: &Process) -> bool {
+    process.in_exec && fs::File::open(format!("/proc/{}/environ", process.pid)).is_ok()
 }
 
 /// Kills every process of `targets` that is still the one that was seen; returns some of their pidfds to wait on.
