@@ -3,8 +3,8 @@
 //! ```text
 //! length, 4 bytes   kind   fields
 //!
-//! 1  up            fence  flags  part  { position  length << 1 | goes on  run }
-//! 2  down          fence  flags  fan-out  part  run
+//! 1  up            fence  flags  part  withheld  { position  length << 1 | goes on  run }
+//! 2  down          fence  flags  fan-out  part  withheld  run
 //! 3  failed        fence  node + 1, or 0  reason
 //! 4  data request  id  from  question
 //! 5  data reply    id  0 | 1 data | 2 error
@@ -44,6 +44,8 @@ const LEFT: u8 = 7;
 const LAST: u8 = 1;
 /// Flag of a run whose last segment goes on in the next frame.
 const GOES_ON: u8 = 2;
+/// Flag of a frame upwards of a fence whose data may stay with its nodes.
+const MAY_WITHHOLD: u8 = 4;
 
 /// Failure to read a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -104,8 +106,9 @@ impl FrameWriter {
     fn put_up(&mut self, up: &FenceUp, stream: &mut BytesMut) {
         stream.put_u8(UP);
         self.put_fence(&up.key, stream);
-        stream.put_u8(flag(LAST, up.last));
+        stream.put_u8(flag(LAST, up.last) | flag(MAY_WITHHOLD, up.may_withhold));
         stream.put_number(up.part.into());
+        stream.put_number(up.withheld);
         for piece in &up.brought {
             stream.put_number(piece.position.into());
             stream.put_number((piece.run.len() as u64) << 1 | u64::from(piece.goes_on));
@@ -119,6 +122,7 @@ impl FrameWriter {
         stream.put_u8(flag(LAST, down.last) | flag(GOES_ON, down.goes_on));
         stream.put_number(down.fan_out.into());
         stream.put_number(down.part.into());
+        stream.put_number(down.withheld);
         stream.put_slice(&down.run);
     }
 
@@ -203,22 +207,23 @@ impl FrameReader {
 
     fn take_up(&mut self, fields: &mut Fields) -> Result<FenceUp, Malformed> {
         let key = Some(self.names.take(fields)?);
-        let flags = fields.flags(LAST)?;
-        let part = fields.small()?;
+        let flags = fields.flags(LAST | MAY_WITHHOLD)?;
+        let (part, withheld) = (fields.small()?, fields.number()?);
         let mut brought = Vec::new();
         while !fields.is_empty() {
             let (position, len) = (fields.small()?, fields.number()?);
             brought.push(NodePiece { position, run: fields.bytes(len >> 1)?, goes_on: len & 1 != 0 });
         }
-        Ok(FenceUp { key, brought, last: flags & LAST != 0, part })
+        let (last, may_withhold) = (flags & LAST != 0, flags & MAY_WITHHOLD != 0);
+        Ok(FenceUp { key, brought, last, part, may_withhold, withheld })
     }
 
     fn take_down(&mut self, fields: &mut Fields) -> Result<FenceDown, Malformed> {
         let key = Some(self.names.take(fields)?);
         let flags = fields.flags(LAST | GOES_ON)?;
-        let (fan_out, part) = (fields.small()?, fields.small()?);
-        let run = fields.rest();
-        Ok(FenceDown { key, run, goes_on: flags & GOES_ON != 0, last: flags & LAST != 0, fan_out, part })
+        let (fan_out, part, withheld) = (fields.small()?, fields.small()?, fields.number()?);
+        let (run, goes_on, last) = (fields.rest(), flags & GOES_ON != 0, flags & LAST != 0);
+        Ok(FenceDown { key, run, goes_on, last, fan_out, part, withheld })
     }
 
     fn take_failed(&mut self, fields: &mut Fields) -> Result<FenceFailed, Malformed> {

@@ -22,17 +22,29 @@ fn run() -> impl Strategy<Value = Bytes> {
 fn up() -> impl Strategy<Value = FenceUp> {
     let piece = (any::<u32>(), run(), any::<bool>());
     let piece = piece.prop_map(|(position, run, goes_on)| NodePiece { position, run, goes_on });
-    (key(), vec(piece, 0..5), any::<bool>(), any::<u32>()).prop_map(|(key, brought, last, part)| FenceUp {
-        key: Some(key),
-        brought,
-        last,
-        part,
-    })
+    (key(), vec(piece, 0..5), any::<[bool; 2]>(), any::<u32>(), any::<u64>()).prop_map(
+        |(key, brought, [last, may_withhold], part, withheld)| FenceUp {
+            key: Some(key),
+            brought,
+            last,
+            part,
+            may_withhold,
+            withheld,
+        },
+    )
 }
 
 fn down() -> impl Strategy<Value = FenceDown> {
-    (key(), run(), any::<bool>(), any::<bool>(), any::<u32>(), any::<u32>()).prop_map(
-        |(key, run, goes_on, last, fan_out, part)| FenceDown { key: Some(key), run, goes_on, last, fan_out, part },
+    (key(), run(), any::<[bool; 2]>(), any::<[u32; 2]>(), any::<u64>()).prop_map(
+        |(key, run, [goes_on, last], [fan_out, part], withheld)| FenceDown {
+            key: Some(key),
+            run,
+            goes_on,
+            last,
+            fan_out,
+            part,
+            withheld,
+        },
     )
 }
 
