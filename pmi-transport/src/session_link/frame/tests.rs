@@ -144,7 +144,7 @@ fn a_barrier_takes_a_few_bytes_once_its_fence_was_named() {
     let up =
         |epoch| LinkFrame { what: Some(What::Up(FenceUp { key: Some(key(epoch)), last: true, ..FenceUp::default() })) };
     let first = written(&[up(0)]).len();
-    assert_eq!(written(&[up(0), up(1)]).len() - first, PREFIX + 5);
+    assert_eq!(written(&[up(0), up(1)]).len() - first, PREFIX + 6);
 }
 
 #[test]
@@ -157,8 +157,8 @@ fn what_no_session_writes_is_refused() {
         (&[LEFT, 1], Malformed::Long),
         (&[AWAITED, 0, 0], Malformed::Unnamed(0)),
         (&[AWAITED, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 5], Malformed::Long),
-        (&[UP, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0], Malformed::Flags(4)),
-        (&[UP, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 4, 7], Malformed::Short),
+        (&[UP, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0], Malformed::Flags(8)),
+        (&[UP, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 4, 7], Malformed::Short),
         (&[DATA_REPLY, 1, 3], Malformed::Kind(3)),
         (&[DATA_REPLY, 1, 2, 0xff], Malformed::Text),
         (&[DATA_REQUEST, 1, 0xff, 0xff, 0xff, 0xff, 0x10], Malformed::Number),
