@@ -4,6 +4,7 @@
 //! 0  a rank's values    timeout in ms (0 for none), rank: 4 bytes each; namespace, NUL; key (nothing for any)
 //! 1  all of a node      namespace
 //! 2  spread             epoch: 8 bytes; name of the collective
+//! 3  wish to spread     the same
 //! ```
 
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use pmi_core::ids::{Epoch, Rank};
 const DATA: u8 = 0;
 const ALL_OF: u8 = 1;
 const SPREAD: u8 = 2;
+const WISH: u8 = 3;
 
 /// A question of another node's server, or to one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +27,8 @@ pub(super) enum Question {
     AllOf { namespace: Bytes },
     /// Not asked but told: all nodes of this collective are to bring the data that they withheld in its fence `epoch`.
     Spread { name: Arc<str>, epoch: Epoch },
+    /// Not asked but told, from node to node up to the first one, which decides: a node wants that spread.
+    Wish { name: Arc<str>, epoch: Epoch },
 }
 
 /// A question about one rank.
@@ -43,7 +47,8 @@ impl Question {
         match self {
             Self::Data(question) => question.encode(),
             Self::AllOf { namespace } => [&[ALL_OF], &namespace[..]].concat().into(),
-            Self::Spread { name, epoch } => [&[SPREAD], &epoch.0.to_be_bytes()[..], name.as_bytes()].concat().into(),
+            Self::Spread { name, epoch } => encode_round(SPREAD, name, *epoch),
+            Self::Wish { name, epoch } => encode_round(WISH, name, *epoch),
         }
     }
 
@@ -54,14 +59,20 @@ impl Question {
         match kind {
             DATA => DataQuestion::decode(&rest).map(Self::Data),
             ALL_OF => Some(Self::AllOf { namespace: rest }),
-            SPREAD => {
-                let (epoch, name) = rest.split_first_chunk()?;
-                let name = str::from_utf8(name).ok()?.into();
-                Some(Self::Spread { name, epoch: Epoch(u64::from_be_bytes(*epoch)) })
-            }
+            SPREAD => decode_round(&rest).map(|(name, epoch)| Self::Spread { name, epoch }),
+            WISH => decode_round(&rest).map(|(name, epoch)| Self::Wish { name, epoch }),
             _ => None,
         }
     }
+}
+
+fn encode_round(kind: u8, name: &str, epoch: Epoch) -> Bytes {
+    [&[kind], &epoch.0.to_be_bytes()[..], name.as_bytes()].concat().into()
+}
+
+fn decode_round(bytes: &[u8]) -> Option<(Arc<str>, Epoch)> {
+    let (epoch, name) = bytes.split_first_chunk()?;
+    Some((str::from_utf8(name).ok()?.into(), Epoch(u64::from_be_bytes(*epoch))))
 }
 
 impl DataQuestion {
@@ -104,6 +115,7 @@ mod tests {
             Question::Data(plain),
             Question::AllOf { namespace: Bytes::from_static(b"job.secret") },
             Question::Spread { name: "fence job.secret".into(), epoch: Epoch(1 << 40) },
+            Question::Wish { name: "fence job.secret".into(), epoch: Epoch(7) },
         ];
         for question in questions {
             assert_eq!(Question::decode(&question.encode()), Some(question));
@@ -115,7 +127,7 @@ mod tests {
             b"\0\0\0\0\0\0\0\0\0no end",
             b"\x02\0",
             b"\x02\0\0\0\0\0\0\0\0\xff",
-            b"\x03",
+            b"\x04",
         ] {
             assert_eq!(Question::decode(&Bytes::from_static(bad)), None, "{bad:?}");
         }

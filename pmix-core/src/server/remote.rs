@@ -29,7 +29,7 @@ pub(super) enum Asking {
     Value(Wanted),
     /// The data of a node that a fence has left there.
     Withheld { job: JobIndex, node: NodeIndex },
-    /// A spread: the answer means nothing.
+    /// A spread, or the wish for one: the answer means nothing.
     Spread,
 }
 
@@ -89,6 +89,10 @@ impl Server {
             Some(Question::Spread { name, epoch }) => {
                 self.reply_to_peer(ticket, status::SUCCESS.to_be_bytes().to_vec());
                 self.spread(&name, epoch);
+            }
+            Some(Question::Wish { name, epoch }) => {
+                self.reply_to_peer(ticket, status::SUCCESS.to_be_bytes().to_vec());
+                self.on_wish(&name, epoch);
             }
             None => self.reply_to_peer(ticket, status::BAD_PARAM.to_be_bytes().to_vec()),
         }

@@ -3,15 +3,15 @@
 //!
 //! ```text
 //! fence ──Merged::withheld──> Apart ──a get of another node's rank──> that node's data comes once, the get is served
-//!                               │ a node has fetched about as much as spreading costs: it tells the first node, that one all
-//!                               v
+//!                               │ a node has fetched about as much as spreading costs: its wish goes up a tree to the first node,
+//!                               v which tells all, down the tree
 //!                           Spreading: one more fence of the same nodes, with the data ──> Whole
 //!
 //! all members of this node have exited ──> a last barrier of the nodes ──> nobody can ask any more: the server may end
 //! ```
 //! The rule is that of ski rental: who rents until the rent is the price pays at most twice the better way, however much of the data
-//! is wanted in the end. Rent is what was fetched; the price is [`SPREAD_COST`] times all the data, of which a node receives one
-//! share and sends two on.
+//! is wanted in the end. Rent is what was fetched, and [`QUESTION_COST`] for each question; the price is [`SPREAD_COST`] times all the
+//! data, of which a node receives one share and sends two on, and half a question, one way, for each level of the tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ const SPREAD_COST: u64 = 3;
 /// Bytes that could be sent in the time of one question to another node: about 0.1 ms at 10 Gbit/s.
 const QUESTION_COST: u64 = 128 * 1024;
 
-/// Number of nodes that each node tells of a spread.
+/// Fan-out of the tree in which wishes go up and spreads are told down.
 const FAN_OUT: usize = 8;
 
 /// The most spreads that are remembered for fences which have not ended here.
@@ -54,6 +54,8 @@ pub(super) struct Withheld {
     rounds: BTreeMap<Arc<str>, Round>,
     /// Spreads that began elsewhere before their fence has ended here.
     early: BTreeMap<Arc<str>, Epoch>,
+    /// Wishes of nodes below that came before that, too.
+    early_wishes: BTreeMap<Arc<str>, Epoch>,
     /// Gets that wait for the data of a node.
     gets: Pending<(JobIndex, NodeIndex), WaitingGet>,
 }
@@ -72,8 +74,8 @@ struct Round {
     nodes: Arc<[NodeIndex]>,
     members: Arc<Members>,
     host: JobIndex,
-    /// Bytes of all nodes.
-    total: u64,
+    /// Cost of spreading the data of all nodes, in bytes.
+    price: u64,
     /// Bytes that were fetched, and [`QUESTION_COST`] for each question.
     spent: u64,
     /// Nodes whose data of a job is here.
@@ -88,7 +90,9 @@ struct Round {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spread {
     Apart,
-    /// This node has asked for the spread, or takes part in it.
+    /// The first node was told that this one, or one below it, wants the spread.
+    Wished,
+    /// This node takes part in it.
     Begun,
     Whole,
 }
@@ -100,6 +104,12 @@ enum Last {
     Ahead,
     Waiting,
     Over,
+}
+
+/// Cost of spreading so many bytes over so many nodes, in bytes that could be sent meanwhile.
+fn price(bytes: u64, nodes: usize) -> u64 {
+    let levels = u64::from(usize::BITS - nodes.leading_zeros());
+    bytes.saturating_mul(SPREAD_COST).saturating_add(levels * QUESTION_COST / 2)
 }
 
 impl Withheld {
@@ -130,7 +140,7 @@ impl Server {
             nodes: Arc::clone(nodes),
             members,
             host,
-            total: merged.withheld,
+            price: price(merged.withheld, nodes.len()),
             spent: 0,
             here,
             spread: Spread::Apart,
@@ -143,6 +153,9 @@ impl Server {
         self.withheld.rounds.insert(Arc::clone(name), round);
         if let Some(epoch) = self.withheld.early.remove(name) {
             self.spread(name, epoch);
+        }
+        if let Some(epoch) = self.withheld.early_wishes.remove(name) {
+            self.on_wish(name, epoch);
         }
     }
 
@@ -202,24 +215,36 @@ impl Server {
         }
     }
 
-    /// Asks the first node to spread what this node has fetched too much of.
+    /// Wishes that be spread of which this node has fetched too much.
     fn ask_for_spreads(&mut self) {
         if self.settings.exchange != Exchange::Auto {
             return;
         }
-        let mut wanted = Vec::new();
-        for (name, round) in &mut self.withheld.rounds {
-            if round.spread == Spread::Apart && round.spent >= round.total.saturating_mul(SPREAD_COST) {
-                round.spread = Spread::Begun;
-                wanted.extend(round.nodes.first().map(|&first| (Arc::clone(name), round.epoch, first)));
-            }
+        let is_due = |round: &Round| round.spread == Spread::Apart && round.spent >= round.price;
+        let due = self.withheld.rounds.iter().filter(|(_, round)| is_due(round));
+        let due: Vec<_> = due.map(|(name, round)| (Arc::clone(name), round.epoch)).collect();
+        for (name, epoch) in due {
+            self.on_wish(&name, epoch);
         }
-        for (name, epoch, first) in wanted {
-            if self.own_node() == Some(first) {
-                self.spread(&name, epoch);
-            } else {
-                self.ask_peer(first, &Question::Spread { name, epoch }, Asking::Spread);
+    }
+
+    /// This node or one below it wants a spread: the first node begins it, each other one passes the wish on, once.
+    pub(super) fn on_wish(&mut self, name: &Arc<str>, epoch: Epoch) {
+        let own = self.own_node();
+        let Some(round) = self.withheld.rounds.get_mut(name).filter(|round| round.epoch >= epoch) else {
+            if self.withheld.early_wishes.len() < EARLY_MAX {
+                self.withheld.early_wishes.insert(Arc::clone(name), epoch);
             }
+            return;
+        };
+        let Some(own) = own.and_then(|own| round.nodes.binary_search(&own).ok()) else { return };
+        if own == 0 {
+            return self.spread(name, epoch);
+        }
+        if round.epoch == epoch && round.spread == Spread::Apart {
+            round.spread = Spread::Wished;
+            let above = round.nodes[(own - 1) / FAN_OUT];
+            self.ask_peer(above, &Question::Wish { name: Arc::clone(name), epoch }, Asking::Spread);
         }
     }
 
@@ -235,7 +260,7 @@ impl Server {
             return;
         }
         round.spread_epoch = Some(epoch);
-        if round.epoch == epoch && round.spread == Spread::Apart {
+        if round.epoch == epoch && round.spread != Spread::Whole {
             round.spread = Spread::Begun;
         }
         let (nodes, members, job) = (Arc::clone(&round.nodes), Arc::clone(&round.members), round.host);

@@ -77,7 +77,7 @@ fn a_later_fence_brings_what_was_committed_since() {
 
 #[test]
 fn data_is_spread_once_a_node_has_fetched_as_much_as_that_costs() {
-    // A question counts as 128 KiB, spreading as three times all the data: 4 x 100 KB are worth about five questions and answers.
+    // A question counts as 128 KiB, spreading as three times all the data and two questions, half of one for each level of the tree.
     let (mut world, clients) = committed(Exchange::Auto, 8, 100_000);
     fence(&mut world, &clients);
     let mut asked = Vec::new();
@@ -85,12 +85,14 @@ fn data_is_spread_once_a_node_has_fetched_as_much_as_that_costs() {
         assert_eq!(card(&mut world, clients[0], rank), Some(rank as u8));
         asked.push(world.fences.len());
     }
-    assert_eq!(asked, [1; 7], "7 x (128 KiB + 100 KB) are less than 3 x 800 KB");
+    assert_eq!(asked, [1; 7], "7 x (128 KiB + 100 KB) are less than 3 x 800 KB + 2 x 128 KiB");
     let (mut world, clients) = committed(Exchange::Auto, 8, 10_000);
     fence(&mut world, &clients);
-    assert_eq!(card(&mut world, clients[5], 1), Some(1));
-    assert_eq!(world.fences, ["fence job0"], "128 KiB + 10 KB are less than 3 x 80 KB");
-    assert_eq!(card(&mut world, clients[5], 2), Some(2));
+    for rank in [1, 2, 3] {
+        assert_eq!(card(&mut world, clients[5], rank), Some(rank as u8));
+    }
+    assert_eq!(world.fences, ["fence job0"], "3 x (128 KiB + 10 KB) are less than 3 x 80 KB + 2 x 128 KiB");
+    assert_eq!(card(&mut world, clients[5], 4), Some(4));
     assert_eq!(world.fences, ["fence job0", "fence job0 spread"]);
     let questions = world.questions;
     for &client in &clients {

@@ -1,0 +1,293 @@
+//! When is it cheaper to bring the data of a PMIx fence to all nodes, when to let those ask who need it, and what does the rule cost?
+//!
+//! All nodes are in this process: real PMIx servers and real fences, whose frames and questions go through a network of model time.
+//! One hop takes 30 us, a message takes its sender and its receiver 5 us of work each, and a node sends 1.2 GB/s. One rank a node
+//! commits 4 KiB or 64 KiB, comes to a fence, and then gets the values of so many ranks behind it, one after the other. Shown is the time at
+//! which the last rank has all that it wanted.
+//!
+//! ```text
+//! cargo bench -p lattice-benches --bench exchange
+//! ```
+//! At every connectivity `auto` takes at most a barrier and twice the better way; the bench fails if it does not. Without `--bench`, as
+//! under `cargo test --benches`, it looks at 32 nodes.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::process::ExitCode;
+
+use bytes::Bytes;
+use lattice_benches::{is_measured, machine};
+use pmi_core::fence::{Contribution, Exchange, FenceId, Merged, Scope};
+use pmi_core::ids::{JobId, NodeIndex};
+use pmi_core::job::{Job, Placement};
+use pmi_core::segment::Segment;
+use pmi_core::server::ConnectionId;
+use pmi_transport::fence::{Brought, Effects, FanOut, Launch, Limits};
+use pmi_transport::proto::v1::{FenceKey, FenceScope, LinkFrame, fence_scope::Kind};
+use pmix_core::server::{Action, Server, Settings, Ticket};
+use pmix_core::wire::Encoding;
+use pmix_core::wire::frame::message;
+use pmix_core::wire::reader::Proc;
+use pmix_core::wire::request::command;
+use pmix_core::wire::types::{RANK_WILDCARD, SCOPE_GLOBAL};
+use pmix_core::wire::value::{Info, Value};
+use pmix_core::wire::writer::Writer;
+use pmix_core::{JobIndex, Namespace};
+use prost::Message;
+
+/// The model, in nanoseconds.
+const HOP: u64 = 30_000;
+const WORK: u64 = 5_000;
+const BYTES_PER_MICROSECOND: u64 = 1_200;
+/// About what a question and an answer take beside their content, in bytes.
+const ENVELOPE: usize = 30;
+/// What each rank commits, in bytes.
+const VALUES: [usize; 2] = [4 * 1024, 64 * 1024];
+
+/// A message between two nodes.
+enum Letter {
+    Frame(LinkFrame),
+    Question { ticket: Ticket, question: Bytes },
+    Answer { ticket: Ticket, answer: Bytes },
+}
+
+/// Node with its one rank.
+struct Node {
+    server: Server,
+    fences: Launch,
+    rank: ConnectionId,
+    /// Fences that the server waits for.
+    begun: HashMap<FenceKey, (JobIndex, FenceId)>,
+    /// Questions of other nodes that are not answered: who asked, under which ticket.
+    asked: HashMap<Ticket, (u32, Ticket)>,
+    /// Ranks whose values its rank still wants.
+    wanted: VecDeque<u32>,
+    /// Time at which it has done its work.
+    free: u64,
+    /// The same when its rank had its last answer.
+    done: u64,
+}
+
+struct World {
+    nodes: Vec<Node>,
+    arriving: BinaryHeap<Reverse<(u64, u64)>>,
+    letters: HashMap<u64, (u32, u32, Letter)>,
+    count: u64,
+    bytes: u64,
+}
+
+/// What a run took.
+#[derive(Clone, Copy)]
+struct Cost {
+    milliseconds: f64,
+    megabytes: f64,
+}
+
+fn main() -> ExitCode {
+    println!("{}", machine::line());
+    let nodes: u32 = if is_measured() { 256 } else { 32 };
+    let worst = VALUES.map(|bytes| compare(nodes, bytes)).into_iter().fold(0_f64, f64::max);
+    println!("auto beyond a barrier: at most {worst:.2} of the better way");
+    if worst <= 2.0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Returns the greatest part of the better way's time that `auto` took beyond a barrier.
+fn compare(nodes: u32, bytes: usize) -> f64 {
+    let barrier = run(nodes, bytes, Exchange::Lazy, 0);
+    println!("{nodes} nodes, {} KiB of each; barrier: {:.2} ms", bytes / 1024, barrier.milliseconds);
+    println!("{:>12}  {:>18} {:>18} {:>18}  of the better way", "asked of", "full, ms and MB", "lazy", "auto");
+    let mut worst = 0_f64;
+    for percent in [0, 1, 2, 5, 10, 20, 30, 40, 50, 60, 80, 100] {
+        let peers = (nodes - 1) * percent / 100;
+        let [full, lazy, auto] =
+            [Exchange::Full, Exchange::Lazy, Exchange::Auto].map(|way| run(nodes, bytes, way, peers));
+        let ratio = (auto.milliseconds - barrier.milliseconds) / full.milliseconds.min(lazy.milliseconds);
+        worst = worst.max(ratio);
+        let shown = |cost: Cost| format!("{:9.2} {:8.1}", cost.milliseconds, cost.megabytes);
+        println!("{peers:>6} {percent:>4}%  {} {} {}  {ratio:.2}", shown(full), shown(lazy), shown(auto));
+    }
+    worst
+}
+
+/// A fence and the gets of `peers` ranks behind each rank.
+fn run(nodes: u32, bytes: usize, exchange: Exchange, peers: u32) -> Cost {
+    let mut world = World::new(nodes, bytes, exchange, peers);
+    for node in (0..nodes).rev() {
+        let rank = world.nodes[node as usize].rank;
+        world.nodes[node as usize].server.handle_bytes(rank, &fence());
+        world.settle(node);
+    }
+    while let Some(Reverse((time, number))) = world.arriving.pop() {
+        let Some((from, to, letter)) = world.letters.remove(&number) else { continue };
+        let free = &mut world.nodes[to as usize].free;
+        *free = time.max(*free) + WORK;
+        world.receive(from, to, letter);
+    }
+    assert!(world.nodes.iter().all(|node| node.wanted.is_empty()), "every rank has what it wanted");
+    let last = world.nodes.iter().map(|node| node.done).max().unwrap_or_default();
+    Cost { milliseconds: last as f64 / 1e6, megabytes: world.bytes as f64 / 1e6 }
+}
+
+impl World {
+    fn new(nodes: u32, bytes: usize, exchange: Exchange, peers: u32) -> Self {
+        let nodes = (0..nodes).map(|node| Node::new(node, nodes, bytes, exchange, peers)).collect();
+        Self { nodes, arriving: BinaryHeap::new(), letters: HashMap::new(), count: 0, bytes: 0 }
+    }
+
+    fn send(&mut self, from: u32, to: u32, letter: Letter) {
+        let bytes = match &letter {
+            Letter::Frame(frame) => frame.encoded_len(),
+            Letter::Question { question: content, .. } | Letter::Answer { answer: content, .. } => {
+                ENVELOPE + content.len()
+            }
+        } as u64;
+        let free = &mut self.nodes[from as usize].free;
+        *free += WORK + bytes * 1000 / BYTES_PER_MICROSECOND;
+        self.bytes += bytes;
+        self.count += 1;
+        self.arriving.push(Reverse((*free + HOP, self.count)));
+        self.letters.insert(self.count, (from, to, letter));
+    }
+
+    fn receive(&mut self, from: u32, to: u32, letter: Letter) {
+        let node = &mut self.nodes[to as usize];
+        match letter {
+            Letter::Frame(frame) => {
+                let mut effects = Effects::default();
+                node.fences.on_frame(NodeIndex(from), frame.what.expect("a frame says what"), &mut effects);
+                self.take_effects(to, effects);
+            }
+            Letter::Question { ticket, question } => {
+                let own = node.server.handle_question(&question);
+                node.asked.insert(own, (from, ticket));
+            }
+            Letter::Answer { ticket, answer } => node.server.handle_peer_answer(ticket, Some(&answer)),
+        }
+        self.settle(to);
+    }
+
+    fn take_effects(&mut self, at: u32, effects: Effects) {
+        for (to, frame) in effects.frames {
+            self.send(at, to.0, Letter::Frame(frame));
+        }
+        let node = &mut self.nodes[at as usize];
+        for (key, result) in effects.ended {
+            let Some((job, id)) = node.begun.remove(&key) else { continue };
+            let gathered = result.expect("no node is lost");
+            let segments = gathered.runs.into_iter().map(|run| Segment::decode(run).expect("a segment")).collect();
+            node.server.handle_fence(job, &id, Ok(Merged { segments, withheld: gathered.withheld }));
+        }
+    }
+
+    /// Carries out what a node's server wants.
+    fn settle(&mut self, at: u32) {
+        while let Some(action) = self.nodes[at as usize].server.poll_action() {
+            match action {
+                Action::Send { .. } => self.nodes[at as usize].ask_next(),
+                Action::Fence { job, id, contribution } => self.begin(at, job, id, contribution),
+                Action::Ask { ticket, node, question } => self.send(at, node.0, Letter::Question { ticket, question }),
+                Action::Reply { ticket, answer } => {
+                    let (to, ticket) = self.nodes[at as usize].asked.remove(&ticket).expect("a question was asked");
+                    self.send(at, to, Letter::Answer { ticket, answer });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn begin(&mut self, at: u32, job: JobIndex, id: FenceId, contribution: Contribution) {
+        let Scope::Foreign { name, nodes } = &id.scope else { panic!("{id:?} is no fence of PMIx") };
+        let scope = FenceScope { kind: Kind::Foreign.into(), name: name.to_string(), node_gaps: Vec::new() };
+        let key =
+            FenceKey { launch_id: "l".into(), job_id: "j".into(), scope: Some(scope), epoch: id.epoch.0, members: 0 };
+        let Contribution { segments, exchange } = contribution;
+        let brought = Brought { segments: segments.into_iter().map(Segment::into_bytes).collect(), exchange };
+        let mut effects = Effects::default();
+        let node = &mut self.nodes[at as usize];
+        let key = node.fences.begin(key, nodes, brought, &mut effects).expect("all nodes are members");
+        node.begun.insert(key, (job, id));
+        self.take_effects(at, effects);
+    }
+}
+
+impl Node {
+    fn new(node: u32, nodes: u32, bytes: usize, exchange: Exchange, peers: u32) -> Self {
+        let placement = Placement::block(&vec![1; nodes as usize]);
+        let job = Job { placement, ..Job::on_one_node(JobId::new("job0").expect("letters and digits"), nodes) };
+        let hosts = (0..nodes).map(|node| format!("node{node:05}")).collect();
+        let mut server = Server::new(Settings { exchange, ..Settings::default() });
+        let name = "job0".to_owned();
+        server.add(Namespace { name, job, node: NodeIndex(node), hosts, directory: None, parent: None });
+        let rank = join(&mut server, node);
+        server.handle_bytes(rank, &commit(bytes));
+        while server.poll_action().is_some() {}
+        let fences = Launch::new("l", NodeIndex(node), nodes, FanOut::default(), Limits::default());
+        let wanted = (1..=peers).map(|ahead| (node + ahead) % nodes).collect();
+        Self { server, fences, rank, begun: HashMap::new(), asked: HashMap::new(), wanted, free: 0, done: 0 }
+    }
+
+    /// The rank got an answer, and asks for the next value that it wants.
+    fn ask_next(&mut self) {
+        self.done = self.free;
+        if let Some(rank) = self.wanted.pop_front() {
+            self.server.handle_bytes(self.rank, &get(rank));
+        }
+    }
+}
+
+/// Shakes hands as a client of Open MPI 5 does.
+fn join(server: &mut Server, rank: u32) -> ConnectionId {
+    let mut payload = b"native\0\0\0\0\x08\0\0\0\0\0\0\0\0\0job0\0".to_vec();
+    payload.extend(rank.to_be_bytes());
+    payload.extend(b"5.0.11rc1\0v41\0\x01hash\0");
+    let mut bytes = vec![0xff; 8];
+    bytes.extend((payload.len() as u32).to_ne_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend(payload);
+    let connection = server.accept();
+    server.handle_bytes(connection, &bytes);
+    connection
+}
+
+fn request(command: u8, write: impl FnOnce(&mut Writer)) -> Bytes {
+    let mut payload = Writer::new(Encoding::Flex);
+    payload.one();
+    payload.byte(command);
+    write(&mut payload);
+    message(101, &payload.into_bytes())
+}
+
+fn commit(bytes: usize) -> Bytes {
+    request(command::COMMIT, |out| {
+        let mut buffer = Writer::new(Encoding::Flex);
+        buffer.kval("card", &Value::Bytes(&vec![7; bytes]));
+        out.one();
+        out.byte(SCOPE_GLOBAL);
+        out.one();
+        out.byte(1);
+        out.byte_object(&buffer.into_bytes());
+    })
+}
+
+fn fence() -> Bytes {
+    request(command::FENCE, |out| {
+        out.count(1);
+        out.group(1);
+        out.proc(Proc { namespace: b"job0", rank: RANK_WILDCARD });
+        out.count(1);
+        out.group(1);
+        out.info(&Info::new("pmix.collect", Value::Bool(true)));
+    })
+}
+
+fn get(rank: u32) -> Bytes {
+    request(command::GET, |out| {
+        out.one();
+        out.text(Some(b"job0"));
+        out.one();
+        out.u32(rank);
+        out.count(0);
+        out.one();
+        out.text(Some(b"card"));
+    })
+}
