@@ -1,5 +1,6 @@
 //! The first cause: the one reason why a launch ended early or failed; its words, and the causes that can follow from others.
 
+mod first;
 mod origin;
 
 use std::fmt;
@@ -10,6 +11,7 @@ use pmi_core::ids::Rank;
 
 pub use rank_spawner::RankExit;
 
+pub use self::first::{FirstCause, HOLD, Reported};
 pub use self::origin::Origin;
 
 /// Reason why a launch failed or ended early. The first one counts; failures that follow from it are never reported as causes.

@@ -31,7 +31,6 @@ pub(crate) mod effect;
 mod ending;
 pub(crate) mod event;
 pub(crate) mod facts;
-mod first_cause;
 mod input_credit;
 mod intake;
 mod nodes;

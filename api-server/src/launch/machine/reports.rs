@@ -1,6 +1,6 @@
 //! Reports of nodes, and their consequences for the launch.
 
-use lattice_session::cause::{Cause, CauseKind};
+use lattice_session::cause::{Cause, CauseKind, Reported};
 use lattice_session::event::{Event, Notice};
 use lattice_session::numbered::Arrival;
 use lattice_session::wire::event::NodeHappening;
@@ -9,7 +9,6 @@ use tokio::time::Instant;
 
 use super::effect::Effect;
 use super::event::{NodeCommand, NodeEvent, Programs, RankEnd};
-use super::first_cause::Reported;
 use super::intake::Resumption;
 use super::nodes::{Idle, Noted, Purpose, completed_timeout};
 use super::silent_ranks::Passing;

@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use lattice_session::cause::{Cause, CauseKind, RankExit};
+use lattice_session::cause::{Cause, CauseKind, FirstCause, RankExit};
 use pmi_core::Phase;
 use pmi_core::ids::Rank;
 use pmi_core::job::Placement;
@@ -19,7 +19,6 @@ use pmi_core::job::Placement;
 use super::checkpoint::{Progressed, SpawnedJob};
 use super::desertion::{Deserter, Desertion, FenceWaits};
 use super::event::{RankEnd, StartProgress};
-use super::first_cause::FirstCause;
 use super::progress_query::Answer;
 use super::ranks::Ranks;
 

@@ -1,6 +1,6 @@
 //! Properties that hold in any order of events.
 
-use lattice_session::cause::{CauseKind, Origin, RankExit};
+use lattice_session::cause::{CauseKind, HOLD, Origin, RankExit};
 use lattice_session::event::Event;
 use lattice_session::timeouts;
 use pmi_core::Phase as RankPhase;
@@ -12,7 +12,6 @@ use std::time::Duration;
 use super::super::Stored;
 use super::super::attachments::Role;
 use super::super::event::{ClientRequest, NodeCommand};
-use super::super::first_cause::HOLD;
 use super::simulation::{Simulation, WINDOW, facts};
 use crate::launch::fan_out::{NotStarted, Refusal};
 use pmi_transport::proto::v1::RefusalReason;

@@ -1,6 +1,6 @@
 //! A launch over restarts of the API server: what is durable and what agents report again are all that the next server needs.
 
-use lattice_session::cause::{Cause, CauseKind, RankExit};
+use lattice_session::cause::{Cause, CauseKind, HOLD, RankExit};
 use lattice_session::event::Event;
 use lattice_session::wire::event::NodeHappening;
 use pmi_core::Phase as RankPhase;
@@ -9,7 +9,6 @@ use proptest::prelude::*;
 use std::time::Duration;
 
 use super::super::event::{NodeEvent, Programs};
-use super::super::first_cause::HOLD;
 use super::super::{Machine, Stored};
 use super::simulation::{Simulation, TICK};
 

@@ -13,27 +13,36 @@
 
 use std::time::Duration;
 
-use lattice_session::cause::{Cause, Origin};
 use tokio::time::Instant;
+
+use super::{Cause, Origin};
 
 /// Time that a cause waits for another one that it can follow from. News of what happened before it is on its way already;
 /// a loaded machine needs tens of milliseconds to report it, and nobody notices them at the end of a launch.
-pub(crate) const HOLD: Duration = Duration::from_millis(100);
+pub const HOLD: Duration = Duration::from_millis(100);
 
 /// The cause of a launch's end, as far as it is known.
 #[derive(Debug, Default)]
-pub(crate) enum FirstCause {
+pub enum FirstCause {
+    /// None was reported.
     #[default]
     None,
     /// One that may follow from another, reported by `node`; the first one that was held came at `since`.
-    Held { cause: Cause, node: u32, since: Instant },
+    Held {
+        /// The likeliest so far.
+        cause: Cause,
+        /// Node that reported it.
+        node: u32,
+        /// Time of the first report.
+        since: Instant,
+    },
     /// This is it, whatever comes.
     Counts(Cause),
 }
 
 /// Result of a report of a cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reported {
+pub enum Reported {
     /// The cause counts.
     Counts,
     /// The cause counts if none comes that is likelier the first.
@@ -44,7 +53,7 @@ pub(crate) enum Reported {
 
 impl FirstCause {
     /// The cause that counts.
-    pub(crate) fn get(&self) -> Option<&Cause> {
+    pub fn get(&self) -> Option<&Cause> {
         match self {
             Self::Counts(cause) => Some(cause),
             Self::None | Self::Held { .. } => None,
@@ -52,7 +61,7 @@ impl FirstCause {
     }
 
     /// Takes in a cause that a node reports.
-    pub(crate) fn report(&mut self, node: u32, cause: Cause, now: Instant) -> Reported {
+    pub fn report(&mut self, node: u32, cause: Cause, now: Instant) -> Reported {
         let origin = cause.kind.origin();
         let since = match self {
             Self::Counts(_) => return Reported::Follows,
@@ -70,7 +79,7 @@ impl FirstCause {
     }
 
     /// This is the cause, unless one counts already: then false.
-    pub(crate) fn fail(&mut self, cause: Cause) -> bool {
+    pub fn fail(&mut self, cause: Cause) -> bool {
         let open = self.get().is_none();
         if open {
             *self = Self::Counts(cause);
@@ -79,12 +88,12 @@ impl FirstCause {
     }
 
     /// More is known of the cause that counts.
-    pub(crate) fn complete(&mut self, cause: Cause) {
+    pub fn complete(&mut self, cause: Cause) {
         *self = Self::Counts(cause);
     }
 
     /// No other cause is waited for any more. Returns the node whose cause counts from now on, if it was held until now.
-    pub(crate) fn settle(&mut self) -> Option<u32> {
+    pub fn settle(&mut self) -> Option<u32> {
         match std::mem::take(self) {
             Self::Held { cause, node, .. } => {
                 *self = Self::Counts(cause);
@@ -98,7 +107,7 @@ impl FirstCause {
     }
 
     /// The time from which a cause that is held counts; `None` if none is held.
-    pub(crate) fn hold_ends(&self) -> Option<Instant> {
+    pub fn hold_ends(&self) -> Option<Instant> {
         match self {
             Self::Held { since, .. } => Some(*since + HOLD),
             Self::None | Self::Counts(_) => None,
@@ -108,11 +117,11 @@ impl FirstCause {
 
 #[cfg(test)]
 mod tests {
-    use lattice_session::cause::CauseKind;
-    use lattice_session::cause::RankExit;
     use pmi_core::ids::Rank;
+    use rank_spawner::RankExit;
 
     use super::*;
+    use crate::cause::CauseKind;
 
     fn at(host: &str, kind: CauseKind) -> Cause {
         Cause { host: host.to_owned(), kind }
