@@ -89,15 +89,22 @@ fn decoded(spec: &[u8]) -> proto::LaunchSpec {
     proto::LaunchSpec::decode(spec).expect("it was encoded here")
 }
 
-/// Every frame between agent and session is understood or refused.
+/// Every frame between agent and session, and every message between sessions, is understood or refused.
 ///
-/// The first byte says which way the rest goes: to the session if it is even.
+/// The first byte says which way the rest goes: from session to session if it is the greatest, to the session if it is even.
 pub fn session_frame(data: &[u8]) {
-    let Some((&way, message)) = data.split_first() else { return };
-    if way % 2 == 0 {
-        to_session(message);
-    } else {
-        from_session(message);
+    match data.split_first() {
+        Some((&u8::MAX, message)) => between_sessions(message),
+        Some((way, message)) if way % 2 == 0 => to_session(message),
+        Some((_, message)) => from_session(message),
+        None => {}
+    }
+}
+
+fn between_sessions(message: &[u8]) {
+    if let Ok(failure) = wire::failure::decode(Bytes::copy_from_slice(message)) {
+        let again = wire::failure::decode(wire::failure::encode(&failure));
+        assert_eq!(again.expect("what was taken can be passed on"), failure);
     }
 }
 
@@ -116,7 +123,7 @@ fn to_session(message: &[u8]) {
             Some(AnswerWhat::Meet(meet)) => drop(wire::meeting::decode_answer(meet)),
             _ => {}
         },
-        Some(ToWhat::Question(_) | ToWhat::Resume(_) | ToWhat::Dismissed(_)) | None => {}
+        Some(ToWhat::Question(_) | ToWhat::Resume(_) | ToWhat::Dismissed(_) | ToWhat::Unheard(_)) | None => {}
     }
 }
 

@@ -133,6 +133,15 @@ impl<T> Unconfirmed<T> {
         self.messages.push_front(message);
     }
 
+    /// The messages that are kept, in order, each with whether the receiver may have it from the present connection.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&mut T, bool)> {
+        let written = match self.connection {
+            Connection::Open => (self.written - self.confirmed) as usize,
+            Connection::Broken => 0,
+        };
+        self.messages.iter_mut().enumerate().map(move |(place, message)| (message, place < written))
+    }
+
     /// The messages that are kept, in order.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.messages.iter()

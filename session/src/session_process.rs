@@ -15,6 +15,8 @@ mod agent_calls;
 mod confirmations;
 mod credit;
 pub mod door;
+mod failure_policy;
+mod failures;
 pub mod frames;
 mod incoming;
 mod job_nodes;
@@ -37,12 +39,14 @@ use pmi_core::quiet;
 use rank_spawner::{Account, AccountError, BecomeError, DescriptorSocket, LaunchTag, Limit, Privileges, become_user};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Builder;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use self::agent_calls::AgentCalls;
 use self::confirmations::Confirmations;
 use self::credit::OutputCredit;
 use self::door::Visited;
+use self::failure_policy::{FailurePolicy, Stage, Told};
+use self::failures::Failures;
 use self::frames::{ToAgent, read_frame};
 use self::incoming::{Incoming, NextAgents};
 use self::node_links::NodeLinks;
@@ -188,13 +192,20 @@ impl Start {
         let calls = AgentCalls::new(&spec, urgent.clone());
         let (input, stdin) = stdin::connect(readers, stdin_window, urgent.clone());
         let outlives_agent = links.is_some() || spec.hosts.len() == 1;
-        let links = links.map(|terms| NodeLinks::new(&spec, terms, agent_lease, &control));
+        let (hearing, heard) = mpsc::channel(EVENTS);
+        let links = links.map(|terms| NodeLinks::new(&spec, terms, agent_lease, &control, hearing));
+        let (choice, chosen) = mpsc::channel(1);
+        let (telling, told) = watch::channel(Told::default());
+        let (stage, mut failure) = watch::channel(Stage::default());
         let (agents, connections) = mpsc::channel(AGENTS);
         let (handed, arriving) = mpsc::channel(ARRIVING);
         let visited = Visited { agents: outlives_agent.then_some(agents), links: links.is_some().then_some(handed) };
         tokio::spawn(visited.watch(door));
         if let Some(links) = &links {
             tokio::spawn(Arc::clone(links).accept_all(arriving));
+            let policy = FailurePolicy::new(links.me(), links.nodes());
+            let (links, control) = (Arc::clone(links), control.downgrade());
+            tokio::spawn(Failures { policy, links, told, heard, chosen: choice, control, stage }.run());
         }
         let nodes = links.clone().map_or_else(|| Arc::new(calls.clone()) as Arc<dyn Nodes>, |links| links as _);
         let io = SessionIo {
@@ -229,6 +240,8 @@ impl Start {
             events: happened,
             traces: traced,
             alarm: Some(alarmed),
+            chosen,
+            told: telling,
             credit,
             confirmations,
         };
@@ -236,6 +249,7 @@ impl Start {
         let writing = tokio::spawn(outgoing.run(writer, finish));
         let ended = crate::run(spec, io).await;
         if let Some(links) = links {
+            failures::until_settled(ended.cause.as_ref(), &mut failure).await;
             links.close().await;
         }
         // Nobody listens if the agent is gone.

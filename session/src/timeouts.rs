@@ -10,6 +10,7 @@
 //!         grace + SWEEP  <  STOP                 of an agent that is stopped, by the default grace
 //! report  REPORT_PAUSE  <  LOST_AFTER + JUDGE  <  REPORT_AGAIN  <  FIRST_REPORT  <  REPORT_AFTER_RESTART  <  REPORT_KEPT
 //! client  COME_BACK_PAUSE  <  COME_BACK  <  NEXT_OWNER  <  FIRST_OWNER  <  LINGER
+//! failure HOLD  <  TELL  <=  UNHEARD  <  UNHEARD + TELL  <  LEASE_MIN
 //! spawn   NODE_ANSWER  <  SPAWN
 //! relay   KNOWN + CLAIM  <  NODE_ANSWER
 //! VNIs    RETIRE  <  RETIRE_ANSWER
@@ -91,6 +92,11 @@ pub const FIRST_OWNER: Duration = Duration::from_secs(30);
 /// Time that a launch which is over and has no owner attached is kept for clients.
 pub const LINGER: Duration = Duration::from_secs(600);
 
+/// Time for the API server to take the cause that a session reports, before sessions end the launch by themselves.
+pub const UNHEARD: Duration = Duration::from_secs(2);
+/// Time for the session of another node to hear of a failure, its link included.
+pub const TELL: Duration = Duration::from_secs(2);
+
 /// Time for all nodes to start their parts of a spawned job.
 pub const SPAWN: Duration = Duration::from_secs(60);
 /// Time that a relayed launch waits for the receiving agent to be registered, which is under way when other agents know of it.
@@ -118,6 +124,7 @@ pub fn below_relay(own: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cause::HOLD;
 
     /// Each list is in the order in which its limits must run out.
     #[test]
@@ -142,6 +149,7 @@ mod tests {
                 &[REPORT_PAUSE, LOST_AFTER + JUDGE, REPORT_AGAIN, FIRST_REPORT, REPORT_AFTER_RESTART, REPORT_KEPT],
             ),
             ("client", &[COME_BACK_PAUSE, COME_BACK, NEXT_OWNER, FIRST_OWNER, LINGER]),
+            ("failure", &[HOLD, UNHEARD, UNHEARD + TELL, LEASE_MIN]),
             ("spawn", &[NODE_ANSWER, SPAWN]),
             ("relay", &[KNOWN + CLAIM, NODE_ANSWER]),
             ("retire", &[RETIRE, RETIRE_ANSWER]),

@@ -9,6 +9,7 @@ pub mod command;
 pub mod cxi;
 pub mod event;
 pub mod fabric;
+pub mod failure;
 pub mod fence;
 pub mod foreign;
 pub mod job;

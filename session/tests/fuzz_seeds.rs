@@ -153,10 +153,14 @@ fn targets() -> [Target; 3] {
     let tagged = |tag: u8, message: Vec<u8>| [&[tag], &message[..]].concat();
     let to = to_session().into_iter().map(|message| tagged(0, message.encode_to_vec()));
     let from = from_session().into_iter().map(|message| tagged(1, message.encode_to_vec()));
+    let host = "node1".to_owned();
+    let cause = proto::Cause { host, kind: Some(proto::cause::Kind::Fence("node2 left".to_owned())) };
+    let failure = proto::LaunchFailure { cause: Some(cause), below: 3 };
+    let between = [tagged(u8::MAX, failure.encode_to_vec())];
     [
         Target { name: "agent_request", run: fuzzing::agent_request, seeds: agent_requests() },
         Target { name: "launch_spec", run: fuzzing::launch_spec, seeds: vec![tagged(1, spec().encode_to_vec())] },
-        Target { name: "session_frame", run: fuzzing::session_frame, seeds: to.chain(from).collect() },
+        Target { name: "session_frame", run: fuzzing::session_frame, seeds: to.chain(from).chain(between).collect() },
     ]
 }
 

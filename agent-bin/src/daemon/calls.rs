@@ -186,7 +186,8 @@ impl Questions for SessionQuestions {
         let request_id = self.last.fetch_add(1, Ordering::Relaxed);
         let answer = self.ask(request_id).ok_or_else(ended)?;
         let launch_id = self.launch_id.clone();
-        let request = proto::DataRequest { launch_id, request_id, from_node: from.0, question };
+        let request =
+            proto::DataRequest { launch_id, request_id, from_node: from.0, question, to_session: Bytes::new() };
         self.to_session.send(proto::to_session::What::Question(request)).await.map_err(|HasEnded| ended())?;
         answer.await.unwrap_or_else(|_| Err(ended()))
     }

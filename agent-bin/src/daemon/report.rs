@@ -4,6 +4,7 @@
 //! session ──events──> [Line] ──────────────> API server
 //!    ^                  │ discards, while no stream is there, and until the session has answered `resume`
 //!    └──commands, resume, what was taken <── API server
+//!    └──that a stream broke <── here
 //! ```
 //!
 //! A delivery is a pipe: the session numbers its events and keeps them until the API server has taken them. When a stream breaks, what
@@ -119,6 +120,8 @@ pub(super) struct Delivery {
     to_session: ToSession,
     line: Line,
     news: Arc<Notify>,
+    /// The session may think that the API server hears it.
+    seems_heard: bool,
 }
 
 impl Delivery {
@@ -128,7 +131,7 @@ impl Delivery {
         let news = Arc::new(Notify::new());
         let events = Events { words, news: Arc::clone(&news) };
         let line = if is_taken_up { Line::taken_up(waiting) } else { Line::new(waiting) };
-        (Self { api, of, to_session, line, news }, events)
+        (Self { api, of, to_session, line, news, seems_heard: true }, events)
     }
 
     /// Delivers until the report is acknowledged, however often the stream has to be opened again.
@@ -147,6 +150,9 @@ impl Delivery {
                     Code::Unimplemented => return Delivered::Unheard,
                     _ => tracing::warn!(launch = self.of.launch_id, "reports wait: {}", status.message()),
                 },
+            }
+            if std::mem::take(&mut self.seems_heard) {
+                self.to_session.unheard();
             }
             // A session whose messages nobody took could not be heard on anything else.
             let _ = timeout(pause, self.line.discard()).await;
@@ -192,7 +198,9 @@ impl Delivery {
                 () = until(acknowledged_by) => break Err(unacknowledged()),
             }
         };
-        self.line.end(*accepted.borrow());
+        let accepted = *accepted.borrow();
+        self.line.end(accepted);
+        self.seems_heard |= accepted;
         result
     }
 }

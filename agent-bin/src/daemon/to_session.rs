@@ -52,6 +52,11 @@ impl ToSession {
         let _ = self.0.try_send(proto::ToSession { what: Some(What::Dismissed(proto::Nothing {})) });
     }
 
+    /// Tells the session that the API server does not hear it, unless the queue is full: it finds out by itself in the end.
+    pub(super) fn unheard(&self) {
+        let _ = self.0.try_send(proto::ToSession { what: Some(What::Unheard(proto::Nothing {})) });
+    }
+
     /// Queues a message; waits while there is no room.
     ///
     /// # Errors

@@ -62,8 +62,17 @@ pub struct Asked {
     pub id: AnswerId,
     /// Node that asks.
     pub from: NodeIndex,
-    /// Content; only the two nodes' servers read it.
-    pub question: Bytes,
+    /// Content.
+    pub question: Question,
+}
+
+/// Question to another node, by who answers it there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// Question of a PMI server to the other one; nobody else reads it.
+    Server(Bytes),
+    /// Message of a session to the other one, whose answer says that it has come.
+    Session(Bytes),
 }
 
 /// Number of a question that this node asked, unique within its membership of the launch.

@@ -40,7 +40,7 @@ pub(super) fn kept_bytes(what: &What) -> usize {
         What::Up(frame) => frame.brought.iter().map(|piece| PIECE_COST + piece.run.len()).sum(),
         What::Down(frame) => frame.run.len(),
         What::Failed(frame) => frame.reason.len(),
-        What::DataRequest(request) => request.question.len(),
+        What::DataRequest(request) => request.question.len().saturating_add(request.to_session.len()),
         What::DataReply(reply) => match &reply.result {
             Some(data_reply::Result::Data(data)) => data.len(),
             Some(data_reply::Result::Error(reason)) => reason.len(),

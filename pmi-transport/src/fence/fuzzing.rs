@@ -9,7 +9,7 @@ use pmi_core::ids::NodeIndex;
 use prost::Message;
 use tokio::sync::oneshot;
 
-use super::effects::{AnswerId, AskResult, Brought, FenceResult};
+use super::effects::{AnswerId, AskResult, Brought, FenceResult, Question};
 use super::frames::{expects_answer, kept_bytes, launch_of, refusal};
 use super::launch::Loss;
 use super::launches::{PendingFence, PendingQuestion};
@@ -233,7 +233,7 @@ impl Node {
                 let Some(mut fences) = self.joined[at(launch)].and_then(|id| self.state.fences(id)) else { return };
                 let node = NodeIndex(u32::from(node));
                 if node != ME {
-                    self.questions.extend(fences.ask(node, Bytes::from_static(b"what")));
+                    self.questions.extend(fences.ask(node, Question::Server(Bytes::from_static(b"what"))));
                 }
             }
             Operation::Answer(which, good) => {

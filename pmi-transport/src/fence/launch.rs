@@ -18,7 +18,7 @@ use bytes::Bytes;
 use pmi_core::ids::{Epoch, NodeIndex};
 
 use super::budget::{Budget, Holding};
-use super::effects::{AnswerId, Brought, Effects, QuestionId};
+use super::effects::{AnswerId, Brought, Effects, Question, QuestionId};
 use super::frames::{failed, kept_bytes, key_bytes};
 use super::gather::Gather;
 use super::members::Members;
@@ -194,7 +194,7 @@ impl Launch {
     ///
     /// # Errors
     /// Refuses a node that the launch does not have.
-    pub fn ask(&mut self, node: NodeIndex, question: Bytes, effects: &mut Effects) -> Result<QuestionId, AskError> {
+    pub fn ask(&mut self, node: NodeIndex, question: Question, effects: &mut Effects) -> Result<QuestionId, AskError> {
         if node.0 >= self.nodes {
             return Err(AskError::NoSuchNode { node, nodes: self.nodes });
         }

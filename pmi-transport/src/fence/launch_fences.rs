@@ -7,7 +7,7 @@ use bytes::Bytes;
 use pmi_core::fence::Scope;
 use pmi_core::ids::{Epoch, NodeIndex};
 
-use super::effects::{Brought, Gathered};
+use super::effects::{Brought, Gathered, Question};
 use super::launches::{LaunchGuard, launch_ended};
 use super::membership::{Membership, MembershipId, Questions};
 use super::node::FenceNode;
@@ -72,6 +72,19 @@ impl LaunchFences {
             let answer = self.source.answer(node, question).await;
             return answer.map_err(|reason| AskError::Refused { node, reason });
         }
+        self.put(node, Question::Server(question)).await
+    }
+
+    /// Tells the session of another node of the launch something, and waits until it has heard. Dropping the call does not take it
+    /// back.
+    ///
+    /// # Errors
+    /// Fails when the node is lost, has left the launch or takes no such messages.
+    pub async fn tell(&self, node: NodeIndex, message: Bytes) -> Result<(), AskError> {
+        self.put(node, Question::Session(message)).await.map(drop)
+    }
+
+    async fn put(&self, node: NodeIndex, question: Question) -> Result<Bytes, AskError> {
         let asked = self.update(|mut fences| fences.ask(node, question));
         let (id, answer) = asked.ok_or(AskError::LaunchEnded)??;
         let withdraw = OnDrop::new(|| {

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::budget::Budget;
-use super::effects::{AnswerId, AskResult, Brought, Effects, FenceResult, QuestionId};
+use super::effects::{AnswerId, AskResult, Brought, Effects, FenceResult, Question, QuestionId};
 use super::launch::{Launch, Loss};
 use super::membership::{Member, Membership, MembershipId, Questions};
 use super::outbound::{Effect, Outbound};
@@ -160,7 +160,7 @@ impl LaunchGuard<'_> {
     }
 
     /// Asks another node.
-    pub(super) fn ask(&mut self, node: NodeIndex, question: Bytes) -> Result<PendingQuestion, AskError> {
+    pub(super) fn ask(&mut self, node: NodeIndex, question: Question) -> Result<PendingQuestion, AskError> {
         let mut effects = Effects::default();
         let id = self.joined.launch.ask(node, question, &mut effects)?;
         let (caller, answer) = oneshot::channel();

@@ -38,6 +38,15 @@ pub trait Questions: Send + Sync + 'static {
     /// # Errors
     /// Fails with the reason why there is no answer, which goes to the asking node.
     async fn answer(&self, from: NodeIndex, question: Bytes) -> Result<Bytes, String>;
+
+    /// Takes a message of another node's session to this one's.
+    ///
+    /// # Errors
+    /// Fails with the reason why nobody takes it, which goes to its sender.
+    async fn hear(&self, from: NodeIndex, message: Bytes) -> Result<(), String> {
+        let _ = (from, message);
+        Err("it takes no messages of other nodes' sessions".to_owned())
+    }
 }
 
 /// Number of one membership of this node in a launch. A launch that is joined a second time has another.

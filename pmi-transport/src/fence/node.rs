@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::MissedTickBehavior;
@@ -14,7 +15,7 @@ use tonic::{Code, Status};
 
 use super::Limits;
 use super::counters::Counters;
-use super::effects::Asked;
+use super::effects::{Asked, Question};
 use super::launch::Loss;
 use super::links::{Accepted, StreamId};
 use super::membership::{MembershipId, Questions};
@@ -209,7 +210,10 @@ async fn tick(node: Weak<FenceNode>) {
 
 /// Looks for the answer to another node's question.
 async fn answer(node: Weak<FenceNode>, membership: MembershipId, asked: Asked, source: Arc<dyn Questions>) {
-    let answer = source.answer(asked.from, asked.question).await;
+    let answer = match asked.question {
+        Question::Server(question) => source.answer(asked.from, question).await,
+        Question::Session(message) => source.hear(asked.from, message).await.map(|()| Bytes::new()),
+    };
     let Some(node) = node.upgrade() else { return };
     node.update(|state| {
         if let Some(mut fences) = state.fences(membership) {

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use pmi_core::ids::NodeIndex;
 
 use super::AskError;
-use super::effects::{AnswerId, Asked, Effects, QuestionId};
+use super::effects::{AnswerId, Asked, Effects, Question, QuestionId};
 use crate::proto::v1::{DataReply, DataRequest, LinkFrame, data_reply, link_frame::What};
 
 /// Questions of one launch on one node that have no answer yet.
@@ -45,11 +45,15 @@ impl Questions {
     }
 
     /// Asks `node`, which must be another node of the launch. The answer comes out as an effect of a later input.
-    pub(super) fn ask(&mut self, node: NodeIndex, question: Bytes, effects: &mut Effects) -> QuestionId {
+    pub(super) fn ask(&mut self, node: NodeIndex, question: Question, effects: &mut Effects) -> QuestionId {
         let id = QuestionId(self.next_id());
         self.asked.insert(id, node);
         let (launch_id, from_node) = (self.launch_id.to_string(), self.me.0);
-        let request = DataRequest { launch_id, request_id: id.0, from_node, question };
+        let (question, to_session) = match question {
+            Question::Server(question) => (question, Bytes::new()),
+            Question::Session(message) => (Bytes::new(), message),
+        };
+        let request = DataRequest { launch_id, request_id: id.0, from_node, question, to_session };
         effects.frames.push((node, LinkFrame { what: Some(What::DataRequest(request)) }));
         id
     }
@@ -61,7 +65,8 @@ impl Questions {
 
     /// Takes the question of the node `from`.
     pub(super) fn on_request(&mut self, from: NodeIndex, request: DataRequest, effects: &mut Effects) {
-        let DataRequest { request_id, question, .. } = request;
+        let DataRequest { request_id, question, to_session, .. } = request;
+        let question = if to_session.is_empty() { Question::Server(question) } else { Question::Session(to_session) };
         let asker = Asker { node: from, request_id };
         if self.open.len() >= self.open_max {
             effects.counters.dropped += 1;
@@ -135,12 +140,22 @@ mod tests {
 
     const OTHER: NodeIndex = NodeIndex(1);
 
+    fn what() -> Question {
+        Question::Server("what".into())
+    }
+
     fn questions(open_max: usize) -> Questions {
         Questions::new("launch".into(), NodeIndex(0), open_max)
     }
 
     fn request(request_id: u64) -> DataRequest {
-        DataRequest { launch_id: "launch".into(), request_id, from_node: OTHER.0, question: "what".into() }
+        DataRequest {
+            launch_id: "launch".into(),
+            request_id,
+            from_node: OTHER.0,
+            question: "what".into(),
+            to_session: Bytes::new(),
+        }
     }
 
     fn reply(request_id: u64, result: Option<data_reply::Result>) -> DataReply {
@@ -165,7 +180,7 @@ mod tests {
     #[test]
     fn an_answer_counts_once_and_only_from_the_node_that_was_asked() {
         let (mut questions, mut effects) = (questions(1), Effects::default());
-        let id = questions.ask(OTHER, "what".into(), &mut effects);
+        let id = questions.ask(OTHER, what(), &mut effects);
         let data = || Some(data_reply::Result::Data("that".into()));
         questions.on_reply(NodeIndex(2), reply(id.0, data()), &mut effects);
         assert_eq!((effects.answered.len(), effects.counters.late), (0, 1));
@@ -176,13 +191,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_for_the_session_is_told_from_what_is_for_its_server() {
+        for question in [what(), Question::Session("news".into())] {
+            let (mut asking, mut answering, mut effects) = (questions(1), questions(1), Effects::default());
+            asking.ask(OTHER, question.clone(), &mut effects);
+            let Some(What::DataRequest(request)) = effects.frames.pop().and_then(|(_, frame)| frame.what) else {
+                panic!("nothing is asked");
+            };
+            answering.on_request(NodeIndex(0), request, &mut effects);
+            assert_eq!(effects.asked.pop().map(|asked| asked.question), Some(question));
+        }
+    }
+
+    #[test]
     fn a_refusal_and_an_empty_answer_are_errors_that_name_the_node() {
         let (mut questions, mut effects) = (questions(1), Effects::default());
         for (result, expected) in [
             (Some(data_reply::Result::Error("no".into())), "node 1 has no answer: no"),
             (None, "node 1 has no answer: its answer is empty"),
         ] {
-            let id = questions.ask(OTHER, "what".into(), &mut effects);
+            let id = questions.ask(OTHER, what(), &mut effects);
             questions.on_reply(OTHER, reply(id.0, result), &mut effects);
             let (answered, answer) = effects.answered.pop().unwrap();
             assert_eq!((answered, answer.unwrap_err().to_string().as_str()), (id, expected));
@@ -192,8 +220,8 @@ mod tests {
     #[test]
     fn the_loss_of_a_node_fails_what_it_was_asked_and_nothing_else() {
         let (mut questions, mut effects) = (questions(1), Effects::default());
-        let lost = questions.ask(OTHER, "what".into(), &mut effects);
-        let other = questions.ask(NodeIndex(2), "what".into(), &mut effects);
+        let lost = questions.ask(OTHER, what(), &mut effects);
+        let other = questions.ask(NodeIndex(2), what(), &mut effects);
         questions.lose(OTHER, "gone", &mut effects);
         let error = AskError::NodeLost { node: OTHER, reason: "gone".into() };
         assert_eq!(effects.answered, [(lost, Err(error))]);
@@ -204,7 +232,7 @@ mod tests {
     #[test]
     fn a_withdrawn_question_has_no_answer() {
         let (mut questions, mut effects) = (questions(1), Effects::default());
-        let id = questions.ask(OTHER, "what".into(), &mut effects);
+        let id = questions.ask(OTHER, what(), &mut effects);
         questions.withdraw(id);
         questions.on_reply(OTHER, reply(id.0, None), &mut effects);
         questions.lose(OTHER, "gone", &mut effects);

@@ -217,7 +217,7 @@ pub struct FenceFailed {
     #[prost(string, tag = "3")]
     pub reason: ::prost::alloc::string::String,
 }
-/// Asks a node for what one of its ranks has committed, without a fence.
+/// Asks a node for what one of its ranks has committed, without a fence; or tells its session something.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DataRequest {
     #[prost(string, tag = "1")]
@@ -230,6 +230,9 @@ pub struct DataRequest {
     /// What is asked for; only the two nodes' servers read it.
     #[prost(bytes = "bytes", tag = "4")]
     pub question: ::prost::bytes::Bytes,
+    /// For the session itself, in place of a question: a LaunchFailure. The answer is empty.
+    #[prost(bytes = "bytes", tag = "5")]
+    pub to_session: ::prost::bytes::Bytes,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DataReply {
@@ -4266,7 +4269,7 @@ pub mod fabric_service_server {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ToSession {
-    #[prost(oneof = "to_session::What", tags = "1, 2, 3, 4, 5, 6")]
+    #[prost(oneof = "to_session::What", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub what: ::core::option::Option<to_session::What>,
 }
 /// Nested message and enum types in `ToSession`.
@@ -4288,6 +4291,9 @@ pub mod to_session {
         /// Nothing more of this session is wanted: its report is acknowledged, or nobody takes what it says.
         #[prost(message, tag = "6")]
         Dismissed(super::Nothing),
+        /// There is no stream to the API server, until `resume` says that there is one.
+        #[prost(message, tag = "7")]
+        Unheard(super::Nothing),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -4364,6 +4370,16 @@ pub mod from_session {
         #[prost(message, tag = "5")]
         Resumed(super::Resumed),
     }
+}
+/// What sessions of a launch tell each other over their links when the API server may not hear it: the launch has failed. To node 0, of
+/// what its sender found; from node 0 on, of what it chose as the first cause.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LaunchFailure {
+    #[prost(message, optional, tag = "1")]
+    pub cause: ::core::option::Option<Cause>,
+    /// Number of nodes, from the one after the receiver on, that the receiver passes it on to.
+    #[prost(uint32, tag = "2")]
+    pub below: u32,
 }
 /// A question of the session; answered in any order.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -10,6 +10,7 @@
 //! 5  data reply    id  0 | 1 data | 2 error
 //! 6  awaited       fence
 //! 7  left
+//! 8  to session    id  from  message
 //! ```
 //! Numbers are [`field`](super::field)'s, fences are [`fence_names`](super::fence_names)'s. What a frame ends with has no length of
 //! its own. A link is of one launch, so no frame says which. What frames mean is said in `fence.proto`, which calls carry.
@@ -39,6 +40,7 @@ const DATA_REQUEST: u8 = 4;
 const DATA_REPLY: u8 = 5;
 const AWAITED: u8 = 6;
 const LEFT: u8 = 7;
+const TO_SESSION: u8 = 8;
 
 /// Flag of the last frame of its sender, in both directions.
 const LAST: u8 = 1;
@@ -139,10 +141,14 @@ impl FrameWriter {
 }
 
 fn put_request(request: &DataRequest, stream: &mut BytesMut) {
-    stream.put_u8(DATA_REQUEST);
+    let (kind, content) = match request.to_session.is_empty() {
+        true => (DATA_REQUEST, &request.question),
+        false => (TO_SESSION, &request.to_session),
+    };
+    stream.put_u8(kind);
     stream.put_number(request.request_id);
     stream.put_number(request.from_node.into());
-    stream.put_slice(&request.question);
+    stream.put_slice(content);
 }
 
 fn put_reply(reply: &DataReply, stream: &mut BytesMut) {
@@ -191,15 +197,16 @@ impl FrameReader {
 
     fn read(&mut self, frame: Bytes) -> Result<What, Malformed> {
         let mut fields = Fields::new(frame);
-        let what = match fields.byte()? {
+        let kind = fields.byte()?;
+        let what = match kind {
             UP => What::Up(self.take_up(&mut fields)?),
             DOWN => What::Down(self.take_down(&mut fields)?),
             FAILED => What::Failed(self.take_failed(&mut fields)?),
-            DATA_REQUEST => What::DataRequest(self.take_request(&mut fields)?),
+            DATA_REQUEST | TO_SESSION => What::DataRequest(self.take_request(kind, &mut fields)?),
             DATA_REPLY => What::DataReply(self.take_reply(&mut fields)?),
             AWAITED => What::Awaited(self.names.take(&mut fields)?),
             LEFT => What::Left(self.launch_id()),
-            kind => return Err(Malformed::Kind(kind)),
+            _ => return Err(Malformed::Kind(kind)),
         };
         fields.end()?;
         Ok(what)
@@ -235,9 +242,10 @@ impl FrameReader {
         Ok(FenceFailed { key, node, reason: fields.rest_in_utf8()? })
     }
 
-    fn take_request(&self, fields: &mut Fields) -> Result<DataRequest, Malformed> {
-        let (request_id, from_node) = (fields.number()?, fields.small()?);
-        Ok(DataRequest { launch_id: self.launch_id(), request_id, from_node, question: fields.rest() })
+    fn take_request(&self, kind: u8, fields: &mut Fields) -> Result<DataRequest, Malformed> {
+        let (request_id, from_node, content) = (fields.number()?, fields.small()?, fields.rest());
+        let (question, to_session) = if kind == TO_SESSION { (Bytes::new(), content) } else { (content, Bytes::new()) };
+        Ok(DataRequest { launch_id: self.launch_id(), request_id, from_node, question, to_session })
     }
 
     fn take_reply(&self, fields: &mut Fields) -> Result<DataReply, Malformed> {

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use pmi_core::quiet::WriteHalf;
 use tokio::sync::Notify;
 
+use super::failure_policy::Way;
 use super::kept_events::Position;
 use crate::numbered::{Arrival, Received};
 
@@ -39,6 +40,8 @@ pub(super) struct News {
     /// The API server has taken all events up to this one.
     pub(super) confirmed: u64,
     pub(super) resume: Option<Resume>,
+    /// The way to the API server is another one.
+    pub(super) way: Option<Way>,
     pub(super) end: Option<End>,
 }
 
@@ -75,17 +78,27 @@ impl Confirmations {
 
     /// Events are to be sent again.
     pub(super) fn resume(&self, resume: Resume) {
-        self.change(|news| news.resume = Some(resume));
+        self.change(|news| (news.resume, news.way) = (Some(resume), Some(Way::Open)));
+    }
+
+    /// The agent has no stream to the API server, until [`Self::resume`].
+    pub(super) fn unheard(&self) {
+        self.change(|news| news.way = Some(Way::Broken));
     }
 
     /// The connection to the agent has changed. What was said on the one before does not count any more.
     pub(super) fn reconnect(&self, connection: Connection) {
-        self.change(|news| (news.connection, news.resume) = (Some(connection), None));
+        self.change(|news| (news.connection, news.resume, news.way) = (Some(connection), None, Some(Way::Broken)));
     }
 
     /// Nothing more need be kept.
     pub(super) fn end(&self, end: End) {
-        self.change(|news| news.end = Some(end));
+        self.change(|news| {
+            news.end = Some(end);
+            if end == End::AgentGone {
+                news.way = Some(Way::Ended);
+            }
+        });
     }
 
     fn change(&self, change: impl FnOnce(&mut News)) {

@@ -115,6 +115,7 @@ impl Incoming {
             Some(What::Answer(answer)) => self.calls.answer(answer),
             Some(What::Question(question)) => self.pass_on(question).await,
             Some(What::Resume(order)) => self.confirmations.resume(resume(&order)),
+            Some(What::Unheard(proto::Nothing {})) => self.confirmations.unheard(),
             Some(What::Dismissed(proto::Nothing {})) => {
                 // Nobody would grant any.
                 self.credit.lift();

@@ -33,6 +33,8 @@ pub(super) struct KeptEvents {
     sent: Unconfirmed<proto::NodeEvent>,
     /// Memory of the events.
     bytes: usize,
+    /// Number of causes among the events.
+    causes: usize,
     /// The first cause, which an API server that knows nothing must be told, whoever was told before.
     first_cause: Option<proto::NodeEvent>,
     taker: Taker,
@@ -51,11 +53,31 @@ enum Taker {
 impl KeptEvents {
     /// Numbers an event, and keeps it.
     pub(super) fn push(&mut self, event: proto::NodeEvent) {
-        if matches!(event.what, Some(What::Ending(_))) {
+        if is_cause(&event) {
             self.first_cause.get_or_insert_with(|| event.clone());
         }
-        self.bytes += memory(&event);
+        self.add(&event);
         self.sent.push(event);
+    }
+
+    /// Keeps the first cause that sessions have chosen, in place of those that the API server has not taken. To one that may read an
+    /// earlier one still, it is said after that.
+    pub(super) fn choose(&mut self, cause: proto::NodeEvent) {
+        self.first_cause = Some(cause.clone());
+        let mut stands_in = false;
+        for (event, is_written) in self.sent.iter_mut().filter(|(event, _)| is_cause(event)) {
+            self.bytes = self.bytes + memory(&cause) - memory(event);
+            event.what = cause.what.clone();
+            stands_in |= !is_written;
+        }
+        if !stands_in {
+            self.push(cause);
+        }
+    }
+
+    /// Returns true if the API server has taken every cause that it was told.
+    pub(super) fn has_told_cause(&self) -> bool {
+        self.causes == 0 && self.taker == Taker::Awaited
     }
 
     /// True while more events may be taken.
@@ -77,8 +99,8 @@ impl KeptEvents {
 
     /// The API server has taken everything up to this number.
     pub(super) fn confirm(&mut self, through: u64) {
-        let taken: usize = self.sent.confirm(through).map(|event| memory(&event)).sum();
-        self.bytes -= taken;
+        let taken: Vec<_> = self.sent.confirm(through).collect();
+        self.remove(&taken);
     }
 
     /// The connection has broken: nothing is written before [`Self::resume`].
@@ -91,8 +113,8 @@ impl KeptEvents {
         let after = match position {
             Position::After(number) => {
                 let (after, taken) = self.sent.resume(number);
-                let taken: usize = taken.map(|event| memory(&event)).sum();
-                self.bytes -= taken;
+                let taken: Vec<_> = taken.collect();
+                self.remove(&taken);
                 after
             }
             Position::Unknown { handed } => self.restart(handed),
@@ -105,13 +127,22 @@ impl KeptEvents {
     fn restart(&mut self, handed: Option<u64>) -> u64 {
         let again = |event: &proto::NodeEvent| matches!(event.what, Some(What::Ending(_) | What::Report(_)));
         let (after, lost) = self.sent.restart(handed, again);
-        self.bytes -= lost.iter().map(memory).sum::<usize>();
-        let is_cause = |event: &proto::NodeEvent| matches!(event.what, Some(What::Ending(_)));
-        if let Some(cause) = self.first_cause.clone().filter(|_| !self.sent.iter().any(is_cause)) {
-            self.bytes += memory(&cause);
+        self.remove(&lost);
+        if let Some(cause) = self.first_cause.clone().filter(|_| self.causes == 0) {
+            self.add(&cause);
             self.sent.push_first(cause);
         }
         after
+    }
+
+    fn add(&mut self, event: &proto::NodeEvent) {
+        self.bytes += memory(event);
+        self.causes += usize::from(is_cause(event));
+    }
+
+    fn remove(&mut self, events: &[proto::NodeEvent]) {
+        self.bytes -= events.iter().map(memory).sum::<usize>();
+        self.causes -= events.iter().filter(|event| is_cause(event)).count();
     }
 
     /// Nobody will take events any more: they are written if there is a connection, and not kept.
@@ -125,8 +156,12 @@ impl KeptEvents {
         if is_broken {
             self.sent.break_off();
         }
-        self.bytes = 0;
+        (self.bytes, self.causes) = (0, 0);
     }
+}
+
+fn is_cause(event: &proto::NodeEvent) -> bool {
+    matches!(event.what, Some(What::Ending(_)))
 }
 
 /// Memory of an event, in bytes; its numbers do not count.

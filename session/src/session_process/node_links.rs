@@ -1,9 +1,11 @@
-//! Way of a session to the launch's other nodes: links from session to session, for fences and for questions to other nodes' servers.
+//! Way of a session to the launch's other nodes: links from session to session, for fences, for questions to other nodes' servers, and
+//! for what sessions tell each other.
 //!
 //! ```text
 //! PMI server ──fence──> LinkedFence ─┐                            ┌─ SessionLinks ──> links that this session opened
 //! PMI server ──ask───────────────────┴─> LaunchFences, FenceNode ─┤
-//!            <─question── Control <──────────┘                    └─ links that came through the door
+//!            <─question── Control <──────────┤                    └─ links that came through the door
+//! Failures  <─────────────────────────────────┘
 //! ```
 //!
 //! A link is opened when the first rank here needs another node. The agent takes no part but to hand over connections that came to
@@ -33,11 +35,15 @@ use super::job_nodes::{JobNodes, merged};
 use crate::session_io::{AskError, Control, Nodes};
 use crate::spec::SessionSpec;
 use crate::timeouts;
+use crate::wire::failure::{self, LaunchFailure};
 use crate::wire::start::LinkTerms;
 
 /// Links that may be about to be accepted for each node of the launch, and beyond that for all together.
 const ACCEPTING_PER_NODE: usize = 2;
 const ACCEPTING_MORE: usize = 16;
+
+/// Failure of the launch, as the session of this node tells of it.
+pub(super) type Heard = (NodeIndex, LaunchFailure);
 
 /// Links of a session, and what goes over them.
 pub(super) struct NodeLinks {
@@ -45,7 +51,8 @@ pub(super) struct NodeLinks {
     links: Arc<SessionLinks>,
     /// Taken out at the end.
     joined: Mutex<Option<Joined>>,
-    nodes: usize,
+    nodes: u32,
+    fan_out: u32,
 }
 
 /// Part of this node in the launch's fences.
@@ -56,13 +63,14 @@ struct Joined {
 }
 
 impl NodeLinks {
-    /// Links of the session of `spec`; other nodes' questions go to `control`. Nodes whose agents are away are waited for, for
-    /// `agent_lease`.
+    /// Links of the session of `spec`; other nodes' questions go to `control`, and what their sessions say to `hearing`. Nodes whose
+    /// agents are away are waited for, for `agent_lease`.
     pub(super) fn new(
         spec: &SessionSpec,
         terms: LinkTerms,
         agent_lease: Duration,
         control: &mpsc::Sender<Control>,
+        hearing: mpsc::Sender<Heard>,
     ) -> Arc<Self> {
         let LinkTerms { key, nodes, fan_out } = terms;
         let (me, launch_id) = (spec.node, spec.launch_id.clone());
@@ -70,10 +78,12 @@ impl NodeLinks {
         let links = Arc::new(links);
         let name = nodes.get(me.index()).map_or_else(String::new, |member| member.name.clone());
         let node = FenceNode::new(name, Arc::new(Links(Arc::clone(&links))));
-        let count = nodes.len();
+        // A launch has fewer nodes than an index can tell.
+        let (count, barrier) = (nodes.len() as u32, fan_out.barrier);
         let membership = Membership { launch_id, me, nodes, fan_out };
-        let fences = Arc::new(node.join(membership, Arc::new(ToServer(control.downgrade()))));
-        Arc::new(Self { me, links, joined: Mutex::new(Some(Joined { node, fences })), nodes: count })
+        let fences =
+            Arc::new(node.join(membership, Arc::new(Receivers { server: control.downgrade(), session: hearing })));
+        Arc::new(Self { me, links, joined: Mutex::new(Some(Joined { node, fences })), nodes: count, fan_out: barrier })
     }
 
     /// Accepts the links that come, until no more can. Links that are open then stay.
@@ -82,7 +92,7 @@ impl NodeLinks {
         while let Some(handed) = arriving.recv().await {
             while accepting.try_join_next().is_some() {}
             let Some(Joined { node, .. }) = self.joined() else { continue };
-            if accepting.len() >= ACCEPTING_PER_NODE * self.nodes + ACCEPTING_MORE {
+            if accepting.len() >= ACCEPTING_PER_NODE * self.nodes as usize + ACCEPTING_MORE {
                 continue;
             }
             let links = Arc::clone(&self.links);
@@ -107,6 +117,28 @@ impl NodeLinks {
         };
         // Nobody needs what is not read by then.
         let _ = timeout(timeouts::KILL, closing).await;
+    }
+
+    /// This node.
+    pub(super) fn me(&self) -> NodeIndex {
+        self.me
+    }
+
+    /// Number of nodes of the launch.
+    pub(super) fn nodes(&self) -> u32 {
+        self.nodes
+    }
+
+    /// Fan-out of the tree that fences go up.
+    pub(super) fn fan_out(&self) -> u32 {
+        self.fan_out
+    }
+
+    /// Tells the session of another node something, and waits until it has heard.
+    pub(super) async fn tell(&self, node: NodeIndex, message: Bytes) -> Result<(), AskError> {
+        let failed = |reason| AskError { node, reason };
+        let joined = self.joined().ok_or_else(|| failed("the launch has ended here".to_owned()))?;
+        joined.fences.tell(node, message).await.map_err(|error| failed(error.to_string()))
     }
 
     fn joined(&self) -> Option<Joined> {
@@ -148,18 +180,26 @@ impl Fence for LinkedFence {
     }
 }
 
-/// Passes other nodes' questions to this node's server. It keeps no session alive whose agent is gone for good.
-struct ToServer(mpsc::WeakSender<Control>);
+/// Receivers of what other nodes ask and say. They keep no session alive whose agent is gone for good.
+struct Receivers {
+    server: mpsc::WeakSender<Control>,
+    session: mpsc::Sender<Heard>,
+}
 
 #[async_trait]
-impl Questions for ToServer {
+impl Questions for Receivers {
     async fn answer(&self, _: NodeIndex, question: Bytes) -> Result<Bytes, String> {
         let ended = || "its part of the launch has ended".to_owned();
         let (reply, answer) = oneshot::channel();
-        let control = self.0.upgrade().ok_or_else(ended)?;
+        let control = self.server.upgrade().ok_or_else(ended)?;
         control.send(Control::Question { question, reply }).await.map_err(|_| ended())?;
         drop(control);
         answer.await.unwrap_or_else(|_| Err(ended()))
+    }
+
+    async fn hear(&self, from: NodeIndex, message: Bytes) -> Result<(), String> {
+        let failure = failure::decode(message).map_err(|error| error.to_string())?;
+        self.session.send((from, failure)).await.map_err(|_| "its part of the launch has ended".to_owned())
     }
 }
 

@@ -20,11 +20,12 @@ use pmi_core::quiet::WriteHalf;
 use pmi_transport::proto::v1 as proto;
 use proto::node_event::What;
 use tokio::io::AsyncWriteExt;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::confirmations::{Confirmations, Connection, End, News};
 use super::credit::OutputCredit;
+use super::failure_policy::{Told, Way};
 use super::frames::ToAgent;
 use super::kept_events::KeptEvents;
 use crate::cause::Cause;
@@ -46,6 +47,10 @@ pub(super) struct Outgoing {
     pub(super) traces: mpsc::Receiver<Bytes>,
     /// The first cause; `None` once it has come or cannot come any more.
     pub(super) alarm: Option<oneshot::Receiver<Cause>>,
+    /// The first cause, where sessions have chosen it: it is told in place of this session's own.
+    pub(super) chosen: mpsc::Receiver<Cause>,
+    /// Told of the cause that the API server was told.
+    pub(super) told: watch::Sender<Told>,
     pub(super) credit: Arc<OutputCredit>,
     pub(super) confirmations: Arc<Confirmations>,
 }
@@ -54,6 +59,7 @@ pub(super) struct Outgoing {
 enum Happening {
     Urgent(ToAgent),
     Alarm(Cause),
+    Chosen(Cause),
     Event(Event),
     Trace(Bytes),
     /// Credit or the limit of held events has changed.
@@ -64,6 +70,8 @@ enum Happening {
     Due,
     /// The session has ended, and all its events have been taken.
     End,
+    /// Its report; `None` if there is none.
+    Report(Option<Report>),
 }
 
 /// Stage of the session, as far as its events tell.
@@ -85,6 +93,8 @@ enum Haste {
     Now,
     /// Within [`MOMENT`].
     Moment,
+    /// With the report, which comes soon.
+    LastOfAll,
 }
 
 impl Outgoing {
@@ -100,7 +110,7 @@ impl Outgoing {
         let mut report = Some(report);
         while !(waiting.stage == Stage::Reported && waiting.end.is_some()) {
             let before = batch.bytes.len();
-            let happening = self.next(&waiting, batch.due).await;
+            let happening = self.next(&waiting, batch.due, &mut report).await;
             let haste = match happening {
                 Happening::News => self.learn(self.confirmations.take(), &mut waiting, &mut batch),
                 Happening::Due => {
@@ -110,10 +120,8 @@ impl Outgoing {
                 other => self.take(other, &mut waiting, &mut batch.bytes),
             };
             waiting.held.release(&self.credit, &mut waiting.kept);
-            if waiting.stage == Stage::Ended && waiting.held.queue.is_empty() {
-                self.report(report.take(), &mut waiting, &mut batch.bytes).await;
-            }
             waiting.kept.write(&mut batch.bytes, || self.confirmations.commands_to_tell());
+            self.tell_of_cause(&waiting);
             batch.schedule(before, haste);
             if batch.is_full() || (batch.due.is_none() && !self.has_more(&waiting)) {
                 batch.write().await;
@@ -122,18 +130,26 @@ impl Outgoing {
         batch.finish().await
     }
 
-    async fn next(&mut self, waiting: &Waiting, due: Option<Instant>) -> Happening {
+    async fn next(
+        &mut self,
+        waiting: &Waiting,
+        due: Option<Instant>,
+        report: &mut Option<oneshot::Receiver<Report>>,
+    ) -> Happening {
+        let is_next = waiting.stage == Stage::Ended && waiting.held.queue.is_empty();
         let room = waiting.held.bytes < self.credit.held_max() && waiting.kept.has_room();
         tokio::select! {
             biased;
             () = self.confirmations.changed() => Happening::News,
-            Some(cause) = alarm(&mut self.alarm) => Happening::Alarm(cause),
+            Some(cause) = once(&mut self.alarm) => Happening::Alarm(cause),
+            Some(cause) = self.chosen.recv() => Happening::Chosen(cause),
             Some(frame) = self.urgent.recv() => Happening::Urgent(frame),
             () = self.credit.changed(), if !waiting.held.queue.is_empty() => Happening::Credit,
             Some(line) = self.traces.recv(), if room && waiting.stage != Stage::Reported => Happening::Trace(line),
             happened = self.events.recv(), if room && waiting.stage == Stage::Running => {
                 happened.map_or(Happening::End, Happening::Event)
             }
+            report = once(report), if is_next => Happening::Report(report),
             () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => Happening::Due,
         }
     }
@@ -156,32 +172,39 @@ impl Outgoing {
             waiting.kept.give_up();
         }
         waiting.end = waiting.end.or(news.end);
+        waiting.way = news.way.unwrap_or(waiting.way);
         Haste::Now
     }
 
-    /// Keeps the report, behind everything that the session has said.
-    async fn report(&mut self, report: Option<oneshot::Receiver<Report>>, waiting: &mut Waiting, batch: &mut BytesMut) {
-        while let Ok(frame) = self.urgent.try_recv() {
-            waiting.take_urgent(frame, batch);
-        }
-        if let Some(report) = report
-            && let Ok(report) = report.await
-        {
-            waiting.kept.push(wire::event::encode_report(&report));
-        }
-        waiting.stage = Stage::Reported;
+    /// Says what the API server was told of a cause, if that has changed.
+    fn tell_of_cause(&self, waiting: &Waiting) {
+        let is_heard = waiting.cause.is_some() && waiting.kept.has_told_cause();
+        self.told.send_if_modified(|told| {
+            let is_same = (told.is_heard, told.way) == (is_heard, waiting.way) && told.cause == waiting.cause;
+            if !is_same {
+                *told = Told { cause: waiting.cause.clone(), is_heard, way: waiting.way };
+            }
+            !is_same
+        });
     }
 
     /// Appends what is no event to `batch`; keeps events that may be sent at once, and holds the rest.
     fn take(&self, happening: Happening, waiting: &mut Waiting, batch: &mut BytesMut) -> Haste {
         match happening {
             Happening::Urgent(frame) => waiting.take_urgent(frame, batch),
-            Happening::Alarm(cause) => {
-                waiting.first_cause = FirstCause::Told;
-                waiting.kept.push(wire::event::encode(&Event::Ending(cause)));
+            // Another one was chosen, or it came by both ways.
+            Happening::Alarm(_) | Happening::Event(Event::Ending(_)) if waiting.cause.is_some() => {}
+            Happening::Alarm(cause) | Happening::Event(Event::Ending(cause)) => {
+                waiting.kept.push(wire::event::encode(&Event::Ending(cause.clone())));
+                waiting.cause = Some(cause);
             }
-            // The alarm was it.
-            Happening::Event(Event::Ending(_)) if waiting.first_cause == FirstCause::Told => {}
+            // Nothing follows the report.
+            Happening::Chosen(_) if waiting.stage == Stage::Reported => {}
+            Happening::Chosen(cause) if waiting.cause.as_ref() == Some(&cause) => {}
+            Happening::Chosen(cause) => {
+                waiting.kept.choose(wire::event::encode(&Event::Ending(cause.clone())));
+                waiting.cause = Some(cause);
+            }
             Happening::Event(happened) => {
                 if matches!(happened, Event::Progress { .. }) {
                     self.credit.answered();
@@ -191,7 +214,17 @@ impl Outgoing {
                 return if may_wait { Haste::Moment } else { Haste::Now };
             }
             Happening::Trace(line) => waiting.held.push(encode_happening(&NodeHappening::Trace(line))),
-            Happening::End => waiting.stage = Stage::Ended,
+            Happening::End => {
+                waiting.stage = Stage::Ended;
+                return Haste::LastOfAll;
+            }
+            Happening::Report(report) => {
+                // Behind everything that the session has said.
+                if let Some(report) = &report {
+                    waiting.kept.push(wire::event::encode_report(report));
+                }
+                waiting.stage = Stage::Reported;
+            }
             Happening::Credit | Happening::Due | Happening::News => {}
         }
         Haste::Now
@@ -206,11 +239,11 @@ impl Outgoing {
     }
 }
 
-/// Waits for the first cause; for ever `None` after that.
-async fn alarm(alarm: &mut Option<oneshot::Receiver<Cause>>) -> Option<Cause> {
-    let cause = alarm.as_mut()?.await.ok();
-    *alarm = None;
-    cause
+/// Waits for what comes once; for ever `None` after that.
+async fn once<T>(receiver: &mut Option<oneshot::Receiver<T>>) -> Option<T> {
+    let value = receiver.as_mut()?.await.ok();
+    *receiver = None;
+    value
 }
 
 /// Frames that are gathered for one write.
@@ -247,7 +280,8 @@ impl Batch {
         match haste {
             Haste::Moment if before == 0 => self.due = Some(Instant::now() + MOMENT),
             Haste::Now if self.bytes.len() > before => self.due = None,
-            Haste::Moment | Haste::Now => {}
+            Haste::LastOfAll if before > 0 => self.due = self.due.or_else(|| Some(Instant::now() + MOMENT)),
+            Haste::Moment | Haste::Now | Haste::LastOfAll => {}
         }
     }
 
@@ -276,18 +310,12 @@ impl Batch {
 struct Waiting {
     held: Held,
     kept: KeptEvents,
-    first_cause: FirstCause,
+    /// The first cause, which is told once, ahead of held events.
+    cause: Option<Cause>,
+    way: Way,
     stage: Stage,
     /// Reason why what is kept need not be kept any longer.
     end: Option<End>,
-}
-
-/// The first cause, which is sent once, ahead of held events.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum FirstCause {
-    #[default]
-    Untold,
-    Told,
 }
 
 impl Waiting {

@@ -6,6 +6,7 @@
 
 mod agents_come_and_go;
 mod allocations;
+mod api_server_away;
 mod cleanup;
 mod dynamic;
 mod endings;

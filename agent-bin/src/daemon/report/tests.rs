@@ -159,10 +159,16 @@ impl Scene {
         timeout(NEVER, self.streams.recv()).await.expect("a stream is opened").unwrap()
     }
 
-    /// The order to send events again that the session gets next.
+    /// The next message to the session.
+    async fn told(&mut self) -> ToWhat {
+        timeout(NEVER, self.session.next()).await.expect("the session is told").unwrap()
+    }
+
+    /// The order to send events again that the session gets next, after it has heard that the stream before has ended.
     async fn resume(&mut self) -> proto::ResumeEvents {
-        match timeout(NEVER, self.session.next()).await.expect("the session is told") {
-            Some(ToWhat::Resume(order)) => order,
+        assert_eq!(self.told().await, ToWhat::Unheard(proto::Nothing {}));
+        match self.told().await {
+            ToWhat::Resume(order) => order,
             other => panic!("{other:?}"),
         }
     }
@@ -258,7 +264,7 @@ async fn commands_reach_the_session_with_their_numbers() {
     let stream = scene.stream().await;
     let command = proto::NodeCommand { what: Some(CommandWhat::Signal(10)), sequence: 1, events_taken: 7 };
     stream.command(command.clone()).await;
-    assert_eq!(scene.session.next().await, Some(ToWhat::Command(command)));
+    assert_eq!(scene.told().await, ToWhat::Command(command));
 }
 
 #[tokio::test(start_paused = true)]
@@ -293,7 +299,8 @@ async fn an_api_server_that_is_away_is_waited_for_and_one_that_refuses_the_launc
 #[tokio::test(start_paused = true)]
 async fn while_there_is_no_api_server_events_are_dropped_and_hold_up_nobody() {
     let away = (0..1000).map(|_| Status::unavailable("away"));
-    let scene = Scene::new(away, []).await;
+    let mut scene = Scene::new(away, []).await;
+    assert_eq!(scene.told().await, ToWhat::Unheard(proto::Nothing {}));
     for sequence in 1..=10 * WAITING_MAX as u64 {
         timeout(NEVER, scene.events.push(event(sequence, output()))).await.expect("there is room");
     }

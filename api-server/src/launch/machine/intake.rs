@@ -83,6 +83,11 @@ impl Intake {
         if self.untold < EVENTS_UNTOLD_MAX && self.untold_cost < COST_UNTOLD_MAX {
             return None;
         }
+        self.tell()
+    }
+
+    /// The number up to which the node is told at once that its events were taken, because it waits for that.
+    pub(crate) fn tell(&mut self) -> Option<u64> {
         (self.untold, self.untold_cost) = (0, 0);
         self.last()
     }

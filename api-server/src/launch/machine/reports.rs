@@ -78,7 +78,11 @@ impl Machine {
         let intake = &mut self.nodes.intake[node as usize];
         match intake.take(sequence, event.as_ref().map_or(0, NodeEvent::cost)) {
             Arrival::New => {
-                let through = intake.due();
+                let through = match &event {
+                    // Unless it hears so, its session and others end the launch by themselves.
+                    Some(NodeEvent::Happened(NodeHappening::Event(Event::Ending(_)), _)) => intake.tell(),
+                    _ => intake.due(),
+                };
                 self.effects.extend(through.map(|through| Effect::Acknowledge { node, through }));
                 if let Some(event) = event {
                     self.on_node_event(node, event, now);

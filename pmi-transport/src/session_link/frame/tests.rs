@@ -57,11 +57,9 @@ fn failed() -> impl Strategy<Value = FenceFailed> {
 }
 
 fn request() -> impl Strategy<Value = DataRequest> {
-    (any::<u64>(), any::<u32>(), run()).prop_map(|(request_id, from_node, question)| DataRequest {
-        launch_id: LAUNCH.into(),
-        request_id,
-        from_node,
-        question,
+    (any::<u64>(), any::<u32>(), run(), any::<bool>()).prop_map(|(request_id, from_node, content, is_question)| {
+        let (question, to_session) = if is_question { (content, Bytes::new()) } else { (Bytes::new(), content) };
+        DataRequest { launch_id: LAUNCH.into(), request_id, from_node, question, to_session }
     })
 }
 

@@ -63,6 +63,46 @@ fn an_api_server_that_knows_nothing_is_told_the_cause_and_the_report_and_what_wa
     assert_eq!(kept.bytes, 0);
 }
 
+fn cause_on(host: &str) -> proto::NodeEvent {
+    let cause = proto::Cause { host: host.to_owned(), ..Default::default() };
+    proto::NodeEvent { what: Some(What::Ending(cause)), ..Default::default() }
+}
+
+fn host_of(event: &proto::NodeEvent) -> Option<&str> {
+    match &event.what {
+        Some(What::Ending(cause)) => Some(&cause.host),
+        _ => None,
+    }
+}
+
+/// Hosts of the causes that are kept.
+fn hosts(kept: &KeptEvents) -> Vec<&str> {
+    kept.sent.iter().filter_map(host_of).collect()
+}
+
+#[test]
+fn the_chosen_cause_takes_the_place_of_one_that_was_not_taken() {
+    let mut kept = KeptEvents::default();
+    kept.push(output("a".into()));
+    kept.push(cause_on("own"));
+    kept.choose(cause_on("chosen elsewhere"));
+    assert_eq!((hosts(&kept), kept.sent.last()), (vec!["chosen elsewhere"], 2));
+    written(&mut kept);
+    kept.choose(cause_on("other"));
+    assert_eq!((hosts(&kept), kept.sent.last()), (vec!["other", "other"], 3), "the first one may be read as it was");
+    kept.confirm(2);
+    assert!(!kept.has_told_cause());
+    written(&mut kept);
+    kept.confirm(3);
+    assert!(kept.has_told_cause());
+    kept.choose(cause_on("late"));
+    assert_eq!((hosts(&kept), kept.sent.last()), (vec!["late"], 4), "one that was taken stays");
+    kept.break_off();
+    kept.resume(Position::Unknown { handed: None });
+    assert_eq!(hosts(&kept), ["late"], "which a server that knows nothing is told");
+    assert_eq!(kept.bytes, kept.sent.iter().map(memory).sum::<usize>());
+}
+
 #[test]
 fn what_is_kept_is_bounded_and_nothing_is_kept_for_nobody() {
     let mut kept = KeptEvents::default();

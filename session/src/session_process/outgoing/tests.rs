@@ -24,6 +24,8 @@ struct Ends {
     urgent: mpsc::Sender<ToAgent>,
     traces: mpsc::Sender<Bytes>,
     alarm: oneshot::Sender<Cause>,
+    chosen: mpsc::Sender<Cause>,
+    told: watch::Receiver<Told>,
     credit: Arc<OutputCredit>,
     confirmations: Arc<Confirmations>,
 }
@@ -39,6 +41,8 @@ fn run_on((socket, packets): (UnixStream, UnixStream), window: u64) -> Ends {
     let (events, happened) = mpsc::channel(8);
     let (traces, traced) = mpsc::channel(8);
     let (alarm, alarmed) = oneshot::channel();
+    let (choice, chosen) = mpsc::channel(1);
+    let (telling, told) = watch::channel(Told::default());
     let (report, finish) = oneshot::channel();
     let credit = Arc::new(OutputCredit::new(window));
     let confirmations = Arc::<Confirmations>::default();
@@ -47,11 +51,13 @@ fn run_on((socket, packets): (UnixStream, UnixStream), window: u64) -> Ends {
         events: happened,
         traces: traced,
         alarm: Some(alarmed),
+        chosen,
+        told: telling,
         credit: Arc::clone(&credit),
         confirmations: Arc::clone(&confirmations),
     };
     let running = tokio::spawn(outgoing.run(writer, finish));
-    Ends { events, report, packets, running, urgent, traces, alarm, credit, confirmations }
+    Ends { events, report, packets, running, urgent, traces, alarm, chosen: choice, told, credit, confirmations }
 }
 
 fn report() -> Report {
@@ -199,6 +205,57 @@ async fn the_next_agent_gets_what_the_one_before_did_not_deliver() {
     ends.confirmations.end(End::Dismissed);
     assert_eq!(word(&ends.packets).await, "end");
     ends.running.await.unwrap().unwrap();
+}
+
+/// The next cause or other event, in a word.
+async fn next_host(packets: &UnixStream) -> String {
+    let mut packets = packets.try_clone().unwrap();
+    let frame = tokio::task::spawn_blocking(move || read_frame(&mut packets)).await.unwrap().unwrap().unwrap();
+    match proto::FromSession::decode(&*frame).unwrap().what.unwrap() {
+        from_session::What::Event(event) => match event.what.unwrap() {
+            What::Ending(cause) => cause.host,
+            What::Report(_) => "report".to_owned(),
+            other => panic!("{other:?}"),
+        },
+        other => format!("{other:?}").split('(').next().unwrap().to_owned(),
+    }
+}
+
+fn on(host: &str) -> Cause {
+    Cause { host: host.to_owned(), kind: CauseKind::Fence { reason: "it left".to_owned() } }
+}
+
+/// An API server that comes back is told one cause, and it is known when it has heard it.
+#[tokio::test(flavor = "current_thread")]
+async fn the_cause_that_sessions_chose_is_told_in_place_of_the_own_one() {
+    let mut ends = run_on(UnixStream::pair().unwrap(), 1 << 20);
+    ends.alarm.send(on("own")).unwrap();
+    assert_eq!(next_host(&ends.packets).await, "own");
+    ends.confirmations.unheard();
+    let expected = Told { cause: Some(on("own")), is_heard: false, way: Way::Broken };
+    ends.told.wait_for(|told| *told == expected).await.unwrap();
+    ends.chosen.send(on("chosen")).await.unwrap();
+    assert_eq!(
+        next_host(&ends.packets).await,
+        "chosen",
+        "an agent that still reads the first one hears of this as well"
+    );
+    ends.events.send(Event::Ending(on("own"))).await.unwrap();
+    ends.confirmations.resume(Resume { stream: 1, position: Position::Unknown { handed: Some(0) } });
+    for expected in ["Resumed", "chosen", "chosen"] {
+        assert_eq!(next_host(&ends.packets).await, expected);
+    }
+    assert!(!ends.told.borrow().is_heard);
+    ends.confirmations.confirm(4);
+    let expected = Told { cause: Some(on("chosen")), is_heard: true, way: Way::Open };
+    ends.told.wait_for(|told| *told == expected).await.unwrap();
+    drop(ends.events);
+    // The report may be long in coming, and the API server is heard meanwhile.
+    ends.confirmations.unheard();
+    ends.told.wait_for(|told| told.way == Way::Broken).await.unwrap();
+    ends.report.send(report()).unwrap();
+    assert_eq!(next_host(&ends.packets).await, "report");
+    ends.running.abort();
 }
 
 #[tokio::test(flavor = "current_thread")]

@@ -1,0 +1,128 @@
+//! Carries out the [`FailurePolicy`] of a session: hears of causes here and on other nodes, and tells other nodes over links.
+//!
+//! The nodes are told through the tree that fences go up: each passes on to those below it. Where a node cannot be told, whoever tried
+//! tells those below it.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use pmi_core::ids::NodeIndex;
+use pmi_transport::fence::shares;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+
+use super::failure_policy::{Decision, FailurePolicy, Stage, Told, concerns_others};
+use super::node_links::{Heard, NodeLinks};
+use crate::cause::Cause;
+use crate::deadline::until;
+use crate::session_io::Control;
+use crate::timeouts;
+use crate::wire::failure::{self, LaunchFailure};
+
+/// Number of nodes that are being told at once by one session.
+const TELLING_MAX: usize = 32;
+
+/// Policy of a session, and what it is connected to.
+pub(super) struct Failures {
+    pub(super) policy: FailurePolicy,
+    pub(super) links: Arc<NodeLinks>,
+    /// What the API server was told of this session's cause.
+    pub(super) told: watch::Receiver<Told>,
+    pub(super) heard: mpsc::Receiver<Heard>,
+    /// Receiver of the first cause, which is reported in place of this session's own.
+    pub(super) chosen: mpsc::Sender<Cause>,
+    /// The session, which is not kept alive by this.
+    pub(super) control: mpsc::WeakSender<Control>,
+    /// Told of the stage that the failure of the launch has reached.
+    pub(super) stage: watch::Sender<Stage>,
+}
+
+impl Failures {
+    /// Runs until the session has said its last word.
+    pub(super) async fn run(mut self) {
+        let mut telling = JoinSet::new();
+        loop {
+            while let Some(decision) = self.policy.poll_decision() {
+                self.carry_out(decision, &mut telling).await;
+            }
+            let stage = if telling.is_empty() { self.policy.stage() } else { Stage::Open };
+            self.stage.send_if_modified(|before| std::mem::replace(before, stage) != stage);
+            tokio::select! {
+                changed = self.told.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    let told = self.told.borrow_and_update().clone();
+                    self.policy.on_told(told, Instant::now());
+                }
+                Some((from, failure)) = self.heard.recv() => self.policy.on_failure(from, failure, Instant::now()),
+                Some(_) = telling.join_next(), if !telling.is_empty() => {}
+                () = until(self.policy.next_wake()) => self.policy.on_time(Instant::now()),
+            }
+        }
+    }
+
+    async fn carry_out(&self, decision: Decision, telling: &mut JoinSet<()>) {
+        let links = Arc::clone(&self.links);
+        match decision {
+            Decision::TellRoot(failure) => {
+                telling.spawn(async move { drop(tell(&links, 0, failure).await) });
+            }
+            Decision::TellBelow(failure) => {
+                telling.spawn(tell_below(links, failure));
+            }
+            // Sends fail when the session has ended, and has no use for them.
+            Decision::Take(cause) => {
+                let _ = self.chosen.send(cause).await;
+                if let Some(control) = self.control.upgrade() {
+                    let _ = control.send(Control::GiveUp).await;
+                }
+            }
+        }
+    }
+}
+
+/// Waits until all who need be told of a failure were, or cannot be in time. `own` is the cause of this session, of which the policy
+/// may not have heard yet.
+pub(super) async fn until_settled(own: Option<&Cause>, stage: &mut watch::Receiver<Stage>) {
+    let is_known = |stage: &Stage| match own.is_some_and(concerns_others) {
+        true => *stage == Stage::Settled,
+        false => *stage != Stage::Open,
+    };
+    let _ = timeout(timeouts::UNHEARD + timeouts::TELL, stage.wait_for(is_known)).await;
+}
+
+/// Tells the nodes after this one, so many as the failure says.
+async fn tell_below(links: Arc<NodeLinks>, LaunchFailure { cause, below }: LaunchFailure) {
+    let first = links.me().0 + 1;
+    let all = first..links.nodes().min(first.saturating_add(below));
+    let mut waiting: VecDeque<Range<u32>> = shares(all, links.fan_out()).collect();
+    let mut telling = JoinSet::new();
+    loop {
+        while telling.len() < TELLING_MAX
+            && let Some(share) = waiting.pop_front()
+        {
+            let (links, cause) = (Arc::clone(&links), cause.clone());
+            telling.spawn(async move {
+                let failure = LaunchFailure { cause, below: share.len() as u32 - 1 };
+                let told = tell(&links, share.start, failure).await;
+                told.err().map(|Untold| share.start + 1..share.end)
+            });
+        }
+        match telling.join_next().await {
+            Some(Ok(Some(untold))) => waiting.extend(shares(untold, links.fan_out())),
+            Some(_) => {}
+            None => return,
+        }
+    }
+}
+
+/// Error of a node that could not be told in time.
+struct Untold;
+
+async fn tell(links: &NodeLinks, node: u32, failure: LaunchFailure) -> Result<(), Untold> {
+    let told = timeout(timeouts::TELL, links.tell(NodeIndex(node), failure::encode(&failure))).await;
+    told.map_err(|_| Untold)?.map_err(|_| Untold)
+}

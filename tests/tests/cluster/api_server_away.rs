@@ -1,0 +1,100 @@
+//! Launches that fail while there is no API server: their sessions end them on all nodes, and it is told of one cause when it is back.
+
+use lattice_tests::mpi::Flavour;
+use lattice_tests::{Command, script_on};
+
+/// Gives the API server a lease that outlasts the test, and defines `end_with`: runs a command while there is no API server, and waits
+/// for the end of all ranks of the launch that was named before.
+const AWAY: &str = r#"cd "$LATTICE_DEV_CLUSTER"
+    restart_api sed -i '1i lease = 600' api.toml
+    ranks_of() { ranks=$(lattice proctable $1 --json | field pid); }
+    end_with() {
+        "$@"
+        for rank in $ranks; do while kill -0 $rank 2>/dev/null; do sleep 0.02; done; done
+    }
+"#;
+
+fn with(nodes: u32, script: &str) -> Command {
+    script_on(nodes, &format!("{AWAY}\n{script}"))
+}
+
+#[track_caller]
+fn a_killed_rank_ends_a_program_in_the_middle_of_its_steps(flavour: Flavour) {
+    let script = r#"
+        lattice launch -n 6 "$1" "$PWD/go" >out & launch=$!
+        id=$(launch_with 6); ranks_of $id
+        until grep -q 'step 10' out; do sleep 0.02; done
+        restart_api end_with kill -KILL $(pid_of_rank $id 3)
+        wait $launch; echo "code $?"
+        lattice status $id | grep '^cause:'"#;
+    let outcome = with(3, script).arg(flavour.program("steps")).run();
+    let cause = "rank 3 on node1 was killed by signal 9 (SIGKILL)";
+    outcome.exits(0).prints("code 137").prints(&format!("cause: {cause}")).says(cause);
+}
+
+#[test]
+fn a_killed_rank_ends_an_mpich_program() {
+    a_killed_rank_ends_a_program_in_the_middle_of_its_steps(Flavour::WheelMpich);
+}
+
+#[test]
+fn a_killed_rank_ends_an_open_mpi_program() {
+    a_killed_rank_ends_a_program_in_the_middle_of_its_steps(Flavour::WheelOpenMpi);
+}
+
+#[test]
+fn an_abort_ends_programs_whose_ranks_wait_in_a_barrier() {
+    for flavour in [Flavour::WheelMpich, Flavour::WheelOpenMpi] {
+        let script = r#"
+            lattice launch -n 6 "$1" 5 42 "$PWD/go" >out & launch=$!
+            id=$(launch_with 6); ranks_of $id
+            until grep -q aborting out; do sleep 0.02; done
+            restart_api end_with touch go
+            wait $launch; echo "code $?""#;
+        let outcome = with(3, script).arg(flavour.program("abort")).run();
+        outcome.exits(0).prints("code 42").says("rank 5 on node2 called MPI_Abort with code 42");
+    }
+}
+
+/// No rank of theirs would notice: it is their sessions that tell each other, over links that nobody has opened before.
+#[test]
+fn ranks_that_never_spoke_to_each_other_end_together() {
+    let script = r#"
+        lattice launch --pmi=none -n 4 sleep 1000 & launch=$!
+        id=$(launch_with 4); ranks_of $id
+        restart_api end_with kill -KILL $(pid_of_rank $id $1)
+        wait $launch; echo "code $?""#;
+    for rank in [0, 2] {
+        let outcome = with(4, script).arg(rank.to_string()).run();
+        let cause = format!("rank {rank} on node{rank} was killed by signal 9");
+        outcome.exits(0).prints_lines(["code 137"]).says(&cause);
+    }
+}
+
+/// The API server lives, and hears of the failure by way of the root.
+#[test]
+fn a_rank_of_a_node_whose_agent_is_gone_ends_the_launch_everywhere() {
+    let script = r#"
+        lattice launch -n 6 bash -c 'lattice pmi barrier >/dev/null; touch "$0/past.$LATTICE_RANK"; exec sleep 1000' "$PWD" &
+        launch=$!
+        id=$(launch_with 6); ranks_of $id
+        until [ $(ls past.* 2>/dev/null | wc -l) = 6 ]; do sleep 0.02; done
+        kill_agent node2
+        end_with kill -KILL $(sed -n 5p <<<"$ranks")
+        start_agent node2
+        wait $launch; echo "code $?""#;
+    with(3, script).run().exits(0).prints_lines(["code 137"]).says("rank 4 on node2 was killed by signal 9");
+}
+
+/// It is there, and says nothing.
+#[test]
+fn a_launch_ends_though_the_api_server_stands_still() {
+    let script = r#"
+        lattice launch --pmi=none -n 3 sleep 1000 & launch=$!
+        id=$(launch_with 3); ranks_of $id; rank=$(pid_of_rank $id 1)
+        kill -STOP $(daemon api)
+        end_with kill -KILL $rank
+        kill -CONT $(daemon api)
+        wait $launch; echo "code $?""#;
+    with(3, script).run().exits(0).prints_lines(["code 137"]).says("rank 1 on node1 was killed by signal 9");
+}
