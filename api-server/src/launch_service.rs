@@ -271,7 +271,7 @@ fn ended_nodes(record: &LaunchRecord) -> Vec<NodeStatus> {
         };
         let ranks: Vec<RankProgress> = ranks.iter().map(progress).collect();
         let programs = vec![Bytes::new(); ranks.len()];
-        NodeStatus { node_id: node.clone(), silent: false, ranks, programs }
+        NodeStatus { node_id: node.clone(), ranks, programs, ..Default::default() }
     };
     (0..).zip(&launch.hosts).map(status).collect()
 }

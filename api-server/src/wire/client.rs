@@ -9,7 +9,7 @@ use tonic::Status;
 use super::entry;
 use crate::launch::attachments::{Dismissal, TooManyViewers};
 use crate::launch::client_message::{ClientMessage, StreamEnd};
-use crate::launch::event::{ClientRequest, NodeStatus, StartProgress};
+use crate::launch::event::{ClientRequest, NodeStatus, SessionRole, StartProgress};
 
 /// The request that a message means.
 pub(crate) fn decode_request(what: Asked) -> ClientRequest {
@@ -53,6 +53,12 @@ pub(crate) fn encode_node_status(status: &NodeStatus) -> proto::NodeStatus {
         silent: status.silent,
         ranks: status.ranks.iter().map(rank).collect(),
         programs: status.ranks.iter().map(|(_, program)| program.clone()).collect(),
+        role: match status.role {
+            None => proto::SessionRole::Unspecified,
+            Some(SessionRole::Shepherd) => proto::SessionRole::Shepherd,
+            Some(SessionRole::Lamb) => proto::SessionRole::Lamb,
+        }
+        .into(),
     }
 }
 

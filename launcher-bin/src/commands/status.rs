@@ -10,7 +10,7 @@ use lattice_session::wire;
 use pmi_core::Phase;
 use pmi_core::ids::Rank;
 use pmi_transport::proto::v1 as proto;
-use proto::LaunchState;
+use proto::{LaunchState, SessionRole};
 use serde::Serialize;
 
 use super::launches::{Summary, state};
@@ -30,6 +30,14 @@ struct Status<'a> {
     ranks: Vec<RankLine<'a>>,
     /// Nodes that have not answered: their ranks are as they were last known.
     silent_nodes: Vec<&'a str>,
+    /// Nodes whose sessions run, of a launch on several nodes.
+    sessions: Vec<SessionLine<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct SessionLine<'a> {
+    node: &'a str,
+    role: &'static str,
 }
 
 #[derive(Debug, Serialize)]
@@ -142,7 +150,29 @@ fn json<'a>(status: &'a proto::LaunchStatus, cause: Option<&'a Cause>, ranks: &'
         first_cause: cause.map(CauseLine::of),
         ranks: ranks.iter().map(line).collect(),
         silent_nodes: silent.map(|node| node.node_id.as_str()).collect(),
+        sessions: status.nodes.iter().filter_map(session).collect(),
     }
+}
+
+fn session(node: &proto::NodeStatus) -> Option<SessionLine<'_>> {
+    let role = match node.role() {
+        SessionRole::Shepherd => "shepherd",
+        SessionRole::Lamb => "lamb",
+        SessionRole::Unspecified => return None,
+    };
+    Some(SessionLine { node: &node.node_id, role })
+}
+
+/// Roles of the sessions in a line; nothing if there are none.
+fn roles(status: &proto::LaunchStatus) -> String {
+    let part = |role, words: &str| {
+        let nodes = status.nodes.iter().filter(|node| node.role() == role).map(|node| node.node_id.as_str());
+        let nodes: Vec<&str> = nodes.collect();
+        (!nodes.is_empty()).then(|| format!("{words} on {}", hostlist::fold(&nodes)))
+    };
+    let parts = [part(SessionRole::Shepherd, "shepherd"), part(SessionRole::Lamb, "lambs")];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    if parts.is_empty() { String::new() } else { format!("sessions: {}\n", parts.join(", ")) }
 }
 
 /// Times are those of `zone`.
@@ -166,7 +196,7 @@ fn text(status: &proto::LaunchStatus, cause: Option<&Cause>, ranks: &[RankView<'
     if let Some(cause) = cause {
         text += &format!("cause: {cause}\n");
     }
-    text + &table(ranks)
+    text + &roles(status) + &table(ranks)
 }
 
 fn table(ranks: &[RankView<'_>]) -> String {
@@ -238,6 +268,7 @@ mod tests {
             silent,
             programs: vec!["/bin/app".into(); ranks.len()],
             ranks,
+            role: if name == "node0" { SessionRole::Shepherd } else { SessionRole::Lamb }.into(),
         };
         let nodes = vec![
             node("node0", false, vec![waiting, ended]),
@@ -252,6 +283,7 @@ mod tests {
         assert_eq!(
             text(&answer, None, &ranks(&answer), &TimeZone::UTC),
             "launch k3jq09zmf2 in allocation 7f3k is active; 3 ranks on node[0-1]; 1 min 5 s; ./a.out -x\n\
+             sessions: shepherd on node0, lambs on node1\n\
              RANK  NODE             PID  STATE                  LAST PMI COMMAND  PROGRAM\n   \
              0  node0           4711  waits in a fence       barrier_in        /bin/app\n   \
              1  node1 (silent)    99  runs, not initialized  -                 /bin/app\n   \
@@ -260,6 +292,8 @@ mod tests {
         let json = serde_json::to_value(json(&answer, None, &ranks(&answer))).unwrap();
         assert_eq!(json["id"], "k3jq09zmf2");
         assert_eq!(json["silent_nodes"], serde_json::json!(["node1"]));
+        let session = |node: &str, role: &str| serde_json::json!({ "node": node, "role": role });
+        assert_eq!(json["sessions"], serde_json::json!([session("node0", "shepherd"), session("node1", "lamb")]));
         assert_eq!(json["ranks"][2]["exit"], serde_json::json!({ "rank": 2, "code": 3 }));
         assert_eq!(json["ranks"][1]["phase"], "not_initialized");
     }

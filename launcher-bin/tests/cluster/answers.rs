@@ -250,6 +250,7 @@ fn launches() -> Answers {
         silent,
         programs: vec!["/bin/app".into(); ranks.len()],
         ranks,
+        role: if id == "node0" { SessionRole::Shepherd } else { SessionRole::Lamb }.into(),
     };
     let nodes = vec![
         node("node0", false, vec![waiting, ended]),
@@ -296,7 +297,8 @@ async fn launches_are_listed_with_their_first_causes() {
 #[tokio::test]
 async fn a_status_shows_every_rank_where_it_is() {
     let fake = Fake::answering(launches()).await;
-    let ranks = "RANK  NODE            PID  STATE                              LAST PMI COMMAND  PROGRAM\n   \
+    let ranks = "sessions: shepherd on node0, lambs on node1\n\
+                 RANK  NODE            PID  STATE                              LAST PMI COMMAND  PROGRAM\n   \
                  0  node0            41  waits in a fence                   barrier_in        /bin/app\n   \
                  1  node1 (silent)   42  runs, not initialized              -                 /bin/app\n   \
                  2  node0            43  was killed by signal 11 (SIGSEGV)  -                 /bin/app\n   \
@@ -315,6 +317,8 @@ async fn a_status_has_the_same_facts_for_programs() {
     let cause = json!({ "kind": "failed", "node": "node0", "rank": 2, "message": "rank 2 on node0 was killed by signal 11 (SIGSEGV)" });
     assert_eq!((&status["id"], &status["first_cause"]), (&"zz".into(), &cause));
     assert_eq!(status["silent_nodes"], json!(["node1"]));
+    let session = |node: &str, role: &str| json!({ "node": node, "role": role });
+    assert_eq!(status["sessions"], json!([session("node0", "shepherd"), session("node1", "lamb")]));
     let rank = |rank: usize| status["ranks"][rank].clone();
     assert_eq!(
         rank(0),

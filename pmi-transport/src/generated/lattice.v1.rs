@@ -2347,6 +2347,9 @@ pub struct NodeStatus {
     /// By rank, as in `ranks`: the program.
     #[prost(bytes = "bytes", repeated, tag = "4")]
     pub programs: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+    /// Unspecified where no session runs any more, and in a launch on one node.
+    #[prost(enumeration = "SessionRole", tag = "5")]
+    pub role: i32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SignalLaunchRequest {
@@ -2505,6 +2508,37 @@ impl LaunchState {
             "ENDING" => Some(Self::Ending),
             "SUCCEEDED" => Some(Self::Succeeded),
             "LAUNCH_FAILED" => Some(Self::LaunchFailed),
+            _ => None,
+        }
+    }
+}
+/// Role of a session among those of its launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum SessionRole {
+    Unspecified = 0,
+    /// The root: it judges failures while the API server cannot.
+    Shepherd = 1,
+    Lamb = 2,
+}
+impl SessionRole {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "SESSION_ROLE_UNSPECIFIED",
+            Self::Shepherd => "SHEPHERD",
+            Self::Lamb => "LAMB",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "SESSION_ROLE_UNSPECIFIED" => Some(Self::Unspecified),
+            "SHEPHERD" => Some(Self::Shepherd),
+            "LAMB" => Some(Self::Lamb),
             _ => None,
         }
     }

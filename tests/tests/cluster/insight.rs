@@ -68,7 +68,8 @@ fn the_status_names_nodes_and_ranks() {
     let outcome = asked("lattice status $id --json");
     let status = json(&outcome);
     assert_eq!(all(&status, "rank").len(), 4, "{status:#}");
-    asked("lattice status $id").exits(0).prints("node0").prints("node1");
+    assert_eq!(all(&status, "role"), ["shepherd", "lamb"], "{status:#}");
+    asked("lattice status $id").exits(0).prints("sessions: shepherd on node0, lambs on node1");
 }
 
 #[test]

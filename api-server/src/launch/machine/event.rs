@@ -169,8 +169,18 @@ pub(crate) struct NodeStatus {
     pub node: String,
     /// The node did not answer in time: this is what was known before.
     pub silent: bool,
+    /// `None` if no session runs there any more, and in a launch on one node.
+    pub role: Option<SessionRole>,
     /// Each with its program, empty where it is not known.
     pub ranks: Vec<(RankProgress, Bytes)>,
+}
+
+/// Role of a session among those of its launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SessionRole {
+    /// The root of the tree of sessions.
+    Shepherd,
+    Lamb,
 }
 
 /// Progress of a launch's start.

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::desertion::{Desertion, DesertionWatch};
 use super::effect::Effects;
-use super::event::{NodeCommand, NodeStatus, Status};
+use super::event::{NodeCommand, NodeStatus, SessionRole, Status};
 use super::facts::{Facts, Origin};
 use super::intake::Intake;
 use super::progress_query::{Answer, Missing, ProgressQueries, ProgressQuery};
@@ -203,6 +203,11 @@ impl Nodes {
         }
     }
 
+    fn role(&self, node: u32) -> Option<SessionRole> {
+        let role = if node == 0 { SessionRole::Shepherd } else { SessionRole::Lamb };
+        (self.streams.len() > 1 && self.state.phase(node).is_live()).then_some(role)
+    }
+
     /// Returns the progress of all ranks, from the answers of nodes and what is known without.
     pub(crate) fn status(&self, query: &ProgressQuery<Purpose>) -> Status {
         let node = |(index, answer): (u32, &Option<Answer>)| {
@@ -215,6 +220,7 @@ impl Nodes {
             NodeStatus {
                 node: self.state.host(index).to_owned(),
                 silent: answer.is_none() && self.state.phase(index).is_live(),
+                role: self.role(index),
                 ranks: self.state.ranks.known(index).map(current).collect(),
             }
         };

@@ -6,7 +6,7 @@ use pmi_core::Phase as RankPhase;
 use pmi_core::ids::Rank;
 use std::time::Duration;
 
-use super::super::event::{NodeCommand, NodeStatus};
+use super::super::event::{NodeCommand, NodeStatus, SessionRole};
 use super::super::progress_query::ANSWER;
 use super::simulation::{Simulation, TICK, progress};
 
@@ -38,6 +38,8 @@ fn a_status_is_answered_as_soon_as_nobody_is_waited_for() {
         let nodes = nodes(&simulation, ticket).unwrap_or_else(|| panic!("{what}: no answer"));
         assert_eq!(nodes[0].ranks[0].0, progress(0, true), "{what}");
         assert_eq!((nodes[0].silent, nodes[1].silent), (false, silent), "{what}");
+        let lamb = (what == "it answers").then_some(SessionRole::Lamb);
+        assert_eq!((nodes[0].role, nodes[1].role), (Some(SessionRole::Shepherd), lamb), "{what}");
     }
 }
 
