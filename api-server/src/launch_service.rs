@@ -113,6 +113,7 @@ impl LaunchService for Launching {
                 summary: Some(summary::encode(&handle.summary())),
                 nodes: status.nodes.iter().map(encode_node_status).collect(),
                 cause: status.cause.as_ref().map(wire::cause::encode),
+                usage: status.usage.map(wire::event::encode_usage),
             },
             Answer::Record(record) => ended(*record),
         };
@@ -255,7 +256,8 @@ fn end(record: LaunchRecord, after: u64) -> impl Iterator<Item = AttachResponse>
 /// The status of a launch that is over.
 fn ended(record: LaunchRecord) -> LaunchStatus {
     let cause = record.complete.as_ref().and_then(|complete| complete.cause.clone());
-    LaunchStatus { nodes: ended_nodes(&record), summary: record.summary, cause }
+    let usage = record.complete.as_ref().and_then(|complete| complete.usage);
+    LaunchStatus { nodes: ended_nodes(&record), summary: record.summary, cause, usage }
 }
 
 /// Ends of the ranks of each node; those of spawned jobs are in nobody's placement any more, and left out.

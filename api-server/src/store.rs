@@ -8,7 +8,9 @@ mod state_file;
 use std::sync::Arc;
 
 use lattice_session::wire::WireError;
-use pmi_transport::proto::v1::{Block, Cause, LaunchCompleteNotification, LaunchSpec, LaunchSummary, RankExitStatus};
+use pmi_transport::proto::v1::{
+    Block, Cause, LaunchCompleteNotification, LaunchSpec, LaunchSummary, RankExitStatus, Usage,
+};
 
 pub(crate) use self::fabric_journal::FabricJournal;
 pub(crate) use self::redb_store::RedbStore;
@@ -55,6 +57,9 @@ pub(crate) struct Checkpoint {
     /// The jobs that were spawned, in order.
     #[prost(message, repeated, tag = "5")]
     pub spawned: Vec<SpawnedJob>,
+    /// What ranks of nodes used whose part is over.
+    #[prost(message, optional, tag = "6")]
+    pub usage: Option<Usage>,
 }
 
 /// A spawned job: its ranks are counted on after those of the jobs before it.

@@ -80,7 +80,8 @@ fn decode_report(complete: proto::LaunchCompleteNotification) -> Result<Report, 
             kind: CauseKind::NotStarted { reason: complete.error_message, class: StartClass::System },
         }),
     };
-    Ok(Report { exits, cause, duration: Duration::from_micros(complete.duration_us) })
+    let (duration, usage) = (Duration::from_micros(complete.duration_us), complete.usage);
+    Ok(Report { exits, cause, duration, usage: usage.map(wire::event::decode_usage) })
 }
 
 #[cfg(test)]

@@ -175,4 +175,29 @@ pub struct Report {
     pub cause: Option<Cause>,
     /// From the first start to the end of the last rank.
     pub duration: Duration,
+    /// Resources that its ranks used; `None` where that is not known.
+    pub usage: Option<Usage>,
+}
+
+/// Resources that the ranks of a session used, with all processes that they or the session waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Processor time outside of the kernel.
+    pub user: Duration,
+    /// Processor time in the kernel.
+    pub system: Duration,
+    /// Largest resident memory of one process, in bytes.
+    pub peak_memory: u64,
+}
+
+impl Usage {
+    /// Resources of both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            user: self.user.saturating_add(other.user),
+            system: self.system.saturating_add(other.system),
+            peak_memory: self.peak_memory.max(other.peak_memory),
+        }
+    }
 }

@@ -163,7 +163,7 @@ impl SessionMachine {
             Phase::Draining { duration } | Phase::Done { duration } => duration,
             _ => Duration::ZERO,
         };
-        Report { exits, cause, duration }
+        Report { exits, cause, duration, usage: None }
     }
 
     /// The process of a rank runs, with `outputs` streams to read.

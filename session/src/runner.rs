@@ -21,6 +21,7 @@ mod services;
 mod start;
 mod stdin;
 mod sweep;
+mod usage;
 
 use std::collections::{HashMap, VecDeque};
 use std::os::unix::net::UnixStream;
@@ -430,7 +431,7 @@ impl Runner {
         while let Ok(text) = self.inputs.texts.try_recv() {
             self.on_text(text);
         }
-        let report = self.machine.report();
+        let report = Report { usage: usage::of_ranks(self.io.process), ..self.machine.report() };
         drop(self.servers);
         for event in self.outbox {
             if self.io.events.send(event).await.is_err() {

@@ -317,7 +317,7 @@ impl Launch {
         };
         tracing::error!(launch = self.id, "{reason}");
         let cause = self.node_lost(reason);
-        let report = Report { exits: Vec::new(), cause: None, duration: Duration::ZERO };
+        let report = Report { exits: Vec::new(), cause: None, duration: Duration::ZERO, usage: None };
         let events = Arc::clone(&self.events);
         // There may be no room as long as nobody takes events.
         tokio::spawn(async move {

@@ -319,7 +319,7 @@ impl Machine {
         }
         self.effects.push(Effect::Store(match self.phase {
             Phase::Over(_) => Snapshot::Over,
-            _ => Snapshot::Running(self.nodes.state.progressed(self.spawns.known())),
+            _ => Snapshot::Running(Box::new(self.nodes.state.progressed(self.spawns.known()))),
         }));
     }
 

@@ -99,6 +99,7 @@ pub(crate) mod tests {
             cause,
             ends: Vec::new(),
             duration: Duration::from_secs(9),
+            usage: None,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lattice_session::wire::{WireError, cause};
+use lattice_session::wire::{WireError, cause, event};
 use pmi_transport::proto::v1 as proto;
 
 use super::node::{decode_end, encode_end};
@@ -18,6 +18,7 @@ pub(crate) fn encode(completion: &Completion) -> proto::LaunchCompleteNotificati
         error_message: completion.message.clone(),
         cause: completion.cause.as_ref().map(cause::encode),
         duration_us: microseconds(completion.duration),
+        usage: completion.usage.map(event::encode_usage),
     }
 }
 
@@ -38,5 +39,6 @@ pub(super) fn decode(message: proto::LaunchCompleteNotification) -> Result<Compl
         message: message.error_message,
         ends: message.ranks.iter().map(decode_end).collect(),
         duration: Duration::from_micros(message.duration_us),
+        usage: message.usage.map(event::decode_usage),
     })
 }

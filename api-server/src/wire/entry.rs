@@ -94,6 +94,7 @@ mod tests {
             message: "rank 3 failed; node[1-2] did not say".to_owned(),
             ends: vec![RankEnd { rank: Rank(3), exit, phase: Some(Phase::Open) }],
             duration: 61 * second,
+            usage: None,
         };
         vec![
             LogEvent::Node(NodeEvent::Happened(started, vec![(Rank(1), "/app".into())])),

@@ -1,6 +1,6 @@
 //! A launch and its progress, as messages and the store have them.
 
-use lattice_session::wire::{self, cause};
+use lattice_session::wire::{self, cause, event};
 use pmi_core::ids::JobId;
 use pmi_core::job::{Block, Placement};
 use pmi_transport::proto::v1 as proto;
@@ -22,6 +22,7 @@ pub(crate) fn encode_progressed(progressed: &Progressed) -> store::Checkpoint {
         exits: progressed.ends.iter().map(encode_end).collect(),
         cause: progressed.cause.as_ref().map(cause::encode),
         spawned: progressed.spawned.iter().map(spawned).collect(),
+        usage: progressed.usage.map(event::encode_usage),
     }
 }
 
@@ -40,6 +41,7 @@ pub(crate) fn decode_progressed(kept: &store::Checkpoint, nodes: usize) -> Progr
         ends: kept.exits.iter().map(decode_end).collect(),
         cause: kept.cause.clone().and_then(|kept| cause::decode(kept).ok()),
         spawned: kept.spawned.iter().filter_map(spawned).collect(),
+        usage: kept.usage.map(event::decode_usage),
     }
 }
 

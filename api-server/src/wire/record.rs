@@ -70,6 +70,7 @@ mod tests {
             message: String::new(),
             ends: Vec::new(),
             duration: Duration::from_secs(1),
+            usage: None,
         };
         record.note_end(&completion, &active("l"));
         assert!(!has_secrets(record.spec.as_ref().unwrap()));

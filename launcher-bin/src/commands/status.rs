@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use lattice_session::cause::Cause;
-use lattice_session::event::RankProgress;
+use lattice_session::event::{RankProgress, Usage};
 use lattice_session::wire;
 use pmi_core::Phase;
 use pmi_core::ids::Rank;
@@ -30,8 +30,18 @@ struct Status<'a> {
     ranks: Vec<RankLine<'a>>,
     /// Nodes that have not answered: their ranks are as they were last known.
     silent_nodes: Vec<&'a str>,
+    /// Resources that ranks used on nodes whose part is over; `null` before there is one.
+    usage: Option<UsageLine>,
     /// Nodes whose sessions run, of a launch on several nodes.
     sessions: Vec<SessionLine<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct UsageLine {
+    user_s: f64,
+    system_s: f64,
+    /// Largest memory of one process.
+    peak_memory_bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -150,8 +160,24 @@ fn json<'a>(status: &'a proto::LaunchStatus, cause: Option<&'a Cause>, ranks: &'
         first_cause: cause.map(CauseLine::of),
         ranks: ranks.iter().map(line).collect(),
         silent_nodes: silent.map(|node| node.node_id.as_str()).collect(),
+        usage: status.usage.map(usage_line),
         sessions: status.nodes.iter().filter_map(session).collect(),
     }
+}
+
+fn usage_line(usage: proto::Usage) -> UsageLine {
+    let Usage { user, system, peak_memory } = wire::event::decode_usage(usage);
+    UsageLine { user_s: user.as_secs_f64(), system_s: system.as_secs_f64(), peak_memory_bytes: peak_memory }
+}
+
+/// Resources that ranks used in a line; nothing if none are known.
+fn used(status: &proto::LaunchStatus) -> String {
+    let Some(usage) = status.usage.map(wire::event::decode_usage) else { return String::new() };
+    let [user, system] = [usage.user, usage.system].map(formatting::duration);
+    let memory = formatting::size(usage.peak_memory);
+    format!(
+        "used: {user} of processor time for programs, {system} in the kernel; at most {memory} of memory in one process\n"
+    )
 }
 
 fn session(node: &proto::NodeStatus) -> Option<SessionLine<'_>> {
@@ -196,7 +222,7 @@ fn text(status: &proto::LaunchStatus, cause: Option<&Cause>, ranks: &[RankView<'
     if let Some(cause) = cause {
         text += &format!("cause: {cause}\n");
     }
-    text + &roles(status) + &table(ranks)
+    text + &used(status) + &roles(status) + &table(ranks)
 }
 
 fn table(ranks: &[RankView<'_>]) -> String {
@@ -274,7 +300,7 @@ mod tests {
             node("node0", false, vec![waiting, ended]),
             node("node1", true, vec![rank(1, 99, proto::RankPhase::Silent)]),
         ];
-        proto::LaunchStatus { summary: Some(sample()), nodes, cause: None }
+        proto::LaunchStatus { summary: Some(sample()), nodes, cause: None, usage: None }
     }
 
     #[test]
@@ -296,6 +322,18 @@ mod tests {
         assert_eq!(json["sessions"], serde_json::json!([session("node0", "shepherd"), session("node1", "lamb")]));
         assert_eq!(json["ranks"][2]["exit"], serde_json::json!({ "rank": 2, "code": 3 }));
         assert_eq!(json["ranks"][1]["phase"], "not_initialized");
+    }
+
+    #[test]
+    fn what_ranks_used_is_told_of_nodes_whose_part_is_over() {
+        let usage = proto::Usage { user_us: 61_500_000, system_us: 250_000, peak_memory_bytes: 3 << 20 };
+        let answer = proto::LaunchStatus { usage: Some(usage), ..answer() };
+        let text = text(&answer, None, &ranks(&answer), &TimeZone::UTC);
+        let line = "\nused: 1 min 1 s of processor time for programs, 0.3 s in the kernel; at most 3.0 MiB of memory in one process\n";
+        assert!(text.contains(line), "{text}");
+        let json = serde_json::to_value(json(&answer, None, &ranks(&answer))).unwrap();
+        let expected = serde_json::json!({ "user_s": 61.5, "system_s": 0.25, "peak_memory_bytes": 3 << 20 });
+        assert_eq!(json["usage"], expected);
     }
 
     #[test]

@@ -265,8 +265,8 @@ fn launches() -> Answers {
     };
     Answers {
         launches: vec![
-            LaunchStatus { summary: Some(summary()), nodes: nodes.clone(), cause: None },
-            LaunchStatus { summary: Some(failed), nodes, cause: Some(cause) },
+            LaunchStatus { summary: Some(summary()), nodes: nodes.clone(), cause: None, usage: None },
+            LaunchStatus { summary: Some(failed), nodes, cause: Some(cause), usage: None },
         ],
         ..Answers::default()
     }

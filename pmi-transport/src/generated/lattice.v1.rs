@@ -798,6 +798,20 @@ pub struct SessionReport {
     pub exits: ::prost::alloc::vec::Vec<RankExitStatus>,
     #[prost(uint64, tag = "2")]
     pub duration_us: u64,
+    /// Missing where it is not known.
+    #[prost(message, optional, tag = "3")]
+    pub usage: ::core::option::Option<Usage>,
+}
+/// Resources that ranks used, with the processes that they waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Usage {
+    #[prost(uint64, tag = "1")]
+    pub user_us: u64,
+    #[prost(uint64, tag = "2")]
+    pub system_us: u64,
+    /// The largest resident memory of one process.
+    #[prost(uint64, tag = "3")]
+    pub peak_memory_bytes: u64,
 }
 /// What is asked of one node's part of a launch.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1151,6 +1165,9 @@ pub struct LaunchCompleteNotification {
     pub cause: ::core::option::Option<Cause>,
     #[prost(uint64, tag = "7")]
     pub duration_us: u64,
+    /// Of all nodes that have reported it.
+    #[prost(message, optional, tag = "8")]
+    pub usage: ::core::option::Option<Usage>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RetireVniRequest {
@@ -2334,6 +2351,9 @@ pub struct LaunchStatus {
     pub nodes: ::prost::alloc::vec::Vec<NodeStatus>,
     #[prost(message, optional, tag = "3")]
     pub cause: ::core::option::Option<Cause>,
+    /// Of the nodes whose part is over.
+    #[prost(message, optional, tag = "4")]
+    pub usage: ::core::option::Option<Usage>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NodeStatus {

@@ -15,7 +15,7 @@ use super::cause::{
     decode_exit, decode_missing, decode_phase, decode_ranks, encode_exit, encode_missing, encode_phase, encode_ranks,
 };
 use super::{WireError, cause, job_id, milliseconds, time, wrong};
-use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, RankProgress, Report, Stream};
+use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, RankProgress, Report, Stream, Usage};
 
 /// Item of a node's stream of reports.
 #[derive(Clone, Debug)]
@@ -31,6 +31,8 @@ pub enum NodeHappening {
         exits: Vec<(Rank, RankExit)>,
         /// From the first start to the end of the last rank.
         duration: Duration,
+        /// Resources that the ranks used; `None` where that is not known.
+        usage: Option<Usage>,
     },
     /// A PMI message of a launch that is traced: a line, with its line end.
     Trace(Bytes),
@@ -89,8 +91,9 @@ pub fn encode_happening(happening: &NodeHappening) -> proto::NodeEvent {
     let what = match happening {
         NodeHappening::Event(event) => return encode(event),
         NodeHappening::StdinTaken(bytes) => What::StdinTaken(*bytes),
-        NodeHappening::Report { exits, duration } => {
-            return encode_report(&Report { exits: exits.clone(), cause: None, duration: *duration });
+        NodeHappening::Report { exits, duration, usage } => {
+            let report = Report { exits: exits.clone(), cause: None, duration: *duration, usage: *usage };
+            return encode_report(&report);
         }
         NodeHappening::Trace(line) => What::Trace(line.clone()),
     };
@@ -105,8 +108,27 @@ fn unnumbered(what: What) -> proto::NodeEvent {
 /// Encodes the end of a node's part of a launch; its cause was reported by [`Event::Ending`].
 pub fn encode_report(report: &Report) -> proto::NodeEvent {
     let exits = report.exits.iter().map(|&(rank, exit)| encode_exit(rank, exit, None)).collect();
-    let duration_us = u64::try_from(report.duration.as_micros()).unwrap_or(u64::MAX);
-    unnumbered(What::Report(proto::SessionReport { exits, duration_us }))
+    let (duration_us, usage) = (microseconds(report.duration), report.usage.map(encode_usage));
+    unnumbered(What::Report(proto::SessionReport { exits, duration_us, usage }))
+}
+
+fn microseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Encodes what ranks used.
+pub fn encode_usage(usage: Usage) -> proto::Usage {
+    let Usage { user, system, peak_memory } = usage;
+    proto::Usage { user_us: microseconds(user), system_us: microseconds(system), peak_memory_bytes: peak_memory }
+}
+
+/// Decodes what ranks used.
+pub fn decode_usage(usage: proto::Usage) -> Usage {
+    Usage {
+        user: Duration::from_micros(usage.user_us),
+        system: Duration::from_micros(usage.system_us),
+        peak_memory: usage.peak_memory_bytes,
+    }
 }
 
 /// Decodes an item of a node's stream of reports.
@@ -140,7 +162,8 @@ pub fn decode(event: proto::NodeEvent) -> Result<NodeHappening, WireError> {
         What::StdinTaken(bytes) => return Ok(NodeHappening::StdinTaken(bytes)),
         What::Report(report) => {
             let exits = report.exits.iter().map(|exit| (Rank(exit.rank), decode_exit(exit))).collect();
-            return Ok(NodeHappening::Report { exits, duration: Duration::from_micros(report.duration_us) });
+            let (duration, usage) = (Duration::from_micros(report.duration_us), report.usage.map(decode_usage));
+            return Ok(NodeHappening::Report { exits, duration, usage });
         }
         What::Trace(line) => return Ok(NodeHappening::Trace(line)),
     }))

@@ -73,6 +73,16 @@ fn the_status_names_nodes_and_ranks() {
 }
 
 #[test]
+fn the_status_of_a_launch_that_has_ended_tells_what_it_used() {
+    let script = r#"id=$(lattice launch --detach -n 4 bash -c 'for i in {1..20000}; do :; done') || exit
+        lattice attach $id && lattice status $id --json"#;
+    let status = json(&script_on(2, script).run());
+    let usage = &status["usage"];
+    let positive = |name: &str| usage[name].as_f64().is_some_and(|value| value > 0.0);
+    assert!(positive("user_s") && positive("peak_memory_bytes"), "{usage}");
+}
+
+#[test]
 fn a_signal_reaches_every_rank() {
     let script = r#"id=$(lattice launch --detach -n 4 bash -c 'trap "echo caught; exit 0" USR1; echo here; while :; do sleep 0.1; done') || exit
         lattice attach $id >"$LATTICE_DEV_CLUSTER/out" & attached=$!

@@ -13,6 +13,7 @@
 use std::time::Duration;
 
 use lattice_session::cause::Cause;
+use lattice_session::event::Usage;
 use pmi_core::ids::JobId;
 use pmi_core::job::Placement;
 use tokio::time::Instant;
@@ -36,6 +37,8 @@ pub(crate) struct Progressed {
     pub ends: Vec<RankEnd>,
     /// The first cause, if the launch is coming to its end.
     pub cause: Option<Cause>,
+    /// Resources that the ranks of the nodes in `ended` used.
+    pub usage: Option<Usage>,
     /// The jobs that were spawned, in order.
     pub spawned: Vec<SpawnedJob>,
 }
@@ -61,7 +64,7 @@ pub(crate) enum SpawnOutcome {
 #[derive(Clone, Debug)]
 pub(crate) enum Snapshot {
     /// A launch that runs, or ends.
-    Running(Progressed),
+    Running(Box<Progressed>),
     /// A launch that is over, as its completion says.
     Over,
 }

@@ -121,6 +121,7 @@ impl Machine {
             message,
             ends: state.ranks.ends(),
             duration,
+            usage: state.usage(),
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lattice_session::cause::{Cause, RankExit};
-use lattice_session::event::{Event, Notice, RankProgress};
+use lattice_session::event::{Event, Notice, RankProgress, Usage};
 use lattice_session::rank_ranges::RankRanges;
 use lattice_session::spawn::SpawnOrder;
 use lattice_session::wire::event::{NodeHappening, happening_cost};
@@ -135,6 +135,8 @@ pub(crate) struct Completion {
     /// In the order of ranks; ranks of which no end was reported are missing.
     pub ends: Vec<RankEnd>,
     pub duration: Duration,
+    /// Resources that the ranks of nodes used that have reported it.
+    pub usage: Option<Usage>,
 }
 
 /// The launch in short.
@@ -161,6 +163,8 @@ pub(crate) enum Activity {
 pub(crate) struct Status {
     pub nodes: Vec<NodeStatus>,
     pub cause: Option<Cause>,
+    /// Resources that the ranks of nodes used whose part is over.
+    pub usage: Option<Usage>,
 }
 
 /// Progress of one node's ranks.

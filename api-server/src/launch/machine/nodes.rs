@@ -224,7 +224,11 @@ impl Nodes {
                 ranks: self.state.ranks.known(index).map(current).collect(),
             }
         };
-        Status { nodes: (0..).zip(&query.answers).map(node).collect(), cause: self.state.cause().cloned() }
+        Status {
+            nodes: (0..).zip(&query.answers).map(node).collect(),
+            cause: self.state.cause().cloned(),
+            usage: self.state.usage(),
+        }
     }
 }
 

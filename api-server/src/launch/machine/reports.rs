@@ -107,8 +107,8 @@ impl Machine {
             NodeEvent::Happened(NodeHappening::StdinTaken(bytes), _) => {
                 self.clients.on_input_taken(node, bytes, &mut self.effects);
             }
-            NodeEvent::Happened(NodeHappening::Report { exits, .. }, _) => {
-                self.nodes.state.on_report(node, &exits);
+            NodeEvent::Happened(NodeHappening::Report { exits, usage, .. }, _) => {
+                self.nodes.state.on_report(node, &exits, usage);
                 self.checkpoint.note_ended(node, now);
                 self.look_for_deserters(now);
                 self.on_node_gone(node);

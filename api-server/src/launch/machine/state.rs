@@ -12,6 +12,7 @@
 use std::ops::Range;
 
 use lattice_session::cause::{Cause, CauseKind, FirstCause, RankExit};
+use lattice_session::event::Usage;
 use pmi_core::Phase;
 use pmi_core::ids::Rank;
 use pmi_core::job::Placement;
@@ -29,6 +30,8 @@ pub(crate) struct LaunchState {
     pub(super) ranks: Ranks,
     waits: FenceWaits,
     pub(super) cause: FirstCause,
+    /// Resources that the ranks of nodes used whose part is over; `None` if none has told.
+    usage: Option<Usage>,
 }
 
 #[derive(Debug)]
@@ -66,6 +69,7 @@ impl LaunchState {
             ranks: Ranks::new(placement),
             waits: FenceWaits::new(hosts.len()),
             cause: FirstCause::default(),
+            usage: None,
         }
     }
 
@@ -76,6 +80,7 @@ impl LaunchState {
             lost: self.nodes_in(NodePhase::Lost),
             ends: self.ranks.ends(),
             cause: self.cause().cloned(),
+            usage: self.usage,
             spawned: spawned.to_vec(),
         }
     }
@@ -91,6 +96,7 @@ impl LaunchState {
             }
         }
         self.cause = known.cause.clone().map_or(FirstCause::None, FirstCause::Counts);
+        self.usage = known.usage;
     }
 
     /// The job with these ranks did not start on all its nodes.
@@ -122,7 +128,10 @@ impl LaunchState {
     }
 
     /// A node's part is over.
-    pub(crate) fn on_report(&mut self, node: u32, exits: &[(Rank, RankExit)]) {
+    pub(crate) fn on_report(&mut self, node: u32, exits: &[(Rank, RankExit)], usage: Option<Usage>) {
+        if let Some(usage) = usage {
+            self.usage = Some(self.usage.unwrap_or_default().plus(usage));
+        }
         for &(rank, exit) in exits {
             self.on_exited(node, RankEnd { rank, exit, phase: None });
         }
@@ -172,6 +181,11 @@ impl LaunchState {
     /// The cause that counts; `None` while the launch is well.
     pub(crate) fn cause(&self) -> Option<&Cause> {
         self.cause.get()
+    }
+
+    /// Resources that the ranks of nodes used whose part is over.
+    pub(crate) fn usage(&self) -> Option<Usage> {
+        self.usage
     }
 
     /// Progress of the launched job's start.
@@ -226,6 +240,8 @@ impl LaunchState {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::time::Duration;
+
     use super::super::event::Programs;
     use super::super::ranks::tests::end;
     use super::*;
@@ -244,7 +260,7 @@ pub(super) mod tests {
         let cause = state.cause().unwrap();
         assert_eq!((cause.host.as_str(), state.phase(1)), ("b", NodePhase::Lost));
         assert_eq!(state.live().collect::<Vec<_>>(), [0]);
-        state.on_report(0, &[]);
+        state.on_report(0, &[], None);
         assert_eq!(state.live().next(), None);
     }
 
@@ -264,10 +280,25 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn what_ranks_used_adds_up_over_nodes_and_servers() {
+        let used = |seconds, peak_memory| {
+            let time = Duration::from_secs(seconds);
+            Some(Usage { user: time, system: time / 2, peak_memory })
+        };
+        let mut state = state();
+        state.on_report(0, &[], used(2, 100));
+        let mut resumed = self::state();
+        resumed.resume(&state.progressed(&[]));
+        assert_eq!(resumed.usage(), used(2, 100));
+        resumed.on_report(1, &[], used(4, 70));
+        assert_eq!(resumed.usage(), used(6, 100));
+    }
+
+    #[test]
     fn what_was_found_out_is_taken_over_by_another_server() {
         let mut state = state();
         state.on_stream(0);
-        state.on_report(0, &[(Rank(0), RankExit::Code(0)), (Rank(1), RankExit::Code(3))]);
+        state.on_report(0, &[(Rank(0), RankExit::Code(0)), (Rank(1), RankExit::Code(3))], None);
         assert!(state.on_exited(1, end(2, Some(Phase::Finalized))));
         assert!(state.on_lost(1, "no heartbeat came"));
         let progressed = state.progressed(&[]);

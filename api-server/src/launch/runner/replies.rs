@@ -46,7 +46,9 @@ impl Replies {
     }
 
     pub(super) fn answer_status(&mut self, ticket: u64, status: Status) {
-        let _ = self.status.remove(&ticket).map(|reply| reply.send(status));
+        if let Some(reply) = self.status.remove(&ticket) {
+            let _ = reply.send(status);
+        }
     }
 
     pub(super) fn answer_spawn(&mut self, ticket: u64, answer: Result<JobId, SpawnError>) {

@@ -35,8 +35,8 @@ fn samples() -> Vec<Bytes> {
         Event::Ending(lost),
     ];
     let holes = [dropped(Some(4711)), dropped(None)];
-    let failed = Report { exits: vec![(rank, killed)], cause: Some(cause), duration: after };
-    let fine = Report { exits: vec![(rank, RankExit::Code(0))], cause: None, duration: after };
+    let failed = Report { exits: vec![(rank, killed)], cause: Some(cause), duration: after, usage: None };
+    let fine = Report { exits: vec![(rank, RankExit::Code(0))], cause: None, duration: after, usage: None };
     let mut lines = vec![launch(&opening), plan(&opening)];
     lines.extend(events[..7].iter().filter_map(|sample| event(sample, "node3")));
     lines.extend(holes);

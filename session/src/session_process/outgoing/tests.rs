@@ -61,7 +61,7 @@ fn run_on((socket, packets): (UnixStream, UnixStream), window: u64) -> Ends {
 }
 
 fn report() -> Report {
-    Report { exits: Vec::new(), cause: None, duration: Duration::ZERO }
+    Report { exits: Vec::new(), cause: None, duration: Duration::ZERO, usage: None }
 }
 
 fn output(text: &'static str) -> Event {

@@ -7,7 +7,7 @@ use super::super::event::NodeHappening;
 use super::super::{cause, event};
 use super::*;
 use crate::cause::{Cause, CauseKind, StartClass};
-use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, RankProgress, Report, Stream};
+use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, RankProgress, Report, Stream, Usage};
 
 fn causes() -> Vec<CauseKind> {
     let exit = RankExit::Signal { signal: 11, core_dumped: true };
@@ -81,10 +81,16 @@ fn events_travel() {
 #[test]
 fn reports_travel() {
     let exits = vec![(Rank(0), RankExit::Code(0)), (Rank(3), RankExit::Signal { signal: 9, core_dumped: false })];
-    let report = Report { exits: exits.clone(), cause: None, duration: Duration::from_micros(1234) };
-    match event::decode(event::encode_report(&report)).unwrap() {
-        NodeHappening::Report { exits: got, duration } => assert_eq!((got, duration), (exits, report.duration)),
-        other => panic!("{other:?}"),
+    let used = Usage { user: Duration::from_secs(7), system: Duration::from_micros(1), peak_memory: 1 << 40 };
+    for usage in [None, Some(used)] {
+        let duration = Duration::from_micros(1234);
+        let report = Report { exits: exits.clone(), cause: None, duration, usage };
+        match event::decode(event::encode_report(&report)).unwrap() {
+            NodeHappening::Report { exits: got, duration: ran, usage: used } => {
+                assert_eq!((&got, ran, used), (&exits, duration, usage));
+            }
+            other => panic!("{other:?}"),
+        }
     }
 }
 
@@ -186,7 +192,7 @@ proptest! {
     #[test]
     fn reports_of_any_length_travel(exits in proptest::collection::vec((any_rank(), any_exit()), 0..9), micros: u32) {
         let duration = Duration::from_micros(micros.into());
-        let sent = NodeHappening::Report { exits, duration };
+        let sent = NodeHappening::Report { exits, duration, usage: None };
         let got = event::decode(event::encode_happening(&sent)).unwrap();
         prop_assert_eq!(format!("{got:?}"), format!("{sent:?}"));
     }

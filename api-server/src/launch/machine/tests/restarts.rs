@@ -70,7 +70,7 @@ impl Agent {
             _ => None,
         };
         let exits = self.events.iter().filter_map(exit).collect();
-        let report = NodeHappening::Report { exits, duration: Duration::ZERO };
+        let report = NodeHappening::Report { exits, duration: Duration::ZERO, usage: None };
         server.happened(self.node, NodeEvent::Happened(report, Programs::new()));
     }
 }

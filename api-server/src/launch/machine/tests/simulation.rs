@@ -321,7 +321,7 @@ impl Simulation {
     }
 
     pub(super) fn report(&mut self, node: u32) {
-        let report = NodeHappening::Report { exits: Vec::new(), duration: Duration::ZERO };
+        let report = NodeHappening::Report { exits: Vec::new(), duration: Duration::ZERO, usage: None };
         self.happened(node, NodeEvent::Happened(report, Programs::new()));
     }
 
@@ -366,7 +366,7 @@ impl Simulation {
             return;
         }
         if let (Stored::Durable, Some(Snapshot::Running(progressed))) = (stored, self.snapshot.take()) {
-            self.durable = progressed;
+            self.durable = *progressed;
         }
         self.input(|machine, now| machine.on_stored(stored, now));
     }
