@@ -7,15 +7,18 @@
 //! ```text
 //! cargo bench -p lattice-benches --bench fence_mem
 //! ```
-//! Without `--bench`, as under `cargo test --benches`, it only proves that it works: 64 nodes.
+//! With `--picture FILE` it draws the curves of `docs/performance.md`, up to 100,000 nodes, and nothing else. Without `--bench`, as under
+//! `cargo test --benches`, it only proves that it works: 64 nodes.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::path::Path;
 use std::time::Instant;
 
 use bytes::Bytes;
+use lattice_benches::picture::{self, Chart};
 use lattice_benches::{is_measured, machine};
-use pmi_transport::fence::{FanOut, Gather, GatherEffects, Limits, Progress};
+use pmi_transport::fence::{FanOut, Gather, GatherEffects, Limits, Progress, Tree};
 use pmi_transport::proto::v1::link_frame::What;
 
 /// The model, in nanoseconds.
@@ -37,8 +40,24 @@ struct Network {
     count: u64,
 }
 
+/// What a fence takes by the model.
+struct Outcome {
+    microseconds: u64,
+    /// Frames of all nodes, and of the one that sends most of them.
+    frames: u64,
+    most_frames: u64,
+    /// The same for bytes.
+    bytes: u64,
+    most_bytes: u64,
+}
+
 fn main() {
     println!("{}", machine::line());
+    let mut words = std::env::args().skip_while(|word| word != "--picture");
+    if let (Some(_), Some(file)) = (words.next(), words.next()) {
+        draw_curves(file.as_ref());
+        return;
+    }
     println!(
         "{:>6} {:>8} {:>5} {:>7}  {:>9} {:>8} {:>9} {:>9}  {:>9}",
         "nodes", "barrier", "data", "bytes", "model, us", "frames", "of 1 node", "of mean", "wall, ms"
@@ -55,9 +74,46 @@ fn main() {
     println!("memory of this process at its highest: {}", highest_memory());
 }
 
+/// Draws depth, time and the busiest node's bytes by the number of nodes.
+fn draw_curves(file: &Path) {
+    const NODES: [u32; 9] = [16, 64, 256, 1024, 4096, 16_384, 32_768, 65_536, 100_000];
+    let [mut depth, mut barrier, mut data, mut busiest] = [const { Vec::new() }; 4];
+    for nodes in NODES {
+        let at = |number: f64| (f64::from(nodes), number);
+        depth.push(at(f64::from(Tree::new(nodes, FanOut::default().barrier).depth())));
+        barrier.push(at(fence(nodes, FanOut::default(), 0).microseconds as f64 / 1e3));
+        let brought = fence(nodes, FanOut::default(), 100);
+        data.push(at(brought.microseconds as f64 / 1e3));
+        busiest.push(at(brought.most_bytes as f64 / 1e6));
+        println!(
+            "{nodes:>6} nodes: barrier {:.2} ms, 100 B of each {:.2} ms",
+            barrier[barrier.len() - 1].1,
+            data[data.len() - 1].1
+        );
+    }
+    let charts = [
+        Chart { title: "hops from the root to the last node", lines: vec![("barrier", depth)] },
+        Chart { title: "time, ms", lines: vec![("barrier", barrier), ("100 B of each node", data)] },
+        Chart { title: "sent by the busiest node, MB", lines: vec![("100 B of each node", busiest)] },
+    ];
+    picture::draw(file, "nodes", &charts).expect("the file can be written");
+}
+
 /// One fence to which each node brings so many bytes, in one line.
 fn measure(nodes: u32, fan_out: FanOut, len: usize) {
     let start = Instant::now();
+    let Outcome { microseconds, frames, most_frames, bytes, most_bytes } = fence(nodes, fan_out, len);
+    println!(
+        "{nodes:>6} {:>8} {:>5} {len:>7}  {microseconds:>9} {frames:>8} {most_frames:>9} {:>9.2}  {:>9.1}",
+        fan_out.barrier,
+        fan_out.data,
+        most_bytes as f64 * f64::from(nodes) / bytes as f64,
+        start.elapsed().as_secs_f64() * 1e3
+    );
+}
+
+/// One fence to which each node brings so many bytes.
+fn fence(nodes: u32, fan_out: FanOut, len: usize) -> Outcome {
     let mut network = Network::new(nodes);
     let mut gathers: Vec<_> = (0..nodes).map(|node| Gather::new(node, nodes, fan_out, Limits::default())).collect();
     let mut done = 0;
@@ -79,17 +135,14 @@ fn measure(nodes: u32, fan_out: FanOut, len: usize) {
         network.send(to, out);
     }
     assert_eq!(done, nodes);
-    let model = network.free.iter().max().copied().unwrap_or_default() / 1000;
-    let (frames, bytes): (u64, u64) = (network.sent_frames.iter().sum(), network.sent_bytes.iter().sum());
-    let (most, busiest) = (network.sent_frames.iter().max(), network.sent_bytes.iter().max());
-    println!(
-        "{nodes:>6} {:>8} {:>5} {len:>7}  {model:>9} {frames:>8} {:>9} {:>9.2}  {:>9.1}",
-        fan_out.barrier,
-        fan_out.data,
-        most.copied().unwrap_or_default(),
-        busiest.copied().unwrap_or_default() as f64 * f64::from(nodes) / bytes as f64,
-        start.elapsed().as_secs_f64() * 1e3
-    );
+    let most = |counts: &[u64]| counts.iter().max().copied().unwrap_or_default();
+    Outcome {
+        microseconds: most(&network.free) / 1000,
+        frames: network.sent_frames.iter().sum(),
+        most_frames: most(&network.sent_frames),
+        bytes: network.sent_bytes.iter().sum(),
+        most_bytes: most(&network.sent_bytes),
+    }
 }
 
 /// 1 if the node is through, with as much as there must be.

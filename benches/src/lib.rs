@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 pub mod launcher;
 pub mod machine;
+pub mod picture;
 pub mod sample;
 pub mod turns;
 
