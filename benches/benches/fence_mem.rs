@@ -16,7 +16,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use bytes::Bytes;
-use lattice_benches::picture::{self, Chart};
+use lattice_benches::picture::{self, Chart, Scale};
 use lattice_benches::{is_measured, machine};
 use pmi_transport::fence::{FanOut, Gather, GatherEffects, Limits, Progress, Tree};
 use pmi_transport::proto::v1::link_frame::What;
@@ -92,9 +92,17 @@ fn draw_curves(file: &Path) {
         );
     }
     let charts = [
-        Chart { title: "hops from the root to the last node", lines: vec![("barrier", depth)] },
-        Chart { title: "time, ms", lines: vec![("barrier", barrier), ("100 B of each node", data)] },
-        Chart { title: "sent by the busiest node, MB", lines: vec![("100 B of each node", busiest)] },
+        Chart { title: "hops from the root to the last node", scale: Scale::Linear, lines: vec![("barrier", depth)] },
+        Chart {
+            title: "time, ms",
+            scale: Scale::Logarithmic,
+            lines: vec![("barrier", barrier), ("100 B of each node", data)],
+        },
+        Chart {
+            title: "sent by the busiest node, MB",
+            scale: Scale::Logarithmic,
+            lines: vec![("100 B of each node", busiest)],
+        },
     ];
     picture::draw(file, "nodes", &charts).expect("the file can be written");
 }

@@ -5,21 +5,37 @@ use std::ops::Range;
 use std::path::Path;
 
 use plotters::coord::Shift;
+use plotters::coord::combinators::LogCoord;
+use plotters::coord::ranged1d::ValueFormatter;
 use plotters::prelude::*;
 
 /// Width and height of one chart, in pixels.
 const CHART: (u32, u32) = (330, 260);
+
+/// Axes of a chart that is being drawn.
+type Axes<'a, 'file, Y> = ChartContext<'a, SVGBackend<'file>, Cartesian2d<LogCoord<f64>, Y>>;
 
 /// One chart: a title, and lines with their names.
 #[derive(Debug)]
 pub struct Chart {
     /// Title, with the unit.
     pub title: &'static str,
+    /// Vertical axis.
+    pub scale: Scale,
     /// Lines: a name, and points of which both numbers are above 0.
     pub lines: Vec<(&'static str, Vec<(f64, f64)>)>,
 }
 
-/// Draws charts side by side, both axes logarithmic; `x` names the horizontal one.
+/// Kind of a vertical axis.
+#[derive(Clone, Copy, Debug)]
+pub enum Scale {
+    /// From 0 on.
+    Linear,
+    /// Around the numbers there are.
+    Logarithmic,
+}
+
+/// Draws charts side by side; `x` names the horizontal axis, which is logarithmic.
 ///
 /// # Errors
 /// Fails when the file cannot be written.
@@ -39,8 +55,19 @@ impl Chart {
         let mut builder = ChartBuilder::on(area);
         builder.caption(self.title, ("sans-serif", 15)).margin(8).x_label_area_size(34).y_label_area_size(56);
         let (across, up) = (self.range(|point| point.0), self.range(|point| point.1));
-        let mut drawn = builder.build_cartesian_2d(across.log_scale(), up.log_scale())?;
-        drawn.configure_mesh().x_desc(x).x_labels(6).y_labels(6).light_line_style(TRANSPARENT).draw()?;
+        match self.scale {
+            Scale::Linear => self.fill(builder.build_cartesian_2d(across.log_scale(), 0.0..up.end)?, x),
+            Scale::Logarithmic => self.fill(builder.build_cartesian_2d(across.log_scale(), up.log_scale())?, x),
+        }
+    }
+
+    fn fill<'a, 'file: 'a, Y>(&self, mut drawn: Axes<'a, 'file, Y>, x: &str) -> Result<(), Box<dyn Error>>
+    where
+        Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
+    {
+        let mut mesh = drawn.configure_mesh();
+        mesh.x_desc(x).x_labels(6).x_label_formatter(&|nodes| format!("{nodes:.0}"));
+        mesh.y_labels(6).light_line_style(TRANSPARENT).draw()?;
         for (number, (name, points)) in self.lines.iter().enumerate() {
             let color = Palette99::pick(number).mix(0.9);
             let line = LineSeries::new(points.iter().copied(), color.stroke_width(2));
