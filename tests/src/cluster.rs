@@ -38,14 +38,19 @@ const LOOKING_AROUND: &str = r#"
         echo $! >"$LATTICE_DEV_CLUSTER/api.pid"
         until nodes_up $(ls "$LATTICE_DEV_CLUSTER"/node*.pid | wc -l); do sleep 0.05; done
     }
-    # Ends an agent, by SIGKILL or the signal that is named, and waits until it is gone. Its namespaces are kept for the next one.
-    kill_agent() {
+    # Keeps the namespaces of an agent for the next one.
+    keep_namespaces() {
         local pid=$(daemon $1) kind fd
         for kind in net mnt uts ipc; do
             [ "$(readlink /proc/$pid/ns/$kind)" = "$(readlink /proc/self/ns/$kind)" ] && continue
             exec {fd}</proc/$pid/ns/$kind
             printf -v "namespaces_$1" '%s --%s=/proc/self/fd/%s' "$(eval echo \$namespaces_$1)" ${kind/mnt/mount} $fd
         done
+    }
+    # Ends an agent, by SIGKILL or the signal that is named, and waits until it is gone. Its namespaces are kept for the next one.
+    kill_agent() {
+        local pid=$(daemon $1)
+        keep_namespaces $1
         kill -${2:-KILL} $pid
         while grep -qs '^State:.[^ZX]' /proc/$pid/task/*/status; do sleep 0.02; done
     }

@@ -14,6 +14,7 @@ mod fabric;
 mod fabric_options;
 mod failures;
 mod fan_outs;
+mod fault_matrix;
 mod following;
 mod foreign;
 mod identity;
