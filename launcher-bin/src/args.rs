@@ -12,6 +12,7 @@ mod other_launchers;
 pub(crate) mod pki;
 mod pmi;
 pub(crate) mod pmi_command;
+mod signal;
 mod tips;
 mod value;
 
@@ -29,12 +30,14 @@ pub use self::cluster::{
 #[cfg(feature = "dev-cluster")]
 pub use self::dev_cluster::DevClusterArgs;
 pub use self::launch::{
-    ClusterArgs, Distribution, LaunchArgs, PlacementArgs, PmiArgs, ProgramArgs, StreamArgs, TimeArgs,
+    ClusterArgs, Distribution, FailureArgs, KillOnBadExit, LaunchArgs, PlacementArgs, PmiArgs, ProgramArgs, StreamArgs,
+    TimeArgs,
 };
 use self::other_launchers::translate;
 pub use self::pki::PkiCommand;
 pub use self::pmi::{Exchange, Pmi};
 pub use self::pmi_command::PmiCommand;
+pub use self::signal::SignalAhead;
 use self::tips::{About, improved};
 pub use self::value::{EnvSetting, EnvSettingError, NodeListError, RankCountError, Stdin};
 

@@ -12,7 +12,7 @@ use rank_spawner::ProgramFailure;
 pub const PROBE_FAILED: u8 = 1;
 /// `lattice cxi` has an answer, and the answer is that something is wrong or could not be done.
 pub const TROUBLE: u8 = 1;
-/// The launch ran for its whole time limit, as `timeout` says it.
+/// The launch ran for its whole time limit, or for that after its first exit, as `timeout` says it.
 pub const TIMED_OUT: u8 = 124;
 /// Lattice itself failed, or was asked for the impossible.
 pub const OURS: u8 = 125;
@@ -24,11 +24,11 @@ pub const NOT_FOUND: u8 = 127;
 /// The exit codes, as `--help` and the man page list them.
 pub const TABLE: [(&str, &str); 9] = [
     ("0", "every rank returned 0"),
-    ("1-255", "what the first rank that failed returned"),
+    ("1-255", "what the first rank that failed returned; with -K0 the highest of all"),
     ("128+N", "the first rank that failed was killed by signal N, or the launch was ended by it"),
     ("CODE", "MPI_Abort(comm, CODE): its lowest 8 bits; 1 where those are 0"),
     ("1", "a rank left an MPI job without MPI_Finalize, before MPI_Init, or broke the PMI protocol"),
-    ("124", "--timeout is over"),
+    ("124", "--timeout or --wait is over"),
     ("125", "lattice itself failed, or was asked for the impossible; no rank is to blame"),
     ("126", "the program cannot be executed"),
     ("127", "there is no such program"),
@@ -98,7 +98,11 @@ fn of_cause(cause: &Cause) -> u8 {
         CauseKind::NotStarted { class: StartClass::System, .. } | CauseKind::Fence { .. } => OURS,
         CauseKind::Interrupted { signal } => by_signal(*signal),
         CauseKind::Ended { .. } => by_signal(Signal::SIGTERM as i32),
-        CauseKind::TimedOut { .. } => TIMED_OUT,
+        CauseKind::TimedOut { .. } | CauseKind::FirstExit { .. } => TIMED_OUT,
+        CauseKind::FailedRanks { failed } => {
+            let highest = failed.iter().map(|(_, exit)| low_byte(exit.shell_code())).max();
+            self::failed(highest.unwrap_or_default())
+        }
         _ => OURS,
     }
 }
@@ -158,6 +162,11 @@ mod tests {
         check(CauseKind::Interrupted { signal: 13 }, 141);
         check(CauseKind::Ended { who: "user 7".to_owned(), reason: String::new() }, 143);
         check(CauseKind::TimedOut { limit: Duration::from_secs(1) }, 124);
+        check(CauseKind::FirstExit { rank, wait: Duration::from_secs(1) }, 124);
+        let ranks = |exits: &[RankExit]| exits.iter().map(|&exit| (rank, exit)).collect();
+        check(CauseKind::FailedRanks { failed: ranks(&[RankExit::Code(3), RankExit::Code(9), RankExit::Code(4)]) }, 9);
+        check(CauseKind::FailedRanks { failed: ranks(&[RankExit::Code(3), killed(11)]) }, 139);
+        check(CauseKind::FailedRanks { failed: ranks(&[RankExit::Code(256)]) }, 1);
     }
 
     #[test]
@@ -201,7 +210,7 @@ mod tests {
         assert_eq!(text.lines().next(), Some("Exit codes:"));
         assert_eq!(text.lines().count(), 1 + TABLE.len());
         for (code, meaning) in [
-            (TIMED_OUT, "--timeout is over"),
+            (TIMED_OUT, "--timeout or --wait is over"),
             (OURS, "lattice itself failed, or was asked for the impossible; no rank is to blame"),
             (CANNOT_EXECUTE, "the program cannot be executed"),
             (NOT_FOUND, "there is no such program"),

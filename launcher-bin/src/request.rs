@@ -14,7 +14,8 @@ use lattice_session::request::{
     Candidates, Distribution, LaunchRequest, Ownership, PlacementRequest, ProgramRequest, Programs,
 };
 use lattice_session::settings::{
-    DataExchange, Entrance, JobMemory, LaunchSettings, PmiFamily, PmiSpec, StdinTarget, Timeouts,
+    DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, PmiFamily, PmiSpec, StdinTarget,
+    Timeouts,
 };
 use lattice_session::spec::AppSpec;
 use lattice_session::template::Template;
@@ -22,7 +23,7 @@ use pmi_core::ids::Rank;
 
 pub use self::error::RequestError;
 use crate::args::{
-    self, EnvSetting, LaunchArgs, PlacementArgs, Pmi, PmiArgs, ProgramArgs, Stdin, StreamArgs, TimeArgs,
+    self, EnvSetting, KillOnBadExit, LaunchArgs, PlacementArgs, Pmi, PmiArgs, ProgramArgs, Stdin, StreamArgs, TimeArgs,
 };
 use crate::hostfile;
 use crate::machine::Machine;
@@ -85,6 +86,10 @@ impl LaunchCommand {
             slurm_environment: args.pmi.slurm_env,
             cpu_bind: args.placement.cpu_bind.clone(),
             stdin: stdin(&args.streams.stdin, &machine.directory, ownership),
+            failed_ranks: match args.failures.kill_on_bad_exit {
+                KillOnBadExit::Yes => FailedRanks::EndLaunch,
+                KillOnBadExit::No => FailedRanks::AreBorne,
+            },
             timeouts: Timeouts {
                 prompt: (machine.watched && !args.streams.json).then_some(PROMPT),
                 ..timeouts(&args.time)?
@@ -218,8 +223,16 @@ fn timeouts(args: &TimeArgs) -> Result<Timeouts, RequestError> {
         time => Ok(time),
     };
     let default = Timeouts::default();
+    let limit_signal = args.signal.map(|asked| LimitSignal { signal: asked.signal as i32, ahead: asked.ahead });
+    if let (Some(limit), Some(LimitSignal { ahead, .. })) = (args.timeout, limit_signal)
+        && ahead >= limit
+    {
+        return Err(RequestError::SignalAtOnce { ahead, limit });
+    }
     Ok(Timeouts {
         time_limit: positive("--timeout", args.timeout)?,
+        limit_signal,
+        after_first_exit: args.wait.filter(|wait| !wait.is_zero()),
         fence: positive("--fence-timeout", args.fence_timeout)?,
         stuck: positive("--stuck-after", args.stuck_after)?.unwrap_or(default.stuck),
         grace_after_failure: args.kill_wait.unwrap_or(default.grace_after_failure),

@@ -119,6 +119,11 @@ impl Driver {
         self.runner.with(|pmi| pmi.server.handle_exit(local));
     }
 
+    /// The rank's process failed, and the others go on as long as they do not wait for it.
+    pub fn rank_failed(&self, local: LocalRank) {
+        self.runner.with(|pmi| pmi.server.handle_borne_failure(local));
+    }
+
     /// State of a rank's dialogue; `None` if the node has no such rank.
     pub fn progress(&self, local: LocalRank) -> Option<Progress> {
         self.runner.with(|pmi| pmi.server.progress(local))

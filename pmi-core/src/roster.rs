@@ -35,7 +35,7 @@ pub struct RankState {
     pub connection: Option<ConnectionId>,
     /// The last command it sent.
     pub last_command: Option<Cow<'static, str>>,
-    /// True once its process has ended with status 0.
+    /// True once its process has ended with status 0, or in a way that the host bears.
     pub exited: bool,
     /// Memory of the server that it has used.
     pub quota: Quota,

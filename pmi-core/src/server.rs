@@ -283,7 +283,8 @@ impl Server {
         }
     }
 
-    /// The rank's process returned status 0. (Any other end of a process is the host's to judge.)
+    /// The rank's process returned status 0. (Any other end of a process is the host's to judge; see
+    /// [`Server::handle_borne_failure`].)
     pub fn handle_exit(&mut self, local: LocalRank) {
         let Some(state) = self.ranks.get_mut(local) else { return };
         state.exited = true;
@@ -292,6 +293,13 @@ impl Server {
             Phase::Open => self.end(EndReason::LeftWithoutFinalize { rank }),
             Phase::Silent | Phase::Finalized => self.look_for_deserters(),
         }
+    }
+
+    /// The rank's process failed, and the host lets the others go on. The job ends if they wait for it, or once they do.
+    pub fn handle_borne_failure(&mut self, local: LocalRank) {
+        let Some(state) = self.ranks.get_mut(local) else { return };
+        state.exited = true;
+        self.look_for_deserters();
     }
 
     /// A fence that an [`Action::Fence`] asked for is over.

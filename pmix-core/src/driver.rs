@@ -151,6 +151,11 @@ impl Driver {
         self.runner.with(|pmix| pmix.server.handle_death(seat));
     }
 
+    /// The rank's process failed, and the others go on as long as they do not wait for it.
+    pub fn rank_failed(&self, seat: Seat) {
+        self.runner.with(|pmix| pmix.server.handle_borne_failure(seat));
+    }
+
     /// Tells whether servers of other nodes may ask this one for data that its ranks have committed. While that is so, the driver is
     /// to be kept when its last rank has ended, unless the launch ends in disorder.
     pub fn needed(&self) -> watch::Receiver<bool> {

@@ -263,6 +263,12 @@ impl Server {
         self.look_for_last_exits();
     }
 
+    /// The rank's process failed, and the host lets the others go on. The launch ends if they wait for it, or once they do.
+    pub fn handle_borne_failure(&mut self, seat: Seat) {
+        self.handle_death(seat);
+        self.look_for_deserters();
+    }
+
     /// A fence that an [`Action::Fence`] asked for is over.
     pub fn handle_fence(&mut self, job: JobIndex, id: &FenceId, result: Result<Merged, FenceError>) {
         if self.ended {

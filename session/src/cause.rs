@@ -1,5 +1,6 @@
 //! The first cause: the one reason why a launch ended early or failed; its words, and the causes that can follow from others.
 
+mod failed_ranks;
 mod first;
 mod origin;
 
@@ -11,6 +12,7 @@ use pmi_core::ids::Rank;
 
 pub use rank_spawner::RankExit;
 
+use self::failed_ranks::FailedRanksText;
 pub use self::first::{FirstCause, HOLD, Reported};
 pub use self::origin::Origin;
 
@@ -121,6 +123,18 @@ pub enum CauseKind {
         /// The limit.
         limit: Duration,
     },
+    /// Others still ran so long after the first rank had ended.
+    FirstExit {
+        /// The rank that ended first.
+        rank: Rank,
+        /// Time that the others were given.
+        wait: Duration,
+    },
+    /// Ranks failed in a launch that bears it (`settings::FailedRanks`), and every rank has ended.
+    FailedRanks {
+        /// The ranks in order, each with its exit status or signal.
+        failed: Vec<(Rank, RankExit)>,
+    },
 }
 
 /// Class of a failed start, as a shell has them.
@@ -183,6 +197,10 @@ impl fmt::Display for Cause {
             CauseKind::Ended { who, reason } if reason.is_empty() => write!(f, "ended by {who}"),
             CauseKind::Ended { who, reason } => write!(f, "ended by {who}: {reason}"),
             CauseKind::TimedOut { limit } => write!(f, "the time limit of {limit:?} is over"),
+            CauseKind::FirstExit { rank, wait } => {
+                write!(f, "rank {rank} on {host} ended first, and the time of the others, {wait:?}, is over")
+            }
+            CauseKind::FailedRanks { failed } => FailedRanksText(failed).fmt(f),
         }
     }
 }
@@ -257,6 +275,10 @@ mod tests {
         let reason = "cannot find program x".to_owned();
         check(CauseKind::NotStarted { reason, class: StartClass::NotFound }, "n1: cannot find program x");
         check(CauseKind::TimedOut { limit: Duration::from_secs(90) }, "the time limit of 90s is over");
+        check(
+            CauseKind::FirstExit { rank, wait: Duration::from_secs(5) },
+            "rank 3 on n1 ended first, and the time of the others, 5s, is over",
+        );
     }
 
     #[test]

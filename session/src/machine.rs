@@ -12,13 +12,14 @@
 //! A node of a launch that holds no rank is Running too: it waits for spawned jobs, until it is released.
 //!
 //! Parts: [`ranks`] has a slot for each process, [`jobs`] the launched and the spawned jobs, [`verdict`] the rules about the first
-//! cause, [`ending`] the deadlines of an end, [`watch`] silent ranks and stuck starts, [`desertion`] long waits in fences, `spawn`
+//! cause, [`ending`] the deadlines of an end, [`limits`] the time limits of the launch, [`watch`] silent ranks and stuck starts, [`desertion`] long waits in fences, `spawn`
 //! the admission of new jobs, `reports` what is said to the launch.
 
 pub(crate) mod desertion;
 pub(crate) mod effect;
 pub(crate) mod ending;
 pub(crate) mod jobs;
+mod limits;
 pub(crate) mod ranks;
 mod reports;
 mod spawn;
@@ -41,13 +42,15 @@ use self::desertion::{FenceWaits, NodeCount};
 use self::effect::{Effect, FenceLook, Look};
 use self::ending::Ending;
 use self::jobs::{Admission, JobNumber, JobPhase, Jobs};
+use self::limits::{Limits, Reached};
 use self::ranks::{RankState, Ranks, SlotId};
 pub(crate) use self::spawn::PrepareFailure;
-use self::verdict::{UnreportedEnd, Verdict, cause_of};
+use self::verdict::{ExitMeaning, UnreportedEnd, Verdict, cause_of};
 use self::watch::{Watch, WatchLook};
 use crate::cause::{Cause, CauseKind, StartClass};
 use crate::event::{Event, Notice, Report};
 use crate::session_io::Control;
+use crate::settings::FailedRanks;
 use crate::spec::SessionSpec;
 
 /// Phase of a session.
@@ -87,8 +90,7 @@ pub(crate) struct SessionMachine {
     spec: Arc<SessionSpec>,
     started: Instant,
     phase: Phase,
-    /// Time at which the launch has run for its whole time limit; `None` without one, and after it.
-    time_limit: Option<Instant>,
+    limits: Limits,
     verdict: Verdict,
     ranks: Ranks,
     jobs: Jobs,
@@ -107,7 +109,7 @@ impl SessionMachine {
         Self {
             started: now,
             phase: Phase::Starting,
-            time_limit: spec.settings.timeouts.time_limit.map(|limit| now + limit),
+            limits: Limits::new(&spec.settings.timeouts, now),
             verdict: Verdict::Open,
             ranks: Ranks::default(),
             jobs: Jobs::new(Arc::clone(&spec)),
@@ -131,7 +133,7 @@ impl SessionMachine {
             Phase::Draining { .. } | Phase::Done { .. } => return None,
             Phase::Starting | Phase::Running => None,
         };
-        [step, self.time_limit, self.watch.next(), self.waits.next()].into_iter().flatten().min()
+        [step, self.limits.next(), self.watch.next(), self.waits.next()].into_iter().flatten().min()
     }
 
     pub(crate) fn phase(&self) -> &Phase {
@@ -146,10 +148,15 @@ impl SessionMachine {
         &self.jobs
     }
 
-    /// True if a server is to judge that the rank of this slot left with status 0.
-    pub(crate) fn minds_exit(&self, slot: SlotId, exit: RankExit) -> bool {
+    /// Meaning of the end of this slot's rank at present.
+    pub(crate) fn meaning_of(&self, slot: SlotId, exit: RankExit) -> ExitMeaning {
         let disowned = self.jobs.get(self.ranks.get(slot).job).is_disowned();
-        exit.is_success() && self.verdict == Verdict::Open && !disowned
+        match self.spec.settings.failed_ranks {
+            _ if disowned || self.verdict != Verdict::Open => ExitMeaning::Nothing,
+            _ if exit.is_success() => ExitMeaning::LeftInOrder,
+            FailedRanks::AreBorne => ExitMeaning::Borne,
+            FailedRanks::EndLaunch => ExitMeaning::Failed,
+        }
     }
 
     /// Result of the session; complete once the phase is [`Phase::Done`].
@@ -157,13 +164,27 @@ impl SessionMachine {
         let exits = self.ranks.iter().filter_map(|(_, slot)| Some((slot.rank, slot.state.exit()?))).collect();
         let cause = match &self.verdict {
             Verdict::Here(cause) => Some(cause.clone()),
-            Verdict::Open | Verdict::Elsewhere => None,
+            Verdict::Open => self.borne_failures(),
+            Verdict::Elsewhere => None,
         };
         let duration = match self.phase {
             Phase::Draining { duration } | Phase::Done { duration } => duration,
             _ => Duration::ZERO,
         };
         Report { exits, cause, duration, usage: None }
+    }
+
+    /// Failures that the launch bore, as a cause.
+    fn borne_failures(&self) -> Option<Cause> {
+        if self.spec.settings.failed_ranks != FailedRanks::AreBorne {
+            return None;
+        }
+        let counts = |slot: &ranks::Slot| !self.jobs.get(slot.job).is_disowned();
+        let ends = self.ranks.iter().filter(|(_, slot)| counts(slot));
+        let ends = ends.filter_map(|(_, slot)| Some((slot.rank, slot.state.exit()?)));
+        let failed: Vec<_> = ends.filter(|(_, exit)| !exit.is_success()).collect();
+        let host = self.spec.host(self.spec.node).to_owned();
+        (!failed.is_empty()).then_some(Cause { host, kind: CauseKind::FailedRanks { failed } })
     }
 
     /// The process of a rank runs, with `outputs` streams to read.
@@ -257,8 +278,11 @@ impl SessionMachine {
             self.judge(job, reason, &own, now);
         }
         let (rank, job) = (self.ranks.get(slot).rank, self.ranks.get(slot).job);
-        if !exit.is_success() && self.verdict == Verdict::Open && !self.jobs.get(job).is_disowned() {
+        if self.meaning_of(slot, exit) == ExitMeaning::Failed {
             self.fail(CauseKind::Failed { rank, exit }, now);
+        }
+        if job == JobNumber::LAUNCHED {
+            self.limits.on_exit(rank, now);
         }
         self.report_exit(slot);
         self.advance(now);
@@ -326,10 +350,14 @@ impl SessionMachine {
         if self.is_over() {
             return;
         }
-        if self.time_limit.is_some_and(|limit| limit <= now) {
-            self.time_limit = None;
-            let limit = self.spec.settings.timeouts.time_limit.unwrap_or_default();
-            self.fail(CauseKind::TimedOut { limit }, now);
+        while let Some(reached) = self.limits.due(now) {
+            match reached {
+                Reached::Signal(signal) if self.verdict == Verdict::Open => self.on_signal(signal, |_| true),
+                // The ranks are being ended.
+                Reached::Signal(_) => {}
+                Reached::TimeLimit { limit } => self.fail(CauseKind::TimedOut { limit }, now),
+                Reached::FirstExit { rank, wait } => self.fail(CauseKind::FirstExit { rank, wait }, now),
+            }
         }
         self.take_due_steps(now);
         while let Some(look) = self.watch.due(now) {

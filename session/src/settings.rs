@@ -25,6 +25,8 @@ pub struct LaunchSettings {
     pub cpu_bind: CpuBind,
     /// Ranks that read the launch's standard input.
     pub stdin: StdinTarget,
+    /// Consequence of a rank's failure for the others.
+    pub failed_ranks: FailedRanks,
     /// Time limits of the session.
     pub timeouts: Timeouts,
 }
@@ -38,6 +40,7 @@ impl Default for LaunchSettings {
             slurm_environment: false,
             cpu_bind: CpuBind::None,
             stdin: StdinTarget::None,
+            failed_ranks: FailedRanks::default(),
             timeouts: Timeouts::default(),
         }
     }
@@ -148,6 +151,28 @@ pub enum StdinTarget {
     File(Template),
 }
 
+/// Consequence of the failure of a rank, a status other than 0 or a signal, for the others.
+///
+/// What makes MPI impossible for the others ends the launch in any case: an abort, a rank that others wait for in a fence, one that
+/// breaks the protocol, or leaves with status 0 and without `MPI_Finalize`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum FailedRanks {
+    /// The launch ends.
+    #[default]
+    EndLaunch,
+    /// The others go on; the launch ends with its last rank, and has failed then.
+    AreBorne,
+}
+
+/// Signal that ranks are sent before the time limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitSignal {
+    /// Number of the signal.
+    pub signal: i32,
+    /// Time from the signal to the limit.
+    pub ahead: Duration,
+}
+
 /// Time limits of a launch, which its sessions hold. Those between daemons are in [`crate::timeouts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
@@ -166,6 +191,10 @@ pub struct Timeouts {
     pub fence: Option<Duration>,
     /// Time that the launch may run before it is ended; `None` for no limit.
     pub time_limit: Option<Duration>,
+    /// Signal that ranks are sent before that limit; it means nothing without one.
+    pub limit_signal: Option<LimitSignal>,
+    /// Time from the end of the first rank of the launched job to that of the launch; `None` for no limit.
+    pub after_first_exit: Option<Duration>,
 }
 
 impl Timeouts {
@@ -185,6 +214,8 @@ impl Default for Timeouts {
             prompt: None,
             fence: None,
             time_limit: None,
+            limit_signal: None,
+            after_first_exit: None,
         }
     }
 }

@@ -59,6 +59,8 @@ fn facts() -> Facts {
         output_window: 64 << 10,
         input_window: 64 << 10,
         input_readers: vec![0],
+        failed_ranks: lattice_session::settings::FailedRanks::AreBorne,
+        after_first_exit: Some(std::time::Duration::from_secs(1)),
         grace: std::time::Duration::from_secs(5),
         directory: "/".into(),
         universe_size: None,

@@ -18,6 +18,7 @@
 //!           │          ├─ OutputCredit   what nodes may send
 //!           │          └─ InputCredit    what the owner may send
 //!           ├─ Spawns                    jobs that ranks ask for
+//!           ├─ FirstExit                 the time of the others after it
 //!           └─ Checkpoint                what is durable, and what waits for that
 //! ```
 //! Each part is a state machine of its own and knows nothing of the others; what one means for another is decided in this module
@@ -31,6 +32,7 @@ pub(crate) mod effect;
 mod ending;
 pub(crate) mod event;
 pub(crate) mod facts;
+mod first_exit;
 mod input_credit;
 mod intake;
 mod nodes;
@@ -57,6 +59,7 @@ use self::clients::{Clients, OwnerOrder};
 use self::effect::{Effect, Effects};
 use self::event::{ClientRequest, NodeCommand, Overview, SpawnWish};
 use self::facts::{Facts, Origin, Ownership};
+use self::first_exit::FirstExit;
 use self::nodes::{Nodes, Purpose};
 use self::phase::{Conclusion, Phase};
 use self::silent_ranks::Passing;
@@ -73,6 +76,7 @@ pub(crate) struct Machine {
     clients: Clients,
     spawns: Spawns,
     checkpoint: Checkpoint,
+    first_exit: FirstExit,
     /// As others were let see it last.
     published: Overview,
     begun: Instant,
@@ -104,6 +108,7 @@ impl Machine {
             clients: Clients::new(&facts, first_event, now),
             spawns: Spawns::default(),
             checkpoint: Checkpoint::default(),
+            first_exit: FirstExit::new(facts.after_first_exit),
             published: Overview {
                 activity: event::Activity::Starting,
                 ranks: facts.placement.size(),
@@ -252,6 +257,7 @@ impl Machine {
         self.check_streams(now);
         self.check_overdue(now);
         self.spawns.on_tick(now);
+        self.check_first_exit(now);
         self.check_owner(now);
         self.report_silent_ranks(Passing::Due, now);
         let output_of = |node| self.clients.output_of(node);

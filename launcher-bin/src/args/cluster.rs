@@ -5,6 +5,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use lattice_session::rank_ranges::RankRanges;
 use nix::sys::signal::Signal;
 
+use super::signal;
 use super::value::node_list;
 
 /// Address of the API server.
@@ -202,7 +203,7 @@ pub struct SignalArgs {
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub launch: String,
     /// The signal: a name with or without SIG, or a number.
-    #[arg(value_name = "SIGNAL", value_parser = signal)]
+    #[arg(value_name = "SIGNAL", value_parser = signal::parse)]
     pub signal: Signal,
     /// The ranks that get it, such as 0-3,8; every rank without this.
     #[arg(long, value_name = "LIST")]
@@ -224,33 +225,4 @@ pub struct AbortArgs {
     /// Server and form of the answer.
     #[command(flatten)]
     pub table: TableArgs,
-}
-
-/// A text that is no signal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no signal; a name such as TERM or SIGUSR1, or a number from 1 to 31, is")]
-struct NoSignal;
-
-fn signal(text: &str) -> Result<Signal, NoSignal> {
-    if let Ok(number) = text.parse::<i32>() {
-        return Signal::try_from(number).map_err(|_| NoSignal);
-    }
-    let name = text.to_ascii_uppercase();
-    let name = if name.starts_with("SIG") { name } else { format!("SIG{name}") };
-    name.parse().map_err(|_| NoSignal)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn signals_are_known_by_name_and_number() {
-        for text in ["USR1", "usr1", "SIGUSR1", "10"] {
-            assert_eq!(signal(text), Ok(Signal::SIGUSR1), "{text}");
-        }
-        for text in ["", "0", "99", "-1", "SIGNONE"] {
-            assert_eq!(signal(text), Err(NoSignal), "{text}");
-        }
-    }
 }

@@ -11,6 +11,7 @@ use rank_spawner::CpuBind;
 
 use super::cluster::ServerArgs;
 use super::pmi::{Exchange, Pmi, PmiParser};
+use super::signal::{self, SignalAhead};
 use super::value::{EnvSetting, Stdin, node_list, rank_count, template, variable_pattern};
 use crate::exit;
 use crate::formatting::parse_duration;
@@ -48,6 +49,9 @@ pub struct LaunchArgs {
     /// Their standard streams.
     #[command(flatten)]
     pub streams: StreamArgs,
+    /// Consequences of failures.
+    #[command(flatten)]
+    pub failures: FailureArgs,
     /// Time limits.
     #[command(flatten)]
     pub time: TimeArgs,
@@ -195,6 +199,28 @@ pub struct StreamArgs {
     pub json: bool,
 }
 
+/// Consequences of failures of ranks.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Failures")]
+pub struct FailureArgs {
+    /// With 0, a rank that fails leaves the others running, unless they wait for it: the launch fails when all have ended, with the
+    /// highest code [default: 1, the first rank that fails ends the launch].
+    #[arg(short = 'K', long, value_enum, value_name = "0|1", num_args = 0..=1, require_equals = true, default_value = "1",
+          default_missing_value = "1", hide_possible_values = true, hide_default_value = true)]
+    pub kill_on_bad_exit: KillOnBadExit,
+}
+
+/// Consequence of the failure of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KillOnBadExit {
+    /// The others go on.
+    #[value(name = "0")]
+    No,
+    /// The launch ends.
+    #[value(name = "1")]
+    Yes,
+}
+
 /// Time limits of the launch.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Time (30, 30s, 500ms, 5m, 1h30m)")]
@@ -202,6 +228,12 @@ pub struct TimeArgs {
     /// End the launch when it has run this long.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, allow_negative_numbers = true)]
     pub timeout: Option<Duration>,
+    /// Send ranks SIGNAL so long before --timeout is over [default time: 60s].
+    #[arg(long, value_name = "SIGNAL[@TIME]", value_parser = signal::parse_ahead, requires = "timeout")]
+    pub signal: Option<SignalAhead>,
+    /// End the launch this long after its first rank has ended, well or not; 0 is never.
+    #[arg(short = 'W', long, value_name = "TIME", value_parser = parse_duration, allow_negative_numbers = true)]
+    pub wait: Option<Duration>,
     /// Report which ranks are missing when start-up takes longer than this [default: 30s].
     #[arg(long, value_name = "TIME", value_parser = parse_duration, allow_negative_numbers = true)]
     pub stuck_after: Option<Duration>,

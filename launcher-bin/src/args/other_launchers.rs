@@ -42,12 +42,7 @@ const FLAGS: &[(&[&str], &str)] = &[
     ),
     (&["--mpi"], "type --pmi=auto|pmi1|pmi2|pmix|none; without it all are served"),
     (&["--pty"], "leave it out: ranks have no terminal here; standard input and output of rank 0 are yours"),
-    (&["-K", "--kill-on-bad-exit"], "leave it out: the first rank that fails ends the launch"),
     (&["--no-kill"], "leave it out: a node that is lost always ends the launch"),
-    (
-        &["-W", "--wait"],
-        "type --timeout TIME to bound the whole launch; a rank that ends well leaves the others running",
-    ),
     (
         &["-O", "--overcommit", "-oversubscribe", "--oversubscribe", "--overlap"],
         "leave it out: a node may have more ranks than cores, and launches may share nodes",
@@ -60,7 +55,6 @@ const FLAGS: &[(&[&str], &str)] = &[
         &["-p", "--partition", "-A", "--account", "--qos", "--mem", "--gpus", "-G", "--gres"],
         "leave it out: an allocation is whole nodes; there are no partitions, accounts or shares of a node",
     ),
-    (&["--signal"], "type lattice signal LAUNCH SIGNAL, when it runs"),
 ];
 
 /// Commands of other launchers, and what to type here; `launch` takes the words that follow.
@@ -75,8 +69,9 @@ const COMMANDS: &[(&[&str], &str)] = &[
     (&["version"], "--version"),
 ];
 
-/// Flags that are written with one dash there and with another spelling here; a number may follow the first at once.
-const SAME: [(&str, &str); 2] = [("-np", "-n"), ("-help", "--help")];
+/// Flags that are written with one dash there and with another spelling here; a number may follow the first at once, and a digit is all
+/// that follows the `-K` of srun.
+const SAME: [(&str, &str); 4] = [("-np", "-n"), ("-help", "--help"), ("-K0", "-K=0"), ("-K1", "-K=1")];
 
 /// Words to type instead of `flag` of another launcher; a value behind `=` is ignored.
 pub(super) fn instead_of_flag(flag: &str) -> Option<&'static str> {
@@ -144,7 +139,7 @@ fn is_cut_to_letters(word: &str) -> bool {
 /// True if the value of the option `word` is the next word.
 fn takes_next(word: &OsStr, command: &Command) -> bool {
     let Some(word) = word.to_str() else { return false };
-    let takes_value = |arg: &Arg| arg.get_action().takes_values();
+    let takes_value = |arg: &Arg| arg.get_action().takes_values() && !arg.is_require_equals_set();
     let mut args = command.get_arguments();
     if let Some(name) = word.strip_prefix("--") {
         let is_named = |arg: &Arg| arg.get_long_and_visible_aliases().is_some_and(|names| names.contains(&name));
@@ -195,6 +190,8 @@ mod tests {
         check("-np=4 ./a", "-n=4 ./a");
         check("-l -np 4 ./a", "-l -n 4 ./a");
         check("-help", "--help");
+        check("-K0 -np 4 ./a -K0", "-K=0 -n 4 ./a -K0");
+        check("-K -np 4 ./a -K1", "-K -n 4 ./a -K1");
     }
 
     #[test]

@@ -77,7 +77,6 @@ fn words_of_other_launchers_are_refused_with_what_to_type() {
     check("lattice launch --export=ALL,X=1 ./a", "--export", "type --env NAME=VALUE");
     check("lattice launch -wdir /tmp ./a", "-wdir", "type --chdir DIR");
     check("lattice launch -ppn 2 ./a", "-ppn", "type --tasks-per-node K");
-    check("lattice launch --wait=10 ./a", "--wait", "type --timeout TIME");
     check("lattice launch --mpi=pmix ./a", "--mpi", "type --pmi=");
     check("lattice launch --pty bash", "--pty", "leave it out: ranks have no terminal here");
     check("lattice launch -c2 ./a", "-c", "type --cpu-bind=map:LIST");

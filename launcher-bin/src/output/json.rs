@@ -286,6 +286,8 @@ impl<'a> CauseLine<'a> {
             CauseKind::Interrupted { .. } => ("interrupted", None),
             CauseKind::Ended { .. } => ("ended", None),
             CauseKind::TimedOut { .. } => ("timed_out", None),
+            CauseKind::FirstExit { rank, .. } => ("first_exit", Some(*rank)),
+            CauseKind::FailedRanks { .. } => ("failed_ranks", None),
             _ => ("other", None),
         };
         Self { kind, node: &cause.host, rank, message: cause.to_string() }

@@ -2,12 +2,14 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use hostlist::HostlistError;
 use lattice_session::request::{PlaceError, ProgramsError};
 use pmi_core::ids::JobIdError;
 use rank_spawner::{BindHereError, ProgramError, ProgramFailure};
 
+use crate::formatting::duration;
 use crate::hostfile::HostfileError;
 use crate::limits::TooManyRanks;
 
@@ -108,6 +110,18 @@ pub enum RequestError {
     NoTime {
         /// The flag.
         flag: &'static str,
+    },
+    /// A signal before the time limit would be sent when the launch begins.
+    #[error(
+        "--signal: the signal comes {} before the time limit, which is {}: give a time behind its @ that is shorter than the limit",
+        duration(*.ahead),
+        duration(*.limit)
+    )]
+    SignalAtOnce {
+        /// Time from the signal to the limit.
+        ahead: Duration,
+        /// The limit.
+        limit: Duration,
     },
     /// Ranks cannot be bound as asked.
     #[error("--cpu-bind: {0}")]

@@ -316,6 +316,9 @@ pub struct LaunchSpec {
     /// Way of the data of PMIx fences.
     #[prost(enumeration = "DataExchange", tag = "24")]
     pub data_exchange: i32,
+    /// A rank that fails does not end the launch.
+    #[prost(bool, tag = "25")]
+    pub bears_failed_ranks: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Job {
@@ -412,6 +415,19 @@ pub struct Patience {
     pub timeout_ms: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "7")]
     pub fence_ms: ::core::option::Option<u64>,
+    /// From the end of the first rank of the launched job to that of the launch.
+    #[prost(uint64, optional, tag = "8")]
+    pub after_first_exit_ms: ::core::option::Option<u64>,
+    #[prost(message, optional, tag = "9")]
+    pub limit_signal: ::core::option::Option<LimitSignal>,
+}
+/// A signal that ranks are sent so long before the time limit.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LimitSignal {
+    #[prost(int32, tag = "1")]
+    pub signal: i32,
+    #[prost(uint64, tag = "2")]
+    pub ahead_ms: u64,
 }
 /// Something that happened on a node. A rank's events are in order, and all its output comes before its exit; `ending` alone
 /// comes at once, ahead of output that waits for room.
@@ -610,7 +626,7 @@ pub struct Cause {
     pub host: ::prost::alloc::string::String,
     #[prost(
         oneof = "cause::Kind",
-        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15"
+        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17"
     )]
     pub kind: ::core::option::Option<cause::Kind>,
 }
@@ -649,7 +665,25 @@ pub mod cause {
         /// Somebody had it ended, other than by a signal of the client that follows it.
         #[prost(message, tag = "15")]
         Ended(super::EndedBy),
+        #[prost(message, tag = "16")]
+        FirstExit(super::FirstExit),
+        #[prost(message, tag = "17")]
+        FailedRanks(super::FailedRanks),
     }
+}
+/// So long after the first rank had ended, others still ran.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FirstExit {
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    #[prost(uint64, tag = "2")]
+    pub wait_ms: u64,
+}
+/// Ranks that failed in a launch that bore it; every rank has ended by itself.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FailedRanks {
+    #[prost(message, repeated, tag = "1")]
+    pub exits: ::prost::alloc::vec::Vec<RankExitStatus>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeftBeforeInit {

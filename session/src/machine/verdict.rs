@@ -2,7 +2,7 @@
 
 use pmi_core::Phase;
 use pmi_core::fence::FenceError;
-use pmi_core::ids::NodeIndex;
+use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::server::EndReason;
 use rank_spawner::RankExit;
 
@@ -18,6 +18,19 @@ pub(crate) enum Verdict {
     Elsewhere,
     /// The cause is known here.
     Here(Cause),
+}
+
+/// Meaning of the end of a rank's process for the launch, before its server has judged it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ExitMeaning {
+    /// It returned status 0.
+    LeftInOrder,
+    /// It failed, and the launch ends.
+    Failed,
+    /// It failed, and the others go on unless they wait for it.
+    Borne,
+    /// The launch is ending anyhow, or the rank's job was disowned.
+    Nothing,
 }
 
 /// A process that was reaped, and whose end was not reported to the machine yet.
@@ -57,13 +70,20 @@ pub(crate) fn cause_of(
         }
         EndReason::LeftWithoutFinalize { rank } => CauseKind::LeftWithoutFinalize { rank },
         EndReason::LeftBeforeInit { rank, others } => {
-            let exit = ranks.slot_of(rank).and_then(|slot| ranks.get(slot).state.exit());
-            CauseKind::LeftBeforeInit { rank, exit: exit.unwrap_or(RankExit::Code(0)), others }
+            let exit = exit_of(rank, ranks).unwrap_or(RankExit::Code(0));
+            CauseKind::LeftBeforeInit { rank, exit, others }
         }
-        EndReason::LeftFence { rank, waiting } => CauseKind::LeftFence { rank, waiting },
+        EndReason::LeftFence { rank, waiting } => match exit_of(rank, ranks) {
+            Some(exit) if !exit.is_success() => CauseKind::Failed { rank, exit },
+            _ => CauseKind::LeftFence { rank, waiting },
+        },
         _ => CauseKind::Fence { reason: "the PMI server ended the job for a reason of a later version".to_owned() },
     };
     (None, kind)
+}
+
+fn exit_of(rank: Rank, ranks: &Ranks) -> Option<RankExit> {
+    ranks.slot_of(rank).and_then(|slot| ranks.get(slot).state.exit())
 }
 
 /// Cause that lies in an end which came before another rank's abort was read: ranks abort over peers that are gone. A rank that
@@ -95,7 +115,7 @@ fn abort_code(code: Option<i32>, message: &str) -> i32 {
 mod tests {
     use std::sync::Arc;
 
-    use pmi_core::ids::{Epoch, LocalRank, Rank};
+    use pmi_core::ids::{Epoch, LocalRank};
 
     use super::super::jobs::JobNumber;
     use super::*;
@@ -138,6 +158,19 @@ mod tests {
         check(1, RankExit::Code(0), Some(Phase::Finalized), &aborted);
         check(1, RankExit::Code(1), Some(Phase::Open), &aborted);
         check(0, killed, None, &aborted);
+    }
+
+    #[test]
+    fn a_rank_that_others_wait_for_is_blamed_for_its_failure_if_it_failed() {
+        let mut ranks = ranks(3);
+        let waiting = vec![Rank(0)];
+        let reason = |rank| EndReason::LeftFence { rank: Rank(rank), waiting: waiting.clone() };
+        ranks.ended(SlotId(1), RankExit::Code(5), None);
+        ranks.ended(SlotId(2), RankExit::Code(0), None);
+        let failed = CauseKind::Failed { rank: Rank(1), exit: RankExit::Code(5) };
+        assert_eq!(cause_of(reason(1), &ranks, &[]), (None, failed));
+        let left = CauseKind::LeftFence { rank: Rank(2), waiting: waiting.clone() };
+        assert_eq!(cause_of(reason(2), &ranks, &[]), (None, left));
     }
 
     #[test]

@@ -55,16 +55,34 @@ impl JobServers {
         }
     }
 
-    /// A rank's process returned status 0. A server to which it never spoke must not take that for silence, if it spoke to the other.
+    /// A rank's process returned status 0.
     pub(super) fn rank_exited(&self, local: LocalRank) {
-        let spoke_pmix = self.spoke_pmix(local);
-        if let Some(pmi) = self.pmi.as_ref().filter(|_| !spoke_pmix) {
+        let (pmi, pmix) = self.concerned(local);
+        if let Some(pmi) = pmi {
             pmi.rank_exited(local);
         }
-        let spoke_pmi = self.pmi.as_ref().is_some_and(|pmi| spoke(pmi.progress(local)));
-        if let Some(pmix) = self.pmix.as_ref().filter(|_| !spoke_pmi) {
+        if let Some(pmix) = pmix {
             pmix.driver.rank_exited(pmix.seat(local));
         }
+    }
+
+    /// A rank's process failed, and the others go on.
+    pub(super) fn rank_failed(&self, local: LocalRank) {
+        let (pmi, pmix) = self.concerned(local);
+        if let Some(pmi) = pmi {
+            pmi.rank_failed(local);
+        }
+        if let Some(pmix) = pmix {
+            pmix.driver.rank_failed(pmix.seat(local));
+        }
+    }
+
+    /// The servers that the end of a rank concerns: one to which it never spoke must not take that for silence, if it spoke to the
+    /// other.
+    fn concerned(&self, local: LocalRank) -> (Option<&Driver>, Option<&Pmix>) {
+        let spoke_pmi = self.pmi.as_ref().is_some_and(|pmi| spoke(pmi.progress(local)));
+        let spoke_pmix = self.spoke_pmix(local);
+        (self.pmi.as_ref().filter(|_| !spoke_pmix), self.pmix.as_ref().filter(|_| !spoke_pmi))
     }
 
     /// Progress of a rank's dialogue, with the server that it speaks to.

@@ -14,7 +14,7 @@ use crate::machine::desertion::FenceSeen;
 use crate::machine::effect::Look;
 use crate::machine::jobs::JobNumber;
 use crate::machine::ranks::{RankState, Slot, SlotId};
-use crate::machine::verdict::UnreportedEnd;
+use crate::machine::verdict::{ExitMeaning, UnreportedEnd};
 use crate::machine::watch::{SilentSeen, WatchLook};
 
 /// Files of the programs that run here, by app index, for each job.
@@ -96,7 +96,11 @@ impl Runner {
 
     /// Reasons to end that follow from the last messages and the end of a rank.
     pub(super) fn last_messages(&mut self, slot: SlotId, exit: rank_spawner::RankExit) -> Vec<(JobNumber, EndReason)> {
-        let judge = if self.machine.minds_exit(slot, exit) { JudgedEnd::ByServer } else { JudgedEnd::ByItself };
+        let judge = match self.machine.meaning_of(slot, exit) {
+            ExitMeaning::LeftInOrder => JudgedEnd::ByServer,
+            ExitMeaning::Borne => JudgedEnd::Borne,
+            ExitMeaning::Failed | ExitMeaning::Nothing => JudgedEnd::ByItself,
+        };
         let known = self.machine.ranks().get(slot);
         self.servers.end_dialogue(known.job, known.local, judge)
     }

@@ -247,6 +247,7 @@ impl Servers {
         servers.drain(local);
         match end {
             JudgedEnd::ByServer => servers.rank_exited(local),
+            JudgedEnd::Borne => servers.rank_failed(local),
             JudgedEnd::ByItself => servers.rank_died(local),
         }
         let own = take_ready(&mut servers.end_reason).map(|reason| (job, reason));
@@ -350,6 +351,8 @@ impl Servers {
 pub(super) enum JudgedEnd {
     /// The rank left with status 0: its server knows whether it was through with PMI.
     ByServer,
+    /// The rank failed, and the others go on: its server knows whether they wait for it.
+    Borne,
     /// The exit speaks for itself, or means nothing.
     ByItself,
 }

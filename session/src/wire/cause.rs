@@ -49,6 +49,13 @@ fn encode_kind(kind: &CauseKind) -> Kind {
         CauseKind::Interrupted { signal } => Kind::InterruptedBy(*signal),
         CauseKind::Ended { who, reason } => Kind::Ended(proto::EndedBy { who: who.clone(), reason: reason.clone() }),
         CauseKind::TimedOut { limit } => Kind::TimedOutMs(milliseconds(*limit)),
+        CauseKind::FirstExit { rank, wait } => {
+            Kind::FirstExit(proto::FirstExit { rank: rank.0, wait_ms: milliseconds(*wait) })
+        }
+        CauseKind::FailedRanks { failed } => {
+            let exits = failed.iter().map(|&(rank, exit)| encode_exit(rank, exit, None)).collect();
+            Kind::FailedRanks(proto::FailedRanks { exits })
+        }
     }
 }
 
@@ -87,6 +94,14 @@ fn decode_kind(kind: Kind) -> Result<CauseKind, WireError> {
         Kind::InterruptedBy(signal) => CauseKind::Interrupted { signal },
         Kind::Ended(ended) => CauseKind::Ended { who: ended.who, reason: ended.reason },
         Kind::TimedOutMs(limit) => CauseKind::TimedOut { limit: time("the time limit", limit)? },
+        Kind::FirstExit(first) => {
+            let wait = time("the time after the first exit", first.wait_ms)?;
+            CauseKind::FirstExit { rank: Rank(first.rank), wait }
+        }
+        Kind::FailedRanks(ranks) => {
+            let failed = ranks.exits.iter().map(|exit| (Rank(exit.rank), decode_exit(exit))).collect();
+            CauseKind::FailedRanks { failed }
+        }
     })
 }
 

@@ -6,7 +6,10 @@ use proto::stdin_target::Target;
 use rank_spawner::CpuBind;
 
 use super::{WireError, bytes, decode_variables, encode_variables, milliseconds, os_string, time, wrong};
-use crate::settings::{DataExchange, Entrance, JobMemory, LaunchSettings, PmiFamily, PmiSpec, StdinTarget, Timeouts};
+use crate::settings::{
+    DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, PmiFamily, PmiSpec, StdinTarget,
+    Timeouts,
+};
 use crate::template::Template;
 
 /// A message with these settings and nothing else.
@@ -21,6 +24,7 @@ pub(super) fn encode(settings: &LaunchSettings) -> proto::LaunchSpec {
         slurm_environment: settings.slurm_environment,
         cpu_bind: settings.cpu_bind.to_string(),
         stdin: Some(encode_stdin(&settings.stdin)),
+        bears_failed_ranks: settings.failed_ranks == FailedRanks::AreBorne,
         patience: Some(encode_timeouts(&settings.timeouts)),
         trace: settings.pmi_trace,
         ..proto::LaunchSpec::default()
@@ -45,6 +49,7 @@ pub(super) fn take(spec: &mut proto::LaunchSpec) -> Result<LaunchSettings, WireE
         slurm_environment: spec.slurm_environment,
         cpu_bind: if spec.cpu_bind.is_empty() { CpuBind::None } else { spec.cpu_bind.parse()? },
         stdin: decode_stdin(spec.stdin.take())?,
+        failed_ranks: if spec.bears_failed_ranks { FailedRanks::AreBorne } else { FailedRanks::EndLaunch },
         timeouts: decode_timeouts(spec.patience.take())?,
     })
 }
@@ -116,7 +121,16 @@ fn encode_timeouts(timeouts: &Timeouts) -> proto::Patience {
         prompt_ms: timeouts.prompt.map(milliseconds),
         timeout_ms: timeouts.time_limit.map(milliseconds),
         fence_ms: timeouts.fence.map(milliseconds),
+        after_first_exit_ms: timeouts.after_first_exit.map(milliseconds),
+        limit_signal: timeouts
+            .limit_signal
+            .map(|LimitSignal { signal, ahead }| proto::LimitSignal { signal, ahead_ms: milliseconds(ahead) }),
     }
+}
+
+fn decode_limit_signal(sent: proto::LimitSignal) -> Result<LimitSignal, WireError> {
+    let ahead = time("the time from a signal to the time limit", sent.ahead_ms)?;
+    Ok(LimitSignal { signal: sent.signal, ahead })
 }
 
 /// A launch without times gets the usual ones.
@@ -131,5 +145,7 @@ fn decode_timeouts(timeouts: Option<proto::Patience>) -> Result<Timeouts, WireEr
         prompt: optional("the timeout of an open line", timeouts.prompt_ms)?,
         time_limit: optional("the time limit", timeouts.timeout_ms)?,
         fence: optional("the timeout of a fence", timeouts.fence_ms)?,
+        limit_signal: timeouts.limit_signal.map(decode_limit_signal).transpose()?,
+        after_first_exit: optional("the time after the first exit", timeouts.after_first_exit_ms)?,
     })
 }

@@ -17,7 +17,10 @@ use rank_spawner::{CpuBind, RankExit};
 
 use super::{TIME_MAX, WireError, placed};
 use crate::placed::{ClusterTerms, PlacedLaunch};
-use crate::settings::{DataExchange, Entrance, JobMemory, LaunchSettings, PmiFamily, PmiSpec, StdinTarget, Timeouts};
+use crate::settings::{
+    DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, PmiFamily, PmiSpec, StdinTarget,
+    Timeouts,
+};
 use crate::spec::{AppSpec, LaunchSecret, SessionSpec};
 use crate::template::Template;
 
@@ -68,6 +71,7 @@ fn settings() -> LaunchSettings {
         slurm_environment: true,
         cpu_bind: CpuBind::None,
         stdin: StdinTarget::File(Template::parse("/in.%r".as_ref()).unwrap()),
+        failed_ranks: FailedRanks::AreBorne,
         timeouts: Timeouts {
             silent: Duration::from_millis(1),
             stuck: Duration::from_millis(2),
@@ -76,6 +80,8 @@ fn settings() -> LaunchSettings {
             prompt: Some(Duration::from_millis(5)),
             fence: Some(Duration::from_millis(6)),
             time_limit: Some(Duration::from_millis(7)),
+            limit_signal: Some(LimitSignal { signal: 10, ahead: Duration::from_millis(8) }),
+            after_first_exit: Some(Duration::from_millis(9)),
         },
     }
 }

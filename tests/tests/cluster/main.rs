@@ -12,6 +12,7 @@ mod dynamic;
 mod endings;
 mod fabric;
 mod fabric_options;
+mod failure_policies;
 mod failures;
 mod fan_outs;
 mod fault_matrix;

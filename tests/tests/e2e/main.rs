@@ -11,6 +11,7 @@ mod dynamic;
 mod ends;
 mod environment;
 mod every_mpi;
+mod failure_policies;
 mod files;
 mod job_memory;
 mod json;

@@ -31,9 +31,23 @@ const ASK_FOR_EXITS: Duration = Duration::from_secs(2);
 pub(crate) enum Desertion {
     /// Certain: it never spoke to its PMI server, so no fence of all ranks can have been complete.
     Certain(Cause),
-    /// The rank went through MPI_Finalize; those who wait may be about to leave the last fence that it took part in. Certain if they
+    /// The rank went through MPI_Finalize, or failed; those who wait may be about to leave the last fence that it took part in. Certain if they
     /// still wait when they are asked again.
     Suspected,
+}
+
+/// True for a rank that ended without a word to its PMI server.
+pub(crate) fn was_silent(end: &RankEnd) -> bool {
+    end.phase == Some(Phase::Silent)
+}
+
+/// True for a rank that may have been part of the last fence: it finalized, or failed on its way, which the launch bore.
+pub(crate) fn has_left(end: &RankEnd) -> bool {
+    match end.phase {
+        Some(Phase::Finalized) => true,
+        Some(Phase::Open) => !end.exit.is_success(),
+        Some(Phase::Silent) | None => false,
+    }
 }
 
 /// Schedule of the questions to nodes who waits.
@@ -136,12 +150,12 @@ impl FenceWaits {
         waiting.into_iter().map(Rank).collect()
     }
 
-    /// The first rank that ended in this phase while others of its job wait.
-    pub(crate) fn deserter(&self, phase: Phase, ranks: &Ranks) -> Option<Deserter> {
+    /// The first rank whose end is of this kind while others of its job wait.
+    pub(crate) fn deserter(&self, is_meant: fn(&RankEnd) -> bool, ranks: &Ranks) -> Option<Deserter> {
         let all = self.waiting();
         ranks.jobs().iter().find_map(|job| {
             let waiting: Vec<Rank> = all.iter().copied().filter(|rank| job.contains(&rank.0)).collect();
-            let end = ranks.first_end(job, phase).filter(|_| !waiting.is_empty())?;
+            let end = ranks.first_end(job, is_meant).filter(|_| !waiting.is_empty())?;
             Some(Deserter { end, waiting })
         })
     }
@@ -215,6 +229,17 @@ mod tests {
         state.on_waiting(0, &ranks(&[0, 1]));
         let cause = state.confirm(&[answer(&[1]), None]).unwrap();
         assert_eq!(cause.kind, CauseKind::LeftFence { rank: Rank(2), waiting: ranks(&[1]) });
+    }
+
+    #[test]
+    fn a_rank_that_failed_and_was_borne_is_to_blame_if_others_wait_for_it() {
+        let mut state = state();
+        state.on_waiting(0, &ranks(&[0, 1]));
+        let exit = RankExit::Code(9);
+        assert!(state.on_exited(1, RankEnd { exit, ..end(2, Some(Phase::Open)) }));
+        assert_eq!(state.desertion(), Some(Desertion::Suspected));
+        let cause = state.confirm(&[answer(&[1]), None]).unwrap();
+        assert_eq!(cause, Cause { host: "b".to_owned(), kind: CauseKind::Failed { rank: Rank(2), exit } });
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use lattice_session::cause::{Cause, CauseKind, StartClass};
 use lattice_session::event::Event;
+use lattice_session::settings::FailedRanks;
 use lattice_session::timeouts;
 use nix::libc;
 use tokio::time::Instant;
@@ -27,6 +28,18 @@ impl Machine {
         self.begin_ending(now);
         for node in self.nodes.state.live().filter(|&node| Some(node) != by) {
             self.effects.command(node, NodeCommand::GiveUp);
+        }
+    }
+
+    /// Ends a launch whose first rank ended as long ago as the others were given.
+    pub(super) fn check_first_exit(&mut self, now: Instant) {
+        if !matches!(self.phase, Phase::Active { .. }) {
+            return;
+        }
+        let state = &self.nodes.state;
+        if let Some((rank, kind)) = self.first_exit.on_tick(|| state.ranks.first_launched_end(), now) {
+            let cause = state.cause_at(rank, kind);
+            self.fail(cause, now);
         }
     }
 
@@ -92,6 +105,7 @@ impl Machine {
     fn end(&mut self, unclean: &[String], refusal: Option<NotStarted>, until: Instant, now: Instant) {
         self.report_silent_ranks(Passing::All, now);
         self.settle_cause(now);
+        self.sum_up_failures();
         self.spawns.refuse_all(&mut self.effects);
         let completion = Arc::new(self.completion(unclean, now));
         self.effects.push(Effect::Finish { completion: Arc::clone(&completion), ranks: self.nodes.state.ranks.size() });
@@ -103,6 +117,18 @@ impl Machine {
         // end, which they do when it is written, and would report the same to a server that comes after this one.
         let change = self.checkpoint.note_urgent(now);
         self.phase = Phase::Over(Over { until, change, conclusion: Some(Conclusion { completion, refusal }) });
+    }
+
+    /// Makes the failures that the launch bore its cause, if there is no other.
+    fn sum_up_failures(&mut self) {
+        let failed = match self.facts.failed_ranks {
+            FailedRanks::AreBorne => self.nodes.state.ranks.failures(),
+            FailedRanks::EndLaunch => return,
+        };
+        if let Some(&(first, _)) = failed.first() {
+            let cause = self.nodes.state.cause_at(first, CauseKind::FailedRanks { failed });
+            self.nodes.state.cause.fail(cause);
+        }
     }
 
     fn completion(&self, unclean: &[String], now: Instant) -> Completion {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use lattice_session::settings::FailedRanks;
 use pmi_core::ids::JobId;
 use pmi_core::job::Placement;
 
@@ -25,6 +26,9 @@ pub(crate) struct Facts {
     pub input_readers: Vec<u32>,
     /// The longest time that ranks have to end when they are told to.
     pub grace: Duration,
+    pub failed_ranks: FailedRanks,
+    /// Time from the end of the first rank of the launched job to that of the launch.
+    pub after_first_exit: Option<Duration>,
     /// The working directory of programs of spawned jobs that name none.
     pub directory: PathBuf,
     pub universe_size: Option<u32>,

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
+use lattice_session::cause::RankExit;
 use lattice_session::event::RankProgress;
 use pmi_core::Phase;
 use pmi_core::ids::Rank;
@@ -167,10 +168,21 @@ impl Ranks {
         self.all.iter().filter_map(|rank| rank.end).collect()
     }
 
-    /// The first of a job's ranks that ended in this phase.
-    pub(crate) fn first_end(&self, job: &Range<u32>, phase: Phase) -> Option<RankEnd> {
+    /// The first of a job's ranks whose end is of this kind.
+    pub(crate) fn first_end(&self, job: &Range<u32>, is_meant: impl Fn(&RankEnd) -> bool) -> Option<RankEnd> {
         let ends = self.all[job.start as usize..job.end as usize].iter().filter_map(|rank| rank.end);
-        ends.into_iter().find(|end| end.phase == Some(phase))
+        ends.into_iter().find(is_meant)
+    }
+
+    /// The first of the launched job's ranks that is known to have ended.
+    pub(crate) fn first_launched_end(&self) -> Option<Rank> {
+        self.launched().iter().find_map(|rank| rank.end).map(|end| end.rank)
+    }
+
+    /// Failures of ranks whose jobs did start, in the order of their numbers.
+    pub(crate) fn failures(&self) -> Vec<(Rank, RankExit)> {
+        let ends = self.all.iter().filter(|rank| !rank.void).filter_map(|rank| rank.end);
+        ends.filter(|end| !end.exit.is_success()).map(|end| (end.rank, end.exit)).collect()
     }
 
     /// The number of ranks that run on each of `nodes` nodes at present.
@@ -228,8 +240,6 @@ impl Ranks {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use lattice_session::cause::RankExit;
-
     use super::*;
 
     /// Two ranks on each of two nodes.

@@ -13,12 +13,11 @@ use std::ops::Range;
 
 use lattice_session::cause::{Cause, CauseKind, FirstCause, RankExit};
 use lattice_session::event::Usage;
-use pmi_core::Phase;
 use pmi_core::ids::Rank;
 use pmi_core::job::Placement;
 
 use super::checkpoint::{Progressed, SpawnedJob};
-use super::desertion::{Deserter, Desertion, FenceWaits};
+use super::desertion::{Deserter, Desertion, FenceWaits, has_left, was_silent};
 use super::event::{RankEnd, StartProgress};
 use super::progress_query::Answer;
 use super::ranks::Ranks;
@@ -211,11 +210,11 @@ impl LaunchState {
         if !self.does_anybody_wait() {
             return None;
         }
-        let certain = self.waits.deserter(Phase::Silent, &self.ranks).map(|Deserter { end, waiting }| {
+        let certain = self.waits.deserter(was_silent, &self.ranks).map(|Deserter { end, waiting }| {
             let kind = CauseKind::LeftBeforeInit { rank: end.rank, exit: end.exit, others: waiting };
             Desertion::Certain(self.cause_at(end.rank, kind))
         });
-        certain.or_else(|| self.waits.deserter(Phase::Finalized, &self.ranks).map(|_| Desertion::Suspected))
+        certain.or_else(|| self.waits.deserter(has_left, &self.ranks).map(|_| Desertion::Suspected))
     }
 
     /// The cause of a desertion that was suspected, now that nodes have answered which ranks wait.
@@ -228,11 +227,15 @@ impl LaunchState {
         if !self.does_anybody_wait() {
             return None;
         }
-        let Deserter { end, waiting } = self.waits.deserter(Phase::Finalized, &self.ranks)?;
-        Some(self.cause_at(end.rank, CauseKind::LeftFence { rank: end.rank, waiting }))
+        let Deserter { end, waiting } = self.waits.deserter(has_left, &self.ranks)?;
+        let kind = match end.exit {
+            exit if exit.is_success() => CauseKind::LeftFence { rank: end.rank, waiting },
+            exit => CauseKind::Failed { rank: end.rank, exit },
+        };
+        Some(self.cause_at(end.rank, kind))
     }
 
-    fn cause_at(&self, rank: Rank, kind: CauseKind) -> Cause {
+    pub(super) fn cause_at(&self, rank: Rank, kind: CauseKind) -> Cause {
         let host = self.ranks.node_of(rank).map_or("", |node| self.host(node));
         Cause { host: host.to_owned(), kind }
     }
@@ -241,6 +244,8 @@ impl LaunchState {
 #[cfg(test)]
 pub(super) mod tests {
     use std::time::Duration;
+
+    use pmi_core::Phase;
 
     use super::super::event::Programs;
     use super::super::ranks::tests::end;

@@ -179,6 +179,8 @@ fn facts(order: &Order, settler: Settler, origin: Origin) -> Facts {
         input_window: u64::from(terms.stdin_window),
         input_readers: input_readers(&launch.settings.stdin, &launch.job.placement),
         grace: launch.settings.timeouts.grace_max(),
+        failed_ranks: launch.settings.failed_ranks,
+        after_first_exit: launch.settings.timeouts.after_first_exit,
         directory: launch.apps.first().map(|app| app.directory.clone()).unwrap_or_default(),
         universe_size: launch.job.universe_size,
         ownership: match ownership {

@@ -64,8 +64,8 @@ fn a_word_of_another_launcher_is_answered_with_one_tip_and_nothing_else() {
             "error: unexpected argument '--mpi' found\n\n  tip: type --pmi=auto|pmi1|pmi2|pmix|none; without it all are served",
         ),
         (
-            "lattice launch -K ./a",
-            "error: unexpected argument '-K' found\n\n  tip: leave it out: the first rank that fails ends the launch",
+            "lattice launch --no-kill ./a",
+            "error: unexpected argument '--no-kill' found\n\n  tip: leave it out: a node that is lost always ends the launch",
         ),
         (
             "lattice launch -genvall ./a",

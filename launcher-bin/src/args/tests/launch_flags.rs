@@ -34,6 +34,17 @@ fn every_spelling_of_a_flag_means_the_same() {
         |args| format!("{:?}", args.time.timeout),
         "Some(90s)",
     );
+    let wait = ["-W 5", "-W5", "-W=5", "--wait 5", "--wait=5s"];
+    check(&wait, |args| format!("{:?}", args.time.wait), "Some(5s)");
+    let borne = ["-K0", "-K=0", "--kill-on-bad-exit=0"];
+    check(&borne, |args| format!("{:?}", args.failures.kill_on_bad_exit), "No");
+    let ends = ["-K", "-K1", "-K=1", "--kill-on-bad-exit", "--kill-on-bad-exit=1", ""];
+    check(&ends, |args| format!("{:?}", args.failures.kill_on_bad_exit), "Yes");
+    check(
+        &["--timeout 90 --signal USR1@30", "--signal=10@30s --timeout 90"],
+        |args| format!("{:?}", args.time.signal),
+        "Some(SignalAhead { signal: SIGUSR1, ahead: 30s })",
+    );
     check(&["--cpu-bind cores", "--cpu-bind=cores"], |args| args.placement.cpu_bind.to_string(), "cores");
 }
 
@@ -76,6 +87,12 @@ fn flags_that_contradict_each_other_are_refused_in_either_order() {
         refused(&format!("lattice launch {one} {other} ./a"), "cannot be used with");
         refused(&format!("lattice launch {other} {one} ./a"), "cannot be used with");
     }
+}
+
+#[test]
+fn a_signal_before_a_limit_needs_one() {
+    refused("lattice launch --signal USR1@5 ./a", "required arguments were not provided:\n  --timeout <TIME>");
+    refused("lattice launch --kill-on-bad-exit=2 ./a", "invalid value '2'");
 }
 
 #[test]

@@ -154,6 +154,7 @@ fn every_cause_has_a_kind_of_its_own() {
         (CauseKind::Aborted { rank, code: 1, message: text() }, "aborted"),
         (CauseKind::Offence { rank, offence: text() }, "offence"),
         (CauseKind::NotServed { rank, protocol: text() }, "not_served"),
+        (CauseKind::FirstExit { rank, wait: limit }, "first_exit"),
     ];
     let nobody = [
         (CauseKind::Fence { reason: text() }, "fence"),
@@ -165,6 +166,7 @@ fn every_cause_has_a_kind_of_its_own() {
         (CauseKind::Interrupted { signal: 2 }, "interrupted"),
         (CauseKind::Ended { who: text(), reason: text() }, "ended"),
         (CauseKind::TimedOut { limit }, "timed_out"),
+        (CauseKind::FailedRanks { failed: vec![(Rank(1), RankExit::Code(3))] }, "failed_ranks"),
     ];
     let named = named.into_iter().map(|cause| (cause, Value::from(3)));
     for ((kind, word), rank) in named.chain(nobody.into_iter().map(|cause| (cause, Value::Null))) {

@@ -1,5 +1,6 @@
 //! Orders of events that have a meaning of their own.
 
+mod failures;
 mod spawns;
 mod watching;
 

@@ -248,11 +248,9 @@ impl World {
         while let Some(effect) = self.machine.poll_effect() {
             self.carry_out(effect);
         }
-        assert_eq!(
-            self.machine.report().cause.as_ref(),
-            self.alarms.first(),
-            "the first cause is the one that was told"
-        );
+        // Failures that are borne end nothing: nobody is told before the report.
+        let cause = self.machine.report().cause.filter(|cause| !matches!(cause.kind, CauseKind::FailedRanks { .. }));
+        assert_eq!(cause.as_ref(), self.alarms.first(), "the first cause is the one that was told");
         assert!(self.alarms.len() <= 1 && self.stdin_fed <= 1 && self.sweeps <= 1);
         let running = self.machine.ranks().alive().count();
         assert_eq!(running, self.machine.ranks().running());

@@ -28,6 +28,8 @@ fn causes() -> Vec<CauseKind> {
         CauseKind::Interrupted { signal: 2 },
         CauseKind::Ended { who: "user 7".into(), reason: "enough".into() },
         CauseKind::TimedOut { limit: Duration::from_secs(9) },
+        CauseKind::FirstExit { rank, wait: Duration::from_secs(4) },
+        CauseKind::FailedRanks { failed: vec![(rank, exit), (Rank(9), RankExit::Code(3))] },
     ]
 }
 
@@ -133,6 +135,8 @@ fn any_cause() -> impl Strategy<Value = CauseKind> {
         any::<i32>().prop_map(|signal| CauseKind::Interrupted { signal }),
         (".{0,9}", ".{0,9}").prop_map(|(who, reason)| CauseKind::Ended { who, reason }),
         any_time().prop_map(|limit| CauseKind::TimedOut { limit }),
+        (any_rank(), any_time()).prop_map(|(rank, wait)| CauseKind::FirstExit { rank, wait }),
+        proptest::collection::vec((any_rank(), any_exit()), 0..4).prop_map(|failed| CauseKind::FailedRanks { failed }),
     ];
     prop_oneof![of_rank, of_others]
 }
@@ -244,6 +248,8 @@ fn causes_that_this_version_has_no_meaning_for_are_refused_by_name() {
     let too_long = format!("{} ms; possible is at most {} ms", u64::MAX, TIME_MAX.as_millis());
     let timeout = proto::FenceTimeout { limit_ms: u64::MAX, ..Default::default() };
     check(Kind::FenceTimeout(timeout), &format!("the time limit of a fence is {too_long}"));
+    let first = proto::FirstExit { rank: 0, wait_ms: u64::MAX };
+    check(Kind::FirstExit(first), &format!("the time after the first exit is {too_long}"));
     check(Kind::TimedOutMs(u64::MAX), &format!("the time limit is {too_long}"));
     check(Kind::LeftBeforeInit(proto::LeftBeforeInit::default()), "the message has no rank that left");
     let failure = proto::NotStarted { reason: String::new(), class: 7 };

@@ -136,15 +136,22 @@ fn any_stdin() -> impl Strategy<Value = StdinTarget> {
 
 fn any_timeouts() -> impl Strategy<Value = Timeouts> {
     let optional = || proptest::option::of(any_time());
-    let limits = (any_time(), any_time(), any_time(), any_time(), optional(), optional(), optional());
-    limits.prop_map(|(silent, stuck, grace_after_failure, grace_after_interrupt, prompt, fence, time_limit)| Timeouts {
-        silent,
-        stuck,
-        grace_after_failure,
-        grace_after_interrupt,
-        prompt,
-        fence,
-        time_limit,
+    let signal = (any::<i32>(), any_time()).prop_map(|(signal, ahead)| LimitSignal { signal, ahead });
+    let usual = (any_time(), any_time(), any_time(), any_time());
+    let limits = (optional(), optional(), optional(), proptest::option::of(signal), optional());
+    (usual, limits).prop_map(|(usual, (prompt, fence, time_limit, limit_signal, after_first_exit))| {
+        let (silent, stuck, grace_after_failure, grace_after_interrupt) = usual;
+        Timeouts {
+            silent,
+            stuck,
+            grace_after_failure,
+            grace_after_interrupt,
+            prompt,
+            fence,
+            time_limit,
+            limit_signal,
+            after_first_exit,
+        }
     })
 }
 
@@ -163,15 +170,16 @@ fn any_settings() -> impl Strategy<Value = LaunchSettings> {
     );
     let bind = proptest::sample::select(vec!["none", "cores", "threads", "map:0-1,4"]);
     let environment = proptest::collection::vec(("[A-Z]{1,5}", ".{0,5}"), 0..4);
-    let flags = any::<(bool, bool)>();
+    let flags = any::<(bool, bool, bool)>();
     (environment, pmi, flags, bind, any_stdin(), any_timeouts()).prop_map(
-        |(environment, pmi, (pmi_trace, slurm_environment), bind, stdin, timeouts)| LaunchSettings {
+        |(environment, pmi, (pmi_trace, slurm_environment, bears), bind, stdin, timeouts)| LaunchSettings {
             environment: environment.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
             pmi,
             pmi_trace,
             slurm_environment,
             cpu_bind: bind.parse().unwrap(),
             stdin,
+            failed_ranks: if bears { FailedRanks::AreBorne } else { FailedRanks::EndLaunch },
             timeouts,
         },
     )
@@ -229,6 +237,11 @@ fn each_timeout_that_no_clock_can_add_is_refused_by_its_name() {
     check(|times, wrong| times.after_interrupt_ms = wrong, "the grace after an interrupt");
     check(|times, wrong| times.prompt_ms = Some(wrong), "the timeout of an open line");
     check(|times, wrong| times.fence_ms = Some(wrong), "the timeout of a fence");
+    check(|times, wrong| times.after_first_exit_ms = Some(wrong), "the time after the first exit");
+    check(
+        |times, wrong| times.limit_signal = Some(proto::LimitSignal { signal: 10, ahead_ms: wrong }),
+        "the time from a signal to the time limit",
+    );
     check(|times, wrong| times.timeout_ms = Some(wrong), "the time limit");
 }
 

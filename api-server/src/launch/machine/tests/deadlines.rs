@@ -150,6 +150,22 @@ fn the_longest_grace_counts_only_for_an_owner() {
 }
 
 #[test]
+fn ranks_have_so_long_after_the_first_exit_on_any_node() {
+    let wait = Duration::from_secs(5);
+    let mut simulation = Simulation::new(super::super::Facts { after_first_exit: Some(wait), ..facts(2, 1) }, 1);
+    simulation.input(|machine, now| machine.on_fan_out(Ok(()), now));
+    [0, 1].into_iter().for_each(|node| simulation.open(node, 1));
+    let _owner = simulation.attach(Role::Owner).unwrap();
+    simulation.pass(10 * wait);
+    assert!(simulation.endings().is_empty(), "none has ended");
+    simulation.exit(1, None);
+    simulation.report(1);
+    simulation.pass(TICK);
+    let gives_up = |all: &Simulation| all.was_told(0, |command| matches!(command, NodeCommand::GiveUp));
+    check("the others are ended", simulation, wait, gives_up);
+}
+
+#[test]
 fn a_launch_that_is_over_is_kept_for_those_who_come_late() {
     let (mut simulation, owner) = followed();
     [0, 1].into_iter().for_each(|node| simulation.report(node));

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lattice_session::cause::{Cause, CauseKind, RankExit};
 use lattice_session::event::{Event, Notice, Output, RankProgress, Stream};
+use lattice_session::settings::FailedRanks;
 use lattice_session::wire::event::{NodeHappening, happening_cost};
 use pmi_core::Phase as RankPhase;
 use pmi_core::ids::{JobId, Rank};
@@ -44,6 +45,8 @@ pub(super) fn facts(nodes: u32, ranks_per_node: u32) -> Facts {
         input_window: 100,
         input_readers: vec![0],
         grace: GRACE,
+        failed_ranks: FailedRanks::EndLaunch,
+        after_first_exit: None,
         directory: "/".into(),
         universe_size: None,
         ownership: Ownership::Owned,

@@ -2,6 +2,7 @@
 
 use lattice_session::cause::{CauseKind, RankExit};
 use lattice_session::event::{Event, Notice};
+use lattice_session::settings::FailedRanks;
 use lattice_session::timeouts;
 use pmi_core::Phase as RankPhase;
 use pmi_core::ids::Rank;
@@ -40,6 +41,42 @@ fn ranks_of_a_spawned_job_that_wait_for_one_that_left_end_the_launch() {
     simulation.event(1, Event::Exited { rank: Rank(3), exit, phase: Some(RankPhase::Silent) });
     let endings = simulation.endings();
     assert_eq!(endings[0].kind, CauseKind::LeftBeforeInit { rank: Rank(3), exit, others: vec![Rank(2)] });
+}
+
+/// Two nodes with a rank each, in a launch that bears failures.
+fn bearing() -> Simulation {
+    let facts = super::super::Facts { failed_ranks: FailedRanks::AreBorne, ..facts(2, 1) };
+    let mut simulation = Simulation::new(facts, 1);
+    simulation.input(|machine, now| machine.on_fan_out(Ok(()), now));
+    [0, 1].into_iter().for_each(|node| simulation.open(node, 1));
+    simulation
+}
+
+#[test]
+fn failures_that_are_borne_are_the_cause_once_every_rank_has_ended() {
+    let mut simulation = bearing();
+    let exit = RankExit::Code(3);
+    simulation.event(1, Event::Exited { rank: Rank(1), exit, phase: None });
+    simulation.report(1);
+    simulation.pass(Duration::from_secs(9));
+    assert!(
+        simulation.endings().is_empty() && !simulation.was_told(0, |command| matches!(command, NodeCommand::GiveUp))
+    );
+    simulation.exit(0, None);
+    simulation.report(0);
+    let cause = simulation.completion().unwrap().cause.clone().unwrap();
+    assert_eq!((cause.host.as_str(), cause.kind), ("n1", CauseKind::FailedRanks { failed: vec![(Rank(1), exit)] }));
+}
+
+#[test]
+fn a_rank_whose_failure_was_borne_is_the_cause_if_others_wait_for_it() {
+    let mut simulation = bearing();
+    let exit = RankExit::Code(3);
+    simulation.event(1, Event::Exited { rank: Rank(1), exit, phase: Some(RankPhase::Open) });
+    simulation.event(0, Event::Waiting { ranks: vec![Rank(0)] });
+    simulation.pass(Duration::from_secs(2));
+    simulation.answer(0, vec![progress(0, true)]);
+    assert_eq!(simulation.endings()[0].kind, CauseKind::Failed { rank: Rank(1), exit });
 }
 
 #[test]

@@ -1,0 +1,146 @@
+//! The time limits of a launch as one session holds them: how long it may run, the signal ahead of that, and how long the others may
+//! run once a rank has ended. On a cluster each session knows of its own ranks only; of the others' the API server does.
+
+use std::time::{Duration, Instant};
+
+use pmi_core::ids::Rank;
+
+use crate::settings::Timeouts;
+
+/// A time that was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reached {
+    /// Ranks are to be sent this signal: the time limit is near.
+    Signal(i32),
+    /// The launch has run for its whole time limit.
+    TimeLimit { limit: Duration },
+    /// Others run so long after the first rank has ended.
+    FirstExit { rank: Rank, wait: Duration },
+}
+
+/// Times that are still ahead, each of which is reached once.
+#[derive(Debug)]
+pub(crate) struct Limits {
+    signal: Option<(Instant, i32)>,
+    time_limit: Option<(Instant, Duration)>,
+    first_exit: FirstExit,
+}
+
+/// Wait for the others after the first exit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FirstExit {
+    /// There is no limit, or it was reached.
+    Unlimited,
+    /// No rank has ended.
+    Ahead { wait: Duration },
+    /// This rank has.
+    Running { until: Instant, rank: Rank, wait: Duration },
+}
+
+impl Limits {
+    pub(crate) fn new(timeouts: &Timeouts, started: Instant) -> Self {
+        let limit = timeouts.time_limit;
+        let signal = limit.zip(timeouts.limit_signal);
+        Self {
+            // A limit that is nearer than that has the signal sent at once.
+            signal: signal.map(|(limit, asked)| (started + limit.saturating_sub(asked.ahead), asked.signal)),
+            time_limit: limit.map(|limit| (started + limit, limit)),
+            first_exit: match timeouts.after_first_exit {
+                Some(wait) => FirstExit::Ahead { wait },
+                None => FirstExit::Unlimited,
+            },
+        }
+    }
+
+    /// A rank of the launched job has ended.
+    pub(crate) fn on_exit(&mut self, rank: Rank, now: Instant) {
+        if let FirstExit::Ahead { wait } = self.first_exit {
+            self.first_exit = FirstExit::Running { until: now + wait, rank, wait };
+        }
+    }
+
+    /// The next time that is reached; `None` if none is ahead.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        let signal = self.signal.map(|(at, _)| at);
+        let limit = self.time_limit.map(|(at, _)| at);
+        let first_exit = match self.first_exit {
+            FirstExit::Running { until, .. } => Some(until),
+            FirstExit::Unlimited | FirstExit::Ahead { .. } => None,
+        };
+        [signal, limit, first_exit].into_iter().flatten().min()
+    }
+
+    /// Returns a time that was reached, and forgets it. To be called until it returns `None`.
+    pub(crate) fn due(&mut self, now: Instant) -> Option<Reached> {
+        if let Some((_, signal)) = self.signal.take_if(|(at, _)| *at <= now) {
+            return Some(Reached::Signal(signal));
+        }
+        if let Some((_, limit)) = self.time_limit.take_if(|(at, _)| *at <= now) {
+            return Some(Reached::TimeLimit { limit });
+        }
+        match self.first_exit {
+            FirstExit::Running { until, rank, wait } if until <= now => {
+                self.first_exit = FirstExit::Unlimited;
+                Some(Reached::FirstExit { rank, wait })
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::LimitSignal;
+
+    /// What is reached within a minute, by the second, when ranks end at these seconds.
+    fn reached(timeouts: Timeouts, ends: &[(u64, u32)]) -> Vec<(u64, Reached)> {
+        let start = Instant::now();
+        let mut limits = Limits::new(&timeouts, start);
+        let mut seen = Vec::new();
+        for second in 0..60 {
+            let now = start + Duration::from_secs(second);
+            ends.iter().filter(|(at, _)| *at == second).for_each(|&(_, rank)| limits.on_exit(Rank(rank), now));
+            assert_eq!(limits.next().is_some_and(|at| at <= now), limits.next().is_some_and(|at| at == now));
+            while let Some(reached) = limits.due(now) {
+                seen.push((second, reached));
+            }
+        }
+        seen
+    }
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_signal_comes_ahead_of_the_limit_and_both_once() {
+        let check = |limit: Option<u64>, ahead, expected: &[(u64, Reached)]| {
+            let limit_signal = Some(LimitSignal { signal: 10, ahead: seconds(ahead) });
+            let timeouts = Timeouts { time_limit: limit.map(seconds), limit_signal, ..Timeouts::default() };
+            assert_eq!(reached(timeouts, &[]), expected, "{limit:?} {ahead}");
+        };
+        let (signal, over) = (Reached::Signal(10), Reached::TimeLimit { limit: seconds(30) });
+        check(Some(30), 10, &[(20, signal), (30, over)]);
+        check(Some(30), 30, &[(0, signal), (30, over)]);
+        check(Some(30), 99, &[(0, signal), (30, over)]);
+        check(Some(30), 0, &[(30, signal), (30, over)]);
+        check(None, 10, &[]);
+    }
+
+    #[test]
+    fn the_wait_begins_with_the_first_exit_and_no_other() {
+        let check = |wait: Option<u64>, ends: &[(u64, u32)], expected: &[(u64, u32)]| {
+            let timeouts = Timeouts { after_first_exit: wait.map(seconds), ..Timeouts::default() };
+            let first_exit = |&(second, rank)| {
+                let wait = seconds(wait.unwrap_or_default());
+                (second, Reached::FirstExit { rank: Rank(rank), wait })
+            };
+            let expected: Vec<_> = expected.iter().map(first_exit).collect();
+            assert_eq!(reached(timeouts, ends), expected, "{wait:?} {ends:?}");
+        };
+        check(Some(7), &[], &[]);
+        check(Some(7), &[(3, 2), (5, 1)], &[(10, 2)]);
+        check(None, &[(3, 2)], &[]);
+    }
+}

@@ -1,0 +1,102 @@
+//! What follows for the others when a rank ends: `--kill-on-bad-exit`, `--wait`, and the signal before a time limit.
+
+use lattice_tests::mpi::{MPICHS, MPIS};
+use lattice_tests::{lattice, launch};
+
+use crate::raw;
+
+/// Ranks 1 and 2 fail at once; the others go on until rank 0 lets them end.
+const FAILING: &str = r#"
+    case $LATTICE_RANK in 1) exit 3;; 2) kill -KILL $$;; esac
+    sleep 0.3; echo "rank $LATTICE_RANK went on""#;
+
+#[test]
+fn the_others_go_on_after_a_failure_that_is_borne() {
+    let went_on = ["rank 0 went on", "rank 3 went on"];
+    for flag in ["-K0", "--kill-on-bad-exit=0"] {
+        let outcome = launch("-n 4 --pmi=none").words(flag).bash(FAILING).run();
+        outcome.exits(137).prints_lines(went_on);
+        outcome.says("lattice: rank 1 exited with status 3; rank 2 was killed by signal 9 (SIGKILL)");
+    }
+    for flag in ["", "-K", "-K1", "--kill-on-bad-exit"] {
+        let outcome = launch("-n 2 --pmi=none").words(flag).bash("[ $LATTICE_RANK = 1 ] && exit 3; sleep 1000").run();
+        outcome.exits(3).says("rank 1 on ").says("exited with status 3");
+    }
+    launch("-n 4 -K0 --pmi=none").words("true").run().exits(0).says_nothing();
+}
+
+#[test]
+fn the_failures_that_were_borne_are_in_the_last_line_of_json() {
+    let outcome = lattice("launch --json -K0 -n 2 --pmi=none").bash("exit $((LATTICE_RANK * 4))").run();
+    let last = outcome.exits(4).text().lines().last().unwrap_or_default().to_owned();
+    let cause = r#""cause":{"kind":"failed_ranks","#;
+    outcome.check(last.contains(cause) && last.contains(r#""exit_code":4"#), || format!("{last} lacks {cause}"));
+}
+
+#[test]
+fn ranks_of_mpi_go_on_after_one_that_failed_behind_finalize() {
+    for mpi in MPIS {
+        let script = r#""$0" 1 5; code=$?; sleep 0.2; [ $code = 0 ] && echo well; exit $code"#;
+        let command = launch("-n 3 -K0").words("bash -c").arg(script).arg(mpi.program("exit_after_finalize"));
+        command.run().exits(5).says("lattice: rank 1 exited with status 5").prints_lines(["well"; 2]);
+    }
+}
+
+/// They wait for it in the memory that they share, where only `--wait` sees it.
+#[test]
+fn ranks_of_mpi_that_wait_for_one_that_failed_are_ended_by_wait() {
+    for mpi in MPICHS {
+        let command = launch("-n 3 -K0 --wait 500ms").arg(mpi.program("exit_without_finalize")).words("1 3");
+        command.run().exits(124).says("rank 1 on ").says("ended first, and the time of the others, 500ms, is over");
+    }
+}
+
+#[test]
+fn ranks_that_wait_in_a_fence_for_one_that_failed_end_the_launch() {
+    // Before it failed, and after.
+    for script in [
+        "init; if [ $PMI_RANK = 1 ]; then sleep 0.2; exit 3; fi; barrier; forever",
+        "init; if [ $PMI_RANK = 1 ]; then exit 3; fi; sleep 0.2; barrier; forever",
+    ] {
+        raw::script(launch("-n 3 -K0"), script).run().exits(3).says("rank 1 on ").says("exited with status 3");
+    }
+    let script = "if [ $PMI_RANK = 1 ]; then exit 4; fi; init; barrier; forever";
+    raw::script(launch("-n 3 -K0"), script).run().exits(4).says("exited with status 4 before MPI_Init");
+}
+
+#[test]
+fn an_abort_ends_a_launch_that_bears_failures() {
+    for mpi in MPIS {
+        let outcome = launch("-n 3 -K0").arg(mpi.program("abort")).words("1 42").run();
+        outcome.exits(42).says("rank 1 on ").says("called MPI_Abort with code 42");
+    }
+}
+
+#[test]
+fn the_others_have_the_time_of_wait_after_the_first_exit() {
+    let script = "[ $LATTICE_RANK = 1 ] || sleep 1000";
+    for flag in ["--wait 300ms", "--wait=1", "-W1"] {
+        launch("-n 3 --pmi=none").words(flag).bash(script).run().exits(124).says("rank 1 on ").says("ended first");
+    }
+    let script = "[ $LATTICE_RANK = 1 ] || sleep 0.3";
+    for flag in ["-W0", "-W 1h", ""] {
+        launch("-n 2 --pmi=none").words(flag).bash(script).run().exits(0).says_nothing();
+    }
+}
+
+#[test]
+fn a_signal_comes_before_the_time_limit() {
+    let script = r#"trap 'echo warned; exit 0' USR1; while :; do sleep 0.05; done"#;
+    let outcome = launch("-n 2 --pmi=none --timeout 1h --signal USR1@59m59s").bash(script).run();
+    outcome.exits(0).prints_lines(["warned"; 2]);
+    let script = r#"trap 'echo warned' USR1; while :; do sleep 0.05; done"#;
+    let outcome = launch("-n 1 --pmi=none --timeout 1s --signal 10@700ms").bash(script).run();
+    outcome.exits(124).says("the time limit of 1s is over").prints_lines(["warned"]);
+}
+
+#[test]
+fn a_signal_that_would_come_at_once_is_refused() {
+    let outcome = launch("-n 1 --timeout 30s --signal USR1").words("true").run();
+    outcome.exits(125).says("--signal: the signal comes 1 min before the time limit, which is 30 s");
+    launch("-n 1 --signal USR1@5").words("true").run().exits(125).says("--timeout");
+}
