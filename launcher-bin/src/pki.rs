@@ -4,8 +4,9 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::path::{Path, PathBuf};
 
-use lattice_pki::{Authority, PkiError, Validity, directory_name, refuse_existing};
+use lattice_pki::{Authority, CERTIFICATE_FILE, PkiError, REVOKED_FILE, Validity, directory_name, refuse_existing};
 use pmi_transport::identity::Caller;
 use serde::Serialize;
 
@@ -31,12 +32,22 @@ enum Made {
         issued: Vec<String>,
         days: u32,
     },
+    Revoked {
+        /// The file with the list.
+        crl: String,
+        /// Number of certificates on it.
+        revoked: usize,
+    },
 }
 
 impl fmt::Display for Made {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Authority { ca } => f.write_str(ca),
+            Self::Revoked { crl, revoked } => {
+                let count = count(u32::try_from(*revoked).unwrap_or(u32::MAX), "revoked certificate");
+                write!(f, "{crl}: {count}; copy it beside each ca.pem of the cluster")
+            }
             Self::Certificates { directory, issued, days } => {
                 write!(f, "{directory}: {}, valid for {}", hostlist::fold(issued), count(*days, "day"))
             }
@@ -55,6 +66,7 @@ pub fn run(command: PkiCommand) -> Result<String, PkiError> {
             Made::Authority { ca: directory.join("ca.pem").display().to_string() }
         }
         Action::Issue(args) => issue(args)?,
+        Action::Revoke { directory, certificates } => revoke(&directory, &certificates)?,
     };
     let text = if command.json { console::json(&made) } else { format!("{made}\n") };
     Ok(text)
@@ -76,6 +88,16 @@ fn issue(args: IssueArgs) -> Result<Made, PkiError> {
     }
     let issued = subjects.iter().map(directory_name).collect();
     Ok(Made::Certificates { directory: args.directory.display().to_string(), issued, days: args.days })
+}
+
+fn revoke(directory: &Path, certificates: &[PathBuf]) -> Result<Made, PkiError> {
+    let file_of = |name: &PathBuf| {
+        let below = directory.join(name);
+        if below.is_dir() { below.join(CERTIFICATE_FILE) } else { name.clone() }
+    };
+    let files: Vec<PathBuf> = certificates.iter().map(file_of).collect();
+    let revoked = Authority::open(directory)?.revoke(directory, &files)?;
+    Ok(Made::Revoked { crl: directory.join(REVOKED_FILE).display().to_string(), revoked })
 }
 
 /// To whom to issue, each once.

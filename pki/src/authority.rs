@@ -61,6 +61,20 @@ pub enum PkiError {
         /// Fault of the CA's key or certificate.
         source: rcgen::Error,
     },
+    /// A file does not hold what it should.
+    #[error("{} cannot be read", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Fault that was found.
+        source: rustls::pki_types::pem::Error,
+    },
+    /// A certificate was to be revoked that this CA has not issued.
+    #[error("{} holds no certificate that this CA has issued", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
     /// A name that no certificate can bear.
     #[error("no certificate can bear the name {name:?}")]
     BadName {
@@ -102,8 +116,8 @@ impl Validity {
 
 /// A CA, with its key.
 pub struct Authority {
-    certificate: String,
-    issuer: Issuer<'static, KeyPair>,
+    pub(crate) certificate: String,
+    pub(crate) issuer: Issuer<'static, KeyPair>,
 }
 
 /// A certificate and its key, in PEM.

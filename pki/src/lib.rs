@@ -6,9 +6,11 @@
 
 mod authority;
 mod caller;
+mod revocation;
 
 pub use self::authority::{
     Authority, CA_CERTIFICATE_FILE, CERTIFICATE_FILE, CLOCK_SKEW, Issued, KEY_FILE, PkiError, Validity, directory_name,
     refuse_existing,
 };
 pub use self::caller::{Caller, CallerError, Role, SCHEME, is_node_name};
+pub use self::revocation::REVOKED_FILE;

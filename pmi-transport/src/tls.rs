@@ -243,6 +243,7 @@ fn explain(error: &rustls::Error) -> String {
             AlertDescription::UnknownCA | AlertDescription::DecryptError => {
                 "our certificate is not from the CA that it trusts in"
             }
+            AlertDescription::CertificateRevoked => "our certificate was revoked",
             AlertDescription::CertificateExpired => "our certificate has expired, or is not valid yet",
             AlertDescription::BadCertificate | AlertDescription::CertificateUnknown => {
                 "it does not take our certificate"
@@ -260,6 +261,7 @@ fn explain_certificate(error: &CertificateError) -> String {
     match error {
         // Two CAs never have one name (see `pki`), but others' may: then the signature tells.
         E::UnknownIssuer | E::BadSignature => "its certificate is not from the CA that we trust in".to_owned(),
+        E::Revoked => "its certificate was revoked".to_owned(),
         E::Expired | E::ExpiredContext { .. } => "its certificate has expired".to_owned(),
         E::NotValidYet | E::NotValidYetContext { .. } => {
             "its certificate is not valid yet; are the clocks right?".to_owned()

@@ -99,6 +99,25 @@ async fn an_expired_certificate_is_refused_on_both_sides() {
     assert_eq!(words, "no TLS with ADDRESS: its certificate has expired");
 }
 
+/// From the next connection on, without a restart of anybody.
+#[tokio::test]
+async fn a_revoked_certificate_is_refused_on_both_sides_and_no_other() {
+    let pki = Pki::new();
+    let [api, node3, node4] = [Caller::Api, agent("node3"), agent("node4")].map(|caller| pki.identity(&caller));
+    let server = Running::start(ANYWHERE, &api).await;
+    assert_eq!(ask(&server.address, &Caller::Api, &node3).await.unwrap(), agent("node3").to_string());
+    pki.revoke(&agent("node3"));
+    let refused = ask(&server.address, &Caller::Api, &node3).await.unwrap_err();
+    assert_eq!(reason(&refused), "our certificate was revoked");
+    assert_eq!(ask(&server.address, &Caller::Api, &node4).await.unwrap(), agent("node4").to_string());
+    server.stop().await;
+    let words = why_not(&node3, &agent("node3"), &api).await;
+    assert_eq!(words, "no TLS with ADDRESS: its certificate was revoked");
+    let server = Running::start(ANYWHERE, &node4).await;
+    assert_eq!(ask(&server.address, &agent("node4"), &api).await.unwrap(), Caller::Api.to_string());
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn renewed_files_hold_for_new_connections_and_old_ones_go_on() {
     let (pki, next) = (Pki::new(), Pki::new());

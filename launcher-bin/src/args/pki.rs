@@ -32,6 +32,15 @@ pub(crate) enum Action {
     },
     /// Issue certificates; each with its key and a copy of ca.pem, in a directory of its own below DIR.
     Issue(IssueArgs),
+    /// Revoke certificates: writes DIR/crl.pem, which belongs beside each copy of ca.pem. Connections that are made from then on refuse them.
+    Revoke {
+        /// The directory of the authority.
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+        /// What to revoke: directories below DIR, such as agent-node3 or user-1000, or files with certificates.
+        #[arg(value_name = "NAME|FILE", required = true)]
+        certificates: Vec<PathBuf>,
+    },
 }
 
 /// To whom certificates are issued.

@@ -4,14 +4,14 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use lattice_pki::{CA_CERTIFICATE_FILE, CERTIFICATE_FILE, KEY_FILE};
+use lattice_pki::{CA_CERTIFICATE_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE};
 use serde::{Deserialize, Serialize};
 
 /// The files of an identity, in PEM, as every settings file has them in `[tls]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsFiles {
-    /// Certificates of the CAs that are trusted.
+    /// Certificates of the CAs that are trusted. A file `crl.pem` beside it lists certificates that they have revoked.
     pub ca: PathBuf,
     /// Certificate of this process, and the chain to the CA, if there is one in between.
     pub cert: PathBuf,
@@ -20,7 +20,7 @@ pub struct TlsFiles {
 }
 
 /// State of each file: inode, size, and time of change. `None` for one that is not there.
-pub(super) type Stamps = [Option<(u64, u64, i64, i64)>; 3];
+pub(super) type Stamps = [Option<(u64, u64, i64, i64)>; 4];
 
 impl TlsFiles {
     /// Files of a directory that [`Authority::write`](lattice_pki::Authority::write) made.
@@ -35,11 +35,16 @@ impl TlsFiles {
         Self { ca: directory.join(ca), cert: directory.join(cert), key: directory.join(key) }
     }
 
+    /// File with the list of revoked certificates, which need not be there.
+    pub(super) fn revoked(&self) -> PathBuf {
+        self.ca.with_file_name(REVOKED_FILE)
+    }
+
     pub(super) fn stamps(&self) -> Stamps {
         let stamp = |file: &PathBuf| {
             let metadata = fs::metadata(file).ok()?;
             Some((metadata.ino(), metadata.size(), metadata.ctime(), metadata.ctime_nsec()))
         };
-        [&self.ca, &self.cert, &self.key].map(stamp)
+        [&self.ca, &self.cert, &self.key, &self.revoked()].map(stamp)
     }
 }

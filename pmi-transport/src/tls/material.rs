@@ -6,10 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lattice_pki::Caller;
-use rustls::client::Resumption;
+use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::TLS13;
@@ -53,14 +53,25 @@ impl Material {
         let unfit = |source| IdentityError::Key { certificate: certificate.clone(), key: key.clone(), source };
         let pair = CertifiedKey::from_der(chain, read_key(key)?, &provider).map_err(unfit)?;
         let (roots, pair) = (Arc::new(roots), Arc::new(pair));
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider)).build();
+        let revoked = read_revoked(&files.revoked())?;
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
+            .with_crls(revoked.clone())
+            .only_check_end_entity_revocation()
+            .allow_unknown_revocation_status()
+            .build();
         let verifier = verifier.map_err(|source| IdentityError::Verifier { path: ca.clone(), source })?;
         let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13])
             .map_err(unfit)?
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(resolver(&pair));
-        let client = client_config(provider, &roots, &pair).map_err(unfit)?;
+        let others = WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
+            .with_crls(revoked)
+            .only_check_end_entity_revocation()
+            .allow_unknown_revocation_status()
+            .build();
+        let others = others.map_err(|source| IdentityError::Verifier { path: ca.clone(), source })?;
+        let client = client_config(provider, others, &pair).map_err(unfit)?;
         let server = without_resumption(server);
         Ok(Self { caller, key: pair, roots, client: Arc::new(client), server: Arc::new(server) })
     }
@@ -68,12 +79,12 @@ impl Material {
 
 fn client_config(
     provider: Arc<CryptoProvider>,
-    roots: &Arc<RootCertStore>,
+    others: Arc<WebPkiServerVerifier>,
     pair: &Arc<CertifiedKey>,
 ) -> Result<ClientConfig, rustls::Error> {
     let mut client = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])?
-        .with_root_certificates(Arc::clone(roots))
+        .with_webpki_verifier(others)
         .with_client_cert_resolver(resolver(pair));
     client.alpn_protocols = vec![ALPN_H2.to_vec()];
     client.resumption = Resumption::disabled();
@@ -105,6 +116,17 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Identi
     let bytes = read(path)?;
     let certificates = CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>().map_err(malformed)?;
     if certificates.is_empty() { Err(malformed(pem::Error::NoItemsFound)) } else { Ok(certificates) }
+}
+
+/// Reads the list of revoked certificates; there need not be one.
+fn read_revoked(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, IdentityError> {
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let malformed =
+        |source| IdentityError::Pem { path: path.to_owned(), wanted: "list of revoked certificates", source };
+    let list = CertificateRevocationListDer::from_pem_slice(&read(path)?).map_err(malformed)?;
+    Ok(vec![list])
 }
 
 fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, IdentityError> {

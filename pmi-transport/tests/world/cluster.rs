@@ -49,6 +49,13 @@ impl Pki {
         }
     }
 
+    /// Revokes what was issued to `caller`, for all who trust in this CA.
+    pub(crate) fn revoke(&self, caller: &Caller) {
+        let root = self.directory.path();
+        let certificate = root.join(directory_name(caller)).join("cert.pem");
+        self.authority.revoke(root, &[certificate]).unwrap();
+    }
+
     fn load(&self, caller: &Caller, host: Option<&str>, validity: Validity, trusted: &Self) -> Security {
         let directory = self.directory.path().join(directory_name(caller));
         let hosts: Vec<String> = host.into_iter().map(str::to_owned).collect();
