@@ -20,6 +20,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::allocations::may_use;
+use super::audit::{audited, nothing};
 use super::launch::attachments::{Role, SIGNAL_MAX};
 use super::launch::client_message::ClientSender;
 use super::launch::event::NodeCommand;
@@ -126,16 +127,8 @@ impl LaunchService for Launching {
     ) -> Result<Response<SignalLaunchResponse>, Status> {
         let caller = caller_of(&request)?.clone();
         let SignalLaunchRequest { id, signal, ranks } = request.into_inner();
-        if !(1..=SIGNAL_MAX).contains(&signal) {
-            return Err(Status::invalid_argument(format!("{signal} is no signal; there are 1 to {SIGNAL_MAX}")));
-        }
-        match self.find(&caller, &id).await? {
-            Found::Task(handle) if !handle.summary().is_over() => {
-                let command = signal_command(signal, ranks, &handle.summary())?;
-                handle.send(LaunchRequest::Signal(command)).await
-            }
-            _ => return Err(Status::failed_precondition(format!("launch {id} has ended"))),
-        };
+        let signalled = self.signal(&caller, &id, signal, ranks);
+        audited(&caller, "signal launch", &id, signalled, |()| format!("signal {signal}")).await?;
         Ok(Response::new(SignalLaunchResponse {}))
     }
 
@@ -145,12 +138,33 @@ impl LaunchService for Launching {
     ) -> Result<Response<AbortLaunchResponse>, Status> {
         let caller = caller_of(&request)?.clone();
         let AbortLaunchRequest { id, reason } = request.into_inner();
-        if let Found::Task(handle) = self.find(&caller, &id).await? {
+        audited(&caller, "abort launch", &id, self.abort(&caller, &id, &reason), nothing).await?;
+        Ok(Response::new(AbortLaunchResponse {}))
+    }
+}
+
+impl Launching {
+    async fn signal(&self, caller: &Caller, id: &str, signal: i32, ranks: Vec<RankRange>) -> Result<(), Status> {
+        if !(1..=SIGNAL_MAX).contains(&signal) {
+            return Err(Status::invalid_argument(format!("{signal} is no signal; there are 1 to {SIGNAL_MAX}")));
+        }
+        match self.find(caller, id).await? {
+            Found::Task(handle) if !handle.summary().is_over() => {
+                let command = signal_command(signal, ranks, &handle.summary())?;
+                handle.send(LaunchRequest::Signal(command)).await;
+                Ok(())
+            }
+            _ => Err(Status::failed_precondition(format!("launch {id} has ended"))),
+        }
+    }
+
+    async fn abort(&self, caller: &Caller, id: &str, reason: &str) -> Result<(), Status> {
+        if let Found::Task(handle) = self.find(caller, id).await? {
             // It is told to everybody who follows the launch.
             let reason = reason.chars().take(REASON_MAX).collect();
             handle.send(LaunchRequest::Abort { who: caller.to_string(), reason }).await;
         }
-        Ok(Response::new(AbortLaunchResponse {}))
+        Ok(())
     }
 }
 

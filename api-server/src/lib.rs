@@ -17,6 +17,7 @@ pub mod fuzzing;
 
 mod allocation_service;
 mod allocations;
+mod audit;
 mod clock;
 mod config;
 mod fabric;

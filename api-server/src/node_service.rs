@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::audit::{audited, nothing};
 use super::launch::outbox::{Attempt, Outbox, StreamEnd};
 use super::launch::{LaunchHandle, Request as LaunchRequest};
 use super::rendezvous::Participant;
@@ -77,8 +78,11 @@ impl NodeService for Reporting {
     async fn drain_nodes(&self, request: Request<DrainNodesRequest>) -> Result<Response<DrainNodesResponse>, Status> {
         let (server, caller) = (Arc::clone(&self.0), caller_of(&request)?.clone());
         let DrainNodesRequest { nodes, reason } = request.into_inner();
+        let (who, on) = (caller.clone(), nodes.clone());
         let drained = to_its_end(async move { server.drain(&caller, &nodes, &reason).await });
-        Ok(Response::new(DrainNodesResponse { unknown: hostlist::fold(&drained.await?) }))
+        let drained = async move { Ok(drained.await?) };
+        let unknown = audited(&who, "drain nodes", &on, drained, nothing).await?;
+        Ok(Response::new(DrainNodesResponse { unknown: hostlist::fold(&unknown) }))
     }
 
     async fn resume_nodes(
@@ -87,7 +91,9 @@ impl NodeService for Reporting {
     ) -> Result<Response<ResumeNodesResponse>, Status> {
         let (server, caller) = (Arc::clone(&self.0), caller_of(&request)?.clone());
         let nodes = request.into_inner().nodes;
-        to_its_end(async move { server.undrain(&caller, &nodes).await }).await?;
+        let (who, on) = (caller.clone(), nodes.clone());
+        let resumed = to_its_end(async move { server.undrain(&caller, &nodes).await });
+        audited(&who, "resume nodes", &on, async move { Ok(resumed.await?) }, nothing).await?;
         Ok(Response::new(ResumeNodesResponse {}))
     }
 

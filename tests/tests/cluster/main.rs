@@ -7,6 +7,7 @@
 mod agents_come_and_go;
 mod allocations;
 mod api_server_away;
+mod audit;
 mod cleanup;
 mod dynamic;
 mod endings;
