@@ -175,6 +175,9 @@ async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
     }
     let listener = Listener::bind(&config.listen, &prepared.security).await?;
     let address = config.advertised(&listener.local_address());
+    if let Some(reason) = forks.ungrouped() {
+        tracing::warn!("sessions have no control groups of their own: {reason}");
+    }
     let (forks, server_gone) = Forks::new(forks);
     let node = Arc::new(Node::new(config, address, prepared, forks)?);
     let listener = listener.with_links(Arc::clone(&node.arrivals));

@@ -11,7 +11,8 @@
 //!   Started(door)     Ended(pid, exit), what it left behind is killed <───────┘
 //! ```
 //!
-//! The server is a subreaper: a process below it and below none of its children was left behind by one. Its children are
+//! Where it can, the server puts each child into a control group of its own, and a child counts as ended when nothing in its group runs.
+//! Also it is a subreaper: a process below it and below none of its children was left behind by one. Its children are
 //! subreapers as well, so one that ends in order knows whether it leaves anything, and says so by its status: the table of
 //! all processes is looked through only when something may be in it.
 //!
@@ -49,6 +50,7 @@ use self::message::{Handover, Message, VERSION};
 pub use self::rendezvous::RendezvousError;
 use self::rendezvous::{Rendezvous, is_readable};
 use self::server::serve;
+use crate::cgroup::{CgroupError, OwnCgroup, usable_directory};
 use crate::descriptor_socket::DescriptorSocket;
 use crate::exit::RankExit;
 use crate::syscalls::pidfd_send_signal;
@@ -56,8 +58,8 @@ use crate::syscalls::pidfd_send_signal;
 /// Time for a fork server to say its next word while it is taken up. It may be cleaning up before.
 const TAKE_UP_WITHIN: Duration = Duration::from_secs(5);
 
-/// Main function of a child, which gets its door; the process ends when it returns.
-type ChildMain = fn(DescriptorSocket);
+/// Main function of a child, which gets its door, and its control group where there is one; the process ends when it returns.
+type ChildMain = fn(DescriptorSocket, Option<OwnCgroup>);
 
 /// The daemon's hold on a fork server. Dropping it, like any end of the daemon, lets the server end, and its children but for those that
 /// are kept.
@@ -66,6 +68,8 @@ pub struct ForkServer {
     control: OwnedFd,
     /// Number of its process; `None` for one that another daemon made.
     pid: Option<Pid>,
+    /// Reason why its children have no control groups.
+    ungrouped: Option<CgroupError>,
 }
 
 /// Terms on which children outlive their daemon.
@@ -172,8 +176,8 @@ pub enum ForkEvent {
     Started(ForkedProcess),
     /// The answer to [`ForkServer::request`] where the system has no process or descriptor left.
     NotStarted(Errno),
-    /// A process ended that was started earlier: with code 0 if it left nothing behind, with 2 if it left processes, which
-    /// are killed now.
+    /// A process ended that was started earlier: with code 0 if it left nothing behind, with 2 if it left processes. With control
+    /// groups nothing of it runs any more; without them, what it left is killed now.
     Ended {
         /// Process number.
         pid: Pid,
@@ -197,11 +201,15 @@ impl ForkServer {
         }
         let rendezvous = survival.map(|survival| Rendezvous::open(&survival.directory)).transpose()?;
         let lease = survival.map_or(Duration::ZERO, |survival| survival.lease);
+        let (cgroups, ungrouped) = match usable_directory() {
+            Ok(directory) => (Some(directory), None),
+            Err(error) => (None, Some(error)),
+        };
         let (ours, theirs) = control_pair().map_err(io::Error::from)?;
         // SAFETY: this process has one thread, as was just seen, so no lock is held by a thread that the child lacks.
         match unsafe { fork() }.map_err(io::Error::from)? {
             ForkResult::Child => {
-                let served = catch_unwind(AssertUnwindSafe(|| serve(theirs, main, lease)));
+                let served = catch_unwind(AssertUnwindSafe(|| serve(theirs, main, lease, cgroups.as_deref())));
                 if let Some(rendezvous) = &rendezvous {
                     // The next daemon removes what cannot be removed here.
                     let _ = fs::remove_file(rendezvous.socket_of(getpid()));
@@ -210,7 +218,7 @@ impl ForkServer {
                 unsafe { libc::_exit(i32::from(!matches!(served, Ok(Ok(()))))) }
             }
             ForkResult::Parent { child } => {
-                let server = Self { control: ours, pid: Some(child) };
+                let server = Self { control: ours, pid: Some(child), ungrouped };
                 if let Some(rendezvous) = rendezvous {
                     let listener = rendezvous.listen(child)?;
                     let sent = Message::send(server.as_fd(), [Message::LISTEN, 0, 0], &[listener.as_fd()]);
@@ -219,6 +227,11 @@ impl ForkServer {
                 Ok(server)
             }
         }
+    }
+
+    /// Returns why children of this server have no control groups; `None` if they have, and for a server that was taken up.
+    pub fn ungrouped(&self) -> Option<&CgroupError> {
+        self.ungrouped.as_ref()
     }
 
     /// Takes up all fork servers that have outlived their daemons in `directory`; `own` is this daemon's fork server, which is there,
@@ -315,7 +328,7 @@ fn take_up(control: OwnedFd) -> Result<TakenUp, TakeUpError> {
         }
     }
     fcntl(&control, FcntlArg::F_SETFL(OFlag::O_RDWR | OFlag::O_NONBLOCK))?;
-    Ok(TakenUp { server: ForkServer { control, pid: None }, children })
+    Ok(TakenUp { server: ForkServer { control, pid: None, ungrouped: None }, children })
 }
 
 /// The daemon's end does not block, the server's does.
@@ -333,7 +346,7 @@ mod tests {
     fn a_process_with_threads_gets_no_fork_server() {
         // The test runs on one thread and the harness waits on another.
         std::thread::scope(|scope| {
-            let error = scope.spawn(|| ForkServer::fork(drop, None)).join().unwrap().unwrap_err();
+            let error = scope.spawn(|| ForkServer::fork(|_, _| {}, None)).join().unwrap().unwrap_err();
             assert!(matches!(error, ForkServerError::Threads { threads } if threads > 1), "{error}");
         });
     }

@@ -74,7 +74,7 @@ pub(crate) fn kill_until_gone(
         empty_scans = 0;
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            report.survivors = targets.iter().map(Survivor::new).collect();
+            report.survivors = targets.iter().map(|process| Survivor::of(process.pid)).collect();
             break;
         }
         let held = kill_all(&targets, &mut report.killed);
@@ -94,9 +94,9 @@ impl KillReport {
 }
 
 impl Survivor {
-    fn new(process: &Process) -> Self {
-        let name = fs::read(format!("/proc/{}/comm", process.pid)).unwrap_or_default();
-        Self { pid: process.pid, name: String::from_utf8_lossy(&name).trim_end().to_owned() }
+    pub(crate) fn of(pid: Pid) -> Self {
+        let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+        Self { pid, name: String::from_utf8_lossy(&name).trim_end().to_owned() }
     }
 }
 

@@ -6,15 +6,20 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::sys::prctl;
 use nix::unistd::{Pid, getpid};
 
+use crate::cgroup::OwnCgroup;
 use crate::kill::{Survivor, kill_until_gone};
 use crate::launch_tag::{LaunchTag, value_of};
 use crate::process_table::{Process, ProcessTable};
 use crate::syscalls::{self, Child};
+
+/// Pause before processes that are being killed are reaped again.
+const REAP_PAUSE: Duration = Duration::from_millis(1);
 
 /// Criteria by which the processes of a launch are recognised.
 ///
@@ -83,6 +88,28 @@ pub fn sweep(launch: &SweepScope<'_>, time_limit: Duration) -> io::Result<Swept>
         |process: &Process| report.killed.get(&process.pid) == Some(&process.start) || launch.owns_zombie(process);
     reap_children(launch.ranks, ended)?;
     Ok(Swept { killed: report.killed.len(), survivors: report.survivors })
+}
+
+/// Kills every process of this process's control group but itself, whatever their number and however fast they multiply, and reaps
+/// them, `ranks` excepted. The calling process must be a subreaper that serves this launch alone, and starts nothing afterwards.
+///
+/// # Errors
+/// Fails where the control group or `/proc` cannot be used.
+pub fn sweep_group(group: &OwnCgroup, ranks: &[Pid], time_limit: Duration) -> io::Result<Swept> {
+    let deadline = Instant::now() + time_limit;
+    let survivors = group.kill_others(time_limit)?;
+    let mut killed = 0;
+    // The kernel counts a process out before its parent can reap it.
+    while !nothing_to_sweep() && survivors.is_empty() && Instant::now() < deadline {
+        killed += reap_children(ranks, |_| true)?;
+        let me = getpid();
+        let is_left = |process: &Process| process.parent == me && !ranks.contains(&process.pid);
+        if !ProcessTable::read()?.iter().any(is_left) {
+            break;
+        }
+        thread::sleep(REAP_PAUSE);
+    }
+    Ok(Swept { killed, survivors })
 }
 
 /// Reaps the launch's processes that have fallen to this process and ended, and returns how many they were; a launch whose

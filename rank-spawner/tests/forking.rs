@@ -7,7 +7,7 @@ mod world;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
@@ -16,8 +16,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid};
 use rank_spawner::{
-    Account, DescriptorSocket, ForkEvent, ForkServer, ForkedProcess, Limit, LimitedResource, Passed, Privileges,
-    RankExit, become_user,
+    Account, DescriptorSocket, ForkEvent, ForkServer, ForkedProcess, Limit, LimitedResource, OwnCgroup, Passed,
+    Privileges, RankExit, become_user,
 };
 use world::{Tests, eventually, next, pids, runs, started};
 
@@ -32,6 +32,7 @@ fn main() {
     check("a_child_has_nothing_of_the_daemons", a_child_has_nothing_of_the_daemons);
     check("a_child_is_ready_before_it_is_asked_for", a_child_is_ready_before_it_is_asked_for);
     check("what_a_killed_child_left_behind_is_killed", what_a_killed_child_left_behind_is_killed);
+    check("nothing_outruns_the_end_of_a_control_group", nothing_outruns_the_end_of_a_control_group);
     check("another_childs_processes_are_not_touched", another_childs_processes_are_not_touched);
     check("many_are_asked_for_at_once", many_are_asked_for_at_once);
     check("a_child_that_cannot_be_watched_is_no_child", a_child_that_cannot_be_watched_is_no_child);
@@ -50,8 +51,13 @@ fn main() {
 /// A processes that lose their parent at once, the second one without environment and in a session of its own.
 const LEAVE: &str = "(sleep 1000 > /dev/null 2>&1 & echo $!); (env -i setsid sleep 1000 > /dev/null 2>&1 & echo $!)";
 
+/// Forks and ends, in a session of its own each time, so fast that no table of processes shows it. It holds its standard output, says so,
+/// and ends by itself if nobody can end it.
+const CHAIN: &str = r#"use POSIX; $| = 1; print "begun\n"; $end = time + 120;
+    while (time < $end) { $child = fork; POSIX::_exit(0) if $child; POSIX::setsid(); }"#;
+
 /// What a child does: one line says what, on a stream that comes through its door.
-fn child(door: DescriptorSocket) {
+fn child(door: DescriptorSocket, _: Option<OwnCgroup>) {
     // The fork server's spare children are never told anything.
     let Some(Passed { descriptor, .. }) = door.receive_blocking().unwrap() else { return };
     let mut socket = UnixStream::from(descriptor);
@@ -71,6 +77,12 @@ fn child(door: DescriptorSocket) {
             socket.write_all(String::from_utf8(left.stdout).unwrap().replace('\n', " ").as_bytes()).unwrap();
             socket.write_all(b"\n").unwrap();
             // Until the daemon lets go.
+            while door.receive_blocking().unwrap().is_some() {}
+        }
+        ["chain"] => {
+            let mut chain = Command::new("perl").args(["-e", CHAIN]).stdout(OwnedFd::from(socket)).spawn().unwrap();
+            chain.wait().unwrap();
+            // Until the daemon lets go, with the chain below this process, or kills it.
             while door.receive_blocking().unwrap().is_some() {}
         }
         ["become", uid, setuid_programs] => {
@@ -130,12 +142,17 @@ fn field<'a>(status: &'a str, name: &str) -> &'a str {
 fn a_child_has_nothing_of_the_daemons(server: &ForkServer) {
     let said = answer(server, "files");
     let (first, status) = said.split_once('\n').unwrap();
-    assert_eq!(first, "lattice-forks 5 /");
+    assert_eq!(first, files_of_a_child(server));
     assert_eq!(field(status, "SigBlk"), "0000000000000000");
     // SIGPIPE alone is ignored; two more belong to the C library, which lets nobody change them.
     let ignored = u64::from_str_radix(field(status, "SigIgn"), 16).unwrap();
     assert_eq!(ignored & !(0b11 << 31), 1 << (Signal::SIGPIPE as u32 - 1));
     assert_eq!(field(status, "Threads"), "1");
+}
+
+/// Name, number of descriptors and working directory of a child: two of the descriptors are its control group's.
+fn files_of_a_child(server: &ForkServer) -> &'static str {
+    if server.ungrouped().is_none() { "lattice-forks 7 /" } else { "lattice-forks 5 /" }
 }
 
 fn a_child_is_ready_before_it_is_asked_for(server: &ForkServer) {
@@ -176,6 +193,32 @@ fn what_a_killed_child_left_behind_is_killed(server: &ForkServer) {
     eventually("what it left is killed and reaped", || {
         left.iter().all(|pid| !fs::exists(format!("/proc/{pid}")).unwrap())
     });
+}
+
+fn nothing_outruns_the_end_of_a_control_group(server: &ForkServer) {
+    if let Some(reason) = server.ungrouped() {
+        println!("not tried, for here are no control groups: {reason}");
+        return;
+    }
+    for ends_in_order in [false, true] {
+        let process = started(server);
+        let pid = process.pid;
+        let mut chain = BufReader::new(tell(&process, "chain"));
+        let mut line = String::new();
+        chain.read_line(&mut line).unwrap();
+        assert_eq!(line, "begun\n");
+        let expected = if ends_in_order {
+            drop(process);
+            RankExit::Code(2)
+        } else {
+            process.kill().unwrap();
+            RankExit::Signal { signal: 9, core_dumped: false }
+        };
+        assert_eq!(ended(server, pid), expected);
+        // By now, not some time later: nobody holds the other end.
+        chain.get_ref().set_nonblocking(true).unwrap();
+        assert_eq!(chain.read_to_string(&mut line).map_err(|error| error.kind()), Ok(0), "the chain goes on");
+    }
 }
 
 fn another_childs_processes_are_not_touched(server: &ForkServer) {
@@ -260,7 +303,7 @@ fn a_daemon_without_descriptors_is_told_so_and_goes_on(server: &ForkServer) {
         assert_eq!(open_descriptors(), open, "what arrived of the child's is closed");
         // The child whose descriptors were lost sees that its door is closed.
         assert!(matches!(next(server), ForkEvent::Ended { exit: RankExit::Code(0), .. }));
-        assert!(answer(server, "files").starts_with("lattice-forks 5 /"), "the next one is served");
+        assert!(answer(server, "files").starts_with(files_of_a_child(server)), "the next one is served");
     }
 }
 

@@ -16,8 +16,8 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rank_spawner::{
-    DescriptorSocket, ForkEvent, ForkServer, ForkedProcess, KeptProcess, KeptState, Label, Passed, RankExit, Survival,
-    TakenUp,
+    DescriptorSocket, ForkEvent, ForkServer, ForkedProcess, KeptProcess, KeptState, Label, OwnCgroup, Passed, RankExit,
+    Survival, TakenUp,
 };
 use world::{Tests, eventually, next, pids, runs, started};
 
@@ -40,7 +40,7 @@ fn main() {
 }
 
 /// Answers with a line over each stream that comes through its door, until that is closed; `exit` ends it with leftovers.
-fn child(door: DescriptorSocket) {
+fn child(door: DescriptorSocket, _: Option<OwnCgroup>) {
     while let Some(Passed { bytes, descriptor }) = door.receive_blocking().unwrap() {
         if bytes == b"exit" {
             Command::new("sh").args(["-c", "sleep 1000 > /dev/null 2>&1 &"]).stdin(Stdio::null()).status().unwrap();

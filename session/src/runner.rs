@@ -410,7 +410,13 @@ impl Runner {
             None => self.io.keeper.take(),
         };
         let ranks = processes.as_ref().map(Processes::pids).unwrap_or_default();
-        let leftovers = Leftovers { tag: self.io.tag.clone(), ranks, process: self.io.process, keeper };
+        let leftovers = Leftovers {
+            tag: self.io.tag.clone(),
+            ranks,
+            process: self.io.process,
+            cgroup: self.io.cgroup.take(),
+            keeper,
+        };
         self.machine.on_swept(leftovers.kill().await);
         // Nobody of ours holds a pipe any more. If somebody else does, what is in it is still read.
         self.outputs.stop.send_replace(true);

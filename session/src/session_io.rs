@@ -10,7 +10,7 @@ use pmi_core::fence::{Fence, LocalFence};
 use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::job::Job;
 use pmi_core::services::Services;
-use rank_spawner::{Keeper, LaunchTag};
+use rank_spawner::{Keeper, LaunchTag, OwnCgroup};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::cause::Cause;
@@ -44,6 +44,8 @@ pub struct SessionIo {
     pub keeper: Option<Keeper>,
     /// Use of this process, which decides whose its orphans are.
     pub process: HostProcess,
+    /// Control group that has this process and all that it starts in it, but for the keeper; where there is one.
+    pub cgroup: Option<OwnCgroup>,
 }
 
 /// Use of the process in which a session runs.

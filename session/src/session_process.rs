@@ -36,7 +36,9 @@ use nix::sys::prctl;
 use nix::unistd::Uid;
 use pmi_core::ids::{JobId, Rank};
 use pmi_core::quiet;
-use rank_spawner::{Account, AccountError, BecomeError, DescriptorSocket, LaunchTag, Limit, Privileges, become_user};
+use rank_spawner::{
+    Account, AccountError, BecomeError, DescriptorSocket, LaunchTag, Limit, OwnCgroup, Privileges, become_user,
+};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -104,12 +106,12 @@ enum Refusal {
 }
 
 /// The whole life of a session process. For [`rank_spawner::ForkServer::fork`].
-pub fn main(door: DescriptorSocket) {
+pub fn main(door: DescriptorSocket, cgroup: Option<OwnCgroup>) {
     // The agent is gone, or sent what no agent sends: there is nobody to tell.
-    let _ = live(door);
+    let _ = live(door, cgroup);
 }
 
-fn live(door: DescriptorSocket) -> io::Result<()> {
+fn live(door: DescriptorSocket, cgroup: Option<OwnCgroup>) -> io::Result<()> {
     prctl::set_name(NAME)?;
     // What can be had before it is known for whom, while nobody waits.
     let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -120,7 +122,7 @@ fn live(door: DescriptorSocket) -> io::Result<()> {
     let order: Order = serde_json::from_slice(&order)?;
     match begin(&order, &mut socket) {
         Ok(Some(start)) => {
-            let result = runtime.block_on(start.serve(socket, door, order.agent_lease));
+            let result = runtime.block_on(start.serve(socket, door, cgroup, order.agent_lease));
             // A thread that is stuck in a system call is left behind.
             runtime.shutdown_background();
             result
@@ -179,7 +181,13 @@ impl Start {
     }
 
     /// Runs the session, with everything that it is connected to at the other end of the socket.
-    async fn serve(self, socket: UnixStream, door: DescriptorSocket, agent_lease: Duration) -> io::Result<()> {
+    async fn serve(
+        self,
+        socket: UnixStream,
+        door: DescriptorSocket,
+        cgroup: Option<OwnCgroup>,
+        agent_lease: Duration,
+    ) -> io::Result<()> {
         let (reader, writer) = quiet::split(socket)?;
         let (urgent, outgoing_urgent) = mpsc::channel(EVENTS);
         let (events, happened) = mpsc::channel(EVENTS);
@@ -221,6 +229,7 @@ impl Start {
             // The fork server is.
             keeper: None,
             process: HostProcess::Dedicated,
+            cgroup,
         };
         let nodes = spec.hosts.len();
         let confirmations = Arc::<Confirmations>::default();

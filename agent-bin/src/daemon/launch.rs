@@ -317,12 +317,16 @@ impl Launch {
         };
         tracing::error!(launch = self.id, "{reason}");
         let cause = self.node_lost(reason);
+        // Unless something of it cannot be killed: then the API server gives this node up, and holds it until nothing is left.
+        let is_over = self.exit.is_some();
         let report = Report { exits: Vec::new(), cause: None, duration: Duration::ZERO, usage: None };
         let events = Arc::clone(&self.events);
         // There may be no room as long as nobody takes events.
         tokio::spawn(async move {
             events.push_cause(cause).await;
-            events.push_report(&report).await;
+            if is_over {
+                events.push_report(&report).await;
+            }
         });
     }
 
@@ -331,16 +335,19 @@ impl Launch {
         Cause { host: self.node.config.node_id.clone(), kind: CauseKind::NodeLost { reason } }
     }
 
-    /// Lets the session process go; one that does not is killed.
+    /// Lets the session process go; one that does not is killed. Returns when the fork server says that it has ended, and nothing that it
+    /// started runs: as long as that is not so, heartbeats name the launch.
     async fn dismiss(&mut self) {
         if !self.reading.is_finished() {
             // It has said everything, and the fork server tells of its end: nobody need be woken by the end of its socket.
             self.reading.abort();
             self.to_session.dismiss();
-            if self.exit.is_none() && timeout(timeouts::KILL, &mut self.forked.ended).await.is_err() {
-                tracing::warn!(launch = self.id, "the session does not leave; it is killed");
-                self.forked.kill();
-            }
+        }
+        if self.exit.is_none() && timeout(timeouts::KILL, &mut self.forked.ended).await.is_err() {
+            tracing::warn!(launch = self.id, "the session does not leave; it is killed");
+            self.forked.kill();
+            // What cannot be killed holds the node, and nothing else.
+            let _ = (&mut self.forked.ended).await;
         }
         self.writing.abort();
     }

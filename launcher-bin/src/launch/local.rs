@@ -60,6 +60,7 @@ async fn drive(
         fabric: None,
         keeper: Some(keeper),
         process: HostProcess::Dedicated,
+        cgroup: None,
     };
     let secret = LaunchSecret::random().map_err(RequestError::Random)?;
     let spec = launch.placed.clone().session(NodeIndex(0), Vec::new(), secret);

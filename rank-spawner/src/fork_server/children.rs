@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use nix::poll::{PollFd, PollFlags};
 use nix::unistd::Pid;
 
 use super::label::Label;
 use super::message::Message;
+use crate::cgroup::SessionCgroup;
 use crate::exit::RankExit;
 
 /// Children that were handed out.
@@ -21,6 +23,7 @@ pub(super) struct Children {
 #[derive(Debug)]
 struct Running {
     pidfd: OwnedFd,
+    cgroup: Option<SessionCgroup>,
     /// What a later daemon needs; `None` for a child that ends with its daemon.
     kept: Option<Kept>,
 }
@@ -40,8 +43,8 @@ struct Ended {
 
 impl Children {
     /// Adds one that was handed out just now.
-    pub(super) fn start(&mut self, pid: Pid, pidfd: OwnedFd) {
-        self.running.insert(pid, Running { pidfd, kept: None });
+    pub(super) fn start(&mut self, pid: Pid, pidfd: OwnedFd, cgroup: Option<SessionCgroup>) {
+        self.running.insert(pid, Running { pidfd, cgroup, kept: None });
     }
 
     /// Keeps a child for later daemons, if it runs.
@@ -75,9 +78,19 @@ impl Children {
         self.running.values_mut().for_each(|running| running.kept = None);
     }
 
-    /// Numbers and pidfds of those that run.
-    pub(super) fn running(&self) -> impl Iterator<Item = (Pid, BorrowedFd<'_>)> {
-        self.running.iter().map(|(&pid, running)| (pid, running.pidfd.as_fd()))
+    /// Numbers of those that run.
+    pub(super) fn running(&self) -> impl Iterator<Item = Pid> {
+        self.running.keys().copied()
+    }
+
+    /// Numbers of those that run, and what becomes ready when they, or what is left of them, have ended.
+    pub(super) fn ends(&self) -> impl Iterator<Item = (Pid, PollFd<'_>)> {
+        self.running.iter().map(|(&pid, running)| (pid, end_of(running.pidfd.as_fd(), running.cgroup.as_ref())))
+    }
+
+    /// Control group of a child that runs.
+    pub(super) fn cgroup(&mut self, pid: Pid) -> Option<&mut SessionCgroup> {
+        self.running.get_mut(&pid)?.cgroup.as_mut()
     }
 
     pub(super) fn is_running(&self, pid: Pid) -> bool {
@@ -109,6 +122,14 @@ impl Children {
     }
 }
 
+/// Condition on which a child is to be looked at: it has ended; or, once it has, nothing else runs in its control group.
+pub(super) fn end_of<'fd>(pidfd: BorrowedFd<'fd>, cgroup: Option<&'fd SessionCgroup>) -> PollFd<'fd> {
+    match cgroup.filter(|cgroup| cgroup.is_ending()) {
+        Some(cgroup) => PollFd::new(cgroup.as_fd(), PollFlags::POLLPRI),
+        None => PollFd::new(pidfd, PollFlags::POLLIN),
+    }
+}
+
 /// The message for an exit, of the two kinds for a status and for a signal.
 fn news(pid: Pid, exit: RankExit, [exited, killed]: [i32; 2]) -> [i32; 3] {
     match exit {
@@ -129,7 +150,7 @@ mod tests {
 
     fn kept() -> Children {
         let mut children = Children::default();
-        children.start(PID, descriptor());
+        children.start(PID, descriptor(), None);
         children.keep(PID, descriptor(), Label::new(b"x").unwrap());
         children
     }
@@ -163,7 +184,7 @@ mod tests {
     fn of_two_children_with_one_number_the_first_is_forgotten_first() {
         let mut children = kept();
         children.end(PID, RankExit::Code(0));
-        children.start(PID, descriptor());
+        children.start(PID, descriptor(), None);
         children.keep(PID, descriptor(), Label::new(b"y").unwrap());
         children.forget(PID);
         assert!(children.is_running(PID) && children.any_kept());

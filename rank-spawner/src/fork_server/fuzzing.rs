@@ -45,7 +45,7 @@ fn check(count: usize, packet: &[u8], read_it: impl Fn(&ForkServer) -> nix::Resu
         return;
     }
     drop(writer);
-    let result = read_it(&ForkServer { control: ours, pid: None });
+    let result = read_it(&ForkServer { control: ours, pid: None, ungrouped: None });
     if let Err(errno) = result {
         assert!(matches!(errno, Errno::EPIPE | Errno::EBADMSG | Errno::EMFILE), "{errno}");
     }

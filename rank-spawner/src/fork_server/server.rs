@@ -17,6 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -27,10 +28,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{ForkResult, Pid, fork, getpid, setsid};
 
 use super::ChildMain;
-use super::children::Children;
+use super::children::{Children, end_of};
 use super::message::{Message, Request, VERSION};
 use super::rendezvous::{accept, is_readable};
 use crate::account::Account;
+use crate::cgroup::{OwnCgroup, ServerCgroup, SessionCgroup};
 use crate::cpus::usable_cpus;
 use crate::descriptor_socket::DescriptorSocket;
 use crate::detach::{Stderr, close_all_but, default_signals, ignore_signals};
@@ -72,6 +74,7 @@ struct Spare {
     pidfd: OwnedFd,
     /// The daemon's end of its door.
     door: DescriptorSocket,
+    cgroup: Option<SessionCgroup>,
 }
 
 /// Daemon of the server.
@@ -100,6 +103,8 @@ struct Server {
     main: ChildMain,
     spare: Option<Spare>,
     children: Children,
+    /// Control group of the server, in which each child has one; `None` where there can be none.
+    cgroup: Option<ServerCgroup>,
     /// Socket at which later daemons are waited for.
     survival: Option<UnixListener>,
     /// Time that children are kept without a daemon.
@@ -111,7 +116,9 @@ struct Server {
 }
 
 /// Main function of the server. It outlives its daemon by `lease` if children are kept.
-pub(super) fn serve(control: OwnedFd, main: ChildMain, lease: Duration) -> io::Result<()> {
+///
+/// Control groups are made in the directory `cgroups`.
+pub(super) fn serve(control: OwnedFd, main: ChildMain, lease: Duration, cgroups: Option<&Path>) -> io::Result<()> {
     setsid()?;
     ignore_signals()?;
     // To ignore SIGCHLD would mean never to hear how a child ended.
@@ -123,20 +130,22 @@ pub(super) fn serve(control: OwnedFd, main: ChildMain, lease: Duration) -> io::R
     // Once here instead of once in each child.
     Account::load_databases();
     usable_cpus();
-    let mut server = Server::new(control, main, lease);
+    let cgroup = cgroups.map(ServerCgroup::new).transpose()?;
+    let mut server = Server::new(control, main, lease, cgroup);
     server.make_spare()?;
     while server.with_daemon()? == Then::Alone && server.find_daemon()? {}
     server.end()
 }
 
 impl Server {
-    fn new(control: OwnedFd, main: ChildMain, lease: Duration) -> Self {
+    fn new(control: OwnedFd, main: ChildMain, lease: Duration, cgroup: Option<ServerCgroup>) -> Self {
         Self {
             control,
             daemon: Daemon::First,
             main,
             spare: None,
             children: Children::default(),
+            cgroup,
             survival: None,
             lease,
             needs_clean_up: false,
@@ -213,17 +222,16 @@ impl Server {
 
     /// Waits until `source` is readable, or children have ended, for `timeout` at most; returns which.
     fn wait(&self, source: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> nix::Result<(bool, Vec<Pid>)> {
-        let spare = self.spare.iter().map(|spare| (spare.pid, spare.pidfd.as_fd()));
-        let children: Vec<_> = self.children.running().chain(spare).collect();
-        let fds = children.iter().map(|(_, fd)| *fd).chain(source);
-        let mut polled: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        let spare = self.spare.iter().map(|spare| (spare.pid, end_of(spare.pidfd.as_fd(), spare.cgroup.as_ref())));
+        let (children, mut polled): (Vec<_>, Vec<_>) = self.children.ends().chain(spare).unzip();
+        polled.extend(source.map(|source| PollFd::new(source, PollFlags::POLLIN)));
         let timeout = timeout.map_or(PollTimeout::NONE, |time| PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX));
         match poll(&mut polled, timeout) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno),
         }
         let happened = |fd: &PollFd<'_>| fd.any() == Some(true);
-        let ended = children.iter().zip(&polled).filter(|(_, fd)| happened(fd)).map(|(child, _)| child.0).collect();
+        let ended = children.iter().zip(&polled).filter(|(_, fd)| happened(fd)).map(|(&child, _)| child).collect();
         Ok((source.is_some() && polled.last().is_some_and(happened), ended))
     }
 
@@ -235,10 +243,10 @@ impl Server {
             None => self.make_spare(),
         };
         let sent = match (made, self.spare.take()) {
-            (Ok(()), Some(Spare { pid, pidfd, door })) => {
+            (Ok(()), Some(Spare { pid, pidfd, door, cgroup })) => {
                 let started = [Message::STARTED, pid.as_raw(), 0];
                 let sent = Message::send(self.control.as_fd(), started, &[door.as_fd(), pidfd.as_fd()]);
-                self.children.start(pid, pidfd);
+                self.children.start(pid, pidfd, cgroup);
                 sent
             }
             (made, _) => {
@@ -251,11 +259,13 @@ impl Server {
 
     fn make_spare(&mut self) -> io::Result<()> {
         let (ours, theirs) = DescriptorSocket::pair()?;
+        let cgroup = self.cgroup.as_mut().map(ServerCgroup::session).transpose()?;
+        let directory = cgroup.as_ref().map(SessionCgroup::directory);
         let main = self.main;
         // SAFETY: this process has one thread and never had another.
         match unsafe { fork() }.map_err(io::Error::from)? {
             ForkResult::Child => {
-                let ran = catch_unwind(AssertUnwindSafe(|| run(theirs, main)));
+                let ran = catch_unwind(AssertUnwindSafe(|| run(theirs, directory, main)));
                 let code = match ran {
                     // It has become a subreaper, so what it started and has not ended is still below it.
                     Ok(Ok(())) if no_child_left() => ENDED_CLEAN,
@@ -266,12 +276,13 @@ impl Server {
                 unsafe { libc::_exit(code) }
             }
             ForkResult::Parent { child } => {
-                let pidfd = pidfd_open(child).inspect_err(|_| {
-                    // Its end could not be seen. The number is its own until it is reaped, and it does not outlive the signal.
+                let taken_in = cgroup.as_ref().map_or(Ok(()), |cgroup| cgroup.take_in(child));
+                let pidfd = taken_in.and_then(|()| Ok(pidfd_open(child)?)).inspect_err(|_| {
+                    // Its end, or what it leaves, could not be seen. The number is its own until it is reaped, and it does not outlive the signal.
                     let _ = kill(child, Signal::SIGKILL);
                     let _ = reap(Child::Number(child));
                 })?;
-                self.spare = Some(Spare { pid: child, pidfd, door: ours });
+                self.spare = Some(Spare { pid: child, pidfd, door: ours, cgroup });
                 Ok(())
             }
         }
@@ -281,8 +292,13 @@ impl Server {
         ended.iter().try_for_each(|&pid| self.reap(pid))
     }
 
-    /// Reaps a child that has ended, and reports it to the daemon if it was handed out.
+    /// Reaps a child that has ended, and reports it to the daemon if it was handed out; but before, all of its control group is killed,
+    /// and as long as anything is left there nothing is reported, and the number of the child is nobody else's.
     fn reap(&mut self, pid: Pid) -> io::Result<()> {
+        let of_spare = self.spare.as_mut().filter(|spare| spare.pid == pid).and_then(|spare| spare.cgroup.as_mut());
+        if self.children.cgroup(pid).or(of_spare).is_some_and(|cgroup| !cgroup.end()) {
+            return Ok(());
+        }
         let Some(exit) = try_reap(Child::Number(pid))? else { return Ok(()) };
         self.needs_clean_up |= exit != RankExit::Code(ENDED_CLEAN);
         match self.children.end(pid, exit) {
@@ -312,7 +328,7 @@ impl Server {
     fn left_behind(&self, table: &ProcessTable) -> Vec<Pid> {
         let mut below = table.trees([getpid()]);
         below.remove(&getpid());
-        let children = self.children.running().map(|(pid, _)| pid).chain(self.spare.as_ref().map(|spare| spare.pid));
+        let children = self.children.running().chain(self.spare.as_ref().map(|spare| spare.pid));
         let spared = table.trees(children);
         below.difference(&spared).copied().collect()
     }
@@ -360,8 +376,8 @@ impl Server {
 
     /// The spare child sees that its door is closed, and ends.
     fn retire_spare(&mut self) {
-        if let Some(Spare { pid, pidfd, .. }) = self.spare.take() {
-            self.children.start(pid, pidfd);
+        if let Some(Spare { pid, pidfd, cgroup, .. }) = self.spare.take() {
+            self.children.start(pid, pidfd, cgroup);
         }
     }
 
@@ -384,18 +400,21 @@ impl Server {
             self.children = Children::default();
             self.clean_up(FINAL_LIMIT)?;
         }
+        if let Some(cgroup) = self.cgroup {
+            cgroup.remove();
+        }
         Ok(())
     }
 }
 
 /// Main function of a child.
-fn run(door: DescriptorSocket, main: ChildMain) -> io::Result<()> {
+fn run(door: DescriptorSocket, cgroup: Option<&Path>, main: ChildMain) -> io::Result<()> {
     // SAFETY: no code of the server, which owns the other descriptors, runs in this process again.
     let door = unsafe { close_all_but(door.into(), Stderr::Inherit) }?;
     setsid()?;
     default_signals()?;
     prctl::set_child_subreaper(true)?;
-    main(door.into());
+    main(door.into(), cgroup.map(OwnCgroup::open).transpose()?);
     Ok(())
 }
 
@@ -407,9 +426,9 @@ mod tests {
     #[test]
     fn a_new_spare_child_is_not_made_while_the_one_before_begins_to_work() {
         let (control, _daemon) = control_pair().unwrap();
-        let mut server = Server::new(control, drop, Duration::ZERO);
+        let mut server = Server::new(control, |_, _| {}, Duration::ZERO, None);
         assert_eq!(server.idle_time(), Some(SPARE));
-        server.children.start(getpid(), pidfd_open(getpid()).unwrap());
+        server.children.start(getpid(), pidfd_open(getpid()).unwrap(), None);
         assert_eq!(server.idle_time(), Some(SPARE_WHILE_RUNNING));
         server.needs_clean_up = true;
         assert_eq!(server.idle_time(), Some(IDLE), "what was left behind has to go soon");

@@ -3,7 +3,7 @@
 use std::fs;
 
 use nix::unistd::Pid;
-use rank_spawner::{Keeper, LaunchTag, Orphans, SweepScope, nothing_to_sweep, sweep};
+use rank_spawner::{Keeper, LaunchTag, Orphans, OwnCgroup, SweepScope, nothing_to_sweep, sweep, sweep_group};
 
 use crate::session_io::HostProcess;
 use crate::spec::SessionSpec;
@@ -15,6 +15,7 @@ pub(super) struct Leftovers {
     /// The ranks that were started.
     pub(super) ranks: Vec<Pid>,
     pub(super) process: HostProcess,
+    pub(super) cgroup: Option<OwnCgroup>,
     pub(super) keeper: Option<Keeper>,
 }
 
@@ -35,7 +36,9 @@ impl Leftovers {
             HostProcess::Dedicated => Orphans::Claim { except: &except },
             HostProcess::Shared => Orphans::Leave,
         };
-        let swept = sweep(&SweepScope { tag: &self.tag, ranks: &self.ranks, orphans }, timeouts::SWEEP);
+        let by_group = self.cgroup.as_ref().and_then(|group| sweep_group(group, &self.ranks, timeouts::SWEEP).ok());
+        let by_table = || sweep(&SweepScope { tag: &self.tag, ranks: &self.ranks, orphans }, timeouts::SWEEP);
+        let swept = by_group.map_or_else(by_table, Ok);
         dismiss(self.keeper);
         let survivors = swept.map(|swept| swept.survivors).unwrap_or_default();
         survivors.iter().map(|survivor| survivor.pid.as_raw().unsigned_abs()).collect()

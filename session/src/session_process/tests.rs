@@ -98,16 +98,16 @@ fn a_process_whose_agent_goes_away_or_sends_no_order_ends() {
         let mut agent = door::connect(&far).unwrap();
         agent.write_all(&frame[..sent]).unwrap();
         drop(agent);
-        assert!(live(door).is_ok(), "after {sent} bytes");
+        assert!(live(door, None).is_ok(), "after {sent} bytes");
     }
     let (far, door) = DescriptorSocket::pair().unwrap();
     let mut agent = door::connect(&far).unwrap();
     agent.write_all(&[0, 0, 0, 4]).unwrap();
     agent.write_all(b"{}}}").unwrap();
-    assert_eq!(live(door).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    assert_eq!(live(door, None).unwrap_err().kind(), io::ErrorKind::InvalidData);
     let (far, door) = DescriptorSocket::pair().unwrap();
     drop(far);
-    assert!(live(door).is_ok(), "a spare process that was never needed");
+    assert!(live(door, None).is_ok(), "a spare process that was never needed");
 }
 
 #[test]

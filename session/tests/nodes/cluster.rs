@@ -98,6 +98,7 @@ impl Cluster {
                 fabric: None,
                 keeper: None,
                 process: HostProcess::Shared,
+                cgroup: None,
             };
             let (told, host) = (told.clone(), Arc::clone(&between));
             tokio::spawn(async move {

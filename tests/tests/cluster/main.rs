@@ -24,6 +24,7 @@ mod insight;
 mod job_memory;
 mod lifetimes;
 mod mpi_programs;
+mod outliving;
 mod placement;
 mod relays;
 mod restarts;

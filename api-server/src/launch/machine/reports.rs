@@ -163,6 +163,10 @@ impl Machine {
     }
 
     fn on_notice(&mut self, node: u32, notice: Notice, now: Instant) {
+        if let Notice::Leftover { .. } = notice {
+            // Its session is over soon, and nobody gets the node before its agent says that nothing is left.
+            self.effects.push(Effect::MarkUnclean { node });
+        }
         match self.nodes.on_notice(node, notice, now) {
             Noted::PassOn(notice) => self.append(node, NodeEvent::notice(notice), now),
             Noted::Ask(purpose) => self.nodes.ask(purpose, now, &mut self.effects),

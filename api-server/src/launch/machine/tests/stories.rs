@@ -177,6 +177,14 @@ fn a_cause_does_not_wait_for_a_node_whose_agent_is_away() {
 }
 
 #[test]
+fn a_node_on_which_something_is_left_is_unclean_though_its_part_is_over() {
+    let mut simulation = Simulation::running(2, 1);
+    simulation.event(1, Event::Notice(Notice::Leftover { pids: vec![7] }));
+    assert!(simulation.lost.is_empty());
+    assert_eq!(simulation.unclean.iter().copied().collect::<Vec<_>>(), [1]);
+}
+
+#[test]
 fn notices_of_a_node_are_bounded() {
     let mut simulation = Simulation::running(2, 1);
     for pid in 0..1000 {

@@ -1,0 +1,160 @@
+//! The fork server's side of control groups: makes one for each session, kills it, and sees that it is empty.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{Pid, getpid};
+
+use super::{KILL, LEAVING, PROCESSES, Population};
+
+/// First part of the names of fork servers' groups.
+const PREFIX: &str = "lattice-forks-";
+
+/// Group of a fork server, with those of its sessions in it.
+#[derive(Debug)]
+pub(crate) struct ServerCgroup {
+    directory: PathBuf,
+    /// Held as long as the server runs: whose directory is not locked has ended.
+    _lock: File,
+    /// Number of sessions that had a group.
+    sessions: u64,
+}
+
+impl ServerCgroup {
+    /// Makes the group in the directory `parent`, and removes there what servers that were killed have left, as far as it is empty.
+    pub(crate) fn new(parent: &Path) -> io::Result<Self> {
+        remove_abandoned(parent)?;
+        let mut number = 0;
+        loop {
+            let directory = parent.join(format!("{PREFIX}{}-{number}", getpid()));
+            match fs::create_dir(&directory) {
+                Ok(()) => {}
+                // One of the same process number was killed.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    number += 1;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
+            if let Some(lock) = locked(&directory) {
+                fs::create_dir(directory.join(LEAVING))?;
+                return Ok(Self { directory, _lock: lock, sessions: 0 });
+            }
+            // Another server took it for abandoned before it was locked.
+            number += 1;
+        }
+    }
+
+    /// Makes a group for a session.
+    pub(crate) fn session(&mut self) -> io::Result<SessionCgroup> {
+        self.sessions += 1;
+        let directory = self.directory.join(self.sessions.to_string());
+        fs::create_dir(&directory)?;
+        let open = || -> io::Result<_> {
+            Ok((Population::of(&directory)?, File::options().write(true).open(directory.join(KILL))?))
+        };
+        let (population, kill) = open().inspect_err(|_| {
+            // It is as empty as it was made.
+            let _ = fs::remove_dir(&directory);
+        })?;
+        Ok(SessionCgroup { directory, population, kill, phase: Phase::InUse })
+    }
+
+    /// Removes the group, if nothing is left in it.
+    pub(crate) fn remove(self) {
+        // What stays is removed by the next server.
+        let _ = fs::remove_dir(self.directory.join(LEAVING));
+        let _ = fs::remove_dir(&self.directory);
+    }
+}
+
+/// Group of a session process, removed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct SessionCgroup {
+    directory: PathBuf,
+    population: Population,
+    /// Open from the start: nothing is to be missing when it is needed.
+    kill: File,
+    phase: Phase,
+}
+
+/// Use of a session's group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    InUse,
+    /// Its session process has ended, and all others in it are killed.
+    Ending,
+}
+
+impl SessionCgroup {
+    /// Takes a process in, which has not started any other yet.
+    pub(crate) fn take_in(&self, process: Pid) -> io::Result<()> {
+        fs::write(self.directory.join(PROCESSES), process.to_string())
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The session process has ended: kills all that is left. Returns true if nothing is any more; while it is false, the
+    /// descriptor becomes ready by `POLLPRI` when that may have changed.
+    pub(crate) fn end(&mut self) -> bool {
+        self.phase = Phase::Ending;
+        let mut ended = || -> io::Result<bool> {
+            if !self.population.any()? {
+                return Ok(true);
+            }
+            self.kill.write_all(b"1")?;
+            Ok(!self.population.any()?)
+        };
+        // Only a group that is gone answers with an error, and nothing can be left in one that somebody could remove.
+        ended().unwrap_or(true)
+    }
+
+    /// Returns true if its session process has ended, so that its processes are to be watched instead.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.phase == Phase::Ending
+    }
+}
+
+impl AsFd for SessionCgroup {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.population.as_fd()
+    }
+}
+
+impl Drop for SessionCgroup {
+    fn drop(&mut self) {
+        // One that is not empty is removed by the next server.
+        let _ = fs::remove_dir(&self.directory);
+    }
+}
+
+/// Locks a directory, unless another process has locked or removed it.
+fn locked(directory: &Path) -> Option<File> {
+    let file = File::open(directory).ok()?;
+    file.try_lock().ok()?;
+    let (ours, now) = (file.metadata().ok()?, fs::metadata(directory).ok()?);
+    ((ours.dev(), ours.ino()) == (now.dev(), now.ino())).then_some(file)
+}
+
+/// Removes the groups of servers that do not run any more, but for those with processes in them.
+fn remove_abandoned(parent: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(parent)? {
+        let entry = entry?;
+        if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            continue;
+        }
+        let directory = entry.path();
+        let Some(_lock) = locked(&directory) else { continue };
+        for group in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            // Those that are in use stay, as do files of the kernel's.
+            let _ = fs::remove_dir(group.path());
+        }
+        let _ = fs::remove_dir(&directory);
+    }
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! What a user does so that a process outlives its launch, and reaches into the next user's allocation. These take root: it can be
+//! other users.
+
+use lattice_tests::script_on;
+use nix::unistd::geteuid;
+
+/// Two users that exist on every Debian, a chain, and how each is looked for.
+///
+/// A link of the chain forks and ends, in a session of its own, so fast that no table of processes shows it. All links hold the lock
+/// that the first was given, so whoever gets it knows that none is left. It ends by itself after two minutes, if nobody can end it.
+const USERS: &str = r#"
+    NOBODY="setpriv --reuid nobody --regid nogroup --init-groups"
+    GAMES="setpriv --reuid games --regid games --init-groups"
+    export CHAIN='use POSIX; $end = time + 120;
+        while (time < $end) { $child = fork; POSIX::_exit(0) if $child; POSIX::setsid(); }'
+    # In a rank: begins a chain that holds the lock of its number.
+    export BEGIN='exec 9>"$LOCKS/$LATTICE_RANK"; flock 9; perl -e "$CHAIN" >/dev/null 2>&1;'
+    export LOCKS=$(mktemp -d); trap 'rm -r "$LOCKS"' EXIT; chmod 777 "$LOCKS"
+    chains() { local lock; for lock in "$LOCKS"/*; do flock -n "$lock" true && echo gone || echo there; done; }
+    lattice alloc release $LATTICE_ALLOC_ID >/dev/null
+    alloc=$(lattice alloc create -N 2 --uid 65534) || exit
+    # The next user gets both nodes, and looks for what the one before began there.
+    hand_over() {
+        lattice alloc release $alloc >/dev/null; alloc=$(lattice alloc create --wait -N 2 --uid 5) || exit
+        $GAMES lattice launch --alloc $alloc -n 2 bash -c 'flock -n "$LOCKS/$LATTICE_RANK" true && echo alone'
+    }
+"#;
+
+/// Runs a script of two nodes in which nobody's `$alloc` has both.
+#[track_caller]
+fn as_two_users(script: &str) -> lattice_tests::Outcome {
+    assert!(geteuid().is_root(), "this test must run as root");
+    script_on(2, &format!("{USERS}\n{script}")).run()
+}
+
+#[test]
+fn a_chain_of_forks_ends_with_its_launch() {
+    let script = r#"$NOBODY lattice launch --alloc $alloc -n 2 bash -c "$BEGIN"; echo "code $?"; chains; hand_over"#;
+    as_two_users(script).prints_lines(["code 0", "gone", "gone", "alone", "alone"]);
+}
+
+#[test]
+fn a_chain_of_forks_ends_with_the_session_that_it_killed() {
+    let script = r#"$NOBODY lattice launch --alloc $alloc -n 2 bash -c "$BEGIN"'kill -KILL $PPID; sleep 1000' 2>&1 |
+            sed -n 's/.*the session process/the session process/p'
+        chains; hand_over"#;
+    as_two_users(script).prints_lines([
+        "the session process was killed by signal 9 (SIGKILL)",
+        "gone",
+        "gone",
+        "alone",
+        "alone",
+    ]);
+}
+
+#[test]
+fn a_chain_of_forks_ends_with_a_launch_that_is_aborted() {
+    let script = r#"$NOBODY lattice launch --alloc $alloc -n 2 bash -c "$BEGIN"'touch "$LOCKS/begun$LATTICE_RANK"; sleep 1000' 2>/dev/null &
+        until [ -e "$LOCKS/begun0" ] && [ -e "$LOCKS/begun1" ]; do sleep 0.05; done; rm "$LOCKS"/begun*
+        lattice abort $(lattice launches --json | field id); wait $!; chains; hand_over"#;
+    as_two_users(script).prints_lines(["gone", "gone", "alone", "alone"]);
+}
