@@ -225,7 +225,7 @@ fn drop_bounding_set() -> nix::Result<()> {
 }
 
 /// Empties this thread's effective, permitted and inheritable sets, and with them the ambient one.
-fn drop_capabilities() -> nix::Result<()> {
+pub(crate) fn drop_capabilities() -> nix::Result<()> {
     /// `_LINUX_CAPABILITY_VERSION_3` of `linux/capability.h`: 64 capabilities in two words each.
     const VERSION_3: u32 = 0x2008_0522;
     const THIS_THREAD: c_int = 0;

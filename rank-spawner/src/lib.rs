@@ -30,6 +30,7 @@ mod fork_server;
 pub mod fuzzing;
 mod keeper;
 mod kill;
+mod last_resort;
 mod launch_tag;
 mod limits;
 mod process;

@@ -14,9 +14,13 @@ use nix::unistd::{Pid, getpid};
 
 use crate::cgroup::OwnCgroup;
 use crate::kill::{Survivor, kill_until_gone};
+use crate::last_resort::kill_all_of_this_user;
 use crate::launch_tag::{LaunchTag, value_of};
 use crate::process_table::{Process, ProcessTable};
 use crate::syscalls::{self, Child};
+
+/// Time limit for what multiplies while it is swept.
+const OUTRUN: Duration = Duration::from_secs(1);
 
 /// Pause before processes that are being killed are reaped again.
 const REAP_PAUSE: Duration = Duration::from_millis(1);
@@ -87,7 +91,37 @@ pub fn sweep(launch: &SweepScope<'_>, time_limit: Duration) -> io::Result<Swept>
     let ended =
         |process: &Process| report.killed.get(&process.pid) == Some(&process.start) || launch.owns_zombie(process);
     reap_children(launch.ranks, ended)?;
-    Ok(Swept { killed: report.killed.len(), survivors: report.survivors })
+    let mut survivors = report.survivors;
+    if let (Orphans::Claim { except }, true) = (launch.orphans, survivors.is_empty()) {
+        survivors = outrun(launch.ranks, except, Instant::now() + OUTRUN)?;
+    }
+    Ok(Swept { killed: report.killed.len(), survivors })
+}
+
+/// Ends what no table shows because it forks and ends meanwhile: as long as anything does, this process, a subreaper, has children.
+/// Returns those that it has at the deadline.
+fn outrun(ranks: &[Pid], except: &[Pid], deadline: Instant) -> io::Result<Vec<Survivor>> {
+    let mut is_signalled = false;
+    loop {
+        reap_children(ranks, |process| !except.contains(&process.pid))?;
+        if nothing_to_sweep() {
+            return Ok(Vec::new());
+        }
+        let table = ProcessTable::read()?;
+        let is_ours = |process: &&Process| {
+            process.parent == getpid() && !ranks.contains(&process.pid) && !except.contains(&process.pid)
+        };
+        let left: Vec<Pid> = table.iter().filter(is_ours).map(|process| process.pid).collect();
+        if left.is_empty() && !ranks.is_empty() && table.iter().any(|process| ranks.contains(&process.pid)) {
+            // Ranks that nobody has reaped.
+            return Ok(Vec::new());
+        }
+        if Instant::now() >= deadline {
+            return Ok(left.into_iter().map(Survivor::of).collect());
+        }
+        is_signalled = is_signalled || kill_all_of_this_user(&table);
+        thread::sleep(REAP_PAUSE);
+    }
 }
 
 /// Kills every process of this process's control group but itself, whatever their number and however fast they multiply, and reaps

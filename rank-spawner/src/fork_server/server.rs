@@ -18,6 +18,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -38,11 +39,12 @@ use crate::descriptor_socket::DescriptorSocket;
 use crate::detach::{Stderr, close_all_but, default_signals, ignore_signals};
 use crate::exit::RankExit;
 use crate::kill::kill_until_gone;
+use crate::last_resort::{FORK_SERVER, kill_all_of, owner};
 use crate::process_table::ProcessTable;
 use crate::syscalls::{Child, keep_ended_children, no_child_left, pidfd_open, reap, try_reap};
 
 /// Process name of a fork server.
-const NAME: &CStr = c"lattice-forks";
+const NAME: &CStr = FORK_SERVER;
 
 /// Idle time before processes that were left behind are searched for.
 const IDLE: Duration = Duration::from_millis(10);
@@ -59,6 +61,9 @@ const CLEAN_UP_LIMIT: Duration = Duration::from_secs(1);
 
 /// Time limit for children to end after the daemon has, and for the clean-up after them.
 const FINAL_LIMIT: Duration = Duration::from_secs(60);
+
+/// Time in which anything that still multiplies falls to the server.
+const FALLING: Duration = Duration::from_millis(20);
 
 /// Time for a daemon that takes the server up to say so.
 const GREETING_WITHIN: Duration = Duration::from_secs(2);
@@ -299,8 +304,13 @@ impl Server {
         if self.children.cgroup(pid).or(of_spare).is_some_and(|cgroup| !cgroup.end()) {
             return Ok(());
         }
+        let user = owner(pid);
         let Some(exit) = try_reap(Child::Number(pid))? else { return Ok(()) };
-        self.needs_clean_up |= exit != RankExit::Code(ENDED_CLEAN);
+        let is_clean = exit == RankExit::Code(ENDED_CLEAN);
+        self.needs_clean_up |= !is_clean;
+        if let (None, false, Some(user)) = (&self.cgroup, is_clean, user) {
+            self.outrun(pid, user)?;
+        }
         match self.children.end(pid, exit) {
             // A daemon that is gone is seen at the next turn.
             Some(news) if self.daemon != Daemon::Gone => drop(Message::send(self.control.as_fd(), news, &[])),
@@ -314,14 +324,31 @@ impl Server {
     fn clean_up(&mut self, time_limit: Duration) -> io::Result<()> {
         self.needs_clean_up = !kill_until_gone(time_limit, |table| self.left_behind(table))?.survivors.is_empty();
         let table = ProcessTable::read()?;
-        let ours =
-            |pid: Pid| self.children.is_running(pid) || self.spare.as_ref().is_some_and(|spare| spare.pid == pid);
-        for orphan in table.iter().filter(|process| process.zombie && process.parent == getpid() && !ours(process.pid))
-        {
+        let is_orphan = |pid, parent| parent == getpid() && !self.is_ours(pid);
+        for orphan in table.iter().filter(|process| process.zombie && is_orphan(process.pid, process.parent)) {
             // A zombie's number is not given to another before it is reaped, and nobody but us reaps it.
             let _ = try_reap(Child::Number(orphan.pid));
         }
         Ok(())
+    }
+
+    /// Ends what an ended child of a user left, where it has no control group: what no table shows, since it forks and ends meanwhile,
+    /// falls to this process all the time.
+    fn outrun(&mut self, child: Pid, user: u32) -> io::Result<()> {
+        self.clean_up(CLEAN_UP_LIMIT)?;
+        thread::sleep(FALLING);
+        let table = ProcessTable::read()?;
+        let runs = |pid: Pid| pid != child && self.is_ours(pid);
+        let falls = table.iter().any(|process| process.parent == getpid() && !runs(process.pid));
+        if falls && kill_all_of(user, &table, runs) {
+            self.clean_up(CLEAN_UP_LIMIT)?;
+        }
+        Ok(())
+    }
+
+    /// Returns true for a child that runs, or waits to be handed out.
+    fn is_ours(&self, pid: Pid) -> bool {
+        self.children.is_running(pid) || self.spare.as_ref().is_some_and(|spare| spare.pid == pid)
     }
 
     /// Processes below this one and below none of its children.

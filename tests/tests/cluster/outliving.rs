@@ -1,7 +1,7 @@
 //! What a user does so that a process outlives its launch, and reaches into the next user's allocation. These take root: it can be
 //! other users.
 
-use lattice_tests::script_on;
+use lattice_tests::{Command, Outcome, built, cluster::script_in, script_on};
 use nix::unistd::geteuid;
 
 /// Two users that exist on every Debian, a chain, and how each is looked for.
@@ -28,7 +28,7 @@ const USERS: &str = r#"
 
 /// Runs a script of two nodes in which nobody's `$alloc` has both.
 #[track_caller]
-fn as_two_users(script: &str) -> lattice_tests::Outcome {
+fn as_two_users(script: &str) -> Outcome {
     assert!(geteuid().is_root(), "this test must run as root");
     script_on(2, &format!("{USERS}\n{script}")).run()
 }
@@ -59,4 +59,32 @@ fn a_chain_of_forks_ends_with_a_launch_that_is_aborted() {
         until [ -e "$LOCKS/begun0" ] && [ -e "$LOCKS/begun1" ]; do sleep 0.05; done; rm "$LOCKS"/begun*
         lattice abort $(lattice launches --json | field id); wait $!; chains; hand_over"#;
     as_two_users(script).prints_lines(["gone", "gone", "alone", "alone"]);
+}
+
+/// The same where no process has a control group: in a container, say. A process namespace around it all keeps what is killed of the user
+/// apart from other tests.
+#[track_caller]
+fn without_cgroups(script: &str) -> Outcome {
+    assert!(geteuid().is_root(), "this test must run as root");
+    let around = r#"umount --all --types cgroup2 && exec "$@""#;
+    let container = Command::new("unshare").words("--mount --pid --fork --mount-proc").bash(around);
+    let cluster = container.arg(built::lattice()).words("dev-cluster --nodes 2 --");
+    script_in(cluster, &format!("{USERS}\n{script}")).run()
+}
+
+/// Clients on the node end with what is left of their launch there, so there is none.
+const DETACHED: &str = r#"
+    $NOBODY lattice launch --detach --alloc $alloc -n 2 bash -c "$BEGIN$THEN" >/dev/null
+    while [ "$(lattice launches --json | field id)" ]; do sleep 0.05; done
+    chains; hand_over; grep -c "sessions have no control groups" "$LATTICE_DEV_CLUSTER/node0.log""#;
+
+#[test]
+fn without_control_groups_a_chain_of_forks_ends_with_its_launch() {
+    without_cgroups(&format!("THEN=; {DETACHED}")).prints_lines(["gone", "gone", "alone", "alone", "1"]);
+}
+
+#[test]
+fn without_control_groups_a_chain_of_forks_ends_with_the_session_that_it_killed() {
+    let script = format!("THEN='kill -KILL $PPID; sleep 1000'; {DETACHED}");
+    without_cgroups(&script).prints_lines(["gone", "gone", "alone", "alone", "1"]);
 }
