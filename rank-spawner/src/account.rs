@@ -1,16 +1,17 @@
 //! Becoming a user for good: what the kernel and the user database know of them is taken on, what root had is given up.
 //!
 //! ```text
-//! limits -> groups -> bounding set -> gid -> uid -> capabilities -> "can root come back?" -> no_new_privs
+//! limits -> groups -> bounding set -> gid -> uid -> session keyring -> capabilities -> "can root come back?" -> no_new_privs
 //! ```
 //! Any step that fails leaves a process that must end at once.
 
 #![expect(unsafe_code, reason = "capabilities have no safe wrapper here")]
 
-use std::ffi::{CString, c_int, c_ulong};
+use std::ffi::{CString, c_char, c_int, c_long, c_ulong};
 use std::fmt;
 use std::fs;
 use std::path::PathBuf;
+use std::ptr;
 
 use nix::errno::Errno;
 use nix::libc;
@@ -145,6 +146,8 @@ pub enum BecomeStep {
     BoundingSet,
     /// Becoming the group and the user.
     Ids,
+    /// Getting a session keyring of its own.
+    Keyring,
     /// Giving up capabilities.
     Capabilities,
     /// Refusing new privileges.
@@ -158,6 +161,7 @@ impl fmt::Display for BecomeStep {
             Self::Groups => "take on their groups",
             Self::BoundingSet => "drop the capability bounding set",
             Self::Ids => "change user and group",
+            Self::Keyring => "get a session keyring",
             Self::Capabilities => "drop capabilities",
             Self::NoNewPrivileges => "refuse new privileges",
         })
@@ -194,6 +198,7 @@ pub fn become_user(account: &Account, privileges: &Privileges) -> Result<(), Bec
         setresgid(group, group, group).map_err(at(BecomeStep::Ids))?;
         setresuid(user, user, user).map_err(at(BecomeStep::Ids))?;
     }
+    join_new_keyring().map_err(at(BecomeStep::Keyring))?;
     if uid != 0 {
         drop_capabilities().map_err(at(BecomeStep::Capabilities))?;
         let ids = getresuid().map_err(at(BecomeStep::Ids))?;
@@ -206,6 +211,27 @@ pub fn become_user(account: &Account, privileges: &Privileges) -> Result<(), Bec
         }
     }
     Ok(())
+}
+
+/// Leaves the session keyring of the process that made this one, whose possessors may read and change what is in it, for a new one of
+/// the user's, with the user's own keyring in it: as `pam_keyinit(8)` does at a login.
+fn join_new_keyring() -> nix::Result<()> {
+    // Of `linux/keyctl.h`.
+    const JOIN_SESSION_KEYRING: c_ulong = 1;
+    const LINK: c_ulong = 8;
+    const SESSION_KEYRING: c_long = -3;
+    const USER_KEYRING: c_long = -4;
+    // SAFETY: no name makes an anonymous keyring, and nothing is read or written.
+    let joined = unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, ptr::null::<c_char>()) };
+    match Errno::result(joined) {
+        Ok(_) => {}
+        // No keyrings: the kernel has none, or a container keeps its processes from them. What is inherited is kept from them, too.
+        Err(Errno::ENOSYS | Errno::EPERM) => return Ok(()),
+        Err(errno) => return Err(errno),
+    }
+    // SAFETY: takes integers only.
+    let linked = unsafe { libc::syscall(libc::SYS_keyctl, LINK, USER_KEYRING, SESSION_KEYRING) };
+    Errno::result(linked).map(drop)
 }
 
 /// Drops every capability from the set that bounds what an executed program can gain.

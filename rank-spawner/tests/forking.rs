@@ -12,6 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 use nix::errno::Errno;
+use nix::libc;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid};
@@ -28,6 +29,9 @@ fn main() {
     if let (true, Some(server)) = (is_daemon, &server) {
         return daemon(server);
     }
+    if let (Some("asks"), Some(server)) = (std::env::args().nth(1).as_deref(), &server) {
+        return std::env::args().skip(2).for_each(|order| print!("{}", answer(server, &order)));
+    }
     let check = |name: &str, test: fn(&ForkServer)| tests.check(name, || test(server.as_ref().unwrap()));
     check("a_child_has_nothing_of_the_daemons", a_child_has_nothing_of_the_daemons);
     check("a_child_is_ready_before_it_is_asked_for", a_child_is_ready_before_it_is_asked_for);
@@ -43,6 +47,7 @@ fn main() {
         check("a_child_becomes_a_user_for_good", a_child_becomes_a_user_for_good);
         check("setuid_programs_can_be_allowed", setuid_programs_can_be_allowed);
         check("an_unknown_user_is_nobody", an_unknown_user_is_nobody);
+        check("a_user_finds_no_key_of_the_user_before", |_| a_user_finds_no_key_of_the_user_before());
     } else {
         println!("not root: becoming other users is left out");
     }
@@ -84,6 +89,12 @@ fn child(door: DescriptorSocket, _: Option<OwnCgroup>) {
             chain.wait().unwrap();
             // Until the daemon lets go, with the chain below this process, or kills it.
             while door.receive_blocking().unwrap().is_some() {}
+        }
+        ["as", uid, script] => {
+            become_user(&Account::of(uid.parse().unwrap()).unwrap(), &Privileges::default()).unwrap();
+            let said =
+                Command::new("sh").arg("-c").arg(script.replace('~', " ")).stdin(Stdio::null()).output().unwrap();
+            socket.write_all(&[said.stdout, said.stderr].concat()).unwrap();
         }
         ["become", uid, setuid_programs] => {
             let nofile = Limit { resource: LimitedResource::Nofile, soft: 100, hard: 200 };
@@ -340,8 +351,10 @@ fn a_child_can_stay_who_it_is(server: &ForkServer) {
     assert_eq!(field(&said, "Uid").split_whitespace().next(), Some(me.to_string().as_str()));
 }
 
-/// The number of the user `nobody`.
+/// Number of the user `nobody`.
 const NOBODY: u32 = 65534;
+/// Another one that every Debian has.
+const GAMES: u32 = 5;
 
 fn a_child_becomes_a_user_for_good(server: &ForkServer) {
     let said = answer(server, &format!("become {NOBODY} false"));
@@ -355,6 +368,29 @@ fn a_child_becomes_a_user_for_good(server: &ForkServer) {
     assert_eq!(field(&said, "NoNewPrivs"), "1");
     let files = said.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
     assert_eq!(files.split_whitespace().collect::<Vec<_>>(), ["100", "200", "files"]);
+}
+
+/// What this program prints as another daemon, which was started through a shell with this command before and has its children carry
+/// out these orders.
+fn asked(before: &str, orders: &[String]) -> String {
+    let script = format!(r#"{before} "$0" asks "$@""#);
+    let program = std::env::current_exe().unwrap();
+    let asked = Command::new("sh").args(["-c", &script]).arg(program).args(orders).output().unwrap();
+    assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
+    String::from_utf8(asked.stdout).unwrap()
+}
+
+/// A daemon with a session keyring, as services of systemd have one. One user leaves a key in what is his session's, another looks for it.
+fn a_user_finds_no_key_of_the_user_before() {
+    let perl = |call: i64, arguments: &str| format!("perl -e '@a=({arguments});print(0<syscall({call},@a)?1:0)'");
+    // KEYCTL_JOIN_SESSION_KEYRING and KEYCTL_SEARCH, in the session keyring.
+    let joined = format!("perl -e '@a=(1,0); 0<syscall({},@a) or die; exec @ARGV' --", libc::SYS_keyctl);
+    let name = r#""user","lattice-test""#;
+    let add = perl(libc::SYS_add_key, &format!("{name},\"secret\",6,-3"));
+    let search = perl(libc::SYS_keyctl, &format!("10,-3,{name},0"));
+    let order = |uid: u32, script: &str| format!("as {uid} {}", script.replace(' ', "~"));
+    let orders = [order(NOBODY, &format!("{add};{search}")), order(GAMES, &search), order(NOBODY, &search)];
+    assert_eq!(asked(&joined, &orders), "1100");
 }
 
 fn setuid_programs_can_be_allowed(server: &ForkServer) {
