@@ -48,6 +48,7 @@ fn main() {
         check("setuid_programs_can_be_allowed", setuid_programs_can_be_allowed);
         check("an_unknown_user_is_nobody", an_unknown_user_is_nobody);
         check("a_user_finds_no_key_of_the_user_before", |_| a_user_finds_no_key_of_the_user_before());
+        check("children_are_no_better_protected_than_others", |_| children_are_no_better_protected_than_others());
     } else {
         println!("not root: becoming other users is left out");
     }
@@ -391,6 +392,18 @@ fn a_user_finds_no_key_of_the_user_before() {
     let order = |uid: u32, script: &str| format!("as {uid} {}", script.replace(' ', "~"));
     let orders = [order(NOBODY, &format!("{add};{search}")), order(GAMES, &search), order(NOBODY, &search)];
     assert_eq!(asked(&joined, &orders), "1100");
+}
+
+/// A daemon whose unit protects it from the kernel's search for memory.
+fn children_are_no_better_protected_than_others() {
+    let protect = "echo -500 2>/dev/null >/proc/self/oom_score_adj";
+    if !Command::new("sh").args(["-c", protect]).stderr(Stdio::null()).status().unwrap().success() {
+        println!("not tried, for root lacks CAP_SYS_RESOURCE here");
+        return;
+    }
+    let read = format!("as {NOBODY} cat~/proc/self/oom_score_adj;echo~-1~>/proc/self/oom_score_adj");
+    let said = asked(&format!("{protect} && exec"), &[read]);
+    assert!(said.starts_with("0\n") && said.contains("Permission denied"), "{said}");
 }
 
 fn setuid_programs_can_be_allowed(server: &ForkServer) {

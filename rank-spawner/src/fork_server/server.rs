@@ -13,6 +13,7 @@
 #![expect(unsafe_code, reason = "the call of `fork`, and of what follows it in the child")]
 
 use std::ffi::CStr;
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -25,6 +26,7 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{ForkResult, Pid, fork, getpid, setsid};
 
@@ -40,6 +42,7 @@ use crate::detach::{Stderr, close_all_but, default_signals, ignore_signals};
 use crate::exit::RankExit;
 use crate::kill::kill_until_gone;
 use crate::last_resort::{FORK_SERVER, kill_all_of, owner};
+use crate::limits::{Limit, raise_descriptor_limit};
 use crate::process_table::ProcessTable;
 use crate::syscalls::{Child, keep_ended_children, no_child_left, pidfd_open, reap, try_reap};
 
@@ -118,6 +121,8 @@ struct Server {
     needs_clean_up: bool,
     /// Idle time, at least, before a clean-up or fork that failed is tried again; doubles each time.
     backoff: Duration,
+    /// Limit of open files that was in force before the server raised its own; children have it.
+    open_files: Option<Limit>,
 }
 
 /// Main function of the server. It outlives its daemon by `lease` if children are kept.
@@ -137,6 +142,8 @@ pub(super) fn serve(control: OwnedFd, main: ChildMain, lease: Duration, cgroups:
     usable_cpus();
     let cgroup = cgroups.map(ServerCgroup::new).transpose()?;
     let mut server = Server::new(control, main, lease, cgroup);
+    // A session costs several. Where that is refused there is room for fewer.
+    server.open_files = raise_descriptor_limit().ok();
     server.make_spare()?;
     while server.with_daemon()? == Then::Alone && server.find_daemon()? {}
     server.end()
@@ -155,6 +162,7 @@ impl Server {
             lease,
             needs_clean_up: false,
             backoff: Duration::ZERO,
+            open_files: None,
         }
     }
 
@@ -266,11 +274,11 @@ impl Server {
         let (ours, theirs) = DescriptorSocket::pair()?;
         let cgroup = self.cgroup.as_mut().map(ServerCgroup::session).transpose()?;
         let directory = cgroup.as_ref().map(SessionCgroup::directory);
-        let main = self.main;
+        let (main, open_files) = (self.main, self.open_files);
         // SAFETY: this process has one thread and never had another.
         match unsafe { fork() }.map_err(io::Error::from)? {
             ForkResult::Child => {
-                let ran = catch_unwind(AssertUnwindSafe(|| run(theirs, directory, main)));
+                let ran = catch_unwind(AssertUnwindSafe(|| run(theirs, directory, open_files, main)));
                 let code = match ran {
                     // It has become a subreaper, so what it started and has not ended is still below it.
                     Ok(Ok(())) if no_child_left() => ENDED_CLEAN,
@@ -435,14 +443,28 @@ impl Server {
 }
 
 /// Main function of a child.
-fn run(door: DescriptorSocket, cgroup: Option<&Path>, main: ChildMain) -> io::Result<()> {
+fn run(door: DescriptorSocket, cgroup: Option<&Path>, open_files: Option<Limit>, main: ChildMain) -> io::Result<()> {
     // SAFETY: no code of the server, which owns the other descriptors, runs in this process again.
     let door = unsafe { close_all_but(door.into(), Stderr::Inherit) }?;
     setsid()?;
+    if let Some(Limit { soft, hard, .. }) = open_files {
+        setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?;
+    }
+    give_up_protection_from_oom()?;
     default_signals()?;
     prctl::set_child_subreaper(true)?;
     main(door.into(), cgroup.map(OwnCgroup::open).transpose()?);
     Ok(())
+}
+
+/// Takes back the protection from the kernel's search for memory that a daemon has by its unit (`OOMScoreAdjust`): what users start is not
+/// to outlive the daemon for it.
+fn give_up_protection_from_oom() -> io::Result<()> {
+    const FILE: &str = "/proc/self/oom_score_adj";
+    match fs::read_to_string(FILE)?.trim().parse::<i32>() {
+        Ok(score) if score < 0 => fs::write(FILE, "0"),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
