@@ -53,6 +53,7 @@ use self::server::serve;
 use crate::cgroup::{CgroupError, OwnCgroup, usable_directory};
 use crate::descriptor_socket::DescriptorSocket;
 use crate::exit::RankExit;
+use crate::process_table;
 use crate::syscalls::pidfd_send_signal;
 
 /// Time for a fork server to say its next word while it is taken up. It may be cleaning up before.
@@ -165,6 +166,13 @@ impl ForkedProcess {
     /// `ESRCH` if it has ended; `EPERM` never for a daemon that is root or its user.
     pub fn kill(&self) -> nix::Result<()> {
         pidfd_send_signal(self.pidfd.as_fd(), Signal::SIGKILL)
+    }
+
+    /// Returns true if a signal has stopped it, so that it does nothing until another lets it go on.
+    ///
+    /// Meant for a process whose end was not told yet: its number is nobody else's before.
+    pub fn is_stopped(&self) -> bool {
+        process_table::is_stopped(self.pid)
     }
 }
 

@@ -51,6 +51,12 @@ impl Process {
     }
 }
 
+/// Returns true for a process that a signal has stopped.
+pub(crate) fn is_stopped(pid: Pid) -> bool {
+    let line = fs::read_to_string(format!("/proc/{pid}/stat"));
+    line.is_ok_and(|line| line.rsplit_once(')').is_some_and(|(_, fields)| fields.starts_with(" T")))
+}
+
 /// All processes that could be read, indexed by number and by parent.
 pub(crate) struct ProcessTable {
     processes: BTreeMap<Pid, Process>,
@@ -109,10 +115,26 @@ impl FromIterator<Process> for ProcessTable {
 
 #[cfg(test)]
 mod tests {
+    use nix::sys::signal::{Signal, kill};
     use nix::unistd::{getpgrp, getpid, getppid, getsid};
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_process_is_stopped_until_it_is_let_go_on() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = Pid::from_raw(child.id() as i32);
+        for (signal, expected) in [(Signal::SIGSTOP, true), (Signal::SIGCONT, false)] {
+            kill(pid, signal).unwrap();
+            while is_stopped(pid) != expected {
+                std::thread::yield_now();
+            }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!is_stopped(pid));
+    }
 
     #[test]
     fn a_name_with_blanks_and_parentheses_hides_nothing() {

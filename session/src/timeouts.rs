@@ -59,6 +59,10 @@ pub const END: Duration = Duration::from_secs(15);
 pub const KILL: Duration = Duration::from_secs(2);
 /// Time for the fork server to report the exit of a session process that was killed.
 pub const EXIT: Duration = Duration::from_secs(10);
+/// Interval in which an agent looks whether its sessions are stopped, which a signal of their user's can do to them.
+pub const STOPPED_LOOK: Duration = Duration::from_secs(5);
+/// Number of looks in a row after which a session that is stopped is killed: time limits are its own to keep, and it keeps none.
+pub const STOPPED_LOOKS: u32 = 3;
 /// Time for a node to report the end of its part after its agent was ordered to kill it. Then the node is given up, and unclean: it
 /// stays with its allocation until the agent says that nothing is left.
 pub const LAST: Duration = Duration::from_secs(15);

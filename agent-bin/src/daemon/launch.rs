@@ -30,7 +30,7 @@ use rank_spawner::RankExit;
 use tokio::sync::oneshot::error::RecvError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until, timeout};
 
 use super::Node;
 use super::admission::Admitted;
@@ -151,6 +151,8 @@ struct Launch {
     grace: Duration,
     /// Time at which the session is killed.
     killed_at: Option<Instant>,
+    /// Number of looks in a row that found the session process stopped.
+    looks_stopped: u32,
     /// The ranks are being ended because this node is lost to the launch.
     is_lost: bool,
     /// Services that it uses.
@@ -212,6 +214,7 @@ impl Launch {
             delivering,
             grace: assignment.grace,
             killed_at: None,
+            looks_stopped: 0,
             is_lost: false,
             claimed,
             _visitable: visitable,
@@ -243,8 +246,12 @@ impl Launch {
 
     /// Carries out orders until the session has reported, or is gone.
     async fn until_session_ends(&mut self, delivered: &mut Option<Delivered>) -> LastWords {
+        let mut looks = interval_at(Instant::now() + timeouts::STOPPED_LOOK, timeouts::STOPPED_LOOK);
+        // Looks that are late say no more than one.
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
+                _ = looks.tick(), if self.exit.is_none() => self.look_if_stopped(),
                 last_words = &mut self.last_words => return last_words.unwrap_or(LastWords::Nothing),
                 Some(order) = self.orders.recv() => match order {
                     LaunchOrder::End(how) => self.end(how),
@@ -272,6 +279,16 @@ impl Launch {
                     self.exit = Some(exit);
                 }
             }
+        }
+    }
+
+    /// Kills a session that was stopped: it would keep no time limit, and end for nobody.
+    fn look_if_stopped(&mut self) {
+        let is_stopped = self.forked.process.as_ref().is_some_and(|process| process.is_stopped());
+        self.looks_stopped = if is_stopped { self.looks_stopped + 1 } else { 0 };
+        if self.looks_stopped == timeouts::STOPPED_LOOKS {
+            tracing::warn!(launch = self.id, "the session was stopped by a signal; it is killed");
+            self.forked.kill();
         }
     }
 
@@ -311,6 +328,9 @@ impl Launch {
             // In order, when it had waited for an agent for too long.
             Some(Ok(RankExit::Code(_))) if self.forked.process.is_none() => {
                 "its agent was gone for too long".to_owned()
+            }
+            Some(Ok(_)) if self.looks_stopped >= timeouts::STOPPED_LOOKS => {
+                "the session process was stopped by a signal, and did not go on".to_owned()
             }
             Some(Ok(exit)) => format!("the session process {exit}"),
             Some(Err(_)) | None => "the session process is gone".to_owned(),

@@ -88,3 +88,10 @@ fn without_control_groups_a_chain_of_forks_ends_with_the_session_that_it_killed(
     let script = format!("THEN='kill -KILL $PPID; sleep 1000'; {DETACHED}");
     without_cgroups(&script).prints_lines(["gone", "gone", "alone", "alone", "1"]);
 }
+
+#[test]
+fn a_session_that_its_rank_stops_ends_within_its_agents_patience() {
+    let script = r#"$NOBODY lattice launch --timeout 1s --alloc $alloc -n 2 bash -c 'kill -STOP $PPID; sleep 1000' 2>&1 |
+            sed -n 's/.*the session process/the session process/p'"#;
+    as_two_users(script).prints_lines(["the session process was stopped by a signal, and did not go on"]);
+}
