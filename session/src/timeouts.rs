@@ -6,6 +6,7 @@
 //! life    2 HEARTBEAT + HEARTBEAT_ANSWER  <  LOST_AFTER  <  LOST_AFTER + JUDGE  <  LEASE_MIN  <=  lease
 //! start   CLAIM  <  NODE_ANSWER  <=  start_answer(depth) - HOP for each relay on the way  <  START_ANSWER
 //! end     grace + SWEEP  <  grace + END          then KILL is ordered
+//!         STOPPED_LOOK * STOPPED_LOOKS + EXIT  <  OVERTIME
 //!         KILL + EXIT    <  LAST                 then the node is given up
 //!         grace + SWEEP  <  STOP                 of an agent that is stopped, by the default grace
 //! report  REPORT_PAUSE  <  LOST_AFTER + JUDGE  <  REPORT_AGAIN  <  FIRST_REPORT  <  REPORT_AFTER_RESTART  <  REPORT_KEPT
@@ -63,6 +64,8 @@ pub const EXIT: Duration = Duration::from_secs(10);
 pub const STOPPED_LOOK: Duration = Duration::from_secs(5);
 /// Number of looks in a row after which a session that is stopped is killed: time limits are its own to keep, and it keeps none.
 pub const STOPPED_LOOKS: u32 = 3;
+/// Time beyond a launch's time limit for its sessions, which keep it, to end it. Then the API server does.
+pub const OVERTIME: Duration = Duration::from_secs(30);
 /// Time for a node to report the end of its part after its agent was ordered to kill it. Then the node is given up, and unclean: it
 /// stays with its allocation until the agent says that nothing is left.
 pub const LAST: Duration = Duration::from_secs(15);
@@ -147,6 +150,7 @@ mod tests {
             ("order to end", &[SWEEP, END]),
             ("order to kill", &[KILL + EXIT, LAST]),
             ("order to kill that is heard late", &[ABORT_ANSWER, LAST]),
+            ("time limit that no session keeps", &[STOPPED_LOOK * STOPPED_LOOKS + EXIT, OVERTIME]),
             ("stop", &[grace + SWEEP, STOP]),
             (
                 "report",

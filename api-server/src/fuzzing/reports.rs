@@ -61,6 +61,7 @@ fn facts() -> Facts {
         input_readers: vec![0],
         failed_ranks: lattice_session::settings::FailedRanks::AreBorne,
         after_first_exit: Some(std::time::Duration::from_secs(1)),
+        time_limit: Some(std::time::Duration::from_secs(1)),
         grace: std::time::Duration::from_secs(5),
         directory: "/".into(),
         universe_size: None,

@@ -77,6 +77,8 @@ pub(crate) struct Machine {
     spawns: Spawns,
     checkpoint: Checkpoint,
     first_exit: FirstExit,
+    /// Time at which it is ended here, as its sessions have not ended it at their time limit; set when all nodes have accepted it.
+    overtime_ends: Option<Instant>,
     /// As others were let see it last.
     published: Overview,
     begun: Instant,
@@ -109,6 +111,7 @@ impl Machine {
             spawns: Spawns::default(),
             checkpoint: Checkpoint::default(),
             first_exit: FirstExit::new(facts.after_first_exit),
+            overtime_ends: None,
             published: Overview {
                 activity: event::Activity::Starting,
                 ranks: facts.placement.size(),
@@ -258,6 +261,7 @@ impl Machine {
         self.check_overdue(now);
         self.spawns.on_tick(now);
         self.check_first_exit(now);
+        self.check_time_limit(now);
         self.check_owner(now);
         self.report_silent_ranks(Passing::Due, now);
         let output_of = |node| self.clients.output_of(node);

@@ -43,6 +43,18 @@ impl Machine {
         }
     }
 
+    /// Ends a launch whose sessions did not keep its time limit. One that was taken up has its whole time again.
+    pub(super) fn check_time_limit(&mut self, now: Instant) {
+        let (Phase::Active { .. }, Some(limit)) = (&self.phase, self.facts.time_limit) else { return };
+        let latest = || now.checked_add(limit).and_then(|end| end.checked_add(timeouts::OVERTIME));
+        let Some(ends) = self.overtime_ends.or_else(latest) else { return };
+        self.overtime_ends = Some(ends);
+        if ends <= now {
+            let host = self.facts.nodes.first().cloned().unwrap_or_default();
+            self.fail(Cause { host, kind: CauseKind::TimedOut { limit } }, now);
+        }
+    }
+
     /// The launch is coming to its end for the cause that counts.
     fn begin_ending(&mut self, now: Instant) {
         let Some(cause) = self.nodes.state.cause().cloned() else { return };

@@ -29,6 +29,8 @@ pub(crate) struct Facts {
     pub failed_ranks: FailedRanks,
     /// Time from the end of the first rank of the launched job to that of the launch.
     pub after_first_exit: Option<Duration>,
+    /// Time that the launch may run; its sessions end it then.
+    pub time_limit: Option<Duration>,
     /// The working directory of programs of spawned jobs that name none.
     pub directory: PathBuf,
     pub universe_size: Option<u32>,

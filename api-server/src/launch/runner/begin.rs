@@ -181,6 +181,7 @@ fn facts(order: &Order, settler: Settler, origin: Origin) -> Facts {
         grace: launch.settings.timeouts.grace_max(),
         failed_ranks: launch.settings.failed_ranks,
         after_first_exit: launch.settings.timeouts.after_first_exit,
+        time_limit: launch.settings.timeouts.time_limit,
         directory: launch.apps.first().map(|app| app.directory.clone()).unwrap_or_default(),
         universe_size: launch.job.universe_size,
         ownership: match ownership {

@@ -166,6 +166,22 @@ fn ranks_have_so_long_after_the_first_exit_on_any_node() {
 }
 
 #[test]
+fn a_time_limit_that_no_session_keeps_is_kept_here() {
+    let limit = Duration::from_secs(60);
+    let mut simulation = Simulation::new(super::super::Facts { time_limit: Some(limit), ..facts(2, 1) }, 1);
+    simulation.input(|machine, now| machine.on_fan_out(Ok(()), now));
+    [0, 1].into_iter().for_each(|node| simulation.open(node, 1));
+    let _owner = simulation.attach(Role::Owner).unwrap();
+    simulation.pass(TICK);
+    let is_timed_out = |all: &Simulation| {
+        let gives_up = |node| all.was_told(node, |command| matches!(command, NodeCommand::GiveUp));
+        let causes = all.endings();
+        causes.iter().any(|cause| cause.kind == CauseKind::TimedOut { limit }) && gives_up(0) && gives_up(1)
+    };
+    check("its sessions do not end it", simulation, limit + timeouts::OVERTIME, is_timed_out);
+}
+
+#[test]
 fn a_launch_that_is_over_is_kept_for_those_who_come_late() {
     let (mut simulation, owner) = followed();
     [0, 1].into_iter().for_each(|node| simulation.report(node));

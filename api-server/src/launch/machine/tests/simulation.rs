@@ -47,6 +47,7 @@ pub(super) fn facts(nodes: u32, ranks_per_node: u32) -> Facts {
         grace: GRACE,
         failed_ranks: FailedRanks::EndLaunch,
         after_first_exit: None,
+        time_limit: None,
         directory: "/".into(),
         universe_size: None,
         ownership: Ownership::Owned,
