@@ -17,6 +17,7 @@ use super::args::ApiArgs;
 use super::fabric::FabricSettings;
 use super::launch::settings::LaunchSettings;
 use super::launch::spool::SpoolLimits;
+use super::launch_quota::LaunchShares;
 
 /// The file that is read when none is named; it need not exist.
 pub(crate) const DEFAULT_FILE: &str = "/etc/lattice/api.toml";
@@ -50,6 +51,8 @@ pub(crate) struct Config {
     pub lease: Duration,
     /// Ways of launches to their nodes, and limits of each of them.
     pub launches: LaunchSettings,
+    /// Share of each user in launches that are not over.
+    pub launch_shares: LaunchShares,
     /// Limits on the output of launches without an owner that is kept beside the state.
     pub spool: SpoolLimits,
     /// The source of fabric credentials; `None` without a fabric that needs some.
@@ -100,6 +103,9 @@ struct File {
     #[serde(default)]
     create_allocations: Creators,
     allocations_per_user: Option<u32>,
+    launches_per_user: Option<u32>,
+    /// In MiB.
+    specs_per_user: Option<u32>,
     relay_above: Option<u32>,
     relay_fan_out: Option<u32>,
     barrier_fan_out: Option<u32>,
@@ -147,6 +153,7 @@ impl Config {
         Ok(Self {
             allocations: allocation_settings(&file)?,
             launches: launch_settings(&file)?,
+            launch_shares: launch_shares(&file)?,
             spool: spool_limits(&file)?,
             fabric: fabric(&file)?,
             listen,
@@ -230,6 +237,19 @@ fn allocation_settings(file: &File) -> Result<AllocationSettings, ConfigError> {
     }
 }
 
+fn launch_shares(file: &File) -> Result<LaunchShares, ConfigError> {
+    let default = LaunchShares::default();
+    let positive = |name, value: Option<u32>| match value {
+        Some(0) => Err(ConfigError::Range { name, value: 0, possible: "1 or more" }),
+        value => Ok(value.map(|value| value as usize)),
+    };
+    let mebibytes = positive("specs_per_user", file.specs_per_user)?;
+    Ok(LaunchShares {
+        launches: positive("launches_per_user", file.launches_per_user)?.unwrap_or(default.launches),
+        spec_bytes: mebibytes.map_or(default.spec_bytes, |mebibytes| mebibytes << 20),
+    })
+}
+
 fn launch_settings(file: &File) -> Result<LaunchSettings, ConfigError> {
     let default = LaunchSettings::default();
     let in_range = |name, value: Option<u32>, default, possible: std::ops::RangeInclusive<u32>, words| match value {
@@ -285,6 +305,8 @@ mod tests {
         check("insecure = true\nlease = 4", "lease is 4 seconds; it can be 5 to 31536000");
         check("insecure = true\nspool_total = 8", "spool_launch is 64 MiB, and spool_total 8");
         check("insecure = true\nallocations_per_user = 0", "allocations_per_user is 0; it can be 1 or more");
+        check("insecure = true\nlaunches_per_user = 0", "launches_per_user is 0; it can be 1 or more");
+        check("insecure = true\nspecs_per_user = 0", "specs_per_user is 0; it can be 1 or more");
         check("insecure = true\ncolour = 1", "unknown field");
         check("insecure = true\ncreate_allocations = \"nobody\"", "unknown variant");
     }

@@ -23,6 +23,7 @@ mod config;
 mod fabric;
 mod fabric_service;
 mod launch;
+mod launch_quota;
 mod launch_service;
 mod metrics;
 mod names;

@@ -23,6 +23,7 @@ use super::launch::spool::Spools;
 use super::launch::summary::{Stage, Summary};
 use super::launch::surroundings::{EndListener, Surroundings};
 use super::launch::{self, LaunchHandle, Request};
+use super::launch_quota::LaunchQuota;
 use super::metrics::{Census, Metrics};
 use super::names::NameTables;
 use super::nodes::{NODES_MAX, NodeState, Registry};
@@ -59,6 +60,7 @@ pub(crate) struct Server {
     /// The place where launches that nobody owns keep what they say.
     pub spools: Arc<Spools>,
     launches: Mutex<Launches>,
+    quota: LaunchQuota,
 }
 
 /// A change that is not made because it could not be written down.
@@ -90,6 +92,7 @@ impl Server {
         let directory = config.state.parent().map(Path::to_owned).unwrap_or_default();
         let server = Arc::new(Self {
             spools: Spools::new(directory, config.spool),
+            quota: LaunchQuota::new(config.launch_shares),
             config,
             channels: AgentChannels::new(security.clone(), NODES_MAX),
             security,
@@ -122,6 +125,7 @@ impl Server {
             }
         };
         tracing::info!(launch = id, "the launch is taken up; its nodes are expected to report");
+        self.quota.take_up(order.terms.uid, &id, wire::order::encode_bytes(&order).len());
         let handle = launch::resume(self.surroundings(), order, record);
         self.launches.lock().by_id.insert(id, handle);
     }
@@ -205,6 +209,7 @@ impl EndListener for Server {
         self.names.withdraw(summary.uid, &summary.id);
         self.rendezvous.withdraw(&summary.id);
         self.session_calls.forget(&summary.id);
+        self.quota.withdraw(&summary.id);
         let oldest = self.launches.lock().end(summary.id.clone());
         let allocation = summary.allocation_id.clone();
         tokio::spawn(async move {

@@ -30,10 +30,34 @@ pub(crate) const HEADERS_MAX: u32 = 16 << 10;
 pub(crate) const STREAMS_MAX: u32 = 256;
 /// Most calls that were reset before they were looked at; with more the connection is closed (CVE-2023-44487).
 pub(crate) const PENDING_RESETS_MAX: usize = 20;
-/// Most concurrent connections of one user to one Unix socket, so that one user who opens thousands fails no other user's.
-pub(crate) const CONNECTIONS_PER_USER: usize = 256;
-/// Most connections of one listener that have not proven yet who they are; more wait for their turn.
-pub(crate) const HANDSHAKES_MAX: usize = 1024;
+/// Share that a peer has of what a process takes in, over all its listeners.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shares {
+    /// Most concurrent connections.
+    pub(crate) connections: usize,
+    /// Most concurrent calls.
+    pub(crate) calls: usize,
+    /// Most bytes of messages that have begun and are not whole.
+    pub(crate) unfinished: usize,
+}
+
+/// Share of a user, and of all together who are known by no name: each command that follows a launch has a connection and a call.
+pub(crate) const OF_USERS: Shares = Shares { connections: 256, calls: 1024, unfinished: 32 << 20 };
+/// Share of an agent, which has a few connections, and a call for each launch.
+pub(crate) const OF_AGENTS: Shares = Shares { connections: 64, calls: 4096, unfinished: 64 << 20 };
+/// Share of the API server, and of an administrator.
+pub(crate) const OF_TRUSTED: Shares = Shares { connections: 1024, calls: 16_384, unfinished: 256 << 20 };
+/// Longest request of a call that is not of our protocol (health, reflection), in bytes.
+pub(crate) const FOREIGN_REQUEST_MAX: usize = 4096;
+
+/// Most connections of one listener that have not proven yet who they are.
+pub(crate) const GREETINGS_MAX: usize = 1024;
+/// Most of them that came from one address.
+pub(crate) const GREETINGS_PER_ADDRESS: usize = 128;
+/// Time for the first byte of a connection, which the maker of an honest one sends at once.
+pub(crate) const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time for a message of a request to be whole, from its beginning on.
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time for the TLS handshake.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -4,15 +4,20 @@
 //! Listener ──accept──> who is it? ──Connection { stream, Peer }──> HTTP/2 ──> authorization table ──> services
 //!  (a task each)   (kernel, certificate,                           (tonic)     (Caller in the extensions)
 //!                   or each call's claim)
+//!      └ Greetings: places per address     └──────── Budget: connections, calls, bytes of each peer ────┘
 //! ```
 //!
 //! Nothing that a peer does ends the listening: a connection that fails, fails alone, and when the system is out of descriptors
 //! accepting pauses until there are some again.
 
 mod arrival;
+mod budget;
+mod budget_layer;
 mod connection;
+mod framing;
+mod greetings;
+mod request_body;
 mod socket_file;
-mod users;
 
 use std::fmt;
 use std::future::Future;
@@ -32,15 +37,17 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::transport::Server;
 
-use self::arrival::{Arrival, Identified};
+use self::arrival::{Arrival, Identified, Refusal};
+use self::budget::Budget;
+use self::budget_layer::BudgetLayer;
 use self::connection::Connection;
+use self::greetings::Greetings;
 use self::socket_file::SocketFile;
-use self::users::Users;
 use crate::address::Address;
 use crate::authorize::AuthorizeLayer;
 use crate::identity::{Security, TlsIdentity};
 use crate::limits;
-use crate::proto::DESCRIPTORS;
+use crate::proto::{DESCRIPTORS, takes_stream};
 use crate::session_link::Arrivals;
 
 /// Connections that the kernel keeps until we accept them; a whole cluster may come at once.
@@ -87,21 +94,30 @@ pub struct Listener {
 }
 
 enum Socket {
-    Tcp { listener: TcpListener, identity: Option<TlsIdentity>, links: Option<Arc<Arrivals>> },
+    Tcp {
+        listener: TcpListener,
+        identity: Option<TlsIdentity>,
+        links: Option<Arc<Arrivals>>,
+        greetings: Arc<Greetings>,
+    },
     // The fields are dropped in this order: nobody finds a file that nobody listens to.
-    Unix { _file: SocketFile, listener: UnixListener, users: Arc<Users> },
+    Unix {
+        _file: SocketFile,
+        listener: UnixListener,
+    },
 }
 
 impl Socket {
     async fn accept(&self) -> io::Result<Arrival> {
         match self {
-            Self::Tcp { listener, identity, links } => {
+            Self::Tcp { listener, identity, links, greetings } => {
                 let (stream, from) = listener.accept().await?;
-                Ok(Arrival::Tcp { stream, from, identity: identity.clone(), links: links.clone() })
+                let greeter = greetings.admit(from.ip());
+                Ok(Arrival::Tcp { stream, from, identity: identity.clone(), links: links.clone(), greeter })
             }
-            Self::Unix { listener, users, .. } => {
+            Self::Unix { listener, .. } => {
                 let (stream, _) = listener.accept().await?;
-                Ok(Arrival::Unix { stream, users: Arc::clone(users) })
+                Ok(Arrival::Unix { stream })
             }
         }
     }
@@ -123,7 +139,7 @@ impl Listener {
                     _ => failed(source),
                 })?;
                 let listener = UnixListener::from_std(listener).map_err(failed)?;
-                let socket = Socket::Unix { _file: file, listener, users: Arc::default() };
+                let socket = Socket::Unix { _file: file, listener };
                 Ok(Self { socket, local: address.clone() })
             }
             Address::Tcp { host, port } => {
@@ -138,7 +154,8 @@ impl Listener {
                 let listener = listen_tcp(found).map_err(failed)?;
                 let local = listener.local_addr().map_err(failed)?;
                 let local = Address::Tcp { host: local.ip().to_string(), port: local.port() };
-                Ok(Self { socket: Socket::Tcp { listener, identity, links: None }, local })
+                let socket = Socket::Tcp { listener, identity, links: None, greetings: Arc::default() };
+                Ok(Self { socket, local })
             }
         }
     }
@@ -197,7 +214,7 @@ fn listen_tcp(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Serves `services`, and health and reflection beside them, to whoever connects to the `listeners`, until `shutdown`.
 ///
-/// Each request is held against the table in [`crate::authorize`]; the handlers find its [`Caller`](crate::identity::Caller) with
+/// Whatever comes in is taken of its peer's budget, which is the same for all `listeners`. Each request is held against the table in [`crate::authorize`]; the handlers find its [`Caller`](crate::identity::Caller) with
 /// [`crate::identity::caller_of`]. At the end the listeners are closed at once, calls in progress are given
 /// a second, and then all connections are cut.
 ///
@@ -209,11 +226,11 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ListenError> {
     let routes = with_our_services(services)?;
-    let cut = CancellationToken::new();
+    let (cut, budget) = (CancellationToken::new(), Arc::new(Budget::default()));
     let mut accepting = JoinSet::new();
     let (sender, receiver) = mpsc::channel(1);
     for listener in listeners {
-        accepting.spawn(accept_all(listener, sender.clone(), cut.clone()));
+        accepting.spawn(accept_all(listener, sender.clone(), Arc::clone(&budget), cut.clone()));
     }
     drop(sender);
 
@@ -224,7 +241,8 @@ pub async fn serve(
         let _ = tell.send(());
     };
     let connections = ReceiverStream::new(receiver).map(Ok::<_, io::Error>);
-    let serving = server().layer(AuthorizeLayer).serve_with_incoming_shutdown(routes.prepare(), connections, shutdown);
+    let server = server().layer(AuthorizeLayer).layer(BudgetLayer { budget, takes_stream });
+    let serving = server.serve_with_incoming_shutdown(routes.prepare(), connections, shutdown);
     let mut serving = pin!(serving);
     let wind_up = async {
         let _ = told.await;
@@ -263,17 +281,19 @@ fn server() -> Server {
 }
 
 /// Accepts connections at one socket for ever.
-async fn accept_all(listener: Listener, connections: mpsc::Sender<Connection>, cut: CancellationToken) {
+async fn accept_all(
+    listener: Listener,
+    connections: mpsc::Sender<Connection>,
+    budget: Arc<Budget>,
+    cut: CancellationToken,
+) {
     let mut handshakes = JoinSet::new();
     loop {
-        // A peer that is slow to say who it is keeps nobody else waiting, unless a thousand are.
+        // A peer that is slow to say who it is keeps nobody else waiting: it goes when its place is needed.
         while handshakes.try_join_next().is_some() {}
-        if handshakes.len() >= limits::HANDSHAKES_MAX {
-            handshakes.join_next().await;
-        }
         match listener.socket.accept().await {
             Ok(arrival) => {
-                handshakes.spawn(greet(arrival, connections.clone(), cut.clone()));
+                handshakes.spawn(greet(arrival, connections.clone(), Arc::clone(&budget), cut.clone()));
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
@@ -285,9 +305,9 @@ async fn accept_all(listener: Listener, connections: mpsc::Sender<Connection>, c
 }
 
 /// Identifies who made a connection, and passes it on unless it is refused.
-async fn greet(arrival: Arrival, connections: mpsc::Sender<Connection>, cut: CancellationToken) {
+async fn greet(arrival: Arrival, connections: mpsc::Sender<Connection>, budget: Arc<Budget>, cut: CancellationToken) {
     let from = arrival.to_string();
-    match arrival.identify(&cut).await {
+    match arrival.identify(&budget, &cut).await {
         // Nobody takes it any more when serving ends.
         Ok(Identified::Calls(connection)) => drop(connections.send(connection).await),
         // Its wait for the launch has bounds of its own, and takes no handshake's place.
@@ -298,6 +318,7 @@ async fn greet(arrival: Arrival, connections: mpsc::Sender<Connection>, cut: Can
                 }
             });
         }
+        Err(Refusal::Dismissed) => tracing::debug!(%from, "a connection went for another one"),
         Err(error) => tracing::info!(%from, %error, "a connection was refused"),
     }
 }

@@ -2,7 +2,12 @@
 //!
 //! The code is generated from `proto/` by `cargo xtask proto`, and committed.
 
+use std::collections::HashSet;
 use std::fmt;
+use std::sync::LazyLock;
+
+use prost::Message;
+use prost_types::FileDescriptorSet;
 
 /// The package `lattice.v1`. What its messages mean is written in the `.proto` files.
 #[allow(
@@ -18,6 +23,24 @@ use std::fmt;
 )]
 pub mod v1 {
     include!("generated/lattice.v1.rs");
+}
+
+/// Paths of the calls that take a stream of messages.
+static STREAMS: LazyLock<HashSet<String>> = LazyLock::new(|| {
+    let files = FileDescriptorSet::decode(DESCRIPTORS).map(|set| set.file).unwrap_or_default();
+    let mut paths = HashSet::new();
+    for file in &files {
+        for service in &file.service {
+            let streams = service.method.iter().filter(|method| method.client_streaming());
+            paths.extend(streams.map(|method| format!("/{}.{}/{}", file.package(), service.name(), method.name())));
+        }
+    }
+    paths
+});
+
+/// Returns true if the call at this path takes a stream of messages.
+pub(crate) fn takes_stream(path: &str) -> bool {
+    STREAMS.contains(path)
 }
 
 impl fmt::Debug for v1::CxiCredentials {

@@ -15,6 +15,7 @@ use crate::launch;
 use crate::launch::event::Activity;
 use crate::launch::fan_out::{CredentialsToCome, FanOut, NotStarted};
 use crate::launch::summary::{Stage, Summary};
+use crate::launch_quota::QuotaExceeded;
 use crate::order::{Order, OrderError};
 use crate::store::{Change, LaunchRecord};
 use crate::wire;
@@ -28,6 +29,8 @@ pub(crate) enum LaunchError {
     Order(#[from] OrderError),
     #[error("the launch cannot be signed")]
     Unsigned(#[from] SignError),
+    #[error(transparent)]
+    Quota(#[from] QuotaExceeded),
     #[error(transparent)]
     NotWritten(#[from] NotWritten),
     #[error(transparent)]
@@ -61,8 +64,11 @@ impl Server {
         let fan_out = self.fan_out(order, &allocation)?;
         let credentials = asked.map(|asked| self.credentials_to_come(asked, &fan_out, order));
         let record = LaunchRecord::begun(order, &summary(order));
+        let id = &order.launch.launch_id;
+        self.quota.admit(caller, order.terms.uid, id, fan_out.spec.len())?;
         // If we end now, nodes that run it are known by this.
-        self.write(vec![Change::Launch(Box::new(record.clone()))]).await?;
+        let written = self.write(vec![Change::Launch(Box::new(record.clone()))]).await;
+        written.inspect_err(|_| self.quota.withdraw(id))?;
         let (handle, accepted) = launch::start(self.surroundings(), order.clone(), record, fan_out, credentials);
         self.launches.lock().by_id.insert(order.launch.launch_id.clone(), handle);
         // While it was written down, the allocation may have been released.

@@ -1,4 +1,4 @@
-//! The use of a stolen agent's key: disturbing launches that its node is in, and nothing else.
+//! The use of a stolen agent's key: disturbing launches that its node is in, and nothing else; and a user's share of the server.
 
 use node_event::What as Event;
 use pmi_transport::identity::Caller;
@@ -109,4 +109,35 @@ async fn an_abort_is_told_with_who_wanted_it_and_why() {
     assert_eq!(launch.reports[0].command().await, Some(node_command::What::End(15)));
     launch.reports[0].finish().await;
     assert_eq!(client.complete().await.error_message, "ended by user 1000: enough");
+}
+
+/// Sixty detached launches with a large environment each took 239 MiB of the server's memory.
+#[tokio::test]
+async fn specs_of_a_users_launches_take_no_more_than_the_users_share() {
+    let world = World::new(1).await;
+    let allocation = world.allocate(RequeuePolicy::Never).await;
+    let large = |kibibytes: usize| {
+        let mut order = order(&allocation);
+        let value = vec![b'x'; kibibytes << 10];
+        order.spec.as_mut().unwrap().environment = vec![Variable { name: "LARGE".into(), value: value.into() }];
+        order
+    };
+    let mut client = world.allocations(&USER);
+    let first = world.launch_in(&large(600)).await;
+    let refused = soon(client.launch_tasks(large(600))).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert!(refused.message().contains("1048576 are possible here; wait until some are over"), "{refused}");
+    let _small = world.launch_in(&large(1)).await;
+    let plan = LaunchTasksRequest { plan_only: true, ..large(600) };
+    assert!(soon(client.launch_tasks(plan)).await.is_ok(), "nothing comes of it");
+    first.reports[0].run(0, 0, RankPhase::Finalized).await;
+    first.reports[0].finish().await;
+    let again = async {
+        while client.launch_tasks(large(600)).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon(again).await;
+    let administrator = soon(world.allocations(&Caller::Admin(None)).launch_tasks(large(600))).await;
+    assert!(administrator.is_ok(), "{administrator:?}");
 }

@@ -25,6 +25,7 @@ use crate::clock::STANDSTILL;
 use crate::config::{Config, Identity};
 use crate::launch::settings::LaunchSettings;
 use crate::launch::spool::SpoolLimits;
+use crate::launch_quota::LaunchShares;
 use crate::routes;
 use crate::server::Server;
 use crate::store::{LaunchRecord, RedbStore, Store};
@@ -212,6 +213,7 @@ async fn serve(store: &Arc<dyn Store>) -> (Address, oneshot::Sender<()>) {
         allocations: AllocationSettings::default(),
         lease: timeouts::LEASE,
         launches: LaunchSettings::default(),
+        launch_shares: LaunchShares { launches: 4, spec_bytes: 1 << 20 },
         spool: SpoolLimits::default(),
         fabric: None,
     };

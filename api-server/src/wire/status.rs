@@ -122,6 +122,7 @@ impl From<LaunchError> for Status {
         match error {
             LaunchError::Allocation(error) => error.into(),
             LaunchError::Order(error) => error.into(),
+            LaunchError::Quota(_) => status(Code::ResourceExhausted, &error),
             LaunchError::NotWritten(error) => error.into(),
             LaunchError::NotStarted(error) => error.into(),
             LaunchError::Unsigned(_) | LaunchError::Gone => status(Code::Internal, &error),

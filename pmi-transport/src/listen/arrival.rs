@@ -12,8 +12,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
+use super::budget::{Budget, Exhausted};
 use super::connection::Connection;
-use super::users::{TooManyConnections, Users};
+use super::greetings::Greeter;
 use crate::identity::{Caller, CertificateNameError, Peer, TlsIdentity};
 use crate::limits;
 use crate::session_link::{Arrivals, Greeting, GreetingError, MAGIC};
@@ -29,10 +30,11 @@ pub(super) enum Arrival {
         identity: Option<TlsIdentity>,
         /// Receiver of links between sessions, at an agent's port.
         links: Option<Arc<Arrivals>>,
+        /// Place that it has until it is known who made it.
+        greeter: Greeter,
     },
     Unix {
         stream: UnixStream,
-        users: Arc<Users>,
     },
 }
 
@@ -50,7 +52,11 @@ pub(super) enum Refusal {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(transparent)]
-    TooMany(#[from] TooManyConnections),
+    Exhausted(#[from] Exhausted),
+    #[error("it said nothing within {:?}", limits::FIRST_BYTE_TIMEOUT)]
+    Silent,
+    #[error("its place was needed for another one")]
+    Dismissed,
     #[error("no TLS: {reason}")]
     Handshake { reason: String },
     #[error("no TLS: the handshake was not over after {:?}", limits::HANDSHAKE_TIMEOUT)]
@@ -62,24 +68,30 @@ pub(super) enum Refusal {
 impl Arrival {
     /// Identifies the other end. A certificate of our CA that names nobody is let in as nobody: each of its calls is
     /// refused with the reason.
-    pub(super) async fn identify(self, cut: &CancellationToken) -> Result<Identified, Refusal> {
+    pub(super) async fn identify(self, budget: &Arc<Budget>, cut: &CancellationToken) -> Result<Identified, Refusal> {
         match self {
-            Self::Tcp { stream, from, identity, links } => {
+            Self::Tcp { stream, from, identity, links, greeter } => {
                 // A fence is a chain of small messages; none may wait for the acknowledgement of the one before.
                 stream.set_nodelay(true)?;
                 let proving = timeout(limits::HANDSHAKE_TIMEOUT, async {
+                    let first = timeout(limits::FIRST_BYTE_TIMEOUT, first_byte(&stream)).await;
+                    let first = first.map_err(|_| Refusal::Silent)??;
+                    greeter.has_spoken();
                     match links {
-                        Some(arrivals) if opens_link(&stream).await? => greeted(stream, from, arrivals).await,
-                        _ => prove(stream, identity, cut).await.map(Identified::Calls),
+                        Some(arrivals) if first == Some(MAGIC[0]) => greeted(stream, from, arrivals).await,
+                        _ => prove(stream, identity, budget, cut).await.map(Identified::Calls),
                     }
                 });
-                proving.await.unwrap_or(Err(Refusal::Late))
+                tokio::select! {
+                    proven = proving => proven.unwrap_or(Err(Refusal::Late)),
+                    () = greeter.gone() => Err(Refusal::Dismissed),
+                }
             }
-            Self::Unix { stream, users } => {
+            Self::Unix { stream } => {
                 let uid = stream.peer_cred()?.uid();
                 let is_admin = uid == 0 || uid == nix::unistd::geteuid().as_raw();
                 let caller = if is_admin { Caller::Admin(Some(uid)) } else { Caller::User(uid) };
-                let place = users.admit(uid)?;
+                let place = budget.connection(Some(caller.clone()))?;
                 let connection = Connection::new(ByteStream::Unix(stream), Peer::Proven(Ok(caller)), cut);
                 Ok(Identified::Calls(connection.with_place(place)))
             }
@@ -96,11 +108,11 @@ impl fmt::Display for Arrival {
     }
 }
 
-/// Returns true if what comes is the greeting of a link.
-async fn opens_link(stream: &TcpStream) -> io::Result<bool> {
+/// Waits for the first byte of a connection, and leaves it where it is; `None` if the connection has ended.
+async fn first_byte(stream: &TcpStream) -> io::Result<Option<u8>> {
     let mut first = [0];
     let len = stream.peek(&mut first).await?;
-    Ok(first[..len] == MAGIC[..1])
+    Ok(first[..len].first().copied())
 }
 
 /// Reads the greeting of a link, and not a byte more.
@@ -115,15 +127,18 @@ async fn greeted(mut stream: TcpStream, from: SocketAddr, arrivals: Arc<Arrivals
 async fn prove(
     stream: TcpStream,
     identity: Option<TlsIdentity>,
+    budget: &Arc<Budget>,
     cut: &CancellationToken,
 ) -> Result<Connection, Refusal> {
     let Some(identity) = identity else {
+        // Whoever can connect is believed whatever they say.
         return Ok(Connection::new(ByteStream::Tcp(stream), Peer::Claimed, cut));
     };
     let stream = shake_hands(stream, &identity).await?;
     let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
     let caller = shown.map_or(Err(CertificateNameError::Unreadable), caller_in);
-    Ok(Connection::new(ByteStream::Tls(Box::new(stream.into())), Peer::Proven(caller), cut))
+    let place = budget.connection(caller.as_ref().ok().cloned())?;
+    Ok(Connection::new(ByteStream::Tls(Box::new(stream.into())), Peer::Proven(caller), cut).with_place(place))
 }
 
 async fn shake_hands(stream: TcpStream, identity: &TlsIdentity) -> Result<TlsStream<TcpStream>, Refusal> {

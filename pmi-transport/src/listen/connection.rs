@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
-use super::users::Place;
+use super::budget::Place;
 use crate::identity::Peer;
 use crate::stream::{ByteStream, write_through_stream};
 

@@ -1,0 +1,199 @@
+//! The budget of what comes in: connections, calls, and bytes of unfinished requests of each peer, whichever listener it came through.
+//!
+//! A peer is a caller as the kernel or a certificate names it; all who are known by no name share one budget. What is taken is given
+//! back when its place is dropped. Every bound is per peer, so that nobody takes what others have; a request beyond one is refused,
+//! never kept waiting, as whatever waits is held in memory as well.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::identity::{Caller, Role};
+use crate::limits::{self, Shares};
+
+/// Peer as it is counted; `None` for all who are known by no name.
+pub(super) type Name = Option<Caller>;
+
+/// What each peer has taken. The lock is held for one look into the map.
+#[derive(Debug, Default)]
+pub(super) struct Budget {
+    taken: Mutex<HashMap<Name, Taken>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Taken {
+    connections: usize,
+    calls: usize,
+    unfinished: usize,
+}
+
+/// A thing that a peer takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Connections,
+    Calls,
+    Unfinished,
+}
+
+/// A peer has as much as it may.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} has {most} {kind} already; wait until some are over", peer(.name))]
+pub(super) struct Exhausted {
+    name: Name,
+    kind: Kind,
+    most: usize,
+}
+
+/// What was taken of a peer's budget, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    budget: Arc<Budget>,
+    name: Name,
+    kind: Kind,
+    amount: usize,
+}
+
+impl Budget {
+    /// A place for one more connection of a peer.
+    pub(super) fn connection(self: &Arc<Self>, name: Name) -> Result<Place, Exhausted> {
+        self.take(name, Kind::Connections, 1)
+    }
+
+    /// A place for one more call of a peer.
+    pub(super) fn call(self: &Arc<Self>, name: Name) -> Result<Place, Exhausted> {
+        self.take(name, Kind::Calls, 1)
+    }
+
+    /// Nothing yet of the bytes of a peer's unfinished requests.
+    pub(super) fn unfinished(self: &Arc<Self>, name: Name) -> Place {
+        Place { budget: Arc::clone(self), name, kind: Kind::Unfinished, amount: 0 }
+    }
+
+    fn take(self: &Arc<Self>, name: Name, kind: Kind, amount: usize) -> Result<Place, Exhausted> {
+        let mut place = Place { budget: Arc::clone(self), name, kind, amount: 0 };
+        place.resize(amount).map(|()| place)
+    }
+}
+
+impl Place {
+    /// Takes as much in all as `amount`, or gives back what is more.
+    pub(super) fn resize(&mut self, amount: usize) -> Result<(), Exhausted> {
+        if amount == self.amount {
+            return Ok(());
+        }
+        let mut taken = self.budget.taken.lock();
+        let of_peer = taken.entry(self.name.clone()).or_default();
+        let (count, most) = of_peer.of(self.kind, shares(&self.name));
+        let sum = (*count - self.amount).saturating_add(amount);
+        if sum > most && amount > self.amount {
+            let refused = Exhausted { name: self.name.clone(), kind: self.kind, most };
+            if *of_peer == Taken::default() {
+                taken.remove(&self.name);
+            }
+            return Err(refused);
+        }
+        *count = sum;
+        self.amount = amount;
+        if *of_peer == Taken::default() {
+            taken.remove(&self.name);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Giving back is never refused.
+        let _ = self.resize(0);
+    }
+}
+
+impl Taken {
+    fn of(&mut self, kind: Kind, shares: Shares) -> (&mut usize, usize) {
+        match kind {
+            Kind::Connections => (&mut self.connections, shares.connections),
+            Kind::Calls => (&mut self.calls, shares.calls),
+            Kind::Unfinished => (&mut self.unfinished, shares.unfinished),
+        }
+    }
+}
+
+fn shares(name: &Name) -> Shares {
+    match name.as_ref().map(Caller::role) {
+        None | Some(Role::User) => limits::OF_USERS,
+        Some(Role::Agent) => limits::OF_AGENTS,
+        Some(Role::Api | Role::Admin) => limits::OF_TRUSTED,
+    }
+}
+
+fn peer(name: &Name) -> String {
+    name.as_ref().map_or_else(|| "whoever has no name here".to_owned(), ToString::to_string)
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Connections => "connections",
+            Self::Calls => "calls",
+            Self::Unfinished => "bytes of unfinished requests",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn user(uid: u32) -> Name {
+        Some(Caller::User(uid))
+    }
+
+    #[test]
+    fn a_user_gets_so_many_places_and_no_other_user_suffers() {
+        let budget = Arc::new(Budget::default());
+        let connect = |name| budget.connection(name);
+        let mut places: Vec<Place> = (0..limits::OF_USERS.connections).map(|_| connect(user(1000)).unwrap()).collect();
+        let refusal = connect(user(1000)).unwrap_err().to_string();
+        assert_eq!(refusal, "user 1000 has 256 connections already; wait until some are over");
+        assert!(connect(user(1001)).is_ok() && connect(None).is_ok() && budget.call(user(1000)).is_ok());
+        places.pop();
+        assert!(connect(user(1000)).is_ok());
+        places.clear();
+        assert!(budget.taken.lock().is_empty());
+    }
+
+    #[test]
+    fn bytes_of_unfinished_requests_add_up_over_all_requests_of_a_peer() {
+        let budget = Arc::new(Budget::default());
+        let most = limits::OF_USERS.unfinished;
+        let (mut one, mut other) = (budget.unfinished(user(7)), budget.unfinished(user(7)));
+        one.resize(most - 10).unwrap();
+        assert!(other.resize(11).unwrap_err().to_string().contains("bytes of unfinished requests already"));
+        other.resize(10).unwrap();
+        one.resize(0).unwrap();
+        other.resize(most).unwrap();
+        drop((one, other));
+        assert!(budget.taken.lock().is_empty());
+    }
+
+    proptest! {
+        /// Whatever is taken and given back, in any order, no peer has more than its share, and nothing stays behind.
+        #[test]
+        fn no_peer_has_more_than_its_share(asked in proptest::collection::vec((0..3_u32, 0..8_usize, 0..20_usize), 0..60)) {
+            let budget = Arc::new(Budget::default());
+            let mut places: Vec<Place> = (0..24).map(|index| budget.unfinished(user(index / 8))).collect();
+            for (uid, place, mebibytes) in asked {
+                // It may be refused.
+                let _ = places[uid as usize * 8 + place].resize(mebibytes << 20);
+                let taken = budget.taken.lock();
+                prop_assert!(taken.values().all(|taken| taken.unfinished <= limits::OF_USERS.unfinished));
+            }
+            places.clear();
+            prop_assert!(budget.taken.lock().is_empty());
+        }
+    }
+}

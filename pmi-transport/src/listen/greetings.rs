@@ -1,0 +1,156 @@
+//! Places of connections that have not proven yet who made them. There are so many for each address and so many in all; who comes
+//! when they are taken gets one all the same, and the oldest of those that have said nothing goes, or the oldest of all. So nobody waits
+//! in the kernel's queue behind connections that say nothing.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::limits::{GREETINGS_MAX, GREETINGS_PER_ADDRESS};
+
+/// The greetings of one listener.
+#[derive(Debug, Default)]
+pub(super) struct Greetings {
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// By the order in which they came.
+    by_address: HashMap<IpAddr, BTreeMap<u64, Entry>>,
+    count: usize,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    has_spoken: bool,
+    gone: CancellationToken,
+}
+
+/// Place of one greeting, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Greeter {
+    greetings: Arc<Greetings>,
+    address: IpAddr,
+    number: u64,
+    gone: CancellationToken,
+}
+
+impl Greetings {
+    /// A place for a connection from `address`; another one may have to go for it.
+    pub(super) fn admit(self: &Arc<Self>, address: IpAddr) -> Greeter {
+        let mut table = self.table.lock();
+        if table.by_address.get(&address).is_some_and(|own| own.len() >= GREETINGS_PER_ADDRESS) {
+            table.dismiss_one_of(address);
+        } else if table.count >= GREETINGS_MAX
+            && let Some(crowded) = table.most_crowded()
+        {
+            table.dismiss_one_of(crowded);
+        }
+        let (number, gone) = (table.next, CancellationToken::new());
+        table.next += 1;
+        table.count += 1;
+        let entry = Entry { has_spoken: false, gone: gone.clone() };
+        table.by_address.entry(address).or_default().insert(number, entry);
+        Greeter { greetings: Arc::clone(self), address, number, gone }
+    }
+}
+
+impl Table {
+    fn most_crowded(&self) -> Option<IpAddr> {
+        self.by_address.iter().max_by_key(|(_, own)| own.len()).map(|(address, _)| *address)
+    }
+
+    fn dismiss_one_of(&mut self, address: IpAddr) {
+        let Some(own) = self.by_address.get(&address) else { return };
+        let silent = own.iter().find(|(_, entry)| !entry.has_spoken);
+        if let Some(number) = silent.or(own.first_key_value()).map(|(number, _)| *number)
+            && let Some(entry) = self.remove(address, number)
+        {
+            entry.gone.cancel();
+        }
+    }
+
+    fn remove(&mut self, address: IpAddr, number: u64) -> Option<Entry> {
+        let own = self.by_address.get_mut(&address)?;
+        let entry = own.remove(&number)?;
+        self.count -= 1;
+        if own.is_empty() {
+            self.by_address.remove(&address);
+        }
+        Some(entry)
+    }
+}
+
+impl Greeter {
+    /// The connection has sent its first byte.
+    pub(super) fn has_spoken(&self) {
+        let mut table = self.greetings.table.lock();
+        let own = table.by_address.get_mut(&self.address);
+        if let Some(entry) = own.and_then(|own| own.get_mut(&self.number)) {
+            entry.has_spoken = true;
+        }
+    }
+
+    /// Waits until the connection has to go for another one.
+    pub(super) async fn gone(&self) {
+        self.gone.cancelled().await;
+    }
+}
+
+impl Drop for Greeter {
+    fn drop(&mut self) {
+        self.greetings.table.lock().remove(self.address, self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        Ipv4Addr::new(10, 0, 0, last).into()
+    }
+
+    fn gone(all: &[Greeter]) -> Vec<usize> {
+        all.iter().enumerate().filter(|(_, place)| place.gone.is_cancelled()).map(|(index, _)| index).collect()
+    }
+
+    #[test]
+    fn the_oldest_that_said_nothing_goes_and_nobody_from_elsewhere() {
+        let greetings = Arc::new(Greetings::default());
+        let other = greetings.admit(address(2));
+        let mut all: Vec<Greeter> = (0..GREETINGS_PER_ADDRESS).map(|_| greetings.admit(address(1))).collect();
+        assert_eq!(gone(&all), []);
+        all[0].has_spoken();
+        all.push(greetings.admit(address(1)));
+        assert_eq!(gone(&all), [1]);
+        all.iter().for_each(Greeter::has_spoken);
+        all.push(greetings.admit(address(1)));
+        assert_eq!(gone(&all), [0, 1], "all have spoken: the oldest");
+        assert!(!other.gone.is_cancelled());
+    }
+
+    #[test]
+    fn when_all_places_are_taken_one_of_the_most_crowded_address_goes() {
+        let greetings = Arc::new(Greetings::default());
+        let rest = GREETINGS_MAX % GREETINGS_PER_ADDRESS;
+        assert_eq!(rest, 0, "the numbers below are made for that");
+        let addresses = (GREETINGS_MAX / GREETINGS_PER_ADDRESS) as u8;
+        let many = |address| (0..GREETINGS_PER_ADDRESS).map(|_| greetings.admit(address)).collect::<Vec<_>>();
+        let all: Vec<Vec<Greeter>> = (0..addresses).map(|last| many(address(last))).collect();
+        let newcomer = greetings.admit(address(200));
+        let dismissed: usize = all.iter().map(|own| gone(own).len()).sum();
+        assert_eq!((dismissed, newcomer.gone.is_cancelled()), (1, false));
+        assert_eq!(greetings.table.lock().count, GREETINGS_MAX);
+        drop((all, newcomer));
+        let table = greetings.table.lock();
+        assert!(table.count == 0 && table.by_address.is_empty());
+    }
+}

@@ -1,0 +1,149 @@
+//! Floods: one peer takes all that it can, and others are served as ever. Bounds are asserted on what is counted, not on memory.
+
+mod world;
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::Request;
+use http_body::{Body as HttpBody, Frame};
+use pmi_transport::address::Address;
+use pmi_transport::connect::{Channel, channel};
+use pmi_transport::identity::{Caller, Security};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tonic::body::Body;
+use tonic::{Code, Status};
+use tower::{Service, ServiceExt};
+use world::cluster::Pki;
+use world::{DEADLINE, Running, who_am_i};
+
+const ANYWHERE: &str = "127.0.0.1:0";
+const MEBIBYTE: usize = 1 << 20;
+
+/// Half a request: its bytes, and then nothing for ever.
+struct Half(Option<Bytes>);
+
+impl HttpBody for Half {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        self.0.take().map_or(Poll::Pending, |bytes| Poll::Ready(Some(Ok(Frame::data(bytes)))))
+    }
+}
+
+/// The beginning of a message that says it has `length` bytes, of which `sent` are there.
+fn beginning(length: usize, sent: usize) -> Half {
+    let mut bytes = vec![0];
+    bytes.extend(u32::try_from(length).unwrap().to_be_bytes());
+    bytes.resize(5 + sent, 1);
+    Half(Some(bytes.into()))
+}
+
+/// Makes a call with half a request; returns the code of the answer, once there is one.
+async fn call(mut channel: Channel, path: &str, half: Half) -> Code {
+    let uri = format!("http://server{path}");
+    let request = Request::post(uri).header("content-type", "application/grpc").header("te", "trailers");
+    let request = request.body(Body::new(half)).unwrap();
+    channel.ready().await.unwrap();
+    let answer = channel.call(request).await.unwrap();
+    Status::from_header_map(answer.headers()).map_or(Code::Ok, |status| status.code())
+}
+
+fn channel_of(server: &Address, identity: &Security) -> Channel {
+    channel(server, &Caller::Api, identity).unwrap()
+}
+
+/// Each said that 4 MiB come, sent almost as much, and stopped: a server kept all of that for as long as they liked.
+#[tokio::test]
+async fn half_requests_of_a_user_take_no_more_than_the_users_share() {
+    let pki = Pki::new();
+    let server = Running::start(ANYWHERE, &pki.identity(&Caller::Api)).await;
+    let user = pki.identity(&Caller::User(1000));
+    let mut calls = JoinSet::new();
+    for _ in 0..4 {
+        let channel = channel_of(&server.address, &user);
+        for _ in 0..16 {
+            let half = beginning(4 * MEBIBYTE - 5, 3 * MEBIBYTE);
+            let channel = channel.clone();
+            calls.spawn(async move { call(channel, "/lattice.v1.NodeService/ListNodes", half).await });
+        }
+    }
+    // 8 of them fit into 32 MiB; all others are refused.
+    for _ in 0..64 - 8 {
+        let answer = timeout(DEADLINE, calls.join_next()).await.unwrap().unwrap().unwrap();
+        assert_eq!(answer, Code::ResourceExhausted);
+    }
+    assert_eq!(calls.len(), 8);
+    for caller in [Caller::User(1001), Caller::Agent("node3".to_owned())] {
+        let answer = who_am_i(&channel_of(&server.address, &pki.identity(&caller))).await.unwrap();
+        assert_eq!(answer, caller.to_string());
+    }
+    // What they took is free again when they are gone.
+    calls.shutdown().await;
+    let again = channel_of(&server.address, &user);
+    let asked = async {
+        while who_am_i(&again).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(DEADLINE, asked).await.unwrap();
+    server.stop().await;
+}
+
+/// Health is open to all roles, and its requests are a few bytes.
+#[tokio::test]
+async fn a_call_that_is_open_to_everybody_takes_no_long_request() {
+    let pki = Pki::new();
+    let server = Running::start(ANYWHERE, &pki.identity(&Caller::Api)).await;
+    let channel = channel_of(&server.address, &pki.identity(&Caller::User(1000)));
+    for path in ["/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"] {
+        let answer = timeout(DEADLINE, call(channel.clone(), path, beginning(MEBIBYTE, 10))).await.unwrap();
+        assert_eq!(answer, Code::OutOfRange, "{path}");
+    }
+    server.stop().await;
+}
+
+/// They said nothing, and held the places of those who would.
+#[tokio::test]
+async fn silent_connections_make_way_for_others_from_their_own_address() {
+    let pki = Pki::new();
+    let server = Running::start(ANYWHERE, &pki.identity(&Caller::Api)).await;
+    let Address::Tcp { host, port } = &server.address else { panic!("{} is no port", server.address) };
+    let before = channel_of(&server.address, &pki.identity(&Caller::Agent("node1".to_owned())));
+    who_am_i(&before).await.unwrap();
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(TcpStream::connect((host.as_str(), *port)).await.unwrap());
+    }
+    who_am_i(&channel_of(&server.address, &pki.identity(&Caller::Agent("node2".to_owned())))).await.unwrap();
+    assert!(who_am_i(&before).await.is_ok(), "connections that are there are not touched");
+    for stream in &mut silent {
+        let read = timeout(DEADLINE, stream.read(&mut [0; 16])).await.unwrap();
+        assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_user_who_opens_connections_without_end_is_refused_and_others_are_not() {
+    let pki = Pki::new();
+    let server = Running::start(ANYWHERE, &pki.identity(&Caller::Api)).await;
+    let user = pki.identity(&Caller::User(1000));
+    let mut held = Vec::new();
+    let refused = loop {
+        let channel = channel_of(&server.address, &user);
+        match timeout(DEADLINE, who_am_i(&channel)).await.unwrap() {
+            Ok(_) => held.push(channel),
+            Err(_) => break held.len(),
+        }
+        assert!(held.len() < 1000);
+    };
+    assert_eq!(refused, 256);
+    who_am_i(&channel_of(&server.address, &pki.identity(&Caller::User(1001)))).await.unwrap();
+    server.stop().await;
+}
