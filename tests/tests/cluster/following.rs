@@ -15,7 +15,9 @@ fn script(nodes: u32, text: &str) -> lattice_tests::Command {
 #[test]
 fn viewers_beside_an_owner_change_nothing_for_it() {
     let text = r#"
-        lattice launch --pmi=none -n 2 bash -c 'until [ -e go ]; do sleep 0.02; done; seq 200000; exit 3' >owner & owner=$!
+        lattice launch --pmi=none -n 2 bash -c 'until [ -e go ]; do sleep 0.02; done; seq 200000; touch said.$LATTICE_RANK
+            # The first one that exits ends the other.
+            until [ -e said.0 ] && [ -e said.1 ]; do sleep 0.02; done; exit 3' >owner & owner=$!
         id=$(launch_with 2)
         lattice -v attach $id >/dev/null 2>one.err & one=$!
         lattice -v attach $id >two 2>two.err & two=$!
