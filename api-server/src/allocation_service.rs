@@ -39,11 +39,11 @@ impl AllocationService for Allocating {
             return Ok(Response::new(LaunchTasksResponse { spec, notes, ..LaunchTasksResponse::default() }));
         }
         let lease_ms = self.0.config.lease.as_millis() as u64;
-        let (who, on) = (caller.clone(), allocation.clone());
-        let launched = to_its_end(async move { server.launch(&caller, &allocation, request).await });
-        let launched = async move { Ok(launched.await?) };
         let made = |planned: &Planned| format!("launch {}", planned.order.launch.launch_id);
-        let Planned { order, notes } = audited(&who, "launch", &on, launched, made).await?;
+        let launched = to_its_end(async move {
+            audited(&caller, "launch", &allocation, server.launch(&caller, &allocation, request), made).await
+        });
+        let Planned { order, notes } = launched.await?;
         let (spec, task_launch_id) = (Some(order::encode_for_user(&order)), order.launch.launch_id);
         Ok(Response::new(LaunchTasksResponse { task_launch_id, spec, notes, lease_ms }))
     }
@@ -55,11 +55,10 @@ impl AllocationService for Allocating {
         let caller = caller_of(&request)?.clone();
         let request = allocation::decode_request(request.into_inner())?;
         let server = Arc::clone(&self.0);
-        let who = caller.clone();
-        let allocated = to_its_end(async move { server.allocate(&caller, &request).await });
-        let allocated = async move { Ok(allocated.await?) };
         let made = |made: &Allocation| format!("allocation {} of {}", made.id, hostlist::fold(&made.nodes));
-        Ok(Response::new(allocation::encode(&audited(&who, "allocate", "", allocated, made).await?)))
+        let allocated =
+            to_its_end(async move { audited(&caller, "allocate", "", server.allocate(&caller, &request), made).await });
+        Ok(Response::new(allocation::encode(&allocated.await?)))
     }
 
     async fn get_allocation(
@@ -100,10 +99,10 @@ impl AllocationService for Allocating {
             return Ok(Response::new(allocation::encode(&released)));
         }
         let server = Arc::clone(&self.0);
-        let (who, on) = (caller.clone(), id.clone());
-        let released = to_its_end(async move { server.release(&caller, &id).await });
-        let released = async move { Ok(released.await?) };
-        Ok(Response::new(allocation::encode(&audited(&who, "release allocation", &on, released, nothing).await?)))
+        let released = to_its_end(async move {
+            audited(&caller, "release allocation", &id, server.release(&caller, &id), nothing).await
+        });
+        Ok(Response::new(allocation::encode(&released.await?)))
     }
 }
 

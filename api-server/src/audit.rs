@@ -6,7 +6,6 @@
 //! ```
 //! What callers wrote is quoted and escaped.
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pmi_transport::identity::Caller;
@@ -15,23 +14,22 @@ use tonic::Status;
 /// Number of requests that were audited since the server was started.
 static REQUESTS: AtomicU64 = AtomicU64::new(0);
 
-/// Makes a call that changes something, and logs what came of it; `made` says what was made, if something was.
+/// Makes a call that changes something, and logs what came of it; `made` says what was made, if something was. To be run
+/// [to its end](crate::server::to_its_end): a change whose caller went away is logged as well.
 ///
 /// # Errors
 /// Those of the call.
-pub(crate) async fn audited<T>(
+pub(crate) async fn audited<T, E: Into<Status>>(
     caller: &Caller,
     action: &'static str,
     on: &str,
-    call: impl Future<Output = Result<T, Status>>,
+    call: impl Future<Output = Result<T, E>>,
     made: impl FnOnce(&T) -> String,
 ) -> Result<T, Status> {
-    let mut line = Line::new(caller, action, on);
-    let result = call.await;
-    line.outcome = match &result {
-        Ok(answer) => Outcome::Done(made(answer)),
-        Err(status) => Outcome::Refused(status.message().to_owned()),
-    };
+    let request = REQUESTS.fetch_add(1, Ordering::Relaxed) + 1;
+    let result = call.await.map_err(Into::into);
+    let outcome = outcome(&result, made);
+    tracing::info!(target: "audit", request, %caller, ?action, ?on, ?outcome);
     result
 }
 
@@ -40,47 +38,12 @@ pub(crate) fn nothing<T>(_: &T) -> String {
     String::new()
 }
 
-/// One line, which is logged when this is dropped.
-struct Line<'a> {
-    request: u64,
-    caller: &'a Caller,
-    action: &'static str,
-    on: &'a str,
-    outcome: Outcome,
-}
-
-/// What came of a call.
-#[derive(Debug, PartialEq, Eq)]
-enum Outcome {
-    /// The caller did not wait for it.
-    Unknown,
-    Done(String),
-    Refused(String),
-}
-
-impl<'a> Line<'a> {
-    fn new(caller: &'a Caller, action: &'static str, on: &'a str) -> Self {
-        let request = REQUESTS.fetch_add(1, Ordering::Relaxed) + 1;
-        Self { request, caller, action, on, outcome: Outcome::Unknown }
-    }
-}
-
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown => f.write_str("unknown: the caller hung up"),
-            Self::Done(made) if made.is_empty() => f.write_str("done"),
-            Self::Done(made) => write!(f, "done: {made}"),
-            Self::Refused(reason) => write!(f, "refused: {reason}"),
-        }
-    }
-}
-
-impl Drop for Line<'_> {
-    fn drop(&mut self) {
-        let Line { request, caller, action, on, outcome } = self;
-        let outcome = outcome.to_string();
-        tracing::info!(target: "audit", request, %caller, ?action, ?on, ?outcome);
+/// What came of a call, in words.
+fn outcome<T>(result: &Result<T, Status>, made: impl FnOnce(&T) -> String) -> String {
+    match result.as_ref().map(made) {
+        Ok(made) if made.is_empty() => "done".to_owned(),
+        Ok(made) => format!("done: {made}"),
+        Err(status) => format!("refused: {}", status.message()),
     }
 }
 
@@ -90,9 +53,9 @@ mod tests {
 
     #[test]
     fn an_outcome_says_what_was_made_or_why_nothing_was() {
-        assert_eq!(Outcome::Done(String::new()).to_string(), "done");
-        assert_eq!(Outcome::Done("launch abc".to_owned()).to_string(), "done: launch abc");
-        assert_eq!(Outcome::Refused("node0 is drained".to_owned()).to_string(), "refused: node0 is drained");
-        assert_eq!(Line::new(&Caller::User(7), "abort launch", "x").outcome, Outcome::Unknown);
+        assert_eq!(outcome(&Ok(7), nothing), "done");
+        assert_eq!(outcome(&Ok(7), |number| format!("launch {number}")), "done: launch 7");
+        let refused = Err::<(), _>(Status::failed_precondition("node0 is drained"));
+        assert_eq!(outcome(&refused, nothing), "refused: node0 is drained");
     }
 }

@@ -26,7 +26,7 @@ use super::launch::client_message::ClientSender;
 use super::launch::event::NodeCommand;
 use super::launch::summary::Summary;
 use super::launch::{LaunchHandle, Request as LaunchRequest};
-use super::server::Server;
+use super::server::{Server, to_its_end};
 use super::store::{self, LaunchRecord};
 use super::wire::client::{decode_request, encode_message, encode_node_status};
 use super::wire::order::decode_launch;
@@ -39,6 +39,7 @@ const TO_CLIENT: usize = 64;
 const REASON_MAX: usize = 1000;
 
 /// Answers calls about launches.
+#[derive(Clone)]
 pub(crate) struct Launching(pub Arc<Server>);
 
 /// A launch that somebody asks about.
@@ -127,8 +128,12 @@ impl LaunchService for Launching {
     ) -> Result<Response<SignalLaunchResponse>, Status> {
         let caller = caller_of(&request)?.clone();
         let SignalLaunchRequest { id, signal, ranks } = request.into_inner();
-        let signalled = self.signal(&caller, &id, signal, ranks);
-        audited(&caller, "signal launch", &id, signalled, |()| format!("signal {signal}")).await?;
+        let this = self.clone();
+        let signalled = to_its_end(async move {
+            let signalled = this.signal(&caller, &id, signal, ranks);
+            audited(&caller, "signal launch", &id, signalled, |()| format!("signal {signal}")).await
+        });
+        signalled.await?;
         Ok(Response::new(SignalLaunchResponse {}))
     }
 
@@ -138,7 +143,11 @@ impl LaunchService for Launching {
     ) -> Result<Response<AbortLaunchResponse>, Status> {
         let caller = caller_of(&request)?.clone();
         let AbortLaunchRequest { id, reason } = request.into_inner();
-        audited(&caller, "abort launch", &id, self.abort(&caller, &id, &reason), nothing).await?;
+        let this = self.clone();
+        let aborted = to_its_end(async move {
+            audited(&caller, "abort launch", &id, this.abort(&caller, &id, &reason), nothing).await
+        });
+        aborted.await?;
         Ok(Response::new(AbortLaunchResponse {}))
     }
 }

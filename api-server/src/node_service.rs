@@ -78,11 +78,10 @@ impl NodeService for Reporting {
     async fn drain_nodes(&self, request: Request<DrainNodesRequest>) -> Result<Response<DrainNodesResponse>, Status> {
         let (server, caller) = (Arc::clone(&self.0), caller_of(&request)?.clone());
         let DrainNodesRequest { nodes, reason } = request.into_inner();
-        let (who, on) = (caller.clone(), nodes.clone());
-        let drained = to_its_end(async move { server.drain(&caller, &nodes, &reason).await });
-        let drained = async move { Ok(drained.await?) };
-        let unknown = audited(&who, "drain nodes", &on, drained, nothing).await?;
-        Ok(Response::new(DrainNodesResponse { unknown: hostlist::fold(&unknown) }))
+        let drained = to_its_end(async move {
+            audited(&caller, "drain nodes", &nodes, server.drain(&caller, &nodes, &reason), nothing).await
+        });
+        Ok(Response::new(DrainNodesResponse { unknown: hostlist::fold(&drained.await?) }))
     }
 
     async fn resume_nodes(
@@ -91,9 +90,10 @@ impl NodeService for Reporting {
     ) -> Result<Response<ResumeNodesResponse>, Status> {
         let (server, caller) = (Arc::clone(&self.0), caller_of(&request)?.clone());
         let nodes = request.into_inner().nodes;
-        let (who, on) = (caller.clone(), nodes.clone());
-        let resumed = to_its_end(async move { server.undrain(&caller, &nodes).await });
-        audited(&who, "resume nodes", &on, async move { Ok(resumed.await?) }, nothing).await?;
+        let resumed = to_its_end(async move {
+            audited(&caller, "resume nodes", &nodes, server.undrain(&caller, &nodes), nothing).await
+        });
+        resumed.await?;
         Ok(Response::new(ResumeNodesResponse {}))
     }
 

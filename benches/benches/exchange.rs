@@ -16,6 +16,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::process::ExitCode;
 
 use bytes::Bytes;
+use lattice_benches::pmix_client::{NAMESPACE, commit, fence, get, join};
 use lattice_benches::{is_measured, machine};
 use pmi_core::fence::{Contribution, Exchange, FenceId, Merged, Scope};
 use pmi_core::ids::{JobId, NodeIndex};
@@ -25,13 +26,7 @@ use pmi_core::server::ConnectionId;
 use pmi_transport::fence::{Brought, Effects, FanOut, Launch, Limits};
 use pmi_transport::proto::v1::{FenceKey, FenceScope, LinkFrame, fence_scope::Kind};
 use pmix_core::server::{Action, Server, Settings, Ticket};
-use pmix_core::wire::Encoding;
-use pmix_core::wire::frame::message;
-use pmix_core::wire::reader::Proc;
-use pmix_core::wire::request::command;
-use pmix_core::wire::types::{RANK_WILDCARD, SCOPE_GLOBAL};
-use pmix_core::wire::value::{Info, Value};
-use pmix_core::wire::writer::Writer;
+use pmix_core::wire::types::SCOPE_GLOBAL;
 use pmix_core::{JobIndex, Namespace};
 use prost::Message;
 
@@ -41,6 +36,8 @@ const WORK: u64 = 5_000;
 const BYTES_PER_MICROSECOND: u64 = 1_200;
 /// About what a question and an answer take beside their content, in bytes.
 const ENVELOPE: usize = 30;
+/// Key of each rank's value.
+const KEY: &str = "card";
 /// What each rank commits, in bytes.
 const VALUES: [usize; 2] = [4 * 1024, 64 * 1024];
 
@@ -213,13 +210,13 @@ impl World {
 impl Node {
     fn new(node: u32, nodes: u32, bytes: usize, exchange: Exchange, peers: u32) -> Self {
         let placement = Placement::block(&vec![1; nodes as usize]);
-        let job = Job { placement, ..Job::on_one_node(JobId::new("job0").expect("letters and digits"), nodes) };
+        let job = Job { placement, ..Job::on_one_node(JobId::new(NAMESPACE).expect("letters and digits"), nodes) };
         let hosts = (0..nodes).map(|node| format!("node{node:05}")).collect();
         let mut server = Server::new(Settings { exchange, ..Settings::default() });
-        let name = "job0".to_owned();
+        let name = NAMESPACE.to_owned();
         server.add(Namespace { name, job, node: NodeIndex(node), hosts, directory: None, parent: None });
         let rank = join(&mut server, node);
-        server.handle_bytes(rank, &commit(bytes));
+        server.handle_bytes(rank, &commit(SCOPE_GLOBAL, KEY, &vec![7; bytes]));
         while server.poll_action().is_some() {}
         let fences = Launch::new("l", NodeIndex(node), nodes, FanOut::default(), Limits::default());
         let wanted = (1..=peers).map(|ahead| (node + ahead) % nodes).collect();
@@ -230,64 +227,7 @@ impl Node {
     fn ask_next(&mut self) {
         self.done = self.free;
         if let Some(rank) = self.wanted.pop_front() {
-            self.server.handle_bytes(self.rank, &get(rank));
+            self.server.handle_bytes(self.rank, &get(rank, KEY));
         }
     }
-}
-
-/// Shakes hands as a client of Open MPI 5 does.
-fn join(server: &mut Server, rank: u32) -> ConnectionId {
-    let mut payload = b"native\0\0\0\0\x08\0\0\0\0\0\0\0\0\0job0\0".to_vec();
-    payload.extend(rank.to_be_bytes());
-    payload.extend(b"5.0.11rc1\0v41\0\x01hash\0");
-    let mut bytes = vec![0xff; 8];
-    bytes.extend((payload.len() as u32).to_ne_bytes());
-    bytes.extend([0; 4]);
-    bytes.extend(payload);
-    let connection = server.accept();
-    server.handle_bytes(connection, &bytes);
-    connection
-}
-
-fn request(command: u8, write: impl FnOnce(&mut Writer)) -> Bytes {
-    let mut payload = Writer::new(Encoding::Flex);
-    payload.one();
-    payload.byte(command);
-    write(&mut payload);
-    message(101, &payload.into_bytes())
-}
-
-fn commit(bytes: usize) -> Bytes {
-    request(command::COMMIT, |out| {
-        let mut buffer = Writer::new(Encoding::Flex);
-        buffer.kval("card", &Value::Bytes(&vec![7; bytes]));
-        out.one();
-        out.byte(SCOPE_GLOBAL);
-        out.one();
-        out.byte(1);
-        out.byte_object(&buffer.into_bytes());
-    })
-}
-
-fn fence() -> Bytes {
-    request(command::FENCE, |out| {
-        out.count(1);
-        out.group(1);
-        out.proc(Proc { namespace: b"job0", rank: RANK_WILDCARD });
-        out.count(1);
-        out.group(1);
-        out.info(&Info::new("pmix.collect", Value::Bool(true)));
-    })
-}
-
-fn get(rank: u32) -> Bytes {
-    request(command::GET, |out| {
-        out.one();
-        out.text(Some(b"job0"));
-        out.one();
-        out.u32(rank);
-        out.count(0);
-        out.one();
-        out.text(Some(b"card"));
-    })
 }

@@ -5,19 +5,17 @@
 use std::hint::black_box;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
+use lattice_benches::pmix_client::{NAMESPACE, commit, fence, get, join, request};
 use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::job::{Job, Placement};
 use pmi_core::server::ConnectionId;
 use pmix_core::Namespace;
 use pmix_core::server::{Action, Server, Settings};
-use pmix_core::wire::Encoding;
-use pmix_core::wire::frame::message;
-use pmix_core::wire::reader::Proc;
 use pmix_core::wire::request::command;
-use pmix_core::wire::types::{RANK_WILDCARD, SCOPE_LOCAL};
-use pmix_core::wire::value::Value;
-use pmix_core::wire::writer::Writer;
+use pmix_core::wire::types::SCOPE_LOCAL;
 
+/// Key of each rank's value.
+const KEY: &str = "btl.tcp.4.1";
 /// Ranks on this node.
 const LOCAL: u32 = 64;
 
@@ -25,33 +23,11 @@ const LOCAL: u32 = 64;
 fn server(ranks: u32) -> Server {
     let nodes = ranks.div_ceil(LOCAL);
     let placement = Placement::block(&vec![ranks.min(LOCAL); nodes as usize]);
-    let job = Job { placement, ..Job::on_one_node(JobId::new("job0").expect("letters and digits"), ranks) };
+    let job = Job { placement, ..Job::on_one_node(JobId::new(NAMESPACE).expect("letters and digits"), ranks) };
     let hosts = (0..nodes).map(|node| format!("node{node:05}")).collect();
     let mut server = Server::new(Settings::default());
-    server.add(Namespace { name: "job0".into(), job, node: NodeIndex(0), hosts, directory: None, parent: None });
+    server.add(Namespace { name: NAMESPACE.into(), job, node: NodeIndex(0), hosts, directory: None, parent: None });
     server
-}
-
-/// Shakes hands as a client of Open MPI 5 does.
-fn join(server: &mut Server, rank: u32) -> ConnectionId {
-    let mut payload = b"native\0\0\0\0\x08\0\0\0\0\0\0\0\0\0job0\0".to_vec();
-    payload.extend(rank.to_be_bytes());
-    payload.extend(b"5.0.11rc1\0v41\0\x01hash\0");
-    let mut bytes = vec![0xff; 8];
-    bytes.extend((payload.len() as u32).to_ne_bytes());
-    bytes.extend([0; 4]);
-    bytes.extend(payload);
-    let connection = server.accept();
-    server.handle_bytes(connection, &bytes);
-    connection
-}
-
-fn request(command: u8, write: impl FnOnce(&mut Writer)) -> Vec<u8> {
-    let mut payload = Writer::new(Encoding::Flex);
-    payload.one();
-    payload.byte(command);
-    write(&mut payload);
-    message(101, &payload.into_bytes()).to_vec()
 }
 
 /// Carries out what can be done here: fences of one node. Returns how many messages were sent.
@@ -99,15 +75,7 @@ fn start_of_a_rank(c: &mut Criterion) {
 fn wired() -> (Server, Vec<ConnectionId>) {
     let mut server = server(LOCAL);
     let ranks: Vec<_> = (0..LOCAL).map(|rank| join(&mut server, rank)).collect();
-    let commit = request(command::COMMIT, |out| {
-        let mut buffer = Writer::new(Encoding::Flex);
-        buffer.kval("btl.tcp.4.1", &Value::Bytes(&[7; 48]));
-        out.one();
-        out.byte(SCOPE_LOCAL);
-        out.one();
-        out.byte(1);
-        out.byte_object(&buffer.into_bytes());
-    });
+    let commit = commit(SCOPE_LOCAL, KEY, &[7; 48]);
     for &rank in &ranks {
         server.handle_bytes(rank, &commit);
     }
@@ -116,12 +84,7 @@ fn wired() -> (Server, Vec<ConnectionId>) {
 }
 
 fn fence_and_gets(c: &mut Criterion) {
-    let fence = request(command::FENCE, |out| {
-        out.count(1);
-        out.group(1);
-        out.proc(Proc { namespace: b"job0", rank: RANK_WILDCARD });
-        out.count(0);
-    });
+    let fence = fence();
     c.bench_function("pmix/fence_of_64", |b| {
         let (mut server, ranks) = wired();
         b.iter(|| {
@@ -131,19 +94,7 @@ fn fence_and_gets(c: &mut Criterion) {
             assert_eq!(settle(&mut server), ranks.len());
         });
     });
-    let gets: Vec<_> = (0..LOCAL)
-        .map(|rank| {
-            request(command::GET, |out| {
-                out.one();
-                out.text(Some(b"job0"));
-                out.one();
-                out.u32(rank);
-                out.count(0);
-                out.one();
-                out.text(Some(b"btl.tcp.4.1"));
-            })
-        })
-        .collect();
+    let gets: Vec<_> = (0..LOCAL).map(|rank| get(rank, KEY)).collect();
     c.bench_function("pmix/64_gets", |b| {
         let (mut server, ranks) = wired();
         b.iter(|| {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 pub mod launcher;
 pub mod machine;
 pub mod picture;
+pub mod pmix_client;
 pub mod sample;
 pub mod turns;
 

@@ -39,8 +39,7 @@ pub(crate) fn kill_all_of_this_user(table: &ProcessTable) -> bool {
 }
 
 /// In a fork server of root's: kills all processes of a user who has no session, `running` being the children of this server that are
-/// any. Returns
-/// false if that is not allowed here.
+/// any. Returns false if that is not allowed here.
 pub(crate) fn kill_all_of(user: u32, table: &ProcessTable, running: impl Fn(Pid) -> bool) -> bool {
     let me = getpid();
     let is_leftover = |pid| table.get(pid).is_some_and(|process| process.parent == me) && !running(pid);

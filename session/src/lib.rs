@@ -10,6 +10,7 @@ pub mod cxi;
 pub mod deadline;
 pub mod event;
 pub mod fabric;
+pub mod first_exit;
 pub mod flow_control;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;

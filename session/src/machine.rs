@@ -12,8 +12,8 @@
 //! A node of a launch that holds no rank is Running too: it waits for spawned jobs, until it is released.
 //!
 //! Parts: [`ranks`] has a slot for each process, [`jobs`] the launched and the spawned jobs, [`verdict`] the rules about the first
-//! cause, [`ending`] the deadlines of an end, [`limits`] the time limits of the launch, [`watch`] silent ranks and stuck starts, [`desertion`] long waits in fences, `spawn`
-//! the admission of new jobs, `reports` what is said to the launch.
+//! cause, [`ending`] the deadlines of an end, [`limits`] the time limits of the launch, [`watch`] silent ranks and stuck starts,
+//! [`desertion`] long waits in fences, `spawn` the admission of new jobs, `reports` what is said to the launch.
 
 pub(crate) mod desertion;
 pub(crate) mod effect;
@@ -356,7 +356,7 @@ impl SessionMachine {
                 // The ranks are being ended.
                 Reached::Signal(_) => {}
                 Reached::TimeLimit { limit } => self.fail(CauseKind::TimedOut { limit }, now),
-                Reached::FirstExit { rank, wait } => self.fail(CauseKind::FirstExit { rank, wait }, now),
+                Reached::FirstExit(cause) => self.fail(cause, now),
             }
         }
         self.take_due_steps(now);

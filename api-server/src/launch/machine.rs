@@ -32,7 +32,6 @@ pub(crate) mod effect;
 mod ending;
 pub(crate) mod event;
 pub(crate) mod facts;
-mod first_exit;
 mod input_credit;
 mod intake;
 mod nodes;
@@ -48,6 +47,7 @@ mod streams;
 #[cfg(test)]
 mod tests;
 
+use lattice_session::first_exit::FirstExit;
 use lattice_session::timeouts;
 use nix::libc;
 use tokio::time::Instant;
@@ -59,7 +59,6 @@ use self::clients::{Clients, OwnerOrder};
 use self::effect::{Effect, Effects};
 use self::event::{ClientRequest, NodeCommand, Overview, SpawnWish};
 use self::facts::{Facts, Origin, Ownership};
-use self::first_exit::FirstExit;
 use self::nodes::{Nodes, Purpose};
 use self::phase::{Conclusion, Phase};
 use self::silent_ranks::Passing;

@@ -87,19 +87,14 @@ impl Place {
         let of_peer = taken.entry(self.name.clone()).or_default();
         let (count, most) = of_peer.of(self.kind, shares(&self.name));
         let sum = (*count - self.amount).saturating_add(amount);
-        if sum > most && amount > self.amount {
-            let refused = Exhausted { name: self.name.clone(), kind: self.kind, most };
-            if *of_peer == Taken::default() {
-                taken.remove(&self.name);
-            }
-            return Err(refused);
+        let fits = sum <= most || amount < self.amount;
+        if fits {
+            (*count, self.amount) = (sum, amount);
         }
-        *count = sum;
-        self.amount = amount;
         if *of_peer == Taken::default() {
             taken.remove(&self.name);
         }
-        Ok(())
+        if fits { Ok(()) } else { Err(Exhausted { name: self.name.clone(), kind: self.kind, most }) }
     }
 }
 

@@ -27,6 +27,11 @@ impl<K: Clone + Ord, Q> Pending<K, Q> {
         self.questions.insert(ticket, (key, question));
     }
 
+    /// Returns true if somebody asks about `key`.
+    pub(super) fn has(&self, key: &K) -> bool {
+        self.by_key.contains_key(key)
+    }
+
     /// Takes a question out; `None` if it waits no longer.
     pub(super) fn remove(&mut self, ticket: Ticket) -> Option<Q> {
         let (key, question) = self.questions.remove(&ticket)?;

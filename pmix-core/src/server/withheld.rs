@@ -113,10 +113,6 @@ fn price(bytes: u64, nodes: usize) -> u64 {
 }
 
 impl Withheld {
-    pub(super) fn is_waiting(&self, job: JobIndex, node: NodeIndex) -> bool {
-        !self.gets.keys((job, node)..=(job, node)).is_empty()
-    }
-
     /// Forgets a get; returns who waits for its answer.
     pub(super) fn take_get(&mut self, ticket: Ticket) -> Option<Address> {
         self.gets.remove(ticket).map(|waiting| waiting.address)
@@ -176,7 +172,7 @@ impl Server {
         if !self.rank_mut(address.identity.seat).is_some_and(|state| state.quota.ask(questions)) {
             return self.answer(address, status::OUT_OF_RESOURCE);
         }
-        if !self.withheld.is_waiting(job, node) {
+        if !self.withheld.gets.has(&(job, node)) {
             let namespace = Bytes::copy_from_slice(self.jobs[job.0].namespace.name.as_bytes());
             self.ask_peer(node, &Question::AllOf { namespace }, Asking::Withheld { job, node });
         }

@@ -312,11 +312,12 @@ impl Server {
         if self.children.cgroup(pid).or(of_spare).is_some_and(|cgroup| !cgroup.end()) {
             return Ok(());
         }
-        let user = owner(pid);
+        // A control group leaves nothing to outrun. Once the child is reaped nobody can tell whose it was.
+        let user = if self.cgroup.is_none() { owner(pid) } else { None };
         let Some(exit) = try_reap(Child::Number(pid))? else { return Ok(()) };
         let is_clean = exit == RankExit::Code(ENDED_CLEAN);
         self.needs_clean_up |= !is_clean;
-        if let (None, false, Some(user)) = (&self.cgroup, is_clean, user) {
+        if let Some(user) = user.filter(|_| !is_clean) {
             self.outrun(pid, user)?;
         }
         match self.children.end(pid, exit) {

@@ -5,17 +5,19 @@ use std::time::{Duration, Instant};
 
 use pmi_core::ids::Rank;
 
+use crate::cause::CauseKind;
+use crate::first_exit::FirstExit;
 use crate::settings::Timeouts;
 
 /// A time that was reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reached {
     /// Ranks are to be sent this signal: the time limit is near.
     Signal(i32),
     /// The launch has run for its whole time limit.
     TimeLimit { limit: Duration },
-    /// Others run so long after the first rank has ended.
-    FirstExit { rank: Rank, wait: Duration },
+    /// Others run though the first rank has ended so long ago, as the cause says.
+    FirstExit(CauseKind),
 }
 
 /// Times that are still ahead, each of which is reached once.
@@ -26,17 +28,6 @@ pub(crate) struct Limits {
     first_exit: FirstExit,
 }
 
-/// Wait for the others after the first exit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FirstExit {
-    /// There is no limit, or it was reached.
-    Unlimited,
-    /// No rank has ended.
-    Ahead { wait: Duration },
-    /// This rank has.
-    Running { until: Instant, rank: Rank, wait: Duration },
-}
-
 impl Limits {
     pub(crate) fn new(timeouts: &Timeouts, started: Instant) -> Self {
         let limit = timeouts.time_limit;
@@ -45,29 +36,20 @@ impl Limits {
             // A limit that is nearer than that has the signal sent at once.
             signal: signal.map(|(limit, asked)| (started + limit.saturating_sub(asked.ahead), asked.signal)),
             time_limit: limit.map(|limit| (started + limit, limit)),
-            first_exit: match timeouts.after_first_exit {
-                Some(wait) => FirstExit::Ahead { wait },
-                None => FirstExit::Unlimited,
-            },
+            first_exit: FirstExit::new(timeouts.after_first_exit),
         }
     }
 
     /// A rank of the launched job has ended.
     pub(crate) fn on_exit(&mut self, rank: Rank, now: Instant) {
-        if let FirstExit::Ahead { wait } = self.first_exit {
-            self.first_exit = FirstExit::Running { until: now + wait, rank, wait };
-        }
+        self.first_exit.on_exit(rank, now);
     }
 
     /// The next time that is reached; `None` if none is ahead.
     pub(crate) fn next(&self) -> Option<Instant> {
         let signal = self.signal.map(|(at, _)| at);
         let limit = self.time_limit.map(|(at, _)| at);
-        let first_exit = match self.first_exit {
-            FirstExit::Running { until, .. } => Some(until),
-            FirstExit::Unlimited | FirstExit::Ahead { .. } => None,
-        };
-        [signal, limit, first_exit].into_iter().flatten().min()
+        [signal, limit, self.first_exit.next()].into_iter().flatten().min()
     }
 
     /// Returns a time that was reached, and forgets it. To be called until it returns `None`.
@@ -78,13 +60,7 @@ impl Limits {
         if let Some((_, limit)) = self.time_limit.take_if(|(at, _)| *at <= now) {
             return Some(Reached::TimeLimit { limit });
         }
-        match self.first_exit {
-            FirstExit::Running { until, rank, wait } if until <= now => {
-                self.first_exit = FirstExit::Unlimited;
-                Some(Reached::FirstExit { rank, wait })
-            }
-            _ => None,
-        }
+        self.first_exit.due(now).map(|(_, cause)| Reached::FirstExit(cause))
     }
 }
 
@@ -121,9 +97,9 @@ mod tests {
             assert_eq!(reached(timeouts, &[]), expected, "{limit:?} {ahead}");
         };
         let (signal, over) = (Reached::Signal(10), Reached::TimeLimit { limit: seconds(30) });
-        check(Some(30), 10, &[(20, signal), (30, over)]);
-        check(Some(30), 30, &[(0, signal), (30, over)]);
-        check(Some(30), 99, &[(0, signal), (30, over)]);
+        check(Some(30), 10, &[(20, signal.clone()), (30, over.clone())]);
+        check(Some(30), 30, &[(0, signal.clone()), (30, over.clone())]);
+        check(Some(30), 99, &[(0, signal.clone()), (30, over.clone())]);
         check(Some(30), 0, &[(30, signal), (30, over)]);
         check(None, 10, &[]);
     }
@@ -134,7 +110,7 @@ mod tests {
             let timeouts = Timeouts { after_first_exit: wait.map(seconds), ..Timeouts::default() };
             let first_exit = |&(second, rank)| {
                 let wait = seconds(wait.unwrap_or_default());
-                (second, Reached::FirstExit { rank: Rank(rank), wait })
+                (second, Reached::FirstExit(CauseKind::FirstExit { rank: Rank(rank), wait }))
             };
             let expected: Vec<_> = expected.iter().map(first_exit).collect();
             assert_eq!(reached(timeouts, ends), expected, "{wait:?} {ends:?}");

@@ -6,9 +6,9 @@
 use lattice_tests::mpi::Flavour;
 use lattice_tests::{script_on, turn};
 
-/// Goes through the phases for one process: `$1` is the program, `$2` how often; `fault` strikes, `mend` repairs what it did, `wanted`
-/// says which exit codes are right in which phase.
-const PHASES: &str = r#"
+/// Functions of the script, of which `$1` is the program: `cell` goes through one phase. In it `fault` strikes, `mend` repairs what it
+/// did, and `wanted` says which exit codes are right in which phase.
+const CELL: &str = r#"
     cd "$LATTICE_DEV_CLUSTER"
     # No other process of this machine has the name.
     name=steps$$; program=$PWD/$name; cp "$1" $program
@@ -46,16 +46,18 @@ const PHASES: &str = r#"
         [ -z "$bad" ] || { cat err; tail -n 3 api.log node*.log; } >&2
     }
     mend() { :; }
-    for ((repeat = 0; repeat < $2; repeat++)); do for phase in start steps end; do cell $phase; done; done
 "#;
+
+/// Goes through all phases, `$2` times.
+const PHASES: &str =
+    "for ((repeat = 0; repeat < $2; repeat++)); do for phase in start steps end; do cell $phase; done; done";
 
 /// Three phases on three nodes, with this behaviour of the script's functions.
 #[track_caller]
 fn strike(functions: &str) {
     let _machine = turn::heavy();
     let repeats: usize = std::env::var("LATTICE_FAULT_REPEATS").map_or(1, |text| text.parse().expect("a number"));
-    let (head, cells) = PHASES.split_once("    mend() { :; }\n").expect("the default stands alone");
-    let script = format!("{head}    mend() {{ :; }}\n{functions}\n{cells}");
+    let script = format!("{CELL}\n{functions}\n{PHASES}");
     let program = Flavour::WheelMpich.program("steps");
     let outcome = script_on(3, &script).arg(program).arg(repeats.to_string()).run();
     let lines = ["start", "steps", "end"].map(|phase| format!("{phase}: as it should"));

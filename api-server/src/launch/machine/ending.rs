@@ -37,7 +37,12 @@ impl Machine {
             return;
         }
         let state = &self.nodes.state;
-        if let Some((rank, kind)) = self.first_exit.on_tick(|| state.ranks.first_launched_end(), now) {
+        if self.first_exit.is_ahead()
+            && let Some(rank) = state.ranks.first_launched_end()
+        {
+            self.first_exit.on_exit(rank, now.into_std());
+        }
+        if let Some((rank, kind)) = self.first_exit.due(now.into_std()) {
             let cause = state.cause_at(rank, kind);
             self.fail(cause, now);
         }

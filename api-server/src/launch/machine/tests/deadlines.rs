@@ -152,9 +152,8 @@ fn the_longest_grace_counts_only_for_an_owner() {
 #[test]
 fn ranks_have_so_long_after_the_first_exit_on_any_node() {
     let wait = Duration::from_secs(5);
-    let mut simulation = Simulation::new(super::super::Facts { after_first_exit: Some(wait), ..facts(2, 1) }, 1);
-    simulation.input(|machine, now| machine.on_fan_out(Ok(()), now));
-    [0, 1].into_iter().for_each(|node| simulation.open(node, 1));
+    let facts = super::super::Facts { after_first_exit: Some(wait), ..facts(2, 1) };
+    let mut simulation = Simulation::running_with(facts, 1);
     let _owner = simulation.attach(Role::Owner).unwrap();
     simulation.pass(10 * wait);
     assert!(simulation.endings().is_empty(), "none has ended");
@@ -168,9 +167,8 @@ fn ranks_have_so_long_after_the_first_exit_on_any_node() {
 #[test]
 fn a_time_limit_that_no_session_keeps_is_kept_here() {
     let limit = Duration::from_secs(60);
-    let mut simulation = Simulation::new(super::super::Facts { time_limit: Some(limit), ..facts(2, 1) }, 1);
-    simulation.input(|machine, now| machine.on_fan_out(Ok(()), now));
-    [0, 1].into_iter().for_each(|node| simulation.open(node, 1));
+    let facts = super::super::Facts { time_limit: Some(limit), ..facts(2, 1) };
+    let mut simulation = Simulation::running_with(facts, 1);
     let _owner = simulation.attach(Role::Owner).unwrap();
     simulation.pass(TICK);
     let is_timed_out = |all: &Simulation| {

@@ -106,7 +106,13 @@ impl Simulation {
 
     /// A launch that all nodes have accepted and report of.
     pub(super) fn running(nodes: u32, ranks_per_node: u32) -> Self {
-        let mut simulation = Self::new(facts(nodes, ranks_per_node), ranks_per_node);
+        Self::running_with(facts(nodes, ranks_per_node), ranks_per_node)
+    }
+
+    /// The same with other facts.
+    pub(super) fn running_with(facts: Facts, ranks_per_node: u32) -> Self {
+        let nodes = facts.nodes.len() as u32;
+        let mut simulation = Self::new(facts, ranks_per_node);
         simulation.input(|machine, now| machine.on_fan_out(Ok(()), now));
         (0..nodes).for_each(|node| simulation.open(node, 1));
         simulation
