@@ -10,6 +10,7 @@ use pmi_transport::fence::{FanOut, LaunchFences, Limits};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
+use crate::agents::sessions::LAUNCH;
 use crate::agents::{Over, World};
 use crate::{Figures, RECORD};
 
@@ -30,7 +31,7 @@ impl Ours {
         let members = world.all().leak();
         let launches = {
             let _inside = runtime.enter();
-            world.join_all("bench", fan_out)
+            world.join_all(LAUNCH, fan_out)
         };
         // They live as long as the process: tasks of several runs refer to them.
         std::mem::forget(world);
