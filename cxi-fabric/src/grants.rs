@@ -99,6 +99,11 @@ impl Books {
             self.length += self.pending.len();
             self.pending.clear();
         }
+        // Whoever was the last to report, the manager or a node.
+        for (service, vni) in self.ledger.over() {
+            let vni = vni.map(tracing::field::display);
+            tracing::info!(vni, %service, "the VNI may be used again");
+        }
         if self.length > self.longest {
             self.shorten();
         }

@@ -108,6 +108,8 @@ pub struct Ledger {
     /// The number in the next name.
     serial: u64,
     unwritten: Vec<Entry>,
+    /// Services that are over, with the VNIs that are free again, until they are taken.
+    over: Vec<(ServiceName, Option<Vni>)>,
 }
 
 #[derive(Debug)]
@@ -174,7 +176,8 @@ impl Ledger {
     ) -> Self {
         let pool = VniPool::new(range, None);
         let grants = BTreeMap::new();
-        let mut ledger = Self { cluster: cluster.into(), numbering, pool, grants, serial: 0, unwritten: Vec::new() };
+        let (cluster, unwritten, over) = (cluster.into(), Vec::new(), Vec::new());
+        let mut ledger = Self { cluster, numbering, pool, grants, serial: 0, unwritten, over };
         entries.into_iter().for_each(|entry| ledger.apply(entry));
         let is_orphan = |grant: &Grant| matches!(grant.phase, Phase::Creating);
         let orphans: Vec<_> =
@@ -187,6 +190,12 @@ impl Ledger {
     #[must_use]
     pub fn unwritten(&mut self) -> Vec<Entry> {
         std::mem::take(&mut self.unwritten)
+    }
+
+    /// Takes the services that are over since the last call, with their VNIs, which may be used again.
+    #[must_use]
+    pub fn over(&mut self) -> Vec<(ServiceName, Option<Vni>)> {
+        std::mem::take(&mut self.over)
     }
 
     /// The fewest entries that make this ledger again; they may replace a journal that has grown.
@@ -367,8 +376,10 @@ impl Ledger {
     /// Applies an entry that is new, and keeps it for the journal if it changes anything.
     fn record(&mut self, entry: Entry) {
         if self.matters(&entry) {
+            let of = entry.name().and_then(|name| Some((name.clone(), self.grants.get(name)?.vni())));
             self.unwritten.push(entry.clone());
             self.apply(entry);
+            self.over.extend(of.filter(|(name, _)| !self.grants.contains_key(name)));
         }
     }
 

@@ -132,12 +132,8 @@ async fn confirm(server: &Server, fabric: &Arc<Fabric>, awaited: Awaited) -> Vec
     }
     if !clear.is_empty() {
         tracing::info!(%vni, service = %name, nodes = clear.join(","), "nodes confirm that nothing of the VNI is left");
-        let (service, nodes) = (name.clone(), clear);
-        let confirmed = fabric.blocking(move |grants| grants.confirmed(&service, nodes.iter().map(String::as_str)));
+        let confirmed = fabric.blocking(move |grants| grants.confirmed(&name, clear.iter().map(String::as_str)));
         problems.extend(confirmed.await.err().map(|error| error.to_string()));
-    }
-    if fabric.grants.views().iter().all(|view| view.name != name) {
-        tracing::info!(%vni, service = %name, "the VNI may be used again");
     }
     problems
 }

@@ -427,3 +427,28 @@ proptest! {
         prop_assert_eq!(long.pool.taken(), short.pool.taken());
     }
 }
+
+/// Whichever of the two reports last: the VNI is free then, and is told once.
+#[test]
+fn a_vni_is_free_when_manager_and_nodes_have_both_given_it_back() {
+    for manager_is_last in [false, true] {
+        let mut ledger = ledger();
+        let request = created(ledger.want(&need("a"), Instant::now()));
+        ledger.made(&request.name, service(&request));
+        ledger.release("a");
+        let confirm =
+            |ledger: &mut Ledger| need("a").nodes.iter().for_each(|node| ledger.confirmed(&request.name, node));
+        if manager_is_last {
+            confirm(&mut ledger);
+            assert_eq!(ledger.over(), []);
+            ledger.deleted(&request.name);
+        } else {
+            ledger.deleted(&request.name);
+            assert_eq!(ledger.over(), []);
+            confirm(&mut ledger);
+        }
+        assert_eq!(ledger.over(), [(request.name.clone(), request.vni)]);
+        confirm(&mut ledger);
+        assert_eq!(ledger.over(), []);
+    }
+}
