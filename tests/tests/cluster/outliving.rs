@@ -16,9 +16,10 @@ const USERS: &str = r#"
     GAMES="setpriv --reuid games --regid games --init-groups"
     export CHAIN='use POSIX; $end = time + 120;
         while (time < $end) { $child = fork; POSIX::_exit(0) if $child; POSIX::setsid(); }'
-    # In a rank: begins a chain that holds the lock of its number.
-    export BEGIN='exec 9>"$LOCKS/$LATTICE_RANK"; flock 9; perl -e "$CHAIN" >/dev/null 2>&1;'
-    export LOCKS=$(mktemp -d); trap 'rm -r "$LOCKS"' EXIT; chmod 777 "$LOCKS"
+    # In a rank: begins a chain that holds the lock of its number, and goes on when both ranks have.
+    export BEGIN='exec 9>"$LOCKS/$LATTICE_RANK"; flock 9; perl -e "$CHAIN" >/dev/null 2>&1; touch "$BEGUN/$LATTICE_RANK";
+        until [ -e "$BEGUN/0" ] && [ -e "$BEGUN/1" ]; do sleep 0.02; done;'
+    export LOCKS=$(mktemp -d) BEGUN=$(mktemp -d); trap 'rm -r "$LOCKS" "$BEGUN"' EXIT; chmod 777 "$LOCKS" "$BEGUN"
     chains() { local lock; for lock in "$LOCKS"/*; do flock -n "$lock" true && echo gone || echo there; done; }
     lattice alloc release $LATTICE_ALLOC_ID >/dev/null
     alloc=$(lattice alloc create -N 2 --uid 65534) || exit
@@ -82,8 +83,8 @@ fn a_chain_of_forks_ends_with_a_launch_that_is_aborted() {
     if !has_control_groups() {
         return;
     }
-    let script = r#"$NOBODY lattice launch --alloc $alloc -n 2 bash -c "$BEGIN"'touch "$LOCKS/begun$LATTICE_RANK"; sleep 1000' 2>/dev/null &
-        until [ -e "$LOCKS/begun0" ] && [ -e "$LOCKS/begun1" ]; do sleep 0.05; done; rm "$LOCKS"/begun*
+    let script = r#"$NOBODY lattice launch --alloc $alloc -n 2 bash -c "$BEGIN"'sleep 1000' 2>/dev/null &
+        until [ -e "$BEGUN/0" ] && [ -e "$BEGUN/1" ]; do sleep 0.05; done
         lattice abort $(lattice launches --json | field id); wait $!; chains; hand_over"#;
     as_two_users(script).prints_lines(["gone", "gone", "alone", "alone"]);
 }
