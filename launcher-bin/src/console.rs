@@ -8,6 +8,7 @@ use nix::sys::signal::Signal;
 use serde::Serialize;
 
 use crate::exit;
+use crate::printable::printable;
 
 /// Amount of what Lattice itself says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -21,9 +22,10 @@ pub enum Verbosity {
     Verbose,
 }
 
-/// `text` as lines of ours: each starts with `lattice: `, and none is empty.
+/// `text` as lines of ours: each starts with `lattice: `, none is empty, and what a terminal would obey is shown in letters.
 pub(crate) fn message(text: &str) -> Bytes {
-    text.lines().filter(|line| !line.is_empty()).map(|line| format!("lattice: {line}\n")).collect::<String>().into()
+    let lines = text.lines().filter(|line| !line.is_empty());
+    lines.map(|line| format!("lattice: {}\n", printable(line))).collect::<String>().into()
 }
 
 /// Writes `text` to standard error, as a message of ours.
@@ -49,6 +51,16 @@ pub(crate) fn print(bytes: &[u8]) -> io::Result<u8> {
     }
 }
 
+/// Writes lines to standard output, in which what a terminal would obey is shown in letters; see [`print`].
+pub(crate) fn print_lines(lines: &[String]) -> io::Result<u8> {
+    print(shown(lines).as_bytes())
+}
+
+/// Lines as they are printed.
+pub(crate) fn shown(lines: &[String]) -> String {
+    lines.iter().map(|line| format!("{}\n", printable(line))).collect()
+}
+
 /// Writes `value` to standard output as JSON on lines of its own; see [`print`].
 pub(crate) fn print_json(value: &impl Serialize) -> io::Result<u8> {
     print(json(value).as_bytes())
@@ -71,6 +83,7 @@ mod tests {
         let check = |text: &str, expected: &str| assert_eq!(message(text), expected.as_bytes());
         check("one\n\ntwo", "lattice: one\nlattice: two\n");
         check("one\n", "lattice: one\n");
+        check("rank 0 aborted: \x1b[2J\ntwo", "lattice: rank 0 aborted: \\x1b[2J\nlattice: two\n");
         check("", "");
     }
 

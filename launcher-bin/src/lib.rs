@@ -36,6 +36,7 @@ pub mod output;
 pub mod pki;
 pub mod pmi_command;
 pub mod prepared;
+mod printable;
 pub mod request;
 mod signal_forwarder;
 mod stdin;

@@ -1,6 +1,8 @@
-//! Tables as the commands print them: a head, aligned columns, nothing behind the last one.
+//! Tables as the commands print them: a head, aligned columns, nothing behind the last one. Whatever is in a cell, a row is one line.
 
 use std::fmt;
+
+use crate::printable::printable;
 
 /// To which side of its column a text stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,9 +26,9 @@ impl<const N: usize> Table<N> {
         Self { aligns: columns.map(|(_, align)| align), rows: vec![columns.map(|(head, _)| head.to_owned())] }
     }
 
-    /// Appends a row.
+    /// Appends a row; what a terminal would obey is shown in letters.
     pub(crate) fn push(&mut self, row: [String; N]) {
-        self.rows.push(row);
+        self.rows.push(row.map(|cell| printable(&cell).into_owned()));
     }
 }
 
@@ -62,6 +64,13 @@ mod tests {
         table.push(["7".to_owned(), "ä".to_owned(), String::new()]);
         table.push(["128".to_owned(), "longer".to_owned(), "so".to_owned()]);
         assert_eq!(table.to_string(), "  N  NAME    WHY\n  7  ä\n128  longer  so\n");
+    }
+
+    #[test]
+    fn a_cell_of_somebody_elses_words_stays_in_its_row() {
+        let mut table = Table::new([("COMMAND", Align::Left), ("CAUSE", Align::Left)]);
+        table.push(["sh -c \x1b[2J\nID  root".to_owned(), "none".to_owned()]);
+        assert_eq!(table.to_string(), "COMMAND                  CAUSE\nsh -c \\x1b[2J\\nID  root  none\n");
     }
 
     proptest::proptest! {

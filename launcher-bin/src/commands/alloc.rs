@@ -11,7 +11,7 @@ use tonic::{Code, Response};
 use super::{CommandError, ask, environment, node_names};
 use crate::args::{AllocCommand, CreateArgs, Requeue, TableArgs};
 use crate::cluster::{Cluster, ClusterError};
-use crate::console::{Verbosity, print, print_json, report};
+use crate::console::{Verbosity, print, print_json, print_lines, report};
 use crate::table::{Align, Table};
 use crate::{cluster, formatting};
 
@@ -88,7 +88,7 @@ fn create(args: &CreateArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
     if verbosity == Verbosity::Verbose {
         report(&format!("allocation {} of {} is {}", made.id, made.nodes, state(made.state())));
     }
-    Ok(print(format!("{}\n", made.id).as_bytes())?)
+    Ok(print_lines(&[made.id])?)
 }
 
 /// Reaction to nodes that are not up and free now.

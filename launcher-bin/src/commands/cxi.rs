@@ -10,7 +10,7 @@ use serde::Serialize;
 use self::findings::findings;
 use super::{CommandError, ask, node_names};
 use crate::args::{CxiCommand, TableArgs};
-use crate::console::{print, print_json, report};
+use crate::console::{print, print_json, print_lines, report};
 use crate::exit::TROUBLE;
 use crate::formatting::count;
 use crate::table::{Align, Table};
@@ -79,20 +79,16 @@ fn examined(answer: &proto::ExamineFabricResponse, args: &TableArgs) -> Result<u
         let examination = Examination { cluster, manager, services, nodes: answer.nodes.len(), findings: &findings };
         return Ok(print_json(&examination)?.max(code));
     }
-    let mut text = format!(
-        "{} at {}: {}, {}\n",
-        answer.cluster,
-        answer.manager,
-        count(answer.grants.len() as u64, "service"),
-        count(answer.nodes.len() as u64, "node"),
-    );
+    let services = count(answer.grants.len() as u64, "service");
+    let nodes = count(answer.nodes.len() as u64, "node");
+    let mut lines = vec![format!("{} at {}: {services}, {nodes}", answer.cluster, answer.manager)];
     if findings.is_empty() {
-        text += "nothing is wrong\n";
+        lines.push("nothing is wrong".to_owned());
     }
     for Finding { what, remedy } in &findings {
-        text += &format!("{what}\n  try: {remedy}\n");
+        lines.extend([what.clone(), format!("  try: {remedy}")]);
     }
-    Ok(print(text.as_bytes())?.max(code))
+    Ok(print_lines(&lines)?.max(code))
 }
 
 fn cleaned(cleaned: &Cleaned<'_>, args: &TableArgs) -> Result<u8, CommandError> {
@@ -100,12 +96,12 @@ fn cleaned(cleaned: &Cleaned<'_>, args: &TableArgs) -> Result<u8, CommandError> 
     if args.json {
         return Ok(print_json(cleaned)?.max(code));
     }
-    let lines: Vec<&str> = match cleaned.done.is_empty() {
-        true => vec!["there is nothing to clean"],
-        false => cleaned.done.iter().map(String::as_str).collect(),
-    };
     cleaned.failed.iter().for_each(|problem| report(problem));
-    Ok(print((lines.join("\n") + "\n").as_bytes())?.max(code))
+    let printed = match cleaned.done {
+        [] => print_lines(&["there is nothing to clean".to_owned()]),
+        done => print_lines(done),
+    };
+    Ok(printed?.max(code))
 }
 
 fn grants_table(grants: &[proto::FabricGrant]) -> String {

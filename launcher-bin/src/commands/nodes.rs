@@ -126,14 +126,10 @@ fn readable_state(node: &proto::Node) -> &'static str {
 
 /// Note on a node: the reason of its drain, and an agent of another version than the API server's.
 fn note(node: &proto::Node, server: &str) -> String {
-    let drain = node.drain.as_ref().map(|drain| {
-        format!(
-            "drained {} by {}: {}",
-            formatting::ago(drain.since),
-            drain.by,
-            drain.reason.replace(char::is_control, " ")
-        )
-    });
+    let drain = node
+        .drain
+        .as_ref()
+        .map(|drain| format!("drained {} by {}: {}", formatting::ago(drain.since), drain.by, drain.reason));
     let differs = node.state() != NodeState::Unspecified && !server.is_empty() && node.version != server;
     let version = differs.then(|| format!("the API server is of version {server}"));
     [drain, version].into_iter().flatten().collect::<Vec<_>>().join("; ")
@@ -200,7 +196,7 @@ mod tests {
     #[test]
     fn what_is_special_about_a_node_is_told() {
         let drain =
-            proto::Drain { reason: "new\nmemory".to_owned(), by: "administrator 0".to_owned(), ..Default::default() };
+            proto::Drain { reason: "new memory".to_owned(), by: "administrator 0".to_owned(), ..Default::default() };
         let mut node = proto::Node { state: NodeState::Up.into(), drain: Some(drain), ..Default::default() };
         node.version = "0.1.1".to_owned();
         let told = note(&node, "0.1.0");

@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::launches::{Summary, state};
 use super::{CommandError, ask};
 use crate::args::TableArgs;
-use crate::console::{print, print_json};
+use crate::console::{print, print_json, shown};
 use crate::formatting;
 use crate::output::{CauseLine, RankEnd};
 use crate::table::{Align, Table};
@@ -170,14 +170,14 @@ fn usage_line(usage: proto::Usage) -> UsageLine {
     UsageLine { user_s: user.as_secs_f64(), system_s: system.as_secs_f64(), peak_memory_bytes: peak_memory }
 }
 
-/// Resources that ranks used in a line; nothing if none are known.
-fn used(status: &proto::LaunchStatus) -> String {
-    let Some(usage) = status.usage.map(wire::event::decode_usage) else { return String::new() };
+/// Resources that ranks used in a line; `None` if none are known.
+fn used(status: &proto::LaunchStatus) -> Option<String> {
+    let usage = status.usage.map(wire::event::decode_usage)?;
     let [user, system] = [usage.user, usage.system].map(formatting::duration);
     let memory = formatting::size(usage.peak_memory);
-    format!(
-        "used: {user} of processor time for programs, {system} in the kernel; at most {memory} of memory in one process\n"
-    )
+    Some(format!(
+        "used: {user} of processor time for programs, {system} in the kernel; at most {memory} of memory in one process"
+    ))
 }
 
 fn session(node: &proto::NodeStatus) -> Option<SessionLine<'_>> {
@@ -189,8 +189,8 @@ fn session(node: &proto::NodeStatus) -> Option<SessionLine<'_>> {
     Some(SessionLine { node: &node.node_id, role })
 }
 
-/// Roles of the sessions in a line; nothing if there are none.
-fn roles(status: &proto::LaunchStatus) -> String {
+/// Roles of the sessions in a line; `None` if there are none.
+fn roles(status: &proto::LaunchStatus) -> Option<String> {
     let part = |role, words: &str| {
         let nodes = status.nodes.iter().filter(|node| node.role() == role).map(|node| node.node_id.as_str());
         let nodes: Vec<&str> = nodes.collect();
@@ -198,12 +198,12 @@ fn roles(status: &proto::LaunchStatus) -> String {
     };
     let parts = [part(SessionRole::Shepherd, "shepherd"), part(SessionRole::Lamb, "lambs")];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
-    if parts.is_empty() { String::new() } else { format!("sessions: {}\n", parts.join(", ")) }
+    (!parts.is_empty()).then(|| format!("sessions: {}", parts.join(", ")))
 }
 
 /// Times are those of `zone`.
 fn text(status: &proto::LaunchStatus, cause: Option<&Cause>, ranks: &[RankView<'_>], zone: &TimeZone) -> String {
-    let mut text = String::new();
+    let mut lines = Vec::new();
     if let Some(summary) = &status.summary {
         let time = formatting::duration(Duration::from_micros(summary.duration_us));
         let verb = match summary.state() {
@@ -211,18 +211,19 @@ fn text(status: &proto::LaunchStatus, cause: Option<&Cause>, ranks: &[RankView<'
             _ => "is",
         };
         let (id, allocation, state) = (&summary.id, &summary.allocation_id, state(summary.state()));
-        text += &format!("launch {id} in allocation {allocation} {verb} {state}");
         let ranks = formatting::count(summary.ranks, "rank");
-        text += &format!("; {ranks} on {}; {time}; {}\n", summary.nodes, summary.command);
+        let (nodes, command) = (&summary.nodes, &summary.command);
+        lines.push(format!(
+            "launch {id} in allocation {allocation} {verb} {state}; {ranks} on {nodes}; {time}; {command}"
+        ));
         if summary.client_stopped_at > 0 {
             let since = formatting::date(summary.client_stopped_at, zone);
-            text += &format!("its client is stopped since {since}; the launch waits for it\n");
+            lines.push(format!("its client is stopped since {since}; the launch waits for it"));
         }
     }
-    if let Some(cause) = cause {
-        text += &format!("cause: {cause}\n");
-    }
-    text + &used(status) + &roles(status) + &table(ranks)
+    lines.extend(cause.map(|cause| format!("cause: {cause}")));
+    lines.extend([used(status), roles(status)].into_iter().flatten());
+    shown(&lines) + &table(ranks)
 }
 
 fn table(ranks: &[RankView<'_>]) -> String {
@@ -270,6 +271,7 @@ fn phase(phase: Phase) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use lattice_session::cause::CauseKind;
     use rank_spawner::RankExit;
 
     use super::super::launches::tests::sample;
@@ -334,6 +336,19 @@ mod tests {
         let json = serde_json::to_value(json(&answer, None, &ranks(&answer))).unwrap();
         let expected = serde_json::json!({ "user_s": 61.5, "system_s": 0.25, "peak_memory_bytes": 3 << 20 });
         assert_eq!(json["usage"], expected);
+    }
+
+    #[test]
+    fn nobodys_command_or_cause_writes_lines_of_its_own() {
+        let summary = proto::LaunchSummary { command: "sh -c \x1b[2J\nlaunch x".to_owned(), ..sample() };
+        let answer = proto::LaunchStatus { summary: Some(summary), nodes: Vec::new(), cause: None, usage: None };
+        let kind = CauseKind::NodeLost { reason: "gone\r\x1b]0;title\x07".to_owned() };
+        let cause = Cause { host: "node\u{9b}1".to_owned(), kind };
+        let text = text(&answer, Some(&cause), &[], &TimeZone::UTC);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].ends_with("; sh -c \\x1b[2J\\nlaunch x"), "{text}");
+        assert_eq!(lines[1], "cause: node node\\x9b1 was lost: gone\\x0d\\x1b]0;title\\x07");
+        assert_eq!(lines.len(), 3, "and the head of the table");
     }
 
     #[test]

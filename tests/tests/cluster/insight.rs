@@ -136,3 +136,21 @@ fn without_an_allocation_the_launch_stays_here_and_says_so() {
     let outcome = cluster(2).words("env -u LATTICE_ALLOC_ID lattice -v launch -n 1").words("echo here").run();
     outcome.exits(0).prints_lines(["here"]).says("(this machine)");
 }
+
+/// Commands and reasons are other people's words, and whoever looks at them may be root at a terminal.
+#[test]
+fn nobodys_words_reach_a_terminal_but_in_letters() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"
+        lattice launch -n 1 bash -c 'sleep 1000' $'\e[31mEVIL\e]0;title\a' $'two\nlines \xc2\x9b2J' 2>said & launch=$!
+        id=$(launch_with 1)
+        (lattice launches; lattice status $id) >seen
+        lattice abort $id --reason $'\e[2Jgone'; wait $launch
+        (lattice launches --all; lattice status $id) >>seen
+        lattice nodes drain node0 --reason $'new\tmemory\e[H'; lattice nodes >>seen
+        cat seen said | LC_ALL=C tr -d '\n' | LC_ALL=C grep -c $'[\x01-\x1f\x7f\x80-\x9f]'
+        for words in '\x1b[31mEVIL\x1b]0;title\x07 two\nlines \x9b2J' '\x1b[2Jgone' 'new\tmemory\x1b[H'; do
+            cat seen said | grep -cF "$words"
+        done"#;
+    // The command is in all four answers, the reason in a table, in a status and in what the launcher says.
+    script_on(1, script).run().exits(0).prints_lines(["0", "4", "3", "1"]);
+}
