@@ -11,9 +11,9 @@
 //! it.
 
 use std::collections::VecDeque;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -136,18 +136,10 @@ impl Spools {
         false
     }
 
-    /// A new file that has no name, so that nothing can leave it behind.
+    /// A new file that has no name (`O_TMPFILE`), so that nobody can put another in its place, and nothing can leave it behind. On a
+    /// file system that knows none of these, it is a new one with a random name, which is removed at once.
     fn file(&self) -> io::Result<File> {
-        /// Makes names different; they last for a moment only.
-        static SERIAL: AtomicU64 = AtomicU64::new(0);
-        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let path = self.directory.join(format!(".spool.{}.{serial}", std::process::id()));
-        let mut how = OpenOptions::new();
-        // A server that was killed right here left an empty one, and ours may have its process id.
-        how.read(true).write(true).create(true).truncate(true).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW);
-        let file = how.open(&path)?;
-        std::fs::remove_file(&path)?;
-        Ok(file)
+        tempfile::tempfile_in(&self.directory)
     }
 }
 
