@@ -103,6 +103,7 @@ struct File {
     #[serde(default)]
     create_allocations: Creators,
     allocations_per_user: Option<u32>,
+    min_uid: Option<u32>,
     launches_per_user: Option<u32>,
     /// In MiB.
     specs_per_user: Option<u32>,
@@ -226,7 +227,9 @@ fn spool_limits(file: &File) -> Result<SpoolLimits, ConfigError> {
 }
 
 fn allocation_settings(file: &File) -> Result<AllocationSettings, ConfigError> {
-    let default = AllocationSettings { creators: file.create_allocations, ..AllocationSettings::default() };
+    let default = AllocationSettings::default();
+    let min_uid = file.min_uid.unwrap_or(default.min_uid);
+    let default = AllocationSettings { creators: file.create_allocations, min_uid, ..default };
     match file.allocations_per_user {
         Some(0) => {
             let possible = "1 or more; create_allocations = \"admins\" keeps users from making any";

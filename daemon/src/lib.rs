@@ -5,3 +5,7 @@
 pub mod identity;
 pub mod metrics_page;
 pub mod settings_file;
+
+/// The default of `min_uid`, the number of the first user who gets nodes and runs anything on them. Below are accounts of the system
+/// itself, by the usual settings of login.defs(5).
+pub const MIN_UID: u32 = 1000;

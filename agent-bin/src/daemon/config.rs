@@ -13,6 +13,7 @@ use rank_spawner::{Limit, LimitParseError};
 use serde::Deserialize;
 
 use super::{DaemonError, node_info};
+use lattice_daemon::MIN_UID;
 use lattice_daemon::identity::{Identity, IdentitySettings, IdentitySettingsError, TlsSettings};
 use lattice_daemon::settings_file::{self, SettingsFileError};
 
@@ -39,7 +40,7 @@ pub struct Config {
     pub tls: Option<TlsFiles>,
     /// Launches of root are run as well.
     pub allow_root: bool,
-    /// Users below this number, root apart, start nothing.
+    /// Users below this number start nothing, root and the agent's own user apart.
     pub min_uid: u32,
     /// Setuid programs gain their owners' privileges in ranks as well.
     pub setuid_programs: bool,
@@ -241,7 +242,7 @@ impl Config {
             api: address("api", &api)?,
             tls,
             allow_root: over.allow_root || file.allow_root,
-            min_uid: file.min_uid.unwrap_or(0),
+            min_uid: file.min_uid.unwrap_or(MIN_UID),
             setuid_programs: file.setuid_programs,
             limits: file.limits.iter().map(|text| text.parse()).collect::<Result<_, _>>()?,
             metrics: over.metrics.or(file.metrics),
@@ -297,8 +298,9 @@ impl Config {
             let remedy = "set allow_root in the agent's configuration if it shall";
             return (!self.allow_root).then(|| format!("this node starts no processes of root; {remedy}"));
         }
-        (uid < self.min_uid)
-            .then(|| format!("this node starts processes of users from {} on, not of user {uid}", self.min_uid))
+        (uid < self.min_uid && uid != me.as_raw()).then(|| {
+            format!("this node starts processes of users from {} on (min_uid), not of user {uid}", self.min_uid)
+        })
     }
 }
 
@@ -404,7 +406,7 @@ mod tests {
 
     #[test]
     fn users_are_refused_in_words() {
-        let mut config = load("insecure = true\napi = 'a:1'\nmin_uid = 1000", Overrides::default()).unwrap();
+        let mut config = load("insecure = true\napi = 'a:1'", Overrides::default()).unwrap();
         if !Uid::effective().is_root() {
             assert!(config.refuse_user(Uid::effective().as_raw() + 1).unwrap().contains("is not root: it starts"));
             return;
@@ -412,7 +414,7 @@ mod tests {
         assert!(config.refuse_user(1000).unwrap().contains("no certificates, so that nobody proves who he is"));
         config.tls = Some(TlsFiles { ca: "/ca".into(), cert: "/cert".into(), key: "/key".into() });
         assert_eq!(config.refuse_user(1000), None);
-        assert!(config.refuse_user(999).unwrap().contains("from 1000 on"));
+        assert!(config.refuse_user(999).unwrap().contains("from 1000 on (min_uid), not of user 999"));
         assert!(config.refuse_user(0).unwrap().contains("set allow_root"));
         config.allow_root = true;
         assert_eq!(config.refuse_user(0), None);

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::num::NonZeroU32;
 
+use lattice_daemon::MIN_UID;
 use lattice_session::count::{count_is, counted};
 use lattice_session::unix_time;
 use pmi_transport::identity::{Caller, is_node_name};
@@ -23,11 +24,13 @@ pub(crate) struct AllocationSettings {
     pub creators: Creators,
     /// The most allocations of one user that have not been released; administrators may create more.
     pub per_user: usize,
+    /// Users below this number get none, root apart, of whom agents judge.
+    pub min_uid: u32,
 }
 
 impl Default for AllocationSettings {
     fn default() -> Self {
-        Self { creators: Creators::default(), per_user: 1000 }
+        Self { creators: Creators::default(), per_user: 1000, min_uid: MIN_UID }
     }
 }
 
@@ -84,6 +87,8 @@ pub(crate) enum PlanError {
     AdminsOnly { what: &'static str },
     #[error("say for which user the allocation is; an administrator's certificate names none")]
     ForWhom,
+    #[error("user {uid} is below {min_uid}, the first user who gets allocations here (min_uid)")]
+    SystemUser { uid: u32, min_uid: u32 },
     #[error("allocation {id} exists already")]
     Exists { id: String },
     #[error("{id:?} cannot be an allocation's id: up to {ID_MAX} letters, digits, '-', '_' and '.' can")]
@@ -185,6 +190,10 @@ fn user(request: &AllocationRequest, caller: &Caller, settings: &AllocationSetti
     }
     if request.id.is_some() && !is_admin {
         return Err(PlanError::AdminsOnly { what: "choose an allocation's id" });
+    }
+    // An administrator may be the server's own user, whoever runs it.
+    if uid != 0 && uid < settings.min_uid && *caller != Caller::Admin(Some(uid)) {
+        return Err(PlanError::SystemUser { uid, min_uid: settings.min_uid });
     }
     Ok((uid, is_admin))
 }

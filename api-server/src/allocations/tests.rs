@@ -116,10 +116,10 @@ async fn what_belongs_to_others_is_theirs() {
     assert!(all.running(&Caller::Admin(None), "id0").is_ok());
     let chosen = AllocationRequest { id: Some("mine".to_owned()), ..on("b0") };
     assert!(create(&mut all, &chosen, &USER, &["b0"]).unwrap_err().contains("only administrators"));
-    let for_another = AllocationRequest { uid: Some(7), ..chosen };
+    let for_another = AllocationRequest { uid: Some(1007), ..chosen };
     assert!(create(&mut all, &for_another, &USER, &["b0"]).unwrap_err().contains("for others"));
     let created = create(&mut all, &for_another, &Caller::Admin(None), &["b0"]).unwrap();
-    assert_eq!((created.id.as_str(), created.uid), ("mine", 7));
+    assert_eq!((created.id.as_str(), created.uid), ("mine", 1007));
 }
 
 /// An allocation of two nodes in a state.
@@ -297,6 +297,25 @@ async fn requests_that_cannot_be_granted_are_refused_with_a_reason() {
         let refusal = all.plan(&request, &caller, &AllocationSettings::default(), &up, "new".to_owned());
         assert_eq!(refusal.unwrap_err(), expected, "{caller} asks for {request:?}");
     }
+}
+
+/// Of root agents judge, each for its node.
+#[tokio::test]
+async fn accounts_of_the_system_get_no_allocation() {
+    let up = registry(&["a0"]);
+    let plan = |caller: Caller, uid, min_uid| {
+        let request = AllocationRequest { uid, ..on("a0") };
+        let settings = AllocationSettings { min_uid, ..AllocationSettings::default() };
+        Allocations::default().plan(&request, &caller, &settings, &up, "id".to_owned()).map(|made| made.uid)
+    };
+    let min_uid = AllocationSettings::default().min_uid;
+    let refused = |uid| Err(PlanError::SystemUser { uid, min_uid: 1000 });
+    assert_eq!(plan(Caller::User(999), None, min_uid), refused(999));
+    assert_eq!(plan(Caller::Admin(Some(0)), Some(5), min_uid), refused(5));
+    assert_eq!(plan(Caller::User(1000), None, min_uid), Ok(1000));
+    assert_eq!(plan(Caller::Admin(Some(0)), None, min_uid), Ok(0));
+    assert_eq!(plan(Caller::Admin(Some(500)), None, min_uid), Ok(500), "the server's own user");
+    assert_eq!(plan(Caller::User(5), None, 5), Ok(5));
 }
 
 #[tokio::test]

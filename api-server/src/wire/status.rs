@@ -45,7 +45,7 @@ impl From<PlanError> for Status {
     fn from(error: PlanError) -> Self {
         use PlanError as E;
         let code = match &error {
-            E::AdminsOnly { .. } => Code::PermissionDenied,
+            E::AdminsOnly { .. } | E::SystemUser { .. } => Code::PermissionDenied,
             // Those who wait try again after these.
             E::Taken { .. } | E::TooFew { .. } | E::Unready { .. } => Code::FailedPrecondition,
             E::Full | E::FullForUser { .. } => Code::ResourceExhausted,

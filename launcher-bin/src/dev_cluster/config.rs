@@ -1,4 +1,5 @@
-//! The configurations of the daemons: what sets them apart from those of a real cluster is where things are, nothing else.
+//! The configurations of the daemons: what sets them apart from those of a real cluster is where things are, and who may
+//! use it.
 
 use std::fs;
 use std::io;
@@ -14,12 +15,16 @@ use super::directory::Directory;
 use super::fabric::{self, Fabric, ManagerFile, NicsFile};
 use super::plan::{Node, Plan};
 
+/// All users of this machine may try the cluster of whoever makes one, accounts of the system too.
+const MIN_UID: u32 = 1;
+
 /// File for `lattice api --config`.
 #[derive(Serialize)]
 struct ApiFile {
     listen: [String; 1],
     socket: PathBuf,
     state: PathBuf,
+    min_uid: u32,
     cluster: Option<&'static str>,
     tls: TlsFiles,
     fabric: Option<ManagerFile>,
@@ -34,6 +39,7 @@ struct AgentFile<'a> {
     api: String,
     /// Whoever makes a cluster as root launches as root; nobody else becomes root by it.
     allow_root: bool,
+    min_uid: u32,
     runtime_dir: PathBuf,
     /// Nothing outlives the cluster.
     when_stopped: &'static str,
@@ -49,6 +55,7 @@ pub(super) fn write(plan: &Plan, directory: &Directory, fabric: Fabric) -> io::R
         listen: [plan.api.to_string()],
         socket: directory.api_socket(),
         state: directory.api_state(),
+        min_uid: MIN_UID,
         cluster,
         tls: certificates::of(&Caller::Api, directory),
         fabric: section,
@@ -64,6 +71,7 @@ fn agent<'a>(node: &'a Node, plan: &Plan, directory: &Directory, fabric: Fabric)
         advertise: node.agent.to_string(),
         api: format!("https://{}", plan.api),
         allow_root: geteuid().is_root(),
+        min_uid: MIN_UID,
         runtime_dir: directory.runtime(),
         when_stopped: "end",
         tls: certificates::of(&Caller::Agent(node.name.clone()), directory),

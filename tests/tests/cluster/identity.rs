@@ -179,6 +179,22 @@ fn without_allow_root_nobody_launches_as_root() {
     outcome.exits(0).prints_lines(["code 125"]).says("this node starts no processes of root; set allow_root");
 }
 
+/// Without `min_uid` in either file: the API server gives them no nodes, and an agent, whoever asks it, no process.
+#[test]
+fn accounts_of_the_system_start_nothing() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"; lattice alloc release $LATTICE_ALLOC_ID >/dev/null
+        kill_agent node0; sed -i '/^min_uid/d' node0.toml; start_agent node0
+        alloc=$(lattice alloc create --wait -w node0 --uid 5) || exit
+        setpriv --reuid games --regid games --init-groups lattice launch --alloc $alloc -n 1 true; echo "code $?"
+        lattice alloc release $alloc >/dev/null
+        sed -i '/^min_uid/d' api.toml; restart_api :
+        lattice alloc create -w node0 --uid 5; echo "code $?""#;
+    let outcome = as_root(script).run();
+    outcome.exits(0).prints_lines(["code 125", "code 125"]);
+    outcome.says("this node starts processes of users from 1000 on (min_uid), not of user 5");
+    outcome.says("user 5 is below 1000, the first user who gets allocations here (min_uid)");
+}
+
 /// A session process holds the key of its launch's links, an agent the keys of all. Ranks belong to their user: debuggers work. Here a
 /// user has a cluster of its own, so that nobody but the switch keeps its processes from looking at each other.
 #[test]
