@@ -180,7 +180,7 @@ async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
     }
     let (forks, server_gone) = Forks::new(forks);
     let node = Arc::new(Node::new(config, address, prepared, forks)?);
-    let listener = listener.with_links(Arc::clone(&node.arrivals));
+    let listener = listener.for_daemons().with_links(Arc::clone(&node.arrivals));
     if let Some(address) = node.config.metrics {
         let listener = tokio::net::TcpListener::bind(address).await?;
         let counting = Arc::clone(&node);

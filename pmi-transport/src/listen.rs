@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::transport::Server;
 
-use self::arrival::{Arrival, Identified, Refusal};
+use self::arrival::{Arrival, Identified, Proof, Refusal};
 use self::budget::Budget;
 use self::budget_layer::BudgetLayer;
 use self::connection::Connection;
@@ -49,6 +49,7 @@ use crate::identity::{Security, TlsIdentity};
 use crate::limits;
 use crate::proto::{DESCRIPTORS, takes_stream};
 use crate::session_link::Arrivals;
+use crate::tls::Clients;
 
 /// Connections that the kernel keeps until we accept them; a whole cluster may come at once.
 const BACKLOG: u32 = 4096;
@@ -97,6 +98,7 @@ enum Socket {
     Tcp {
         listener: TcpListener,
         identity: Option<TlsIdentity>,
+        clients: Clients,
         links: Option<Arc<Arrivals>>,
         greetings: Arc<Greetings>,
     },
@@ -110,10 +112,11 @@ enum Socket {
 impl Socket {
     async fn accept(&self) -> io::Result<Arrival> {
         match self {
-            Self::Tcp { listener, identity, links, greetings } => {
+            Self::Tcp { listener, identity, clients, links, greetings } => {
                 let (stream, from) = listener.accept().await?;
                 let greeter = greetings.admit(from.ip());
-                Ok(Arrival::Tcp { stream, from, identity: identity.clone(), links: links.clone(), greeter })
+                let proof = identity.clone().map(|identity| Proof { identity, clients: *clients });
+                Ok(Arrival::Tcp { stream, from, proof, links: links.clone(), greeter })
             }
             Self::Unix { listener, .. } => {
                 let (stream, _) = listener.accept().await?;
@@ -154,7 +157,8 @@ impl Listener {
                 let listener = listen_tcp(found).map_err(failed)?;
                 let local = listener.local_addr().map_err(failed)?;
                 let local = Address::Tcp { host: local.ip().to_string(), port: local.port() };
-                let socket = Socket::Tcp { listener, identity, links: None, greetings: Arc::default() };
+                let (clients, greetings) = (Clients::All, Arc::default());
+                let socket = Socket::Tcp { listener, identity, clients, links: None, greetings };
                 Ok(Self { socket, local })
             }
         }
@@ -169,6 +173,15 @@ impl Listener {
             Address::Unix(_) => Ok(()),
             Address::Tcp { host, port } => permitted(host, *port, security).await.map(drop),
         }
+    }
+
+    /// Refuses users in the handshake: with a certificate, the API server, agents and administrators can connect, and nobody else. Without
+    /// certificates, and over a Unix socket, nothing changes.
+    pub fn for_daemons(mut self) -> Self {
+        if let Socket::Tcp { clients, .. } = &mut self.socket {
+            *clients = Clients::Daemons;
+        }
+        self
     }
 
     /// Takes links between sessions as well, and hands them over as `arrivals` says. No link comes over a Unix socket.

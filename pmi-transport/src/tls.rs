@@ -3,6 +3,7 @@
 //!
 //! Sessions are never resumed: every connection proves anew who is at its ends, with certificates that are valid then.
 
+mod clients;
 mod files;
 mod material;
 
@@ -20,6 +21,7 @@ use rustls::{AlertDescription, CertificateError};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+pub(crate) use self::clients::Clients;
 use self::files::Stamps;
 pub use self::files::TlsFiles;
 pub(crate) use self::material::Material;
@@ -244,6 +246,7 @@ fn explain(error: &rustls::Error) -> String {
                 "our certificate is not from the CA that it trusts in"
             }
             AlertDescription::CertificateRevoked => "our certificate was revoked",
+            AlertDescription::AccessDenied => "it serves the API server, agents and administrators only",
             AlertDescription::CertificateExpired => "our certificate has expired, or is not valid yet",
             AlertDescription::BadCertificate | AlertDescription::CertificateUnknown => {
                 "it does not take our certificate"
@@ -262,6 +265,9 @@ fn explain_certificate(error: &CertificateError) -> String {
         // Two CAs never have one name (see `pki`), but others' may: then the signature tells.
         E::UnknownIssuer | E::BadSignature => "its certificate is not from the CA that we trust in".to_owned(),
         E::Revoked => "its certificate was revoked".to_owned(),
+        E::ApplicationVerificationFailure => {
+            "its certificate is neither that of a daemon of the cluster nor an administrator's".to_owned()
+        }
         E::Expired | E::ExpiredContext { .. } => "its certificate has expired".to_owned(),
         E::NotValidYet | E::NotValidYetContext { .. } => {
             "its certificate is not valid yet; are the clocks right?".to_owned()

@@ -147,3 +147,28 @@ async fn a_user_who_opens_connections_without_end_is_refused_and_others_are_not(
     who_am_i(&channel_of(&server.address, &pki.identity(&Caller::User(1001)))).await.unwrap();
     server.stop().await;
 }
+
+/// An agent is root's, and a user's certificate must not be worth a byte of its memory: no connection gets as far as a call.
+#[tokio::test]
+async fn where_daemons_are_served_no_call_of_a_user_is_read() {
+    let (pki, node) = (Pki::new(), Caller::Agent("node3".to_owned()));
+    let server = Running::start_for_daemons(ANYWHERE, &pki.identity(&node)).await;
+    let user = pki.identity(&Caller::User(1000));
+    let mut calls = JoinSet::new();
+    for _ in 0..8 {
+        let mut channel = channel(&server.address, &node, &user).unwrap();
+        let half = Body::new(beginning(4 * MEBIBYTE - 5, 3 * MEBIBYTE));
+        let request = Request::post("http://server/grpc.health.v1.Health/Check").body(half).unwrap();
+        calls.spawn(async move {
+            let ready = channel.ready().await;
+            // Answers come of calls; this one has not even a connection.
+            if ready.is_ok() { channel.call(request).await.is_ok() } else { false }
+        });
+    }
+    while let Some(answered) = timeout(DEADLINE, calls.join_next()).await.unwrap() {
+        assert!(!answered.unwrap());
+    }
+    let api = channel(&server.address, &node, &pki.identity(&Caller::Api)).unwrap();
+    assert_eq!(who_am_i(&api).await.unwrap(), Caller::Api.to_string());
+    server.stop().await;
+}

@@ -99,6 +99,21 @@ async fn an_expired_certificate_is_refused_on_both_sides() {
     assert_eq!(words, "no TLS with ADDRESS: its certificate has expired");
 }
 
+/// A user's certificate is good for the API server, and for nobody else.
+#[tokio::test]
+async fn where_daemons_are_served_users_do_not_get_past_the_handshake() {
+    let pki = Pki::new();
+    let node = pki.identity(&agent("node3"));
+    let server = Running::start_for_daemons(ANYWHERE, &node).await;
+    for caller in [Caller::Api, agent("node4"), Caller::Admin(None)] {
+        let answer = ask(&server.address, &agent("node3"), &pki.identity(&caller)).await.unwrap();
+        assert_eq!(answer, caller.to_string());
+    }
+    let refused = ask(&server.address, &agent("node3"), &pki.identity(&Caller::User(1000))).await.unwrap_err();
+    assert_eq!(reason(&refused), "it serves the API server, agents and administrators only");
+    server.stop().await;
+}
+
 /// From the next connection on, without a restart of anybody.
 #[tokio::test]
 async fn a_revoked_certificate_is_refused_on_both_sides_and_no_other() {

@@ -1,5 +1,6 @@
 //! What another agent's key is good for: passing on what the API server signed, for launches that its node is in.
 
+use pmi_transport::connect;
 use pmi_transport::identity::{Caller, Security};
 use pmi_transport::proto::v1 as proto;
 use proto::RefusalReason;
@@ -113,4 +114,19 @@ async fn an_agent_ends_only_launches_that_it_is_in() {
     assert!(crate::world::runs(launch.pids[0]));
     agent.client_as(&server).abort_processes(abort).await.unwrap();
     launch.until_report().await;
+}
+
+/// A user's certificate opens no connection to an agent, which is root's: not even its health is a user's business.
+#[tokio::test(flavor = "current_thread")]
+async fn a_users_certificate_gets_no_call_in() {
+    let trust = Trust::new();
+    let mut api = Api::start_as(&trust.identity(&Caller::Api, "api")).await;
+    let agent = trust.agent(&mut api, "node0", MAY).await;
+    let user = trust.identity(&Caller::User(1000), "user");
+    let abort = proto::AbortProcessesRequest::default();
+    let refused = agent.client_as(&user).abort_processes(abort.clone()).await.unwrap_err();
+    assert_eq!(connect::reason(&refused), "it serves the API server, agents and administrators only");
+    let admin = trust.identity(&Caller::Admin(None), "admin");
+    let refused = agent.client_as(&admin).abort_processes(abort).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::PermissionDenied, "who may connect may not make every call");
 }

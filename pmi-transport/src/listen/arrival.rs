@@ -19,15 +19,16 @@ use crate::identity::{Caller, CertificateNameError, Peer, TlsIdentity};
 use crate::limits;
 use crate::session_link::{Arrivals, Greeting, GreetingError, MAGIC};
 use crate::stream::ByteStream;
-use crate::tls::{caller_in, in_words};
+use crate::tls::{Clients, caller_in, in_words};
 
 /// Connection that was accepted, and whose maker is not known yet.
 pub(super) enum Arrival {
-    /// TCP connection; with an identity, both ends have to prove theirs.
+    /// TCP connection.
     Tcp {
         stream: TcpStream,
         from: SocketAddr,
-        identity: Option<TlsIdentity>,
+        /// Proof that both ends have to give; `None` where whoever can connect is believed whatever they say.
+        proof: Option<Proof>,
         /// Receiver of links between sessions, at an agent's port.
         links: Option<Arc<Arrivals>>,
         /// Place that it has until it is known who made it.
@@ -36,6 +37,14 @@ pub(super) enum Arrival {
     Unix {
         stream: UnixStream,
     },
+}
+
+/// Proof by which both ends of a connection say who they are.
+pub(super) struct Proof {
+    /// Who we are.
+    pub(super) identity: TlsIdentity,
+    /// Who may be at the other end.
+    pub(super) clients: Clients,
 }
 
 /// Kind of a connection, as its first bytes and its proof tell.
@@ -70,7 +79,7 @@ impl Arrival {
     /// refused with the reason.
     pub(super) async fn identify(self, budget: &Arc<Budget>, cut: &CancellationToken) -> Result<Identified, Refusal> {
         match self {
-            Self::Tcp { stream, from, identity, links, greeter } => {
+            Self::Tcp { stream, from, proof, links, greeter } => {
                 // A fence is a chain of small messages; none may wait for the acknowledgement of the one before.
                 stream.set_nodelay(true)?;
                 let proving = timeout(limits::HANDSHAKE_TIMEOUT, async {
@@ -79,7 +88,7 @@ impl Arrival {
                     greeter.has_spoken();
                     match links {
                         Some(arrivals) if first == Some(MAGIC[0]) => greeted(stream, from, arrivals).await,
-                        _ => prove(stream, identity, budget, cut).await.map(Identified::Calls),
+                        _ => prove(stream, proof, budget, cut).await.map(Identified::Calls),
                     }
                 });
                 tokio::select! {
@@ -126,23 +135,23 @@ async fn greeted(mut stream: TcpStream, from: SocketAddr, arrivals: Arc<Arrivals
 /// Lets the other end of a connection for calls prove who it is, if it must.
 async fn prove(
     stream: TcpStream,
-    identity: Option<TlsIdentity>,
+    proof: Option<Proof>,
     budget: &Arc<Budget>,
     cut: &CancellationToken,
 ) -> Result<Connection, Refusal> {
-    let Some(identity) = identity else {
-        // Whoever can connect is believed whatever they say.
+    let Some(proof) = proof else {
         return Ok(Connection::new(ByteStream::Tcp(stream), Peer::Claimed, cut));
     };
-    let stream = shake_hands(stream, &identity).await?;
+    let stream = shake_hands(stream, &proof).await?;
     let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
     let caller = shown.map_or(Err(CertificateNameError::Unreadable), caller_in);
     let place = budget.connection(caller.as_ref().ok().cloned())?;
     Ok(Connection::new(ByteStream::Tls(Box::new(stream.into())), Peer::Proven(caller), cut).with_place(place))
 }
 
-async fn shake_hands(stream: TcpStream, identity: &TlsIdentity) -> Result<TlsStream<TcpStream>, Refusal> {
-    match TlsAcceptor::from(Arc::clone(&identity.material().server)).accept(stream).into_fallible().await {
+async fn shake_hands(stream: TcpStream, proof: &Proof) -> Result<TlsStream<TcpStream>, Refusal> {
+    let acceptor = TlsAcceptor::from(proof.identity.material().server(proof.clients));
+    match acceptor.accept(stream).into_fallible().await {
         Ok(stream) => Ok(stream),
         Err((error, stream)) => {
             let_read_why(stream).await;

@@ -10,12 +10,14 @@ use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use super::clients::{Clients, DaemonsOnly};
 use super::{CertificateNameError, IdentityError, TlsFiles, caller_in};
 
 const ALPN_H2: &[u8] = b"h2";
@@ -32,8 +34,9 @@ pub(crate) struct Material {
     pub(crate) roots: Arc<RootCertStore>,
     /// Settings of connections that this process makes.
     pub(crate) client: Arc<ClientConfig>,
-    /// Settings of connections that others make.
-    pub(crate) server: Arc<ServerConfig>,
+    /// Settings of connections that others make, of all, and of daemons and administrators only.
+    server_of_all: Arc<ServerConfig>,
+    server_of_daemons: Arc<ServerConfig>,
 }
 
 impl Material {
@@ -60,11 +63,9 @@ impl Material {
             .allow_unknown_revocation_status()
             .build();
         let verifier = verifier.map_err(|source| IdentityError::Verifier { path: ca.clone(), source })?;
-        let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_protocol_versions(&[&TLS13])
-            .map_err(unfit)?
-            .with_client_cert_verifier(verifier)
-            .with_cert_resolver(resolver(&pair));
+        let daemons = DaemonsOnly { certificates: Arc::clone(&verifier) };
+        let server_of_all = server_config(&provider, verifier, &pair).map_err(unfit)?;
+        let server_of_daemons = server_config(&provider, Arc::new(daemons), &pair).map_err(unfit)?;
         let others = WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
             .with_crls(revoked)
             .only_check_end_entity_revocation()
@@ -72,8 +73,15 @@ impl Material {
             .build();
         let others = others.map_err(|source| IdentityError::Verifier { path: ca.clone(), source })?;
         let client = client_config(provider, others, &pair).map_err(unfit)?;
-        let server = without_resumption(server);
-        Ok(Self { caller, key: pair, roots, client: Arc::new(client), server: Arc::new(server) })
+        Ok(Self { caller, key: pair, roots, client: Arc::new(client), server_of_all, server_of_daemons })
+    }
+
+    /// Settings of connections that `clients` make.
+    pub(crate) fn server(&self, clients: Clients) -> Arc<ServerConfig> {
+        Arc::clone(match clients {
+            Clients::All => &self.server_of_all,
+            Clients::Daemons => &self.server_of_daemons,
+        })
     }
 }
 
@@ -91,11 +99,19 @@ fn client_config(
     Ok(client)
 }
 
-fn without_resumption(mut server: ServerConfig) -> ServerConfig {
+fn server_config(
+    provider: &Arc<CryptoProvider>,
+    verifier: Arc<dyn ClientCertVerifier>,
+    pair: &Arc<CertifiedKey>,
+) -> Result<Arc<ServerConfig>, rustls::Error> {
+    let mut server = ServerConfig::builder_with_provider(Arc::clone(provider))
+        .with_protocol_versions(&[&TLS13])?
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(resolver(pair));
     server.alpn_protocols = vec![ALPN_H2.to_vec()];
     server.send_tls13_tickets = 0;
     server.session_storage = Arc::new(NoServerSessionStorage {});
-    server
+    Ok(Arc::new(server))
 }
 
 fn resolver(pair: &Arc<CertifiedKey>) -> Arc<SingleCertAndKey> {

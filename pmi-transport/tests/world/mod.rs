@@ -96,7 +96,15 @@ pub(crate) struct Running {
 impl Running {
     /// Serves at `address`.
     pub(crate) async fn start(address: &str, security: &Security) -> Self {
-        let listener = Listener::bind(&address.parse().unwrap(), security).await.unwrap();
+        Self::serve(Listener::bind(&address.parse().unwrap(), security).await.unwrap())
+    }
+
+    /// Serves daemons at `address`, as an agent does.
+    pub(crate) async fn start_for_daemons(address: &str, security: &Security) -> Self {
+        Self::serve(Listener::bind(&address.parse().unwrap(), security).await.unwrap().for_daemons())
+    }
+
+    fn serve(listener: Listener) -> Self {
         let (stop, stopped) = oneshot::channel();
         let address = listener.local_address();
         let services = Routes::new(NodeServiceServer::new(Mirror));
