@@ -108,8 +108,8 @@ impl AllocationService for Allocating {
 
 impl Allocating {
     async fn kept(&self) -> Result<Vec<Allocation>, Status> {
-        let kept = store::blocking(&self.0.store, |store| store.read()).await;
-        kept.map(|kept| kept.allocations).map_err(|error| unreadable(&error))
+        let kept = store::blocking(&self.0.store, |store| store.allocations()).await;
+        kept.map_err(|error| unreadable(&error))
     }
 
     /// An allocation that was released already: only the store knows it.

@@ -27,9 +27,9 @@ use super::launch::event::NodeCommand;
 use super::launch::summary::Summary;
 use super::launch::{LaunchHandle, Request as LaunchRequest};
 use super::server::{Server, to_its_end};
-use super::store::{self, LaunchRecord};
+use super::store::{self, EndedLaunch};
 use super::wire::client::{decode_request, encode_message, encode_node_status};
-use super::wire::order::decode_launch;
+use super::wire::order::decode_placed;
 use super::wire::summary;
 
 /// Messages on their way to a client.
@@ -47,7 +47,7 @@ enum Found {
     /// The launch has a task.
     Task(LaunchHandle),
     /// The launch has ended; this is kept of it.
-    Record(Box<LaunchRecord>),
+    Ended(Box<EndedLaunch>),
 }
 
 /// Answer to a question about a launch.
@@ -55,7 +55,7 @@ enum Answer<T> {
     /// Its task has answered.
     Task(LaunchHandle, T),
     /// The launch has ended; this is kept of it.
-    Record(Box<LaunchRecord>),
+    Ended(Box<EndedLaunch>),
 }
 
 #[tonic::async_trait]
@@ -81,7 +81,7 @@ impl LaunchService for Launching {
                 let messages = ReceiverStream::new(receiver);
                 Box::pin(messages.map(|message| message.map(encode_message).map_err(Status::from)))
             }
-            Answer::Record(record) => Box::pin(tokio_stream::iter(end(*record, after).map(Ok))),
+            Answer::Ended(launch) => Box::pin(tokio_stream::iter(end(*launch, after)?.map(Ok))),
         };
         Ok(Response::new(answers))
     }
@@ -96,10 +96,8 @@ impl LaunchService for Launching {
         let present = handles.iter().map(LaunchHandle::summary).filter(|launch| all || !launch.is_over());
         let mut launches: Vec<LaunchSummary> = present.map(|launch| summary::encode(&launch)).collect();
         if all {
-            let kept = store::blocking(&self.0.store, |store| store.read()).await;
-            let kept = kept.map_err(|error| Status::unavailable(pmi_transport::error_chain::chain(&error)))?;
-            let ended = kept.launches.into_iter().filter(|record| record.complete.is_some());
-            launches.extend(ended.filter_map(|record| record.summary));
+            let ended = store::blocking(&self.0.store, |store| store.ended()).await;
+            launches.extend(ended.map_err(|error| Status::unavailable(pmi_transport::error_chain::chain(&error)))?);
         }
         launches.retain(|launch| may_use(&caller, launch.uid));
         launches.sort_by(|one, other| (one.started_at, &one.id).cmp(&(other.started_at, &other.id)));
@@ -117,7 +115,7 @@ impl LaunchService for Launching {
                 cause: status.cause.as_ref().map(wire::cause::encode),
                 usage: status.usage.map(wire::event::encode_usage),
             },
-            Answer::Record(record) => ended(*record),
+            Answer::Ended(launch) => ended(*launch),
         };
         Ok(Response::new(status))
     }
@@ -198,14 +196,14 @@ impl Launching {
             Some(handle) => Found::Task(handle),
             None => {
                 let wanted = id.to_owned();
-                let record = store::blocking(&self.0.store, move |store| store.launch(&wanted)).await;
-                let record = record.map_err(|error| Status::unavailable(pmi_transport::error_chain::chain(&error)))?;
-                Found::Record(Box::new(record.ok_or_else(|| unknown(id))?))
+                let ended = store::blocking(&self.0.store, move |store| store.ended_launch(&wanted)).await;
+                let ended = ended.map_err(|error| Status::unavailable(pmi_transport::error_chain::chain(&error)))?;
+                Found::Ended(Box::new(ended.ok_or_else(|| unknown(id))?))
             }
         };
         let owner = match &found {
             Found::Task(handle) => handle.summary().uid,
-            Found::Record(record) => record.summary.as_ref().map_or(0, |summary| summary.uid),
+            Found::Ended(launch) => launch.summary.as_ref().map_or(0, |summary| summary.uid),
         };
         match may_use(caller, owner) {
             true => Ok(found),
@@ -213,7 +211,7 @@ impl Launching {
         }
     }
 
-    /// Asks the task of one of the caller's own launches. One that is over may have ended before it answers; then its record tells.
+    /// Asks the task of one of the caller's own launches. One that is over may have ended before it answers; then what is kept of it tells.
     async fn ask<T>(
         &self,
         caller: &Caller,
@@ -222,13 +220,13 @@ impl Launching {
     ) -> Result<Answer<T>, Status> {
         let handle = match self.find(caller, id).await? {
             Found::Task(handle) => handle,
-            Found::Record(record) => return Ok(Answer::Record(record)),
+            Found::Ended(launch) => return Ok(Answer::Ended(launch)),
         };
         if let Some(answer) = handle.ask(question).await {
             return Ok(Answer::Task(handle, answer));
         }
         match self.find(caller, id).await? {
-            Found::Record(record) => Ok(Answer::Record(record)),
+            Found::Ended(launch) => Ok(Answer::Ended(launch)),
             Found::Task(_) => Err(unknown(id)),
         }
     }
@@ -263,31 +261,39 @@ fn follow(handle: LaunchHandle, client: u64, mut said: Streaming<AttachRequest>,
 
 /// The messages to a client of a launch whose events are kept no more: its end, and that what the client has not dealt with is lost.
 /// The end has the number that it had: a client passes over what it takes for known.
-fn end(record: LaunchRecord, after: u64) -> impl Iterator<Item = AttachResponse> {
-    let spec = record.spec.unwrap_or_default();
-    let complete = record.complete.unwrap_or_default();
+///
+/// # Errors
+/// Fails for a launch of which no more is kept than how it ended.
+fn end(launch: EndedLaunch, after: u64) -> Result<impl Iterator<Item = AttachResponse>, Status> {
+    let complete = launch.completion();
+    let spec = launch.spec.ok_or_else(|| {
+        let id = &complete.launch_id;
+        Status::not_found(format!(
+            "launch {id} has ended, and where its ranks were is not kept; see lattice status {id}"
+        ))
+    })?;
     // Of a record without a number nothing is known but that its end comes last.
-    let last = if record.last_event == 0 { u64::MAX } else { record.last_event };
+    let last = if launch.last_event == 0 { u64::MAX } else { launch.last_event };
     let is_missing = after.saturating_add(1) < last;
     let spec = (0, attach_response::What::Spec(spec));
     let dropped = is_missing.then_some((0, attach_response::What::DroppedOutput(0)));
     let complete = (last, attach_response::What::Complete(complete));
     let messages = std::iter::once(spec).chain(dropped).chain([complete]);
-    messages.map(|(sequence, what)| AttachResponse { sequence, node: 0, what: Some(what) })
+    Ok(messages.map(|(sequence, what)| AttachResponse { sequence, node: 0, what: Some(what) }))
 }
 
 /// The status of a launch that is over.
-fn ended(record: LaunchRecord) -> LaunchStatus {
-    let cause = record.complete.as_ref().and_then(|complete| complete.cause.clone());
-    let usage = record.complete.as_ref().and_then(|complete| complete.usage);
-    LaunchStatus { nodes: ended_nodes(&record), summary: record.summary, cause, usage }
+fn ended(launch: EndedLaunch) -> LaunchStatus {
+    let nodes = ended_nodes(&launch);
+    let EndedLaunch { summary, complete, .. } = launch;
+    let (cause, usage) = complete.map(|complete| (complete.cause, complete.usage)).unwrap_or_default();
+    LaunchStatus { nodes, summary, cause, usage }
 }
 
 /// Ends of the ranks of each node; those of spawned jobs are in nobody's placement any more, and left out.
-fn ended_nodes(record: &LaunchRecord) -> Vec<NodeStatus> {
-    let Ok(launch) = decode_launch(record) else { return Vec::new() };
-    let exits = record.complete.iter().flat_map(|complete| &complete.ranks).map(|exit| (exit.rank, *exit));
-    let exits: HashMap<u32, RankExitStatus> = exits.collect();
+fn ended_nodes(ended: &EndedLaunch) -> Vec<NodeStatus> {
+    let Ok(launch) = decode_placed(ended.spec.as_ref()) else { return Vec::new() };
+    let exits: HashMap<u32, RankExitStatus> = ended.ends().map(|exit| (exit.rank, exit)).collect();
     let status = |(index, node): (u32, &String)| {
         let ranks = launch.job.placement.ranks_on(NodeIndex(index));
         let progress = |rank: &Rank| {

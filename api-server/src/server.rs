@@ -110,7 +110,7 @@ impl Server {
             launches: Mutex::default(),
         });
         drains.into_iter().for_each(|drain| server.nodes.lock().drain(drain));
-        launches.into_iter().filter(|record| record.complete.is_none()).for_each(|record| server.resume(record));
+        launches.into_iter().for_each(|record| server.resume(record));
         Ok(server)
     }
 

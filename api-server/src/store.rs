@@ -17,7 +17,7 @@ pub(crate) use self::redb_store::RedbStore;
 use crate::allocations::Allocation;
 use crate::nodes::Drain;
 
-/// A launch as it is kept.
+/// A launch as its task knows it, and as it is kept until it is over.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct LaunchRecord {
     #[prost(message, optional, tag = "1")]
@@ -27,7 +27,7 @@ pub(crate) struct LaunchRecord {
     pub spec: Option<LaunchSpec>,
     #[prost(bool, tag = "3")]
     pub detached: bool,
-    /// End of the launch; `None` while it runs.
+    /// End of the launch; `None` while it runs. From then on an [`EndedLaunch`] is kept instead.
     #[prost(message, optional, tag = "4")]
     pub complete: Option<LaunchCompleteNotification>,
     /// Progress while it runs; `None` when it is over.
@@ -36,6 +36,35 @@ pub(crate) struct LaunchRecord {
     /// The number of the event by which clients were told how it ended; 0 while it runs, and in records of older servers.
     #[prost(uint64, tag = "6")]
     pub last_event: u64,
+}
+
+/// A launch that is over, as it is kept: no larger than some 100 KiB, whatever it was.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct EndedLaunch {
+    #[prost(message, optional, tag = "1")]
+    pub summary: Option<LaunchSummary>,
+    /// Where its ranks were; `None` if that takes more room than there is.
+    #[prost(message, optional, tag = "2")]
+    pub spec: Option<LaunchSpec>,
+    /// Its end, without those of its ranks.
+    #[prost(message, optional, tag = "3")]
+    pub complete: Option<LaunchCompleteNotification>,
+    /// Ends of its ranks, in rank order.
+    #[prost(message, repeated, tag = "4")]
+    pub exits: Vec<ExitRun>,
+    /// The number of the event by which clients were told how it ended; 0 in records of older servers.
+    #[prost(uint64, tag = "5")]
+    pub last_event: u64,
+}
+
+/// Neighbouring ranks that ended alike.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ExitRun {
+    #[prost(message, optional, tag = "1")]
+    pub first: Option<RankExitStatus>,
+    /// Their number.
+    #[prost(uint32, tag = "2")]
+    pub count: u32,
 }
 
 /// Knowledge that nobody would report again to a server that takes the launch up: reports of nodes whose part is over, and what this
@@ -79,18 +108,22 @@ pub(crate) struct SpawnedJob {
 pub(crate) enum Change {
     /// An allocation is new or different.
     Allocation(Allocation),
-    /// A launch is new or different.
+    /// A launch is new, or has come further.
     Launch(Box<LaunchRecord>),
+    /// A launch is over.
+    Ended(Box<EndedLaunch>),
     /// A node is drained.
     Drain(Drain),
     /// A node is not drained any more.
     Resume(String),
 }
 
-/// All that is kept.
+/// All that a server needs that begins.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
+    /// Allocations, released ones too.
     pub allocations: Vec<Allocation>,
+    /// Launches that are not over.
     pub launches: Vec<LaunchRecord>,
     pub drains: Vec<Drain>,
 }
@@ -123,14 +156,20 @@ pub(crate) trait Store: Send + Sync {
     /// Makes changes durable: all of them, or none.
     fn write(&self, changes: &[Change]) -> Result<(), StoreError>;
 
-    /// Everything.
+    /// Everything but launches that are over.
     fn read(&self) -> Result<Kept, StoreError>;
+
+    /// All allocations, released ones too.
+    fn allocations(&self) -> Result<Vec<Allocation>, StoreError>;
 
     /// One allocation, released or not.
     fn allocation(&self, id: &str) -> Result<Option<Allocation>, StoreError>;
 
-    /// One launch, running or ended.
-    fn launch(&self, id: &str) -> Result<Option<LaunchRecord>, StoreError>;
+    /// Launches that are over, in short.
+    fn ended(&self) -> Result<Vec<LaunchSummary>, StoreError>;
+
+    /// One launch that is over.
+    fn ended_launch(&self, id: &str) -> Result<Option<EndedLaunch>, StoreError>;
 }
 
 /// Makes changes durable without blocking the other tasks of this thread.

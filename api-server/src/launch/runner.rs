@@ -32,7 +32,7 @@ use super::machine::{Delivery, Machine, Stored};
 use super::surroundings::Surroundings;
 use super::{Outlet, Part, Request, Shared};
 use crate::allocations::allocation::{FailureKind, LaunchFailure};
-use crate::store::{self, Change, LaunchRecord, StoreError};
+use crate::store::{self, Change, EndedLaunch, LaunchRecord, StoreError};
 use crate::wire::spec::ShownSpec;
 
 /// Interval at which the machine is told that time has passed: for deadlines of a second and more.
@@ -277,7 +277,10 @@ impl Runner {
             self.record.note_progress(progressed, &summary);
         }
         let store = Arc::clone(&self.surroundings.store);
-        let change = Change::Launch(Box::new(self.record.clone()));
+        let change = match self.record.complete {
+            Some(_) => Change::Ended(Box::new(EndedLaunch::of(&self.record))),
+            None => Change::Launch(Box::new(self.record.clone())),
+        };
         self.writes.spawn(async move { store::write(&store, vec![change]).await });
     }
 

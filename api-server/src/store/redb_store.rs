@@ -1,10 +1,12 @@
-//! State in a file of its own format, by way of redb: tables of records in protobuf, by id.
+//! State in a file of its own format, by way of redb: tables of records in protobuf, by id. What a launch took while it ran is given
+//! back when it is over: the file is compacted when most of it is free, as it begins and after so many bytes were freed.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pmi_transport::proto::v1 as proto;
 use prost::Message;
@@ -12,14 +14,18 @@ use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, Tab
 
 use super::fabric_journal::{FABRIC, FabricJournal};
 use super::state_file::StateFile;
-use super::{Change, Kept, LaunchRecord, Store, StoreError};
+use super::{Change, EndedLaunch, Kept, LaunchRecord, Store, StoreError};
 use crate::allocations::{Allocation, AllocationState};
 use crate::wire::{allocation, registry};
 
 type Records = TableDefinition<'static, &'static str, &'static [u8]>;
 
 const ALLOCATIONS: Records = TableDefinition::new("allocations");
+/// Launches that are not over.
 const LAUNCHES: Records = TableDefinition::new("launches");
+/// Launches that are over, in short, and with all that is kept of them.
+const ENDED_SUMMARIES: Records = TableDefinition::new("ended_summaries");
+const ENDED_LAUNCHES: Records = TableDefinition::new("ended_launches");
 /// By node.
 const DRAINS: Records = TableDefinition::new("drains");
 
@@ -32,9 +38,14 @@ const RELEASED: Ends = TableDefinition::new("released");
 /// Number of launches that have ended and are kept, and of allocations.
 const ENDED_MAX: u64 = 1000;
 
+/// Bytes of launches that have ended, after which the file may be worth being compacted.
+const FREED_MUCH: u64 = 16 << 20;
+
 /// A store in a file.
 pub(crate) struct RedbStore {
     file: Arc<StateFile>,
+    /// Bytes that launches gave back when they ended, since the file was looked at.
+    freed: AtomicU64,
 }
 
 impl RedbStore {
@@ -69,7 +80,20 @@ impl RedbStore {
             make_tables(&database)?;
             Ok(database)
         })?;
-        Ok(Self { file: Arc::new(file) })
+        file.compact()?;
+        Ok(Self { file: Arc::new(file), freed: AtomicU64::new(0) })
+    }
+
+    /// Counts what ended launches gave back, and has the file compacted when that is much. The change that freed it is durable already,
+    /// so a failure is of no consequence but for the disk.
+    fn give_back(&self, freed: u64) {
+        if self.freed.fetch_add(freed, Ordering::Relaxed) + freed < FREED_MUCH {
+            return;
+        }
+        self.freed.store(0, Ordering::Relaxed);
+        if let Err(error) = self.file.compact() {
+            tracing::warn!(error = pmi_transport::error_chain::chain(&error), "the state file is not compacted");
+        }
     }
 
     /// The journal of fabric credentials, which is kept in the same file.
@@ -93,24 +117,49 @@ impl RedbStore {
     }
 }
 
-/// Readers need the tables to exist.
+/// Readers need the tables to exist. Servers up to now kept whole records of launches that are over among the others.
 fn make_tables(database: &Database) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     transaction.open_table(ALLOCATIONS)?;
     transaction.open_table(LAUNCHES)?;
+    transaction.open_table(ENDED_SUMMARIES)?;
+    transaction.open_table(ENDED_LAUNCHES)?;
     transaction.open_table(DRAINS)?;
     transaction.open_table(ENDED)?;
     transaction.open_table(RELEASED)?;
     transaction.open_table(FABRIC)?;
+    for ended in whole_records_of_ended(&transaction)? {
+        put_ended(&transaction, &ended)?;
+    }
     Ok(transaction.commit()?)
 }
 
-fn put(database: &Database, changes: &[Change]) -> Result<(), redb::Error> {
+fn whole_records_of_ended(transaction: &redb::WriteTransaction) -> Result<Vec<EndedLaunch>, redb::Error> {
+    let launches = transaction.open_table(LAUNCHES)?;
+    let mut all = Vec::new();
+    for row in launches.iter()? {
+        // One that cannot be read is told of when all are.
+        let record = LaunchRecord::decode(row?.1.value()).ok().filter(|record| record.complete.is_some());
+        all.extend(record.as_ref().map(EndedLaunch::of));
+    }
+    Ok(all)
+}
+
+/// Writes changes; returns the bytes that were freed by launches that are over.
+fn put(database: &Database, changes: &[Change]) -> Result<u64, redb::Error> {
     let transaction = database.begin_write()?;
+    let mut freed = 0;
     for change in changes {
         match change {
             Change::Allocation(allocation) => put_allocation(&transaction, allocation)?,
-            Change::Launch(launch) => put_launch(&transaction, launch)?,
+            Change::Launch(launch) => {
+                let id = launch.summary.as_ref().map_or("", |summary| &summary.id);
+                transaction.open_table(LAUNCHES)?.insert(id, launch.encode_to_vec().as_slice())?;
+            }
+            Change::Ended(launch) => {
+                freed += put_ended(&transaction, launch)?;
+                forget_oldest(&transaction, launch)?;
+            }
             Change::Drain(drain) => {
                 let record = registry::encode_drain(drain).encode_to_vec();
                 transaction.open_table(DRAINS)?.insert(drain.node.as_str(), record.as_slice())?;
@@ -118,7 +167,8 @@ fn put(database: &Database, changes: &[Change]) -> Result<(), redb::Error> {
             Change::Resume(node) => drop(transaction.open_table(DRAINS)?.remove(node.as_str())?),
         }
     }
-    Ok(transaction.commit()?)
+    transaction.commit()?;
+    Ok(freed)
 }
 
 /// Opens a file that nobody else may read, since it holds the environments of running launches; one that others may read is
@@ -151,14 +201,22 @@ fn decode_allocation(row: &[u8]) -> Result<Allocation, StoreError> {
     Ok(allocation::decode(proto::Allocation::decode(row)?)?)
 }
 
-fn put_launch(transaction: &redb::WriteTransaction, launch: &LaunchRecord) -> Result<(), redb::Error> {
+/// Keeps a launch that is over in place of its record; returns how long that was.
+fn put_ended(transaction: &redb::WriteTransaction, launch: &EndedLaunch) -> Result<u64, redb::Error> {
+    let summary = launch.summary.clone().unwrap_or_default();
+    let id = summary.id.as_str();
+    transaction.open_table(ENDED_SUMMARIES)?.insert(id, summary.encode_to_vec().as_slice())?;
+    transaction.open_table(ENDED_LAUNCHES)?.insert(id, launch.encode_to_vec().as_slice())?;
+    let before = transaction.open_table(LAUNCHES)?.remove(id)?.map_or(0, |row| row.value().len());
+    Ok(before as u64)
+}
+
+/// Notes that a launch is over, and forgets the one for which that has been so longest, if there are too many.
+fn forget_oldest(transaction: &redb::WriteTransaction, launch: &EndedLaunch) -> Result<(), redb::Error> {
     let id = launch.summary.as_ref().map_or("", |summary| &summary.id);
-    let mut launches = transaction.open_table(LAUNCHES)?;
-    launches.insert(id, launch.encode_to_vec().as_slice())?;
-    if launch.complete.is_some()
-        && let Some(oldest) = put_end(transaction, ENDED, id)?
-    {
-        launches.remove(oldest.as_str())?;
+    if let Some(oldest) = put_end(transaction, ENDED, id)? {
+        transaction.open_table(ENDED_SUMMARIES)?.remove(oldest.as_str())?;
+        transaction.open_table(ENDED_LAUNCHES)?.remove(oldest.as_str())?;
     }
     Ok(())
 }
@@ -174,17 +232,21 @@ fn put_end(transaction: &redb::WriteTransaction, ends: Ends, id: &str) -> Result
 
 impl Store for RedbStore {
     fn write(&self, changes: &[Change]) -> Result<(), StoreError> {
-        self.file.ask(|database| put(database, changes))
+        let freed = self.file.ask(|database| put(database, changes))?;
+        self.give_back(freed);
+        Ok(())
     }
 
     fn read(&self) -> Result<Kept, StoreError> {
-        let decoded = |row: Vec<u8>| decode_allocation(&row);
-        let allocations: Result<_, StoreError> = self.rows(ALLOCATIONS)?.into_iter().map(decoded).collect();
         let decoded = |row: Vec<u8>| Ok(LaunchRecord::decode(row.as_slice())?);
         let launches: Result<_, StoreError> = self.rows(LAUNCHES)?.into_iter().map(decoded).collect();
         let decoded = |row: Vec<u8>| Ok(registry::decode_drain(proto::Drain::decode(row.as_slice())?));
         let drains: Result<_, StoreError> = self.rows(DRAINS)?.into_iter().map(decoded).collect();
-        Ok(Kept { allocations: allocations?, launches: launches?, drains: drains? })
+        Ok(Kept { allocations: self.allocations()?, launches: launches?, drains: drains? })
+    }
+
+    fn allocations(&self) -> Result<Vec<Allocation>, StoreError> {
+        self.rows(ALLOCATIONS)?.iter().map(|row| decode_allocation(row)).collect()
     }
 
     fn allocation(&self, id: &str) -> Result<Option<Allocation>, StoreError> {
@@ -192,18 +254,24 @@ impl Store for RedbStore {
         row.map(|row| decode_allocation(&row)).transpose()
     }
 
-    fn launch(&self, id: &str) -> Result<Option<LaunchRecord>, StoreError> {
-        let row = self.row(LAUNCHES, id)?;
-        Ok(row.map(|row| LaunchRecord::decode(row.as_slice())).transpose()?)
+    fn ended(&self) -> Result<Vec<proto::LaunchSummary>, StoreError> {
+        let rows = self.rows(ENDED_SUMMARIES)?;
+        Ok(rows.iter().map(|row| proto::LaunchSummary::decode(row.as_slice())).collect::<Result<_, _>>()?)
+    }
+
+    fn ended_launch(&self, id: &str) -> Result<Option<EndedLaunch>, StoreError> {
+        let row = self.row(ENDED_LAUNCHES, id)?;
+        Ok(row.map(|row| EndedLaunch::decode(row.as_slice())).transpose()?)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::AtomicBool;
 
+    use bytes::Bytes;
     use parking_lot::Mutex;
-    use pmi_transport::proto::v1::{LaunchCompleteNotification, LaunchSummary};
+    use pmi_transport::proto::v1::{AppSpec, LaunchCompleteNotification, LaunchSpec, LaunchSummary};
     use redb::StorageBackend;
 
     use super::*;
@@ -222,12 +290,26 @@ mod tests {
         }
     }
 
-    fn launch(id: &str, ended: bool) -> Change {
-        Change::Launch(Box::new(LaunchRecord {
+    fn record(id: &str, argument: &[u8]) -> LaunchRecord {
+        let app = AppSpec { args: vec![Bytes::copy_from_slice(argument)], ..Default::default() };
+        LaunchRecord {
             summary: Some(LaunchSummary { id: id.to_owned(), ..Default::default() }),
-            complete: ended.then(LaunchCompleteNotification::default),
+            spec: Some(LaunchSpec { apps: vec![app], ..Default::default() }),
             ..Default::default()
-        }))
+        }
+    }
+
+    fn running(id: &str) -> Change {
+        Change::Launch(Box::new(record(id, b"")))
+    }
+
+    fn ended(id: &str) -> Change {
+        Change::Ended(Box::new(EndedLaunch::of(&record(id, b""))))
+    }
+
+    fn runs(store: &RedbStore, id: &str) -> bool {
+        let launches = store.read().unwrap().launches;
+        launches.iter().any(|record| record.summary.as_ref().is_some_and(|summary| summary.id == id))
     }
 
     #[test]
@@ -238,7 +320,7 @@ mod tests {
         let store = RedbStore::open(&path).unwrap();
         let drain = |node: &str| drain(node, "why");
         let drained = [Change::Drain(drain("a")), Change::Drain(drain("b")), Change::Resume("a".to_owned())];
-        store.write(&[Change::Allocation(allocation.clone()), launch("l", false)]).unwrap();
+        store.write(&[Change::Allocation(allocation.clone()), running("l")]).unwrap();
         store.write(&drained).unwrap();
         assert!(RedbStore::open(&path).is_err(), "it is open already");
         drop(store);
@@ -249,7 +331,7 @@ mod tests {
         assert_eq!(kept.drains, [drain("b")]);
         assert_eq!(store.allocation("a").unwrap(), Some(allocation));
         assert!(store.allocation("b").unwrap().is_none());
-        assert!(store.launch("l").unwrap().is_some() && store.launch("m").unwrap().is_none());
+        assert!(runs(&store, "l") && !runs(&store, "m"));
     }
 
     /// A disk whose bytes outlive a database, and which may be full.
@@ -297,15 +379,14 @@ mod tests {
         let full = Arc::clone(&disk.full);
         let open = move || Ok(Database::builder().create_with_backend(disk.clone()).map_err(redb::Error::from)?);
         let store = RedbStore::with(open).unwrap();
-        store.write(&[launch("before", false)]).unwrap();
+        store.write(&[running("before")]).unwrap();
         full.store(true, Ordering::Relaxed);
         for _ in 0..2 {
-            assert!(matches!(store.write(&[launch("lost", false)]), Err(StoreError::Database(_))));
+            assert!(matches!(store.write(&[running("lost")]), Err(StoreError::Database(_))));
         }
         full.store(false, Ordering::Relaxed);
-        store.write(&[launch("after", false)]).unwrap();
-        assert!(store.launch("before").unwrap().is_some() && store.launch("after").unwrap().is_some());
-        assert!(store.launch("lost").unwrap().is_none());
+        store.write(&[running("after")]).unwrap();
+        assert!(runs(&store, "before") && runs(&store, "after") && !runs(&store, "lost"));
     }
 
     #[test]
@@ -356,10 +437,48 @@ mod tests {
     #[test]
     fn the_oldest_of_many_ended_launches_is_forgotten() {
         let store = RedbStore::in_memory().unwrap();
-        let running = launch("running", false);
-        let ended = (0..=ENDED_MAX).map(|number| launch(&format!("l{number}"), true));
-        store.write(&std::iter::once(running).chain(ended).collect::<Vec<_>>()).unwrap();
-        assert!(store.launch("l0").unwrap().is_none());
-        assert!(store.launch("l1").unwrap().is_some() && store.launch("running").unwrap().is_some());
+        let ended = (0..=ENDED_MAX).map(|number| ended(&format!("l{number}")));
+        store.write(&std::iter::once(running("running")).chain(ended).collect::<Vec<_>>()).unwrap();
+        assert!(store.ended_launch("l0").unwrap().is_none() && store.ended_launch("l1").unwrap().is_some());
+        assert_eq!(store.ended().unwrap().len() as u64, ENDED_MAX);
+        assert!(runs(&store, "running") && store.ended_launch("running").unwrap().is_none());
+    }
+
+    /// Launches of 1 MiB each go through a file that never becomes larger than a few that run take, and nothing of what they were given is
+    /// in it in the end.
+    #[test]
+    fn the_file_stays_small_however_many_launches_have_ended() {
+        const SECRET: &[u8] = b"TOKEN=0123456789abcdef";
+        let disk = Disk::default();
+        let bytes = Arc::clone(&disk.bytes);
+        let open = move || Ok(Database::builder().create_with_backend(disk.clone()).map_err(redb::Error::from)?);
+        let store = RedbStore::with(open).unwrap();
+        let argument = SECRET.repeat((1 << 20) / SECRET.len());
+        for number in 0..40 {
+            let id = format!("l{number}");
+            store.write(&[Change::Launch(Box::new(record(&id, &argument)))]).unwrap();
+            store.write(&[ended(&id)]).unwrap();
+        }
+        assert!(bytes.lock().len() < 16 << 20, "{} bytes", bytes.lock().len());
+        store.file.compact().unwrap();
+        let left = bytes.lock().clone();
+        assert!(left.len() < 2 << 20, "{} bytes", left.len());
+        assert!(!left.windows(SECRET.len()).any(|window| window == SECRET));
+        assert_eq!((store.ended().unwrap().len(), store.read().unwrap().launches.len()), (40, 0));
+    }
+
+    #[test]
+    fn whole_records_of_launches_that_are_over_are_taken_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.redb");
+        let store = RedbStore::open(&path).unwrap();
+        let complete = Some(LaunchCompleteNotification { success: true, ..Default::default() });
+        let over = LaunchRecord { complete, last_event: 7, ..record("over", b"long") };
+        store.write(&[Change::Launch(Box::new(over)), running("running")]).unwrap();
+        drop(store);
+        let store = RedbStore::open(&path).unwrap();
+        assert!(runs(&store, "running") && !runs(&store, "over"));
+        let kept = store.ended_launch("over").unwrap().unwrap();
+        assert_eq!((kept.last_event, kept.complete.unwrap().success), (7, true));
     }
 }

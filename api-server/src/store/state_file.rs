@@ -6,6 +6,9 @@ use redb::Database;
 
 use super::StoreError;
 
+/// Bytes that may be free in the file before it is worth compacting.
+const FREE_MUCH: u64 = 64 << 10;
+
 /// A database that is shared by all who keep something in it.
 pub(super) struct StateFile {
     open: Box<dyn Fn() -> Result<Database, StoreError> + Send + Sync>,
@@ -37,6 +40,19 @@ impl StateFile {
         Ok(answer?)
     }
 
+    /// Compacts the file if most of it is free; who asks meanwhile waits.
+    ///
+    /// # Errors
+    /// Fails if the database does; then it is opened again when it is asked next.
+    pub(super) fn compact(&self) -> Result<(), StoreError> {
+        let mut database = self.database.write();
+        let compacted = database.as_mut().map_or(Ok(()), compact);
+        if compacted.is_err() {
+            *database = None;
+        }
+        Ok(compacted?)
+    }
+
     fn opened(&self) -> Result<MappedRwLockReadGuard<'_, Database>, StoreError> {
         if let Ok(database) = RwLockReadGuard::try_map(self.database.read(), Option::as_ref) {
             return Ok(database);
@@ -49,4 +65,17 @@ impl StateFile {
         let opened = RwLockWriteGuard::downgrade(failed);
         Ok(RwLockReadGuard::map(opened, |database| database.as_ref().expect("it was opened under this lock")))
     }
+}
+
+/// Compacts a database that has more than [`FREE_MUCH`] bytes free, and more free than in use.
+fn compact(database: &mut Database) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?;
+    let stats = transaction.stats()?;
+    transaction.abort()?;
+    let (free, used) = (stats.fragmented_bytes(), stats.stored_bytes() + stats.metadata_bytes());
+    if free > FREE_MUCH && free > used {
+        database.compact()?;
+        tracing::debug!(free, used, "the state file was compacted");
+    }
+    Ok(())
 }

@@ -10,7 +10,7 @@ use tonic::Code;
 
 use super::world::{USER, World, order, soon};
 use crate::allocations;
-use crate::store::{Change, Kept, LaunchRecord, RedbStore, Store, StoreError};
+use crate::store::{Change, EndedLaunch, Kept, RedbStore, Store, StoreError};
 use crate::wire::allocation::encode;
 
 /// A store that says when it is about to write, and waits there for as long as somebody holds it up.
@@ -38,12 +38,20 @@ impl Store for SlowStore {
         self.store.read()
     }
 
+    fn allocations(&self) -> Result<Vec<allocations::Allocation>, StoreError> {
+        self.store.allocations()
+    }
+
     fn allocation(&self, id: &str) -> Result<Option<allocations::Allocation>, StoreError> {
         self.store.allocation(id)
     }
 
-    fn launch(&self, id: &str) -> Result<Option<LaunchRecord>, StoreError> {
-        self.store.launch(id)
+    fn ended(&self) -> Result<Vec<LaunchSummary>, StoreError> {
+        self.store.ended()
+    }
+
+    fn ended_launch(&self, id: &str) -> Result<Option<EndedLaunch>, StoreError> {
+        self.store.ended_launch(id)
     }
 }
 
@@ -149,12 +157,20 @@ impl Store for FullStore {
         self.store.read()
     }
 
+    fn allocations(&self) -> Result<Vec<allocations::Allocation>, StoreError> {
+        self.store.allocations()
+    }
+
     fn allocation(&self, id: &str) -> Result<Option<allocations::Allocation>, StoreError> {
         self.store.allocation(id)
     }
 
-    fn launch(&self, id: &str) -> Result<Option<LaunchRecord>, StoreError> {
-        self.store.launch(id)
+    fn ended(&self) -> Result<Vec<LaunchSummary>, StoreError> {
+        self.store.ended()
+    }
+
+    fn ended_launch(&self, id: &str) -> Result<Option<EndedLaunch>, StoreError> {
+        self.store.ended_launch(id)
     }
 }
 
@@ -174,7 +190,7 @@ async fn an_end_that_cannot_be_written_down_is_when_it_can() {
     store.full.store(false, Ordering::Relaxed);
     // The node's stream ends when it is written.
     while launch.reports[0].command().await.is_some() {}
-    assert!(store.launch(&launch.id).unwrap().unwrap().complete.unwrap().success);
+    assert!(store.ended_launch(&launch.id).unwrap().unwrap().complete.unwrap().success);
     world.restart().await;
     let status = soon(world.launches().get_launch(GetLaunchRequest { id: launch.id })).await.unwrap().into_inner();
     assert_eq!(status.summary.unwrap().state(), LaunchState::Succeeded);

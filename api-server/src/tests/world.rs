@@ -85,9 +85,10 @@ impl World {
         (self.address, self.stop) = (address, Some(stop));
     }
 
-    /// A launch as it is kept.
+    /// A launch that runs as it is kept.
     pub(super) fn kept(&self, launch: &str) -> LaunchRecord {
-        self.store.launch(launch).unwrap().expect("it was started")
+        let is_it = |record: &LaunchRecord| record.summary.as_ref().is_some_and(|summary| summary.id == launch);
+        self.store.read().unwrap().launches.into_iter().find(is_it).expect("it was started")
     }
 
     /// The way to the server for `caller`.

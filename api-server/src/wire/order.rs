@@ -40,12 +40,12 @@ pub(crate) fn decode(record: &LaunchRecord) -> Result<Order, WireError> {
     Ok(Order { terms: decode_terms(spec, launch.hosts.len())?, launch, ownership })
 }
 
-/// The launch of a record, also of one that is over; secret and addresses are not looked at.
+/// The launch of a spec that is kept; secret and addresses are not looked at.
 ///
 /// # Errors
-/// Refuses a record that describes no launch.
-pub(crate) fn decode_launch(record: &LaunchRecord) -> Result<PlacedLaunch, WireError> {
-    placed::decode(record.spec.clone().ok_or(WireError::Missing { what: "spec" })?)
+/// Refuses a spec that describes no launch.
+pub(crate) fn decode_placed(spec: Option<&proto::LaunchSpec>) -> Result<PlacedLaunch, WireError> {
+    placed::decode(spec.cloned().ok_or(WireError::Missing { what: "spec" })?)
 }
 
 impl LaunchRecord {
@@ -139,10 +139,10 @@ mod tests {
     }
 
     #[test]
-    fn the_launch_of_a_record_is_read_without_its_secret() {
+    fn the_launch_of_a_spec_is_read_without_its_secret() {
         let order = order(3);
-        let ended = LaunchRecord { spec: Some(encode_for_user(&order)), ..LaunchRecord::default() };
-        assert!(decode(&ended).is_err());
-        assert_eq!(decode_launch(&ended).unwrap().hosts, order.launch.hosts);
+        let spec = encode_for_user(&order);
+        assert!(decode(&LaunchRecord { spec: Some(spec.clone()), ..LaunchRecord::default() }).is_err());
+        assert_eq!(decode_placed(Some(&spec)).unwrap().hosts, order.launch.hosts);
     }
 }

@@ -93,3 +93,30 @@ fn agents_end_launches_that_the_server_has_forgotten() {
     .run();
     outcome.exits(0).prints_lines(["code 125"]);
 }
+
+/// What launches were given is kept while they run, in case the server is started anew, and is in its state no more when they have ended.
+#[test]
+fn ended_launches_take_little_room_and_are_still_told_of() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"
+        for n in {0..9}; do export "BALLAST$n=$(head -c 100000 /dev/zero | tr '\0' x)"; done
+        for n in {1..24}; do lattice launch --detach -n 1 sleep 1000 >>ids || exit; done
+        for n in {0..9}; do unset BALLAST$n; done
+        [ $(stat -c %s api.redb) -gt 20000000 ] && echo "large, while they run"
+        for id in $(cat ids); do lattice abort --reason enough $id; done
+        until [ -z "$(lattice launches --json | field id)" ]; do sleep 0.05; done
+        until [ $(stat -c %s api.redb) -lt 4000000 ]; do sleep 0.05; done; echo "small, when they are over"
+        restart_api :
+        grep -c BALLAST api.redb
+        lattice launches --all --json | field id | wc -l
+        id=$(head -n 1 ids); lattice status $id | grep -o 'cause: ended by administrator 0: enough'
+        lattice attach $id; echo "code $?""#;
+    let outcome = script_on(1, script).run();
+    outcome.exits(0).prints_lines([
+        "large, while they run",
+        "small, when they are over",
+        "0",
+        "24",
+        "cause: ended by administrator 0: enough",
+        "code 143",
+    ]);
+}
