@@ -5,14 +5,19 @@
 //! program has its own `-n`, `--env`, `--env-remove` and `--chdir`.
 
 mod cluster;
+mod cpu_bind;
 #[cfg(feature = "dev-cluster")]
 pub(crate) mod dev_cluster;
+mod export;
+mod front_end;
+mod idle;
 mod launch;
 mod other_launchers;
 pub(crate) mod pki;
 mod pmi;
 pub(crate) mod pmi_command;
 mod signal;
+mod slurm_time;
 mod tips;
 mod value;
 
@@ -29,9 +34,12 @@ pub use self::cluster::{
 };
 #[cfg(feature = "dev-cluster")]
 pub use self::dev_cluster::DevClusterArgs;
+pub use self::export::{Export, ExportError};
+use self::front_end::{FrontEnd, Translation};
+pub use self::idle::IdleArgs;
 pub use self::launch::{
-    ClusterArgs, Distribution, FailureArgs, KillOnBadExit, LaunchArgs, PlacementArgs, PmiArgs, ProgramArgs, StreamArgs,
-    TimeArgs,
+    ClusterArgs, Distribution, EnvironmentArgs, FailureArgs, KillOnBadExit, LaunchArgs, PlacementArgs, PmiArgs,
+    ProgramArgs, StreamArgs, TimeArgs,
 };
 use self::other_launchers::translate;
 pub use self::pki::PkiCommand;
@@ -40,6 +48,7 @@ pub use self::pmi_command::PmiCommand;
 pub use self::signal::SignalAhead;
 use self::tips::{About, improved};
 pub use self::value::{EnvSetting, EnvSettingError, NodeListError, RankCountError, Stdin};
+use crate::console::Verbosity;
 
 /// Separator of the programs of a launch.
 const SEPARATOR: &str = ":";
@@ -57,13 +66,16 @@ pub struct Cli {
     /// The command.
     #[command(subcommand)]
     pub command: Command,
+    /// What a line of another launcher means here, for -v.
+    #[arg(skip)]
+    pub notes: Vec<String>,
 }
 
 /// The commands of `lattice`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a program as the ranks of a job.
-    #[command(after_help = launch::after_help(), override_usage = launch::USAGE)]
+    #[command(aliases = ["run", "exec"], after_help = launch::after_help(), override_usage = launch::USAGE)]
     Launch(Box<LaunchArgs>),
     /// Make, show and release allocations: nodes of a cluster to launch on.
     #[command(subcommand)]
@@ -71,6 +83,7 @@ pub enum Command {
     /// Show the nodes of the cluster, drain them and resume them.
     Nodes(NodesArgs),
     /// Show your launches on the cluster; administrators see everybody's.
+    #[command(aliases = ["ps", "list", "jobs", "ls"])]
     Launches(LaunchesArgs),
     /// Show how far each rank of a launch has come, node by node.
     Status {
@@ -89,6 +102,7 @@ pub enum Command {
     )]
     Signal(SignalArgs),
     /// End a launch.
+    #[command(aliases = ["cancel", "kill"])]
     Abort(AbortArgs),
     /// Print where each rank of a launch runs, for debuggers.
     Proctable {
@@ -150,16 +164,34 @@ const DEV_CLUSTER_AFTER_HELP: &str = "Examples:\n  \
 /// Returns clap's error for a wrong command line, and also for `--help` and `--version`, as clap does.
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let words: Vec<OsString> = words.into_iter().collect();
+    if let Some((front_end, rest)) = FrontEnd::of(&words) {
+        return parse_translated(front_end.translate(rest)?);
+    }
     match launch_position(&words) {
         Some(position) => parse_launch(&words, position).map_err(|error| improved(error, About::Launch, &words)),
         None => Cli::try_parse_from(&words).map_err(|error| improved(error, About::Other, &words)),
     }
 }
 
+/// Reads the line of `lattice launch` that a line of another launcher means.
+fn parse_translated(translation: Translation) -> Result<Cli, clap::Error> {
+    let Translation { words, notes, verbosity } = translation;
+    let words: Vec<OsString> = ["lattice", "launch"].map(OsString::from).into_iter().chain(words).collect();
+    let shown = std::iter::once(format!("this means: {}", tips::line("launch", &words[2..]))).chain(notes).collect();
+    let mut cli = parse_launch(&words, 1).map_err(|error| improved(error, About::Launch, &words))?;
+    cli.notes = shown;
+    cli.quiet = verbosity == Some(Verbosity::Quiet);
+    cli.verbose = verbosity == Some(Verbosity::Verbose);
+    Ok(cli)
+}
+
+/// Names of the command `launch`.
+const LAUNCH: [&str; 3] = ["launch", "run", "exec"];
+
 /// Position of the word `launch`, if that is the command.
 fn launch_position(words: &[OsString]) -> Option<usize> {
     let position = words.iter().skip(1).position(|word| !word.as_bytes().starts_with(b"-"))? + 1;
-    (words[position] == "launch").then_some(position)
+    LAUNCH.iter().any(|name| words[position] == *name).then_some(position)
 }
 
 /// Reads a launch, whose own words begin behind `position`.

@@ -1,4 +1,4 @@
-//! `--hostfile`: which nodes to fill, in which order, and how many ranks each takes.
+//! `--hostfile` and `--host`: the nodes to fill, in their order, and how many ranks each takes.
 //!
 //! ```text
 //! # Open MPI's form, MPICH's form, and a host with one slot
@@ -12,6 +12,7 @@ use std::io::{self, Read};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
+use hostlist::HostlistError;
 use lattice_session::request::HostSlots;
 
 /// The most bytes of a hostfile: room for half a million nodes. A device has no end.
@@ -109,6 +110,57 @@ fn host(line: &str) -> Option<(&str, &str)> {
     plain.then_some((name, slots))
 }
 
+/// The hosts of `--host`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hosts(pub Vec<HostSlots>);
+
+/// Refusal of a text as the hosts of `--host`.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostsError {
+    /// One of them is none of the forms.
+    #[error("{text:?} is none of HOST and HOST:N, with N from 1 up")]
+    Form {
+        /// The text.
+        text: String,
+    },
+    /// Its brackets cannot be read.
+    #[error(transparent)]
+    List(#[from] HostlistError),
+}
+
+/// Reads hosts with their slots: `node0:4,node1` or `node[0-3]:4`.
+///
+/// # Errors
+/// Fails for a text that names no host, or has a part of another form.
+pub(crate) fn parse_hosts(text: &str) -> Result<Hosts, HostsError> {
+    let mut hosts = Vec::new();
+    for part in outside_of_brackets(text) {
+        let wrong = || HostsError::Form { text: part.to_owned() };
+        let (names, slots) = part.split_once(':').unwrap_or((part, "1"));
+        let slots: NonZeroU32 = slots.parse().map_err(|_| wrong())?;
+        let nodes = hostlist::expand(names)?;
+        if nodes.is_empty() {
+            return Err(wrong());
+        }
+        hosts.extend(nodes.into_iter().map(|node| HostSlots { node, slots }));
+    }
+    Ok(Hosts(hosts))
+}
+
+/// Parts of `text` between commas, except those in brackets.
+fn outside_of_brackets(text: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0_u32;
+    text.split(move |letter| {
+        match letter {
+            '[' => depth += 1,
+            ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        letter == ',' && depth == 0
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,6 +248,22 @@ mod tests {
             }
         }
         assert_eq!(parsed("node0:4294967295").unwrap()[0].slots.get(), u32::MAX);
+    }
+
+    #[test]
+    fn hosts_of_a_line_have_slots_or_one() {
+        let check = |text: &str, expected: &[(&str, u32)]| {
+            let Hosts(hosts) = parse_hosts(text).unwrap();
+            let seen: Vec<_> = hosts.iter().map(|host| (host.node.as_str(), host.slots.get())).collect();
+            assert_eq!(seen, expected, "{text}");
+        };
+        check("a", &[("a", 1)]);
+        check("a:2,b", &[("a", 2), ("b", 1)]);
+        check("b,a,b", &[("b", 1), ("a", 1), ("b", 1)]);
+        check("n[0,2-3]:4,m", &[("n0", 4), ("n2", 4), ("n3", 4), ("m", 1)]);
+        for text in ["", "a,", ",a", "a:0", "a:x", "a:1:2", ":3", "n[0-1", "a b:x"] {
+            assert!(parse_hosts(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub use self::error::LaunchError;
 pub(crate) use self::remote::attach;
 use crate::args::LaunchArgs;
 use crate::cluster::{self, ApiServer};
-use crate::console::{Verbosity, print};
+use crate::console::{Verbosity, print, report};
 use crate::machine::Machine;
 use crate::output::{OpenFiles, plan};
 use crate::prepared::PreparedLaunch;
@@ -37,6 +37,9 @@ use crate::request::{LaunchCommand, RequestError};
 /// # Errors
 /// Fails if the launch cannot start; then no rank was started. One on a cluster may also be lost sight of.
 pub fn run(args: &LaunchArgs, verbosity: Verbosity) -> Result<u8, LaunchError> {
+    if verbosity == Verbosity::Verbose {
+        args.idle.notes().for_each(|note| report(&note));
+    }
     let machine = Machine::this()?;
     let command = LaunchCommand::new(args, &machine)?;
     match cluster::allocation(args.cluster.alloc.as_deref(), &machine.environment)? {

@@ -12,6 +12,8 @@
 //!                                                   bytes      first cause
 //! ```
 //!
+//! Lines of `mpiexec`, `mpirun` and `srun` become words of `lattice launch` within [`args`], by one table each.
+//!
 //! All other commands are `args -> commands -> console`: one question to the API server, one table or JSON document. [`console`]
 //! alone prints (but for the ranks' output), and [`exit`] alone chooses exit codes. Calls to the API server are made below [`cluster`];
 //! what it and a client say to each other about a launch that runs is in `attachment` as types, and in `wire` as messages.
@@ -64,6 +66,9 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(cli) => {
             start_log(&cli.command);
             let verbosity = verbosity(&cli);
+            if verbosity == Verbosity::Verbose {
+                cli.notes.iter().for_each(|note| report(note));
+            }
             carry_out(cli.command, verbosity)
         }
         Err(error) => answer(&error),

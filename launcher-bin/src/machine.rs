@@ -51,6 +51,13 @@ impl Machine {
         })
     }
 
+    /// True if `name` is one of this machine: its host name, in full or up to the first dot, or that of every machine for itself.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        let short = self.host.split('.').next().unwrap_or_default();
+        ["localhost", "127.0.0.1", "::1", &self.host, short].contains(&name)
+            || (!self.host.contains('.') && name.split('.').next() == Some(short))
+    }
+
     /// Value of a variable of the environment.
     pub(crate) fn variable(&self, name: &OsStr) -> Option<&OsStr> {
         self.environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_os_str())

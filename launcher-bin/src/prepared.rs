@@ -52,7 +52,7 @@ impl PreparedLaunch {
     /// See the variants of [`RequestError`].
     pub fn on_this_machine(command: LaunchCommand, machine: &Machine) -> Result<Self, RequestError> {
         let LaunchCommand { request, output, action: _ } = command;
-        refuse_flags_for_nodes(&request)?;
+        refuse_flags_for_nodes(&request, machine)?;
         let ranks = rank_counts(&request)?;
         let size = ranks.iter().sum();
         // Before anything is allocated for that many ranks.
@@ -109,29 +109,47 @@ impl PreparedLaunch {
     }
 }
 
-/// Refuses flags that make sense only where there are nodes to choose from.
-fn refuse_flags_for_nodes(request: &LaunchRequest) -> Result<(), RequestError> {
+/// Refuses flags that make sense only where there are nodes to choose from, and nodes that are other machines.
+fn refuse_flags_for_nodes(request: &LaunchRequest, machine: &Machine) -> Result<(), RequestError> {
     let placement = &request.placement;
-    let flags = [
+    let needs_nodes = [
         ("--nodes", placement.nodes.is_some_and(|nodes| nodes > NonZeroU32::MIN)),
-        ("--nodelist", matches!(placement.candidates, Candidates::Listed(_))),
         ("--exclude", !placement.except.is_empty()),
-        ("--hostfile", matches!(placement.candidates, Candidates::Hostfile(_))),
         ("--detach", request.ownership == Ownership::Detached),
     ];
-    match flags.into_iter().find(|&(_, given)| given) {
-        Some((flag, _)) => Err(RequestError::NoAllocation { flag }),
+    if let Some((flag, _)) = needs_nodes.into_iter().find(|&(_, given)| given) {
+        return Err(RequestError::NoAllocation { flag });
+    }
+    let (flag, nodes): (_, Vec<&String>) = match &placement.candidates {
+        Candidates::All => return Ok(()),
+        Candidates::Listed(nodes) => ("--nodelist", nodes.iter().collect()),
+        Candidates::Hostfile(hosts) => (HOSTS, hosts.iter().map(|host| &host.node).collect()),
+    };
+    match nodes.into_iter().find(|node| !machine.is_called(node)) {
+        Some(node) => Err(RequestError::NotThisMachine { flag, node: node.clone(), here: machine.host.clone() }),
         None => Ok(()),
     }
 }
 
+/// The flags that give nodes slots.
+const HOSTS: &str = "--hostfile or --host";
+
 /// Number of ranks of each program on one node.
 fn rank_counts(request: &LaunchRequest) -> Result<Vec<u32>, RequestError> {
-    let per_node = request.placement.tasks_per_node;
-    let counts = request.programs.rank_counts(per_node.unwrap_or(NonZeroU32::MIN));
+    let placement = &request.placement;
+    let slots: Option<u64> = match &placement.candidates {
+        Candidates::Hostfile(hosts) => Some(hosts.iter().map(|host| u64::from(host.slots.get())).sum()),
+        Candidates::All | Candidates::Listed(_) => None,
+    };
+    // Beyond that number no launch fits anyway.
+    let all_slots =
+        slots.map(|slots| NonZeroU32::new(u32::try_from(slots).unwrap_or(u32::MAX)).unwrap_or(NonZeroU32::MIN));
+    let per_node = placement.tasks_per_node;
+    let counts = request.programs.rank_counts(per_node.or(all_slots).unwrap_or(NonZeroU32::MIN));
     let ranks: u64 = counts.iter().copied().map(u64::from).sum();
-    match per_node.map(NonZeroU32::get) {
-        Some(per_node) if ranks > u64::from(per_node) => Err(RequestError::NodeTooSmall { ranks, per_node }),
+    match (per_node.map(NonZeroU32::get), slots) {
+        (Some(per_node), _) if ranks > u64::from(per_node) => Err(RequestError::NodeTooSmall { ranks, per_node }),
+        (_, Some(slots)) if ranks > slots => Err(RequestError::TooFewSlots { flag: HOSTS, ranks, slots }),
         _ => Ok(counts),
     }
 }

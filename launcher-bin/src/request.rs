@@ -3,9 +3,10 @@
 //! Requests for this machine and for a cluster are the same. Mistakes that do not depend on the nodes are refused here; those that
 //! only this machine can know, where the ranks get their places ([`crate::prepared`]). Nothing downstream parses or checks again.
 
+mod environment;
 mod error;
+mod multi_prog;
 
-use std::ffi::OsString;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,7 +24,7 @@ use pmi_core::ids::Rank;
 
 pub use self::error::RequestError;
 use crate::args::{
-    self, EnvSetting, KillOnBadExit, LaunchArgs, PlacementArgs, Pmi, PmiArgs, ProgramArgs, Stdin, StreamArgs, TimeArgs,
+    self, KillOnBadExit, LaunchArgs, PlacementArgs, Pmi, PmiArgs, ProgramArgs, Stdin, StreamArgs, TimeArgs,
 };
 use crate::hostfile;
 use crate::machine::Machine;
@@ -77,10 +78,17 @@ impl LaunchCommand {
     pub fn new(args: &LaunchArgs, machine: &Machine) -> Result<Self, RequestError> {
         refuse_idle_flags(args)?;
         let placement = placement(&args.placement)?;
-        let programs = std::iter::once(&args.first).chain(&args.more).map(|program| program_request(program, machine));
+        let mut programs = Vec::new();
+        for program in std::iter::once(&args.first).chain(&args.more) {
+            let request = program_request(program, machine)?;
+            match args.placement.multi_prog {
+                true => programs.extend(multi_prog::read(request)?),
+                false => programs.push(request),
+            }
+        }
         let ownership = if args.cluster.detach { Ownership::Detached } else { Ownership::Client };
         let settings = LaunchSettings {
-            environment: machine.environment.clone(),
+            environment: environment::exported(&args.environment.export, machine)?,
             pmi: pmi_spec(&args.pmi),
             pmi_trace: args.pmi.pmi_trace.is_some(),
             slurm_environment: args.pmi.slurm_env,
@@ -96,7 +104,7 @@ impl LaunchCommand {
             },
         };
         let request = LaunchRequest {
-            programs: Programs::new(programs.collect::<Result<_, _>>()?)?,
+            programs: Programs::new(programs)?,
             placement,
             universe_size: args.pmi.universe_size,
             settings,
@@ -139,10 +147,11 @@ fn placement(args: &PlacementArgs) -> Result<PlacementRequest, RequestError> {
     let expanded = |flag, list: &str| {
         hostlist::expand(list).map_err(|source| RequestError::NodeList { flag, list: list.to_owned(), source })
     };
-    let candidates = match (&args.nodelist, &args.hostfile) {
-        (Some(list), _) => Candidates::Listed(expanded("--nodelist", list)?),
-        (None, Some(path)) => Candidates::Hostfile(hostfile::read(path)?),
-        (None, None) => Candidates::All,
+    let candidates = match (&args.nodelist, &args.hostfile, &args.host) {
+        (Some(list), ..) => Candidates::Listed(expanded("--nodelist", list)?),
+        (None, Some(path), _) => Candidates::Hostfile(hostfile::read(path)?),
+        (None, None, Some(hosts)) => Candidates::Hostfile(hosts.0.clone()),
+        (None, None, None) => Candidates::All,
     };
     Ok(PlacementRequest {
         nodes: args.nodes.and_then(NonZeroU32::new),
@@ -158,7 +167,7 @@ fn placement(args: &PlacementArgs) -> Result<PlacementRequest, RequestError> {
 
 /// One program with the ranks of its `-n`.
 fn program_request(program: &ProgramArgs, machine: &Machine) -> Result<ProgramRequest, RequestError> {
-    let set = program.env.iter().map(|setting| variable(setting, machine)).collect::<Result<Vec<_>, _>>()?;
+    let set = environment::set(program, machine)?;
     let mut command = program.command.iter();
     let app = AppSpec {
         program: command.next().ok_or(RequestError::NoProgram)?.clone(),
@@ -171,16 +180,6 @@ fn program_request(program: &ProgramArgs, machine: &Machine) -> Result<ProgramRe
             .map_or_else(|| machine.directory.clone(), |path| machine.directory.join(path)),
     };
     Ok(ProgramRequest { app, ranks: program.ranks.and_then(NonZeroU32::new) })
-}
-
-fn variable(setting: &EnvSetting, machine: &Machine) -> Result<(OsString, OsString), RequestError> {
-    let value = match &setting.value {
-        Some(value) => value.as_os_str(),
-        None => machine
-            .variable(&setting.name)
-            .ok_or_else(|| RequestError::NoSuchVariable { name: setting.name.to_string_lossy().into_owned() })?,
-    };
-    Ok((setting.name.clone(), value.to_owned()))
 }
 
 /// Source of standard input; a detached launch has nobody to give it any, so its ranks do not wait for it.
@@ -224,13 +223,15 @@ fn timeouts(args: &TimeArgs) -> Result<Timeouts, RequestError> {
     };
     let default = Timeouts::default();
     let limit_signal = args.signal.map(|asked| LimitSignal { signal: asked.signal as i32, ahead: asked.ahead });
-    if let (Some(limit), Some(LimitSignal { ahead, .. })) = (args.timeout, limit_signal)
+    // They exclude each other.
+    let time_limit = positive("--timeout", args.timeout)?.or(positive("--time", args.time)?);
+    if let (Some(limit), Some(LimitSignal { ahead, .. })) = (time_limit, limit_signal)
         && ahead >= limit
     {
         return Err(RequestError::SignalAtOnce { ahead, limit });
     }
     Ok(Timeouts {
-        time_limit: positive("--timeout", args.timeout)?,
+        time_limit,
         limit_signal,
         after_first_exit: args.wait.filter(|wait| !wait.is_zero()),
         fence: positive("--fence-timeout", args.fence_timeout)?,

@@ -29,26 +29,91 @@ fn spellings_of_mpiexec_and_srun_start_ranks() {
     assert_eq!(typed(&words("launch -l --pmi=none echo x")).1, "[0] x\n");
 }
 
+/// Lines of srun, mpiexec and mpirun that mean the same here, on this machine.
+#[test]
+fn lines_of_other_launchers_start_ranks() {
+    for (line, expected) in [
+        ("run -n 2 --pmi=none echo x", "x\nx\n"),
+        ("mpiexec -np 2 echo x", "x\nx\n"),
+        ("mpiexec -n 1 -hosts localhost echo x : -n 1 echo x", "x\nx\n"),
+        ("mpirun --host localhost:2 echo x", "x\nx\n"),
+        ("mpirun --allow-run-as-root --oversubscribe --tag-output -np 1 echo x", "[0] x\n"),
+        ("srun -n 2 echo x", "x\nx\n"),
+        ("srun -N1 -n1 -l -p debug -t 10:00 --exclusive echo x", "[0] x\n"),
+        ("launch -N 1 -w localhost -n 2 -p debug --pmi=none echo x", "x\nx\n"),
+    ] {
+        assert_eq!(typed(&words(line)), (Some(0), expected.to_owned(), String::new()), "{line}");
+    }
+    let seen = |line: &str| typed(&words(line)).1;
+    assert_eq!(seen("mpiexec -genv A 1 -n 1 printenv A"), "1\n");
+    assert_eq!(seen("mpiexec -wdir /usr -n 1 /bin/pwd"), "/usr\n");
+    assert_eq!(seen("mpirun -x A=2 --mca btl self -np 1 printenv A OMPI_MCA_btl"), "2\nself\n");
+    assert_eq!(seen("srun --export=NONE,A=1 -n1 true"), "");
+    assert_eq!(seen("srun --export=A=1 -n1 printenv A"), "1\n");
+    assert_eq!(seen("srun -n1 printenv SLURM_PROCID SLURM_NTASKS SLURM_NNODES"), "0\n1\n1\n");
+    let (code, _, stderr) = typed(&words("srun -n 2 -v -J name true"));
+    assert_eq!(code, Some(0));
+    assert!(
+        stderr.contains(
+            "lattice: this means: lattice launch --kill-on-bad-exit=0 --stdin=all --slurm-env --ntasks=2 true"
+        ),
+        "{stderr}"
+    );
+    assert!(stderr.contains("lattice: -J chooses nothing here: a launch is shown by its command"), "{stderr}");
+}
+
+/// srun leaves the other tasks running when one fails, and its own exit code is the highest.
+#[test]
+fn srun_waits_for_all_tasks() {
+    let script = "sleep 0.$((2 - SLURM_PROCID)); echo end; exit $((SLURM_PROCID * 3))";
+    let (code, stdout, _) = typed(&["srun", "-n", "2", "sh", "-c", script]);
+    assert_eq!((code, stdout.as_str()), (Some(3), "end\nend\n"));
+}
+
+/// A link of another launcher's name is that launcher.
+#[test]
+fn a_link_named_mpiexec_or_srun_speaks_its_words() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, flags) in [("mpiexec", "-np 2 -wdir /"), ("mpirun", "--host localhost:2"), ("srun", "-n2 -D /")] {
+        let link = directory.path().join(name);
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_lattice"), &link).unwrap();
+        let output = Command::new(link).args(flags.split(' ')).args(["echo", "x"]).output().unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), "x\nx\n", "{name}");
+    }
+}
+
+/// Ranks that run different programs, in one file.
+#[test]
+fn programs_of_a_file_run_as_their_ranks() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    std::io::Write::write_all(&mut file, b"0 echo first %t\n1-2 echo other %t:%o\n").unwrap();
+    let path = file.path().to_str().unwrap();
+    for launcher in ["srun", "launch"] {
+        let (code, stdout, stderr) = typed(&[launcher, "--multi-prog", path]);
+        let mut lines: Vec<&str> = stdout.lines().collect();
+        lines.sort_unstable();
+        assert_eq!((code, lines), (Some(0), vec!["first 0", "other 1:0", "other 2:1"]), "{stderr}");
+    }
+}
+
 #[test]
 fn a_line_that_is_not_understood_runs_nothing_and_does_not_look_like_success() {
     for (line, tip) in [
-        ("launch -hosts localhost -n 2 echo x", "tip: nodes are those of an allocation: -w NODES"),
-        ("launch -host localhost echo x", "tip: nodes are those of an allocation: -w NODES"),
-        ("launch -machinefile hosts echo x", "tip: type --hostfile FILE"),
+        ("launch -hosts localhost -n 2 echo x", "tip: type --host HOST:N,..., or -w NODES"),
+        ("launch -host elsewhere echo x", "elsewhere is not this machine"),
         ("launch -genv A 1 echo x", "tip: type --env NAME=VALUE"),
-        ("launch -wdir /tmp echo x", "tip: type --chdir DIR"),
-        ("launch -t 10:00 echo x", "tip: type --timeout TIME"),
-        ("launch -J name echo x", "tip: leave it out"),
-        ("launch --multi-prog file", "tip: separate programs by a lone `:`"),
+        ("launch --timeout 10:00 echo x", "not a duration"),
         ("launch --pty bash", "tip: leave it out: ranks have no terminal here"),
         ("launch --cpus-per-task=2 echo x", "tip: type --cpu-bind=map:LIST"),
-        ("run -n 2 ./a.out", "tip: did you mean: lattice launch -n 2 ./a.out"),
-        ("mpiexec -np 2 ./a.out", "tip: did you mean: lattice launch -np 2 ./a.out"),
         ("submit ./a.out", "tip: did you mean: lattice launch --detach ./a.out"),
         ("./a.out", "tip: did you mean: lattice launch ./a.out"),
         ("-n 4 ./a.out", "tip: did you mean: lattice launch -n 4 ./a.out"),
-        ("ps", "tip: did you mean: lattice launches"),
-        ("kill x", "tip: did you mean: lattice abort"),
+        ("squeue", "tip: did you mean: lattice launches"),
+        ("scancel x", "tip: did you mean: lattice abort"),
+        ("mpiexec -N 2 echo x", "tip: -N is the number of ranks for MPICH"),
+        ("mpiexec --magic echo x", "mpiexec has no flag '--magic' here"),
+        ("srun --pty bash", "tip: leave it out: ranks have no terminal here"),
+        ("srun -N 2 echo x", "--nodes needs the nodes of an allocation"),
     ] {
         let (code, stdout, stderr) = typed(&words(line));
         assert_eq!((code, stdout.as_str()), (Some(125), ""), "{line}");

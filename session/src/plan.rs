@@ -246,12 +246,7 @@ impl LaunchContext<'_> {
             variables.push((job_memory::VARIABLE, JOB_MEMORY_FD.to_string()));
         }
         if spec.settings.slurm_environment {
-            variables.extend([
-                ("SLURM_PROCID", rank.to_string()),
-                ("SLURM_NPROCS", size.to_string()),
-                ("SLURM_LOCALID", local.to_string()),
-                ("SLURM_NODELIST", nodes.to_owned()),
-            ]);
+            variables.extend(slurm_variables(spec, rank, local, nodes));
         }
         variables
     }
@@ -281,6 +276,23 @@ impl LaunchContext<'_> {
             _ => Stdio::Null,
         })
     }
+}
+
+/// What programs read that were written for Slurm. `SLURM_JOB_NODELIST` and `SLURM_TASKS_PER_NODE` are left out: with both of them the
+/// `mpiexec` of MPICH starts its proxies by `srun`.
+fn slurm_variables(spec: &SessionSpec, rank: Rank, local: LocalRank, nodes: &str) -> [(&'static str, String); 9] {
+    let (size, hosts) = (spec.job.size().to_string(), spec.hosts.len().to_string());
+    [
+        ("SLURM_PROCID", rank.to_string()),
+        ("SLURM_LOCALID", local.to_string()),
+        ("SLURM_NODEID", spec.node.to_string()),
+        ("SLURM_NTASKS", size.clone()),
+        ("SLURM_NPROCS", size),
+        ("SLURM_NNODES", hosts.clone()),
+        ("SLURM_JOB_NUM_NODES", hosts),
+        ("SLURM_NODELIST", nodes.to_owned()),
+        ("SLURM_JOB_ID", spec.launch_id.clone()),
+    ]
 }
 
 /// The names of a launch's nodes for its ranks: a comma list, or a hostlist where that would be a burden for every process.

@@ -19,7 +19,7 @@ pub struct LaunchSettings {
     pub pmi: PmiSpec,
     /// Reports every PMI message.
     pub pmi_trace: bool,
-    /// Also sets `SLURM_PROCID`, `SLURM_NPROCS`, `SLURM_LOCALID` and `SLURM_NODELIST` for every rank.
+    /// Also sets `SLURM_PROCID` and other variables of Slurm for every rank.
     pub slurm_environment: bool,
     /// CPUs that each rank may use.
     pub cpu_bind: CpuBind,

@@ -5,16 +5,21 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser};
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use lattice_session::template::Template;
 use rank_spawner::CpuBind;
 
 use super::cluster::ServerArgs;
+use super::cpu_bind;
+use super::export::Export;
+use super::idle::IdleArgs;
 use super::pmi::{Exchange, Pmi, PmiParser};
 use super::signal::{self, SignalAhead};
+use super::slurm_time;
 use super::value::{EnvSetting, Stdin, node_list, rank_count, template, variable_pattern};
 use crate::exit;
 use crate::formatting::parse_duration;
+use crate::hostfile::{self, Hosts};
 
 /// Usage of `lattice launch`.
 pub(super) const USAGE: &str = "lattice launch [OPTIONS] PROGRAM [ARGS]... [: [PROGRAM OPTIONS] PROGRAM [ARGS]...]...";
@@ -55,6 +60,23 @@ pub struct LaunchArgs {
     /// Time limits.
     #[command(flatten)]
     pub time: TimeArgs,
+    /// Variables of the caller.
+    #[command(flatten)]
+    pub environment: EnvironmentArgs,
+    /// Flags of srun that choose nothing here.
+    #[command(flatten)]
+    pub idle: IdleArgs,
+}
+
+/// Variables that ranks get of ours.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Environment")]
+pub struct EnvironmentArgs {
+    /// Pass on ALL variables of ours, NONE, or those that are named; NAME=VALUE sets one. Without ALL, ranks still have HOME, USER,
+    /// LOGNAME, SHELL and PATH.
+    #[arg(long, value_name = "ALL|NONE|NAME[=VALUE],...", default_value = "ALL", hide_default_value = true,
+          value_parser = OsStringValueParser::new().try_map(Export::parse))]
+    pub export: Export,
 }
 
 /// The flags that each program has for itself.
@@ -70,8 +92,11 @@ pub struct ProgramArgs {
     /// Take a variable out of their environment; `*` at the end stands for any rest.
     #[arg(long, value_name = "NAME", value_parser = variable_pattern)]
     pub env_remove: Vec<String>,
+    /// Set the variables that FILE has on its lines as NAME=VALUE; --env goes before it.
+    #[arg(long, value_name = "FILE")]
+    pub env_file: Vec<PathBuf>,
     /// Start them in DIR.
-    #[arg(long, value_name = "DIR")]
+    #[arg(short = 'D', long, aliases = ["wdir", "wd", "cwd"], value_name = "DIR")]
     pub chdir: Option<PathBuf>,
     /// The program and its arguments; a lone `:` starts the next program.
     #[arg(value_name = "PROGRAM [ARGS]", required = true, trailing_var_arg = true, num_args = 1..)]
@@ -85,6 +110,10 @@ pub struct PlacementArgs {
     /// Use N nodes of the allocation; else as many as the ranks need, up to all.
     #[arg(short = 'N', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub nodes: Option<u32>,
+    /// Take the programs from the lines `RANKS PROGRAM [ARGS]` of a file, which is given instead of a program: RANKS is a list such as
+    /// 0,4-7, or `*` for the rest; in ARGS %t is the rank, and %o its number among those of the line.
+    #[arg(long)]
+    pub multi_prog: bool,
     /// Put at most K ranks on a node; without -n, start K on each. Without it a node may get more ranks than it has cores, which is
     /// noted on a terminal and with -v only.
     #[arg(long, alias = "ntasks-per-node", value_name = "K", value_parser = rank_count, allow_negative_numbers = true, conflicts_with = "hostfile")]
@@ -96,13 +125,16 @@ pub struct PlacementArgs {
     #[arg(short = 'x', long, value_name = "NODES", value_parser = node_list)]
     pub exclude: Option<String>,
     /// Use the nodes in FILE, in its order: lines `HOST slots=N`, `HOST:N` or `HOST`; without -n, start a rank in each slot.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, alias = "machinefile", value_name = "FILE")]
     pub hostfile: Option<PathBuf>,
+    /// The same, with the lines given here: HOST or HOST:N, separated by commas.
+    #[arg(short = 'H', long, value_name = "HOSTS", value_parser = hostfile::parse_hosts, conflicts_with_all = ["hostfile", "nodelist", "tasks_per_node"])]
+    pub host: Option<Hosts>,
     /// `block` fills one node after the other with its share of the ranks, `cyclic` deals them out one by one.
-    #[arg(long, value_enum, value_name = "block|cyclic", hide_possible_values = true)]
+    #[arg(short = 'm', long, value_enum, value_name = "block|cyclic", hide_possible_values = true)]
     pub distribution: Option<Distribution>,
-    /// Bind each rank to CPUs: none, cores, threads, or map:LIST with a CPU or range for each.
-    #[arg(long, value_name = "BIND", default_value = "none")]
+    /// Bind each rank to CPUs: none, cores, threads, or map:LIST with a CPU or range for each; srun's map_cpu:LIST and mask_cpu:LIST, too.
+    #[arg(long, value_name = "BIND", default_value = "none", value_parser = cpu_bind::parse)]
     pub cpu_bind: CpuBind,
     /// Print on standard error where each rank runs, then start them.
     #[arg(long)]
@@ -126,7 +158,7 @@ pub enum Distribution {
 #[command(next_help_heading = "Cluster")]
 pub struct ClusterArgs {
     /// Launch on the nodes of this allocation (else LATTICE_ALLOC_ID); `local` or none: on this machine.
-    #[arg(long, value_name = "ID")]
+    #[arg(long, alias = "jobid", value_name = "ID")]
     pub alloc: Option<String>,
     /// The API server.
     #[command(flatten)]
@@ -143,7 +175,7 @@ pub struct ClusterArgs {
 #[command(next_help_heading = "PMI")]
 pub struct PmiArgs {
     /// Serve the ranks this protocol: auto (whatever each rank speaks), pmi1, pmi2, pmix or none; `list` says what each is.
-    #[arg(long, value_parser = PmiParser, default_value = "auto", value_name = "PMI", hide_possible_values = true)]
+    #[arg(long, alias = "mpi", value_parser = PmiParser, default_value = "auto", value_name = "PMI", hide_possible_values = true)]
     pub pmi: Pmi,
     /// Let ranks connect to a loopback port (PMI_PORT), for containers that close inherited descriptors.
     #[arg(long)]
@@ -164,7 +196,8 @@ pub struct PmiArgs {
     /// Write every PMI message to FILE, as C> and S> lines.
     #[arg(long, value_name = "FILE")]
     pub pmi_trace: Option<PathBuf>,
-    /// Also set SLURM_PROCID, SLURM_NPROCS, SLURM_LOCALID and SLURM_NODELIST in the ranks.
+    /// Also set in the ranks what scripts for Slurm read: SLURM_PROCID, SLURM_LOCALID, SLURM_NODEID, SLURM_NTASKS (and SLURM_NPROCS),
+    /// SLURM_NNODES (and SLURM_JOB_NUM_NODES), SLURM_NODELIST and SLURM_JOB_ID.
     #[arg(long, env = "LATTICE_SLURM_ENV", value_parser = FalseyValueParser::new())]
     pub slurm_env: bool,
 }
@@ -175,21 +208,21 @@ pub struct PmiArgs {
 pub struct StreamArgs {
     /// Give our standard input to one rank, to all, to none, or give each rank FILE (escapes as in --output). What ranks on other
     /// machines leave unread of ours is lost for the next command.
-    #[arg(long, value_name = "none|RANK|all|FILE", default_value = "0",
+    #[arg(short = 'i', long, alias = "input", value_name = "none|RANK|all|FILE", default_value = "0",
           value_parser = OsStringValueParser::new().try_map(Stdin::parse))]
     pub stdin: Stdin,
     /// Start each line with the number of its rank.
-    #[arg(short, long, conflicts_with = "json")]
+    #[arg(short, long, alias = "tag-output", conflicts_with = "json")]
     pub label: bool,
     /// Start each line with the time.
     #[arg(long, conflicts_with = "json")]
     pub timestamp: bool,
     /// Write standard output to FILE. As with srun, %t (or %r) is the rank, %n the number of its node, %N that node's short host
     /// name, %j the launch id, %% a percent sign; %l is the rank on its node.
-    #[arg(long, value_name = "FILE", value_parser = template())]
+    #[arg(short = 'o', long, value_name = "FILE", value_parser = template())]
     pub output: Option<Template>,
     /// Write standard error to FILE; may be the same file.
-    #[arg(long, value_name = "FILE", value_parser = template())]
+    #[arg(short = 'e', long, value_name = "FILE", value_parser = template())]
     pub error: Option<Template>,
     /// Keep what is in those files.
     #[arg(long)]
@@ -223,13 +256,16 @@ pub enum KillOnBadExit {
 
 /// Time limits of the launch.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Time (30, 30s, 500ms, 5m, 1h30m)")]
+#[command(next_help_heading = "Time (30, 30s, 500ms, 5m, 1h30m)", group = ArgGroup::new("limit").args(["timeout", "time"]))]
 pub struct TimeArgs {
     /// End the launch when it has run this long.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, allow_negative_numbers = true)]
     pub timeout: Option<Duration>,
-    /// Send ranks SIGNAL so long before --timeout is over [default time: 60s].
-    #[arg(long, value_name = "SIGNAL[@TIME]", value_parser = signal::parse_ahead, requires = "timeout")]
+    /// The same in srun's forms, where a plain number is minutes: 10, 10:30, 1:10:30, 2-12.
+    #[arg(short = 't', long, value_name = "LIMIT", value_parser = slurm_time::parse, conflicts_with = "timeout")]
+    pub time: Option<Duration>,
+    /// Send ranks SIGNAL so long before the time limit [default time: 60s].
+    #[arg(long, value_name = "SIGNAL[@TIME]", value_parser = signal::parse_ahead, requires = "limit")]
     pub signal: Option<SignalAhead>,
     /// End the launch this long after its first rank has ended, well or not; 0 is never.
     #[arg(short = 'W', long, value_name = "TIME", value_parser = parse_duration, allow_negative_numbers = true)]

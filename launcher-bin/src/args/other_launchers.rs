@@ -12,57 +12,39 @@ use clap::{Arg, Command};
 
 /// Flags of other launchers, and what to type here.
 const FLAGS: &[(&[&str], &str)] = &[
+    (&["-hosts", "--hosts"], "type --host HOST:N,..., or -w NODES"),
+    (&["-f"], "type --hostfile FILE"),
+    (&["-env", "-genv"], "type --env NAME=VALUE, once for each variable; all others are passed on anyway"),
     (
-        &["-hosts", "-host", "--hosts", "--host", "-H"],
-        "nodes are those of an allocation: -w NODES, with --alloc ID (lattice alloc create -w NODES prints one); \
-         on this machine alone, leave it out",
+        &["-genvall", "-envall", "-genvlist", "-envlist"],
+        "leave it out: all variables are passed on; --export=LIST for some of them",
     ),
-    (&["-hostfile", "-machinefile", "--machinefile", "-f"], "type --hostfile FILE"),
-    (&["-env", "-genv", "--export"], "type --env NAME=VALUE, once for each variable; all others are passed on anyway"),
-    (&["-genvall", "-envall", "-genvlist", "-envlist"], "leave it out: all variables are passed on"),
-    (&["-wdir", "--wdir", "-cwd", "--cwd", "-D"], "type --chdir DIR"),
     (&["-ppn", "--ppn", "-perhost", "-npernode", "--npernode", "--ppr"], "type --tasks-per-node K"),
-    (
-        &["-map-by", "--map-by", "-rank-by", "--rank-by", "-m"],
-        "type --distribution=block|cyclic, or --tasks-per-node K",
-    ),
+    (&["-map-by", "--map-by", "-rank-by", "--rank-by"], "type --distribution=block|cyclic, or --tasks-per-node K"),
     (&["-bind-to", "--bind-to"], "type --cpu-bind=none|cores|threads"),
     (&["-c", "--cpus-per-task"], "type --cpu-bind=map:LIST with a range of CPUs for each rank, or --tasks-per-node K"),
     (&["--report-bindings", "--display", "--display-map"], "type --show-map"),
-    (&["-prepend-rank", "-tag-output", "--tag-output"], "type --label"),
-    (&["-o", "--output-filename", "-outfile-pattern"], "type --output FILE; %r in it is the rank"),
-    (&["-e", "-errfile-pattern"], "type --error FILE; %r in it is the rank"),
-    (&["-i", "--input"], "type --stdin FILE"),
-    (&["-u", "--unbuffered", "--line-buffer"], "leave it out: ranks' output is passed on line by line, as it comes"),
-    (&["-t", "--time"], "type --timeout TIME, such as 10m; a plain number is seconds"),
-    (&["-J", "--job-name"], "leave it out: a launch has no name; lattice launches shows its command"),
+    (&["-prepend-rank"], "type --label"),
+    (&["--output-filename", "-outfile-pattern"], "type --output FILE; %r in it is the rank"),
+    (&["-errfile-pattern"], "type --error FILE; %r in it is the rank"),
+    (&["--line-buffer"], "leave it out: ranks' output is passed on line by line, as it comes"),
     (
-        &["--multi-prog", "-configfile", "--configfile", "--app", "--appfile"],
-        "separate programs by a lone `:`, as in lattice launch -n 1 ./a : -n 3 ./b",
+        &["-configfile", "--configfile", "--app", "--appfile"],
+        "separate programs by a lone `:`, as in lattice launch -n 1 ./a : -n 3 ./b, or type --multi-prog FILE",
     ),
-    (&["--mpi"], "type --pmi=auto|pmi1|pmi2|pmix|none; without it all are served"),
     (&["--pty"], "leave it out: ranks have no terminal here; standard input and output of rank 0 are yours"),
     (&["--no-kill"], "leave it out: a node that is lost always ends the launch"),
-    (
-        &["-O", "--overcommit", "-oversubscribe", "--oversubscribe", "--overlap"],
-        "leave it out: a node may have more ranks than cores, and launches may share nodes",
-    ),
-    (&["--exclusive"], "leave it out: no other allocation has the nodes of yours"),
     (&["-mca", "--mca", "--gmca"], "type --env OMPI_MCA_NAME=VALUE"),
     (&["--allow-run-as-root"], "leave it out"),
-    (&["--jobid"], "type --alloc ID"),
-    (
-        &["-p", "--partition", "-A", "--account", "--qos", "--mem", "--gpus", "-G", "--gres"],
-        "leave it out: an allocation is whole nodes; there are no partitions, accounts or shares of a node",
-    ),
+    (&["-G"], "leave it out: an allocation is whole nodes"),
 ];
 
 /// Commands of other launchers, and what to type here; `launch` takes the words that follow.
 const COMMANDS: &[(&[&str], &str)] = &[
-    (&["run", "exec", "start", "srun", "mpiexec", "mpirun", "prun", "local"], "launch"),
+    (&["start", "prun", "local"], "launch"),
     (&["submit", "batch", "sbatch"], "launch --detach"),
-    (&["ps", "list", "ls", "jobs", "top", "squeue"], "launches"),
-    (&["kill", "cancel", "scancel", "stop"], "abort"),
+    (&["top", "squeue"], "launches"),
+    (&["scancel", "stop"], "abort"),
     (&["salloc", "allocate"], "alloc create -N 1"),
     (&["sinfo"], "nodes"),
     (&["sattach"], "attach"),
@@ -71,7 +53,18 @@ const COMMANDS: &[(&[&str], &str)] = &[
 
 /// Flags that are written with one dash there and with another spelling here; a number may follow the first at once, and a digit is all
 /// that follows the `-K` of srun.
-const SAME: [(&str, &str); 4] = [("-np", "-n"), ("-help", "--help"), ("-K0", "-K=0"), ("-K1", "-K=1")];
+const SAME: [(&str, &str); 10] = [
+    ("-np", "-n"),
+    ("-help", "--help"),
+    ("-K0", "-K=0"),
+    ("-K1", "-K=1"),
+    ("-hostfile", "--hostfile"),
+    ("-machinefile", "--hostfile"),
+    ("-host", "--host"),
+    ("-wdir", "--chdir"),
+    ("-wd", "--chdir"),
+    ("-tag-output", "--label"),
+];
 
 /// Words to type instead of `flag` of another launcher; a value behind `=` is ignored.
 pub(super) fn instead_of_flag(flag: &str) -> Option<&'static str> {
@@ -189,6 +182,8 @@ mod tests {
         check("-np4 ./a", "-n4 ./a");
         check("-np=4 ./a", "-n=4 ./a");
         check("-l -np 4 ./a", "-l -n 4 ./a");
+        check("-host a -wdir=/tmp ./a", "--host a --chdir=/tmp ./a");
+        check("-machinefile f ./a", "--hostfile f ./a");
         check("-help", "--help");
         check("-K0 -np 4 ./a -K0", "-K=0 -n 4 ./a -K0");
         check("-K -np 4 ./a -K1", "-K -n 4 ./a -K1");
@@ -214,7 +209,7 @@ mod tests {
 
     #[test]
     fn what_would_print_the_help_or_a_node_named_dir_is_refused_by_its_name() {
-        for word in ["-hosts", "-host", "-hydra-thing", "-wdir", "-genv", "-ppn", "-hostfile=a"] {
+        for word in ["-hosts", "-hydra-thing", "-genv", "-ppn", "-map-by=a"] {
             let mut words = vec![OsString::from("-n"), "2".into(), word.into(), "x".into()];
             let error = translate(&mut words, launch).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::UnknownArgument, "{word}");

@@ -48,12 +48,22 @@ impl TypedValueParser for PmiParser {
         if value == PMI_LIST {
             return Err(clap::Error::raw(ErrorKind::DisplayHelp, served_protocols()));
         }
+        let value = value.to_str().and_then(word_of_srun).unwrap_or(value);
         EnumValueParser::<Pmi>::new().parse_ref(command, arg, value)
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         let list = PossibleValue::new(PMI_LIST).help("Print what is possible, and start nothing");
         Some(Box::new(Pmi::value_variants().iter().filter_map(Pmi::to_possible_value).chain([list])))
+    }
+}
+
+/// Our word for a value of `srun --mpi` that has another name here. Those of vendors stand for whatever the ranks speak.
+fn word_of_srun(value: &str) -> Option<&'static OsStr> {
+    match value {
+        "openmpi" | "cray_shasta" => Some(OsStr::new("auto")),
+        value if value.starts_with("pmix_v") => Some(OsStr::new("pmix")),
+        _ => None,
     }
 }
 

@@ -89,7 +89,7 @@ fn command_tip(typed: &str, words: &[OsString]) -> Option<String> {
 }
 
 /// A line to type, as a shell reads it.
-fn line(command: &str, rest: &[OsString]) -> String {
+pub(super) fn line(command: &str, rest: &[OsString]) -> String {
     let mut line = format!("lattice {command}");
     for word in rest {
         line += " ";

@@ -135,9 +135,25 @@ fn nodes_are_chosen_where_there_are_several() {
         "-N 2 true",
         "--nodes needs the nodes of an allocation; this launch has none, and stays on this machine\ntry: --alloc",
     );
-    refused("-w node1 true", "--nodelist needs the nodes of an allocation");
+    refused("-w node1 true", "--nodelist: node1 is not this machine, which is node3");
+    refused("--host node3:2,node1 true", "--hostfile or --host: node1 is not this machine");
     refused("-x node1 true", "--exclude needs the nodes of an allocation");
     refused("--detach true", "--detach needs the nodes of an allocation");
+}
+
+#[test]
+fn this_machine_is_a_node_that_can_be_named() {
+    let check = |line: &str, ranks: u32| assert_eq!(prepared(line).unwrap().placed.job.size(), ranks, "{line}");
+    check("-w node3 true", 1);
+    check("-w localhost -n 2 true", 2);
+    check("-N 1 -w node3.cluster.example -n 2 true", 2);
+    check("--host localhost:4 true", 4);
+    check("-H node3:2,localhost -n 2 true", 2);
+    refused("--host localhost:2 -n 3 true", "3 ranks do not fit: --hostfile or --host gives this machine 2 slots");
+    let hosts = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(hosts.path(), "localhost slots=4\n").unwrap();
+    check(&format!("--hostfile {} true", hosts.path().display()), 4);
+    check(&format!("--hostfile {} -n 2 true", hosts.path().display()), 2);
 }
 
 #[test]

@@ -9,6 +9,8 @@ use lattice_session::request::{PlaceError, ProgramsError};
 use pmi_core::ids::JobIdError;
 use rank_spawner::{BindHereError, ProgramError, ProgramFailure};
 
+use super::environment::EnvironmentError;
+use super::multi_prog::MultiProgError;
 use crate::formatting::duration;
 use crate::hostfile::HostfileError;
 use crate::limits::TooManyRanks;
@@ -49,6 +51,35 @@ pub enum RequestError {
         #[source]
         source: HostlistError,
     },
+    /// Variables cannot be used.
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
+    /// A file of programs cannot be used.
+    #[error(transparent)]
+    MultiProg(#[from] MultiProgError),
+    /// A node of a list is another machine.
+    #[error(
+        "{flag}: {node} is not this machine, which is {here}, and this launch has no allocation to find it in\n\
+         try: lattice alloc create -w {node}, and its id as --alloc ID (lattice alloc list shows those there are)"
+    )]
+    NotThisMachine {
+        /// The flag.
+        flag: &'static str,
+        /// The node.
+        node: String,
+        /// Name of this machine.
+        here: String,
+    },
+    /// The hostfile has fewer slots than ranks are asked for.
+    #[error("{ranks} ranks do not fit: {flag} gives this machine {slots} slots; ask for fewer ranks, or add slots")]
+    TooFewSlots {
+        /// The flag.
+        flag: &'static str,
+        /// Number of ranks that were asked for.
+        ranks: u64,
+        /// Number of slots.
+        slots: u64,
+    },
     /// The hostfile cannot be used.
     #[error(transparent)]
     Hostfile(#[from] HostfileError),
@@ -82,12 +113,6 @@ pub enum RequestError {
         path: PathBuf,
         /// Error of the system.
         source: io::Error,
-    },
-    /// `--env NAME` for a variable that we do not have.
-    #[error("--env {name}: there is no such variable to pass on; --env {name}=VALUE sets one")]
-    NoSuchVariable {
-        /// Its name.
-        name: String,
     },
     /// `--stdin` names a rank that the job does not have.
     #[error("--stdin {rank}: there is no such rank; the job has ranks 0 to {last}")]

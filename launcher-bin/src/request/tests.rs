@@ -1,3 +1,5 @@
+use std::ffi::OsString;
+
 use super::*;
 use crate::prepared::tests::{commanded, commanded_on, machine};
 

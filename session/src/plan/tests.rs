@@ -95,7 +95,11 @@ fn a_rank_knows_its_place_in_the_launch() {
         ("LATTICE_ALLOC_ID", "a7"),
         ("SLURM_PROCID", "0"),
         ("SLURM_NPROCS", "3"),
+        ("SLURM_NTASKS", "3"),
         ("SLURM_LOCALID", "0"),
+        ("SLURM_NODEID", "0"),
+        ("SLURM_NNODES", "2"),
+        ("SLURM_JOB_NUM_NODES", "2"),
         ("SLURM_NODELIST", "n0,n1"),
     ];
     for (name, value) in expected {

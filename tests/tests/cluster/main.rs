@@ -24,6 +24,7 @@ mod insight;
 mod job_memory;
 mod lifetimes;
 mod mpi_programs;
+mod other_launchers;
 mod outliving;
 mod placement;
 mod relays;

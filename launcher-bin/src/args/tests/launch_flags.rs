@@ -45,7 +45,19 @@ fn every_spelling_of_a_flag_means_the_same() {
         |args| format!("{:?}", args.time.signal),
         "Some(SignalAhead { signal: SIGUSR1, ahead: 30s })",
     );
-    check(&["--cpu-bind cores", "--cpu-bind=cores"], |args| args.placement.cpu_bind.to_string(), "cores");
+    let bind = ["--cpu-bind cores", "--cpu-bind=cores", "--cpu-bind=core", "--cpu-bind verbose,cores"];
+    check(&bind, |args| args.placement.cpu_bind.to_string(), "cores");
+    check(&["-t 10", "-t10", "--time 10:00", "--time=10m"], |args| format!("{:?}", args.time.time), "Some(600s)");
+    let directory = ["-D /x", "-D/x", "--chdir /x", "--wdir=/x", "-wdir /x", "-wd /x", "--cwd /x"];
+    check(&directory, |args| format!("{:?}", args.first.chdir), "Some(\"/x\")");
+    let file = |template: Option<Template>| format!("{:?}", template.map(|template| template.to_text()));
+    assert_eq!(file(launch("-o o.%t ./a").streams.output), file(launch("--output=o.%t ./a").streams.output));
+    assert_eq!(file(launch("-e e.%t ./a").streams.error), file(launch("--error e.%t ./a").streams.error));
+    check(&["-i none", "--input=none", "--stdin none"], |args| format!("{:?}", args.streams.stdin), "None");
+    check(&["-m cyclic", "--distribution=cyclic"], |args| format!("{:?}", args.placement.distribution), "Some(Cyclic)");
+    check(&["--mpi=pmix", "--mpi pmix_v4", "--pmi=pmix"], |args| format!("{:?}", args.pmi.pmi), "Pmix");
+    let hosts = ["-H a:2", "--host=a:2", "-host a:2"];
+    check(&hosts, |args| args.placement.host.unwrap().0[0].slots.to_string(), "2");
 }
 
 #[test]
@@ -89,9 +101,26 @@ fn flags_that_contradict_each_other_are_refused_in_either_order() {
     }
 }
 
+/// Scripts for srun have them, and go on working.
+#[test]
+fn flags_of_srun_that_choose_nothing_are_taken_and_noted() {
+    let args = launch("-p debug --account=a -J name --mem=4G --exclusive -O -u -I ./a -p x");
+    let notes: Vec<String> = args.idle.notes().collect();
+    assert_eq!(notes.len(), 8, "{notes:?}");
+    assert_eq!(
+        notes[0],
+        "--account is taken and chooses nothing: launches start at once, in an allocation that is there already"
+    );
+    assert_eq!(args.first.command, ["./a", "-p", "x"]);
+    assert_eq!(launch("./a").idle.notes().count(), 0);
+}
+
 #[test]
 fn a_signal_before_a_limit_needs_one() {
-    refused("lattice launch --signal USR1@5 ./a", "required arguments were not provided:\n  --timeout <TIME>");
+    refused(
+        "lattice launch --signal USR1@5 ./a",
+        "required arguments were not provided:\n  <--timeout <TIME>|--time <LIMIT>>",
+    );
     refused("lattice launch --kill-on-bad-exit=2 ./a", "invalid value '2'");
 }
 

@@ -1,0 +1,74 @@
+//! `--cpu-bind`, in our words and in those of srun(1).
+
+use rank_spawner::{CpuBind, CpuBindParseError, CpuSet};
+
+/// Refusal of a text as a binding.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoBinding {
+    #[error(transparent)]
+    Word(#[from] CpuBindParseError),
+    #[error("the mask {mask:?} is no hexadecimal number with at least one bit set")]
+    Mask { mask: String },
+}
+
+/// Reads a binding. `verbose` and `quiet`, which srun allows before it, say nothing about the CPUs.
+pub(super) fn parse(text: &str) -> Result<CpuBind, NoBinding> {
+    let text = ["verbose,", "quiet,", "v,", "q,"].iter().find_map(|prefix| text.strip_prefix(prefix)).unwrap_or(text);
+    let word = match text {
+        "no" => "none",
+        "core" => "cores",
+        "thread" => "threads",
+        word => word,
+    };
+    if let Some(list) = word.strip_prefix("map_cpu:") {
+        return Ok(format!("map:{list}").parse()?);
+    }
+    match word.strip_prefix("mask_cpu:") {
+        Some(list) => Ok(CpuBind::Map(list.split(',').map(mask).collect::<Result<_, _>>()?)),
+        None => Ok(word.parse()?),
+    }
+}
+
+/// CPUs of a mask in hexadecimal, whose lowest bit is CPU 0.
+fn mask(text: &str) -> Result<CpuSet, NoBinding> {
+    let wrong = || NoBinding::Mask { mask: text.to_owned() };
+    let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
+    let mut cpus = Vec::new();
+    for (digit, base) in digits.bytes().rev().zip((0_u16..).step_by(4)) {
+        let bits = char::from(digit).to_digit(16).ok_or_else(wrong)?;
+        cpus.extend((0..4).filter(|bit| bits & (1 << bit) != 0).map(|bit| base + bit));
+    }
+    if cpus.is_empty() { Err(wrong()) } else { Ok(cpus.into_iter().collect()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_srun_mean_what_they_mean_there() {
+        for (text, expected) in [
+            ("none", "none"),
+            ("no", "none"),
+            ("core", "cores"),
+            ("cores", "cores"),
+            ("verbose,cores", "cores"),
+            ("q,threads", "threads"),
+            ("map_cpu:0,2", "map:0,2"),
+            ("mask_cpu:0x1,0xc", "map:0,2-3"),
+            ("map:0,2-3", "map:0,2-3"),
+        ] {
+            assert_eq!(parse(text).unwrap().to_string(), expected, "{text}");
+        }
+        let CpuBind::Map(sets) = parse("mask_cpu:0x5,F0").unwrap() else { panic!("a map") };
+        assert_eq!(sets.iter().map(ToString::to_string).collect::<Vec<_>>(), ["0,2", "4-7"]);
+    }
+
+    #[test]
+    fn what_is_no_binding_is_refused() {
+        for text in ["", "corees", "verbose", "mask_cpu:", "mask_cpu:0x", "mask_cpu:0", "mask_cpu:0x1,zz", "map_cpu:x"]
+        {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Command lines of other launchers, read as a line of `lattice launch`: `lattice mpiexec`, `lattice srun`, and this program under the
+//! names `mpiexec`, `mpirun` and `srun`.
+//!
+//! ```text
+//! words ──table of the launcher──> Line ──> words of `lattice launch` ──> clap, as if they had been typed
+//!          mpiexec.rs, srun.rs      └─> notes: flags that choose nothing here
+//! ```
+//!
+//! Each flag stands in one table, with what it means here. Parsing, the line that `-v` shows, the help and `docs/coming-from.md` come
+//! from that table.
+
+mod document;
+mod line;
+mod mpiexec;
+mod srun;
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use clap::error::ErrorKind;
+
+use self::line::Line;
+pub(super) use self::line::Translation;
+
+/// Launcher whose command line is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FrontEnd {
+    /// The MPI standard's, Hydra's, Intel MPI's and Open MPI's.
+    Mpiexec,
+    /// Slurm's.
+    Srun,
+}
+
+/// A flag of another launcher.
+struct Flag {
+    /// Its names, without dashes.
+    names: &'static [&'static str],
+    takes: Takes,
+    meaning: Meaning,
+}
+
+/// Words that follow a flag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Takes {
+    Nothing,
+    /// One value.
+    Value,
+    /// A value behind `=`, or none.
+    Optional,
+    /// A name and a value: two words, or one with `=` in it.
+    Pair,
+}
+
+/// Meaning of a flag here.
+#[derive(Clone, Copy)]
+enum Meaning {
+    /// This flag of `lattice launch`, for one program.
+    OfProgram(&'static str),
+    /// This flag, for the whole launch.
+    OfLaunch(&'static str),
+    /// What the function makes of the value; the text says it in words of `lattice launch`.
+    Made(&'static str, fn(&mut Line, &OsStr) -> Result<(), Refusal>),
+    /// Nothing, for this reason.
+    Nothing(&'static str),
+    /// It is refused, with what to type instead.
+    Refused(&'static str),
+}
+
+/// Refusal of a word of another launcher.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum Refusal {
+    #[error("{launcher} has no flag '{flag}' here{}", nearest.as_ref().map(|near| format!("\n\n  tip: a similar one exists: '{near}'")).unwrap_or_default())]
+    Unknown { launcher: &'static str, flag: String, nearest: Option<String> },
+    #[error("'{flag}' may be any of {}", among.join(", "))]
+    Ambiguous { flag: String, among: Vec<String> },
+    #[error("'{flag}' needs a value")]
+    NoValue { flag: String },
+    #[error("'{flag}' has no value")]
+    HasValue { flag: String },
+    #[error("'{flag}' is not possible here\n\n  tip: {instead}")]
+    Refused { flag: String, instead: String },
+    #[error("'{flag} {value}' is not possible here: {reason}")]
+    Value { flag: &'static str, value: String, reason: String },
+    #[error("cannot read {}: {reason}", path.display())]
+    File { path: std::path::PathBuf, reason: String },
+}
+
+impl FrontEnd {
+    /// The launcher that a command line is for: by the name that this program was called by, else by the command.
+    pub(super) fn of(words: &[OsString]) -> Option<(Self, &[OsString])> {
+        let (called, rest) = words.split_first()?;
+        let name = Path::new(called).file_name()?.to_str()?;
+        if let Some(front_end) = Self::named(name) {
+            return Some((front_end, rest));
+        }
+        let (command, rest) = rest.split_first()?;
+        Some((Self::named(command.to_str()?)?, rest))
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        match name {
+            "mpiexec" | "mpirun" | "mpiexec.hydra" | "mpirun.hydra" | "mpiexec.lattice" | "mpirun.lattice" => {
+                Some(Self::Mpiexec)
+            }
+            "srun" => Some(Self::Srun),
+            _ => None,
+        }
+    }
+
+    /// Name of the command.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Mpiexec => "mpiexec",
+            Self::Srun => "srun",
+        }
+    }
+
+    fn flags(self) -> &'static [Flag] {
+        match self {
+            Self::Mpiexec => mpiexec::FLAGS,
+            Self::Srun => srun::FLAGS,
+        }
+    }
+
+    /// Reads a line, whose program name and command are left out, as one of `lattice launch`.
+    ///
+    /// # Errors
+    /// Returns clap's error for a line that is not understood, and for `--help` and `--version`, as clap does.
+    pub(super) fn translate(self, words: &[OsString]) -> Result<Translation, clap::Error> {
+        let translated = match self {
+            Self::Mpiexec => mpiexec::translate(words),
+            Self::Srun => srun::translate(words),
+        };
+        match translated {
+            Ok(Answer::Line(translation)) => Ok(translation),
+            Ok(Answer::Help) => Err(clap::Error::raw(ErrorKind::DisplayHelp, document::help(self))),
+            Ok(Answer::Text(text)) => Err(clap::Error::raw(ErrorKind::DisplayVersion, text)),
+            Err(refusal) => Err(clap::Error::raw(ErrorKind::UnknownArgument, format!("{refusal}\n"))),
+        }
+    }
+}
+
+/// Outcome of a line.
+enum Answer {
+    Line(Translation),
+    Help,
+    Text(String),
+}
+
+impl Flag {
+    /// Applies the flag, which stands there as `typed`, with its value, if it takes one.
+    fn apply(&self, line: &mut Line, typed: &str, value: Option<&OsStr>) -> Result<(), Refusal> {
+        match (self.meaning, value) {
+            (Meaning::OfProgram(flag), value) => line.add_to_program(flag, value),
+            (Meaning::OfLaunch(flag), value) => line.add_to_launch(flag, value),
+            (Meaning::Made(_, make), value) => return make(line, value.unwrap_or_default()),
+            (Meaning::Nothing(reason), _) => line.note(format!("{typed} chooses nothing here: {reason}")),
+            (Meaning::Refused(instead), _) => {
+                return Err(Refusal::Refused { flag: typed.to_owned(), instead: instead.to_owned() });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The flag of this name, which has no dashes.
+fn find<'table>(flags: &'table [Flag], name: &str) -> Option<&'table Flag> {
+    flags.iter().find(|flag| flag.names.contains(&name))
+}
+
+/// Refusal of an unknown flag, with the nearest one there is.
+fn unknown(front_end: FrontEnd, typed: &str) -> Refusal {
+    let name = typed.trim_start_matches('-').split('=').next().unwrap_or_default();
+    let known = front_end.flags().iter().flat_map(|flag| flag.names).filter(|known| known.len() > 2);
+    let slips = |known: &&&str| strsim::damerau_levenshtein(name, known);
+    let nearest = known.min_by_key(slips).filter(|known| slips(known) <= 1 + name.chars().count() / 6);
+    let nearest = nearest.map(|known| format!("--{known}"));
+    Refusal::Unknown { launcher: front_end.name(), flag: typed.to_owned(), nearest }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,97 @@
+//! What the tables say, as a help text and as a document.
+
+use std::fmt::Write as _;
+
+use super::{Flag, FrontEnd, Meaning, Takes};
+
+impl Flag {
+    /// The flag as it is typed.
+    fn typed(&self) -> String {
+        let dashed = |name: &&str| if name.len() == 1 { format!("-{name}") } else { format!("--{name}") };
+        let names = self.names.iter().map(dashed).collect::<Vec<_>>().join(", ");
+        match self.takes {
+            Takes::Nothing => names,
+            Takes::Value => format!("{names} VALUE"),
+            Takes::Optional => format!("{names}[=VALUE]"),
+            Takes::Pair => format!("{names} NAME VALUE"),
+        }
+    }
+
+    /// What it means here, in words of `lattice launch`.
+    fn meaning(&self) -> String {
+        match self.meaning {
+            Meaning::OfProgram(flag) | Meaning::OfLaunch(flag) => flag.to_owned(),
+            Meaning::Made(text, _) => text.to_owned(),
+            Meaning::Nothing(reason) => format!("chooses nothing: {reason}"),
+            Meaning::Refused(instead) => format!("refused: {instead}"),
+        }
+    }
+}
+
+/// The help of a front end.
+pub(super) fn help(front_end: FrontEnd) -> String {
+    let name = front_end.name();
+    let mut text = format!(
+        "Starts a launch, with the command line of {name}. -v shows the line of `lattice launch` that it means.\n\n\
+         Usage: lattice {name} [FLAGS] PROGRAM [ARGS]... [: [FLAGS] PROGRAM [ARGS]...]...\n\n\
+         Flags, and the flags of `lattice launch` that they mean:\n"
+    );
+    for flag in front_end.flags() {
+        // Writing to a text cannot fail.
+        let _ = writeln!(text, "  {}\n          {}", flag.typed(), flag.meaning());
+    }
+    text
+}
+
+/// The document that maps the flags of other launchers to ours, in Markdown.
+#[cfg(test)]
+pub(super) fn coming_from() -> String {
+    let mut text = String::from(INTRODUCTION);
+    for (front_end, title, introduction) in
+        [(FrontEnd::Srun, "srun", FROM_SRUN), (FrontEnd::Mpiexec, "mpiexec and mpirun", FROM_MPIEXEC)]
+    {
+        let _ = write!(text, "\n## Coming from {title}\n\n{introduction}\n| there | `lattice launch` |\n|---|---|\n");
+        for flag in front_end.flags() {
+            let meaning = flag.meaning();
+            let meaning = if meaning.starts_with('-') { format!("`{meaning}`") } else { meaning };
+            let _ = writeln!(text, "| `{}` | {} |", flag.typed().replace('|', "\\|"), meaning.replace('|', "\\|"));
+        }
+        if front_end == FrontEnd::Srun {
+            for idle in super::super::idle::IDLE {
+                let _ = writeln!(text, "| `--{}` | chooses nothing: {} |", idle.long, idle.reason);
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+const INTRODUCTION: &str = "\
+# Coming from srun, mpiexec or mpirun
+
+<!-- Written by a test from the tables that read the flags: LATTICE_WRITE_DOCS=1 cargo test -p lattice coming_from -->
+
+The lines that you know start launches here:
+
+```
+lattice srun -N 2 -n 8 --ntasks-per-node=4 -l ./a.out
+lattice mpiexec -np 4 -x OMP_NUM_THREADS=2 ./a.out
+lattice mpiexec -ppn 2 -hosts node0,node1 -genv GRID fine ./a.out
+```
+
+`-v` shows the line of `lattice launch` that such a line means. A program that is linked to `lattice` under the name `srun`, `mpiexec` or
+`mpirun` does the same: `ln -s $(command -v lattice) ~/bin/mpiexec`. `lattice launch` has srun's common flags itself.
+";
+
+#[cfg(test)]
+const FROM_SRUN: &str = "\
+`lattice srun` does what srun does without being asked: standard input goes to all tasks, a task that fails leaves the others running
+(`-K` ends them), standard error goes where `-o` says, and tasks find `SLURM_PROCID` and its like. A flag may be cut as long as it is the
+only one that begins so.
+";
+
+#[cfg(test)]
+const FROM_MPIEXEC: &str = "\
+Any number of dashes will do, and `=` before a value. `-N` is the number of ranks for MPICH and that of ranks on a node for Open MPI:
+the other flags of the line decide, else the MPI library of the program, else `LATTICE_MPIEXEC=hydra|intel|ompi`.
+";

@@ -1,0 +1,150 @@
+//! A line of `lattice launch` that is put together flag by flag.
+
+use std::ffi::{OsStr, OsString};
+
+use crate::args::SEPARATOR;
+use crate::console::Verbosity;
+
+/// A line of `lattice launch` for a line of another launcher.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::args) struct Translation {
+    /// Words behind `lattice launch`.
+    pub(in crate::args) words: Vec<OsString>,
+    /// Flags that choose nothing, and why.
+    pub(in crate::args) notes: Vec<String>,
+    pub(in crate::args) verbosity: Option<Verbosity>,
+}
+
+/// What is known of the line so far.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    /// Flags of the launch.
+    launch: Vec<OsString>,
+    /// Flags that each program has.
+    every_program: Vec<OsString>,
+    programs: Vec<Program>,
+    current: Program,
+    /// True if consecutive ranks go to different nodes unless a number for each node is given.
+    is_dealt_out: bool,
+    notes: Vec<String>,
+    pub(super) verbosity: Option<Verbosity>,
+}
+
+/// A program with its flags.
+#[derive(Debug, Default)]
+pub(super) struct Program {
+    flags: Vec<OsString>,
+    command: Vec<OsString>,
+    /// Number of ranks, as it was typed.
+    pub(super) ranks: Option<OsString>,
+    /// Hosts of this program alone.
+    pub(super) hosts: Option<String>,
+    /// Directories to look for it in.
+    pub(super) path: Option<OsString>,
+}
+
+impl Line {
+    pub(super) fn add_to_launch(&mut self, flag: &str, value: Option<&OsStr>) {
+        self.launch.push(joined(flag, value));
+    }
+
+    pub(super) fn add_to_program(&mut self, flag: &str, value: Option<&OsStr>) {
+        self.current.flags.push(joined(flag, value));
+    }
+
+    pub(super) fn add_to_every_program(&mut self, flag: &str, value: &OsStr) {
+        self.every_program.push(joined(flag, Some(value)));
+    }
+
+    pub(super) fn note(&mut self, note: String) {
+        self.notes.push(note);
+    }
+
+    /// The program that is being read.
+    pub(super) fn program(&mut self) -> &mut Program {
+        &mut self.current
+    }
+
+    pub(super) fn programs(&self) -> &[Program] {
+        &self.programs
+    }
+
+    /// Deals ranks out among the nodes one by one, unless there is a number for each node.
+    pub(super) fn deal_out(&mut self) {
+        self.is_dealt_out = true;
+    }
+
+    /// True if the launch has this flag.
+    pub(super) fn has(&self, flag: &str) -> bool {
+        self.position(flag).is_some()
+    }
+
+    /// Takes a flag of the launch back, if it has it; returns its value.
+    pub(super) fn take(&mut self, flag: &str) -> Option<OsString> {
+        let value = self.value(flag)?;
+        self.launch.remove(self.position(flag)?);
+        Some(value)
+    }
+
+    /// Value of a flag of the launch, if it has it.
+    pub(super) fn value(&self, flag: &str) -> Option<OsString> {
+        let word = self.launch[self.position(flag)?].to_string_lossy();
+        word.split_once('=').map(|(_, value)| value.into())
+    }
+
+    fn position(&self, flag: &str) -> Option<usize> {
+        let rest = |word: &OsString| word.as_encoded_bytes().strip_prefix(flag.as_bytes()).map(<[u8]>::to_vec);
+        self.launch.iter().position(|word| rest(word).is_some_and(|rest| rest.is_empty() || rest[0] == b'='))
+    }
+
+    /// Ends the program that is being read, with its name and arguments.
+    pub(super) fn end_program(&mut self, command: &[OsString]) {
+        let mut program = std::mem::take(&mut self.current);
+        if let Some(ranks) = &program.ranks {
+            program.flags.insert(0, joined("--ntasks", Some(ranks)));
+        }
+        program.command = command.to_vec();
+        if let (Some(path), Some(name)) = (&program.path, program.command.first_mut()) {
+            *name = found_in(path, name);
+        }
+        self.programs.push(program);
+    }
+
+    pub(super) fn finish(mut self) -> Translation {
+        if self.is_dealt_out && !self.has("--tasks-per-node") && !self.has("--distribution") {
+            self.add_to_launch("--distribution", Some(OsStr::new("cyclic")));
+        }
+        let mut words = self.launch;
+        for (index, program) in self.programs.into_iter().enumerate() {
+            if index > 0 {
+                words.push(SEPARATOR.into());
+            }
+            words.extend(self.every_program.iter().cloned());
+            words.extend(program.flags);
+            // So that a program whose name begins with a dash is none of our flags.
+            if program.command.first().is_some_and(|name| name.as_encoded_bytes().starts_with(b"-")) {
+                words.push("--".into());
+            }
+            words.extend(program.command);
+        }
+        Translation { words, notes: self.notes, verbosity: self.verbosity }
+    }
+}
+
+fn joined(flag: &str, value: Option<&OsStr>) -> OsString {
+    let mut word = OsString::from(flag);
+    if let Some(value) = value {
+        word.push("=");
+        word.push(value);
+    }
+    word
+}
+
+/// The program `name` in the first of the directories that has it; else the name as it is.
+fn found_in(path: &OsStr, name: &OsStr) -> OsString {
+    if name.as_encoded_bytes().contains(&b'/') {
+        return name.to_owned();
+    }
+    let found = std::env::split_paths(path).map(|directory| directory.join(name)).find(|file| file.is_file());
+    found.map_or_else(|| name.to_owned(), Into::into)
+}

@@ -1,0 +1,324 @@
+//! The words of `mpiexec` and `mpirun`: the MPI standard's (MPI 4.1, 11.5), Hydra's (MPICH), Intel MPI's and Open MPI's.
+//!
+//! They contradict each other in one flag, `-N`: for Hydra it is the number of ranks, for Open MPI that of ranks on a node. There the
+//! dialect decides: `LATTICE_MPIEXEC`, else the flags that one dialect alone has, else the MPI library of the program.
+
+mod dialect;
+mod values;
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use self::dialect::{Dialect, VARIABLE, dialect, version};
+use self::values::{
+    bind_to, display, environment, export_list, host, hosts, launch_mca, map_by, mca, path, pmix_mca, rank_by, ranks,
+    universe_size,
+};
+use super::Meaning::{Made, Nothing, OfLaunch, OfProgram, Refused};
+use super::line::Line;
+use super::{Answer, Flag, FrontEnd, Refusal, Takes, find, unknown};
+use crate::args::SEPARATOR;
+use crate::console::Verbosity;
+use crate::hostfile;
+
+const fn flag(names: &'static [&'static str], takes: Takes, meaning: super::Meaning) -> Flag {
+    Flag { names, takes, meaning }
+}
+
+const NO_SSH: &str = "nodes are reached through their agents";
+const ALWAYS: &str = "it is so anyway";
+const NO_TUNING: &str = "it is a setting of another launcher";
+
+/// The flags. A name that begins with a capital letter or is one letter is the dialect's that has it.
+pub(super) const FLAGS: &[Flag] = &[
+    // the MPI standard
+    flag(&["n", "np"], Takes::Value, Made("-n N", ranks)),
+    flag(&["host"], Takes::Value, Made("--host HOSTS", host)),
+    flag(&["wdir", "wd", "dir"], Takes::Value, OfProgram("--chdir")),
+    flag(&["path"], Takes::Value, Made("the program's file in DIR", path)),
+    flag(&["arch"], Takes::Value, Refused("type -w NODES for nodes of one architecture")),
+    flag(&["soft"], Takes::Value, Refused("type -n N for a number of ranks")),
+    flag(&["initial-errhandler", "memory-alloc-kinds"], Takes::Value, Nothing("a program chooses it for itself here")),
+    // nodes
+    flag(&["hosts"], Takes::Value, Made("--host HOSTS, or -w NODES", hosts)),
+    flag(&["H"], Takes::Value, Made("--host HOSTS", host)),
+    flag(&["f", "hostfile", "machinefile", "default-hostfile"], Takes::Value, OfLaunch("--hostfile")),
+    flag(&["ppn", "perhost", "npernode"], Takes::Value, OfLaunch("--tasks-per-node")),
+    flag(&["pernode"], Takes::Nothing, OfLaunch("--tasks-per-node=1")),
+    flag(&["map-by"], Takes::Value, Made("--distribution, --tasks-per-node K", map_by)),
+    flag(&["rank-by"], Takes::Value, Made("nothing for slot and core", rank_by)),
+    flag(&["bind-to"], Takes::Value, Made("--cpu-bind=none|cores|threads|map:LIST", bind_to)),
+    flag(
+        &["oversubscribe", "nooversubscribe", "use-hwthread-cpus"],
+        Takes::Nothing,
+        Nothing("a node may have more ranks than CPUs"),
+    ),
+    flag(&["nolocal"], Takes::Nothing, Refused("type -x NODE to leave a node out")),
+    // environment
+    flag(&["genv"], Takes::Pair, Made("--env NAME=VALUE, for every program", environment_of_all)),
+    flag(&["env"], Takes::Pair, Made("--env NAME=VALUE", environment)),
+    flag(&["x"], Takes::Value, Made("--env NAME[=VALUE], for every program", export_one)),
+    flag(&["genvlist", "envlist"], Takes::Value, Made("--export=NAMES", export_list)),
+    flag(&["genvnone", "envnone"], Takes::Nothing, OfLaunch("--export=NONE")),
+    flag(&["genvall", "envall"], Takes::Nothing, Nothing("all variables are passed on anyway")),
+    flag(&["mca", "omca"], Takes::Pair, Made("--env OMPI_MCA_NAME=VALUE, for every program", mca)),
+    flag(&["gmca"], Takes::Pair, Made("--env OMPI_MCA_NAME=VALUE, for every program", mca)),
+    flag(&["pmixmca"], Takes::Pair, Made("--env PMIX_MCA_NAME=VALUE, for every program", pmix_mca)),
+    flag(&["prtemca"], Takes::Pair, Made("nothing", launch_mca)),
+    // output
+    flag(&["l", "prepend-rank", "tag-output"], Takes::Nothing, OfLaunch("--label")),
+    flag(&["timestamp-output"], Takes::Nothing, OfLaunch("--timestamp")),
+    flag(&["outfile-pattern"], Takes::Value, OfLaunch("--output")),
+    flag(&["errfile-pattern"], Takes::Value, OfLaunch("--error")),
+    flag(&["output-filename", "output"], Takes::Value, Refused("type --outfile-pattern FILE; %r in it is the rank")),
+    flag(&["s", "stdin"], Takes::Value, OfLaunch("--stdin")),
+    flag(
+        &["xterm", "xml", "merge-stderr-to-stdout", "stderr-to-stdout"],
+        Takes::Nothing,
+        Refused("type 2>&1 behind the line"),
+    ),
+    flag(&["print-all-exitcodes", "print-rank-map-summary"], Takes::Nothing, Nothing(ALWAYS)),
+    flag(
+        &["report-bindings", "display-map", "print-rank-map", "display-allocation", "display-devel-map"],
+        Takes::Nothing,
+        OfLaunch("--show-map"),
+    ),
+    flag(&["display"], Takes::Value, Made("--show-map", display)),
+    flag(&["do-not-launch"], Takes::Nothing, OfLaunch("--dry-run")),
+    // failures and time
+    flag(&["timeout"], Takes::Value, OfLaunch("--timeout")),
+    flag(&["disable-auto-cleanup", "enable-recovery", "continuous"], Takes::Nothing, OfLaunch("--kill-on-bad-exit=0")),
+    flag(
+        &["report-state-on-timeout", "get-stack-traces"],
+        Takes::Nothing,
+        Nothing("the ranks that a launch waits for are named anyway"),
+    ),
+    // PMI
+    flag(&["usize"], Takes::Value, Made("--universe-size N", universe_size)),
+    flag(&["pmi-port"], Takes::Nothing, OfLaunch("--pmi-port")),
+    // settings of other launchers
+    flag(
+        &["bootstrap", "bootstrap-exec", "launcher", "launcher-exec", "bootstrap-exec-args", "rmk", "prefix"],
+        Takes::Value,
+        Nothing(NO_SSH),
+    ),
+    flag(
+        &["iface", "nameserver", "demux", "topolib", "localhost", "ckpointlib", "ckpoint-prefix"],
+        Takes::Value,
+        Nothing(NO_TUNING),
+    ),
+    flag(
+        &[
+            "disable-hostname-propagation",
+            "enable-x",
+            "disable-x",
+            "noprefix",
+            "order-nodes",
+            "bind-to-core",
+            "leave-session-attached",
+        ],
+        Takes::Nothing,
+        Nothing(NO_TUNING),
+    ),
+    flag(&["allow-run-as-root"], Takes::Nothing, Nothing("root may run launches")),
+    flag(&["am", "tune"], Takes::Value, Refused("type --mca NAME VALUE for each line of the file")),
+    flag(&["preload-binary", "preload-files"], Takes::Nothing, Refused("put the program where all nodes find it")),
+    flag(
+        &["gdb", "tv", "debug", "valgrind"],
+        Takes::Nothing,
+        Refused("start it as the program: mpiexec -n 1 gdb --args ./a.out"),
+    ),
+];
+
+fn environment_of_all(line: &mut Line, pair: &OsStr) -> Result<(), Refusal> {
+    line.add_to_every_program("--env", pair);
+    Ok(())
+}
+
+/// Open MPI's `-x NAME` and `-x NAME=VALUE`. A name without a value is passed on anyway, and need not be set.
+fn export_one(line: &mut Line, setting: &OsStr) -> Result<(), Refusal> {
+    if setting.as_bytes().contains(&b'=') || std::env::var_os(setting).is_some() {
+        line.add_to_every_program("--env", setting);
+    } else {
+        line.note(format!("-x {}: there is no such variable to pass on", setting.display()));
+    }
+    Ok(())
+}
+
+pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
+    let mut line = Line::default();
+    if let Some(limit) = std::env::var_os("MPIEXEC_TIMEOUT").filter(|limit| !limit.is_empty()) {
+        line.add_to_launch("--timeout", Some(&limit));
+    }
+    if let Some(answer) = read(words, &mut line)? {
+        return Ok(answer);
+    }
+    values::settle_hosts(&mut line)?;
+    settle_nodes(&mut line)?;
+    Ok(Answer::Line(line.finish()))
+}
+
+/// Reads programs with their flags, one behind each `:`.
+fn read(words: &[OsString], line: &mut Line) -> Result<Option<Answer>, Refusal> {
+    for program in words.split(|word| word == SEPARATOR) {
+        let (mut rest, mut is_file) = (program, false);
+        while let Some((word, behind)) = rest.split_first() {
+            if !is_flag(word) {
+                break;
+            }
+            rest = behind;
+            if word == "--" {
+                break;
+            }
+            match read_flag(word, &mut rest, program, line)? {
+                Some(Read::Answer(answer)) => return Ok(Some(answer)),
+                Some(Read::File) => is_file = true,
+                None => {}
+            }
+        }
+        // A file of programs stands for programs of its own.
+        if !is_file || !rest.is_empty() {
+            line.end_program(rest);
+        }
+    }
+    Ok(None)
+}
+
+/// A flag that is more than a choice.
+enum Read {
+    /// It asks for an answer, and nothing else counts.
+    Answer(Answer),
+    /// It has named a file of programs.
+    File,
+}
+
+fn is_flag(word: &OsStr) -> bool {
+    word.as_bytes().len() > 1 && word.as_bytes()[0] == b'-'
+}
+
+/// Reads one flag; `rest` begins behind it and is moved on by the words that it takes.
+fn read_flag(
+    word: &OsStr,
+    rest: &mut &[OsString],
+    program: &[OsString],
+    line: &mut Line,
+) -> Result<Option<Read>, Refusal> {
+    let typed = word.to_string_lossy().into_owned();
+    let bytes = word.as_bytes();
+    let dashes = bytes.iter().take_while(|&&byte| byte == b'-').count();
+    let (name, glued) = match bytes.iter().position(|&byte| byte == b'=') {
+        Some(equals) => (&bytes[dashes..equals], Some(OsStr::from_bytes(&bytes[equals + 1..]))),
+        None => (&bytes[dashes..], None),
+    };
+    let name = String::from_utf8_lossy(name).into_owned();
+    match name.as_str() {
+        "h" | "help" | "?" => return Ok(Some(Read::Answer(Answer::Help))),
+        "V" | "version" | "info" => return Ok(Some(Read::Answer(Answer::Text(version(program))))),
+        "v" | "verbose" => line.verbosity = Some(Verbosity::Verbose),
+        "q" | "quiet" => line.verbosity = Some(Verbosity::Quiet),
+        "configfile" | "app" | "appfile" => {
+            let file = value(&typed, glued, rest)?;
+            read_file(&file, line)?;
+            return Ok(Some(Read::File));
+        }
+        "N" => {
+            let value = value(&typed, glued, rest)?;
+            match dialect(program) {
+                Some(Dialect::OpenMpi) => line.add_to_launch("--tasks-per-node", Some(&value)),
+                Some(Dialect::Hydra | Dialect::Intel) => ranks(line, &value)?,
+                None => return Err(ambiguous_n()),
+            }
+        }
+        "c" => ranks(line, &value(&typed, glued, rest)?)?,
+        _ => match find(FLAGS, &name) {
+            Some(flag) => {
+                let value = value_of(flag, &typed, glued, rest)?;
+                flag.apply(line, typed.split('=').next().unwrap_or_default(), value.as_deref())?;
+            }
+            None => match name.find(|letter: char| letter.is_ascii_digit()) {
+                Some(at) if matches!(&name[..at], "n" | "np") => ranks(line, OsStr::new(&name[at..]))?,
+                _ => return Err(unknown(FrontEnd::Mpiexec, &typed)),
+            },
+        },
+    }
+    Ok(None)
+}
+
+/// The value of a flag of the table, as it takes it.
+fn value_of(
+    flag: &Flag,
+    typed: &str,
+    glued: Option<&OsStr>,
+    rest: &mut &[OsString],
+) -> Result<Option<OsString>, Refusal> {
+    match flag.takes {
+        Takes::Nothing if glued.is_some() => Err(Refusal::HasValue { flag: typed.to_owned() }),
+        Takes::Nothing => Ok(None),
+        Takes::Optional => Ok(glued.map(OsStr::to_owned)),
+        Takes::Value => value(typed, glued, rest).map(Some),
+        Takes::Pair => {
+            let first = value(typed, glued, rest)?;
+            if first.as_bytes().contains(&b'=') {
+                return Ok(Some(first));
+            }
+            let second = value(typed, None, rest)?;
+            Ok(Some(OsString::from_vec([first.as_bytes(), b"=", second.as_bytes()].concat())))
+        }
+    }
+}
+
+/// A value: what is glued to the flag, else the next word.
+fn value(typed: &str, glued: Option<&OsStr>, rest: &mut &[OsString]) -> Result<OsString, Refusal> {
+    if let Some(glued) = glued {
+        return Ok(glued.to_owned());
+    }
+    let (first, behind) = rest.split_first().ok_or_else(|| Refusal::NoValue { flag: typed.to_owned() })?;
+    *rest = behind;
+    Ok(first.clone())
+}
+
+/// Reads a file of programs with their flags: one on each line (MPI 4.1, 11.5; Open MPI's application context).
+fn read_file(path: &OsStr, line: &mut Line) -> Result<(), Refusal> {
+    let failed = |reason: String| Refusal::File { path: path.into(), reason };
+    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    for (number, text) in (1..).zip(text.lines().map(str::trim)) {
+        if text.is_empty() || text.starts_with('#') {
+            continue;
+        }
+        let words = shlex::split(text).ok_or_else(|| failed(format!("line {number}: a quote is not closed")))?;
+        let words: Vec<OsString> = words.into_iter().map(OsString::from).collect();
+        if read(&words, line)?.is_some() {
+            return Err(failed(format!("line {number}: help and version are no part of a program")));
+        }
+    }
+    Ok(())
+}
+
+/// A hostfile beside a number of ranks on each node: the nodes are those of the file, in its order, and its slots do not count.
+fn settle_nodes(line: &mut Line) -> Result<(), Refusal> {
+    if !line.has("--tasks-per-node") {
+        return Ok(());
+    }
+    if let Some(path) = line.take("--hostfile") {
+        let hosts = hostfile::read(path.as_ref())
+            .map_err(|error| Refusal::File { path: path.into(), reason: error.to_string() })?;
+        let names = values::distinct(hosts.into_iter().map(|host| host.node));
+        line.add_to_launch("--nodelist", Some(names.join(",").as_ref()));
+    } else if let Some(text) = line.take("--host") {
+        let names = text
+            .to_string_lossy()
+            .split(',')
+            .map(|host| host.split(':').next().unwrap_or_default().to_owned())
+            .collect::<Vec<_>>();
+        line.add_to_launch("--nodelist", Some(values::distinct(names).join(",").as_ref()));
+    }
+    Ok(())
+}
+
+fn ambiguous_n() -> Refusal {
+    let instead = format!(
+        "-N is the number of ranks for MPICH, and of ranks on a node for Open MPI: type -n N or --npernode N, \
+         or set {VARIABLE}=hydra|ompi"
+    );
+    Refusal::Refused { flag: "-N".to_owned(), instead }
+}

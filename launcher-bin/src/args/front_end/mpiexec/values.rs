@@ -1,0 +1,182 @@
+//! Values of `mpiexec`'s flags, as flags of `lattice launch`.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use super::super::Refusal;
+use super::super::line::Line;
+
+/// Open MPI's parameters that say how its own launcher works. Those of its library become variables of the ranks.
+const OF_LAUNCHER: [&str; 12] =
+    ["plm", "ras", "routed", "rmaps", "odls", "oob", "orte", "prte", "ess", "grpcomm", "hwloc_base_binding", "state"];
+
+pub(super) fn ranks(line: &mut Line, number: &OsStr) -> Result<(), Refusal> {
+    line.program().ranks = Some(number.to_owned());
+    Ok(())
+}
+
+pub(super) fn host(line: &mut Line, list: &OsStr) -> Result<(), Refusal> {
+    line.program().hosts = Some(list.to_string_lossy().into_owned());
+    Ok(())
+}
+
+/// Hydra's `-hosts`: hosts with slots are filled, hosts without are dealt one rank after the other.
+pub(super) fn hosts(line: &mut Line, list: &OsStr) -> Result<(), Refusal> {
+    if list.as_bytes().contains(&b':') {
+        line.add_to_launch("--host", Some(list));
+    } else {
+        line.add_to_launch("--nodelist", Some(list));
+        line.deal_out();
+    }
+    Ok(())
+}
+
+/// Hosts of programs become hosts of the launch: those of all programs if they are the same, else those of each program with as many
+/// slots as it has ranks, which puts each rank where its program's are.
+pub(super) fn settle_hosts(line: &mut Line) -> Result<(), Refusal> {
+    let named: Vec<Option<String>> = line.programs().iter().map(|program| program.hosts.clone()).collect();
+    let Some(first) = named.iter().flatten().next().cloned() else { return Ok(()) };
+    if named.iter().flatten().all(|hosts| *hosts == first) {
+        line.add_to_launch("--host", Some(first.as_ref()));
+        return Ok(());
+    }
+    let mut slots = Vec::new();
+    for program in line.programs() {
+        let host = program.hosts.as_deref().unwrap_or(&first);
+        if host.contains(',') {
+            let reason =
+                "several hosts beside those of another program; type --hostfile FILE with a line for each".to_owned();
+            return Err(Refusal::Value { flag: "-host", value: host.to_owned(), reason });
+        }
+        let ranks = program.ranks.as_deref().map_or("1".into(), OsStr::to_string_lossy);
+        slots.push(format!("{}:{ranks}", host.split(':').next().unwrap_or_default()));
+    }
+    line.add_to_launch("--host", Some(slots.join(",").as_ref()));
+    Ok(())
+}
+
+/// The names without those that came before.
+pub(super) fn distinct(names: impl IntoIterator<Item = String>) -> Vec<String> {
+    let mut kept: Vec<String> = Vec::new();
+    for name in names {
+        if !kept.contains(&name) {
+            kept.push(name);
+        }
+    }
+    kept
+}
+
+pub(super) fn path(line: &mut Line, directories: &OsStr) -> Result<(), Refusal> {
+    line.program().path = Some(directories.to_owned());
+    Ok(())
+}
+
+pub(super) fn environment(line: &mut Line, pair: &OsStr) -> Result<(), Refusal> {
+    line.add_to_program("--env", Some(pair));
+    Ok(())
+}
+
+/// Hydra's list of the variables that are passed on; those that are not set are none.
+pub(super) fn export_list(line: &mut Line, names: &OsStr) -> Result<(), Refusal> {
+    let names = names.to_string_lossy();
+    let (set, gone): (Vec<&str>, Vec<&str>) = names.split(',').partition(|name| std::env::var_os(name).is_some());
+    line.add_to_launch(
+        "--export",
+        Some(if set.is_empty() { "NONE".into() } else { OsString::from(set.join(",")) }.as_os_str()),
+    );
+    for name in gone {
+        line.note(format!("{name}: there is no such variable to pass on"));
+    }
+    Ok(())
+}
+
+/// Open MPI's parameters, `NAME=VALUE`: the library in the ranks reads those that are for it from the environment.
+pub(super) fn mca(line: &mut Line, pair: &OsStr) -> Result<(), Refusal> {
+    let name = pair.to_string_lossy();
+    if OF_LAUNCHER.iter().any(|own| name.starts_with(own)) {
+        return launch_mca(line, pair);
+    }
+    let mut setting = OsString::from("OMPI_MCA_");
+    setting.push(pair);
+    line.add_to_every_program("--env", &setting);
+    Ok(())
+}
+
+pub(super) fn pmix_mca(line: &mut Line, pair: &OsStr) -> Result<(), Refusal> {
+    let mut setting = OsString::from("PMIX_MCA_");
+    setting.push(pair);
+    line.add_to_every_program("--env", &setting);
+    Ok(())
+}
+
+pub(super) fn launch_mca(line: &mut Line, pair: &OsStr) -> Result<(), Refusal> {
+    line.note(format!("{} chooses nothing here: it is for Open MPI's own launcher", pair.display()));
+    Ok(())
+}
+
+pub(super) fn bind_to(line: &mut Line, object: &OsStr) -> Result<(), Refusal> {
+    let text = object.to_string_lossy();
+    let word = text.strip_suffix(":overload-allowed").or_else(|| text.strip_suffix(":if-supported")).unwrap_or(&text);
+    let bind = match word {
+        "none" | "board" | "machine" => "none".to_owned(),
+        "core" | "cores" | "core:1" => "cores".to_owned(),
+        "hwthread" | "hwthreads" | "hwthread:1" => "threads".to_owned(),
+        word => match word.strip_prefix("user:") {
+            Some(cpus) => format!("map:{}", cpus.replace('+', ",")),
+            None => {
+                let reason = "ranks are bound to a core, hwthread, none, or user:CPU,CPU...".to_owned();
+                return Err(Refusal::Value { flag: "--bind-to", value: text.into_owned(), reason });
+            }
+        },
+    };
+    line.add_to_launch("--cpu-bind", Some(bind.as_ref()));
+    Ok(())
+}
+
+/// What says how ranks are dealt out among nodes is kept; the place within a node is left to the binding.
+pub(super) fn map_by(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
+    let text = how.to_string_lossy();
+    let parts: Vec<&str> = text.split(':').collect();
+    match parts.as_slice() {
+        ["ppr", ranks, "node", ..] => line.add_to_launch("--tasks-per-node", Some(ranks.as_ref())),
+        ["node", ..] => line.add_to_launch("--distribution", Some("cyclic".as_ref())),
+        ["slot" | "core" | "hwthread" | "socket" | "package" | "numa" | "l3cache" | "board", ..]
+        | ["" | "oversubscribe", ..] => {
+            line.note(format!("--map-by {text}: nodes are filled one after the other, as without it"));
+        }
+        _ => {
+            let reason = "ranks are mapped by slot, core, node or ppr:K:node".to_owned();
+            return Err(Refusal::Value { flag: "--map-by", value: text.into_owned(), reason });
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn rank_by(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
+    match how.to_string_lossy().as_ref() {
+        word @ ("slot" | "core" | "hwthread" | "fill") => line.note(format!("--rank-by {word}: it is so anyway")),
+        "node" => line.add_to_launch("--distribution", Some("cyclic".as_ref())),
+        word => {
+            let reason = "ranks are numbered by slot, or by node".to_owned();
+            return Err(Refusal::Value { flag: "--rank-by", value: word.to_owned(), reason });
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn display(line: &mut Line, what: &OsStr) -> Result<(), Refusal> {
+    match what.to_string_lossy().split([',', ':', '-']).next().unwrap_or_default() {
+        "map" | "bind" | "bindings" | "allocation" | "alloc" => line.add_to_launch("--show-map", None),
+        other => line.note(format!("--display {other}: only the map can be displayed")),
+    }
+    Ok(())
+}
+
+/// Hydra's `-usize`: a number, or words that leave it to the launcher.
+pub(super) fn universe_size(line: &mut Line, size: &OsStr) -> Result<(), Refusal> {
+    match size.to_str() {
+        Some("SYSTEM" | "INFINITE") => line.note("-usize: the universe is as large as the launch".to_owned()),
+        _ => line.add_to_launch("--universe-size", Some(size)),
+    }
+    Ok(())
+}

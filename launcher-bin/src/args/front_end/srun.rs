@@ -1,0 +1,362 @@
+//! The words of `srun` (srun(1) of Slurm 22.05 to 24.05), and what it does without being asked: standard input goes to all tasks, a
+//! task that fails leaves the others running, and standard error goes where standard output goes.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use super::Meaning::{Made, Nothing, OfLaunch, OfProgram, Refused};
+use super::line::Line;
+use super::{Answer, Flag, FrontEnd, Refusal, Takes, unknown};
+use crate::args::SEPARATOR;
+use crate::args::idle::{IDLE, Value};
+use crate::console::Verbosity;
+
+const fn flag(names: &'static [&'static str], takes: Takes, meaning: super::Meaning) -> Flag {
+    Flag { names, takes, meaning }
+}
+
+/// The flags, beside those of [`IDLE`].
+pub(super) const FLAGS: &[Flag] = &[
+    flag(&["n", "ntasks"], Takes::Value, OfProgram("--ntasks")),
+    flag(&["N", "nodes"], Takes::Value, Made("-N N", nodes)),
+    flag(&["ntasks-per-node", "tasks-per-node"], Takes::Value, OfLaunch("--tasks-per-node")),
+    flag(&["w", "nodelist", "nodefile"], Takes::Value, Made("-w NODES", node_list)),
+    flag(&["x", "exclude"], Takes::Value, OfLaunch("--exclude")),
+    flag(&["m", "distribution"], Takes::Value, Made("--distribution=block|cyclic", distribution)),
+    flag(&["cpu-bind", "cpu_bind"], Takes::Value, Made("--cpu-bind", cpu_bind)),
+    flag(&["c", "cpus-per-task"], Takes::Value, Nothing("ranks may use all CPUs of their node unless they are bound")),
+    flag(&["jobid"], Takes::Value, OfLaunch("--alloc")),
+    flag(&["o", "output"], Takes::Value, Made("-o FILE, and -e FILE unless there is one", output)),
+    flag(&["e", "error"], Takes::Value, Made("-e FILE", error)),
+    flag(&["i", "input"], Takes::Value, Made("-i none|all|RANK|FILE", input)),
+    flag(&["l", "label"], Takes::Nothing, OfLaunch("--label")),
+    flag(&["open-mode"], Takes::Value, Made("--append", open_mode)),
+    flag(&["D", "chdir"], Takes::Value, OfProgram("--chdir")),
+    flag(&["export"], Takes::Value, OfLaunch("--export")),
+    flag(&["multi-prog"], Takes::Nothing, OfLaunch("--multi-prog")),
+    flag(&["mpi"], Takes::Value, Made("--pmi=none for none; all others are served anyway", mpi)),
+    flag(&["t", "time"], Takes::Value, OfLaunch("--time")),
+    flag(&["signal"], Takes::Value, OfLaunch("--signal")),
+    flag(&["K", "kill-on-bad-exit"], Takes::Optional, OfLaunch("--kill-on-bad-exit")),
+    flag(&["W", "wait"], Takes::Value, OfLaunch("--wait")),
+    flag(&["v", "verbose"], Takes::Nothing, Made("-v", verbose)),
+    flag(&["q", "quiet", "Q"], Takes::Nothing, Made("-q", quiet)),
+    flag(
+        &["mem-bind", "hint", "threads-per-core", "gpu-bind", "gpu-freq", "cpu-freq", "accel-bind"],
+        Takes::Value,
+        Nothing("ranks are bound by --cpu-bind alone"),
+    ),
+    flag(
+        &["gpus-per-task", "ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "cpus-per-gpu", "mem-per-gpu"],
+        Takes::Value,
+        Nothing("an allocation is whole nodes"),
+    ),
+    flag(
+        &[
+            "network",
+            "licenses",
+            "power",
+            "profile",
+            "mcs-label",
+            "bcast",
+            "slurmd-debug",
+            "thread-spec",
+            "core-spec",
+            "tres-per-task",
+            "switches",
+            "priority",
+            "nice",
+            "deadline",
+            "dependency",
+            "cluster-constraint",
+            "extra-node-info",
+            "wckey",
+            "uid",
+            "gid",
+            "acctg-freq",
+            "time-min",
+        ],
+        Takes::Value,
+        Nothing("it is a setting of Slurm"),
+    ),
+    flag(
+        &[
+            "no-allocate",
+            "contiguous",
+            "spread-job",
+            "use-min-nodes",
+            "reboot",
+            "hold",
+            "interactive",
+            "propagate",
+            "x11",
+        ],
+        Takes::Nothing,
+        Nothing("it is a setting of Slurm"),
+    ),
+    flag(&["k", "no-kill"], Takes::Optional, Refused("leave it out: a node that is lost ends the launch")),
+    flag(
+        &["pty"],
+        Takes::Optional,
+        Refused("leave it out: ranks have no terminal here; standard input and output of rank 0 are yours"),
+    ),
+    flag(&["r", "relative"], Takes::Value, Refused("type -w NODES for the nodes to use")),
+    flag(&["het-group", "pack-group"], Takes::Value, Refused("separate programs by a lone `:`")),
+    flag(
+        &["container-image", "container-mounts", "container-workdir", "container-name", "container", "uenv", "view"],
+        Takes::Value,
+        Refused("start the container's own command as the program"),
+    ),
+    flag(
+        &["task-prolog", "task-epilog", "prolog", "epilog"],
+        Takes::Value,
+        Refused("start a script as the program that runs both"),
+    ),
+];
+
+pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
+    let mut line = Line::default();
+    for program in words.split(|word| word == SEPARATOR) {
+        let mut rest = program;
+        while let Some((word, behind)) = rest.split_first() {
+            let bytes = word.as_bytes();
+            if bytes.len() < 2 || bytes[0] != b'-' {
+                break;
+            }
+            rest = behind;
+            if word == "--" {
+                break;
+            }
+            let answer = match bytes.strip_prefix(b"--") {
+                Some(long) => read_long(OsStr::from_bytes(long), &mut rest, &mut line)?,
+                None => read_letters(OsStr::from_bytes(&bytes[1..]), &mut rest, &mut line)?,
+            };
+            if let Some(answer) = answer {
+                return Ok(answer);
+            }
+        }
+        line.end_program(rest);
+    }
+    add_defaults(&mut line);
+    Ok(Answer::Line(line.finish()))
+}
+
+/// What srun does unless it is told otherwise.
+fn add_defaults(line: &mut Line) {
+    for (flag, value) in [("--kill-on-bad-exit", "0"), ("--stdin", "all")] {
+        if !line.has(flag) {
+            line.add_to_launch(flag, Some(value.as_ref()));
+        }
+    }
+    if !line.has("--error")
+        && let Some(file) = line.value("--output")
+    {
+        line.add_to_launch("--error", Some(&file));
+    }
+    line.add_to_launch("--slurm-env", None);
+}
+
+/// Reads `--name`, `--name=value` or `--name value`; a name may be cut as long as only one begins so.
+fn read_long(word: &OsStr, rest: &mut &[OsString], line: &mut Line) -> Result<Option<Answer>, Refusal> {
+    let bytes = word.as_bytes();
+    let (name, glued) = match bytes.iter().position(|&byte| byte == b'=') {
+        Some(equals) => (&bytes[..equals], Some(OsStr::from_bytes(&bytes[equals + 1..]))),
+        None => (bytes, None),
+    };
+    let name = String::from_utf8_lossy(name).into_owned();
+    let typed = format!("--{name}");
+    match name.as_str() {
+        "help" | "usage" => return Ok(Some(Answer::Help)),
+        "version" => return Ok(Some(Answer::Text(VERSION.to_owned()))),
+        "mpi" if glued == Some("list".as_ref()) => return Ok(Some(Answer::Text(MPI_LIST.to_owned()))),
+        _ => {}
+    }
+    let name = whole_name(&name)?;
+    if let Some(idle) = IDLE.iter().find(|idle| idle.long == name) {
+        if idle.value == Value::Required && glued.is_none() {
+            next(&typed, rest)?;
+        }
+        line.note(format!("{typed} chooses nothing here: {}", idle.reason));
+        return Ok(None);
+    }
+    let flag = super::find(FLAGS, name).ok_or_else(|| unknown(FrontEnd::Srun, &typed))?;
+    let value = match (flag.takes, glued) {
+        (Takes::Nothing | Takes::Optional, None) => None,
+        (Takes::Nothing, Some(_)) => return Err(Refusal::HasValue { flag: typed }),
+        (_, Some(glued)) => Some(glued.to_owned()),
+        (Takes::Value | Takes::Pair, None) => Some(next(&typed, rest)?),
+    };
+    flag.apply(line, &typed, value.as_deref())?;
+    Ok(None)
+}
+
+/// The one known name that is, or begins with, `name`.
+fn whole_name(name: &str) -> Result<&'static str, Refusal> {
+    let of_table = FLAGS.iter().flat_map(|flag| flag.names).copied().filter(|name| name.len() > 1);
+    let known: Vec<&'static str> = of_table.chain(IDLE.iter().map(|idle| idle.long)).collect();
+    if let Some(exact) = known.iter().find(|known| **known == name) {
+        return Ok(exact);
+    }
+    let begun: Vec<&'static str> = known.into_iter().filter(|known| known.starts_with(name)).collect();
+    match begun.as_slice() {
+        [] => Err(unknown(FrontEnd::Srun, &format!("--{name}"))),
+        [one] => Ok(one),
+        several => {
+            let among = several.iter().map(|name| format!("--{name}")).collect();
+            Err(Refusal::Ambiguous { flag: format!("--{name}"), among })
+        }
+    }
+}
+
+/// Reads letters behind one dash: flags without values, and last one that has its value behind it or in the next word.
+fn read_letters(letters: &OsStr, rest: &mut &[OsString], line: &mut Line) -> Result<Option<Answer>, Refusal> {
+    let bytes = letters.as_bytes();
+    for (at, &letter) in bytes.iter().enumerate() {
+        let name = char::from(letter).to_string();
+        let typed = format!("-{name}");
+        match letter {
+            b'h' => return Ok(Some(Answer::Help)),
+            b'V' => return Ok(Some(Answer::Text(VERSION.to_owned()))),
+            _ => {}
+        }
+        let behind = OsStr::from_bytes(&bytes[at + 1..]);
+        let value = |rest: &mut &[OsString]| if behind.is_empty() { next(&typed, rest) } else { Ok(behind.to_owned()) };
+        if let Some(idle) = IDLE.iter().find(|idle| idle.short == Some(char::from(letter))) {
+            line.note(format!("{typed} chooses nothing here: {}", idle.reason));
+            match idle.value {
+                Value::No => continue,
+                Value::Optional => return Ok(None),
+                Value::Required => return value(rest).map(|_| None),
+            }
+        }
+        let flag = super::find(FLAGS, &name).ok_or_else(|| unknown(FrontEnd::Srun, &typed))?;
+        match flag.takes {
+            Takes::Nothing => flag.apply(line, &typed, None)?,
+            Takes::Optional => {
+                flag.apply(line, &typed, Some(behind).filter(|behind| !behind.is_empty()))?;
+                return Ok(None);
+            }
+            Takes::Value | Takes::Pair => {
+                flag.apply(line, &typed, Some(&value(rest)?))?;
+                return Ok(None);
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn next(typed: &str, rest: &mut &[OsString]) -> Result<OsString, Refusal> {
+    let (first, behind) = rest.split_first().ok_or_else(|| Refusal::NoValue { flag: typed.to_owned() })?;
+    *rest = behind;
+    Ok(first.clone())
+}
+
+/// Answer to `--version`; likwid-mpirun reads its first word, PRRTE the second.
+const VERSION: &str = concat!("slurm 22.05.8 (Lattice ", env!("CARGO_PKG_VERSION"), ")\n");
+/// Answer to `--mpi=list`, in the form that likwid-mpirun reads.
+const MPI_LIST: &str = "MPI plugin types are...\n\tnone\n\tpmi2\n\tpmix\n";
+
+/// `N`, or `MIN-MAX`, of which the smaller number is enough.
+fn nodes(line: &mut Line, count: &OsStr) -> Result<(), Refusal> {
+    let text = count.to_string_lossy();
+    let least = text.split('-').next().unwrap_or_default();
+    if least != text {
+        line.note(format!("-N {text}: the launch has {least} nodes"));
+    }
+    line.add_to_launch("--nodes", Some(least.as_ref()));
+    Ok(())
+}
+
+/// A list, or with a slash in it a file of names.
+fn node_list(line: &mut Line, list: &OsStr) -> Result<(), Refusal> {
+    if !list.as_bytes().contains(&b'/') {
+        line.add_to_launch("--nodelist", Some(list));
+        return Ok(());
+    }
+    let failed = |reason: std::io::Error| Refusal::File { path: list.into(), reason: reason.to_string() };
+    let text = std::fs::read_to_string(list).map_err(failed)?;
+    let names: Vec<&str> = text.split([',', '\n', ' ']).map(str::trim).filter(|name| !name.is_empty()).collect();
+    line.add_to_launch("--nodelist", Some(names.join(",").as_ref()));
+    Ok(())
+}
+
+/// The distribution among nodes; that among the sockets of a node is left to the binding.
+fn distribution(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
+    let text = how.to_string_lossy();
+    let mut levels = text.split([':', ',']);
+    match levels.next().unwrap_or_default() {
+        word @ ("block" | "cyclic") => line.add_to_launch("--distribution", Some(word.as_ref())),
+        "*" | "NoPack" | "Pack" => {}
+        word => {
+            let reason = format!("{word:?} is neither block nor cyclic");
+            return Err(Refusal::Value { flag: "--distribution", value: text.into_owned(), reason });
+        }
+    }
+    if let Some(level) = levels.next() {
+        line.note(format!("--distribution {text}: {level} is left to --cpu-bind"));
+    }
+    Ok(())
+}
+
+fn cpu_bind(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
+    match how.to_str() {
+        Some("v" | "verbose" | "q" | "quiet") => {
+            line.note("--cpu-bind: --show-map shows the CPUs of each rank".to_owned());
+        }
+        _ => line.add_to_launch("--cpu-bind", Some(how)),
+    }
+    Ok(())
+}
+
+/// Slurm's servers of PMI-2 speak PMI-1 as well, so that the name of one is no wish for that protocol alone.
+fn mpi(line: &mut Line, server: &OsStr) -> Result<(), Refusal> {
+    match server.to_str() {
+        Some("none") => line.add_to_launch("--pmi", Some(server)),
+        _ => line.note(format!("--mpi={}: ranks are served whatever they speak", server.display())),
+    }
+    Ok(())
+}
+
+fn output(line: &mut Line, file: &OsStr) -> Result<(), Refusal> {
+    to_file(line, "--output", file)
+}
+
+fn error(line: &mut Line, file: &OsStr) -> Result<(), Refusal> {
+    to_file(line, "--error", file)
+}
+
+fn to_file(line: &mut Line, flag: &'static str, file: &OsStr) -> Result<(), Refusal> {
+    match file.to_str() {
+        Some("all") => {}
+        Some("none") => line.add_to_launch(flag, Some("/dev/null".as_ref())),
+        _ => line.add_to_launch(flag, Some(file)),
+    }
+    Ok(())
+}
+
+fn input(line: &mut Line, source: &OsStr) -> Result<(), Refusal> {
+    line.add_to_launch("--stdin", Some(source));
+    Ok(())
+}
+
+fn open_mode(line: &mut Line, mode: &OsStr) -> Result<(), Refusal> {
+    match mode.to_str() {
+        Some("a" | "append") => line.add_to_launch("--append", None),
+        Some("t" | "truncate") => {}
+        _ => {
+            let value = mode.to_string_lossy().into_owned();
+            return Err(Refusal::Value { flag: "--open-mode", value, reason: "append and truncate are".to_owned() });
+        }
+    }
+    Ok(())
+}
+
+fn verbose(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
+    line.verbosity = Some(Verbosity::Verbose);
+    Ok(())
+}
+
+fn quiet(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
+    line.verbosity = Some(Verbosity::Quiet);
+    Ok(())
+}

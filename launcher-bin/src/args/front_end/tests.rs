@@ -1,0 +1,228 @@
+use super::*;
+
+/// The line of `lattice launch` that a line means, with its notes.
+fn read(line: &str) -> Result<(String, Vec<String>), String> {
+    let words = shlex::split(line).unwrap().into_iter().map(OsString::from).collect::<Vec<_>>();
+    let (front_end, rest) = FrontEnd::of(&words).expect("a line of another launcher");
+    match front_end.translate(rest) {
+        Ok(Translation { words, notes, .. }) => {
+            let line = crate::args::tips::line("launch", &words);
+            Ok((line.strip_prefix("lattice launch ").unwrap_or_default().to_owned(), notes))
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The same, for a line that `lattice launch` must understand.
+#[track_caller]
+fn means(line: &str, expected: &str) {
+    let (words, _) = read(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+    assert_eq!(words, expected, "{line}");
+    let ours = format!("lattice launch {words}");
+    let ours = shlex::split(&ours).unwrap().into_iter().map(OsString::from);
+    crate::args::parse(ours).unwrap_or_else(|error| panic!("{line} means {words}: {error}"));
+}
+
+#[track_caller]
+fn refused(line: &str, expected: &str) {
+    match read(line) {
+        Err(error) => assert!(error.contains(expected), "{line}: {error}"),
+        Ok((words, _)) => panic!("{line} means {words}"),
+    }
+}
+
+/// Lines of public scripts and documentation (Horovod, DeepSpeed, likwid, the manuals), as far as they name no file.
+#[test]
+fn lines_of_mpiexec_mean_a_launch() {
+    for (line, expected) in [
+        ("mpiexec ./a", "./a"),
+        ("mpirun -np 4 ./a x -np 2", "--ntasks=4 ./a x -np 2"),
+        ("lattice mpiexec -n 4 ./a", "--ntasks=4 ./a"),
+        ("/usr/bin/mpirun -n4 ./a", "--ntasks=4 ./a"),
+        ("mpiexec -np=4 ./a", "--ntasks=4 ./a"),
+        ("mpiexec --n 4 ./a", "--ntasks=4 ./a"),
+        ("mpirun -c 4 ./a", "--ntasks=4 ./a"),
+        ("mpiexec -n 4 -ppn 2 ./a", "--tasks-per-node=2 --ntasks=4 ./a"),
+        ("mpiexec -hosts a,b -n 4 ./a", "--nodelist=a,b --distribution=cyclic --ntasks=4 ./a"),
+        ("mpiexec -hosts a,b -ppn 2 ./a", "--nodelist=a,b --tasks-per-node=2 ./a"),
+        ("mpiexec -hosts a:2,b:1 ./a", "--host=a:2,b:1 ./a"),
+        ("mpirun -H a:4,b:4 -np 8 ./a", "--host=a:4,b:4 --ntasks=8 ./a"),
+        ("mpirun --host a,b ./a", "--host=a,b ./a"),
+        ("mpiexec -n 1 -host a ./m : -n 3 -host b ./w", "--host=a:1,b:3 --ntasks=1 ./m : --ntasks=3 ./w"),
+        ("mpiexec -n 1 -host a ./m : -n 3 -host a ./w", "--host=a --ntasks=1 ./m : --ntasks=3 ./w"),
+        ("mpirun -N 2 --mca btl self ./a", "--tasks-per-node=2 --env=OMPI_MCA_btl=self ./a"),
+        ("mpiexec -l -N 2 ./a", "--label --ntasks=2 ./a"),
+        ("mpirun --map-by ppr:2:node --bind-to core ./a", "--tasks-per-node=2 --cpu-bind=cores ./a"),
+        ("mpirun --map-by node -bind-to none ./a", "--distribution=cyclic --cpu-bind=none ./a"),
+        ("mpiexec -bind-to user:0+2,1+3 ./a", "--cpu-bind=map:0,2,1,3 ./a"),
+        ("mpiexec -genv A 1 -env B=2 ./a : -n 2 ./b", "--env=A=1 --env=B=2 ./a : --env=A=1 --ntasks=2 ./b"),
+        ("mpirun -x A=1 ./a : ./b", "--env=A=1 ./a : --env=A=1 ./b"),
+        ("mpiexec -genvnone -env A 1 ./a", "--export=NONE --env=A=1 ./a"),
+        ("mpiexec -wdir /tmp -n 1 ./a : -wdir /usr ./b", "--ntasks=1 --chdir=/tmp ./a : --chdir=/usr ./b"),
+        ("mpirun --allow-run-as-root --oversubscribe -np 2 ./a", "--ntasks=2 ./a"),
+        ("mpirun --tag-output --timestamp-output ./a", "--label --timestamp ./a"),
+        ("mpirun --mca plm rsh --mca pml ob1 ./a", "--env=OMPI_MCA_pml=ob1 ./a"),
+        ("mpirun --pmixmca gds hash --prtemca ras ^slurm ./a", "--env=PMIX_MCA_gds=hash ./a"),
+        ("mpiexec -outfile-pattern o.%r -errfile-pattern e.%r ./a", "--output=o.%r --error=e.%r ./a"),
+        ("mpirun --report-bindings --display map ./a", "--show-map --show-map ./a"),
+        ("mpirun --timeout 60 --stdin all ./a", "--timeout=60 --stdin=all ./a"),
+        ("mpiexec -usize 8 -disable-auto-cleanup ./a", "--universe-size=8 --kill-on-bad-exit=0 ./a"),
+        ("mpiexec -usize SYSTEM -bootstrap ssh -iface eth0 ./a", "./a"),
+        ("mpirun -- -odd name", "-- -odd name"),
+    ] {
+        // `--display map` twice is one flag too many for the parser of `lattice launch`.
+        match line.contains("--display map") {
+            true => assert_eq!(read(line).unwrap().0, expected),
+            false => means(line, expected),
+        }
+    }
+}
+
+#[test]
+fn lines_of_srun_mean_a_launch() {
+    const USUAL: &str = "--kill-on-bad-exit=0 --stdin=all --slurm-env";
+    for (line, flags, rest) in [
+        ("srun ./a", "", "./a"),
+        (
+            "srun -N2 -n8 --ntasks-per-node=4 -l ./a -n 2",
+            "--nodes=2 --tasks-per-node=4 --label ",
+            "--ntasks=8 ./a -n 2",
+        ),
+        ("lattice srun --ntasks 4 ./a", "", "--ntasks=4 ./a"),
+        ("srun -lun 2 ./a", "--label ", "--ntasks=2 ./a"),
+        ("srun -N 1-2 ./a", "--nodes=1 ", "./a"),
+        ("srun --nodel a,b -x c ./a", "--nodelist=a,b --exclude=c ", "./a"),
+        ("srun -A acct -p debug -J name --mem=4G --exclusive --qos q ./a", "", "./a"),
+        ("srun --cpu_bind=verbose,cores -m block:cyclic ./a", "--cpu-bind=verbose,cores --distribution=block ", "./a"),
+        ("srun --cpu-bind=mask_cpu:0x1,0x2 -c 2 ./a", "--cpu-bind=mask_cpu:0x1,0x2 ", "./a"),
+        ("srun -t 10:00 -W 5 --signal USR1@30 ./a", "--time=10:00 --wait=5 --signal=USR1@30 ", "./a"),
+        ("srun -D /tmp --export=ALL,A=1 ./a", "--export=ALL,A=1 ", "--chdir=/tmp ./a"),
+        ("srun --mpi=pmi2 --multi-prog conf", "--multi-prog ", "conf"),
+        ("srun --mpi=none ./a", "--pmi=none ", "./a"),
+        ("srun --jobid=7 --overlap -O -s ./a", "--alloc=7 ", "./a"),
+        ("srun ./a : -n 2 ./b", "", "./a : --ntasks=2 ./b"),
+        ("srun -v -- -odd", "", "-- -odd"),
+    ] {
+        means(line, &format!("{flags}{USUAL} {rest}"));
+    }
+    means("srun -K -i none ./a", "--kill-on-bad-exit --stdin=none --slurm-env ./a");
+    means("srun -K1 -i0 ./a", "--kill-on-bad-exit=1 --stdin=0 --slurm-env ./a");
+    means(
+        "srun -o out.%t --open-mode=append ./a",
+        "--output=out.%t --append --kill-on-bad-exit=0 --stdin=all --error=out.%t --slurm-env ./a",
+    );
+    means(
+        "srun -o none -e all ./a",
+        "--output=/dev/null --kill-on-bad-exit=0 --stdin=all --error=/dev/null --slurm-env ./a",
+    );
+}
+
+#[test]
+fn what_is_not_understood_is_refused_with_what_to_type() {
+    refused("mpiexec --tag-outputs ./a", "a similar one exists: '--tag-output'");
+    refused("mpiexec -N 2 ./a", "type -n N or --npernode N, or set LATTICE_MPIEXEC=hydra|ompi");
+    refused("mpiexec -zzz ./a", "mpiexec has no flag '-zzz' here");
+    refused("mpiexec -n", "'-n' needs a value");
+    refused("mpiexec -l=3 ./a", "'-l=3' has no value");
+    refused("mpiexec --map-by magic ./a", "'--map-by magic' is not possible here: ranks are mapped by slot");
+    refused("mpiexec -host a,b ./a : -host c ./b", "type --hostfile FILE with a line for each");
+    refused("mpiexec -configfile /nonexistent", "cannot read /nonexistent");
+    refused("srun --pty bash", "'--pty' is not possible here");
+    refused("srun --n 2 ./a", "'--n' may be any of --ntasks, --nodes");
+    refused("srun --ntask-per-node 2 ./a", "a similar one exists: '--ntasks-per-node'");
+    refused("srun -m plane=4 ./a", "neither block nor cyclic");
+}
+
+#[test]
+fn flags_that_choose_nothing_are_noted() {
+    let (_, notes) = read("srun -p debug --mem=4G ./a").unwrap();
+    assert_eq!(notes.len(), 2);
+    assert_eq!(notes[1], "--mem chooses nothing here: an allocation is whole nodes");
+    let (_, notes) = read("mpirun --oversubscribe --mca plm rsh ./a").unwrap();
+    assert_eq!(
+        notes,
+        [
+            "--oversubscribe chooses nothing here: a node may have more ranks than CPUs",
+            "plm=rsh chooses nothing here: it is for Open MPI's own launcher",
+        ]
+    );
+}
+
+#[test]
+fn questions_are_answered() {
+    for (line, expected) in [
+        ("srun --version", "slurm 22.05.8"),
+        ("srun -V", "slurm 22.05.8"),
+        ("srun --mpi=list", "MPI plugin types are...\n\tnone\n"),
+        ("srun --help", "Usage: lattice srun"),
+        ("mpirun --version", "mpiexec of Lattice"),
+        ("mpirun --mca a b --version", "mpirun (Open MPI)"),
+        ("mpiexec -genvall -V", "HYDRA build details"),
+        ("mpiexec -help", "Usage: lattice mpiexec"),
+    ] {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        let (front_end, rest) = FrontEnd::of(&words).unwrap();
+        let answer = front_end.translate(rest).unwrap_err();
+        assert!(!answer.use_stderr() && answer.to_string().contains(expected), "{line}: {answer}");
+    }
+}
+
+#[test]
+fn a_file_of_programs_is_read_line_by_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("conf");
+    std::fs::write(&file, "# two programs\n-n 1 ./m 'a b'\n\n-n 3 -env A 1 ./w\n").unwrap();
+    let file = file.display();
+    means(&format!("mpiexec -configfile {file}"), "--ntasks=1 ./m 'a b' : --ntasks=3 --env=A=1 ./w");
+    means(&format!("mpirun --app {file}"), "--ntasks=1 ./m 'a b' : --ntasks=3 --env=A=1 ./w");
+    let hosts = directory.path().join("hosts");
+    std::fs::write(&hosts, "a:4\nb slots=2\na\n").unwrap();
+    let hosts = hosts.display();
+    means(&format!("mpiexec -f {hosts} ./a"), &format!("--hostfile={hosts} ./a"));
+    means(&format!("mpiexec -f {hosts} -ppn 1 ./a"), "--tasks-per-node=1 --nodelist=a,b ./a");
+    let names = directory.path().join("names");
+    std::fs::write(&names, "a\nb\n").unwrap();
+    let (words, _) = read(&format!("srun -w {} ./a", names.display())).unwrap();
+    assert!(words.starts_with("--nodelist=a,b "), "{words}");
+}
+
+#[test]
+fn a_program_is_looked_for_where_path_says() {
+    means("mpiexec -path /nonexistent:/bin -n 1 sh -c x", "--ntasks=1 /bin/sh -c x");
+    means("mpiexec -path /nonexistent sh", "sh");
+}
+
+#[test]
+fn every_name_is_in_its_table_once() {
+    for front_end in [FrontEnd::Mpiexec, FrontEnd::Srun] {
+        let mut names: Vec<&str> = front_end.flags().iter().flat_map(|flag| flag.names).copied().collect();
+        if front_end == FrontEnd::Srun {
+            names.extend(crate::args::idle::IDLE.iter().map(|idle| idle.long));
+        }
+        names.sort_unstable();
+        let count = names.len();
+        names.dedup();
+        assert_eq!(names.len(), count, "{front_end:?}");
+    }
+}
+
+#[test]
+fn coming_from_is_what_the_tables_say() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/coming-from.md");
+    let text = document::coming_from();
+    if std::env::var_os("LATTICE_WRITE_DOCS").is_some() {
+        std::fs::write(path, &text).unwrap();
+    }
+    let written = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(written == text, "docs/coming-from.md is old: LATTICE_WRITE_DOCS=1 cargo test -p lattice coming_from");
+}
+
+proptest::proptest! {
+    /// No words that a user can type panic.
+    #[test]
+    fn any_words_are_a_line_or_an_error(words in proptest::collection::vec("[-a-zN0-9:=,]{0,6}", 0..6), srun: bool) {
+        let words: Vec<OsString> = words.into_iter().map(OsString::from).collect();
+        let front_end = if srun { FrontEnd::Srun } else { FrontEnd::Mpiexec };
+        let _ = front_end.translate(&words);
+    }
+}

@@ -1,0 +1,70 @@
+//! Times as `srun --time` has them, where a plain number is minutes.
+
+use std::time::Duration;
+
+use crate::formatting::parse_duration;
+
+/// A text that is no time limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a time limit; 10 (minutes), 10:30, 1:10:30, 2-12 (days-hours), 2-12:30, 30s and 1h30m are")]
+pub(super) struct NotATimeLimit;
+
+/// Reads the forms of srun(1), `--time`: `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-hours`, `days-hours:minutes` and
+/// `days-hours:minutes:seconds`; beside them a time with units, such as `90s`.
+pub(super) fn parse(text: &str) -> Result<Duration, NotATimeLimit> {
+    if text.bytes().any(|byte| byte.is_ascii_alphabetic()) {
+        return parse_duration(text).map_err(|_| NotATimeLimit);
+    }
+    let (days, rest) = match text.split_once('-') {
+        Some((days, rest)) => (Some(number(days)?), rest),
+        None => (None, text),
+    };
+    let parts = rest.split(':').map(number).collect::<Result<Vec<_>, _>>()?;
+    let (hours, minutes, seconds) = match (days.is_some(), parts.as_slice()) {
+        (false, &[minutes]) => (0, minutes, 0),
+        (false, &[minutes, seconds]) => (0, minutes, seconds),
+        (true, &[hours]) => (hours, 0, 0),
+        (true, &[hours, minutes]) => (hours, minutes, 0),
+        (_, &[hours, minutes, seconds]) => (hours, minutes, seconds),
+        _ => return Err(NotATimeLimit),
+    };
+    let seconds = [(days.unwrap_or(0), 86_400), (hours, 3_600), (minutes, 60), (seconds, 1)]
+        .into_iter()
+        .try_fold(0_u64, |sum, (count, unit)| sum.checked_add(u64::from(count) * unit));
+    seconds.map(Duration::from_secs).ok_or(NotATimeLimit)
+}
+
+fn number(text: &str) -> Result<u32, NotATimeLimit> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number { text.parse().map_err(|_| NotATimeLimit) } else { Err(NotATimeLimit) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_of_srun_is_read() {
+        for (text, seconds) in [
+            ("10", 600),
+            ("0", 0),
+            ("10:30", 630),
+            ("1:10:30", 4230),
+            ("2-12", 216_000),
+            ("2-12:30", 217_800),
+            ("2-12:30:15", 217_815),
+            ("90s", 90),
+            ("1h30m", 5400),
+            ("4294967295", 257_698_037_700),
+        ] {
+            assert_eq!(parse(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+    }
+
+    #[test]
+    fn nothing_else_is() {
+        for text in ["", ":", "-", "1-", "-1", "1:", "1:2:3:4", "1-2:3:4:5", "1.5", "+1", "UNLIMITED", "99999999999"] {
+            assert_eq!(parse(text), Err(NotATimeLimit), "{text}");
+        }
+    }
+}

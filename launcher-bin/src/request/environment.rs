@@ -1,0 +1,167 @@
+//! Variables of the ranks: those of ours that are passed on, and those that are set for a program.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use crate::args::{EnvSetting, Export, ProgramArgs};
+use crate::machine::Machine;
+
+/// Variables that a program cannot well do without; with `--export`, srun keeps none of them but those of Slurm.
+const KEPT: [&str; 5] = ["HOME", "USER", "LOGNAME", "SHELL", "PATH"];
+/// Most bytes of a file of variables. A device has no end.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// Refusal of variables.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EnvironmentError {
+    /// A flag names a variable that we do not have.
+    #[error("{flag} {name}: there is no such variable to pass on; {name}=VALUE sets one")]
+    NoSuchVariable {
+        /// The flag.
+        flag: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// The file cannot be read.
+    #[error("--env-file: cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Error of the system.
+        source: io::Error,
+    },
+    /// The file is longer than any list of variables.
+    #[error("--env-file: {} has more than {} bytes", path.display(), BYTES_MAX)]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A line sets no variable.
+    #[error("--env-file: {}, line {line}: it is not NAME=VALUE", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+    },
+}
+
+/// Variables of ours that ranks start from.
+pub(super) fn exported(export: &Export, machine: &Machine) -> Result<Vec<(OsString, OsString)>, EnvironmentError> {
+    let mut variables = machine.environment.clone();
+    if !export.all {
+        variables.retain(|(name, _)| KEPT.iter().any(|kept| name == kept));
+    }
+    for setting in &export.named {
+        let (name, value) = variable("--export", setting, machine)?;
+        variables.retain(|(known, _)| *known != name);
+        variables.push((name, value));
+    }
+    Ok(variables)
+}
+
+/// Variables that are set for the ranks of a program; of two with one name the later one counts.
+pub(super) fn set(program: &ProgramArgs, machine: &Machine) -> Result<Vec<(OsString, OsString)>, EnvironmentError> {
+    let mut set = Vec::new();
+    for path in &program.env_file {
+        set.extend(read(&machine.directory.join(path))?);
+    }
+    for setting in &program.env {
+        set.push(variable("--env", setting, machine)?);
+    }
+    Ok(set)
+}
+
+fn variable(
+    flag: &'static str,
+    setting: &EnvSetting,
+    machine: &Machine,
+) -> Result<(OsString, OsString), EnvironmentError> {
+    let value = match &setting.value {
+        Some(value) => value.as_os_str(),
+        None => machine.variable(&setting.name).ok_or_else(|| EnvironmentError::NoSuchVariable {
+            flag,
+            name: setting.name.to_string_lossy().into_owned(),
+        })?,
+    };
+    Ok((setting.name.clone(), value.to_owned()))
+}
+
+/// The variables of a file with one `NAME=VALUE` on each line; empty lines and those that begin with `#` are passed over. A value is
+/// everything up to the end of its line.
+fn read(path: &Path) -> Result<Vec<(OsString, OsString)>, EnvironmentError> {
+    let failed = |source| EnvironmentError::Read { path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    File::open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes)).map_err(failed)?;
+    if bytes.len() as u64 > BYTES_MAX {
+        return Err(EnvironmentError::TooLong { path: path.to_owned() });
+    }
+    let lines = (1..).zip(bytes.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii_start));
+    let settings = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with(b"#"));
+    settings
+        .map(|(line, text)| parse(text).ok_or_else(|| EnvironmentError::Line { path: path.to_owned(), line }))
+        .collect()
+}
+
+fn parse(line: &[u8]) -> Option<(OsString, OsString)> {
+    let equals = line.iter().position(|&byte| byte == b'=').filter(|&equals| equals > 0)?;
+    let is_name = OsStr::from_bytes(&line[..equals]).to_str().is_some_and(|name| !name.contains(char::is_whitespace));
+    let os = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+    (is_name && !line.contains(&0)).then(|| (os(&line[..equals]), os(&line[equals + 1..])))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use crate::prepared::tests::commanded;
+
+    fn names(line: &str) -> Vec<String> {
+        let environment = commanded(line).unwrap().request.settings.environment;
+        environment.iter().map(|(name, value)| format!("{}={}", name.display(), value.display())).collect()
+    }
+
+    #[test]
+    fn what_is_passed_on_is_what_was_asked_for() {
+        assert_eq!(names("true"), ["PATH=/usr/bin:/bin", "HERE=x"]);
+        assert_eq!(names("--export=ALL true"), ["PATH=/usr/bin:/bin", "HERE=x"]);
+        assert_eq!(names("--export=NONE true"), ["PATH=/usr/bin:/bin"]);
+        assert_eq!(names("--export=HERE true"), ["PATH=/usr/bin:/bin", "HERE=x"]);
+        assert_eq!(names("--export=ALL,HERE=y,A=1 true"), ["PATH=/usr/bin:/bin", "HERE=y", "A=1"]);
+        assert_eq!(names("--export=PATH=/x true"), ["PATH=/x"]);
+        let error = commanded("--export=GONE true").unwrap_err().to_string();
+        assert_eq!(error, "--export GONE: there is no such variable to pass on; GONE=VALUE sets one");
+    }
+
+    #[test]
+    fn a_file_sets_variables_and_a_flag_goes_before_it() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(b"# of the model\n\nA=1\n  B=x = y \nC=\n").unwrap();
+        let line = format!("--env A=2 --env-file {} true", file.path().display());
+        let programs = commanded(&line).unwrap().request.programs;
+        let set: Vec<_> = programs.iter().flat_map(|program| program.app.set.clone()).collect();
+        assert_eq!(
+            set,
+            [("A", "1"), ("B", "x = y "), ("C", ""), ("A", "2")].map(|(name, value)| (name.into(), value.into()))
+        );
+    }
+
+    #[test]
+    fn a_line_that_sets_nothing_is_refused_by_its_number() {
+        for text in ["A=1\nB", "A=1\n=2", "A=1\nexport B=2"] {
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+            let error = commanded(&format!("--env-file {} true", file.path().display())).unwrap_err().to_string();
+            assert!(error.ends_with("line 2: it is not NAME=VALUE"), "{error}");
+        }
+        let error = commanded("--env-file /dev/zero true").unwrap_err().to_string();
+        assert!(error.contains("/dev/zero has more than"), "{error}");
+        assert!(
+            commanded("--env-file /nonexistent true").unwrap_err().to_string().contains("cannot read /nonexistent")
+        );
+    }
+}

@@ -1,0 +1,322 @@
+//! `--multi-prog`: a file that says which ranks run which program, as with srun(1), "multiple program configuration".
+//!
+//! ```text
+//! # RANKS  PROGRAM  ARGUMENTS; %t is the rank, %o its number among those of its line
+//! 0        ./coordinator
+//! 1-3,7    ./worker --shard=%o
+//! *        ./spare "rank %t"
+//! ```
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+
+use lattice_session::rank_ranges::{RankRanges, RankRangesError};
+use lattice_session::request::{ProgramRequest, Programs};
+use lattice_session::spec::AppSpec;
+use pmi_core::ids::Rank;
+
+/// Most bytes of such a file. A device has no end.
+const BYTES_MAX: u64 = 1 << 20;
+/// Most ranks that are given their programs one by one.
+const RANKS_MAX: u32 = 1 << 20;
+
+/// Refusal of a file of programs.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MultiProgError {
+    /// The file cannot be read.
+    #[error("--multi-prog: cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Error of the system.
+        source: io::Error,
+    },
+    /// The file is longer than any list of programs.
+    #[error("--multi-prog: {} has more than {} bytes", path.display(), BYTES_MAX)]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A line cannot be used.
+    #[error("--multi-prog: {}, line {line}: {fault}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+        /// Its fault.
+        #[source]
+        fault: LineFault,
+    },
+    /// No line is for a rank.
+    #[error("--multi-prog: {} has no program for rank {rank}; `*` in place of ranks stands for the rest", path.display())]
+    NoProgram {
+        /// The file.
+        path: PathBuf,
+        /// The rank.
+        rank: u32,
+    },
+    /// The number of ranks is open.
+    #[error("--multi-prog: {} names no last rank; type -n for the number of ranks", path.display())]
+    NoSize {
+        /// The file.
+        path: PathBuf,
+    },
+    /// There are too many ranks.
+    #[error("--multi-prog: {} is for {ranks} ranks; at most {RANKS_MAX} are possible", path.display())]
+    TooManyRanks {
+        /// The file.
+        path: PathBuf,
+        /// Number of ranks.
+        ranks: u32,
+    },
+    /// Ranks have more programs than a launch may have.
+    #[error("--multi-prog: {} makes {programs} programs of the ranks, with a different one beside each; at most {} are possible", path.display(), Programs::MAX)]
+    TooManyPrograms {
+        /// The file.
+        path: PathBuf,
+        /// Number of programs.
+        programs: usize,
+    },
+}
+
+/// Fault of one line.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LineFault {
+    /// A quote is not closed.
+    #[error("a quote is not closed")]
+    Quote,
+    /// There is no program behind the ranks.
+    #[error("there is no program behind the ranks")]
+    NoProgram,
+    /// The ranks cannot be read.
+    #[error("the ranks are {text:?}: {source}; a list such as 0,4-7, or `*` for the rest, is possible")]
+    Ranks {
+        /// Text in place of the ranks.
+        text: String,
+        /// The fault.
+        source: RankRangesError,
+    },
+    /// A rank has a program already.
+    #[error("rank {rank} has a program already")]
+    Twice {
+        /// The rank.
+        rank: u32,
+    },
+    /// Ranks of the line are beyond the launch's.
+    #[error("there is no rank {rank}; -n {size} makes ranks 0 to {last}", last = size - 1)]
+    NoSuchRank {
+        /// The rank.
+        rank: u32,
+        /// Number of ranks.
+        size: u32,
+    },
+}
+
+/// One line of the file.
+struct Line {
+    number: usize,
+    /// `None` for the rest.
+    ranks: Option<RankRanges>,
+    words: Vec<String>,
+}
+
+/// The programs of the file that `request` names as its program; its directory and variables are those of each.
+pub(super) fn read(request: ProgramRequest) -> Result<Vec<ProgramRequest>, MultiProgError> {
+    let ProgramRequest { app, ranks } = request;
+    let path = app.directory.join(&app.program);
+    let lines = parse(&text(&path)?, &path)?;
+    let size = match ranks {
+        Some(size) => size.get(),
+        None => size_of(&lines).ok_or_else(|| MultiProgError::NoSize { path: path.clone() })?,
+    };
+    if size > RANKS_MAX {
+        return Err(MultiProgError::TooManyRanks { path, ranks: size });
+    }
+    let programs = in_a_row(commands(&lines, size, &path)?);
+    if programs.len() > Programs::MAX {
+        return Err(MultiProgError::TooManyPrograms { path, programs: programs.len() });
+    }
+    let program = |(words, ranks): (Vec<String>, u32)| {
+        let mut words = words.into_iter().map(OsString::from);
+        let program = words.next().unwrap_or_default();
+        ProgramRequest { app: AppSpec { program, args: words.collect(), ..app.clone() }, ranks: NonZeroU32::new(ranks) }
+    };
+    Ok(programs.into_iter().map(program).collect())
+}
+
+fn text(path: &Path) -> Result<String, MultiProgError> {
+    let failed = |source| MultiProgError::Read { path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    File::open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes)).map_err(failed)?;
+    if bytes.len() as u64 > BYTES_MAX {
+        return Err(MultiProgError::TooLong { path: path.to_owned() });
+    }
+    String::from_utf8(bytes).map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))
+}
+
+/// The lines with programs; one that ends with a backslash goes on in the next one.
+fn parse(text: &str, path: &Path) -> Result<Vec<Line>, MultiProgError> {
+    let mut lines = Vec::new();
+    let mut begun: Option<(usize, String)> = None;
+    for (number, line) in (1..).zip(text.lines()) {
+        let (number, whole) = match begun.take() {
+            Some((number, before)) => (number, before + line),
+            None => (number, line.to_owned()),
+        };
+        match whole.strip_suffix('\\') {
+            Some(before) => begun = Some((number, before.to_owned())),
+            None => lines.push((number, whole)),
+        }
+    }
+    lines.extend(begun);
+    let lines = lines.iter().map(|(number, line)| (*number, line.trim()));
+    let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    let fault = |line, fault| MultiProgError::Line { path: path.to_owned(), line, fault };
+    lines.map(|(number, line)| parse_line(number, line).map_err(|what| fault(number, what))).collect()
+}
+
+fn parse_line(number: usize, line: &str) -> Result<Line, LineFault> {
+    let mut words = shlex::split(line).ok_or(LineFault::Quote)?;
+    if words.len() < 2 {
+        return Err(LineFault::NoProgram);
+    }
+    let ranks = words.remove(0);
+    let ranks = match ranks.as_str() {
+        "*" => None,
+        list => Some(list.parse().map_err(|source| LineFault::Ranks { text: list.to_owned(), source })?),
+    };
+    Ok(Line { number, ranks, words })
+}
+
+/// Number of ranks that the lines name; `None` if one of them stands for the rest.
+fn size_of(lines: &[Line]) -> Option<u32> {
+    let last = |line: &Line| line.ranks.as_ref().map(|ranks| ranks.greatest().0);
+    lines.iter().map(last).collect::<Option<Vec<_>>>()?.into_iter().max()?.checked_add(1)
+}
+
+/// Program and arguments of each rank, in order.
+fn commands(lines: &[Line], size: u32, path: &Path) -> Result<BTreeMap<u32, Vec<String>>, MultiProgError> {
+    let mut commands = BTreeMap::new();
+    for line in lines {
+        let fault = |fault| MultiProgError::Line { path: path.to_owned(), line: line.number, fault };
+        if let Some(rank) = line.ranks.as_ref().map(|ranks| ranks.greatest().0).filter(|&rank| rank >= size) {
+            return Err(fault(LineFault::NoSuchRank { rank, size }));
+        }
+        let mut offset = 0;
+        for rank in 0..size {
+            let is_named = match &line.ranks {
+                Some(ranks) => ranks.contains(Rank(rank)),
+                None => !commands.contains_key(&rank),
+            };
+            if !is_named {
+                continue;
+            }
+            let words = line.words.iter().map(|word| filled(word, rank, offset)).collect();
+            if commands.insert(rank, words).is_some() {
+                return Err(fault(LineFault::Twice { rank }));
+            }
+            offset += 1;
+        }
+    }
+    match (0..size).find(|rank| !commands.contains_key(rank)) {
+        Some(rank) => Err(MultiProgError::NoProgram { path: path.to_owned(), rank }),
+        None => Ok(commands),
+    }
+}
+
+fn filled(word: &str, rank: u32, offset: u32) -> String {
+    if word.contains('%') {
+        word.replace("%t", &rank.to_string()).replace("%o", &offset.to_string())
+    } else {
+        word.to_owned()
+    }
+}
+
+/// Programs and arguments, each with the number of ranks in a row that have them.
+fn in_a_row(commands: BTreeMap<u32, Vec<String>>) -> Vec<(Vec<String>, u32)> {
+    let mut programs: Vec<(Vec<String>, u32)> = Vec::new();
+    for words in commands.into_values() {
+        match programs.last_mut() {
+            Some((last, ranks)) if *last == words => *ranks += 1,
+            _ => programs.push((words, 1)),
+        }
+    }
+    programs
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn programs(text: &str, ranks: Option<u32>) -> Result<Vec<(u32, String)>, String> {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        let app = AppSpec {
+            program: file.path().into(),
+            args: Vec::new(),
+            directory: "/".into(),
+            set: Vec::new(),
+            remove: Vec::new(),
+        };
+        let request = ProgramRequest { app, ranks: ranks.and_then(NonZeroU32::new) };
+        let words = |app: &AppSpec| {
+            let args = app.args.iter().map(|arg| format!(" {}", arg.display())).collect::<String>();
+            format!("{}{args}", app.program.display())
+        };
+        let name = file.path().display().to_string();
+        match read(request) {
+            Ok(programs) => {
+                Ok(programs.iter().map(|program| (program.ranks.unwrap().get(), words(&program.app))).collect())
+            }
+            Err(error) => Err(error.to_string().replace(&name, "FILE").replace("--multi-prog: ", "")),
+        }
+    }
+
+    #[test]
+    fn ranks_in_a_row_with_one_command_are_one_program() {
+        let check = |text: &str, ranks, expected: &[(u32, &str)]| {
+            let expected: Vec<_> = expected.iter().map(|&(ranks, words)| (ranks, words.to_owned())).collect();
+            assert_eq!(programs(text, ranks).unwrap(), expected, "{text}");
+        };
+        check("0 a\n1-3 b x\n", None, &[(1, "a"), (3, "b x")]);
+        check("1-3 b\n0,4 a\n", None, &[(1, "a"), (3, "b"), (1, "a")]);
+        check("# all\n\n0 a\n* b 'x y'\n", Some(3), &[(1, "a"), (2, "b x y")]);
+        check(
+            "0-1 a %t:%o\n2-3 b %t:%o \\\n  end\n",
+            None,
+            &[(1, "a 0:0"), (1, "a 1:1"), (1, "b 2:0 end"), (1, "b 3:1 end")],
+        );
+        check("* a %t", Some(2), &[(1, "a 0"), (1, "a 1")]);
+    }
+
+    #[test]
+    fn a_file_that_makes_no_launch_is_refused_with_the_line() {
+        for (text, ranks, expected) in [
+            ("0 a\n2 b\n", None, "FILE has no program for rank 1; `*` in place of ranks stands for the rest"),
+            ("* a\n", None, "FILE names no last rank; type -n for the number of ranks"),
+            ("", None, "FILE names no last rank; type -n for the number of ranks"),
+            ("0 a\n0-1 b\n", None, "FILE, line 2: rank 0 has a program already"),
+            ("0-4 a\n", Some(2), "FILE, line 1: there is no rank 4; -n 2 makes ranks 0 to 1"),
+            ("0-1048576 a\n", None, "FILE is for 1048577 ranks; at most 1048576 are possible"),
+            ("0 'a\n", None, "FILE, line 1: a quote is not closed"),
+            ("0\n", None, "FILE, line 1: there is no program behind the ranks"),
+            (
+                "0-4095 a %t\n4096 b\n",
+                None,
+                "FILE makes 4097 programs of the ranks, with a different one beside each; at most 4096 are possible",
+            ),
+        ] {
+            assert_eq!(programs(text, ranks), Err(expected.to_owned()), "{text}");
+        }
+        assert!(programs("x a\n", None).unwrap_err().starts_with("FILE, line 1: the ranks are \"x\": "));
+    }
+}

@@ -1,0 +1,34 @@
+//! Lines of mpiexec, mpirun and srun, with programs of the MPI libraries that they belong to, over several nodes.
+
+use lattice_tests::mpi::{MPICHS, OPEN_MPIS};
+use lattice_tests::{cluster, script_on, turn};
+
+/// Prints the rank and its node.
+const WHERE: &str =
+    r#"bash -c 'IFS=, read -ra nodes <<<"$LATTICE_NODELIST"; echo "$LATTICE_RANK ${nodes[$LATTICE_NODE]}"'"#;
+
+#[test]
+fn ranks_are_where_the_other_launcher_would_put_them() {
+    let check = |line: &str, expected: &[&str]| {
+        script_on(2, &format!("{line} {WHERE}")).run().exits(0).prints_lines(expected);
+    };
+    check("lattice mpiexec -hosts node0,node1 -n 4", &["0 node0", "1 node1", "2 node0", "3 node1"]);
+    check("lattice mpiexec -hosts node1,node0 -ppn 2", &["0 node1", "1 node1", "2 node0", "3 node0"]);
+    check("lattice mpirun -H node0:1,node1:2 -np 3", &["0 node0", "1 node1", "2 node1"]);
+    check("lattice mpirun --map-by ppr:1:node", &["0 node0", "1 node1"]);
+    check("lattice srun -N2 -n3 -m cyclic", &["0 node0", "1 node1", "2 node0"]);
+    check("lattice srun -w node1 -n2 --overlap -p debug", &["0 node1", "1 node1"]);
+    let programs = format!("lattice mpiexec -n 1 -host node1 {WHERE} : -n 2 -host node0");
+    check(&programs, &["0 node1", "1 node0", "2 node0"]);
+}
+
+#[test]
+fn programs_of_each_library_start_by_its_own_launchers_line() {
+    let _machine = turn::heavy();
+    let script = r#"lattice mpiexec -l -ppn 2 -hosts node0,node1 "$1" &&
+        lattice mpirun --tag-output --host node0:2,node1:2 --mca pml ob1 --map-by core "$2" &&
+        lattice srun -l -N2 --ntasks-per-node=2 --mpi=pmix "$2" && lattice srun -l -N 2 -n 4 --mpi=pmi2 "$1""#;
+    let command = cluster(2).bash(script).arg(MPICHS[1].program("hello")).arg(OPEN_MPIS[1].program("hello"));
+    let lines = (0..4).map(|rank| format!("[{rank}] rank {rank} of 4"));
+    command.run().exits(0).prints_lines(lines.flat_map(|line| vec![line; 4]));
+}
