@@ -54,8 +54,10 @@ fn prepare_tests(steps: &mut Steps) -> Result<()> {
 fn run_all_tests(steps: &mut Steps) -> Result<()> {
     // Many wait more than they compute: for limits to pass, for MPI libraries to look for networks.
     let threads = 4 * std::thread::available_parallelism().map_or(1, usize::from);
-    let mut tests = cargo("test --workspace");
-    steps.take_tests("tests", || run_tests(tests.env("RUST_TEST_THREADS", threads.to_string())))?;
+    let tests = || cargo("test --workspace --no-fail-fast");
+    let all = || run_tests(tests().env("RUST_TEST_THREADS", threads.to_string()));
+    let alone = |names: &[String]| run_tests(tests().args(["--", "--exact"]).args(names).env("RUST_TEST_THREADS", "1"));
+    steps.take_tests("tests", all, alone)?;
     // A server without tokio is a promise to those who embed it.
     steps
         .take("without tokio", || run(&mut cargo("build --package pmi-core --package pmix-core --no-default-features")))

@@ -3,13 +3,15 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 /// Steps that were taken, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
     taken: Vec<(&'static str, Duration)>,
     tests: TestCount,
+    /// Tests that failed among others and passed alone.
+    unsteady: Vec<String>,
 }
 
 /// Sum of the `test result:` lines of test programs.
@@ -30,12 +32,59 @@ impl Steps {
         result
     }
 
-    /// Takes a step that runs test programs.
-    pub(crate) fn take_tests(&mut self, name: &'static str, step: impl FnOnce() -> Result<TestCount>) -> Result<()> {
-        let mut counted = TestCount::default();
-        let result = self.take(name, || step().map(|count| counted = count));
-        self.tests.add(counted);
+    /// Takes a step that runs test programs. Tests that fail are run once more by `again`, each alone, if they are few: those that pass
+    /// then are listed at the end, for whoever finds out why they do not stand the company of others.
+    pub(crate) fn take_tests(
+        &mut self,
+        name: &'static str,
+        step: impl FnOnce() -> Result<TestRun>,
+        again: impl FnOnce(&[String]) -> Result<TestRun>,
+    ) -> Result<()> {
+        let mut taken = TestRun::default();
+        let result = self.take(name, || {
+            taken = step()?;
+            ensure!(taken.succeeded || !taken.failures.is_empty(), "the tests could not be run");
+            ensure!(taken.failures.len() <= UNSTEADY_MAX, "{} tests failed", taken.failures.len());
+            if !taken.failures.is_empty() {
+                let alone = again(&taken.failures)?;
+                let (failed, all) = (alone.count.failed, taken.failures.len());
+                ensure!(
+                    alone.succeeded && alone.count.passed >= all,
+                    "{failed} of {all} tests failed when they were run alone, too"
+                );
+                taken.count.passed += all;
+                taken.count.failed = 0;
+            }
+            Ok(())
+        });
+        self.tests.add(taken.count);
+        if result.is_ok() {
+            self.unsteady.extend(taken.failures);
+        }
         result
+    }
+}
+
+/// Most tests that are run again; more of them have failed for a reason.
+const UNSTEADY_MAX: usize = 3;
+
+/// Outcome of test programs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TestRun {
+    pub(crate) count: TestCount,
+    /// Names of the tests that failed.
+    pub(crate) failures: Vec<String>,
+    /// True if every program ended well.
+    pub(crate) succeeded: bool,
+}
+
+impl TestRun {
+    /// Adds what a line of a test program's output says.
+    pub(crate) fn add_line(&mut self, line: &str) {
+        self.count.add_line(line);
+        if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED")) {
+            self.failures.push(name.to_owned());
+        }
     }
 }
 
@@ -45,6 +94,9 @@ impl fmt::Display for Steps {
         for (name, time) in self.taken.iter().copied().chain([("all", all)]) {
             let seconds = time.as_secs();
             writeln!(f, "{name:<24} {:>3} min {:>2} s", seconds / 60, seconds % 60)?;
+        }
+        for name in &self.unsteady {
+            writeln!(f, "passed alone, after it had failed among others: {name}")?;
         }
         let TestCount { passed, failed, ignored, programs } = self.tests;
         writeln!(f, "tests: {passed} passed, {failed} failed, {ignored} ignored, in {programs} programs")
@@ -90,10 +142,47 @@ mod tests {
     }
 
     #[test]
+    fn tests_that_fail_are_run_once_more_if_they_are_few() {
+        let run = |lines: &[&str], succeeded| {
+            let mut run = TestRun { succeeded, ..TestRun::default() };
+            lines.iter().for_each(|line| run.add_line(line));
+            run
+        };
+        let first = run(
+            &["test a::b ... ok", "test c::d ... FAILED", "test result: FAILED. 1 passed; 1 failed; 0 ignored"],
+            false,
+        );
+        assert_eq!(first.failures, ["c::d"]);
+        let good = run(&["test c::d ... ok", "test result: ok. 1 passed; 0 failed; 0 ignored; 1 filtered out"], true);
+        let bad = run(&["test c::d ... FAILED", "test result: FAILED. 0 passed; 1 failed; 0 ignored"], false);
+        let mut steps = Steps::default();
+        steps
+            .take_tests(
+                "tests",
+                || Ok(first.clone()),
+                |names| {
+                    assert_eq!(names, ["c::d"]);
+                    Ok(good.clone())
+                },
+            )
+            .unwrap();
+        assert!(steps.to_string().ends_with("passed alone, after it had failed among others: c::d\ntests: 2 passed, 0 failed, 0 ignored, in 1 programs\n"));
+        let again = |outcome: &TestRun| {
+            let outcome = outcome.clone();
+            Steps::default().take_tests("tests", || Ok(first.clone()), |_| Ok(outcome))
+        };
+        assert!(again(&bad).is_err());
+        assert!(again(&TestRun { succeeded: true, ..TestRun::default() }).is_err(), "it must have been run");
+        let many = TestRun { failures: vec!["x".to_owned(); UNSTEADY_MAX + 1], ..first.clone() };
+        assert!(Steps::default().take_tests("tests", || Ok(many), |_| Ok(good.clone())).is_err());
+        assert!(Steps::default().take_tests("tests", || Ok(TestRun::default()), |_| Ok(good.clone())).is_err());
+    }
+
+    #[test]
     fn a_step_that_fails_is_listed_too() {
         let mut steps = Steps::default();
         steps.take("format", || Ok(())).unwrap();
-        steps.take_tests("tests", || anyhow::bail!("a test failed")).unwrap_err();
+        steps.take_tests("tests", || anyhow::bail!("a test failed"), |_| Ok(TestRun::default())).unwrap_err();
         let shown = steps.to_string();
         let names: Vec<&str> = shown.lines().filter_map(|line| line.split_whitespace().next()).collect();
         assert_eq!(names, ["format", "tests", "all", "tests:"], "{shown}");

@@ -57,7 +57,7 @@ pub(super) const IDLE: &[Idle] = &[
     idle(Some('u'), "unbuffered", Value::No, AS_IT_COMES),
 ];
 
-/// Those of [`IDLE`] that a command line has.
+/// The flags of this table that a command line has.
 #[derive(Clone, Debug, Default)]
 pub struct IdleArgs {
     given: Vec<&'static Idle>,
