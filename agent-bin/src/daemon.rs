@@ -38,6 +38,7 @@ use std::sync::Arc;
 
 use cxi_fabric::node::NodeConfigError;
 use lattice_daemon::metrics_page;
+use lattice_inventory::ThisNode;
 use lattice_session::timeouts;
 use pmi_transport::address::Address;
 use pmi_transport::connect::{self, AgentChannels, Channel, ConnectError};
@@ -186,6 +187,8 @@ async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
         let counting = Arc::clone(&node);
         tokio::spawn(metrics_page::serve(listener, move || metrics::text(&counting)));
     }
+    // It takes some milliseconds; sessions look where this is kept before they look at the node.
+    tokio::task::spawn_blocking(|| ThisNode::default().read_anew());
     let found = adoption::find(&node.config.runtime_dir, node.forks.own())?;
     let lease = match adoption::take_up(&node, found).await {
         0 => None,

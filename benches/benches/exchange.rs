@@ -27,7 +27,7 @@ use pmi_transport::fence::{Brought, Effects, FanOut, Launch, Limits};
 use pmi_transport::proto::v1::{FenceKey, FenceScope, LinkFrame, fence_scope::Kind};
 use pmix_core::server::{Action, Server, Settings, Ticket};
 use pmix_core::wire::types::SCOPE_GLOBAL;
-use pmix_core::{JobIndex, Namespace};
+use pmix_core::{JobIndex, Namespace, NodeFacts};
 use prost::Message;
 
 /// The model, in nanoseconds.
@@ -214,7 +214,15 @@ impl Node {
         let hosts = (0..nodes).map(|node| format!("node{node:05}")).collect();
         let mut server = Server::new(Settings { exchange, ..Settings::default() });
         let name = NAMESPACE.to_owned();
-        server.add(Namespace { name, job, node: NodeIndex(node), hosts, directory: None, parent: None });
+        server.add(Namespace {
+            name,
+            job,
+            node: NodeIndex(node),
+            hosts,
+            directory: None,
+            parent: None,
+            here: NodeFacts::default(),
+        });
         let rank = join(&mut server, node);
         server.handle_bytes(rank, &commit(SCOPE_GLOBAL, KEY, &vec![7; bytes]));
         while server.poll_action().is_some() {}

@@ -9,10 +9,10 @@ use lattice_benches::pmix_client::{NAMESPACE, commit, fence, get, join, request}
 use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::job::{Job, Placement};
 use pmi_core::server::ConnectionId;
-use pmix_core::Namespace;
 use pmix_core::server::{Action, Server, Settings};
 use pmix_core::wire::request::command;
 use pmix_core::wire::types::SCOPE_LOCAL;
+use pmix_core::{Namespace, NodeFacts};
 
 /// Key of each rank's value.
 const KEY: &str = "btl.tcp.4.1";
@@ -26,7 +26,15 @@ fn server(ranks: u32) -> Server {
     let job = Job { placement, ..Job::on_one_node(JobId::new(NAMESPACE).expect("letters and digits"), ranks) };
     let hosts = (0..nodes).map(|node| format!("node{node:05}")).collect();
     let mut server = Server::new(Settings::default());
-    server.add(Namespace { name: NAMESPACE.into(), job, node: NodeIndex(0), hosts, directory: None, parent: None });
+    server.add(Namespace {
+        name: NAMESPACE.into(),
+        job,
+        node: NodeIndex(0),
+        hosts,
+        directory: None,
+        parent: None,
+        here: NodeFacts::default(),
+    });
     server
 }
 

@@ -9,6 +9,7 @@ use std::io;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
+use lattice_inventory::ThisNode;
 use lattice_session::event::Stream;
 use lattice_session::placed::{PlacedLaunch, RankPlace};
 use lattice_session::random;
@@ -62,7 +63,7 @@ impl PreparedLaunch {
         let assignment = Assignment { hosts: vec![machine.host.clone()], ranks, placement: Placement::one_node(size) };
         let placed = request.place(random::id().map_err(RequestError::Random)?, None, assignment)?;
         let mut ranks = rows(&placed, &programs);
-        let cpus = plan_here(&placed.settings.cpu_bind, size)?;
+        let cpus = plan_here(&ThisNode::default(), &placed.settings.cpu_bind, size)?;
         ranks.iter_mut().zip(cpus).for_each(|(row, cpus)| row.cpus = cpus);
         let prepared = Self { placed, ranks, output };
         prepared.check_input()?;

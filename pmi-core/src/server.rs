@@ -37,7 +37,7 @@ use crate::roster::Roster;
 use crate::services::{Answer, NameError};
 use crate::wire::request::{Message, RingValue};
 use crate::wire::response::{ADOPTION, Address};
-use crate::wire::{ErrorCode, Response};
+use crate::wire::{ErrorCode, Response, VALUE_MAX_ANNOUNCED};
 
 /// Settings of a [`Server`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +73,8 @@ pub struct Server {
     universe_size_text: String,
     ranks: Roster,
     conversations: Connections<Conversation>,
+    /// File that describes the node, as hwloc reads it.
+    topology_file: Option<String>,
     /// Keys that ranks must present to claim themselves; without, their number is enough.
     keys: Option<ClaimKeys>,
     kvs: Kvs,
@@ -140,6 +142,7 @@ impl Server {
             settings,
             ranks,
             conversations: Connections::default(),
+            topology_file: None,
             keys: None,
             kvs,
             node_attributes: HashMap::new(),
@@ -228,6 +231,13 @@ impl Server {
     /// From now on ranks that come through `PMI_PORT` must present their key as `PMI_ID`, and not their number.
     pub fn require_keys(&mut self, keys: ClaimKeys) {
         self.keys = Some(keys);
+    }
+
+    /// From now on ranks that ask are told of a file that describes the node, as hwloc reads it. A name that PMI-1 could not pass on, for
+    /// it is too long or has a space, is as good as none.
+    pub fn offer_topology(&mut self, file: &str) {
+        let fits = file.len() < VALUE_MAX_ANNOUNCED && file.bytes().all(|byte| byte.is_ascii_graphic());
+        self.topology_file = fits.then(|| file.to_owned());
     }
 
     /// The rank of a connection, once known.
@@ -384,7 +394,9 @@ impl Server {
 }
 
 /// Names of the facts about a job.
-const JOB_ATTRIBUTES: [&str; 3] = ["PMI_process_mapping", "universeSize", "hasNameServ"];
+///
+/// The file of `PMI_hwloc_xmlfile` is read by MPICH 4.1 and later (`src/util/mpir_pmi.c`), which look for themselves where it cannot be.
+const JOB_ATTRIBUTES: [&str; 4] = ["PMI_process_mapping", "PMI_hwloc_xmlfile", "universeSize", "hasNameServ"];
 
 /// 0 would reach the program as its `MPI_UNIVERSE_SIZE`.
 fn universe_size(job: &Job) -> Option<u32> {

@@ -294,7 +294,7 @@ fn same(recorded: &[u8], ours: &[u8]) -> bool {
 /// * `rc` missing in the recorded answer (Hydra up to 4.0): ours is 0;
 /// * `found=TRUE`, `msg=`, `info=` and `errmsg=` say nothing more; PMI-2's "not found" is Hydra's `rc=1` and our `found=FALSE`;
 /// * `PMI_process_mapping` may wrap, the ranks are on the same nodes;
-/// * Hydra names a topology file, we do not: clients look for themselves;
+/// * Hydra names a topology file, and here no host has offered one: clients look for themselves;
 /// * `pmiverbose=0` stands for `FALSE`.
 ///
 /// All other recorded fields must be in ours with the same value. What ours has beyond them is what some other client needs.

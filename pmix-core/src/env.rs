@@ -22,6 +22,10 @@ pub struct RankEnvironment<'a> {
 /// Open MPI 4.1's launch environments: without this one it takes every process for a job of its own, whatever else is set.
 const NOT_A_SINGLETON: (&str, &str) = ("OMPI_MCA_schizo", "^orte");
 
+/// Says to Open MPI 4.1 that its launcher has done what there was to bind, as its own does whether it has bound a rank or not. A rank that
+/// hears `orte_externally_bound` instead looks at the whole machine first, to find out what it is bound to (`ess_base_fns.c`).
+const BOUND_AT_LAUNCH: &str = "OMPI_MCA_orte_bound_at_launch";
+
 impl RankEnvironment<'_> {
     /// The variables, in no particular order.
     pub fn variables(&self) -> Vec<(&'static str, String)> {
@@ -43,7 +47,7 @@ impl RankEnvironment<'_> {
             ("PMIX_VERSION", "4.2.2".to_owned()),
             ("OMPI_UNIVERSE_SIZE", universe_size.to_string()),
             (NOT_A_SINGLETON.0, NOT_A_SINGLETON.1.to_owned()),
-            ("OMPI_MCA_orte_externally_bound", "1".to_owned()),
+            (BOUND_AT_LAUNCH, "1".to_owned()),
         ]
     }
 }

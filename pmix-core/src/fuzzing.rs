@@ -4,6 +4,7 @@ use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::job::Job;
 
 use crate::namespace::Namespace;
+use crate::node_facts::NodeFacts;
 use crate::server::{Action, Server, Settings};
 use crate::wire::Encoding;
 use crate::wire::frame::FrameBuffer;
@@ -56,6 +57,7 @@ pub fn server(data: &[u8]) {
         hosts: vec!["n0".to_owned()],
         directory: None,
         parent: Some(("other".to_owned(), Rank(0))),
+        here: NodeFacts { topology: Some("<topology/>".into()), places: Vec::new() },
     });
     let connections = [(0_u8, "v3"), (1, "v41")].map(|(rank, module)| {
         let connection = server.accept();

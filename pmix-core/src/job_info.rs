@@ -5,6 +5,7 @@
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmi_core::job::Job;
 
+use crate::node_facts::BoundPlace;
 use crate::wire::Encoding;
 use crate::wire::reader::Proc;
 use crate::wire::value::{Info, Value};
@@ -20,6 +21,8 @@ pub(crate) struct JobFacts<'a> {
     pub(crate) directory: Option<&'a str>,
     /// Rank that spawned the job, if one did.
     pub(crate) parent: Option<Proc<'a>>,
+    /// The node that these facts are told on, with the places of its ranks.
+    pub(crate) here: (NodeIndex, &'a [Option<BoundPlace>]),
 }
 
 impl JobFacts<'_> {
@@ -113,6 +116,11 @@ impl JobFacts<'_> {
         facts.kval("pmix.nrank", &Value::U16(local.0 as u16));
         if let Ok(appnum) = u32::try_from(self.job.appnum(rank)) {
             facts.kval("pmix.appnum", &Value::U32(appnum));
+        }
+        // Only of neighbours: Open MPI compares their places with its own, and takes a rank without CPUs for unbound.
+        if let Some(place) = self.here.1.get(local.index()).filter(|_| self.here.0 == node).and_then(Option::as_ref) {
+            facts.kval("pmix.cpuset", &Value::Text(place.cpus.as_bytes()));
+            facts.kval("pmix.locstr", &Value::Text(place.locality.as_bytes()));
         }
         out.kval("pmix.pblob", &Value::Bytes(&facts.into_bytes()));
     }

@@ -16,9 +16,11 @@ pub mod env;
 pub mod fuzzing;
 mod job_info;
 mod namespace;
+mod node_facts;
 pub mod server;
 pub mod services;
 pub mod wire;
 
 pub use clean_up::CleanUp;
 pub use namespace::{JobIndex, Namespace, Seat};
+pub use node_facts::{BoundPlace, NodeFacts};

@@ -10,10 +10,13 @@ use pmi_core::services::MetJob;
 
 use crate::clean_up::CleanUp;
 use crate::job_info::JobFacts;
+use crate::node_facts::{NodeFacts, TOPOLOGY};
 use crate::wire::Encoding;
 use crate::wire::reader::{Proc, Reader};
 use crate::wire::reply::Encoded;
 use crate::wire::types;
+use crate::wire::value::Value;
+use crate::wire::writer::Writer;
 
 /// Description by the host of a job that is to be served.
 #[derive(Clone, Debug)]
@@ -30,6 +33,8 @@ pub struct Namespace {
     pub directory: Option<String>,
     /// The namespace and rank that spawned it, if one did.
     pub parent: Option<(String, Rank)>,
+    /// What its ranks on this node are told of it.
+    pub here: NodeFacts,
 }
 
 impl Namespace {
@@ -65,6 +70,8 @@ pub(crate) struct JobState {
     pub(crate) data: HashMap<Rank, RankData>,
     /// The job's facts, per encoding that was asked for.
     facts: [Option<Bytes>; 2],
+    /// The same with what its ranks on this node are told besides.
+    facts_here: [Option<Bytes>; 2],
 }
 
 /// Data that one rank has committed.
@@ -112,7 +119,15 @@ impl JobState {
     pub(crate) fn new(namespace: Namespace) -> Self {
         let ranks = Roster::new(namespace.job.placement.ranks_on(namespace.node));
         let clean_up = vec![Vec::new(); ranks.len()];
-        Self { namespace, met: false, ranks, clean_up, data: HashMap::new(), facts: [None, None] }
+        Self {
+            namespace,
+            met: false,
+            ranks,
+            clean_up,
+            data: HashMap::new(),
+            facts: [None, None],
+            facts_here: [None, None],
+        }
     }
 
     /// A job of another launch.
@@ -120,9 +135,18 @@ impl JobState {
         let MetJob { namespace, job, hosts } = met.clone();
         // It has no rank here, whatever its own launch calls this node.
         let node = NodeIndex(u32::MAX);
-        let namespace = Namespace { name: namespace, job, node, hosts, directory: None, parent: None };
+        let here = NodeFacts::default();
+        let namespace = Namespace { name: namespace, job, node, hosts, directory: None, parent: None, here };
         let (ranks, clean_up) = (Roster::default(), Vec::new());
-        Self { namespace, met: true, ranks, clean_up, data: HashMap::new(), facts: [None, None] }
+        Self {
+            namespace,
+            met: true,
+            ranks,
+            clean_up,
+            data: HashMap::new(),
+            facts: [None, None],
+            facts_here: [None, None],
+        }
     }
 
     /// Returns true if it is of another launch: everything known of its ranks came from a meeting, and no node can be asked.
@@ -134,13 +158,32 @@ impl JobState {
     pub(crate) fn facts(&mut self, encoding: Encoding) -> Bytes {
         let (namespace, facts) = (&self.namespace, &mut self.facts);
         let parent = namespace.parent_proc();
-        let Namespace { job, hosts, directory, .. } = namespace;
+        let Namespace { job, node, hosts, directory, here, .. } = namespace;
         let facts = &mut facts[encoding as usize];
         facts
             .get_or_insert_with(|| {
-                JobFacts { job, hosts, directory: directory.as_deref(), parent }.encode(encoding).into()
+                JobFacts { job, hosts, directory: directory.as_deref(), parent, here: (*node, &here.places) }
+                    .encode(encoding)
+                    .into()
             })
             .clone()
+    }
+
+    /// The job's facts for its own ranks on this node; written at the first question.
+    pub(crate) fn facts_here(&mut self, encoding: Encoding) -> Bytes {
+        let facts = self.facts(encoding);
+        let topology = self.namespace.here.topology.as_ref();
+        let here = &mut self.facts_here[encoding as usize];
+        // libpmix 4.2 and later, which have this encoding, load the topology in `PMIx_Init`: from what they were told by then, or by
+        // looking at the whole node.
+        let topology = topology.filter(|_| encoding == Encoding::Flex);
+        let Some(topology) = topology else { return facts };
+        here.get_or_insert_with(|| {
+            let mut out = Writer::new(encoding);
+            out.kval(TOPOLOGY, &Value::Text(topology));
+            [&facts[..], &out.into_bytes()].concat().into()
+        })
+        .clone()
     }
 
     /// The position of a rank among those of this node.

@@ -11,7 +11,7 @@ use pmi_core::services::NoServices;
 use pmix_core::driver::{Driver, Sinks};
 use pmix_core::server::{Server, Settings};
 use pmix_core::services::Alone;
-use pmix_core::{JobIndex, Namespace, Seat};
+use pmix_core::{JobIndex, Namespace, NodeFacts, Seat};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -41,6 +41,7 @@ fn driver_of(ranks: u32, uid: u32, trace: &Arc<Mutex<Vec<String>>>) -> (Driver, 
         hosts: vec!["n0".to_owned()],
         directory: None,
         parent: None,
+        here: NodeFacts::default(),
     };
     driver.add(namespace, Arc::new(LocalFence), Arc::new(NoServices));
     (driver, end)

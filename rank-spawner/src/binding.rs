@@ -3,10 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use lattice_inventory::{CpuSet, CpuSetParseError, ThisNode, UsableCores};
 use serde::{Deserialize, Serialize};
 
-use crate::cpus::{CpuSet, CpuSetParseError};
-use crate::topology::{Topology, TopologyError};
+use crate::syscalls;
 
 /// Binding policy: `none`, `cores`, `threads`, or `map:` with one CPU or range per rank, as in `map:0,2,4-5`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -103,23 +103,35 @@ impl fmt::Display for CpuBind {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindHereError {
-    /// The CPUs of this machine cannot be read.
-    #[error(transparent)]
-    Topology(#[from] TopologyError),
+    /// The system does not tell which CPUs there are.
+    #[error("cannot bind ranks: {reason}")]
+    Unread {
+        /// Observation, in words.
+        reason: String,
+    },
+    /// The system does not tell which CPUs this process may use.
+    #[error("cannot read the affinity of this process: {0}")]
+    Affinity(#[source] nix::Error),
     /// The policy cannot be met.
     #[error(transparent)]
     Bind(#[from] BindError),
 }
 
-/// Calls [`plan`] for the CPUs that this process may use, which are read only if ranks are to be bound.
+/// Calls [`plan`] for the CPUs of this node that this process may use.
 ///
 /// # Errors
 /// See the variants of [`BindHereError`].
-pub fn plan_here(bind: &CpuBind, local_ranks: u32) -> Result<Vec<Option<CpuSet>>, BindHereError> {
-    match bind {
-        CpuBind::None => Ok(vec![None; local_ranks as usize]),
-        _ => Ok(plan(&Topology::of_this_process()?, bind, local_ranks)?),
+pub fn plan_here(node: &ThisNode, bind: &CpuBind, local_ranks: u32) -> Result<Vec<Option<CpuSet>>, BindHereError> {
+    if *bind == CpuBind::None {
+        return Ok(vec![None; local_ranks as usize]);
     }
+    // Its affinity, which the kernel keeps within its cpuset.
+    let allowed = CpuSet::from_mask(&syscalls::affinity().map_err(BindHereError::Affinity)?);
+    let inventory = node.inventory();
+    if let Some(trouble) = inventory.trouble.iter().find(|trouble| trouble.source == "cpu") {
+        return Err(BindHereError::Unread { reason: trouble.reason.clone() });
+    }
+    Ok(plan(&UsableCores::of(&inventory.template, &allowed), bind, local_ranks)?)
 }
 
 /// The CPUs of each of `local_ranks` ranks, in their order on this node; `None` leaves a rank unbound.
@@ -127,9 +139,9 @@ pub fn plan_here(bind: &CpuBind, local_ranks: u32) -> Result<Vec<Option<CpuSet>>
 /// Ranks beyond the last core, hardware thread or entry of the map begin again with the first.
 ///
 /// # Errors
-/// Fails if the map names a CPU that `topology` does not have, or there is nothing to bind to.
-pub fn plan(topology: &Topology, bind: &CpuBind, local_ranks: u32) -> Result<Vec<Option<CpuSet>>, BindError> {
-    let cores = topology.cores().iter().map(|core| core.cpus.clone());
+/// Fails if the map names a CPU that is not among `usable`, or there is nothing to bind to.
+pub fn plan(usable: &UsableCores, bind: &CpuBind, local_ranks: u32) -> Result<Vec<Option<CpuSet>>, BindError> {
+    let cores = usable.cores().iter().map(|core| core.cpus.clone());
     let places: Vec<CpuSet> = match bind {
         CpuBind::None => return Ok(vec![None; local_ranks as usize]),
         CpuBind::Cores => cores.collect(),
@@ -137,7 +149,7 @@ pub fn plan(topology: &Topology, bind: &CpuBind, local_ranks: u32) -> Result<Vec
             cores.flat_map(|cpus| cpus.iter().map(|cpu| [cpu].into_iter().collect()).collect::<Vec<_>>()).collect()
         }
         CpuBind::Map(sets) => {
-            check_map(sets, &topology.cpus(), local_ranks)?;
+            check_map(sets, &usable.cpus(), local_ranks)?;
             sets.clone()
         }
     };
@@ -159,21 +171,21 @@ fn check_map(sets: &[CpuSet], available: &CpuSet, local_ranks: u32) -> Result<()
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use lattice_inventory::{Group, Template};
 
     use super::*;
 
     /// Two packages of two cores of two threads, the second threads numbered last.
-    fn eight_threads(allowed: &str) -> Topology {
-        let root = tempfile::tempdir().unwrap();
-        for cpu in 0..8 {
-            let about = root.path().join(format!("cpu/cpu{cpu}/topology"));
-            fs::create_dir_all(&about).unwrap();
-            fs::write(about.join("core_cpus_list"), format!("{},{}\n", cpu % 4, cpu % 4 + 4)).unwrap();
-            fs::write(about.join("physical_package_id"), format!("{}\n", cpu % 4 / 2)).unwrap();
-        }
-        fs::write(root.path().join("cpu/online"), "0-7\n").unwrap();
-        Topology::read(root.path(), &allowed.parse().unwrap()).unwrap()
+    fn eight_threads(allowed: &str) -> UsableCores {
+        let groups =
+            |lists: &[&str]| lists.iter().map(|cpus| Group { cpus: cpus.parse().unwrap(), id: None }).collect();
+        let template = Template {
+            cpus: "0-7".parse().unwrap(),
+            packages: groups(&["0-1,4-5", "2-3,6-7"]),
+            cores: groups(&["0,4", "1,5", "2,6", "3,7"]),
+            ..Template::default()
+        };
+        UsableCores::of(&template, &allowed.parse().unwrap())
     }
 
     fn check(allowed: &str, bind: &str, ranks: u32, expected: &[&str]) {

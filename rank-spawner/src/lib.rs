@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Program, Arguments, Environment ──┐
-//! plan(Topology, CpuBind) ──CpuSet──┴─> RankCommand ──Spawner──> RankProcess ──try_wait──> RankExit
+//! plan(UsableCores, CpuBind) ─CpuSet─┴─> RankCommand ──Spawner──> RankProcess ──try_wait──> RankExit
 //!
 //! Keeper::fork (first thing in main), become_subreaper, ..., sweep, Keeper::done      a launcher
 //! ForkServer::fork (first thing in main), request, next_event                                 a daemon that runs many sessions
@@ -44,14 +44,13 @@ mod start;
 mod stdio;
 mod sweep;
 mod syscalls;
-mod topology;
 
 pub use account::{Account, AccountError, BecomeError, BecomeStep, Privileges, become_user};
 pub use arguments::{ArgumentError, Arguments};
 pub use binding::{BindError, BindHereError, CpuBind, CpuBindParseError, plan, plan_here};
 pub use cgroup::{CgroupError, OwnCgroup};
 pub use child::Step;
-pub use cpus::{CpuSet, CpuSetParseError, usable_cpus};
+pub use cpus::usable_cpus;
 pub use descriptor_socket::{DescriptorSocket, PASSED_BYTES_MAX, Passed};
 pub use environment::{Environment, EnvironmentError, RankEnvironment};
 pub use exec_string::{MAX_STRING, StringError};
@@ -62,6 +61,7 @@ pub use fork_server::{
 };
 pub use keeper::{Keeper, KeeperError};
 pub use kill::Survivor;
+pub use lattice_inventory::{CpuSet, CpuSetParseError};
 pub use launch_tag::LaunchTag;
 pub use limits::{Limit, LimitParseError, LimitedResource, raise_descriptor_limit};
 pub use process::RankProcess;
@@ -70,4 +70,3 @@ pub use spawner::Spawner;
 pub use start::{RankCommand, StartError};
 pub use stdio::{JOB_MEMORY_FD, PMI_FD, Stdio, pmi_socket};
 pub use sweep::{Orphans, SweepScope, Swept, become_subreaper, nothing_to_sweep, reap_adopted, sweep, sweep_group};
-pub use topology::{Core, Topology, TopologyError};

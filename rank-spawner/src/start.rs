@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use lattice_inventory::CpuSet;
 use nix::errno::Errno;
 use nix::sys::stat::Mode;
 use nix::unistd::getpid;
@@ -14,7 +15,6 @@ use pmi_core::ids::Rank;
 
 use crate::arguments::Arguments;
 use crate::child::{ChildSetup, Group, SignalsBlocked, Step, clone};
-use crate::cpus::CpuSet;
 use crate::environment::RankEnvironment;
 use crate::limits::Limit;
 use crate::process::RankProcess;

@@ -1,12 +1,12 @@
-//! Properties of topologies and bindings, over machines that are made up.
+//! Properties of usable cores and bindings, over machines that are made up.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
 
+use lattice_inventory::{Inventory, Root, UsableCores};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use rank_spawner::{BindError, CpuBind, CpuSet, Limit, LimitedResource, Topology, plan};
+use rank_spawner::{BindError, CpuBind, CpuSet, Limit, LimitedResource, plan};
 
 /// A machine: packages, cores per package, hardware threads per core, and the CPUs that are offline or not allowed.
 #[derive(Clone, Debug)]
@@ -37,10 +37,10 @@ impl Machine {
     }
 
     /// Writes the machine as a kernel shows it, and reads it.
-    fn topology(&self) -> Topology {
+    fn usable_cores(&self) -> UsableCores {
         let root = tempfile::tempdir().unwrap();
         let write = |path: String, text: String| {
-            let path = root.path().join(path);
+            let path = root.path().join("sys/devices/system").join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text + "\n").unwrap();
         };
@@ -52,7 +52,8 @@ impl Machine {
                 write(format!("cpu/cpu{cpu}/topology/physical_package_id"), (core / self.cores).to_string());
             }
         }
-        Topology::read(Path::new(root.path()), &self.allowed()).unwrap()
+        let template = Inventory::read(&Root::at(root.path())).template;
+        UsableCores::of(&template, &self.allowed())
     }
 }
 
@@ -76,25 +77,25 @@ proptest! {
 
     #[test]
     fn every_usable_cpu_is_in_exactly_one_core(machine in machines()) {
-        let topology = machine.topology();
+        let usable = machine.usable_cores();
         let mut seen = BTreeSet::new();
-        for core in topology.cores() {
+        for core in usable.cores() {
             prop_assert!(!core.cpus.is_empty());
             for cpu in core.cpus.iter() {
                 prop_assert!(seen.insert(cpu), "CPU {cpu} is in two cores");
             }
         }
         prop_assert_eq!(&seen, &machine.usable());
-        prop_assert_eq!(numbers(&topology.cpus()), seen);
-        let packages: Vec<u32> = topology.cores().iter().map(|core| core.package).collect();
+        prop_assert_eq!(numbers(&usable.cpus()), seen);
+        let packages: Vec<u32> = usable.cores().iter().map(|core| core.package).collect();
         prop_assert!(packages.is_sorted(), "the cores of one package are neighbours");
     }
 
     #[test]
     fn ranks_share_a_core_only_when_all_cores_are_taken(machine in machines(), ranks in 0..20_u32) {
-        let topology = machine.topology();
-        let cores = topology.cores().len();
-        let planned = plan(&topology, &CpuBind::Cores, ranks);
+        let usable = machine.usable_cores();
+        let cores = usable.cores().len();
+        let planned = plan(&usable, &CpuBind::Cores, ranks);
         if cores == 0 {
             let is_refused = matches!(planned, Err(BindError::Nothing { .. }));
             prop_assert!(is_refused);
@@ -103,14 +104,14 @@ proptest! {
         let planned = planned.unwrap();
         prop_assert_eq!(planned.len(), ranks as usize);
         for (rank, cpus) in planned.iter().enumerate() {
-            prop_assert_eq!(cpus.as_ref(), Some(&topology.cores()[rank % cores].cpus));
+            prop_assert_eq!(cpus.as_ref(), Some(&usable.cores()[rank % cores].cpus));
         }
     }
 
     #[test]
     fn a_thread_of_its_own_is_one_usable_cpu(machine in machines(), ranks in 0..40_u32) {
-        let topology = machine.topology();
-        let Ok(planned) = plan(&topology, &CpuBind::Threads, ranks) else {
+        let usable = machine.usable_cores();
+        let Ok(planned) = plan(&usable, &CpuBind::Threads, ranks) else {
             prop_assert!(machine.usable().is_empty());
             return Ok(());
         };
@@ -125,11 +126,11 @@ proptest! {
     fn a_map_is_followed_or_the_first_cpu_that_is_not_there_is_named(
         machine in machines(), entries in vec(0..16_u16, 1..5), ranks in 1..9_u32,
     ) {
-        let topology = machine.topology();
+        let usable = machine.usable_cores();
         let sets: Vec<CpuSet> = entries.iter().map(|&cpu| [cpu].into_iter().collect()).collect();
         let used = &entries[..entries.len().min(ranks as usize)];
         let missing = used.iter().position(|cpu| !machine.usable().contains(cpu));
-        match (plan(&topology, &CpuBind::Map(sets.clone()), ranks), missing) {
+        match (plan(&usable, &CpuBind::Map(sets.clone()), ranks), missing) {
             (Ok(planned), None) => {
                 let expected = (0..ranks as usize).map(|rank| Some(sets[rank % sets.len()].clone()));
                 prop_assert_eq!(planned, expected.collect::<Vec<_>>());
@@ -144,7 +145,7 @@ proptest! {
 
     #[test]
     fn without_binding_no_rank_is_bound(machine in machines(), ranks in 0..9_u32) {
-        prop_assert_eq!(plan(&machine.topology(), &CpuBind::None, ranks), Ok(vec![None; ranks as usize]));
+        prop_assert_eq!(plan(&machine.usable_cores(), &CpuBind::None, ranks), Ok(vec![None; ranks as usize]));
     }
 
     #[test]

@@ -10,12 +10,13 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use lattice_inventory::ThisNode;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use nix::unistd::{getpgrp, pipe2};
 use pmi_core::ids::Rank;
 use rank_spawner::{
-    Arguments, Environment, Limit, LimitedResource, Program, RankCommand, RankExit, Spawner, Stdio, Topology,
+    Arguments, CpuBind, Environment, Limit, LimitedResource, Program, RankCommand, RankExit, Spawner, Stdio, plan_here,
 };
 use world::{line, output, shell, shell_with, wait};
 
@@ -139,7 +140,7 @@ fn directory_umask_limits_and_cpus_are_set() {
     // A limit below the number of the PMI socket does not take it away.
     let limits = "ulimit -Sn; ulimit -Hn; ulimit -Sc; echo hi >&30";
     assert_eq!(printed(limits, |command| command.limits = Arc::new([nofile, core])), "16\n64\n0");
-    let cpus = Topology::of_this_process().unwrap().cores().last().unwrap().cpus.clone();
+    let cpus = plan_here(&ThisNode::default(), &CpuBind::Cores, 64).unwrap().into_iter().flatten().next_back().unwrap();
     let script = "grep Cpus_allowed_list /proc/self/status | cut -f2";
     assert_eq!(printed(script, |command| command.cpus = Some(cpus.clone())), cpus.to_string());
 }

@@ -13,6 +13,7 @@
 mod clean_up;
 mod job_memory;
 mod job_servers;
+mod node_facts;
 mod observe;
 mod pump;
 mod reap;
@@ -31,15 +32,16 @@ use std::time::Duration;
 use pmi_core::ids::Rank;
 use pmi_core::server::EndReason;
 use pmix_core::driver::Said;
-use rank_spawner::{RankCommand, RankExit, RankProcess, plan_here};
+use rank_spawner::{RankCommand, RankExit, RankProcess};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use self::node_facts::NodeFacts;
 use self::observe::Programs;
 use self::pump::Pump;
-use self::servers::{RankCalls, Servers};
+use self::servers::{RankCalls, RanksHere, Servers};
 use self::services::{SpawnCall, SpawnReply};
 use self::start::{ProcessNews, Processes, Start, Streams};
 use self::stdin::StdinFeed;
@@ -88,6 +90,7 @@ struct Runner {
     io: SessionIo,
     machine: SessionMachine,
     servers: Servers,
+    node: NodeFacts,
     /// `None` where the system lets nothing be started.
     processes: Option<Processes>,
     /// Commands of jobs that were prepared and whose ranks are not started yet.
@@ -178,6 +181,7 @@ impl Runner {
         Self {
             machine: SessionMachine::new(Arc::clone(&spec), Instant::now().into_std()),
             servers: Servers::new(Arc::clone(&spec), nodes, host, calls, io.trace.take()),
+            node: NodeFacts::default(),
             processes: None,
             commands: HashMap::new(),
             programs: Vec::new(),
@@ -302,11 +306,11 @@ impl Runner {
         let state = self.machine.jobs().get(job);
         let ranks = state.ranks_here();
         let unplanned = |error: PlanError| PrepareFailure { class: error.class(), reason: error.to_string() };
-        let cpus = match ranks.len() as u32 {
+        let cpus = match ranks.len() {
             0 => Vec::new(),
-            ranks => plan_here(&state.spec.settings.cpu_bind, ranks).map_err(|error| unplanned(error.into()))?,
+            ranks => self.node.plan(&state.spec.settings.cpu_bind, ranks).map_err(|error| unplanned(error.into()))?,
         };
-        let served = self.servers.add(job, state, parent, &cpus);
+        let served = self.servers.add(job, state, parent, RanksHere { cpus: &cpus, node: &self.node });
         let entrances = served.map_err(|error| system(format!("cannot serve PMI: {error}")))?;
         let mut plan = Plan::default();
         if let Some(processes) = self.processes.as_ref().filter(|_| !ranks.is_empty()) {

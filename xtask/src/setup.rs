@@ -43,6 +43,8 @@ const FOR_TESTS: &[Package] = &[
     // Only the system's own Python finds it.
     Package { name: "python3-mpi4py", brings: Brings::File("/usr/lib/python3/dist-packages/mpi4py/__init__.py") },
     Package { name: "libpmi2-0-dev", brings: Brings::File("/usr/include/slurm/pmi2.h") },
+    // hwloc, which the topology that ranks are told of is compared with.
+    Package { name: "hwloc-nox", brings: Brings::Program("lstopo") },
     Package { name: "strace", brings: Brings::Program("strace") },
     // ps and pgrep, for the tests that look at daemons from outside.
     Package { name: "procps", brings: Brings::Program("pgrep") },

@@ -245,6 +245,7 @@ impl Server {
     pub(super) fn job_attribute(&self, name: &str) -> Option<&str> {
         match name {
             "PMI_process_mapping" => self.mapping.as_deref(),
+            "PMI_hwloc_xmlfile" => self.topology_file.as_deref(),
             "universeSize" => Some(&self.universe_size_text),
             "hasNameServ" => Some("TRUE"),
             _ => None,

@@ -7,6 +7,7 @@ use pmi_core::ids::Rank;
 
 use super::{Action, Address, Server, Ticket};
 use crate::namespace::{JobIndex, RankData, Stored};
+use crate::node_facts::TOPOLOGY;
 use crate::wire::reader::Proc;
 use crate::wire::request::Committed;
 use crate::wire::value::{Info, Value};
@@ -101,8 +102,12 @@ impl Server {
         let Some(job) = self.job_named(proc.namespace) else { return self.answer(address, status::NOT_FOUND) };
         let is_own = job == address.identity.seat.job;
         if proc.rank == types::RANK_WILDCARD {
-            // A client has the facts about its own job already; what is not among them is not known.
-            return if is_own { self.answer(address, status::NOT_FOUND) } else { self.tell_foreign_job(address, job) };
+            return match key {
+                _ if !is_own => self.tell_foreign_job(address, job),
+                Some(key) if key == TOPOLOGY.as_bytes() => self.tell_topology(address, job),
+                // A client has the facts about its own job already; what is not among them is not known.
+                _ => self.answer(address, status::NOT_FOUND),
+            };
         }
         let rank = Rank(proc.rank);
         if self.jobs[job.0].namespace.job.placement.node_of(rank).is_none() {
@@ -280,6 +285,18 @@ impl Server {
         let mut object = reply::proc_heading(encoding, all);
         object.raw(&facts);
         object.into_bytes()
+    }
+
+    /// Open MPI 4.1 asks for it when it first needs it (`opal_hwloc_base_get_topology`), and looks for itself where it is not known.
+    fn tell_topology(&mut self, address: Address, job: JobIndex) {
+        let encoding = address.identity.encoding;
+        let namespace = &self.jobs[job.0].namespace;
+        let Some(topology) = &namespace.here.topology else { return self.answer(address, status::NOT_FOUND) };
+        let all = Proc { namespace: namespace.name.as_bytes(), rank: types::RANK_WILDCARD };
+        let mut object = reply::proc_heading(encoding, all);
+        object.kval(TOPOLOGY, &Value::Text(topology));
+        let reply = reply::objects(encoding, [&object.into_bytes()[..]]);
+        self.reply(address, &reply);
     }
 
     fn tell_parent(&mut self, address: Address, job: JobIndex, rank: Rank) {

@@ -84,7 +84,7 @@ impl Server {
         let identity = address.identity;
         let job = &mut self.jobs[identity.seat.job.0];
         let heading = reply::job_heading(identity.encoding, job.namespace.name.as_bytes(), identity.module);
-        let facts = job.facts(identity.encoding);
+        let facts = job.facts_here(identity.encoding);
         self.reply_in_parts(address, &heading, facts);
     }
 

@@ -1,12 +1,13 @@
 //! What ranks commit, and who gets it when.
 
-use pmi_core::ids::LocalRank;
-use pmix_core::JobIndex;
+use pmi_core::ids::{JobId, LocalRank, NodeIndex};
+use pmi_core::job::Job;
 use pmix_core::server::Action;
 use pmix_core::wire::Encoding::{Fixed, Flex};
 use pmix_core::wire::reader::Proc;
 use pmix_core::wire::request::command;
 use pmix_core::wire::{status, types};
+use pmix_core::{JobIndex, Namespace, NodeFacts};
 
 use super::world::{Client, World, collecting, procs, whole};
 use super::{commit, found, get, values};
@@ -58,6 +59,27 @@ fn a_get_waits_for_the_commit_and_not_for_ever() {
     for (rank, key) in [(0, "pmix.cpuset"), (7, "card"), (types::RANK_WILDCARD, "pmix.hwlocxml2")] {
         get(&mut world, a, "job0", rank, key, false);
         assert_eq!(world.status(a), Some((status::NOT_FOUND, vec![])), "{key} of {rank}");
+    }
+}
+
+#[test]
+fn the_topology_of_the_node_is_told_to_those_who_ask() {
+    for encoding in [Flex, Fixed] {
+        let topology = "<topology version=\"2.0\"/>".repeat(5000);
+        let job = Job::on_one_node(JobId::new("job").unwrap(), 1);
+        let here = NodeFacts { topology: Some(topology.clone().into()), places: Vec::new() };
+        let (name, hosts) = ("job".to_owned(), vec!["n0".to_owned()]);
+        let mut world = World::new(1, &[1]);
+        let node =
+            world.add_job(Namespace { name, job, node: NodeIndex(0), hosts, directory: None, parent: None, here });
+        let client = world.join(node, "job", 0, encoding).unwrap();
+        get(&mut world, client, "job", types::RANK_WILDCARD, "pmix.hwlocxml2", true);
+        let (status, objects) = world.status(client).unwrap();
+        assert_eq!(status, status::SUCCESS);
+        assert_eq!(values(encoding, &objects), found("pmix.hwlocxml2", topology.as_bytes()));
+        // The older form is not ours to give.
+        get(&mut world, client, "job", types::RANK_WILDCARD, "pmix.hwlocxml1", true);
+        assert_eq!(world.status(client), Some((status::NOT_FOUND, vec![])));
     }
 }
 

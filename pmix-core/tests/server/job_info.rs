@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::job::{App, Job, Placement};
-use pmix_core::Namespace;
 use pmix_core::wire::Encoding;
 use pmix_core::wire::reader::{Proc, Reader};
 use pmix_core::wire::request::command;
 use pmix_core::wire::value::Value;
+use pmix_core::{BoundPlace, Namespace, NodeFacts};
 
 use super::world::World;
 
@@ -22,7 +22,15 @@ fn two_programs() -> Namespace {
     };
     let hosts = ["alpha", "beta"].map(str::to_owned).to_vec();
     let directory = Some("/tmp/lattice.1".to_owned());
-    Namespace { name: "secret".to_owned(), job, node: NodeIndex(0), hosts, directory, parent: None }
+    Namespace {
+        name: "secret".to_owned(),
+        job,
+        node: NodeIndex(0),
+        hosts,
+        directory,
+        parent: None,
+        here: NodeFacts::default(),
+    }
 }
 
 type Facts = BTreeMap<String, Vec<String>>;
@@ -133,10 +141,35 @@ fn a_job_of_two_programs_on_two_nodes_is_described_on_every_level() {
 }
 
 #[test]
+fn ranks_hear_where_their_neighbours_are_bound() {
+    let place = |cpu: u32| Some(BoundPlace { cpus: cpu.to_string(), locality: format!("CR{cpu}:HT{cpu}") });
+    let here = NodeFacts { topology: Some("<topology/>".into()), places: vec![place(0), None] };
+    for encoding in Encoding::ALL {
+        let facts = told(Namespace { here: here.clone(), ..two_programs() }, encoding);
+        // Clients of the older encoding ask for it when they need it.
+        assert_eq!(facts.contains_key("pmix.hwlocxml2"), encoding == Encoding::Flex);
+        let ranks = &facts["pmix.pblob"];
+        assert!(ranks[0].contains(" pmix.cpuset=0 pmix.hname=alpha pmix.locstr=CR0:HT0 "), "{ranks:?}");
+        assert!(
+            ranks[1..].iter().all(|rank| !rank.contains("pmix.cpuset") && !rank.contains("pmix.locstr")),
+            "{ranks:?}"
+        );
+    }
+}
+
+#[test]
 fn a_spawned_job_knows_its_parent_and_a_plain_one_has_no_directory_of_ours() {
     let job = Job::on_one_node(JobId::new("kvs_0.s1").unwrap(), 1);
     let (hosts, parent) = (vec!["alpha".to_owned()], Some(("secret".to_owned(), Rank(3))));
-    let spawned = Namespace { name: "child".to_owned(), job, node: NodeIndex(0), hosts, directory: None, parent };
+    let spawned = Namespace {
+        name: "child".to_owned(),
+        job,
+        node: NodeIndex(0),
+        hosts,
+        directory: None,
+        parent,
+        here: NodeFacts::default(),
+    };
     let plain = [
         ("pmix.num.nodes", &["1"][..]),
         ("pmix.nlist", &["alpha"]),

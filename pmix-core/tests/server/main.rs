@@ -75,7 +75,7 @@ fn values(encoding: Encoding, objects: &[u8]) -> Vec<(String, Vec<u8>)> {
             object.one().unwrap();
             let key = String::from_utf8(object.required_text("key").unwrap().to_vec()).unwrap();
             let value = match object.value().unwrap() {
-                Value::Bytes(bytes) => bytes.to_vec(),
+                Value::Bytes(bytes) | Value::Text(bytes) => bytes.to_vec(),
                 other => format!("{other:?}").into_bytes(),
             };
             values.push((key, value));

@@ -16,7 +16,7 @@ use pmix_core::wire::reader::{Proc, Reader};
 use pmix_core::wire::types::RANK_WILDCARD;
 use pmix_core::wire::value::{Info, Value};
 use pmix_core::wire::writer::Writer;
-use pmix_core::{JobIndex, Namespace, Seat};
+use pmix_core::{JobIndex, Namespace, NodeFacts, Seat};
 
 pub(crate) struct World {
     pub(crate) nodes: Vec<Server>,
@@ -110,7 +110,15 @@ impl World {
                 let job = Job { placement, ..Job::on_one_node(JobId::new(name).unwrap(), counts.iter().sum()) };
                 let hosts = (0..counts.len()).map(|node| format!("n{node}")).collect();
                 let name = name.to_owned();
-                server.add(Namespace { name, job, node: NodeIndex(node), hosts, directory: None, parent: None });
+                server.add(Namespace {
+                    name,
+                    job,
+                    node: NodeIndex(node),
+                    hosts,
+                    directory: None,
+                    parent: None,
+                    here: NodeFacts::default(),
+                });
             }
             self.nodes.push(server);
         }

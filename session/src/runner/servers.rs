@@ -31,6 +31,7 @@ use tokio::task::JoinSet;
 
 use super::job_memory::{self, EarlierRanks};
 use super::job_servers::{JobServers, Pmix};
+use super::node_facts::NodeFacts;
 use super::services::{JobServices, SpawnCall};
 use crate::machine::desertion::FenceSeen;
 use crate::machine::jobs::{JobNumber, JobState};
@@ -70,6 +71,14 @@ pub(super) struct RankCalls {
     pub(super) spawns: mpsc::Sender<SpawnCall>,
 }
 
+/// Ranks of a job on this node.
+#[derive(Clone, Copy)]
+pub(super) struct RanksHere<'a> {
+    /// CPUs of each rank, by local rank.
+    pub(super) cpus: &'a [Option<CpuSet>],
+    pub(super) node: &'a NodeFacts,
+}
+
 impl Servers {
     pub(super) fn new(
         spec: Arc<SessionSpec>,
@@ -99,7 +108,7 @@ impl Servers {
         number: JobNumber,
         job: &JobState,
         parent: Option<(JobNumber, Rank)>,
-        cpus: &[Option<CpuSet>],
+        here: RanksHere<'_>,
     ) -> io::Result<Entrances> {
         debug_assert_eq!(number.0, self.jobs.len(), "jobs are added in their order");
         self.jobs.push(JobServers::default());
@@ -108,10 +117,10 @@ impl Servers {
         let has_ranks = !job.ranks_here().is_empty();
         let mut entrances = Entrances::default();
         if family.has_pmi() && has_ranks {
-            (entrances.port, entrances.job_memory) = self.serve_pmi(number, job, cpus)?;
+            (entrances.port, entrances.job_memory) = self.serve_pmi(number, job, here)?;
         }
         if family.has_pmix() {
-            entrances.pmix = Some(self.serve_pmix(number, job, parent)?);
+            entrances.pmix = Some(self.serve_pmix(number, job, parent, here)?);
         }
         self.earlier.count(&job.spec.job.placement);
         Ok(entrances)
@@ -122,7 +131,7 @@ impl Servers {
         &mut self,
         number: JobNumber,
         job: &JobState,
-        cpus: &[Option<CpuSet>],
+        here: RanksHere<'_>,
     ) -> io::Result<(Option<PmiPort>, Option<Arc<OwnedFd>>)> {
         let trace = self.trace.as_ref();
         let pmi = self.spec.settings.pmi;
@@ -133,6 +142,9 @@ impl Servers {
         };
         let settings = Settings { offer, trace: trace.is_some(), ..Settings::default() };
         let mut server = Server::new(job.spec.job.clone(), self.spec.node, settings);
+        if let Some(file) = here.node.topology_file(&self.spec) {
+            server.offer_topology(file);
+        }
         let keys = match pmi.entrance {
             Entrance::Socket => None,
             Entrance::Port => {
@@ -145,7 +157,7 @@ impl Servers {
         }
         let fence = self.nodes.fence(&job.spec.job);
         let shared = match pmi.job_memory {
-            JobMemory::Shared => job_memory::create(&job.spec, &server, &self.earlier, cpus),
+            JobMemory::Shared => job_memory::create(&job.spec, &server, &self.earlier, here.cpus),
             JobMemory::Off => None,
         };
         let (driver, end_reason) = Driver::new(server, fence, self.services(number, job), trace.map(share));
@@ -177,6 +189,7 @@ impl Servers {
         number: JobNumber,
         state: &JobState,
         parent: Option<(JobNumber, Rank)>,
+        here: RanksHere<'_>,
     ) -> io::Result<PmixEntrance> {
         let driver = match &self.pmix {
             Some(driver) => Arc::clone(driver),
@@ -193,6 +206,10 @@ impl Servers {
             hosts: hosts.clone(),
             directory: Some(directory.to_string_lossy().into_owned()),
             parent,
+            here: pmix_core::NodeFacts {
+                topology: here.node.topology(&self.spec),
+                places: here.node.places(here.cpus),
+            },
         };
         let fence = self.nodes.fence(job);
         let job = driver.add(namespace, fence, self.services(number, state));

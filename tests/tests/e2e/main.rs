@@ -28,4 +28,5 @@ mod raw;
 mod signals;
 mod stdin;
 mod terminal;
+mod topology;
 mod watch;

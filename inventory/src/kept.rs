@@ -1,0 +1,292 @@
+//! Inventory kept in files, so that one process of a boot reads the node and the others read it there.
+//!
+//! ```text
+//! inventory              one line of JSON: for which boot, which CPUs, and the sums of both contents; then the inventory
+//! topology-SUM.xml       the node as hwloc reads it; ranks are given this file, so that it never changes under its name
+//! ```
+//!
+//! What does not fit the running kernel is not used. What is broken is not used either, and told.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+use nix::unistd::{Uid, getpid};
+use ring::digest;
+use serde::{Deserialize, Serialize};
+
+use crate::cpus::CpuSet;
+use crate::node::{BOOT_ID, Inventory};
+use crate::root::{ReadError, Root};
+
+/// Version of the files; others are replaced.
+const VERSION: u32 = 1;
+
+/// Name of the file of the inventory.
+const FILE: &str = "inventory";
+
+/// The most that is read of a file, in bytes.
+const FILE_MAX: u64 = 16 * 1024 * 1024;
+
+/// Longest first line, in bytes.
+const HEADER_MAX: usize = 4096;
+
+/// Directory that keeps an inventory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Keeping(PathBuf);
+
+/// Reason why kept files are of no use.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum KeptError {
+    /// A file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    System {
+        /// The file.
+        path: PathBuf,
+        /// Error of the system.
+        source: io::Error,
+    },
+    /// Somebody else could have written it.
+    #[error("{} belongs to user {owner} with mode {mode:o}; only root's and one's own, writable by nobody else, are read", path.display())]
+    Foreign {
+        /// The file or directory.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// Its content is not what was written.
+    #[error("{} is damaged: {reason}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Observation, in words.
+        reason: String,
+    },
+}
+
+/// Identity of the machine that an inventory is of, as far as it can change without anybody's doing.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Validity {
+    /// Start of the kernel.
+    boot_id: String,
+    /// CPUs that are online.
+    pub(crate) online: CpuSet,
+}
+
+impl Validity {
+    /// The machine as it is now: two small files are read.
+    ///
+    /// # Errors
+    /// Fails where the kernel does not tell which CPUs are online.
+    pub(crate) fn now(root: &Root) -> Result<Self, ReadError> {
+        let online = root.required_list("sys/devices/system/cpu/online")?;
+        Ok(Self { boot_id: root.word(BOOT_ID).unwrap_or_default(), online })
+    }
+
+    /// True if two starts of the kernel can be told apart.
+    fn can_be_kept(&self) -> bool {
+        !self.boot_id.is_empty()
+    }
+}
+
+/// First line of the file.
+#[derive(Debug, Serialize, Deserialize)]
+struct Header {
+    version: u32,
+    of: Validity,
+    inventory: Sum,
+    /// Content of the other file; `None` if the node can be told to nobody as hwloc reads it.
+    xml: Option<Sum>,
+}
+
+/// Length and SHA-256 of a content.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Sum {
+    bytes: u64,
+    sha256: String,
+}
+
+impl Sum {
+    fn of(content: &[u8]) -> Self {
+        let hash = digest::digest(&digest::SHA256, content);
+        let sha256 = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        Self { bytes: content.len() as u64, sha256 }
+    }
+
+    fn check(&self, content: &[u8], path: &Path) -> Result<(), KeptError> {
+        if *self == Self::of(content) {
+            return Ok(());
+        }
+        let reason = format!("{} bytes that are not the {} written", content.len(), self.bytes);
+        Err(KeptError::Damaged { path: path.to_owned(), reason })
+    }
+
+    fn xml_name(&self) -> String {
+        format!("topology-{}.xml", self.sha256.get(..16).unwrap_or_default())
+    }
+}
+
+/// Files of an inventory that fits the running kernel.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    directory: PathBuf,
+    header: Header,
+    /// What was read of the file beyond its header.
+    body: File,
+}
+
+impl Keeping {
+    /// Directory of the machine, which root writes and everybody reads. (`/run/lattice` belongs to the API server's user.)
+    pub fn of_machine() -> Self {
+        Self("/run/lattice-inventory".into())
+    }
+
+    /// Directory of this process's user, who is the only one to write it.
+    pub fn of_user() -> Self {
+        let me = Uid::effective();
+        match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
+            _ if me.is_root() => Self::of_machine(),
+            Some(directory) if directory.is_absolute() => Self(directory.join("lattice-inventory")),
+            _ => Self(format!("/tmp/lattice-inventory-{me}").into()),
+        }
+    }
+
+    /// Another directory.
+    pub fn at(directory: impl Into<PathBuf>) -> Self {
+        Self(directory.into())
+    }
+
+    /// Opens what is kept; `None` if nothing is, or it is of another boot.
+    pub(crate) fn open(&self, now: &Validity) -> Result<Option<Kept>, KeptError> {
+        let path = self.0.join(FILE);
+        match self.check_directory() {
+            Err(KeptError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
+            result => result?,
+        }
+        let mut file = match open(&path) {
+            Err(KeptError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
+            result => result?,
+        };
+        let damaged = |reason: String| KeptError::Damaged { path: path.clone(), reason };
+        let line = first_line(&mut file).map_err(|source| KeptError::System { path: path.clone(), source })?;
+        let header: Header = serde_json::from_slice(&line).map_err(|error| damaged(error.to_string()))?;
+        let fits = header.version == VERSION && header.of == *now && now.can_be_kept();
+        Ok(fits.then_some(Kept { directory: self.0.clone(), header, body: file }))
+    }
+
+    /// Keeps an inventory, and returns the file that ranks can read.
+    pub(crate) fn store(
+        &self,
+        now: &Validity,
+        inventory: &Inventory,
+        xml: Option<&str>,
+    ) -> Result<Option<PathBuf>, KeptError> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| KeptError::System { path, source }
+        };
+        let mode = if *self == Self::of_machine() { 0o755 } else { 0o700 };
+        DirBuilder::new().recursive(true).mode(mode).create(&self.0).map_err(failed(&self.0))?;
+        self.check_directory()?;
+        let body = serde_json::to_vec(inventory).map_err(|error| failed(&self.0)(error.into()))?;
+        let sum = xml.map(|xml| Sum::of(xml.as_bytes()));
+        let file = sum.as_ref().map(|sum| self.0.join(sum.xml_name()));
+        if let Some((file, xml)) = file.as_ref().zip(xml) {
+            self.replace(file, &[xml.as_bytes()])?;
+        }
+        let header = Header { version: VERSION, of: now.clone(), inventory: Sum::of(&body), xml: sum };
+        let mut line = serde_json::to_vec(&header).map_err(|error| failed(&self.0)(error.into()))?;
+        line.push(b'\n');
+        self.replace(&self.0.join(FILE), &[&line, &body])?;
+        Ok(file)
+    }
+
+    /// Writes a file beside the one of this name, and then in its place.
+    fn replace(&self, path: &Path, parts: &[&[u8]]) -> Result<(), KeptError> {
+        let beside = self.0.join(format!(".{}.{}", path.file_name().unwrap_or_default().to_string_lossy(), getpid()));
+        let written = (|| {
+            // Left over from a process of the same number, perhaps.
+            let _ = fs::remove_file(&beside);
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&beside)?;
+            parts.iter().try_for_each(|part| file.write_all(part))?;
+            fs::rename(&beside, path)
+        })();
+        written.map_err(|source| {
+            let _ = fs::remove_file(&beside);
+            KeptError::System { path: path.to_owned(), source }
+        })
+    }
+
+    fn check_directory(&self) -> Result<(), KeptError> {
+        let metadata =
+            fs::symlink_metadata(&self.0).map_err(|source| KeptError::System { path: self.0.clone(), source })?;
+        check_owner(&self.0, &metadata)
+    }
+}
+
+impl Kept {
+    /// The inventory.
+    pub(crate) fn inventory(&mut self) -> Result<Inventory, KeptError> {
+        let path = self.directory.join(FILE);
+        let mut body = Vec::new();
+        let read = (&mut self.body).take(FILE_MAX).read_to_end(&mut body);
+        read.map_err(|source| KeptError::System { path: path.clone(), source })?;
+        self.header.inventory.check(&body, &path)?;
+        serde_json::from_slice(&body).map_err(|error| KeptError::Damaged { path, reason: error.to_string() })
+    }
+
+    /// The file that ranks can read, and its content; `None` if there is none for this node.
+    pub(crate) fn xml(&self) -> Result<Option<(PathBuf, String)>, KeptError> {
+        let Some(sum) = &self.header.xml else { return Ok(None) };
+        let path = self.directory.join(sum.xml_name());
+        let mut content = Vec::new();
+        let read = open(&path)?.take(FILE_MAX).read_to_end(&mut content);
+        read.map_err(|source| KeptError::System { path: path.clone(), source })?;
+        sum.check(&content, &path)?;
+        let text = String::from_utf8(content);
+        let text = text.map_err(|error| KeptError::Damaged { path: path.clone(), reason: error.to_string() })?;
+        Ok(Some((path, text)))
+    }
+}
+
+fn open(path: &Path) -> Result<File, KeptError> {
+    let failed = |source| KeptError::System { path: path.to_owned(), source };
+    let file = OpenOptions::new().read(true).custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits()).open(path);
+    let file = file.map_err(failed)?;
+    check_owner(path, &file.metadata().map_err(failed)?)?;
+    Ok(file)
+}
+
+/// Refuses what another user, root apart, may have written.
+fn check_owner(path: &Path, metadata: &fs::Metadata) -> Result<(), KeptError> {
+    let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
+    let is_ours = owner == 0 || owner == Uid::effective().as_raw();
+    let is_plain = metadata.is_file() || metadata.is_dir();
+    if is_ours && is_plain && mode & 0o022 == 0 {
+        return Ok(());
+    }
+    Err(KeptError::Foreign { path: path.to_owned(), owner, mode })
+}
+
+/// The first line of a file, which is then read on after it.
+fn first_line(file: &mut File) -> io::Result<Vec<u8>> {
+    use std::io::{Seek, SeekFrom};
+    let mut head = vec![0; HEADER_MAX];
+    let mut filled = 0;
+    while filled < head.len() {
+        match file.read(&mut head[filled..])? {
+            0 => break,
+            read => filled += read,
+        }
+    }
+    head.truncate(filled);
+    let end = head.iter().position(|&byte| byte == b'\n');
+    head.truncate(end.unwrap_or(filled));
+    file.seek(SeekFrom::Start(head.len() as u64 + 1))?;
+    Ok(head)
+}

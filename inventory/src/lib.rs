@@ -1,0 +1,39 @@
+//! What a node is, read from `/sys` and `/proc`: CPUs, caches, NUMA nodes, NICs, GPUs; and its topology as hwloc reads it.
+//!
+//! ```text
+//! Root ──sources──> Inventory { Template, addresses, trouble } ──Tree──> xml, Localities
+//!                       │  │                 └──UsableCores──> binding
+//!                       │  └── signature: one for each kind of node
+//!                       └── ThisNode: kept for as long as the kernel runs
+//! ```
+//!
+//! Who binds ranks, and how libraries are told, is others' matter.
+#![forbid(unsafe_code)]
+
+mod allowed;
+mod cpus;
+mod kept;
+mod locality;
+mod node;
+mod root;
+mod source;
+mod template;
+mod this_node;
+mod tree;
+mod usable;
+pub mod xml;
+
+pub use allowed::Allowed;
+pub use cpus::{CpuSet, CpuSetParseError, NodeSet};
+pub use kept::Keeping;
+pub use locality::Localities;
+pub use node::{AddressKind, DeviceAddress, Inventory, Trouble};
+pub use root::{ReadError, Root};
+pub use source::{NodeRecord, SOURCES, Source, deliver};
+pub use template::{
+    CacheKind, CacheType, CoreKind, Group, NumaNode, OsDevice, OsKind, PciAddress, PciAddressError, PciDevice, PciKind,
+    Signature, Template,
+};
+pub use this_node::{SharedTopology, ThisNode};
+pub use tree::{Object, ObjectKind, Tree, TreeNode};
+pub use usable::{UsableCore, UsableCores};

@@ -1,0 +1,95 @@
+//! Inventory of one node: the kind of node that it is, and what differs from other nodes of the kind.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::template::Template;
+
+/// What a node is.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Inventory {
+    /// Kind of node.
+    pub template: Template,
+    /// Addresses of its devices, by the name that the kernel gives a device, or the PCI address of one without a name.
+    pub devices: BTreeMap<String, Vec<DeviceAddress>>,
+    /// Exact size of the memory of each NUMA node in bytes, in the order of [`Template::numa`]; one of the whole machine where there
+    /// is no NUMA.
+    pub memory: Vec<u64>,
+    /// Start of the kernel that this was read from.
+    pub boot_id: String,
+    /// Release of the kernel.
+    pub kernel: String,
+    /// Sources that failed, and why.
+    pub trouble: Vec<Trouble>,
+}
+
+/// Failure of a source, or something odd that one has seen.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Trouble {
+    /// Name of the source.
+    pub source: String,
+    /// Observation, in words.
+    pub reason: String,
+}
+
+/// Address of a device, by which others or its driver know it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct DeviceAddress {
+    /// Kind of address.
+    pub kind: AddressKind,
+    /// The address.
+    pub value: String,
+}
+
+/// Kind of a device's address.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AddressKind {
+    /// Ethernet address.
+    Mac,
+    /// GUID of an InfiniBand device.
+    NodeGuid,
+    /// GUID of the InfiniBand adapter that has the device.
+    SystemGuid,
+    /// Local identifier of the first InfiniBand port; the subnet manager can change it.
+    Lid,
+    /// Address on a Slingshot fabric.
+    Nid,
+    /// UUID of a GPU.
+    Uuid,
+}
+
+impl AddressKind {
+    /// Word for people.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Mac => "MAC address",
+            Self::NodeGuid => "node GUID",
+            Self::SystemGuid => "system image GUID",
+            Self::Lid => "LID",
+            Self::Nid => "Slingshot address",
+            Self::Uuid => "UUID",
+        }
+    }
+}
+
+impl Inventory {
+    /// Adds an address of a device, unless it is empty or known.
+    pub(crate) fn add_address(&mut self, device: &str, kind: AddressKind, value: Option<String>) {
+        let Some(value) = value.filter(|value| !value.is_empty()) else { return };
+        let addresses = self.devices.entry(device.to_owned()).or_default();
+        if addresses.iter().all(|address| address.kind != kind) {
+            addresses.push(DeviceAddress { kind, value });
+        }
+    }
+
+    /// An address of a device.
+    pub fn address(&self, device: &str, kind: AddressKind) -> Option<&str> {
+        let address = self.devices.get(device)?.iter().find(|address| address.kind == kind)?;
+        Some(&address.value)
+    }
+}
+
+/// File of the identity of the kernel's start.
+pub(crate) const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";

@@ -1,0 +1,98 @@
+//! Sources of an inventory. Each reads one part of the node; one that fails takes nothing from the others.
+
+mod amd;
+mod cpu;
+mod infiniband;
+mod memory;
+mod nvidia;
+mod pci;
+mod slingshot;
+
+use std::collections::HashMap;
+
+use crate::node::{AddressKind, BOOT_ID, Inventory, Trouble};
+use crate::root::{ReadError, Root};
+
+/// Source of an inventory.
+pub trait Source: Sync {
+    /// Name in messages.
+    fn name(&self) -> &'static str;
+
+    /// Reads the source's part of a node, on the node.
+    ///
+    /// # Errors
+    /// Fails if something that must be there is not, or makes no sense.
+    fn collect(&self, root: &Root, into: &mut Inventory) -> Result<(), ReadError>;
+
+    /// Looks at the inventories of all nodes, where they meet, and returns what no node sees alone.
+    fn deliver(&self, _nodes: &[NodeRecord<'_>]) -> Vec<Trouble> {
+        Vec::new()
+    }
+}
+
+/// All sources. The PCI devices come before those who say more about them.
+pub const SOURCES: &[&dyn Source] = &[
+    &cpu::Cpus,
+    &memory::Memory,
+    &pci::Pci,
+    &slingshot::Slingshot,
+    &infiniband::Infiniband,
+    &nvidia::Nvidia,
+    &amd::Amd,
+];
+
+/// Inventory of a node, with its name.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeRecord<'a> {
+    /// Name of the node.
+    pub node: &'a str,
+    /// Its inventory.
+    pub inventory: &'a Inventory,
+}
+
+impl Inventory {
+    /// Asks all sources about the node whose `/sys` and `/proc` are below `root`. A source that fails adds trouble.
+    pub fn read(root: &Root) -> Self {
+        Self::read_from(root, SOURCES)
+    }
+
+    /// Asks some sources, in their order: later ones add to the devices that earlier ones have found.
+    pub fn read_from(root: &Root, sources: &[&dyn Source]) -> Self {
+        let mut inventory = Self {
+            boot_id: root.word(BOOT_ID).unwrap_or_default(),
+            kernel: root.word("proc/sys/kernel/osrelease").unwrap_or_default(),
+            ..Self::default()
+        };
+        for source in sources {
+            if let Err(error) = source.collect(root, &mut inventory) {
+                inventory.trouble.push(Trouble { source: source.name().to_owned(), reason: error.to_string() });
+            }
+        }
+        inventory.template.sort();
+        inventory
+    }
+}
+
+/// Asks all sources what they see in the inventories of all nodes.
+pub fn deliver(nodes: &[NodeRecord<'_>]) -> Vec<Trouble> {
+    SOURCES.iter().flat_map(|source| source.deliver(nodes)).collect()
+}
+
+/// Trouble for each address of a kind that devices of two nodes have: one of them answers to messages for the other.
+fn shared_addresses(source: &dyn Source, kind: AddressKind, nodes: &[NodeRecord<'_>]) -> Vec<Trouble> {
+    let mut seen: HashMap<&str, (&str, &str)> = HashMap::new();
+    let mut trouble = Vec::new();
+    for record in nodes {
+        for (device, addresses) in &record.inventory.devices {
+            for address in addresses.iter().filter(|address| address.kind == kind) {
+                let (node, other) = *seen.entry(&address.value).or_insert((record.node, device));
+                if node != record.node {
+                    let (word, value, here) = (kind.word(), &address.value, record.node);
+                    let reason = format!("{device} of {here} and {other} of {node} have the same {word}, {value}");
+                    trouble.push(Trouble { source: source.name().to_owned(), reason });
+                }
+            }
+        }
+    }
+    trouble
+}

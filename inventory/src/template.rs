@@ -1,0 +1,313 @@
+//! Description of a kind of node: all that is equal on nodes that were bought together, in a canonical form with a signature.
+//!
+//! Names and numbers are those of the kernel. Lists are sorted, so that equal nodes have equal bytes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use ring::digest;
+use serde::{Deserialize, Serialize};
+
+use crate::cpus::CpuSet;
+
+/// Kind of node.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Template {
+    /// Machine as `uname -m` has it.
+    pub arch: String,
+    /// Processor, in its maker's words; empty where the kernel does not tell it.
+    pub model: String,
+    /// CPUs that are online.
+    pub cpus: CpuSet,
+    /// CPUs that the kernel knows and that are offline.
+    pub offline: CpuSet,
+    /// Processor packages, usually sockets, by their lowest CPU.
+    pub packages: Vec<Group>,
+    /// Dies of packages that have several, by their lowest CPU.
+    pub dies: Vec<Group>,
+    /// Clusters of cores within a die that have several, by their lowest CPU.
+    pub clusters: Vec<Group>,
+    /// Cores, by their lowest CPU. A CPU of which the kernel tells nothing is in none.
+    pub cores: Vec<Group>,
+    /// Caches of each kind, by level and type.
+    pub caches: Vec<CacheKind>,
+    /// NUMA nodes, by number; none where the kernel has no NUMA.
+    pub numa: Vec<NumaNode>,
+    /// Kinds of cores, of processors that have several; the slowest first.
+    pub core_kinds: Vec<CoreKind>,
+    /// PCI devices that matter to parallel programs, by address.
+    pub pci: Vec<PciDevice>,
+}
+
+/// CPUs that belong together, under the number that the kernel gives them.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct Group {
+    /// CPUs; never empty.
+    pub cpus: CpuSet,
+    /// Number of the package, die, cluster, core or cache; `None` where the kernel gives none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u32>,
+}
+
+/// Caches that differ only in the CPUs that they serve.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct CacheKind {
+    /// Level, from 1.
+    pub level: u8,
+    /// Contents.
+    pub kind: CacheType,
+    /// Size in bytes.
+    pub size: u64,
+    /// Length of a line in bytes; 0 where it is not known.
+    pub line: u32,
+    /// Number of ways; 0 where it is not known.
+    pub ways: u32,
+    /// The caches, by their lowest CPU.
+    pub instances: Vec<Group>,
+}
+
+/// Contents of a cache.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CacheType {
+    /// Data and instructions.
+    Unified,
+    /// Data.
+    Data,
+    /// Instructions.
+    Instruction,
+}
+
+/// NUMA node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NumaNode {
+    /// Number.
+    pub id: u16,
+    /// CPUs next to its memory; empty for memory without CPUs.
+    pub cpus: CpuSet,
+    /// Size of its memory, rounded to GiB. The exact one differs from node to node by what firmware keeps.
+    pub memory_gib: u64,
+    /// Distances to all nodes, in the order of their numbers, as the kernel has them; empty where they are not known.
+    pub distances: Vec<u32>,
+}
+
+/// Cores of one kind, of a processor that has several.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct CoreKind {
+    /// Speed compared with the other kinds, in the kernel's units.
+    pub capacity: u32,
+    /// Name of the kind, if it has one.
+    pub name: String,
+    /// CPUs.
+    pub cpus: CpuSet,
+}
+
+/// PCI device.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PciDevice {
+    /// Address.
+    pub address: PciAddress,
+    /// Use.
+    pub kind: PciKind,
+    /// Class and subclass.
+    pub class: u16,
+    /// Vendor and device.
+    pub id: [u16; 2],
+    /// Vendor and device of the board.
+    pub board: [u16; 2],
+    /// Revision.
+    pub revision: u8,
+    /// NUMA node next to it; `None` where the kernel does not tell it.
+    pub numa: Option<u16>,
+    /// CPUs next to it.
+    pub cpus: CpuSet,
+    /// Speed of its link, in MB/s of each direction; 0 where it is not known.
+    pub link_mb: u32,
+    /// Model, in its maker's words; empty where the driver does not tell it.
+    pub model: String,
+    /// What the kernel calls it.
+    pub names: Vec<OsDevice>,
+}
+
+/// Use of a PCI device.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PciKind {
+    /// Network interface.
+    Nic,
+    /// Graphics processor or another accelerator.
+    Gpu,
+    /// Solid-state disk.
+    Nvme,
+}
+
+/// Device of the kernel that a driver made of a PCI device.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct OsDevice {
+    /// Kind.
+    pub kind: OsKind,
+    /// Name, such as `hsn0`.
+    pub name: String,
+}
+
+/// Kind of a kernel's device.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OsKind {
+    /// Block device.
+    Block,
+    /// Graphics device.
+    Gpu,
+    /// Network interface.
+    Net,
+    /// InfiniBand device.
+    Fabric,
+    /// Slingshot device.
+    Cxi,
+}
+
+/// Address of a PCI device: domain, bus, device, function.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PciAddress {
+    /// Domain.
+    pub domain: u32,
+    /// Bus.
+    pub bus: u8,
+    /// Device.
+    pub device: u8,
+    /// Function.
+    pub function: u8,
+}
+
+/// Error for a text that is no PCI address.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{text:?} is not a PCI address such as 0000:3b:00.0")]
+pub struct PciAddressError {
+    /// The text.
+    pub text: String,
+}
+
+impl FromStr for PciAddress {
+    type Err = PciAddressError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parsed = || {
+            let (domain, rest) = text.split_once(':')?;
+            let (bus, rest) = rest.split_once(':')?;
+            let (device, function) = rest.split_once('.')?;
+            let has_form =
+                (4..=8).contains(&domain.len()) && bus.len() == 2 && device.len() == 2 && function.len() == 1;
+            let byte = |digits| u8::from_str_radix(digits, 16).ok();
+            let domain = u32::from_str_radix(domain, 16).ok()?;
+            has_form.then_some(Self { domain, bus: byte(bus)?, device: byte(device)?, function: byte(function)? })
+        };
+        parsed().ok_or_else(|| PciAddressError { text: text.to_owned() })
+    }
+}
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { domain, bus, device, function } = self;
+        write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
+    }
+}
+
+impl TryFrom<String> for PciAddress {
+    type Error = PciAddressError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<PciAddress> for String {
+    fn from(address: PciAddress) -> Self {
+        address.to_string()
+    }
+}
+
+/// Signature of a template: equal templates have equal ones, and no others have.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Signature(pub [u8; Self::LEN]);
+
+impl Signature {
+    /// Length in bytes.
+    pub const LEN: usize = 16;
+}
+
+impl fmt::Display for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl Template {
+    /// The template in its canonical form.
+    pub fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a template has no map with keys that are not text")
+    }
+
+    /// Signature of the canonical form.
+    pub fn signature(&self) -> Signature {
+        let hash = digest::digest(&digest::SHA256, &self.encode());
+        let mut signature = [0; Signature::LEN];
+        signature.copy_from_slice(&hash.as_ref()[..Signature::LEN]);
+        Signature(signature)
+    }
+
+    /// Brings all lists into their order.
+    pub(crate) fn sort(&mut self) {
+        for groups in [&mut self.packages, &mut self.dies, &mut self.clusters, &mut self.cores] {
+            groups.sort_by_key(|group| group.cpus.first());
+        }
+        for kind in &mut self.caches {
+            kind.instances.sort_by_key(|group| group.cpus.first());
+        }
+        self.caches.sort();
+        self.numa.sort_by_key(|node| node.id);
+        self.core_kinds.sort();
+        self.pci.sort_by_key(|device| device.address);
+        for device in &mut self.pci {
+            device.names.sort();
+            device.names.dedup();
+        }
+    }
+
+    /// The PCI device of an address.
+    pub(crate) fn pci_mut(&mut self, address: PciAddress) -> Option<&mut PciDevice> {
+        self.pci.iter_mut().find(|device| device.address == address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_changed_field_is_another_signature() {
+        let template = Template { cpus: "0-3".parse().unwrap(), ..Template::default() };
+        let check = |changed: Template| {
+            assert_ne!(changed.signature(), template.signature(), "{changed:?}");
+            let again: Template = serde_json::from_slice(&changed.encode()).unwrap();
+            assert_eq!(again, changed);
+        };
+        assert_eq!(template.clone().signature(), template.signature());
+        let group = Group { cpus: "0-3".parse().unwrap(), id: None };
+        check(Template { arch: "aarch64".into(), ..template.clone() });
+        check(Template { offline: "4".parse().unwrap(), ..template.clone() });
+        check(Template { packages: vec![group.clone()], ..template.clone() });
+        check(Template { dies: vec![group.clone()], ..template.clone() });
+        check(Template { cores: vec![Group { id: Some(0), ..group }], ..template.clone() });
+    }
+
+    #[test]
+    fn addresses_are_read_as_they_are_written() {
+        for text in ["0000:3b:00.0", "10000:e1:1f.7"] {
+            assert_eq!(text.parse::<PciAddress>().unwrap().to_string(), text);
+        }
+        for text in ["", "3b:00.0", "0000:3b:00", "0000:3b:00.00", "virtio2", "0000:3b:00.g"] {
+            assert!(text.parse::<PciAddress>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! A template as a tree of objects, each within the one that contains its CPUs: the form that hwloc has, and that people look at.
+//!
+//! ```text
+//! Machine > Package > Die > Cluster > L3 > L2 > L1 > Core > CPU        NUMA nodes hang beside, at the object of the same CPUs
+//! ```
+
+use std::cmp::Reverse;
+
+use crate::cpus::{CpuSet, NodeSet};
+use crate::template::{CacheKind, CacheType, Group, PciDevice, Template};
+
+/// Object with CPUs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Object<'a> {
+    /// Kind.
+    pub kind: ObjectKind<'a>,
+    /// Number that the kernel gives it.
+    pub id: Option<u32>,
+    /// CPUs.
+    pub cpus: CpuSet,
+    /// NUMA nodes whose CPUs these are, as indexes into [`Tree::numa`].
+    pub numa: Vec<usize>,
+    /// NUMA nodes of it, of what it contains and of what contains it.
+    pub nodes: NodeSet,
+    /// PCI devices that have these CPUs next to them.
+    pub pci: Vec<&'a PciDevice>,
+    /// Objects within, by their lowest CPU.
+    pub children: Vec<Self>,
+}
+
+/// Kind of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ObjectKind<'a> {
+    /// The node as a whole.
+    Machine,
+    /// Processor package.
+    Package,
+    /// Die of a package.
+    Die,
+    /// Cluster of cores.
+    Cluster,
+    /// CPUs of a NUMA node that no other object has; none, for memory without CPUs.
+    NumaGroup,
+    /// Cache.
+    Cache(&'a CacheKind),
+    /// Core.
+    Core,
+    /// CPU, which is a hardware thread.
+    Cpu,
+}
+
+/// NUMA node of a tree.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TreeNode {
+    /// Number.
+    pub id: u16,
+    /// CPUs.
+    pub cpus: CpuSet,
+}
+
+/// Tree of a template.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tree<'a> {
+    /// The machine.
+    pub root: Object<'a>,
+    /// NUMA nodes; node 0 with all CPUs where the kernel has no NUMA.
+    pub numa: Vec<TreeNode>,
+}
+
+impl<'a> Tree<'a> {
+    /// The tree of a template. Objects that share some CPUs with others and contain neither are left out, as hwloc does.
+    pub fn of(template: &'a Template) -> Self {
+        let mut numa: Vec<TreeNode> =
+            template.numa.iter().map(|node| TreeNode { id: node.id, cpus: node.cpus.clone() }).collect();
+        if numa.is_empty() {
+            numa.push(TreeNode { id: 0, cpus: template.cpus.clone() });
+        }
+        let mut root = Object::new(ObjectKind::Machine, Some(0), template.cpus.clone());
+        for object in objects(template) {
+            root.insert(object);
+        }
+        for node in numa.iter().filter(|node| !node.cpus.is_empty()) {
+            root.insert_group(&node.cpus);
+        }
+        for (index, node) in numa.iter().enumerate() {
+            if node.cpus.is_empty() {
+                let group = Object::new(ObjectKind::NumaGroup, None, CpuSet::default());
+                root.children.push(Object { numa: vec![index], ..group });
+            } else {
+                root.attach(index, &node.cpus);
+            }
+        }
+        root.spread_nodes(&numa, &NodeSet::default());
+        for device in &template.pci {
+            root.attach_device(device, &device.cpus.intersection(&template.cpus));
+        }
+        Self { root, numa }
+    }
+
+    /// All objects with CPUs, each before what it contains.
+    pub fn objects(&self) -> Vec<&Object<'a>> {
+        let mut all = Vec::new();
+        self.root.walk(&mut all);
+        all
+    }
+}
+
+/// Everything but the machine, what contains more CPUs first; of objects with the same CPUs the outer kind first.
+fn objects(template: &Template) -> Vec<Object<'_>> {
+    let groups = |kind, groups: &[Group]| -> Vec<Object<'_>> {
+        groups.iter().map(|group| Object::new(kind, group.id, group.cpus.clone())).collect()
+    };
+    let mut caches: Vec<&CacheKind> = template.caches.iter().collect();
+    // Caches of instructions alone are the innermost.
+    caches.sort_by_key(|cache| (cache.kind == CacheType::Instruction, Reverse(cache.level)));
+    let mut all = groups(ObjectKind::Package, &template.packages);
+    all.extend(groups(ObjectKind::Die, &template.dies));
+    all.extend(groups(ObjectKind::Cluster, &template.clusters));
+    for cache in caches {
+        all.extend(cache.instances.iter().map(|one| Object::new(ObjectKind::Cache(cache), one.id, one.cpus.clone())));
+    }
+    all.extend(groups(ObjectKind::Core, &template.cores));
+    let cpu = |cpu: u16| Object::new(ObjectKind::Cpu, Some(cpu.into()), [cpu].into_iter().collect());
+    all.extend(template.cpus.iter().map(cpu));
+    all.sort_by_key(|object| Reverse(object.cpus.len()));
+    all
+}
+
+impl<'a> Object<'a> {
+    fn new(kind: ObjectKind<'a>, id: Option<u32>, cpus: CpuSet) -> Self {
+        Self { kind, id, cpus, numa: Vec::new(), nodes: NodeSet::default(), pci: Vec::new(), children: Vec::new() }
+    }
+
+    /// Takes in an object that contains no more CPUs than any that is here.
+    fn insert(&mut self, object: Self) {
+        if !object.cpus.is_subset(&self.cpus) || object.cpus.is_empty() {
+            return;
+        }
+        if let Some(child) = self.children.iter_mut().find(|child| !object.cpus.is_disjoint(&child.cpus)) {
+            // A cluster adds nothing to another object with the same CPUs.
+            match child.cpus == object.cpus {
+                true if object.kind == ObjectKind::Cluster => {}
+                true if child.kind == ObjectKind::Cluster => (child.kind, child.id) = (object.kind, object.id),
+                _ => child.insert(object),
+            }
+            return;
+        }
+        let at = self.children.partition_point(|child| child.cpus.first() < object.cpus.first());
+        self.children.insert(at, object);
+    }
+
+    /// Makes a group of some CPUs, unless an object has the same.
+    fn insert_group(&mut self, cpus: &CpuSet) {
+        if self.cpus == *cpus {
+            return;
+        }
+        if let Some(child) = self.children.iter_mut().find(|child| cpus.is_subset(&child.cpus)) {
+            return child.insert_group(cpus);
+        }
+        // A NUMA node that holds a part of an object only cannot be drawn as a tree: it hangs at what contains it.
+        if self.children.iter().any(|child| !child.cpus.is_disjoint(cpus) && !child.cpus.is_subset(cpus)) {
+            return;
+        }
+        let (within, outside) = std::mem::take(&mut self.children).into_iter().partition(|c| c.cpus.is_subset(cpus));
+        self.children = outside;
+        let group = Object { children: within, ..Object::new(ObjectKind::NumaGroup, None, cpus.clone()) };
+        let at = self.children.partition_point(|child| child.cpus.first() < cpus.first());
+        self.children.insert(at, group);
+    }
+
+    /// Hangs a NUMA node at the outermost object of its CPUs within this one; at what contains them if there is none.
+    fn attach(&mut self, index: usize, cpus: &CpuSet) {
+        match self.children.iter_mut().find(|child| cpus.is_subset(&child.cpus)) {
+            Some(child) if child.cpus == *cpus => child.numa.push(index),
+            Some(child) => child.attach(index, cpus),
+            None => self.numa.push(index),
+        }
+    }
+
+    /// Hangs a device at the outermost of the smallest objects that contain the CPUs next to it; one without CPUs at the machine.
+    fn attach_device(&mut self, device: &'a PciDevice, cpus: &CpuSet) {
+        let has_them = |child: &&mut Self| cpus.is_subset(&child.cpus);
+        match self.children.iter_mut().find(has_them).filter(|_| self.cpus != *cpus && !cpus.is_empty()) {
+            Some(child) => child.attach_device(device, cpus),
+            None => self.pci.push(device),
+        }
+    }
+
+    /// Gives each object its NUMA nodes; `above` are those of what contains it. Returns those of it and what it contains.
+    fn spread_nodes(&mut self, numa: &[TreeNode], above: &NodeSet) -> NodeSet {
+        let mut within: NodeSet = self.numa.iter().map(|&index| numa[index].id).collect();
+        let mut passed = above.clone();
+        passed.add(&within);
+        for child in &mut self.children {
+            within.add(&child.spread_nodes(numa, &passed));
+        }
+        self.nodes = within.clone();
+        self.nodes.add(above);
+        within
+    }
+
+    fn walk<'t>(&'t self, all: &mut Vec<&'t Self>) {
+        all.push(self);
+        for child in &self.children {
+            child.walk(all);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::template::NumaNode;
+
+    fn set(text: &str) -> CpuSet {
+        text.parse().unwrap()
+    }
+
+    fn group(cpus: &str) -> Group {
+        Group { cpus: set(cpus), id: None }
+    }
+
+    fn numa(id: u16, cpus: &str) -> NumaNode {
+        NumaNode { id, cpus: set(cpus), memory_gib: 1, distances: Vec::new() }
+    }
+
+    /// Objects in words, such as `Package 0-3`.
+    fn words(template: &Template) -> Vec<String> {
+        let tree = Tree::of(template);
+        let word = |object: &&Object<'_>| {
+            let kind = match object.kind {
+                ObjectKind::Cache(cache) => format!("L{}", cache.level),
+                other => format!("{other:?}"),
+            };
+            let nodes = object.numa.iter().map(|&index| format!(" +node {}", tree.numa[index].id)).collect::<String>();
+            format!("{kind} {}{nodes}", object.cpus)
+        };
+        tree.objects().iter().filter(|object| object.kind != ObjectKind::Cpu).map(word).collect()
+    }
+
+    #[test]
+    fn a_numa_node_between_package_and_caches_gets_a_group() {
+        let cache = |cpus: &[&str]| CacheKind {
+            level: 3,
+            kind: CacheType::Unified,
+            size: 1,
+            line: 64,
+            ways: 1,
+            instances: cpus.iter().copied().map(group).collect(),
+        };
+        let template = Template {
+            cpus: set("0-7"),
+            packages: vec![group("0-7")],
+            caches: vec![cache(&["0-1", "2-3", "4-5", "6-7"])],
+            numa: vec![numa(0, "0-3"), numa(1, "4-7"), numa(2, "")],
+            ..Template::default()
+        };
+        let expected = [
+            "Machine 0-7",
+            "Package 0-7",
+            "NumaGroup 0-3 +node 0",
+            "L3 0-1",
+            "L3 2-3",
+            "NumaGroup 4-7 +node 1",
+            "L3 4-5",
+            "L3 6-7",
+            "NumaGroup  +node 2",
+        ];
+        assert_eq!(words(&template), expected);
+        let tree = Tree::of(&template);
+        let nodes: Vec<_> = tree.objects().iter().map(|object| object.nodes.to_string()).take(4).collect();
+        assert_eq!(nodes, ["0-2", "0-1", "0", "0"]);
+    }
+
+    #[test]
+    fn what_crosses_others_is_left_out() {
+        let template = Template {
+            cpus: set("0-3"),
+            packages: vec![group("0-1"), group("2-3")],
+            dies: vec![group("1-2")],
+            numa: vec![numa(0, "0,2"), numa(1, "1,3")],
+            ..Template::default()
+        };
+        assert_eq!(words(&template), ["Machine 0-3 +node 0 +node 1", "Package 0-1", "Package 2-3"]);
+    }
+}

@@ -1,0 +1,121 @@
+//! Cores that a process may use, which are what ranks are bound to.
+
+use crate::cpus::CpuSet;
+use crate::template::Template;
+
+/// The usable cores of a node, those of one package and NUMA node next to each other.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UsableCores {
+    cores: Vec<UsableCore>,
+}
+
+/// A core, as far as a process may use it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct UsableCore {
+    /// The processor package, usually a socket; 0 where the kernel does not tell it.
+    pub package: u32,
+    /// The NUMA node; 0 where there is no NUMA.
+    pub numa_node: u16,
+    /// Hardware threads that are online and allowed; never empty.
+    pub cpus: CpuSet,
+}
+
+impl UsableCores {
+    /// The cores of a node, without CPUs that are not in `allowed`. A CPU of which the kernel tells nothing is a core of its own.
+    pub fn of(template: &Template, allowed: &CpuSet) -> Self {
+        let usable = template.cpus.intersection(allowed);
+        let mut alone = usable.clone();
+        let mut cores = Vec::new();
+        for core in &template.cores {
+            let cpus = core.cpus.intersection(&usable);
+            alone = alone.without(&cpus);
+            cores.push(cpus);
+        }
+        cores.extend(alone.iter().map(|cpu| [cpu].into_iter().collect()));
+        let place = |cpus: CpuSet| {
+            let cpu = cpus.first()?;
+            let package = template.packages.iter().find(|package| package.cpus.contains(cpu));
+            let node = template.numa.iter().find(|node| node.cpus.contains(cpu));
+            let package = package.and_then(|package| package.id).unwrap_or(0);
+            Some(UsableCore { package, numa_node: node.map_or(0, |node| node.id), cpus })
+        };
+        let mut cores: Vec<UsableCore> = cores.into_iter().filter_map(place).collect();
+        cores.sort();
+        Self { cores }
+    }
+
+    /// The cores by package, NUMA node and lowest CPU number.
+    pub fn cores(&self) -> &[UsableCore] {
+        &self.cores
+    }
+
+    /// Union of the CPUs of all cores.
+    pub fn cpus(&self) -> CpuSet {
+        self.cores.iter().flat_map(|core| core.cpus.iter()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::node::Inventory;
+    use crate::root::Root;
+
+    /// A made-up machine: `cores` are (package, list of hardware threads), `nodes` are lists of CPUs.
+    fn machine(online: &str, cores: &[(u32, &str)], nodes: &[&str]) -> Template {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: String, text: String| {
+            let path = root.path().join("sys/devices/system").join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text + "\n").unwrap();
+        };
+        write("cpu/online".into(), online.into());
+        for (package, list) in cores {
+            for cpu in list.parse::<CpuSet>().unwrap().iter() {
+                write(format!("cpu/cpu{cpu}/topology/core_cpus_list"), (*list).into());
+                write(format!("cpu/cpu{cpu}/topology/physical_package_id"), package.to_string());
+            }
+        }
+        for (node, list) in nodes.iter().enumerate() {
+            write(format!("node/node{node}/cpulist"), (*list).into());
+        }
+        Inventory::read(&Root::at(root.path())).template
+    }
+
+    fn check(machine: &Template, allowed: &str, expected: &[(u32, u16, &str)]) {
+        let usable = UsableCores::of(machine, &allowed.parse().unwrap());
+        let seen: Vec<_> =
+            usable.cores().iter().map(|core| (core.package, core.numa_node, core.cpus.to_string())).collect();
+        let expected: Vec<_> = expected.iter().map(|&(package, node, cpus)| (package, node, cpus.to_owned())).collect();
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn hardware_threads_make_one_core() {
+        // Numbered as Intel does: the second threads follow all the first ones.
+        let machine = machine("0-7", &[(0, "0,4"), (0, "1,5"), (1, "2,6"), (1, "3,7")], &["0-1,4-5", "2-3,6-7"]);
+        check(&machine, "0-7", &[(0, 0, "0,4"), (0, 0, "1,5"), (1, 1, "2,6"), (1, 1, "3,7")]);
+    }
+
+    #[test]
+    fn cores_of_one_node_are_neighbours_even_when_numbers_alternate() {
+        let machine = machine("0-3", &[(0, "0"), (1, "1"), (0, "2"), (1, "3")], &["0,2", "1,3"]);
+        check(&machine, "0-3", &[(0, 0, "0"), (0, 0, "2"), (1, 1, "1"), (1, 1, "3")]);
+    }
+
+    #[test]
+    fn offline_and_forbidden_cpus_do_not_exist() {
+        let machine = machine("0-4,6-7", &[(0, "0,4"), (0, "1,5"), (0, "2,6"), (0, "3,7")], &["0-7"]);
+        check(&machine, "0-7", &[(0, 0, "0,4"), (0, 0, "1"), (0, 0, "2,6"), (0, 0, "3,7")]);
+        // A cpuset may hold only the second thread of a core.
+        check(&machine, "5-7", &[(0, 0, "6"), (0, 0, "7")]);
+        check(&machine, "100", &[]);
+    }
+
+    #[test]
+    fn a_kernel_that_tells_nothing_has_cores_of_one_cpu() {
+        check(&machine("0-1", &[], &[]), "0-1", &[(0, 0, "0"), (0, 0, "1")]);
+    }
+}

@@ -1,0 +1,145 @@
+//! An inventory that is kept for as long as the kernel runs: when it counts, and what becomes of one that is damaged.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use lattice_inventory::{Keeping, Root, ThisNode};
+use tempfile::TempDir;
+
+/// A node of two CPUs, and a directory that keeps what it is.
+struct Node {
+    directory: TempDir,
+}
+
+impl Node {
+    fn new() -> Self {
+        let node = Self { directory: tempfile::tempdir().unwrap() };
+        node.write("sys/devices/system/cpu/online", "0-1");
+        node.write("proc/sys/kernel/random/boot_id", "first");
+        node.write("proc/meminfo", "MemTotal: 1024 kB");
+        node.write("proc/self/status", "Cpus_allowed_list:\t0-1\nMems_allowed_list:\t0");
+        for cpu in 0..2 {
+            node.write(&format!("sys/devices/system/cpu/cpu{cpu}/topology/core_cpus_list"), &cpu.to_string());
+        }
+        node
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        let path = self.directory.path().join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, format!("{text}\n")).unwrap();
+    }
+
+    fn kept(&self) -> PathBuf {
+        self.directory.path().join("kept")
+    }
+
+    fn look(&self) -> ThisNode {
+        ThisNode::below(Root::at(self.directory.path()), vec![Keeping::at(self.kept())])
+    }
+
+    /// Number of cores as a process that starts now knows it.
+    fn cores(&self) -> usize {
+        let node = self.look();
+        let topology = node.topology().expect("a node without a PCI bus can be told");
+        assert_eq!(topology.text.matches("type=\"Core\"").count(), node.inventory().template.cores.len());
+        node.inventory().template.cores.len()
+    }
+
+    /// Lets the node change in a way that nobody looks for.
+    fn change(&self) {
+        fs::remove_dir_all(self.directory.path().join("sys/devices/system/cpu/cpu1/topology")).unwrap();
+    }
+}
+
+/// Names in a directory.
+fn names(directory: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_node_is_read_once_for_each_boot_and_set_of_cpus() {
+    let node = Node::new();
+    assert_eq!(node.cores(), 2);
+    node.change();
+    assert_eq!(node.cores(), 2, "what is kept counts");
+    node.write("proc/sys/kernel/random/boot_id", "second");
+    assert_eq!(node.cores(), 1, "the kernel was started anew");
+    node.write("sys/devices/system/cpu/online", "0");
+    assert_eq!(node.cores(), 1);
+    assert_eq!(node.look().inventory().template.cpus.to_string(), "0");
+    assert!(names(&node.kept()).iter().all(|name| !name.starts_with('.')), "{:?}", names(&node.kept()));
+}
+
+#[test]
+fn ranks_are_given_a_file_that_stays() {
+    let node = Node::new();
+    let topology = node.look().topology().unwrap();
+    let file = topology.file.unwrap();
+    assert_eq!(fs::read_to_string(&file).unwrap(), topology.text);
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o644);
+    assert_eq!(node.look().topology().unwrap().file, Some(file));
+    // What a control group leaves of the node is nobody else's.
+    node.write("proc/self/status", "Cpus_allowed_list:\t1\nMems_allowed_list:\t0");
+    node.write("proc/self/cgroup", "0::/job");
+    node.write("sys/fs/cgroup/job/cpuset.cpus.effective", "1");
+    let part = node.look().topology().unwrap();
+    assert_eq!(part.file, None);
+    assert!(part.text.contains("allowed_cpuset=\"0x00000002\""), "{}", part.text);
+}
+
+#[test]
+fn what_is_damaged_is_read_anew_and_replaced() {
+    let node = Node::new();
+    assert_eq!(node.cores(), 2);
+    let xml = node.look().topology().unwrap().file.unwrap();
+    node.change();
+    let whole = fs::read(node.kept().join("inventory")).unwrap();
+    let check = |damaged: &[u8]| {
+        fs::write(node.kept().join("inventory"), damaged).unwrap();
+        let cores = node.look().inventory().template.cores.len();
+        assert_eq!(cores, 1, "{}", String::from_utf8_lossy(damaged));
+    };
+    (0..whole.len()).step_by(7).for_each(|length| check(&whole[..length]));
+    let body = whole.iter().position(|&byte| byte == b'\n').unwrap() + 1;
+    for at in (body..whole.len()).step_by(11) {
+        let mut flipped = whole.clone();
+        flipped[at] ^= 1;
+        check(&flipped);
+    }
+    // The other file belongs to it.
+    fs::write(node.kept().join("inventory"), &whole).unwrap();
+    fs::write(xml, "<topology/>").unwrap();
+    assert_eq!(node.cores(), 1);
+    assert_eq!(node.cores(), 1, "it was replaced");
+}
+
+#[test]
+fn nothing_that_others_can_write_is_read() {
+    let node = Node::new();
+    assert_eq!(node.cores(), 2);
+    node.change();
+    let file = node.kept().join("inventory");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+    assert_eq!(node.cores(), 1);
+    fs::rename(&file, node.directory.path().join("elsewhere")).unwrap();
+    symlink("../elsewhere", &file).unwrap();
+    assert_eq!(node.cores(), 1);
+    fs::set_permissions(node.kept(), fs::Permissions::from_mode(0o777)).unwrap();
+    node.write("sys/devices/system/cpu/cpu1/topology/core_cpus_list", "1");
+    assert_eq!(node.cores(), 2);
+}
+
+#[test]
+fn a_node_that_nothing_can_be_kept_on_is_read_each_time() {
+    let node = Node::new();
+    fs::write(node.kept(), "no directory").unwrap();
+    assert_eq!(node.cores(), 2);
+    assert_eq!(node.look().topology().unwrap().file, None);
+    node.change();
+    assert_eq!(node.cores(), 1);
+}

@@ -1,0 +1,105 @@
+//! What ranks are told of the node that they are on, so that each of them need not find it out: its topology as hwloc reads it, and the
+//! places of those that are bound.
+//!
+//! ```text
+//! MPICH 4.1 and later      the file, by PMI-1's get of PMI_hwloc_xmlfile
+//! Open MPI 4.1 and 5       the text, by PMIx's get of pmix.hwlocxml2; places among the facts about the job
+//! ```
+
+use std::cell::OnceCell;
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use lattice_inventory::{Localities, SharedTopology, ThisNode};
+use pmix_core::BoundPlace;
+use rank_spawner::{BindHereError, CpuBind, CpuSet, plan_here};
+
+use crate::spec::SessionSpec;
+
+/// The node of a session, as far as ranks have to do with it.
+#[derive(Debug, Default)]
+pub(super) struct NodeFacts {
+    node: ThisNode,
+    shared: OnceCell<Option<Shared>>,
+}
+
+/// The node's topology, in the forms in which ranks get it.
+#[derive(Debug)]
+struct Shared {
+    text: Bytes,
+    file: Option<PathBuf>,
+    /// Removes the file at the end of the session, if it is of this launch alone.
+    _own: Option<OwnFile>,
+}
+
+impl NodeFacts {
+    /// The CPUs of each of some ranks.
+    ///
+    /// # Errors
+    /// Fails if the ranks cannot be bound as asked.
+    pub(super) fn plan(&self, bind: &CpuBind, ranks: usize) -> Result<Vec<Option<CpuSet>>, BindHereError> {
+        plan_here(&self.node, bind, u32::try_from(ranks).unwrap_or(u32::MAX))
+    }
+
+    /// The topology as text; `None` if it is better that ranks look for themselves.
+    pub(super) fn topology(&self, spec: &SessionSpec) -> Option<Bytes> {
+        Some(self.shared(spec)?.text.clone())
+    }
+
+    /// The file of the topology; `None` if there is none that ranks could read.
+    pub(super) fn topology_file(&self, spec: &SessionSpec) -> Option<&str> {
+        self.shared(spec)?.file.as_deref()?.to_str()
+    }
+
+    /// Places of ranks with these CPUs; none if no rank is bound.
+    pub(super) fn places(&self, cpus: &[Option<CpuSet>]) -> Vec<Option<BoundPlace>> {
+        if cpus.iter().all(Option::is_none) {
+            return Vec::new();
+        }
+        let localities = Localities::of(&self.node.inventory().template);
+        let place = |cpus: &CpuSet| BoundPlace { cpus: cpus.to_string(), locality: localities.locality(cpus) };
+        cpus.iter().map(|cpus| cpus.as_ref().map(place)).collect()
+    }
+
+    fn shared(&self, spec: &SessionSpec) -> Option<&Shared> {
+        let share = |SharedTopology { text, file }: SharedTopology| {
+            // Kept nowhere, or of a part of the node that the control groups of this launch leave it.
+            let own = match file {
+                Some(_) => None,
+                None => OwnFile::create(spec, &text)
+                    .inspect_err(|error| tracing::debug!("ranks get no file with the topology: {error}"))
+                    .ok(),
+            };
+            let file = file.or_else(|| own.as_ref().map(|own| own.0.clone()));
+            Shared { text: text.into(), file, _own: own }
+        };
+        self.shared.get_or_init(|| self.node.topology().map(share)).as_ref()
+    }
+}
+
+/// File that only this launch reads.
+#[derive(Debug)]
+struct OwnFile(PathBuf);
+
+impl OwnFile {
+    /// Writes a file that nobody has made before.
+    fn create(spec: &SessionSpec, text: &str) -> io::Result<Self> {
+        let mut name = OsString::from(spec.rank_files());
+        name.push(".xml");
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&name)?;
+        let own = Self(name.into());
+        file.write_all(text.as_bytes())?;
+        Ok(own)
+    }
+}
+
+impl Drop for OwnFile {
+    fn drop(&mut self) {
+        // Whoever removed it before did what is to be done.
+        let _ = fs::remove_file(&self.0);
+    }
+}

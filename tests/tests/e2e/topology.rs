@@ -1,0 +1,45 @@
+//! What ranks are told of their node: no rank finds out by itself what its launcher knows.
+
+use std::fs;
+use std::path::Path;
+
+use lattice_tests::mpi::{Flavour, MPIS};
+use lattice_tests::{Outcome, launch};
+
+/// Runs two ranks under `strace`, each with a trace of the files that it opens.
+fn traced(flags: &str, program: &Path, traces: &Path) -> Outcome {
+    let (program, traces) = (program.display(), traces.display());
+    let script = format!("exec strace -f -qq -e trace=openat,open -o {traces}/rank$LATTICE_RANK {program}");
+    launch("-n 2").words(flags).bash(&script).run()
+}
+
+/// Number of files about CPUs that a rank opened. hwloc reads some ten for each CPU, others the list of those that are online.
+fn looked_at_cpus(traces: &Path, rank: u32) -> usize {
+    let trace = fs::read_to_string(traces.join(format!("rank{rank}"))).unwrap();
+    assert!(trace.contains("libmpi"), "rank {rank} uses MPI:\n{trace}");
+    trace.lines().filter(|line| line.contains("/cache/index") || line.contains("/topology/")).count()
+}
+
+#[test]
+fn no_rank_looks_at_the_cpus_by_itself() {
+    // MPICH before 4.1 has no way to be told.
+    for mpi in MPIS.into_iter().filter(|mpi| *mpi != Flavour::DebianMpich) {
+        let traces = tempfile::tempdir().unwrap();
+        traced("", &mpi.program("hello"), traces.path()).exits(0).prints_lines(["rank 0 of 2", "rank 1 of 2"]);
+        for rank in 0..2 {
+            assert_eq!(looked_at_cpus(traces.path(), rank), 0, "{mpi:?}, rank {rank}");
+        }
+    }
+}
+
+#[test]
+fn bound_ranks_hear_of_their_places_and_others_do_not() {
+    let place = Flavour::Pmix.program("pmix_place");
+    let outcome = launch("-n 2").arg(&place).run();
+    outcome.exits(0).says_nothing().prints_lines(["0: unbound", "1: unbound"]);
+    let outcome = launch("-n 2 --cpu-bind map:0").arg(&place).run();
+    outcome.exits(0).says_nothing();
+    for line in outcome.sorted_lines() {
+        outcome.check(line[1..].starts_with(": 0 SK0:"), || format!("should say that CPU 0 is in package 0: {line}"));
+    }
+}
