@@ -24,6 +24,7 @@ mod kept_events;
 mod node_links;
 mod outgoing;
 mod stdin;
+mod waiting;
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;

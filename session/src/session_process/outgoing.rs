@@ -1,16 +1,7 @@
-//! Messages of a session process to its agent, in an order of their own.
-//!
-//! ```text
-//! calls, replies, warnings ───────────────────────────────────────────────────────────────────────────┐
-//! alarm, events that are not a rank's output or exit ──────┬──> kept until the API server has them ──┼──> socket
-//! output, trace, exits ──> held while there is no credit ──┘        └──again on each new stream──┘
-//! ```
-//!
-//! A rank's output and its exit stay in order; nothing else waits for credit. Starts and exits wait a moment for the next event: all
-//! events of a launch that ends at once wake the agent, and the API server, once. What was kept is written again when the stream from
-//! the agent to the API server is a new one, so the session process stays after its report until that is acknowledged.
+//! Messages of a session process to its agent: takes words from their sources, writes what [`Waiting`] lets go, to whichever agent is
+//! there. Starts and exits wait a moment for the next event: all events of a launch that ends at once wake the agent, and the API
+//! server, once.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,15 +14,14 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::confirmations::{Confirmations, Connection, End, News};
+use super::confirmations::{Confirmations, Connection, News};
 use super::credit::OutputCredit;
-use super::failure_policy::{Told, Way};
+use super::failure_policy::Told;
 use super::frames::ToAgent;
-use super::kept_events::KeptEvents;
+use super::waiting::{Haste, Waiting, Word};
 use crate::cause::Cause;
 use crate::event::{Event, Report};
 use crate::wire;
-use crate::wire::event::{NodeHappening, encode_happening};
 
 /// Bytes that are gathered for one write, at most.
 const BATCH: usize = 256 << 10;
@@ -56,45 +46,16 @@ pub(super) struct Outgoing {
 }
 
 /// Input of the loop that writes.
+#[allow(clippy::large_enum_variant, reason = "there is one at a time")]
 enum Happening {
-    Urgent(ToAgent),
-    Alarm(Cause),
-    Chosen(Cause),
-    Event(Event),
-    Trace(Bytes),
+    /// Something to say.
+    Word(Word),
     /// Credit or the limit of held events has changed.
     Credit,
     /// Something is known of the connection, or of what came over it.
     News,
     /// The batch has waited for [`MOMENT`].
     Due,
-    /// The session has ended, and all its events have been taken.
-    End,
-    /// Its report; `None` if there is none.
-    Report(Option<Report>),
-}
-
-/// Stage of the session, as far as its events tell.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Stage {
-    /// More events come.
-    #[default]
-    Running,
-    /// The session has ended, and all its events have been taken.
-    Ended,
-    /// Its report is the last event that is kept.
-    Reported,
-}
-
-/// Time at which a message is to be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Haste {
-    /// As soon as no more is at hand.
-    Now,
-    /// Within [`MOMENT`].
-    Moment,
-    /// With the report, which comes soon.
-    LastOfAll,
 }
 
 impl Outgoing {
@@ -108,19 +69,18 @@ impl Outgoing {
         let mut batch = Batch::new(socket);
         let mut waiting = Waiting::default();
         let mut report = Some(report);
-        while !(waiting.stage == Stage::Reported && waiting.end.is_some()) {
+        while !waiting.is_over() {
             let before = batch.bytes.len();
-            let happening = self.next(&waiting, batch.due, &mut report).await;
-            let haste = match happening {
+            let haste = match self.next(&waiting, batch.due, &mut report).await {
                 Happening::News => self.learn(self.confirmations.take(), &mut waiting, &mut batch),
                 Happening::Due => {
                     batch.due = None;
                     Haste::Now
                 }
-                other => self.take(other, &mut waiting, &mut batch.bytes),
+                Happening::Credit => Haste::Now,
+                Happening::Word(word) => waiting.take(word, &self.credit, &mut batch.bytes),
             };
-            waiting.held.release(&self.credit, &mut waiting.kept);
-            waiting.kept.write(&mut batch.bytes, || self.confirmations.commands_to_tell());
+            waiting.let_go(&self.credit, &self.confirmations, &mut batch.bytes);
             self.tell_of_cause(&waiting);
             batch.schedule(before, haste);
             if batch.is_full() || (batch.due.is_none() && !self.has_more(&waiting)) {
@@ -136,106 +96,53 @@ impl Outgoing {
         due: Option<Instant>,
         report: &mut Option<oneshot::Receiver<Report>>,
     ) -> Happening {
-        let is_next = waiting.stage == Stage::Ended && waiting.held.queue.is_empty();
-        let room = waiting.held.bytes < self.credit.held_max() && waiting.kept.has_room();
-        tokio::select! {
+        let room = waiting.has_room(&self.credit);
+        let word = tokio::select! {
             biased;
-            () = self.confirmations.changed() => Happening::News,
-            Some(cause) = once(&mut self.alarm) => Happening::Alarm(cause),
-            Some(cause) = self.chosen.recv() => Happening::Chosen(cause),
-            Some(frame) = self.urgent.recv() => Happening::Urgent(frame),
-            () = self.credit.changed(), if !waiting.held.queue.is_empty() => Happening::Credit,
-            Some(line) = self.traces.recv(), if room && waiting.stage != Stage::Reported => Happening::Trace(line),
-            happened = self.events.recv(), if room && waiting.stage == Stage::Running => {
-                happened.map_or(Happening::End, Happening::Event)
-            }
-            report = once(report), if is_next => Happening::Report(report),
-            () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => Happening::Due,
-        }
+            () = self.confirmations.changed() => return Happening::News,
+            Some(cause) = once(&mut self.alarm) => Word::Alarm(cause),
+            Some(cause) = self.chosen.recv() => Word::Chosen(cause),
+            Some(frame) = self.urgent.recv() => Word::Urgent(frame),
+            () = self.credit.changed(), if waiting.waits_for_credit() => return Happening::Credit,
+            Some(line) = self.traces.recv(), if room && !waiting.has_reported() => Word::Trace(line),
+            happened = self.events.recv(), if room && waiting.expects_events() => match happened {
+                Some(event) => {
+                    let encoded = with_program(wire::event::encode(&event));
+                    Word::Event(event, encoded)
+                }
+                None => Word::End,
+            },
+            report = once(report), if waiting.expects_report() => Word::Report(report),
+            () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => return Happening::Due,
+        };
+        Happening::Word(word)
     }
 
     /// Takes in what is known of the connection. What was to be written to the one before is not.
-    fn learn(&self, news: News, waiting: &mut Waiting, batch: &mut Batch) -> Haste {
-        if let Some(connection) = news.connection {
+    fn learn(&self, mut news: News, waiting: &mut Waiting, batch: &mut Batch) -> Haste {
+        if let Some(connection) = news.connection.take() {
             batch.reconnect(connection);
-            waiting.kept.break_off();
+            waiting.break_off();
         }
-        waiting.kept.confirm(news.confirmed);
-        if let Some(resume) = news.resume {
-            let after = waiting.kept.resume(resume.position);
-            ToAgent::resumed(resume.stream, after, self.confirmations.commands_taken()).append_to(&mut batch.bytes);
-        }
-        if self.confirmations.must_tell() {
-            ToAgent::commands_taken(self.confirmations.commands_to_tell()).append_to(&mut batch.bytes);
-        }
-        if news.end.is_some() {
-            waiting.kept.give_up();
-        }
-        waiting.end = waiting.end.or(news.end);
-        waiting.way = news.way.unwrap_or(waiting.way);
+        waiting.learn(&news, &self.confirmations, &mut batch.bytes);
         Haste::Now
     }
 
     /// Says what the API server was told of a cause, if that has changed.
     fn tell_of_cause(&self, waiting: &Waiting) {
-        let is_heard = waiting.cause.is_some() && waiting.kept.has_told_cause();
         self.told.send_if_modified(|told| {
-            let is_same = (told.is_heard, told.way) == (is_heard, waiting.way) && told.cause == waiting.cause;
-            if !is_same {
-                *told = Told { cause: waiting.cause.clone(), is_heard, way: waiting.way };
+            let is_new = !waiting.has_told(told);
+            if is_new {
+                *told = waiting.told();
             }
-            !is_same
+            is_new
         });
-    }
-
-    /// Appends what is no event to `batch`; keeps events that may be sent at once, and holds the rest.
-    fn take(&self, happening: Happening, waiting: &mut Waiting, batch: &mut BytesMut) -> Haste {
-        match happening {
-            Happening::Urgent(frame) => waiting.take_urgent(frame, batch),
-            // Another one was chosen, or it came by both ways.
-            Happening::Alarm(_) | Happening::Event(Event::Ending(_)) if waiting.cause.is_some() => {}
-            Happening::Alarm(cause) | Happening::Event(Event::Ending(cause)) => {
-                waiting.kept.push(wire::event::encode(&Event::Ending(cause.clone())));
-                waiting.cause = Some(cause);
-            }
-            // Nothing follows the report.
-            Happening::Chosen(_) if waiting.stage == Stage::Reported => {}
-            Happening::Chosen(cause) if waiting.cause.as_ref() == Some(&cause) => {}
-            Happening::Chosen(cause) => {
-                waiting.kept.choose(wire::event::encode(&Event::Ending(cause.clone())));
-                waiting.cause = Some(cause);
-            }
-            Happening::Event(happened) => {
-                if matches!(happened, Event::Progress { .. }) {
-                    self.credit.answered();
-                }
-                let may_wait = matches!(happened, Event::Started { .. } | Event::Exited { .. });
-                waiting.take_event(&happened);
-                return if may_wait { Haste::Moment } else { Haste::Now };
-            }
-            Happening::Trace(line) => waiting.held.push(encode_happening(&NodeHappening::Trace(line))),
-            Happening::End => {
-                waiting.stage = Stage::Ended;
-                return Haste::LastOfAll;
-            }
-            Happening::Report(report) => {
-                // Behind everything that the session has said.
-                if let Some(report) = &report {
-                    waiting.kept.push(wire::event::encode_report(report));
-                }
-                waiting.stage = Stage::Reported;
-            }
-            Happening::Credit | Happening::Due | Happening::News => {}
-        }
-        Haste::Now
     }
 
     /// True if the next message is there already, so that it can be written with those of the batch.
     fn has_more(&self, waiting: &Waiting) -> bool {
-        let is_running = waiting.stage == Stage::Running;
-        let event = is_running && (!self.events.is_empty() || self.events.is_closed());
-        let room = waiting.held.bytes < self.credit.held_max() && waiting.kept.has_room();
-        !self.urgent.is_empty() || (event && room)
+        let event = waiting.expects_events() && (!self.events.is_empty() || self.events.is_closed());
+        !self.urgent.is_empty() || (event && waiting.has_room(&self.credit))
     }
 }
 
@@ -301,64 +208,6 @@ impl Batch {
         match &mut self.socket {
             Some(socket) => socket.shutdown().await,
             None => Err(io::ErrorKind::NotConnected.into()),
-        }
-    }
-}
-
-/// Messages between the session and the socket.
-#[derive(Default)]
-struct Waiting {
-    held: Held,
-    kept: KeptEvents,
-    /// The first cause, which is told once, ahead of held events.
-    cause: Option<Cause>,
-    way: Way,
-    stage: Stage,
-    /// Reason why what is kept need not be kept any longer.
-    end: Option<End>,
-}
-
-impl Waiting {
-    /// Holds what must keep its place in a rank's output; all other events may be sent.
-    fn take_event(&mut self, happened: &Event) {
-        let encoded = wire::event::encode(happened);
-        match happened {
-            Event::Output(_) | Event::Exited { .. } => self.held.push(encoded),
-            _ => self.kept.push(with_program(encoded)),
-        }
-    }
-
-    /// Takes a message that waits for no credit.
-    fn take_urgent(&mut self, mut frame: ToAgent, batch: &mut BytesMut) {
-        match frame.take_event() {
-            // Nothing follows the report.
-            Some(_) if self.stage == Stage::Reported => {}
-            Some(event) => self.kept.push(event),
-            None => frame.append_to(batch),
-        }
-    }
-}
-
-/// Events that wait for credit, each with its cost ([`wire::event::cost`]).
-#[derive(Default)]
-struct Held {
-    queue: VecDeque<(proto::NodeEvent, usize)>,
-    /// Sum of their costs.
-    bytes: usize,
-}
-
-impl Held {
-    fn push(&mut self, happened: proto::NodeEvent) {
-        let cost = wire::event::cost(&happened);
-        self.bytes += cost;
-        self.queue.push_back((happened, cost));
-    }
-
-    /// Passes the events on that there is credit for. It is spent once, however often they are written.
-    fn release(&mut self, credit: &OutputCredit, kept: &mut KeptEvents) {
-        while let Some((happened, cost)) = self.queue.pop_front_if(|(_, cost)| credit.spend(*cost)) {
-            self.bytes -= cost;
-            kept.push(happened);
         }
     }
 }

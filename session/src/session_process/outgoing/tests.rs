@@ -11,7 +11,8 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::cause::CauseKind;
 use crate::event::{Notice, Output, Stream};
-use crate::session_process::confirmations::Resume;
+use crate::session_process::confirmations::{End, Resume};
+use crate::session_process::failure_policy::Way;
 use crate::session_process::frames::read_frame;
 use crate::session_process::kept_events::Position;
 
