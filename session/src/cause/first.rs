@@ -2,11 +2,14 @@
 //! ([`Origin`]). Among causes of one origin the first one that is reported counts: an abort is reported before the connections of
 //! its rank break.
 //!
+//! What a node tells of another one, that it is lost, can follow from whatever ended the session there: it waits for that node's own
+//! cause, before or after it.
+//!
 //! ```text
-//!      one that cannot follow from another: killed, left without a word, a node lost, ...
+//!      one that cannot follow from another: killed, left without a word, its own node lost, ...
 //! None ─────────────────────────────────────────────────────────────────────────────────> Counts
 //!   │                                                                                     ^   ^
-//!   └──one that can: aborted, crashed, exited with an error, ...──> Held ──HOLD is over───┘   │
+//!   └──one that can: aborted, crashed, exited, another node lost ...─> Held ──HOLD is over───┘   │
 //!                                                                   │  ^└──one that cannot────┘
 //!                                                                   └──┘  one that is likelier the first
 //! ```
@@ -33,11 +36,22 @@ pub enum FirstCause {
         cause: Cause,
         /// Node that reported it.
         node: u32,
+        /// Node that it is about, as seen from there.
+        subject: Subject,
         /// Time of the first report.
         since: Instant,
     },
     /// This is it, whatever comes.
     Counts(Cause),
+}
+
+/// Node that a cause is about, as seen from the one that reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subject {
+    /// Another node, which may know better.
+    Another,
+    /// The node itself.
+    Itself,
 }
 
 /// Result of a report of a cause.
@@ -61,19 +75,27 @@ impl FirstCause {
     }
 
     /// Takes in a cause that a node reports.
-    pub fn report(&mut self, node: u32, cause: Cause, now: Instant) -> Reported {
-        let origin = cause.kind.origin();
+    pub fn report(&mut self, node: u32, cause: Cause, subject: Subject, now: Instant) -> Reported {
         let since = match self {
             Self::Counts(_) => return Reported::Follows,
-            Self::Held { cause: held, .. } if origin <= held.kind.origin() => return Reported::Follows,
-            Self::Held { since, .. } => *since,
+            Self::Held { cause: held, subject: known, since, .. } => {
+                let is_likelier = match held.host == cause.host && *known != subject {
+                    // The node knows best what happened there.
+                    true => subject == Subject::Itself,
+                    false => (cause.kind.origin(), subject) > (held.kind.origin(), *known),
+                };
+                if !is_likelier {
+                    return Reported::Follows;
+                }
+                *since
+            }
             Self::None => now,
         };
-        if origin == Origin::Itself {
+        if subject == Subject::Itself && cause.kind.origin() == Origin::Itself {
             *self = Self::Counts(cause);
             Reported::Counts
         } else {
-            *self = Self::Held { cause, node, since };
+            *self = Self::Held { cause, node, subject, since };
             Reported::Held
         }
     }
@@ -150,6 +172,11 @@ mod tests {
         at("a", CauseKind::NodeLost { reason: "gone".to_owned() })
     }
 
+    /// A node tells of itself.
+    fn report(first: &mut FirstCause, node: u32, cause: Cause, now: Instant) -> Reported {
+        first.report(node, cause, Subject::Itself, now)
+    }
+
     /// Node 0 reports `root`, node 1 `follows`, in both orders: what becomes of each, and that `root` is the cause.
     #[track_caller]
     fn check(root: &Cause, follows: &Cause, root_first: [Reported; 2], root_last: [Reported; 2], settled: Option<u32>) {
@@ -157,7 +184,7 @@ mod tests {
         let now = Instant::now();
         for (order, expected) in [([0, 1], root_first), ([1, 0], root_last)] {
             let mut first = FirstCause::default();
-            let became = order.map(|index| first.report(reports[index].0, reports[index].1.clone(), now));
+            let became = order.map(|index| report(&mut first, reports[index].0, reports[index].1.clone(), now));
             assert_eq!((became, first.settle()), (expected, settled), "{root:?} beside {follows:?}, {order:?}");
             assert_eq!(first.get(), Some(root), "beside {follows:?}");
         }
@@ -185,7 +212,7 @@ mod tests {
     #[test]
     fn a_library_that_gives_up_alone_is_the_cause() {
         let mut first = FirstCause::default();
-        assert_eq!(first.report(1, aborted(14), Instant::now()), Reported::Held);
+        assert_eq!(report(&mut first, 1, aborted(14), Instant::now()), Reported::Held);
         assert_eq!((first.settle(), first.get()), (Some(1), Some(&aborted(14))));
     }
 
@@ -193,18 +220,45 @@ mod tests {
     fn among_equals_the_one_that_was_reported_first_counts() {
         let (mut first, now) = (FirstCause::default(), Instant::now());
         // MPICH over UCX crashes when a peer is gone.
-        let became = [first.report(1, aborted(42), now), first.report(0, killed(11), now)];
+        let became = [report(&mut first, 1, aborted(42), now), report(&mut first, 0, killed(11), now)];
         assert_eq!(became, [Reported::Held, Reported::Follows]);
         assert_eq!(first.get(), None, "it is not passed on before it counts");
         assert_eq!((first.settle(), first.settle()), (Some(1), None));
         assert_eq!(first.get(), Some(&aborted(42)));
-        assert_eq!(first.report(0, killed(9), now), Reported::Follows, "it comes too late");
+        assert_eq!(report(&mut first, 0, killed(9), now), Reported::Follows, "it comes too late");
+    }
+
+    #[test]
+    fn that_another_node_is_lost_follows_from_what_that_node_tells_in_any_order() {
+        let now = Instant::now();
+        let own = at("a", CauseKind::Failed { rank: Rank(0), exit: RankExit::Code(1) });
+        let mut first = FirstCause::default();
+        assert_eq!(first.report(0, own.clone(), Subject::Itself, now), Reported::Held);
+        assert_eq!(first.report(1, lost(), Subject::Another, now), Reported::Follows);
+        assert_eq!((first.settle(), first.get()), (Some(0), Some(&own)));
+        let mut first = FirstCause::default();
+        assert_eq!(first.report(1, lost(), Subject::Another, now), Reported::Held);
+        assert_eq!(first.report(2, aborted(14), Subject::Itself, now), Reported::Follows, "its library gave up");
+        assert_eq!(first.report(0, own.clone(), Subject::Itself, now), Reported::Held);
+        assert_eq!((first.settle(), first.get()), (Some(0), Some(&own)));
+    }
+
+    #[test]
+    fn that_another_node_is_lost_is_the_cause_if_that_node_tells_nothing() {
+        let now = Instant::now();
+        let mut first = FirstCause::default();
+        report(&mut first, 1, aborted(14), now);
+        assert_eq!(first.report(2, lost(), Subject::Another, now), Reported::Held);
+        assert_eq!((first.settle(), first.get()), (Some(2), Some(&lost())));
+        let mut first = FirstCause::default();
+        first.report(2, lost(), Subject::Another, now);
+        assert_eq!(report(&mut first, 0, lost(), now), Reported::Counts, "its agent says so");
     }
 
     #[test]
     fn what_is_seen_here_counts_at_once() {
         let mut first = FirstCause::default();
-        first.report(1, aborted(42), Instant::now());
+        report(&mut first, 1, aborted(42), Instant::now());
         assert!(first.fail(lost()));
         assert!(!first.fail(killed(9)));
         assert_eq!(first.get().map(|cause| cause.host.as_str()), Some("a"));
@@ -214,8 +268,8 @@ mod tests {
     fn the_hold_begins_with_the_first_cause_that_is_held() {
         let (mut first, now) = (FirstCause::default(), Instant::now());
         assert_eq!(first.hold_ends(), None);
-        first.report(1, aborted(14), now);
-        first.report(0, killed(11), now + HOLD / 2);
+        report(&mut first, 1, aborted(14), now);
+        report(&mut first, 0, killed(11), now + HOLD / 2);
         assert_eq!(first.hold_ends(), Some(now + HOLD));
         first.settle();
         assert_eq!(first.hold_ends(), None);

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use pmi_core::ids::NodeIndex;
 use tokio::time::Instant;
 
-use crate::cause::{Cause, CauseKind, FirstCause};
+use crate::cause::{Cause, CauseKind, FirstCause, Reported, Subject};
 use crate::timeouts;
 use crate::wire::failure::LaunchFailure;
 
@@ -133,7 +133,7 @@ impl FailurePolicy {
         let own = self.told.cause.clone().filter(|cause| is_new && concerns_others(cause));
         match (&mut self.role, own) {
             (_, None) => {}
-            (Role::Root { first, .. }, Some(cause)) => drop(first.report(0, cause, now)),
+            (Role::Root { first, .. }, Some(cause)) => drop(report(first, 0, cause, now)),
             (Role::Other, Some(_)) => self.since = self.since.or(Some(now)),
         }
         self.proceed(now);
@@ -143,7 +143,7 @@ impl FailurePolicy {
     pub(super) fn on_failure(&mut self, from: NodeIndex, failure: LaunchFailure, now: Instant) {
         let LaunchFailure { cause, below } = failure;
         match &mut self.role {
-            Role::Root { first, .. } => drop(first.report(from.0, cause, now)),
+            Role::Root { first, .. } => drop(report(first, from.0, cause, now)),
             // It comes again from a node that was not told in time that it had come.
             Role::Other if self.has_taken => {}
             Role::Other => {
@@ -199,6 +199,15 @@ impl FailurePolicy {
         self.passed_on = decision.is_some();
         self.decisions.extend(decision);
     }
+}
+
+/// A session tells of the loss of nodes only where it is another one's.
+fn report(first: &mut FirstCause, node: u32, cause: Cause, now: Instant) -> Reported {
+    let subject = match cause.kind {
+        CauseKind::NodeLost { .. } => Subject::Another,
+        _ => Subject::Itself,
+    };
+    first.report(node, cause, subject, now)
 }
 
 /// Returns false for a cause that the API server or the agent gave, or that each session finds by itself.

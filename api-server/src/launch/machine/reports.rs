@@ -1,6 +1,6 @@
 //! Reports of nodes, and their consequences for the launch.
 
-use lattice_session::cause::{Cause, CauseKind, Reported};
+use lattice_session::cause::{Cause, CauseKind, Reported, Subject};
 use lattice_session::event::{Event, Notice};
 use lattice_session::numbered::Arrival;
 use lattice_session::wire::event::NodeHappening;
@@ -194,7 +194,8 @@ impl Machine {
             }
             return;
         }
-        match self.nodes.state.cause.report(node, cause, now) {
+        let subject = if self.nodes.state.host(node) == cause.host { Subject::Itself } else { Subject::Another };
+        match self.nodes.state.cause.report(node, cause, subject, now) {
             Reported::Counts => self.announce(Some(node), now),
             // Nothing can have happened elsewhere.
             Reported::Held if self.nodes.streams.len() == 1 => self.settle_cause(now),
