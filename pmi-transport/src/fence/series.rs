@@ -24,6 +24,9 @@ use crate::proto::v1::{FenceFailed, FenceKey, LinkFrame, link_frame::What};
 /// Number of ended fences that one series remembers.
 const REMEMBERED: usize = 64;
 
+/// Number of ticks for which a fence waits for a node that has left in good order.
+const PATIENCE: u32 = 1;
+
 /// Fences that differ in nothing but their epochs.
 #[derive(Debug)]
 pub(super) struct Series {
@@ -215,11 +218,15 @@ impl Series {
         }
     }
 
-    /// Fails the running fences that wait for nodes which have left in good order, and so will not come.
+    /// Fails the running fences that wait for nodes which have left in good order, and so will not come. They have run for a while:
+    /// whoever hears of waits and of ends finds out by then which rank has deserted the others, which says more.
     pub(super) fn fail_without(&mut self, left: &HashSet<NodeIndex>, reason: &str, effects: &mut Effects) {
         let mut missed = Vec::new();
         for (epoch, fence) in &self.open {
             let Fence::Running(running) = fence else { continue };
+            if running.age < PATIENCE {
+                continue;
+            }
             let has_left = |position| left.contains(&running.members.node(position));
             if let Some(position) = running.gather.misses(has_left) {
                 missed.push((*epoch, running.members.node(position)));
