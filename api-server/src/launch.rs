@@ -38,7 +38,9 @@ use self::attachments::{Role, TooManyViewers};
 use self::client_message::ClientSender;
 use self::event::{ClientRequest, NodeCommand, NodeEvent};
 use self::fan_out::NotStarted;
-#[cfg(feature = "fuzzing")]
+#[cfg(feature = "simulation")]
+pub(crate) use self::machine::{Delivery, Resumed};
+#[cfg(any(feature = "fuzzing", feature = "simulation"))]
 pub(crate) use self::machine::{Machine, effect};
 pub(crate) use self::machine::{attachments, checkpoint, event, facts};
 use self::outbox::{Attempt, Outbox};

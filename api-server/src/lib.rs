@@ -35,6 +35,8 @@ mod rendezvous;
 mod serials;
 mod server;
 mod session_calls;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 mod store;
 #[cfg(test)]
 mod tests;

@@ -23,6 +23,8 @@ mod job_nodes;
 mod kept_events;
 mod node_links;
 mod outgoing;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 mod stdin;
 mod waiting;
 

@@ -171,6 +171,12 @@ impl Outbox {
     pub(crate) async fn next(&self, stream: u64) -> Result<Message, StreamEnd> {
         self.0.when(|state| state.next(stream).transpose()).await
     }
+
+    /// The same without waiting; `None` if there is nothing yet.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn try_next(&self, stream: u64) -> Option<Result<Message, StreamEnd>> {
+        self.0.change(|state| state.next(stream).transpose())
+    }
 }
 
 impl State {

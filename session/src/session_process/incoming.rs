@@ -175,7 +175,7 @@ impl Incoming {
     }
 }
 
-fn resume(order: &proto::ResumeEvents) -> Resume {
+pub(super) fn resume(order: &proto::ResumeEvents) -> Resume {
     let &proto::ResumeEvents { stream, after, handed } = order;
     let position = after.map_or(Position::Unknown { handed }, Position::After);
     Resume { stream, position }

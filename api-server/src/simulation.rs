@@ -1,0 +1,502 @@
+//! An API server of one launch in virtual time, for the simulation of whole clusters: the launch's machine, the outboxes of its nodes,
+//! the registry of nodes and what is unclean, as they are. What services and runners do with streams and tasks, this does in one thread:
+//! inputs go in with the time, [`ApiEffect`]s come out, to be carried out by the simulation.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use lattice_session::cause::{Cause, RankExit};
+use lattice_session::event::Event;
+use lattice_session::spec::SessionSpec;
+use lattice_session::wire::event::NodeHappening;
+use pmi_core::ids::Rank;
+use pmi_transport::proto::v1::{self as proto, RefusalReason};
+use prost::Message;
+use proto::launch_report::What;
+
+use crate::launch::attachments::Role;
+use crate::launch::checkpoint::{Snapshot, Stored};
+use crate::launch::effect::Effect;
+use crate::launch::event::{ClientRequest, LogEvent, NodeEvent};
+use crate::launch::facts::{Facts, Origin, Ownership, Settler};
+use crate::launch::fan_out::Refusal;
+use crate::launch::outbox::{Attempt, Outbox, StreamEnd};
+use crate::launch::{Delivery, Machine, Part, Resumed};
+use crate::nodes::{Arrival, Judgement, NodeFacts, PortAnswer, Registration, Registry};
+use crate::store::Checkpoint;
+use crate::unclean_nodes::UncleanNodes;
+use crate::versions;
+use crate::wire::launch::{decode_progressed, encode_progressed};
+use crate::wire::node::{decode_event, encode_message};
+
+/// Most suspects that are looked at with one tick.
+const SUSPECTS: usize = 64;
+
+/// Terms of the launch that a server runs.
+#[derive(Clone, Debug)]
+pub struct LaunchTerms {
+    /// The launch, as each of its nodes is told it.
+    pub spec: SessionSpec,
+    /// Bytes of output that a node may send before it is granted more.
+    pub output_window: u64,
+    /// The launch ends by itself, and has no owner.
+    pub is_detached: bool,
+    /// Time that launches outlive the last heartbeat of their node.
+    pub lease: Duration,
+}
+
+/// Something that the server wants done.
+#[derive(Debug)]
+#[allow(missing_docs, reason = "the names of the fields say it")]
+pub enum ApiEffect {
+    /// Send a command on a stream of a node.
+    Command { node: u32, stream: u64, command: proto::NodeCommand },
+    /// End a stream of a node: in order, which acknowledges its report, or because another one took over.
+    EndStream { node: u32, stream: u64, in_order: bool },
+    /// Call the agent of a node to end its part, by a call that begins with this signal.
+    Abort { node: u32, signal: i32 },
+    /// Ask the port of an agent, and answer with [`SimulatedApiServer::port_answered`].
+    AskPort { node: u32 },
+    /// Make this durable, and answer with [`SimulatedApiServer::stored`].
+    Store(Record),
+    /// Tell clients of an event.
+    Tell { sequence: u64, event: ClientEvent },
+    /// Who ordered the launch is told whether it was started.
+    Started(bool),
+    /// The launch is over, for others than its clients.
+    Concluded { success: bool },
+    /// A node was lost to the launch.
+    Lost { node: u32, reason: String },
+}
+
+/// State of a launch as it is kept.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Record {
+    /// The launch was ordered, or runs: its checkpoint.
+    Running(Vec<u8>),
+    /// The launch is over.
+    Over,
+}
+
+/// Event of a launch, as far as the simulation looks at it.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "events of the session, under the same names")]
+pub enum ClientEvent {
+    Started(Rank, u32),
+    Output(Rank, Bytes),
+    Exited(Rank, RankExit),
+    Ending(Cause),
+    Unclean(Vec<String>),
+    Complete { cause: Option<Cause>, ends: Vec<(Rank, RankExit)>, message: String },
+    Other,
+}
+
+/// Answer of the port of an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// Somebody listens there.
+    Accepted,
+    /// The machine says that nobody does.
+    Refused,
+    /// Nobody answers.
+    Nothing,
+}
+
+/// A stream that is refused: nobody wants reports of the launch from that node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unwanted;
+
+/// An API server, and the one launch that it runs.
+pub struct SimulatedApiServer {
+    launch_id: String,
+    nodes: Vec<String>,
+    lease: Duration,
+    origin: Origin,
+    registry: Registry,
+    unclean: UncleanNodes,
+    /// `None` once it is forgotten.
+    machine: Option<Machine>,
+    outboxes: Vec<Outbox>,
+    /// The stream that each node has.
+    streams: Vec<Option<u64>>,
+    parts: Vec<Part>,
+    /// Number of the last event.
+    last_event: u64,
+    effects: VecDeque<ApiEffect>,
+}
+
+impl SimulatedApiServer {
+    /// A server whose launch was ordered now, and whose nodes are being asked. They have registered.
+    pub fn begin(terms: &LaunchTerms, now: Instant) -> Self {
+        let machine = Machine::new(facts(terms, Origin::Here), 1, now.into());
+        Self::with(terms, Origin::Here, Some(machine))
+    }
+
+    /// A server that was started anew, and takes the launch up that is on record: it was begun so long ago.
+    pub fn resume(terms: &LaunchTerms, record: &Record, first_event: u64, age: Duration, now: Instant) -> Self {
+        let Record::Running(checkpoint) = record else { return Self::with(terms, Origin::Resumed, None) };
+        let checkpoint = Checkpoint::decode(&**checkpoint).unwrap_or_default();
+        let progressed = decode_progressed(&checkpoint, terms.spec.hosts.len());
+        let begun = now.checked_sub(age).unwrap_or(now).into();
+        let resumed = Resumed { progressed, client_stopped_at: 0, begun };
+        let machine = Machine::resume(facts(terms, Origin::Resumed), first_event, resumed, now.into());
+        let mut server = Self::with(terms, Origin::Resumed, Some(machine));
+        server.carry_out(now);
+        server
+    }
+
+    fn with(terms: &LaunchTerms, origin: Origin, machine: Option<Machine>) -> Self {
+        let nodes = terms.spec.hosts.clone();
+        Self {
+            launch_id: terms.spec.launch_id.clone(),
+            lease: terms.lease,
+            origin,
+            registry: Registry::default(),
+            unclean: UncleanNodes::default(),
+            machine,
+            outboxes: nodes.iter().map(|_| Outbox::default()).collect(),
+            streams: vec![None; nodes.len()],
+            parts: vec![Part::Expected; nodes.len()],
+            last_event: 0,
+            effects: VecDeque::new(),
+            nodes,
+        }
+    }
+
+    /// The next effect to carry out.
+    pub fn poll_effect(&mut self) -> Option<ApiEffect> {
+        self.effects.pop_front()
+    }
+
+    /// Time before the next tick at which [`Self::on_tick`] is to be called as well.
+    pub fn next_wake(&self) -> Option<Instant> {
+        self.machine.as_ref()?.deadline().map(tokio::time::Instant::into_std)
+    }
+
+    /// Time has passed. `is_delivered` says that clients have every event.
+    pub fn on_tick(&mut self, is_delivered: bool, now: Instant) {
+        for suspect in self.registry.suspects(SUSPECTS, now.into()) {
+            if let Some(node) = self.nodes.iter().position(|name| *name == suspect.node) {
+                self.effects.push_back(ApiEffect::AskPort { node: node as u32 });
+            }
+        }
+        self.input(now, Machine::on_tick);
+        let delivery = if is_delivered { Delivery::Complete } else { Delivery::Partial };
+        if self.machine.as_ref().is_some_and(|machine| machine.is_forgotten(delivery, now.into())) {
+            self.machine = None;
+            self.outboxes.iter().for_each(Outbox::close);
+            self.flush();
+        }
+    }
+
+    /// Returns true while the launch is known.
+    pub fn knows_launch(&self) -> bool {
+        self.machine.is_some()
+    }
+
+    /// Returns true if the launch is known, and is not over.
+    pub fn runs_launch(&self) -> bool {
+        self.machine.as_ref().is_some_and(|_| self.parts.contains(&Part::Expected))
+    }
+
+    /// Returns true if something of the launch may be left on a node.
+    pub fn is_unclean(&self, node: u32) -> bool {
+        self.unclean.has(&self.nodes[node as usize], &self.launch_id)
+    }
+
+    /// All nodes have accepted the launch, or this one has refused.
+    pub fn fanned_out(&mut self, refused: Option<u32>, now: Instant) {
+        let refusal = refused.map(|node| Refusal {
+            node: self.nodes[node as usize].clone(),
+            message: "it is being stopped".to_owned(),
+            reason: RefusalReason::Busy,
+        });
+        self.input(now, |machine, now| machine.on_fan_out(refusal.map_or(Ok(()), |refusal| Err(refusal.into())), now));
+    }
+
+    /// An agent registers, with the launch if it has it. Returns true if it must end that.
+    pub fn register(&mut self, node: u32, incarnation: u64, has_launch: bool, now: Instant) -> bool {
+        let name = self.nodes[node as usize].clone();
+        let facts = NodeFacts {
+            grpc_address: format!("{name}:7070"),
+            network_addresses: Vec::new(),
+            cores: None,
+            memory_bytes: None,
+            capabilities: Vec::new(),
+            version: Some(versions::OURS.to_owned()),
+        };
+        let launches = if has_launch { vec![self.launch_id.clone()] } else { Vec::new() };
+        let registration = Registration { node: name.clone(), incarnation, launches, facts };
+        let arrival = self.registry.register(registration, now.into());
+        let is_unknown = has_launch && !self.runs_on(node);
+        self.unclean.forget(&name);
+        if is_unknown {
+            self.unclean.add(&name, &self.launch_id);
+        }
+        let is_lost = match arrival {
+            Ok(Arrival::Anew) => !has_launch,
+            Ok(Arrival::First) => !has_launch && self.origin == Origin::Resumed,
+            Ok(Arrival::Again) | Err(_) => false,
+        };
+        if is_lost && self.runs_on(node) {
+            self.input(now, |machine, now| machine.on_node_lost(node, "its agent was started anew", now));
+        }
+        if self.runs_on(node) {
+            self.input(now, |machine, now| machine.on_node_back(node, now));
+        }
+        is_unknown
+    }
+
+    /// An agent still is there, with the launch at work or not. Returns true if it must register again.
+    pub fn heartbeat(&mut self, node: u32, incarnation: u64, has_launch: bool, now: Instant) -> bool {
+        let again = self.registry.heartbeat(&self.nodes[node as usize], incarnation, now.into());
+        if !again {
+            let at_work = if has_launch { vec![self.launch_id.clone()] } else { Vec::new() };
+            self.unclean.on_heartbeat(&self.nodes[node as usize], &at_work);
+        }
+        again
+    }
+
+    /// The port of a suspect has answered.
+    pub fn port_answered(&mut self, node: u32, port: Port, now: Instant) {
+        let answer = match port {
+            Port::Accepted => PortAnswer::Accepted,
+            Port::Refused => PortAnswer::Refused,
+            Port::Nothing => PortAnswer::Nothing,
+        };
+        let name = self.nodes[node as usize].clone();
+        let judgement = self.registry.judge(&name, answer, self.lease, now.into());
+        if let Some(Judgement::Lost { .. }) = judgement {
+            self.unclean.forget(&name);
+        }
+        if !self.runs_on(node) {
+            return;
+        }
+        match judgement {
+            Some(Judgement::Away) => self.input(now, |machine, now| machine.on_node_away(node, now)),
+            Some(Judgement::Lost { reason }) => {
+                self.input(now, |machine, now| machine.on_node_lost(node, reason, now));
+            }
+            None => {}
+        }
+    }
+
+    /// A node opens a stream, which is not the first `again`. Returns its number.
+    ///
+    /// # Errors
+    /// Refuses a node that the launch wants no reports from.
+    pub fn open_stream(&mut self, node: u32, again: bool, now: Instant) -> Result<u64, Unwanted> {
+        let at = node as usize;
+        if self.machine.is_none() || self.parts[at] == Part::Lost || self.outboxes[at].is_closed() {
+            return Err(Unwanted);
+        }
+        let attempt = if again { Attempt::Again } else { Attempt::First };
+        let stream = self.outboxes[at].open(attempt);
+        if let Some(before) = self.streams[at].replace(stream) {
+            self.effects.push_back(ApiEffect::EndStream { node, stream: before, in_order: false });
+        }
+        self.input(now, |machine, now| machine.on_stream_opened(node, stream, attempt, now));
+        Ok(stream)
+    }
+
+    /// A node's stream has broken.
+    pub fn stream_closed(&mut self, node: u32, stream: u64, now: Instant) {
+        if self.streams[node as usize] == Some(stream) {
+            self.streams[node as usize] = None;
+        }
+        self.input(now, |machine, now| machine.on_stream_closed(node, stream, now));
+    }
+
+    /// A message has come over a node's stream.
+    pub fn on_report(&mut self, node: u32, stream: u64, report: proto::LaunchReport, now: Instant) {
+        match report.what {
+            Some(What::Event(event)) => {
+                if event.commands_taken > 0 {
+                    self.outboxes[node as usize].confirm(event.commands_taken);
+                }
+                let (sequence, event) = (event.sequence, decode_event(event));
+                if sequence > 0 || event.is_some() {
+                    self.input(now, |machine, now| machine.on_numbered(node, sequence, event, now));
+                }
+            }
+            Some(What::Resumed(proto::Resumed { after, commands_taken, .. })) => {
+                self.outboxes[node as usize].resumed(stream, commands_taken);
+                self.input(now, |machine, now| machine.on_resumed(node, after, now));
+            }
+            Some(What::Of(_)) | None => {}
+        }
+    }
+
+    /// The owner follows, and has dealt with everything up to `after`. Returns its number.
+    pub fn attach_owner(&mut self, after: u64, now: Instant) -> Option<u64> {
+        let mut client = None;
+        self.input(now, |machine, _| client = machine.on_attach(after, Role::Owner).ok().map(|joined| joined.client));
+        client
+    }
+
+    /// The owner has dealt with everything up to this event.
+    pub fn acknowledge(&mut self, client: u64, sequence: u64, now: Instant) {
+        self.input(now, |machine, now| machine.on_client_request(client, ClientRequest::Acknowledge(sequence), now));
+    }
+
+    /// The owner ends the launch with a signal.
+    pub fn end_by_owner(&mut self, client: u64, signal: i32, now: Instant) {
+        self.input(now, |machine, now| machine.on_client_request(client, ClientRequest::End(signal), now));
+    }
+
+    /// The owner says that it is stopped, at this time in seconds since 1970.
+    pub fn goodbye(&mut self, client: u64, at: u64, now: Instant) {
+        self.input(now, |machine, _| machine.on_goodbye(client, at));
+    }
+
+    /// The owner follows no more.
+    pub fn owner_gone(&mut self, client: u64, now: Instant) {
+        self.input(now, |machine, now| machine.on_client_gone(client, now));
+    }
+
+    /// An administrator ends the launch.
+    pub fn abort(&mut self, now: Instant) {
+        self.input(now, |machine, now| machine.on_abort("an administrator".to_owned(), String::new(), now));
+    }
+
+    /// An attempt to make something durable has ended.
+    pub fn stored(&mut self, is_durable: bool, now: Instant) {
+        let stored = if is_durable { Stored::Durable } else { Stored::Failed };
+        self.input(now, |machine, now| machine.on_stored(stored, now));
+    }
+
+    fn runs_on(&self, node: u32) -> bool {
+        self.machine.is_some() && self.parts[node as usize] == Part::Expected
+    }
+
+    fn input(&mut self, now: Instant, input: impl FnOnce(&mut Machine, tokio::time::Instant)) {
+        if let Some(machine) = &mut self.machine {
+            input(machine, now.into());
+            self.carry_out(now);
+        }
+    }
+
+    fn carry_out(&mut self, now: Instant) {
+        while let Some(machine) = &mut self.machine {
+            for effect in machine.take_effects() {
+                self.carry_out_one(effect);
+            }
+            let unclean: Vec<String> =
+                self.nodes.iter().filter(|name| self.unclean.has(name, &self.launch_id)).cloned().collect();
+            match &mut self.machine {
+                Some(machine) if machine.is_complete() => machine.on_complete(&unclean, now.into()),
+                _ => break,
+            }
+        }
+        self.flush();
+    }
+
+    fn carry_out_one(&mut self, effect: Effect) {
+        match effect {
+            Effect::Command { node, command } => {
+                let taken = self.machine.as_ref().map_or(0, |machine| machine.events_taken(node));
+                self.outboxes[node as usize].push(command, taken);
+            }
+            Effect::Resume { node, stream, after } => self.outboxes[node as usize].resume(stream, after),
+            Effect::Acknowledge { node, through } => self.outboxes[node as usize].acknowledge(through),
+            Effect::CloseStream { node } => self.outboxes[node as usize].close(),
+            Effect::AbortNode { node, signal, .. } => self.effects.push_back(ApiEffect::Abort { node, signal }),
+            Effect::MarkUnclean { node } => {
+                let name = &self.nodes[node as usize];
+                if self.registry.up(name).is_some() {
+                    self.unclean.add(name, &self.launch_id);
+                }
+            }
+            Effect::PublishPart { node, part } => self.parts[node as usize] = part,
+            Effect::Append { sequence, event, .. } => {
+                debug_assert!(sequence > self.last_event, "events are numbered on");
+                self.last_event = sequence;
+                self.effects.push_back(ApiEffect::Tell { sequence, event: client_event(event) });
+            }
+            Effect::Store(Snapshot::Running(progressed)) => {
+                let record = Record::Running(encode_progressed(&progressed).encode_to_vec());
+                self.effects.push_back(ApiEffect::Store(record));
+            }
+            Effect::Store(Snapshot::Over) => self.effects.push_back(ApiEffect::Store(Record::Over)),
+            Effect::AnswerStart(result) => self.effects.push_back(ApiEffect::Started(result.is_ok())),
+            Effect::Conclude(completion) => {
+                self.parts.iter_mut().filter(|part| **part == Part::Expected).for_each(|part| *part = Part::Ended);
+                self.effects.push_back(ApiEffect::Concluded { success: completion.cause.is_none() });
+            }
+            Effect::CountLostNode { node, reason } => self.effects.push_back(ApiEffect::Lost { node, reason }),
+            // The simulation has one client, which reads everything, and asks for nothing else.
+            Effect::Publish(_)
+            | Effect::Settle { .. }
+            | Effect::StopKeeping
+            | Effect::GrantInput { .. }
+            | Effect::ReportStart(_)
+            | Effect::Dismiss { .. }
+            | Effect::Forget { .. }
+            | Effect::AnswerStatus { .. }
+            | Effect::AnswerSpawn { .. }
+            | Effect::Finish { .. } => {}
+        }
+    }
+
+    /// Takes what the outboxes have for the streams that are there.
+    fn flush(&mut self) {
+        for node in 0..self.outboxes.len() {
+            while let Some(stream) = self.streams[node]
+                && let Some(next) = self.outboxes[node].try_next(stream)
+            {
+                let node_index = node as u32;
+                self.effects.push_back(match next {
+                    Ok(message) => ApiEffect::Command { node: node_index, stream, command: encode_message(message) },
+                    Err(end) => {
+                        self.streams[node] = None;
+                        ApiEffect::EndStream { node: node_index, stream, in_order: end == StreamEnd::Closed }
+                    }
+                });
+            }
+        }
+    }
+}
+
+fn facts(terms: &LaunchTerms, origin: Origin) -> Facts {
+    let LaunchTerms { spec, output_window, is_detached, .. } = terms;
+    let timeouts = &spec.settings.timeouts;
+    Facts {
+        id: spec.launch_id.clone(),
+        allocation_id: spec.allocation_id.clone().unwrap_or_default(),
+        job: spec.job.id.clone(),
+        nodes: spec.hosts.clone(),
+        placement: spec.job.placement.clone(),
+        output_window: *output_window,
+        input_window: 0,
+        input_readers: Vec::new(),
+        grace: timeouts.grace_max(),
+        failed_ranks: spec.settings.failed_ranks,
+        after_first_exit: timeouts.after_first_exit,
+        time_limit: timeouts.time_limit,
+        directory: "/".into(),
+        universe_size: None,
+        ownership: if *is_detached { Ownership::Detached } else { Ownership::Owned },
+        settler: if *is_detached { Settler::Nobody } else { Settler::Owner },
+        origin,
+    }
+}
+
+fn client_event(event: LogEvent) -> ClientEvent {
+    match event {
+        LogEvent::Node(NodeEvent::Happened(NodeHappening::Event(event), _)) => match event {
+            Event::Started { rank, pid } => ClientEvent::Started(rank, pid),
+            Event::Output(output) => ClientEvent::Output(output.rank, output.bytes),
+            Event::Exited { rank, exit, .. } => ClientEvent::Exited(rank, exit),
+            Event::Ending(cause) => ClientEvent::Ending(cause),
+            _ => ClientEvent::Other,
+        },
+        LogEvent::Node(_) => ClientEvent::Other,
+        LogEvent::Unclean(nodes) => ClientEvent::Unclean(nodes),
+        LogEvent::Complete(completion) => ClientEvent::Complete {
+            cause: completion.cause.clone(),
+            ends: completion.ends.iter().map(|end| (end.rank, end.exit)).collect(),
+            message: completion.message.clone(),
+        },
+    }
+}

@@ -1,0 +1,234 @@
+//! Part of a simulated session in its launch's fences, and what sessions tell each other.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use pmi_core::fence::{Contribution, FenceError, FenceId, Merged};
+use pmi_core::ids::NodeIndex;
+use pmi_core::kvs::Segment;
+use pmi_transport::fence::{Brought, Effects, FanOut, Launch, Limits, Loss, Question, QuestionId, shares};
+use pmi_transport::proto::v1 as proto;
+use proto::link_frame::What;
+
+use crate::cause::Cause;
+use crate::session_process::job_nodes::{JobNodes, merged};
+use crate::spec::SessionSpec;
+use crate::timeouts;
+use crate::wire;
+use crate::wire::failure::{self, LaunchFailure};
+
+/// Interval between the ticks of fences.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Fences and questions of one session, and what came of them.
+pub(super) struct Links {
+    launch: Option<Launch>,
+    launch_id: String,
+    me: NodeIndex,
+    nodes: u32,
+    fan_out: FanOut,
+    job: JobNodes,
+    /// Fences that were begun and have not ended.
+    open: Vec<(proto::FenceKey, FenceId)>,
+    ended: VecDeque<(FenceId, Result<Merged, FenceError>)>,
+    heard: VecDeque<(NodeIndex, LaunchFailure)>,
+    frames: Vec<(NodeIndex, proto::LinkFrame)>,
+    telling: BTreeMap<u64, Telling>,
+    tells: u64,
+    next_tick: Instant,
+}
+
+/// A node that is being told of a failure, with those that it is to tell.
+struct Telling {
+    id: QuestionId,
+    nodes: Range<u32>,
+    cause: Cause,
+    until: Instant,
+}
+
+impl Links {
+    pub(super) fn new(spec: &SessionSpec, fan_out: FanOut, now: Instant) -> Self {
+        let (me, nodes) = (spec.node, spec.hosts.len() as u32);
+        Self {
+            launch: Some(Launch::new(&spec.launch_id, me, nodes, fan_out, Limits::default())),
+            launch_id: spec.launch_id.clone(),
+            me,
+            nodes,
+            fan_out,
+            job: JobNodes::new(&spec.job, me),
+            open: Vec::new(),
+            ended: VecDeque::new(),
+            heard: VecDeque::new(),
+            frames: Vec::new(),
+            telling: BTreeMap::new(),
+            tells: 0,
+            next_tick: now + TICK,
+        }
+    }
+
+    pub(super) fn next_wake(&self) -> Option<Instant> {
+        let tells = self.telling.values().map(|telling| telling.until);
+        self.launch.as_ref().and_then(|_| tells.chain([self.next_tick]).min())
+    }
+
+    pub(super) fn on_time(&mut self, now: Instant) {
+        if now >= self.next_tick {
+            self.next_tick = now + TICK;
+            self.act(now, Launch::tick);
+        }
+        let late: Vec<u64> =
+            self.telling.iter().filter(|(_, telling)| telling.until <= now).map(|(number, _)| *number).collect();
+        for number in late {
+            if let Some(telling) = self.telling.remove(&number) {
+                self.act(now, |launch, _| launch.withdraw(telling.id));
+                self.tell_each(telling.nodes.start + 1..telling.nodes.end, &telling.cause, now);
+            }
+        }
+    }
+
+    /// Brings a contribution to a fence of several nodes; gives it back if the fence is this node's alone.
+    pub(super) fn begin(&mut self, id: FenceId, contribution: Contribution, now: Instant) -> Option<Contribution> {
+        if self.job.is_alone(&id.scope) {
+            return Some(contribution);
+        }
+        let ended =
+            |id: &FenceId| FenceError::BadSegment { epoch: id.epoch, reason: "the launch has ended".to_owned() };
+        let scope = wire::fence::encode_scope(&id.scope).unwrap_or_default();
+        let scope = proto::FenceScope { node_gaps: Vec::new(), ..scope };
+        let key = proto::FenceKey {
+            launch_id: self.launch_id.clone(),
+            job_id: self.job.job.as_str().to_owned(),
+            scope: Some(scope),
+            epoch: id.epoch.0,
+            members: 0,
+        };
+        let Contribution { segments, exchange } = contribution;
+        let brought = Brought { segments: segments.into_iter().map(Segment::into_bytes).collect(), exchange };
+        let members = self.job.members.clone();
+        let mut effects = Effects::default();
+        match self.launch.as_mut().map(|launch| launch.begin(key, &members, brought, &mut effects)) {
+            Some(Ok(key)) => self.open.push((key, id)),
+            Some(Err(error)) => self.ended.push_back((id, Err(error.into()))),
+            None => {
+                let error = ended(&id);
+                self.ended.push_back((id, Err(error)));
+            }
+        }
+        self.take(effects, now);
+        None
+    }
+
+    pub(super) fn on_frame(&mut self, from: NodeIndex, frame: proto::LinkFrame, now: Instant) {
+        if let Some(what) = frame.what {
+            self.act(now, |launch, effects| launch.on_frame(from, what, effects));
+        }
+    }
+
+    pub(super) fn on_broken(&mut self, node: NodeIndex, reason: &str, now: Instant) {
+        self.act(now, |launch, effects| launch.lost(node, reason, Loss::Link, effects));
+    }
+
+    pub(super) fn poll_ended(&mut self) -> Option<(FenceId, Result<Merged, FenceError>)> {
+        self.ended.pop_front()
+    }
+
+    pub(super) fn poll_heard(&mut self) -> Option<(NodeIndex, LaunchFailure)> {
+        self.heard.pop_front()
+    }
+
+    pub(super) fn take_frames(&mut self) -> impl Iterator<Item = (NodeIndex, proto::LinkFrame)> + use<> {
+        std::mem::take(&mut self.frames).into_iter()
+    }
+
+    /// Returns true while a node is being told of a failure.
+    pub(super) fn is_telling(&self) -> bool {
+        !self.telling.is_empty()
+    }
+
+    /// Tells the nodes after this one, so many as the failure says, through the tree that fences go up.
+    pub(super) fn tell_below(&mut self, failure: &LaunchFailure, now: Instant) {
+        let first = self.me.0 + 1;
+        self.tell_each(first..self.nodes.min(first.saturating_add(failure.below)), &failure.cause, now);
+    }
+
+    fn tell_each(&mut self, nodes: Range<u32>, cause: &Cause, now: Instant) {
+        let parts: Vec<_> = shares(nodes, self.fan_out.barrier).collect();
+        parts.into_iter().for_each(|part| self.tell(part, cause, now));
+    }
+
+    /// Tells the first of these nodes, which is to tell the others.
+    pub(super) fn tell(&mut self, nodes: Range<u32>, cause: &Cause, now: Instant) {
+        let failure = LaunchFailure { cause: cause.clone(), below: nodes.len() as u32 - 1 };
+        let question = Question::Session(failure::encode(&failure));
+        let mut effects = Effects::default();
+        let asked =
+            self.launch.as_mut().and_then(|launch| launch.ask(NodeIndex(nodes.start), question, &mut effects).ok());
+        if let Some(id) = asked {
+            self.tells += 1;
+            let telling = Telling { id, nodes, cause: cause.clone(), until: now + timeouts::TELL };
+            self.telling.insert(self.tells, telling);
+        }
+        self.take(effects, now);
+    }
+
+    /// Leaves the launch: others hear so, and what is open here fails.
+    pub(super) fn leave(&mut self) {
+        let Some(mut launch) = self.launch.take() else { return };
+        let mut effects = Effects::default();
+        launch.leave(&mut effects);
+        self.frames.extend(effects.frames);
+        let left = || proto::LinkFrame { what: Some(What::Left(self.launch_id.clone())) };
+        let others = (0..self.nodes).map(NodeIndex).filter(|node| *node != self.me);
+        self.frames.extend(others.map(|node| (node, left())));
+        self.telling.clear();
+    }
+
+    pub(super) fn has_left(&self) -> bool {
+        self.launch.is_none()
+    }
+
+    fn act(&mut self, now: Instant, act: impl FnOnce(&mut Launch, &mut Effects)) {
+        let mut effects = Effects::default();
+        if let Some(launch) = &mut self.launch {
+            act(launch, &mut effects);
+        }
+        self.take(effects, now);
+    }
+
+    fn take(&mut self, effects: Effects, now: Instant) {
+        self.frames.extend(effects.frames);
+        for (key, result) in effects.ended {
+            let Some(at) = self.open.iter().position(|(open, _)| *open == key) else { continue };
+            let (_, id) = self.open.remove(at);
+            let result = result.map_err(FenceError::from);
+            let result = result.and_then(|gathered| merged(gathered.runs, gathered.withheld, id.epoch));
+            self.ended.push_back((id, result));
+        }
+        for asked in effects.asked {
+            let answer = match asked.question {
+                Question::Session(message) => match failure::decode(message) {
+                    Ok(failure) => {
+                        self.heard.push_back((asked.from, failure));
+                        Ok(Bytes::new())
+                    }
+                    Err(error) => Err(error.to_string()),
+                },
+                Question::Server(_) => Err("it serves no PMIx".to_owned()),
+            };
+            self.act(now, |launch, effects| launch.answer(asked.id, answer, effects));
+        }
+        for (id, answer) in effects.answered {
+            let Some(number) = self.telling.iter().find(|(_, telling)| telling.id == id).map(|(number, _)| *number)
+            else {
+                continue;
+            };
+            if let Some(telling) = self.telling.remove(&number)
+                && answer.is_err()
+            {
+                self.tell_each(telling.nodes.start + 1..telling.nodes.end, &telling.cause, now);
+            }
+        }
+    }
+}

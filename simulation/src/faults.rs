@@ -1,0 +1,202 @@
+//! What goes wrong in a run, and when: the plan of a seed, of which shrinking leaves out what does not matter.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::random::Random;
+use crate::scenario::Scenario;
+use crate::time::Time;
+
+/// One thing that goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) at: Time,
+    pub(crate) kind: FaultKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FaultKind {
+    /// A machine is gone with all that ran on it, and comes back.
+    CrashNode {
+        node: u32,
+        back: Duration,
+    },
+    /// An agent is killed, and started anew.
+    KillAgent {
+        node: u32,
+        back: Duration,
+    },
+    /// The agent, its fork server and with them the session are killed; the agent is started anew.
+    KillService {
+        node: u32,
+        back: Duration,
+    },
+    KillSession {
+        node: u32,
+    },
+    KillRank {
+        rank: u32,
+        signal: i32,
+    },
+    /// Nothing on the machine runs for so long; or hardly anything does, which is the same for others.
+    Pause {
+        node: u32,
+        time: Duration,
+    },
+    /// A machine is cut off from all others, and what it sends, or what it is sent, or both are lost.
+    Cut {
+        host: Where,
+        way: Way,
+        time: Duration,
+    },
+    /// Two nodes do not reach each other.
+    CutPair {
+        one: u32,
+        other: u32,
+        time: Duration,
+    },
+    /// All that comes from or goes to a machine takes so many times as long.
+    Slow {
+        host: Where,
+        times: u64,
+        time: Duration,
+    },
+    /// All connections of a machine are reset.
+    Reset {
+        host: Where,
+    },
+    /// The API server is killed, and started anew.
+    CrashApi {
+        back: Duration,
+    },
+    /// The disk of the API server fails.
+    Disk {
+        time: Duration,
+    },
+    /// The wall clock of the API server is set by so many seconds.
+    SetClock {
+        seconds: i64,
+    },
+    /// The client is gone without a word.
+    KillClient,
+    /// The connection of the client breaks; it comes back.
+    ResetClient,
+    /// The client ends the launch with this signal.
+    Signal {
+        signal: i32,
+    },
+    /// An administrator ends the launch.
+    Abort,
+    /// The client reads nothing for so long.
+    StopReading {
+        time: Duration,
+    },
+    /// A node is asked to start the launch once more.
+    StartAgain {
+        node: u32,
+    },
+}
+
+/// A machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Where {
+    Node(u32),
+    Api,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    In,
+    Out,
+    Both,
+}
+
+/// The longest time that a fault lasts.
+pub(crate) const LONGEST: Duration = Duration::from_secs(60);
+
+/// The faults of a seed, in order.
+pub(crate) fn plan(seed: u64, scenario: &Scenario) -> Vec<Fault> {
+    let random = &mut Random::new(seed, 2);
+    let count = [0, 0, 1, 1, 1, 2, 2, 3, 4, 6][random.below(10) as usize];
+    // The start-up is where most happens.
+    let span = [50, 400, 3_000, 15_000][random.below(4) as usize];
+    let mut faults: Vec<Fault> =
+        (0..count).map(|_| Fault { at: Time(random.below(span * 1000)), kind: kind(scenario, random) }).collect();
+    faults.sort_by_key(|fault| fault.at);
+    faults
+}
+
+fn kind(scenario: &Scenario, random: &mut Random) -> FaultKind {
+    let nodes = u64::from(scenario.nodes());
+    let node = random.below(nodes) as u32;
+    let other = random.below(nodes) as u32;
+    let host = if random.chance(30) { Where::Api } else { Where::Node(node) };
+    let way = [Way::In, Way::Out, Way::Both, Way::Both][random.below(4) as usize];
+    let time = match random.below(3) {
+        0 => Duration::from_millis(random.between(1, 500)),
+        1 => Duration::from_millis(random.between(500, 6_000)),
+        _ => Duration::from_millis(random.between(6_000, LONGEST.as_millis() as u64)),
+    };
+    let signal = [2, 15, 9, 1][random.below(4) as usize];
+    match random.below(22) {
+        0 | 1 => FaultKind::CrashNode { node, back: time },
+        2 | 3 => FaultKind::KillAgent { node, back: time },
+        4 => FaultKind::KillService { node, back: time },
+        5 => FaultKind::KillSession { node },
+        6 => FaultKind::KillRank { rank: random.below(u64::from(scenario.size())) as u32, signal },
+        7 | 8 => FaultKind::Pause { node, time },
+        9 | 10 => FaultKind::Cut { host, way, time },
+        11 => FaultKind::CutPair { one: node, other, time },
+        12 => FaultKind::Slow { host, times: random.between(2, 200), time },
+        13 => FaultKind::Reset { host },
+        14 | 15 => FaultKind::CrashApi { back: time },
+        16 => FaultKind::Disk { time },
+        17 => FaultKind::SetClock { seconds: random.between(0, 630_000_000) as i64 - 315_000_000 },
+        18 => [FaultKind::KillClient, FaultKind::ResetClient][random.below(2) as usize],
+        19 => [FaultKind::Signal { signal }, FaultKind::Abort][random.below(2) as usize],
+        20 => FaultKind::StopReading { time },
+        _ => FaultKind::StartAgain { node },
+    }
+}
+
+impl FaultKind {
+    /// Time until nothing of it is left but its consequences.
+    pub(crate) fn lasts(self) -> Duration {
+        match self {
+            Self::CrashNode { back: time, .. }
+            | Self::KillAgent { back: time, .. }
+            | Self::KillService { back: time, .. }
+            | Self::CrashApi { back: time }
+            | Self::Pause { time, .. }
+            | Self::Cut { time, .. }
+            | Self::CutPair { time, .. }
+            | Self::Slow { time, .. }
+            | Self::Disk { time }
+            | Self::StopReading { time } => time,
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Returns true for what a launch must survive, if nothing else goes wrong.
+    pub(crate) fn is_harmless(self) -> bool {
+        match self {
+            Self::KillAgent { back, .. } | Self::CrashApi { back } => back <= Duration::from_secs(10),
+            Self::Pause { time, .. } | Self::Cut { time, .. } | Self::CutPair { time, .. } => {
+                time <= Duration::from_secs(2)
+            }
+            Self::Slow { times, .. } => times <= 20,
+            Self::Disk { .. }
+            | Self::SetClock { .. }
+            | Self::ResetClient
+            | Self::StopReading { .. }
+            | Self::StartAgain { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.at, self.kind)
+    }
+}

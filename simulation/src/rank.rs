@@ -1,0 +1,211 @@
+//! A rank: a client of PMI-1 that puts, fences and gets, and checks every value that it is given.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use lattice_session::cause::RankExit;
+use pmi_core::ids::Rank;
+
+use crate::scenario::{Misstep, Program, Scenario, Wrong};
+use crate::truth::Truth;
+
+/// One process.
+#[derive(Debug)]
+pub(crate) struct RankProcess {
+    pub(crate) rank: Rank,
+    steps: VecDeque<Step>,
+    /// Bytes of its server that are no whole line yet.
+    read: Vec<u8>,
+    /// The answer that it waits for.
+    awaits: Option<Step>,
+    /// A step is under way: the clock will call for the next one.
+    pub(crate) is_stepping: bool,
+    pub(crate) lines: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Init,
+    Name,
+    Put(u32),
+    Print,
+    Fence(u32),
+    Get {
+        owner: u32,
+        epoch: u32,
+    },
+    /// A key that its owner puts again before each fence; some value of this fence or a later one.
+    GetLatest {
+        owner: u32,
+        epoch: u32,
+    },
+    Finalize,
+    Wrong(Wrong),
+    Exit(i32),
+}
+
+/// What a process does with a step.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Deed {
+    /// It writes this to its server, and waits for the answer.
+    Ask(String),
+    /// It writes this to its server.
+    Say(String),
+    Print,
+    Exit(RankExit),
+    /// It does nothing more.
+    Nothing,
+}
+
+impl RankProcess {
+    pub(crate) fn new(rank: Rank, scenario: &Scenario) -> Self {
+        let Program { fault, .. } = &scenario.programs[rank.index()];
+        let size = scenario.size();
+        let mut steps = VecDeque::from([Step::Init, Step::Name]);
+        for epoch in 0..=scenario.epochs {
+            if let Some(Misstep { what, .. }) = fault.filter(|fault| fault.before == epoch) {
+                steps.push_back(Step::Wrong(what));
+            }
+            if epoch == scenario.epochs {
+                break;
+            }
+            steps.extend([Step::Put(epoch), Step::Print, Step::Fence(epoch)]);
+            for distance in 1..size.min(5) {
+                let owner = (rank.0 + distance) % size;
+                steps.push_back(Step::Get { owner, epoch: epoch / 2 });
+                steps.push_back(Step::GetLatest { owner, epoch });
+            }
+        }
+        steps.extend([Step::Print, Step::Finalize, Step::Exit(0)]);
+        Self { rank, steps, read: Vec::new(), awaits: None, is_stepping: false, lines: 0 }
+    }
+
+    /// Takes the next step, unless it waits for an answer.
+    pub(crate) fn step(&mut self, truth: &mut Truth) -> Option<Deed> {
+        if self.awaits.is_some() {
+            return None;
+        }
+        let step = self.steps.pop_front()?;
+        let asks = |text: String| Deed::Ask(text);
+        let me = self.rank.0;
+        let deed = match step {
+            Step::Init => asks("cmd=init pmi_version=1 pmi_subversion=1\n".to_owned()),
+            Step::Name => asks("cmd=get_my_kvsname\n".to_owned()),
+            Step::Put(epoch) => {
+                truth.put(self.rank, epoch);
+                // Two keys, of which the second one is put again before each fence: a client may write before it is answered.
+                let twice = |key: String| format!("cmd=put kvsname=kvs_1_0 key={key} value={}\n", value(me, epoch));
+                self.awaits = Some(step);
+                return Some(Deed::Ask(twice(format!("k{me}-{epoch}")) + &twice(format!("latest{me}"))));
+            }
+            Step::Print => Deed::Print,
+            Step::Fence(epoch) => {
+                truth.enter(self.rank, epoch);
+                asks("cmd=barrier_in\n".to_owned())
+            }
+            Step::Get { owner, epoch } => asks(format!("cmd=get kvsname=kvs_1_0 key=k{owner}-{epoch}\n")),
+            Step::GetLatest { owner, .. } => asks(format!("cmd=get kvsname=kvs_1_0 key=latest{owner}\n")),
+            Step::Finalize => asks("cmd=finalize\n".to_owned()),
+            Step::Exit(code) => Deed::Exit(RankExit::Code(code)),
+            Step::Wrong(wrong) => return Some(self.go_wrong(wrong)),
+        };
+        if matches!(deed, Deed::Ask(_)) {
+            self.awaits = Some(step);
+        }
+        Some(deed)
+    }
+
+    fn go_wrong(&mut self, wrong: Wrong) -> Deed {
+        self.steps.clear();
+        match wrong {
+            Wrong::Exit(code) => Deed::Exit(RankExit::Code(code)),
+            Wrong::Abort(code) => {
+                // The library aborts, then the process exits.
+                self.steps.push_back(Step::Exit(code));
+                Deed::Say(format!("cmd=abort exitcode={code}\n"))
+            }
+            Wrong::Crash(signal) => Deed::Exit(RankExit::Signal { signal, core_dumped: false }),
+            Wrong::Leave => Deed::Exit(RankExit::Code(0)),
+            Wrong::Desert => {
+                self.steps.push_back(Step::Exit(0));
+                self.awaits = Some(Step::Finalize);
+                Deed::Ask("cmd=finalize\n".to_owned())
+            }
+            Wrong::Hang => Deed::Nothing,
+            Wrong::Babble => Deed::Say("\u{7}\u{7} no message at all\n".to_owned()),
+        }
+    }
+
+    /// Takes bytes of its server. Returns true if the next step may be taken.
+    pub(crate) fn read(&mut self, bytes: &Bytes, truth: &mut Truth) -> bool {
+        self.read.extend_from_slice(bytes);
+        let mut goes_on = false;
+        while let Some(end) = self.read.iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = self.read.drain(..=end).collect();
+            let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+            goes_on |= self.answered(&line, truth);
+        }
+        goes_on
+    }
+
+    fn answered(&mut self, line: &str, truth: &mut Truth) -> bool {
+        let Some(step) = self.awaits.take() else {
+            truth.wrong(format!("I1: rank {} is told {line:?}, and has asked nothing", self.rank));
+            return false;
+        };
+        match step {
+            // The second answer is awaited as well.
+            Step::Put(epoch) if epoch != u32::MAX => {
+                self.expect(line, "cmd=put_result rc=0", truth);
+                self.awaits = Some(Step::Put(u32::MAX));
+                return false;
+            }
+            Step::Put(_) => self.expect(line, "cmd=put_result rc=0", truth),
+            Step::Init => self.expect(line, "cmd=response_to_init rc=0", truth),
+            Step::Name => self.expect(line, "cmd=my_kvsname", truth),
+            Step::Fence(epoch) => {
+                self.expect(line, "cmd=barrier_out", truth);
+                truth.leave(self.rank, epoch);
+            }
+            Step::Get { owner, epoch } => {
+                let got = value_of(line);
+                if got != Some(&*value(owner, epoch)) {
+                    truth.wrong(format!("I2: rank {} gets k{owner}-{epoch} and is told {line:?}", self.rank));
+                }
+            }
+            Step::GetLatest { owner, epoch } => self.check_latest(line, owner, epoch, truth),
+            Step::Finalize => self.expect(line, "cmd=finalize_ack", truth),
+            Step::Print | Step::Exit(_) | Step::Wrong(_) => {}
+        }
+        true
+    }
+
+    fn check_latest(&self, line: &str, owner: u32, epoch: u32, truth: &mut Truth) {
+        let got = value_of(line).and_then(|value| value.strip_prefix(&format!("v{owner}-"))?.parse::<u32>().ok());
+        match got {
+            None => truth.wrong(format!("I2: rank {} gets latest{owner} and is told {line:?}", self.rank)),
+            Some(got) if got < epoch => truth.wrong(format!(
+                "I2: after fence {epoch} rank {} reads what rank {owner} put before fence {got}",
+                self.rank
+            )),
+            Some(got) if !truth.has_put(Rank(owner), got) => {
+                truth.wrong(format!("I1: rank {} reads what rank {owner} never put: {line:?}", self.rank));
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn expect(&self, line: &str, prefix: &str, truth: &mut Truth) {
+        if !line.starts_with(prefix) {
+            truth.wrong(format!("I1: rank {} expects {prefix:?} and is told {line:?}", self.rank));
+        }
+    }
+}
+
+fn value(owner: u32, epoch: u32) -> String {
+    format!("v{owner}-{epoch}")
+}
+
+fn value_of(line: &str) -> Option<&str> {
+    line.split_once(" value=").map(|(_, value)| value)
+}

@@ -1,0 +1,178 @@
+//! What a seed makes of a launch: its nodes, its ranks and what they do, the limits that hold.
+
+use std::time::Duration;
+
+use lattice_session::session_process::simulation::FanOut;
+use lattice_session::settings::{FailedRanks, LaunchSettings, Timeouts};
+use lattice_session::spec::{AppSpec, LaunchSecret, SessionSpec};
+use pmi_core::ids::{JobId, NodeIndex};
+use pmi_core::job::{App, Job, Placement};
+
+use crate::random::Random;
+
+/// A launch and its cluster.
+#[derive(Clone, Debug)]
+pub(crate) struct Scenario {
+    /// Number of ranks on each node.
+    pub(crate) ranks: Vec<u32>,
+    /// Number of fences.
+    pub(crate) epochs: u32,
+    pub(crate) fan_out: FanOut,
+    /// By rank.
+    pub(crate) programs: Vec<Program>,
+    pub(crate) output_window: u64,
+    pub(crate) is_detached: bool,
+    pub(crate) failed_ranks: FailedRanks,
+    pub(crate) time_limit: Option<Duration>,
+    pub(crate) after_first_exit: Option<Duration>,
+    /// Interval between ticks of the API server.
+    pub(crate) tick: Duration,
+    /// Microseconds that the clock of each machine counts in a second: the nodes', then the API server's.
+    pub(crate) paces: Vec<u64>,
+}
+
+/// What a rank does.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    /// Time between two steps.
+    pub(crate) pace: Duration,
+    /// Bytes of each line that it prints.
+    pub(crate) line: usize,
+    pub(crate) fault: Option<Misstep>,
+    pub(crate) on_term: OnTerm,
+    /// The process cannot be started.
+    pub(crate) is_missing: bool,
+}
+
+/// Something that a rank does wrong before its fence of this number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Misstep {
+    pub(crate) before: u32,
+    pub(crate) what: Wrong,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wrong {
+    Exit(i32),
+    Abort(i32),
+    Crash(i32),
+    /// Exits with status 0, and has not finalized.
+    Leave,
+    /// Finalizes and exits with status 0 while others go on to the next fence.
+    Desert,
+    /// Does nothing more.
+    Hang,
+    /// Sends what is no message.
+    Babble,
+}
+
+/// What a rank does with SIGTERM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnTerm {
+    Dies,
+    Exits,
+    Ignores,
+}
+
+impl Scenario {
+    pub(crate) fn of(seed: u64) -> Self {
+        let random = &mut Random::new(seed, 1);
+        let nodes = match random.below(10) {
+            0 | 1 => 1,
+            2..=4 => 2,
+            5..=7 => 3,
+            8 => random.between(4, 6),
+            _ => random.between(7, 12),
+        };
+        let most = if nodes > 6 { 2 } else { 4 };
+        let ranks: Vec<u32> = (0..nodes).map(|_| random.between(1, most) as u32).collect();
+        let size: u32 = ranks.iter().sum();
+        let epochs = random.between(0, 3) as u32;
+        let programs: Vec<Program> = (0..size).map(|_| Program::of(epochs, random)).collect();
+        let hangs = programs.iter().any(|program| program.fault.is_some_and(|fault| fault.what == Wrong::Hang));
+        let seconds = |percent, random: &mut Random| {
+            random.chance(percent).then(|| Duration::from_millis(random.between(200, 8000)))
+        };
+        let mut pace = || if random.chance(70) { 1_000_000 } else { random.between(900_000, 1_100_000) };
+        let paces: Vec<u64> = (0..=nodes).map(|_| pace()).collect();
+        Self {
+            epochs,
+            fan_out: FanOut { barrier: random.between(1, 8) as u32, data: random.between(1, 3) as u32 },
+            programs,
+            output_window: random.between(300, 10_000),
+            is_detached: random.chance(15),
+            failed_ranks: if random.chance(15) { FailedRanks::AreBorne } else { FailedRanks::EndLaunch },
+            time_limit: if hangs { Some(Duration::from_secs(random.between(1, 20))) } else { seconds(5, random) },
+            after_first_exit: seconds(5, random),
+            tick: Duration::from_millis(random.between(100, 300)),
+            paces,
+            ranks,
+        }
+    }
+
+    pub(crate) fn nodes(&self) -> u32 {
+        self.ranks.len() as u32
+    }
+
+    pub(crate) fn size(&self) -> u32 {
+        self.ranks.iter().sum()
+    }
+
+    /// Returns true if every rank does what it should, and nothing limits its time.
+    pub(crate) fn is_good(&self) -> bool {
+        let is_good = |program: &Program| program.fault.is_none() && !program.is_missing;
+        self.programs.iter().all(is_good) && self.time_limit.is_none() && self.after_first_exit.is_none()
+    }
+
+    /// The launch as a node is told it.
+    pub(crate) fn spec(&self, node: u32) -> SessionSpec {
+        let id = JobId::new("kvs_1_0").expect("letters and digits");
+        let job = Job {
+            placement: Placement::block(&self.ranks),
+            apps: vec![App { ranks: self.size(), appnum: 0 }],
+            ..Job::on_one_node(id, self.size())
+        };
+        let timeouts =
+            Timeouts { time_limit: self.time_limit, after_first_exit: self.after_first_exit, ..Timeouts::default() };
+        SessionSpec {
+            launch_id: "1".to_owned(),
+            allocation_id: Some("a".to_owned()),
+            job,
+            node: NodeIndex(node),
+            hosts: (0..self.nodes()).map(|node| format!("n{node}")).collect(),
+            addresses: Vec::new(),
+            secret: LaunchSecret::from_bytes([7; LaunchSecret::LEN]),
+            apps: vec![AppSpec {
+                program: "program".into(),
+                args: Vec::new(),
+                directory: "/".into(),
+                set: Vec::new(),
+                remove: Vec::new(),
+            }],
+            settings: LaunchSettings { timeouts, failed_ranks: self.failed_ranks, ..LaunchSettings::default() },
+        }
+    }
+}
+
+impl Program {
+    fn of(epochs: u32, random: &mut Random) -> Self {
+        let what = match random.below(60) {
+            0 => Some(Wrong::Exit(random.between(1, 99) as i32)),
+            1 => Some(Wrong::Abort(random.between(0, 99) as i32)),
+            2 => Some(Wrong::Crash(if random.chance(50) { 9 } else { 11 })),
+            3 => Some(Wrong::Leave),
+            4 => Some(Wrong::Desert),
+            5 => Some(Wrong::Hang),
+            6 => Some(Wrong::Babble),
+            _ => None,
+        };
+        let before = random.between(0, u64::from(epochs)) as u32;
+        Self {
+            pace: Duration::from_micros(10_u64.pow(random.between(1, 5) as u32)),
+            line: random.between(1, 300) as usize,
+            fault: what.map(|what| Misstep { before, what }),
+            on_term: [OnTerm::Dies, OnTerm::Dies, OnTerm::Exits, OnTerm::Ignores][random.below(4) as usize],
+            is_missing: random.chance(1),
+        }
+    }
+}

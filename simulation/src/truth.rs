@@ -1,0 +1,218 @@
+//! What really happened in a run, and what was said about it: every difference that the invariants I1 to I8 do not allow is kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lattice_api_server::simulation::ClientEvent;
+use lattice_session::cause::{Cause, CauseKind, RankExit};
+use pmi_core::ids::Rank;
+
+use crate::scenario::Scenario;
+
+/// The course of a run, as nobody in it can see it.
+#[derive(Debug)]
+pub(crate) struct Truth {
+    size: u32,
+    /// Number of ranks on each node.
+    ranks: Vec<u32>,
+    /// By rank: fences before which it has put, that it has entered, that it has left.
+    puts: Vec<u32>,
+    entered: Vec<u32>,
+    left: Vec<u32>,
+    /// By rank: how its process ended.
+    pub(crate) exits: BTreeMap<Rank, RankExit>,
+    /// Ranks that are gone with their machine or session.
+    unseen: BTreeSet<Rank>,
+    /// Nodes that something happened to which may cost a launch its part there.
+    pub(crate) struck: BTreeSet<u32>,
+    /// Something happened that may make the API server forget news.
+    pub(crate) forgets: bool,
+    /// Somebody ended the launch.
+    pub(crate) is_ended_by_others: bool,
+    /// Exits that the client was told since the API server was started.
+    told_exits: BTreeMap<Rank, RankExit>,
+    /// The number of the last line of each rank that the client was shown.
+    shown: Vec<u32>,
+    causes: Vec<Cause>,
+    complete: Vec<Completed>,
+    violations: Vec<String>,
+}
+
+/// End of the launch, as a client or the disk has it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Completed {
+    pub(crate) cause: Option<Cause>,
+    pub(crate) ends: Vec<(Rank, RankExit)>,
+}
+
+impl Truth {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        let size = scenario.size();
+        let zeros = || vec![0; size as usize];
+        Self {
+            size,
+            ranks: scenario.ranks.clone(),
+            puts: zeros(),
+            entered: zeros(),
+            left: zeros(),
+            exits: BTreeMap::new(),
+            unseen: BTreeSet::new(),
+            struck: BTreeSet::new(),
+            forgets: false,
+            is_ended_by_others: false,
+            told_exits: BTreeMap::new(),
+            shown: zeros(),
+            causes: Vec::new(),
+            complete: Vec::new(),
+            violations: Vec::new(),
+        }
+    }
+
+    /// An invariant does not hold.
+    pub(crate) fn wrong(&mut self, what: String) {
+        if !self.violations.contains(&what) {
+            self.violations.push(what);
+        }
+    }
+
+    pub(crate) fn violations(&self) -> &[String] {
+        &self.violations
+    }
+
+    pub(crate) fn put(&mut self, rank: Rank, epoch: u32) {
+        self.puts[rank.index()] = epoch + 1;
+    }
+
+    pub(crate) fn has_put(&self, rank: Rank, epoch: u32) -> bool {
+        self.puts[rank.index()] > epoch
+    }
+
+    pub(crate) fn enter(&mut self, rank: Rank, epoch: u32) {
+        self.entered[rank.index()] = epoch + 1;
+    }
+
+    /// A rank leaves a fence: all must have entered it.
+    pub(crate) fn leave(&mut self, rank: Rank, epoch: u32) {
+        self.left[rank.index()] = epoch + 1;
+        if let Some(missing) = self.entered.iter().position(|&entered| entered <= epoch) {
+            self.wrong(format!("I2: rank {rank} leaves fence {epoch}, which rank {missing} has not entered"));
+        }
+    }
+
+    pub(crate) fn exited(&mut self, rank: Rank, exit: RankExit) {
+        if self.exits.insert(rank, exit).is_some() {
+            self.wrong(format!("I3: rank {rank} ended twice"));
+        }
+    }
+
+    /// The API server is gone: what it told and had not written down may be found out anew.
+    pub(crate) fn api_killed(&mut self) {
+        self.forgets = true;
+        self.causes.clear();
+        self.complete.clear();
+    }
+
+    /// Processes are gone of which nobody has seen how they ended.
+    pub(crate) fn forget(&mut self, ranks: impl Iterator<Item = Rank>) {
+        self.unseen.extend(ranks);
+    }
+
+    /// The client hears of something; `is_again` if another API server may have said it before.
+    pub(crate) fn told(&mut self, event: &ClientEvent) {
+        match event {
+            ClientEvent::Exited(rank, exit) => {
+                if self.exits.get(rank) != Some(exit) {
+                    self.wrong(format!("I8: the client is told that rank {rank} {exit}; {:?}", self.exits.get(rank)));
+                }
+                if self.told_exits.insert(*rank, *exit).is_some() && !self.forgets {
+                    self.wrong(format!("I8: the client is told twice that rank {rank} {exit}"));
+                }
+            }
+            ClientEvent::Output(rank, bytes) => self.shown(*rank, bytes),
+            ClientEvent::Ending(_)
+            | ClientEvent::Complete { .. }
+            | ClientEvent::Started(..)
+            | ClientEvent::Unclean(_)
+            | ClientEvent::Other => {}
+        }
+    }
+
+    fn shown(&mut self, rank: Rank, bytes: &[u8]) {
+        let text = String::from_utf8_lossy(bytes);
+        let Some(line) = text.split_whitespace().next().and_then(|line| line.parse::<u32>().ok()) else { return };
+        let last = std::mem::replace(&mut self.shown[rank.index()], line);
+        if line <= last {
+            self.wrong(format!("I8: line {line} of rank {rank} is shown after line {last}"));
+        } else if line != last + 1 && !self.forgets {
+            self.wrong(format!("I8: line {line} of rank {rank} is shown right after line {last}"));
+        }
+    }
+
+    /// The launch is coming to its end, as the API server tells.
+    pub(crate) fn ending(&mut self, cause: &Cause) {
+        if let Some(before) = self.causes.first().filter(|before| *before != cause).cloned()
+            // Who is missing is found out later.
+            && !matches!(before.kind, CauseKind::FenceTimeout { .. })
+        {
+            self.wrong(format!("I3: the launch ends for {before}, then for {cause}"));
+        }
+        self.causes.push(cause.clone());
+        self.check_cause(cause);
+    }
+
+    /// A cause must have happened.
+    fn check_cause(&mut self, cause: &Cause) {
+        let of_rank = |exits: &BTreeMap<Rank, RankExit>, rank: &Rank, exit: &RankExit| exits.get(rank) == Some(exit);
+        let is_true = match &cause.kind {
+            CauseKind::Failed { rank, exit } => of_rank(&self.exits, rank, exit) && !exit.is_success(),
+            CauseKind::FailedRanks { failed } => failed.iter().all(|(rank, exit)| of_rank(&self.exits, rank, exit)),
+            CauseKind::NodeLost { .. } => {
+                let node: Option<u32> = cause.host.strip_prefix('n').and_then(|node| node.parse().ok());
+                // Others that wait for ranks of a node which has left in good order see no more than that.
+                node.is_some_and(|node| self.struck.contains(&node) || self.has_ended_on(node))
+            }
+            CauseKind::Interrupted { .. } | CauseKind::Ended { .. } => self.is_ended_by_others,
+            CauseKind::Fence { .. } => !self.struck.is_empty(),
+            _ => true,
+        };
+        if !is_true {
+            self.wrong(format!("I8: the cause is {cause}, which has not happened"));
+        }
+    }
+
+    /// The end is told, or written down.
+    pub(crate) fn completed(&mut self, completed: &Completed) {
+        for (rank, exit) in &completed.ends {
+            if self.exits.get(rank) != Some(exit) {
+                self.wrong(format!("I8: rank {rank} is said to have ended as {exit}; {:?}", self.exits.get(rank)));
+            }
+        }
+        if completed.cause.is_none() {
+            let bad = self.exits.iter().find(|(_, exit)| !exit.is_success()).map(|(rank, exit)| (*rank, *exit));
+            if let Some((rank, exit)) = bad {
+                self.wrong(format!("I8: the launch succeeded, and rank {rank} {exit}"));
+            }
+            if completed.ends.len() < self.size as usize && !self.forgets {
+                let known = completed.ends.len();
+                self.wrong(format!("I8: the launch succeeded, and {known} of {} ends are known", self.size));
+            }
+        }
+        if let Some(before) = self.complete.last().filter(|before| before.cause != completed.cause).cloned() {
+            let text = |cause: &Option<Cause>| cause.as_ref().map_or("success".to_owned(), ToString::to_string);
+            let (before, now) = (text(&before.cause), text(&completed.cause));
+            self.wrong(format!("I3: the launch ended with {before}, then with {now}"));
+        }
+        self.complete.push(completed.clone());
+    }
+
+    /// Returns true if all ranks of a node have ended.
+    fn has_ended_on(&self, node: u32) -> bool {
+        let first: u32 = self.ranks.iter().take(node as usize).sum();
+        let here = self.ranks.get(node as usize).copied().unwrap_or(0);
+        (first..first + here).all(|rank| self.exits.contains_key(&Rank(rank)))
+    }
+
+    /// The last end that was told.
+    pub(crate) fn completion(&self) -> Option<&Completed> {
+        self.complete.last()
+    }
+}
