@@ -25,6 +25,7 @@ mod node_info;
 mod refusal;
 mod registration;
 mod relay;
+mod renewal;
 mod report;
 mod serials;
 mod service;
@@ -252,11 +253,13 @@ impl Node {
 /// Starts the tasks that keep this node known to the API server: certificates, registration, and the lease that follows from it. The
 /// `first` lease is that of launches that were taken up. Returns the one that registers.
 fn register(node: &Arc<Node>, first: Option<Lease>) -> JoinHandle<()> {
-    tokio::spawn(node.security.clone().renew_on_hangup());
+    tokio::spawn(node.security.clone().keep_current());
+    let (certificates, granted) = tokio::sync::watch::channel(None);
+    tokio::spawn(renewal::keep_valid(Arc::clone(node), granted));
     let (renewals, lease) = lease::begin(first);
     let cut_off = Arc::clone(node);
     tokio::spawn(lease::watch(lease, move |reason| cut_off.launches.lose_all(reason)));
-    tokio::spawn(registration::keep_registered(Arc::clone(node), renewals))
+    tokio::spawn(registration::keep_registered(Arc::clone(node), renewals, certificates))
 }
 
 /// Waits for SIGTERM or SIGINT; for ever if they cannot be waited for.

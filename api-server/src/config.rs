@@ -1,7 +1,7 @@
 //! Settings of the API server: a file in TOML, and flags over it, checked together once.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use cxi_fabric::FabricConfig;
@@ -18,6 +18,8 @@ use super::fabric::FabricSettings;
 use super::launch::settings::LaunchSettings;
 use super::launch::spool::SpoolLimits;
 use super::launch_quota::LaunchShares;
+use super::renewal::RenewalSettings;
+use super::start_policy::{Spawning, StartPolicy};
 
 /// The file that is read when none is named; it need not exist.
 pub(crate) const DEFAULT_FILE: &str = "/etc/lattice/api.toml";
@@ -55,6 +57,10 @@ pub(crate) struct Config {
     pub launch_shares: LaunchShares,
     /// Limits on the output of launches without an owner that is kept beside the state.
     pub spool: SpoolLimits,
+    /// Rules about what is started.
+    pub policy: StartPolicy,
+    /// The authority that renews agents' certificates; `None` where nobody does.
+    pub renewal: Option<RenewalSettings>,
     /// The source of fabric credentials; `None` without a fabric that needs some.
     pub fabric: Option<FabricSettings>,
 }
@@ -80,6 +86,8 @@ pub(crate) enum ConfigError {
     NamelessCluster,
     #[error("cluster is {name:?}; a cluster's name has 1 to 32 letters, digits, '-' and '_'")]
     ClusterName { name: String },
+    #[error("entry_points has {}; only whole paths without .. can be named", path.display())]
+    EntryPoint { path: PathBuf },
     #[error("fence_timeout is 0 seconds; leave it out for no limit")]
     NoTime,
     #[error("lease is {seconds} seconds; it can be 5 to {LEASE_MAX}, a year")]
@@ -118,6 +126,9 @@ struct File {
     /// In MiB.
     spool_launch: Option<u32>,
     spool_total: Option<u32>,
+    spawning: Option<bool>,
+    entry_points: Option<Vec<PathBuf>>,
+    renewal: Option<RenewalSettings>,
     cluster: Option<String>,
     /// In seconds.
     fabric_patience: Option<u32>,
@@ -156,6 +167,8 @@ impl Config {
             launches: launch_settings(&file)?,
             launch_shares: launch_shares(&file)?,
             spool: spool_limits(&file)?,
+            policy: start_policy(&file)?,
+            renewal: renewal(&file)?,
             fabric: fabric(&file)?,
             listen,
             socket,
@@ -253,6 +266,24 @@ fn launch_shares(file: &File) -> Result<LaunchShares, ConfigError> {
     })
 }
 
+fn start_policy(file: &File) -> Result<StartPolicy, ConfigError> {
+    let is_plain = |path: &&PathBuf| path.is_absolute() && !path.components().any(|part| part == Component::ParentDir);
+    if let Some(path) = file.entry_points.iter().flatten().find(|path| !is_plain(path)) {
+        return Err(ConfigError::EntryPoint { path: path.clone() });
+    }
+    let spawning = if file.spawning == Some(false) { Spawning::Forbidden } else { Spawning::Allowed };
+    Ok(StartPolicy { spawning, entry_points: file.entry_points.clone() })
+}
+
+fn renewal(file: &File) -> Result<Option<RenewalSettings>, ConfigError> {
+    match &file.renewal {
+        Some(RenewalSettings { hours: value, .. }) if !(1..=8760).contains(value) => {
+            Err(ConfigError::Range { name: "renewal.hours", value: *value, possible: "1 to 8760, a year" })
+        }
+        settings => Ok(settings.clone()),
+    }
+}
+
 fn launch_settings(file: &File) -> Result<LaunchSettings, ConfigError> {
     let default = LaunchSettings::default();
     let in_range = |name, value: Option<u32>, default, possible: std::ops::RangeInclusive<u32>, words| match value {
@@ -309,6 +340,9 @@ mod tests {
         check("insecure = true\nspool_total = 8", "spool_launch is 64 MiB, and spool_total 8");
         check("insecure = true\nallocations_per_user = 0", "allocations_per_user is 0; it can be 1 or more");
         check("insecure = true\nlaunches_per_user = 0", "launches_per_user is 0; it can be 1 or more");
+        check("insecure = true\nentry_points = [\"/opt\", \"/opt/../home\"]", "entry_points has /opt/../home;");
+        check("insecure = true\nentry_points = [\"bin\"]", "entry_points has bin;");
+        check("insecure = true\n[renewal]\nauthority = \"/a\"\nhours = 0", "renewal.hours is 0; it can be 1 to 8760");
         check("insecure = true\nspecs_per_user = 0", "specs_per_user is 0; it can be 1 or more");
         check("insecure = true\ncolour = 1", "unknown field");
         check("insecure = true\ncreate_allocations = \"nobody\"", "unknown variant");

@@ -32,11 +32,13 @@ mod nodes;
 mod order;
 mod placement;
 mod rendezvous;
+mod renewal;
 mod serials;
 mod server;
 mod session_calls;
 #[cfg(feature = "simulation")]
 pub mod simulation;
+mod start_policy;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -55,6 +57,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use lattice_daemon::metrics_page;
+use lattice_pki::PkiError;
 use pmi_transport::address::Address;
 use pmi_transport::identity::{Caller, IdentityError, Security};
 use pmi_transport::limits::MESSAGE_MAX;
@@ -75,7 +78,8 @@ use self::fabric::{Fabric, FabricError};
 use self::fabric_service::Accounting;
 use self::launch_service::Launching;
 use self::node_service::Reporting;
-use self::server::Server;
+use self::renewal::Renewal;
+use self::server::{Parts, Server};
 use self::store::{RedbStore, StoreError};
 
 /// Why the server cannot be started.
@@ -99,6 +103,8 @@ enum Failure {
     },
     #[error(transparent)]
     Fabric(#[from] FabricError),
+    #[error("certificates cannot be renewed")]
+    Renewal(#[from] PkiError),
     #[error(transparent)]
     Listen(#[from] ListenError),
     #[error("cannot serve metrics at {address}")]
@@ -142,6 +148,7 @@ async fn check(config: &Config) -> Result<(), Failure> {
     for address in &config.listen {
         Listener::check(address, &security).await?;
     }
+    config.renewal.clone().map(Renewal::open).transpose()?;
     if let Some(settings) = &config.fabric {
         settings.manager.manager().map_err(FabricError::from)?;
     }
@@ -166,7 +173,9 @@ async fn serve(config: Config) -> Result<(), Failure> {
         tracing::warn!(%error, "core dumps of this server would hold keys");
     }
     let fabric = open_fabric(&config, &store)?;
-    let server = Server::new(config.clone(), security.clone(), Arc::new(store), fabric.clone()).map_err(failed)?;
+    let renewal = config.renewal.clone().map(Renewal::open).transpose()?.map(Arc::new);
+    let parts = Parts { store: Arc::new(store), fabric: fabric.clone(), renewal };
+    let server = Server::new(config.clone(), security.clone(), parts).map_err(failed)?;
 
     let mut listeners = Vec::new();
     let sockets = config.socket.iter().cloned().map(Address::Unix);
@@ -180,7 +189,7 @@ async fn serve(config: Config) -> Result<(), Failure> {
         let server = Arc::clone(&server);
         tokio::spawn(metrics_page::serve(listener, move || server.metrics.text(server.census())));
     }
-    tokio::spawn(security.renew_on_hangup());
+    tokio::spawn(security.keep_current());
     let stop = stop_signal().map_err(Failure::Runtime)?;
     tokio::spawn(Arc::clone(&server).take_up());
     tokio::spawn(Arc::clone(&server).watch_nodes());

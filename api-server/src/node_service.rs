@@ -1,17 +1,19 @@
 //! The calls of node agents, and the list of nodes. An agent speaks for its own node only.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use lattice_session::timeouts::HEARTBEAT;
 use lattice_session::wire;
 use pmi_core::services::{MeetError, NameError, SpawnError};
-use pmi_transport::identity::{Caller, caller_of};
+use pmi_transport::identity::{Caller, caller_of, certificate_of};
 use pmi_transport::proto::v1::node_service_server::NodeService;
 use pmi_transport::proto::v1::{
     DrainNodesRequest, DrainNodesResponse, HeartbeatRequest, HeartbeatResponse, LaunchReport, ListNodesRequest,
     ListNodesResponse, MeetAnswer, MeetRequest, NameAnswer, NameRequest, NodeCommand, RegisterNodeRequest,
-    RegisterNodeResponse, ReportFor, ResumeNodesRequest, ResumeNodesResponse, Resumed, SpawnAnswer, SpawnRequest,
-    launch_report,
+    RegisterNodeResponse, RenewCertificateRequest, RenewCertificateResponse, ReportFor, ResumeNodesRequest,
+    ResumeNodesResponse, Resumed, SpawnAnswer, SpawnRequest, launch_report,
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -21,6 +23,7 @@ use super::audit::{audited, nothing};
 use super::launch::outbox::{Attempt, Outbox, StreamEnd};
 use super::launch::{LaunchHandle, Request as LaunchRequest};
 use super::rendezvous::Participant;
+use super::renewal::RenewalError;
 use super::server::{Server, to_its_end};
 use super::session_calls::{CallId, Unanswered};
 use super::versions;
@@ -54,7 +57,25 @@ impl NodeService for Reporting {
         })?;
         let heartbeat_ms = HEARTBEAT.as_millis() as u64;
         let lease_ms = self.0.config.lease.as_millis() as u64;
-        Ok(Response::new(RegisterNodeResponse { heartbeat_ms, unknown_launches, last_serial, lease_ms }))
+        let certificate_s = self.0.renewal.as_ref().map_or(0, |renewal| renewal.validity().as_secs());
+        let answer = RegisterNodeResponse { heartbeat_ms, unknown_launches, last_serial, lease_ms, certificate_s };
+        Ok(Response::new(answer))
+    }
+
+    async fn renew_certificate(
+        &self,
+        request: Request<RenewCertificateRequest>,
+    ) -> Result<Response<RenewCertificateResponse>, Status> {
+        check_speaker(&request, &request.get_ref().node_id)?;
+        let caller = caller_of(&request)?.clone();
+        let present = certificate_of(&request).map(<[u8]>::to_vec).ok_or(RenewalError::NoCertificate)?;
+        let renewal = self.0.renewal.clone().ok_or(RenewalError::NoAuthority)?;
+        let RenewCertificateRequest { node_id, request } = request.into_inner();
+        let renewed = to_its_end(async move {
+            let renewed = renewal.renew(node_id, present, request.to_vec());
+            audited(&caller, "renew certificate", "", renewed, nothing).await
+        });
+        Ok(Response::new(RenewCertificateResponse { certificate: renewed.await? }))
     }
 
     async fn heartbeat(&self, request: Request<HeartbeatRequest>) -> Result<Response<HeartbeatResponse>, Status> {
@@ -154,10 +175,16 @@ impl NodeService for Reporting {
         let handle = self.launch_on(&launch_id, &node_id)?;
         let node = handle.index_of(&node_id).ok_or_else(|| not_on(&launch_id, &node_id))?;
         let call = call.ok_or_else(no_call)?;
+        let server = Arc::clone(&self.0);
         let make = async move {
             let refused = |reason: String| Err(SpawnError::Refused { reason });
             let answer = match wire::call::decode_spawn(call) {
                 Ok((parent, rank, request)) => {
+                    let programs = request.apps.iter().map(|app| OsStr::from_bytes(&app.program));
+                    if let Err(error) = server.config.policy.check_spawn(programs) {
+                        let refusal = wire::call::encode_spawn_answer(&refused(error.to_string()));
+                        return SessionAnswer::Spawn(refusal);
+                    }
                     let spawn = |reply| LaunchRequest::Spawn { node, parent, rank, request, reply };
                     handle.ask(spawn).await.unwrap_or_else(|| refused("the launch is over".to_owned()))
                 }

@@ -28,6 +28,7 @@ use super::metrics::{Census, Metrics};
 use super::names::NameTables;
 use super::nodes::{NODES_MAX, NodeState, Registry};
 use super::rendezvous::Rendezvous;
+use super::renewal::Renewal;
 use super::serials::Serials;
 use super::session_calls::SessionCalls;
 use super::store::{self, Change, Kept, LaunchRecord, Store, StoreError};
@@ -50,6 +51,8 @@ pub(crate) struct Server {
     pub allocations: tokio::sync::Mutex<Allocations>,
     /// Fabric credentials, where there is a fabric that needs some.
     pub fabric: Option<Arc<Fabric>>,
+    /// Renewal of agents' certificates, where this server has an authority.
+    pub renewal: Option<Arc<Renewal>>,
     pub names: NameTables,
     pub rendezvous: Rendezvous,
     pub session_calls: SessionCalls,
@@ -61,6 +64,13 @@ pub(crate) struct Server {
     pub spools: Arc<Spools>,
     launches: Mutex<Launches>,
     quota: LaunchQuota,
+}
+
+/// What a server works with that is opened before.
+pub(crate) struct Parts {
+    pub store: Arc<dyn Store>,
+    pub fabric: Option<Arc<Fabric>>,
+    pub renewal: Option<Arc<Renewal>>,
 }
 
 /// A change that is not made because it could not be written down.
@@ -81,12 +91,8 @@ impl Server {
     ///
     /// # Errors
     /// Fails if the store cannot be read.
-    pub(crate) fn new(
-        config: Config,
-        security: Security,
-        store: Arc<dyn Store>,
-        fabric: Option<Arc<Fabric>>,
-    ) -> Result<Arc<Self>, StoreError> {
+    pub(crate) fn new(config: Config, security: Security, parts: Parts) -> Result<Arc<Self>, StoreError> {
+        let Parts { store, fabric, renewal } = parts;
         let Kept { allocations, launches, drains } = store.read()?;
         let live = allocations.into_iter().filter(|allocation| allocation.state != AllocationState::Released);
         let directory = config.state.parent().map(Path::to_owned).unwrap_or_default();
@@ -101,6 +107,7 @@ impl Server {
             unclean: Arc::default(),
             allocations: Allocations::new(live).into(),
             fabric,
+            renewal,
             names: NameTables::default(),
             rendezvous: Rendezvous::default(),
             session_calls: SessionCalls::default(),

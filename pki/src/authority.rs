@@ -31,6 +31,7 @@ const CA_KEY: &str = "ca.key.pem";
 const CA_DAYS: u32 = 3650;
 /// Clocks may be wrong by this much: a certificate is valid since a little before it was made.
 pub const CLOCK_SKEW: Duration = Duration::from_secs(300);
+const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Failure to make certificates.
@@ -87,6 +88,12 @@ pub enum PkiError {
         /// Number of days that were asked for.
         days: u32,
     },
+    /// A certificate was to be renewed that is none.
+    #[error("no certificate was shown that could be renewed")]
+    NoCertificate,
+    /// A certificate was to be renewed that is revoked.
+    #[error("the certificate was revoked")]
+    Revoked,
     /// Making keys or certificates failed.
     #[error("cannot make a certificate")]
     Make(#[from] rcgen::Error),
@@ -108,9 +115,20 @@ impl Validity {
     /// Fails if that goes beyond the year 9999, the last that a certificate can name.
     pub fn days(days: u32) -> Result<Self, PkiError> {
         // 7900 years from now are before the year 9999 for as long as this is going to be run.
-        let length = if days <= 7900 * 365 { Ok(DAY * days) } else { Err(PkiError::TooLong { days }) }?;
+        if days <= 7900 * 365 { Ok(Self::lasting(DAY * days)) } else { Err(PkiError::TooLong { days }) }
+    }
+
+    /// The same for so many hours.
+    ///
+    /// # Errors
+    /// As [`Validity::days`].
+    pub fn hours(hours: u32) -> Result<Self, PkiError> {
+        Self::days(hours.div_ceil(24)).map(|_| Self::lasting(HOUR * hours))
+    }
+
+    fn lasting(length: Duration) -> Self {
         let now = SystemTime::now();
-        Ok(Self { from: now - CLOCK_SKEW, until: now + length })
+        Self { from: now - CLOCK_SKEW, until: now + length }
     }
 }
 
@@ -177,6 +195,17 @@ impl Authority {
     /// # Errors
     /// Fails for names that no certificate can bear.
     pub fn issue(&self, subject: &Caller, hosts: &[String], validity: Validity) -> Result<Issued, PkiError> {
+        let key = KeyPair::generate()?;
+        let certificate = Self::parameters_of(subject, hosts, validity)?.signed_by(&key, &self.issuer)?.pem();
+        Ok(Issued { certificate, key: key.serialize_pem() })
+    }
+
+    /// Content of a certificate of `subject`.
+    pub(crate) fn parameters_of(
+        subject: &Caller,
+        hosts: &[String],
+        validity: Validity,
+    ) -> Result<CertificateParams, PkiError> {
         let bad = |name: &str| PkiError::BadName { name: name.to_owned() };
         let mut params = parameters(validity);
         params.distinguished_name = common_name("lattice");
@@ -198,9 +227,7 @@ impl Authority {
             Caller::User(_) | Caller::Admin(_) => vec![ExtendedKeyUsagePurpose::ClientAuth],
         };
         params.use_authority_key_identifier_extension = true;
-        let key = KeyPair::generate()?;
-        let certificate = params.signed_by(&key, &self.issuer)?.pem();
-        Ok(Issued { certificate, key: key.serialize_pem() })
+        Ok(params)
     }
 
     /// Writes what a process needs into a new directory: `cert.pem`, `key.pem`, `ca.pem`.
@@ -268,6 +295,13 @@ fn make_directory(path: &Path, parents: Parents) -> Result<(), PkiError> {
 fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
     let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
     let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|source| PkiError::Io { action: "write", path: path.to_owned(), source })
+}
+
+/// Replaces a file at once: whoever reads it sees the old one or the new one.
+pub(crate) fn write_over(path: &Path, text: &str) -> Result<(), PkiError> {
+    let new = path.with_extension("pem.new");
+    let written = fs::write(&new, text).and_then(|()| fs::rename(&new, path));
     written.map_err(|source| PkiError::Io { action: "write", path: path.to_owned(), source })
 }
 

@@ -6,6 +6,8 @@
 
 mod authority;
 mod caller;
+mod renewal;
+mod renewed;
 mod revocation;
 
 pub use self::authority::{
@@ -13,4 +15,5 @@ pub use self::authority::{
     refuse_existing,
 };
 pub use self::caller::{Caller, CallerError, Role, SCHEME, is_node_name};
+pub use self::renewal::CertificateRequest;
 pub use self::revocation::REVOKED_FILE;

@@ -10,7 +10,8 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use time::OffsetDateTime;
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 
-use crate::authority::{Authority, PkiError, Validity};
+use crate::authority::{Authority, PkiError, Validity, write_over};
+use crate::renewed::Renewed;
 
 /// The list of revoked certificates, in the CA's directory and beside the copies of the CA's certificate.
 pub const REVOKED_FILE: &str = "crl.pem";
@@ -22,16 +23,20 @@ const LIST_DAYS: u32 = 3650;
 type Revoked = (Vec<u8>, OffsetDateTime);
 
 impl Authority {
-    /// Adds the certificates in these files to the list in `directory`, which is made if there is none. Returns how many are on it.
+    /// Adds the certificates in these files to the list in `directory`, which is made if there is none: each with all that were had by
+    /// renewing the same first one. Returns how many are on it.
     ///
     /// # Errors
     /// Fails if a file holds no certificate of this CA, or if the list cannot be read or written; the list is unchanged then.
     pub fn revoke(&self, directory: &Path, certificates: &[PathBuf]) -> Result<usize, PkiError> {
+        let numbers = certificates.iter().map(|path| self.number_of(path)).collect::<Result<Vec<_>, _>>()?;
+        // From here on none of them is renewed until they are on the list.
+        let renewed = Renewed::lock(directory)?;
         let path = directory.join(REVOKED_FILE);
         let mut revoked = if path.exists() { read_list(&path)? } else { Vec::new() };
         let now = OffsetDateTime::from(SystemTime::now());
-        for certificate in certificates {
-            let number = self.number_of(certificate)?;
+        let family = renewed.families_of(&numbers);
+        for number in numbers.into_iter().chain(family) {
             if !revoked.iter().any(|(known, _)| *known == number) {
                 revoked.push((number, now));
             }
@@ -71,7 +76,7 @@ impl Authority {
     }
 }
 
-fn read_list(path: &Path) -> Result<Vec<Revoked>, PkiError> {
+pub(crate) fn read_list(path: &Path) -> Result<Vec<Revoked>, PkiError> {
     let list = CertificateRevocationListDer::from_pem_slice(&read(path)?).map_err(|source| unreadable(path, source))?;
     let broken = |_| unreadable(path, pem::Error::NoItemsFound);
     let (_, list) = CertificateRevocationList::from_der(&list).map_err(broken)?;
@@ -85,13 +90,6 @@ fn read(path: &Path) -> Result<Vec<u8>, PkiError> {
 
 fn unreadable(path: &Path, source: pem::Error) -> PkiError {
     PkiError::Unreadable { path: path.to_owned(), source }
-}
-
-/// Replaces a file at once: whoever reads it sees the old one or the new one.
-fn write_over(path: &Path, text: &str) -> Result<(), PkiError> {
-    let new = path.with_extension("pem.new");
-    let written = fs::write(&new, text).and_then(|()| fs::rename(&new, path));
-    written.map_err(|source| PkiError::Io { action: "write", path: path.to_owned(), source })
 }
 
 #[cfg(test)]

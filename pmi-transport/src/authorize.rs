@@ -49,6 +49,7 @@ const TABLE: &[(&str, Admitted)] = &[
     ("/lattice.v1.FabricService/CleanFabric", ADMINS),
     ("/lattice.v1.NodeService/RegisterNode", AGENTS),
     ("/lattice.v1.NodeService/Heartbeat", AGENTS),
+    ("/lattice.v1.NodeService/RenewCertificate", AGENTS),
     ("/lattice.v1.NodeService/ListNodes", Admitted::Known),
     ("/lattice.v1.NodeService/DrainNodes", ADMINS),
     ("/lattice.v1.NodeService/ResumeNodes", ADMINS),
@@ -97,7 +98,8 @@ fn words(roles: &[Role]) -> String {
 /// Identifies who sent a request with these headers over a connection to `peer`.
 fn identify(peer: Option<&Peer>, headers: &HeaderMap) -> Result<Caller, String> {
     match peer {
-        Some(Peer::Proven(caller)) => caller.clone().map_err(|reason| reason.to_string()),
+        Some(Peer::Local(caller)) => Ok(caller.clone()),
+        Some(Peer::Certified { caller, .. }) => caller.clone().map_err(|reason| reason.to_string()),
         Some(Peer::Claimed) => {
             let header = headers.get(CALLER_HEADER).ok_or("the call has no metadata x-lattice-caller")?;
             let uri = header.to_str().map_err(|_| "the metadata x-lattice-caller is not ASCII")?;
@@ -237,7 +239,7 @@ mod tests {
         assert!(identify(Some(&Peer::Claimed), &headers).unwrap_err().contains("no metadata"));
         headers.insert(CALLER_HEADER, "lattice:///admin".parse().unwrap());
         assert_eq!(identify(Some(&Peer::Claimed), &headers), Ok(Caller::Admin(None)));
-        assert_eq!(identify(Some(&Peer::Proven(Ok(Caller::User(7)))), &headers), Ok(Caller::User(7)));
+        assert_eq!(identify(Some(&Peer::Local(Caller::User(7))), &headers), Ok(Caller::User(7)));
         assert!(identify(None, &headers).is_err());
     }
 }

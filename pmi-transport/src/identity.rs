@@ -8,14 +8,17 @@
 //! lattice:///agent/node3        the agent of node3        lattice:///admin       an administrator
 //! ```
 
+use rustls::pki_types::CertificateDer;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{MissedTickBehavior, interval};
 use tonic::{Request, Status};
 
 pub use lattice_pki::{Caller, CallerError, Role, is_node_name};
 
 use crate::error_chain::chain;
+use crate::limits;
 
-pub use crate::tls::{CertificateNameError, IdentityError, TlsFiles, TlsIdentity};
+pub use crate::tls::{CertificateNameError, IdentityError, Renewal, TlsFiles, TlsIdentity, Validity};
 
 /// Mutual authentication of a process and its peers.
 #[derive(Clone, Debug)]
@@ -57,14 +60,51 @@ impl Security {
         }
     }
 
-    /// Renews at each SIGHUP, and logs failures. Never ends.
-    pub async fn renew_on_hangup(self) {
-        // Without the signal, changes are seen all the same.
-        let Ok(mut hangup) = signal(SignalKind::hangup()) else { return std::future::pending().await };
-        while hangup.recv().await.is_some() {
-            if let Err(error) = self.renew() {
-                tracing::error!(error = chain(&error), "the certificate is not renewed; the one before stays in use");
+    /// Renews at each SIGHUP, and logs failures; looks twice a second for files that have changed, so that connections of revoked
+    /// certificates are closed. Never ends.
+    pub async fn keep_current(self) {
+        let Self::Tls(identity) = &self else { return std::future::pending().await };
+        let mut look = interval(limits::REVOCATION_LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut hangup = signal(SignalKind::hangup()).ok();
+        loop {
+            // Without the signal, changes are seen all the same.
+            let told = async {
+                match &mut hangup {
+                    Some(hangup) => hangup.recv().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = look.tick() => drop(identity.material()),
+                _ = told => {
+                    if let Err(error) = self.renew() {
+                        tracing::error!(error = chain(&error), "the certificate is not renewed; the one before stays in use");
+                    }
+                }
             }
+        }
+    }
+
+    /// When our certificate is valid; `None` without one.
+    ///
+    /// # Errors
+    /// Fails for a certificate that cannot be read, which was never taken.
+    pub fn validity(&self) -> Result<Option<Validity>, IdentityError> {
+        match self {
+            Self::Insecure { .. } => Ok(None),
+            Self::Tls(identity) => identity.validity().map(Some),
+        }
+    }
+
+    /// Makes a key to take the place of ours, and a request for its certificate; `None` without one.
+    ///
+    /// # Errors
+    /// Fails if no key can be made.
+    pub fn begin_renewal(&self) -> Result<Option<Renewal>, IdentityError> {
+        match self {
+            Self::Insecure { .. } => Ok(None),
+            Self::Tls(identity) => identity.begin_renewal().map(Some),
         }
     }
 
@@ -83,8 +123,10 @@ pub(crate) const CALLER_HEADER: &str = "x-lattice-caller";
 /// Other end of an accepted connection; in the extensions of each of its requests.
 #[derive(Clone, Debug)]
 pub(crate) enum Peer {
-    /// Identified by the kernel or a certificate; an error if the certificate names nobody.
-    Proven(Result<Caller, CertificateNameError>),
+    /// Identified by the kernel.
+    Local(Caller),
+    /// Identified by the certificate that it has shown; an error if that names nobody.
+    Certified { caller: Result<Caller, CertificateNameError>, certificate: CertificateDer<'static> },
     /// Named by each call itself, and believed.
     Claimed,
 }
@@ -95,4 +137,12 @@ pub(crate) enum Peer {
 /// Fails for a request that did not pass the layer that [`crate::listen::serve`] puts before all services.
 pub fn caller_of<T>(request: &Request<T>) -> Result<&Caller, Status> {
     request.extensions().get().ok_or_else(|| Status::internal("the request's caller was not looked up"))
+}
+
+/// Returns the certificate that the caller of a request has shown, in DER; `None` if it needed none.
+pub fn certificate_of<T>(request: &Request<T>) -> Option<&[u8]> {
+    match request.extensions().get::<Peer>()? {
+        Peer::Certified { certificate, .. } => Some(certificate),
+        Peer::Local(_) | Peer::Claimed => None,
+    }
 }

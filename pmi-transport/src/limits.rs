@@ -59,6 +59,8 @@ pub(crate) const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time for a message of a request to be whole, from its beginning on.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Pause between looks for a list of revoked certificates; their connections are closed within a second of its coming.
+pub(crate) const REVOCATION_LOOK: Duration = Duration::from_millis(500);
 /// Time for the TLS handshake.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for a peer that was refused in the handshake to read why.

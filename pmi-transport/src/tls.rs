@@ -6,13 +6,15 @@
 mod clients;
 mod files;
 mod material;
+mod proven;
+mod renewal;
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use lattice_pki::{Caller, CallerError, SCHEME};
+use lattice_pki::{Caller, CallerError, PkiError, SCHEME};
 use parking_lot::Mutex;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem;
@@ -25,6 +27,9 @@ pub(crate) use self::clients::Clients;
 use self::files::Stamps;
 pub use self::files::TlsFiles;
 pub(crate) use self::material::Material;
+pub(crate) use self::proven::Watched;
+use self::proven::{CertificateId, Proven};
+pub use self::renewal::{Renewal, Validity};
 use crate::error_chain::chain;
 
 /// Failure to use certificate files.
@@ -80,6 +85,23 @@ pub enum IdentityError {
         path: PathBuf,
         /// Fault that was found.
         source: rustls::Error,
+    },
+    /// A file cannot be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// A key for a new certificate cannot be made.
+    #[error("no certificate can be asked for")]
+    Request(#[source] PkiError),
+    /// A new certificate cannot take the place of the one before.
+    #[error("{} is not a certificate of this process by the CA that certifies it", path.display())]
+    Strange {
+        /// The file.
+        path: PathBuf,
     },
     /// The certificate was replaced by somebody else's.
     #[error("{} is the certificate of {found} now; this process is {meant}", path.display())]
@@ -140,7 +162,8 @@ pub(crate) fn caller_in(certificate: &CertificateDer<'_>) -> Result<Caller, Cert
 /// A process's certificate and key, and the CA that it trusts in, as its files have them. Clones share them.
 ///
 /// Whenever a connection is made or a launch is signed, files that have changed are read again; connections that were made before go
-/// on. Files that cannot be used, or name somebody else, change nothing but the log: they may be half written.
+/// on, but for those of certificates that are revoked, which are closed. Files that cannot be used, or name somebody else, change
+/// nothing but the log: they may be half written.
 #[derive(Clone)]
 pub struct TlsIdentity {
     inner: Arc<Inner>,
@@ -150,6 +173,8 @@ struct Inner {
     caller: Caller,
     files: TlsFiles,
     latest: Mutex<Latest>,
+    /// Connections that others have proven themselves on, made by either end.
+    proven: Arc<Proven>,
 }
 
 /// Contents that were read last, and the state of the files then.
@@ -165,11 +190,13 @@ impl TlsIdentity {
     /// # Errors
     /// Fails if a file cannot be read or used, and for a key that everybody can read.
     pub fn from_files(files: TlsFiles) -> Result<Self, IdentityError> {
+        renewal::complete(&files)?;
         // First the stamps: what changes while it is read is read again.
         let stamps = files.stamps();
         let material = Arc::new(Material::read(&files)?);
         let caller = material.caller.clone();
-        Ok(Self { inner: Arc::new(Inner { caller, files, latest: Mutex::new(Latest { material, stamps }) }) })
+        let latest = Mutex::new(Latest { material, stamps });
+        Ok(Self { inner: Arc::new(Inner { caller, files, latest, proven: Arc::default() }) })
     }
 
     /// The caller that the certificate of `files` names; the key is not read.
@@ -204,6 +231,17 @@ impl TlsIdentity {
     }
 }
 
+impl TlsIdentity {
+    /// Watches a connection whose other end has shown `certificate`.
+    pub(crate) fn watch(&self, certificate: &CertificateDer<'_>) -> Option<Watched> {
+        let id = CertificateId::of(certificate)?;
+        let watched = self.inner.proven.enter(id);
+        // A list may have come while hands were shaken.
+        self.inner.proven.close(&self.material().revoked);
+        Some(watched)
+    }
+}
+
 impl Inner {
     fn renew(&self, latest: &mut Latest, stamps: Stamps) -> Result<(), IdentityError> {
         latest.stamps = stamps;
@@ -214,6 +252,7 @@ impl Inner {
         }
         tracing::info!(certificate = %self.files.cert.display(), "the certificate was read again");
         latest.material = Arc::new(material);
+        self.proven.close(&latest.material.revoked);
         Ok(())
     }
 }

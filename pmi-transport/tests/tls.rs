@@ -11,6 +11,7 @@ use pmi_transport::proto::v1;
 use pmi_transport::proto::v1::node_service_client::NodeServiceClient;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tonic::{Code, Status};
 use world::cluster::Pki;
 use world::{DEADLINE, Running, who_am_i};
@@ -133,6 +134,41 @@ async fn a_revoked_certificate_is_refused_on_both_sides_and_no_other() {
     server.stop().await;
 }
 
+/// A call that lasts until its connection ends.
+async fn lasting_call(server: &Address, meant: &Caller, security: &Security) -> tonic::Streaming<v1::NodeCommand> {
+    let mut client = NodeServiceClient::new(channel(server, meant, security).unwrap());
+    timeout(DEADLINE, client.report_launch(tokio_stream::pending::<v1::LaunchReport>()))
+        .await
+        .unwrap()
+        .unwrap()
+        .into_inner()
+}
+
+/// Whoever has a stolen key has no more of the connection that it was used for, whichever end made it.
+#[tokio::test]
+async fn connections_of_a_revoked_certificate_are_closed_and_no_others() {
+    let pki = Pki::new();
+    let [api, node3, node4] = [Caller::Api, agent("node3"), agent("node4")].map(|caller| pki.identity(&caller));
+    let server = Running::start(ANYWHERE, &api).await;
+    let looking = tokio::spawn(api.clone().keep_current());
+    let mut stolen = lasting_call(&server.address, &Caller::Api, &node3).await;
+    let mut honest = lasting_call(&server.address, &Caller::Api, &node4).await;
+    // A server with the stolen key, which looks at no list.
+    let thief = Running::start(ANYWHERE, &node3).await;
+    let to_thief = channel(&thief.address, &agent("node3"), &api).unwrap();
+    who_am_i(&to_thief).await.unwrap();
+
+    pki.revoke(&agent("node3"));
+    assert!(timeout(DEADLINE, stolen.message()).await.unwrap().is_err());
+    // The list was read; the other connection of that certificate is closed, and no new one is made.
+    let refused = who_am_i(&to_thief).await.unwrap_err();
+    assert!(reason(&refused).contains("revoked"), "{}", reason(&refused));
+    assert!(timeout(Duration::from_millis(200), honest.message()).await.is_err(), "it goes on");
+    looking.abort();
+    server.stop().await;
+    thief.stop().await;
+}
+
 #[tokio::test]
 async fn renewed_files_hold_for_new_connections_and_old_ones_go_on() {
     let (pki, next) = (Pki::new(), Pki::new());
@@ -171,7 +207,7 @@ async fn silent_connections_keep_nobody_waiting_and_are_closed() {
     }
     ask(&server.address, &Caller::Api, &pki.identity(&agent("node3"))).await.unwrap();
     for stream in &mut silent {
-        let read = tokio::time::timeout(DEADLINE, stream.read(&mut [0; 16])).await.unwrap();
+        let read = timeout(DEADLINE, stream.read(&mut [0; 16])).await.unwrap();
         assert_eq!(read.unwrap(), 0);
     }
     server.stop().await;

@@ -8,6 +8,7 @@ use lattice_session::timeouts;
 use pmi_transport::proto::v1 as proto;
 use pmi_transport::signature::Serial;
 use proto::node_service_client::NodeServiceClient;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Status;
 
@@ -15,6 +16,7 @@ use super::ending::Ending;
 use super::launches::LaunchOrder;
 use super::lease::{Lease, Renewals};
 use super::node_info::Resources;
+use super::renewal::Granted;
 use super::{Node, node_info, relay};
 
 /// Pause between attempts to register: after the first failure, and at most.
@@ -26,11 +28,14 @@ const BEAT_MIN: Duration = Duration::from_millis(50);
 const BEAT_MAX: Duration = Duration::from_secs(60);
 
 /// Registers, and does so again whenever the API server asks for it. Never ends.
-pub(super) async fn keep_registered(node: Arc<Node>, renewals: Renewals) {
+///
+/// What the API server grants with that goes to `renewals`, of leases, and to `certificates`.
+pub(super) async fn keep_registered(node: Arc<Node>, renewals: Renewals, certificates: watch::Sender<Granted>) {
     let mut pause = PAUSE_FIRST;
     loop {
         match register(&node, &renewals).await {
             Ok(accepted) => {
+                certificates.send_replace(accepted.certificate);
                 pause = PAUSE_FIRST;
                 beat(&node, accepted, &renewals).await;
             }
@@ -51,6 +56,8 @@ struct Accepted {
     interval: Duration,
     /// Length of the lease; `None` for an API server that grants none.
     lease: Option<Duration>,
+    /// Time for which certificates are valid that it issues.
+    certificate: Granted,
 }
 
 async fn register(node: &Node, renewals: &Renewals) -> Result<Accepted, Status> {
@@ -69,6 +76,7 @@ async fn register(node: &Node, renewals: &Renewals) -> Result<Accepted, Status> 
     let accepted = Accepted {
         interval: Duration::from_millis(response.heartbeat_ms).clamp(BEAT_MIN, BEAT_MAX),
         lease: (response.lease_ms > 0).then(|| Duration::from_millis(response.lease_ms)),
+        certificate: (response.certificate_s > 0).then(|| Duration::from_secs(response.certificate_s)),
     };
     renewals.send_replace(accepted.lease.map(|length| Lease::from(asked, length)));
     Ok(accepted)

@@ -17,6 +17,7 @@ use crate::launch::fan_out::{CredentialsToCome, FanOut, NotStarted};
 use crate::launch::summary::{Stage, Summary};
 use crate::launch_quota::QuotaExceeded;
 use crate::order::{Order, OrderError};
+use crate::start_policy::PolicyError;
 use crate::store::{Change, LaunchRecord};
 use crate::wire;
 
@@ -29,6 +30,8 @@ pub(crate) enum LaunchError {
     Order(#[from] OrderError),
     #[error("the launch cannot be signed")]
     Unsigned(#[from] SignError),
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     #[error(transparent)]
     Quota(#[from] QuotaExceeded),
     #[error(transparent)]
@@ -59,7 +62,7 @@ impl Server {
     ) -> Result<Planned, LaunchError> {
         let allocation = self.allocations.lock().await.running(caller, allocation_id)?.clone();
         let asked = self.fabric.as_ref().map(|fabric| fabric.ask(&allocation));
-        let planned = self.order(request, &allocation)?;
+        let planned = self.order(caller, request, &allocation)?;
         let order = &planned.order;
         let fan_out = self.fan_out(order, &allocation)?;
         let credentials = asked.map(|asked| self.credentials_to_come(asked, &fan_out, order));
@@ -90,13 +93,14 @@ impl Server {
         request: LaunchRequest,
     ) -> Result<Planned, LaunchError> {
         let allocation = self.allocations.lock().await.running(caller, allocation_id)?.clone();
-        Ok(self.order(request, &allocation)?)
+        self.order(caller, request, &allocation)
     }
 
     /// Makes an order of `request` on the nodes as they are now.
-    fn order(&self, request: LaunchRequest, allocation: &Allocation) -> Result<Planned, OrderError> {
+    fn order(&self, caller: &Caller, request: LaunchRequest, allocation: &Allocation) -> Result<Planned, LaunchError> {
         let registry = self.nodes.lock();
         let order = Order::new(request, allocation, &registry, &self.config.launches)?;
+        self.config.policy.check_launch(caller, &order.launch.apps)?;
         let notes = Vec::from_iter(order.crowding(&registry));
         Ok(Planned { order, notes })
     }

@@ -6,6 +6,7 @@ use pmi_transport::proto::v1::*;
 use tokio::task::JoinHandle;
 
 use super::world::{Report, Running, USER, World, order, soon};
+use crate::start_policy::{Spawning, StartPolicy};
 
 /// Rank 0 of a launch, which is on node0, wants two more ranks.
 pub(super) fn spawn(world: &World, launch: &str) -> JoinHandle<SpawnAnswer> {
@@ -107,4 +108,21 @@ async fn nodes_without_ranks_are_released_when_a_job_was_not_started() {
     end(&launch, 1).await;
     assert!(matches!(launch.reports[1].command().await, Some(Command::Disown(_))));
     assert_eq!(launch.reports[1].command().await, Some(Command::Release(Nothing {})));
+}
+
+/// Whoever has the key of a node's agent asks for a job of the user's, of any program.
+#[tokio::test]
+async fn a_node_starts_nothing_that_the_policy_forbids() {
+    let entry_points = Some(vec!["/app".into()]);
+    for (policy, words) in [
+        (StartPolicy { spawning: Spawning::Forbidden, entry_points: None }, "an administrator has turned spawning off"),
+        (StartPolicy { entry_points, ..StartPolicy::default() }, "\"./child\" is no entry point"),
+    ] {
+        let world = World::under(policy, 2).await;
+        let mut launch = world.launch(1).await;
+        let refusal = soon(spawn(&world, &launch.id)).await.unwrap().refusal;
+        assert!(refusal.contains(words), "{refusal}");
+        end(&launch, 1).await;
+        assert_eq!(launch.reports[0].command().await, Some(Command::Release(Nothing {})));
+    }
 }

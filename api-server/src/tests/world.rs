@@ -27,7 +27,8 @@ use crate::launch::settings::LaunchSettings;
 use crate::launch::spool::SpoolLimits;
 use crate::launch_quota::LaunchShares;
 use crate::routes;
-use crate::server::Server;
+use crate::server::{Parts, Server};
+use crate::start_policy::StartPolicy;
 use crate::store::{LaunchRecord, RedbStore, Store};
 
 /// Against hangs; nothing here takes long.
@@ -57,19 +58,29 @@ pub(super) struct World {
     store: Arc<dyn Store>,
     address: Address,
     stop: Option<oneshot::Sender<()>>,
+    policy: StartPolicy,
     pub agents: Vec<Agent>,
 }
 
 impl World {
     /// Starts a server and registers `nodes` agents.
     pub(super) async fn new(nodes: usize) -> Self {
-        Self::on(Arc::new(RedbStore::in_memory().unwrap()), nodes).await
+        Self::with(Arc::new(RedbStore::in_memory().unwrap()), nodes, StartPolicy::default()).await
+    }
+
+    /// The same where this policy holds.
+    pub(super) async fn under(policy: StartPolicy, nodes: usize) -> Self {
+        Self::with(Arc::new(RedbStore::in_memory().unwrap()), nodes, policy).await
     }
 
     /// The same with what was kept in `store`.
     pub(super) async fn on(store: Arc<dyn Store>, nodes: usize) -> Self {
-        let (address, stop) = serve(&store).await;
-        let mut world = Self { store, address, stop: Some(stop), agents: Vec::new() };
+        Self::with(store, nodes, StartPolicy::default()).await
+    }
+
+    async fn with(store: Arc<dyn Store>, nodes: usize, policy: StartPolicy) -> Self {
+        let (address, stop) = serve(&store, &policy).await;
+        let mut world = Self { store, address, stop: Some(stop), policy, agents: Vec::new() };
         for index in 0..nodes {
             let agent = Agent::start(&format!("node{index}")).await;
             world.agents.push(agent);
@@ -81,7 +92,7 @@ impl World {
     /// Ends the server, and starts another with what was kept.
     pub(super) async fn restart(&mut self) {
         drop(self.stop.take());
-        let (address, stop) = serve(&self.store).await;
+        let (address, stop) = serve(&self.store, &self.policy).await;
         (self.address, self.stop) = (address, Some(stop));
     }
 
@@ -202,7 +213,7 @@ async fn attach(mut client: LaunchServiceClient<Channel>, to: AttachTo) -> Follo
     Follower { say: sender, hear: answer.into_inner() }
 }
 
-async fn serve(store: &Arc<dyn Store>) -> (Address, oneshot::Sender<()>) {
+async fn serve(store: &Arc<dyn Store>, policy: &StartPolicy) -> (Address, oneshot::Sender<()>) {
     let security = Security::Insecure { name: Caller::Api };
     let config = Config {
         listen: Vec::new(),
@@ -212,13 +223,16 @@ async fn serve(store: &Arc<dyn Store>) -> (Address, oneshot::Sender<()>) {
         metrics: None,
         identity: Identity::Insecure,
         allocations: AllocationSettings::default(),
+        policy: policy.clone(),
+        renewal: None,
         lease: timeouts::LEASE,
         launches: LaunchSettings::default(),
         launch_shares: LaunchShares { launches: 4, spec_bytes: 1 << 20 },
         spool: SpoolLimits::default(),
         fabric: None,
     };
-    let server = Server::new(config, security.clone(), Arc::clone(store), None).unwrap();
+    let parts = Parts { store: Arc::clone(store), fabric: None, renewal: None };
+    let server = Server::new(config, security.clone(), parts).unwrap();
     tokio::spawn(Arc::clone(&server).take_up());
     let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &security).await.unwrap();
     let address = listener.local_address();

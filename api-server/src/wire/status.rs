@@ -4,6 +4,7 @@ use std::error::Error;
 
 use cxi_fabric::grants::GrantError;
 use cxi_fabric::ledger::LedgerError;
+use lattice_pki::PkiError;
 use pmi_transport::error_chain::chain;
 use pmi_transport::proto::v1::RefusalReason;
 use tonic::{Code, Status};
@@ -15,6 +16,7 @@ use crate::fabric::NoCredentials;
 use crate::launch::fan_out::{NotStarted, Refusal};
 use crate::nodes::RegisterError;
 use crate::order::OrderError;
+use crate::renewal::RenewalError;
 use crate::server::NotWritten;
 use crate::server::allocating::{AllocateError, ReleaseError};
 use crate::server::attending::{DrainError, ResumeError};
@@ -87,6 +89,18 @@ impl From<RegisterError> for Status {
     }
 }
 
+impl From<RenewalError> for Status {
+    fn from(error: RenewalError) -> Self {
+        let code = match &error {
+            RenewalError::NoAuthority | RenewalError::NoCertificate => Code::FailedPrecondition,
+            RenewalError::TooSoon { .. } => Code::ResourceExhausted,
+            RenewalError::Pki(PkiError::Io { .. }) => Code::Unavailable,
+            RenewalError::Pki(_) => Code::PermissionDenied,
+        };
+        status(code, &error)
+    }
+}
+
 impl From<DrainError> for Status {
     fn from(error: DrainError) -> Self {
         match error {
@@ -122,6 +136,7 @@ impl From<LaunchError> for Status {
         match error {
             LaunchError::Allocation(error) => error.into(),
             LaunchError::Order(error) => error.into(),
+            LaunchError::Policy(_) => status(Code::PermissionDenied, &error),
             LaunchError::Quota(_) => status(Code::ResourceExhausted, &error),
             LaunchError::NotWritten(error) => error.into(),
             LaunchError::NotStarted(error) => error.into(),

@@ -32,7 +32,8 @@ pub(crate) enum Action {
     },
     /// Issue certificates; each with its key and a copy of ca.pem, in a directory of its own below DIR.
     Issue(IssueArgs),
-    /// Revoke certificates: writes DIR/crl.pem, which belongs beside each copy of ca.pem. Connections that are made from then on refuse them.
+    /// Revoke certificates, each with all that go back to the same one by renewal: writes DIR/crl.pem, which belongs beside each copy of ca.pem.
+    /// Daemons refuse them from then on, and close connections that are there.
     Revoke {
         /// The directory of the authority.
         #[arg(value_name = "DIR")]

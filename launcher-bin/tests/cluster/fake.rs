@@ -360,6 +360,13 @@ impl NodeService for Service {
         Err(only_of_agents())
     }
 
+    async fn renew_certificate(
+        &self,
+        _: Request<RenewCertificateRequest>,
+    ) -> Result<Response<RenewCertificateResponse>, Status> {
+        Err(only_of_agents())
+    }
+
     async fn report_launch(
         &self,
         _: Request<Streaming<LaunchReport>>,

@@ -6,17 +6,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use crate::address::Address;
 use crate::identity::Caller;
 use crate::limits::CONNECT_TIMEOUT;
 use crate::stream::{ByteStream, write_through_stream};
-use crate::tls::{CertificateNameError, TlsIdentity, caller_in, in_words};
+use crate::tls::{CertificateNameError, TlsIdentity, Watched, caller_in, in_words};
 
 /// The first byte of a TLS alert; a server of HTTP/2 begins with a short frame, whose first byte is 0 (RFC 9113, 3.4 and 4.1).
 const TLS_ALERT: u8 = 0x15;
@@ -93,6 +94,7 @@ impl Dialer {
 
     async fn connect(&self) -> Result<Dialed, DialError> {
         let unreachable = |source| DialError::Unreachable { address: self.address.clone(), source };
+        let mut watched = None;
         let stream = match &self.address {
             Address::Unix(path) => ByteStream::Unix(UnixStream::connect(path).await.map_err(unreachable)?),
             Address::Tcp { host, port } => {
@@ -100,31 +102,37 @@ impl Dialer {
                 // A fence is a chain of small messages; none may wait for the acknowledgement of the one before.
                 stream.set_nodelay(true).map_err(unreachable)?;
                 match &self.tls {
-                    Some(proof) => ByteStream::Tls(Box::new(self.prove(stream, proof).await?.into())),
+                    Some(proof) => {
+                        let (stream, shown) = self.prove(stream, proof).await?;
+                        watched = proof.identity.watch(&shown);
+                        ByteStream::Tls(Box::new(stream.into()))
+                    }
                     None => ByteStream::Tcp(stream),
                 }
             }
         };
-        Ok(Dialed { stream, heard: false })
+        Ok(Dialed { stream, heard: false, watched })
     }
 
+    /// Has the peer prove who it is; returns the certificate that it has shown as well.
     async fn prove(
         &self,
         stream: TcpStream,
         proof: &PeerProof,
-    ) -> Result<tokio_rustls::client::TlsStream<TcpStream>, DialError> {
+    ) -> Result<(TlsStream<TcpStream>, CertificateDer<'static>), DialError> {
         let address = || self.address.clone();
         let connector = TlsConnector::from(Arc::clone(&proof.identity.material().client));
         let stream = connector.connect(proof.name.clone(), stream).await;
         let stream = stream.map_err(|error| DialError::Handshake { address: address(), reason: in_words(&error) })?;
+        let nameless = |source| DialError::Nameless { address: address(), source };
         let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-        let found = shown.map_or(Err(CertificateNameError::Unreadable), caller_in);
-        let found = found.map_err(|source| DialError::Nameless { address: address(), source })?;
+        let shown = shown.ok_or_else(|| nameless(CertificateNameError::Unreadable))?.clone().into_owned();
+        let found = caller_in(&shown).map_err(nameless)?;
         // A stolen key of one node must not pass for another node, nor for the API server.
         if found != proof.peer {
             return Err(DialError::Stranger { address: address(), meant: proof.peer.clone(), found });
         }
-        Ok(stream)
+        Ok((stream, shown))
     }
 }
 
@@ -133,6 +141,8 @@ pub(super) struct Dialed {
     stream: ByteStream,
     /// Set once the first bytes were read.
     heard: bool,
+    /// `None` where the peer has shown no certificate.
+    watched: Option<Watched>,
 }
 
 impl AsyncRead for Dialed {
@@ -141,6 +151,10 @@ impl AsyncRead for Dialed {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.watched.as_mut().is_some_and(|watched| watched.poll_revoked(context).is_ready()) {
+            let revoked = io::Error::new(io::ErrorKind::ConnectionAborted, "the certificate of the peer was revoked");
+            return Poll::Ready(Err(revoked));
+        }
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
         match (&self.stream, polled) {

@@ -4846,6 +4846,23 @@ pub struct RegisterNodeResponse {
     /// An agent none of whose heartbeats was accepted for so long ends all launches on its node; 0 if it never shall.
     #[prost(uint64, tag = "4")]
     pub lease_ms: u64,
+    /// The time for which agents' certificates are valid that the API server renews, in seconds; 0 if it renews none.
+    #[prost(uint64, tag = "5")]
+    pub certificate_s: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RenewCertificateRequest {
+    #[prost(string, tag = "1")]
+    pub node_id: ::prost::alloc::string::String,
+    /// PKCS #10, in DER, signed by the new key.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub request: ::prost::bytes::Bytes,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RenewCertificateResponse {
+    /// In PEM.
+    #[prost(string, tag = "1")]
+    pub certificate: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HeartbeatRequest {
@@ -5171,6 +5188,31 @@ pub mod node_service_client {
                 .insert(GrpcMethod::new("lattice.v1.NodeService", "Heartbeat"));
             self.inner.unary(req, path, codec).await
         }
+        /// An agent gets a certificate for a key that it has made, by its present one.
+        pub async fn renew_certificate(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RenewCertificateRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RenewCertificateResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.NodeService/RenewCertificate",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.NodeService", "RenewCertificate"));
+            self.inner.unary(req, path, codec).await
+        }
         pub async fn list_nodes(
             &mut self,
             request: impl tonic::IntoRequest<super::ListNodesRequest>,
@@ -5365,6 +5407,14 @@ pub mod node_service_server {
             request: tonic::Request<super::HeartbeatRequest>,
         ) -> std::result::Result<
             tonic::Response<super::HeartbeatResponse>,
+            tonic::Status,
+        >;
+        /// An agent gets a certificate for a key that it has made, by its present one.
+        async fn renew_certificate(
+            &self,
+            request: tonic::Request<super::RenewCertificateRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RenewCertificateResponse>,
             tonic::Status,
         >;
         async fn list_nodes(
@@ -5571,6 +5621,51 @@ pub mod node_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = HeartbeatSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.NodeService/RenewCertificate" => {
+                    #[allow(non_camel_case_types)]
+                    struct RenewCertificateSvc<T: NodeService>(pub Arc<T>);
+                    impl<
+                        T: NodeService,
+                    > tonic::server::UnaryService<super::RenewCertificateRequest>
+                    for RenewCertificateSvc<T> {
+                        type Response = super::RenewCertificateResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RenewCertificateRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as NodeService>::renew_certificate(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RenewCertificateSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::budget::{Budget, Exhausted};
 use super::connection::Connection;
 use super::greetings::Greeter;
-use crate::identity::{Caller, CertificateNameError, Peer, TlsIdentity};
+use crate::identity::{Caller, Peer, TlsIdentity};
 use crate::limits;
 use crate::session_link::{Arrivals, Greeting, GreetingError, MAGIC};
 use crate::stream::ByteStream;
@@ -68,6 +68,8 @@ pub(super) enum Refusal {
     Dismissed,
     #[error("no TLS: {reason}")]
     Handshake { reason: String },
+    #[error("no TLS: it shows no certificate")]
+    NoCertificate,
     #[error("no TLS: the handshake was not over after {:?}", limits::HANDSHAKE_TIMEOUT)]
     Late,
     #[error(transparent)]
@@ -101,7 +103,7 @@ impl Arrival {
                 let is_admin = uid == 0 || uid == nix::unistd::geteuid().as_raw();
                 let caller = if is_admin { Caller::Admin(Some(uid)) } else { Caller::User(uid) };
                 let place = budget.connection(Some(caller.clone()))?;
-                let connection = Connection::new(ByteStream::Unix(stream), Peer::Proven(Ok(caller)), cut);
+                let connection = Connection::new(ByteStream::Unix(stream), Peer::Local(caller), cut);
                 Ok(Identified::Calls(connection.with_place(place)))
             }
         }
@@ -144,9 +146,12 @@ async fn prove(
     };
     let stream = shake_hands(stream, &proof).await?;
     let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-    let caller = shown.map_or(Err(CertificateNameError::Unreadable), caller_in);
+    let certificate = shown.ok_or(Refusal::NoCertificate)?.clone().into_owned();
+    let caller = caller_in(&certificate);
+    let watched = proof.identity.watch(&certificate);
     let place = budget.connection(caller.as_ref().ok().cloned())?;
-    Ok(Connection::new(ByteStream::Tls(Box::new(stream.into())), Peer::Proven(caller), cut).with_place(place))
+    let (stream, peer) = (ByteStream::Tls(Box::new(stream.into())), Peer::Certified { caller, certificate });
+    Ok(Connection::new(stream, peer, cut).with_place(place).watched(watched))
 }
 
 async fn shake_hands(stream: TcpStream, proof: &Proof) -> Result<TlsStream<TcpStream>, Refusal> {

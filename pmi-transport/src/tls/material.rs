@@ -18,10 +18,11 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::clients::{Clients, DaemonsOnly};
+use super::proven::{Revoked, revoked_in};
 use super::{CertificateNameError, IdentityError, TlsFiles, caller_in};
 
 const ALPN_H2: &[u8] = b"h2";
-/// Certificates that expire sooner than this are warned of when they are read.
+/// Certificates that expire sooner than this are warned of when they are read, and those with less than a third of their life left.
 const EXPIRY_WARNING: time::Duration = time::Duration::days(7);
 
 /// Contents of the files.
@@ -30,6 +31,8 @@ pub(crate) struct Material {
     pub(super) caller: Caller,
     /// Our certificates, and the key of the first.
     pub(crate) key: Arc<CertifiedKey>,
+    /// Certificates that these have revoked.
+    pub(super) revoked: Revoked,
     /// CAs that are trusted.
     pub(crate) roots: Arc<RootCertStore>,
     /// Settings of connections that this process makes.
@@ -56,9 +59,9 @@ impl Material {
         let unfit = |source| IdentityError::Key { certificate: certificate.clone(), key: key.clone(), source };
         let pair = CertifiedKey::from_der(chain, read_key(key)?, &provider).map_err(unfit)?;
         let (roots, pair) = (Arc::new(roots), Arc::new(pair));
-        let revoked = read_revoked(&files.revoked())?;
+        let (revoked, lists) = read_revoked(&files.revoked())?;
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
-            .with_crls(revoked.clone())
+            .with_crls(lists.clone())
             .only_check_end_entity_revocation()
             .allow_unknown_revocation_status()
             .build();
@@ -67,13 +70,13 @@ impl Material {
         let server_of_all = server_config(&provider, verifier, &pair).map_err(unfit)?;
         let server_of_daemons = server_config(&provider, Arc::new(daemons), &pair).map_err(unfit)?;
         let others = WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
-            .with_crls(revoked)
+            .with_crls(lists)
             .only_check_end_entity_revocation()
             .allow_unknown_revocation_status()
             .build();
         let others = others.map_err(|source| IdentityError::Verifier { path: ca.clone(), source })?;
         let client = client_config(provider, others, &pair).map_err(unfit)?;
-        Ok(Self { caller, key: pair, roots, client: Arc::new(client), server_of_all, server_of_daemons })
+        Ok(Self { caller, key: pair, revoked, roots, client: Arc::new(client), server_of_all, server_of_daemons })
     }
 
     /// Settings of connections that `clients` make.
@@ -135,14 +138,15 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Identi
 }
 
 /// Reads the list of revoked certificates; there need not be one.
-fn read_revoked(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, IdentityError> {
+fn read_revoked(path: &Path) -> Result<(Revoked, Vec<CertificateRevocationListDer<'static>>), IdentityError> {
     if !path.exists() {
-        return Ok(Vec::new());
+        return Ok(Default::default());
     }
     let malformed =
         |source| IdentityError::Pem { path: path.to_owned(), wanted: "list of revoked certificates", source };
-    let list = CertificateRevocationListDer::from_pem_slice(&read(path)?).map_err(malformed)?;
-    Ok(vec![list])
+    let lists = vec![CertificateRevocationListDer::from_pem_slice(&read(path)?).map_err(malformed)?];
+    let revoked = revoked_in(&lists).ok_or_else(|| malformed(pem::Error::NoItemsFound))?;
+    Ok((revoked, lists))
 }
 
 fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, IdentityError> {
@@ -162,8 +166,9 @@ fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
 fn warn_of_expiry(certificate: &CertificateDer<'_>, path: &Path) {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return };
     let validity = certificate.validity();
+    let life = validity.not_after.to_datetime() - validity.not_before.to_datetime();
     match validity.time_to_expiration() {
-        Some(left) if left > EXPIRY_WARNING => {}
+        Some(left) if left > EXPIRY_WARNING.min(life / 3) => {}
         Some(_) => tracing::warn!(path = %path.display(), until = %validity.not_after, "our certificate expires soon"),
         None => tracing::warn!(path = %path.display(), until = %validity.not_after, "our certificate is not valid now"),
     }

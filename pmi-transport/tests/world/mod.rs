@@ -73,6 +73,13 @@ impl NodeService for Mirror {
         Err(Status::unimplemented("not here"))
     }
 
+    async fn renew_certificate(
+        &self,
+        _: Request<v1::RenewCertificateRequest>,
+    ) -> Result<Response<v1::RenewCertificateResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
     async fn call_name(&self, _: Request<v1::NameRequest>) -> Result<Response<v1::NameAnswer>, Status> {
         Err(Status::unimplemented("not here"))
     }

@@ -95,6 +95,7 @@ not_in_the_script! {
     list_nodes: ListNodesRequest -> ListNodesResponse,
     drain_nodes: DrainNodesRequest -> DrainNodesResponse,
     resume_nodes: ResumeNodesRequest -> ResumeNodesResponse,
+    renew_certificate: RenewCertificateRequest -> RenewCertificateResponse,
     call_name: NameRequest -> NameAnswer,
     spawn_tasks: SpawnRequest -> SpawnAnswer,
     meet_launches: MeetRequest -> MeetAnswer

@@ -137,6 +137,13 @@ impl NodeService for Script {
         Err(Status::unimplemented("the script has no such scene"))
     }
 
+    async fn renew_certificate(
+        &self,
+        _: Request<proto::RenewCertificateRequest>,
+    ) -> Result<Response<proto::RenewCertificateResponse>, Status> {
+        Err(Status::unimplemented("the script has no such scene"))
+    }
+
     async fn drain_nodes(
         &self,
         _: Request<proto::DrainNodesRequest>,

@@ -1,0 +1,134 @@
+//! Renewal of agents' certificates, where this server has the key of the CA: so they can be valid for a day, and one that is stolen is
+//! worth as much as that, or less once it is revoked.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lattice_pki::{Authority, PkiError, Validity};
+use parking_lot::Mutex;
+use pmi_transport::identity::Caller;
+use serde::Deserialize;
+use tokio::time::Instant;
+
+/// Hours for which a certificate is valid unless settings say otherwise.
+const HOURS: u32 = 24;
+/// Time that a node has to wait for the next certificate: each is written down.
+const PAUSE: Duration = Duration::from_secs(30);
+
+/// The authority that renews certificates, and for how long.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RenewalSettings {
+    /// The directory of the authority, as `lattice pki init` makes it.
+    pub authority: PathBuf,
+    /// Hours for which certificates are valid.
+    #[serde(default = "default_hours")]
+    pub hours: u32,
+}
+
+fn default_hours() -> u32 {
+    HOURS
+}
+
+/// A certificate that is not renewed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RenewalError {
+    #[error("this API server renews no certificates; its settings name no authority")]
+    NoAuthority,
+    #[error("certificates are renewed by a certificate, and none was shown")]
+    NoCertificate,
+    #[error("{node} was given a certificate less than {PAUSE:?} ago")]
+    TooSoon { node: String },
+    #[error("the certificate is not renewed")]
+    Pki(#[from] PkiError),
+}
+
+/// The authority, open.
+pub(crate) struct Renewal {
+    settings: RenewalSettings,
+    authority: Authority,
+    /// When each node was given its last certificate.
+    given: Mutex<HashMap<String, Instant>>,
+}
+
+impl Renewal {
+    /// Opens the authority.
+    ///
+    /// # Errors
+    /// Fails if there is none that can be used.
+    pub(crate) fn open(settings: RenewalSettings) -> Result<Self, PkiError> {
+        Ok(Self { authority: Authority::open(&settings.authority)?, settings, given: Mutex::default() })
+    }
+
+    /// Time for which certificates are valid.
+    pub(crate) fn validity(&self) -> Duration {
+        Duration::from_secs(3600) * self.settings.hours
+    }
+
+    /// Issues a certificate (in PEM) to the agent of `node` for the key of `request`, by the certificate that it has shown.
+    ///
+    /// # Errors
+    /// See the variants of [`RenewalError`].
+    pub(crate) async fn renew(
+        self: Arc<Self>,
+        node: String,
+        present: Vec<u8>,
+        request: Vec<u8>,
+    ) -> Result<String, RenewalError> {
+        self.take_turn(&node)?;
+        // It waits for the disk, and for whoever revokes certificates now.
+        let renewing = tokio::task::spawn_blocking(move || self.issue(node, &present, &request));
+        match renewing.await {
+            Ok(renewed) => Ok(renewed?),
+            // It is never cancelled; a panic goes on here.
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+
+    fn issue(&self, node: String, present: &[u8], request: &[u8]) -> Result<String, PkiError> {
+        let (directory, subject): (&Path, _) = (&self.settings.authority, Caller::Agent(node));
+        self.authority.renew(directory, &subject, present, request, Validity::hours(self.settings.hours)?)
+    }
+
+    fn take_turn(&self, node: &str) -> Result<(), RenewalError> {
+        let (mut given, now) = (self.given.lock(), Instant::now());
+        given.retain(|_, at| now.saturating_duration_since(*at) < PAUSE);
+        match given.insert(node.to_owned(), now) {
+            Some(at) => {
+                given.insert(node.to_owned(), at);
+                Err(RenewalError::TooSoon { node: node.to_owned() })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_gets_one_certificate_in_a_while() {
+        let directory = tempfile::tempdir().unwrap();
+        Authority::create(directory.path()).unwrap();
+        let settings = RenewalSettings { authority: directory.path().to_owned(), hours: 24 };
+        let renewal = Renewal::open(settings).unwrap();
+        renewal.take_turn("node0").unwrap();
+        renewal.take_turn("node1").unwrap();
+        assert!(matches!(renewal.take_turn("node0"), Err(RenewalError::TooSoon { .. })));
+        tokio::time::advance(PAUSE).await;
+        renewal.take_turn("node0").unwrap();
+        assert_eq!(renewal.given.lock().len(), 1, "who waited long enough is forgotten");
+    }
+
+    #[test]
+    fn without_an_authority_nothing_is_opened() {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = toml::from_str(&format!("authority = '{}'", directory.path().display()));
+        let settings: RenewalSettings = settings.unwrap();
+        assert_eq!(settings.hours, 24);
+        assert!(Renewal::open(settings).is_err());
+    }
+}

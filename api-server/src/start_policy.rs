@@ -1,0 +1,143 @@
+//! What a site lets users start, beside how much of it: which programs, and whether running jobs may start further ones.
+
+use std::ffi::OsStr;
+use std::path::{Component, Path, PathBuf};
+
+use lattice_session::spec::AppSpec;
+use pmi_transport::identity::{Caller, Role};
+
+/// Rules about what is started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StartPolicy {
+    /// Ranks may start further jobs (`MPI_Comm_spawn`), which is asked for by their nodes.
+    pub spawning: Spawning,
+    /// Files that may be started, and directories of such; `None` for all.
+    pub entry_points: Option<Vec<PathBuf>>,
+}
+
+/// Whether running jobs start further ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Spawning {
+    #[default]
+    Allowed,
+    /// A node starts nothing but what the API server was asked for by its users.
+    Forbidden,
+}
+
+/// A program that is not started.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum PolicyError {
+    #[error("jobs of this cluster start no further ones; an administrator has turned spawning off")]
+    NoSpawning,
+    #[error(
+        "{program:?} is no entry point of this cluster; programs are started by their paths, of {}",
+        possible(.entry_points)
+    )]
+    NoEntryPoint { program: String, entry_points: Vec<PathBuf> },
+}
+
+impl StartPolicy {
+    /// Refuses programs of a launch that are no entry points. Administrators start what they like.
+    pub(crate) fn check_launch(&self, caller: &Caller, programs: &[AppSpec]) -> Result<(), PolicyError> {
+        if caller.role() == Role::Admin {
+            return Ok(());
+        }
+        programs.iter().try_for_each(|app| self.check_program(&app.program, &app.directory))
+    }
+
+    /// Refuses a job that ranks want to start of these programs. Of a program without a whole path only its node knows what it is.
+    pub(crate) fn check_spawn<'a>(&self, mut programs: impl Iterator<Item = &'a OsStr>) -> Result<(), PolicyError> {
+        if self.spawning == Spawning::Forbidden {
+            return Err(PolicyError::NoSpawning);
+        }
+        programs.try_for_each(|program| self.check_program(program, Path::new("")))
+    }
+
+    fn check_program(&self, program: &OsStr, directory: &Path) -> Result<(), PolicyError> {
+        let Some(entry_points) = &self.entry_points else { return Ok(()) };
+        let is_entry_point = plain_path(program, directory)
+            .is_some_and(|path| entry_points.iter().any(|entry_point| path.starts_with(entry_point)));
+        if is_entry_point {
+            return Ok(());
+        }
+        Err(PolicyError::NoEntryPoint {
+            program: program.to_string_lossy().into_owned(),
+            entry_points: entry_points.clone(),
+        })
+    }
+}
+
+/// Path of a program that is named by a path; `None` for one that nodes look for, and for a path that leads upwards, as nobody but a node
+/// knows where that ends.
+fn plain_path(program: &OsStr, directory: &Path) -> Option<PathBuf> {
+    let named = Path::new(program);
+    let path = if named.components().count() > 1 || named.is_absolute() { directory.join(named) } else { return None };
+    let is_plain = path.is_absolute() && path.components().all(|part| part != Component::ParentDir);
+    is_plain.then_some(path)
+}
+
+fn possible(entry_points: &[PathBuf]) -> String {
+    let names: Vec<String> = entry_points.iter().map(|path| path.display().to_string()).collect();
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy() -> StartPolicy {
+        let entry_points = Some(vec!["/opt/apps".into(), "/usr/bin/env".into()]);
+        StartPolicy { entry_points, ..StartPolicy::default() }
+    }
+
+    fn app(program: &str, directory: &str) -> AppSpec {
+        AppSpec {
+            program: program.into(),
+            args: Vec::new(),
+            directory: directory.into(),
+            set: Vec::new(),
+            remove: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn users_start_entry_points_and_nothing_else() {
+        let starts = |program: &str, directory: &str| {
+            policy().check_launch(&Caller::User(1000), &[app("/opt/apps/first", "/"), app(program, directory)]).is_ok()
+        };
+        assert!(starts("/opt/apps/solver/bin/solve", "/home/u"));
+        assert!(starts("/usr/bin/env", "/"));
+        assert!(starts("./solve", "/opt/apps/solver"));
+        assert!(starts("bin/solve", "/opt/apps/solver"));
+        for (program, directory) in [
+            ("/home/u/a.out", "/"),
+            ("/opt/apps-of-mine/a.out", "/"),
+            ("/usr/bin/env2", "/"),
+            ("/opt/apps/../../home/u/a.out", "/"),
+            ("../a.out", "/opt/apps"),
+            // Found in the user's PATH.
+            ("solve", "/opt/apps"),
+            ("", "/opt/apps"),
+        ] {
+            assert!(!starts(program, directory), "{program} in {directory}");
+        }
+        let refusal = policy().check_launch(&Caller::User(1000), &[app("a.out", "/")]).unwrap_err().to_string();
+        let expected = "\"a.out\" is no entry point of this cluster; programs are started by their paths, of \
+                        /opt/apps, /usr/bin/env";
+        assert_eq!(refusal, expected);
+        assert!(policy().check_launch(&Caller::Admin(None), &[app("a.out", "/")]).is_ok());
+        assert!(StartPolicy::default().check_launch(&Caller::User(1000), &[app("a.out", "/")]).is_ok());
+    }
+
+    #[test]
+    fn jobs_start_others_where_that_is_allowed() {
+        let spawn = |policy: StartPolicy, program: &str| policy.check_spawn(std::iter::once(OsStr::new(program)));
+        assert_eq!(spawn(StartPolicy::default(), "child"), Ok(()));
+        assert_eq!(spawn(policy(), "/opt/apps/child"), Ok(()));
+        for program in ["/tmp/child", "./child", "child"] {
+            assert!(matches!(spawn(policy(), program), Err(PolicyError::NoEntryPoint { .. })), "{program}");
+        }
+        let forbidding = StartPolicy { spawning: Spawning::Forbidden, ..StartPolicy::default() };
+        assert_eq!(spawn(forbidding, "child"), Err(PolicyError::NoSpawning));
+    }
+}

@@ -1,0 +1,177 @@
+//! Renewal of certificates by whoever has them, while they are valid: the new key is made where it is used, and never leaves.
+//!
+//! Renewals and revocations exclude each other by a lock on the authority's directory, so that none slips through between the two.
+
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rcgen::{CertificateParams, CertificateSigningRequestParams, KeyPair};
+use rustls::pki_types::CertificateSigningRequestDer;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::authority::{Authority, PkiError, Validity};
+use crate::caller::Caller;
+use crate::renewed::Renewed;
+use crate::revocation::{REVOKED_FILE, read_list};
+
+/// A new key, and the request that a CA certify it.
+pub struct CertificateRequest {
+    /// The request, in DER (PKCS #10). It names nobody: who asks is known otherwise.
+    pub request: Vec<u8>,
+    /// The private key, in PEM.
+    pub key: String,
+}
+
+impl CertificateRequest {
+    /// Makes a key, and a request for it.
+    ///
+    /// # Errors
+    /// Fails if the system has no random numbers.
+    pub fn new() -> Result<Self, PkiError> {
+        let key = KeyPair::generate()?;
+        let request = CertificateParams::default().serialize_request(&key)?;
+        Ok(Self { request: request.der().to_vec(), key: key.serialize_pem() })
+    }
+}
+
+impl Authority {
+    /// Issues a certificate to `subject`, who has shown the certificate `present` (in DER), for the key of `request`; in PEM. The
+    /// authority is that of `directory`.
+    ///
+    /// # Errors
+    /// Refuses requests that are not signed by their own key, and for a certificate that is revoked. Fails if the renewal cannot be
+    /// written down.
+    pub fn renew(
+        &self,
+        directory: &Path,
+        subject: &Caller,
+        present: &[u8],
+        request: &[u8],
+        validity: Validity,
+    ) -> Result<String, PkiError> {
+        let request = CertificateSigningRequestParams::from_der(&CertificateSigningRequestDer::from(request))?;
+        let before = serial(present).ok_or(PkiError::NoCertificate)?;
+        let mut renewed = Renewed::lock(directory)?;
+        let list = directory.join(REVOKED_FILE);
+        if list.exists() && read_list(&list)?.iter().any(|(revoked, _)| *revoked == before) {
+            return Err(PkiError::Revoked);
+        }
+        let certificate = Self::parameters_of(subject, &[], validity)?.signed_by(&request.public_key, &self.issuer)?;
+        let number = serial(certificate.der()).ok_or(PkiError::NoCertificate)?;
+        renewed.add(&before, &number, seconds(validity.until), seconds(SystemTime::now()))?;
+        Ok(certificate.pem())
+    }
+}
+
+/// Number of a certificate in DER.
+fn serial(certificate: &[u8]) -> Option<Vec<u8>> {
+    X509Certificate::from_der(certificate).ok().map(|(_, certificate)| certificate.raw_serial().to_vec())
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use rcgen::PublicKeyData;
+    use rustls::pki_types::CertificateDer;
+    use rustls::pki_types::pem::PemObject;
+
+    use super::*;
+    use crate::{CERTIFICATE_FILE, directory_name};
+
+    struct World {
+        directory: tempfile::TempDir,
+        authority: Authority,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            Self { authority: Authority::create(directory.path()).unwrap(), directory }
+        }
+
+        /// Issues a certificate to a node, as an administrator does; in DER.
+        fn issue(&self, node: &str) -> Vec<u8> {
+            let node = Caller::Agent(node.to_owned());
+            let directory = self.directory.path().join(directory_name(&node));
+            let issued = self.authority.issue(&node, &[], Validity::days(1).unwrap()).unwrap();
+            self.authority.write(&directory, &issued).unwrap();
+            der(&issued.certificate)
+        }
+
+        fn renew(&self, node: &str, present: &[u8]) -> Result<Vec<u8>, PkiError> {
+            let request = CertificateRequest::new().unwrap().request;
+            let (root, node) = (self.directory.path(), Caller::Agent(node.to_owned()));
+            let renewed = self.authority.renew(root, &node, present, &request, Validity::hours(24).unwrap());
+            renewed.map(|pem| der(&pem))
+        }
+
+        fn revoke(&self, node: &str) -> usize {
+            let root = self.directory.path();
+            let certificate = root.join(directory_name(&Caller::Agent(node.to_owned()))).join(CERTIFICATE_FILE);
+            self.authority.revoke(root, &[certificate]).unwrap()
+        }
+    }
+
+    fn der(pem: &str) -> Vec<u8> {
+        CertificateDer::from_pem_slice(pem.as_bytes()).unwrap().to_vec()
+    }
+
+    #[test]
+    fn a_renewed_certificate_is_for_the_same_name_and_the_new_key() {
+        let world = World::new();
+        let first = world.issue("node3");
+        let request = CertificateRequest::new().unwrap();
+        let (root, node) = (world.directory.path(), Caller::Agent("node3".to_owned()));
+        let validity = Validity::hours(24).unwrap();
+        let pem = world.authority.renew(root, &node, &first, &request.request, validity).unwrap();
+        let renewed = der(&pem);
+        let (_, certificate) = X509Certificate::from_der(&renewed).unwrap();
+        let key = KeyPair::from_pem(&request.key).unwrap();
+        assert_eq!(&*certificate.public_key().subject_public_key.data, key.der_bytes());
+        assert_eq!(certificate.validity().not_after.timestamp() as u64, seconds(validity.until));
+        let (_, first) = X509Certificate::from_der(&first).unwrap();
+        let names = |certificate: &X509Certificate<'_>| {
+            format!("{:?}", certificate.subject_alternative_name().unwrap().unwrap().value)
+        };
+        assert_eq!(names(&certificate), names(&first));
+    }
+
+    /// A thief may have renewed it, and again, before anybody knew.
+    #[test]
+    fn what_was_had_by_a_revoked_certificate_is_revoked_with_it_and_renewed_no_more() {
+        let world = World::new();
+        let [first, other] = ["node3", "node4"].map(|node| world.issue(node));
+        let second = world.renew("node3", &first).unwrap();
+        let third = world.renew("node3", &second).unwrap();
+        let fork = world.renew("node3", &first).unwrap();
+        world.renew("node4", &other).unwrap();
+        assert_eq!(world.revoke("node3"), 4);
+        for certificate in [&first, &second, &third, &fork] {
+            assert!(matches!(world.renew("node3", certificate), Err(PkiError::Revoked)));
+        }
+        world.renew("node4", &other).unwrap();
+        // A new certificate for the same name begins a family of its own.
+        fs::remove_dir_all(world.directory.path().join("agent-node3")).unwrap();
+        let anew = world.issue("node3");
+        world.renew("node3", &anew).unwrap();
+    }
+
+    #[test]
+    fn requests_that_are_not_signed_by_their_key_are_refused() {
+        let world = World::new();
+        let first = world.issue("node3");
+        let mut request = CertificateRequest::new().unwrap().request;
+        *request.last_mut().unwrap() ^= 1;
+        let (root, node) = (world.directory.path(), Caller::Agent("node3".to_owned()));
+        for request in [&request[..], b"nonsense", b""] {
+            let validity = Validity::hours(1).unwrap();
+            assert!(world.authority.renew(root, &node, &first, request, validity).is_err());
+        }
+        assert!(!root.join("renewed").exists());
+    }
+}

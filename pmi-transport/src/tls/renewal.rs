@@ -1,0 +1,240 @@
+//! A new certificate for a new key, in the place of those in use: both files change as one, and what is connected goes on.
+//!
+//! ```text
+//! cert.pem.next, key.pem.next  ──checked──>  cert.pem  ──>  key.pem       a rename each
+//! ```
+//! Whoever ends between the two renames leaves a certificate whose key is still `key.pem.next`; the next start puts it in its place.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use lattice_pki::CertificateRequest;
+use x509_parser::prelude::{FromDer, X509Certificate};
+use zeroize::Zeroizing;
+
+use super::{IdentityError, Material, TlsFiles, TlsIdentity};
+
+/// A key that was made to take the place of the one in use, and the request for its certificate.
+pub struct Renewal {
+    identity: TlsIdentity,
+    request: Vec<u8>,
+    key: Zeroizing<String>,
+}
+
+/// First and last moment at which a certificate is valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    /// The first moment.
+    pub from: SystemTime,
+    /// The last moment.
+    pub until: SystemTime,
+}
+
+impl Validity {
+    /// Time from `now` to when the certificate should be renewed by one that is valid for `length`: in the middle of its life, and at
+    /// once if that is much longer than `length`.
+    pub fn until_renewal(self, length: Duration, now: SystemTime) -> Duration {
+        let life = self.until.duration_since(self.from).unwrap_or_default();
+        if life > length * 2 {
+            return Duration::ZERO;
+        }
+        (self.from + life / 2).duration_since(now).unwrap_or_default()
+    }
+}
+
+impl TlsIdentity {
+    /// When the certificate in use is valid.
+    ///
+    /// # Errors
+    /// Fails for a certificate that cannot be read, which was never taken.
+    pub(crate) fn validity(&self) -> Result<Validity, IdentityError> {
+        let material = self.material();
+        let read = material.key.cert.first().and_then(|own| X509Certificate::from_der(own).ok());
+        let (_, own) = read.ok_or_else(|| self.strange())?;
+        let moment = |seconds: i64| UNIX_EPOCH + Duration::from_secs(seconds.try_into().unwrap_or_default());
+        let validity = own.validity();
+        Ok(Validity { from: moment(validity.not_before.timestamp()), until: moment(validity.not_after.timestamp()) })
+    }
+
+    /// Makes a key, and a request for its certificate.
+    pub(crate) fn begin_renewal(&self) -> Result<Renewal, IdentityError> {
+        let CertificateRequest { request, key } = CertificateRequest::new().map_err(IdentityError::Request)?;
+        Ok(Renewal { identity: self.clone(), request, key: Zeroizing::new(key) })
+    }
+
+    fn strange(&self) -> IdentityError {
+        IdentityError::Strange { path: self.inner.files.cert.clone() }
+    }
+
+    /// Issuer of the certificate in use, in DER.
+    fn issuer_of(&self, material: &Material) -> Result<Vec<u8>, IdentityError> {
+        let read = material.key.cert.first().and_then(|own| X509Certificate::from_der(own).ok());
+        read.map(|(_, own)| own.issuer().as_raw().to_vec()).ok_or_else(|| self.strange())
+    }
+}
+
+impl Renewal {
+    /// The request, in DER (PKCS #10), signed by the new key.
+    pub fn request(&self) -> &[u8] {
+        &self.request
+    }
+
+    /// Puts this certificate (in PEM) and the new key in the place of those in use; connections from now on are made with them.
+    ///
+    /// # Errors
+    /// Fails if the certificate is not ours, not for the new key, or of another CA, and if files cannot be written. Then those before
+    /// stay in use.
+    pub fn take_up(self, certificate: &str) -> Result<(), IdentityError> {
+        let Self { identity, key, .. } = self;
+        let inner = &identity.inner;
+        let next = next(&inner.files);
+        let mode = fs::metadata(&inner.files.key).map_or(0o600, |metadata| metadata.permissions().mode() & 0o777);
+        write(&next.key, key.as_bytes(), mode)?;
+        write(&next.cert, certificate.as_bytes(), 0o644)?;
+        let new = Material::read(&next)?;
+        let issuers = (identity.issuer_of(&new)?, identity.issuer_of(&identity.material())?);
+        if new.caller != inner.caller || issuers.0 != issuers.1 {
+            return Err(IdentityError::Strange { path: next.cert });
+        }
+        let mut latest = inner.latest.lock();
+        rename(&next.cert, &inner.files.cert)?;
+        rename(&next.key, &inner.files.key)?;
+        inner.renew(&mut latest, inner.files.stamps())
+    }
+}
+
+/// Puts a key in its place that was left beside its certificate.
+pub(super) fn complete(files: &TlsFiles) -> Result<(), IdentityError> {
+    let left = next(files).key;
+    if left.exists() && Material::read(&TlsFiles { key: left.clone(), ..files.clone() }).is_ok() {
+        rename(&left, &files.key)?;
+    }
+    Ok(())
+}
+
+/// The files that take the place of the certificate's and the key's.
+fn next(files: &TlsFiles) -> TlsFiles {
+    let next = |path: &Path| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".next");
+        PathBuf::from(name)
+    };
+    TlsFiles { ca: files.ca.clone(), cert: next(&files.cert), key: next(&files.key) }
+}
+
+fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), IdentityError> {
+    let written = || {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        file.write_all(bytes)?;
+        file.set_permissions(Permissions::from_mode(mode))?;
+        file.sync_all()
+    };
+    written().map_err(|source| IdentityError::Write { path: path.to_owned(), source })
+}
+
+fn rename(from: &Path, to: &Path) -> Result<(), IdentityError> {
+    let renamed = || {
+        fs::rename(from, to)?;
+        to.parent().map_or(Ok(()), |directory| File::open(directory).and_then(|directory| directory.sync_all()))
+    };
+    renamed().map_err(|source: io::Error| IdentityError::Write { path: to.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use lattice_pki::{Authority, Caller, Validity as Lasting};
+
+    use super::*;
+
+    struct World {
+        directory: tempfile::TempDir,
+        authority: Authority,
+        identity: TlsIdentity,
+    }
+
+    fn node() -> Caller {
+        Caller::Agent("node3".to_owned())
+    }
+
+    impl World {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let authority = Authority::create(directory.path()).unwrap();
+            let own = directory.path().join("own");
+            authority.write(&own, &authority.issue(&node(), &[], Lasting::days(1).unwrap()).unwrap()).unwrap();
+            let identity = TlsIdentity::from_files(TlsFiles::in_directory(&own)).unwrap();
+            Self { directory, authority, identity }
+        }
+
+        fn own(&self) -> Vec<u8> {
+            self.identity.material().key.cert[0].to_vec()
+        }
+
+        fn renew(&self, subject: &Caller, authority: &Authority) -> Result<(), IdentityError> {
+            let renewal = self.identity.begin_renewal().unwrap();
+            let lasting = Lasting::hours(24).unwrap();
+            let issued = authority.renew(self.directory.path(), subject, &self.own(), renewal.request(), lasting);
+            renewal.take_up(&issued.unwrap())
+        }
+    }
+
+    #[test]
+    fn a_new_certificate_and_its_key_take_the_place_of_those_before() {
+        let world = World::new();
+        let before = world.own();
+        world.renew(&node(), &world.authority).unwrap();
+        assert_ne!(world.own(), before);
+        let files = TlsFiles::in_directory(&world.directory.path().join("own"));
+        assert_eq!(fs::metadata(&files.key).unwrap().permissions().mode() & 0o777, 0o600);
+        let again = TlsIdentity::from_files(files.clone()).unwrap();
+        assert_eq!(again.material().key.cert[0].to_vec(), world.own());
+        assert!(!next(&files).cert.exists() && !next(&files).key.exists());
+    }
+
+    #[test]
+    fn a_certificate_for_somebody_else_or_of_another_authority_is_not_taken() {
+        let world = World::new();
+        let before = world.own();
+        assert!(world.renew(&Caller::Agent("node4".to_owned()), &world.authority).is_err());
+        let elsewhere = tempfile::tempdir().unwrap();
+        let other = Authority::create(elsewhere.path()).unwrap();
+        assert!(world.renew(&node(), &other).is_err());
+        // A certificate for another key.
+        let theirs = world.authority.issue(&node(), &[], Lasting::days(1).unwrap()).unwrap();
+        assert!(world.identity.begin_renewal().unwrap().take_up(&theirs.certificate).is_err());
+        assert_eq!(world.own(), before);
+    }
+
+    #[test]
+    fn who_ends_between_the_two_files_has_both_at_the_next_start() {
+        let world = World::new();
+        let files = TlsFiles::in_directory(&world.directory.path().join("own"));
+        let key = fs::read(&files.key).unwrap();
+        world.renew(&node(), &world.authority).unwrap();
+        // As if the second rename had not been.
+        fs::rename(&files.key, next(&files).key).unwrap();
+        fs::write(&files.key, key).unwrap();
+        fs::set_permissions(&files.key, Permissions::from_mode(0o600)).unwrap();
+        assert!(Material::read(&files).is_err());
+        let again = TlsIdentity::from_files(files).unwrap();
+        assert_eq!(again.material().key.cert[0].to_vec(), world.own());
+    }
+
+    #[test]
+    fn a_certificate_is_renewed_in_the_middle_of_its_life_and_one_that_lasts_too_long_at_once() {
+        const HOUR: Duration = Duration::from_secs(3600);
+        let now = UNIX_EPOCH + 1_000_000 * HOUR;
+        let check = |age: u32, left: u32, expected: u32| {
+            let validity = Validity { from: now - age * HOUR, until: now + left * HOUR };
+            assert_eq!(validity.until_renewal(24 * HOUR, now), expected * HOUR, "{age} {left}");
+        };
+        check(0, 24, 12);
+        check(11, 13, 1);
+        check(13, 11, 0);
+        check(24, 0, 0);
+        check(0, 90 * 24, 0);
+    }
+}

@@ -1,0 +1,73 @@
+//! Certificates of nodes while a cluster runs: renewed by the API server, revoked by an administrator.
+
+use lattice_tests::script_on;
+
+/// What a thief has of a revoked key is nothing: not the connection that is there, and none that is made. Other nodes notice nothing.
+#[test]
+fn a_revoked_node_is_out_at_once() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"
+        lattice alloc release $LATTICE_ALLOC_ID >/dev/null; alloc=$(lattice alloc create -w node0) || exit
+        lattice launch --alloc $alloc -n 1 bash -c 'until [ -e over ]; do sleep 0.05; done; echo "goes on"' & launch=$!
+        launch_with 1 >/dev/null
+        lattice pki revoke pki agent-node1
+        for who in api agent-node0; do cp pki/crl.pem pki/$who/; done
+        until grep -q 'its certificate was revoked' api.log; do sleep 0.05; done
+        until lattice nodes --json | field state | grep lost; do sleep 0.1; done
+        touch over; wait $launch"#;
+    let outcome = script_on(2, script).run();
+    let revoked = "pki/crl.pem: 1 revoked certificate; copy it beside each ca.pem of the cluster";
+    outcome.exits(0).prints_lines([revoked, "lost", "goes on"]);
+}
+
+/// The API server is given the authority. Agents whose certificates last longer than a day get others at once, for keys of their own, and
+/// nothing that runs is the worse for it; the first one, revoked, takes those along that were had by it.
+#[test]
+fn nodes_get_certificates_for_a_day_from_the_api_server() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"; cp -r pki/agent-node0 old
+        lattice launch -N 2 -n 2 bash -c 'until [ -e renewed ]; do sleep 0.05; done; echo "goes on"' & launch=$!
+        launch_with 2 >/dev/null
+        printf '[renewal]\nauthority = "%s"\n' "$PWD/pki" >>api.toml; restart_api :
+        for node in node0 node1; do until grep -q 'the certificate was renewed' $node.log; do sleep 0.05; done; done
+        for file in cert key; do cmp -s {old,pki/agent-node0}/$file.pem || echo "another $file"; done
+        stat -c 'key.pem: %a' pki/agent-node0/key.pem; ls pki/agent-node0
+        touch renewed; wait $launch || exit
+        kill_agent node0; start_agent node0
+        lattice launch -N 2 -n 2 echo again || exit
+        grep -c 'action="renew certificate" on="" outcome="done"' api.log
+        lattice pki revoke pki old/cert.pem; cp pki/crl.pem pki/api/
+        until lattice nodes --json | field state | grep lost; do sleep 0.1; done"#;
+    let outcome = script_on(2, script).run();
+    let revoked = "pki/crl.pem: 2 revoked certificates; copy it beside each ca.pem of the cluster";
+    outcome.exits(0).prints_lines([
+        "another cert",
+        "another key",
+        "key.pem: 600",
+        "ca.pem",
+        "cert.pem",
+        "key.pem",
+        "goes on",
+        "goes on",
+        "again",
+        "again",
+        "2",
+        revoked,
+        "lost",
+    ]);
+}
+
+/// Where a site names its programs, users start those and nothing else.
+#[test]
+fn users_start_entry_points_only() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"; NOBODY="setpriv --reuid nobody --regid nogroup --init-groups"
+        sed -i '1i entry_points = ["/usr/bin/env"]' api.toml; restart_api :
+        lattice alloc release $LATTICE_ALLOC_ID >/dev/null; alloc=$(lattice alloc create -N 1 --uid 65534) || exit
+        $NOBODY lattice launch --alloc $alloc -n 1 /usr/bin/env echo allowed; echo "code $?"
+        for program in "bash -c id" /usr/bin/id /usr/bin/../bin/env; do
+            $NOBODY lattice launch --alloc $alloc -n 1 $program; echo "code $?"
+        done
+        lattice launch --alloc $alloc -n 1 echo "an administrator""#;
+    let outcome = script_on(1, script).run();
+    let refused = ["code 125"; 3];
+    outcome.exits(0).prints_lines(["allowed", "code 0", "an administrator"].into_iter().chain(refused));
+    outcome.says("\"bash\" is no entry point of this cluster; programs are started by their paths, of /usr/bin/env");
+}
