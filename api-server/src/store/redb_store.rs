@@ -467,6 +467,22 @@ mod tests {
         assert_eq!((store.ended().unwrap().len(), store.read().unwrap().launches.len()), (40, 0));
     }
 
+    /// The server is killed, and another one begins with what it left.
+    #[test]
+    fn a_server_that_begins_gives_back_what_the_one_before_had_no_time_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let [path, left] = ["state.redb", "left.redb"].map(|name| directory.path().join(name));
+        let store = RedbStore::open(&path).unwrap();
+        let argument = vec![0; 1 << 20];
+        let ids: Vec<String> = (0..24).map(|number| format!("l{number}")).collect();
+        ids.iter().for_each(|id| store.write(&[Change::Launch(Box::new(record(id, &argument)))]).unwrap());
+        ids.iter().for_each(|id| store.write(&[ended(id)]).unwrap());
+        std::fs::copy(&path, &left).unwrap();
+        let store = RedbStore::open(&left).unwrap();
+        assert_eq!(store.ended().unwrap().len(), ids.len());
+        assert!(left.metadata().unwrap().len() < 1 << 20, "{} bytes", left.metadata().unwrap().len());
+    }
+
     #[test]
     fn whole_records_of_launches_that_are_over_are_taken_over() {
         let directory = tempfile::tempdir().unwrap();
