@@ -48,9 +48,9 @@ impl Tests {
         if self.lists {
             println!("{name}: test");
         } else if self.chosen.is_empty() || self.chosen.iter().any(|chosen| chosen == name) {
-            print!("test {name} ... ");
-            test();
-            println!("ok");
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(test));
+            println!("test {name} ... {}", if outcome.is_ok() { "ok" } else { "FAILED" });
+            outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
     }
 }
