@@ -323,11 +323,45 @@ impl<'a> Runs<'a> {
     }
 }
 
+/// Returns the parts of a text between commas, except for commas in brackets.
+pub fn parts(text: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0_u32;
+    text.split(move |letter| {
+        match letter {
+            '[' => depth += 1,
+            ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        letter == ',' && depth == 0
+    })
+}
+
+/// Returns true if two names may be of one host: they are equal, or one is the other without its domain.
+pub fn is_same_host(one: &str, other: &str) -> bool {
+    let is_short_of = |short: &str, long: &str| long.split_once('.').is_some_and(|(first, _)| first == short);
+    one == other || is_short_of(one, other) || is_short_of(other, one)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_host_is_known_with_its_domain_and_without() {
+        for (one, other, expected) in [
+            ("a", "a", true),
+            ("a", "a.site", true),
+            ("a.site", "a", true),
+            ("a.site", "a.other", false),
+            ("a", "ab.site", false),
+            ("10.0.0.1", "10.0.0.2", false),
+            ("", ".site", true),
+        ] {
+            assert_eq!(is_same_host(one, other), expected, "{one} {other}");
+        }
+    }
 
     #[test]
     fn lists_expand_in_their_order() {

@@ -135,7 +135,7 @@ pub enum HostsError {
 /// Fails for a text that names no host, or has a part of another form.
 pub(crate) fn parse_hosts(text: &str) -> Result<Hosts, HostsError> {
     let mut hosts = Vec::new();
-    for part in outside_of_brackets(text) {
+    for part in hostlist::parts(text) {
         let wrong = || HostsError::Form { text: part.to_owned() };
         let (names, slots) = part.split_once(':').unwrap_or((part, "1"));
         let slots: NonZeroU32 = slots.parse().map_err(|_| wrong())?;
@@ -146,19 +146,6 @@ pub(crate) fn parse_hosts(text: &str) -> Result<Hosts, HostsError> {
         hosts.extend(nodes.into_iter().map(|node| HostSlots { node, slots }));
     }
     Ok(Hosts(hosts))
-}
-
-/// Parts of `text` between commas, except those in brackets.
-fn outside_of_brackets(text: &str) -> impl Iterator<Item = &str> {
-    let mut depth = 0_u32;
-    text.split(move |letter| {
-        match letter {
-            '[' => depth += 1,
-            ']' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        letter == ',' && depth == 0
-    })
 }
 
 #[cfg(test)]

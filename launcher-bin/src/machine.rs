@@ -51,11 +51,9 @@ impl Machine {
         })
     }
 
-    /// True if `name` is one of this machine: its host name, in full or up to the first dot, or that of every machine for itself.
+    /// True if `name` is one of this machine: its host name, with its domain or without, or that of every machine for itself.
     pub(crate) fn is_called(&self, name: &str) -> bool {
-        let short = self.host.split('.').next().unwrap_or_default();
-        ["localhost", "127.0.0.1", "::1", &self.host, short].contains(&name)
-            || (!self.host.contains('.') && name.split('.').next() == Some(short))
+        ["localhost", "127.0.0.1", "::1"].contains(&name) || hostlist::is_same_host(name, &self.host)
     }
 
     /// Value of a variable of the environment.

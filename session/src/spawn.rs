@@ -5,20 +5,26 @@
 //! start of ranks are not decided here.
 //!
 //! ```text
-//! SpawnRequest ──spawned_job──> SpawnedJob ──on(placement)──> SpawnOrder ──> each session of the launch
+//! SpawnRequest ──spawned_job──> SpawnedJob ──on(nodes)──> SpawnOrder ──> each session of the launch
 //! ```
+
+mod hints;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use pmi_core::ids::{JobId, JobIdError, Rank};
-use pmi_core::job::{App, Job, Placement};
+use pmi_core::ids::{JobId, JobIdError, NodeIndex, Rank};
+use pmi_core::job::{App, Block, Job, Placement};
 use pmi_core::services::{SpawnApp, SpawnError, SpawnRequest};
 
+use self::hints::WishedHost;
 use crate::limits::{JOBS_MAX, NODE_RANKS_MAX, RANKS_MAX};
 use crate::spec::AppSpec;
+
+/// Name under which every node may be wished for by ranks of its own.
+pub const LOCALHOST: &str = "localhost";
 
 /// The rank that asks for a new job, and the launch that it belongs to.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +69,20 @@ pub enum SpawnRefusal {
     /// The launch has had as many jobs as a launch may have.
     #[error("a launch has up to {JOBS_MAX} jobs")]
     Jobs,
+    /// A text that names no hosts.
+    #[error("the hosts are {text:?}; HOST, HOST:RANKS and lists of them such as node[0-3]:2 are possible")]
+    Hosts {
+        /// The text.
+        text: String,
+    },
+    /// A host that is not of the launch.
+    #[error("host {name} is none of the launch, which runs on {there}")]
+    NoSuchHost {
+        /// The host.
+        name: String,
+        /// Hosts of the launch.
+        there: String,
+    },
     /// A preput pair that is not UTF-8.
     #[error("a preput pair is not text")]
     Preput,
@@ -100,6 +120,8 @@ impl From<SpawnRefusal> for SpawnError {
 pub struct SpawnedJob {
     job: Job,
     apps: Vec<AppSpec>,
+    /// Hosts that each program names; none leaves them to the launch.
+    hosts: Vec<Vec<WishedHost>>,
     parent_rank: Rank,
     first_shown: Rank,
 }
@@ -121,7 +143,8 @@ pub struct SpawnOrder {
 /// job's id is the launched job's with `.sINDEX` behind it.
 ///
 /// # Errors
-/// Refuses a request without ranks, one that exceeds [`RANKS_MAX`] or [`JOBS_MAX`], and preput pairs that are not UTF-8.
+/// Refuses a request without ranks, one that exceeds [`RANKS_MAX`] or [`JOBS_MAX`], hosts that cannot be read, and preput pairs that are
+/// not UTF-8.
 pub fn spawned_job(parent: &SpawnParent<'_>, index: usize, request: &SpawnRequest) -> Result<SpawnedJob, SpawnRefusal> {
     let asked: u64 = request.apps.iter().map(|app| u64::from(app.ranks)).sum();
     if asked == 0 {
@@ -146,6 +169,7 @@ pub fn spawned_job(parent: &SpawnParent<'_>, index: usize, request: &SpawnReques
     Ok(SpawnedJob {
         job,
         apps: request.apps.iter().map(|app| app_spec(app, parent.directory)).collect(),
+        hosts: request.apps.iter().map(hints::hosts).collect::<Result<_, _>>()?,
         parent_rank: parent.rank,
         first_shown: Rank(there),
     })
@@ -162,24 +186,68 @@ impl SpawnedJob {
         self.job.size()
     }
 
-    /// Returns the order for the job on the nodes of `placement`, which has [`SpawnedJob::size`] ranks.
-    pub fn on(self, placement: Placement) -> SpawnOrder {
-        debug_assert_eq!(placement.size(), self.size(), "a placement of another job");
-        let Self { job, apps, parent_rank, first_shown } = self;
-        SpawnOrder { job: Job { placement, ..job }, apps, parent_rank, first_shown }
+    /// Returns the order for the job on `nodes`, the names of those that ranks can be on. Ranks of a program that names hosts are on
+    /// those, in their order; `share_out` places as many others as it is told.
+    ///
+    /// # Errors
+    /// Refuses a host that is not among the nodes.
+    pub fn on(
+        self,
+        nodes: &[(NodeIndex, &str)],
+        share_out: impl FnOnce(u32) -> Placement,
+    ) -> Result<SpawnOrder, SpawnRefusal> {
+        let placement = self.placement(nodes, share_out)?;
+        let Self { job, apps, parent_rank, first_shown, .. } = self;
+        Ok(SpawnOrder { job: Job { placement, ..job }, apps, parent_rank, first_shown })
     }
+
+    fn placement(
+        &self,
+        nodes: &[(NodeIndex, &str)],
+        share_out: impl FnOnce(u32) -> Placement,
+    ) -> Result<Placement, SpawnRefusal> {
+        if self.hosts.iter().all(Vec::is_empty) {
+            return Ok(share_out(self.size()));
+        }
+        let programs = || self.job.apps.iter().zip(&self.hosts);
+        let left = share_out(programs().filter(|(_, hosts)| hosts.is_empty()).map(|(app, _)| app.ranks).sum());
+        let (mut placement, mut next_left) = (Placement::default(), 0);
+        let mut put = |node| placement.push(Block { first_node: node, nodes: 1, ranks_per_node: 1 });
+        for (app, hosts) in programs() {
+            if hosts.is_empty() {
+                (next_left..next_left + app.ranks).filter_map(|rank| left.node_of(Rank(rank))).for_each(&mut put);
+                next_left += app.ranks;
+                continue;
+            }
+            let slots = hosts.iter().map(|host| Ok((node_called(&host.name, nodes)?, host.slots as usize)));
+            let slots = slots.collect::<Result<Vec<_>, SpawnRefusal>>()?;
+            let in_turn = slots.iter().flat_map(|&(node, slots)| std::iter::repeat_n(node, slots)).cycle();
+            in_turn.take(app.ranks as usize).for_each(&mut put);
+        }
+        Ok(placement)
+    }
+}
+
+/// The node of this name, with its domain or without.
+fn node_called(name: &str, nodes: &[(NodeIndex, &str)]) -> Result<NodeIndex, SpawnRefusal> {
+    let exact = nodes.iter().find(|(_, host)| *host == name);
+    let found = exact.or_else(|| nodes.iter().find(|(_, host)| hostlist::is_same_host(name, host)));
+    found.map(|&(node, _)| node).ok_or_else(|| {
+        let there: Vec<&str> = nodes.iter().map(|(_, host)| *host).filter(|host| *host != LOCALHOST).collect();
+        SpawnRefusal::NoSuchHost { name: name.to_owned(), there: hostlist::fold(&there) }
+    })
 }
 
 /// Returns the program of a spawn as nodes start it. An own directory wins over the hint `wdir`.
 fn app_spec(app: &SpawnApp, directory: &Path) -> AppSpec {
     let own = |bytes: &Bytes| -> OsString { OsStr::from_bytes(bytes).to_owned() };
-    let hint = app.info.iter().find(|(key, _)| key == "wdir").map(|(_, value)| value);
-    let chosen = app.directory.as_ref().or(hint);
+    let chosen = app.directory.as_ref().or_else(|| hints::hint(app, "wdir"));
+    let set = app.variables.iter().map(|(name, value)| (own(name), own(value)));
     AppSpec {
-        program: own(&app.program),
+        program: hints::program(app),
         args: app.args.iter().map(own).collect(),
         directory: chosen.map_or_else(|| directory.to_owned(), |path| directory.join(PathBuf::from(own(path)))),
-        set: app.variables.iter().map(|(name, value)| (own(name), own(value))).collect(),
+        set: hints::variables(app).into_iter().chain(set).collect(),
         remove: Vec::new(),
     }
 }
@@ -205,9 +273,36 @@ mod tests {
         spawned_job(&SpawnParent { launched, ranks, universe_size, job, rank: Rank(5), directory }, index, request)
     }
 
+    /// The order for a job whose placement is settled.
+    fn order(job: SpawnedJob, placement: Placement) -> SpawnOrder {
+        job.on(&[], |_| placement).unwrap()
+    }
+
+    #[test]
+    fn ranks_of_a_program_that_names_hosts_are_on_those() {
+        const NODES: [(NodeIndex, &str); 4] =
+            [(NodeIndex(0), "node0"), (NodeIndex(1), "node1.site"), (NodeIndex(2), "node2"), (NodeIndex(2), LOCALHOST)];
+        let on = |ranks: u32, hosts: &'static str| {
+            let info = if hosts.is_empty() { Vec::new() } else { vec![("host".into(), hosts.into())] };
+            SpawnApp { info, ..app(ranks) }
+        };
+        let place = |apps: Vec<SpawnApp>| {
+            let job = spawn(1, 1, &request(apps)).unwrap();
+            let placement = job.on(&NODES, |left| Placement::block(&[left, 0, 0]))?.job.placement;
+            Ok((0..placement.size()).filter_map(|rank| Some(placement.node_of(Rank(rank))?.0)).collect::<Vec<_>>())
+        };
+        assert_eq!(place(vec![on(3, "")]), Ok(vec![0, 0, 0]));
+        assert_eq!(place(vec![on(3, "node2,node1")]), Ok(vec![2, 1, 2]));
+        assert_eq!(place(vec![on(4, "node1:2,node0")]), Ok(vec![1, 1, 0, 1]));
+        assert_eq!(place(vec![on(2, ""), on(2, "node[1-2]"), on(1, "")]), Ok(vec![0, 0, 1, 2, 0]));
+        assert_eq!(place(vec![on(2, "localhost")]), Ok(vec![2, 2]));
+        let refusal = SpawnRefusal::NoSuchHost { name: "node7".to_owned(), there: "node0,node1.site,node2".to_owned() };
+        assert_eq!(place(vec![on(2, "node0,node7")]), Err(refusal));
+    }
+
     #[test]
     fn a_job_is_named_after_the_launched_one_whoever_spawns_it() {
-        let order = spawn(4, 12, &request(vec![app(2), app(1)])).unwrap().on(Placement::block(&[0, 3]));
+        let order = order(spawn(4, 12, &request(vec![app(2), app(1)])).unwrap(), Placement::block(&[0, 3]));
         assert_eq!(order.job.id.as_str(), "kvs_7_0.s12");
         assert_eq!(order.job.spawner.as_ref().unwrap().as_str(), "kvs_7_0.s3");
         assert_eq!((order.parent_rank, order.first_shown, order.job.universe_size), (Rank(5), Rank(4), Some(9)));
@@ -237,7 +332,7 @@ mod tests {
         let check = |directory: Option<&'static str>, wdir: Option<&'static str>, expected: &str| {
             let info = wdir.map(|path| ("wdir".into(), path.into())).into_iter().collect();
             let app = SpawnApp { directory: directory.map(Bytes::from), info, ..app(1) };
-            let order = spawn(1, 1, &request(vec![app])).unwrap().on(Placement::one_node(1));
+            let order = order(spawn(1, 1, &request(vec![app])).unwrap(), Placement::one_node(1));
             assert_eq!(order.apps[0].directory, Path::new(expected));
         };
         check(None, None, "/home/me");
@@ -250,7 +345,7 @@ mod tests {
     fn preput_pairs_are_text_or_the_spawn_is_refused() {
         let pair = |value: &'static [u8]| vec![("key".into(), Bytes::from_static(value))];
         let job = spawn(1, 1, &SpawnRequest { preput: pair(b"value"), ..request(vec![app(1)]) }).unwrap();
-        assert_eq!(job.on(Placement::one_node(1)).job.preput, [("key".to_owned(), "value".to_owned())]);
+        assert_eq!(order(job, Placement::one_node(1)).job.preput, [("key".to_owned(), "value".to_owned())]);
         let refused = spawn(1, 1, &SpawnRequest { preput: pair(b"\xff"), ..request(vec![app(1)]) });
         assert_eq!(refused.unwrap_err(), SpawnRefusal::Preput);
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use nix::sys::signal::Signal;
-use pmi_core::ids::{LocalRank, Rank};
+use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmi_core::job::Placement;
 use pmi_core::services::{SpawnError, SpawnRequest};
 
@@ -20,7 +20,7 @@ use super::{Phase, StartClass};
 use crate::cause::CauseKind;
 use crate::event::Event;
 use crate::session_io::Control;
-use crate::spawn::{SpawnOrder, SpawnParent, SpawnRefusal, spawned_job};
+use crate::spawn::{LOCALHOST, SpawnOrder, SpawnParent, SpawnRefusal, spawned_job};
 
 /// Failure to prepare a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,8 +51,8 @@ impl SessionMachine {
         let universe_size = launched.universe_size;
         let parent = SpawnParent { launched: &launched.id, ranks, universe_size, job: &parent.job.id, rank, directory };
         let job = spawned_job(&parent, self.jobs.len(), request)?;
-        let placement = Placement::one_node(job.size());
-        Ok(job.on(placement))
+        let host = self.jobs.get(JobNumber::LAUNCHED).spec.host(NodeIndex(0));
+        job.on(&[(NodeIndex(0), host), (NodeIndex(0), LOCALHOST)], Placement::one_node)
     }
 
     /// The launch orders this node's part of a job, which may be without ranks.

@@ -349,7 +349,7 @@ impl Between {
         let directory = Path::new("/tmp");
         let parent = SpawnParent { launched, ranks: *ranks, universe_size: None, job, rank: parent_rank, directory };
         *ranks += size;
-        spawned_job(&parent, number, request).unwrap().on(placement)
+        spawned_job(&parent, number, request).unwrap().on(&[], |_| placement).unwrap()
     }
 
     fn count_part(&self, job: &JobId, failure: Option<String>) {

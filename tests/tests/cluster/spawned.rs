@@ -1,7 +1,7 @@
 //! Spawns that reach nodes without ranks, and spawns that fail.
 
-use lattice_tests::launch_on;
 use lattice_tests::mpi::Flavour;
+use lattice_tests::{cluster, launch_on};
 
 #[test]
 fn children_come_to_nodes_that_had_no_rank() {
@@ -29,4 +29,26 @@ fn a_spawn_that_fails_leaves_its_parents_alive() {
         let lines = (0..ranks).map(|rank| format!("rank {rank}: the spawn fails, {ranks} ranks go on"));
         outcome.exits(0).prints_lines(lines);
     }
+}
+
+/// MPICH passes `host` and `path` on; Open MPI keeps `path` to itself.
+#[test]
+fn children_are_on_the_hosts_that_their_parent_names() {
+    let script = r#"for hosts in "node2 node1" "node0:1 node2" "node7"; do
+            echo "$hosts"; lattice launch -N 3 -n 1 "$1" "${1%/*}" $hosts || exit
+        done"#;
+    let outcome = cluster(3).bash(script).arg(Flavour::WheelMpich.program("spawn_hosts")).run();
+    outcome.exits(0).prints_lines([
+        "node2 node1",
+        "child 0 on node 2",
+        "child 1 on node 1",
+        "node0:1 node2",
+        "child 0 on node 0",
+        "child 1 on node 2",
+        "node7",
+        "the spawn fails",
+    ]);
+    let open_mpi = Flavour::WheelOpenMpi.program("spawn_hosts");
+    let outcome = launch_on(3, "-N 3 -n 1").arg(open_mpi).words("- node2 node1").run();
+    outcome.exits(0).prints_lines(["child 0 on node 2", "child 1 on node 1"]);
 }

@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use lattice_session::limits::JOBS_MAX;
-use lattice_session::spawn::{self, SpawnOrder, SpawnParent, SpawnRefusal};
+use lattice_session::spawn::{self, LOCALHOST, SpawnOrder, SpawnParent, SpawnRefusal};
 use lattice_session::timeouts;
 use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::job::Placement;
@@ -126,8 +126,12 @@ impl Spawns {
             directory: &facts.directory,
         };
         let spawned = spawn::spawned_job(&parent, self.known.len() + 1, &wish.request)?;
-        let placement = share_out(spawned.size(), &hosts(state, &wish.cores), state.node_count());
-        let (id, order) = (spawned.id().clone(), spawned.on(placement.clone()));
+        let id = spawned.id().clone();
+        let live = state.live().map(|node| (NodeIndex(node), state.host(node)));
+        let nodes: Vec<_> = live.chain([(NodeIndex(wish.node), LOCALHOST)]).collect();
+        let elsewhere = |size| share_out(size, &hosts(state, &wish.cores), state.node_count());
+        let order = spawned.on(&nodes, elsewhere)?;
+        let placement = order.job.placement.clone();
         state.ranks.add_job(&placement);
         self.known.push(SpawnedJob { id, placement, outcome: SpawnOutcome::Open });
         self.planned.push(Planned { change: note(), order: Arc::new(order), ticket: wish.ticket });
