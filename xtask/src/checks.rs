@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::shell::{cargo, command, run, run_tests, works};
 use crate::steps::Steps;
-use crate::{fuzz, setup};
+use crate::{dependencies, fuzz, setup};
 
 /// Every test.
 pub(crate) fn test() -> Result<()> {
@@ -28,6 +28,7 @@ pub(crate) fn ci() -> Result<()> {
         let mut documentation = cargo("doc --workspace --no-deps");
         steps.take("documentation", || run(documentation.env("RUSTDOCFLAGS", "-D warnings")))?;
         prepare_tests(steps)?;
+        steps.take("dependencies", || dependencies::check(dependencies::Advisories::Left))?;
         // Tests wait half of the time.
         let fuzz_targets = fuzz::start_build()?;
         run_all_tests(steps)?;

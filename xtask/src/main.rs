@@ -2,8 +2,10 @@
 //!
 //! Each chore is a list of commands that are printed before they run, so that each can be repeated by hand.
 
+mod bug_ledger;
 mod checks;
 mod demo;
+mod dependencies;
 mod fuzz;
 mod setup;
 mod shell;
@@ -20,7 +22,7 @@ struct Cli {
     chore: Chore,
 }
 
-#[derive(Clone, Copy, Debug, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 enum Chore {
     /// Build lattice, and launch four ranks that find each other; needs no MPI.
     Demo,
@@ -40,6 +42,20 @@ enum Chore {
         #[arg(long, default_value_t = fuzz::SECONDS)]
         seconds: u32,
     },
+    /// Bring each bug of `xtask/bugs.toml` back in a copy of the repository, and show that its test finds it.
+    BugLedger {
+        /// Only bugs whose names have this in them.
+        #[arg(long)]
+        only: Option<String>,
+    },
+    /// Check licences, sources and bans of all dependencies with cargo-deny (deny.toml).
+    Dependencies {
+        /// Look for known holes as well; fetches a database.
+        #[arg(long)]
+        advisories: bool,
+    },
+    /// Write a list of what each packaged program is made of (CycloneDX) to target/sbom.
+    Sbom,
     /// Generate the code of the protocol's messages from their .proto files.
     Proto,
     /// Everything that must pass before a change lands: format, lints, walls, docs, tests, benches, a short fuzz run.
@@ -56,6 +72,10 @@ fn main() -> Result<()> {
         Chore::Walls { list: false } => checks::walls(),
         Chore::Walls { list: true } => shell::run(&mut shell::cargo("run --quiet --package walls -- list")),
         Chore::Fuzz { seconds } => fuzz::run_all(fuzz::start_build()?, seconds),
+        Chore::BugLedger { only } => bug_ledger::run_all(only.as_deref()),
+        Chore::Dependencies { advisories: true } => dependencies::check(dependencies::Advisories::Fetched),
+        Chore::Dependencies { advisories: false } => dependencies::check(dependencies::Advisories::Left),
+        Chore::Sbom => dependencies::list(),
         Chore::Proto => shell::run(&mut shell::cargo("run --quiet --package pmi-transport-codegen")),
         Chore::Ci => checks::ci(),
     }

