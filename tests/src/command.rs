@@ -55,6 +55,12 @@ impl Command {
         }
     }
 
+    /// Lets the command run for so long, where the usual deadline is too short.
+    pub fn within(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
     /// Adds arguments that hold no spaces.
     pub fn words(mut self, words: &str) -> Self {
         self.arguments.extend(words.split_whitespace().map(OsString::from));

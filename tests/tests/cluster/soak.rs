@@ -1,0 +1,67 @@
+//! Many launches in a row, half of them ended by a rank, a signal or their time limit: the daemons have what they had before.
+//!
+//! `LATTICE_SOAK_LAUNCHES=1000 cargo test -p lattice-tests --test cluster soak -- --nocapture` prints what they have every hundred
+//! launches, and asserts that their memory does not grow.
+
+use lattice_tests::{built, script_on, turn};
+
+/// Prints what the daemons hold: `$1` launches of 16 ranks, of which the first `$2` are not counted.
+const SOAK: &str = r#"
+    cd "$LATTICE_DEV_CLUSTER"
+    lattice=$3
+    daemons() { daemon api; daemon node0; daemon node1; pgrep -P $(daemon node0) -x lattice-forks; pgrep -P $(daemon node1) -x lattice-forks; }
+    # Descriptors, threads and children of each daemon; files of the cluster; launches that agents have.
+    held() {
+        local pid
+        for pid in $(daemons); do
+            echo "$(ls /proc/$pid/fd | wc -l) $(sed -n 's/^Threads:\t//p' /proc/$pid/status) $(pgrep -P $pid | wc -l)"
+        done
+        find . -not -name '*.log' | wc -l
+        ls -d /tmp/lattice-* 2>/dev/null | wc -l
+        ls /dev/shm | grep -c lattice
+    }
+    memory() { local pid; for pid in $(daemons); do sed -n 's/^VmRSS:[ \t]*\([0-9]*\) kB/\1/p' /proc/$pid/status; done | tr '\n' ' '; }
+    # What was begun has ended everywhere, and nothing is more than it was: idle threads end after a while.
+    at_rest() {
+        [ -z "$(pgrep -x soak$$)" ] && paste -d ' ' <(echo "$1") <(held) | awk '{ for (i = 1; i <= NF / 2; i++) if ($(i + NF / 2) > $i) bad = 1 } END { exit bad }'
+    }
+    within() { local end=$((SECONDS + $1)); shift; until "$@"; do [ $SECONDS -lt $end ] || return 1; sleep 0.1; done; }
+    program=$PWD/soak$$; cp "$lattice" $program; : >memory; : >err
+    launch() { timeout 60 lattice launch -n 16 --timeout 40s "$@" >/dev/null 2>err; }
+    for ((number = 1; number <= $1; number++)); do
+        case $((RANDOM % 8)) in
+            0) launch bash -c "[ \$LATTICE_RANK = $((RANDOM % 16)) ] && exit 3; exec $program pmi barrier";;
+            1) launch bash -c "[ \$LATTICE_RANK = $((RANDOM % 16)) ] && kill -9 \$\$; exec $program pmi exchange";;
+            2) lattice launch -n 16 $program pmi barrier --count 1000000 >/dev/null 2>err & sleep 0.0$((RANDOM % 10)); kill -TERM $!; wait $!;;
+            3) launch --timeout 1s sleep 100;;
+            *) launch $program pmi exchange || { echo "launch $number failed"; cat err; };;
+        esac
+        if [ $number = $2 ]; then
+            sleep 3; before=$(held); echo "memory $number $(memory)" | tee -a memory
+        elif [ $((number % 100)) = 0 ]; then
+            echo "memory $number $(memory)" | tee -a memory
+        fi
+    done
+    within 30 at_rest "$before" || { echo "not as before:"; diff <(echo "$before") <(held); }
+    [ $(($1 - $2)) -lt 500 ] || {
+        # KiB that each daemon has grown by for each launch, from the first line to the last.
+        tail -n 1 memory | cat <(head -n 1 memory) - | awk '
+            NR == 1 { n = $2; for (i = 3; i <= NF; i++) was[i] = $i }
+            NR == 2 { for (i = 3; i <= NF; i++) { slope = ($i - was[i]) / ($2 - n); printf "slope %.3f\n", slope; if (slope >= 1) print "it grows" } }'
+    }
+    echo "over"
+"#;
+
+#[test]
+fn a_thousand_launches_leave_nothing() {
+    let _machine = turn::heavy();
+    let launches: usize = std::env::var("LATTICE_SOAK_LAUNCHES").map_or(16, |text| text.parse().expect("a number"));
+    let counted_from = (launches / 5).max(8);
+    let script = script_on(2, SOAK).arg(launches.to_string()).arg(counted_from.to_string()).arg(built::lattice());
+    let outcome = script.within(std::time::Duration::from_secs(60 + 4 * launches as u64)).run();
+    print!("{}", outcome.text());
+    outcome.exits(0);
+    let lines = outcome.text().lines();
+    let told: Vec<&str> = lines.filter(|line| !line.starts_with("memory ") && !line.starts_with("slope ")).collect();
+    assert_eq!(told, ["over"], "{}", outcome.errors());
+}
