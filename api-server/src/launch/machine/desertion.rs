@@ -32,7 +32,7 @@ pub(crate) enum Desertion {
     /// Certain: it never spoke to its PMI server, so no fence of all ranks can have been complete.
     Certain(Cause),
     /// The rank went through MPI_Finalize, or failed; those who wait may be about to leave the last fence that it took part in. Certain if they
-    /// still wait when they are asked again.
+    /// still wait when they are asked again; a node that does not answer, as its output is held up, is asked until it does.
     Suspected,
 }
 
@@ -144,15 +144,21 @@ impl FenceWaits {
         self.by_node.iter().all(BTreeSet::is_empty)
     }
 
-    /// The ranks that are known to wait.
-    fn waiting(&self) -> Vec<Rank> {
-        let waiting: BTreeSet<u32> = self.by_node.iter().flatten().copied().collect();
+    /// The ranks that wait on nodes of this kind.
+    fn waiting(&self, is_meant: impl Fn(u32) -> bool) -> Vec<Rank> {
+        let nodes = (0..).zip(&self.by_node).filter(|(node, _)| is_meant(*node));
+        let waiting: BTreeSet<u32> = nodes.flat_map(|(_, waiting)| waiting).copied().collect();
         waiting.into_iter().map(Rank).collect()
     }
 
-    /// The first rank whose end is of this kind while others of its job wait.
-    pub(crate) fn deserter(&self, is_meant: fn(&RankEnd) -> bool, ranks: &Ranks) -> Option<Deserter> {
-        let all = self.waiting();
+    /// The first rank whose end is of this kind while others of its job wait on nodes of that kind.
+    pub(crate) fn deserter(
+        &self,
+        is_meant: fn(&RankEnd) -> bool,
+        on_node: impl Fn(u32) -> bool,
+        ranks: &Ranks,
+    ) -> Option<Deserter> {
+        let all = self.waiting(on_node);
         ranks.jobs().iter().find_map(|job| {
             let waiting: Vec<Rank> = all.iter().copied().filter(|rank| job.contains(&rank.0)).collect();
             let end = ranks.first_end(job, is_meant).filter(|_| !waiting.is_empty())?;
@@ -227,6 +233,12 @@ mod tests {
         assert_eq!(state.desertion(), None, "the fence was complete");
 
         state.on_waiting(0, &ranks(&[0, 1]));
+        assert_eq!(
+            state.confirm(&[None, answer(&[])]),
+            None,
+            "a node that does not answer may have no rank that waits"
+        );
+        assert_eq!(state.desertion(), Some(Desertion::Suspected), "it is asked again");
         let cause = state.confirm(&[answer(&[1]), None]).unwrap();
         assert_eq!(cause.kind, CauseKind::LeftFence { rank: Rank(2), waiting: ranks(&[1]) });
     }
@@ -282,13 +294,13 @@ mod tests {
         all.add_job(&Placement::block(&[1, 1]));
         let mut waits = FenceWaits::new(2);
         waits.on_waiting(0, &ranks(&[0, 3, 77]), &all);
-        assert_eq!(waits.waiting(), ranks(&[0]), "rank 3 is of another node, and 77 of none");
+        assert_eq!(waits.waiting(|_| true), ranks(&[0]), "rank 3 is of another node, and 77 of none");
         waits.on_waiting(0, &ranks(&[4]), &all);
-        assert_eq!(waits.waiting(), ranks(&[0, 4]), "what is said of one job says nothing of the other");
+        assert_eq!(waits.waiting(|_| true), ranks(&[0, 4]), "what is said of one job says nothing of the other");
         waits.on_waiting(0, &ranks(&[1]), &all);
-        assert_eq!(waits.waiting(), ranks(&[1, 4]), "a new fence of the job");
+        assert_eq!(waits.waiting(|_| true), ranks(&[1, 4]), "a new fence of the job");
         waits.on_answer(0, &answer(&[3, 4]).unwrap(), &all);
-        assert_eq!(waits.waiting(), ranks(&[4]), "an answer tells of all ranks of the node");
+        assert_eq!(waits.waiting(|_| true), ranks(&[4]), "an answer tells of all ranks of the node");
         waits.on_exited(0, Rank(4));
         assert!(waits.is_empty());
     }

@@ -210,11 +210,11 @@ impl LaunchState {
         if !self.does_anybody_wait() {
             return None;
         }
-        let certain = self.waits.deserter(was_silent, &self.ranks).map(|Deserter { end, waiting }| {
+        let certain = self.waits.deserter(was_silent, |_| true, &self.ranks).map(|Deserter { end, waiting }| {
             let kind = CauseKind::LeftBeforeInit { rank: end.rank, exit: end.exit, others: waiting };
             Desertion::Certain(self.cause_at(end.rank, kind))
         });
-        certain.or_else(|| self.waits.deserter(has_left, &self.ranks).map(|_| Desertion::Suspected))
+        certain.or_else(|| self.waits.deserter(has_left, |_| true, &self.ranks).map(|_| Desertion::Suspected))
     }
 
     /// The cause of a desertion that was suspected, now that nodes have answered which ranks wait.
@@ -227,7 +227,8 @@ impl LaunchState {
         if !self.does_anybody_wait() {
             return None;
         }
-        let Deserter { end, waiting } = self.waits.deserter(has_left, &self.ranks)?;
+        let has_answered = |node: u32| matches!(answers.get(node as usize), Some(Some(_)));
+        let Deserter { end, waiting } = self.waits.deserter(has_left, has_answered, &self.ranks)?;
         let kind = match end.exit {
             exit if exit.is_success() => CauseKind::LeftFence { rank: end.rank, waiting },
             exit => CauseKind::Failed { rank: end.rank, exit },

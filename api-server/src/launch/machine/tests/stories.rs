@@ -74,8 +74,9 @@ fn a_rank_whose_failure_was_borne_is_the_cause_if_others_wait_for_it() {
     let exit = RankExit::Code(3);
     simulation.event(1, Event::Exited { rank: Rank(1), exit, phase: Some(RankPhase::Open) });
     simulation.event(0, Event::Waiting { ranks: vec![Rank(0)] });
-    simulation.pass(Duration::from_secs(2));
+    simulation.pass(Duration::from_millis(1500));
     simulation.answer(0, vec![progress(0, true)]);
+    simulation.pass(Duration::from_secs(1));
     assert_eq!(simulation.endings()[0].kind, CauseKind::Failed { rank: Rank(1), exit });
 }
 
