@@ -7,15 +7,16 @@
 //! node2
 //! ```
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use hostlist::HostlistError;
 use lattice_session::request::HostSlots;
 
-/// The most bytes of a hostfile: room for half a million nodes. A device has no end.
+use crate::bounded_file;
+
+/// The most bytes of a hostfile: room for half a million nodes.
 const BYTES_MAX: u64 = 16 << 20;
 
 /// Refusal of a hostfile.
@@ -29,12 +30,6 @@ pub enum HostfileError {
         path: PathBuf,
         /// Error of the system.
         source: io::Error,
-    },
-    /// The file has no end, or might as well have none.
-    #[error("{} is no hostfile: it has more than {} MiB", path.display(), BYTES_MAX >> 20)]
-    TooLong {
-        /// The file.
-        path: PathBuf,
     },
     /// A line's slots are no number of ranks.
     #[error("{}, line {line}: the slots of {node} are {slots:?}; a number from 1 up is possible", path.display())]
@@ -72,12 +67,7 @@ pub enum HostfileError {
 /// Fails if it cannot be read, names no host, or has a line that is none of the forms above.
 pub(crate) fn read(path: &Path) -> Result<Vec<HostSlots>, HostfileError> {
     let failed = |source| HostfileError::Read { path: path.to_owned(), source };
-    let mut bytes = Vec::new();
-    File::open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes)).map_err(failed)?;
-    if bytes.len() as u64 > BYTES_MAX {
-        return Err(HostfileError::TooLong { path: path.to_owned() });
-    }
-    let text = String::from_utf8(bytes).map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))?;
+    let text = bounded_file::text(path, BYTES_MAX).map_err(failed)?;
     parse(&text, path)
 }
 
@@ -159,7 +149,7 @@ mod tests {
     #[test]
     fn what_has_no_end_is_no_hostfile() {
         let error = read(Path::new("/dev/zero")).unwrap_err().to_string();
-        assert_eq!(error, "/dev/zero is no hostfile: it has more than 16 MiB");
+        assert_eq!(error, "cannot read the hostfile /dev/zero: it has more than 16777216 bytes");
     }
 
     #[test]

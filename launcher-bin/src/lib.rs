@@ -20,6 +20,7 @@
 
 pub mod args;
 mod attachment;
+mod bounded_file;
 pub mod cluster;
 mod commands;
 pub mod console;

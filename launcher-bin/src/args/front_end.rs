@@ -21,6 +21,7 @@ use clap::error::ErrorKind;
 
 use self::line::Line;
 pub(super) use self::line::Translation;
+use crate::bounded_file;
 
 /// Launcher whose command line is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,6 +162,22 @@ impl Flag {
         }
         Ok(())
     }
+}
+
+/// Most bytes of a file that a line names.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// The text of a file that a line names.
+fn text_of(path: &OsStr) -> Result<String, Refusal> {
+    let failed = |error: std::io::Error| Refusal::File { path: path.into(), reason: error.to_string() };
+    bounded_file::text(path.as_ref(), BYTES_MAX).map_err(failed)
+}
+
+/// The next word as the value of the flag that stands there as `typed`; `rest` is moved on.
+fn next_word(typed: &str, rest: &mut &[OsString]) -> Result<OsString, Refusal> {
+    let (first, behind) = rest.split_first().ok_or_else(|| Refusal::NoValue { flag: typed.to_owned() })?;
+    *rest = behind;
+    Ok(first.clone())
 }
 
 /// The flag of this name, which has no dashes.

@@ -1,17 +1,17 @@
 //! Variables of the ranks: those of ours that are passed on, and those that are set for a program.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use crate::args::{EnvSetting, Export, ProgramArgs};
+use crate::bounded_file;
 use crate::machine::Machine;
 
 /// Variables that a program cannot well do without; with `--export`, srun keeps none of them but those of Slurm.
 const KEPT: [&str; 5] = ["HOME", "USER", "LOGNAME", "SHELL", "PATH"];
-/// Most bytes of a file of variables. A device has no end.
+/// Most bytes of a file of variables.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// Refusal of variables.
@@ -33,12 +33,6 @@ pub enum EnvironmentError {
         path: PathBuf,
         /// Error of the system.
         source: io::Error,
-    },
-    /// The file is longer than any list of variables.
-    #[error("--env-file: {} has more than {} bytes", path.display(), BYTES_MAX)]
-    TooLong {
-        /// The file.
-        path: PathBuf,
     },
     /// A line sets no variable.
     #[error("--env-file: {}, line {line}: it is not NAME=VALUE", path.display())]
@@ -95,11 +89,7 @@ fn variable(
 /// everything up to the end of its line.
 fn read(path: &Path) -> Result<Vec<(OsString, OsString)>, EnvironmentError> {
     let failed = |source| EnvironmentError::Read { path: path.to_owned(), source };
-    let mut bytes = Vec::new();
-    File::open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes)).map_err(failed)?;
-    if bytes.len() as u64 > BYTES_MAX {
-        return Err(EnvironmentError::TooLong { path: path.to_owned() });
-    }
+    let bytes = bounded_file::bytes(path, BYTES_MAX).map_err(failed)?;
     let lines = (1..).zip(bytes.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii_start));
     let settings = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with(b"#"));
     settings
@@ -159,7 +149,7 @@ mod tests {
             assert!(error.ends_with("line 2: it is not NAME=VALUE"), "{error}");
         }
         let error = commanded("--env-file /dev/zero true").unwrap_err().to_string();
-        assert!(error.contains("/dev/zero has more than"), "{error}");
+        assert!(error.contains("cannot read /dev/zero: it has more than"), "{error}");
         assert!(
             commanded("--env-file /nonexistent true").unwrap_err().to_string().contains("cannot read /nonexistent")
         );

@@ -9,8 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
@@ -19,7 +18,9 @@ use lattice_session::request::{ProgramRequest, Programs};
 use lattice_session::spec::AppSpec;
 use pmi_core::ids::Rank;
 
-/// Most bytes of such a file. A device has no end.
+use crate::bounded_file;
+
+/// Most bytes of such a file.
 const BYTES_MAX: u64 = 1 << 20;
 /// Most ranks that are given their programs one by one.
 const RANKS_MAX: u32 = 1 << 20;
@@ -35,12 +36,6 @@ pub enum MultiProgError {
         path: PathBuf,
         /// Error of the system.
         source: io::Error,
-    },
-    /// The file is longer than any list of programs.
-    #[error("--multi-prog: {} has more than {} bytes", path.display(), BYTES_MAX)]
-    TooLong {
-        /// The file.
-        path: PathBuf,
     },
     /// A line cannot be used.
     #[error("--multi-prog: {}, line {line}: {fault}", path.display())]
@@ -131,7 +126,9 @@ struct Line {
 pub(super) fn read(request: ProgramRequest) -> Result<Vec<ProgramRequest>, MultiProgError> {
     let ProgramRequest { app, ranks } = request;
     let path = app.directory.join(&app.program);
-    let lines = parse(&text(&path)?, &path)?;
+    let text =
+        bounded_file::text(&path, BYTES_MAX).map_err(|source| MultiProgError::Read { path: path.clone(), source })?;
+    let lines = parse(&text, &path)?;
     let size = match ranks {
         Some(size) => size.get(),
         None => size_of(&lines).ok_or_else(|| MultiProgError::NoSize { path: path.clone() })?,
@@ -149,16 +146,6 @@ pub(super) fn read(request: ProgramRequest) -> Result<Vec<ProgramRequest>, Multi
         ProgramRequest { app: AppSpec { program, args: words.collect(), ..app.clone() }, ranks: NonZeroU32::new(ranks) }
     };
     Ok(programs.into_iter().map(program).collect())
-}
-
-fn text(path: &Path) -> Result<String, MultiProgError> {
-    let failed = |source| MultiProgError::Read { path: path.to_owned(), source };
-    let mut bytes = Vec::new();
-    File::open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes)).map_err(failed)?;
-    if bytes.len() as u64 > BYTES_MAX {
-        return Err(MultiProgError::TooLong { path: path.to_owned() });
-    }
-    String::from_utf8(bytes).map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))
 }
 
 /// The lines with programs; one that ends with a backslash goes on in the next one.

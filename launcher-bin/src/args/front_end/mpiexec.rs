@@ -16,7 +16,7 @@ use self::values::{
 };
 use super::Meaning::{Made, Nothing, OfLaunch, OfProgram, Refused};
 use super::line::Line;
-use super::{Answer, Flag, FrontEnd, Refusal, Takes, find, unknown};
+use super::{Answer, Flag, FrontEnd, Refusal, Takes, find, next_word, text_of, unknown};
 use crate::args::SEPARATOR;
 use crate::console::Verbosity;
 use crate::hostfile;
@@ -269,18 +269,13 @@ fn value_of(
 
 /// A value: what is glued to the flag, else the next word.
 fn value(typed: &str, glued: Option<&OsStr>, rest: &mut &[OsString]) -> Result<OsString, Refusal> {
-    if let Some(glued) = glued {
-        return Ok(glued.to_owned());
-    }
-    let (first, behind) = rest.split_first().ok_or_else(|| Refusal::NoValue { flag: typed.to_owned() })?;
-    *rest = behind;
-    Ok(first.clone())
+    glued.map_or_else(|| next_word(typed, rest), |glued| Ok(glued.to_owned()))
 }
 
 /// Reads a file of programs with their flags: one on each line (MPI 4.1, 11.5; Open MPI's application context).
 fn read_file(path: &OsStr, line: &mut Line) -> Result<(), Refusal> {
     let failed = |reason: String| Refusal::File { path: path.into(), reason };
-    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    let text = text_of(path)?;
     for (number, text) in (1..).zip(text.lines().map(str::trim)) {
         if text.is_empty() || text.starts_with('#') {
             continue;

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::Meaning::{Made, Nothing, OfLaunch, OfProgram, Refused};
 use super::line::Line;
-use super::{Answer, Flag, FrontEnd, Refusal, Takes, unknown};
+use super::{Answer, Flag, FrontEnd, Refusal, Takes, next_word, text_of, unknown};
 use crate::args::SEPARATOR;
 use crate::args::idle::{IDLE, Value};
 use crate::console::Verbosity;
@@ -28,7 +28,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["jobid"], Takes::Value, OfLaunch("--alloc")),
     flag(&["o", "output"], Takes::Value, Made("-o FILE, and -e FILE unless there is one", output)),
     flag(&["e", "error"], Takes::Value, Made("-e FILE", error)),
-    flag(&["i", "input"], Takes::Value, Made("-i none|all|RANK|FILE", input)),
+    flag(&["i", "input"], Takes::Value, OfLaunch("--stdin")),
     flag(&["l", "label"], Takes::Nothing, OfLaunch("--label")),
     flag(&["open-mode"], Takes::Value, Made("--append", open_mode)),
     flag(&["D", "chdir"], Takes::Value, OfProgram("--chdir")),
@@ -174,7 +174,7 @@ fn read_long(word: &OsStr, rest: &mut &[OsString], line: &mut Line) -> Result<Op
     let name = whole_name(&name)?;
     if let Some(idle) = IDLE.iter().find(|idle| idle.long == name) {
         if idle.value == Value::Required && glued.is_none() {
-            next(&typed, rest)?;
+            next_word(&typed, rest)?;
         }
         line.note(format!("{typed} chooses nothing here: {}", idle.reason));
         return Ok(None);
@@ -184,7 +184,7 @@ fn read_long(word: &OsStr, rest: &mut &[OsString], line: &mut Line) -> Result<Op
         (Takes::Nothing | Takes::Optional, None) => None,
         (Takes::Nothing, Some(_)) => return Err(Refusal::HasValue { flag: typed }),
         (_, Some(glued)) => Some(glued.to_owned()),
-        (Takes::Value | Takes::Pair, None) => Some(next(&typed, rest)?),
+        (Takes::Value | Takes::Pair, None) => Some(next_word(&typed, rest)?),
     };
     flag.apply(line, &typed, value.as_deref())?;
     Ok(None)
@@ -220,7 +220,8 @@ fn read_letters(letters: &OsStr, rest: &mut &[OsString], line: &mut Line) -> Res
             _ => {}
         }
         let behind = OsStr::from_bytes(&bytes[at + 1..]);
-        let value = |rest: &mut &[OsString]| if behind.is_empty() { next(&typed, rest) } else { Ok(behind.to_owned()) };
+        let value =
+            |rest: &mut &[OsString]| if behind.is_empty() { next_word(&typed, rest) } else { Ok(behind.to_owned()) };
         if let Some(idle) = IDLE.iter().find(|idle| idle.short == Some(char::from(letter))) {
             line.note(format!("{typed} chooses nothing here: {}", idle.reason));
             match idle.value {
@@ -245,12 +246,6 @@ fn read_letters(letters: &OsStr, rest: &mut &[OsString], line: &mut Line) -> Res
     Ok(None)
 }
 
-fn next(typed: &str, rest: &mut &[OsString]) -> Result<OsString, Refusal> {
-    let (first, behind) = rest.split_first().ok_or_else(|| Refusal::NoValue { flag: typed.to_owned() })?;
-    *rest = behind;
-    Ok(first.clone())
-}
-
 /// Answer to `--version`; likwid-mpirun reads its first word, PRRTE the second.
 const VERSION: &str = concat!("slurm 22.05.8 (Lattice ", env!("CARGO_PKG_VERSION"), ")\n");
 /// Answer to `--mpi=list`, in the form that likwid-mpirun reads.
@@ -273,8 +268,7 @@ fn node_list(line: &mut Line, list: &OsStr) -> Result<(), Refusal> {
         line.add_to_launch("--nodelist", Some(list));
         return Ok(());
     }
-    let failed = |reason: std::io::Error| Refusal::File { path: list.into(), reason: reason.to_string() };
-    let text = std::fs::read_to_string(list).map_err(failed)?;
+    let text = text_of(list)?;
     let names: Vec<&str> = text.split([',', '\n', ' ']).map(str::trim).filter(|name| !name.is_empty()).collect();
     line.add_to_launch("--nodelist", Some(names.join(",").as_ref()));
     Ok(())
@@ -331,11 +325,6 @@ fn to_file(line: &mut Line, flag: &'static str, file: &OsStr) -> Result<(), Refu
         Some("none") => line.add_to_launch(flag, Some("/dev/null".as_ref())),
         _ => line.add_to_launch(flag, Some(file)),
     }
-    Ok(())
-}
-
-fn input(line: &mut Line, source: &OsStr) -> Result<(), Refusal> {
-    line.add_to_launch("--stdin", Some(source));
     Ok(())
 }
 
