@@ -1,6 +1,6 @@
 //! Model and UUID of NVIDIA GPUs, from `/proc/driver/nvidia/gpus`.
 
-use super::{NodeRecord, Source, Trouble, shared_addresses};
+use super::Source;
 use crate::node::{AddressKind, Inventory};
 use crate::root::{ReadError, Root};
 use crate::template::PciAddress;
@@ -30,9 +30,5 @@ impl Source for Nvidia {
             }
         }
         Ok(())
-    }
-
-    fn deliver(&self, nodes: &[NodeRecord<'_>]) -> Vec<Trouble> {
-        shared_addresses(self, AddressKind::Uuid, nodes)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The file `config` is never read: it takes a millisecond for each device of some machines, and the others some microseconds.
 
-use super::Source;
+use super::{NodeRecord, Source, Trouble, shared_addresses};
 use crate::node::{AddressKind, Inventory};
 use crate::root::{ReadError, Root};
 use crate::template::{OsDevice, OsKind, PciAddress, PciDevice, PciKind};
@@ -33,6 +33,11 @@ impl Source for Pci {
             }
         }
         Ok(())
+    }
+
+    /// GPUs of all makers have their UUIDs for themselves.
+    fn deliver(&self, nodes: &[NodeRecord<'_>]) -> Vec<Trouble> {
+        shared_addresses(self, AddressKind::Uuid, nodes)
     }
 }
 

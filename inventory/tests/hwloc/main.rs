@@ -2,7 +2,8 @@
 //!
 //! hwloc reads another root by `HWLOC_FSROOT`, and from the kernel's files alone by `HWLOC_COMPONENTS=linux,stop`.
 
-mod machine;
+#[path = "../made_up/mod.rs"]
+mod made_up;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +14,7 @@ use lattice_inventory::{Allowed, Inventory, Root, xml};
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 
-use self::machine::Machine;
+use self::made_up::Machine;
 
 /// Objects in their order, in words: depth, type, and those attributes that both must agree in.
 type Objects = Vec<String>;

@@ -1,0 +1,66 @@
+//! How long does it take to read a node, to write it for hwloc, and to find what was kept of it?
+//!
+//! `cargo bench -p lattice-inventory`: this machine, and a made-up one of 64 cores with 128 CPUs in a temporary directory, whose files cost less than those of
+//! `/sys` (about 8 us each there). Medians of 51.
+
+#[allow(dead_code)]
+#[path = "../tests/made_up/mod.rs"]
+mod made_up;
+
+use std::time::{Duration, Instant};
+
+use lattice_inventory::{Allowed, Inventory, Keeping, Root, ThisNode, xml};
+use made_up::Machine;
+
+const TURNS: usize = 51;
+
+fn main() {
+    let machine = large();
+    println!("{:<24} {:>10} {:>12} {:>12} {:>10}", "us", "read", "write XML", "find kept", "XML bytes");
+    row("this machine", &Root::default());
+    row("128 CPUs, made up", &machine.root());
+}
+
+fn row(name: &str, root: &Root) {
+    let inventory = Inventory::read(root);
+    let write = || xml::write(&inventory, &Allowed::all(&inventory.template)).expect("a node that can be told");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let look = || ThisNode::below(root.clone(), vec![Keeping::at(directory.path().join("kept"))]).topology();
+    look();
+    let times = [median(|| Inventory::read(root)), median(write), median(look)].map(|time| time.as_micros());
+    println!("{name:<24} {:>10} {:>12} {:>12} {:>10}", times[0], times[1], times[2], write().len());
+}
+
+fn median<T>(mut work: impl FnMut() -> T) -> Duration {
+    let mut times: Vec<Duration> = (0..TURNS)
+        .map(|_| {
+            let begin = Instant::now();
+            let _ = std::hint::black_box(work());
+            begin.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    times[TURNS / 2]
+}
+
+/// Two packages of 32 cores, four NUMA nodes and four network interfaces each.
+fn large() -> Machine {
+    let machine = Machine::new("0-127", "0-127");
+    machine.write("proc/self/status", "Cpus_allowed_list:\t0-127\nMems_allowed_list:\t0-7");
+    let cores: Vec<String> = (0..64).map(|core| format!("{core},{}", core + 64)).collect();
+    machine.groups("core", &cores.iter().map(String::as_str).collect::<Vec<_>>());
+    machine.groups("package", &["0-31,64-95", "32-63,96-127"]).groups("die", &["0-31,64-95", "32-63,96-127"]);
+    for cpus in &cores {
+        machine.caches(&[(0, 1, "Data", 32, cpus), (1, 1, "Instruction", 32, cpus), (2, 2, "Unified", 512, cpus)]);
+    }
+    let eighth = |node: u32| format!("{}-{},{}-{}", node * 8, node * 8 + 7, node * 8 + 64, node * 8 + 71);
+    let nodes: Vec<String> = (0..8).map(eighth).collect();
+    for cpus in &nodes {
+        machine.caches(&[(3, 3, "Unified", 32768, cpus)]);
+    }
+    machine.numa(&nodes.iter().map(|cpus| (cpus.as_str(), "10 12 12 12 32 32 32 32")).collect::<Vec<_>>());
+    for (node, cpus) in nodes.iter().enumerate() {
+        machine.pci(&format!("0000:{:02x}:00.0", 0x10 + node), 0x0002_0000, [0x17db, 0x0501], node as i32, cpus);
+    }
+    machine
+}
