@@ -16,6 +16,8 @@ mod ending;
 mod fabric;
 mod forks;
 mod from_session;
+mod in_time;
+mod inventory;
 mod launch;
 mod launches;
 mod lease;
@@ -118,6 +120,7 @@ struct Node {
     fabric: Arc<Fabric>,
     forks: Forks,
     launches: Launches,
+    this_node: Arc<ThisNode>,
     metrics: Metrics,
     /// Chosen anew at each start.
     incarnation: u64,
@@ -189,7 +192,8 @@ async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
         tokio::spawn(metrics_page::serve(listener, move || metrics::text(&counting)));
     }
     // It takes some milliseconds; sessions look where this is kept before they look at the node.
-    tokio::task::spawn_blocking(|| ThisNode::default().read_anew());
+    let this_node = Arc::clone(&node.this_node);
+    tokio::task::spawn_blocking(move || this_node.read_anew());
     let found = adoption::find(&node.config.runtime_dir, node.forks.own())?;
     let lease = match adoption::take_up(&node, found).await {
         0 => None,
@@ -237,6 +241,7 @@ impl Node {
             arrivals: Arc::default(),
             agents: AgentChannels::new(security.clone(), relay::AGENTS_MAX),
             launches: Launches::default(),
+            this_node: Arc::default(),
             metrics: Metrics::default(),
             incarnation: u64::from_ne_bytes(random::bytes()?),
             config,

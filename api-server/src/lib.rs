@@ -22,6 +22,8 @@ mod clock;
 mod config;
 mod fabric;
 mod fabric_service;
+mod inventories;
+mod inventory_service;
 mod launch;
 mod launch_quota;
 mod launch_service;
@@ -64,6 +66,7 @@ use pmi_transport::limits::MESSAGE_MAX;
 use pmi_transport::listen::{self, ListenError, Listener};
 use pmi_transport::proto::v1::allocation_service_server::AllocationServiceServer;
 use pmi_transport::proto::v1::fabric_service_server::FabricServiceServer;
+use pmi_transport::proto::v1::inventory_service_server::InventoryServiceServer;
 use pmi_transport::proto::v1::launch_service_server::LaunchServiceServer;
 use pmi_transport::proto::v1::node_service_server::NodeServiceServer;
 use sd_notify::NotifyState;
@@ -76,6 +79,7 @@ use self::args::ApiArgs;
 use self::config::{Config, ConfigError, Identity};
 use self::fabric::{Fabric, FabricError};
 use self::fabric_service::Accounting;
+use self::inventory_service::Describing;
 use self::launch_service::Launching;
 use self::node_service::Reporting;
 use self::renewal::Renewal;
@@ -225,6 +229,7 @@ fn routes(server: &Arc<Server>) -> Routes {
     Routes::new(allocating.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX))
         .add_service(launching.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX))
         .add_service(FabricServiceServer::new(Accounting(Arc::clone(server))))
+        .add_service(InventoryServiceServer::new(Describing::new(server)).max_encoding_message_size(MESSAGE_MAX))
         .add_service(reporting.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX))
 }
 

@@ -326,7 +326,7 @@ impl ReportStream {
 }
 
 /// Refuses a request that does not come from the agent of the node that it speaks of.
-fn check_speaker<T>(request: &Request<T>, node: &str) -> Result<(), Status> {
+pub(crate) fn check_speaker<T>(request: &Request<T>, node: &str) -> Result<(), Status> {
     check_is(caller_of(request)?, node)
 }
 

@@ -11,8 +11,11 @@
 
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod natural_order;
 
 use std::fmt::Write;
+
+pub use natural_order::natural_order;
 
 /// The most names that one list may stand for.
 pub const NAMES_MAX: usize = 1 << 20;

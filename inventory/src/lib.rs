@@ -15,6 +15,7 @@ mod cpus;
 mod kept;
 mod locality;
 mod node;
+pub mod picture;
 mod root;
 mod source;
 mod template;
@@ -27,7 +28,7 @@ pub use allowed::Allowed;
 pub use cpus::{CpuSet, CpuSetParseError, NodeSet};
 pub use kept::Keeping;
 pub use locality::Localities;
-pub use node::{AddressKind, DeviceAddress, Inventory, Trouble};
+pub use node::{AddressKind, DeviceAddress, Devices, Inventory, Trouble};
 pub use root::{ReadError, Root};
 pub use source::{NodeRecord, SOURCES, Source, deliver};
 pub use template::{

@@ -11,8 +11,8 @@ use crate::template::Template;
 pub struct Inventory {
     /// Kind of node.
     pub template: Template,
-    /// Addresses of its devices, by the name that the kernel gives a device, or the PCI address of one without a name.
-    pub devices: BTreeMap<String, Vec<DeviceAddress>>,
+    /// Addresses of its devices.
+    pub devices: Devices,
     /// Exact size of the memory of each NUMA node in bytes, in the order of [`Template::numa`]; one of the whole machine where there
     /// is no NUMA.
     pub memory: Vec<u64>,
@@ -23,6 +23,9 @@ pub struct Inventory {
     /// Sources that failed, and why.
     pub trouble: Vec<Trouble>,
 }
+
+/// Addresses of a node's devices, by the name that the kernel gives a device, or the PCI address of one without a name.
+pub type Devices = BTreeMap<String, Vec<DeviceAddress>>;
 
 /// Failure of a source, or something odd that one has seen.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

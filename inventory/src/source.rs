@@ -10,7 +10,7 @@ mod slingshot;
 
 use std::collections::HashMap;
 
-use crate::node::{AddressKind, BOOT_ID, Inventory, Trouble};
+use crate::node::{AddressKind, BOOT_ID, Devices, Inventory, Trouble};
 use crate::root::{ReadError, Root};
 
 /// Source of an inventory.
@@ -24,7 +24,7 @@ pub trait Source: Sync {
     /// Fails if something that must be there is not, or makes no sense.
     fn collect(&self, root: &Root, into: &mut Inventory) -> Result<(), ReadError>;
 
-    /// Looks at the inventories of all nodes, where they meet, and returns what no node sees alone.
+    /// Looks at the devices of all nodes, where they meet, and returns what no node sees alone.
     fn deliver(&self, _nodes: &[NodeRecord<'_>]) -> Vec<Trouble> {
         Vec::new()
     }
@@ -41,13 +41,13 @@ pub const SOURCES: &[&dyn Source] = &[
     &amd::Amd,
 ];
 
-/// Inventory of a node, with its name.
+/// Addresses of a node's devices, with its name.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeRecord<'a> {
     /// Name of the node.
     pub node: &'a str,
-    /// Its inventory.
-    pub inventory: &'a Inventory,
+    /// The addresses.
+    pub devices: &'a Devices,
 }
 
 impl Inventory {
@@ -73,7 +73,7 @@ impl Inventory {
     }
 }
 
-/// Asks all sources what they see in the inventories of all nodes.
+/// Asks all sources what they see in the devices of all nodes.
 pub fn deliver(nodes: &[NodeRecord<'_>]) -> Vec<Trouble> {
     SOURCES.iter().flat_map(|source| source.deliver(nodes)).collect()
 }
@@ -83,7 +83,7 @@ fn shared_addresses(source: &dyn Source, kind: AddressKind, nodes: &[NodeRecord<
     let mut seen: HashMap<&str, (&str, &str)> = HashMap::new();
     let mut trouble = Vec::new();
     for record in nodes {
-        for (device, addresses) in &record.inventory.devices {
+        for (device, addresses) in record.devices {
             for address in addresses.iter().filter(|address| address.kind == kind) {
                 let (node, other) = *seen.entry(&address.value).or_insert((record.node, device));
                 if node != record.node {

@@ -79,7 +79,8 @@ fn a_source_that_fails_takes_nothing_from_the_others() {
 #[test]
 fn two_nodes_with_one_address_are_told() {
     let [one, other] = ["b8ce:f603:0012:3456"; 2].map(|guid| Inventory::read(&node(guid).root()));
-    let records = [("n1", &one), ("n2", &other)].map(|(node, inventory)| NodeRecord { node, inventory });
+    let records =
+        [("n1", &one), ("n2", &other)].map(|(node, inventory)| NodeRecord { node, devices: &inventory.devices });
     let told: Vec<String> = deliver(&records).into_iter().map(|trouble| trouble.reason).collect();
     assert_eq!(
         told,

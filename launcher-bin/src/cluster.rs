@@ -20,6 +20,7 @@ use pmi_transport::connect::{self, Channel};
 use pmi_transport::identity::{Caller, Security};
 use pmi_transport::proto::v1::allocation_service_client::AllocationServiceClient;
 use pmi_transport::proto::v1::fabric_service_client::FabricServiceClient;
+use pmi_transport::proto::v1::inventory_service_client::InventoryServiceClient;
 use pmi_transport::proto::v1::launch_service_client::LaunchServiceClient;
 use pmi_transport::proto::v1::node_service_client::NodeServiceClient;
 use tonic::{Response, Status};
@@ -131,6 +132,10 @@ impl Cluster {
 
     pub(crate) fn nodes(&self) -> NodeServiceClient<Channel> {
         NodeServiceClient::new(self.channel.clone())
+    }
+
+    pub(crate) fn inventories(&self) -> InventoryServiceClient<Channel> {
+        InventoryServiceClient::new(self.channel.clone()).max_decoding_message_size(pmi_transport::limits::MESSAGE_MAX)
     }
 
     pub(crate) fn fabric(&self) -> FabricServiceClient<Channel> {

@@ -6,6 +6,7 @@ mod cxi;
 mod launches;
 mod nodes;
 mod status;
+mod topology;
 
 use std::ffi::OsString;
 use std::io;

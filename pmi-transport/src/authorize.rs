@@ -47,6 +47,8 @@ const TABLE: &[(&str, Admitted)] = &[
     ("/lattice.v1.FabricService/ListFabric", ADMINS),
     ("/lattice.v1.FabricService/ExamineFabric", ADMINS),
     ("/lattice.v1.FabricService/CleanFabric", ADMINS),
+    ("/lattice.v1.InventoryService/TellInventory", AGENTS),
+    ("/lattice.v1.InventoryService/ListInventories", Admitted::Known),
     ("/lattice.v1.NodeService/RegisterNode", AGENTS),
     ("/lattice.v1.NodeService/Heartbeat", AGENTS),
     ("/lattice.v1.NodeService/RenewCertificate", AGENTS),
@@ -192,7 +194,8 @@ mod tests {
         match (service, method) {
             ("AllocationService" | "LaunchService", _) => matches!(role, Role::User | Role::Admin),
             ("FabricService", _) => role == Role::Admin,
-            ("NodeService", "ListNodes") => true,
+            ("NodeService", "ListNodes") | ("InventoryService", "ListInventories") => true,
+            ("InventoryService", _) => role == Role::Agent,
             ("NodeService", "DrainNodes" | "ResumeNodes") => role == Role::Admin,
             ("NodeService", _) => role == Role::Agent,
             ("NodeAgentService", "LaunchProcesses" | "AbortProcesses") => matches!(role, Role::Api | Role::Agent),

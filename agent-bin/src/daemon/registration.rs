@@ -9,15 +9,16 @@ use pmi_transport::proto::v1 as proto;
 use pmi_transport::signature::Serial;
 use proto::node_service_client::NodeServiceClient;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 use tonic::Status;
 
 use super::ending::Ending;
+use super::in_time::in_time;
 use super::launches::LaunchOrder;
 use super::lease::{Lease, Renewals};
 use super::node_info::Resources;
 use super::renewal::Granted;
-use super::{Node, node_info, relay};
+use super::{Node, inventory, node_info, relay};
 
 /// Pause between attempts to register: after the first failure, and at most.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
@@ -37,6 +38,7 @@ pub(super) async fn keep_registered(node: Arc<Node>, renewals: Renewals, certifi
             Ok(accepted) => {
                 certificates.send_replace(accepted.certificate);
                 pause = PAUSE_FIRST;
+                tokio::spawn(inventory::tell(Arc::clone(&node)));
                 beat(&node, accepted, &renewals).await;
             }
             Err(status) => {
@@ -118,15 +120,5 @@ async fn beat(node: &Node, accepted: Accepted, renewals: &Renewals) {
             // The launches go on while the lease lasts; whether the node still counts is told when the API server is back.
             Err(status) => tracing::debug!("no answer to a heartbeat: {}", status.message()),
         }
-    }
-}
-
-async fn in_time<T>(
-    limit: Duration,
-    call: impl Future<Output = Result<tonic::Response<T>, Status>>,
-) -> Result<T, Status> {
-    match timeout(limit, call).await {
-        Ok(result) => result.map(tonic::Response::into_inner),
-        Err(_) => Err(Status::deadline_exceeded(format!("no answer within {limit:?}"))),
     }
 }

@@ -100,6 +100,9 @@ pub struct NodesArgs {
     /// The action; without one, the nodes are shown.
     #[command(subcommand)]
     pub command: Option<NodesCommand>,
+    /// Show what the nodes are: each kind of node with its cores, caches, memory and devices.
+    #[arg(long)]
+    pub topology: bool,
     /// Server and form of the answer.
     #[command(flatten)]
     pub table: TableArgs,

@@ -6,6 +6,7 @@ use pmi_transport::proto::v1 as proto;
 use proto::NodeState;
 use serde::Serialize;
 
+use super::topology::topology;
 use super::{CommandError, ask, node_names};
 use crate::args::{NodesArgs, NodesCommand};
 use crate::console::{Verbosity, print, print_json, report};
@@ -53,6 +54,7 @@ enum Changed {
 /// Shows the nodes of the cluster, or does to them what is asked for; returns the exit code.
 pub(crate) fn nodes(args: &NodesArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
     match &args.command {
+        None if args.topology => topology(&args.table),
         None => {
             let answer = ask(&args.table.api, async |cluster| {
                 Ok(cluster.ask(cluster.nodes().list_nodes(proto::ListNodesRequest {})).await?)

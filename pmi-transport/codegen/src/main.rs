@@ -13,6 +13,7 @@ const FILES: &[&str] = &[
     "lattice/v1/allocations.proto",
     "lattice/v1/fabric.proto",
     "lattice/v1/fence.proto",
+    "lattice/v1/inventory.proto",
     "lattice/v1/launch.proto",
     "lattice/v1/nodes.proto",
     "lattice/v1/session.proto",

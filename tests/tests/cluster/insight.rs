@@ -33,6 +33,16 @@ fn all<'a>(value: &'a Value, field: &str) -> Vec<&'a Value> {
     }
 }
 
+/// All nodes of a development cluster are this machine.
+#[test]
+fn nodes_of_one_kind_are_shown_as_one() {
+    let script = "until lattice nodes --topology | grep -q '^node\\[0-2\\].* thread'; do sleep 0.05; done
+        lattice nodes --topology --json";
+    let kinds = json(&script_on(3, script).run());
+    assert_eq!(all(&kinds, "nodes"), ["node[0-2]"]);
+    assert!(all(&kinds, "template").iter().all(|template| template["cpus"].is_string()), "{kinds}");
+}
+
 #[test]
 fn nodes_are_listed() {
     let outcome = cluster(3).words("lattice nodes --json").run();

@@ -1,0 +1,171 @@
+//! A kind of node as people look at it: a line for each NUMA node, with its memory, caches, cores and devices.
+//!
+//! ```text
+//! package 0 ┬ NUMA 0  64 GiB  L3 32 MiB x2  cores 0-15  ▪▪▪▪▪▪▪▪ ▪▪▪▪▪▪▪▪  nic hsn0
+//!           └ NUMA 1  64 GiB  L3 32 MiB x2  cores 16-31 ▪▪▪▪▪▪▪▪ ▪▪▪▪▪▪▪▪
+//! ```
+
+use std::fmt::Write;
+
+use crate::cpus::CpuSet;
+use crate::template::{CacheType, Group, NumaNode, PciDevice, PciKind, Template};
+
+/// Sum of a node in a few words: `2 packages, 8 NUMA nodes, 128 cores, 256 threads, 512 GiB`.
+pub fn summary(template: &Template) -> String {
+    let count = |number: usize, word: &str| match number {
+        0 => None,
+        1 => Some(format!("1 {word}")),
+        _ => Some(format!("{number} {word}s")),
+    };
+    let memory: u64 = template.numa.iter().map(|node| node.memory_gib).sum();
+    let parts = [
+        count(template.packages.len(), "package"),
+        count(template.numa.len(), "NUMA node"),
+        count(template.cores.len(), "core"),
+        count(template.cpus.len(), "thread"),
+        (memory > 0).then(|| format!("{memory} GiB")),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// Devices of a kind in one word each, such as `hsn0`; a model and a number where they have one.
+pub fn devices(template: &Template, kind: PciKind) -> Vec<String> {
+    template.pci.iter().filter(|device| device.kind == kind).map(device_name).collect()
+}
+
+/// Lines of a node's picture.
+pub fn lines(template: &Template) -> Vec<String> {
+    let whole = [NumaNode { id: 0, cpus: template.cpus.clone(), memory_gib: 0, distances: Vec::new() }];
+    let numa = if template.numa.is_empty() { &whole[..] } else { &template.numa };
+    let mut lines = Vec::new();
+    let mut drawn = CpuSet::default();
+    for package in &template.packages {
+        let within: Vec<&NumaNode> = numa.iter().filter(|node| !node.cpus.is_disjoint(&package.cpus)).collect();
+        let number = package.id.map_or_else(|| "-".to_owned(), |id| id.to_string());
+        let title = format!("package {number}");
+        for (index, node) in within.iter().enumerate() {
+            let branch = match (within.len(), index) {
+                (1, _) => "─",
+                (_, 0) => "┬",
+                (last, index) if index + 1 == last => "└",
+                _ => "├",
+            };
+            let title = if index == 0 { title.clone() } else { " ".repeat(title.len()) };
+            lines.push(format!("{title} {branch} {}", numa_line(template, node, &package.cpus)));
+        }
+        drawn.add(&package.cpus);
+    }
+    // Memory without CPUs, and CPUs that no package has.
+    for node in numa.iter().filter(|node| node.cpus.is_disjoint(&drawn)) {
+        lines.push(numa_line(template, node, &node.cpus));
+    }
+    lines
+}
+
+fn numa_line(template: &Template, node: &NumaNode, package: &CpuSet) -> String {
+    let cpus = node.cpus.intersection(package);
+    let mut line = match template.numa.is_empty() {
+        true => format!("CPUs {cpus}"),
+        false => format!("NUMA {}  {} GiB", node.id, node.memory_gib),
+    };
+    let is_last_level = |level: u8| template.caches.iter().all(|cache| cache.level <= level);
+    for cache in
+        template.caches.iter().filter(|cache| cache.kind != CacheType::Instruction && is_last_level(cache.level))
+    {
+        let count = cache.instances.iter().filter(|one| !one.cpus.is_disjoint(&cpus)).count();
+        if count > 0 {
+            let _ = write!(line, "  L{} {}", cache.level, size(cache.size));
+            if count > 1 {
+                let _ = write!(line, " x{count}");
+            }
+        }
+    }
+    let cores: Vec<&Group> = template.cores.iter().filter(|core| core.cpus.is_subset(&cpus)).collect();
+    if !cores.is_empty() {
+        let numbers: CpuSet = cores.iter().filter_map(|core| core.cpus.first()).collect();
+        let _ = write!(line, "  cores {numbers}  {}", squares(template, &cores));
+    }
+    for device in template.pci.iter().filter(|device| is_next_to(device, node)) {
+        let kind = match device.kind {
+            PciKind::Nic => "nic",
+            PciKind::Gpu => "gpu",
+            PciKind::Nvme => "nvme",
+        };
+        let _ = write!(line, "  {kind} {}", device_name(device));
+    }
+    line
+}
+
+/// A square for each core, those that share a cache of the last level together.
+fn squares(template: &Template, cores: &[&Group]) -> String {
+    let caches = template.caches.iter().max_by_key(|cache| cache.level).map_or(&[][..], |cache| &cache.instances);
+    let cache_of = |core: &Group| caches.iter().position(|cache| core.cpus.is_subset(&cache.cpus));
+    let groups = cores.chunk_by(|one, next| cache_of(one) == cache_of(next));
+    groups.map(|group| "▪".repeat(group.len())).collect::<Vec<_>>().join(" ")
+}
+
+fn is_next_to(device: &PciDevice, node: &NumaNode) -> bool {
+    match device.numa {
+        Some(numa) => numa == node.id,
+        None => !node.cpus.is_empty() && node.cpus.is_subset(&device.cpus),
+    }
+}
+
+fn device_name(device: &PciDevice) -> String {
+    let names: Vec<&str> = device.names.iter().map(|os| os.name.as_str()).collect();
+    match (names.is_empty(), device.model.as_str()) {
+        (true, "") => device.address.to_string(),
+        (true, model) => model.to_owned(),
+        (false, _) => names.join("/"),
+    }
+}
+
+/// Size of a cache.
+fn size(bytes: u64) -> String {
+    match bytes / 1024 {
+        kibibytes if kibibytes % 1024 == 0 && kibibytes > 0 => format!("{} MiB", kibibytes / 1024),
+        kibibytes => format!("{kibibytes} KiB"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::template::CacheKind;
+
+    #[test]
+    fn a_node_has_a_line_for_each_numa_node() {
+        let groups = |lists: &[&str]| -> Vec<Group> {
+            (0..).zip(lists).map(|(id, list)| Group { cpus: list.parse().unwrap(), id: Some(id) }).collect()
+        };
+        let numa =
+            |id: u16, cpus: &str| NumaNode { id, cpus: cpus.parse().unwrap(), memory_gib: 64, distances: Vec::new() };
+        let cache = CacheKind {
+            level: 3,
+            kind: CacheType::Unified,
+            size: 32 << 20,
+            line: 64,
+            ways: 16,
+            instances: groups(&["0-1", "2-3", "4-7"]),
+        };
+        let template = Template {
+            cpus: "0-7".parse().unwrap(),
+            packages: groups(&["0-7"]),
+            cores: groups(&["0", "1", "2", "3", "4", "5", "6", "7"]),
+            caches: vec![cache],
+            numa: vec![numa(0, "0-3"), numa(1, "4-7"), numa(2, "")],
+            ..Template::default()
+        };
+        assert_eq!(
+            lines(&template),
+            [
+                "package 0 ┬ NUMA 0  64 GiB  L3 32 MiB x2  cores 0-3  ▪▪ ▪▪",
+                "          └ NUMA 1  64 GiB  L3 32 MiB  cores 4-7  ▪▪▪▪",
+                "NUMA 2  64 GiB",
+            ]
+        );
+        assert_eq!(summary(&template), "1 package, 3 NUMA nodes, 8 cores, 8 threads, 192 GiB");
+        let without_numa = Template { numa: Vec::new(), packages: Vec::new(), cores: Vec::new(), ..template };
+        assert_eq!(lines(&without_numa), ["CPUs 0-7  L3 32 MiB x3"]);
+    }
+}
