@@ -1,16 +1,21 @@
 //! Inventory kept in files, so that one process of a boot reads the node and the others read it there.
 //!
 //! ```text
-//! inventory              one line of JSON: for which boot, which CPUs, and the sums of both contents; then the inventory
+//! inventory-VIEW         one line of JSON: for which boot, which view, and the sums of both contents; then the inventory
 //! topology-SUM.xml       the node as hwloc reads it; ranks are given this file, so that it never changes under its name
 //! ```
 //!
+//! A view is the CPUs that are online and the network interfaces that can be seen. A network namespace with a `/sys` of its own shows its own
+//! interfaces only, so that processes of a boot can have several views of the node: each has a file.
+//!
 //! What does not fit the running kernel is not used. What is broken is not used either, and told.
 
+use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use nix::fcntl::OFlag;
 use nix::unistd::{Uid, getpid};
@@ -22,10 +27,13 @@ use crate::node::{BOOT_ID, Inventory};
 use crate::root::{ReadError, Root};
 
 /// Version of the files; others are replaced.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
-/// Name of the file of the inventory.
-const FILE: &str = "inventory";
+/// Most files of each sort in a directory; the oldest ones make room.
+const FILES_MAX: usize = 16;
+
+/// Classes of devices of which a network namespace shows its own only.
+const IN_NAMESPACES: [&str; 2] = ["net", "infiniband"];
 
 /// The most that is read of a file, in bytes.
 const FILE_MAX: u64 = 16 * 1024 * 1024;
@@ -69,29 +77,51 @@ pub(crate) enum KeptError {
     },
 }
 
-/// Identity of the machine that an inventory is of, as far as it can change without anybody's doing.
+/// Identity of what an inventory was read from, as far as it can change without anybody's doing.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Validity {
     /// Start of the kernel.
     boot_id: String,
-    /// CPUs that are online.
-    pub(crate) online: CpuSet,
+    /// Hash of the view.
+    view: String,
 }
 
 impl Validity {
-    /// The machine as it is now: two small files are read.
+    /// The machine as this process sees it now: some small files are read.
     ///
     /// # Errors
-    /// Fails where the kernel does not tell which CPUs are online.
+    /// Fails where the kernel does not tell which CPUs are online, or which devices there are.
     pub(crate) fn now(root: &Root) -> Result<Self, ReadError> {
-        let online = root.required_list("sys/devices/system/cpu/online")?;
-        Ok(Self { boot_id: root.word(BOOT_ID).unwrap_or_default(), online })
+        // Without those that the kernel made of nothing, such as bridges and tunnels.
+        let mut interfaces = Vec::new();
+        for class in IN_NAMESPACES {
+            let directory = format!("sys/class/{class}");
+            let is_virtual = |name: &str| {
+                root.link(&format!("{directory}/{name}")).is_some_and(|path| path.contains("/devices/virtual/"))
+            };
+            interfaces.extend(root.names(&directory)?.into_iter().filter(|name| !is_virtual(name)));
+        }
+        let view = format!("{} {}", online(root)?, interfaces.join("/"));
+        Ok(Self { boot_id: root.word(BOOT_ID).unwrap_or_default(), view: Sum::of(view.as_bytes()).short().to_owned() })
     }
 
     /// True if two starts of the kernel can be told apart.
     fn can_be_kept(&self) -> bool {
         !self.boot_id.is_empty()
     }
+
+    /// Name of the file of the inventory.
+    fn file_name(&self) -> String {
+        format!("inventory-{}", self.view)
+    }
+}
+
+/// CPUs that are online.
+///
+/// # Errors
+/// Fails where the kernel does not tell it.
+pub(crate) fn online(root: &Root) -> Result<CpuSet, ReadError> {
+    root.required_list("sys/devices/system/cpu/online")
 }
 
 /// First line of the file.
@@ -126,8 +156,12 @@ impl Sum {
         Err(KeptError::Damaged { path: path.to_owned(), reason })
     }
 
+    fn short(&self) -> &str {
+        self.sha256.get(..16).unwrap_or_default()
+    }
+
     fn xml_name(&self) -> String {
-        format!("topology-{}.xml", self.sha256.get(..16).unwrap_or_default())
+        format!("topology-{}.xml", self.short())
     }
 }
 
@@ -135,6 +169,7 @@ impl Sum {
 #[derive(Debug)]
 pub(crate) struct Kept {
     directory: PathBuf,
+    path: PathBuf,
     header: Header,
     /// What was read of the file beyond its header.
     body: File,
@@ -161,9 +196,9 @@ impl Keeping {
         Self(directory.into())
     }
 
-    /// Opens what is kept; `None` if nothing is, or it is of another boot.
+    /// Opens what is kept of this view; `None` if nothing is, or it is of another boot.
     pub(crate) fn open(&self, now: &Validity) -> Result<Option<Kept>, KeptError> {
-        let path = self.0.join(FILE);
+        let path = self.0.join(now.file_name());
         match self.check_directory() {
             Err(KeptError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
             result => result?,
@@ -176,7 +211,7 @@ impl Keeping {
         let line = first_line(&mut file).map_err(|source| KeptError::System { path: path.clone(), source })?;
         let header: Header = serde_json::from_slice(&line).map_err(|error| damaged(error.to_string()))?;
         let fits = header.version == VERSION && header.of == *now && now.can_be_kept();
-        Ok(fits.then_some(Kept { directory: self.0.clone(), header, body: file }))
+        Ok(fits.then_some(Kept { directory: self.0.clone(), path, header, body: file }))
     }
 
     /// Keeps an inventory, and returns the file that ranks can read.
@@ -202,8 +237,25 @@ impl Keeping {
         let header = Header { version: VERSION, of: now.clone(), inventory: Sum::of(&body), xml: sum };
         let mut line = serde_json::to_vec(&header).map_err(|error| failed(&self.0)(error.into()))?;
         line.push(b'\n');
-        self.replace(&self.0.join(FILE), &[&line, &body])?;
+        self.replace(&self.0.join(now.file_name()), &[&line, &body])?;
+        self.make_room();
         Ok(file)
+    }
+
+    /// Removes the oldest files of each sort, those of writers that were killed among them.
+    fn make_room(&self) {
+        let mut sorts: HashMap<String, Vec<(SystemTime, PathBuf)>> = HashMap::new();
+        for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
+            let Some(age) = entry.metadata().ok().and_then(|metadata| metadata.modified().ok()) else { continue };
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let sort = name.split_once('-').map_or(name.as_str(), |(sort, _)| sort).to_owned();
+            sorts.entry(sort).or_default().push((age, entry.path()));
+        }
+        for files in sorts.values_mut() {
+            files.sort_unstable();
+            // Another process may have been quicker.
+            files.iter().rev().skip(FILES_MAX).for_each(|(_, path)| drop(fs::remove_file(path)));
+        }
     }
 
     /// Writes a file beside the one of this name, and then in its place.
@@ -232,12 +284,13 @@ impl Keeping {
 impl Kept {
     /// The inventory.
     pub(crate) fn inventory(&mut self) -> Result<Inventory, KeptError> {
-        let path = self.directory.join(FILE);
+        let path = &self.path;
         let mut body = Vec::new();
         let read = (&mut self.body).take(FILE_MAX).read_to_end(&mut body);
         read.map_err(|source| KeptError::System { path: path.clone(), source })?;
-        self.header.inventory.check(&body, &path)?;
-        serde_json::from_slice(&body).map_err(|error| KeptError::Damaged { path, reason: error.to_string() })
+        self.header.inventory.check(&body, path)?;
+        serde_json::from_slice(&body)
+            .map_err(|error| KeptError::Damaged { path: path.clone(), reason: error.to_string() })
     }
 
     /// The file that ranks can read, and its content; `None` if there is none for this node.

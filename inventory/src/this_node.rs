@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use parking_lot::Mutex;
 
 use crate::allowed::Allowed;
-use crate::kept::{Keeping, Kept, Validity};
+use crate::kept::{Keeping, Kept, Validity, online};
 use crate::node::Inventory;
 use crate::root::Root;
 use crate::xml;
@@ -76,7 +76,7 @@ impl ThisNode {
     /// The topology for ranks that this process starts, which may use what its control groups leave it; `None` if it is better that they
     /// look for themselves.
     pub fn topology(&self) -> Option<SharedTopology> {
-        let online = Validity::now(&self.root).ok()?.online;
+        let online = online(&self.root).ok()?;
         match Allowed::to_this_process(&self.root, &online) {
             None => self.found().whole.clone(),
             Some(allowed) => Some(SharedTopology { text: xml::write(self.inventory(), &allowed)?, file: None }),

@@ -35,6 +35,15 @@ impl Node {
         self.directory.path().join("kept")
     }
 
+    /// The one file of the inventory.
+    fn file(&self) -> PathBuf {
+        let names = names(&self.kept());
+        let mut inventories = names.iter().filter(|name| name.starts_with("inventory-"));
+        let file = self.kept().join(inventories.next().expect("an inventory is kept"));
+        assert_eq!(inventories.next(), None, "{names:?}");
+        file
+    }
+
     fn look(&self) -> ThisNode {
         ThisNode::below(Root::at(self.directory.path()), vec![Keeping::at(self.kept())])
     }
@@ -75,6 +84,29 @@ fn a_node_is_read_once_for_each_boot_and_set_of_cpus() {
     assert!(names(&node.kept()).iter().all(|name| !name.starts_with('.')), "{:?}", names(&node.kept()));
 }
 
+/// Interfaces of another network namespace are another view, and both are kept.
+#[test]
+fn processes_with_other_network_interfaces_have_a_file_of_their_own() {
+    let node = Node::new();
+    let interface = node.directory.path().join("sys/class/net/hsn0");
+    assert_eq!(node.cores(), 2);
+    let without = node.file();
+    fs::create_dir_all(interface.parent().unwrap()).unwrap();
+    symlink("../../devices/virtual/net/bridge0", interface.with_file_name("bridge0")).unwrap();
+    node.change();
+    assert_eq!(node.cores(), 2, "a bridge does not count");
+    symlink("../../devices/pci0000:00/0000:00:03.0/net/hsn0", &interface).unwrap();
+    assert_eq!(node.cores(), 1, "it is read as it is here");
+    fs::remove_file(&interface).unwrap();
+    assert_eq!(node.cores(), 2, "what was kept there is still kept");
+    assert!(without.exists() && names(&node.kept()).len() == 4, "{:?}", names(&node.kept()));
+    for number in 0..40 {
+        fs::create_dir(interface.with_file_name(format!("eth{number}"))).unwrap();
+        node.cores();
+    }
+    assert!(names(&node.kept()).len() <= 16 + 2, "{:?}", names(&node.kept()));
+}
+
 #[test]
 fn ranks_are_given_a_file_that_stays() {
     let node = Node::new();
@@ -98,9 +130,10 @@ fn what_is_damaged_is_read_anew_and_replaced() {
     assert_eq!(node.cores(), 2);
     let xml = node.look().topology().unwrap().file.unwrap();
     node.change();
-    let whole = fs::read(node.kept().join("inventory")).unwrap();
+    let file = node.file();
+    let whole = fs::read(&file).unwrap();
     let check = |damaged: &[u8]| {
-        fs::write(node.kept().join("inventory"), damaged).unwrap();
+        fs::write(&file, damaged).unwrap();
         let cores = node.look().inventory().template.cores.len();
         assert_eq!(cores, 1, "{}", String::from_utf8_lossy(damaged));
     };
@@ -112,7 +145,7 @@ fn what_is_damaged_is_read_anew_and_replaced() {
         check(&flipped);
     }
     // The other file belongs to it.
-    fs::write(node.kept().join("inventory"), &whole).unwrap();
+    fs::write(&file, &whole).unwrap();
     fs::write(xml, "<topology/>").unwrap();
     assert_eq!(node.cores(), 1);
     assert_eq!(node.cores(), 1, "it was replaced");
@@ -123,7 +156,7 @@ fn nothing_that_others_can_write_is_read() {
     let node = Node::new();
     assert_eq!(node.cores(), 2);
     node.change();
-    let file = node.kept().join("inventory");
+    let file = node.file();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
     assert_eq!(node.cores(), 1);
     fs::rename(&file, node.directory.path().join("elsewhere")).unwrap();

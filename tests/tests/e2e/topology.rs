@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use lattice_tests::mpi::{Flavour, MPIS};
-use lattice_tests::{Outcome, launch};
+use lattice_tests::{Command, Outcome, built, launch};
+use nix::unistd::geteuid;
 
 /// Runs two ranks under `strace`, each with a trace of the files that it opens.
 fn traced(flags: &str, program: &Path, traces: &Path) -> Outcome {
@@ -42,4 +43,31 @@ fn bound_ranks_hear_of_their_places_and_others_do_not() {
     for line in outcome.sorted_lines() {
         outcome.check(line[1..].starts_with(": 0 SK0:"), || format!("should say that CPU 0 is in package 0: {line}"));
     }
+}
+
+/// A network namespace shows its own interfaces: what is kept of the node in one is not told in another.
+#[test]
+fn ranks_are_told_the_interfaces_of_their_network_namespace() {
+    assert!(geteuid().is_root(), "this test must run as root");
+    let script = r#"
+        # The interfaces on the PCI bus in the file that a rank is given, against those that are seen here.
+        told() {
+            file=$("$LATTICE" launch -n 1 "$LATTICE" pmi get PMI_hwloc_xmlfile | sed 's|^[^/]*||')
+            told=$(sed -n 's/.*"OSDev" name="\([^"]*\)" osdev_type="2".*/\1/p' "$file" | sort | paste -sd,)
+            there=$(find /sys/class/net -lname '*/pci*' -printf '%f\n' | sort | paste -sd,)
+            [ -s "$file" ] && [ "$told" = "$there" ] && echo "$1: as seen" || echo "$1: $file has '$told', seen is '$there'"
+        }
+        export LATTICE="$0"; export -f told
+        told before
+        "$LATTICE" dev-cluster --nodes 1 -- "$LATTICE" launch -n 1 true
+        told 'after a cluster'
+        unshare --net --mount bash -c 'mount -t sysfs none /sys && told namespace'
+        told after"#;
+    let outcome = Command::new("bash").words("-c").arg(script).arg(built::lattice()).run();
+    outcome.exits(0).prints_lines([
+        "before: as seen",
+        "after a cluster: as seen",
+        "namespace: as seen",
+        "after: as seen",
+    ]);
 }
