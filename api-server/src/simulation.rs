@@ -2,33 +2,32 @@
 //! the registry of nodes and what is unclean, as they are. What services and runners do with streams and tasks, this does in one thread:
 //! inputs go in with the time, [`ApiEffect`]s come out, to be carried out by the simulation.
 
+mod effects;
+
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use lattice_session::cause::{Cause, RankExit};
-use lattice_session::event::Event;
 use lattice_session::spec::SessionSpec;
-use lattice_session::wire::event::NodeHappening;
 use pmi_core::ids::Rank;
 use pmi_transport::proto::v1::{self as proto, RefusalReason};
 use prost::Message;
 use proto::launch_report::What;
 
 use crate::launch::attachments::Role;
-use crate::launch::checkpoint::{Snapshot, Stored};
-use crate::launch::effect::Effect;
-use crate::launch::event::{ClientRequest, LogEvent, NodeEvent};
+use crate::launch::checkpoint::Stored;
+use crate::launch::event::ClientRequest;
 use crate::launch::facts::{Facts, Origin, Ownership, Settler};
 use crate::launch::fan_out::Refusal;
-use crate::launch::outbox::{Attempt, Outbox, StreamEnd};
+use crate::launch::outbox::{Attempt, Outbox};
 use crate::launch::{Delivery, Machine, Part, Resumed};
 use crate::nodes::{Arrival, Judgement, NodeFacts, PortAnswer, Registration, Registry};
 use crate::store::Checkpoint;
 use crate::unclean_nodes::UncleanNodes;
 use crate::versions;
-use crate::wire::launch::{decode_progressed, encode_progressed};
-use crate::wire::node::{decode_event, encode_message};
+use crate::wire::launch::decode_progressed;
+use crate::wire::node::decode_event;
 
 /// Most suspects that are looked at with one tick.
 const SUSPECTS: usize = 64;
@@ -376,86 +375,6 @@ impl SimulatedApiServer {
             self.carry_out(now);
         }
     }
-
-    fn carry_out(&mut self, now: Instant) {
-        while let Some(machine) = &mut self.machine {
-            for effect in machine.take_effects() {
-                self.carry_out_one(effect);
-            }
-            let unclean: Vec<String> =
-                self.nodes.iter().filter(|name| self.unclean.has(name, &self.launch_id)).cloned().collect();
-            match &mut self.machine {
-                Some(machine) if machine.is_complete() => machine.on_complete(&unclean, now.into()),
-                _ => break,
-            }
-        }
-        self.flush();
-    }
-
-    fn carry_out_one(&mut self, effect: Effect) {
-        match effect {
-            Effect::Command { node, command } => {
-                let taken = self.machine.as_ref().map_or(0, |machine| machine.events_taken(node));
-                self.outboxes[node as usize].push(command, taken);
-            }
-            Effect::Resume { node, stream, after } => self.outboxes[node as usize].resume(stream, after),
-            Effect::Acknowledge { node, through } => self.outboxes[node as usize].acknowledge(through),
-            Effect::CloseStream { node } => self.outboxes[node as usize].close(),
-            Effect::AbortNode { node, signal, .. } => self.effects.push_back(ApiEffect::Abort { node, signal }),
-            Effect::MarkUnclean { node } => {
-                let name = &self.nodes[node as usize];
-                if self.registry.up(name).is_some() {
-                    self.unclean.add(name, &self.launch_id);
-                }
-            }
-            Effect::PublishPart { node, part } => self.parts[node as usize] = part,
-            Effect::Append { sequence, event, .. } => {
-                debug_assert!(sequence > self.last_event, "events are numbered on");
-                self.last_event = sequence;
-                self.effects.push_back(ApiEffect::Tell { sequence, event: client_event(event) });
-            }
-            Effect::Store(Snapshot::Running(progressed)) => {
-                let record = Record::Running(encode_progressed(&progressed).encode_to_vec());
-                self.effects.push_back(ApiEffect::Store(record));
-            }
-            Effect::Store(Snapshot::Over) => self.effects.push_back(ApiEffect::Store(Record::Over)),
-            Effect::AnswerStart(result) => self.effects.push_back(ApiEffect::Started(result.is_ok())),
-            Effect::Conclude(completion) => {
-                self.parts.iter_mut().filter(|part| **part == Part::Expected).for_each(|part| *part = Part::Ended);
-                self.effects.push_back(ApiEffect::Concluded { success: completion.cause.is_none() });
-            }
-            Effect::CountLostNode { node, reason } => self.effects.push_back(ApiEffect::Lost { node, reason }),
-            // The simulation has one client, which reads everything, and asks for nothing else.
-            Effect::Publish(_)
-            | Effect::Settle { .. }
-            | Effect::StopKeeping
-            | Effect::GrantInput { .. }
-            | Effect::ReportStart(_)
-            | Effect::Dismiss { .. }
-            | Effect::Forget { .. }
-            | Effect::AnswerStatus { .. }
-            | Effect::AnswerSpawn { .. }
-            | Effect::Finish { .. } => {}
-        }
-    }
-
-    /// Takes what the outboxes have for the streams that are there.
-    fn flush(&mut self) {
-        for node in 0..self.outboxes.len() {
-            while let Some(stream) = self.streams[node]
-                && let Some(next) = self.outboxes[node].try_next(stream)
-            {
-                let node_index = node as u32;
-                self.effects.push_back(match next {
-                    Ok(message) => ApiEffect::Command { node: node_index, stream, command: encode_message(message) },
-                    Err(end) => {
-                        self.streams[node] = None;
-                        ApiEffect::EndStream { node: node_index, stream, in_order: end == StreamEnd::Closed }
-                    }
-                });
-            }
-        }
-    }
 }
 
 fn facts(terms: &LaunchTerms, origin: Origin) -> Facts {
@@ -479,24 +398,5 @@ fn facts(terms: &LaunchTerms, origin: Origin) -> Facts {
         ownership: if *is_detached { Ownership::Detached } else { Ownership::Owned },
         settler: if *is_detached { Settler::Nobody } else { Settler::Owner },
         origin,
-    }
-}
-
-fn client_event(event: LogEvent) -> ClientEvent {
-    match event {
-        LogEvent::Node(NodeEvent::Happened(NodeHappening::Event(event), _)) => match event {
-            Event::Started { rank, pid } => ClientEvent::Started(rank, pid),
-            Event::Output(output) => ClientEvent::Output(output.rank, output.bytes),
-            Event::Exited { rank, exit, .. } => ClientEvent::Exited(rank, exit),
-            Event::Ending(cause) => ClientEvent::Ending(cause),
-            _ => ClientEvent::Other,
-        },
-        LogEvent::Node(_) => ClientEvent::Other,
-        LogEvent::Unclean(nodes) => ClientEvent::Unclean(nodes),
-        LogEvent::Complete(completion) => ClientEvent::Complete {
-            cause: completion.cause.clone(),
-            ends: completion.ends.iter().map(|end| (end.rank, end.exit)).collect(),
-            message: completion.message.clone(),
-        },
     }
 }

@@ -3,8 +3,12 @@
 use std::fmt;
 use std::time::Duration;
 
+use lattice_session::timeouts;
+
+use crate::connection::{Host, KEEP_ALIVE};
 use crate::random::Random;
 use crate::scenario::Scenario;
+use crate::surroundings::LEASE;
 use crate::time::Time;
 
 /// One thing that goes wrong.
@@ -191,6 +195,63 @@ impl FaultKind {
             | Self::StopReading { .. }
             | Self::StartAgain { .. } => true,
             _ => false,
+        }
+    }
+
+    /// The nodes that a launch may lose for it, of so many.
+    pub(crate) fn struck(self, nodes: u32) -> Vec<u32> {
+        let all = || (0..nodes).collect();
+        match self {
+            Self::CrashNode { node, .. } | Self::KillService { node, .. } | Self::KillSession { node } => vec![node],
+            Self::KillAgent { node, back } if back + timeouts::HEARTBEAT >= timeouts::LOST_AFTER => vec![node],
+            Self::Pause { time, .. } if time >= KEEP_ALIVE => all(),
+            Self::Pause { node, time } if time >= timeouts::HEARTBEAT => vec![node],
+            // Of two that do not reach each other, each takes the other for lost.
+            Self::Cut { .. } | Self::Slow { .. } | Self::Reset { host: Where::Node(_) } => all(),
+            Self::CutPair { one, other, .. } => vec![one, other],
+            // Nodes that were not asked, or not heard before its end.
+            Self::CrashApi { .. } => all(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Returns true if nobody may follow the launch any more for it, which ends the launch.
+    pub(crate) fn may_end_launch(self) -> bool {
+        match self {
+            Self::StopReading { time } => time > timeouts::NEXT_OWNER,
+            Self::Cut { host: Where::Api, time, .. } => time >= KEEP_ALIVE,
+            Self::CrashApi { back } => back >= LEASE,
+            Self::Slow { host: Where::Api, .. } => true,
+            _ => false,
+        }
+    }
+
+    /// The ways on which nothing goes, among so many nodes and the other machines.
+    pub(crate) fn ways(self, nodes: u32) -> Vec<(Host, Host)> {
+        match self {
+            Self::Cut { host, way, .. } => {
+                let host = host.host();
+                let all = (0..nodes).map(Host).chain([Host::API, Host::CLIENT]);
+                let both = |other| {
+                    let inward = (way != Way::Out).then_some((other, host));
+                    let outward = (way != Way::In).then_some((host, other));
+                    inward.into_iter().chain(outward)
+                };
+                all.filter(|other| *other != host).flat_map(both).collect()
+            }
+            Self::CutPair { one, other, .. } if one != other => {
+                vec![(Host(one), Host(other)), (Host(other), Host(one))]
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Where {
+    pub(crate) fn host(self) -> Host {
+        match self {
+            Self::Node(node) => Host(node),
+            Self::Api => Host::API,
         }
     }
 }

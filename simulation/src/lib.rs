@@ -10,12 +10,19 @@
 //! and at the end the invariants I1 to I8 of `docs/simulation.md` are checked against what really happened.
 #![forbid(unsafe_code)]
 
+mod api_host;
+mod client;
+mod connection;
+mod event;
 mod faults;
 mod journal;
 mod network;
+mod node;
 mod random;
 mod rank;
 mod scenario;
+mod schedule;
+mod surroundings;
 mod time;
 mod truth;
 mod world;
@@ -93,12 +100,9 @@ impl Plan {
         let mut world = World::new(self.seed, self.scenario.clone(), faults, lines == Lines::Kept);
         world.run_until(last + LONGEST + REST);
         world.check_end();
-        Outcome {
-            digest: world.journal.digest(),
-            events: world.journal.events(),
-            violations: world.truth.violations().to_vec(),
-            lines: world.journal.into_lines(),
-        }
+        let (journal, violations) = world.into_record();
+        let (digest, events) = (journal.digest(), journal.events());
+        Outcome { digest, events, violations, lines: journal.into_lines() }
     }
 
     /// The plan with as few faults as still break an invariant: each is left out that can be.

@@ -3,17 +3,16 @@
 //! one thread: inputs go in with the time, [`SessionEffect`]s come out, to be carried out by the simulation.
 
 mod links;
+mod settling;
 
 use std::collections::VecDeque;
-use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use nix::sys::signal::Signal;
-use pmi_core::Phase as Dialogue;
-use pmi_core::ids::{LocalRank, NodeIndex, Rank};
-use pmi_core::server::{Action, ConnectionId, EndReason, FenceStatus, Server, Settings};
+use pmi_core::ids::{NodeIndex, Rank};
+use pmi_core::server::{ConnectionId, EndReason, Server, Settings};
 use pmi_transport::proto::v1 as proto;
 use proto::to_session::What;
 use rank_spawner::RankExit;
@@ -21,22 +20,16 @@ use rank_spawner::RankExit;
 use self::links::Links;
 use super::confirmations::{Confirmations, Connection, End};
 use super::credit::OutputCredit;
-use super::failure_policy::{Decision, FailurePolicy, Stage, Told, concerns_others};
+use super::failure_policy::{FailurePolicy, Told};
 use super::incoming::resume;
-use super::waiting::{Waiting, Word};
+use super::waiting::Waiting;
 use crate::cause::StartClass;
 use crate::event::{Event, Output, Report, Stream};
-use crate::machine::desertion::FenceSeen;
-use crate::machine::effect::{Effect, Look};
 use crate::machine::jobs::JobNumber;
-use crate::machine::ranks::{RankState, SlotId};
 use crate::machine::verdict::ExitMeaning;
-use crate::machine::watch::SilentSeen;
-use crate::machine::{Phase, SessionMachine, StartFailure};
+use crate::machine::{SessionMachine, StartFailure};
 use crate::session_io::Control;
 use crate::spec::SessionSpec;
-use crate::timeouts;
-use crate::wire;
 use crate::wire::command::{self, Command};
 
 pub use pmi_transport::fence::FanOut;
@@ -300,234 +293,5 @@ impl SimulatedSession {
     fn connection(&self, rank: Rank) -> Option<ConnectionId> {
         let slot = self.machine.ranks().slot_of(rank)?;
         self.connections[self.machine.ranks().get(slot).local.index()]
-    }
-
-    /// Carries everything out that follows, until nothing does.
-    fn settle(&mut self, now: Instant) {
-        let mut batch = BytesMut::new();
-        loop {
-            self.take_actions(now);
-            if let Some(reason) = self.reason.take() {
-                self.machine.on_end_reason(JobNumber::LAUNCHED, reason, &[], now);
-            }
-            if self.take_effects(&mut batch, now)
-                | self.take_news(&mut batch)
-                | self.take_fences(now)
-                | self.take_decisions(&mut batch, now)
-                | self.proceed_to_end(&mut batch, now)
-            {
-                continue;
-            }
-            break;
-        }
-        if self.is_connected && !batch.is_empty() {
-            self.effects.push_back(SessionEffect::ToAgent(batch.freeze()));
-        }
-        if self.waiting.is_over() && matches!(self.ending, Ending::Reported) {
-            self.ending = Ending::Over;
-            self.effects.push_back(SessionEffect::Exit);
-        }
-    }
-
-    /// Carries out what the PMI server wants.
-    fn take_actions(&mut self, now: Instant) {
-        while let Some(action) = self.server.poll_action() {
-            match action {
-                Action::Send { connection, bytes } => {
-                    if let Some(rank) = self.server.rank_of(connection) {
-                        self.effects.push_back(SessionEffect::ToRank(rank, bytes));
-                    }
-                }
-                Action::Close { connection } => {
-                    if let Some(rank) = self.server.rank_of(connection) {
-                        self.effects.push_back(SessionEffect::HangUp(rank));
-                    }
-                }
-                Action::Fence { id, contribution } => {
-                    let alone = match &mut self.links {
-                        Some(links) => links.begin(id.clone(), contribution, now),
-                        None => Some(contribution),
-                    };
-                    if let Some(alone) = alone {
-                        self.server.handle_fence(&id, Ok(alone.segments.into()));
-                    }
-                }
-                Action::End(reason) => self.reason = Some(reason),
-                _ => {}
-            }
-        }
-    }
-
-    fn take_effects(&mut self, batch: &mut BytesMut, now: Instant) -> bool {
-        let mut any = false;
-        while let Some(effect) = self.machine.poll_effect() {
-            any = true;
-            match effect {
-                Effect::PrepareJob { job, .. } => self.machine.on_job_prepared(job, Ok(()), now),
-                Effect::StartRanks { job } => {
-                    let new = self.machine.ranks().iter().filter(|(_, slot)| slot.job == job);
-                    let starts: Vec<_> = new.map(|(_, slot)| SessionEffect::Start(slot.rank)).collect();
-                    self.effects.extend(starts);
-                }
-                Effect::Signal { signal, slots } => {
-                    let ranks = slots.iter().map(|&slot| self.machine.ranks().get(slot).rank);
-                    let signals: Vec<_> = ranks.map(|rank| SessionEffect::Signal(rank, signal)).collect();
-                    self.effects.extend(signals);
-                }
-                Effect::Report(event) => self.outbox.push_back(event),
-                Effect::Alarm(cause) => {
-                    self.waiting.take(Word::Alarm(cause), &self.credit, batch);
-                }
-                Effect::Look(look) => self.look(look, now),
-                Effect::Sweep => self.effects.push_back(SessionEffect::Sweep),
-                Effect::DrainOutputs => self.machine.on_drained(&SilentSeen::default(), now),
-                // Ranks of the simulation read no input and ask for no jobs.
-                Effect::FeedStdin | Effect::AnswerSpawn { .. } => {}
-            }
-        }
-        any
-    }
-
-    /// Passes events on, as far as there is room.
-    fn take_news(&mut self, batch: &mut BytesMut) -> bool {
-        let mut news = self.confirmations.take();
-        let mut any = news.connection.is_some() || news.resume.is_some() || news.end.is_some();
-        if news.connection.take().is_some() {
-            batch.clear();
-            self.waiting.break_off();
-        }
-        self.waiting.learn(&news, &self.confirmations, batch);
-        while self.waiting.expects_events()
-            && self.waiting.has_room(&self.credit)
-            && let Some(event) = self.outbox.pop_front()
-        {
-            let encoded = wire::event::encode(&event);
-            self.waiting.take(Word::Event(event, encoded), &self.credit, batch);
-            any = true;
-        }
-        self.waiting.let_go(&self.credit, &self.confirmations, batch);
-        any
-    }
-
-    fn take_fences(&mut self, now: Instant) -> bool {
-        let Some(links) = &mut self.links else { return false };
-        let mut any = false;
-        while let Some((id, result)) = links.poll_ended() {
-            self.server.handle_fence(&id, result);
-            any = true;
-        }
-        while let Some((from, failure)) = links.poll_heard() {
-            self.policy.on_failure(from, failure, now.into());
-            any = true;
-        }
-        self.effects.extend(links.take_frames().map(|(node, frame)| SessionEffect::ToNode(node, frame)));
-        any
-    }
-
-    fn take_decisions(&mut self, batch: &mut BytesMut, now: Instant) -> bool {
-        let Some(links) = &mut self.links else { return false };
-        let mut any = false;
-        if !self.waiting.has_told(&self.told) {
-            self.told = self.waiting.told();
-            self.policy.on_told(self.told.clone(), now.into());
-            any = true;
-        }
-        while let Some(decision) = self.policy.poll_decision() {
-            any = true;
-            match decision {
-                Decision::TellRoot(failure) => links.tell(0..1, &failure.cause, now),
-                Decision::TellBelow(failure) => links.tell_below(&failure, now),
-                Decision::Take(cause) => {
-                    self.waiting.take(Word::Chosen(cause), &self.credit, batch);
-                    self.machine.on_control(Control::GiveUp, now);
-                }
-            }
-        }
-        any
-    }
-
-    /// Moves on from the last rank's end to the report, as far as nobody has to be told of a failure.
-    fn proceed_to_end(&mut self, batch: &mut BytesMut, now: Instant) -> bool {
-        match mem::replace(&mut self.ending, Ending::Over) {
-            Ending::NotYet if matches!(self.machine.phase(), Phase::Done { .. }) => {
-                let until = now + timeouts::UNHEARD + timeouts::TELL;
-                self.ending = Ending::Telling { report: self.machine.report(), until };
-                true
-            }
-            Ending::Telling { report, until } if !self.is_settled(&report) && now < until => {
-                self.ending = Ending::Telling { report, until };
-                false
-            }
-            Ending::Telling { report, .. } => {
-                if let Some(links) = &mut self.links {
-                    links.leave();
-                }
-                self.ending = Ending::Draining { report };
-                true
-            }
-            Ending::Draining { report } => {
-                if self.outbox.is_empty() && self.waiting.expects_events() {
-                    self.waiting.take(Word::End, &self.credit, batch);
-                }
-                if !self.waiting.expects_report() {
-                    self.ending = Ending::Draining { report };
-                    return false;
-                }
-                self.waiting.take(Word::Report(Some(report)), &self.credit, batch);
-                self.ending = Ending::Reported;
-                true
-            }
-            other => {
-                self.ending = other;
-                false
-            }
-        }
-    }
-
-    fn is_settled(&self, report: &Report) -> bool {
-        let Some(links) = &self.links else { return true };
-        let stage = if links.is_telling() { Stage::Open } else { self.policy.stage() };
-        match report.cause.as_ref().is_some_and(concerns_others) {
-            true => stage == Stage::Settled,
-            false => stage != Stage::Open,
-        }
-    }
-
-    fn look(&mut self, look: Look, now: Instant) {
-        match look {
-            Look::Silent(look) => {
-                let silent = |state: RankState, dialogue| {
-                    matches!(state, RankState::Running { .. }) && dialogue == Some(Dialogue::Silent)
-                };
-                let slots = self.machine.ranks().iter();
-                let slots: Vec<SlotId> =
-                    slots.filter(|(_, slot)| silent(slot.state, self.dialogue(slot.local))).map(|(id, _)| id).collect();
-                let seen = SilentSeen { slots, ..SilentSeen::default() };
-                self.machine.on_silent_seen(look, &seen, now);
-            }
-            Look::Fences(look) => {
-                let fences = self.fences();
-                self.machine.on_fences_seen(look, &fences, now);
-            }
-            Look::Progress { question } => {
-                let progress = self.machine.ranks().iter().map(|(_, slot)| self.server.progress(slot.local)).collect();
-                let fences = self.fences();
-                self.machine.on_progress_seen(question, progress, &fences);
-            }
-        }
-    }
-
-    fn dialogue(&self, local: LocalRank) -> Option<Dialogue> {
-        self.server.progress(local).map(|progress| progress.phase)
-    }
-
-    fn fences(&self) -> Vec<FenceSeen> {
-        let seen = |fence: FenceStatus| {
-            let missing = fence.missing.iter().filter_map(|&local| self.server.progress(local));
-            let missing = missing.map(|progress| (progress.rank, progress.last_command)).collect();
-            let FenceStatus { name, epoch, whole_job, waiting, .. } = fence;
-            FenceSeen { job: JobNumber::LAUNCHED, name, epoch, whole_job, waiting, missing }
-        };
-        self.server.pending_fences().into_iter().map(seen).collect()
     }
 }

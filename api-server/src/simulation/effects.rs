@@ -1,0 +1,117 @@
+//! What the machine of a simulated API server's launch wants, carried out or passed on.
+
+use std::time::Instant;
+
+use lattice_session::event::Event;
+use lattice_session::wire::event::NodeHappening;
+use prost::Message;
+
+use super::{ApiEffect, ClientEvent, Record, SimulatedApiServer};
+use crate::launch::Part;
+use crate::launch::checkpoint::Snapshot;
+use crate::launch::effect::Effect;
+use crate::launch::event::{LogEvent, NodeEvent};
+use crate::launch::outbox::StreamEnd;
+use crate::wire::launch::encode_progressed;
+use crate::wire::node::encode_message;
+
+impl SimulatedApiServer {
+    pub(super) fn carry_out(&mut self, now: Instant) {
+        while let Some(machine) = &mut self.machine {
+            for effect in machine.take_effects() {
+                self.carry_out_one(effect);
+            }
+            let unclean: Vec<String> =
+                self.nodes.iter().filter(|name| self.unclean.has(name, &self.launch_id)).cloned().collect();
+            match &mut self.machine {
+                Some(machine) if machine.is_complete() => machine.on_complete(&unclean, now.into()),
+                _ => break,
+            }
+        }
+        self.flush();
+    }
+
+    fn carry_out_one(&mut self, effect: Effect) {
+        match effect {
+            Effect::Command { node, command } => {
+                let taken = self.machine.as_ref().map_or(0, |machine| machine.events_taken(node));
+                self.outboxes[node as usize].push(command, taken);
+            }
+            Effect::Resume { node, stream, after } => self.outboxes[node as usize].resume(stream, after),
+            Effect::Acknowledge { node, through } => self.outboxes[node as usize].acknowledge(through),
+            Effect::CloseStream { node } => self.outboxes[node as usize].close(),
+            Effect::AbortNode { node, signal, .. } => self.effects.push_back(ApiEffect::Abort { node, signal }),
+            Effect::MarkUnclean { node } => {
+                let name = &self.nodes[node as usize];
+                if self.registry.up(name).is_some() {
+                    self.unclean.add(name, &self.launch_id);
+                }
+            }
+            Effect::PublishPart { node, part } => self.parts[node as usize] = part,
+            Effect::Append { sequence, event, .. } => {
+                debug_assert!(sequence > self.last_event, "events are numbered on");
+                self.last_event = sequence;
+                self.effects.push_back(ApiEffect::Tell { sequence, event: client_event(event) });
+            }
+            Effect::Store(Snapshot::Running(progressed)) => {
+                let record = Record::Running(encode_progressed(&progressed).encode_to_vec());
+                self.effects.push_back(ApiEffect::Store(record));
+            }
+            Effect::Store(Snapshot::Over) => self.effects.push_back(ApiEffect::Store(Record::Over)),
+            Effect::AnswerStart(result) => self.effects.push_back(ApiEffect::Started(result.is_ok())),
+            Effect::Conclude(completion) => {
+                self.parts.iter_mut().filter(|part| **part == Part::Expected).for_each(|part| *part = Part::Ended);
+                self.effects.push_back(ApiEffect::Concluded { success: completion.cause.is_none() });
+            }
+            Effect::CountLostNode { node, reason } => self.effects.push_back(ApiEffect::Lost { node, reason }),
+            // The simulation has one client, which reads everything, and asks for nothing else.
+            Effect::Publish(_)
+            | Effect::Settle { .. }
+            | Effect::StopKeeping
+            | Effect::GrantInput { .. }
+            | Effect::ReportStart(_)
+            | Effect::Dismiss { .. }
+            | Effect::Forget { .. }
+            | Effect::AnswerStatus { .. }
+            | Effect::AnswerSpawn { .. }
+            | Effect::Finish { .. } => {}
+        }
+    }
+
+    /// Takes what the outboxes have for the streams that are there.
+    pub(super) fn flush(&mut self) {
+        for node in 0..self.outboxes.len() {
+            while let Some(stream) = self.streams[node]
+                && let Some(next) = self.outboxes[node].try_next(stream)
+            {
+                let node_index = node as u32;
+                self.effects.push_back(match next {
+                    Ok(message) => ApiEffect::Command { node: node_index, stream, command: encode_message(message) },
+                    Err(end) => {
+                        self.streams[node] = None;
+                        ApiEffect::EndStream { node: node_index, stream, in_order: end == StreamEnd::Closed }
+                    }
+                });
+            }
+        }
+    }
+}
+
+fn client_event(event: LogEvent) -> ClientEvent {
+    match event {
+        LogEvent::Node(NodeEvent::Happened(NodeHappening::Event(event), _)) => match event {
+            Event::Started { rank, pid } => ClientEvent::Started(rank, pid),
+            Event::Output(output) => ClientEvent::Output(output.rank, output.bytes),
+            Event::Exited { rank, exit, .. } => ClientEvent::Exited(rank, exit),
+            Event::Ending(cause) => ClientEvent::Ending(cause),
+            _ => ClientEvent::Other,
+        },
+        LogEvent::Node(_) => ClientEvent::Other,
+        LogEvent::Unclean(nodes) => ClientEvent::Unclean(nodes),
+        LogEvent::Complete(completion) => ClientEvent::Complete {
+            cause: completion.cause.clone(),
+            ends: completion.ends.iter().map(|end| (end.rank, end.exit)).collect(),
+            message: completion.message.clone(),
+        },
+    }
+}

@@ -1,0 +1,117 @@
+//! Connections to the API server: streams of nodes, and those of clients that follow.
+
+use bytes::Bytes;
+use lattice_api_server::simulation::{ClientEvent, Record};
+use pmi_transport::proto::v1 as proto;
+use prost::Message as _;
+
+use super::ApiHost;
+use crate::connection::{ConnectionId, Host, Purpose, Side};
+use crate::event::{Message, StreamEnd};
+use crate::surroundings::Surroundings;
+use crate::truth::Completed;
+
+impl ApiHost {
+    pub(crate) fn on_message(&mut self, connection: ConnectionId, message: Message, around: &mut Surroundings) {
+        match message {
+            Message::Open { again } => self.stream_opens(connection, again, around),
+            Message::Report(report) => self.report_comes(connection, report, around),
+            Message::Attach { after } => self.client_attaches(connection, after, around),
+            Message::Acknowledge { client, sequence } => {
+                self.with_server(around, |server, now| server.machines.acknowledge(client, sequence, now));
+            }
+            Message::Signal { client, signal } => {
+                self.with_server(around, |server, now| server.machines.end_by_owner(client, signal, now));
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn on_broken(&mut self, connection: ConnectionId, purpose: Purpose, around: &mut Surroundings) {
+        match purpose {
+            Purpose::Report { .. } => self.stream_broke(connection, around),
+            Purpose::Attachment => self.client_gone(connection, around),
+            Purpose::Link => {}
+        }
+    }
+
+    fn stream_opens(&mut self, connection: ConnectionId, again: bool, around: &mut Surroundings) {
+        let Some(Purpose::Report { node }) = around.network.get(connection).map(|known| known.purpose) else { return };
+        let now = around.shown(Host::API);
+        let Some(server) = &mut self.server else { return };
+        match server.machines.open_stream(node, again, now) {
+            Ok(stream) => drop(server.streams.insert((node, stream), connection)),
+            Err(_) => {
+                around.send(connection, Side::Opener, Message::StreamEnd(StreamEnd::Unwanted));
+                around.close(connection, Side::Accepter);
+            }
+        }
+        self.carry_out(around);
+    }
+
+    fn report_comes(&mut self, connection: ConnectionId, report: Bytes, around: &mut Surroundings) {
+        around.journal.hash(&report);
+        let Ok(report) = proto::LaunchReport::decode(report) else { return };
+        self.with_server(around, |server, now| {
+            if let Some((node, stream)) = server.stream_of(connection) {
+                server.machines.on_report(node, stream, report, now);
+            }
+        });
+    }
+
+    fn stream_broke(&mut self, connection: ConnectionId, around: &mut Surroundings) {
+        self.with_server(around, |server, now| {
+            if let Some((node, stream)) = server.stream_of(connection) {
+                server.streams.remove(&(node, stream));
+                server.machines.stream_closed(node, stream, now);
+            }
+        });
+    }
+
+    /// A client follows.
+    fn client_attaches(&mut self, connection: ConnectionId, after: u64, around: &mut Surroundings) {
+        if let (Record::Over, Some(completed)) = (&self.disk.record, &self.disk.end)
+            && self.server.as_ref().is_some_and(|server| !server.machines.knows_launch())
+        {
+            let Completed { cause, ends } = completed.clone();
+            let event = ClientEvent::Complete { cause, ends, message: String::new() };
+            return around.send(connection, Side::Opener, Message::Tell { sequence: u64::MAX, event });
+        }
+        let joined = self.with_server(around, |server, now| {
+            let client = server.machines.attach_owner(after, now)?;
+            // As the event log counts: what a client has that was never there is nothing that it misses.
+            let latest = server.log.last().map_or(0, |(sequence, _)| *sequence);
+            let after = after.min(latest);
+            let sent = server.log.iter().take_while(|(sequence, _)| *sequence <= after).count();
+            server.follower = Some((connection, sent));
+            server.clients.insert(connection, client);
+            Some(client)
+        });
+        match joined.flatten() {
+            Some(client) => around.send(connection, Side::Opener, Message::Attached { client }),
+            None => around.send(connection, Side::Opener, Message::Unknown),
+        }
+        self.tell_follower(around);
+    }
+
+    /// Sends the client that follows what it was not sent.
+    pub(super) fn tell_follower(&mut self, around: &mut Surroundings) {
+        let Some(server) = &mut self.server else { return };
+        let Some((connection, sent)) = &mut server.follower else { return };
+        while let Some((sequence, event)) = server.log.get(*sent).cloned() {
+            *sent += 1;
+            around.send(*connection, Side::Opener, Message::Tell { sequence, event });
+        }
+    }
+
+    /// The connection of a client has broken.
+    fn client_gone(&mut self, connection: ConnectionId, around: &mut Surroundings) {
+        self.with_server(around, |server, now| {
+            let Some(client) = server.clients.remove(&connection) else { return };
+            if server.follower.is_some_and(|(known, _)| known == connection) {
+                server.follower = None;
+            }
+            server.machines.owner_gone(client, now);
+        });
+    }
+}

@@ -1,0 +1,132 @@
+//! What is sent arrives, and what ends is noticed: as events of the schedule.
+
+use std::time::Duration;
+
+use super::Network;
+use crate::connection::{ConnectionId, End, Host, KEEP_ALIVE, Side};
+use crate::event::{Call, ConnectionEvent, Event, Message};
+use crate::schedule::Schedule;
+use crate::time::Time;
+
+impl Network {
+    /// Sends a message to a side of a connection.
+    pub(crate) fn send(&mut self, schedule: &mut Schedule, connection: ConnectionId, to: Side, message: Message) {
+        let Some(known) = self.connections.get_mut(&connection) else { return };
+        let is_cut = self.cuts.contains(&known.hosts_of_way(to));
+        let way = known.way_mut(to);
+        if way.is_shut {
+            return;
+        }
+        if is_cut || !way.held.is_empty() {
+            return way.held.push_back(message);
+        }
+        let at = self.arrival(connection, to, schedule.now());
+        schedule.at(at, Event::Connection(ConnectionEvent::Arrival { connection, to, message }));
+    }
+
+    /// Time at which what is sent now to a side arrives.
+    fn arrival(&mut self, id: ConnectionId, to: Side, now: Time) -> Time {
+        let Some((from, receiver)) = self.get(id).map(|connection| connection.hosts_of_way(to)) else { return now };
+        let earliest = now + self.delay(from, receiver);
+        let Some(connection) = self.connections.get_mut(&id) else { return now };
+        let way = connection.way_mut(to);
+        way.last = way.last.max(earliest);
+        way.last
+    }
+
+    /// Makes a call; nobody learns whether it has arrived.
+    pub(crate) fn call(&mut self, schedule: &mut Schedule, from: Host, to: Host, call: Call) {
+        if !self.is_cut(from, to) {
+            let delay = self.delay(from, to);
+            schedule.after(delay, Event::Call { to, call });
+        }
+    }
+
+    /// A process ends its side of a connection; the other side hears of it after all that was sent.
+    pub(crate) fn close(&mut self, schedule: &mut Schedule, connection: ConnectionId, side: Side) {
+        if !self.takes(connection, side) {
+            return;
+        }
+        self.shut(connection, side);
+        let to = side.other();
+        let at = self.arrival(connection, to, schedule.now());
+        self.end_at(schedule, at, connection, to);
+    }
+
+    /// A process has ended, and with it its sides of connections.
+    pub(crate) fn close_all(&mut self, schedule: &mut Schedule, end: End) {
+        for connection in self.those(|connection| connection.side_of(end).is_some()) {
+            if let Some(side) = self.side_of(connection, end) {
+                self.close(schedule, connection, side);
+            }
+        }
+    }
+
+    /// A connection is reset; both sides learn that soon.
+    pub(crate) fn reset(&mut self, schedule: &mut Schedule, connection: ConnectionId) {
+        for to in Side::BOTH {
+            if self.takes(connection, to) {
+                self.shut(connection, to);
+                let time: Duration = schedule.some_time(10, 1000);
+                self.end_at(schedule, schedule.now() + time, connection, to);
+            }
+        }
+    }
+
+    /// All connections of a machine are reset.
+    pub(crate) fn reset_host(&mut self, schedule: &mut Schedule, host: Host) {
+        for connection in self.those(|connection| connection.is_of_host(host)) {
+            self.reset(schedule, connection);
+        }
+    }
+
+    /// The connections on which something was lost on its way for as long as they bear are reset.
+    pub(crate) fn reset_cut(&mut self, schedule: &mut Schedule) {
+        let cut = self.those(|connection| {
+            let (one, other) = connection.hosts_of_way(Side::Opener);
+            !self.reaches(one, other)
+        });
+        cut.into_iter().for_each(|connection| self.reset(schedule, connection));
+    }
+
+    /// A machine is gone: others learn that when it does not acknowledge anything.
+    pub(crate) fn crash(&mut self, schedule: &mut Schedule, host: Host) {
+        self.up.remove(&host);
+        self.stop_listening(host);
+        for connection in self.those(|connection| connection.is_of_host(host)) {
+            for to in Side::BOTH {
+                let is_there = self.get(connection).is_some_and(|known| known.end(to).host != host);
+                self.shut(connection, to.other());
+                if is_there {
+                    self.end_at(schedule, schedule.now() + KEEP_ALIVE, connection, to);
+                }
+            }
+        }
+    }
+
+    /// Ways that were cut work again, each as often as it was cut: what was held back goes on.
+    pub(crate) fn heal(&mut self, schedule: &mut Schedule, ways: &[(Host, Host)]) {
+        ways.iter().for_each(|&(from, to)| self.undo_cut(from, to));
+        for (connection, to, message) in self.take_held() {
+            self.send(schedule, connection, to, message);
+        }
+    }
+
+    /// What was held back, now that its way is open again: by connection and side.
+    fn take_held(&mut self) -> Vec<(ConnectionId, Side, Message)> {
+        let mut released = Vec::new();
+        for (&id, connection) in &mut self.connections {
+            for to in Side::BOTH {
+                if !self.cuts.contains(&connection.hosts_of_way(to)) {
+                    released.extend(connection.way_mut(to).held.drain(..).map(|message| (id, to, message)));
+                }
+            }
+        }
+        released
+    }
+
+    fn end_at(&mut self, schedule: &mut Schedule, at: Time, connection: ConnectionId, to: Side) {
+        self.expect_end(connection);
+        schedule.at(at, Event::Connection(ConnectionEvent::Broken { connection, to }));
+    }
+}

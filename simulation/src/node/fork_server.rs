@@ -1,0 +1,130 @@
+//! The fork server of a node: forks the session, keeps its door for the next agent, kills it and notices that it is gone.
+
+use bytes::Bytes;
+
+use super::session_host::SessionHost;
+use crate::event::NodeEvent;
+use crate::surroundings::Surroundings;
+
+/// A session, as the next agent finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    Running,
+    /// It has ended, and nothing that it started runs.
+    Ended,
+}
+
+/// The fork server, with the session that it has forked.
+#[derive(Debug)]
+pub(super) struct ForkServer {
+    node: u32,
+    session: Option<SessionHost>,
+    kept: Option<Kept>,
+}
+
+impl ForkServer {
+    pub(super) fn new(node: u32) -> Self {
+        Self { node, session: None, kept: None }
+    }
+
+    pub(super) fn kept(&self) -> Option<Kept> {
+        self.kept
+    }
+
+    pub(super) fn session(&self) -> Option<&SessionHost> {
+        self.session.as_ref()
+    }
+
+    pub(super) fn session_mut(&mut self) -> Option<&mut SessionHost> {
+        self.session.as_mut()
+    }
+
+    /// The session, if it is this process.
+    pub(super) fn session_of(&mut self, process: u64) -> Option<&mut SessionHost> {
+        self.session.as_mut().filter(|session| session.process() == process)
+    }
+
+    /// The session, if its process has not ended.
+    pub(super) fn running(&mut self) -> Option<&mut SessionHost> {
+        self.session.as_mut().filter(|session| !session.has_ended())
+    }
+
+    /// Returns true if it has no session, and no agent has to learn of one.
+    pub(super) fn is_clean(&self) -> bool {
+        self.session.is_none() && self.kept.is_none()
+    }
+
+    /// Forks the session of the launch.
+    pub(super) fn fork_session(&mut self, agent: u64, around: &mut Surroundings) {
+        let session = SessionHost::new(self.node, agent, around);
+        if self.session.replace(session).is_some() {
+            around.truth.wrong(format!("I3: node {} starts the launch twice", self.node));
+        }
+        self.kept = Some(Kept::Running);
+        if let Some(session) = &mut self.session {
+            session.carry_out(around);
+        }
+    }
+
+    /// An agent connects to the session that the one before has left.
+    pub(super) fn connect(&mut self, agent: u64, around: &mut Surroundings) {
+        if let Some(session) = self.running() {
+            session.agent_comes(agent, around);
+        }
+    }
+
+    /// An agent is gone.
+    pub(super) fn agent_lost(&mut self, agent: u64, around: &mut Surroundings) {
+        if let Some(session) = self.running() {
+            session.agent_lost(agent, around);
+        }
+    }
+
+    /// The fork server is gone, and the agent with it.
+    pub(super) fn close_door(&mut self, around: &mut Surroundings) {
+        self.kept = None;
+        if let Some(session) = self.running() {
+            session.door_closed(around);
+        }
+    }
+
+    /// The agent writes to the session.
+    pub(super) fn say(&mut self, bytes: Bytes, around: &mut Surroundings) {
+        let earliest = around.now() + around.some_time(5, 200);
+        if let Some(session) = self.running() {
+            session.take_from_agent(bytes, earliest, around);
+        }
+    }
+
+    /// Ranks and session are killed, by the fork server or by the kernel.
+    pub(super) fn kill_session(&mut self, around: &mut Surroundings) {
+        let Some(session) = &mut self.session else { return };
+        session.kill(around);
+        let time = around.some_time(50, 20_000);
+        around.after(time, NodeEvent::SessionGone { node: self.node });
+    }
+
+    /// The session has been seen to end. Returns true if there was one.
+    pub(super) fn session_gone(&mut self) -> bool {
+        let is_gone = self.session.as_ref().is_some_and(SessionHost::has_ended);
+        if is_gone {
+            self.session = None;
+            self.kept = self.kept.map(|_| Kept::Ended);
+        }
+        is_gone
+    }
+
+    /// No agent has to learn of the session any more.
+    pub(super) fn forget(&mut self) {
+        self.kept = None;
+    }
+
+    /// The machine is gone.
+    pub(super) fn vanish(&mut self, around: &mut Surroundings) {
+        self.kept = None;
+        // Nobody has seen how they ended.
+        if let Some(session) = self.session.take() {
+            around.truth.forget(session.alive().into_iter());
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! The session process of a node: its machines, and what is around them: the door to its agent, links to other sessions, the processes
+//! of its ranks.
+
+mod links;
+mod ranks;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Instant;
+
+use bytes::Bytes;
+use lattice_session::session_process::simulation::{SessionEffect, SimulatedSession};
+use pmi_core::ids::Rank;
+use pmi_transport::proto::v1 as proto;
+use prost::Message as _;
+
+pub(crate) use self::links::LinkTarget;
+use crate::connection::{ConnectionId, End, Host};
+use crate::event::{AgentEvent, NodeEvent, SessionEvent};
+use crate::rank::RankProcess;
+use crate::surroundings::{LEASE, Surroundings};
+use crate::time::Time;
+
+/// The session process, and the processes that it has started.
+pub(super) struct SessionHost {
+    node: u32,
+    /// 0 once it has ended.
+    process: u64,
+    machines: SimulatedSession,
+    ranks: BTreeMap<Rank, RankProcess>,
+    door: Door,
+    /// Links by node, the one that is written to.
+    links: BTreeMap<u32, ConnectionId>,
+    /// Frames for links that are being opened.
+    opening: BTreeMap<u32, Vec<Bytes>>,
+    woken: Option<Time>,
+}
+
+/// Connection of a session to its agent.
+#[derive(Debug)]
+struct Door {
+    agent: Option<u64>,
+    /// Since when there is no agent.
+    alone_since: Option<Time>,
+    /// Times at which the last message to the agent and the last one to the session arrive.
+    to_agent: Time,
+    to_session: Time,
+}
+
+impl fmt::Debug for SessionHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SessionHost").field("process", &self.process).finish_non_exhaustive()
+    }
+}
+
+impl SessionHost {
+    /// The session of the launch, whose agent is this process.
+    pub(super) fn new(node: u32, agent: u64, around: &mut Surroundings) -> Self {
+        let (fan_out, window) = (around.scenario.fan_out, around.scenario.output_window);
+        let (now, spec) = (around.now(), around.scenario.spec(node));
+        Self {
+            node,
+            machines: SimulatedSession::new(spec, fan_out, window, around.shown(Host(node))),
+            process: around.schedule.next_process(),
+            ranks: BTreeMap::new(),
+            door: Door { agent: Some(agent), alone_since: None, to_agent: now, to_session: now },
+            links: BTreeMap::new(),
+            opening: BTreeMap::new(),
+            woken: None,
+        }
+    }
+
+    // The process.
+
+    pub(super) fn process(&self) -> u64 {
+        self.process
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.process == 0
+    }
+
+    fn end(&self) -> End {
+        End { host: Host(self.node), process: self.process }
+    }
+
+    /// Something happens to it; a new process of a rank has this number.
+    pub(super) fn on_event(&mut self, event: SessionEvent, pid: u64, around: &mut Surroundings) {
+        match event {
+            SessionEvent::ToSession { agent, bytes, .. } => self.hear_agent(agent, bytes, around),
+            SessionEvent::SessionWake { at, .. } => self.wake(at, around),
+            SessionEvent::SessionAlone { since, .. } => self.alone(since, around),
+            // With what the other node has, by `open_link`.
+            SessionEvent::OpenLink { .. } => {}
+            SessionEvent::Start { rank, .. } => self.start_rank(rank, pid, around),
+            SessionEvent::Step { rank, .. } => self.step_rank(rank, around),
+            SessionEvent::ToServer { rank, bytes, .. } => {
+                self.input(around, |session, now| session.rank_said(rank, &bytes, now));
+            }
+            SessionEvent::ToRank { rank, bytes, .. } => self.rank_hears(rank, &bytes, around),
+            SessionEvent::Print { rank, line, .. } => self.print(rank, line, around),
+            SessionEvent::Signal { rank, signal, .. } => self.signal_rank(rank, signal, around),
+            SessionEvent::Dies { rank, signal, .. } => self.rank_dies(rank, signal, around),
+            SessionEvent::Reaped { rank, .. } => self.reaped(rank, around),
+            SessionEvent::Swept { .. } => self.input(around, SimulatedSession::swept),
+        }
+    }
+
+    /// Gives the machines an input.
+    fn input(&mut self, around: &mut Surroundings, act: impl FnOnce(&mut SimulatedSession, Instant)) {
+        act(&mut self.machines, around.shown(Host(self.node)));
+        self.carry_out(around);
+    }
+
+    /// Carries out what the machines want, until they want nothing, and sees to it that they are woken.
+    pub(super) fn carry_out(&mut self, around: &mut Surroundings) {
+        while let Some(effect) = self.machines.poll_effect() {
+            self.carry_out_one(effect, around);
+        }
+        if self.has_ended() {
+            return;
+        }
+        if self.machines.has_left() {
+            self.close_links(around);
+        }
+        let clock = around.schedule.clock(Host(self.node));
+        if let Some(at) = self.machines.next_wake().map(|wake| clock.when(wake))
+            && self.woken.is_none_or(|woken| at < woken)
+        {
+            self.woken = Some(at);
+            around.at(at, SessionEvent::SessionWake { node: self.node, session: self.process, at });
+        }
+    }
+
+    fn carry_out_one(&mut self, effect: SessionEffect, around: &mut Surroundings) {
+        let (node, session) = (self.node, self.process);
+        match effect {
+            SessionEffect::Start(rank) => {
+                let time = around.some_time(200, 30_000);
+                around.after(time, SessionEvent::Start { node, session, rank });
+            }
+            SessionEffect::Signal(rank, signal) => {
+                let (time, signal) = (around.some_time(5, 200), signal as i32);
+                around.after(time, SessionEvent::Signal { node, session, rank, signal });
+            }
+            SessionEffect::Sweep => {
+                let time = around.some_time(50, 20_000);
+                around.after(time, SessionEvent::Swept { node, session });
+            }
+            SessionEffect::ToRank(rank, bytes) => {
+                let time = around.some_time(5, 100);
+                around.after(time, SessionEvent::ToRank { node, session, rank, bytes });
+            }
+            SessionEffect::HangUp(_) => {}
+            SessionEffect::ToAgent(bytes) => self.say_to_agent(bytes, around),
+            SessionEffect::ToNode(to, frame) => self.send_frame(to.0, frame.encode_to_vec().into(), around),
+            SessionEffect::Exit => self.exit(around),
+        }
+    }
+
+    fn wake(&mut self, at: Time, around: &mut Surroundings) {
+        if self.woken == Some(at) {
+            self.woken = None;
+            self.input(around, SimulatedSession::on_time);
+        }
+    }
+
+    /// It has said everything, and exits.
+    fn exit(&mut self, around: &mut Surroundings) {
+        let (end, alive) = (self.end(), self.alive());
+        self.process = 0;
+        if !alive.is_empty() {
+            around.truth.wrong(format!("I4: the session of node {} has ended, and ranks {alive:?} run", self.node));
+        }
+        around.close_all(end);
+        let time = around.some_time(50, 5_000);
+        around.after(time, NodeEvent::SessionGone { node: self.node });
+    }
+
+    /// It is killed, and its ranks with it.
+    pub(super) fn kill(&mut self, around: &mut Surroundings) {
+        around.truth.forget(std::mem::take(&mut self.ranks).into_keys());
+        around.close_all(self.end());
+        self.process = 0;
+        self.door.agent = None;
+    }
+
+    // The door.
+
+    /// Another agent connects.
+    pub(super) fn agent_comes(&mut self, agent: u64, around: &mut Surroundings) {
+        (self.door.agent, self.door.alone_since) = (Some(agent), None);
+        self.input(around, SimulatedSession::agent_came);
+    }
+
+    /// An agent is gone, which may be that of the session.
+    pub(super) fn agent_lost(&mut self, agent: u64, around: &mut Surroundings) {
+        if self.door.agent != Some(agent) {
+            return;
+        }
+        let since = around.now();
+        (self.door.agent, self.door.alone_since) = (None, Some(since));
+        self.input(around, SimulatedSession::agent_lost);
+        around.after(LEASE, SessionEvent::SessionAlone { node: self.node, session: self.process, since });
+    }
+
+    /// A session that has had no agent for as long as it may ends.
+    fn alone(&mut self, since: Time, around: &mut Surroundings) {
+        if self.door.alone_since == Some(since) {
+            around.truth.struck.insert(self.node);
+            self.input(around, SimulatedSession::agent_gone);
+        }
+    }
+
+    /// No agent can connect any more.
+    pub(super) fn door_closed(&mut self, around: &mut Surroundings) {
+        (self.door.agent, self.door.alone_since) = (None, None);
+        self.input(around, SimulatedSession::agent_gone);
+    }
+
+    fn say_to_agent(&mut self, bytes: Bytes, around: &mut Surroundings) {
+        let earliest = around.now() + around.some_time(5, 200);
+        self.door.to_agent = self.door.to_agent.max(earliest);
+        if let Some(agent) = self.door.agent {
+            around.at(self.door.to_agent, AgentEvent::FromSession { node: self.node, agent, bytes });
+        }
+    }
+
+    /// The agent writes something, which takes at least until then to arrive.
+    pub(super) fn take_from_agent(&mut self, bytes: Bytes, earliest: Time, around: &mut Surroundings) {
+        self.door.to_session = self.door.to_session.max(earliest);
+        if let Some(agent) = self.door.agent {
+            let event = SessionEvent::ToSession { node: self.node, session: self.process, agent, bytes };
+            around.at(self.door.to_session, event);
+        }
+    }
+
+    fn hear_agent(&mut self, agent: u64, bytes: Bytes, around: &mut Surroundings) {
+        if self.door.agent == Some(agent)
+            && let Ok(message) = proto::ToSession::decode(bytes)
+        {
+            self.input(around, |session, now| session.on_agent(message, now));
+        }
+    }
+}

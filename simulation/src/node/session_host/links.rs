@@ -1,0 +1,138 @@
+//! Links of a session to those of other nodes: opened when the first frame is to be sent, closed when the session leaves the launch.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use pmi_core::ids::NodeIndex;
+use pmi_transport::proto::v1 as proto;
+use prost::Message as _;
+
+use super::SessionHost;
+use crate::connection::{ConnectionId, End, Host, KEEP_ALIVE, Purpose};
+use crate::event::{Message, SessionEvent};
+use crate::surroundings::{LEASE, Surroundings};
+use crate::time::Time;
+
+/// Pause before a link is tried again whose other end is not there yet.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Time for which it is tried.
+const TRIES: Duration = Duration::from_secs(5);
+
+/// Another node, for a session that opens a link to it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LinkTarget {
+    /// Its session, if it takes links.
+    pub(crate) session: Option<u64>,
+    /// It has had the launch, and has no such session any more.
+    pub(crate) has_ended: bool,
+    /// Somebody is there to pass the link on.
+    pub(crate) has_agent: bool,
+}
+
+impl SessionHost {
+    /// Returns true if it takes links.
+    pub(crate) fn takes_links(&self) -> bool {
+        !self.has_ended() && !self.machines.has_left()
+    }
+
+    pub(super) fn send_frame(&mut self, to: u32, frame: Bytes, around: &mut Surroundings) {
+        if let Some(&link) = self.links.get(&to) {
+            return self.send_on_link(link, frame, around);
+        }
+        let waiting = self.opening.entry(to).or_default();
+        let is_first = waiting.is_empty();
+        waiting.push(frame);
+        if is_first {
+            let time = around.some_time(100, 3000);
+            around.after(time, self.opens_link(to, around.now()));
+        }
+    }
+
+    fn opens_link(&self, to: u32, since: Time) -> SessionEvent {
+        SessionEvent::OpenLink { node: self.node, session: self.process, to, since }
+    }
+
+    fn send_on_link(&self, link: ConnectionId, frame: Bytes, around: &mut Surroundings) {
+        around.journal.hash(&frame);
+        if let Some(side) = around.network.side_of(link, self.end()) {
+            around.send(link, side.other(), Message::Frame { from: self.node, frame });
+        }
+    }
+
+    /// Opens a link for which it has tried since then, if it is still wanted. Returns the link, and the session that accepts it.
+    pub(crate) fn open_link(
+        &mut self,
+        to: u32,
+        since: Time,
+        target: LinkTarget,
+        around: &mut Surroundings,
+    ) -> Option<(u64, ConnectionId)> {
+        if self.machines.has_left() || !self.opening.contains_key(&to) {
+            return None;
+        }
+        let is_reached = around.network.reaches(Host(self.node), Host(to));
+        match target.session.filter(|_| is_reached && target.has_agent) {
+            Some(peer) => {
+                let link = around.network.open(Purpose::Link, self.end(), End { host: Host(to), process: peer });
+                self.links.insert(to, link);
+                let frames = self.opening.remove(&to).unwrap_or_default();
+                frames.into_iter().for_each(|frame| self.send_on_link(link, frame, around));
+                Some((peer, link))
+            }
+            None => {
+                let tries = match (is_reached, target.has_agent) {
+                    (false, _) => KEEP_ALIVE,
+                    (true, true) => TRIES,
+                    (true, false) => LEASE,
+                };
+                let has_ended = target.has_ended && is_reached && around.network.is_up(Host(to));
+                if around.now() > since + tries || has_ended {
+                    self.opening.remove(&to);
+                    self.input(around, |session, now| {
+                        session.link_broke(NodeIndex(to), "no link can be opened", now);
+                    });
+                } else {
+                    around.after(PAUSE, self.opens_link(to, since));
+                }
+                None
+            }
+        }
+    }
+
+    /// Another node has opened a link.
+    pub(crate) fn accept_link(&mut self, from: u32, link: ConnectionId) {
+        self.links.entry(from).or_insert(link);
+    }
+
+    pub(crate) fn on_frame(&mut self, from: u32, frame: Bytes, around: &mut Surroundings) {
+        if let Ok(frame) = proto::LinkFrame::decode(frame) {
+            self.input(around, |session, now| session.on_node(NodeIndex(from), frame, now));
+        }
+    }
+
+    /// A link is over at the other side.
+    pub(crate) fn link_broke(&mut self, link: ConnectionId, around: &mut Surroundings) {
+        let me = Host(self.node);
+        let Some(Host(peer)) = around.network.get(link).and_then(|known| known.other_host(me)) else { return };
+        if self.links.get(&peer) == Some(&link) {
+            self.links.remove(&peer);
+        }
+        if let Some(side) = around.network.side_of(link, self.end()) {
+            around.network.shut(link, side.other());
+        }
+        self.input(around, |session, now| session.link_broke(NodeIndex(peer), "its link broke", now));
+    }
+
+    /// The session has left the launch.
+    pub(super) fn close_links(&mut self, around: &mut Surroundings) {
+        if self.links.is_empty() {
+            return;
+        }
+        self.opening.clear();
+        for link in std::mem::take(&mut self.links).into_values() {
+            if let Some(side) = around.network.side_of(link, self.end()) {
+                around.close(link, side);
+            }
+        }
+    }
+}
