@@ -31,7 +31,7 @@ pub(crate) struct Inventories {
     kinds: HashMap<Signature, Kind>,
 }
 
-/// What one node has told.
+/// Message of one node, as it is kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Told {
     signature: Signature,
@@ -168,7 +168,7 @@ impl Inventories {
         kinds
     }
 
-    /// What nodes have told of parts that cannot be read, with the nodes that have told it, as a hostlist.
+    /// Parts that nodes could not read, with the nodes that have told it, as a hostlist.
     pub(crate) fn trouble(&self) -> Vec<(String, &str)> {
         let mut nodes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (node, told) in &self.nodes {

@@ -78,6 +78,12 @@ impl AddressKind {
 }
 
 impl Inventory {
+    /// Inventory of any node of a kind: without addresses, and with memory as it is rounded.
+    pub fn of_kind(template: Template) -> Self {
+        let memory = template.numa.iter().map(|node| node.memory_gib << 30).collect();
+        Self { template, memory, ..Self::default() }
+    }
+
     /// Adds an address of a device, unless it is empty or known.
     pub(crate) fn add_address(&mut self, device: &str, kind: AddressKind, value: Option<String>) {
         let Some(value) = value.filter(|value| !value.is_empty()) else { return };

@@ -5,10 +5,14 @@
 //!           └ NUMA 1  64 GiB  L3 32 MiB x2  cores 16-31 ▪▪▪▪▪▪▪▪ ▪▪▪▪▪▪▪▪
 //! ```
 
+mod svg;
+
 use std::fmt::Write;
 
+pub use self::svg::svg;
 use crate::cpus::CpuSet;
 use crate::template::{CacheType, Group, NumaNode, PciDevice, PciKind, Template};
+use crate::tree::{Object, ObjectKind};
 
 /// Sum of a node in a few words: `2 packages, 8 NUMA nodes, 128 cores, 256 threads, 512 GiB`.
 pub fn summary(template: &Template) -> String {
@@ -28,7 +32,8 @@ pub fn summary(template: &Template) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// Devices of a kind in one word each, such as `hsn0`; a model and a number where they have one.
+/// Names of the devices of a kind: of a GPU its model, such as `NVIDIA H100`, of others what the kernel calls them, such as `hsn0`; the
+/// PCI address of one that has neither.
 pub fn devices(template: &Template, kind: PciKind) -> Vec<String> {
     template.pci.iter().filter(|device| device.kind == kind).map(device_name).collect()
 }
@@ -86,14 +91,42 @@ fn numa_line(template: &Template, node: &NumaNode, package: &CpuSet) -> String {
         let _ = write!(line, "  cores {numbers}  {}", squares(template, &cores));
     }
     for device in template.pci.iter().filter(|device| is_next_to(device, node)) {
-        let kind = match device.kind {
-            PciKind::Nic => "nic",
-            PciKind::Gpu => "gpu",
-            PciKind::Nvme => "nvme",
-        };
-        let _ = write!(line, "  {kind} {}", device_name(device));
+        let _ = write!(line, "  {}", device_line(device));
     }
     line
+}
+
+/// Kind and name of a device.
+fn device_line(device: &PciDevice) -> String {
+    let kind = match device.kind {
+        PciKind::Nic => "nic",
+        PciKind::Gpu => "gpu",
+        PciKind::Nvme => "nvme",
+    };
+    format!("{kind} {}", device_name(device))
+}
+
+/// Name of an object, with its size or CPUs.
+fn object_title(object: &Object<'_>) -> String {
+    let number = object.id.map(|id| format!(" {id}")).unwrap_or_default();
+    let name = match object.kind {
+        ObjectKind::Machine => return "node".to_owned(),
+        ObjectKind::Cache(cache) => {
+            let letter = match cache.kind {
+                CacheType::Unified => "",
+                CacheType::Data => "d",
+                CacheType::Instruction => "i",
+            };
+            return format!("L{}{letter} {}", cache.level, size(cache.size));
+        }
+        ObjectKind::NumaGroup => return format!("CPUs {}", object.cpus),
+        ObjectKind::Cpu => return format!("CPU {}", object.cpus),
+        ObjectKind::Package => "package",
+        ObjectKind::Die => "die",
+        ObjectKind::Cluster => "cluster",
+        ObjectKind::Core => "core",
+    };
+    format!("{name}{number}")
 }
 
 /// A square for each core, those that share a cache of the last level together.
@@ -113,10 +146,11 @@ fn is_next_to(device: &PciDevice, node: &NumaNode) -> bool {
 
 fn device_name(device: &PciDevice) -> String {
     let names: Vec<&str> = device.names.iter().map(|os| os.name.as_str()).collect();
-    match (names.is_empty(), device.model.as_str()) {
-        (true, "") => device.address.to_string(),
-        (true, model) => model.to_owned(),
-        (false, _) => names.join("/"),
+    match (device.kind, device.model.as_str()) {
+        (PciKind::Gpu, model) if !model.is_empty() => model.to_owned(),
+        _ if !names.is_empty() => names.join("/"),
+        (_, "") => device.address.to_string(),
+        (_, model) => model.to_owned(),
     }
 }
 
@@ -165,6 +199,14 @@ mod tests {
             ]
         );
         assert_eq!(summary(&template), "1 package, 3 NUMA nodes, 8 cores, 8 threads, 192 GiB");
+        let drawing = svg(&template, "n0 <two & three>");
+        let boxes = |text: &str| drawing.matches(text).count();
+        assert_eq!(
+            (boxes(">L3 32 MiB<"), boxes(">core "), boxes(">NUMA "), boxes(">package 0<")),
+            (3, 8, 3, 1),
+            "{drawing}"
+        );
+        assert!(drawing.contains("n0 &lt;two &amp; three&gt;"), "{drawing}");
         let without_numa = Template { numa: Vec::new(), packages: Vec::new(), cores: Vec::new(), ..template };
         assert_eq!(lines(&without_numa), ["CPUs 0-7  L3 32 MiB x3"]);
     }

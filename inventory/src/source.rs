@@ -18,6 +18,9 @@ pub trait Source: Sync {
     /// Name in messages.
     fn name(&self) -> &'static str;
 
+    /// Noun for what is missing without it, to be read after "no".
+    fn gives(&self) -> &'static str;
+
     /// Reads the source's part of a node, on the node.
     ///
     /// # Errors

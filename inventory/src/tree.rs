@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 
 use crate::cpus::{CpuSet, NodeSet};
-use crate::template::{CacheKind, CacheType, Group, PciDevice, Template};
+use crate::template::{CacheKind, CacheType, Group, NumaNode, PciDevice, Template};
 
 /// Object with CPUs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,6 +56,8 @@ pub struct TreeNode {
     pub id: u16,
     /// CPUs.
     pub cpus: CpuSet,
+    /// Size of its memory in GiB; 0 where the kernel has no NUMA.
+    pub memory_gib: u64,
 }
 
 /// Tree of a template.
@@ -70,10 +72,10 @@ pub struct Tree<'a> {
 impl<'a> Tree<'a> {
     /// The tree of a template. Objects that share some CPUs with others and contain neither are left out, as hwloc does.
     pub fn of(template: &'a Template) -> Self {
-        let mut numa: Vec<TreeNode> =
-            template.numa.iter().map(|node| TreeNode { id: node.id, cpus: node.cpus.clone() }).collect();
+        let node = |node: &NumaNode| TreeNode { id: node.id, cpus: node.cpus.clone(), memory_gib: node.memory_gib };
+        let mut numa: Vec<TreeNode> = template.numa.iter().map(node).collect();
         if numa.is_empty() {
-            numa.push(TreeNode { id: 0, cpus: template.cpus.clone() });
+            numa.push(TreeNode { id: 0, cpus: template.cpus.clone(), memory_gib: 0 });
         }
         let mut root = Object::new(ObjectKind::Machine, Some(0), template.cpus.clone());
         for object in objects(template) {

@@ -30,7 +30,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use self::cluster::{
     AbortArgs, AllocCommand, AttachArgs, CreateArgs, CxiCommand, LaunchesArgs, Nodes, NodesArgs, NodesCommand, Requeue,
-    ServerArgs, SignalArgs, TableArgs,
+    ServerArgs, SignalArgs, TableArgs, TopologyFormat,
 };
 #[cfg(feature = "dev-cluster")]
 pub use self::dev_cluster::DevClusterArgs;

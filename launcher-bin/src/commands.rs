@@ -30,6 +30,27 @@ pub(crate) enum CommandError {
     /// Nobody said which allocation.
     #[error("no allocation is named\ntry: its id, or LATTICE_ALLOC_ID; lattice alloc list shows them")]
     NoAllocation,
+    /// A node that is named has told nothing of itself.
+    #[error("{node} has not told what it is\ntry: lattice nodes; a node tells it when its agent registers")]
+    NoInventory {
+        /// The node.
+        node: String,
+    },
+    /// A form that shows one kind of node was asked for, and there are several.
+    #[error(
+        "there are {number} kinds of nodes, and this form shows one\ntry: --topology with a node of one kind, such as of {one} or {other}"
+    )]
+    SeveralKinds {
+        /// Number of kinds.
+        number: usize,
+        /// Nodes of one of them.
+        one: String,
+        /// Nodes of another one.
+        other: String,
+    },
+    /// Nobody has told the kind of node that was asked for.
+    #[error("the kind of node is not known, or not as a whole\ntry: lattice nodes -v, which says why")]
+    NoTemplate,
     /// Our own streams or the runtime cannot be used.
     #[error(transparent)]
     Io(#[from] io::Error),

@@ -16,6 +16,10 @@ impl Source for Amd {
         "amd"
     }
 
+    fn gives(&self) -> &'static str {
+        "UUIDs of AMD GPUs"
+    }
+
     fn collect(&self, root: &Root, into: &mut Inventory) -> Result<(), ReadError> {
         let is_amd_gpu = |kind, vendor| kind == PciKind::Gpu && vendor == VENDOR;
         let gpus = into.template.pci.iter().filter(|device| is_amd_gpu(device.kind, device.id[0]));

@@ -21,6 +21,10 @@ impl Source for Cpus {
         "cpu"
     }
 
+    fn gives(&self) -> &'static str {
+        "binding, and no topology for ranks"
+    }
+
     fn collect(&self, root: &Root, into: &mut Inventory) -> Result<(), ReadError> {
         let template = &mut into.template;
         template.cpus = root.required_list(&format!("{SYSTEM}/online"))?;

@@ -14,6 +14,10 @@ impl Source for Infiniband {
         "infiniband"
     }
 
+    fn gives(&self) -> &'static str {
+        "InfiniBand addresses"
+    }
+
     fn collect(&self, root: &Root, into: &mut Inventory) -> Result<(), ReadError> {
         name_devices(root, "infiniband", OsKind::Fabric, into)?;
         for name in root.names("sys/class/infiniband")? {

@@ -16,6 +16,10 @@ impl Source for Memory {
         "memory"
     }
 
+    fn gives(&self) -> &'static str {
+        "NUMA nodes, and no topology for ranks"
+    }
+
     fn collect(&self, root: &Root, into: &mut Inventory) -> Result<(), ReadError> {
         let ids: Vec<u16> = root.numbered(SYSTEM, "node")?;
         let mut seen = CpuSet::default();

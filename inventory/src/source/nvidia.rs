@@ -15,6 +15,10 @@ impl Source for Nvidia {
         "nvidia"
     }
 
+    fn gives(&self) -> &'static str {
+        "models of NVIDIA GPUs"
+    }
+
     fn collect(&self, root: &Root, into: &mut Inventory) -> Result<(), ReadError> {
         for name in root.names(GPUS)? {
             let Ok(address) = name.parse::<PciAddress>() else { continue };

@@ -17,6 +17,10 @@ impl Source for Pci {
         "pci"
     }
 
+    fn gives(&self) -> &'static str {
+        "devices, and no topology for ranks"
+    }
+
     fn collect(&self, root: &Root, into: &mut Inventory) -> Result<(), ReadError> {
         for name in root.names(DEVICES)? {
             let Ok(address) = name.parse() else { continue };

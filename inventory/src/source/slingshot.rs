@@ -14,6 +14,10 @@ impl Source for Slingshot {
         "slingshot"
     }
 
+    fn gives(&self) -> &'static str {
+        "Slingshot addresses"
+    }
+
     fn collect(&self, root: &Root, into: &mut Inventory) -> Result<(), ReadError> {
         name_devices(root, "cxi_user", OsKind::Cxi, into)?;
         for name in root.names("sys/class/cxi_user")? {

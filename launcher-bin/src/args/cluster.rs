@@ -95,17 +95,43 @@ pub struct Nodes {
 
 /// Arguments of `lattice nodes`.
 #[derive(Clone, Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "-v adds what each node is: its kind, what Lattice can do for ranks there, GPUs and NICs."
+)]
 pub struct NodesArgs {
     /// The action; without one, the nodes are shown.
     #[command(subcommand)]
     pub command: Option<NodesCommand>,
-    /// Show what the nodes are: each kind of node with its cores, caches, memory and devices.
-    #[arg(long)]
-    pub topology: bool,
+    /// Show what the nodes are: each kind of node with its cores, caches, memory and devices; those of these nodes only, if some are named.
+    #[arg(long, value_name = "NODES", num_args = 0..=1, value_parser = node_list)]
+    pub topology: Option<Option<String>>,
+    /// Form of --topology: text, svg (a drawing of one kind), json or xml (one kind, as hwloc reads it).
+    #[arg(
+        long,
+        value_enum,
+        value_name = "FORM",
+        requires = "topology",
+        conflicts_with = "json",
+        hide_possible_values = true
+    )]
+    pub format: Option<TopologyFormat>,
     /// Server and form of the answer.
     #[command(flatten)]
     pub table: TableArgs,
+}
+
+/// Form in which kinds of nodes are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TopologyFormat {
+    /// Lines for people.
+    Text,
+    /// A drawing.
+    Svg,
+    /// All that is known, for programs.
+    Json,
+    /// The form that hwloc and `lstopo` read.
+    Xml,
 }
 
 /// Actions of administrators on nodes.

@@ -1,14 +1,16 @@
 //! `lattice nodes`: the nodes of the cluster, and on which of them nothing new shall begin.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use pmi_transport::proto::v1 as proto;
 use proto::NodeState;
 use serde::Serialize;
 
-use super::topology::topology;
+use super::topology::{self, Described, Kinds};
 use super::{CommandError, ask, node_names};
-use crate::args::{NodesArgs, NodesCommand};
+use crate::args::{NodesArgs, NodesCommand, TopologyFormat};
+use crate::cluster::Cluster;
 use crate::console::{Verbosity, print, print_json, report};
 use crate::formatting;
 use crate::table::{Align, Table};
@@ -27,6 +29,15 @@ struct Node<'a> {
     heard_ms_ago: u64,
     launches: u32,
     drain: Option<Drain<'a>>,
+    /// With `-v`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inventory: Option<Described>,
+}
+
+/// Nodes as they are shown: with what they are, if that was asked for.
+struct Shown {
+    answer: proto::ListNodesResponse,
+    described: Option<HashMap<String, Described>>,
 }
 
 /// Drain of a node as JSON: reason, author and time.
@@ -53,18 +64,17 @@ enum Changed {
 
 /// Shows the nodes of the cluster, or does to them what is asked for; returns the exit code.
 pub(crate) fn nodes(args: &NodesArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
-    match &args.command {
-        None if args.topology => topology(&args.table),
-        None => {
-            let answer = ask(&args.table.api, async |cluster| {
-                Ok(cluster.ask(cluster.nodes().list_nodes(proto::ListNodesRequest {})).await?)
-            })?;
-            if args.table.json {
-                return Ok(print_json(&answer.nodes.iter().map(Node::from).collect::<Vec<_>>())?);
-            }
-            Ok(print(table(&answer).as_bytes())?)
+    match (&args.command, &args.topology) {
+        (None, Some(nodes)) => {
+            let kinds = ask(&args.table.api, async |cluster| Kinds::ask(&cluster, nodes.as_deref()).await)?;
+            let default = if args.table.json { TopologyFormat::Json } else { TopologyFormat::Text };
+            topology::show(&kinds, args.format.unwrap_or(default))
         }
-        Some(NodesCommand::Drain { nodes, reason, table }) => {
+        (None, None) => {
+            let shown = ask(&args.table.api, async |cluster| Shown::ask(&cluster, verbosity).await)?;
+            if args.table.json { Ok(print_json(&shown.nodes())?) } else { Ok(print(shown.table().as_bytes())?) }
+        }
+        (Some(NodesCommand::Drain { nodes, reason, table }), _) => {
             let request = proto::DrainNodesRequest { nodes: nodes.clone(), reason: reason.clone() };
             let answer =
                 ask(&table.api, async |cluster| Ok(cluster.ask(cluster.nodes().drain_nodes(request)).await?))?;
@@ -77,7 +87,7 @@ pub(crate) fn nodes(args: &NodesArgs, verbosity: Verbosity) -> Result<u8, Comman
             }
             Ok(0)
         }
-        Some(NodesCommand::Resume { nodes, table }) => {
+        (Some(NodesCommand::Resume { nodes, table }), _) => {
             let request = proto::ResumeNodesRequest { nodes: nodes.clone() };
             ask(&table.api, async |cluster| Ok(cluster.ask(cluster.nodes().resume_nodes(request)).await?))?;
             if table.json { Ok(print_json(&Changed::Resumed { nodes: node_names(nodes) })?) } else { Ok(0) }
@@ -85,36 +95,69 @@ pub(crate) fn nodes(args: &NodesArgs, verbosity: Verbosity) -> Result<u8, Comman
     }
 }
 
-fn table(answer: &proto::ListNodesResponse) -> String {
-    let mut table = Table::new([
-        ("NODE", Align::Left),
-        ("STATE", Align::Left),
-        ("CORES", Align::Right),
-        ("MEMORY", Align::Right),
-        ("LAUNCHES", Align::Right),
-        ("HEARD", Align::Right),
-        ("AGENT", Align::Left),
-        ("VERSION", Align::Left),
-        ("NOTE", Align::Left),
-    ]);
-    for node in &answer.nodes {
-        let heard = match node.state() {
-            NodeState::Unspecified => "never".to_owned(),
-            _ => format!("{} ago", formatting::duration(Duration::from_millis(node.heard_ms_ago))),
+impl Shown {
+    async fn ask(cluster: &Cluster, verbosity: Verbosity) -> Result<Self, CommandError> {
+        let answer = cluster.ask(cluster.nodes().list_nodes(proto::ListNodesRequest {})).await?;
+        let described = match verbosity {
+            Verbosity::Quiet | Verbosity::Normal => None,
+            Verbosity::Verbose => Some(Kinds::ask(cluster, None).await?.by_node()),
         };
-        table.push([
-            node.id.clone(),
-            readable_state(node).to_owned(),
-            node.cores.to_string(),
-            formatting::size(node.memory_bytes),
-            node.launches.to_string(),
-            heard,
-            node.grpc_address.clone(),
-            node.version.clone(),
-            note(node, &answer.version),
-        ]);
+        Ok(Self { answer, described })
     }
-    table.to_string()
+
+    fn nodes(&self) -> Vec<Node<'_>> {
+        let inventory = |node: &proto::Node| Some(self.described.as_ref()?.get(&node.id).cloned().unwrap_or_default());
+        self.answer.nodes.iter().map(|node| Node { inventory: inventory(node), ..Node::from(node) }).collect()
+    }
+
+    fn table(&self) -> String {
+        let rows = self.answer.nodes.iter().map(|node| (node, row(node, &self.answer.version)));
+        let Some(described) = &self.described else {
+            let mut table = Table::new(COLUMNS);
+            rows.for_each(|(_, row)| table.push(row));
+            return table.to_string();
+        };
+        let [node, state, cores, memory, launches, heard, agent, version, note] = COLUMNS;
+        let [kind, support, gpus, nics] = ["KIND", "SUPPORT", "GPUS", "NICS"].map(|head| (head, Align::Left));
+        let mut table =
+            Table::new([node, state, kind, support, cores, memory, gpus, nics, launches, heard, agent, version, note]);
+        for (of, [node, state, cores, memory, launches, heard, agent, version, note]) in rows {
+            let Described { kind, support, gpus, nics } = described.get(&of.id).cloned().unwrap_or_default();
+            table.push([node, state, kind, support, cores, memory, gpus, nics, launches, heard, agent, version, note]);
+        }
+        table.to_string()
+    }
+}
+
+const COLUMNS: [(&str, Align); 9] = [
+    ("NODE", Align::Left),
+    ("STATE", Align::Left),
+    ("CORES", Align::Right),
+    ("MEMORY", Align::Right),
+    ("LAUNCHES", Align::Right),
+    ("HEARD", Align::Right),
+    ("AGENT", Align::Left),
+    ("VERSION", Align::Left),
+    ("NOTE", Align::Left),
+];
+
+/// A node in the [`COLUMNS`].
+fn row(node: &proto::Node, server_version: &str) -> [String; 9] {
+    let heard = match node.state() {
+        NodeState::Unspecified => "never".to_owned(),
+        _ => format!("{} ago", formatting::duration(Duration::from_millis(node.heard_ms_ago))),
+    };
+    [
+        node.id.clone(),
+        readable_state(node).to_owned(),
+        node.cores.to_string(),
+        formatting::size(node.memory_bytes),
+        node.launches.to_string(),
+        heard,
+        node.grpc_address.clone(),
+        node.version.clone(),
+        note(node, server_version),
+    ]
 }
 
 /// A node's state as people want to know it: whether it can be used, or taken away.
@@ -155,6 +198,7 @@ impl<'a> From<&'a proto::Node> for Node<'a> {
                 by: &drain.by,
                 since: formatting::rfc3339(drain.since),
             }),
+            inventory: None,
         }
     }
 }
@@ -185,14 +229,25 @@ mod tests {
             ..proto::Node::default()
         };
         let answer = proto::ListNodesResponse { nodes: vec![node.clone()], version: "0.1.0".to_owned() };
+        let mut shown = Shown { answer, described: None };
         assert_eq!(
-            table(&answer),
+            shown.table(),
             "NODE   STATE  CORES    MEMORY  LAUNCHES      HEARD  AGENT           VERSION  NOTE\n\
              node3  lost       8  16.0 GiB         0  4.2 s ago  10.0.0.5:50052  0.1.0\n"
         );
         let json = serde_json::to_value(Node::from(&node)).unwrap();
         assert_eq!((&json["state"], &json["heard_ms_ago"]), (&"lost".into(), &4200.into()));
-        assert_eq!(json["drain"], serde_json::Value::Null);
+        assert_eq!((&json["drain"], json.get("inventory")), (&serde_json::Value::Null, None));
+        let support = "full".to_owned();
+        let described =
+            Described { kind: "3f9c01ab".to_owned(), support, gpus: "4x H100".to_owned(), nics: "hsn0".to_owned() };
+        shown.described = Some([("node3".to_owned(), described)].into());
+        assert_eq!(
+            shown.table(),
+            "NODE   STATE  KIND      SUPPORT  CORES    MEMORY  GPUS     NICS  LAUNCHES      HEARD  AGENT           VERSION  NOTE\n\
+             node3  lost   3f9c01ab  full         8  16.0 GiB  4x H100  hsn0         0  4.2 s ago  10.0.0.5:50052  0.1.0\n"
+        );
+        assert_eq!(serde_json::to_value(shown.nodes()).unwrap()[0]["inventory"]["gpus"], "4x H100");
     }
 
     #[test]

@@ -1,12 +1,22 @@
-//! `lattice nodes --topology`: each kind of node with a picture, and the nodes that are of it.
+//! Kinds of nodes: what `lattice nodes --topology` shows of each, and what `lattice nodes -v` says of each node.
 
-use lattice_inventory::{PciKind, Template, picture};
+use std::collections::HashMap;
+
+use lattice_inventory::{Allowed, Inventory, PciKind, SOURCES, Template, picture, xml};
 use pmi_transport::proto::v1 as proto;
 use serde::Serialize;
 
-use super::{CommandError, ask};
-use crate::args::TableArgs;
+use super::{CommandError, node_names};
+use crate::args::TopologyFormat;
+use crate::cluster::Cluster;
 use crate::console::{print_json, print_lines};
+
+/// All kinds, with what is odd about nodes.
+#[derive(Debug, Serialize)]
+pub(super) struct Kinds {
+    kinds: Vec<Kind>,
+    trouble: Vec<Trouble>,
+}
 
 /// A kind of node, as it is printed for programs.
 #[derive(Debug, Serialize)]
@@ -14,7 +24,7 @@ struct Kind {
     signature: String,
     /// The nodes, as a hostlist.
     nodes: String,
-    /// What is known; `null` while no node has told more than the signature.
+    /// Description of the kind; `null` while no node has told more than the signature.
     template: Option<Template>,
     nics: Vec<String>,
     gpus: Vec<String>,
@@ -28,20 +38,105 @@ struct Trouble {
     text: String,
 }
 
-/// All kinds, with what is odd about nodes.
-#[derive(Debug, Serialize)]
-struct Kinds {
-    kinds: Vec<Kind>,
-    trouble: Vec<Trouble>,
+/// Knowledge about one node, in words.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub(super) struct Described {
+    /// Beginning of the signature.
+    pub(super) kind: String,
+    /// Words of [`support`].
+    pub(super) support: String,
+    pub(super) gpus: String,
+    pub(super) nics: String,
 }
 
-/// Shows what the nodes of the cluster are; returns the exit code.
-pub(super) fn topology(table: &TableArgs) -> Result<u8, CommandError> {
-    let request = proto::ListInventoriesRequest {};
-    let answer =
-        ask(&table.api, async |cluster| Ok(cluster.ask(cluster.inventories().list_inventories(request)).await?))?;
-    let kinds = Kinds::from(answer);
-    if table.json { Ok(print_json(&kinds)?) } else { Ok(print_lines(&kinds.lines())?) }
+/// Shows the kinds in one of the forms; returns the exit code.
+///
+/// # Errors
+/// Fails for a form that shows one kind where there are several.
+pub(super) fn show(kinds: &Kinds, format: TopologyFormat) -> Result<u8, CommandError> {
+    let print = |text: String| print_lines(&text.lines().map(str::to_owned).collect::<Vec<_>>());
+    Ok(match format {
+        TopologyFormat::Text => print_lines(&kinds.lines())?,
+        TopologyFormat::Json => print_json(&kinds)?,
+        TopologyFormat::Svg => {
+            let (kind, template) = kinds.only()?;
+            print(picture::svg(template, &kind.head(template)))?
+        }
+        TopologyFormat::Xml => {
+            let (_, template) = kinds.only()?;
+            let inventory = Inventory::of_kind(template.clone());
+            print(xml::write(&inventory, &Allowed::all(template)).ok_or(CommandError::NoTemplate)?)?
+        }
+    })
+}
+
+impl Kinds {
+    /// Asks for the kinds of the nodes in a hostlist, or of all nodes.
+    ///
+    /// # Errors
+    /// Fails if a node that is named has told nothing.
+    pub(super) async fn ask(cluster: &Cluster, nodes: Option<&str>) -> Result<Self, CommandError> {
+        let request = proto::ListInventoriesRequest {};
+        let kinds = Self::from(cluster.ask(cluster.inventories().list_inventories(request)).await?);
+        match nodes {
+            None => Ok(kinds),
+            Some(list) => kinds.of(&node_names(list)),
+        }
+    }
+
+    /// The kinds of some nodes, and what is odd about these.
+    fn of(mut self, nodes: &[String]) -> Result<Self, CommandError> {
+        let is_of = |list: &str| node_names(list).iter().any(|node| nodes.contains(node));
+        let known: Vec<String> = self.kinds.iter().flat_map(|kind| node_names(&kind.nodes)).collect();
+        if let Some(unknown) = nodes.iter().find(|node| !known.contains(node)) {
+            return Err(CommandError::NoInventory { node: unknown.clone() });
+        }
+        self.kinds.retain(|kind| is_of(&kind.nodes));
+        self.trouble.retain(|trouble| is_of(&trouble.nodes));
+        Ok(self)
+    }
+
+    /// The kind that there is, if there is one, with its template.
+    fn only(&self) -> Result<(&Kind, &Template), CommandError> {
+        let kind = match &self.kinds[..] {
+            [only] => only,
+            [] => return Err(CommandError::NoTemplate),
+            [one, other, ..] => {
+                return Err(CommandError::SeveralKinds {
+                    number: self.kinds.len(),
+                    one: one.nodes.clone(),
+                    other: other.nodes.clone(),
+                });
+            }
+        };
+        Ok((kind, kind.template.as_ref().ok_or(CommandError::NoTemplate)?))
+    }
+
+    /// Description of each node.
+    pub(super) fn by_node(&self) -> HashMap<String, Described> {
+        let mut trouble: HashMap<String, Vec<&str>> = HashMap::new();
+        for one in &self.trouble {
+            node_names(&one.nodes).into_iter().for_each(|node| trouble.entry(node).or_default().push(&one.text));
+        }
+        let mut described = HashMap::new();
+        for kind in &self.kinds {
+            let (gpus, nics) = (counted(&kind.gpus), kind.nics.join(","));
+            for node in node_names(&kind.nodes) {
+                let support = support(kind.template.as_ref(), trouble.get(&node).map_or(&[], Vec::as_slice));
+                let one = Described { kind: kind.short().to_owned(), support, gpus: gpus.clone(), nics: nics.clone() };
+                described.insert(node, one);
+            }
+        }
+        described
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let trouble = self.trouble.iter().map(|trouble| match trouble.nodes.as_str() {
+            "" => trouble.text.clone(),
+            nodes => format!("{nodes}: {}", trouble.text),
+        });
+        self.kinds.iter().flat_map(Kind::lines).chain(trouble).collect()
+    }
 }
 
 impl From<proto::ListInventoriesResponse> for Kinds {
@@ -70,45 +165,75 @@ impl From<proto::NodeKind> for Kind {
     }
 }
 
-impl Kinds {
+impl Kind {
+    /// Beginning of the signature.
+    fn short(&self) -> &str {
+        self.signature.get(..8).unwrap_or_default()
+    }
+
+    /// The nodes, the signature and a summary.
+    fn head(&self, template: &Template) -> String {
+        let head = format!("{}  {}  {}  {}", self.nodes, self.short(), picture::summary(template), template.model);
+        head.trim_end().to_owned()
+    }
+
     fn lines(&self) -> Vec<String> {
-        let trouble = self.trouble.iter().map(|trouble| match trouble.nodes.as_str() {
-            "" => trouble.text.clone(),
-            nodes => format!("{nodes}: {}", trouble.text),
-        });
-        self.kinds.iter().flat_map(Kind::lines).chain(trouble).collect()
+        let Some(template) = &self.template else {
+            return vec![format!("{}  {}  not told yet", self.nodes, self.short())];
+        };
+        let picture = picture::lines(template);
+        [self.head(template)].into_iter().chain(picture.into_iter().map(|line| format!(" {line}"))).collect()
     }
 }
 
-impl Kind {
-    fn lines(&self) -> Vec<String> {
-        let short = self.signature.get(..8).unwrap_or_default();
-        let Some(template) = &self.template else {
-            return vec![format!("{}  {short}  not told yet", self.nodes)];
-        };
-        let head = format!("{}  {short}  {}  {}", self.nodes, picture::summary(template), template.model);
-        let picture = picture::lines(template);
-        [head.trim_end().to_owned()].into_iter().chain(picture.into_iter().map(|line| format!(" {line}"))).collect()
+/// Support of a node in words: `full`, what is missing and why, or `none` for a node that has told nothing of use.
+///
+/// The name of a source stands before what it says.
+fn support(template: Option<&Template>, trouble: &[&str]) -> String {
+    if template.is_none() {
+        return "none".to_owned();
     }
+    let failed = SOURCES.iter().filter(|source| {
+        trouble.iter().any(|text| text.split_once(": ").is_some_and(|(name, _)| name == source.name()))
+    });
+    let without: Vec<String> = failed.map(|source| format!("no {} ({})", source.gives(), source.name())).collect();
+    if without.is_empty() { "full".to_owned() } else { without.join(", ") }
+}
+
+/// Names, each once, with their number if they stand for several: `4x NVIDIA H100`.
+fn counted(names: &[String]) -> String {
+    let groups = names.chunk_by(|one, next| one == next);
+    let word = |group: &[String]| match group {
+        [one] => one.clone(),
+        several => format!("{}x {}", several.len(), several[0]),
+    };
+    groups.map(word).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn nodes_of_a_kind_are_shown_together() {
-        let template = Template { arch: "x86_64".into(), cpus: "0-3".parse().unwrap(), ..Template::default() };
+    fn kinds(template: &Template) -> Kinds {
         let kind = |nodes: &str, signature: &[u8], template: &[u8]| proto::NodeKind {
             signature: signature.to_vec().into(),
             nodes: nodes.to_owned(),
             template: template.to_vec().into(),
         };
         let trouble = |nodes: &str, text: &str| proto::NodeTrouble { nodes: nodes.to_owned(), text: text.to_owned() };
-        let kinds = Kinds::from(proto::ListInventoriesResponse {
+        Kinds::from(proto::ListInventoriesResponse {
             kinds: vec![kind("m0", &[0xff; 16], b""), kind("n[0-1]", &[0x3f; 16], &template.encode())],
             trouble: vec![trouble("n1", "pci: cannot be read"), trouble("", "two are one")],
-        });
+        })
+    }
+
+    fn template() -> Template {
+        Template { arch: "x86_64".into(), cpus: "0-3".parse().unwrap(), ..Template::default() }
+    }
+
+    #[test]
+    fn nodes_of_a_kind_are_shown_together() {
+        let kinds = kinds(&template());
         assert_eq!(
             kinds.lines(),
             [
@@ -121,5 +246,33 @@ mod tests {
         );
         let json = serde_json::to_value(&kinds).unwrap();
         assert_eq!((&json["kinds"][1]["template"]["cpus"], &json["kinds"][0]["template"]), (&"0-3".into(), &().into()));
+    }
+
+    #[test]
+    fn a_node_is_described_with_what_is_missing() {
+        let by_node = kinds(&template()).by_node();
+        let support = |node: &str| by_node[node].support.as_str();
+        assert_eq!(
+            (support("m0"), support("n0"), support("n1")),
+            ("none", "full", "no devices, and no topology for ranks (pci)")
+        );
+        assert_eq!(counted(&["a", "a", "b"].map(str::to_owned)), "2x a,b");
+    }
+
+    #[test]
+    fn one_kind_can_be_chosen_by_a_node() {
+        let of = |nodes: &[&str]| kinds(&template()).of(&nodes.iter().map(|&node| node.to_owned()).collect::<Vec<_>>());
+        let chosen = of(&["n1"]).unwrap();
+        assert_eq!((chosen.kinds.len(), chosen.trouble.len()), (1, 1));
+        assert_eq!(chosen.only().unwrap().1, &template());
+        assert_eq!(of(&["n0", "m0"]).unwrap().kinds.len(), 2);
+        let words = |error: CommandError| error.to_string();
+        assert!(words(of(&["x"]).unwrap_err()).starts_with("x has not told what it is"));
+        let several = words(kinds(&template()).only().unwrap_err());
+        assert!(
+            several.contains("2 kinds of nodes") && several.contains("m0") && several.contains("n[0-1]"),
+            "{several}"
+        );
+        assert!(words(of(&["m0"]).unwrap().only().unwrap_err()).contains("not known"));
     }
 }

@@ -43,6 +43,26 @@ fn nodes_of_one_kind_are_shown_as_one() {
     assert!(all(&kinds, "template").iter().all(|template| template["cpus"].is_string()), "{kinds}");
 }
 
+/// Each form says the same of a kind; hwloc counts the CPUs of the last one.
+#[test]
+fn a_kind_of_node_is_shown_in_each_form() {
+    let script = r#"until lattice nodes --topology node1 >/dev/null 2>&1; do sleep 0.05; done
+        lattice nodes --topology node1 --format svg >node.svg && grep -c '</svg>' node.svg
+        lattice nodes --topology node1 --format xml >node.xml && [ $(lstopo -i node.xml --only pu | wc -l) = $(nproc --all) ] && echo counted
+        [ "$(lattice nodes --topology --format json)" = "$(lattice nodes --topology --json)" ] && echo same
+        lattice nodes -v | sed -n '1s/ \+/ /gp'; lattice nodes -v --json | field support
+        lattice nodes --topology elsewhere"#;
+    let outcome = script_on(2, &format!("cd \"$LATTICE_DEV_CLUSTER\"; {script}")).run();
+    outcome.exits(125).says("elsewhere has not told what it is").prints_lines([
+        "1",
+        "counted",
+        "same",
+        "NODE STATE KIND SUPPORT CORES MEMORY GPUS NICS LAUNCHES HEARD AGENT VERSION NOTE",
+        "full",
+        "full",
+    ]);
+}
+
 #[test]
 fn nodes_are_listed() {
     let outcome = cluster(3).words("lattice nodes --json").run();

@@ -40,6 +40,15 @@ fn a_release_names_its_allocation() {
 }
 
 #[test]
+fn kinds_of_nodes_are_shown_in_one_form() {
+    taken("nodes --topology", &["topology: Some(None)", "format: None"]);
+    taken("nodes --topology node[0-1] --format svg", &["topology: Some(Some(\"node[0-1]\"))", "format: Some(Svg)"]);
+    not_taken("nodes --format xml", "required arguments were not provided:\n  --topology");
+    not_taken("nodes --topology --json --format xml", "cannot be used with");
+    not_taken("nodes --topology node[", "has a bracket without its partner");
+}
+
+#[test]
 fn nodes_are_drained_for_a_reason() {
     taken("nodes", &["command: None"]);
     taken("nodes drain node[3-4] --reason memory", &["Drain", "nodes: \"node[3-4]\"", "reason: \"memory\""]);

@@ -1,0 +1,145 @@
+//! A kind of node as a drawing: a box for each object within the box of what contains it, devices below.
+
+use std::fmt::Write;
+
+use quick_xml::escape::escape;
+
+use super::{device_line, object_title};
+use crate::template::{PciDevice, Template};
+use crate::tree::{Object, ObjectKind, Tree};
+
+/// Lengths in pixels: of a line of text, between boxes, of a letter (about), and of the narrowest box.
+const LINE: usize = 16;
+const GAP: usize = 6;
+const LETTER: usize = 7;
+const NARROWEST: usize = 44;
+
+/// The drawing as a document of SVG 1.1. `title` stands above it.
+pub fn svg(template: &Template, title: &str) -> String {
+    let tree = Tree::of(template);
+    let whole = Block::of(&tree.root, &tree);
+    let width = whole.width.max(title.chars().count() * LETTER) + 2 * GAP;
+    let height = whole.height + LINE + 2 * GAP;
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
+         font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"{width}\" height=\"{height}\" fill=\"#ffffff\"/>\n"
+    );
+    text(&mut out, GAP, LINE, title);
+    whole.draw(&mut out, GAP, LINE + GAP);
+    out.push_str("</svg>\n");
+    out
+}
+
+/// A box with its place within the box around it.
+struct Block {
+    /// Lines of text at its top.
+    lines: Vec<String>,
+    fill: &'static str,
+    width: usize,
+    height: usize,
+    /// Boxes within it, with their places.
+    within: Vec<(usize, usize, Self)>,
+}
+
+impl Block {
+    /// Box of an object. One that has the same CPUs as the only object within it shares its box.
+    fn of(object: &Object<'_>, tree: &Tree<'_>) -> Self {
+        let mut lines = vec![object_title(object)];
+        let mut inner = object;
+        lines.extend(memory_lines(inner, tree));
+        while let [only] = &inner.children[..]
+            && inner.pci.is_empty()
+            && only.cpus == object.cpus
+        {
+            inner = only;
+            lines.push(object_title(inner));
+            lines.extend(memory_lines(inner, tree));
+        }
+        let parts = inner.children.iter().map(|child| Self::of(child, tree)).collect();
+        let devices = inner.pci.iter().copied().map(Self::device).collect();
+        Self::around(lines, fill(inner.kind), parts, devices)
+    }
+
+    fn device(device: &PciDevice) -> Self {
+        Self::around(vec![device_line(device)], "#f4d9c6", Vec::new(), Vec::new())
+    }
+
+    /// A box around rows of boxes; those of `below` begin a row.
+    fn around(lines: Vec<String>, fill: &'static str, parts: Vec<Self>, below: Vec<Self>) -> Self {
+        let longest = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0);
+        let mut block = Self {
+            width: NARROWEST.max(longest * LETTER + 2 * GAP),
+            height: lines.len() * LINE + GAP,
+            lines,
+            fill,
+            within: Vec::new(),
+        };
+        for group in [parts, below] {
+            let columns = columns(group.len());
+            let mut group = group.into_iter().peekable();
+            while group.peek().is_some() {
+                block.add_row(group.by_ref().take(columns).collect());
+            }
+        }
+        block
+    }
+
+    fn add_row(&mut self, row: Vec<Self>) {
+        let highest = row.iter().map(|part| part.height).max().unwrap_or(0);
+        let mut x = GAP;
+        for part in row {
+            let next = x + part.width + GAP;
+            self.within.push((x, self.height, part));
+            x = next;
+        }
+        self.width = self.width.max(x);
+        self.height += highest + GAP;
+    }
+
+    fn draw(&self, out: &mut String, x: usize, y: usize) {
+        let Self { lines, fill, width, height, within } = self;
+        // Writing to memory cannot fail.
+        let _ = writeln!(
+            out,
+            "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"{fill}\" stroke=\"#555555\"/>"
+        );
+        for (number, line) in (1..).zip(lines) {
+            text(out, x + GAP, y + number * LINE - 3, line);
+        }
+        within.iter().for_each(|(dx, dy, part)| part.draw(out, x + dx, y + dy));
+    }
+}
+
+fn text(out: &mut String, x: usize, y: usize, text: &str) {
+    // XML has no way to write most control characters.
+    let text: String = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
+    let _ = writeln!(out, "<text x=\"{x}\" y=\"{y}\">{}</text>", escape(text.as_str()));
+}
+
+/// NUMA nodes at an object.
+fn memory_lines(object: &Object<'_>, tree: &Tree<'_>) -> Vec<String> {
+    let numa = object.numa.iter().map(|&index| &tree.numa[index]);
+    numa.map(|node| match node.memory_gib {
+        0 => format!("NUMA {}", node.id),
+        gib => format!("NUMA {}  {gib} GiB", node.id),
+    })
+    .collect()
+}
+
+/// Number of boxes in a row, so that many of them make about a square.
+fn columns(boxes: usize) -> usize {
+    match boxes {
+        0..=4 => boxes.max(1),
+        more => (1..).find(|columns| columns * columns >= more).unwrap_or(more),
+    }
+}
+
+fn fill(kind: ObjectKind<'_>) -> &'static str {
+    match kind {
+        ObjectKind::Machine => "#ffffff",
+        ObjectKind::Package => "#eef3e2",
+        ObjectKind::Die | ObjectKind::Cluster | ObjectKind::NumaGroup => "#e4ecf4",
+        ObjectKind::Cache(_) => "#f3f3f3",
+        ObjectKind::Core | ObjectKind::Cpu => "#d5e3d5",
+    }
+}
