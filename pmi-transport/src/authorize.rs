@@ -1,17 +1,13 @@
-//! Authorization of calls: one table of calls and roles, and the layer that checks every request against it.
+//! Authorization of calls: one table of calls and roles, and the check of every request against it.
 //!
 //! A call that the table does not name is refused. A handler may refuse more (a user's launch is not another user's), but no
 //! request reaches a handler without passing here.
 
-use std::future::{Future, ready};
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
 use http::{HeaderMap, Request, Response};
 use tonic::Status;
 use tonic::body::Body;
-use tower::{Layer, Service};
 
+use crate::call_check::CallCheck;
 use crate::identity::{CALLER_HEADER, Caller, Peer, Role};
 
 /// Callers that may make a call.
@@ -113,46 +109,22 @@ fn identify(peer: Option<&Peer>, headers: &HeaderMap) -> Result<Caller, String> 
 
 /// Refuses what the table does not admit, and adds the [`Caller`] to the extensions of what it does.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct AuthorizeLayer;
+pub(crate) struct Authorize;
 
-impl<S> Layer<S> for AuthorizeLayer {
-    type Service = Authorize<S>;
+impl CallCheck for Authorize {
+    type Held = ();
 
-    fn layer(&self, services: S) -> Authorize<S> {
-        Authorize { services }
-    }
-}
-
-/// The services behind an [`AuthorizeLayer`].
-#[derive(Clone, Debug)]
-pub(crate) struct Authorize<S> {
-    services: S,
-}
-
-impl<S> Service<Request<Body>> for Authorize<S>
-where
-    S: Service<Request<Body>, Response = Response<Body>>,
-    S::Future: Send + 'static,
-    S::Error: Send + 'static,
-{
-    type Response = Response<Body>;
-    type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, S::Error>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.services.poll_ready(context)
-    }
-
-    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+    fn admit(&self, mut request: Request<Body>) -> Result<(Request<Body>, ()), Status> {
         let caller = identify(request.extensions().get(), request.headers());
-        if let Err(status) = admit(request.uri().path(), caller.as_ref().map_err(String::as_str)) {
-            tracing::info!(reason = status.message(), "a call was refused");
-            return Box::pin(ready(Ok(status.into_http())));
-        }
+        admit(request.uri().path(), caller.as_ref().map_err(String::as_str))?;
         if let Ok(caller) = caller {
             request.extensions_mut().insert(caller);
         }
-        Box::pin(self.services.call(request))
+        Ok((request, ()))
+    }
+
+    fn answer((): (), answer: Response<Body>) -> Response<Body> {
+        answer
     }
 }
 

@@ -12,8 +12,8 @@
 
 mod arrival;
 mod budget;
-mod budget_layer;
 mod connection;
+mod count_calls;
 mod framing;
 mod greetings;
 mod request_body;
@@ -39,12 +39,13 @@ use tonic::transport::Server;
 
 use self::arrival::{Arrival, Identified, Proof, Refusal};
 use self::budget::Budget;
-use self::budget_layer::BudgetLayer;
 use self::connection::Connection;
+use self::count_calls::CountCalls;
 use self::greetings::Greetings;
 use self::socket_file::SocketFile;
 use crate::address::Address;
-use crate::authorize::AuthorizeLayer;
+use crate::authorize::Authorize;
+use crate::call_check::Checked;
 use crate::identity::{Security, TlsIdentity};
 use crate::limits;
 use crate::proto::{DESCRIPTORS, takes_stream};
@@ -254,7 +255,7 @@ pub async fn serve(
         let _ = tell.send(());
     };
     let connections = ReceiverStream::new(receiver).map(Ok::<_, io::Error>);
-    let server = server().layer(AuthorizeLayer).layer(BudgetLayer { budget, takes_stream });
+    let server = server().layer(Checked(Authorize)).layer(Checked(CountCalls { budget, takes_stream }));
     let serving = server.serve_with_incoming_shutdown(routes.prepare(), connections, shutdown);
     let mut serving = pin!(serving);
     let wind_up = async {

@@ -1,0 +1,63 @@
+//! The check that takes each call and its request of its caller's budget.
+
+use std::sync::Arc;
+
+use http::{Request, Response};
+use tonic::Status;
+use tonic::body::Body;
+
+use super::budget::{Budget, Exhausted, Name, Place};
+use super::request_body::{AnswerBody, Form, RequestBody};
+use crate::call_check::CallCheck;
+use crate::identity::Caller;
+use crate::limits::{FOREIGN_REQUEST_MAX, MESSAGE_MAX};
+
+/// Counts calls; to be put behind [`crate::authorize::Authorize`], which finds out who calls.
+#[derive(Clone, Debug)]
+pub(super) struct CountCalls {
+    pub(super) budget: Arc<Budget>,
+    /// Returns true if the call at a path takes a stream of messages.
+    pub(super) takes_stream: fn(&str) -> bool,
+}
+
+/// Form of the requests of the call at `path`. Those that are not of our protocol, health and reflection, are open to everybody and
+/// small.
+fn form(path: &str, takes_stream: fn(&str) -> bool) -> Form {
+    match path {
+        path if takes_stream(path) => Form::Stream,
+        path if path.starts_with("/lattice.") => Form::One { longest: MESSAGE_MAX },
+        _ => Form::One { longest: FOREIGN_REQUEST_MAX },
+    }
+}
+
+impl CallCheck for CountCalls {
+    type Held = Arc<Place>;
+
+    fn admit(&self, request: Request<Body>) -> Result<(Request<Body>, Arc<Place>), Status> {
+        let name: Name = request.extensions().get::<Caller>().cloned();
+        let refusal = |error: Exhausted| Status::resource_exhausted(error.to_string());
+        let call = Arc::new(self.budget.call(name.clone()).map_err(refusal)?);
+        let (form, unfinished) = (form(request.uri().path(), self.takes_stream), self.budget.unfinished(name));
+        let held = Arc::clone(&call);
+        let request = request.map(|body| Body::new(RequestBody::new(body, form, unfinished, held)));
+        Ok((request, call))
+    }
+
+    fn answer(call: Arc<Place>, answer: Response<Body>) -> Response<Body> {
+        answer.map(|body| Body::new(AnswerBody::new(body, call)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_form_of_each_call_is_known() {
+        let streams = crate::listen::takes_stream;
+        assert_eq!(form("/lattice.v1.LaunchService/AttachLaunch", streams), Form::Stream);
+        assert_eq!(form("/lattice.v1.NodeService/ReportLaunch", streams), Form::Stream);
+        assert_eq!(form("/lattice.v1.AllocationService/LaunchTasks", streams), Form::One { longest: MESSAGE_MAX });
+        assert_eq!(form("/grpc.health.v1.Health/Check", streams), Form::One { longest: FOREIGN_REQUEST_MAX });
+    }
+}
