@@ -1,9 +1,9 @@
 //! Cores that a process may use, which are what ranks are bound to.
 
 use crate::cpus::CpuSet;
-use crate::template::Template;
+use crate::template::{CacheKind, CacheType, Template};
 
-/// The usable cores of a node, those of one package and NUMA node next to each other.
+/// The usable cores of a node, those of one package, NUMA node and level-3 cache next to each other.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UsableCores {
     cores: Vec<UsableCore>,
@@ -16,6 +16,8 @@ pub struct UsableCore {
     pub package: u32,
     /// The NUMA node; 0 where there is no NUMA.
     pub numa_node: u16,
+    /// The level-3 cache, counted from 1 on the whole node; 0 where there is none.
+    pub l3_cache: u32,
     /// Hardware threads that are online and allowed; never empty.
     pub cpus: CpuSet,
 }
@@ -32,19 +34,23 @@ impl UsableCores {
             cores.push(cpus);
         }
         cores.extend(alone.iter().map(|cpu| [cpu].into_iter().collect()));
+        let third_level = |kind: &&CacheKind| kind.level == 3 && kind.kind != CacheType::Instruction;
+        let l3_caches = || template.caches.iter().filter(third_level).flat_map(|kind| &kind.instances);
         let place = |cpus: CpuSet| {
             let cpu = cpus.first()?;
             let package = template.packages.iter().find(|package| package.cpus.contains(cpu));
             let node = template.numa.iter().find(|node| node.cpus.contains(cpu));
             let package = package.and_then(|package| package.id).unwrap_or(0);
-            Some(UsableCore { package, numa_node: node.map_or(0, |node| node.id), cpus })
+            let l3_cache = (1..).zip(l3_caches()).find(|(_, cache)| cache.cpus.contains(cpu));
+            let l3_cache = l3_cache.map_or(0, |(number, _)| number);
+            Some(UsableCore { package, numa_node: node.map_or(0, |node| node.id), l3_cache, cpus })
         };
         let mut cores: Vec<UsableCore> = cores.into_iter().filter_map(place).collect();
         cores.sort();
         Self { cores }
     }
 
-    /// The cores by package, NUMA node and lowest CPU number.
+    /// The cores by package, NUMA node, level-3 cache and lowest CPU number.
     pub fn cores(&self) -> &[UsableCore] {
         &self.cores
     }

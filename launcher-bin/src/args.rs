@@ -8,6 +8,7 @@ mod cluster;
 mod cpu_bind;
 #[cfg(feature = "dev-cluster")]
 pub(crate) mod dev_cluster;
+mod distribution;
 mod export;
 mod front_end;
 mod idle;
@@ -34,12 +35,13 @@ pub use self::cluster::{
 };
 #[cfg(feature = "dev-cluster")]
 pub use self::dev_cluster::DevClusterArgs;
+pub use self::distribution::{Distribution, Order};
 pub use self::export::{Export, ExportError};
 use self::front_end::{FrontEnd, Translation};
 pub use self::idle::IdleArgs;
 pub use self::launch::{
-    ClusterArgs, Distribution, EnvironmentArgs, FailureArgs, KillOnBadExit, LaunchArgs, PlacementArgs, PmiArgs,
-    ProgramArgs, StreamArgs, TimeArgs,
+    ClusterArgs, EnvironmentArgs, FailureArgs, KillOnBadExit, LaunchArgs, PlacementArgs, PmiArgs, ProgramArgs,
+    StreamArgs, TimeArgs,
 };
 use self::other_launchers::translate;
 pub use self::pki::PkiCommand;

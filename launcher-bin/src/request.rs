@@ -3,6 +3,7 @@
 //! Requests for this machine and for a cluster are the same. Mistakes that do not depend on the nodes are refused here; those that
 //! only this machine can know, where the ranks get their places ([`crate::prepared`]). Nothing downstream parses or checks again.
 
+mod binding;
 mod environment;
 mod error;
 mod multi_prog;
@@ -88,11 +89,11 @@ impl LaunchCommand {
         }
         let ownership = if args.cluster.detach { Ownership::Detached } else { Ownership::Client };
         let settings = LaunchSettings {
-            environment: environment::exported(&args.environment.export, machine)?,
+            environment: environment::exported(args, machine)?,
             pmi: pmi_spec(&args.pmi),
             pmi_trace: args.pmi.pmi_trace.is_some(),
             slurm_environment: args.pmi.slurm_env,
-            cpu_bind: args.placement.cpu_bind.clone(),
+            cpu_bind: binding::binding(&args.placement),
             stdin: stdin(&args.streams.stdin, &machine.directory, ownership),
             failed_ranks: match args.failures.kill_on_bad_exit {
                 KillOnBadExit::Yes => FailedRanks::EndLaunch,
@@ -158,9 +159,9 @@ fn placement(args: &PlacementArgs) -> Result<PlacementRequest, RequestError> {
         tasks_per_node: args.tasks_per_node.and_then(NonZeroU32::new),
         candidates,
         except: args.exclude.as_deref().map(|list| expanded("--exclude", list)).transpose()?.unwrap_or_default(),
-        distribution: args.distribution.map(|distribution| match distribution {
-            args::Distribution::Block => Distribution::Block,
-            args::Distribution::Cyclic => Distribution::Cyclic,
+        distribution: args.distribution.and_then(|distribution| distribution.nodes).map(|order| match order {
+            args::Order::Block => Distribution::Block,
+            args::Order::Cyclic => Distribution::Cyclic,
         }),
     })
 }

@@ -47,7 +47,9 @@ mod syscalls;
 
 pub use account::{Account, AccountError, BecomeError, BecomeStep, Privileges, become_user};
 pub use arguments::{ArgumentError, Arguments};
-pub use binding::{BindError, BindHereError, CpuBind, CpuBindParseError, plan, plan_here};
+pub use binding::{
+    BindError, BindHereError, CpuBind, CpuBindParseError, Object, ObjectBind, Share, Shortage, plan, plan_here,
+};
 pub use cgroup::{CgroupError, OwnCgroup};
 pub use child::Step;
 pub use cpus::usable_cpus;

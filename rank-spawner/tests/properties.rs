@@ -6,7 +6,7 @@ use std::fs;
 use lattice_inventory::{Inventory, Root, UsableCores};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use rank_spawner::{BindError, CpuBind, CpuSet, Limit, LimitedResource, plan};
+use rank_spawner::{BindError, CpuBind, CpuSet, Limit, LimitedResource, Object, plan};
 
 /// A machine: packages, cores per package, hardware threads per core, and the CPUs that are offline or not allowed.
 #[derive(Clone, Debug)]
@@ -95,7 +95,7 @@ proptest! {
     fn ranks_share_a_core_only_when_all_cores_are_taken(machine in machines(), ranks in 0..20_u32) {
         let usable = machine.usable_cores();
         let cores = usable.cores().len();
-        let planned = plan(&usable, &CpuBind::Cores, ranks);
+        let planned = plan(&usable, &CpuBind::to(Object::Core), ranks);
         if cores == 0 {
             let is_refused = matches!(planned, Err(BindError::Nothing { .. }));
             prop_assert!(is_refused);
@@ -111,7 +111,7 @@ proptest! {
     #[test]
     fn a_thread_of_its_own_is_one_usable_cpu(machine in machines(), ranks in 0..40_u32) {
         let usable = machine.usable_cores();
-        let Ok(planned) = plan(&usable, &CpuBind::Threads, ranks) else {
+        let Ok(planned) = plan(&usable, &CpuBind::to(Object::Thread), ranks) else {
             prop_assert!(machine.usable().is_empty());
             return Ok(());
         };

@@ -16,7 +16,8 @@ use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use nix::unistd::{getpgrp, pipe2};
 use pmi_core::ids::Rank;
 use rank_spawner::{
-    Arguments, CpuBind, Environment, Limit, LimitedResource, Program, RankCommand, RankExit, Spawner, Stdio, plan_here,
+    Arguments, CpuBind, Environment, Limit, LimitedResource, Object, Program, RankCommand, RankExit, Spawner, Stdio,
+    plan_here,
 };
 use world::{line, output, shell, shell_with, wait};
 
@@ -140,7 +141,12 @@ fn directory_umask_limits_and_cpus_are_set() {
     // A limit below the number of the PMI socket does not take it away.
     let limits = "ulimit -Sn; ulimit -Hn; ulimit -Sc; echo hi >&30";
     assert_eq!(printed(limits, |command| command.limits = Arc::new([nofile, core])), "16\n64\n0");
-    let cpus = plan_here(&ThisNode::default(), &CpuBind::Cores, 64).unwrap().into_iter().flatten().next_back().unwrap();
+    let cpus = plan_here(&ThisNode::default(), &CpuBind::to(Object::Core), 64)
+        .unwrap()
+        .into_iter()
+        .flatten()
+        .next_back()
+        .unwrap();
     let script = "grep Cpus_allowed_list /proc/self/status | cut -f2";
     assert_eq!(printed(script, |command| command.cpus = Some(cpus.clone())), cpus.to_string());
 }

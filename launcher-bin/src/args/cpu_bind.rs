@@ -9,6 +9,8 @@ pub(super) enum NoBinding {
     Word(#[from] CpuBindParseError),
     #[error("the mask {mask:?} is no hexadecimal number with at least one bit set")]
     Mask { mask: String },
+    #[error("the mask {mask:?} names several NUMA nodes; a rank is bound to one, or to CPUs by mask_cpu")]
+    NumaMask { mask: String },
 }
 
 /// Reads a binding. `verbose` and `quiet`, which srun allows before it, say nothing about the CPUs.
@@ -16,16 +18,28 @@ pub(super) fn parse(text: &str) -> Result<CpuBind, NoBinding> {
     let text = ["verbose,", "quiet,", "v,", "q,"].iter().find_map(|prefix| text.strip_prefix(prefix)).unwrap_or(text);
     let word = match text {
         "no" => "none",
+        "thread" | "hwthread" | "hwthreads" => "threads",
         "core" => "cores",
-        "thread" => "threads",
+        "l3cache" => "l3caches",
+        "ldom" | "ldoms" | "rank_ldom" => "numa",
+        "socket" | "package" | "packages" => "sockets",
         word => word,
     };
-    if let Some(list) = word.strip_prefix("map_cpu:") {
-        return Ok(format!("map:{list}").parse()?);
+    match word.split_once(':') {
+        Some(("map_cpu", list)) => Ok(format!("map:{list}").parse()?),
+        Some(("mask_cpu", list)) => Ok(CpuBind::Map(list.split(',').map(mask).collect::<Result<_, _>>()?)),
+        Some(("map_ldom", list)) => Ok(format!("numa-map:{list}").parse()?),
+        Some(("mask_ldom", list)) => Ok(CpuBind::NumaMap(list.split(',').map(numa_mask).collect::<Result<_, _>>()?)),
+        _ => Ok(word.parse()?),
     }
-    match word.strip_prefix("mask_cpu:") {
-        Some(list) => Ok(CpuBind::Map(list.split(',').map(mask).collect::<Result<_, _>>()?)),
-        None => Ok(word.parse()?),
+}
+
+/// The one NUMA node of a mask.
+fn numa_mask(text: &str) -> Result<u16, NoBinding> {
+    let nodes = mask(text)?;
+    match nodes.first() {
+        Some(node) if nodes.len() == 1 => Ok(node),
+        _ => Err(NoBinding::NumaMask { mask: text.to_owned() }),
     }
 }
 
@@ -57,6 +71,15 @@ mod tests {
             ("map_cpu:0,2", "map:0,2"),
             ("mask_cpu:0x1,0xc", "map:0,2-3"),
             ("map:0,2-3", "map:0,2-3"),
+            ("sockets", "sockets"),
+            ("verbose,ldoms", "numa"),
+            ("rank_ldom", "numa"),
+            ("rank", "rank"),
+            ("map_ldom:1,0", "numa-map:1,0"),
+            ("mask_ldom:0x1,0x4", "numa-map:0,2"),
+            ("hwthread", "threads"),
+            ("l3cache", "l3caches"),
+            ("cores:cores=2:over=numa", "cores:cores=2:over=numa"),
         ] {
             assert_eq!(parse(text).unwrap().to_string(), expected, "{text}");
         }
@@ -66,8 +89,17 @@ mod tests {
 
     #[test]
     fn what_is_no_binding_is_refused() {
-        for text in ["", "corees", "verbose", "mask_cpu:", "mask_cpu:0x", "mask_cpu:0", "mask_cpu:0x1,zz", "map_cpu:x"]
-        {
+        for text in [
+            "",
+            "corees",
+            "verbose",
+            "mask_cpu:",
+            "mask_cpu:0x",
+            "mask_cpu:0",
+            "mask_cpu:0x1,zz",
+            "map_cpu:x",
+            "mask_ldom:3",
+        ] {
             assert!(parse(text).is_err(), "{text}");
         }
     }

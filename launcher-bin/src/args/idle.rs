@@ -48,7 +48,6 @@ pub(super) const IDLE: &[Idle] = &[
     idle(Some('J'), "job-name", Value::Required, "a launch is shown by its command"),
     idle(None, "mem", Value::Required, WHOLE_NODES),
     idle(None, "mem-per-cpu", Value::Required, WHOLE_NODES),
-    idle(Some('O'), "overcommit", Value::No, "a node may have more ranks than CPUs"),
     idle(None, "overlap", Value::No, SHARED),
     idle(Some('s'), "oversubscribe", Value::No, "a node may have more ranks than CPUs"),
     idle(Some('p'), "partition", Value::Required, NO_SCHEDULER),

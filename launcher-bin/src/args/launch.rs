@@ -1,6 +1,7 @@
 //! The flags of `lattice launch`, and those that each of its programs has for itself.
 
 use std::ffi::OsString;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use rank_spawner::CpuBind;
 
 use super::cluster::ServerArgs;
 use super::cpu_bind;
+use super::distribution::{self, Distribution};
 use super::export::Export;
 use super::idle::IdleArgs;
 use super::pmi::{Exchange, Pmi, PmiParser};
@@ -130,27 +132,26 @@ pub struct PlacementArgs {
     /// The same, with the lines given here: HOST or HOST:N, separated by commas.
     #[arg(short = 'H', long, value_name = "HOSTS", value_parser = hostfile::parse_hosts, conflicts_with_all = ["hostfile", "nodelist", "tasks_per_node"])]
     pub host: Option<Hosts>,
-    /// `block` fills one node after the other with its share of the ranks, `cyclic` deals them out one by one.
-    #[arg(short = 'm', long, value_enum, value_name = "block|cyclic", hide_possible_values = true)]
+    /// `block` fills one node after the other with its share of the ranks, `cyclic` deals them out one by one. A second word behind
+    /// `:` does the same with the sockets of a node, for ranks that are bound.
+    #[arg(short = 'm', long, value_name = "block|cyclic[:block|cyclic]", value_parser = distribution::parse)]
     pub distribution: Option<Distribution>,
-    /// Bind each rank to CPUs: none, cores, threads, or map:LIST with a CPU or range for each; srun's map_cpu:LIST and mask_cpu:LIST, too.
-    #[arg(long, value_name = "BIND", default_value = "none", value_parser = cpu_bind::parse)]
-    pub cpu_bind: CpuBind,
+    /// Give each rank N CPUs (hardware threads) of its own, as whole cores, and set OMP_NUM_THREADS to N unless it is set.
+    #[arg(short = 'c', long, value_name = "N", allow_negative_numbers = true)]
+    pub cpus_per_task: Option<NonZeroU32>,
+    /// Bind each rank to threads, cores, l3caches, numa (ldoms) or sockets; to map:LIST with a CPU or range for each; to rank, the CPU of
+    /// its number; or not at all (none, unless there is -c). srun's map_cpu, mask_cpu, map_ldom and mask_ldom are taken, too.
+    #[arg(long, value_name = "BIND", value_parser = cpu_bind::parse)]
+    pub cpu_bind: Option<CpuBind>,
+    /// Let ranks share CPUs where there are fewer than -c asks for.
+    #[arg(short = 'O', long)]
+    pub overcommit: bool,
     /// Print on standard error where each rank runs, then start them.
     #[arg(long)]
     pub show_map: bool,
     /// Print where each rank would run, and start nothing. Refused where a launch would be, but for what only nodes of a cluster know.
     #[arg(long)]
     pub dry_run: bool,
-}
-
-/// Order in which ranks are distributed among nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Distribution {
-    /// Consecutive ranks share a node.
-    Block,
-    /// Consecutive ranks sit on different nodes.
-    Cyclic,
 }
 
 /// On which cluster a launch runs.

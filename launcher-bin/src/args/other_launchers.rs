@@ -20,9 +20,14 @@ const FLAGS: &[(&[&str], &str)] = &[
         "leave it out: all variables are passed on; --export=LIST for some of them",
     ),
     (&["-ppn", "--ppn", "-perhost", "-npernode", "--npernode", "--ppr"], "type --tasks-per-node K"),
-    (&["-map-by", "--map-by", "-rank-by", "--rank-by"], "type --distribution=block|cyclic, or --tasks-per-node K"),
-    (&["-bind-to", "--bind-to"], "type --cpu-bind=none|cores|threads"),
-    (&["-c", "--cpus-per-task"], "type --cpu-bind=map:LIST with a range of CPUs for each rank, or --tasks-per-node K"),
+    (
+        &["-map-by", "--map-by", "-rank-by", "--rank-by"],
+        "type --distribution=block|cyclic[:block|cyclic], or --tasks-per-node K",
+    ),
+    (
+        &["-bind-to", "--bind-to"],
+        "type --cpu-bind=none|threads|cores|l3caches|numa|sockets, and -c N for the CPUs of each rank",
+    ),
     (&["--report-bindings", "--display", "--display-map"], "type --show-map"),
     (&["-prepend-rank"], "type --label"),
     (&["--output-filename", "-outfile-pattern"], "type --output FILE; %r in it is the rank"),

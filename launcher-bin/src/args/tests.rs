@@ -72,7 +72,7 @@ fn words_of_other_launchers_are_refused_with_what_to_type() {
     check("lattice launch -hosts localhost -n 2 hostname", "-hosts", "type --host HOST:N,..., or -w NODES");
     check("lattice launch -ppn 2 ./a", "-ppn", "type --tasks-per-node K");
     check("lattice launch --pty bash", "--pty", "leave it out: ranks have no terminal here");
-    check("lattice launch -c2 ./a", "-c", "type --cpu-bind=map:LIST");
+    check("lattice launch --bind-to core ./a", "--bind-to", "type --cpu-bind=none|threads|cores");
     check("lattice dev-cluster -n 2 -- true", "-n", "type -N for a number of nodes");
     check("lattice -n 4 hostname", "-n", "did you mean: lattice launch -n 4 hostname");
     check("lattice ./a.out x", "./a.out", "did you mean: lattice launch ./a.out x");
@@ -136,7 +136,9 @@ fn wrong_values_are_refused_with_what_is_possible() {
     check("--json --label", "cannot be used with");
     check("-N 0", "0 is not in 1..");
     check("-w node1 --hostfile hosts", "cannot be used with");
-    check("--distribution plane", "block, cyclic");
+    check("--distribution plane", "`block` and `cyclic` are possible");
+    check("-c 0", "invalid value '0'");
+    check("--cpu-bind racks", "l3caches, numa, sockets");
     check("-q -v", "cannot be used with");
 }
 

@@ -5,12 +5,14 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use crate::args::{EnvSetting, Export, ProgramArgs};
+use crate::args::{EnvSetting, LaunchArgs, ProgramArgs};
 use crate::bounded_file;
 use crate::machine::Machine;
 
 /// Variables that a program cannot well do without; with `--export`, srun keeps none of them but those of Slurm.
 const KEPT: [&str; 5] = ["HOME", "USER", "LOGNAME", "SHELL", "PATH"];
+/// Number of threads of an OpenMP program (OpenMP 5.2, 21.1.2).
+const THREADS: &str = "OMP_NUM_THREADS";
 /// Most bytes of a file of variables.
 const BYTES_MAX: u64 = 1 << 20;
 
@@ -44,18 +46,31 @@ pub enum EnvironmentError {
     },
 }
 
-/// Variables of ours that ranks start from.
-pub(super) fn exported(export: &Export, machine: &Machine) -> Result<Vec<(OsString, OsString)>, EnvironmentError> {
+/// Variables that ranks start from: those of ours that are passed on, and the number of CPUs of each rank where it was chosen.
+pub(super) fn exported(args: &LaunchArgs, machine: &Machine) -> Result<Vec<(OsString, OsString)>, EnvironmentError> {
+    let export = &args.environment.export;
     let mut variables = machine.environment.clone();
     if !export.all {
         variables.retain(|(name, _)| KEPT.iter().any(|kept| name == kept));
     }
     for setting in &export.named {
         let (name, value) = variable("--export", setting, machine)?;
-        variables.retain(|(known, _)| *known != name);
-        variables.push((name, value));
+        put(&mut variables, name, value);
+    }
+    if let Some(cpus) = args.placement.cpus_per_task {
+        if variables.iter().all(|(name, _)| name != THREADS) {
+            put(&mut variables, THREADS.into(), cpus.to_string().into());
+        }
+        if args.pmi.slurm_env {
+            put(&mut variables, "SLURM_CPUS_PER_TASK".into(), cpus.to_string().into());
+        }
     }
     Ok(variables)
+}
+
+fn put(variables: &mut Vec<(OsString, OsString)>, name: OsString, value: OsString) {
+    variables.retain(|(known, _)| *known != name);
+    variables.push((name, value));
 }
 
 /// Variables that are set for the ranks of a program; of two with one name the later one counts.
@@ -123,6 +138,10 @@ mod tests {
         assert_eq!(names("--export=HERE true"), ["PATH=/usr/bin:/bin", "HERE=x"]);
         assert_eq!(names("--export=ALL,HERE=y,A=1 true"), ["PATH=/usr/bin:/bin", "HERE=y", "A=1"]);
         assert_eq!(names("--export=PATH=/x true"), ["PATH=/x"]);
+        assert_eq!(names("-c 2 --export=NONE true"), ["PATH=/usr/bin:/bin", "OMP_NUM_THREADS=2"]);
+        assert_eq!(names("-c 2 --export=OMP_NUM_THREADS=1 true"), ["PATH=/usr/bin:/bin", "OMP_NUM_THREADS=1"]);
+        let of_slurm = ["PATH=/usr/bin:/bin", "OMP_NUM_THREADS=2", "SLURM_CPUS_PER_TASK=2"];
+        assert_eq!(names("-c 2 --slurm-env --export=NONE true"), of_slurm);
         let error = commanded("--export=GONE true").unwrap_err().to_string();
         assert_eq!(error, "--export GONE: there is no such variable to pass on; GONE=VALUE sets one");
     }

@@ -40,6 +40,55 @@ fn cores_are_shared_out_among_the_ranks() {
     outcome.check(lists[0] != lists[1], || "both ranks have the same cores".into());
 }
 
+/// The CPUs of each rank as `--show-map` prints them, and as the kernel has them.
+fn planned_and_kernels(flags: &str) -> (Vec<String>, Vec<String>) {
+    let outcome = launch("--pmi none --show-map").words(flags).bash(PRINT_CPUS).run();
+    outcome.exits(0);
+    let kernels = outcome.sorted_lines().iter().map(|line| line.split_once(' ').unwrap().1.to_owned()).collect();
+    let rows = outcome
+        .errors()
+        .lines()
+        .filter(|line| line.split_whitespace().next().is_some_and(|word| word.parse::<u32>().is_ok()));
+    let planned = rows.map(|row| row.split_whitespace().nth(3).unwrap().to_owned()).collect();
+    (planned, kernels)
+}
+
+#[test]
+fn what_the_map_says_is_what_the_kernel_does() {
+    let cpus = allowed().len();
+    let each = format!("-n {cpus} -c 1 --cpu-bind threads");
+    let all = format!("-n 1 -c {cpus}");
+    let shared = format!("-n 3 -c {cpus} --overcommit -m block:cyclic");
+    for flags in [
+        "-n 3 --cpu-bind sockets",
+        "-n 2 --cpu-bind numa",
+        "-n 3 --cpu-bind l3caches",
+        "-n 3 --cpu-bind rank",
+        &each,
+        &all,
+        &shared,
+    ] {
+        let (planned, kernels) = planned_and_kernels(flags);
+        assert!(!planned.is_empty(), "{flags}: no map");
+        assert_eq!(planned, kernels, "{flags}");
+    }
+}
+
+#[test]
+fn ranks_that_have_no_room_are_refused_before_any_starts() {
+    let cpus = allowed().len();
+    let outcome = launch(&format!("-n 2 -c {cpus}")).words("touch started").run();
+    outcome.exits(125).says("enough for 1").says("--overcommit").prints_lines([""; 0]);
+    launch("-n 1 -c 2 --env A=1 --export ALL,OMP_NUM_THREADS=7 --overcommit")
+        .bash("echo $OMP_NUM_THREADS")
+        .run()
+        .prints_lines(["7"]);
+    launch("-n 1 -c 2 --slurm-env --export NONE")
+        .bash("echo $OMP_NUM_THREADS $SLURM_CPUS_PER_TASK")
+        .run()
+        .prints_lines(["2 2"]);
+}
+
 #[test]
 fn without_binding_ranks_may_run_anywhere() {
     let here = processes::status(std::process::id(), "Cpus_allowed_list").unwrap();

@@ -26,8 +26,22 @@ pub(super) struct Line {
     current: Program,
     /// True if consecutive ranks go to different nodes unless a number for each node is given.
     is_dealt_out: bool,
+    /// Words of `mpiexec` about the place of ranks within a node.
+    pub(super) places: Places,
     notes: Vec<String>,
     pub(super) verbosity: Option<Verbosity>,
+}
+
+/// Words of a line about the place of ranks within a node.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    /// Binding, in the words of `--cpu-bind`.
+    pub(super) object: Option<String>,
+    /// Number of cores of each rank.
+    pub(super) cores: Option<String>,
+    /// Objects that ranks are dealt out over.
+    pub(super) over: Option<&'static str>,
+    pub(super) overcommit: bool,
 }
 
 /// A program with its flags.

@@ -3,16 +3,17 @@
 //! They contradict each other in one flag, `-N`: for Hydra it is the number of ranks, for Open MPI that of ranks on a node. There the
 //! dialect decides: `LATTICE_MPIEXEC`, else the flags that one dialect alone has, else the MPI library of the program.
 
+mod binding;
 mod dialect;
 mod values;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use self::binding::{bind_to, cpus_per_rank, map_by, oversubscribe};
 use self::dialect::{Dialect, VARIABLE, dialect, version};
 use self::values::{
-    bind_to, display, environment, export_list, host, hosts, launch_mca, map_by, mca, path, pmix_mca, rank_by, ranks,
-    universe_size,
+    display, environment, export_list, host, hosts, launch_mca, mca, path, pmix_mca, rank_by, ranks, universe_size,
 };
 use super::Meaning::{Made, Nothing, OfLaunch, OfProgram, Refused};
 use super::line::Line;
@@ -45,14 +46,17 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["f", "hostfile", "machinefile", "default-hostfile"], Takes::Value, OfLaunch("--hostfile")),
     flag(&["ppn", "perhost", "npernode"], Takes::Value, OfLaunch("--tasks-per-node")),
     flag(&["pernode"], Takes::Nothing, OfLaunch("--tasks-per-node=1")),
-    flag(&["map-by"], Takes::Value, Made("--distribution, --tasks-per-node K", map_by)),
-    flag(&["rank-by"], Takes::Value, Made("nothing for slot and core", rank_by)),
-    flag(&["bind-to"], Takes::Value, Made("--cpu-bind=none|cores|threads|map:LIST", bind_to)),
     flag(
-        &["oversubscribe", "nooversubscribe", "use-hwthread-cpus"],
-        Takes::Nothing,
-        Nothing("a node may have more ranks than CPUs"),
+        &["map-by"],
+        Takes::Value,
+        Made("--distribution, --tasks-per-node K, or :over=OBJECT and :cores=N of --cpu-bind", map_by),
     ),
+    flag(&["rank-by"], Takes::Value, Made("nothing for slot and core", rank_by)),
+    flag(&["bind-to"], Takes::Value, Made("--cpu-bind", bind_to)),
+    flag(&["cpus-per-proc", "cpus-per-rank"], Takes::Value, Made("--cpu-bind=cores:cores=N", cpus_per_rank)),
+    flag(&["oversubscribe"], Takes::Nothing, Made(":overcommit of --cpu-bind", oversubscribe)),
+    flag(&["nooversubscribe"], Takes::Nothing, Nothing(ALWAYS)),
+    flag(&["use-hwthread-cpus"], Takes::Nothing, Nothing("--cpu-bind=threads counts hardware threads")),
     flag(&["nolocal"], Takes::Nothing, Refused("type -x NODE to leave a node out")),
     // environment
     flag(&["genv"], Takes::Pair, Made("--env NAME=VALUE, for every program", environment_of_all)),
@@ -154,6 +158,7 @@ pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
         return Ok(answer);
     }
     values::settle_hosts(&mut line)?;
+    binding::settle(&mut line);
     settle_nodes(&mut line)?;
     Ok(Answer::Line(line.finish()))
 }

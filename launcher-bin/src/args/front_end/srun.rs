@@ -1,5 +1,6 @@
 //! The words of `srun` (srun(1) of Slurm 22.05 to 24.05), and what it does without being asked: standard input goes to all tasks, a
-//! task that fails leaves the others running, and standard error goes where standard output goes.
+//! task that fails leaves the others running, standard error goes where standard output goes, and tasks that are bound are dealt out over
+//! the sockets of their node.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -22,9 +23,10 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["ntasks-per-node", "tasks-per-node"], Takes::Value, OfLaunch("--tasks-per-node")),
     flag(&["w", "nodelist", "nodefile"], Takes::Value, Made("-w NODES", node_list)),
     flag(&["x", "exclude"], Takes::Value, OfLaunch("--exclude")),
-    flag(&["m", "distribution"], Takes::Value, Made("--distribution=block|cyclic", distribution)),
+    flag(&["m", "distribution"], Takes::Value, Made("--distribution=block|cyclic[:block|cyclic]", distribution)),
     flag(&["cpu-bind", "cpu_bind"], Takes::Value, Made("--cpu-bind", cpu_bind)),
-    flag(&["c", "cpus-per-task"], Takes::Value, Nothing("ranks may use all CPUs of their node unless they are bound")),
+    flag(&["c", "cpus-per-task"], Takes::Value, OfLaunch("--cpus-per-task")),
+    flag(&["O", "overcommit"], Takes::Nothing, OfLaunch("--overcommit")),
     flag(&["jobid"], Takes::Value, OfLaunch("--alloc")),
     flag(&["o", "output"], Takes::Value, Made("-o FILE, and -e FILE unless there is one", output)),
     flag(&["e", "error"], Takes::Value, Made("-e FILE", error)),
@@ -153,6 +155,12 @@ fn add_defaults(line: &mut Line) {
     {
         line.add_to_launch("--error", Some(&file));
     }
+    if line.has("--cpu-bind") || line.has("--cpus-per-task") {
+        let nodes =
+            line.take("--distribution").map_or_else(|| "*".to_owned(), |order| order.to_string_lossy().into_owned());
+        let order = if nodes.contains(':') { nodes } else { nodes + ":cyclic" };
+        line.add_to_launch("--distribution", Some(order.as_ref()));
+    }
     line.add_to_launch("--slurm-env", None);
 }
 
@@ -274,21 +282,35 @@ fn node_list(line: &mut Line, list: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The distribution among nodes; that among the sockets of a node is left to the binding.
+/// The distribution among nodes, and that among the sockets of a node; the one among cores is left to the binding.
 fn distribution(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
     let text = how.to_string_lossy();
-    let mut levels = text.split([':', ',']);
-    match levels.next().unwrap_or_default() {
-        word @ ("block" | "cyclic") => line.add_to_launch("--distribution", Some(word.as_ref())),
-        "*" | "NoPack" | "Pack" => {}
+    let mut levels = text.split(':').map(|level| level.split(',').next().unwrap_or_default());
+    let nodes = match levels.next().unwrap_or_default() {
+        word @ ("block" | "cyclic" | "*") => word,
+        "NoPack" | "Pack" => "*",
         word => {
             let reason = format!("{word:?} is neither block nor cyclic");
             return Err(Refusal::Value { flag: "--distribution", value: text.into_owned(), reason });
         }
-    }
+    };
+    let sockets = match levels.next() {
+        None | Some("*") => None,
+        Some(word @ ("block" | "cyclic")) => Some(word),
+        Some("fcyclic") => {
+            line.note("--distribution: fcyclic is cyclic here: the CPUs of one task are neighbours".to_owned());
+            Some("cyclic")
+        }
+        Some(word) => {
+            let reason = format!("{word:?} is neither block nor cyclic nor fcyclic");
+            return Err(Refusal::Value { flag: "--distribution", value: text.clone().into_owned(), reason });
+        }
+    };
     if let Some(level) = levels.next() {
         line.note(format!("--distribution {text}: {level} is left to --cpu-bind"));
     }
+    let both = sockets.map_or_else(|| nodes.to_owned(), |sockets| format!("{nodes}:{sockets}"));
+    line.add_to_launch("--distribution", Some(both.as_ref()));
     Ok(())
 }
 

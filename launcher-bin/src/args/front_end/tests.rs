@@ -54,7 +54,15 @@ fn lines_of_mpiexec_mean_a_launch() {
         ("mpiexec -l -N 2 ./a", "--label --ntasks=2 ./a"),
         ("mpirun --map-by ppr:2:node --bind-to core ./a", "--tasks-per-node=2 --cpu-bind=cores ./a"),
         ("mpirun --map-by node -bind-to none ./a", "--distribution=cyclic --cpu-bind=none ./a"),
-        ("mpiexec -bind-to user:0+2,1+3 ./a", "--cpu-bind=map:0,2,1,3 ./a"),
+        ("mpiexec -bind-to user:0+2,1+3 ./a", "--cpu-bind=map:0+2,1+3 ./a"),
+        ("mpiexec -bind-to core:2 -map-by socket ./a", "--cpu-bind=cores:cores=2:over=sockets ./a"),
+        ("mpiexec -bind-to numa ./a", "--cpu-bind=numa ./a"),
+        ("mpirun --map-by socket:PE=4 ./a", "--cpu-bind=cores:cores=4:over=sockets ./a"),
+        ("mpirun --map-by core:PE=2,OVERSUBSCRIBE ./a", "--cpu-bind=cores:cores=2:overcommit ./a"),
+        ("mpirun --map-by ppr:2:node:PE=4 --bind-to core ./a", "--tasks-per-node=2 --cpu-bind=cores:cores=4 ./a"),
+        ("mpirun --map-by l3cache --bind-to hwthread ./a", "--cpu-bind=threads:over=l3caches ./a"),
+        ("mpirun --map-by socket ./a", "./a"),
+        ("mpirun -cpus-per-rank 2 ./a", "--cpu-bind=cores:cores=2 ./a"),
         ("mpiexec -genv A 1 -env B=2 ./a : -n 2 ./b", "--env=A=1 --env=B=2 ./a : --env=A=1 --ntasks=2 ./b"),
         ("mpirun -x A=1 ./a : ./b", "--env=A=1 ./a : --env=A=1 ./b"),
         ("mpiexec -genvnone -env A 1 ./a", "--export=NONE --env=A=1 ./a"),
@@ -93,17 +101,29 @@ fn lines_of_srun_mean_a_launch() {
         ("srun -N 1-2 ./a", "--nodes=1 ", "./a"),
         ("srun --nodel a,b -x c ./a", "--nodelist=a,b --exclude=c ", "./a"),
         ("srun -A acct -p debug -J name --mem=4G --exclusive --qos q ./a", "", "./a"),
-        ("srun --cpu_bind=verbose,cores -m block:cyclic ./a", "--cpu-bind=verbose,cores --distribution=block ", "./a"),
-        ("srun --cpu-bind=mask_cpu:0x1,0x2 -c 2 ./a", "--cpu-bind=mask_cpu:0x1,0x2 ", "./a"),
+        ("srun -m cyclic ./a", "--distribution=cyclic ", "./a"),
         ("srun -t 10:00 -W 5 --signal USR1@30 ./a", "--time=10:00 --wait=5 --signal=USR1@30 ", "./a"),
         ("srun -D /tmp --export=ALL,A=1 ./a", "--export=ALL,A=1 ", "--chdir=/tmp ./a"),
         ("srun --mpi=pmi2 --multi-prog conf", "--multi-prog ", "conf"),
         ("srun --mpi=none ./a", "--pmi=none ", "./a"),
-        ("srun --jobid=7 --overlap -O -s ./a", "--alloc=7 ", "./a"),
+        ("srun --jobid=7 --overlap -O -s ./a", "--alloc=7 --overcommit ", "./a"),
         ("srun ./a : -n 2 ./b", "", "./a : --ntasks=2 ./b"),
         ("srun -v -- -odd", "", "-- -odd"),
     ] {
         means(line, &format!("{flags}{USUAL} {rest}"));
+    }
+    for (flags, bound) in [
+        ("--cpu_bind=verbose,cores -m block:cyclic", "--cpu-bind=verbose,cores {} --distribution=block:cyclic"),
+        ("--cpu-bind=ldoms -m block:block", "--cpu-bind=ldoms {} --distribution=block:block"),
+        ("--cpu-bind=sockets -m cyclic:fcyclic:block", "--cpu-bind=sockets {} --distribution=cyclic:cyclic"),
+        (
+            "--cpu-bind=mask_cpu:0x1,0x2 -c 2",
+            "--cpu-bind=mask_cpu:0x1,0x2 --cpus-per-task=2 {} '--distribution=*:cyclic'",
+        ),
+        ("-c4", "--cpus-per-task=4 {} '--distribution=*:cyclic'"),
+    ] {
+        let usual = bound.replace("{}", "--kill-on-bad-exit=0 --stdin=all");
+        means(&format!("srun {flags} ./a"), &format!("{usual} --slurm-env ./a"));
     }
     means("srun -K -i none ./a", "--kill-on-bad-exit --stdin=none --slurm-env ./a");
     means("srun -K1 -i0 ./a", "--kill-on-bad-exit=1 --stdin=0 --slurm-env ./a");
@@ -138,11 +158,11 @@ fn flags_that_choose_nothing_are_noted() {
     let (_, notes) = read("srun -p debug --mem=4G ./a").unwrap();
     assert_eq!(notes.len(), 2);
     assert_eq!(notes[1], "--mem chooses nothing here: an allocation is whole nodes");
-    let (_, notes) = read("mpirun --oversubscribe --mca plm rsh ./a").unwrap();
+    let (_, notes) = read("mpirun --use-hwthread-cpus --mca plm rsh ./a").unwrap();
     assert_eq!(
         notes,
         [
-            "--oversubscribe chooses nothing here: a node may have more ranks than CPUs",
+            "--use-hwthread-cpus chooses nothing here: --cpu-bind=threads counts hardware threads",
             "plm=rsh chooses nothing here: it is for Open MPI's own launcher",
         ]
     );

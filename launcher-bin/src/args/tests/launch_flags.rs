@@ -46,7 +46,10 @@ fn every_spelling_of_a_flag_means_the_same() {
         "Some(SignalAhead { signal: SIGUSR1, ahead: 30s })",
     );
     let bind = ["--cpu-bind cores", "--cpu-bind=cores", "--cpu-bind=core", "--cpu-bind verbose,cores"];
-    check(&bind, |args| args.placement.cpu_bind.to_string(), "cores");
+    check(&bind, |args| args.placement.cpu_bind.unwrap().to_string(), "cores");
+    let each = ["-c 4", "-c4", "-c=4", "--cpus-per-task 4", "--cpus-per-task=4"];
+    check(&each, |args| format!("{:?}", args.placement.cpus_per_task), "Some(4)");
+    check(&["-O", "--overcommit"], |args| args.placement.overcommit.to_string(), "true");
     check(&["-t 10", "-t10", "--time 10:00", "--time=10m"], |args| format!("{:?}", args.time.time), "Some(600s)");
     let directory = ["-D /x", "-D/x", "--chdir /x", "--wdir=/x", "-wdir /x", "-wd /x", "--cwd /x"];
     check(&directory, |args| format!("{:?}", args.first.chdir), "Some(\"/x\")");
@@ -54,7 +57,11 @@ fn every_spelling_of_a_flag_means_the_same() {
     assert_eq!(file(launch("-o o.%t ./a").streams.output), file(launch("--output=o.%t ./a").streams.output));
     assert_eq!(file(launch("-e e.%t ./a").streams.error), file(launch("--error e.%t ./a").streams.error));
     check(&["-i none", "--input=none", "--stdin none"], |args| format!("{:?}", args.streams.stdin), "None");
-    check(&["-m cyclic", "--distribution=cyclic"], |args| format!("{:?}", args.placement.distribution), "Some(Cyclic)");
+    check(
+        &["-m cyclic", "--distribution=cyclic"],
+        |args| format!("{:?}", args.placement.distribution.unwrap().nodes),
+        "Some(Cyclic)",
+    );
     check(&["--mpi=pmix", "--mpi pmix_v4", "--pmi=pmix"], |args| format!("{:?}", args.pmi.pmi), "Pmix");
     let hosts = ["-H a:2", "--host=a:2", "-host a:2"];
     check(&hosts, |args| args.placement.host.unwrap().0[0].slots.to_string(), "2");
@@ -65,7 +72,7 @@ fn flags_that_are_left_out_have_their_defaults() {
     let args = launch("./a");
     assert_eq!((args.first.ranks, args.placement.nodes, args.placement.tasks_per_node), (None, None, None));
     assert_eq!((args.pmi.pmi, args.streams.stdin), (Pmi::Auto, Stdin::Rank(0)));
-    assert_eq!(args.placement.cpu_bind.to_string(), "none");
+    assert_eq!((args.placement.cpu_bind, args.placement.cpus_per_task), (None, None));
     assert_eq!(args.placement.distribution, None);
     assert_eq!((args.time.timeout, args.time.kill_wait, args.time.stuck_after), (None, None, None));
     assert!(!args.cluster.detach && !args.streams.json && !args.placement.dry_run && !args.pmi.pmi_port);
@@ -104,7 +111,7 @@ fn flags_that_contradict_each_other_are_refused_in_either_order() {
 /// Scripts for srun have them, and go on working.
 #[test]
 fn flags_of_srun_that_choose_nothing_are_taken_and_noted() {
-    let args = launch("-p debug --account=a -J name --mem=4G --exclusive -O -u -I ./a -p x");
+    let args = launch("-p debug --account=a -J name --mem=4G --exclusive -s -u -I ./a -p x");
     let notes: Vec<String> = args.idle.notes().collect();
     assert_eq!(notes.len(), 8, "{notes:?}");
     assert_eq!(

@@ -168,7 +168,7 @@ fn any_settings() -> impl Strategy<Value = LaunchSettings> {
             exchange,
         },
     );
-    let bind = proptest::sample::select(vec!["none", "cores", "threads", "map:0-1,4"]);
+    let bind = proptest::sample::select(vec!["none", "cores:cpus=2:over=sockets", "rank", "map:0-1,4+6"]);
     let environment = proptest::collection::vec(("[A-Z]{1,5}", ".{0,5}"), 0..4);
     let flags = any::<(bool, bool, bool)>();
     (environment, pmi, flags, bind, any_stdin(), any_timeouts()).prop_map(

@@ -114,44 +114,6 @@ pub(super) fn launch_mca(line: &mut Line, pair: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-pub(super) fn bind_to(line: &mut Line, object: &OsStr) -> Result<(), Refusal> {
-    let text = object.to_string_lossy();
-    let word = text.strip_suffix(":overload-allowed").or_else(|| text.strip_suffix(":if-supported")).unwrap_or(&text);
-    let bind = match word {
-        "none" | "board" | "machine" => "none".to_owned(),
-        "core" | "cores" | "core:1" => "cores".to_owned(),
-        "hwthread" | "hwthreads" | "hwthread:1" => "threads".to_owned(),
-        word => match word.strip_prefix("user:") {
-            Some(cpus) => format!("map:{}", cpus.replace('+', ",")),
-            None => {
-                let reason = "ranks are bound to a core, hwthread, none, or user:CPU,CPU...".to_owned();
-                return Err(Refusal::Value { flag: "--bind-to", value: text.into_owned(), reason });
-            }
-        },
-    };
-    line.add_to_launch("--cpu-bind", Some(bind.as_ref()));
-    Ok(())
-}
-
-/// What says how ranks are dealt out among nodes is kept; the place within a node is left to the binding.
-pub(super) fn map_by(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
-    let text = how.to_string_lossy();
-    let parts: Vec<&str> = text.split(':').collect();
-    match parts.as_slice() {
-        ["ppr", ranks, "node", ..] => line.add_to_launch("--tasks-per-node", Some(ranks.as_ref())),
-        ["node", ..] => line.add_to_launch("--distribution", Some("cyclic".as_ref())),
-        ["slot" | "core" | "hwthread" | "socket" | "package" | "numa" | "l3cache" | "board", ..]
-        | ["" | "oversubscribe", ..] => {
-            line.note(format!("--map-by {text}: nodes are filled one after the other, as without it"));
-        }
-        _ => {
-            let reason = "ranks are mapped by slot, core, node or ppr:K:node".to_owned();
-            return Err(Refusal::Value { flag: "--map-by", value: text.into_owned(), reason });
-        }
-    }
-    Ok(())
-}
-
 pub(super) fn rank_by(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
     match how.to_string_lossy().as_ref() {
         word @ ("slot" | "core" | "hwthread" | "fill") => line.note(format!("--rank-by {word}: it is so anyway")),

@@ -1,0 +1,273 @@
+//! The CPUs of each rank that follow from a policy. Pure but for [`plan_here`].
+
+use std::collections::VecDeque;
+
+use lattice_inventory::{CpuSet, ThisNode, UsableCore, UsableCores};
+
+use super::{CpuBind, Object, ObjectBind, Share, Shortage};
+use crate::syscalls;
+
+/// Error of [`plan`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// The map names a CPU that is not there, is offline, or lies outside of our cpuset.
+    #[error("local rank {local_rank} shall be bound to CPU {cpu}, but this launch may use CPUs {available}")]
+    NoSuchCpu {
+        /// The first local rank that the entry is for.
+        local_rank: u32,
+        /// The CPU it asks for.
+        cpu: u16,
+        /// CPUs that the launch may use.
+        available: CpuSet,
+    },
+    /// The map names a NUMA node that is not there, or none of whose CPUs we may use.
+    #[error(
+        "local rank {local_rank} shall be bound to NUMA node {node}, but this launch may use CPUs {available}, which are not of it"
+    )]
+    NoSuchNumaNode {
+        /// The first local rank that the entry is for.
+        local_rank: u32,
+        /// The NUMA node it asks for.
+        node: u16,
+        /// CPUs that the launch may use.
+        available: CpuSet,
+    },
+    /// Ranks want more than there is.
+    #[error(
+        "{ranks} local ranks shall be bound to {asked}, but CPUs {available}, which this launch may use, are enough for {room}; start fewer \
+         on a node, or let them share with --overcommit"
+    )]
+    TooFew {
+        /// Number of the ranks.
+        ranks: u32,
+        /// Policy that was asked for.
+        asked: CpuBind,
+        /// Number of ranks for which there is room.
+        room: u32,
+        /// CPUs that the launch may use.
+        available: CpuSet,
+    },
+    /// There is nothing to bind to.
+    #[error("ranks shall be bound to {asked}, but this launch may use none")]
+    Nothing {
+        /// Policy that was asked for.
+        asked: CpuBind,
+    },
+}
+
+/// Error of [`plan_here`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindHereError {
+    /// The system does not tell which CPUs there are.
+    #[error("cannot bind ranks: {reason}")]
+    Unread {
+        /// Observation, in words.
+        reason: String,
+    },
+    /// The system does not tell which CPUs this process may use.
+    #[error("cannot read the affinity of this process: {0}")]
+    Affinity(#[source] nix::Error),
+    /// The policy cannot be met.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+}
+
+/// Calls [`plan`] for the CPUs of this node that this process may use.
+///
+/// # Errors
+/// See the variants of [`BindHereError`].
+pub fn plan_here(node: &ThisNode, bind: &CpuBind, local_ranks: u32) -> Result<Vec<Option<CpuSet>>, BindHereError> {
+    if *bind == CpuBind::None {
+        return Ok(vec![None; local_ranks as usize]);
+    }
+    // Its affinity, which the kernel keeps within its cpuset.
+    let allowed = CpuSet::from_mask(&syscalls::affinity().map_err(BindHereError::Affinity)?);
+    let inventory = node.inventory();
+    if let Some(trouble) = inventory.trouble.iter().find(|trouble| trouble.source == "cpu") {
+        return Err(BindHereError::Unread { reason: trouble.reason.clone() });
+    }
+    Ok(plan(&UsableCores::of(&inventory.template, &allowed), bind, local_ranks)?)
+}
+
+/// The CPUs of each of `local_ranks` ranks, in their order on this node; `None` leaves a rank unbound.
+///
+/// Ranks beyond the last object or entry of a map begin again with the first, unless each has a share.
+///
+/// # Errors
+/// See the variants of [`BindError`].
+pub fn plan(usable: &UsableCores, bind: &CpuBind, local_ranks: u32) -> Result<Vec<Option<CpuSet>>, BindError> {
+    let places: Vec<CpuSet> = match bind {
+        CpuBind::None => return Ok(vec![None; local_ranks as usize]),
+        CpuBind::To(bind @ ObjectBind { share: Some(share), .. }) => shares(usable, bind, *share, local_ranks)?,
+        CpuBind::To(bind) => {
+            let places = dealt(places(usable.cores(), bind.object), bind.over);
+            places.into_iter().map(|place| place.cpus).collect()
+        }
+        CpuBind::Rank => usable.cpus().iter().map(|cpu| [cpu].into_iter().collect()).collect(),
+        CpuBind::Map(sets) => {
+            check_map(sets, &usable.cpus(), local_ranks)?;
+            sets.clone()
+        }
+        CpuBind::NumaMap(nodes) => numa_map(usable, nodes, local_ranks)?,
+    };
+    if places.is_empty() && local_ranks > 0 {
+        return Err(BindError::Nothing { asked: bind.clone() });
+    }
+    Ok(places.iter().cycle().take(local_ranks as usize).cloned().map(Some).collect())
+}
+
+/// An object, or a part of one that is not to be divided, as far as it may be used.
+#[derive(Clone, Debug)]
+struct Place<'node> {
+    cpus: CpuSet,
+    /// Its first core, which tells where it is.
+    at: &'node UsableCore,
+}
+
+/// What tells an object of a kind from the others of it.
+fn key(core: &UsableCore, object: Object) -> (u32, u32) {
+    match object {
+        // Each of them is a place of its own.
+        Object::Thread | Object::Core => (core.package, core.cpus.first().unwrap_or_default().into()),
+        Object::L3Cache => (core.package, core.l3_cache),
+        Object::Numa => (0, core.numa_node.into()),
+        Object::Socket => (core.package, 0),
+    }
+}
+
+/// The objects of a kind, in the order of their cores.
+fn places(cores: &[UsableCore], object: Object) -> Vec<Place<'_>> {
+    let mut places: Vec<Place<'_>> = Vec::new();
+    for core in cores {
+        if object == Object::Thread {
+            places.extend(core.cpus.iter().map(|cpu| Place { cpus: [cpu].into_iter().collect(), at: core }));
+            continue;
+        }
+        match places.iter_mut().find(|place| key(place.at, object) == key(core, object)) {
+            Some(place) => place.cpus.add(&core.cpus),
+            None => places.push(Place { cpus: core.cpus.clone(), at: core }),
+        }
+    }
+    places
+}
+
+/// Places by the objects that they are dealt out over; one group without such objects.
+fn grouped<'node>(places: Vec<Place<'node>>, over: Option<Object>) -> Vec<VecDeque<Place<'node>>> {
+    let mut groups: Vec<VecDeque<Place<'node>>> = Vec::new();
+    for place in places {
+        let is_of = |group: &VecDeque<Place<'node>>| {
+            over.is_none_or(|over| group.front().is_some_and(|first| key(first.at, over) == key(place.at, over)))
+        };
+        match groups.iter().position(is_of) {
+            Some(group) => groups[group].push_back(place),
+            None => groups.push(VecDeque::from([place])),
+        }
+    }
+    groups
+}
+
+/// Places in the order of the ranks that get them: one of each group in turn.
+fn dealt(places: Vec<Place<'_>>, over: Option<Object>) -> Vec<Place<'_>> {
+    let mut groups = grouped(places, over);
+    let mut dealt = Vec::new();
+    while groups.iter().any(|group| !group.is_empty()) {
+        dealt.extend(groups.iter_mut().filter_map(VecDeque::pop_front));
+    }
+    dealt
+}
+
+/// The CPUs of each rank, of which each has a share.
+fn shares(usable: &UsableCores, bind: &ObjectBind, share: Share, ranks: u32) -> Result<Vec<CpuSet>, BindError> {
+    let unit = match (bind.object, share) {
+        (Object::Thread, Share::Cpus(_)) => Object::Thread,
+        _ => Object::Core,
+    };
+    let all = || grouped(places(usable.cores(), unit), bind.over);
+    let (mut free, mut is_untouched) = (all(), true);
+    let mut next = 0;
+    let mut taken = Vec::new();
+    while taken.len() < ranks as usize {
+        match take_share(&mut free, &mut next, share) {
+            Some(parts) => {
+                taken.push(widened(usable.cores(), &parts, bind.object));
+                is_untouched = false;
+            }
+            None if bind.shortage == Shortage::Shared && !is_untouched => (free, is_untouched) = (all(), true),
+            None => {
+                let (room, available) = (taken.len() as u32, usable.cpus());
+                return Err(BindError::TooFew { ranks, asked: CpuBind::To(*bind), room, available });
+            }
+        }
+    }
+    Ok(taken)
+}
+
+/// Takes the share of one rank: from the next group that has it whole, else from all that follow.
+fn take_share<'node>(free: &mut [VecDeque<Place<'node>>], next: &mut usize, share: Share) -> Option<Vec<Place<'node>>> {
+    let wanted = match share {
+        Share::Cpus(number) | Share::Cores(number) => number.get() as usize,
+    };
+    let worth = |place: &Place<'_>| match share {
+        Share::Cpus(_) => place.cpus.len(),
+        Share::Cores(_) => 1,
+    };
+    let count = free.len();
+    let in_turn = |turn: usize| (*next + turn) % count;
+    let sum = |group: &VecDeque<Place<'_>>| group.iter().map(worth).sum::<usize>();
+    let first = (0..count).find(|&turn| sum(&free[in_turn(turn)]) >= wanted).unwrap_or(0);
+    if free.iter().map(sum).sum::<usize>() < wanted {
+        return None;
+    }
+    let mut parts = Vec::new();
+    let mut has = 0;
+    for turn in first..first + count {
+        let group = in_turn(turn);
+        while has < wanted
+            && let Some(place) = free[group].pop_front()
+        {
+            has += worth(&place);
+            parts.push(place);
+        }
+        if has >= wanted {
+            *next = (group + 1) % count;
+            break;
+        }
+    }
+    Some(parts)
+}
+
+/// The CPUs of all objects that some of these are in.
+fn widened(cores: &[UsableCore], parts: &[Place<'_>], object: Object) -> CpuSet {
+    match object {
+        Object::Thread | Object::Core => parts.iter().flat_map(|part| part.cpus.iter()).collect(),
+        Object::L3Cache | Object::Numa | Object::Socket => {
+            let is_touched = |core: &&UsableCore| parts.iter().any(|part| key(part.at, object) == key(core, object));
+            cores.iter().filter(is_touched).flat_map(|core| core.cpus.iter()).collect()
+        }
+    }
+}
+
+/// Checks that all CPUs exist in the entries that some rank uses.
+fn check_map(sets: &[CpuSet], available: &CpuSet, local_ranks: u32) -> Result<(), BindError> {
+    for (local_rank, set) in (0..local_ranks).zip(sets) {
+        if let Some(cpu) = set.iter().find(|&cpu| !available.contains(cpu)) {
+            return Err(BindError::NoSuchCpu { local_rank, cpu, available: available.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// The CPUs of the NUMA nodes that some rank uses.
+fn numa_map(usable: &UsableCores, nodes: &[u16], local_ranks: u32) -> Result<Vec<CpuSet>, BindError> {
+    let of = |(local_rank, &node): (u32, &u16)| {
+        let cores = usable.cores().iter().filter(|core| core.numa_node == node);
+        let cpus: CpuSet = cores.flat_map(|core| core.cpus.iter()).collect();
+        match cpus.is_empty() {
+            true => Err(BindError::NoSuchNumaNode { local_rank, node, available: usable.cpus() }),
+            false => Ok(cpus),
+        }
+    };
+    (0..local_ranks).zip(nodes).map(of).collect()
+}

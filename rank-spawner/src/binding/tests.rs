@@ -1,0 +1,204 @@
+use lattice_inventory::{CacheKind, CacheType, Group, NumaNode, Template, UsableCores};
+
+use super::*;
+
+fn groups(lists: &[&str]) -> Vec<Group> {
+    lists.iter().map(|cpus| Group { cpus: cpus.parse().unwrap(), id: None }).collect()
+}
+
+fn numbered(lists: &[&str]) -> Vec<Group> {
+    (0..).zip(groups(lists)).map(|(id, group)| Group { id: Some(id), ..group }).collect()
+}
+
+/// Two packages of two cores of two threads, the second threads numbered last.
+fn eight_threads(allowed: &str) -> UsableCores {
+    let template = Template {
+        cpus: "0-7".parse().unwrap(),
+        packages: numbered(&["0-1,4-5", "2-3,6-7"]),
+        cores: groups(&["0,4", "1,5", "2,6", "3,7"]),
+        ..Template::default()
+    };
+    UsableCores::of(&template, &allowed.parse().unwrap())
+}
+
+/// Two packages; each has two NUMA nodes of two level-3 caches, each of them of two cores of one thread.
+fn sixteen_cores() -> UsableCores {
+    let numa = |id: u16| NumaNode {
+        id,
+        cpus: format!("{}-{}", 4 * id, 4 * id + 3).parse().unwrap(),
+        memory_gib: 1,
+        distances: Vec::new(),
+    };
+    let pairs: Vec<String> = (0..8).map(|pair| format!("{}-{}", 2 * pair, 2 * pair + 1)).collect();
+    let caches = CacheKind {
+        level: 3,
+        kind: CacheType::Unified,
+        size: 1 << 20,
+        line: 64,
+        ways: 16,
+        instances: groups(&pairs.iter().map(String::as_str).collect::<Vec<_>>()),
+    };
+    let cores: Vec<String> = (0..16).map(|core| core.to_string()).collect();
+    let template = Template {
+        cpus: "0-15".parse().unwrap(),
+        packages: numbered(&["0-7", "8-15"]),
+        cores: groups(&cores.iter().map(String::as_str).collect::<Vec<_>>()),
+        caches: vec![caches],
+        numa: (0..4).map(numa).collect(),
+        ..Template::default()
+    };
+    UsableCores::of(&template, &"0-15".parse().unwrap())
+}
+
+fn check_on(usable: &UsableCores, bind: &str, ranks: u32, expected: &[&str]) {
+    let planned = plan(usable, &bind.parse().unwrap(), ranks).unwrap();
+    let planned: Vec<String> = planned.into_iter().map(|set| set.unwrap().to_string()).collect();
+    assert_eq!(planned, expected, "{bind}");
+}
+
+fn check(allowed: &str, bind: &str, ranks: u32, expected: &[&str]) {
+    check_on(&eight_threads(allowed), bind, ranks, expected);
+}
+
+#[test]
+fn cores_are_given_out_whole_and_in_order() {
+    check("0-7", "cores", 3, &["0,4", "1,5", "2,6"]);
+    check("0-7", "cores", 5, &["0,4", "1,5", "2,6", "3,7", "0,4"]);
+    check("1,5-6", "cores", 3, &["1,5", "6", "1,5"]);
+}
+
+#[test]
+fn threads_are_given_out_core_by_core() {
+    check("0-7", "threads", 3, &["0", "4", "1"]);
+    check("4-5", "threads", 3, &["4", "5", "4"]);
+}
+
+#[test]
+fn larger_objects_are_given_out_in_turn() {
+    check("0-7", "sockets", 3, &["0-1,4-5", "2-3,6-7", "0-1,4-5"]);
+    check_on(&sixteen_cores(), "numa", 5, &["0-3", "4-7", "8-11", "12-15", "0-3"]);
+    check_on(&sixteen_cores(), "l3caches", 3, &["0-1", "2-3", "4-5"]);
+    // Without level-3 caches and NUMA.
+    check("0-7", "l3caches", 2, &["0-1,4-5", "2-3,6-7"]);
+    check("0-7", "numa", 2, &["0-7", "0-7"]);
+}
+
+#[test]
+fn consecutive_ranks_go_to_different_objects_where_they_are_dealt_out() {
+    check("0-7", "cores:over=sockets", 4, &["0,4", "2,6", "1,5", "3,7"]);
+    check("0-7", "threads:over=sockets", 5, &["0", "2", "4", "6", "1"]);
+    check_on(&sixteen_cores(), "cores:over=numa", 5, &["0", "4", "8", "12", "1"]);
+    check_on(&sixteen_cores(), "l3caches:over=sockets", 4, &["0-1", "8-9", "2-3", "10-11"]);
+    // One object has less than the others.
+    check("0-3,5-7", "cores:over=sockets", 4, &["0", "2,6", "1,5", "3,7"]);
+    check("1-3,5-7", "cores:over=sockets", 3, &["1,5", "2,6", "3,7"]);
+}
+
+#[test]
+fn a_share_is_so_many_threads_or_cores() {
+    check("0-7", "cores:cpus=1", 2, &["0,4", "1,5"]);
+    check("0-7", "cores:cpus=2", 2, &["0,4", "1,5"]);
+    check("0-7", "cores:cpus=3", 2, &["0-1,4-5", "2-3,6-7"]);
+    check("0-7", "cores:cores=2", 2, &["0-1,4-5", "2-3,6-7"]);
+    check("0-7", "threads:cpus=3", 2, &["0-1,4", "2,5-6"]);
+    check("0-7", "cores:cpus=2:over=sockets", 3, &["0,4", "2,6", "1,5"]);
+}
+
+#[test]
+fn a_share_is_widened_to_the_objects_that_it_touches() {
+    check("0-7", "sockets:cpus=2", 3, &["0-1,4-5", "0-1,4-5", "2-3,6-7"]);
+    check_on(&sixteen_cores(), "numa:cpus=3", 3, &["0-3", "0-7", "4-11"]);
+    check_on(&sixteen_cores(), "l3caches:cores=2:over=sockets", 3, &["0-1", "8-9", "2-3"]);
+}
+
+#[test]
+fn a_share_stays_in_one_object_where_one_has_room() {
+    // The first package has one core left when the third rank comes, the second has two.
+    check("0-3,5-7", "cores:cores=1:over=sockets", 4, &["0", "2,6", "1,5", "3,7"]);
+    check_on(&sixteen_cores(), "cores:cores=3:over=numa", 4, &["0-2", "4-6", "8-10", "12-14"]);
+    // No node has three left, so that the fifth rank gets what all have left.
+    check_on(&sixteen_cores(), "cores:cores=3:over=numa", 5, &["0-2", "4-6", "8-10", "12-14", "3,7,11"]);
+}
+
+#[test]
+fn ranks_that_have_too_few_are_told_how_many_have_enough() {
+    let refused = plan(&eight_threads("0-7"), &"cores:cpus=4".parse().unwrap(), 3).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "3 local ranks shall be bound to cores:cpus=4, but CPUs 0-7, which this launch may use, are enough for 2; start fewer on a \
+         node, or let them share with --overcommit"
+    );
+    check("0-7", "cores:cpus=4:overcommit", 3, &["0-1,4-5", "2-3,6-7", "0-1,4-5"]);
+    // More than the node has is never possible.
+    assert!(plan(&eight_threads("0-7"), &"cores:cpus=9:overcommit".parse().unwrap(), 1).is_err());
+}
+
+#[test]
+fn maps_are_followed_and_wrap_round() {
+    check("0-7", "map:0,2,4-5", 4, &["0", "2", "4-5", "0"]);
+    check("0-7", "map:0+2,4-5+7", 2, &["0,2", "4-5,7"]);
+    check("0-7", "rank", 3, &["0", "1", "2"]);
+    check("2,5-6", "rank", 4, &["2", "5", "6", "2"]);
+    check_on(&sixteen_cores(), "numa-map:3,0", 3, &["12-15", "0-3", "12-15"]);
+}
+
+#[test]
+fn unbound_ranks_have_no_set() {
+    assert_eq!(plan(&eight_threads(""), &CpuBind::None, 2), Ok(vec![None, None]));
+}
+
+#[test]
+fn what_cannot_be_had_is_named_beside_what_there_is() {
+    let refuse = |allowed: &str, bind: &str, ranks: u32| {
+        plan(&eight_threads(allowed), &bind.parse().unwrap(), ranks).unwrap_err().to_string()
+    };
+    let absent = "local rank 1 shall be bound to CPU 9, but this launch may use CPUs 0-3";
+    assert_eq!(refuse("0-3", "map:0,9,77", 2), absent);
+    assert_eq!(refuse("", "cores", 1), "ranks shall be bound to cores, but this launch may use none");
+    assert!(refuse("0-7", "numa-map:0,4", 2).starts_with("local rank 1 shall be bound to NUMA node 4"));
+    // An entry that no rank uses may name anything.
+    assert!(plan(&eight_threads("0"), &"map:0,99".parse().unwrap(), 1).is_ok());
+}
+
+#[test]
+fn bindings_are_read_and_written_alike() {
+    for text in [
+        "none",
+        "rank",
+        "threads",
+        "cores",
+        "l3caches",
+        "numa",
+        "sockets",
+        "cores:cpus=4",
+        "cores:cores=2:over=numa",
+        "sockets:cpus=3:over=sockets:overcommit",
+        "map:0,2,4-5",
+        "map:0+2,4-5+7",
+        "numa-map:1,0",
+    ] {
+        assert_eq!(text.parse::<CpuBind>().unwrap().to_string(), text);
+    }
+    for text in [
+        "",
+        "core",
+        "map",
+        "map:",
+        "map:0,,1",
+        "map:x",
+        "map:3-1",
+        "numa-map:",
+        "numa-map:x",
+        "none:cpus=1",
+        "rank:1",
+        "cores:",
+        "cores:cpus=0",
+        "cores:cpus",
+        "cores:cpus=1:cores=1",
+        "cores:over=racks",
+        "cores:overcommit=1",
+        "cores:cpus=99999999999",
+    ] {
+        assert!(text.parse::<CpuBind>().is_err(), "{text:?} was taken");
+    }
+}
