@@ -391,6 +391,7 @@ fn facts(terms: &LaunchTerms, origin: Origin) -> Facts {
         input_readers: Vec::new(),
         grace: timeouts.grace_max(),
         failed_ranks: spec.settings.failed_ranks,
+        lost_nodes: spec.settings.lost_nodes,
         after_first_exit: timeouts.after_first_exit,
         time_limit: timeouts.time_limit,
         directory: "/".into(),

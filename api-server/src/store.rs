@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use lattice_session::wire::WireError;
 use pmi_transport::proto::v1::{
-    Block, Cause, LaunchCompleteNotification, LaunchSpec, LaunchSummary, RankExitStatus, Usage,
+    Block, Cause, Death, LaunchCompleteNotification, LaunchSpec, LaunchSummary, RankExitStatus, Usage,
 };
 
 pub(crate) use self::fabric_journal::FabricJournal;
@@ -89,6 +89,9 @@ pub(crate) struct Checkpoint {
     /// What ranks of nodes used whose part is over.
     #[prost(message, optional, tag = "6")]
     pub usage: Option<Usage>,
+    /// Ranks that have died, and that the others go on without.
+    #[prost(message, repeated, tag = "7")]
+    pub deaths: Vec<Death>,
 }
 
 /// A spawned job: its ranks are counted on after those of the jobs before it.

@@ -22,12 +22,13 @@ pub const CANNOT_EXECUTE: u8 = 126;
 pub const NOT_FOUND: u8 = 127;
 
 /// The exit codes, as `--help` and the man page list them.
-pub const TABLE: [(&str, &str); 9] = [
+pub const TABLE: [(&str, &str); 10] = [
     ("0", "every rank returned 0"),
     ("1-255", "what the first rank that failed returned; with -K0 the highest of all"),
     ("128+N", "the first rank that failed was killed by signal N, or the launch was ended by it"),
     ("CODE", "MPI_Abort(comm, CODE): its lowest 8 bits; 1 where those are 0"),
     ("1", "a rank left an MPI job without MPI_Finalize, before MPI_Init, or broke the PMI protocol"),
+    ("1", "a node was lost, with --no-kill; with -K0 the highest of what others' ranks returned"),
     ("124", "--timeout or --wait is over"),
     ("125", "lattice itself failed, or was asked for the impossible; no rank is to blame"),
     ("126", "the program cannot be executed"),
@@ -103,6 +104,11 @@ fn of_cause(cause: &Cause) -> u8 {
             let highest = failed.iter().map(|(_, exit)| low_byte(exit.shell_code())).max();
             self::failed(highest.unwrap_or_default())
         }
+        // As srun has it: 1 for the lost node, or what ranks of others returned.
+        CauseKind::LostNodes { failed, .. } => {
+            let highest = failed.iter().map(|(_, exit)| low_byte(exit.shell_code())).max();
+            self::failed(highest.unwrap_or_default())
+        }
         _ => OURS,
     }
 }
@@ -167,6 +173,9 @@ mod tests {
         check(CauseKind::FailedRanks { failed: ranks(&[RankExit::Code(3), RankExit::Code(9), RankExit::Code(4)]) }, 9);
         check(CauseKind::FailedRanks { failed: ranks(&[RankExit::Code(3), killed(11)]) }, 139);
         check(CauseKind::FailedRanks { failed: ranks(&[RankExit::Code(256)]) }, 1);
+        let nodes = || vec![("node3".to_owned(), "no heartbeat".to_owned())];
+        check(CauseKind::LostNodes { nodes: nodes(), failed: Vec::new() }, 1);
+        check(CauseKind::LostNodes { nodes: nodes(), failed: ranks(&[RankExit::Code(5)]) }, 5);
     }
 
     #[test]

@@ -16,8 +16,8 @@ use lattice_session::request::{
     Candidates, Distribution, LaunchRequest, Ownership, PlacementRequest, ProgramRequest, Programs,
 };
 use lattice_session::settings::{
-    DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, PmiFamily, PmiSpec, StdinTarget,
-    Timeouts,
+    DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, PmiFamily, PmiSpec,
+    StdinTarget, Timeouts,
 };
 use lattice_session::spec::AppSpec;
 use lattice_session::template::Template;
@@ -99,6 +99,7 @@ impl LaunchCommand {
                 KillOnBadExit::Yes => FailedRanks::EndLaunch,
                 KillOnBadExit::No => FailedRanks::AreBorne,
             },
+            lost_nodes: if args.failures.no_kill { LostNodes::AreBorne } else { LostNodes::EndLaunch },
             timeouts: Timeouts {
                 prompt: (machine.watched && !args.streams.json).then_some(PROMPT),
                 ..timeouts(&args.time)?

@@ -7,6 +7,7 @@ use std::{io, mem, net};
 use tokio::sync::oneshot;
 
 use crate::connections::ConnectionId;
+use crate::deaths::{Death, DeathKind};
 use crate::fence::{Fence, FenceError, FenceId, Merged, Scope};
 use crate::ids::LocalRank;
 use crate::report::{EndReason, FenceStatus, Progress, Trace};
@@ -18,6 +19,9 @@ use crate::services::{Answer, Services};
 
 /// Takes every message of a traced server, in order.
 pub type TraceSink = Box<dyn FnMut(&Trace) + Send>;
+
+/// Takes the ranks of a node that have died and that the others go on without, each once.
+pub type DeathSink = Box<dyn FnMut(Death) + Send>;
 
 /// Shows the ranks of a node what fences bring, beside the server's answers: in memory that they read.
 pub trait Publisher: Send {
@@ -48,6 +52,7 @@ struct Pmi {
     fences: usize,
     ended: Announcement<EndReason>,
     trace: Option<TraceSink>,
+    deaths: Option<DeathSink>,
     publishing: Publishing,
 }
 
@@ -76,7 +81,7 @@ impl Driver {
         trace: Option<TraceSink>,
     ) -> (Self, oneshot::Receiver<EndReason>) {
         let (ended, end) = Announcement::new();
-        let pmi = Pmi { server, fence, services, fences: 0, ended, trace, publishing: Publishing::Off };
+        let pmi = Pmi { server, fence, services, fences: 0, ended, trace, deaths: None, publishing: Publishing::Off };
         (Self { runner: Runner::new(pmi) }, end)
     }
 
@@ -119,9 +124,19 @@ impl Driver {
         self.runner.with(|pmi| pmi.server.handle_exit(local));
     }
 
-    /// The rank's process failed, and the others go on as long as they do not wait for it.
-    pub fn rank_failed(&self, local: LocalRank) {
-        self.runner.with(|pmi| pmi.server.handle_borne_failure(local));
+    /// The rank's process failed, and the others go on if they can.
+    pub fn rank_failed(&self, local: LocalRank, kind: DeathKind) {
+        self.runner.with(|pmi| pmi.server.handle_borne_failure(local, kind));
+    }
+
+    /// Ranks of other nodes have died, and the others go on.
+    pub fn ranks_died(&self, deaths: &[Death]) {
+        self.runner.with(|pmi| pmi.server.handle_deaths(deaths));
+    }
+
+    /// Has `sink` told of each rank of this node that has died and that the others go on without.
+    pub fn tell_deaths_to(&self, sink: DeathSink) {
+        self.runner.with(|pmi| pmi.deaths = Some(sink));
     }
 
     /// State of a rank's dialogue; `None` if the node has no such rank.
@@ -225,6 +240,11 @@ impl Protocol for Pmi {
                     })));
                 }
                 Action::Merged { fences, segments } => self.publish(fences, &segments),
+                Action::Died(death) => {
+                    if let Some(sink) = &mut self.deaths {
+                        sink(death);
+                    }
+                }
                 Action::End(reason) => self.ended.make(reason),
                 Action::Trace(trace) => {
                     if let Some(sink) = &mut self.trace {

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use crate::Offer;
+use crate::deaths::DeathKind;
 use crate::fence::{Contribution, FenceError, FenceId, Merged};
 use crate::ids::{JobId, LocalRank, NodeIndex, Rank};
 use crate::job::{Job, Placement};
@@ -100,7 +101,7 @@ pub enum Operation {
     Bytes(u8, Vec<u8>),
     /// A connection ends.
     Disconnect(u8),
-    /// A rank's process ends with status 0.
+    /// A rank's process ends: with status 0 below 128, else by a signal, which the host bears.
     Exit(u8),
     /// A connection comes through `PMI_PORT`.
     Accept,
@@ -217,7 +218,13 @@ impl Host {
         match operation {
             Operation::Bytes(which, bytes) => self.server.handle_bytes(self.connection(which), &bytes),
             Operation::Disconnect(which) => self.server.handle_disconnect(self.connection(which)),
-            Operation::Exit(which) => self.server.handle_exit(LocalRank(u32::from(which) % self.ranks)),
+            Operation::Exit(which) => {
+                let local = LocalRank(u32::from(which) % self.ranks);
+                match which {
+                    0..128 => self.server.handle_exit(local),
+                    128.. => self.server.handle_borne_failure(local, DeathKind::Killed),
+                }
+            }
             Operation::Accept => {
                 let connection = self.server.accept();
                 if !self.connections.contains(&connection) {
@@ -266,7 +273,7 @@ impl Host {
                     assert!(known == 0 || self.server.pairs().len() > 0, "{known} keys of no pairs");
                 }
                 Action::End(_) => self.ended = true,
-                Action::Close { .. } | Action::Trace(_) => {}
+                Action::Close { .. } | Action::Trace(_) | Action::Died(_) => {}
             }
         }
         let put = self.ranks as usize * SETTINGS.bytes_per_rank;

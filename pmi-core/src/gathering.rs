@@ -7,6 +7,7 @@
 //! member 1: [w]        the second waiter of member 0 stays for the next round
 //! member 2: [w]
 //! ```
+//! A member that will not come any more can be done without: [`Gathering::begin`] is told who that is.
 
 mod groups;
 
@@ -19,8 +20,8 @@ use crate::ids::Epoch;
 #[derive(Debug)]
 pub struct Gathering<R, W> {
     members: Vec<Member<R, W>>,
-    /// Number of members that have a waiter.
-    present: usize,
+    /// Number of members without a waiter.
+    missing: usize,
     /// The waiters of the round that is being exchanged with the other nodes.
     leaving: Option<Vec<W>>,
     epoch: Epoch,
@@ -32,14 +33,22 @@ struct Member<R, W> {
     queue: VecDeque<W>,
 }
 
+impl<R, W> Member<R, W> {
+    /// Returns true if it has a waiter.
+    fn is_present(&self) -> bool {
+        !self.queue.is_empty()
+    }
+}
+
 impl<R: Copy + Ord, W> Gathering<R, W> {
     /// The most fences that one rank may have begun at once; real clients begin one for each thread.
     pub const QUEUE_MAX: usize = 256;
 
     /// A fence of `members`, in rank order.
     pub fn new(members: impl IntoIterator<Item = R>) -> Self {
-        let members = members.into_iter().map(|rank| Member { rank, queue: VecDeque::new() }).collect();
-        Self { members, present: 0, leaving: None, epoch: Epoch(0) }
+        let member = |rank| Member { rank, queue: VecDeque::new() };
+        let members: Vec<_> = members.into_iter().map(member).collect();
+        Self { missing: members.len(), members, leaving: None, epoch: Epoch(0) }
     }
 
     /// The same fence from a later epoch on.
@@ -55,24 +64,27 @@ impl<R: Copy + Ord, W> Gathering<R, W> {
     /// Adds a waiter; false when `rank` is no member, or has begun too many fences.
     pub fn arrive(&mut self, rank: R, waiter: W) -> bool {
         let Ok(position) = self.members.binary_search_by_key(&rank, |member| member.rank) else { return false };
-        let queue = &mut self.members[position].queue;
-        if queue.len() >= Self::QUEUE_MAX {
+        let member = &mut self.members[position];
+        if member.queue.len() >= Self::QUEUE_MAX {
             return false;
         }
-        self.present += usize::from(queue.is_empty());
-        queue.push_back(waiter);
+        self.missing -= usize::from(!member.is_present());
+        member.queue.push_back(waiter);
         true
     }
 
-    /// Begins the exchange of a round if one is complete, and tells its epoch. One round is exchanged at a time.
+    /// Begins the exchange of a round if all have come to it but those that can be done without, and tells its epoch. One round is
+    /// exchanged at a time.
     ///
-    /// A node without a member takes no part.
-    pub fn begin(&mut self) -> Option<Epoch> {
-        if self.leaving.is_some() || self.members.is_empty() || self.present < self.members.len() {
+    /// A node without a member takes no part, and one that has only members that can be done without takes none any more.
+    pub fn begin(&mut self, is_dispensable: impl Fn(R) -> bool) -> Option<Epoch> {
+        let mut absent = self.members.iter().filter(|member| !member.is_present());
+        let is_complete = self.missing == 0 || absent.all(|member| is_dispensable(member.rank));
+        if self.leaving.is_some() || !is_complete || !self.has_waiter() {
             return None;
         }
         let waiters: Vec<_> = self.members.iter_mut().filter_map(|member| member.queue.pop_front()).collect();
-        self.present = self.members.iter().filter(|member| !member.queue.is_empty()).count();
+        self.missing = self.members.iter().filter(|member| !member.is_present()).count();
         self.leaving = Some(waiters);
         let epoch = self.epoch;
         self.epoch = epoch.next();
@@ -96,7 +108,11 @@ impl<R: Copy + Ord, W> Gathering<R, W> {
 
     /// Returns true if no rank waits here, for others or for the exchange.
     pub fn is_idle(&self) -> bool {
-        self.leaving.is_none() && self.present == 0
+        self.leaving.is_none() && !self.has_waiter()
+    }
+
+    fn has_waiter(&self) -> bool {
+        self.members.iter().any(Member::is_present)
     }
 
     /// Returns all waiters: for the exchange that is under way, for a round to be complete, or both.
@@ -123,12 +139,13 @@ impl<R: Copy + Ord, W> Gathering<R, W> {
 
     /// Returns `(present, absent)` members while some are here and wait for others.
     pub fn split(&self) -> Option<(Vec<R>, Vec<R>)> {
-        if self.present == 0 || self.leaving.is_some() {
+        if self.leaving.is_some() || !self.has_waiter() {
             return None;
         }
-        let (present, absent): (Vec<_>, Vec<_>) = self.members.iter().partition(|member| !member.queue.is_empty());
-        let ranks = |members: Vec<&Member<R, W>>| members.into_iter().map(|member| member.rank).collect();
-        Some((ranks(present), ranks(absent)))
+        let those = |are: fn(&Member<R, W>) -> bool| {
+            self.members.iter().filter(|member| are(member)).map(|member| member.rank).collect()
+        };
+        Some((those(Member::is_present), those(|member| !member.is_present())))
     }
 }
 
@@ -138,25 +155,49 @@ mod tests {
 
     use crate::ids::LocalRank;
 
+    fn nobody(_: LocalRank) -> bool {
+        false
+    }
+
     #[test]
     fn trap_15_a_round_counts_ranks_not_messages() {
         let mut fence = Gathering::new([LocalRank(0), LocalRank(1)]);
         assert!(fence.arrive(LocalRank(0), 0));
         assert!(fence.arrive(LocalRank(0), 0));
-        assert_eq!(fence.begin(), None);
+        assert_eq!(fence.begin(nobody), None);
         assert!(fence.arrive(LocalRank(1), 1));
-        assert_eq!(fence.begin(), Some(Epoch(0)));
+        assert_eq!(fence.begin(nobody), Some(Epoch(0)));
         // the next round waits for the end of this one, and for rank 1
-        assert_eq!(fence.begin(), None);
+        assert_eq!(fence.begin(nobody), None);
         assert_eq!(fence.complete().len(), 2);
-        assert_eq!(fence.begin(), None);
+        assert_eq!(fence.begin(nobody), None);
         assert!(fence.arrive(LocalRank(1), 1));
-        assert_eq!(fence.begin(), Some(Epoch(1)));
+        assert_eq!(fence.begin(nobody), Some(Epoch(1)));
     }
 
     #[test]
     fn a_node_without_ranks_begins_no_fence() {
-        assert_eq!(Gathering::<LocalRank, u32>::new([]).begin(), None);
+        assert_eq!(Gathering::<LocalRank, u32>::new([]).begin(nobody), None);
+    }
+
+    #[test]
+    fn the_others_go_on_without_members_that_can_be_done_without() {
+        let is_first = |rank| rank == LocalRank(0);
+        let mut fence = Gathering::new([LocalRank(0), LocalRank(1), LocalRank(2)]);
+        assert_eq!(fence.begin(is_first), None);
+        assert!(fence.arrive(LocalRank(2), 2));
+        assert_eq!(fence.begin(is_first), None, "one that is needed is missing");
+        assert!(fence.arrive(LocalRank(1), 1));
+        assert_eq!(fence.begin(nobody), None);
+        assert_eq!(fence.begin(is_first), Some(Epoch(0)));
+        assert_eq!(fence.complete(), [1, 2]);
+        // One that came to a round before is part of it.
+        for (waiter, rank) in [0, 1, 2].map(LocalRank).into_iter().enumerate() {
+            assert!(fence.arrive(rank, waiter));
+        }
+        assert_eq!(fence.begin(is_first), Some(Epoch(1)));
+        assert_eq!(fence.complete(), [0, 1, 2]);
+        assert_eq!((fence.begin(|_| true), fence.is_idle()), (None, true), "nobody is left who could begin a round");
     }
 
     #[test]

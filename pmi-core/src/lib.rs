@@ -33,6 +33,7 @@ pub mod claim;
 pub mod conformance;
 pub mod connections;
 mod conversation;
+pub mod deaths;
 #[cfg(feature = "driver")]
 pub mod driver;
 pub mod env;

@@ -51,9 +51,16 @@ pub struct FenceStatus {
 }
 
 impl FenceStatus {
-    /// Returns the status of a gathering; `None` when no rank waits in it.
-    pub(crate) fn of<W>(name: &Arc<str>, whole_job: bool, gathering: &Gathering<LocalRank, W>) -> Option<Self> {
-        let (epoch, waiting, missing) = gathering.status()?;
+    /// Returns the status of a gathering; `None` when no rank waits in it. Those that can be done without are not missing.
+    pub(crate) fn of<W>(
+        name: &Arc<str>,
+        whole_job: bool,
+        gathering: &Gathering<LocalRank, W>,
+        is_dispensable: impl Fn(LocalRank) -> bool,
+    ) -> Option<Self> {
+        let (epoch, mut waiting, mut missing) = gathering.status()?;
+        waiting.retain(|&local| !is_dispensable(local));
+        missing.retain(|&local| !is_dispensable(local));
         Some(Self { name: Arc::clone(name), epoch, whole_job, waiting, missing })
     }
 }

@@ -14,6 +14,7 @@
 use std::borrow::Cow;
 
 use crate::connections::ConnectionId;
+use crate::deaths::{Death, DeathKind};
 use crate::gathering::Gathering;
 use crate::ids::{LocalRank, Rank};
 use crate::report::{EndReason, Phase, Progress};
@@ -37,6 +38,8 @@ pub struct RankState {
     pub last_command: Option<Cow<'static, str>>,
     /// True once its process has ended with status 0, or in a way that the host bears.
     pub exited: bool,
+    /// Kind of its end, if it died in the middle of its dialogue, and the host bears that.
+    pub died: Option<DeathKind>,
     /// Memory of the server that it has used.
     pub quota: Quota,
 }
@@ -91,6 +94,7 @@ impl RankState {
             connection: None,
             last_command: None,
             exited: false,
+            died: None,
             quota: Quota::default(),
         }
     }
@@ -98,6 +102,13 @@ impl RankState {
     /// The rank said its first word, or began again after `finalize`. Returns true for the first word.
     pub fn speak(&mut self) -> bool {
         std::mem::replace(&mut self.phase, Phase::Open) == Phase::Silent
+    }
+
+    /// Its process has ended in a way that the host bears.
+    pub fn fail(&mut self, kind: DeathKind) {
+        self.exited = true;
+        // One that was through with its server, or never spoke to it, is not missed as others are.
+        self.died = (self.phase == Phase::Open).then_some(kind);
     }
 
     /// Returns true if nothing more can come from the rank: it finalized, or its process has ended.
@@ -148,6 +159,11 @@ impl Roster {
         self.ranks.get_mut(local.index())
     }
 
+    /// Ranks that have died, in rank order.
+    pub fn deaths(&self) -> impl Iterator<Item = Death> {
+        self.ranks.iter().filter_map(|state| Some(Death { rank: state.rank, kind: state.died? }))
+    }
+
     /// Reports a rank to the host; `None` if the node has no such rank.
     pub fn progress(&self, local: LocalRank) -> Option<Progress> {
         self.get(local).map(|state| Progress {
@@ -165,9 +181,13 @@ impl Roster {
         (!others.is_empty()).then(|| EndReason::LeftBeforeInit { rank: silent.rank, others })
     }
 
-    /// Returns the reason to end the job if ranks of this roster wait in `fence` for one that is gone.
-    pub fn left_fence<W>(&self, fence: &Gathering<LocalRank, W>) -> Option<EndReason> {
-        let (gone, waiting) = fence.deserter(|local| self[local].is_gone())?;
+    /// Returns the reason to end the job if ranks of this roster wait in `fence` for one that is gone, and `is_dispensable` is false for it.
+    pub fn left_fence<W>(
+        &self,
+        fence: &Gathering<LocalRank, W>,
+        is_dispensable: impl Fn(LocalRank) -> bool,
+    ) -> Option<EndReason> {
+        let (gone, waiting) = fence.deserter(|local| self[local].is_gone() && !is_dispensable(local))?;
         let waiting = waiting.into_iter().map(|local| self[local].rank).collect();
         Some(EndReason::LeftFence { rank: self[gone].rank, waiting })
     }
@@ -223,11 +243,13 @@ mod tests {
     fn a_rank_that_is_gone_deserts_those_who_wait_in_a_fence() {
         let mut fence = Gathering::new([LocalRank(0), LocalRank(1), LocalRank(2)]);
         let all_open = roster(&[(Phase::Open, false); 3]);
-        assert!(all_open.left_fence(&fence).is_none(), "an empty fence has no deserter");
+        assert!(all_open.left_fence(&fence, |_| false).is_none(), "an empty fence has no deserter");
         assert!(fence.arrive(LocalRank(2), ()));
-        assert!(all_open.left_fence(&fence).is_none());
+        assert!(all_open.left_fence(&fence, |_| false).is_none());
         for gone in [(Phase::Finalized, false), (Phase::Finalized, true), (Phase::Silent, true)] {
-            let found = roster(&[(Phase::Open, false), gone, (Phase::Open, false)]).left_fence(&fence);
+            let roster = roster(&[(Phase::Open, false), gone, (Phase::Open, false)]);
+            assert!(roster.left_fence(&fence, |local| local == LocalRank(1)).is_none());
+            let found = roster.left_fence(&fence, |_| false);
             let Some(EndReason::LeftFence { rank: Rank(3), waiting }) = found else { panic!("{gone:?}: {found:?}") };
             assert_eq!(waiting, [Rank(5)]);
         }

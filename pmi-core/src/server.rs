@@ -12,6 +12,7 @@
 
 mod action;
 mod fences;
+mod mortality;
 mod requests;
 
 use std::collections::{HashMap, VecDeque};
@@ -22,10 +23,12 @@ use bytes::Bytes;
 
 pub use self::action::Action;
 use self::fences::Waiter;
+pub use self::mortality::missed;
 use crate::claim::ClaimKeys;
 pub use crate::connections::ConnectionId;
 use crate::connections::Connections;
 use crate::conversation::{Conversation, Offer};
+use crate::deaths::Deaths;
 use crate::fence::{FenceError, FenceId};
 use crate::gathering::{Gathering, Groups};
 use crate::ids::{LocalRank, NodeIndex, Rank};
@@ -72,6 +75,8 @@ pub struct Server {
     /// PMI-2's `universeSize`; -1 where it is not set, as Hydra answers.
     universe_size_text: String,
     ranks: Roster,
+    /// Ranks of all nodes that have died, and that the others do without.
+    deaths: Deaths,
     conversations: Connections<Conversation>,
     /// File that describes the node, as hwloc reads it.
     topology_file: Option<String>,
@@ -141,6 +146,7 @@ impl Server {
             node,
             settings,
             ranks,
+            deaths: Deaths::default(),
             conversations: Connections::default(),
             topology_file: None,
             keys: None,
@@ -175,11 +181,14 @@ impl Server {
     /// The fences in which ranks of this node wait.
     pub fn pending_fences(&self) -> Vec<FenceStatus> {
         let whole = [("fence", &self.world), ("ring", &self.ring.gathering)];
-        let whole = whole.into_iter().filter_map(|(name, gathering)| FenceStatus::of(&name.into(), true, gathering));
-        whole.chain(self.groups.named().filter_map(|(name, group)| FenceStatus::of(name, false, group))).collect()
+        let whole = whole.into_iter().map(|(name, gathering)| (name.into(), true, gathering));
+        let groups = self.groups.named().map(|(name, group)| (Arc::clone(name), false, group));
+        let is_dispensable = |local| self.can_do_without(local);
+        let status = |(name, whole, gathering)| FenceStatus::of(&name, whole, gathering, is_dispensable);
+        whole.chain(groups).filter_map(status).collect()
     }
 
-    /// Facts about the job that ranks ask for by name, as far as they are known.
+    /// Facts about the job that ranks ask for by name and that never change, as far as they are known.
     pub fn job_attributes(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let known = |name| self.job_attribute(name).map(|value| (name, value));
         JOB_ATTRIBUTES.into_iter().filter_map(known)
@@ -305,13 +314,6 @@ impl Server {
         }
     }
 
-    /// The rank's process failed, and the host lets the others go on. The job ends if they wait for it, or once they do.
-    pub fn handle_borne_failure(&mut self, local: LocalRank) {
-        let Some(state) = self.ranks.get_mut(local) else { return };
-        state.exited = true;
-        self.look_for_deserters();
-    }
-
     /// A fence that an [`Action::Fence`] asked for is over.
     pub fn handle_fence(&mut self, id: &FenceId, result: Result<crate::fence::Merged, FenceError>) {
         if self.ended {
@@ -386,14 +388,15 @@ impl Server {
             return;
         }
         let fences = || [&self.world, &self.ring.gathering].into_iter().chain(self.groups.iter());
+        let left = |fence| self.ranks.left_fence(fence, |local| self.can_do_without(local));
         let reason = self.ranks.left_before_init();
-        if let Some(reason) = reason.or_else(|| fences().find_map(|fence| self.ranks.left_fence(fence))) {
+        if let Some(reason) = reason.or_else(|| fences().find_map(left)) {
             self.end(reason);
         }
     }
 }
 
-/// Names of the facts about a job.
+/// Names of the facts about a job that never change.
 ///
 /// The file of `PMI_hwloc_xmlfile` is read by MPICH 4.1 and later (`src/util/mpir_pmi.c`), which look for themselves where it cannot be.
 const JOB_ATTRIBUTES: [&str; 4] = ["PMI_process_mapping", "PMI_hwloc_xmlfile", "universeSize", "hasNameServ"];

@@ -8,6 +8,7 @@ use std::{fmt, io};
 
 use bytes::Bytes;
 use pmi_core::connections::ConnectionId;
+use pmi_core::deaths::{Death, DeathKind};
 use pmi_core::driver::TraceSink;
 use pmi_core::fence::{Fence, FenceError, FenceId, Merged};
 use pmi_core::ids::Rank;
@@ -27,6 +28,9 @@ const CLAIM_WITHIN: Duration = Duration::from_secs(30);
 /// Takes text that ranks write through their server, for a stream of theirs.
 pub type SaySink = Box<dyn FnMut(Said) + Send>;
 
+/// Takes ranks that have died, each with its job.
+pub type DeathSink = Box<dyn FnMut(JobIndex, Death) + Send>;
+
 /// Text that a rank writes through its server, such as Open MPI's help messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said {
@@ -44,6 +48,8 @@ pub struct Said {
 pub struct Sinks {
     /// Text that ranks write through their server.
     pub say: SaySink,
+    /// Ranks of this node that have died and that the others go on without, each once.
+    pub died: DeathSink,
     /// Every message of a traced server.
     pub trace: Option<TraceSink>,
 }
@@ -151,9 +157,14 @@ impl Driver {
         self.runner.with(|pmix| pmix.server.handle_death(seat));
     }
 
-    /// The rank's process failed, and the others go on as long as they do not wait for it.
-    pub fn rank_failed(&self, seat: Seat) {
-        self.runner.with(|pmix| pmix.server.handle_borne_failure(seat));
+    /// The rank's process failed, and the others go on if they can.
+    pub fn rank_failed(&self, seat: Seat, kind: DeathKind) {
+        self.runner.with(|pmix| pmix.server.handle_borne_failure(seat, kind));
+    }
+
+    /// Ranks of a job on other nodes have died, and the others go on.
+    pub fn ranks_died(&self, job: JobIndex, deaths: &[Death]) {
+        self.runner.with(|pmix| pmix.server.handle_deaths(job, deaths));
     }
 
     /// Tells whether servers of other nodes may ask this one for data that its ranks have committed. While that is so, the driver is
@@ -236,6 +247,7 @@ impl Pmix {
             }
             Action::Needed(needed) => drop(self.needed.send_replace(needed)),
             Action::Say { job, rank, on_stderr, text } => (self.sinks.say)(Said { job, rank, on_stderr, text }),
+            Action::Died { job, death } => (self.sinks.died)(job, death),
             Action::End { job, reason } => self.ended.make((job, reason)),
             Action::Trace(trace) => {
                 if let Some(sink) = &mut self.sinks.trace {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
+use pmi_core::deaths::Deaths;
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmi_core::job::Job;
 use pmi_core::roster::Roster;
@@ -64,6 +65,10 @@ pub(crate) struct JobState {
     /// True if it is of another launch: its nodes are not counted as those of this one.
     met: bool,
     pub(crate) ranks: Roster,
+    /// Ranks of all nodes that have died, and that the others do without.
+    pub(crate) deaths: Deaths,
+    /// Number of collectives of all its ranks that are over.
+    pub(crate) fences: u64,
     /// Files that ranks of this node want removed when they end, by local rank.
     clean_up: Vec<Vec<CleanUp>>,
     /// Data that ranks have committed, of this node or of others.
@@ -118,16 +123,7 @@ impl JobState {
 
     pub(crate) fn new(namespace: Namespace) -> Self {
         let ranks = Roster::new(namespace.job.placement.ranks_on(namespace.node));
-        let clean_up = vec![Vec::new(); ranks.len()];
-        Self {
-            namespace,
-            met: false,
-            ranks,
-            clean_up,
-            data: HashMap::new(),
-            facts: [None, None],
-            facts_here: [None, None],
-        }
+        Self::with_ranks(namespace, false, ranks)
     }
 
     /// A job of another launch.
@@ -137,16 +133,14 @@ impl JobState {
         let node = NodeIndex(u32::MAX);
         let here = NodeFacts::default();
         let namespace = Namespace { name: namespace, job, node, hosts, directory: None, parent: None, here };
-        let (ranks, clean_up) = (Roster::default(), Vec::new());
-        Self {
-            namespace,
-            met: true,
-            ranks,
-            clean_up,
-            data: HashMap::new(),
-            facts: [None, None],
-            facts_here: [None, None],
-        }
+        Self::with_ranks(namespace, true, Roster::default())
+    }
+
+    fn with_ranks(namespace: Namespace, met: bool, ranks: Roster) -> Self {
+        let clean_up = vec![Vec::new(); ranks.len()];
+        let (deaths, data) = (Deaths::default(), HashMap::new());
+        let (facts, facts_here) = ([None, None], [None, None]);
+        Self { namespace, met, ranks, deaths, fences: 0, clean_up, data, facts, facts_here }
     }
 
     /// Returns true if it is of another launch: everything known of its ranks came from a meeting, and no node can be asked.
@@ -198,6 +192,16 @@ impl JobState {
 }
 
 impl JobState {
+    /// Returns true while nobody can do without what a rank was to bring: see [`pmi_core::server`].
+    pub(crate) fn misses_the_dead(&self) -> bool {
+        self.fences == 0 && !self.data.is_empty()
+    }
+
+    /// Returns true for a rank of this node that collectives go on without.
+    pub(crate) fn can_do_without(&self, local: LocalRank) -> bool {
+        self.ranks[local].died.is_some() && !self.misses_the_dead()
+    }
+
     /// The groups of a rank: context ids with its own numbers.
     pub(crate) fn group_ids(&self, rank: Rank) -> &[(u64, u64)] {
         self.data.get(&rank).map_or(&[], |data| &data.groups)

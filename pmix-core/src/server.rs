@@ -17,6 +17,7 @@ mod data;
 mod events;
 mod host;
 mod meetings;
+mod mortality;
 mod pending;
 mod question;
 mod remote;
@@ -179,7 +180,9 @@ impl Server {
         };
         let status = |(name, gathering): (&Arc<str>, &Gathering<Seat, Waiter>)| {
             let (epoch, waiting, missing) = gathering.status()?;
-            let (waiting, missing) = (of_job(waiting), of_job(missing));
+            let (mut waiting, mut missing) = (of_job(waiting), of_job(missing));
+            waiting.retain(|&local| !self.jobs[job.0].can_do_without(local));
+            missing.retain(|&local| !self.jobs[job.0].can_do_without(local));
             let whole_job = gathering.waiters().next()?.takes_whole(job);
             let takes_part = !waiting.is_empty() || !missing.is_empty();
             let name = Arc::clone(name);
@@ -261,12 +264,6 @@ impl Server {
         let rank = state.rank;
         self.give_up_on(seat.job, rank);
         self.look_for_last_exits();
-    }
-
-    /// The rank's process failed, and the host lets the others go on. The launch ends if they wait for it, or once they do.
-    pub fn handle_borne_failure(&mut self, seat: Seat) {
-        self.handle_death(seat);
-        self.look_for_deserters();
     }
 
     /// A fence that an [`Action::Fence`] asked for is over.
@@ -419,7 +416,8 @@ impl Server {
         let before_init = (0..).map(JobIndex).zip(&self.jobs).find_map(left_before_init);
         let in_collective = || {
             self.collectives.iter().find_map(|gathering| {
-                let (gone, present) = gathering.deserter(|seat| self.rank(seat).is_gone())?;
+                let is_missed = |seat: Seat| !self.jobs[seat.job.0].can_do_without(seat.local);
+                let (gone, present) = gathering.deserter(|seat| self.rank(seat).is_gone() && is_missed(seat))?;
                 let waiting = present.into_iter().map(|seat| self.rank(seat).rank).collect();
                 Some((gone.job, EndReason::LeftFence { rank: self.rank(gone).rank, waiting }))
             })

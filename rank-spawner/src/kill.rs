@@ -120,12 +120,16 @@ fn kill_all(targets: &[Process], killed: &mut BTreeMap<Pid, u64>) -> Vec<OwnedFd
 }
 
 fn kill(process: &Process) -> nix::Result<OwnedFd> {
-    let pidfd = pidfd_open(process.pid)?;
-    match Process::read(process.pid) {
-        Some(now) if now.start == process.start => pidfd_send_signal(pidfd.as_fd(), Signal::SIGKILL)?,
-        _ => return Err(Errno::ESRCH),
-    }
+    let pidfd = hold(process)?;
+    pidfd_send_signal(pidfd.as_fd(), Signal::SIGKILL)?;
     Ok(pidfd)
+}
+
+/// Returns a pidfd of a process if it is still the one that was seen.
+pub(crate) fn hold(process: &Process) -> nix::Result<OwnedFd> {
+    let pidfd = pidfd_open(process.pid)?;
+    let is_same = Process::read(process.pid).is_some_and(|now| now.start == process.start);
+    if is_same { Ok(pidfd) } else { Err(Errno::ESRCH) }
 }
 
 /// Waits until all processes have ended, at most until `deadline`. With none, it waits until then.

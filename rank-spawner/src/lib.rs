@@ -28,6 +28,7 @@ mod exit;
 mod fork_server;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod handlers;
 mod keeper;
 mod kill;
 mod last_resort;
@@ -61,6 +62,7 @@ pub use fork_server::{
     ForkEvent, ForkServer, ForkServerError, ForkedProcess, KeptProcess, KeptState, Label, RendezvousError, Survival,
     TakeUpError, TakenUp,
 };
+pub use handlers::signal_handlers;
 pub use keeper::{Keeper, KeeperError};
 pub use kill::Survivor;
 pub use lattice_inventory::{CpuSet, CpuSetParseError};

@@ -77,6 +77,11 @@ impl RankProcess {
         Ok(*exit)
     }
 
+    /// Returns true once [`RankProcess::try_wait`] has told the end: its number may belong to another process then.
+    pub(crate) fn is_reaped(&self) -> bool {
+        self.lock_exit().is_some()
+    }
+
     fn lock_exit(&self) -> MutexGuard<'_, Option<RankExit>> {
         // Nothing panics while it is locked.
         self.exit.lock().unwrap_or_else(PoisonError::into_inner)

@@ -135,6 +135,13 @@ pub enum CauseKind {
         /// The ranks in order, each with its exit status or signal.
         failed: Vec<(Rank, RankExit)>,
     },
+    /// Nodes were lost to a launch that bears it (`settings::LostNodes`), and every rank has ended.
+    LostNodes {
+        /// The nodes, each with a description of the observation.
+        nodes: Vec<(String, String)>,
+        /// Ranks of other nodes that failed, in order, each with its exit status or signal.
+        failed: Vec<(Rank, RankExit)>,
+    },
 }
 
 /// Class of a failed start, as a shell has them.
@@ -201,6 +208,14 @@ impl fmt::Display for Cause {
                 write!(f, "rank {rank} on {host} ended first, and the time of the others, {wait:?}, is over")
             }
             CauseKind::FailedRanks { failed } => FailedRanksText(failed).fmt(f),
+            CauseKind::LostNodes { nodes, failed } => {
+                let mut separator = "";
+                for (host, reason) in nodes {
+                    write!(f, "{separator}node {host} was lost: {reason}")?;
+                    separator = "; ";
+                }
+                if failed.is_empty() { Ok(()) } else { write!(f, "{separator}{}", FailedRanksText(failed)) }
+            }
         }
     }
 }
@@ -275,6 +290,11 @@ mod tests {
         let reason = "cannot find program x".to_owned();
         check(CauseKind::NotStarted { reason, class: StartClass::NotFound }, "n1: cannot find program x");
         check(CauseKind::TimedOut { limit: Duration::from_secs(90) }, "the time limit of 90s is over");
+        let nodes = ["n1", "n2"].map(|host| (host.to_owned(), "no heartbeat".to_owned())).to_vec();
+        let lost = "node n1 was lost: no heartbeat; node n2 was lost: no heartbeat";
+        check(CauseKind::LostNodes { nodes: nodes.clone(), failed: Vec::new() }, lost);
+        let failed = vec![(rank, RankExit::Code(7))];
+        check(CauseKind::LostNodes { nodes, failed }, &format!("{lost}; rank 3 exited with status 7"));
         check(
             CauseKind::FirstExit { rank, wait: Duration::from_secs(5) },
             "rank 3 on n1 ended first, and the time of the others, 5s, is over",

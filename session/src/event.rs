@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pmi_core::Phase;
+use pmi_core::deaths::Death;
 use pmi_core::ids::{JobId, Rank};
 use rank_spawner::RankExit;
 use serde::{Deserialize, Serialize};
@@ -54,6 +55,9 @@ pub enum Event {
         /// The ranks that wait.
         ranks: Vec<Rank>,
     },
+    /// A rank of this node has died, and the others of its job go on without it: those of other nodes are to be told by
+    /// `Control::Deaths`. Reported only where there are other nodes.
+    Died(Death),
     /// First cause of this session: the launch ends before all ranks ended by themselves. Reported once.
     Ending(Cause),
 }

@@ -13,13 +13,14 @@
 //!
 //! Parts: [`ranks`] has a slot for each process, [`jobs`] the launched and the spawned jobs, [`verdict`] the rules about the first
 //! cause, [`ending`] the deadlines of an end, [`limits`] the time limits of the launch, [`watch`] silent ranks and stuck starts,
-//! [`desertion`] long waits in fences, `spawn` the admission of new jobs, `reports` what is said to the launch.
+//! [`desertion`] long waits in fences, `mortality` the news of dead ranks, `spawn` the admission of new jobs, `reports` what is said to the launch.
 
 pub(crate) mod desertion;
 pub(crate) mod effect;
 pub(crate) mod ending;
 pub(crate) mod jobs;
 mod limits;
+mod mortality;
 pub(crate) mod ranks;
 mod reports;
 mod spawn;
@@ -324,6 +325,7 @@ impl SessionMachine {
                 }
             }
             Control::AskProgress(question) => self.effects.push_back(Effect::Look(Look::Progress { question })),
+            Control::Deaths(deaths) => self.on_deaths(&deaths),
             Control::Release => self.jobs.release(),
             Control::Question { .. } => {}
         }

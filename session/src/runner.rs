@@ -29,6 +29,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
+use pmi_core::deaths::Death;
 use pmi_core::ids::Rank;
 use pmi_core::server::EndReason;
 use pmix_core::driver::Said;
@@ -41,7 +43,7 @@ use tokio::time::Instant;
 use self::node_facts::NodeFacts;
 use self::observe::Programs;
 use self::pump::Pump;
-use self::servers::{RankCalls, RanksHere, Servers};
+use self::servers::{Died, RankCalls, RanksHere, Servers};
 use self::services::{SpawnCall, SpawnReply};
 use self::start::{ProcessNews, Processes, Start, Streams};
 use self::stdin::StdinFeed;
@@ -114,6 +116,8 @@ struct Inputs {
     exits: mpsc::UnboundedReceiver<(SlotId, RankExit)>,
     texts: mpsc::Receiver<Said>,
     spawns: mpsc::Receiver<SpawnCall>,
+    /// As many wait there as there are ranks, at most.
+    deaths: mpsc::UnboundedReceiver<Died>,
 }
 
 /// Pumps of the ranks' output streams.
@@ -152,6 +156,8 @@ enum SessionInput {
     Start(Start),
     /// A PMI server says that its job must end.
     EndReason(JobNumber, EndReason),
+    /// A server says that a rank of this node has died, and that the others go on without it.
+    Died(Died),
     /// A rank wants a new job.
     Spawn(SpawnCall),
     /// A rank wrote something through its server.
@@ -176,8 +182,9 @@ impl Runner {
         let (exits, exited) = mpsc::unbounded_channel();
         let (texts, written) = mpsc::channel(TEXTS_MAX);
         let (spawns, wanted) = mpsc::channel(SPAWNS_MAX);
+        let (deaths, died) = mpsc::unbounded_channel();
         let (nodes, host) = (Arc::clone(&io.nodes), Arc::clone(&io.services));
-        let calls = RankCalls { texts, spawns };
+        let calls = RankCalls { texts, spawns, deaths };
         Self {
             machine: SessionMachine::new(Arc::clone(&spec), Instant::now().into_std()),
             servers: Servers::new(Arc::clone(&spec), nodes, host, calls, io.trace.take()),
@@ -187,7 +194,7 @@ impl Runner {
             programs: Vec::new(),
             spawns: OpenSpawns::default(),
             news: ProcessNews { starts, exits },
-            inputs: Inputs { starts: started, exits: exited, texts: written, spawns: wanted },
+            inputs: Inputs { starts: started, exits: exited, texts: written, spawns: wanted, deaths: died },
             outputs: Outputs { pumps: JoinSet::new(), stop: watch::Sender::new(false) },
             stdin: StdinFeed::default(),
             removals: JoinSet::new(),
@@ -206,6 +213,7 @@ impl Runner {
             biased;
             Some(start) = self.inputs.starts.recv() => SessionInput::Start(start),
             (job, reason) = self.servers.end_reason() => SessionInput::EndReason(job, reason),
+            Some(died) = self.inputs.deaths.recv() => SessionInput::Died(died),
             Some(call) = self.inputs.spawns.recv() => SessionInput::Spawn(call),
             Some(text) = self.inputs.texts.recv(), if self.outbox.len() < OUTBOX_MAX => SessionInput::Text(text),
             control = self.io.control.recv(), if self.control == ControlState::Open => SessionInput::Control(control),
@@ -232,6 +240,7 @@ impl Runner {
                 let unreported = self.unreported_ends(&reason);
                 self.machine.on_end_reason(job, reason, &unreported, now);
             }
+            SessionInput::Died(died) => self.on_died(died),
             SessionInput::Spawn(call) => self.on_spawn_call(call),
             SessionInput::Text(text) => self.on_text(text),
             SessionInput::Control(Some(Control::Question { question, reply })) => {
@@ -272,6 +281,7 @@ impl Runner {
                         processes.signal(signal, &slots);
                     }
                 }
+                Effect::AnnounceDeaths { job, deaths } => self.announce_deaths(job, &deaths),
                 Effect::Report(event) => self.outbox.push_back(event),
                 Effect::Alarm(cause) => {
                     if let Some(alarm) = self.io.alarm.take() {
@@ -365,6 +375,34 @@ impl Runner {
         }
     }
 
+    /// Takes what servers have said of deaths, which comes before the exits that they follow from.
+    fn take_deaths(&mut self) {
+        while let Ok(died) = self.inputs.deaths.try_recv() {
+            self.on_died(died);
+        }
+    }
+
+    fn on_died(&mut self, Died { job, death }: Died) {
+        if let Some(job) = self.servers.job_served(job) {
+            self.machine.on_died(job, death);
+        }
+    }
+
+    /// Tells servers and ranks of a job of deaths. Of the libraries of PMI-1 and PMI-2 MPICH wants a signal, upon which it reads
+    /// `PMI_dead_processes`; ranks that do not expect it are not sent any.
+    fn announce_deaths(&self, job: JobNumber, deaths: &[Death]) {
+        // A server may end the job over what a dead node was to bring to a fence, before that fence is over without the node.
+        self.servers.announce_deaths(job, deaths);
+        self.io.nodes.ranks_died(&self.machine.jobs().get(job).spec.job, deaths);
+        let Some(processes) = &self.processes else { return };
+        let alive = self.machine.ranks().alive().filter(|(_, slot)| slot.job == job);
+        let speak_pmi = alive.filter(|(_, slot)| self.servers.speaks_pmi(slot.job, slot.local));
+        let slots: Vec<SlotId> = speak_pmi.map(|(slot, _)| slot).collect();
+        if !slots.is_empty() {
+            processes.signal_handlers(Signal::SIGUSR1, &slots);
+        }
+    }
+
     fn on_spawn_call(&mut self, call: SpawnCall) {
         let SpawnCall { job, rank, request, reply } = call;
         let ticket = self.spawns.add(reply);
@@ -380,6 +418,7 @@ impl Runner {
 
     fn on_exit(&mut self, slot: SlotId, exit: RankExit) {
         let reasons = self.last_messages(slot, exit);
+        self.take_deaths();
         let (job, local) = (self.machine.ranks().get(slot).job, self.machine.ranks().get(slot).local);
         let clean_ups = self.servers.take_clean_up(job, local);
         if !clean_ups.is_empty() {
@@ -402,6 +441,7 @@ impl Runner {
 
     /// Ends the session after its last rank: kills what is left, reads the pipes empty, hands over what is to be reported.
     async fn finish(mut self) -> Report {
+        self.take_deaths();
         self.io.control.close();
         while let Ok(control) = self.io.control.try_recv() {
             // A question of another node is answered by the end of its channel.

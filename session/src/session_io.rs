@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use pmi_core::deaths::Death;
 use pmi_core::driver::TraceSink;
 use pmi_core::fence::{Fence, LocalFence};
 use pmi_core::ids::{JobId, NodeIndex};
@@ -62,6 +63,11 @@ pub enum HostProcess {
 pub trait Nodes: Send + Sync {
     /// Returns the fences of one job, among the nodes that hold its ranks.
     fn fence(&self, job: &Job) -> Arc<dyn Fence>;
+
+    /// Ranks of a job have died, and the others go on: its fences are among the nodes that have a living rank.
+    fn ranks_died(&self, job: &Job, deaths: &[Death]) {
+        let _ = (job, deaths);
+    }
 
     /// Asks the PMI server of another node. Question and answer are opaque to everybody but the two servers.
     ///
@@ -128,6 +134,8 @@ pub enum Control {
     Disown(JobId),
     /// Report the progress of each rank; answered by [`Event::Progress`] with the same number.
     AskProgress(u64),
+    /// These ranks have died, and the others go on without them: tell the ranks here. Those of this node are passed over.
+    Deaths(Vec<Death>),
     /// No job will be spawned here any more: a session that has no ranks, and waits for some, may end.
     Release,
     /// A question of another node's server to this one's; see [`Nodes::ask`].

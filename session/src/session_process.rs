@@ -21,6 +21,8 @@ pub mod frames;
 mod incoming;
 mod job_nodes;
 mod kept_events;
+mod linked_fence;
+mod living_nodes;
 mod node_links;
 mod outgoing;
 #[cfg(feature = "simulation")]

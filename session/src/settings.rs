@@ -27,6 +27,8 @@ pub struct LaunchSettings {
     pub stdin: StdinTarget,
     /// Consequence of a rank's failure for the others.
     pub failed_ranks: FailedRanks,
+    /// Consequence of the loss of a node for the others.
+    pub lost_nodes: LostNodes,
     /// Time limits of the session.
     pub timeouts: Timeouts,
 }
@@ -41,6 +43,7 @@ impl Default for LaunchSettings {
             cpu_bind: CpuBind::None,
             stdin: StdinTarget::None,
             failed_ranks: FailedRanks::default(),
+            lost_nodes: LostNodes::default(),
             timeouts: Timeouts::default(),
         }
     }
@@ -161,6 +164,16 @@ pub enum FailedRanks {
     #[default]
     EndLaunch,
     /// The others go on; the launch ends with its last rank, and has failed then.
+    AreBorne,
+}
+
+/// Consequence of the loss of a node for the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum LostNodes {
+    /// The launch ends.
+    #[default]
+    EndLaunch,
+    /// The ranks of the node are dead, and the others go on; the launch has failed at its end.
     AreBorne,
 }
 

@@ -99,6 +99,8 @@ pub const FIRST_OWNER: Duration = Duration::from_secs(30);
 /// Time that a launch which is over and has no owner attached is kept for clients.
 pub const LINGER: Duration = Duration::from_secs(600);
 
+/// Time for sessions to be told that a node is dead whose link they have lost, in a launch that bears that.
+pub const LOSS_TOLD: Duration = Duration::from_secs(30);
 /// Time for the API server to take the cause that a session reports, before sessions end the launch by themselves.
 pub const UNHEARD: Duration = Duration::from_secs(2);
 /// Time for the session of another node to hear of a failure, its link included.

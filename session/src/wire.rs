@@ -7,6 +7,7 @@ pub mod call;
 pub mod cause;
 pub mod command;
 pub mod cxi;
+pub mod death;
 pub mod event;
 pub mod fabric;
 pub mod failure;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use lattice_api_server::simulation::ClientEvent;
 use lattice_session::cause::{Cause, CauseKind, RankExit};
+use lattice_session::settings::FailedRanks;
 use pmi_core::ids::Rank;
 
 use crate::scenario::Scenario;
@@ -12,6 +13,7 @@ use crate::scenario::Scenario;
 #[derive(Debug)]
 pub(crate) struct Truth {
     size: u32,
+    bears_failures: bool,
     /// Number of ranks on each node.
     ranks: Vec<u32>,
     /// By rank: fences before which it has put, that it has entered, that it has left.
@@ -50,6 +52,7 @@ impl Truth {
         let zeros = || vec![0; size as usize];
         Self {
             size,
+            bears_failures: scenario.failed_ranks == FailedRanks::AreBorne,
             ranks: scenario.ranks.clone(),
             puts: zeros(),
             entered: zeros(),
@@ -90,12 +93,21 @@ impl Truth {
         self.entered[rank.index()] = epoch + 1;
     }
 
-    /// A rank leaves a fence: all must have entered it.
+    /// A rank leaves a fence: all must have entered it, but for those that a launch goes on without.
     pub(crate) fn leave(&mut self, rank: Rank, epoch: u32) {
         self.left[rank.index()] = epoch + 1;
-        if let Some(missing) = self.entered.iter().position(|&entered| entered <= epoch) {
+        let is_missing =
+            |other: &u32| self.entered[*other as usize] <= epoch && !self.is_done_without(Rank(*other), epoch);
+        if let Some(missing) = (0..self.size).find(is_missing) {
             self.wrong(format!("I2: rank {rank} leaves fence {epoch}, which rank {missing} has not entered"));
         }
+    }
+
+    /// Returns true if a fence may go on without a rank, and what it would have put before that is not there: it has failed, the launch
+    /// bears that, and it was not the first fence, which nobody can do without a rank in.
+    pub(crate) fn is_done_without(&self, rank: Rank, epoch: u32) -> bool {
+        let has_failed = self.exits.get(&rank).is_some_and(|exit| !exit.is_success());
+        self.bears_failures && has_failed && epoch > 0 && self.entered[rank.index()] <= epoch
     }
 
     pub(crate) fn exited(&mut self, rank: Rank, exit: RankExit) {

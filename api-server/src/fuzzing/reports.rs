@@ -60,6 +60,7 @@ fn facts() -> Facts {
         input_window: 64 << 10,
         input_readers: vec![0],
         failed_ranks: lattice_session::settings::FailedRanks::AreBorne,
+        lost_nodes: lattice_session::settings::LostNodes::AreBorne,
         after_first_exit: Some(std::time::Duration::from_secs(1)),
         time_limit: Some(std::time::Duration::from_secs(1)),
         grace: std::time::Duration::from_secs(5),

@@ -256,6 +256,7 @@ impl Machine {
         if self.nodes.hold_ends().is_some_and(|end| now >= end) {
             self.settle_cause(now);
         }
+        self.nodes.tell_deaths(&mut self.effects);
         self.check_streams(now);
         self.check_overdue(now);
         self.spawns.on_tick(now);

@@ -301,7 +301,7 @@ impl Runner {
         let failure = completion.cause.as_ref().map(|cause| LaunchFailure {
             reason: format!("launch {}: {}", completion.launch_id, completion.message),
             kind: match cause.kind {
-                CauseKind::NodeLost { .. } => FailureKind::NodeLost,
+                CauseKind::NodeLost { .. } | CauseKind::LostNodes { .. } => FailureKind::NodeLost,
                 _ => FailureKind::Other,
             },
         });

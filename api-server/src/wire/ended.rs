@@ -93,13 +93,11 @@ fn shorten(kind: &mut Kind) {
         Kind::LeftBeforeInit(left) => left.others.truncate(NAMED_MAX),
         Kind::LeftFence(left) => left.waiting.truncate(NAMED_MAX),
         Kind::FenceTimeout(timeout) => timeout.missing.truncate(NAMED_MAX),
-        Kind::FailedRanks(failed) => {
-            // The exit code of the launch is the highest of theirs.
-            failed
-                .exits
-                .sort_by_key(|exit| Reverse(if exit.signaled { 128 + exit.signal } else { exit.exit_code & 0xff }));
-            failed.exits.truncate(NAMED_MAX);
-            failed.exits.sort_by_key(|exit| exit.rank);
+        Kind::FailedRanks(failed) => shorten_exits(&mut failed.exits),
+        Kind::LostNodes(lost) => {
+            lost.nodes.truncate(NAMED_MAX);
+            lost.nodes.iter_mut().for_each(|node| cut(&mut node.reason, WORDS_MAX));
+            shorten_exits(&mut lost.exits);
         }
         Kind::Aborted(aborted) => cut(&mut aborted.message, WORDS_MAX),
         Kind::Offence(offence) | Kind::NotServed(offence) => cut(&mut offence.text, WORDS_MAX),
@@ -112,6 +110,13 @@ fn shorten(kind: &mut Kind) {
         | Kind::TimedOutMs(_)
         | Kind::FirstExit(_) => {}
     }
+}
+
+/// Leaves the exits by which the exit code of the launch is found, which is the highest of theirs.
+fn shorten_exits(exits: &mut Vec<proto::RankExitStatus>) {
+    exits.sort_by_key(|exit| Reverse(if exit.signaled { 128 + exit.signal } else { exit.exit_code & 0xff }));
+    exits.truncate(NAMED_MAX);
+    exits.sort_by_key(|exit| exit.rank);
 }
 
 /// Cuts a text off behind so many bytes.

@@ -1,6 +1,6 @@
 //! A launch and its progress, as messages and the store have them.
 
-use lattice_session::wire::{self, cause, event};
+use lattice_session::wire::{self, cause, death, event};
 use pmi_core::ids::JobId;
 use pmi_core::job::{Block, Placement};
 use pmi_transport::proto::v1 as proto;
@@ -23,6 +23,7 @@ pub(crate) fn encode_progressed(progressed: &Progressed) -> store::Checkpoint {
         cause: progressed.cause.as_ref().map(cause::encode),
         spawned: progressed.spawned.iter().map(spawned).collect(),
         usage: progressed.usage.map(event::encode_usage),
+        deaths: progressed.deaths.iter().map(death::encode).collect(),
     }
 }
 
@@ -42,6 +43,7 @@ pub(crate) fn decode_progressed(kept: &store::Checkpoint, nodes: usize) -> Progr
         cause: kept.cause.clone().and_then(|kept| cause::decode(kept).ok()),
         spawned: kept.spawned.iter().filter_map(spawned).collect(),
         usage: kept.usage.map(event::decode_usage),
+        deaths: kept.deaths.iter().filter_map(|kept| death::decode(*kept).ok()).collect(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use lattice_session::event::Event;
 use lattice_session::wire::event::{self, NodeHappening};
-use lattice_session::wire::{cause, command};
+use lattice_session::wire::{cause, command, death};
 use pmi_core::ids::Rank;
 use pmi_transport::proto::v1 as proto;
 use proto::node_command::What as Command;
@@ -77,6 +77,7 @@ pub(crate) fn encode_command(command: NodeCommand) -> proto::NodeCommand {
         NodeCommand::GiveUp => Command::GiveUp(nothing),
         NodeCommand::AskProgress(question) => Command::AskProgress(question),
         NodeCommand::Release => Command::Release(nothing),
+        NodeCommand::Deaths(deaths) => Command::Deaths(death::encode_all(&deaths)),
         NodeCommand::Spawn(order) => Command::Spawn(command::encode_spawn(&order)),
         NodeCommand::Disown(job) => Command::Disown(job.as_str().to_owned()),
         NodeCommand::Stdin(bytes) => Command::Stdin(bytes),
@@ -101,6 +102,7 @@ mod tests {
     use bytes::Bytes;
     use lattice_session::cause::RankExit;
     use pmi_core::Phase;
+    use pmi_core::deaths::{Death, DeathKind};
     use pmi_core::ids::JobId;
 
     use super::*;
@@ -135,6 +137,7 @@ mod tests {
     fn every_command_is_the_message_of_its_name() {
         let job = JobId::new("kvs_l_0.s1").unwrap();
         let nothing = || proto::Nothing {};
+        let dead = Death { rank: Rank(3), kind: DeathKind::NodeLost };
         let cases = [
             (NodeCommand::Signal(10), Command::Signal(10)),
             (NodeCommand::End(15), Command::End(15)),
@@ -142,6 +145,7 @@ mod tests {
             (NodeCommand::GiveUp, Command::GiveUp(nothing())),
             (NodeCommand::Release, Command::Release(nothing())),
             (NodeCommand::AskProgress(3), Command::AskProgress(3)),
+            (NodeCommand::Deaths([dead].into()), Command::Deaths(death::encode_all(&[dead]))),
             (NodeCommand::Disown(job), Command::Disown("kvs_l_0.s1".to_owned())),
             (NodeCommand::Stdin("in".into()), Command::Stdin("in".into())),
             (NodeCommand::StdinEnd, Command::StdinEnd(nothing())),

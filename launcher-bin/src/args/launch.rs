@@ -237,11 +237,14 @@ pub struct StreamArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Failures")]
 pub struct FailureArgs {
-    /// With 0, a rank that fails leaves the others running, unless they wait for it: the launch fails when all have ended, with the
-    /// highest code [default: 1, the first rank that fails ends the launch].
+    /// With 0, a rank that fails leaves the others running, who are told: the launch fails when all have ended, with the highest
+    /// code [default: 1, the first rank that fails ends the launch].
     #[arg(short = 'K', long, value_enum, value_name = "0|1", num_args = 0..=1, require_equals = true, default_value = "1",
           default_missing_value = "1", hide_possible_values = true, hide_default_value = true)]
     pub kill_on_bad_exit: KillOnBadExit,
+    /// A node that is lost leaves the ranks of the others running, who are told: the launch fails when all have ended.
+    #[arg(short = 'k', long)]
+    pub no_kill: bool,
 }
 
 /// Consequence of the failure of a rank.

@@ -288,6 +288,7 @@ impl<'a> CauseLine<'a> {
             CauseKind::TimedOut { .. } => ("timed_out", None),
             CauseKind::FirstExit { rank, .. } => ("first_exit", Some(*rank)),
             CauseKind::FailedRanks { .. } => ("failed_ranks", None),
+            CauseKind::LostNodes { .. } => ("lost_nodes", None),
             _ => ("other", None),
         };
         Self { kind, node: &cause.host, rank, message: cause.to_string() }

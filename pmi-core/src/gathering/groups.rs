@@ -54,6 +54,11 @@ impl<R: Copy + Ord, W> Groups<R, W> {
         self.open.get_mut(name)
     }
 
+    /// Names of all fences that are open.
+    pub fn names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.open.keys()
+    }
+
     /// All fences that are open.
     pub fn iter(&self) -> impl Iterator<Item = &Gathering<R, W>> {
         self.open.values()

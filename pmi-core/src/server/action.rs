@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use super::Ticket;
 use crate::connections::ConnectionId;
+use crate::deaths::Death;
 use crate::fence::{Contribution, FenceId};
 use crate::ids::Rank;
 use crate::report::{EndReason, Trace};
@@ -51,6 +52,9 @@ pub enum Action {
         /// The question.
         call: Call,
     },
+    /// A rank of this node has died, and the others go on without it: the servers of other nodes are to be told by
+    /// [`Server::handle_deaths`](super::Server::handle_deaths). Reported once for each rank.
+    Died(Death),
     /// The job must end, for this reason; reported once. The server ignores everything that comes after it.
     End(EndReason),
     /// A message was received or sent; only with [`Settings::trace`](super::Settings::trace).

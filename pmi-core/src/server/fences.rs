@@ -37,16 +37,17 @@ impl Server {
         if !self.world.arrive(local, waiter) {
             return Some(too_many());
         }
-        match self.world.begin() {
+        match self.begin_world() {
             Some(epoch) => self.exchange_world(epoch),
             None => self.look_for_deserters(),
         }
         None
     }
 
-    fn exchange_world(&mut self, epoch: Epoch) {
+    pub(super) fn exchange_world(&mut self, epoch: Epoch) {
         let contribution = self.kvs.contribute();
         self.exchange(FenceId { scope: Scope::World, epoch }, contribution);
+        self.look_for_missed_node();
     }
 
     fn exchange(&mut self, id: FenceId, contribution: Contribution) {
@@ -67,22 +68,19 @@ impl Server {
             let text = "not a member of this group";
             return Some(Response::Error { code: ErrorCode::InvalidArgument, text: text.into() });
         }
-        let begin = || {
-            let here = self.ranks.iter().filter(|(_, state)| includes(group, state.rank));
-            Gathering::new(here.map(|(local, _)| local))
-        };
-        let Some(gathering) = self.groups.open(name, begin) else { return Some(too_many()) };
+        let here = || self.ranks.iter().filter(|(_, state)| includes(group, state.rank)).map(|(local, _)| local);
+        let Some(gathering) = self.groups.open(name, || Gathering::new(here())) else { return Some(too_many()) };
         if !gathering.arrive(local, waiter(connection, Some(tag), message)) {
             return Some(too_many());
         }
-        match gathering.begin() {
+        match self.begin_group(name) {
             Some(epoch) => self.exchange_group(name, group, epoch),
             None => self.look_for_deserters(),
         }
         None
     }
 
-    fn exchange_group(&mut self, name: &str, group: &Group<'_>, epoch: Epoch) {
+    pub(super) fn exchange_group(&mut self, name: &str, group: &Group<'_>, epoch: Epoch) {
         let nodes = self.nodes_of(group).into();
         let id = FenceId { scope: Scope::Group { name: name.into(), nodes }, epoch };
         self.exchange_scope(id);
@@ -131,8 +129,8 @@ impl Server {
         None
     }
 
-    fn begin_ring(&mut self) {
-        let Some(epoch) = self.ring.gathering.begin() else { return self.look_for_deserters() };
+    pub(super) fn begin_ring(&mut self) {
+        let Some(epoch) = self.begin_next_ring() else { return self.look_for_deserters() };
         let ranks = self.ranks.iter().zip(&mut self.ring.brought);
         let segment: Segment = ranks
             .filter_map(|((_, state), brought)| Some((state.rank, brought.pop_front()?)))
@@ -151,7 +149,9 @@ impl Server {
                 self.report(brought);
                 let waiters = self.world.complete();
                 self.release(waiters);
-                if let Some(epoch) = self.world.begin() {
+                // The first one has told of all that ranks need of each other.
+                self.tell_deaths();
+                if let Some(epoch) = self.begin_world() {
                     self.exchange_world(epoch);
                 }
             }
@@ -164,8 +164,8 @@ impl Server {
                 self.report(brought);
                 let Some(gathering) = self.groups.get_mut(name) else { return };
                 let waiters = gathering.complete();
-                let next = gathering.begin();
-                if gathering.is_idle() {
+                let next = self.begin_group(name);
+                if self.groups.get_mut(name).is_some_and(|gathering| gathering.is_idle()) {
                     if nodes.len() > 1 { self.groups.rest(name) } else { self.groups.forget(name) }
                 }
                 self.release(waiters);

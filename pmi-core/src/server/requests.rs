@@ -241,13 +241,15 @@ impl Server {
         Response::Value(name.and_then(|name| self.job_attribute(name)).map(str::as_bytes))
     }
 
-    /// The value of one of [`super::JOB_ATTRIBUTES`].
+    /// The value of one of [`super::JOB_ATTRIBUTES`], or of a fact that changes.
     pub(super) fn job_attribute(&self, name: &str) -> Option<&str> {
         match name {
             "PMI_process_mapping" => self.mapping.as_deref(),
             "PMI_hwloc_xmlfile" => self.topology_file.as_deref(),
             "universeSize" => Some(&self.universe_size_text),
             "hasNameServ" => Some("TRUE"),
+            // MPICH reads it with `get` in PMI-1 and with `kvs-get` in PMI-2.
+            "PMI_dead_processes" => self.deaths.text(),
             _ => None,
         }
     }

@@ -12,7 +12,7 @@ use nom::bytes::complete::{tag, take_till, take_while1};
 use nom::sequence::{preceded, terminated};
 use nom::{IResult, Parser};
 
-use super::request::{Group, Message, NoCommand, RankSet, Request, RequestError, Version, number};
+use super::request::{Group, Message, NoCommand, Request, RequestError, Version, number};
 use super::{Dialect, FrameBuffer};
 use crate::services::{SpawnApp, SpawnRequest};
 
@@ -121,13 +121,8 @@ fn barrier(fields: Fields<'_>) -> Decoded<'_> {
     let Some(name) = fields.get("group") else { return Ok(Request::Fence) };
     let bad = || RequestError::bad("group", name, "`WORLD`, `NODE` or a list of ranks, then `:` and a tag");
     let text = str::from_utf8(name).map_err(|_| bad())?;
-    let (members, tag) = text.split_once(':').ok_or_else(bad)?;
-    let group = match members {
-        "WORLD" => Group::World,
-        "NODE" => Group::Node,
-        ranks => Group::Ranks(RankSet::new(ranks).ok_or_else(bad)?),
-    };
-    Ok(Request::GroupFence { group, tag: tag.parse().map_err(|_| bad())?, name: text })
+    let (group, tag) = Group::parse(text).ok_or_else(bad)?;
+    Ok(Request::GroupFence { group, tag, name: text })
 }
 
 /// `abort`, with `exitcode=` (MPICH, flux) or `exit_code=` (old flux), and `message=` or `error_msg=`; each may be missing.

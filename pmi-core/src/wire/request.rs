@@ -164,13 +164,26 @@ pub enum Group<'a> {
     Ranks(RankSet<'a>),
 }
 
+impl<'a> Group<'a> {
+    /// Reads the members and the tag of `WORLD:7`, `NODE:7` or `0,2,5:7`; `None` if it is nothing like that.
+    pub fn parse(name: &'a str) -> Option<(Self, u32)> {
+        let (members, tag) = name.split_once(':')?;
+        let group = match members {
+            "WORLD" => Self::World,
+            "NODE" => Self::Node,
+            ranks => Self::Ranks(RankSet::new(ranks)?),
+        };
+        Some((group, tag.parse().ok()?))
+    }
+}
+
 /// The ranks of a group as the client listed them, checked to be numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankSet<'a>(&'a str);
 
 impl<'a> RankSet<'a> {
     /// Takes a list such as `0,2,5`.
-    pub(super) fn new(list: &'a str) -> Option<Self> {
+    fn new(list: &'a str) -> Option<Self> {
         list.split(',').all(|rank| rank.parse::<u32>().is_ok()).then_some(Self(list))
     }
 

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use pmi_core::claim::ClaimKeys;
+use pmi_core::deaths::{Death, DeathKind};
 use pmi_core::fence::{Contribution, FenceError, FenceId, Merged, Scope};
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmi_core::job::Job;
@@ -76,6 +77,7 @@ struct Node {
     output: HashMap<ConnectionId, Vec<u8>>,
     closed: Vec<ConnectionId>,
     ended: Option<EndReason>,
+    deaths: Vec<Death>,
     traces: Vec<Trace>,
 }
 
@@ -226,6 +228,23 @@ impl World {
         self.collect(job, node);
     }
 
+    /// A rank's process is killed, and its host bears it.
+    pub(crate) fn kill(&mut self, job: JobIndex, rank: Rank) {
+        let (node, local) = self.place(job, rank);
+        self.node(job, node).server.handle_borne_failure(local, DeathKind::Killed);
+        self.collect(job, node);
+    }
+
+    /// Tells all nodes of the deaths that one of them has reported since the last time, and returns the dead.
+    pub(crate) fn spread_deaths(&mut self, job: JobIndex) -> Vec<Rank> {
+        let nodes = &mut self.jobs[job.0].nodes;
+        let deaths: Vec<Death> = nodes.values_mut().flat_map(|node| std::mem::take(&mut node.deaths)).collect();
+        nodes.values_mut().for_each(|node| node.server.handle_deaths(&deaths));
+        let nodes: Vec<NodeIndex> = nodes.keys().copied().collect();
+        nodes.into_iter().for_each(|node| self.collect(job, node));
+        deaths.into_iter().map(|death| death.rank).collect()
+    }
+
     /// A node is gone: every open and later fence that needs it fails on all others.
     pub(crate) fn lose(&mut self, job: JobIndex, node: NodeIndex) {
         self.jobs[job.0].lost = Some(node);
@@ -291,6 +310,7 @@ impl World {
                     assert!(state.ended.is_none(), "node {node} reports its end twice: {reason:?}");
                     state.ended = Some(reason);
                 }
+                Action::Died(death) => state.deaths.push(death),
                 Action::Trace(trace) => state.traces.push(trace),
                 Action::Fence { id, contribution } => self.arrive(job, node, id, contribution),
                 Action::Call { ticket, rank, call } => self.call(job, node, ticket, rank, call),
@@ -365,6 +385,7 @@ impl Node {
             output: HashMap::new(),
             closed: Vec::new(),
             ended: None,
+            deaths: Vec::new(),
             traces: Vec::new(),
         }
     }

@@ -319,6 +319,9 @@ pub struct LaunchSpec {
     /// A rank that fails does not end the launch.
     #[prost(bool, tag = "25")]
     pub bears_failed_ranks: bool,
+    /// A node that is lost does not end the launch.
+    #[prost(bool, tag = "26")]
+    pub bears_lost_nodes: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Job {
@@ -439,7 +442,7 @@ pub struct NodeEvent {
     /// The session has taken all commands up to this one; 0 if nothing new is said.
     #[prost(uint64, tag = "13")]
     pub commands_taken: u64,
-    #[prost(oneof = "node_event::What", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11")]
+    #[prost(oneof = "node_event::What", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 14")]
     pub what: ::core::option::Option<node_event::What>,
 }
 /// Nested message and enum types in `NodeEvent`.
@@ -471,6 +474,9 @@ pub mod node_event {
         /// One PMI message, of a launch that is traced: a line.
         #[prost(bytes, tag = "11")]
         Trace(::prost::bytes::Bytes),
+        /// A rank of this node has died, and the others of its job go on without it.
+        #[prost(message, tag = "14")]
+        Died(super::Death),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -626,7 +632,7 @@ pub struct Cause {
     pub host: ::prost::alloc::string::String,
     #[prost(
         oneof = "cause::Kind",
-        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17"
+        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18"
     )]
     pub kind: ::core::option::Option<cause::Kind>,
 }
@@ -669,6 +675,8 @@ pub mod cause {
         FirstExit(super::FirstExit),
         #[prost(message, tag = "17")]
         FailedRanks(super::FailedRanks),
+        #[prost(message, tag = "18")]
+        LostNodes(super::LostNodes),
     }
 }
 /// So long after the first rank had ended, others still ran.
@@ -684,6 +692,22 @@ pub struct FirstExit {
 pub struct FailedRanks {
     #[prost(message, repeated, tag = "1")]
     pub exits: ::prost::alloc::vec::Vec<RankExitStatus>,
+}
+/// Nodes that were lost to a launch that bore it, and its other ranks that failed; every rank has ended.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LostNodes {
+    #[prost(message, repeated, tag = "1")]
+    pub nodes: ::prost::alloc::vec::Vec<LostNode>,
+    #[prost(message, repeated, tag = "2")]
+    pub exits: ::prost::alloc::vec::Vec<RankExitStatus>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LostNode {
+    #[prost(string, tag = "1")]
+    pub host: ::prost::alloc::string::String,
+    /// In words.
+    #[prost(string, tag = "2")]
+    pub reason: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeftBeforeInit {
@@ -826,6 +850,19 @@ pub struct Waiting {
     #[prost(uint32, repeated, tag = "1")]
     pub ranks: ::prost::alloc::vec::Vec<u32>,
 }
+/// A rank that has died, by the number under which it is shown.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Death {
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    #[prost(enumeration = "DeathKind", tag = "2")]
+    pub kind: i32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Deaths {
+    #[prost(message, repeated, tag = "1")]
+    pub deaths: ::prost::alloc::vec::Vec<Death>,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SessionReport {
     #[prost(message, repeated, tag = "1")]
@@ -858,7 +895,7 @@ pub struct NodeCommand {
     pub events_taken: u64,
     #[prost(
         oneof = "node_command::What",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16"
     )]
     pub what: ::core::option::Option<node_command::What>,
 }
@@ -903,6 +940,9 @@ pub mod node_command {
         /// The first message on a stream that is not the node's first: events are to be sent again.
         #[prost(message, tag = "13")]
         Resume(super::Resume),
+        /// Ranks of other nodes have died, and the others go on without them: tell the ranks here.
+        #[prost(message, tag = "16")]
+        Deaths(super::Deaths),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1051,6 +1091,38 @@ impl RankPhase {
             "SILENT" => Some(Self::Silent),
             "INITIALIZED" => Some(Self::Initialized),
             "FINALIZED" => Some(Self::Finalized),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum DeathKind {
+    /// Its process was killed by a signal.
+    Killed = 0,
+    /// Its process returned a status other than 0.
+    ExitedBadly = 1,
+    /// Its node was lost.
+    WithItsNode = 2,
+}
+impl DeathKind {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Killed => "KILLED",
+            Self::ExitedBadly => "EXITED_BADLY",
+            Self::WithItsNode => "WITH_ITS_NODE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "KILLED" => Some(Self::Killed),
+            "EXITED_BADLY" => Some(Self::ExitedBadly),
+            "WITH_ITS_NODE" => Some(Self::WithItsNode),
             _ => None,
         }
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pmi_core::connections::ConnectionId;
+use pmi_core::deaths::Death;
 use pmi_core::fence::{Contribution, FenceId};
 use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::report::{EndReason, Trace};
@@ -91,6 +92,14 @@ pub enum Action {
     /// Servers of other nodes may ask this one for data, whether or not it has ranks left, until the opposite is said: the host is to
     /// keep it meanwhile, unless the launch ends in disorder. Not said when nobody will.
     Needed(bool),
+    /// A rank of this node has died, and the others go on without it: the servers of other nodes are to be told by
+    /// [`Server::handle_deaths`](super::Server::handle_deaths). Reported once for each rank.
+    Died {
+        /// Job of the rank.
+        job: JobIndex,
+        /// The rank, and its end.
+        death: Death,
+    },
     /// The launch must end, for this reason; reported once. The server ignores everything that comes after it.
     End {
         /// The job that ends it.

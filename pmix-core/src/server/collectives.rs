@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pmi_core::fence::{Contribution, FenceId, Merged, Scope};
 use pmi_core::gathering::Gathering;
-use pmi_core::ids::{NodeIndex, Rank};
+use pmi_core::ids::{Epoch, NodeIndex, Rank};
 use pmi_core::roster::RankState;
 use pmi_core::segment::Segment;
 
@@ -83,20 +83,24 @@ impl Server {
         }
         let name = self.name(kind, &members);
         let seats = self.seats(&members);
-        let nodes = self.nodes(&members);
         let waiter = Waiter { address, members: Arc::new(members), outcome };
-        let begun = self.collectives.open(&name, || Gathering::new(seats)).and_then(|gathering| {
-            let arrived = gathering.arrive(seat, waiter);
-            arrived.then(|| gathering.begin())
-        });
-        match begun {
-            None => self.answer(address, status::OUT_OF_RESOURCE),
-            Some(None) => self.look_for_deserters(),
-            Some(Some(epoch)) => {
-                let scope = Scope::Foreign { name: name.into(), nodes: nodes.into() };
-                self.exchange(FenceId { scope, epoch });
-            }
+        let gathering = self.collectives.open(&name, || Gathering::new(seats));
+        if !gathering.is_some_and(|gathering| gathering.arrive(seat, waiter)) {
+            return self.answer(address, status::OUT_OF_RESOURCE);
         }
+        match self.begin_collective(&name) {
+            None => self.look_for_deserters(),
+            Some(epoch) => self.exchange_round(name.into(), epoch),
+        }
+    }
+
+    /// Exchanges a round that has begun.
+    pub(super) fn exchange_round(&mut self, name: Arc<str>, epoch: Epoch) {
+        let first = self.collectives.get_mut(&name).and_then(|gathering| gathering.leaving().first());
+        let Some(members) = first.map(|waiter| Arc::clone(&waiter.members)) else { return };
+        let nodes = self.nodes(&members).into();
+        self.exchange(FenceId { scope: Scope::Foreign { name, nodes }, epoch });
+        members.ours.keys().for_each(|&job| self.look_for_missed_node(job));
     }
 
     /// Returns the members that a list names; `None` if one of them cannot be. A namespace that is not of this launch is checked when
@@ -238,10 +242,20 @@ impl Server {
             self.withhold(id, merged);
         }
         let (context, changed) = self.absorb(merged);
+        let whole = self.whole_jobs(id);
         self.part(id, |server, waiter| server.release(waiter, context));
         for (job, rank) in changed {
             self.serve_waits(job, rank);
         }
+        whole.into_iter().for_each(|job| self.count_fence(job));
+    }
+
+    /// The jobs all of whose ranks leave a round.
+    fn whole_jobs(&mut self, id: &FenceId) -> Vec<JobIndex> {
+        let Scope::Foreign { name, .. } = &id.scope else { return Vec::new() };
+        let first = self.collectives.get_mut(name).and_then(|gathering| gathering.leaving().first());
+        let whole = |(&job, ranks): (&JobIndex, &Option<Vec<Rank>>)| ranks.is_none().then_some(job);
+        first.map(|waiter| waiter.members.ours.iter().filter_map(whole).collect()).unwrap_or_default()
     }
 
     /// Ends a round: lets go of each of its ranks, and begins the next round if all its ranks are here.
@@ -249,8 +263,8 @@ impl Server {
         let Scope::Foreign { name, nodes } = &id.scope else { return };
         let Some(gathering) = self.collectives.get_mut(name) else { return };
         let waiters = gathering.complete();
-        let next = gathering.begin();
-        if gathering.is_idle() {
+        let next = self.begin_collective(name);
+        if self.collectives.get_mut(name).is_some_and(|gathering| gathering.is_idle()) {
             let meets = waiters.first().is_some_and(|waiter| waiter.members.meet_others());
             if nodes.len() > 1 || meets {
                 self.collectives.rest(name);
@@ -307,6 +321,10 @@ impl Server {
     }
 
     fn release(&mut self, Waiter { address, members, outcome }: Waiter, context: u64) {
+        if self.lacks_any(&members) {
+            // As OpenPMIx's server says.
+            return self.answer(address, status::LOST_CONNECTION);
+        }
         match outcome {
             Outcome::Over { .. } => self.answer(address, status::SUCCESS),
             Outcome::Jobs => self.tell_jobs(address, &members),

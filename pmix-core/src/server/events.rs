@@ -1,13 +1,15 @@
 //! Events: who wants to hear of what, and who is told.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pmi_core::Phase;
 use pmi_core::connections::ConnectionId;
+use pmi_core::deaths::{Death, DeathKind};
+use pmi_core::ids::Rank;
 use pmi_core::report::Sender;
 
 use super::{Address, Client, Server};
-use crate::namespace::Seat;
+use crate::namespace::{JobIndex, Seat};
 use crate::wire::frame::{self, TAG_NOTIFY};
 use crate::wire::reader::Proc;
 use crate::wire::value::{Info, Value};
@@ -19,6 +21,15 @@ pub(super) struct Interest {
     /// All of them.
     all: bool,
     codes: BTreeSet<i32>,
+}
+
+/// Codes of the event of a rank's death: PRRTE's first, then those that others have for it.
+fn codes_of(kind: DeathKind) -> &'static [i32] {
+    match kind {
+        DeathKind::Killed => &[status::PROC_ABORTED_BY_SIG, status::PROC_ABORTED],
+        DeathKind::Exited => &[status::PROC_TERM_WO_SYNC, status::EXIT_NONZERO_TERM, status::PROC_ABORTED],
+        DeathKind::NodeLost => &[status::PROC_TERM_WO_SYNC, status::PROC_ABORTED],
+    }
 }
 
 /// Ranges of events, as the standard numbers them.
@@ -74,7 +85,7 @@ impl Server {
             };
             concerned && seat != source && client.interest.includes(code)
         };
-        self.tell(source, code, range, infos, told);
+        self.tell((source.job, self.rank(source).rank), code, range, infos, told);
     }
 
     /// A rank's connection broke before it finalized. Only those hear of it who asked for this very event: the launcher decides what
@@ -86,22 +97,56 @@ impl Server {
         let told = |_: &Self, client: &Client, seat: Seat| {
             seat.job == lost.job && client.interest.names(status::LOST_CONNECTION)
         };
-        self.tell(lost, status::LOST_CONNECTION, range::NAMESPACE, &infos, told);
+        self.tell((lost.job, self.rank(lost).rank), status::LOST_CONNECTION, range::NAMESPACE, &infos, told);
+    }
+
+    /// Ranks of a job have died, and the others go on. Those hear of it who asked for such events by name, each of a death once; and each
+    /// of a node that was lost. To default handlers such news is fatal.
+    pub(super) fn tell_of_deaths(&mut self, job: JobIndex, deaths: &[Death]) {
+        let namespace = self.jobs[job.0].namespace.name.clone();
+        let mut lost_nodes = BTreeMap::new();
+        for death in deaths {
+            let affected = Proc { namespace: namespace.as_bytes(), rank: death.rank.0 };
+            let infos = [Info::new("pmix.evproc", Value::Proc(affected))];
+            self.tell_by_first_name(job, death.rank, codes_of(death.kind), &infos);
+            if death.kind == DeathKind::NodeLost
+                && let Some(node) = self.jobs[job.0].namespace.job.placement.node_of(death.rank)
+            {
+                lost_nodes.entry(node).or_insert(death.rank);
+            }
+        }
+        for (node, rank) in lost_nodes {
+            let host = self.jobs[job.0].namespace.hosts.get(node.index()).cloned().unwrap_or_default();
+            let infos = [Info::new("pmix.hname", Value::Text(host.as_bytes()))];
+            self.tell_by_first_name(job, rank, &[status::NODE_DOWN], &infos);
+        }
+    }
+
+    /// Tells ranks of a job of an event that has several codes, each rank by the first of them that it asked for.
+    fn tell_by_first_name(&mut self, job: JobIndex, source: Rank, codes: &[i32], infos: &[Info<'_>]) {
+        for (index, &code) in codes.iter().enumerate() {
+            let told = |_: &Self, client: &Client, seat: Seat| {
+                let first = codes.iter().position(|&code| client.interest.names(code));
+                seat.job == job && first == Some(index)
+            };
+            self.tell((job, source), code, range::NAMESPACE, infos, told);
+        }
     }
 
     fn tell(
         &mut self,
-        source: Seat,
+        (job, rank): (JobIndex, Rank),
         code: i32,
         range: u8,
         infos: &[Info<'_>],
         told: impl Fn(&Self, &Client, Seat) -> bool,
     ) {
-        let namespace = self.jobs[source.job.0].namespace.name.clone();
-        let proc = Proc { namespace: namespace.as_bytes(), rank: self.rank(source).rank.0 };
+        let namespace = self.jobs[job.0].namespace.name.clone();
+        let proc = Proc { namespace: namespace.as_bytes(), rank: rank.0 };
         let listens = |(connection, client): (ConnectionId, &Client)| {
             let identity = client.identity?;
-            let is_open = self.rank(identity.seat).phase == Phase::Open;
+            let state = self.rank(identity.seat);
+            let is_open = state.phase == Phase::Open && !state.exited;
             (is_open && told(self, client, identity.seat)).then_some((connection, identity.encoding))
         };
         let listeners: Vec<_> = self.clients.iter().filter_map(listens).collect();

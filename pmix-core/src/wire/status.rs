@@ -2,6 +2,8 @@
 
 /// Done.
 pub const SUCCESS: i32 = 0;
+/// A rank has aborted, or was killed: an old name for either.
+pub const PROC_ABORTED: i32 = -7;
 /// The request cannot be read.
 pub const UNPACK_FAILURE: i32 = -20;
 /// Nothing came in time.
@@ -22,3 +24,11 @@ pub const DUPLICATE_KEY: i32 = -53;
 pub const LOST_CONNECTION: i32 = -61;
 /// The new ranks did not start.
 pub const JOB_FAILED_TO_LAUNCH: i32 = -181;
+/// A rank ended before it finalized.
+pub const PROC_TERM_WO_SYNC: i32 = -200;
+/// A node was lost.
+pub const NODE_DOWN: i32 = -231;
+/// A rank was killed by a signal.
+pub const PROC_ABORTED_BY_SIG: i32 = -402;
+/// A rank returned a status other than 0.
+pub const EXIT_NONZERO_TERM: i32 = -404;

@@ -9,6 +9,7 @@ mod gets;
 mod hostile;
 mod job_info;
 mod life;
+mod mortality;
 mod names;
 mod orders;
 mod ranges;

@@ -16,7 +16,7 @@ fn three() -> (World, [Client; 3]) {
     (world, clients)
 }
 
-fn register(world: &mut World, client: Client, codes: &[i32]) {
+pub(super) fn register(world: &mut World, client: Client, codes: &[i32]) {
     world.send(client, 101, command::REGISTER_EVENTS, |out| {
         out.count(codes.len());
         out.group(codes.len());

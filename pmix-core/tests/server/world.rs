@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use bytes::Bytes;
+use pmi_core::deaths::DeathKind;
 use pmi_core::fence::{Contribution, Exchange, FenceId, Merged, Scope};
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::job::{Job, Placement};
@@ -42,6 +43,8 @@ pub(crate) struct World {
     /// Spawns that the host has not answered yet, with their nodes and tickets.
     pub(crate) spawns: Vec<(usize, Ticket)>,
     pub(crate) end: Option<EndReason>,
+    /// Ranks that the others go on without, as their servers have said.
+    pub(crate) deaths: Vec<Rank>,
     pub(crate) said: Vec<Bytes>,
     settings: Settings,
     /// Bytes of data that fences bring to all, where they may withhold it.
@@ -90,6 +93,7 @@ impl World {
             calls: Vec::new(),
             spawns: Vec::new(),
             end: None,
+            deaths: Vec::new(),
             said: Vec::new(),
             settings: Settings { exchange, ..Settings::default() },
             frame: 0,
@@ -251,6 +255,12 @@ impl World {
         self.run();
     }
 
+    /// A rank's process ends like this, and its host bears it.
+    pub(crate) fn kill(&mut self, node: usize, local: u32, kind: DeathKind) {
+        self.nodes[node].handle_borne_failure(seat(0, local), kind);
+        self.run();
+    }
+
     pub(crate) fn run(&mut self) {
         for node in 0..self.nodes.len() {
             while let Some(action) = self.nodes[node].poll_action() {
@@ -311,6 +321,7 @@ impl World {
             }
             Action::CancelTimer { ticket } => self.timers.retain(|&timer| timer != (node, ticket)),
             Action::Say { text, .. } => self.said.push(text),
+            Action::Died { death, .. } => self.deaths.push(death.rank),
             Action::End { reason, .. } => self.end = Some(reason),
             Action::Needed(true) => assert!(self.needed.insert(node)),
             Action::Needed(false) => assert!(self.needed.remove(&node)),

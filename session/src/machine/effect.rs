@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use pmi_core::deaths::Death;
 use pmi_core::ids::{JobId, Rank};
 use pmi_core::services::SpawnError;
 
@@ -27,6 +28,8 @@ pub(crate) enum Effect {
     FeedStdin,
     /// Send a signal to the process groups of these ranks, none of which was reported as reaped.
     Signal { signal: Signal, slots: Vec<SlotId> },
+    /// Tell the servers of a job, and the ranks that they serve, who has died; ranks as their job counts them.
+    AnnounceDeaths { job: JobNumber, deaths: Vec<Death> },
     /// Pass on an event, when there is room.
     Report(Event),
     /// Pass on the first cause at once, ahead of all events.

@@ -1,6 +1,7 @@
 //! The verdict on a launch as this node sees it, and the rules by which the end, a message or the silence of a rank becomes a cause.
 
 use pmi_core::Phase;
+use pmi_core::deaths::DeathKind;
 use pmi_core::fence::FenceError;
 use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::server::EndReason;
@@ -31,6 +32,14 @@ pub(crate) enum ExitMeaning {
     Borne,
     /// The launch is ending anyhow, or the rank's job was disowned.
     Nothing,
+}
+
+/// Kind of the death of a rank that failed.
+pub(crate) fn death_kind(exit: RankExit) -> DeathKind {
+    match exit {
+        RankExit::Signal { .. } => DeathKind::Killed,
+        RankExit::Code(_) => DeathKind::Exited,
+    }
 }
 
 /// A process that was reaped, and whose end was not reported to the machine yet.

@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use pmi_core::Phase;
+use pmi_core::deaths::{Death, DeathKind};
 use pmi_core::driver::Driver;
 use pmi_core::ids::LocalRank;
 use pmi_core::server::{EndReason, FenceStatus, Progress};
@@ -66,14 +67,24 @@ impl JobServers {
         }
     }
 
-    /// A rank's process failed, and the others go on.
-    pub(super) fn rank_failed(&self, local: LocalRank) {
+    /// A rank's process failed, and the others go on if they can.
+    pub(super) fn rank_failed(&self, local: LocalRank, kind: DeathKind) {
         let (pmi, pmix) = self.concerned(local);
         if let Some(pmi) = pmi {
-            pmi.rank_failed(local);
+            pmi.rank_failed(local, kind);
         }
         if let Some(pmix) = pmix {
-            pmix.driver.rank_failed(pmix.seat(local));
+            pmix.driver.rank_failed(pmix.seat(local), kind);
+        }
+    }
+
+    /// Ranks of the job have died, and the others go on.
+    pub(super) fn announce_deaths(&self, deaths: &[Death]) {
+        if let Some(pmi) = &self.pmi {
+            pmi.ranks_died(deaths);
+        }
+        if let Some(pmix) = &self.pmix {
+            pmix.driver.ranks_died(pmix.job, deaths);
         }
     }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use pmi_core::Phase as Dialogue;
 use pmi_core::server::EndReason;
+use rank_spawner::RankExit;
 use tokio::time::Instant;
 
 use super::Runner;
@@ -14,7 +15,7 @@ use crate::machine::desertion::FenceSeen;
 use crate::machine::effect::Look;
 use crate::machine::jobs::JobNumber;
 use crate::machine::ranks::{RankState, Slot, SlotId};
-use crate::machine::verdict::{ExitMeaning, UnreportedEnd};
+use crate::machine::verdict::{ExitMeaning, UnreportedEnd, death_kind};
 use crate::machine::watch::{SilentSeen, WatchLook};
 
 /// Files of the programs that run here, by app index, for each job.
@@ -95,10 +96,10 @@ impl Runner {
     }
 
     /// Reasons to end that follow from the last messages and the end of a rank.
-    pub(super) fn last_messages(&mut self, slot: SlotId, exit: rank_spawner::RankExit) -> Vec<(JobNumber, EndReason)> {
+    pub(super) fn last_messages(&mut self, slot: SlotId, exit: RankExit) -> Vec<(JobNumber, EndReason)> {
         let judge = match self.machine.meaning_of(slot, exit) {
             ExitMeaning::LeftInOrder => JudgedEnd::ByServer,
-            ExitMeaning::Borne => JudgedEnd::Borne,
+            ExitMeaning::Borne => JudgedEnd::Borne(death_kind(exit)),
             ExitMeaning::Failed | ExitMeaning::Nothing => JudgedEnd::ByItself,
         };
         let known = self.machine.ranks().get(slot);

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use nix::unistd::geteuid;
 use parking_lot::Mutex;
 use pmi_core::claim::ClaimKeys;
+use pmi_core::deaths::{Death, DeathKind};
 use pmi_core::driver::{Admission, Driver, TraceSink};
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmi_core::server::{EndReason, FenceStatus, Progress, Server, Settings};
@@ -69,6 +70,21 @@ pub(super) struct RankCalls {
     pub(super) texts: mpsc::Sender<Said>,
     /// Requests for new jobs.
     pub(super) spawns: mpsc::Sender<SpawnCall>,
+    /// Ranks that have died and that the others go on without, each once.
+    pub(super) deaths: mpsc::UnboundedSender<Died>,
+}
+
+/// A rank of this node that has died, as its server tells.
+pub(super) struct Died {
+    pub(super) job: ServedJob,
+    pub(super) death: Death,
+}
+
+/// A job as one of its servers knows it.
+#[derive(Clone, Copy)]
+pub(super) enum ServedJob {
+    Pmi(JobNumber),
+    Pmix(JobIndex),
 }
 
 /// Ranks of a job on this node.
@@ -161,6 +177,11 @@ impl Servers {
             JobMemory::Off => None,
         };
         let (driver, end_reason) = Driver::new(server, fence, self.services(number, job), trace.map(share));
+        let deaths = self.calls.deaths.clone();
+        driver.tell_deaths_to(Box::new(move |death| {
+            // The session outlives its servers.
+            let _ = deaths.send(Died { job: ServedJob::Pmi(number), death });
+        }));
         let memory = shared.map(|(publisher, for_ranks)| {
             driver.publish_to(publisher);
             Arc::new(for_ranks)
@@ -229,7 +250,12 @@ impl Servers {
             // A rank that writes more than can be passed on is not waited for.
             let _ = texts.try_send(text);
         });
-        let sinks = Sinks { say, trace: self.trace.as_ref().map(share) };
+        let deaths = self.calls.deaths.clone();
+        let died = Box::new(move |job, death| {
+            // The session outlives its servers.
+            let _ = deaths.send(Died { job: ServedJob::Pmix(job), death });
+        });
+        let sinks = Sinks { say, died, trace: self.trace.as_ref().map(share) };
         let peers = Arc::new(OtherServers(Arc::clone(&self.nodes)));
         let (driver, end_reason) = pmix::Driver::new(PmixServer::new(settings), geteuid().as_raw(), peers, sinks)?;
         let driver = Arc::new(driver);
@@ -264,7 +290,7 @@ impl Servers {
         servers.drain(local);
         match end {
             JudgedEnd::ByServer => servers.rank_exited(local),
-            JudgedEnd::Borne => servers.rank_failed(local),
+            JudgedEnd::Borne(kind) => servers.rank_failed(local, kind),
             JudgedEnd::ByItself => servers.rank_died(local),
         }
         let own = take_ready(&mut servers.end_reason).map(|reason| (job, reason));
@@ -320,6 +346,24 @@ impl Servers {
         self.jobs.iter().position(|job| job.is_pmix_job(index)).map(JobNumber)
     }
 
+    /// Job of a server.
+    pub(super) fn job_served(&self, job: ServedJob) -> Option<JobNumber> {
+        match job {
+            ServedJob::Pmi(job) => Some(job),
+            ServedJob::Pmix(index) => self.job_of(index),
+        }
+    }
+
+    /// Ranks of a job have died, and the others go on.
+    pub(super) fn announce_deaths(&self, job: JobNumber, deaths: &[Death]) {
+        self.jobs[job.0].announce_deaths(deaths);
+    }
+
+    /// True for a rank in the middle of its dialogue in PMI-1 or PMI-2.
+    pub(super) fn speaks_pmi(&self, job: JobNumber, local: LocalRank) -> bool {
+        self.phase(job, local) == Some(Phase::Open) && !self.spoke_pmix(job, local)
+    }
+
     pub(super) fn progress(&self, job: JobNumber, local: LocalRank) -> Option<Progress> {
         self.jobs[job.0].progress(local)
     }
@@ -368,8 +412,8 @@ impl Servers {
 pub(super) enum JudgedEnd {
     /// The rank left with status 0: its server knows whether it was through with PMI.
     ByServer,
-    /// The rank failed, and the others go on: its server knows whether they wait for it.
-    Borne,
+    /// The rank failed, and the others go on: its server knows whether they can.
+    Borne(DeathKind),
     /// The exit speaks for itself, or means nothing.
     ByItself,
 }

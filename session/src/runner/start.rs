@@ -8,9 +8,10 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use rank_spawner::{
     Keeper, Limit, RankCommand, RankExit, RankProcess, Spawner, StartError, Step, raise_descriptor_limit,
+    signal_handlers,
 };
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
 
 use super::reap;
 use crate::cause::StartClass;
@@ -94,6 +95,14 @@ impl Processes {
             // It may have ended this very moment.
             let _ = process.signal_group(signal);
         }
+    }
+
+    /// Sends a signal to those processes of some ranks that handle it.
+    pub(super) fn signal_handlers(&self, signal: Signal, slots: &[SlotId]) {
+        let ranks = slots.iter().filter_map(|slot| self.running.get(slot.0)?.clone());
+        let ranks: Vec<Arc<RankProcess>> = ranks.collect();
+        // Without a table of processes nobody is told; who wants to know can ask.
+        spawn_blocking(move || drop(signal_handlers(ranks.iter().map(|rank| &**rank), signal)));
     }
 
     /// Processes that were started, the ended ones included.

@@ -11,27 +11,27 @@
 //! A link is opened when the first rank here needs another node. The agent takes no part but to hand over connections that came to
 //! its port; links live on without it.
 
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pmi_core::fence::{Contribution, Fence, FenceError, FenceId, LocalFence, Merged};
-use pmi_core::ids::NodeIndex;
+use pmi_core::deaths::{Death, DeathKind};
+use pmi_core::fence::Fence;
+use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::job::Job;
-use pmi_core::kvs::Segment;
 use pmi_transport::error_chain::chain;
-use pmi_transport::fence::{
-    Brought, FenceNode, Gathered, Incoming, LaunchFences, Membership, Outgoing, Questions, Transport,
-};
+use pmi_transport::fence::{FenceNode, Incoming, LaunchFences, Member, Membership, Outgoing, Questions, Transport};
 use pmi_transport::session_link::{Handed, LinkError, SessionLinks};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::Status;
 
-use super::job_nodes::{JobNodes, merged};
+use super::linked_fence::{LinkedFence, NodeDeaths};
+use super::living_nodes::LivingNodes;
 use crate::session_io::{AskError, Control, Nodes};
 use crate::spec::SessionSpec;
 use crate::timeouts;
@@ -51,8 +51,11 @@ pub(super) struct NodeLinks {
     links: Arc<SessionLinks>,
     /// Taken out at the end.
     joined: Mutex<Option<Joined>>,
-    nodes: u32,
+    members: Arc<[Member]>,
     fan_out: u32,
+    node_deaths: NodeDeaths,
+    /// By job.
+    living: Mutex<HashMap<JobId, Arc<LivingNodes>>>,
 }
 
 /// Part of this node in the launch's fences.
@@ -78,12 +81,13 @@ impl NodeLinks {
         let links = Arc::new(links);
         let name = nodes.get(me.index()).map_or_else(String::new, |member| member.name.clone());
         let node = FenceNode::new(name, Arc::new(Links(Arc::clone(&links))));
-        // A launch has fewer nodes than an index can tell.
-        let (count, barrier) = (nodes.len() as u32, fan_out.barrier);
+        let (members, barrier) = (Arc::clone(&nodes), fan_out.barrier);
         let membership = Membership { launch_id, me, nodes, fan_out };
         let fences =
             Arc::new(node.join(membership, Arc::new(Receivers { server: control.downgrade(), session: hearing })));
-        Arc::new(Self { me, links, joined: Mutex::new(Some(Joined { node, fences })), nodes: count, fan_out: barrier })
+        let node_deaths = NodeDeaths::in_launch(&spec.settings);
+        let (joined, living) = (Mutex::new(Some(Joined { node, fences })), Mutex::default());
+        Arc::new(Self { me, links, joined, members, fan_out: barrier, node_deaths, living })
     }
 
     /// Accepts the links that come, until no more can. Links that are open then stay.
@@ -92,7 +96,7 @@ impl NodeLinks {
         while let Some(handed) = arriving.recv().await {
             while accepting.try_join_next().is_some() {}
             let Some(Joined { node, .. }) = self.joined() else { continue };
-            if accepting.len() >= ACCEPTING_PER_NODE * self.nodes as usize + ACCEPTING_MORE {
+            if accepting.len() >= ACCEPTING_PER_NODE * self.members.len() + ACCEPTING_MORE {
                 continue;
             }
             let links = Arc::clone(&self.links);
@@ -126,7 +130,8 @@ impl NodeLinks {
 
     /// Number of nodes of the launch.
     pub(super) fn nodes(&self) -> u32 {
-        self.nodes
+        // A launch has fewer nodes than an index can tell.
+        self.members.len() as u32
     }
 
     /// Fan-out of the tree that fences go up.
@@ -141,6 +146,12 @@ impl NodeLinks {
         joined.fences.tell(node, message).await.map_err(|error| failed(error.to_string()))
     }
 
+    /// Nodes of a job with living ranks.
+    fn living(&self, job: &Job) -> Arc<LivingNodes> {
+        let mut living = self.living.lock();
+        Arc::clone(living.entry(job.id.clone()).or_insert_with(|| Arc::new(LivingNodes::of(job))))
+    }
+
     fn joined(&self) -> Option<Joined> {
         self.joined.lock().clone()
     }
@@ -150,33 +161,24 @@ impl NodeLinks {
 impl Nodes for NodeLinks {
     fn fence(&self, job: &Job) -> Arc<dyn Fence> {
         let fences = self.joined().map(|joined| joined.fences);
-        Arc::new(LinkedFence { fences, nodes: JobNodes::new(job, self.me) })
+        Arc::new(LinkedFence::new(job.id.clone(), self.me, self.living(job), fences, self.node_deaths))
+    }
+
+    fn ranks_died(&self, job: &Job, deaths: &[Death]) {
+        let living = self.living(job);
+        deaths.iter().for_each(|death| living.die(death.rank));
+        let lost = deaths.iter().filter(|death| death.kind == DeathKind::NodeLost);
+        let nodes: BTreeSet<_> = lost.filter_map(|death| job.placement.node_of(death.rank)).collect();
+        let Some(Joined { node, .. }) = self.joined() else { return };
+        for member in nodes.into_iter().filter_map(|node| self.members.get(node.index())) {
+            node.lost(&member.name, "the API server has declared it lost");
+        }
     }
 
     async fn ask(&self, node: NodeIndex, question: Bytes) -> Result<Bytes, AskError> {
         let failed = |reason| AskError { node, reason };
         let joined = self.joined().ok_or_else(|| failed("the launch has ended here".to_owned()))?;
         joined.fences.ask(node, question).await.map_err(|error| failed(error.to_string()))
-    }
-}
-
-/// Fences of one job; those of this node alone need no link.
-struct LinkedFence {
-    fences: Option<Arc<LaunchFences>>,
-    nodes: JobNodes,
-}
-
-#[async_trait]
-impl Fence for LinkedFence {
-    async fn exchange(&self, id: &FenceId, contribution: Contribution) -> Result<Merged, FenceError> {
-        let JobNodes { job, members, .. } = &self.nodes;
-        let Some(fences) = self.fences.as_ref().filter(|_| !self.nodes.is_alone(&id.scope)) else {
-            return LocalFence.exchange(id, contribution).await;
-        };
-        let Contribution { segments, exchange } = contribution;
-        let brought = Brought { segments: segments.into_iter().map(Segment::into_bytes).collect(), exchange };
-        let Gathered { runs, withheld } = fences.exchange(job.as_str(), members, &id.scope, id.epoch, brought).await?;
-        merged(runs, withheld, id.epoch)
     }
 }
 

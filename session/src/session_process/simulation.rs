@@ -26,7 +26,7 @@ use super::waiting::Waiting;
 use crate::cause::StartClass;
 use crate::event::{Event, Output, Report, Stream};
 use crate::machine::jobs::JobNumber;
-use crate::machine::verdict::ExitMeaning;
+use crate::machine::verdict::{ExitMeaning, death_kind};
 use crate::machine::{SessionMachine, StartFailure};
 use crate::session_io::Control;
 use crate::spec::SessionSpec;
@@ -194,7 +194,7 @@ impl SimulatedSession {
         let local = self.machine.ranks().get(slot).local;
         match self.machine.meaning_of(slot, exit) {
             ExitMeaning::LeftInOrder => self.server.handle_exit(local),
-            ExitMeaning::Borne => self.server.handle_borne_failure(local),
+            ExitMeaning::Borne => self.server.handle_borne_failure(local, death_kind(exit)),
             ExitMeaning::Failed | ExitMeaning::Nothing => {}
         }
         self.take_actions(now);

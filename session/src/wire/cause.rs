@@ -56,6 +56,12 @@ fn encode_kind(kind: &CauseKind) -> Kind {
             let exits = failed.iter().map(|&(rank, exit)| encode_exit(rank, exit, None)).collect();
             Kind::FailedRanks(proto::FailedRanks { exits })
         }
+        CauseKind::LostNodes { nodes, failed } => {
+            let node =
+                |(host, reason): &(String, String)| proto::LostNode { host: host.clone(), reason: reason.clone() };
+            let exits = failed.iter().map(|&(rank, exit)| encode_exit(rank, exit, None)).collect();
+            Kind::LostNodes(proto::LostNodes { nodes: nodes.iter().map(node).collect(), exits })
+        }
     }
 }
 
@@ -101,6 +107,11 @@ fn decode_kind(kind: Kind) -> Result<CauseKind, WireError> {
         Kind::FailedRanks(ranks) => {
             let failed = ranks.exits.iter().map(|exit| (Rank(exit.rank), decode_exit(exit))).collect();
             CauseKind::FailedRanks { failed }
+        }
+        Kind::LostNodes(lost) => {
+            let nodes = lost.nodes.into_iter().map(|node| (node.host, node.reason)).collect();
+            let failed = lost.exits.iter().map(|exit| (Rank(exit.rank), decode_exit(exit))).collect();
+            CauseKind::LostNodes { nodes, failed }
         }
     })
 }

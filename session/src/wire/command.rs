@@ -5,7 +5,7 @@ use pmi_core::ids::Rank;
 use pmi_transport::proto::v1 as proto;
 use proto::node_command::What;
 
-use super::{WireError, job, job_id, wrong};
+use super::{WireError, death, job, job_id, wrong};
 use crate::rank_ranges::RankRanges;
 use crate::session_io::Control;
 use crate::spawn::SpawnOrder;
@@ -39,6 +39,7 @@ pub fn decode(command: proto::NodeCommand, nodes: usize) -> Result<Command, Wire
         What::GiveUp(proto::Nothing {}) => Command::Control(Control::GiveUp),
         What::AskProgress(question) => Command::Control(Control::AskProgress(question)),
         What::Release(proto::Nothing {}) => Command::Control(Control::Release),
+        What::Deaths(deaths) => Command::Control(Control::Deaths(death::decode_all(deaths)?)),
         What::Spawn(order) => Command::Control(Control::Spawn(spawn(order, nodes)?)),
         What::Disown(job) => Command::Control(Control::Disown(job_id("the job to end", &job)?)),
         What::Stdin(bytes) => Command::Stdin(bytes),

@@ -14,7 +14,7 @@ use rank_spawner::RankExit;
 use super::cause::{
     decode_exit, decode_missing, decode_phase, decode_ranks, encode_exit, encode_missing, encode_phase, encode_ranks,
 };
-use super::{WireError, cause, job_id, milliseconds, time, wrong};
+use super::{WireError, cause, death, job_id, milliseconds, time, wrong};
 use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, RankProgress, Report, Stream, Usage};
 
 /// Item of a node's stream of reports.
@@ -59,6 +59,7 @@ pub fn encode(event: &Event) -> proto::NodeEvent {
             What::Progress(proto::Progress { question: *question, ranks: ranks.iter().map(encode_progress).collect() })
         }
         Event::Waiting { ranks } => What::Waiting(proto::Waiting { ranks: encode_ranks(ranks) }),
+        Event::Died(dead) => What::Died(death::encode(dead)),
         Event::Ending(first) => What::Ending(cause::encode(first)),
     };
     unnumbered(what)
@@ -159,6 +160,7 @@ pub fn decode(event: proto::NodeEvent) -> Result<NodeHappening, WireError> {
             ranks: progress.ranks.into_iter().map(decode_progress).collect(),
         },
         What::Waiting(waiting) => Event::Waiting { ranks: decode_ranks(waiting.ranks) },
+        What::Died(dead) => Event::Died(death::decode(dead)?),
         What::StdinTaken(bytes) => return Ok(NodeHappening::StdinTaken(bytes)),
         What::Report(report) => {
             let exits = report.exits.iter().map(|exit| (Rank(exit.rank), decode_exit(exit))).collect();

@@ -7,8 +7,8 @@ use rank_spawner::CpuBind;
 
 use super::{WireError, bytes, decode_variables, encode_variables, milliseconds, os_string, time, wrong};
 use crate::settings::{
-    DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, PmiFamily, PmiSpec, StdinTarget,
-    Timeouts,
+    DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, PmiFamily, PmiSpec,
+    StdinTarget, Timeouts,
 };
 use crate::template::Template;
 
@@ -25,6 +25,7 @@ pub(super) fn encode(settings: &LaunchSettings) -> proto::LaunchSpec {
         cpu_bind: settings.cpu_bind.to_string(),
         stdin: Some(encode_stdin(&settings.stdin)),
         bears_failed_ranks: settings.failed_ranks == FailedRanks::AreBorne,
+        bears_lost_nodes: settings.lost_nodes == LostNodes::AreBorne,
         patience: Some(encode_timeouts(&settings.timeouts)),
         trace: settings.pmi_trace,
         ..proto::LaunchSpec::default()
@@ -50,6 +51,7 @@ pub(super) fn take(spec: &mut proto::LaunchSpec) -> Result<LaunchSettings, WireE
         cpu_bind: if spec.cpu_bind.is_empty() { CpuBind::None } else { spec.cpu_bind.parse()? },
         stdin: decode_stdin(spec.stdin.take())?,
         failed_ranks: if spec.bears_failed_ranks { FailedRanks::AreBorne } else { FailedRanks::EndLaunch },
+        lost_nodes: if spec.bears_lost_nodes { LostNodes::AreBorne } else { LostNodes::EndLaunch },
         timeouts: decode_timeouts(spec.patience.take())?,
     })
 }

@@ -18,8 +18,8 @@ use rank_spawner::{CpuBind, RankExit};
 use super::{TIME_MAX, WireError, placed};
 use crate::placed::{ClusterTerms, PlacedLaunch};
 use crate::settings::{
-    DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, PmiFamily, PmiSpec, StdinTarget,
-    Timeouts,
+    DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, PmiFamily, PmiSpec,
+    StdinTarget, Timeouts,
 };
 use crate::spec::{AppSpec, LaunchSecret, SessionSpec};
 use crate::template::Template;
@@ -72,6 +72,7 @@ fn settings() -> LaunchSettings {
         cpu_bind: CpuBind::None,
         stdin: StdinTarget::File(Template::parse("/in.%r".as_ref()).unwrap()),
         failed_ranks: FailedRanks::AreBorne,
+        lost_nodes: LostNodes::AreBorne,
         timeouts: Timeouts {
             silent: Duration::from_millis(1),
             stuck: Duration::from_millis(2),

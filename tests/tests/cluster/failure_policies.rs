@@ -1,7 +1,9 @@
 //! `--kill-on-bad-exit`, `--wait` and `--signal` on several nodes.
 
-use lattice_tests::mpi::MPIS;
-use lattice_tests::{launch_on, script_on};
+use std::path::Path;
+
+use lattice_tests::mpi::{Flavour, MPIS};
+use lattice_tests::{Command, launch_on, script_on};
 
 #[test]
 fn ranks_of_all_nodes_go_on_after_a_failure_that_is_borne() {
@@ -17,6 +19,82 @@ fn a_node_all_of_whose_ranks_failed_is_awaited_by_nobody() {
     let script = r#"[ $LATTICE_RANK -ge 2 ] && exit 7; sleep 1; echo "rank $LATTICE_RANK went on""#;
     let outcome = launch_on(2, "-n 4 -K0 --pmi=none").bash(script).run();
     outcome.exits(7).prints("rank 0 went on").prints("rank 1 went on").says("lattice: ranks 2-3 exited with status 7");
+}
+
+/// The one rank of a node dies: its node is done without as well.
+#[test]
+fn clients_of_pmix_hear_of_a_death_on_every_node_and_their_fences_end_without_it() {
+    for victim in 0..3 {
+        let outcome = launch_on(3, "-n 3 -K0").arg(Flavour::Pmix.program("pmix_death")).arg(victim.to_string()).run();
+        let others = (0..3).filter(|&rank| rank != victim);
+        let heard = others.map(|rank| format!("rank {rank}: -402 of rank {victim}, all -61, left 0"));
+        outcome
+            .exits(137)
+            .prints_lines(heard.chain(["dying".to_owned()]))
+            .says(&format!("rank {victim} was killed by signal 9 (SIGKILL)"));
+    }
+}
+
+/// Where its node has others, and where it was alone.
+#[test]
+fn ranks_of_mpi_go_on_without_one_that_was_killed() {
+    for (mpi, flags) in [(Flavour::WheelMpich, ""), (Flavour::WheelOpenMpi, "--env OMPI_MCA_mpi_ft_enable=1")] {
+        for (nodes, ranks) in [(2, 4), (3, 3)] {
+            let flags = format!("-n {ranks} -K0 --wait 60 {flags}");
+            let outcome = launch_on(nodes, &flags).arg(mpi.program("survive")).words("1").run();
+            let sum = (0..ranks).sum::<u32>() - 1;
+            let goes_on = |rank| format!("rank {rank} is one of {}, whose sum is {sum}", ranks - 1);
+            for rank in (0..ranks).filter(|&rank| rank != 1) {
+                outcome.prints(&goes_on(rank));
+            }
+            outcome.exits(137).says("rank 1 was killed by signal 9 (SIGKILL)");
+        }
+    }
+}
+
+/// A launch with `--no-kill` on three nodes, whose rank 1 is alone on node 1; that node is lost by these words when the rank is ready.
+fn losing(lost: &str, program: &Path, flags: &str) -> Command {
+    let script = format!(
+        r#"out=$LATTICE_DEV_CLUSTER/out; lattice launch -n 3 --no-kill {flags} "$1" 1 wait >$out & launch=$!
+        until grep -q dying $out; do sleep 0.05; done; id=$(launch_with 3)
+        {lost}; wait $launch; code=$?; cat $out; exit $code"#
+    );
+    script_on(3, &script).arg(program)
+}
+
+const KILLED_SESSION: &str = "kill -KILL $(ps -o ppid= -p $(pid_of_rank $id 1))";
+
+#[test]
+fn a_node_that_is_lost_leaves_the_others_running() {
+    let script = r#"out=$LATTICE_DEV_CLUSTER/out
+        lattice launch -n 4 -k --pmi=none bash -c 'echo up; until [ -e $0 ]; do sleep 0.05; done; echo $LATTICE_RANK is well' $out.go >$out &
+        launch=$!; until [ "$(grep -c up $out)" = 4 ]; do sleep 0.05; done; kill -STOP $(daemon node1)
+        until lattice nodes --json | field state | grep -q lost; do sleep 0.1; done
+        touch $out.go; wait $launch; code=$?; grep well $out; kill -CONT $(daemon node1); exit $code"#;
+    let outcome = script_on(2, script).run();
+    outcome.exits(1).prints_lines(["0 is well", "1 is well"]).says("lattice: node node1 was lost: ");
+}
+
+#[test]
+fn clients_of_pmix_hear_of_a_lost_node_and_go_on() {
+    let outcome = losing(KILLED_SESSION, &Flavour::Pmix.program("pmix_death"), "").run();
+    let heard = [0, 2].map(|rank| format!("rank {rank}: -200 of rank 1, all -61, left 0"));
+    outcome.exits(1).prints(&heard[0]).prints(&heard[1]);
+    outcome.says("lattice: node node1 was lost: the session process was killed by signal 9 (SIGKILL)");
+}
+
+/// MPICH's MPI_Finalize fails over UCX when a connection was reset.
+#[test]
+fn ranks_of_mpi_go_on_without_a_lost_node() {
+    for (mpi, flags, code) in
+        [(Flavour::WheelMpich, "-K0", 15), (Flavour::WheelOpenMpi, "--env OMPI_MCA_mpi_ft_enable=1", 1)]
+    {
+        let outcome = losing(KILLED_SESSION, &mpi.program("survive"), &format!("--wait 60 {flags}")).run();
+        for rank in [0, 2] {
+            outcome.prints(&format!("rank {rank} is one of 2, whose sum is 2"));
+        }
+        outcome.exits(code).says("lattice: node node1 was lost: ");
+    }
 }
 
 #[test]

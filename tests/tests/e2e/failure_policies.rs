@@ -1,6 +1,6 @@
 //! What follows for the others when a rank ends: `--kill-on-bad-exit`, `--wait`, and the signal before a time limit.
 
-use lattice_tests::mpi::{MPICHS, MPIS};
+use lattice_tests::mpi::{Flavour, MPICHS, MPIS};
 use lattice_tests::{lattice, launch};
 
 use crate::raw;
@@ -52,16 +52,65 @@ fn ranks_of_mpi_that_wait_for_one_that_failed_are_ended_by_wait() {
 }
 
 #[test]
-fn ranks_that_wait_in_a_fence_for_one_that_failed_end_the_launch() {
+fn ranks_that_wait_for_one_that_failed_in_its_initialization_end_the_launch() {
     // Before it failed, and after.
     for script in [
-        "init; if [ $PMI_RANK = 1 ]; then sleep 0.2; exit 3; fi; barrier; forever",
-        "init; if [ $PMI_RANK = 1 ]; then exit 3; fi; sleep 0.2; barrier; forever",
+        "init; put; if [ $PMI_RANK = 1 ]; then sleep 0.2; exit 3; fi; barrier; forever",
+        "init; put; if [ $PMI_RANK = 1 ]; then exit 3; fi; sleep 0.2; barrier; forever",
     ] {
         raw::script(launch("-n 3 -K0"), script).run().exits(3).says("rank 1 on ").says("exited with status 3");
     }
     let script = "if [ $PMI_RANK = 1 ]; then exit 4; fi; init; barrier; forever";
     raw::script(launch("-n 3 -K0"), script).run().exits(4).says("exited with status 4 before MPI_Init");
+}
+
+/// Rank 1 dies after a first fence; the others read so, and are through a second one without it. Rank 2 alone has a handler for the
+/// signal by which MPICH hears of it.
+const DEATH: &str = r#"
+    [ $PMI_RANK = 2 ] && trap 'echo "rank 2 has the signal"' USR1
+    init; barrier
+    [ $PMI_RANK = 1 ] && kill -KILL $$
+    until ask 'cmd=get key=PMI_dead_processes'; [ "$reply" != "${reply#*rc=0}" ]; do sleep 0.02; done
+    [ $PMI_RANK = 2 ] && sleep 0.5
+    echo "rank $PMI_RANK reads ${reply##*value=}"
+    barrier; echo "rank $PMI_RANK: $reply"; finalize"#;
+
+#[test]
+fn the_others_read_who_is_dead_and_their_fences_do_without_it() {
+    let outcome = raw::script(launch("-n 3 -K0"), DEATH).run();
+    let fence = "cmd=barrier_out rc=0";
+    let read = [0, 2].map(|rank| format!("rank {rank} reads 1"));
+    let through = [0, 2].map(|rank| format!("rank {rank}: {fence}"));
+    let expected = read.into_iter().chain(through).chain(["rank 2 has the signal".to_owned()]);
+    outcome.exits(137).prints_lines(expected).says("rank 1 was killed by signal 9 (SIGKILL)");
+}
+
+#[test]
+fn clients_of_pmix_hear_of_a_death_and_their_fences_end_without_it() {
+    let outcome = launch("-n 4 -K0").arg(Flavour::Pmix.program("pmix_death")).words("2").run();
+    let heard = |rank| format!("rank {rank}: -402 of rank 2, all -61, left 0");
+    outcome
+        .exits(137)
+        .prints_lines([0, 1, 3].map(heard).into_iter().chain(["dying".to_owned()]))
+        .says("rank 2 was killed by signal 9 (SIGKILL)");
+}
+
+/// MPICH 4 waits for it in MPI_Finalize, in the memory that they share.
+#[test]
+fn ranks_of_mpi_go_on_without_one_that_was_killed() {
+    let goes_on = [0, 2, 3].map(|rank| format!("rank {rank} is one of 3, whose sum is 5"));
+    for (mpi, flags) in [(Flavour::WheelMpich, ""), (Flavour::WheelOpenMpi, "--env OMPI_MCA_mpi_ft_enable=1")] {
+        let outcome = launch("-n 4 -K0").words(flags).arg(mpi.program("survive")).words("1").run();
+        for line in &goes_on {
+            outcome.prints(line);
+        }
+        outcome.exits(137).says("rank 1 was killed by signal 9 (SIGKILL)");
+    }
+    let outcome = launch("-n 4 -K0 --wait 3").arg(Flavour::DebianMpich.program("survive")).words("1").run();
+    for line in &goes_on {
+        outcome.prints(line);
+    }
+    outcome.exits(124).says("rank 1 on ").says("ended first");
 }
 
 #[test]

@@ -12,6 +12,7 @@ hear2() { IFS= read -r -N 6 length <&$PMI_FD; IFS= read -r -N $length reply <&$P
 ask2() { say2 "$1"; hear2; }
 init() { ask 'cmd=init pmi_version=1 pmi_subversion=1'; }
 init2() { ask 'cmd=init pmi_version=2 pmi_subversion=0'; }
+put() { ask "cmd=put key=k$PMI_RANK value=v"; }
 barrier() { ask cmd=barrier_in; }
 finalize() { ask cmd=finalize; }
 forever() { exec sleep 1000; }

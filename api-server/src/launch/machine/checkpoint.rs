@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use lattice_session::cause::Cause;
 use lattice_session::event::Usage;
+use pmi_core::deaths::Death;
 use pmi_core::ids::JobId;
 use pmi_core::job::Placement;
 use tokio::time::Instant;
@@ -35,6 +36,8 @@ pub(crate) struct Progressed {
     pub lost: Vec<u32>,
     /// Ends of ranks.
     pub ends: Vec<RankEnd>,
+    /// Ranks that others go on without.
+    pub deaths: Vec<Death>,
     /// The first cause, if the launch is coming to its end.
     pub cause: Option<Cause>,
     /// Resources that the ranks of the nodes in `ended` used.

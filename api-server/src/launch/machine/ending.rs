@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lattice_session::cause::{Cause, CauseKind, StartClass};
 use lattice_session::event::Event;
-use lattice_session::settings::FailedRanks;
+use lattice_session::settings::{FailedRanks, LostNodes};
 use lattice_session::timeouts;
 use nix::libc;
 use tokio::time::Instant;
@@ -136,16 +136,23 @@ impl Machine {
         self.phase = Phase::Over(Over { until, change, conclusion: Some(Conclusion { completion, refusal }) });
     }
 
-    /// Makes the failures that the launch bore its cause, if there is no other.
+    /// Makes the failures and losses that the launch bore its cause, if there is no other.
     fn sum_up_failures(&mut self) {
+        let state = &self.nodes.state;
         let failed = match self.facts.failed_ranks {
-            FailedRanks::AreBorne => self.nodes.state.ranks.failures(),
-            FailedRanks::EndLaunch => return,
+            FailedRanks::AreBorne => state.ranks.failures(),
+            FailedRanks::EndLaunch => Vec::new(),
         };
-        if let Some(&(first, _)) = failed.first() {
-            let cause = self.nodes.state.cause_at(first, CauseKind::FailedRanks { failed });
-            self.nodes.state.cause.fail(cause);
-        }
+        let nodes = match self.facts.lost_nodes {
+            LostNodes::AreBorne => state.losses(),
+            LostNodes::EndLaunch => Vec::new(),
+        };
+        let cause = match (nodes.first(), failed.first()) {
+            (Some((host, _)), _) => Cause { host: host.clone(), kind: CauseKind::LostNodes { nodes, failed } },
+            (None, Some(&(first, _))) => state.cause_at(first, CauseKind::FailedRanks { failed }),
+            (None, None) => return,
+        };
+        self.nodes.state.cause.fail(cause);
     }
 
     fn completion(&self, unclean: &[String], now: Instant) -> Completion {

@@ -11,6 +11,7 @@ use lattice_session::rank_ranges::RankRanges;
 use lattice_session::spawn::SpawnOrder;
 use lattice_session::wire::event::{NodeHappening, happening_cost};
 use pmi_core::Phase;
+use pmi_core::deaths::Death;
 use pmi_core::ids::{JobId, Rank};
 use pmi_core::services::SpawnRequest;
 
@@ -72,6 +73,8 @@ pub(crate) enum NodeCommand {
     AskProgress(u64),
     /// A node without ranks may end.
     Release,
+    /// These ranks of other nodes have died, and the others go on.
+    Deaths(Arc<[Death]>),
     /// Start a part of a spawned job.
     Spawn(Arc<SpawnOrder>),
     /// End what runs of a job that did not start everywhere.

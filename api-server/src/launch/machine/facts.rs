@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lattice_session::settings::FailedRanks;
+use lattice_session::settings::{FailedRanks, LostNodes};
 use pmi_core::ids::JobId;
 use pmi_core::job::Placement;
 
@@ -27,6 +27,7 @@ pub(crate) struct Facts {
     /// The longest time that ranks have to end when they are told to.
     pub grace: Duration,
     pub failed_ranks: FailedRanks,
+    pub lost_nodes: LostNodes,
     /// Time from the end of the first rank of the launched job to that of the launch.
     pub after_first_exit: Option<Duration>,
     /// Time that the launch may run; its sessions end it then.

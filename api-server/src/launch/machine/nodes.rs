@@ -1,11 +1,13 @@
 //! The part of a launch that faces its nodes: what is known of them, their streams, and what they are asked.
 
 use std::collections::HashMap;
+use std::mem;
 use std::time::Duration;
 
 use bytes::Bytes;
 use lattice_session::cause::{Cause, CauseKind};
 use lattice_session::event::{Notice, RankProgress};
+use pmi_core::deaths::Death;
 use pmi_core::ids::Rank;
 use tokio::time::Instant;
 
@@ -30,6 +32,8 @@ pub(crate) struct Nodes {
     pub(super) queries: ProgressQueries<Purpose>,
     pub(super) desertion: DesertionWatch,
     pub(super) silent: SilentRanks,
+    /// Dead ranks that nodes are told of at the next tick: where many die, they do so together.
+    pub(super) untold_deaths: Vec<Death>,
     stuck: StuckNotice,
     pub(super) idle: Idle,
 }
@@ -84,6 +88,7 @@ impl Nodes {
             queries: ProgressQueries::default(),
             desertion: DesertionWatch::new(now),
             silent: SilentRanks::default(),
+            untold_deaths: Vec::new(),
             stuck: StuckNotice::Untold,
             idle: Idle::Needed,
         }
@@ -93,6 +98,14 @@ impl Nodes {
     pub(crate) fn command_live(&self, command: &NodeCommand, effects: &mut Effects) {
         for node in self.state.live() {
             effects.command(node, command.clone());
+        }
+    }
+
+    /// Tells all nodes of ranks that have died since the last time.
+    pub(crate) fn tell_deaths(&mut self, effects: &mut Effects) {
+        if !self.untold_deaths.is_empty() {
+            let deaths = mem::take(&mut self.untold_deaths).into();
+            self.command_live(&NodeCommand::Deaths(deaths), effects);
         }
     }
 

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use lattice_session::cause::RankExit;
 use lattice_session::event::RankProgress;
 use pmi_core::Phase;
+use pmi_core::deaths::{Death, DeathKind};
 use pmi_core::ids::Rank;
 use pmi_core::job::Placement;
 
@@ -31,6 +32,8 @@ struct RankState {
     end: Option<RankEnd>,
     /// Source of the news of its end.
     end_source: EndSource,
+    /// Kind of its end, if the others of its job go on without it.
+    death: Option<DeathKind>,
     /// Its job did not start on all nodes: nothing is expected of it, whether it ever ran or not.
     void: bool,
 }
@@ -75,6 +78,7 @@ impl Ranks {
                     initialized: false,
                     end: None,
                     end_source: EndSource::Query,
+                    death: None,
                     void: false,
                 };
                 self.all.extend(std::iter::repeat_n(rank, block.ranks_per_node as usize));
@@ -90,8 +94,13 @@ impl Ranks {
         self.all.iter_mut().skip(ranks.start as usize).take(ranks.len()).for_each(|rank| rank.void = true);
     }
 
-    /// Takes over the ends that another server was told of.
-    pub(crate) fn resume(&mut self, ends: &[RankEnd]) {
+    /// Takes over the ends and the deaths that another server was told of.
+    pub(crate) fn resume(&mut self, ends: &[RankEnd], deaths: &[Death]) {
+        for death in deaths {
+            if let Some(rank) = self.all.get_mut(death.rank.0 as usize) {
+                rank.death = Some(death.kind);
+            }
+        }
         for end in ends {
             if let Some(rank) = self.all.get_mut(end.rank.0 as usize) {
                 rank.end = Some(*end);
@@ -119,6 +128,29 @@ impl Ranks {
         }
         rank.end = Some(end);
         true
+    }
+
+    /// A rank has died, and the others go on without it. False for news that is none, or that is not this node's to report.
+    pub(crate) fn on_died(&mut self, node: u32, death: Death) -> bool {
+        self.rank_of(node, death.rank).is_some_and(|rank| rank.death.replace(death.kind).is_none())
+    }
+
+    /// The node is lost: those of its ranks are dead that have not ended. Returns those that were not before.
+    pub(crate) fn on_lost(&mut self, node: u32) -> Vec<Death> {
+        let ranks = (0..).zip(&mut self.all).filter(|(_, rank)| rank.node == node && !rank.void);
+        let living = ranks.filter(|(_, rank)| rank.end.is_none() && rank.death.is_none());
+        living
+            .map(|(number, rank)| {
+                rank.death = Some(DeathKind::NodeLost);
+                Death { rank: Rank(number), kind: DeathKind::NodeLost }
+            })
+            .collect()
+    }
+
+    /// The ranks that others go on without, in the order of their numbers.
+    pub(crate) fn deaths(&self) -> Vec<Death> {
+        let death = |(rank, known): (u32, &RankState)| Some(Death { rank: Rank(rank), kind: known.death? });
+        (0..).zip(&self.all).filter_map(death).collect()
     }
 
     /// Takes over what a node answered of its ranks; after a restart of the API server, nothing else tells that they run.
@@ -160,7 +192,7 @@ impl Ranks {
 
     /// Returns true if every rank of every job has ended, so that nodes without ranks have nothing to wait for.
     pub(crate) fn all_exited(&self) -> bool {
-        self.all.iter().all(|rank| rank.end.is_some() || rank.void)
+        self.all.iter().all(|rank| rank.end.is_some() || rank.death.is_some() || rank.void)
     }
 
     /// Ends of all ranks that are known to have ended, in the order of their numbers.
@@ -168,10 +200,10 @@ impl Ranks {
         self.all.iter().filter_map(|rank| rank.end).collect()
     }
 
-    /// The first of a job's ranks whose end is of this kind.
+    /// The first of a job's ranks whose end is of this kind, and that others do not go on without.
     pub(crate) fn first_end(&self, job: &Range<u32>, is_meant: impl Fn(&RankEnd) -> bool) -> Option<RankEnd> {
-        let ends = self.all[job.start as usize..job.end as usize].iter().filter_map(|rank| rank.end);
-        ends.into_iter().find(is_meant)
+        let ranks = self.all[job.start as usize..job.end as usize].iter();
+        ranks.filter(|rank| rank.death.is_none()).filter_map(|rank| rank.end).find(is_meant)
     }
 
     /// The first of the launched job's ranks that is known to have ended.

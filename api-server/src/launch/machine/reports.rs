@@ -3,6 +3,7 @@
 use lattice_session::cause::{Cause, CauseKind, Reported, Subject};
 use lattice_session::event::{Event, Notice};
 use lattice_session::numbered::Arrival;
+use lattice_session::settings::LostNodes;
 use lattice_session::wire::event::NodeHappening;
 use nix::libc;
 use tokio::time::Instant;
@@ -63,6 +64,10 @@ impl Machine {
         }
         if self.nodes.idle == Idle::Released {
             self.effects.command(node, NodeCommand::Release);
+        }
+        let deaths = self.nodes.state.ranks.deaths();
+        if !deaths.is_empty() {
+            self.effects.command(node, NodeCommand::Deaths(deaths.into()));
         }
         self.nodes.ask(Purpose::Desertion, now, &mut self.effects);
     }
@@ -150,6 +155,11 @@ impl Machine {
                 self.nodes.state.on_waiting(node, &ranks);
                 self.look_for_deserters(now);
             }
+            Event::Died(death) if self.nodes.state.ranks.on_died(node, death) => {
+                self.nodes.untold_deaths.push(death);
+                self.checkpoint.note(now);
+                self.look_for_deserters(now);
+            }
             // News that is none, or an event of a later version.
             _ => {}
         }
@@ -195,6 +205,19 @@ impl Machine {
             return;
         }
         let subject = if self.nodes.state.host(node) == cause.host { Subject::Itself } else { Subject::Another };
+        if let (CauseKind::NodeLost { reason }, Subject::Itself, LostNodes::AreBorne) =
+            (&cause.kind, subject, self.facts.lost_nodes)
+        {
+            // Its agent says that its session is gone.
+            return self.lose(node, reason, now);
+        }
+        let cause = match (&cause.kind, subject) {
+            // A node is missed whose ranks have failed, and its session has borne that.
+            (CauseKind::NodeLost { .. }, Subject::Another) => {
+                self.nodes.state.first_failure_on(&cause.host).unwrap_or(cause)
+            }
+            _ => cause,
+        };
         match self.nodes.state.cause.report(node, cause, subject, now) {
             Reported::Counts => self.announce(Some(node), now),
             // Nothing can have happened elsewhere.
@@ -274,8 +297,16 @@ impl Machine {
             return;
         }
         self.effects.push(Effect::CountLostNode { node, reason: reason.to_owned() });
-        if self.nodes.state.on_lost(node, reason) {
-            self.announce(Some(node), now);
+        match self.facts.lost_nodes {
+            LostNodes::EndLaunch => {
+                if self.nodes.state.on_lost(node, reason) {
+                    self.announce(Some(node), now);
+                }
+            }
+            LostNodes::AreBorne => {
+                let deaths = self.nodes.state.on_lost_and_borne(node, reason);
+                self.nodes.untold_deaths.extend(deaths);
+            }
         }
         self.effects.push(Effect::AbortNode { node, reason: reason.to_owned(), signal: libc::SIGKILL });
         self.checkpoint.note(now);

@@ -13,6 +13,7 @@ use std::ops::Range;
 
 use lattice_session::cause::{Cause, CauseKind, FirstCause, RankExit};
 use lattice_session::event::Usage;
+use pmi_core::deaths::Death;
 use pmi_core::ids::Rank;
 use pmi_core::job::Placement;
 
@@ -37,6 +38,8 @@ pub(crate) struct LaunchState {
 struct Node {
     host: String,
     phase: NodePhase,
+    /// Reason for which it is lost.
+    loss: String,
 }
 
 /// Phase of a node's part of the launch.
@@ -62,7 +65,7 @@ impl NodePhase {
 impl LaunchState {
     /// A launch on `hosts`, whose job is placed like this.
     pub(crate) fn new(hosts: &[String], placement: &Placement) -> Self {
-        let node = |host: &String| Node { host: host.clone(), phase: NodePhase::Awaited };
+        let node = |host: &String| Node { host: host.clone(), phase: NodePhase::Awaited, loss: String::new() };
         Self {
             nodes: hosts.iter().map(node).collect(),
             ranks: Ranks::new(placement),
@@ -78,6 +81,7 @@ impl LaunchState {
             ended: self.nodes_in(NodePhase::Ended),
             lost: self.nodes_in(NodePhase::Lost),
             ends: self.ranks.ends(),
+            deaths: self.ranks.deaths(),
             cause: self.cause().cloned(),
             usage: self.usage,
             spawned: spawned.to_vec(),
@@ -86,11 +90,12 @@ impl LaunchState {
 
     /// Takes over what another server had found out; the ranks of spawned jobs must be there.
     pub(crate) fn resume(&mut self, known: &Progressed) {
-        self.ranks.resume(&known.ends);
+        self.ranks.resume(&known.ends, &known.deaths);
         for (nodes, phase) in [(&known.ended, NodePhase::Ended), (&known.lost, NodePhase::Lost)] {
             for &node in nodes {
                 if let Some(node) = self.nodes.get_mut(node as usize) {
                     node.phase = phase;
+                    "it was lost to the API server before this one".clone_into(&mut node.loss);
                 }
             }
         }
@@ -139,12 +144,32 @@ impl LaunchState {
 
     /// A node is lost. Returns true if that ends the launch.
     pub(crate) fn on_lost(&mut self, node: u32, reason: &str) -> bool {
-        if !self.phase(node).is_live() {
+        if !self.leave_lost(node, reason) {
             return false;
         }
-        self.leave(node, NodePhase::Lost);
         let host = self.host(node).to_owned();
         self.cause.fail(Cause { host, kind: CauseKind::NodeLost { reason: reason.to_owned() } })
+    }
+
+    /// A node is lost to a launch that bears it. Returns its ranks that are dead by that.
+    pub(crate) fn on_lost_and_borne(&mut self, node: u32, reason: &str) -> Vec<Death> {
+        if self.leave_lost(node, reason) { self.ranks.on_lost(node) } else { Vec::new() }
+    }
+
+    /// False for a node whose part is over.
+    fn leave_lost(&mut self, node: u32, reason: &str) -> bool {
+        let is_live = self.phase(node).is_live();
+        if is_live {
+            self.leave(node, NodePhase::Lost);
+            reason.clone_into(&mut self.nodes[node as usize].loss);
+        }
+        is_live
+    }
+
+    /// The nodes that were lost, with the reasons.
+    pub(crate) fn losses(&self) -> Vec<(String, String)> {
+        let lost = self.nodes.iter().filter(|node| node.phase == NodePhase::Lost);
+        lost.map(|node| (node.host.clone(), node.loss.clone())).collect()
     }
 
     fn leave(&mut self, node: u32, phase: NodePhase) {
@@ -234,6 +259,13 @@ impl LaunchState {
             exit => CauseKind::Failed { rank: end.rank, exit },
         };
         Some(self.cause_at(end.rank, kind))
+    }
+
+    /// The failure of the first of a node's ranks that failed, as a cause.
+    pub(super) fn first_failure_on(&self, host: &str) -> Option<Cause> {
+        let is_here = |rank| self.ranks.node_of(rank).is_some_and(|node| self.host(node) == host);
+        let (rank, exit) = self.ranks.failures().into_iter().find(|&(rank, _)| is_here(rank))?;
+        Some(Cause { host: host.to_owned(), kind: CauseKind::Failed { rank, exit } })
     }
 
     pub(super) fn cause_at(&self, rank: Rank, kind: CauseKind) -> Cause {

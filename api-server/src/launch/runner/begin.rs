@@ -180,6 +180,7 @@ fn facts(order: &Order, settler: Settler, origin: Origin) -> Facts {
         input_readers: input_readers(&launch.settings.stdin, &launch.job.placement),
         grace: launch.settings.timeouts.grace_max(),
         failed_ranks: launch.settings.failed_ranks,
+        lost_nodes: launch.settings.lost_nodes,
         after_first_exit: launch.settings.timeouts.after_first_exit,
         time_limit: launch.settings.timeouts.time_limit,
         directory: launch.apps.first().map(|app| app.directory.clone()).unwrap_or_default(),

@@ -92,6 +92,7 @@ pub(super) const FLAGS: &[Flag] = &[
     // failures and time
     flag(&["timeout"], Takes::Value, OfLaunch("--timeout")),
     flag(&["disable-auto-cleanup", "enable-recovery", "continuous"], Takes::Nothing, OfLaunch("--kill-on-bad-exit=0")),
+    flag(&["with-ft"], Takes::Value, Made("-K0 and OMPI_MCA_mpi_ft_enable=1, unless it is no", fault_tolerance)),
     flag(
         &["report-state-on-timeout", "get-stack-traces"],
         Takes::Nothing,
@@ -133,6 +134,22 @@ pub(super) const FLAGS: &[Flag] = &[
         Refused("start it as the program: mpiexec -n 1 gdb --args ./a.out"),
     ),
 ];
+
+/// Open MPI's user-level failure mitigation, in the values that mpirun takes.
+fn fault_tolerance(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
+    match value.to_str() {
+        Some("no" | "false" | "0") => {}
+        Some("yes" | "true" | "1" | "ulfm" | "mpi") => {
+            line.add_to_launch("--kill-on-bad-exit", Some("0".as_ref()));
+            line.add_to_every_program("--env", "OMPI_MCA_mpi_ft_enable=1".as_ref());
+        }
+        _ => {
+            let (value, reason) = (value.to_string_lossy().into_owned(), "type ulfm or no".to_owned());
+            return Err(Refusal::Value { flag: "--with-ft", value, reason });
+        }
+    }
+    Ok(())
+}
 
 fn environment_of_all(line: &mut Line, pair: &OsStr) -> Result<(), Refusal> {
     line.add_to_every_program("--env", pair);

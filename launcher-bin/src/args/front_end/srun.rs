@@ -40,6 +40,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["t", "time"], Takes::Value, OfLaunch("--time")),
     flag(&["signal"], Takes::Value, OfLaunch("--signal")),
     flag(&["K", "kill-on-bad-exit"], Takes::Optional, OfLaunch("--kill-on-bad-exit")),
+    flag(&["k", "no-kill"], Takes::Optional, Made("--no-kill, unless it is unset", no_kill)),
     flag(&["W", "wait"], Takes::Value, OfLaunch("--wait")),
     flag(&["v", "verbose"], Takes::Nothing, Made("-v", verbose)),
     flag(&["q", "quiet", "Q"], Takes::Nothing, Made("-q", quiet)),
@@ -96,7 +97,6 @@ pub(super) const FLAGS: &[Flag] = &[
         Takes::Nothing,
         Nothing("it is a setting of Slurm"),
     ),
-    flag(&["k", "no-kill"], Takes::Optional, Refused("leave it out: a node that is lost ends the launch")),
     flag(
         &["pty"],
         Takes::Optional,
@@ -141,6 +141,14 @@ pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
     }
     add_defaults(&mut line);
     Ok(Answer::Line(line.finish()))
+}
+
+/// `unset` is the default of an environment that has it otherwise.
+fn no_kill(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
+    if value != "unset" {
+        line.add_to_launch("--no-kill", None);
+    }
+    Ok(())
 }
 
 /// What srun does unless it is told otherwise.

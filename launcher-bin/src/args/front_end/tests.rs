@@ -75,6 +75,8 @@ fn lines_of_mpiexec_mean_a_launch() {
         ("mpirun --report-bindings --display map ./a", "--show-map --show-map ./a"),
         ("mpirun --timeout 60 --stdin all ./a", "--timeout=60 --stdin=all ./a"),
         ("mpiexec -usize 8 -disable-auto-cleanup ./a", "--universe-size=8 --kill-on-bad-exit=0 ./a"),
+        ("mpirun --with-ft ulfm ./a", "--kill-on-bad-exit=0 --env=OMPI_MCA_mpi_ft_enable=1 ./a"),
+        ("mpirun --with-ft no ./a", "./a"),
         ("mpiexec -usize SYSTEM -bootstrap ssh -iface eth0 ./a", "./a"),
         ("mpirun -- -odd name", "-- -odd name"),
     ] {
@@ -126,6 +128,8 @@ fn lines_of_srun_mean_a_launch() {
         means(&format!("srun {flags} ./a"), &format!("{usual} --slurm-env ./a"));
     }
     means("srun -K -i none ./a", "--kill-on-bad-exit --stdin=none --slurm-env ./a");
+    means("srun -k ./a", "--no-kill --kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
+    means("srun --no-kill=unset ./a", "--kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
     means("srun -K1 -i0 ./a", "--kill-on-bad-exit=1 --stdin=0 --slurm-env ./a");
     means(
         "srun -o out.%t --open-mode=append ./a",

@@ -56,10 +56,6 @@ fn a_word_of_another_launcher_is_answered_with_one_tip_and_nothing_else() {
         ("lattice launch -ppn 2 ./a", "error: unexpected argument '-ppn' found\n\n  tip: type --tasks-per-node K"),
         ("lattice launch -f h ./a", "error: unexpected argument '-f' found\n\n  tip: type --hostfile FILE"),
         (
-            "lattice launch --no-kill ./a",
-            "error: unexpected argument '--no-kill' found\n\n  tip: leave it out: a node that is lost always ends the launch",
-        ),
-        (
             "lattice launch -genvall ./a",
             "error: unexpected argument '-genvall' found\n\n  tip: leave it out: all variables are passed on; --export=LIST for some of them",
         ),

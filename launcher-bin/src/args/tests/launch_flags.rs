@@ -38,6 +38,7 @@ fn every_spelling_of_a_flag_means_the_same() {
     check(&wait, |args| format!("{:?}", args.time.wait), "Some(5s)");
     let borne = ["-K0", "-K=0", "--kill-on-bad-exit=0"];
     check(&borne, |args| format!("{:?}", args.failures.kill_on_bad_exit), "No");
+    check(&["-k", "--no-kill"], |args| args.failures.no_kill.to_string(), "true");
     let ends = ["-K", "-K1", "-K=1", "--kill-on-bad-exit", "--kill-on-bad-exit=1", ""];
     check(&ends, |args| format!("{:?}", args.failures.kill_on_bad_exit), "Yes");
     check(

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use pmi_core::Phase as Dialogue;
+use pmi_core::deaths::Death;
 use pmi_core::ids::{JobId, Rank};
 use pmi_core::server::EndReason;
 use pmi_core::services::{SpawnApp, SpawnError, SpawnRequest};
@@ -50,6 +51,8 @@ pub(super) struct World {
     pub(super) silent: SilentSeen,
     /// Processes that the sweep reports as still running.
     pub(super) survivors: Vec<u32>,
+    /// Deaths that servers were told of.
+    pub(super) announced: Vec<(JobNumber, Vec<Death>)>,
     exits_told: BTreeSet<Rank>,
 }
 
@@ -86,6 +89,7 @@ impl World {
             fences: Vec::new(),
             silent: SilentSeen::default(),
             survivors: Vec::new(),
+            announced: Vec::new(),
             exits_told: BTreeSet::new(),
         };
         world.settle();
@@ -152,6 +156,12 @@ impl World {
 
     pub(super) fn reason(&mut self, job: JobNumber, reason: EndReason) {
         self.machine.on_end_reason(job, reason, &[], self.now);
+        self.settle();
+    }
+
+    /// A server says that a rank has died, and that the others go on without it.
+    pub(super) fn died(&mut self, job: JobNumber, death: Death) {
+        self.machine.on_died(job, death);
         self.settle();
     }
 
@@ -281,6 +291,7 @@ impl World {
                     self.signals.entry(slot).or_default().push(signal);
                 }
             }
+            Effect::AnnounceDeaths { job, deaths } => self.announced.push((job, deaths)),
             Effect::Report(event) => self.hear(event),
             Effect::Alarm(cause) => self.alarms.push(cause),
             Effect::AnswerSpawn { ticket, outcome } => {

@@ -1,19 +1,23 @@
-//! Part of a simulated session in its launch's fences, and what sessions tell each other.
+//! Part of a simulated session in its launch's fences, and what sessions tell each other. Fences go round dead nodes after the rules of
+//! `linked_fence`, which has no machine apart from its tasks.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use pmi_core::deaths::Death;
 use pmi_core::fence::{Contribution, FenceError, FenceId, Merged};
-use pmi_core::ids::NodeIndex;
+use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::kvs::Segment;
-use pmi_transport::fence::{Brought, Effects, FanOut, Launch, Limits, Loss, Question, QuestionId, shares};
+use pmi_transport::fence::{self, Brought, Effects, FanOut, Launch, Limits, Loss, Question, QuestionId, shares};
 use pmi_transport::proto::v1 as proto;
 use proto::link_frame::What;
 
 use crate::cause::Cause;
-use crate::session_process::job_nodes::{JobNodes, merged};
+use crate::session_process::job_nodes::merged;
+use crate::session_process::linked_fence::NodeDeaths;
+use crate::session_process::living_nodes::{LivingNodes, members};
 use crate::spec::SessionSpec;
 use crate::timeouts;
 use crate::wire;
@@ -29,15 +33,36 @@ pub(super) struct Links {
     me: NodeIndex,
     nodes: u32,
     fan_out: FanOut,
-    job: JobNodes,
-    /// Fences that were begun and have not ended.
-    open: Vec<(proto::FenceKey, FenceId)>,
+    job: JobId,
+    living: LivingNodes,
+    node_deaths: NodeDeaths,
+    /// Fences that were begun and have not ended here, and those that are repeated for others.
+    open: Vec<OpenFence>,
+    /// The fence that ended last, for a repetition.
+    kept: Option<(FenceId, Contribution)>,
     ended: VecDeque<(FenceId, Result<Merged, FenceError>)>,
     heard: VecDeque<(NodeIndex, LaunchFailure)>,
     frames: Vec<(NodeIndex, proto::LinkFrame)>,
     telling: BTreeMap<u64, Telling>,
     tells: u64,
     next_tick: Instant,
+}
+
+/// A fence that was begun.
+struct OpenFence {
+    id: FenceId,
+    contribution: Contribution,
+    attempt: Attempt,
+    /// True if it has ended here before, and is repeated for others.
+    is_repetition: bool,
+}
+
+/// Way of a fence to its end.
+enum Attempt {
+    /// It is exchanged under this key.
+    Open(proto::FenceKey),
+    /// It failed over a lost node, which may be declared dead until then.
+    Failed { error: FenceError, until: Instant },
 }
 
 /// A node that is being told of a failure, with those that it is to tell.
@@ -57,8 +82,11 @@ impl Links {
             me,
             nodes,
             fan_out,
-            job: JobNodes::new(&spec.job, me),
+            job: spec.job.id.clone(),
+            living: LivingNodes::of(&spec.job),
+            node_deaths: NodeDeaths::in_launch(&spec.settings),
             open: Vec::new(),
+            kept: None,
             ended: VecDeque::new(),
             heard: VecDeque::new(),
             frames: Vec::new(),
@@ -70,13 +98,23 @@ impl Links {
 
     pub(super) fn next_wake(&self) -> Option<Instant> {
         let tells = self.telling.values().map(|telling| telling.until);
-        self.launch.as_ref().and_then(|_| tells.chain([self.next_tick]).min())
+        let losses = self.open.iter().filter_map(|fence| match fence.attempt {
+            Attempt::Open(_) => None,
+            Attempt::Failed { until, .. } => Some(until),
+        });
+        self.launch.as_ref().and_then(|_| tells.chain(losses).chain([self.next_tick]).min())
     }
 
     pub(super) fn on_time(&mut self, now: Instant) {
         if now >= self.next_tick {
             self.next_tick = now + TICK;
             self.act(now, Launch::tick);
+        }
+        let is_late = |fence: &mut OpenFence| matches!(fence.attempt, Attempt::Failed { until, .. } if until <= now);
+        for OpenFence { id, attempt, is_repetition, .. } in self.open.extract_if(.., is_late) {
+            if let (Attempt::Failed { error, .. }, false) = (attempt, is_repetition) {
+                self.ended.push_back((id, Err(error)));
+            }
         }
         let late: Vec<u64> =
             self.telling.iter().filter(|(_, telling)| telling.until <= now).map(|(number, _)| *number).collect();
@@ -90,34 +128,73 @@ impl Links {
 
     /// Brings a contribution to a fence of several nodes; gives it back if the fence is this node's alone.
     pub(super) fn begin(&mut self, id: FenceId, contribution: Contribution, now: Instant) -> Option<Contribution> {
-        if self.job.is_alone(&id.scope) {
+        if !self.is_with_others(&id) {
             return Some(contribution);
         }
-        let ended =
-            |id: &FenceId| FenceError::BadSegment { epoch: id.epoch, reason: "the launch has ended".to_owned() };
+        self.attempt(id, contribution, false, now);
+        None
+    }
+
+    /// Returns true for a fence that other living nodes take part in as well.
+    fn is_with_others(&self, id: &FenceId) -> bool {
+        let among = members(&id.scope, &self.living.watch().borrow());
+        among.contains(&self.me) && among.len() > 1
+    }
+
+    fn attempt(&mut self, id: FenceId, contribution: Contribution, is_repetition: bool, now: Instant) {
+        let among = members(&id.scope, &self.living.watch().borrow());
         let scope = wire::fence::encode_scope(&id.scope).unwrap_or_default();
         let scope = proto::FenceScope { node_gaps: Vec::new(), ..scope };
         let key = proto::FenceKey {
             launch_id: self.launch_id.clone(),
-            job_id: self.job.job.as_str().to_owned(),
+            job_id: self.job.as_str().to_owned(),
             scope: Some(scope),
             epoch: id.epoch.0,
             members: 0,
         };
-        let Contribution { segments, exchange } = contribution;
+        let Contribution { segments, exchange } = contribution.clone();
         let brought = Brought { segments: segments.into_iter().map(Segment::into_bytes).collect(), exchange };
-        let members = self.job.members.clone();
         let mut effects = Effects::default();
-        match self.launch.as_mut().map(|launch| launch.begin(key, &members, brought, &mut effects)) {
-            Some(Ok(key)) => self.open.push((key, id)),
-            Some(Err(error)) => self.ended.push_back((id, Err(error.into()))),
-            None => {
-                let error = ended(&id);
-                self.ended.push_back((id, Err(error)));
+        let result = match self.launch.as_mut().map(|launch| launch.begin(key, &among, brought, &mut effects)) {
+            Some(Ok(key)) => {
+                self.open.push(OpenFence { id, contribution, attempt: Attempt::Open(key), is_repetition });
+                return self.take(effects, now);
             }
+            Some(Err(error)) => FenceError::from(error),
+            None => FenceError::BadSegment { epoch: id.epoch, reason: "the launch has ended".to_owned() },
+        };
+        if !is_repetition {
+            self.ended.push_back((id, Err(result)));
         }
         self.take(effects, now);
-        None
+    }
+
+    /// Ranks have died. The fences that their nodes take no part in any more begin anew among the others, and so does the last one that
+    /// ended here, for others may not have its result.
+    pub(super) fn ranks_died(&mut self, deaths: &[Death], now: Instant) {
+        let before = self.living.watch().borrow().clone();
+        deaths.iter().for_each(|death| self.living.die(death.rank));
+        if *self.living.watch().borrow() == before {
+            return;
+        }
+        let kept = self
+            .kept
+            .clone()
+            .filter(|(last, _)| !self.open.iter().any(|fence| fence.is_repetition && fence.id == *last));
+        let again = std::mem::take(&mut self.open);
+        for OpenFence { id, contribution, attempt, is_repetition } in again {
+            if let Attempt::Open(key) = attempt {
+                self.act(now, |launch, effects| launch.give_up(&key, effects));
+            }
+            if self.is_with_others(&id) {
+                self.attempt(id, contribution, is_repetition, now);
+            } else if !is_repetition {
+                self.ended.push_back((id, Ok(contribution.segments.into())));
+            }
+        }
+        if let Some((id, contribution)) = kept.filter(|(id, _)| self.is_with_others(id)) {
+            self.attempt(id, contribution, true, now);
+        }
     }
 
     pub(super) fn on_frame(&mut self, from: NodeIndex, frame: proto::LinkFrame, now: Instant) {
@@ -200,11 +277,26 @@ impl Links {
     fn take(&mut self, effects: Effects, now: Instant) {
         self.frames.extend(effects.frames);
         for (key, result) in effects.ended {
-            let Some(at) = self.open.iter().position(|(open, _)| *open == key) else { continue };
-            let (_, id) = self.open.remove(at);
-            let result = result.map_err(FenceError::from);
-            let result = result.and_then(|gathered| merged(gathered.runs, gathered.withheld, id.epoch));
-            self.ended.push_back((id, result));
+            let is_ended = |fence: &OpenFence| matches!(&fence.attempt, Attempt::Open(open) if *open == key);
+            let Some(at) = self.open.iter().position(is_ended) else { continue };
+            let OpenFence { id, contribution, is_repetition, .. } = self.open.remove(at);
+            let is_loss =
+                |error: &fence::FenceError| error.node().is_some() && self.node_deaths == NodeDeaths::AreBorne;
+            let result = match result {
+                Err(error) if is_loss(&error) => {
+                    let attempt = Attempt::Failed { error: error.into(), until: now + timeouts::LOSS_TOLD };
+                    self.open.push(OpenFence { id, contribution, attempt, is_repetition });
+                    continue;
+                }
+                Err(error) => Err(FenceError::from(error)),
+                Ok(gathered) => merged(gathered.runs, gathered.withheld, id.epoch),
+            };
+            if !is_repetition {
+                if self.node_deaths == NodeDeaths::AreBorne {
+                    self.kept = Some((id.clone(), contribution));
+                }
+                self.ended.push_back((id, result));
+            }
         }
         for asked in effects.asked {
             let answer = match asked.question {

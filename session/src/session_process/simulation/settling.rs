@@ -73,6 +73,7 @@ impl SimulatedSession {
                         self.server.handle_fence(&id, Ok(alone.segments.into()));
                     }
                 }
+                Action::Died(death) => self.machine.on_died(JobNumber::LAUNCHED, death),
                 Action::End(reason) => self.reason = Some(reason),
                 _ => {}
             }
@@ -94,6 +95,12 @@ impl SimulatedSession {
                     let ranks = slots.iter().map(|&slot| self.machine.ranks().get(slot).rank);
                     let signals: Vec<_> = ranks.map(|rank| SessionEffect::Signal(rank, signal)).collect();
                     self.effects.extend(signals);
+                }
+                Effect::AnnounceDeaths { deaths, .. } => {
+                    self.server.handle_deaths(&deaths);
+                    if let Some(links) = &mut self.links {
+                        links.ranks_died(&deaths, now);
+                    }
                 }
                 Effect::Report(event) => self.outbox.push_back(event),
                 Effect::Alarm(cause) => {

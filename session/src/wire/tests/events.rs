@@ -1,6 +1,7 @@
 //! Causes, events and reports.
 
 use bytes::Bytes;
+use pmi_core::deaths::{Death, DeathKind};
 use pmi_transport::limits::kept_cost;
 
 use super::super::event::NodeHappening;
@@ -30,6 +31,7 @@ fn causes() -> Vec<CauseKind> {
         CauseKind::TimedOut { limit: Duration::from_secs(9) },
         CauseKind::FirstExit { rank, wait: Duration::from_secs(4) },
         CauseKind::FailedRanks { failed: vec![(rank, exit), (Rank(9), RankExit::Code(3))] },
+        CauseKind::LostNodes { nodes: vec![("n1".into(), "gone".into())], failed: vec![(rank, exit)] },
     ]
 }
 
@@ -70,6 +72,9 @@ fn events_travel() {
         Event::Spawned { job: JobId::new("kvs_a_0.s1").unwrap(), failure: Some("no".into()) },
         Event::Progress { question: 4, ranks: vec![progress, early] },
         Event::Waiting { ranks: vec![Rank(4)] },
+        Event::Died(Death { rank: Rank(4), kind: DeathKind::Killed }),
+        Event::Died(Death { rank: Rank(4), kind: DeathKind::Exited }),
+        Event::Died(Death { rank: Rank(4), kind: DeathKind::NodeLost }),
         Event::Ending(Cause { host: "h".into(), kind: CauseKind::Interrupted { signal: 2 } }),
     ];
     for sent in events {

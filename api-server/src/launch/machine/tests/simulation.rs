@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lattice_session::cause::{Cause, CauseKind, RankExit};
 use lattice_session::event::{Event, Notice, Output, RankProgress, Stream};
-use lattice_session::settings::FailedRanks;
+use lattice_session::settings::{FailedRanks, LostNodes};
 use lattice_session::wire::event::{NodeHappening, happening_cost};
 use pmi_core::Phase as RankPhase;
 use pmi_core::ids::{JobId, Rank};
@@ -46,6 +46,7 @@ pub(super) fn facts(nodes: u32, ranks_per_node: u32) -> Facts {
         input_readers: vec![0],
         grace: GRACE,
         failed_ranks: FailedRanks::EndLaunch,
+        lost_nodes: LostNodes::EndLaunch,
         after_first_exit: None,
         time_limit: None,
         directory: "/".into(),

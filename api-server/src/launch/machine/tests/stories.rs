@@ -1,10 +1,11 @@
 //! Single courses of events that a property does not tell apart.
 
-use lattice_session::cause::{CauseKind, RankExit};
+use lattice_session::cause::{Cause, CauseKind, RankExit};
 use lattice_session::event::{Event, Notice};
-use lattice_session::settings::FailedRanks;
+use lattice_session::settings::{FailedRanks, LostNodes};
 use lattice_session::timeouts;
 use pmi_core::Phase as RankPhase;
+use pmi_core::deaths::{Death, DeathKind};
 use pmi_core::ids::Rank;
 use std::time::Duration;
 
@@ -78,6 +79,79 @@ fn a_rank_whose_failure_was_borne_is_the_cause_if_others_wait_for_it() {
     simulation.answer(0, vec![progress(0, true)]);
     simulation.pass(Duration::from_secs(1));
     assert_eq!(simulation.endings()[0].kind, CauseKind::Failed { rank: Rank(1), exit });
+}
+
+#[test]
+fn other_nodes_are_told_of_a_rank_that_died_and_nobody_waits_for_it() {
+    let mut simulation = bearing();
+    let dead = Death { rank: Rank(1), kind: DeathKind::Exited };
+    let told = |all: &Simulation, node: usize| {
+        let deaths = |command: &NodeCommand| match command {
+            NodeCommand::Deaths(deaths) => deaths.to_vec(),
+            _ => Vec::new(),
+        };
+        all.commands[node].iter().flat_map(deaths).collect::<Vec<_>>()
+    };
+    simulation.event(0, Event::Died(dead));
+    simulation.pass(Duration::from_secs(1));
+    assert_eq!(told(&simulation, 0), [], "it is not this node's to report");
+    simulation.event(1, Event::Died(dead));
+    simulation.event(1, Event::Died(dead));
+    simulation.event(1, Event::Exited { rank: Rank(1), exit: RankExit::Code(3), phase: Some(RankPhase::Open) });
+    simulation.event(0, Event::Waiting { ranks: vec![Rank(0)] });
+    simulation.pass(Duration::from_secs(3));
+    assert_eq!(told(&simulation, 0), [dead]);
+    assert!(
+        simulation.endings().is_empty()
+            && !simulation.was_told(0, |asked| matches!(asked, NodeCommand::AskProgress(_)))
+    );
+    simulation.stored(Stored::Durable);
+    let mut next = simulation.resumed();
+    next.open(0, 2);
+    assert_eq!(told(&next, 0), [dead], "the server before may not have told it");
+    next.event(0, Event::Waiting { ranks: vec![Rank(0)] });
+    next.pass(Duration::from_secs(3));
+    assert!(next.endings().is_empty());
+}
+
+#[test]
+fn a_node_whose_ranks_failed_and_are_missed_is_blamed_for_their_failure() {
+    let mut simulation = bearing();
+    let exit = RankExit::Code(3);
+    simulation.event(1, Event::Died(Death { rank: Rank(1), kind: DeathKind::Exited }));
+    simulation.event(1, Event::Exited { rank: Rank(1), exit, phase: Some(RankPhase::Open) });
+    let missed = CauseKind::NodeLost { reason: "its ranks died".to_owned() };
+    simulation.event(0, Event::Ending(Cause { host: "n1".to_owned(), kind: missed }));
+    simulation.pass(Duration::from_secs(1));
+    assert_eq!(simulation.endings()[0].kind, CauseKind::Failed { rank: Rank(1), exit });
+}
+
+#[test]
+fn a_lost_node_that_is_borne_leaves_the_others_running_and_is_the_cause_at_the_end() {
+    let facts = super::super::Facts { lost_nodes: LostNodes::AreBorne, ..facts(3, 2) };
+    // Its agent says so, or nothing comes from it.
+    for by_agent in [true, false] {
+        let mut simulation = Simulation::running_with(facts.clone(), 2);
+        simulation.exit(2, Some(RankPhase::Finalized));
+        if by_agent {
+            simulation.cause(1, CauseKind::NodeLost { reason: "gone".to_owned() });
+        } else {
+            simulation.input(|machine, now| machine.on_node_lost(1, "gone", now));
+        }
+        simulation.pass(Duration::from_secs(1));
+        let dead = Death { rank: Rank(3), kind: DeathKind::NodeLost };
+        for node in [0, 2] {
+            let told = |command: &NodeCommand| matches!(command, NodeCommand::Deaths(deaths) if deaths[..] == [dead]);
+            assert!(simulation.was_told(node, told), "rank 2 had ended");
+        }
+        assert!(simulation.endings().is_empty());
+        [0, 1, 4, 5].into_iter().for_each(|rank| simulation.exit(rank, Some(RankPhase::Finalized)));
+        simulation.report(0);
+        simulation.report(2);
+        let cause = simulation.completion().unwrap().cause.clone().unwrap();
+        let nodes = vec![("n1".to_owned(), "gone".to_owned())];
+        assert_eq!((cause.host.as_str(), cause.kind), ("n1", CauseKind::LostNodes { nodes, failed: Vec::new() }));
+    }
 }
 
 #[test]

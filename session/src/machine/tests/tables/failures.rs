@@ -1,5 +1,7 @@
 //! Ranks that fail in a launch that bears it, the time after the first exit, and the signal before the time limit.
 
+use pmi_core::deaths::{Death, DeathKind};
+
 use super::*;
 use crate::settings::{FailedRanks, LimitSignal};
 
@@ -49,6 +51,36 @@ fn what_others_cannot_go_on_after_ends_a_launch_that_bears_failures() {
     assert!(world.alarms.is_empty());
     world.reason(LAUNCHED, left);
     assert_eq!(world.cause(), Some(failed(1)));
+    world.finish();
+}
+
+#[test]
+fn the_ranks_and_servers_here_are_told_of_deaths_and_other_nodes_if_there_are_any() {
+    let death = |rank| Death { rank: Rank(rank), kind: DeathKind::Killed };
+    for hosts in [vec!["n0".to_owned()], vec!["n0".to_owned(), "n1".to_owned()]] {
+        let several = hosts.len() > 1;
+        let mut spec = bearing(3);
+        Arc::make_mut(&mut spec).hosts = hosts;
+        let mut world = World::running(spec);
+        world.died(LAUNCHED, death(1));
+        let reported = world.events.iter().filter(|event| matches!(event, Event::Died(dead) if *dead == death(1)));
+        assert_eq!(
+            (reported.count(), world.announced.clone()),
+            (usize::from(several), vec![(LAUNCHED, vec![death(1)])])
+        );
+        world.finish();
+    }
+}
+
+#[test]
+fn deaths_elsewhere_are_those_of_the_job_that_has_the_numbers() {
+    let death = |rank| Death { rank: Rank(rank), kind: DeathKind::NodeLost };
+    let mut world = World::running(spec_on(&[2, 1]));
+    world.control(Control::Spawn(order("kvs_1_0.s1", 2, 3)));
+    world.start_all();
+    // Of this node are 0, 1 and 3, 4.
+    world.control(Control::Deaths([0, 2, 4, 5, 99].map(death).to_vec()));
+    assert_eq!(world.announced, [(LAUNCHED, vec![death(2)]), (JobNumber(1), vec![death(2)])]);
     world.finish();
 }
 

@@ -1,0 +1,98 @@
+//! Ranks that die while the others go on: these others are told by events, and their collectives do without the dead.
+//!
+//! The rules are those of the other server ([`pmi_core::server`]): from the first commit until a job's first collective of all its ranks
+//! is over, nobody can do without a rank; else a collective ends without the dead, and its members are told so by its status.
+
+use pmi_core::deaths::{Death, DeathKind};
+use pmi_core::gathering::Gathering;
+use pmi_core::ids::{Epoch, Rank};
+use pmi_core::server::missed;
+
+use super::collectives::{Members, Waiter};
+use super::{Action, Server};
+use crate::namespace::{JobIndex, Seat};
+
+impl Server {
+    /// The rank's process failed, and the host lets the others go on. The launch ends if they wait for it while MPI is initialized; else
+    /// they do without it, which an [`Action::Died`] tells.
+    pub fn handle_borne_failure(&mut self, seat: Seat, kind: DeathKind) {
+        let Some(state) = self.rank_mut(seat) else { return };
+        state.fail(kind);
+        let rank = state.rank;
+        self.give_up_on(seat.job, rank);
+        self.tell_own_deaths(seat.job);
+        self.begin_collectives();
+        self.look_for_last_exits();
+        self.look_for_deserters();
+    }
+
+    /// Ranks of a job on other nodes have died, and the others are to go on. The launch ends if ranks of this node wait for what a node
+    /// without living ranks was to bring while MPI is initialized.
+    pub fn handle_deaths(&mut self, job: JobIndex, deaths: &[Death]) {
+        let Some(state) = self.jobs.get_mut(job.0) else { return };
+        let new: Vec<Death> = deaths.iter().copied().filter(|death| state.deaths.add(death.rank)).collect();
+        self.tell_of_deaths(job, &new);
+        self.look_for_missed_node(job);
+    }
+
+    /// A collective of all ranks of a job is over.
+    pub(super) fn count_fence(&mut self, job: JobIndex) {
+        self.jobs[job.0].fences += 1;
+        self.tell_own_deaths(job);
+    }
+
+    /// Tells of ranks of this node that have died, unless they are missed.
+    fn tell_own_deaths(&mut self, job: JobIndex) {
+        let state = &mut self.jobs[job.0];
+        if state.misses_the_dead() || self.ended {
+            return;
+        }
+        let new: Vec<Death> = state.ranks.deaths().filter(|death| state.deaths.add(death.rank)).collect();
+        self.actions.extend(new.iter().map(|&death| Action::Died { job, death }));
+        self.tell_of_deaths(job, &new);
+    }
+
+    /// Begins the exchange of a collective's next round, if that is complete.
+    pub(super) fn begin_collective(&mut self, name: &str) -> Option<Epoch> {
+        self.collectives.get_mut(name)?.begin(|seat| self.jobs[seat.job.0].can_do_without(seat.local))
+    }
+
+    /// Begins the collectives that wait for nobody of this node any more.
+    fn begin_collectives(&mut self) {
+        let names: Vec<_> = self.collectives.names().cloned().collect();
+        for name in names {
+            if let Some(epoch) = self.begin_collective(&name) {
+                self.exchange_round(name, epoch);
+            }
+        }
+    }
+
+    /// Ends the launch if all ranks of this node are in the first collective of all ranks of a job, and a node without living ranks
+    /// brings nothing to it.
+    pub(super) fn look_for_missed_node(&mut self, job: JobIndex) {
+        let state = &self.jobs[job.0];
+        if state.deaths.is_empty() || !state.misses_the_dead() {
+            return;
+        }
+        let leaves_whole = |gathering: &Gathering<Seat, Waiter>| {
+            gathering.leaving().first().is_some_and(|waiter| waiter.takes_whole(job))
+        };
+        if let Some(node) = state.deaths.dead_node(&state.namespace.job.placement, state.namespace.node)
+            && self.collectives.iter().any(leaves_whole)
+        {
+            self.end(job, missed(node));
+        }
+    }
+
+    pub(super) fn is_dead(&self, job: JobIndex, rank: Rank) -> bool {
+        self.jobs[job.0].deaths.include(rank)
+    }
+
+    /// Returns true if one of these is known to be dead.
+    pub(super) fn lacks_any(&self, members: &Members) -> bool {
+        members.ours.iter().any(|(&job, ranks)| match ranks {
+            None => !self.jobs[job.0].deaths.is_empty(),
+            Some(ranks) => ranks.iter().any(|&rank| self.is_dead(job, rank)),
+        })
+    }
+}
