@@ -9,6 +9,9 @@ use std::cmp::Reverse;
 use crate::cpus::{CpuSet, NodeSet};
 use crate::template::{CacheKind, CacheType, Group, NumaNode, PciDevice, Template};
 
+/// Most objects within each other. No machine comes near it, and nothing that somebody made up takes more of the stack.
+const DEPTH_MAX: usize = 64;
+
 /// Object with CPUs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Object<'a> {
@@ -79,7 +82,7 @@ impl<'a> Tree<'a> {
         }
         let mut root = Object::new(ObjectKind::Machine, Some(0), template.cpus.clone());
         for object in objects(template) {
-            root.insert(object);
+            root.insert(object, DEPTH_MAX);
         }
         for node in numa.iter().filter(|node| !node.cpus.is_empty()) {
             root.insert_group(&node.cpus);
@@ -133,9 +136,9 @@ impl<'a> Object<'a> {
         Self { kind, id, cpus, numa: Vec::new(), nodes: NodeSet::default(), pci: Vec::new(), children: Vec::new() }
     }
 
-    /// Takes in an object that contains no more CPUs than any that is here.
-    fn insert(&mut self, object: Self) {
-        if !object.cpus.is_subset(&self.cpus) || object.cpus.is_empty() {
+    /// Takes in an object that contains no more CPUs than any that is here, unless it would be more than `depth` levels below this one.
+    fn insert(&mut self, object: Self, depth: usize) {
+        if !object.cpus.is_subset(&self.cpus) || object.cpus.is_empty() || depth == 0 {
             return;
         }
         if let Some(child) = self.children.iter_mut().find(|child| !object.cpus.is_disjoint(&child.cpus)) {
@@ -143,7 +146,7 @@ impl<'a> Object<'a> {
             match child.cpus == object.cpus {
                 true if object.kind == ObjectKind::Cluster => {}
                 true if child.kind == ObjectKind::Cluster => (child.kind, child.id) = (object.kind, object.id),
-                _ => child.insert(object),
+                _ => child.insert(object, depth - 1),
             }
             return;
         }
@@ -272,6 +275,19 @@ mod tests {
         let tree = Tree::of(&template);
         let nodes: Vec<_> = tree.objects().iter().map(|object| object.nodes.to_string()).take(4).collect();
         assert_eq!(nodes, ["0-2", "0-1", "0", "0"]);
+    }
+
+    #[test]
+    fn objects_without_end_are_left_out() {
+        let within = |last: u16| group(&format!("0-{last}"));
+        let template = Template { cpus: set("0-1999"), dies: (1..1999).map(within).collect(), ..Template::default() };
+        let mut depth = 0;
+        let tree = Tree::of(&template);
+        let mut object = &tree.root;
+        while let Some(child) = object.children.first() {
+            (object, depth) = (child, depth + 1);
+        }
+        assert_eq!(depth, DEPTH_MAX);
     }
 
     #[test]
