@@ -43,6 +43,8 @@ pub(crate) struct Config {
     pub socket: Option<PathBuf>,
     /// The file that state is kept in.
     pub state: PathBuf,
+    /// The file that describes nodes; `None` for none.
+    pub inventory: Option<PathBuf>,
     /// The address at which metrics are served; `None` for nowhere.
     pub metrics: Option<SocketAddr>,
     /// Means by which others prove who they are.
@@ -103,6 +105,7 @@ struct File {
     listen: Option<Vec<String>>,
     socket: Option<PathBuf>,
     state: Option<PathBuf>,
+    inventory: Option<PathBuf>,
     metrics: Option<SocketAddr>,
     #[serde(default)]
     insecure: bool,
@@ -173,6 +176,7 @@ impl Config {
             listen,
             socket,
             state: file.state.unwrap_or_else(|| DEFAULT_STATE.into()),
+            inventory: file.inventory,
             metrics: file.metrics,
             identity,
             lease: lease(file.lease)?,

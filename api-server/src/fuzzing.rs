@@ -1,18 +1,22 @@
 //! Entry points of fuzz targets, as plain functions: they take any bytes, and panic when a promise is broken.
 //!
-//! [`launch_request`] is what a user may ask for; [`node_reports`] what the nodes of one launch may report.
+//! [`launch_request`] is what a user may ask for; [`node_reports`] what the nodes of one launch may report; [`node_inventory`] what a node
+//! may tell of itself.
 
 mod reports;
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
+use lattice_inventory::{Template, picture};
 use lattice_session::wire;
 use pmi_core::ids::NodeIndex;
-use pmi_transport::proto::v1::{LaunchTasksRequest, RegisterNodeRequest};
+use pmi_transport::proto::v1::{LaunchTasksRequest, RegisterNodeRequest, TellInventoryRequest};
 use prost::Message;
 use tokio::time::Instant;
 
 use crate::allocations::allocation::{Allocation, AllocationState, RequeuePolicy};
+use crate::inventories::{Inventories, Telling, trouble_between};
 use crate::launch::settings::LaunchSettings;
 use crate::nodes::Registry;
 use crate::order::Order;
@@ -61,4 +65,30 @@ pub fn launch_request(data: &[u8]) {
         assert_eq!(session.hosts[index as usize], *node);
         assert_eq!(session.job.size(), order.launch.job.size());
     }
+}
+
+/// What a node tells of itself is refused, or listed; and what is listed can be read and looked at.
+pub fn node_inventory(data: &[u8]) {
+    let Ok(told) = TellInventoryRequest::decode(data) else { return };
+    let TellInventoryRequest { node_id: _, signature, devices, trouble, template } = told;
+    // Damage to a template is seen by its signature, and would come no further.
+    let signature = match serde_json::from_slice::<Template>(&template) {
+        Ok(template) if template.cpus.len() < 1024 => template.signature().0.to_vec().into(),
+        _ => signature,
+    };
+    let mut inventories = Inventories::default();
+    let telling = Telling { signature, devices, trouble, template };
+    if inventories.tell("node0", telling, Instant::now()).is_err() {
+        return;
+    }
+    let kinds = inventories.kinds(&BTreeSet::new(), &Template::default());
+    assert_eq!(kinds.iter().map(|kind| kind.nodes.as_str()).collect::<Vec<_>>(), ["node0"]);
+    if let Some(encoded) = &kinds[0].template {
+        let template: Template = serde_json::from_slice(encoded).expect("what is listed can be read");
+        assert_eq!(template.signature(), kinds[0].signature);
+        picture::lines(&template);
+        picture::svg(&template, "node0");
+    }
+    trouble_between(&inventories.devices());
+    inventories.trouble();
 }

@@ -3,12 +3,14 @@
 //! A node tells its signature. Who is the first of a kind is asked for the template, and the others are not, for as long as it takes to
 //! answer: a thousand nodes of two kinds send two templates.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use bytes::Bytes;
-use lattice_inventory::{Devices, NodeRecord, Signature, Template, deliver};
+use lattice_inventory::{Devices, NodeRecord, Signature, Template, deliver, differences};
 use tokio::time::Instant;
+
+use super::listed_nodes::{ListedNodes, Topology};
 
 /// Time for which one node is waited for before another one is asked for the template of the same kind.
 const ANSWER_TIME: Duration = Duration::from_secs(2);
@@ -20,6 +22,9 @@ const KINDS_MAX: usize = 1024;
 const TEMPLATE_MAX: usize = 1 << 20;
 const DEVICES_MAX: usize = 64 << 10;
 
+/// The most CPUs of a node. Linux has 8,192 at most; a set of more can be written in a few bytes.
+const CPUS_MAX: usize = 8192;
+
 /// The most troubles of a node, and the longest one in bytes; more are left out.
 const TROUBLES_MAX: usize = 16;
 const TROUBLE_MAX: usize = 512;
@@ -29,6 +34,9 @@ const TROUBLE_MAX: usize = 512;
 pub(crate) struct Inventories {
     nodes: BTreeMap<String, Told>,
     kinds: HashMap<Signature, Kind>,
+    listed: ListedNodes,
+    /// Nodes whose differences from their lists were told, with the kind that they were of.
+    compared: HashMap<String, Signature>,
 }
 
 /// Message of one node, as it is kept.
@@ -68,6 +76,14 @@ pub(crate) enum Answer {
     WantTemplate,
 }
 
+/// Consequences of a message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Heard {
+    pub answer: Answer,
+    /// Lines about nodes that are not what they should be, which were not told before.
+    pub news: Vec<String>,
+}
+
 /// A kind of node with the nodes that are of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct KindOfNodes {
@@ -76,6 +92,20 @@ pub(crate) struct KindOfNodes {
     pub nodes: String,
     /// In its canonical form; `None` while no node has told it.
     pub template: Option<Vec<u8>>,
+    /// Name of the topology that its nodes should have, if it is the same for all.
+    pub name: Option<String>,
+    pub origin: Origin,
+}
+
+/// Who says that nodes are of a kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Origin {
+    /// The nodes themselves.
+    Told,
+    /// A list of the administrator's; the nodes have told nothing.
+    Listed,
+    /// Nobody: it is the API server's own.
+    Assumed,
 }
 
 /// Addresses of a node's devices, as the node has told them.
@@ -94,6 +124,8 @@ pub(crate) enum TellingError {
     TooLong { what: &'static str, length: usize, max: usize },
     #[error("the {what} cannot be read: {source}")]
     Unreadable { what: &'static str, source: serde_json::Error },
+    #[error("a template of {count} CPUs; there can be {CPUS_MAX}")]
+    TooManyCpus { count: usize },
     #[error("the template has the signature {seen}, and {told} was told")]
     OtherTemplate { told: Signature, seen: Signature },
 }
@@ -113,6 +145,10 @@ impl Telling {
             return Ok((told, None));
         }
         let template: Template = read("template", within("a template", &template, TEMPLATE_MAX)?)?;
+        let count = template.cpus.len();
+        if count > CPUS_MAX {
+            return Err(TellingError::TooManyCpus { count });
+        }
         let seen = template.signature();
         if seen != signature {
             return Err(TellingError::OtherTemplate { told: signature, seen });
@@ -122,22 +158,64 @@ impl Telling {
 }
 
 impl Inventories {
+    /// No inventories yet, of nodes that should be what a list says.
+    pub(crate) fn new(listed: ListedNodes) -> Self {
+        Self { listed, ..Self::default() }
+    }
+
     /// Takes in what a node tells, under a name that can stand in a hostlist.
-    pub(crate) fn tell(&mut self, node: &str, telling: Telling, now: Instant) -> Result<Answer, TellingError> {
+    pub(crate) fn tell(&mut self, node: &str, telling: Telling, now: Instant) -> Result<Heard, TellingError> {
         let (told, template) = telling.check()?;
-        let signature = told.signature;
+        let (signature, has_template) = (told.signature, template.is_some());
         self.nodes.insert(node.to_owned(), told);
+        let answer = self.take_in(signature, template, now);
+        let news = if has_template { self.news_of_kind(signature) } else { self.news_of([node.to_owned()]) };
+        Ok(Heard { answer, news })
+    }
+
+    fn take_in(&mut self, signature: Signature, template: Option<Template>, now: Instant) -> Answer {
         let (kind, answer) = match (template, self.kinds.get(&signature)) {
             (Some(template), _) => (Kind::Known(Box::new(template)), Answer::Enough),
-            (None, Some(Kind::Known(_))) => return Ok(Answer::Enough),
-            (None, Some(Kind::Asked(asked))) if now.duration_since(*asked) < ANSWER_TIME => return Ok(Answer::Enough),
+            (None, Some(Kind::Known(_))) => return Answer::Enough,
+            (None, Some(Kind::Asked(asked))) if now.duration_since(*asked) < ANSWER_TIME => return Answer::Enough,
             (None, Some(Kind::Asked(_)) | None) => (Kind::Asked(now), Answer::WantTemplate),
         };
         if !self.has_room_for(signature) {
-            return Ok(Answer::Enough);
+            return Answer::Enough;
         }
         self.kinds.insert(signature, kind);
-        Ok(answer)
+        answer
+    }
+
+    /// Differences of all nodes of a kind that were not told before.
+    fn news_of_kind(&mut self, kind: Signature) -> Vec<String> {
+        let of_kind = self.nodes.iter().filter(|(_, told)| told.signature == kind);
+        let nodes: Vec<String> = of_kind.map(|(node, _)| node.clone()).collect();
+        self.news_of(nodes)
+    }
+
+    fn news_of(&mut self, nodes: impl IntoIterator<Item = String>) -> Vec<String> {
+        let mut by_line: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for node in nodes {
+            let Some((kind, lines)) = self.differences(&node) else { continue };
+            if self.compared.insert(node.clone(), kind) != Some(kind) {
+                lines.into_iter().for_each(|line| by_line.entry(line).or_default().push(node.clone()));
+            }
+        }
+        let line = |(line, nodes): (String, Vec<String>)| {
+            format!("{}: {line}", folded(nodes.iter().map(String::as_str).collect()))
+        };
+        by_line.into_iter().map(line).collect()
+    }
+
+    /// A node's kind, and what it has less or more of than its list says; `None` if either is not known.
+    fn differences(&self, node: &str) -> Option<(Signature, Vec<String>)> {
+        let Topology { name, template } = self.listed.of(node)?;
+        let kind = self.nodes.get(node)?.signature;
+        match self.kinds.get(&kind)? {
+            Kind::Known(seen) => Some((kind, differences(name, template, seen))),
+            Kind::Asked(_) => None,
+        }
     }
 
     /// Forgets kinds that no node is of when there are very many, and returns true if there is room for this one.
@@ -149,30 +227,63 @@ impl Inventories {
         self.kinds.len() < KINDS_MAX || self.kinds.contains_key(&kind)
     }
 
-    /// The kinds, by their first nodes' names.
-    pub(crate) fn kinds(&self) -> Vec<KindOfNodes> {
-        let mut nodes: HashMap<Signature, Vec<&str>> = HashMap::new();
-        for (node, told) in &self.nodes {
-            nodes.entry(told.signature).or_default().push(node);
+    /// The kinds, by their first nodes' names. Of those among `registered` that nobody says anything of, it is that of the `head`.
+    pub(crate) fn kinds(&self, registered: &BTreeSet<String>, head: &Template) -> Vec<KindOfNodes> {
+        let mut kinds = self.told_kinds();
+        let mut listed: BTreeMap<&str, (&Template, Vec<&str>)> = BTreeMap::new();
+        for (node, Topology { name, template }) in
+            self.listed.iter().filter(|(node, _)| !self.nodes.contains_key(*node))
+        {
+            listed.entry(name).or_insert_with(|| (template, Vec::new())).1.push(node);
         }
-        let kind = |(signature, nodes): (Signature, Vec<&str>)| KindOfNodes {
-            signature,
+        let untold = |template: &Template, nodes: Vec<&str>, name: Option<&str>, origin: Origin| KindOfNodes {
+            signature: template.signature(),
             nodes: folded(nodes),
-            template: match self.kinds.get(&signature) {
-                Some(Kind::Known(template)) => Some(template.encode()),
-                Some(Kind::Asked(_)) | None => None,
-            },
+            template: Some(template.encode()),
+            name: name.map(str::to_owned),
+            origin,
         };
-        let mut kinds: Vec<KindOfNodes> = nodes.into_iter().map(kind).collect();
+        let listed = listed.into_iter();
+        kinds.extend(listed.map(|(name, (template, nodes))| untold(template, nodes, Some(name), Origin::Listed)));
+        let is_unknown = |node: &&String| !self.nodes.contains_key(*node) && self.listed.of(node).is_none();
+        let unknown: Vec<&str> = registered.iter().filter(is_unknown).map(String::as_str).collect();
+        if !unknown.is_empty() {
+            kinds.push(untold(head, unknown, None, Origin::Assumed));
+        }
         kinds.sort_by(|one, other| hostlist::natural_order(&one.nodes, &other.nodes));
         kinds
     }
 
-    /// Parts that nodes could not read, with the nodes that have told it, as a hostlist.
-    pub(crate) fn trouble(&self) -> Vec<(String, &str)> {
-        let mut nodes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    /// The kinds that nodes have told.
+    fn told_kinds(&self) -> Vec<KindOfNodes> {
+        let mut nodes: HashMap<Signature, Vec<&str>> = HashMap::new();
         for (node, told) in &self.nodes {
-            told.trouble.iter().for_each(|text| nodes.entry(text).or_default().push(node));
+            nodes.entry(told.signature).or_default().push(node);
+        }
+        let kind = |(signature, nodes): (Signature, Vec<&str>)| {
+            let names: HashSet<Option<&str>> =
+                nodes.iter().map(|node| Some(self.listed.of(node)?.name.as_str())).collect();
+            let only = if names.len() == 1 { names.into_iter().next().flatten() } else { None };
+            KindOfNodes {
+                signature,
+                nodes: folded(nodes),
+                template: match self.kinds.get(&signature) {
+                    Some(Kind::Known(template)) => Some(template.encode()),
+                    Some(Kind::Asked(_)) | None => None,
+                },
+                name: only.map(str::to_owned),
+                origin: Origin::Told,
+            }
+        };
+        nodes.into_iter().map(kind).collect()
+    }
+
+    /// Parts that nodes could not read, and differences from their lists, with the nodes, as a hostlist.
+    pub(crate) fn trouble(&self) -> Vec<(String, String)> {
+        let mut nodes: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        for (node, told) in &self.nodes {
+            let differences = self.differences(node).map(|(_, lines)| lines).unwrap_or_default();
+            told.trouble.iter().cloned().chain(differences).for_each(|text| nodes.entry(text).or_default().push(node));
         }
         nodes.into_iter().map(|(text, nodes)| (folded(nodes), text)).collect()
     }
@@ -211,6 +322,7 @@ fn read<T: serde::de::DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::listed_nodes;
 
     fn template(arch: &str) -> Template {
         Template { arch: arch.to_owned(), cpus: "0-3".parse().unwrap(), ..Template::default() }
@@ -220,6 +332,11 @@ mod tests {
         Telling { signature: template.signature().0.to_vec().into(), devices: "{}".into(), ..Telling::default() }
     }
 
+    /// The kinds of nodes that nobody else knows.
+    fn told(inventories: &Inventories) -> Vec<KindOfNodes> {
+        inventories.kinds(&BTreeSet::new(), &Template::default())
+    }
+
     #[test]
     fn a_thousand_nodes_of_two_kinds_send_two_templates() {
         let (mut inventories, now) = (Inventories::default(), Instant::now());
@@ -227,13 +344,13 @@ mod tests {
         let mut sent = 0;
         for number in 0..1000 {
             let (node, kind) = (format!("node{number}"), &kinds[number % 2]);
-            if inventories.tell(&node, telling(kind), now).unwrap() == Answer::WantTemplate {
+            if inventories.tell(&node, telling(kind), now).unwrap().answer == Answer::WantTemplate {
                 let whole = Telling { template: kind.encode().into(), ..telling(kind) };
-                assert_eq!(inventories.tell(&node, whole, now).unwrap(), Answer::Enough);
+                assert_eq!(inventories.tell(&node, whole, now).unwrap().answer, Answer::Enough);
                 sent += 1;
             }
         }
-        let kinds = inventories.kinds();
+        let kinds = told(&inventories);
         assert_eq!((sent, kinds.len()), (2, 2));
         assert!(kinds[0].nodes.starts_with("node[0,2,4,6,8,10,12,"), "{}", kinds[0].nodes);
         assert_eq!(kinds[0].template, Some(template("x86_64").encode()));
@@ -243,9 +360,9 @@ mod tests {
     fn another_node_is_asked_when_the_first_does_not_answer() {
         let (mut inventories, now) = (Inventories::default(), Instant::now());
         let kind = template("x86_64");
-        assert_eq!(inventories.tell("n1", telling(&kind), now).unwrap(), Answer::WantTemplate);
-        assert_eq!(inventories.tell("n2", telling(&kind), now).unwrap(), Answer::Enough);
-        assert_eq!(inventories.tell("n2", telling(&kind), now + ANSWER_TIME).unwrap(), Answer::WantTemplate);
+        assert_eq!(inventories.tell("n1", telling(&kind), now).unwrap().answer, Answer::WantTemplate);
+        assert_eq!(inventories.tell("n2", telling(&kind), now).unwrap().answer, Answer::Enough);
+        assert_eq!(inventories.tell("n2", telling(&kind), now + ANSWER_TIME).unwrap().answer, Answer::WantTemplate);
     }
 
     #[test]
@@ -263,8 +380,10 @@ mod tests {
             Telling { template: vec![b' '; TEMPLATE_MAX + 1].into(), ..telling(&kind) },
             "a template of 1048577 bytes",
         );
+        let vast = Template { cpus: "0-8192".parse().unwrap(), ..Template::default() };
+        check(Telling { template: vast.encode().into(), ..telling(&vast) }, "a template of 8193 CPUs");
         check(Telling { template: template("other").encode().into(), ..telling(&kind) }, "was told");
-        assert_eq!(inventories.kinds(), []);
+        assert_eq!(told(&inventories), []);
     }
 
     #[test]
@@ -282,8 +401,8 @@ mod tests {
         for number in 0..=KINDS_MAX {
             assert!(tell(&format!("n{number}"), number) <= KINDS_MAX);
         }
-        let known = inventories.kinds().iter().filter(|kind| kind.template.is_some()).count();
-        assert_eq!((known, inventories.kinds().len()), (KINDS_MAX, KINDS_MAX + 2));
+        let known = told(&inventories).iter().filter(|kind| kind.template.is_some()).count();
+        assert_eq!((known, told(&inventories).len()), (KINDS_MAX, KINDS_MAX + 2));
     }
 
     #[test]
@@ -295,9 +414,44 @@ mod tests {
             let trouble = vec!["pci: permission denied".to_owned()];
             inventories.tell(node, Telling { trouble, devices: devices.into(), ..telling(&kind) }, now).unwrap();
         }
-        assert_eq!(inventories.trouble(), [("n[1-2,10]".to_owned(), "pci: permission denied")]);
+        assert_eq!(inventories.trouble(), [("n[1-2,10]".to_owned(), "pci: permission denied".to_owned())]);
         let between = trouble_between(&inventories.devices());
         assert_eq!(between.len(), 2, "{between:?}");
         assert_eq!(between[0], "mlx5_0 of n10 and mlx5_0 of n1 have the same node GUID, b8ce");
+    }
+
+    #[test]
+    fn a_node_that_is_not_what_its_list_says_is_told_once() {
+        let list = "[[topology]]\nname = 'milan'\nfile = 'node.xml'\n[[nodes]]\nlist = 'n[0-3]'\ntopology = 'milan'";
+        let (mut inventories, now) = (Inventories::new(listed_nodes::tests::read(list).unwrap()), Instant::now());
+        let kind = |cpus: &str| Template { cpus: cpus.parse().unwrap(), ..template("x86_64") };
+        let (whole, half) = (kind("0-3"), kind("0-1"));
+        let mut tell = |node: &str, kind: &Template| {
+            let first = inventories.tell(node, telling(kind), now).unwrap();
+            let message = Telling { template: kind.encode().into(), ..telling(kind) };
+            let second = inventories.tell(node, message, now).unwrap();
+            [first.news, second.news].concat()
+        };
+        let text = "2 of 4 CPUs of \"milan\" are missing";
+        let packages = "1 of 1 package of \"milan\" is missing";
+        assert_eq!(tell("n0", &whole), [format!("n0: {packages}")]);
+        assert_eq!(tell("n1", &half), [format!("n1: {packages}"), format!("n1: {text}")]);
+        assert_eq!((tell("n1", &half), tell("other", &half)), (vec![], vec![]));
+        assert_eq!(
+            inventories.trouble(),
+            [("n[0-1]".to_owned(), packages.to_owned()), ("n1".to_owned(), text.to_owned())]
+        );
+        let registered = ["n0", "n1", "n2", "other", "unheard"].map(str::to_owned).into();
+        let kinds = inventories.kinds(&registered, &template("head"));
+        let seen: Vec<_> = kinds.iter().map(|kind| (kind.nodes.as_str(), kind.name.as_deref(), kind.origin)).collect();
+        assert_eq!(
+            seen,
+            [
+                ("n0", Some("milan"), Origin::Told),
+                ("n1,other", None, Origin::Told),
+                ("n[2-3]", Some("milan"), Origin::Listed),
+                ("unheard", None, Origin::Assumed),
+            ]
+        );
     }
 }

@@ -1,27 +1,35 @@
 //! The calls about what nodes are.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use lattice_inventory::{Keeping, Root, ThisNode};
 use parking_lot::Mutex;
+use pmi_transport::proto::v1 as proto;
 use pmi_transport::proto::v1::inventory_service_server::InventoryService;
 use pmi_transport::proto::v1::{
     ListInventoriesRequest, ListInventoriesResponse, NodeKind, NodeTrouble, TellInventoryRequest, TellInventoryResponse,
 };
 use tonic::{Request, Response, Status};
 
-use super::inventories::{Answer, Inventories, KindOfNodes, Telling, trouble_between};
+use super::inventories::{Answer, Heard, Inventories, KindOfNodes, Origin, Telling, trouble_between};
+use super::listed_nodes::ListedNodes;
 use super::node_service::check_speaker;
 use super::server::Server;
 
 /// Answers agents that tell what their nodes are, and those who want to know.
 pub(crate) struct Describing {
     server: Arc<Server>,
-    inventories: Mutex<Inventories>,
+    inventories: Arc<Mutex<Inventories>>,
+    /// This machine, for nodes that nobody says anything of.
+    head: Arc<ThisNode>,
 }
 
 impl Describing {
-    pub(crate) fn new(server: &Arc<Server>) -> Self {
-        Self { server: Arc::clone(server), inventories: Mutex::default() }
+    pub(crate) fn new(server: &Arc<Server>, listed: ListedNodes) -> Self {
+        let inventories = Arc::new(Mutex::new(Inventories::new(listed)));
+        let head = ThisNode::below(Root::default(), vec![Keeping::of_machine()]);
+        Self { server: Arc::clone(server), inventories, head: Arc::new(head) }
     }
 }
 
@@ -38,11 +46,12 @@ impl InventoryService for Describing {
             return Err(Status::failed_precondition(format!("{node_id} is not registered; register it first")));
         }
         let telling = Telling { signature, devices, trouble, template };
-        let answer = self.inventories.lock().tell(&node_id, telling, self.server.clock.now());
-        let answer = answer.map_err(|error| {
+        let heard = self.inventories.lock().tell(&node_id, telling, self.server.clock.now());
+        let Heard { answer, news } = heard.map_err(|error| {
             tracing::warn!(node = node_id, "what it tells of itself is refused: {error}");
             Status::invalid_argument(error.to_string())
         })?;
+        news.iter().for_each(|line| tracing::warn!("{line}"));
         Ok(Response::new(TellInventoryResponse { want_template: answer == Answer::WantTemplate }))
     }
 
@@ -50,20 +59,37 @@ impl InventoryService for Describing {
         &self,
         _: Request<ListInventoriesRequest>,
     ) -> Result<Response<ListInventoriesResponse>, Status> {
-        let (kinds, mut trouble, devices) = {
-            let inventories = self.inventories.lock();
-            let told = |(nodes, text): (String, &str)| NodeTrouble { nodes, text: text.to_owned() };
-            let trouble: Vec<NodeTrouble> = inventories.trouble().into_iter().map(told).collect();
-            (inventories.kinds(), trouble, inventories.devices())
-        };
-        let between = tokio::task::spawn_blocking(move || trouble_between(&devices)).await;
-        let between = between.map_err(|error| Status::internal(error.to_string()))?;
-        trouble.extend(between.into_iter().map(|text| NodeTrouble { nodes: String::new(), text }));
-        let kind = |KindOfNodes { signature, nodes, template }| NodeKind {
-            signature: signature.0.to_vec().into(),
-            nodes,
-            template: template.unwrap_or_default().into(),
-        };
-        Ok(Response::new(ListInventoriesResponse { kinds: kinds.into_iter().map(kind).collect(), trouble }))
+        let registered: BTreeSet<String> = self.server.nodes.lock().all_known().into_iter().cloned().collect();
+        let (inventories, head) = (Arc::clone(&self.inventories), Arc::clone(&self.head));
+        let listing = tokio::task::spawn_blocking(move || list(&inventories, &registered, &head));
+        listing.await.map(Response::new).map_err(|error| Status::internal(error.to_string()))
+    }
+}
+
+/// Lists all that is known, which takes its time if there are many nodes.
+fn list(inventories: &Mutex<Inventories>, registered: &BTreeSet<String>, head: &ThisNode) -> ListInventoriesResponse {
+    let head = &head.inventory().template;
+    let (kinds, trouble, devices) = {
+        let inventories = inventories.lock();
+        (inventories.kinds(registered, head), inventories.trouble(), inventories.devices())
+    };
+    let between = trouble_between(&devices).into_iter().map(|text| (String::new(), text));
+    let trouble = trouble.into_iter().chain(between).map(|(nodes, text)| NodeTrouble { nodes, text });
+    ListInventoriesResponse { kinds: kinds.into_iter().map(encode).collect(), trouble: trouble.collect() }
+}
+
+fn encode(kind: KindOfNodes) -> NodeKind {
+    let KindOfNodes { signature, nodes, template, name, origin } = kind;
+    let origin = match origin {
+        Origin::Told => proto::Origin::Told,
+        Origin::Listed => proto::Origin::Listed,
+        Origin::Assumed => proto::Origin::Assumed,
+    };
+    NodeKind {
+        signature: signature.0.to_vec().into(),
+        nodes,
+        template: template.unwrap_or_default().into(),
+        name: name.unwrap_or_default(),
+        origin: origin.into(),
     }
 }

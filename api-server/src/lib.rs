@@ -27,6 +27,7 @@ mod inventory_service;
 mod launch;
 mod launch_quota;
 mod launch_service;
+mod listed_nodes;
 mod metrics;
 mod names;
 mod node_service;
@@ -81,6 +82,7 @@ use self::fabric::{Fabric, FabricError};
 use self::fabric_service::Accounting;
 use self::inventory_service::Describing;
 use self::launch_service::Launching;
+use self::listed_nodes::{ListedNodes, ListedNodesError};
 use self::node_service::Reporting;
 use self::renewal::Renewal;
 use self::server::{Parts, Server};
@@ -109,6 +111,8 @@ enum Failure {
     Fabric(#[from] FabricError),
     #[error("certificates cannot be renewed")]
     Renewal(#[from] PkiError),
+    #[error(transparent)]
+    ListedNodes(#[from] ListedNodesError),
     #[error(transparent)]
     Listen(#[from] ListenError),
     #[error("cannot serve metrics at {address}")]
@@ -153,10 +157,16 @@ async fn check(config: &Config) -> Result<(), Failure> {
         Listener::check(address, &security).await?;
     }
     config.renewal.clone().map(Renewal::open).transpose()?;
+    listed_nodes(config)?;
     if let Some(settings) = &config.fabric {
         settings.manager.manager().map_err(FabricError::from)?;
     }
     Ok(())
+}
+
+/// The nodes that the administrator has described, if any.
+fn listed_nodes(config: &Config) -> Result<ListedNodes, ListedNodesError> {
+    config.inventory.as_deref().map(ListedNodes::read).transpose().map(Option::unwrap_or_default)
 }
 
 fn security(config: &Config) -> Result<Security, Failure> {
@@ -171,6 +181,7 @@ fn security(config: &Config) -> Result<Security, Failure> {
 
 async fn serve(config: Config) -> Result<(), Failure> {
     let security = security(&config)?;
+    let listed = listed_nodes(&config)?;
     let failed = |source| Failure::Store { path: config.state.display().to_string(), source };
     let store = RedbStore::open(&config.state).map_err(failed)?;
     if let Err(error) = cxi_fabric::secret::keep_out_of_core_dumps() {
@@ -201,7 +212,7 @@ async fn serve(config: Config) -> Result<(), Failure> {
         tokio::spawn(fabric::tend(Arc::clone(&server), fabric));
     }
     notify(NotifyState::Ready);
-    listen::serve(listeners, routes(&server), stop).await?;
+    listen::serve(listeners, routes(&server, listed), stop).await?;
     Ok(())
 }
 
@@ -222,14 +233,15 @@ fn open_fabric(config: &Config, store: &RedbStore) -> Result<Option<Arc<Fabric>>
 }
 
 /// All services, with room for the longest message.
-fn routes(server: &Arc<Server>) -> Routes {
+fn routes(server: &Arc<Server>, listed: ListedNodes) -> Routes {
     let allocating = AllocationServiceServer::new(Allocating(Arc::clone(server)));
     let launching = LaunchServiceServer::new(Launching(Arc::clone(server)));
     let reporting = NodeServiceServer::new(Reporting(Arc::clone(server)));
+    let describing = InventoryServiceServer::new(Describing::new(server, listed));
     Routes::new(allocating.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX))
         .add_service(launching.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX))
         .add_service(FabricServiceServer::new(Accounting(Arc::clone(server))))
-        .add_service(InventoryServiceServer::new(Describing::new(server)).max_encoding_message_size(MESSAGE_MAX))
+        .add_service(describing.max_encoding_message_size(MESSAGE_MAX))
         .add_service(reporting.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX))
 }
 

@@ -26,7 +26,7 @@ use tokio::time::Instant;
 use super::versions::{self, Fit};
 
 /// The most nodes, and the most names in a list of them.
-pub(crate) const NODES_MAX: usize = 1 << 16;
+pub(crate) const NODES_MAX: usize = 1 << 17;
 /// The most network addresses, and capabilities, of a node; each at most this long.
 const WORDS_MAX: usize = 64;
 const WORD_MAX: usize = 256;

@@ -1,10 +1,10 @@
-//! The fuzz targets as ordinary tests: requests as `lattice launch` and as clients of the plain fields make them, reports as nodes
-//! send them, and damaged copies of both.
+//! The fuzz targets as ordinary tests: requests as `lattice launch` and as clients of the plain fields make them, reports and inventories
+//! as nodes send them, and damaged copies of all.
 //!
 //! `cargo test -p lattice-api-server --test fuzz_seeds -- --ignored` writes them as seeds to `fuzz/corpus/`.
 
 use bytes::Bytes;
-use lattice_api_server::fuzzing::{launch_request, node_reports};
+use lattice_api_server::fuzzing::{launch_request, node_inventory, node_reports};
 use lattice_fuzz_seeds::{Target, mutations};
 use pmi_transport::proto::v1 as proto;
 use proptest::prelude::*;
@@ -111,6 +111,29 @@ fn reports() -> Target {
     Target { name: "node_reports", run: node_reports, seeds }
 }
 
+/// What a node of four CPUs tells, with a network interface, and what it tells first.
+fn inventories() -> Target {
+    let template = r#"{"arch":"x86_64","model":"A","cpus":"0-3","offline":"","packages":[{"cpus":"0-3","id":0}],"dies":[],"clusters":[],
+        "cores":[{"cpus":"0-1"},{"cpus":"2-3"}],"caches":[{"level":3,"kind":"unified","size":1024,"line":64,"ways":4,"instances":[{"cpus":"0-3"}]}],
+        "numa":[{"id":0,"cpus":"0-3","memory_gib":4,"distances":[10]}],"core_kinds":[],
+        "pci":[{"address":"0000:21:00.0","kind":"nic","class":512,"id":[1,2],"board":[3,4],"revision":0,"numa":0,"cpus":"0-3","link_mb":1,
+        "model":"","names":[{"kind":"net","name":"hsn0"}]}]}"#;
+    let first = proto::TellInventoryRequest {
+        node_id: "node0".to_owned(),
+        signature: vec![7; 16].into(),
+        devices: r#"{"hsn0":[{"kind":"mac","value":"02:00:00:00:00:01"}]}"#.into(),
+        trouble: vec!["pci: permission denied".to_owned()],
+        ..Default::default()
+    };
+    let whole = proto::TellInventoryRequest { template: template.into(), ..first.clone() };
+    Target { name: "node_inventory", run: node_inventory, seeds: vec![first.encode_to_vec(), whole.encode_to_vec()] }
+}
+
+#[test]
+fn inventories_of_nodes_and_damaged_copies_of_them_keep_all_promises() {
+    inventories().run_damaged();
+}
+
 #[test]
 fn requests_of_users_and_damaged_copies_of_them_keep_all_promises() {
     requests().run_damaged();
@@ -126,6 +149,11 @@ proptest! {
     fn no_report_breaks_a_promise(data in mutations(reports().seeds)) {
         node_reports(&data);
     }
+
+    #[test]
+    fn no_inventory_breaks_a_promise(data in mutations(inventories().seeds)) {
+        node_inventory(&data);
+    }
 }
 
 #[test]
@@ -133,4 +161,5 @@ proptest! {
 fn write_the_corpus() {
     requests().write_seeds(env!("CARGO_MANIFEST_DIR"));
     reports().write_seeds(env!("CARGO_MANIFEST_DIR"));
+    inventories().write_seeds(env!("CARGO_MANIFEST_DIR"));
 }

@@ -12,6 +12,7 @@
 
 mod allowed;
 mod cpus;
+mod difference;
 mod kept;
 mod locality;
 mod node;
@@ -26,6 +27,7 @@ pub mod xml;
 
 pub use allowed::Allowed;
 pub use cpus::{CpuSet, CpuSetParseError, NodeSet};
+pub use difference::differences;
 pub use kept::Keeping;
 pub use locality::Localities;
 pub use node::{AddressKind, DeviceAddress, Devices, Inventory, Trouble};

@@ -10,6 +10,7 @@ mod slingshot;
 
 use std::collections::HashMap;
 
+pub(crate) use self::pci::kind as pci_kind;
 use crate::node::{AddressKind, BOOT_ID, Devices, Inventory, Trouble};
 use crate::root::{ReadError, Root};
 

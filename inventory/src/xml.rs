@@ -3,12 +3,15 @@
 //! hwloc has two readers. Its own small one wants the three header lines apart, no entities but five, and content of the announced length;
 //! what is written here suits both. Objects, sets and sizes are those that hwloc finds by itself (`tests/hwloc.rs` compares them).
 
+mod read;
+
 use quick_xml::Writer;
 use quick_xml::escape::partial_escape;
 use quick_xml::events::attributes::Attribute;
 use quick_xml::events::{BytesDecl, BytesEnd, BytesStart, BytesText, Event};
 use quick_xml::name::QName;
 
+pub use self::read::{XmlError, read};
 use crate::allowed::Allowed;
 use crate::cpus::{CpuSet, NodeSet};
 use crate::node::{AddressKind, Inventory};

@@ -290,7 +290,7 @@ mod tests {
         let check = |list: &str, expected: &str| assert_eq!(named(list).unwrap_err().to_string(), expected);
         check("", "no node is named");
         check("a/0", "\"a/0\" cannot be a node's name");
-        let many = "the list of nodes cannot be read: the list \"x[0-1048575]\" stands for more than 65536 names";
+        let many = "the list of nodes cannot be read: the list \"x[0-1048575]\" stands for more than 131072 names";
         check("x[0-1048575]", many);
         assert_eq!(named("a[0-1],b").unwrap(), ["a0", "a1", "b"]);
     }

@@ -68,7 +68,7 @@ async fn a_drain_that_makes_no_sense_is_refused() {
     let silent = DrainNodesRequest { reason: " ".to_owned(), ..drain("node0") };
     check(&ADMIN, silent, Code::InvalidArgument, "say why").await;
     check(&ADMIN, drain(""), Code::InvalidArgument, "no node is named").await;
-    check(&ADMIN, drain("node[0-9999999]"), Code::InvalidArgument, "more than 65536 names").await;
+    check(&ADMIN, drain("node[0-9999999]"), Code::InvalidArgument, "more than 131072 names").await;
     check(&ADMIN, drain("a/b"), Code::InvalidArgument, "cannot be a node's name").await;
 }
 

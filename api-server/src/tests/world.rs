@@ -26,6 +26,7 @@ use crate::config::{Config, Identity};
 use crate::launch::settings::LaunchSettings;
 use crate::launch::spool::SpoolLimits;
 use crate::launch_quota::LaunchShares;
+use crate::listed_nodes::ListedNodes;
 use crate::routes;
 use crate::server::{Parts, Server};
 use crate::start_policy::StartPolicy;
@@ -220,6 +221,7 @@ async fn serve(store: &Arc<dyn Store>, policy: &StartPolicy) -> (Address, onesho
         socket: None,
         // Nothing is left of what is put beside it.
         state: std::env::temp_dir().join("lattice-test.redb"),
+        inventory: None,
         metrics: None,
         identity: Identity::Insecure,
         allocations: AllocationSettings::default(),
@@ -237,7 +239,7 @@ async fn serve(store: &Arc<dyn Store>, policy: &StartPolicy) -> (Address, onesho
     let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &security).await.unwrap();
     let address = listener.local_address();
     let (stop, stopped) = oneshot::channel::<()>();
-    tokio::spawn(listen::serve(vec![listener], routes(&server), async {
+    tokio::spawn(listen::serve(vec![listener], routes(&server, ListedNodes::default()), async {
         let _ = stopped.await;
     }));
     (address, stop)

@@ -226,7 +226,7 @@ mod tests {
         let policy = proto::CreateAllocationRequest { requeue: 3, ..request("a1", 0) };
         assert_eq!(decode_request(policy).unwrap_err(), AllocationRequestError::Policy { number: 3 });
         let many = decode_request(request("x[0-1048575]", 0)).unwrap_err();
-        let expected = "the list of nodes cannot be read: the list \"x[0-1048575]\" stands for more than 65536 names";
+        let expected = "the list of nodes cannot be read: the list \"x[0-1048575]\" stands for more than 131072 names";
         assert_eq!(chain(&many), expected);
     }
 

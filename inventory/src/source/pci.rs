@@ -77,7 +77,7 @@ fn belongs(kind: OsKind, device: PciKind, name: &str) -> bool {
 }
 
 /// Use of a device of a class; `None` for what parallel programs do not care for.
-fn kind(class: u16) -> Option<PciKind> {
+pub(crate) fn kind(class: u16) -> Option<PciKind> {
     match class {
         // Networks, and InfiniBand among the serial buses.
         0x0200..=0x02ff | 0x0c06 => Some(PciKind::Nic),

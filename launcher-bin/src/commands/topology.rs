@@ -22,12 +22,28 @@ pub(super) struct Kinds {
 #[derive(Debug, Serialize)]
 struct Kind {
     signature: String,
+    /// Name of the topology that its nodes should have; empty if no list says so.
+    name: String,
+    /// Who says that the nodes are of this kind.
+    origin: Origin,
     /// The nodes, as a hostlist.
     nodes: String,
     /// Description of the kind; `null` while no node has told more than the signature.
     template: Option<Template>,
     nics: Vec<String>,
     gpus: Vec<String>,
+}
+
+/// Who says that nodes are of a kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Origin {
+    /// The nodes themselves.
+    Told,
+    /// The administrator's list.
+    Listed,
+    /// Nobody: it is the API server's own.
+    Assumed,
 }
 
 /// Trouble of nodes, as it is printed for programs.
@@ -41,7 +57,7 @@ struct Trouble {
 /// Knowledge about one node, in words.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub(super) struct Described {
-    /// Beginning of the signature.
+    /// Name of its topology, or the beginning of its signature.
     pub(super) kind: String,
     /// Words of [`support`].
     pub(super) support: String,
@@ -122,8 +138,13 @@ impl Kinds {
         for kind in &self.kinds {
             let (gpus, nics) = (counted(&kind.gpus), kind.nics.join(","));
             for node in node_names(&kind.nodes) {
-                let support = support(kind.template.as_ref(), trouble.get(&node).map_or(&[], Vec::as_slice));
-                let one = Described { kind: kind.short().to_owned(), support, gpus: gpus.clone(), nics: nics.clone() };
+                let support = match kind.origin {
+                    Origin::Told => support(kind.template.as_ref(), trouble.get(&node).map_or(&[], Vec::as_slice)),
+                    Origin::Listed => "generic".to_owned(),
+                    Origin::Assumed => "assumed".to_owned(),
+                };
+                let name = if kind.name.is_empty() { kind.short() } else { &kind.name };
+                let one = Described { kind: name.to_owned(), support, gpus: gpus.clone(), nics: nics.clone() };
                 described.insert(node, one);
             }
         }
@@ -151,12 +172,19 @@ impl From<proto::ListInventoriesResponse> for Kinds {
 
 impl From<proto::NodeKind> for Kind {
     fn from(kind: proto::NodeKind) -> Self {
-        let proto::NodeKind { signature, nodes, template } = kind;
+        let origin = match kind.origin() {
+            proto::Origin::Unspecified | proto::Origin::Told => Origin::Told,
+            proto::Origin::Listed => Origin::Listed,
+            proto::Origin::Assumed => Origin::Assumed,
+        };
+        let proto::NodeKind { signature, nodes, template, name, origin: _ } = kind;
         // One of a later version may have parts that this one cannot read.
         let template = serde_json::from_slice::<Template>(&template).ok();
         let devices = |kind| template.as_ref().map(|template| picture::devices(template, kind)).unwrap_or_default();
         Self {
             signature: signature.iter().map(|byte| format!("{byte:02x}")).collect(),
+            name,
+            origin,
             nodes,
             nics: devices(PciKind::Nic),
             gpus: devices(PciKind::Gpu),
@@ -173,8 +201,15 @@ impl Kind {
 
     /// The nodes, the signature and a summary.
     fn head(&self, template: &Template) -> String {
-        let head = format!("{}  {}  {}  {}", self.nodes, self.short(), picture::summary(template), template.model);
-        head.trim_end().to_owned()
+        let name = if self.name.is_empty() { String::new() } else { format!("\"{}\" ", self.name) };
+        let head =
+            format!("{}  {name}{}  {}  {}", self.nodes, self.short(), picture::summary(template), template.model);
+        let origin = match self.origin {
+            Origin::Told => "",
+            Origin::Listed => "  (as listed)",
+            Origin::Assumed => "  (assumed: the API server's own)",
+        };
+        format!("{}{origin}", head.trim_end())
     }
 
     fn lines(&self) -> Vec<String> {
@@ -219,6 +254,7 @@ mod tests {
             signature: signature.to_vec().into(),
             nodes: nodes.to_owned(),
             template: template.to_vec().into(),
+            ..Default::default()
         };
         let trouble = |nodes: &str, text: &str| proto::NodeTrouble { nodes: nodes.to_owned(), text: text.to_owned() };
         Kinds::from(proto::ListInventoriesResponse {
@@ -256,6 +292,11 @@ mod tests {
             (support("m0"), support("n0"), support("n1")),
             ("none", "full", "no devices, and no topology for ranks (pci)")
         );
+        let mut listed = kinds(&template());
+        (listed.kinds[1].name, listed.kinds[1].origin) = ("milan".to_owned(), Origin::Listed);
+        let by_node = listed.by_node();
+        assert_eq!((by_node["n0"].kind.as_str(), by_node["n0"].support.as_str()), ("milan", "generic"));
+        assert_eq!(listed.kinds[1].lines()[0], "n[0-1]  \"milan\" 3f3f3f3f  4 threads  (as listed)");
         assert_eq!(counted(&["a", "a", "b"].map(str::to_owned)), "2x a,b");
     }
 

@@ -4470,6 +4470,11 @@ pub struct NodeKind {
     /// In JSON; empty while no node has told it.
     #[prost(bytes = "bytes", tag = "3")]
     pub template: ::prost::bytes::Bytes,
+    /// Name of the topology that its nodes should have; empty if no list says so, or several do.
+    #[prost(string, tag = "4")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(enumeration = "Origin", tag = "5")]
+    pub origin: i32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NodeTrouble {
@@ -4478,6 +4483,42 @@ pub struct NodeTrouble {
     pub nodes: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub text: ::prost::alloc::string::String,
+}
+/// Who says that nodes are of a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Origin {
+    Unspecified = 0,
+    /// The nodes themselves.
+    Told = 1,
+    /// The administrator's file; the nodes have told nothing.
+    Listed = 2,
+    /// Nobody: it is the API server's own.
+    Assumed = 3,
+}
+impl Origin {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "ORIGIN_UNSPECIFIED",
+            Self::Told => "ORIGIN_TOLD",
+            Self::Listed => "ORIGIN_LISTED",
+            Self::Assumed => "ORIGIN_ASSUMED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "ORIGIN_UNSPECIFIED" => Some(Self::Unspecified),
+            "ORIGIN_TOLD" => Some(Self::Told),
+            "ORIGIN_LISTED" => Some(Self::Listed),
+            "ORIGIN_ASSUMED" => Some(Self::Assumed),
+            _ => None,
+        }
+    }
 }
 /// Generated client implementations.
 pub mod inventory_service_client {

@@ -30,7 +30,7 @@ fn nodes_are_had_now_or_waited_for() {
     let outcome = script_on(2, script).run();
     outcome.exits(0).prints_lines(["code 125", "code 125", "code 125", "code 125", "ran", "ran"]);
     outcome.says("2 nodes were asked for, and 0 are up and free").says("node node9 has not registered");
-    outcome.says("node node0 belongs to allocation").says("stands for more than 65536 names");
+    outcome.says("node node0 belongs to allocation").says("stands for more than 131072 names");
 }
 
 #[test]

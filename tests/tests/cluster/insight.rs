@@ -63,6 +63,28 @@ fn a_kind_of_node_is_shown_in_each_form() {
     ]);
 }
 
+/// The list says that there is one network interface more than there is, and of nodes that nobody has heard of.
+#[test]
+fn a_node_that_lacks_what_its_list_says_is_told_once() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"
+        until lattice nodes --topology node0 --format xml >told.xml 2>/dev/null; do sleep 0.05; done
+        nic='<object type="PCIDev" pci_busid="0000:99:00.0" pci_type="0200 [17db:0501] [17db:0501] 00" pci_link_speed="1.0"></object>'
+        sed "/type=\"Machine\"/a $nic" told.xml >kind.xml
+        printf '%s\n' '[[topology]]' 'name = "kind"' 'file = "kind.xml"' '[[nodes]]' 'list = "node[0,7-9]"' 'topology = "kind"' >inventory.toml
+        restart_api sed -i "1i inventory = '$PWD/inventory.toml'" api.toml
+        until lattice nodes --topology >seen && grep -q missing seen; do sleep 0.05; done
+        grep -oE '1 of [0-9]+ NICs? of "kind" is missing' seen; grep -c missing api.log
+        kill_agent node0; start_agent node0; until [ $(lattice nodes --json | field state | grep -c up) = 1 ]; do sleep 0.05; done
+        grep -c missing api.log
+        lattice nodes --topology | grep -oE '^node[^:]*"kind"|[(]as listed[)]'; lattice nodes -v --json | field kind | grep -c kind
+        sed -i s/kind.xml/absent.xml/ inventory.toml; lattice api --check-config --config api.toml"#;
+    let outcome = script_on(1, script).run();
+    outcome.says("topology \"kind\": cannot read").exits(125);
+    let nics = outcome.text().lines().next().unwrap_or_default().to_owned();
+    outcome.check(nics.ends_with("of \"kind\" is missing"), || "should say that a NIC is missing".to_owned());
+    outcome.prints_lines([&nics, "1", "1", "node0  \"kind\"", "node[7-9]  \"kind\"", "(as listed)", "1"]);
+}
+
 #[test]
 fn nodes_are_listed() {
     let outcome = cluster(3).words("lattice nodes --json").run();
