@@ -37,6 +37,8 @@ pub(super) struct KeptEvents {
     causes: usize,
     /// The first cause, which an API server that knows nothing must be told, whoever was told before.
     first_cause: Option<proto::NodeEvent>,
+    /// The report, which an API server that knows nothing must be told as well: the one before may not have written down what it took.
+    report: Option<proto::NodeEvent>,
     taker: Taker,
 }
 
@@ -55,6 +57,9 @@ impl KeptEvents {
     pub(super) fn push(&mut self, event: proto::NodeEvent) {
         if is_cause(&event) {
             self.first_cause.get_or_insert_with(|| event.clone());
+        }
+        if is_report(&event) {
+            self.report = Some(event.clone());
         }
         self.add(&event);
         self.sent.push(event);
@@ -123,14 +128,18 @@ impl KeptEvents {
         after
     }
 
-    /// Of what was handed to an API server that is no more, only the cause and the report are sent again.
+    /// Of what was handed to an API server that is no more, only the cause and the report are sent again, even if it has taken them.
     fn restart(&mut self, handed: Option<u64>) -> u64 {
-        let again = |event: &proto::NodeEvent| matches!(event.what, Some(What::Ending(_) | What::Report(_)));
+        let again = |event: &proto::NodeEvent| is_cause(event) || is_report(event);
         let (after, lost) = self.sent.restart(handed, again);
         self.remove(&lost);
         if let Some(cause) = self.first_cause.clone().filter(|_| self.causes == 0) {
             self.add(&cause);
             self.sent.push_first(cause);
+        }
+        if let Some(report) = self.report.clone().filter(|_| !self.sent.iter().any(is_report)) {
+            self.add(&report);
+            self.sent.push(report);
         }
         after
     }
@@ -162,6 +171,10 @@ impl KeptEvents {
 
 fn is_cause(event: &proto::NodeEvent) -> bool {
     matches!(event.what, Some(What::Ending(_)))
+}
+
+fn is_report(event: &proto::NodeEvent) -> bool {
+    matches!(event.what, Some(What::Report(_)))
 }
 
 /// Memory of an event, in bytes; its numbers do not count.

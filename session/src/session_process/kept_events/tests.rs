@@ -63,6 +63,24 @@ fn an_api_server_that_knows_nothing_is_told_the_cause_and_the_report_and_what_wa
     assert_eq!(kept.bytes, 0);
 }
 
+#[test]
+fn an_api_server_that_knows_nothing_is_told_what_the_one_before_took_and_may_not_have_written_down() {
+    let mut kept = KeptEvents::default();
+    for event in [cause(), output("a".into()), report()] {
+        kept.push(event);
+    }
+    written(&mut kept);
+    kept.confirm(3);
+    kept.break_off();
+    assert_eq!(kept.resume(Position::After(3)), 3);
+    assert_eq!(written(&mut kept), [], "one that took it knows");
+    kept.break_off();
+    assert_eq!(kept.resume(Position::Unknown { handed: Some(3) }), 3);
+    assert_eq!(written(&mut kept), numbered(&[(4, "cause"), (5, "report")]));
+    kept.confirm(5);
+    assert_eq!(kept.bytes, 0);
+}
+
 fn cause_on(host: &str) -> proto::NodeEvent {
     let cause = proto::Cause { host: host.to_owned(), ..Default::default() };
     proto::NodeEvent { what: Some(What::Ending(cause)), ..Default::default() }
