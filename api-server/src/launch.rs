@@ -158,6 +158,17 @@ impl LaunchHandle {
         self.index_of(node).is_some_and(|index| parts[index as usize] == Part::Expected)
     }
 
+    /// Returns true while the launch needs a node's session: its part may still run, or its report is not written down, and whoever
+    /// takes the launch up after this server asks for it again.
+    pub(crate) fn needs(&self, node: &str) -> bool {
+        let Some(index) = self.index_of(node) else { return false };
+        match self.shared.parts.lock()[index as usize] {
+            Part::Expected => true,
+            Part::Ended => self.outbox(index, node).is_some_and(|outbox| !outbox.is_closed()),
+            Part::Lost => false,
+        }
+    }
+
     /// The nodes on which a part of the launch may still run.
     pub(crate) fn runs_on_nodes(&self) -> Vec<String> {
         let parts = self.shared.parts.lock();

@@ -228,7 +228,7 @@ impl SimulatedApiServer {
         let launches = if has_launch { vec![self.launch_id.clone()] } else { Vec::new() };
         let registration = Registration { node: name.clone(), incarnation, launches, facts };
         let arrival = self.registry.register(registration, now.into());
-        let is_unknown = has_launch && !self.runs_on(node);
+        let is_unknown = has_launch && !self.needs(node);
         self.unclean.forget(&name);
         if is_unknown {
             self.unclean.add(&name, &self.launch_id);
@@ -363,6 +363,15 @@ impl SimulatedApiServer {
     pub fn stored(&mut self, is_durable: bool, now: Instant) {
         let stored = if is_durable { Stored::Durable } else { Stored::Failed };
         self.input(now, |machine, now| machine.on_stored(stored, now));
+    }
+
+    fn needs(&self, node: u32) -> bool {
+        let is_written_down = || self.outboxes[node as usize].is_closed();
+        match self.parts[node as usize] {
+            Part::Expected => self.machine.is_some(),
+            Part::Ended => self.machine.is_some() && !is_written_down(),
+            Part::Lost => false,
+        }
     }
 
     fn runs_on(&self, node: u32) -> bool {

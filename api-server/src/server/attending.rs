@@ -89,7 +89,7 @@ impl Server {
         }
         let mut unknown = Vec::new();
         for id in &claimed {
-            if !self.find(id).is_some_and(|handle| handle.runs_on(&node)) {
+            if !self.find(id).is_some_and(|handle| handle.needs(&node)) {
                 unknown.push(id.clone());
             }
         }

@@ -195,3 +195,19 @@ async fn an_end_that_cannot_be_written_down_is_when_it_can() {
     let status = soon(world.launches().get_launch(GetLaunchRequest { id: launch.id })).await.unwrap().into_inner();
     assert_eq!(status.summary.unwrap().state(), LaunchState::Succeeded);
 }
+
+#[tokio::test]
+async fn a_node_keeps_what_it_reported_until_that_is_written_down() {
+    let store = Arc::new(FullStore { store: RedbStore::in_memory().unwrap(), full: AtomicBool::new(false) });
+    let world = World::on(Arc::<FullStore>::clone(&store), 1).await;
+    let mut launch = world.launch(1).await;
+    let mut client = world.attach(&launch.id, 0).await;
+    store.full.store(true, Ordering::Relaxed);
+    launch.reports[0].run(0, 0, RankPhase::Finalized).await;
+    launch.reports[0].finish().await;
+    assert!(client.complete().await.success);
+    assert!(world.register(0, 1, &[&launch.id]).await.is_empty(), "who takes the launch up asks for its report again");
+    store.full.store(false, Ordering::Relaxed);
+    while launch.reports[0].command().await.is_some() {}
+    assert_eq!(world.register(0, 1, &[&launch.id]).await, [&*launch.id]);
+}
