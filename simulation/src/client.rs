@@ -1,12 +1,14 @@
 //! The launcher: follows its launch, acknowledges what it has shown, attaches again when its connection breaks.
 
+use std::collections::VecDeque;
+use std::mem;
 use std::time::Duration;
 
 use lattice_api_server::simulation::ClientEvent;
 use lattice_session::timeouts;
 
 use crate::connection::{ConnectionId, End, Host, Purpose, Side};
-use crate::event::{ClientTimer, ConnectionEvent, Event, Message};
+use crate::event::{ClientTimer, Message};
 use crate::surroundings::{LEASE, Surroundings};
 use crate::time::Time;
 
@@ -16,12 +18,14 @@ pub(crate) struct Client {
     /// 0 before the launch is started, and after it was killed.
     process: u64,
     connection: Option<ConnectionId>,
-    /// Its number, once it is attached.
-    number: Option<u64>,
+    /// Events that it has been sent, and has not read.
+    unread: VecDeque<(u64, ClientEvent)>,
     /// The number of the last event that it has shown.
     seen: u64,
     /// Events that are not acknowledged.
     untold: bool,
+    /// A time is set at which it reads again.
+    will_read: bool,
     /// It reads nothing until then.
     blocked_until: Time,
     /// Since when it tries to attach.
@@ -62,7 +66,11 @@ impl Client {
         }
         match timer {
             ClientTimer::Attach { attempt } => self.attach(attempt, around),
-            ClientTimer::Read => self.acknowledge(around),
+            ClientTimer::Read => {
+                self.will_read = false;
+                self.read_all(around);
+            }
+            ClientTimer::Acknowledge => self.acknowledge(around),
         }
     }
 
@@ -88,23 +96,35 @@ impl Client {
             return;
         }
         match message {
-            Message::Attached { client } => self.number = Some(client),
             // The launch is over, and nobody remembers it.
             Message::Unknown => {
                 self.is_done = true;
                 around.close(connection, Side::Opener);
             }
-            Message::Tell { sequence, event } => self.hear(connection, sequence, event, around),
+            Message::Tell { sequence, event } => {
+                self.unread.push_back((sequence, event));
+                self.read_all(around);
+            }
             _ => {}
         }
     }
 
-    fn hear(&mut self, connection: ConnectionId, sequence: u64, event: ClientEvent, around: &mut Surroundings) {
+    /// Reads what has come, in order, unless it reads nothing for a while.
+    fn read_all(&mut self, around: &mut Surroundings) {
         if self.blocked_until > around.now() {
-            let message = Message::Tell { sequence, event };
-            let again = ConnectionEvent::Arrival { connection, to: Side::Opener, message };
-            return around.at(self.blocked_until, Event::Connection(again));
+            if !mem::replace(&mut self.will_read, true) {
+                around.at(self.blocked_until, ClientTimer::Read);
+            }
+            return;
         }
+        while let Some(connection) = self.connection
+            && let Some((sequence, event)) = self.unread.pop_front()
+        {
+            self.read(connection, sequence, event, around);
+        }
+    }
+
+    fn read(&mut self, connection: ConnectionId, sequence: u64, event: ClientEvent, around: &mut Surroundings) {
         if sequence != u64::MAX {
             if sequence <= self.seen && !around.truth.forgets {
                 around.truth.wrong(format!("I8: event {sequence} comes again after {}", self.seen));
@@ -117,24 +137,24 @@ impl Client {
             self.acknowledge(around);
             return around.close(connection, Side::Opener);
         }
-        if !std::mem::replace(&mut self.untold, true) {
+        if !mem::replace(&mut self.untold, true) {
             let time = around.some_time(10, 20_000);
-            around.after(time, ClientTimer::Read);
+            around.after(time, ClientTimer::Acknowledge);
         }
     }
 
     fn acknowledge(&mut self, around: &mut Surroundings) {
         self.untold = false;
-        if let (Some(connection), Some(client)) = (self.connection, self.number) {
-            around.send(connection, Side::Accepter, Message::Acknowledge { client, sequence: self.seen });
+        if let Some(connection) = self.connection {
+            around.send(connection, Side::Accepter, Message::Acknowledge { sequence: self.seen });
         }
     }
 
     /// Ends the launch with a signal.
     pub(crate) fn signal(&mut self, signal: i32, around: &mut Surroundings) {
-        if let (Some(connection), Some(client)) = (self.connection, self.number) {
+        if let Some(connection) = self.connection {
             around.truth.is_ended_by_others = true;
-            around.send(connection, Side::Accepter, Message::Signal { client, signal });
+            around.send(connection, Side::Accepter, Message::Signal { signal });
         }
     }
 
@@ -143,7 +163,8 @@ impl Client {
         if self.connection != Some(connection) {
             return;
         }
-        (self.connection, self.number) = (None, None);
+        self.connection = None;
+        self.unread.clear();
         if !self.is_done {
             self.trying_since = around.now();
             let time = around.some_time(1000, 1_000_000);

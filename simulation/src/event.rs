@@ -94,8 +94,12 @@ pub(crate) enum SessionEvent {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ClientTimer {
-    Attach { attempt: u64 },
+    Attach {
+        attempt: u64,
+    },
+    /// It reads again.
     Read,
+    Acknowledge,
 }
 
 /// Something that happens to a fault, by its number.
@@ -127,9 +131,6 @@ pub(crate) enum Message {
     Attach {
         after: u64,
     },
-    Attached {
-        client: u64,
-    },
     /// The API server knows no such launch.
     Unknown,
     Tell {
@@ -137,11 +138,9 @@ pub(crate) enum Message {
         event: ClientEvent,
     },
     Acknowledge {
-        client: u64,
         sequence: u64,
     },
     Signal {
-        client: u64,
         signal: i32,
     },
 }

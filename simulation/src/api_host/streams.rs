@@ -1,7 +1,9 @@
 //! Connections to the API server: streams of nodes, and those of clients that follow.
 
+use std::time::Instant;
+
 use bytes::Bytes;
-use lattice_api_server::simulation::{ClientEvent, Record};
+use lattice_api_server::simulation::{ClientEvent, Record, SimulatedApiServer};
 use pmi_transport::proto::v1 as proto;
 use prost::Message as _;
 
@@ -17,12 +19,12 @@ impl ApiHost {
             Message::Open { again } => self.stream_opens(connection, again, around),
             Message::Report(report) => self.report_comes(connection, report, around),
             Message::Attach { after } => self.client_attaches(connection, after, around),
-            Message::Acknowledge { client, sequence } => {
-                self.with_server(around, |server, now| server.machines.acknowledge(client, sequence, now));
-            }
-            Message::Signal { client, signal } => {
-                self.with_server(around, |server, now| server.machines.end_by_owner(client, signal, now));
-            }
+            Message::Acknowledge { sequence } => self.hear_client(connection, around, |machines, client, now| {
+                machines.acknowledge(client, sequence, now);
+            }),
+            Message::Signal { signal } => self.hear_client(connection, around, |machines, client, now| {
+                machines.end_by_owner(client, signal, now);
+            }),
             _ => {}
         }
     }
@@ -85,13 +87,25 @@ impl ApiHost {
             let sent = server.log.iter().take_while(|(sequence, _)| *sequence <= after).count();
             server.follower = Some((connection, sent));
             server.clients.insert(connection, client);
-            Some(client)
+            Some(())
         });
-        match joined.flatten() {
-            Some(client) => around.send(connection, Side::Opener, Message::Attached { client }),
-            None => around.send(connection, Side::Opener, Message::Unknown),
+        if joined.flatten().is_none() {
+            around.send(connection, Side::Opener, Message::Unknown);
         }
-        self.tell_follower(around);
+    }
+
+    /// A client that follows by this connection says something.
+    fn hear_client(
+        &mut self,
+        connection: ConnectionId,
+        around: &mut Surroundings,
+        said: impl FnOnce(&mut SimulatedApiServer, u64, Instant),
+    ) {
+        self.with_server(around, |server, now| {
+            if let Some(&client) = server.clients.get(&connection) {
+                said(&mut server.machines, client, now);
+            }
+        });
     }
 
     /// Sends the client that follows what it was not sent.
