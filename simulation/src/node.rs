@@ -7,7 +7,7 @@ mod session_host;
 use pmi_core::ids::Rank;
 
 use self::agent::Agent;
-use self::fork_server::{ForkServer, Kept};
+use self::fork_server::{End as SessionEnd, ForkServer, Kept};
 pub(crate) use self::session_host::LinkTarget;
 use self::session_host::SessionHost;
 use crate::connection::{ConnectionId, End, Host, Purpose};
@@ -74,10 +74,8 @@ impl Node {
             }
             NodeEvent::NodeBack { .. } | NodeEvent::AgentBack { .. } => {}
             NodeEvent::SessionGone { .. } => {
-                if self.fork_server.session_gone()
-                    && let Some(agent) = &mut self.agent
-                {
-                    agent.session_ended(true, &mut self.fork_server, around);
+                if let (Some(end), Some(agent)) = (self.fork_server.session_gone(), &mut self.agent) {
+                    agent.session_ended(end, &mut self.fork_server, around);
                 }
             }
         }
@@ -92,7 +90,7 @@ impl Node {
         let agent = self.agent.insert(Agent::new(self.number, process, kept.is_some(), around.now()));
         match kept {
             Some(Kept::Running) => self.fork_server.connect(process, around),
-            Some(Kept::Ended) => agent.session_ended(false, &mut self.fork_server, around),
+            Some(Kept::Ended) => agent.session_ended(SessionEnd::Unseen, &mut self.fork_server, around),
             None => {}
         }
         agent.begin(around);

@@ -15,7 +15,7 @@ use proto::node_command::What as CommandWhat;
 use proto::to_session::What as ToWhat;
 
 use self::launch::Launch;
-use super::fork_server::ForkServer;
+use super::fork_server::{End, ForkServer};
 use crate::connection::{Host, Side};
 use crate::event::{AgentEvent, Call};
 use crate::surroundings::{LEASE, Surroundings};
@@ -217,10 +217,10 @@ impl Agent {
     }
 
     /// The fork server says that the session has ended, and nothing that it started runs.
-    pub(super) fn session_ended(&mut self, in_order: bool, fork_server: &mut ForkServer, around: &mut Surroundings) {
+    pub(super) fn session_ended(&mut self, end: End, fork_server: &mut ForkServer, around: &mut Surroundings) {
         let Some(launch) = &mut self.launch else { return };
         launch.is_session_gone = true;
-        let has_said_all = launch.has_last_words && (in_order || launch.is_delivered);
+        let has_said_all = launch.has_last_words && end == End::InOrder;
         if !has_said_all && !launch.is_delivered {
             around.truth.struck.insert(self.node);
             let report = Report { exits: Vec::new(), cause: None, duration: Duration::ZERO, usage: None };

@@ -14,6 +14,17 @@ pub(super) enum Kept {
     Ended,
 }
 
+/// End of a session process, as the agent learns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// It had said everything, and was not needed any more.
+    InOrder,
+    /// What it had said and was not taken is lost with it.
+    Killed,
+    /// It has ended while there was no agent.
+    Unseen,
+}
+
 /// The fork server, with the session that it has forked.
 #[derive(Debug)]
 pub(super) struct ForkServer {
@@ -104,14 +115,11 @@ impl ForkServer {
         around.after(time, NodeEvent::SessionGone { node: self.node });
     }
 
-    /// The session has been seen to end. Returns true if there was one.
-    pub(super) fn session_gone(&mut self) -> bool {
-        let is_gone = self.session.as_ref().is_some_and(SessionHost::has_ended);
-        if is_gone {
-            self.session = None;
-            self.kept = self.kept.map(|_| Kept::Ended);
-        }
-        is_gone
+    /// The session has been seen to end. Returns how it has, if there was one.
+    pub(super) fn session_gone(&mut self) -> Option<End> {
+        let session = self.session.take_if(|session| session.has_ended())?;
+        self.kept = self.kept.map(|_| Kept::Ended);
+        Some(if session.was_killed() { End::Killed } else { End::InOrder })
     }
 
     /// No agent has to learn of the session any more.

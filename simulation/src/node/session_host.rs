@@ -26,6 +26,7 @@ pub(super) struct SessionHost {
     node: u32,
     /// 0 once it has ended.
     process: u64,
+    was_killed: bool,
     machines: SimulatedSession,
     ranks: BTreeMap<Rank, RankProcess>,
     door: Door,
@@ -62,6 +63,7 @@ impl SessionHost {
             node,
             machines: SimulatedSession::new(spec, fan_out, window, around.shown(Host(node))),
             process: around.schedule.next_process(),
+            was_killed: false,
             ranks: BTreeMap::new(),
             door: Door { agent: Some(agent), alone_since: None, to_agent: now, to_session: now },
             links: BTreeMap::new(),
@@ -78,6 +80,10 @@ impl SessionHost {
 
     pub(super) fn has_ended(&self) -> bool {
         self.process == 0
+    }
+
+    pub(super) fn was_killed(&self) -> bool {
+        self.was_killed
     }
 
     fn end(&self) -> End {
@@ -181,7 +187,7 @@ impl SessionHost {
     pub(super) fn kill(&mut self, around: &mut Surroundings) {
         around.truth.forget(std::mem::take(&mut self.ranks).into_keys());
         around.close_all(self.end());
-        self.process = 0;
+        (self.process, self.was_killed) = (0, true);
         self.door.agent = None;
     }
 
