@@ -35,16 +35,17 @@ impl SessionHost {
         !self.has_ended() && !self.machines.has_left()
     }
 
+    /// Sends a frame to another node. What waits for a link that is being opened is not overtaken, though the other one may have opened a
+    /// link meanwhile.
     pub(super) fn send_frame(&mut self, to: u32, frame: Bytes, around: &mut Surroundings) {
-        if let Some(&link) = self.links.get(&to) {
-            return self.send_on_link(link, frame, around);
-        }
-        let waiting = self.opening.entry(to).or_default();
-        let is_first = waiting.is_empty();
-        waiting.push(frame);
-        if is_first {
-            let time = around.some_time(100, 3000);
-            around.after(time, self.opens_link(to, around.now()));
+        match (self.opening.get_mut(&to), self.links.get(&to)) {
+            (Some(waiting), _) => waiting.push(frame),
+            (None, Some(&link)) => self.send_on_link(link, frame, around),
+            (None, None) => {
+                self.opening.insert(to, vec![frame]);
+                let time = around.some_time(100, 3000);
+                around.after(time, self.opens_link(to, around.now()));
+            }
         }
     }
 
@@ -88,6 +89,10 @@ impl SessionHost {
                 let has_ended = target.has_ended && is_reached && around.network.is_up(Host(to));
                 if around.now() > since + tries || has_ended {
                     self.opening.remove(&to);
+                    // One that the other node has opened ends with it.
+                    if let Some(accepted) = self.links.remove(&to) {
+                        self.close_link(accepted, around);
+                    }
                     self.input(around, |session, now| {
                         session.link_broke(NodeIndex(to), "no link can be opened", now);
                     });
@@ -129,10 +134,12 @@ impl SessionHost {
             return;
         }
         self.opening.clear();
-        for link in std::mem::take(&mut self.links).into_values() {
-            if let Some(side) = around.network.side_of(link, self.end()) {
-                around.close(link, side);
-            }
+        std::mem::take(&mut self.links).into_values().for_each(|link| self.close_link(link, around));
+    }
+
+    fn close_link(&self, link: ConnectionId, around: &mut Surroundings) {
+        if let Some(side) = around.network.side_of(link, self.end()) {
+            around.close(link, side);
         }
     }
 }
