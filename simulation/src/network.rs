@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::connection::{Connection, ConnectionId, End, Host, Purpose, Side};
-use crate::event::Message;
+use crate::event::{Call, Message};
 use crate::random::Random;
+use crate::time::Time;
 
 /// All connections, and the state of the network between machines.
 #[derive(Debug)]
@@ -17,6 +18,8 @@ pub(crate) struct Network {
     opened: ConnectionId,
     /// Ways on which nothing goes, each as often as it was cut.
     cuts: Vec<(Host, Host)>,
+    /// Calls on ways that are cut.
+    held_calls: Vec<HeldCall>,
     /// Machines whose messages take longer.
     slow: BTreeMap<Host, u64>,
     /// Machines that run.
@@ -26,10 +29,20 @@ pub(crate) struct Network {
     random: Random,
 }
 
+/// A call that waits for its way to work again.
+#[derive(Clone, Copy, Debug)]
+struct HeldCall {
+    from: Host,
+    to: Host,
+    call: Call,
+    /// Its connection breaks then.
+    until: Time,
+}
+
 impl Network {
     pub(crate) fn new(seed: u64) -> Self {
-        let (connections, cuts, slow, up, listeners) = Default::default();
-        Self { connections, opened: 0, cuts, slow, up, listeners, random: Random::new(seed, 3) }
+        let (connections, cuts, held_calls, slow, up, listeners) = Default::default();
+        Self { connections, opened: 0, cuts, held_calls, slow, up, listeners, random: Random::new(seed, 3) }
     }
 
     // Machines.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Network;
+use super::{HeldCall, Network};
 use crate::connection::{ConnectionId, End, Host, KEEP_ALIVE, Side};
 use crate::event::{Call, ConnectionEvent, Event, Message};
 use crate::schedule::Schedule;
@@ -34,11 +34,25 @@ impl Network {
         way.last
     }
 
-    /// Makes a call; nobody learns whether it has arrived.
+    /// Makes a call, or answers one; nobody learns whether it has arrived. One on a way that is cut is sent again and again, for as long as
+    /// its connection bears.
     pub(crate) fn call(&mut self, schedule: &mut Schedule, from: Host, to: Host, call: Call) {
-        if !self.is_cut(from, to) {
-            let delay = self.delay(from, to);
-            schedule.after(delay, Event::Call { to, call });
+        if self.is_cut(from, to) {
+            let until = schedule.now() + KEEP_ALIVE;
+            return self.held_calls.push(HeldCall { from, to, call, until });
+        }
+        let delay = self.delay(from, to);
+        schedule.after(delay, Event::Call { to, call });
+    }
+
+    /// Calls whose ways work again arrive, those are dropped whose connections are broken, and the rest goes on waiting.
+    fn release_calls(&mut self, schedule: &mut Schedule) {
+        for held in std::mem::take(&mut self.held_calls) {
+            if self.is_cut(held.from, held.to) {
+                self.held_calls.push(held);
+            } else if schedule.now() <= held.until {
+                self.call(schedule, held.from, held.to, held.call);
+            }
         }
     }
 
@@ -93,6 +107,7 @@ impl Network {
     pub(crate) fn crash(&mut self, schedule: &mut Schedule, host: Host) {
         self.up.remove(&host);
         self.stop_listening(host);
+        self.held_calls.retain(|held| held.from != host);
         for connection in self.those(|connection| connection.is_of_host(host)) {
             for to in Side::BOTH {
                 let is_there = self.get(connection).is_some_and(|known| known.end(to).host != host);
@@ -110,6 +125,7 @@ impl Network {
         for (connection, to, message) in self.take_held() {
             self.send(schedule, connection, to, message);
         }
+        self.release_calls(schedule);
     }
 
     /// What was held back, now that its way is open again: by connection and side.
