@@ -132,9 +132,9 @@ impl Network {
         self.get(id)?.side_of(end)
     }
 
-    /// Returns true if there are connections between sessions.
-    pub(crate) fn has_links(&self) -> bool {
-        self.connections.values().any(|connection| connection.purpose == Purpose::Link)
+    /// The purposes of the connections that there are, of which somebody has not learned that they are over.
+    pub(crate) fn left(&self) -> Vec<Purpose> {
+        self.connections.values().map(|connection| connection.purpose).collect()
     }
 
     /// Returns true if what arrives for a side is taken.

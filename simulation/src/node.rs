@@ -121,7 +121,7 @@ impl Node {
     pub(crate) fn crash(&mut self, around: &mut Surroundings) {
         if around.network.is_up(self.host()) {
             self.agent = None;
-            self.fork_server.vanish(around);
+            self.fork_server.vanish();
             around.network.crash(&mut around.schedule, self.host());
         }
     }

@@ -22,8 +22,6 @@ pub(crate) struct Truth {
     left: Vec<u32>,
     /// By rank: how its process ended.
     pub(crate) exits: BTreeMap<Rank, RankExit>,
-    /// Ranks that are gone with their machine or session.
-    unseen: BTreeSet<Rank>,
     /// Nodes that something happened to which may cost a launch its part there.
     pub(crate) struck: BTreeSet<u32>,
     /// Something happened that may make the API server forget news.
@@ -58,7 +56,6 @@ impl Truth {
             entered: zeros(),
             left: zeros(),
             exits: BTreeMap::new(),
-            unseen: BTreeSet::new(),
             struck: BTreeSet::new(),
             forgets: false,
             is_ended_by_others: false,
@@ -121,11 +118,6 @@ impl Truth {
         self.forgets = true;
         self.causes.clear();
         self.complete.clear();
-    }
-
-    /// Processes are gone of which nobody has seen how they ended.
-    pub(crate) fn forget(&mut self, ranks: impl Iterator<Item = Rank>) {
-        self.unseen.extend(ranks);
     }
 
     /// The client hears of something; `is_again` if another API server may have said it before.
@@ -228,3 +220,6 @@ impl Truth {
         self.complete.last()
     }
 }
+
+#[cfg(test)]
+mod tests;

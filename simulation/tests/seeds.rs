@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lattice_simulation::{Lines, Plan};
 
 /// Seeds that broke an invariant once, before what they found was mended.
-const ONCE_BROKEN: [u64; 15] = [25, 73, 173, 186, 279, 365, 514, 1005, 1022, 1276, 2202, 2856, 33_027, 37_705, 39_377];
+const ONCE_BROKEN: [u64; 26] = [
+    25, 73, 173, 186, 279, 365, 514, 1005, 1022, 1276, 2202, 2856, 8878, 9203, 9695, 31_204, 31_589, 33_027, 33_265,
+    34_462, 34_699, 37_697, 37_705, 39_377, 39_564, 39_694,
+];
 
 #[test]
 fn no_seed_breaks_an_invariant() {

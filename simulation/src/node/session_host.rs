@@ -185,7 +185,7 @@ impl SessionHost {
 
     /// It is killed, and its ranks with it.
     pub(super) fn kill(&mut self, around: &mut Surroundings) {
-        around.truth.forget(std::mem::take(&mut self.ranks).into_keys());
+        self.ranks.clear();
         around.close_all(self.end());
         (self.process, self.was_killed) = (0, true);
         self.door.agent = None;

@@ -10,7 +10,7 @@ impl World {
             && self.api.is_running()
             && !self.api.runs_launch()
             && (0..self.nodes.len()).all(is_clean)
-            && !self.around.network.has_links()
+            && self.around.network.left().is_empty()
             && !self.client.waits()
     }
 
@@ -33,8 +33,9 @@ impl World {
                 truth.wrong(format!("I4: node {number} is unclean for ever"));
             }
         }
-        if self.around.network.has_links() {
-            truth.wrong("I7: links are left".to_owned());
+        let left = self.around.network.left();
+        if !left.is_empty() {
+            truth.wrong(format!("I7: connections are left: {left:?}"));
         }
         if self.client.waits() {
             truth.wrong("I6: the client waits".to_owned());
