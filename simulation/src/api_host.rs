@@ -31,6 +31,8 @@ pub(crate) struct ApiHost {
     clock_set: i64,
     /// Process of the client that has just been told that the launch was started which it ordered.
     owner: Option<u64>,
+    /// Who ordered the launch has been told whether it was started.
+    has_answered: bool,
 }
 
 /// Disk of the API server.
@@ -79,7 +81,7 @@ impl Server {
 impl ApiHost {
     pub(crate) fn new() -> Self {
         let disk = Disk { record: Record::Running(Vec::new()), end: None, fails: false };
-        Self { process: 0, server: None, disk, clock_set: 0, owner: None }
+        Self { process: 0, server: None, disk, clock_set: 0, owner: None, has_answered: false }
     }
 
     // The process.
@@ -134,6 +136,7 @@ impl ApiHost {
     pub(crate) fn crash(&mut self, back: Duration, around: &mut Surroundings) {
         if self.server.take().is_some() {
             around.truth.api_killed();
+            around.truth.is_orphaned |= !self.has_answered && !around.scenario.is_detached;
             around.network.stop_listening(Host::API);
             around.close_all(End { host: Host::API, process: self.process });
             around.after(back, ApiEvent::ApiBack);

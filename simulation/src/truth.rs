@@ -28,6 +28,8 @@ pub(crate) struct Truth {
     pub(crate) forgets: bool,
     /// Somebody ended the launch.
     pub(crate) is_ended_by_others: bool,
+    /// The API server was killed before it told who had ordered the launch that it was started: nobody follows it.
+    pub(crate) is_orphaned: bool,
     /// Exits that the client was told since the API server was started.
     told_exits: BTreeMap<Rank, RankExit>,
     /// The number of the last line of each rank that the client was shown.
@@ -59,6 +61,7 @@ impl Truth {
             struck: BTreeSet::new(),
             forgets: false,
             is_ended_by_others: false,
+            is_orphaned: false,
             told_exits: BTreeMap::new(),
             shown: zeros(),
             causes: Vec::new(),
@@ -174,7 +177,8 @@ impl Truth {
                 // Others that wait for ranks of a node which has left in good order see no more than that.
                 node.is_some_and(|node| self.struck.contains(&node) || self.has_ended_on(node))
             }
-            CauseKind::Interrupted { .. } | CauseKind::Ended { .. } => self.is_ended_by_others,
+            CauseKind::Interrupted { .. } => self.is_ended_by_others || self.is_orphaned,
+            CauseKind::Ended { .. } => self.is_ended_by_others,
             CauseKind::Fence { .. } => !self.struck.is_empty(),
             _ => true,
         };

@@ -44,6 +44,7 @@ impl ApiHost {
             ApiEffect::Store(record) => self.store(record, around),
             ApiEffect::Tell { sequence, event } => self.tell(sequence, event, around),
             ApiEffect::Started(is_started) => {
+                self.has_answered = true;
                 if is_started && !around.scenario.is_detached {
                     self.owner = Some(Client::start(around));
                 }

@@ -45,7 +45,7 @@ impl World {
 
     /// A launch to which nothing happened that it need not survive must succeed.
     fn check_success(&mut self) {
-        let is_harmless = self.faults.iter().all(|fault| fault.kind.is_harmless());
+        let is_harmless = self.faults.iter().all(|fault| fault.kind.is_harmless()) && !self.around.truth.is_orphaned;
         if !self.around.scenario.is_good() || !is_harmless || self.faults.len() > 1 {
             return;
         }
