@@ -35,6 +35,15 @@ pub enum MachineError {
     WorkingDirectory(#[source] io::Error),
 }
 
+/// Path of a file with settings of the user's, as an environment tells it: in `XDG_CONFIG_HOME`, else in `~/.config`. The file need not
+/// exist.
+pub(crate) fn user_file(name: &str, environment: &[(OsString, OsString)]) -> Option<PathBuf> {
+    let set = |name: &str| environment.iter().find(|(known, value)| known == name && !value.is_empty());
+    let path = |(_, value): &(OsString, OsString)| PathBuf::from(value);
+    let directory = set("XDG_CONFIG_HOME").map(path).or_else(|| Some(path(set("HOME")?).join(".config")));
+    directory.map(|directory| directory.join("lattice").join(name))
+}
+
 impl Machine {
     /// Reads the facts.
     ///

@@ -7,6 +7,7 @@ mod binding;
 mod environment;
 mod error;
 mod multi_prog;
+mod presets;
 
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};

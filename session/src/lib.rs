@@ -22,6 +22,7 @@ pub mod placed;
 pub mod plan;
 pub mod random;
 pub mod rank_ranges;
+pub mod rank_values;
 pub mod request;
 mod runner;
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use pmi_core::claim::ClaimKeys;
 use pmi_core::env::{Entrance, RankEnvironment, is_scrubbed};
-use pmi_core::ids::{LocalRank, Rank};
+use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmix_core::env::{Cpus, Families};
 use rank_spawner::{
     ArgumentError, Arguments, BindHereError, CpuSet, Environment, EnvironmentError, JOB_MEMORY_FD, Limit, PMI_FD,
@@ -19,6 +19,7 @@ use rank_spawner::{
 
 use crate::cause::StartClass;
 use crate::fabric::NodeFabric;
+use crate::rank_values::{self, RankFacts};
 use crate::session_io::StdinSource;
 use crate::settings::StdinTarget;
 use crate::spec::{AppSpec, SessionSpec};
@@ -138,7 +139,11 @@ impl LaunchContext<'_> {
         for ((local, &rank), cpus) in (0..).map(LocalRank).zip(self.ranks).zip(&self.cpus) {
             let index = self.app_index(rank)?;
             let prepared = &programs[&index];
-            let environment = prepared.environment.for_rank(self.variables(rank, local, index, &nodes))?;
+            let filled = self.filled(prepared, rank, local, &nodes);
+            let own = self.variables(rank, local, index, &nodes);
+            let own = own.iter().map(|(name, value)| (OsStr::new(name), OsStr::new(value)));
+            let filled = filled.iter().map(|(name, value)| (*name, value.as_os_str()));
+            let environment = prepared.environment.for_rank(filled.chain(own))?;
             let mut command = RankCommand::new(rank, prepared.program.clone(), prepared.arguments.clone(), environment);
             command.directory = Some(prepared.directory.clone());
             command.stdin = self.stdin(rank, local, stdin, direct.as_ref())?;
@@ -174,10 +179,14 @@ impl LaunchContext<'_> {
     fn prepare(&self, app: &AppSpec) -> Result<Prepared, PlanError> {
         let variables = self.program_variables(app);
         let path = variables.get(OsStr::new("PATH")).map(OsString::as_os_str);
+        // Not those that something after the program's own has replaced.
+        let is_filled =
+            |name: &OsString, value: &OsString| rank_values::has_names(value) && variables.get(name) == Some(value);
         Ok(Prepared {
             program: Program::resolve(&app.program, path, &app.directory)?,
             arguments: Arguments::new(std::iter::once(&app.program).chain(&app.args))?,
             environment: Environment::new(&variables)?,
+            to_fill: app.set.iter().filter(|(name, value)| is_filled(name, value)).cloned().collect(),
             directory: app.directory.clone(),
         })
     }
@@ -202,6 +211,30 @@ impl LaunchContext<'_> {
         // They come after the user's own: ranks that do not agree on a VNI do not hear each other.
         variables.extend(fabric.into_iter().flatten());
         variables
+    }
+
+    /// Variables of its program with names in their values, as a rank has them.
+    fn filled<'a>(
+        &self,
+        prepared: &'a Prepared,
+        rank: Rank,
+        local_rank: LocalRank,
+        node_list: &str,
+    ) -> Vec<(&'a OsStr, OsString)> {
+        let spec = self.spec;
+        let facts = RankFacts {
+            rank,
+            size: spec.job.size(),
+            local_rank,
+            local_size: self.ranks.len() as u32,
+            node: spec.node,
+            nodes: spec.hosts.len(),
+            host: spec.host(spec.node),
+            head: spec.address_of(NodeIndex(0)).unwrap_or("127.0.0.1"),
+            node_list,
+            launch_id: &spec.launch_id,
+        };
+        prepared.to_fill.iter().map(|(name, value)| (name.as_os_str(), rank_values::fill(value, &facts))).collect()
     }
 
     /// The variables that are a rank's own. They come last and win.
@@ -306,6 +339,8 @@ struct Prepared {
     program: Program,
     arguments: Arguments,
     environment: Environment,
+    /// Variables whose values each rank has for itself.
+    to_fill: Vec<(OsString, OsString)>,
     directory: PathBuf,
 }
 

@@ -45,7 +45,12 @@ impl SessionSpec {
 
     /// The host by which other nodes reach this one; `None` where there are no others.
     pub fn address(&self) -> Option<&str> {
-        let address = self.addresses.get(self.node.index())?;
+        self.address_of(self.node)
+    }
+
+    /// The host by which nodes reach one of the launch; `None` where there is one node only.
+    pub fn address_of(&self, node: NodeIndex) -> Option<&str> {
+        let address = self.addresses.get(node.index())?;
         let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
         Some(host.trim_start_matches('[').trim_end_matches(']'))
     }
@@ -109,7 +114,7 @@ pub struct AppSpec {
     pub args: Vec<OsString>,
     /// The directory that its ranks start in.
     pub directory: PathBuf,
-    /// Variables to set in its ranks, on top of the session's environment.
+    /// Variables to set in its ranks, on top of the session's environment; in their values are names of [`crate::rank_values`].
     pub set: Vec<(OsString, OsString)>,
     /// Names of variables to take out of the session's environment; `*` at the end stands for any rest.
     pub remove: Vec<String>,

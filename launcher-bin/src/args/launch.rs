@@ -88,7 +88,8 @@ pub struct ProgramArgs {
     /// Start N ranks of the program; else an only one fills --tasks-per-node, --hostfile or --nodes, and others have 1.
     #[arg(short = 'n', long = "ntasks", alias = "np", value_name = "N", value_parser = rank_count, allow_negative_numbers = true)]
     pub ranks: Option<u32>,
-    /// Set a variable in its ranks; NAME alone passes on ours even if it would be cleaned away.
+    /// Set a variable in its ranks; NAME alone passes on ours even if it would be cleaned away. In VALUE, {rank}, {size}, {local_rank},
+    /// {local_size}, {node}, {nodes}, {host}, {head}, {port}, {node_list} and {launch_id} are filled in for each rank.
     #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = OsStringValueParser::new().try_map(EnvSetting::parse))]
     pub env: Vec<EnvSetting>,
     /// Take a variable out of their environment; `*` at the end stands for any rest.
@@ -97,6 +98,10 @@ pub struct ProgramArgs {
     /// Set the variables that FILE has on its lines as NAME=VALUE; --env goes before it.
     #[arg(long, value_name = "FILE")]
     pub env_file: Vec<PathBuf>,
+    /// Set the variables that programs of a kind expect of their launcher: torch, jax, nccl, or one of ~/.config/lattice/presets.toml;
+    /// --env-file and --env go before it.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub preset: Vec<String>,
     /// Start them in DIR.
     #[arg(short = 'D', long, aliases = ["wdir", "wd", "cwd"], value_name = "DIR")]
     pub chdir: Option<PathBuf>,

@@ -17,8 +17,9 @@ use lattice_daemon::settings_file::{self, SettingsFileError};
 use pmi_transport::identity::{IdentityError, Security, TlsFiles};
 use serde::Deserialize;
 
+use super::Environment;
 use super::url::{ApiUrl, ApiUrlError};
-use super::{Environment, variable};
+use crate::machine::user_file;
 
 /// The config file of the whole machine.
 const SYSTEM: &str = "/etc/lattice/config.toml";
@@ -81,10 +82,7 @@ impl Config {
     /// # Errors
     /// Fails for a file that is there and cannot be used.
     pub(crate) fn find(environment: &Environment) -> Result<Self, ConfigError> {
-        let user = variable("XDG_CONFIG_HOME", environment)
-            .map(PathBuf::from)
-            .or_else(|| variable("HOME", environment).map(|home| Path::new(&home).join(".config")))
-            .map(|directory| directory.join("lattice/config.toml"));
+        let user = user_file("config.toml", environment);
         for path in user.into_iter().chain([PathBuf::from(SYSTEM)]) {
             match settings_file::read(&path) {
                 Ok(written) => return Self::check(written, path),

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use super::presets::{self, PresetError};
 use crate::args::{EnvSetting, LaunchArgs, ProgramArgs};
 use crate::bounded_file;
 use crate::machine::Machine;
@@ -36,6 +37,9 @@ pub enum EnvironmentError {
         /// Error of the system.
         source: io::Error,
     },
+    /// A preset cannot be used.
+    #[error(transparent)]
+    Preset(#[from] PresetError),
     /// A line sets no variable.
     #[error("--env-file: {}, line {line}: it is not NAME=VALUE", path.display())]
     Line {
@@ -75,7 +79,7 @@ fn put(variables: &mut Vec<(OsString, OsString)>, name: OsString, value: OsStrin
 
 /// Variables that are set for the ranks of a program; of two with one name the later one counts.
 pub(super) fn set(program: &ProgramArgs, machine: &Machine) -> Result<Vec<(OsString, OsString)>, EnvironmentError> {
-    let mut set = Vec::new();
+    let mut set = presets::variables(&program.preset, machine)?;
     for path in &program.env_file {
         set.extend(read(&machine.directory.join(path))?);
     }

@@ -277,3 +277,23 @@ fn ranks_are_told_of_their_jobs_memory_where_there_is_one() {
     assert_eq!(node.variable("LATTICE_JOB_MEMORY").as_deref(), Some("31"));
     assert!(node.context().plan(&StdinSource::Empty).unwrap().commands[0].job_memory.is_some());
 }
+
+#[test]
+fn names_in_values_are_filled_in_for_each_rank() {
+    let mut node = node(&[2, 1]);
+    node.spec.addresses = vec!["[fe80::1]:7".to_owned(), "10.0.0.2:7".to_owned()];
+    let set = [
+        ("RANK", "{rank}"),
+        ("AT", "{host}:{local_rank}/{local_size}"),
+        ("HEAD", "{head}"),
+        ("JSON", "{\"a\": 1}"),
+        ("LATTICE_RANK", "{size}"),
+    ];
+    node.spec.apps[0].set = set.map(|(name, value)| (name.into(), value.into())).to_vec();
+    let plan = node.context().plan(&StdinSource::Empty).unwrap();
+    let of = |rank: usize| format!("{:?}", plan.commands[rank].environment);
+    for text in ["RANK=0", "AT=n0:0/2", "HEAD=fe80::1", "JSON={\\\"a\\\": 1}", "LATTICE_RANK=0"] {
+        assert!(of(0).contains(text), "{text} in {}", of(0));
+    }
+    assert!(of(1).contains("\"RANK=1\"") && of(1).contains("AT=n0:1/2"), "{}", of(1));
+}

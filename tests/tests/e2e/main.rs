@@ -24,6 +24,7 @@ mod openmpi;
 mod output;
 mod pmi;
 mod pmix;
+mod presets;
 mod raw;
 mod signals;
 mod stdin;

@@ -1,0 +1,176 @@
+//! `--preset`: variables that programs of a kind ask of their launcher, as data. Ours are in `presets.toml` beside this file; a user's
+//! own in `~/.config/lattice/presets.toml` have the same form, and go before ours of the same name.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+use lattice_session::rank_values::{self, NAMES};
+use serde::Deserialize;
+
+use crate::bounded_file;
+use crate::machine::{Machine, user_file};
+
+/// Our presets.
+const OURS: &str = include_str!("presets.toml");
+/// Most bytes of a user's file.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// Refusal of a preset.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PresetError {
+    /// There is none of this name.
+    #[error("--preset {name}: there is none of this name{}; there are\n{known}", file.as_ref().map(|file| format!(" here or in {}", file.display())).unwrap_or_default())]
+    Unknown {
+        /// The name.
+        name: String,
+        /// The user's file, which need not exist.
+        file: Option<PathBuf>,
+        /// All there are, one on each line.
+        known: String,
+    },
+    /// The user's file cannot be used.
+    #[error("--preset: {}: {reason}", file.display())]
+    File {
+        /// The file.
+        file: PathBuf,
+        /// Observation, in words.
+        reason: String,
+    },
+    /// A value has a name in braces that means nothing.
+    #[error("--preset {preset}: {variable} has {{{name}}} in its value, which means nothing; there are {}", names())]
+    Name {
+        /// The preset.
+        preset: String,
+        /// The variable.
+        variable: String,
+        /// What stands in braces.
+        name: String,
+    },
+}
+
+fn names() -> String {
+    NAMES.map(|(name, _)| format!("{{{name}}}")).join(", ")
+}
+
+/// Variables of one kind of programs.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Preset {
+    /// What it is for.
+    about: String,
+    env: BTreeMap<String, String>,
+}
+
+type Presets = BTreeMap<String, Preset>;
+
+/// Variables of some presets, in the order in which they are named.
+pub(super) fn variables(names: &[String], machine: &Machine) -> Result<Vec<(OsString, OsString)>, PresetError> {
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (presets, file) = all(machine)?;
+    let mut variables = Vec::new();
+    for name in names {
+        let preset = presets.get(name).ok_or_else(|| unknown(name, &presets, file.clone()))?;
+        for (variable, value) in &preset.env {
+            check(name, variable, value)?;
+            variables.push((variable.into(), value.into()));
+        }
+    }
+    Ok(variables)
+}
+
+/// Ours and the user's, and where the user's are looked for.
+fn all(machine: &Machine) -> Result<(Presets, Option<PathBuf>), PresetError> {
+    let mut presets = toml::from_str::<Presets>(OURS).unwrap_or_default();
+    let file = user_file("presets.toml", &machine.environment);
+    if let Some(file) = &file {
+        let failed = |reason: String| PresetError::File { file: file.clone(), reason };
+        match bounded_file::text(file, BYTES_MAX) {
+            Ok(text) => presets.extend(toml::from_str::<Presets>(&text).map_err(|error| failed(error.to_string()))?),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+            Err(error) => return Err(failed(error.to_string())),
+        }
+    }
+    Ok((presets, file))
+}
+
+fn unknown(name: &str, presets: &Presets, file: Option<PathBuf>) -> PresetError {
+    let known: Vec<String> = presets.iter().map(|(name, preset)| format!("  {name}: {}", preset.about)).collect();
+    PresetError::Unknown { name: name.to_owned(), file, known: known.join("\n") }
+}
+
+/// Refuses words in braces that look like a name and are none: they would reach the program as they are.
+fn check(preset: &str, variable: &str, value: &str) -> Result<(), PresetError> {
+    for word in value.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|(word, _)| word) {
+        let is_word = !word.is_empty() && word.chars().all(|char| char.is_ascii_lowercase() || char == '_');
+        if is_word && !rank_values::has_names(format!("{{{word}}}").as_ref()) {
+            let [preset, variable, name] = [preset, variable, word].map(str::to_owned);
+            return Err(PresetError::Name { preset, variable, name });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A machine whose user has this file of presets.
+    fn machine(directory: &std::path::Path, text: Option<&str>) -> Machine {
+        if let Some(text) = text {
+            fs::create_dir_all(directory.join("lattice")).unwrap();
+            fs::write(directory.join("lattice/presets.toml"), text).unwrap();
+        }
+        let mut machine = crate::prepared::tests::machine();
+        machine.environment.push(("XDG_CONFIG_HOME".into(), directory.into()));
+        machine
+    }
+
+    fn variables_of(name: &str, text: Option<&str>) -> Result<Vec<(OsString, OsString)>, String> {
+        let directory = tempfile::tempdir().unwrap();
+        variables(&[name.to_owned()], &machine(directory.path(), text)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn ours_can_be_read_and_mean_something() {
+        let presets: Presets = toml::from_str(OURS).unwrap();
+        assert_eq!(presets.keys().collect::<Vec<_>>(), ["jax", "nccl", "torch"]);
+        for name in presets.keys() {
+            assert!(!variables_of(name, None).unwrap().is_empty(), "{name}");
+        }
+        let torch = variables_of("torch", None).unwrap();
+        assert!(torch.contains(&("MASTER_ADDR".into(), "{head}".into())), "{torch:?}");
+    }
+
+    #[test]
+    fn a_user_adds_presets_and_replaces_ours() {
+        let text =
+            "[mine]\nabout = 'of mine'\nenv = { A = '{rank}' }\n[torch]\nabout = 'less'\nenv = { RANK = 'r{rank}' }";
+        assert_eq!(variables_of("mine", Some(text)).unwrap(), [("A".into(), "{rank}".into())]);
+        assert_eq!(variables_of("torch", Some(text)).unwrap(), [("RANK".into(), "r{rank}".into())]);
+        assert!(variables_of("jax", Some(text)).is_ok());
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_refused_with_what_there_is() {
+        let error = variables_of("pytorch", None).unwrap_err();
+        assert!(
+            error.starts_with("--preset pytorch: there is none of this name here or in ")
+                && error.contains("torch: PyTorch"),
+            "{error}"
+        );
+        let error = variables_of("torch", Some("[mine]\nabot = 'x'")).unwrap_err();
+        assert!(error.contains("presets.toml: ") && error.contains("abot"), "{error}");
+        let error = variables_of("mine", Some("[mine]\nabout = ''\nenv = { A = '{ranks}' }")).unwrap_err();
+        assert!(
+            error.starts_with("--preset mine: A has {ranks} in its value, which means nothing; there are {rank}, "),
+            "{error}"
+        );
+    }
+}
