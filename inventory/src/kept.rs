@@ -297,14 +297,18 @@ impl Kept {
     pub(crate) fn xml(&self) -> Result<Option<(PathBuf, String)>, KeptError> {
         let Some(sum) = &self.header.xml else { return Ok(None) };
         let path = self.directory.join(sum.xml_name());
-        let mut content = Vec::new();
-        let read = open(&path)?.take(FILE_MAX).read_to_end(&mut content);
-        read.map_err(|source| KeptError::System { path: path.clone(), source })?;
-        sum.check(&content, &path)?;
-        let text = String::from_utf8(content);
-        let text = text.map_err(|error| KeptError::Damaged { path: path.clone(), reason: error.to_string() })?;
+        let text = read_text(&path)?;
+        sum.check(text.as_bytes(), &path)?;
         Ok(Some((path, text)))
     }
+}
+
+/// Reads a file that nobody else, root apart, may have written.
+pub(crate) fn read_text(path: &Path) -> Result<String, KeptError> {
+    let mut content = Vec::new();
+    let read = open(path)?.take(FILE_MAX).read_to_end(&mut content);
+    read.map_err(|source| KeptError::System { path: path.to_owned(), source })?;
+    String::from_utf8(content).map_err(|error| KeptError::Damaged { path: path.to_owned(), reason: error.to_string() })
 }
 
 fn open(path: &Path) -> Result<File, KeptError> {

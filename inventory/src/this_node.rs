@@ -6,10 +6,14 @@ use std::sync::OnceLock;
 use parking_lot::Mutex;
 
 use crate::allowed::Allowed;
-use crate::kept::{Keeping, Kept, Validity, online};
+use crate::cpus::CpuSet;
+use crate::kept::{Keeping, Kept, KeptError, Validity, online, read_text};
 use crate::node::Inventory;
 use crate::root::Root;
 use crate::xml;
+
+/// Variable that names a file with the topology of this node, as PMIx calls it.
+const CACHE: &str = "PMIX_TOPOLOGY_CACHE";
 
 /// This node. Nothing is read before it is asked for.
 #[derive(Debug)]
@@ -17,6 +21,8 @@ pub struct ThisNode {
     root: Root,
     /// Directories that are looked in, in this order; what is in none is kept in the last one.
     keepings: Vec<Keeping>,
+    /// File of somebody else's with the topology, which counts before what is read here.
+    cache: Option<PathBuf>,
     found: OnceLock<Found>,
 }
 
@@ -44,14 +50,21 @@ impl Default for ThisNode {
     fn default() -> Self {
         let (machine, user) = (Keeping::of_machine(), Keeping::of_user());
         let keepings = if user == machine { vec![machine] } else { vec![machine, user] };
-        Self::below(Root::default(), keepings)
+        let cache = std::env::var_os(CACHE).filter(|file| !file.is_empty()).map(PathBuf::from);
+        Self { cache, ..Self::below(Root::default(), keepings) }
     }
 }
 
 impl ThisNode {
     /// The node below `root`, from the first directory that has it; else it is read, and kept in the last one.
     pub fn below(root: Root, keepings: Vec<Keeping>) -> Self {
-        Self { root, keepings, found: OnceLock::new() }
+        Self { root, keepings, cache: None, found: OnceLock::new() }
+    }
+
+    /// The same, of which a file has the topology for ranks, in XML of hwloc 2.
+    #[must_use]
+    pub fn with_cache(self, file: impl Into<PathBuf>) -> Self {
+        Self { cache: Some(file.into()), ..self }
     }
 
     /// Reads this node whatever was kept of it, and keeps that, for a daemon that starts: devices may have come and gone.
@@ -78,9 +91,26 @@ impl ThisNode {
     pub fn topology(&self) -> Option<SharedTopology> {
         let online = online(&self.root).ok()?;
         match Allowed::to_this_process(&self.root, &online) {
-            None => self.found().whole.clone(),
+            None => self.cached(&online).or_else(|| self.found().whole.clone()),
             Some(allowed) => Some(SharedTopology { text: xml::write(self.inventory(), &allowed)?, file: None }),
         }
+    }
+
+    /// The topology in the file that [`CACHE`] names, if it is of this node; if not, that is told.
+    fn cached(&self, online: &CpuSet) -> Option<SharedTopology> {
+        let path = self.cache.as_deref()?;
+        let wrong = |reason: String| KeptError::Damaged { path: path.to_owned(), reason };
+        let read = || {
+            let text = read_text(path)?;
+            let of = xml::read(&text).map_err(|error| wrong(error.to_string()))?;
+            match of.cpus == *online {
+                true => Ok(SharedTopology { text, file: Some(path.to_owned()) }),
+                false => Err(wrong(format!("its CPUs are {}, and {online} are online", of.cpus))),
+            }
+        };
+        read()
+            .inspect_err(|error| tracing::warn!("{CACHE} is of no use, and ranks are told what was read here: {error}"))
+            .ok()
     }
 
     fn found(&self) -> &Found {

@@ -176,3 +176,24 @@ fn a_node_that_nothing_can_be_kept_on_is_read_each_time() {
     node.change();
     assert_eq!(node.cores(), 1);
 }
+
+/// A file of another program's is told to ranks as it is, if it is of this node and nobody else can have written it.
+#[test]
+fn a_cached_topology_is_told_if_it_can_be() {
+    let node = Node::new();
+    let file = node.directory.path().join("cache.xml");
+    let machine =
+        |cpuset: &str| format!(r#"<topology version="2.0"><object type="Machine" cpuset="{cpuset}"/></topology>"#);
+    let told = || node.look().with_cache(&file).topology().unwrap();
+    let own = node.look().topology().unwrap();
+    assert_eq!(told(), own, "there is none");
+    fs::write(&file, machine("0x00000003")).unwrap();
+    assert_eq!((told().text, told().file), (machine("0x00000003"), Some(file.clone())));
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+    assert_eq!(told(), own, "anybody can write it");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    for text in [machine("0x00000007"), machine("0x00000003").replace("/>", ">"), String::new()] {
+        fs::write(&file, &text).unwrap();
+        assert_eq!(told(), own, "{text}");
+    }
+}

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use lattice_tests::mpi::{Flavour, MPIS};
-use lattice_tests::{Command, Outcome, built, launch};
+use lattice_tests::{Command, Outcome, built, lattice, launch};
 use nix::unistd::geteuid;
 
 /// Runs two ranks under `strace`, each with a trace of the files that it opens.
@@ -70,4 +70,20 @@ fn ranks_are_told_the_interfaces_of_their_network_namespace() {
         "namespace: as seen",
         "after: as seen",
     ]);
+}
+
+/// What another program has kept of the node, in the words of PMIx.
+#[test]
+fn ranks_are_told_the_topology_that_a_variable_names() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("cache.xml");
+    let told = || {
+        let outcome = lattice("launch -n 1").env("PMIX_TOPOLOGY_CACHE", &file).arg(built::lattice());
+        outcome.words("pmi get PMI_hwloc_xmlfile").run()
+    };
+    let outcome = told();
+    outcome.exits(0).prints("/topology-");
+    let kept = outcome.text().trim().split_once('=').expect("a key and its value").1.to_owned();
+    fs::copy(kept, &file).unwrap();
+    told().exits(0).says_nothing().prints(file.to_str().unwrap());
 }
