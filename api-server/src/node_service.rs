@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use lattice_session::timeouts::HEARTBEAT;
 use lattice_session::wire;
 use pmi_core::services::{MeetError, NameError, SpawnError};
@@ -80,12 +81,15 @@ impl NodeService for Reporting {
 
     async fn heartbeat(&self, request: Request<HeartbeatRequest>) -> Result<Response<HeartbeatResponse>, Status> {
         check_speaker(&request, &request.get_ref().node_id)?;
-        let HeartbeatRequest { node_id, incarnation, launches } = request.into_inner();
+        let HeartbeatRequest { node_id, incarnation, launches, revoked_digest } = request.into_inner();
         let register = self.0.nodes.lock().heartbeat(&node_id, incarnation, self.0.clock.now());
         if !register {
             self.0.hear_of_work(&node_id, &launches);
         }
-        Ok(Response::new(HeartbeatResponse { register, last_serial: self.0.serials.last().0 }))
+        let list = self.0.security.revocations();
+        let is_news = revoked_digest.is_some_and(|known| known != *list.digest());
+        let revoked = if is_news { list.text().clone() } else { Bytes::new() };
+        Ok(Response::new(HeartbeatResponse { register, last_serial: self.0.serials.last().0, revoked }))
     }
 
     async fn list_nodes(&self, _: Request<ListNodesRequest>) -> Result<Response<ListNodesResponse>, Status> {

@@ -46,7 +46,7 @@ impl fmt::Display for Made {
             Self::Authority { ca } => f.write_str(ca),
             Self::Revoked { crl, revoked } => {
                 let count = count(u32::try_from(*revoked).unwrap_or(u32::MAX), "revoked certificate");
-                write!(f, "{crl}: {count}; copy it beside each ca.pem of the cluster")
+                write!(f, "{crl}: {count}; copy it beside the ca.pem of the API server")
             }
             Self::Certificates { directory, issued, days } => {
                 write!(f, "{directory}: {}, valid for {}", hostlist::fold(issued), count(*days, "day"))

@@ -8,6 +8,9 @@
 //! lattice:///agent/node3        the agent of node3        lattice:///admin       an administrator
 //! ```
 
+use std::sync::Arc;
+
+use bytes::Bytes;
 use rustls::pki_types::CertificateDer;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
@@ -18,7 +21,7 @@ pub use lattice_pki::{Caller, CallerError, Role, is_node_name};
 use crate::error_chain::chain;
 use crate::limits;
 
-pub use crate::tls::{CertificateNameError, IdentityError, Renewal, TlsFiles, TlsIdentity, Validity};
+pub use crate::tls::{CertificateNameError, IdentityError, Renewal, RevocationList, TlsFiles, TlsIdentity, Validity};
 
 /// Mutual authentication of a process and its peers.
 #[derive(Clone, Debug)]
@@ -105,6 +108,27 @@ impl Security {
         match self {
             Self::Insecure { .. } => Ok(None),
             Self::Tls(identity) => identity.begin_renewal().map(Some),
+        }
+    }
+
+    /// The list of revoked certificates that was read last; an empty one without certificates. Where nobody [keeps it
+    /// current](Self::keep_current), it is as old as the last connection.
+    pub fn revocations(&self) -> Arc<RevocationList> {
+        match self {
+            Self::Insecure { .. } => Arc::default(),
+            Self::Tls(identity) => identity.revocations(),
+        }
+    }
+
+    /// Puts a list of revoked certificates (in PEM) in the place of the one in use, and closes connections of those that are on it.
+    ///
+    /// # Errors
+    /// Refuses a list that no CA of ours has signed, and one on which something is missing that is on ours. Fails if it cannot be
+    /// written.
+    pub fn take_revocations(&self, list: Bytes) -> Result<(), IdentityError> {
+        match self {
+            Self::Insecure { .. } => Ok(()),
+            Self::Tls(identity) => identity.take_revocations(list),
         }
     }
 

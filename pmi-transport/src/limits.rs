@@ -9,6 +9,9 @@ pub const CHUNK_MAX: usize = 1 << 20;
 /// `max_encoding_message_size`.
 pub const MESSAGE_MAX: usize = 4 * CHUNK_MAX;
 
+/// Most bytes of a list of revoked certificates, in PEM: it is part of an answer to a heartbeat. Some 15,000 certificates have room.
+pub(crate) const REVOCATIONS_MAX: usize = CHUNK_MAX;
+
 /// Charge for a message while it is kept, in bytes, beside its payload.
 const KEPT_OVERHEAD: usize = 256;
 

@@ -8,6 +8,7 @@ mod files;
 mod material;
 mod proven;
 mod renewal;
+mod revocation;
 
 use std::fmt;
 use std::io;
@@ -30,7 +31,9 @@ pub(crate) use self::material::Material;
 pub(crate) use self::proven::Watched;
 use self::proven::{CertificateId, Proven};
 pub use self::renewal::{Renewal, Validity};
+pub use self::revocation::RevocationList;
 use crate::error_chain::chain;
+use crate::limits::REVOCATIONS_MAX;
 
 /// Failure to use certificate files.
 #[derive(Debug, thiserror::Error)]
@@ -102,6 +105,25 @@ pub enum IdentityError {
     Strange {
         /// The file.
         path: PathBuf,
+    },
+    /// A list of revoked certificates is nobody's whom we trust.
+    #[error("the list of revoked certificates is not signed by the CA that we trust in")]
+    StrangeList,
+    /// A list of revoked certificates is older than the one in use.
+    #[error(
+        "the list of revoked certificates lacks {missing} of those that are revoked here; copy the newer list to the API server"
+    )]
+    OlderList {
+        /// Number of certificates that are not on it.
+        missing: usize,
+    },
+    /// A list of revoked certificates is longer than any that is used.
+    #[error("{} has {bytes} bytes; lists of revoked certificates have {REVOCATIONS_MAX} at most", path.display())]
+    LongList {
+        /// The file.
+        path: PathBuf,
+        /// Length of the list.
+        bytes: usize,
     },
     /// The certificate was replaced by somebody else's.
     #[error("{} is the certificate of {found} now; this process is {meant}", path.display())]
@@ -237,7 +259,7 @@ impl TlsIdentity {
         let id = CertificateId::of(certificate)?;
         let watched = self.inner.proven.enter(id);
         // A list may have come while hands were shaken.
-        self.inner.proven.close(&self.material().revoked);
+        self.inner.proven.close(&self.material().revocations.revoked);
         Some(watched)
     }
 }
@@ -252,7 +274,7 @@ impl Inner {
         }
         tracing::info!(certificate = %self.files.cert.display(), "the certificate was read again");
         latest.material = Arc::new(material);
-        self.proven.close(&latest.material.revoked);
+        self.proven.close(&latest.material.revocations.revoked);
         Ok(())
     }
 }

@@ -4,7 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use lattice_session::timeouts;
+use pmi_transport::error_chain::chain;
+use pmi_transport::identity::{IdentityError, RevocationList};
 use pmi_transport::proto::v1 as proto;
 use pmi_transport::signature::Serial;
 use proto::node_service_client::NodeServiceClient;
@@ -102,6 +105,7 @@ fn registration(node: &Node) -> proto::RegisterNodeRequest {
 /// Sends heartbeats, until this node must register again.
 async fn beat(node: &Node, accepted: Accepted, renewals: &Renewals) {
     let mut client = NodeServiceClient::new(node.pulse.clone());
+    let mut refused = None;
     loop {
         sleep(accepted.interval).await;
         node.agents.forget_unused(relay::AGENT_UNUSED_MAX);
@@ -110,15 +114,36 @@ async fn beat(node: &Node, accepted: Accepted, renewals: &Renewals) {
             node_id: node.config.node_id.clone(),
             incarnation: node.incarnation,
             launches: node.launches.ids(),
+            // A list that is refused need not come again.
+            revoked_digest: refused.clone().or_else(|| Some(node.security.revocations().digest().clone())),
         };
         match in_time(timeouts::HEARTBEAT_ANSWER, client.heartbeat(beat)).await {
             Ok(proto::HeartbeatResponse { register: true, .. }) => return,
-            Ok(proto::HeartbeatResponse { register: false, last_serial }) => {
+            Ok(proto::HeartbeatResponse { register: false, last_serial, revoked }) => {
+                if !revoked.is_empty() {
+                    refused = take_revocations(node, revoked);
+                }
                 node.launches.serials.hear(Serial(last_serial), Instant::now());
                 renewals.send_replace(accepted.lease.map(|length| Lease::from(asked, length)));
             }
             // The launches go on while the lease lasts; whether the node still counts is told when the API server is back.
             Err(status) => tracing::debug!("no answer to a heartbeat: {}", status.message()),
+        }
+    }
+}
+
+/// Takes up the API server's list of revoked certificates. Returns the digest of a list that cannot be taken, now or later.
+fn take_revocations(node: &Node, list: Bytes) -> Option<Bytes> {
+    let digest = RevocationList::digest_of(&list);
+    match node.security.take_revocations(list) {
+        Ok(()) => {
+            tracing::info!("the list of revoked certificates was taken from the API server");
+            None
+        }
+        Err(error) => {
+            tracing::warn!(error = chain(&error), "the API server's list of revoked certificates is not taken");
+            let is_refused = !matches!(error, IdentityError::Read { .. } | IdentityError::Write { .. });
+            is_refused.then_some(digest)
         }
     }
 }

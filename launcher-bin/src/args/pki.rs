@@ -32,7 +32,7 @@ pub(crate) enum Action {
     },
     /// Issue certificates; each with its key and a copy of ca.pem, in a directory of its own below DIR.
     Issue(IssueArgs),
-    /// Revoke certificates, each with all that go back to the same one by renewal: writes DIR/crl.pem, which belongs beside each copy of ca.pem.
+    /// Revoke certificates, each with all that go back to the same one by renewal: writes DIR/crl.pem, which belongs beside the ca.pem of the API server; agents get it from there.
     /// Daemons refuse them from then on, and close connections that are there.
     Revoke {
         /// The directory of the authority.

@@ -5410,8 +5410,11 @@ pub struct HeartbeatRequest {
     /// The launches that still run there.
     #[prost(string, repeated, tag = "3")]
     pub launches: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// SHA-256 of the list of revoked certificates that the agent has, empty without one; left out by agents that take none.
+    #[prost(bytes = "bytes", optional, tag = "4")]
+    pub revoked_digest: ::core::option::Option<::prost::bytes::Bytes>,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HeartbeatResponse {
     /// The API server does not know the node, or thought it was lost: it must register again.
     #[prost(bool, tag = "1")]
@@ -5419,6 +5422,9 @@ pub struct HeartbeatResponse {
     /// As in RegisterNodeResponse; what was signed under it or a smaller number is not passed on any more a minute later.
     #[prost(uint64, tag = "2")]
     pub last_serial: u64,
+    /// The list of revoked certificates, in PEM, if the agent has another one.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub revoked: ::prost::bytes::Bytes,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListNodesRequest {}

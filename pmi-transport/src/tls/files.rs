@@ -1,11 +1,16 @@
 //! Files of an identity: their names in settings and where `pki` writes them, and detection of changes.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use lattice_pki::{CA_CERTIFICATE_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::{self, PemObject};
 use serde::{Deserialize, Serialize};
+
+use super::IdentityError;
 
 /// The files of an identity, in PEM, as every settings file has them in `[tls]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -47,4 +52,50 @@ impl TlsFiles {
         };
         [&self.ca, &self.cert, &self.key, &self.revoked()].map(stamp)
     }
+}
+
+/// Name of the file that is about to take the place of `path`.
+pub(super) fn next(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".next");
+    PathBuf::from(name)
+}
+
+/// Reads all certificates of a file; there is at least one.
+pub(super) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
+    let malformed = |source| IdentityError::Pem { path: path.to_owned(), wanted: "certificate", source };
+    let bytes = read(path)?;
+    let certificates = CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>().map_err(malformed)?;
+    if certificates.is_empty() { Err(malformed(pem::Error::NoItemsFound)) } else { Ok(certificates) }
+}
+
+/// Reads a file whole.
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
+    fs::read(path).map_err(|source| IdentityError::Read { path: path.to_owned(), source })
+}
+
+/// Writes a file that nobody else can read a moment too early, to the disk.
+pub(super) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), IdentityError> {
+    let written = || {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        file.write_all(bytes)?;
+        file.set_permissions(Permissions::from_mode(mode))?;
+        file.sync_all()
+    };
+    written().map_err(|source| IdentityError::Write { path: path.to_owned(), source })
+}
+
+/// Gives a file the name of another one, whose place it takes.
+pub(super) fn rename(from: &Path, to: &Path) -> Result<(), IdentityError> {
+    let renamed = || {
+        fs::rename(from, to)?;
+        to.parent().map_or(Ok(()), |directory| File::open(directory).and_then(|directory| directory.sync_all()))
+    };
+    renamed().map_err(|source: io::Error| IdentityError::Write { path: to.to_owned(), source })
+}
+
+/// Replaces a file at once: whoever reads it sees the old one or the new one.
+pub(super) fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), IdentityError> {
+    write(&next(path), bytes, mode)?;
+    rename(&next(path), path)
 }

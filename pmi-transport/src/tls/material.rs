@@ -8,8 +8,8 @@ use std::sync::Arc;
 use lattice_pki::Caller;
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
@@ -18,7 +18,8 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::clients::{Clients, DaemonsOnly};
-use super::proven::{Revoked, revoked_in};
+use super::files::{read, read_certificates};
+use super::revocation::RevocationList;
 use super::{CertificateNameError, IdentityError, TlsFiles, caller_in};
 
 const ALPN_H2: &[u8] = b"h2";
@@ -32,7 +33,7 @@ pub(crate) struct Material {
     /// Our certificates, and the key of the first.
     pub(crate) key: Arc<CertifiedKey>,
     /// Certificates that these have revoked.
-    pub(super) revoked: Revoked,
+    pub(super) revocations: Arc<RevocationList>,
     /// CAs that are trusted.
     pub(crate) roots: Arc<RootCertStore>,
     /// Settings of connections that this process makes.
@@ -59,9 +60,9 @@ impl Material {
         let unfit = |source| IdentityError::Key { certificate: certificate.clone(), key: key.clone(), source };
         let pair = CertifiedKey::from_der(chain, read_key(key)?, &provider).map_err(unfit)?;
         let (roots, pair) = (Arc::new(roots), Arc::new(pair));
-        let (revoked, lists) = read_revoked(&files.revoked())?;
+        let revocations = Arc::new(RevocationList::read(&files.revoked())?);
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
-            .with_crls(lists.clone())
+            .with_crls(revocations.lists.clone())
             .only_check_end_entity_revocation()
             .allow_unknown_revocation_status()
             .build();
@@ -70,13 +71,13 @@ impl Material {
         let server_of_all = server_config(&provider, verifier, &pair).map_err(unfit)?;
         let server_of_daemons = server_config(&provider, Arc::new(daemons), &pair).map_err(unfit)?;
         let others = WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
-            .with_crls(lists)
+            .with_crls(revocations.lists.clone())
             .only_check_end_entity_revocation()
             .allow_unknown_revocation_status()
             .build();
         let others = others.map_err(|source| IdentityError::Verifier { path: ca.clone(), source })?;
         let client = client_config(provider, others, &pair).map_err(unfit)?;
-        Ok(Self { caller, key: pair, revoked, roots, client: Arc::new(client), server_of_all, server_of_daemons })
+        Ok(Self { caller, key: pair, revocations, roots, client: Arc::new(client), server_of_all, server_of_daemons })
     }
 
     /// Settings of connections that `clients` make.
@@ -130,25 +131,6 @@ pub(super) fn read_named(path: &Path) -> Result<(Caller, Vec<CertificateDer<'sta
     Ok((caller, chain))
 }
 
-fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
-    let malformed = |source| IdentityError::Pem { path: path.to_owned(), wanted: "certificate", source };
-    let bytes = read(path)?;
-    let certificates = CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>().map_err(malformed)?;
-    if certificates.is_empty() { Err(malformed(pem::Error::NoItemsFound)) } else { Ok(certificates) }
-}
-
-/// Reads the list of revoked certificates; there need not be one.
-fn read_revoked(path: &Path) -> Result<(Revoked, Vec<CertificateRevocationListDer<'static>>), IdentityError> {
-    if !path.exists() {
-        return Ok(Default::default());
-    }
-    let malformed =
-        |source| IdentityError::Pem { path: path.to_owned(), wanted: "list of revoked certificates", source };
-    let lists = vec![CertificateRevocationListDer::from_pem_slice(&read(path)?).map_err(malformed)?];
-    let revoked = revoked_in(&lists).ok_or_else(|| malformed(pem::Error::NoItemsFound))?;
-    Ok((revoked, lists))
-}
-
 fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, IdentityError> {
     let bytes = read(path)?;
     let metadata = fs::metadata(path).map_err(|source| IdentityError::Read { path: path.to_owned(), source })?;
@@ -157,10 +139,6 @@ fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, IdentityError> {
     }
     let malformed = |source| IdentityError::Pem { path: path.to_owned(), wanted: "private key", source };
     PrivateKeyDer::from_pem_slice(&bytes).map_err(malformed)
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
-    fs::read(path).map_err(|source| IdentityError::Read { path: path.to_owned(), source })
 }
 
 fn warn_of_expiry(certificate: &CertificateDer<'_>, path: &Path) {

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use parking_lot::Mutex;
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
+use rustls::pki_types::CertificateDer;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
-use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// Certificate as lists of revoked ones name it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -50,21 +50,10 @@ impl CertificateId {
         Some(Self::new(certificate.issuer().as_raw(), certificate.raw_serial()))
     }
 
-    fn new(issuer: &[u8], serial: &[u8]) -> Self {
+    pub(super) fn new(issuer: &[u8], serial: &[u8]) -> Self {
         let zeros = serial.iter().take_while(|&&byte| byte == 0).count();
         Self { issuer: issuer.to_owned(), serial: serial[zeros..].to_owned() }
     }
-}
-
-/// Certificates that these lists revoke; `None` if one of them is no list.
-pub(super) fn revoked_in(lists: &[CertificateRevocationListDer<'_>]) -> Option<Revoked> {
-    let mut revoked = Revoked::new();
-    for list in lists {
-        let (_, list) = CertificateRevocationList::from_der(list).ok()?;
-        let issuer = list.issuer().as_raw();
-        revoked.extend(list.iter_revoked_certificates().map(|entry| CertificateId::new(issuer, entry.raw_serial())));
-    }
-    Some(revoked)
 }
 
 impl Proven {

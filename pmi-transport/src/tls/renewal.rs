@@ -5,16 +5,15 @@
 //! ```
 //! Whoever ends between the two renames leaves a certificate whose key is still `key.pem.next`; the next start puts it in its place.
 
-use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lattice_pki::CertificateRequest;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use zeroize::Zeroizing;
 
+use super::files::{next, rename, write};
 use super::{IdentityError, Material, TlsFiles, TlsIdentity};
 
 /// A key that was made to take the place of the one in use, and the request for its certificate.
@@ -90,7 +89,7 @@ impl Renewal {
     pub fn take_up(self, certificate: &str) -> Result<(), IdentityError> {
         let Self { identity, key, .. } = self;
         let inner = &identity.inner;
-        let next = next(&inner.files);
+        let next = next_of(&inner.files);
         let mode = fs::metadata(&inner.files.key).map_or(0o600, |metadata| metadata.permissions().mode() & 0o777);
         write(&next.key, key.as_bytes(), mode)?;
         write(&next.cert, certificate.as_bytes(), 0o644)?;
@@ -108,7 +107,7 @@ impl Renewal {
 
 /// Puts a key in its place that was left beside its certificate.
 pub(super) fn complete(files: &TlsFiles) -> Result<(), IdentityError> {
-    let left = next(files).key;
+    let left = next(&files.key);
     if left.exists() && Material::read(&TlsFiles { key: left.clone(), ..files.clone() }).is_ok() {
         rename(&left, &files.key)?;
     }
@@ -116,35 +115,14 @@ pub(super) fn complete(files: &TlsFiles) -> Result<(), IdentityError> {
 }
 
 /// The files that take the place of the certificate's and the key's.
-fn next(files: &TlsFiles) -> TlsFiles {
-    let next = |path: &Path| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(".next");
-        PathBuf::from(name)
-    };
+fn next_of(files: &TlsFiles) -> TlsFiles {
     TlsFiles { ca: files.ca.clone(), cert: next(&files.cert), key: next(&files.key) }
-}
-
-fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), IdentityError> {
-    let written = || {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-        file.write_all(bytes)?;
-        file.set_permissions(Permissions::from_mode(mode))?;
-        file.sync_all()
-    };
-    written().map_err(|source| IdentityError::Write { path: path.to_owned(), source })
-}
-
-fn rename(from: &Path, to: &Path) -> Result<(), IdentityError> {
-    let renamed = || {
-        fs::rename(from, to)?;
-        to.parent().map_or(Ok(()), |directory| File::open(directory).and_then(|directory| directory.sync_all()))
-    };
-    renamed().map_err(|source: io::Error| IdentityError::Write { path: to.to_owned(), source })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+
     use lattice_pki::{Authority, Caller, Validity as Lasting};
 
     use super::*;
@@ -191,7 +169,7 @@ mod tests {
         assert_eq!(fs::metadata(&files.key).unwrap().permissions().mode() & 0o777, 0o600);
         let again = TlsIdentity::from_files(files.clone()).unwrap();
         assert_eq!(again.material().key.cert[0].to_vec(), world.own());
-        assert!(!next(&files).cert.exists() && !next(&files).key.exists());
+        assert!(!next(&files.cert).exists() && !next(&files.key).exists());
     }
 
     #[test]
@@ -215,7 +193,7 @@ mod tests {
         let key = fs::read(&files.key).unwrap();
         world.renew(&node(), &world.authority).unwrap();
         // As if the second rename had not been.
-        fs::rename(&files.key, next(&files).key).unwrap();
+        fs::rename(&files.key, next(&files.key)).unwrap();
         fs::write(&files.key, key).unwrap();
         fs::set_permissions(&files.key, Permissions::from_mode(0o600)).unwrap();
         assert!(Material::read(&files).is_err());

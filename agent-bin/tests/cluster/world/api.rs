@@ -127,7 +127,7 @@ impl NodeService for Script {
         _: Request<proto::HeartbeatRequest>,
     ) -> Result<Response<proto::HeartbeatResponse>, Status> {
         let (register, last_serial) = (self.forgetful.swap(false, Ordering::Relaxed), 0);
-        Ok(Response::new(proto::HeartbeatResponse { register, last_serial }))
+        Ok(Response::new(proto::HeartbeatResponse { register, last_serial, ..Default::default() }))
     }
 
     async fn list_nodes(

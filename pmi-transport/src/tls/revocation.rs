@@ -1,0 +1,183 @@
+//! The list of revoked certificates: read from its file beside the CA's certificate, and taken from the API server, which has it from an
+//! administrator. What comes from elsewhere counts only if the CA has signed it, and if it revokes all that was revoked before: a list is
+//! never replaced by an older one.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ring::digest::{SHA256, digest};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
+use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
+
+use super::files::{read, read_certificates, replace};
+use super::proven::{CertificateId, Revoked};
+use super::{IdentityError, TlsIdentity};
+use crate::limits::REVOCATIONS_MAX;
+
+/// A list, or none.
+#[derive(Clone, Debug, Default)]
+pub struct RevocationList {
+    text: Bytes,
+    digest: Bytes,
+    pub(super) revoked: Revoked,
+    pub(super) lists: Vec<CertificateRevocationListDer<'static>>,
+}
+
+impl RevocationList {
+    /// Reads the file at `path`, which need not be there.
+    pub(super) fn read(path: &Path) -> Result<Self, IdentityError> {
+        if !path.exists() {
+            return Ok(Self::default());
+        }
+        Self::parse(read(path)?.into(), path)
+    }
+
+    /// The list in `text`, which is, or shall be, in the file at `path`.
+    fn parse(text: Bytes, path: &Path) -> Result<Self, IdentityError> {
+        if text.len() > REVOCATIONS_MAX {
+            return Err(IdentityError::LongList { path: path.to_owned(), bytes: text.len() });
+        }
+        let malformed =
+            |source| IdentityError::Pem { path: path.to_owned(), wanted: "list of revoked certificates", source };
+        let list = CertificateRevocationListDer::from_pem_slice(&text).map_err(malformed)?;
+        let revoked = revoked_in(&list).ok_or_else(|| malformed(pem::Error::NoItemsFound))?;
+        let digest = Self::digest_of(&text);
+        Ok(Self { text, digest, revoked, lists: vec![list] })
+    }
+
+    /// SHA-256 of a list in PEM.
+    pub fn digest_of(text: &[u8]) -> Bytes {
+        Bytes::copy_from_slice(digest(&SHA256, text).as_ref())
+    }
+
+    /// The list in PEM; empty if there is none.
+    pub fn text(&self) -> &Bytes {
+        &self.text
+    }
+
+    /// SHA-256 of that; empty if there is none.
+    pub fn digest(&self) -> &Bytes {
+        &self.digest
+    }
+
+    /// Returns true if one of these CAs has signed it.
+    fn is_signed_by(&self, authorities: &[CertificateDer<'_>]) -> bool {
+        self.lists.iter().all(|list| {
+            let Ok((_, list)) = CertificateRevocationList::from_der(list) else { return false };
+            authorities.iter().any(|authority| {
+                let authority = X509Certificate::from_der(authority).map(|(_, authority)| authority);
+                authority.is_ok_and(|authority| {
+                    authority.subject().as_raw() == list.issuer().as_raw()
+                        && list.verify_signature(authority.public_key()).is_ok()
+                })
+            })
+        })
+    }
+}
+
+/// Certificates that a list revokes; `None` if it is none.
+fn revoked_in(list: &CertificateRevocationListDer<'_>) -> Option<Revoked> {
+    let (_, list) = CertificateRevocationList::from_der(list).ok()?;
+    let issuer = list.issuer().as_raw();
+    Some(list.iter_revoked_certificates().map(|entry| CertificateId::new(issuer, entry.raw_serial())).collect())
+}
+
+impl TlsIdentity {
+    /// The list that was read last; it is read again when files are looked at.
+    pub(crate) fn revocations(&self) -> Arc<RevocationList> {
+        Arc::clone(&self.inner.latest.lock().material.revocations)
+    }
+
+    /// Puts a list (in PEM) in the place of the one in use, and closes connections of certificates that are on it.
+    ///
+    /// # Errors
+    /// Refuses a list that no CA of ours has signed, and one on which something is missing that is on ours. Fails if it cannot be
+    /// written.
+    pub(crate) fn take_revocations(&self, text: Bytes) -> Result<(), IdentityError> {
+        let files = &self.inner.files;
+        let path = files.revoked();
+        let list = RevocationList::parse(text, &path)?;
+        if !list.is_signed_by(&read_certificates(&files.ca)?) {
+            return Err(IdentityError::StrangeList);
+        }
+        // What an administrator has put there meanwhile counts.
+        self.material();
+        let mut latest = self.inner.latest.lock();
+        let before = &latest.material.revocations;
+        if list.digest == before.digest {
+            return Ok(());
+        }
+        if !list.revoked.is_superset(&before.revoked) {
+            return Err(IdentityError::OlderList { missing: before.revoked.difference(&list.revoked).count() });
+        }
+        replace(&path, &list.text, 0o644)?;
+        self.inner.renew(&mut latest, files.stamps())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use lattice_pki::{Authority, Caller, REVOKED_FILE, Validity};
+
+    use super::*;
+    use crate::tls::TlsFiles;
+
+    struct Ca {
+        directory: tempfile::TempDir,
+        authority: Authority,
+    }
+
+    impl Ca {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            Self { authority: Authority::create(directory.path()).unwrap(), directory }
+        }
+
+        fn identity(&self, node: &str) -> TlsIdentity {
+            let own = self.directory.path().join(node);
+            let issued = self.authority.issue(&Caller::Agent(node.to_owned()), &[], Validity::days(1).unwrap());
+            self.authority.write(&own, &issued.unwrap()).unwrap();
+            TlsIdentity::from_files(TlsFiles::in_directory(&own)).unwrap()
+        }
+
+        /// Revokes a node's certificate; returns the list.
+        fn revoke(&self, node: &str) -> Bytes {
+            let root = self.directory.path();
+            self.authority.revoke(root, &[root.join(node).join("cert.pem")]).unwrap();
+            fs::read(root.join(REVOKED_FILE)).unwrap().into()
+        }
+    }
+
+    #[test]
+    fn a_list_is_taken_from_others_if_the_ca_signed_it_and_it_forgets_nothing() {
+        let (ca, other) = (Ca::new(), Ca::new());
+        let [node0, ..] = ["node0", "node1", "node2"].map(|node| ca.identity(node));
+        other.identity("node1");
+        let (one, both, theirs) = (ca.revoke("node1"), ca.revoke("node2"), other.revoke("node1"));
+        assert!(node0.revocations().digest().is_empty());
+        node0.take_revocations(one.clone()).unwrap();
+        assert_eq!((node0.revocations().text(), node0.revocations().revoked.len()), (&one, 1));
+        node0.take_revocations(both.clone()).unwrap();
+        node0.take_revocations(both.clone()).unwrap();
+        assert_eq!(node0.revocations().revoked.len(), 2);
+        // The last line of a list is of its signature.
+        let mut tampered = both.to_vec();
+        let end = tampered.windows(6).rposition(|window| window == b"\n-----").unwrap();
+        let line = tampered[..end].iter().rposition(|&byte| byte == b'\n').unwrap() + 1;
+        tampered[line] = if tampered[line] == b'A' { b'B' } else { b'A' };
+        let long = Bytes::from([&both[..], &vec![b'\n'; REVOCATIONS_MAX]].concat());
+        let refusal = |list| node0.take_revocations(list).unwrap_err();
+        assert!(matches!(refusal(one), IdentityError::OlderList { missing: 1 }));
+        assert!(matches!(refusal(theirs), IdentityError::StrangeList));
+        assert!(matches!(refusal(tampered.into()), IdentityError::StrangeList));
+        assert!(matches!(refusal(Bytes::from_static(b"nonsense")), IdentityError::Pem { .. }));
+        assert!(matches!(refusal(long), IdentityError::LongList { .. }));
+        assert_eq!(node0.revocations().text(), &both);
+        let file = ca.directory.path().join("node0").join(REVOKED_FILE);
+        assert_eq!(fs::read(file).unwrap(), both);
+    }
+}
