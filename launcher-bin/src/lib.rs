@@ -46,6 +46,7 @@ mod stdin;
 mod table;
 mod trace;
 mod updates;
+mod usage;
 mod wire;
 
 use std::ffi::OsString;

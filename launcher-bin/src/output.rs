@@ -13,6 +13,7 @@ mod decoration;
 mod files;
 mod hold;
 mod json;
+mod summary;
 mod targets;
 mod words;
 mod writer;
@@ -33,6 +34,7 @@ use self::decoration::Decoration;
 pub use self::files::FileError;
 use self::files::Files;
 pub(crate) use self::json::{CauseLine, RankEnd};
+use self::summary::Summary;
 use self::targets::{Targets, WriterName};
 pub(crate) use self::words::settings;
 pub(crate) use self::writer::{Fault, PlaceName};
@@ -78,6 +80,8 @@ pub(crate) struct Renderer {
     ending: bool,
     /// True if the progress of the start is shown: standard error is a terminal, and nothing else explains a wait.
     shows_progress: bool,
+    /// Counts for the summary, if there is to be one.
+    summary: Option<Summary>,
     targets: Targets,
     faults: mpsc::UnboundedReceiver<Fault>,
     interrupts: mpsc::UnboundedReceiver<Signal>,
@@ -127,6 +131,7 @@ impl Renderer {
             launch_id: launch.placed.launch_id.clone(),
             ending: false,
             shows_progress: verbosity > Verbosity::Quiet && io::stderr().is_terminal(),
+            summary: output.summary.then(|| Summary::new(Instant::now())),
             targets: Targets::start(files, decoration, &report, wires.abandoned)?,
             faults,
             interrupts: wires.interrupts,
@@ -187,6 +192,9 @@ impl Renderer {
             self.targets.close(WriterName::Stdout).await;
             self.drain_faults().await;
         }
+        for line in self.summary.iter().flat_map(|summary| summary.lines(&self.hosts, report)) {
+            self.targets.say(message(&line), now).await;
+        }
         if let Some(cause) = &report.cause
             && (!is_hang_up(cause) || self.verbosity == Verbosity::Verbose)
         {
@@ -214,6 +222,9 @@ impl Renderer {
 
     async fn event(&mut self, node: NodeIndex, event: Event) {
         let now = Instant::now();
+        if let Some(summary) = &mut self.summary {
+            summary.event(&event, now);
+        }
         match event {
             Event::Ending(_) if self.ending => return,
             Event::Ending(_) => self.ending = true,

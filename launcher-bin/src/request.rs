@@ -70,6 +70,8 @@ pub struct OutputRequest {
     pub pmi_trace: Option<PathBuf>,
     /// Print where each rank runs.
     pub show_map: bool,
+    /// Say at the end what the launch took.
+    pub summary: bool,
 }
 
 impl LaunchCommand {
@@ -255,6 +257,7 @@ fn output_request(args: &LaunchArgs) -> OutputRequest {
         json: args.streams.json,
         pmi_trace: args.pmi.pmi_trace.clone(),
         show_map: args.placement.show_map,
+        summary: args.streams.summary,
     }
 }
 

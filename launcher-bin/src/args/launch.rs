@@ -172,7 +172,7 @@ pub struct ClusterArgs {
     /// Start the launch, print its id (with --json, the line that opens it), and do not follow it; ranks' standard input is empty,
     /// unless it is a file. What they print is kept for `lattice attach`: 64 MiB of it, unless the API server is told otherwise, the
     /// oldest going first.
-    #[arg(long, conflicts_with_all = ["output", "error", "label", "timestamp", "pmi_trace"])]
+    #[arg(long, conflicts_with_all = ["output", "error", "label", "timestamp", "summary", "pmi_trace"])]
     pub detach: bool,
 }
 
@@ -233,6 +233,9 @@ pub struct StreamArgs {
     /// Keep what is in those files.
     #[arg(long)]
     pub append: bool,
+    /// Say at the end on standard error what the launch took: time, processor time, memory, output.
+    #[arg(long)]
+    pub summary: bool,
     /// Print what happens as JSON, one event on each line.
     #[arg(long)]
     pub json: bool,

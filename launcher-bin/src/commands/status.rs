@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use lattice_session::cause::Cause;
-use lattice_session::event::{RankProgress, Usage};
+use lattice_session::event::RankProgress;
 use lattice_session::wire;
 use pmi_core::Phase;
 use pmi_core::ids::Rank;
@@ -20,6 +20,7 @@ use crate::console::{print, print_json, shown};
 use crate::formatting;
 use crate::output::{CauseLine, RankEnd};
 use crate::table::{Align, Table};
+use crate::usage::{self, UsageLine};
 
 /// A launch as it is printed for programs.
 #[derive(Debug, Serialize)]
@@ -34,14 +35,6 @@ struct Status<'a> {
     usage: Option<UsageLine>,
     /// Nodes whose sessions run, of a launch on several nodes.
     sessions: Vec<SessionLine<'a>>,
-}
-
-#[derive(Debug, Serialize)]
-struct UsageLine {
-    user_s: f64,
-    system_s: f64,
-    /// Largest memory of one process.
-    peak_memory_bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -160,24 +153,9 @@ fn json<'a>(status: &'a proto::LaunchStatus, cause: Option<&'a Cause>, ranks: &'
         first_cause: cause.map(CauseLine::of),
         ranks: ranks.iter().map(line).collect(),
         silent_nodes: silent.map(|node| node.node_id.as_str()).collect(),
-        usage: status.usage.map(usage_line),
+        usage: status.usage.map(|usage| wire::event::decode_usage(usage).into()),
         sessions: status.nodes.iter().filter_map(session).collect(),
     }
-}
-
-fn usage_line(usage: proto::Usage) -> UsageLine {
-    let Usage { user, system, peak_memory } = wire::event::decode_usage(usage);
-    UsageLine { user_s: user.as_secs_f64(), system_s: system.as_secs_f64(), peak_memory_bytes: peak_memory }
-}
-
-/// Resources that ranks used in a line; `None` if none are known.
-fn used(status: &proto::LaunchStatus) -> Option<String> {
-    let usage = status.usage.map(wire::event::decode_usage)?;
-    let [user, system] = [usage.user, usage.system].map(formatting::duration);
-    let memory = formatting::size(usage.peak_memory);
-    Some(format!(
-        "used: {user} of processor time for programs, {system} in the kernel; at most {memory} of memory in one process"
-    ))
 }
 
 fn session(node: &proto::NodeStatus) -> Option<SessionLine<'_>> {
@@ -222,7 +200,9 @@ fn text(status: &proto::LaunchStatus, cause: Option<&Cause>, ranks: &[RankView<'
         }
     }
     lines.extend(cause.map(|cause| format!("cause: {cause}")));
-    lines.extend([used(status), roles(status)].into_iter().flatten());
+    lines.extend(
+        [status.usage.map(|used| usage::words(wire::event::decode_usage(used))), roles(status)].into_iter().flatten(),
+    );
     shown(&lines) + &table(ranks)
 }
 

@@ -16,6 +16,7 @@ use serde::Serialize;
 use super::decoration::time_stamp;
 use super::words;
 use crate::prepared::{PreparedLaunch, RankRow};
+use crate::usage::UsageLine;
 
 /// One line.
 #[derive(Debug, Serialize)]
@@ -69,6 +70,7 @@ enum Body<'a> {
         cause: Option<CauseLine<'a>>,
         ranks: Vec<RankEnd>,
         duration_s: f64,
+        usage: Option<UsageLine>,
     },
 }
 
@@ -195,6 +197,7 @@ pub(crate) fn complete(launch_id: &str, exit_code: u8, report: &Report) -> Bytes
         cause: report.cause.as_ref().map(CauseLine::of),
         ranks: report.exits.iter().map(|(rank, exit)| RankEnd::of(*rank, *exit)).collect(),
         duration_s: report.duration.as_secs_f64(),
+        usage: report.usage.map(Into::into),
     })
 }
 

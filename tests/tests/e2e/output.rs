@@ -173,3 +173,9 @@ fn verbose_says_what_is_set_and_started() {
     let outcome = launch("-v -n 2 --env COLOUR=blue --pmi none").arg("true").run();
     outcome.exits(0).says("size: 2;").says("COLOUR=blue").says("rank 1 runs as process ");
 }
+
+#[test]
+fn a_summary_says_what_the_launch_took() {
+    let outcome = launch("-n 2 --pmi none --summary").bash("echo 0123456789").run();
+    outcome.exits(0).says("2 ranks on ").says("used: ").says("written: 22 B to standard output, 0 B to standard error");
+}

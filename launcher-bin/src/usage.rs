@@ -1,0 +1,31 @@
+//! Resources that ranks used, in words and as JSON.
+
+use lattice_session::event::Usage;
+use serde::Serialize;
+
+use crate::formatting::{duration, size};
+
+#[derive(Debug, Serialize)]
+pub(crate) struct UsageLine {
+    user_s: f64,
+    system_s: f64,
+    /// Largest memory of one process.
+    peak_memory_bytes: u64,
+}
+
+impl From<Usage> for UsageLine {
+    fn from(Usage { user, system, peak_memory }: Usage) -> Self {
+        Self { user_s: user.as_secs_f64(), system_s: system.as_secs_f64(), peak_memory_bytes: peak_memory }
+    }
+}
+
+/// Resources in a line without its end.
+pub(crate) fn words(usage: Usage) -> String {
+    let Usage { user, system, peak_memory } = usage;
+    format!(
+        "used: {} of processor time for programs, {} in the kernel; at most {} of memory in one process",
+        duration(user),
+        duration(system),
+        size(peak_memory)
+    )
+}
