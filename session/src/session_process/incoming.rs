@@ -151,7 +151,11 @@ impl Incoming {
             }
             // The session has ended if it takes no more.
             Ok(Command::Control(control)) => drop(self.control.send(control).await),
-            Ok(Command::Stdin(bytes)) => self.input.push(bytes),
+            Ok(Command::Stdin(bytes)) => {
+                if let Err(error) = self.input.push(bytes) {
+                    self.warn(error.to_string());
+                }
+            }
             Ok(Command::StdinEnd) => self.input.end(),
             Ok(Command::OutputCredit(bytes)) => self.credit.grant(bytes),
             Err(error) => self.warn(format!("a command is passed over: {error}")),

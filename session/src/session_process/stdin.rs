@@ -1,7 +1,8 @@
 //! Standard input on its way from the agent's commands to the ranks that read it.
 //!
-//! Commands must be read on while a rank does not read its input, so input waits here: as much as the window that the launch was
-//! given, and pieces that exceed it are dropped. Pieces that the session has taken are reported, and make room for more.
+//! Commands must be read on while a rank does not read its input, so input waits here. An API server has no more than a window of it under
+//! way; one that was started anew knows nothing of what waits already, and sends a window on top. Beyond [`WINDOWS_MAX`] of them the input
+//! ends: readers never see a gap. Pieces that the session has taken are reported, and make room for more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +13,17 @@ use tokio::sync::mpsc;
 use super::frames::ToAgent;
 use crate::session_io::StdinSource;
 use crate::wire::event::{NodeHappening, encode_happening};
+
+/// Windows of unread input that are kept.
+const WINDOWS_MAX: u64 = 16;
+
+/// No more input is kept: that of too many API servers has come, and nobody has read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("ranks have not read {unread} bytes of input, and no more than {max} are kept: their input ends there")]
+pub(super) struct Unread {
+    unread: u64,
+    max: u64,
+}
 
 /// Ranks that read a launch's input, as seen from this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +39,7 @@ pub(super) struct Input {
     /// `None` after the end of the input.
     pieces: Option<mpsc::UnboundedSender<Bytes>>,
     /// Bytes that may be on their way.
-    window: u64,
+    max: u64,
     /// Bytes that were pushed since the start.
     received: u64,
     /// Bytes that the session has taken since the start.
@@ -39,7 +51,8 @@ pub(super) struct Input {
 pub(super) fn connect(readers: Readers, window: u64, agent: mpsc::Sender<ToAgent>) -> (Input, StdinSource) {
     let (pieces, mut waiting) = mpsc::unbounded_channel::<Bytes>();
     let taken = Arc::new(AtomicU64::new(0));
-    let input = Input { pieces: Some(pieces), window, received: 0, taken: Arc::clone(&taken) };
+    let max = window.saturating_mul(WINDOWS_MAX);
+    let input = Input { pieces: Some(pieces), max, received: 0, taken: Arc::clone(&taken) };
     let (session, source) = mpsc::channel(1);
     let mut session = (readers == Readers::Here).then_some(session);
     tokio::spawn(async move {
@@ -66,17 +79,21 @@ pub(super) fn connect(readers: Readers, window: u64, agent: mpsc::Sender<ToAgent
 }
 
 impl Input {
-    /// Passes on a piece. One that does not fit into the window is dropped, and so is one after the end.
-    pub(super) fn push(&mut self, piece: Bytes) {
-        let taken = self.taken.load(Ordering::Relaxed);
-        let on_its_way = self.received - taken + piece.len() as u64;
-        if let Some(pieces) = &self.pieces
-            && on_its_way <= self.window
-        {
-            self.received += piece.len() as u64;
-            // Nobody takes it when the session has ended.
-            let _ = pieces.send(piece);
+    /// Passes on a piece; one after the end is dropped.
+    ///
+    /// # Errors
+    /// Ends the input if there is no room for the piece.
+    pub(super) fn push(&mut self, piece: Bytes) -> Result<(), Unread> {
+        let Some(pieces) = &self.pieces else { return Ok(()) };
+        let (len, unread) = (piece.len() as u64, self.received - self.taken.load(Ordering::Relaxed));
+        if unread + len > self.max {
+            self.pieces = None;
+            return Err(Unread { unread, max: self.max });
         }
+        self.received += len;
+        // Nobody takes it when the session has ended.
+        let _ = pieces.send(piece);
+        Ok(())
     }
 
     /// Ends the input: readers see its end behind the pieces that were pushed.
@@ -106,7 +123,7 @@ mod tests {
 
     impl Ends {
         fn push(&mut self, piece: &'static str) {
-            self.input.push(Bytes::from_static(piece.as_bytes()));
+            self.input.push(Bytes::from_static(piece.as_bytes())).unwrap();
         }
 
         /// Next report of input that was taken, in bytes.
@@ -141,16 +158,28 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_piece_beyond_the_window_is_dropped_and_taken_input_makes_room() {
+    async fn what_a_new_api_server_sends_on_top_of_a_full_window_arrives() {
         let mut ends = ends(Readers::Here, 8);
         let mut stream = ends.stream();
-        // The first piece waits in the channel, the second before it; both are on their way.
-        ["1234", "5678", "dropped"].into_iter().for_each(|piece| ends.push(piece));
-        assert_eq!(stream.recv().await.unwrap(), "1234");
-        assert_eq!(stream.recv().await.unwrap(), "5678");
-        assert_eq!((ends.taken().await, ends.taken().await), (Some(4), Some(4)));
-        ends.push("12345678");
-        assert_eq!(stream.recv().await.unwrap(), "12345678");
+        // A rank reads nothing meanwhile. The second server knows nothing of the first one's pieces.
+        ["1234", "5678", "abcd", "efgh"].into_iter().for_each(|piece| ends.push(piece));
+        for expected in ["1234", "5678", "abcd", "efgh"] {
+            assert_eq!(stream.recv().await.unwrap(), expected);
+            assert_eq!(ends.taken().await, Some(4));
+        }
+    }
+
+    #[tokio::test]
+    async fn input_that_nobody_reads_is_bounded_and_ends_without_a_gap() {
+        let mut ends = ends(Readers::Here, 1);
+        let mut stream = ends.stream();
+        ends.push("0123456789abcdef");
+        let unread = Unread { unread: 16, max: 16 };
+        assert_eq!(ends.input.push(Bytes::from_static(b"more")), Err(unread));
+        assert_eq!(stream.recv().await.unwrap(), "0123456789abcdef");
+        assert_eq!(ends.taken().await, Some(16));
+        ends.push("late");
+        assert_eq!(stream.recv().await, None);
     }
 
     #[tokio::test]
@@ -178,9 +207,9 @@ mod tests {
         let Ends { mut input, source, told } = ends(Readers::Here, 100);
         drop(told);
         let StdinSource::Stream(mut stream) = source else { panic!("no stream") };
-        input.push("one".into());
+        input.push("one".into()).unwrap();
         assert_eq!(stream.recv().await.unwrap(), "one");
         assert_eq!(stream.recv().await, None);
-        input.push("two".into());
+        input.push("two".into()).unwrap();
     }
 }
