@@ -203,6 +203,8 @@ impl FaultKind {
         let all = || (0..nodes).collect();
         match self {
             Self::CrashNode { node, .. } | Self::KillService { node, .. } | Self::KillSession { node } => vec![node],
+            // Links to it are tried for so long; then they end, with those that it has opened, and each end takes the other for lost.
+            Self::KillAgent { back, .. } if back + timeouts::HEARTBEAT >= LEASE => all(),
             Self::KillAgent { node, back } if back + timeouts::HEARTBEAT >= timeouts::LOST_AFTER => vec![node],
             Self::Pause { time, .. } if time >= KEEP_ALIVE => all(),
             Self::Pause { node, time } if time >= timeouts::HEARTBEAT => vec![node],
