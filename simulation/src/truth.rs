@@ -22,6 +22,8 @@ pub(crate) struct Truth {
     left: Vec<u32>,
     /// By rank: how its process ended.
     pub(crate) exits: BTreeMap<Rank, RankExit>,
+    /// By rank that has ended: number of fences that anybody had left by then.
+    left_before: BTreeMap<Rank, u32>,
     /// Nodes that something happened to which may cost a launch its part there.
     pub(crate) struck: BTreeSet<u32>,
     /// Something happened that may make the API server forget news.
@@ -58,6 +60,7 @@ impl Truth {
             entered: zeros(),
             left: zeros(),
             exits: BTreeMap::new(),
+            left_before: BTreeMap::new(),
             struck: BTreeSet::new(),
             forgets: false,
             is_ended_by_others: false,
@@ -103,14 +106,16 @@ impl Truth {
         }
     }
 
-    /// Returns true if a fence may go on without a rank, and what it would have put before that is not there: it has failed, the launch
-    /// bears that, and it was not the first fence, which nobody can do without a rank in.
+    /// Returns true if a fence may go on without a rank, and what it would have put before that is not there: it has failed before anybody
+    /// left that fence, the launch bears that, and it was not the first fence, which nobody can do without a rank in.
     pub(crate) fn is_done_without(&self, rank: Rank, epoch: u32) -> bool {
         let has_failed = self.exits.get(&rank).is_some_and(|exit| !exit.is_success());
-        self.bears_failures && has_failed && epoch > 0 && self.entered[rank.index()] <= epoch
+        let was_left = self.left_before.get(&rank).is_some_and(|&left| left > epoch);
+        self.bears_failures && has_failed && epoch > 0 && !was_left
     }
 
     pub(crate) fn exited(&mut self, rank: Rank, exit: RankExit) {
+        self.left_before.insert(rank, self.left.iter().max().copied().unwrap_or(0));
         if self.exits.insert(rank, exit).is_some() {
             self.wrong(format!("I3: rank {rank} ended twice"));
         }
