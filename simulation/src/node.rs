@@ -174,6 +174,7 @@ impl Node {
         if !around.network.is_up(host) {
             return;
         }
+        around.truth.is_refused |= self.agent.is_none() && !self.has_had_launch;
         let accepting = self.agent.as_mut().filter(|agent| !self.has_had_launch && !agent.has_launch());
         let Some(agent) = accepting else {
             return around.call(host, Host::API, Call::StartAnswer { node, caller, accepted: false });

@@ -32,6 +32,8 @@ pub(crate) struct Truth {
     pub(crate) is_ended_by_others: bool,
     /// The API server was killed before it told who had ordered the launch that it was started: nobody follows it.
     pub(crate) is_orphaned: bool,
+    /// A node had no agent when the launch was to start there: nothing begins on such a node, and the launch is refused.
+    pub(crate) is_refused: bool,
     /// Exits that the client was told since the API server was started.
     told_exits: BTreeMap<Rank, RankExit>,
     /// The number of the last line of each rank that the client was shown.
@@ -65,6 +67,7 @@ impl Truth {
             forgets: false,
             is_ended_by_others: false,
             is_orphaned: false,
+            is_refused: false,
             told_exits: BTreeMap::new(),
             shown: zeros(),
             causes: Vec::new(),

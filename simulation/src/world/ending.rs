@@ -45,11 +45,12 @@ impl World {
 
     /// A launch to which nothing happened that it need not survive must succeed.
     fn check_success(&mut self) {
-        let is_harmless = self.faults.iter().all(|fault| fault.kind.is_harmless()) && !self.around.truth.is_orphaned;
-        if !self.around.scenario.is_good() || !is_harmless || self.faults.len() > 1 {
+        let truth = &mut self.around.truth;
+        let is_harmless = self.faults.iter().all(|fault| fault.kind.is_harmless());
+        let has_begun = !truth.is_refused && !truth.is_orphaned;
+        if !self.around.scenario.is_good() || !is_harmless || !has_begun || self.faults.len() > 1 {
             return;
         }
-        let truth = &mut self.around.truth;
         match truth.completion() {
             Some(completed) if completed.cause.is_none() => {}
             Some(completed) => {
