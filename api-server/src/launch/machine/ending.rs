@@ -20,6 +20,8 @@ impl Machine {
     pub(super) fn fail(&mut self, cause: Cause, now: Instant) {
         if self.nodes.state.cause.fail(cause) {
             self.announce(None, now);
+            // No node knows of it, so none would tell the next server.
+            self.checkpoint.note_urgent(now);
         }
     }
 
@@ -136,20 +138,23 @@ impl Machine {
         self.phase = Phase::Over(Over { until, change, conclusion: Some(Conclusion { completion, refusal }) });
     }
 
-    /// Makes the failures and losses that the launch bore its cause, if there is no other.
+    /// Makes the failures and losses that the launch bore its cause, if there is no other. One that bears none has another, but for a
+    /// launch that the server before this one was ending for a cause that it had not written down: it fails for the rank that it ended.
     fn sum_up_failures(&mut self) {
         let state = &self.nodes.state;
-        let failed = match self.facts.failed_ranks {
-            FailedRanks::AreBorne => state.ranks.failures(),
-            FailedRanks::EndLaunch => Vec::new(),
-        };
+        let failed = state.ranks.failures();
+        let bears_failures = self.facts.failed_ranks == FailedRanks::AreBorne;
         let nodes = match self.facts.lost_nodes {
             LostNodes::AreBorne => state.losses(),
             LostNodes::EndLaunch => Vec::new(),
         };
         let cause = match (nodes.first(), failed.first()) {
-            (Some((host, _)), _) => Cause { host: host.clone(), kind: CauseKind::LostNodes { nodes, failed } },
-            (None, Some(&(first, _))) => state.cause_at(first, CauseKind::FailedRanks { failed }),
+            (Some((host, _)), _) => {
+                let failed = if bears_failures { failed } else { Vec::new() };
+                Cause { host: host.clone(), kind: CauseKind::LostNodes { nodes, failed } }
+            }
+            (None, Some(&(first, _))) if bears_failures => state.cause_at(first, CauseKind::FailedRanks { failed }),
+            (None, Some(&(rank, exit))) => state.cause_at(rank, CauseKind::Failed { rank, exit }),
             (None, None) => return,
         };
         self.nodes.state.cause.fail(cause);

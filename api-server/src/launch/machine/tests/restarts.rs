@@ -2,6 +2,7 @@
 
 use lattice_session::cause::{Cause, CauseKind, HOLD, RankExit};
 use lattice_session::event::Event;
+use lattice_session::timeouts;
 use lattice_session::wire::event::NodeHappening;
 use pmi_core::Phase as RankPhase;
 use pmi_core::ids::Rank;
@@ -9,8 +10,9 @@ use proptest::prelude::*;
 use std::time::Duration;
 
 use super::super::event::{NodeEvent, Programs};
+use super::super::facts::Facts;
 use super::super::{Machine, Stored};
-use super::simulation::{Simulation, TICK};
+use super::simulation::{Simulation, TICK, facts};
 
 const NODES: u32 = 2;
 const RANKS: u32 = 2;
@@ -126,6 +128,29 @@ fn outcome(mut agents: Vec<Agent>, steps: &[Step]) -> (Option<Cause>, Vec<(Rank,
     (completion.cause.clone(), completion.ends.iter().map(|end| (end.rank, end.exit)).collect())
 }
 
+#[test]
+fn a_launch_that_was_being_ended_for_a_cause_that_is_lost_has_failed() {
+    let limit = Duration::from_secs(3600);
+    let mut server = Simulation::running_with(Facts { time_limit: Some(limit), ..facts(NODES, RANKS) }, RANKS);
+    server.input(Machine::on_tick);
+    server.now += limit + timeouts::OVERTIME;
+    server.input(Machine::on_tick);
+    assert!(matches!(server.endings()[..], [Cause { kind: CauseKind::TimedOut { .. }, .. }]));
+    server.stored(Stored::Durable);
+    assert!(server.durable.cause.is_some(), "it is written down at once");
+
+    // Without that, ranks end as they were told, and no node knows why.
+    let mut server = Simulation::running(NODES, RANKS).resumed();
+    let killed = RankExit::Signal { signal: 15, core_dumped: false };
+    for node in 0..NODES {
+        let mut agent = Agent::new(node, &[killed; RANKS as usize], None);
+        (0..=agent.events.len()).for_each(|_| agent.advance(&mut server));
+    }
+    server.pass(HOLD + Duration::from_secs(2));
+    let cause = server.completion().and_then(|completion| completion.cause.clone()).expect("it has not succeeded");
+    assert_eq!(cause.kind, CauseKind::Failed { rank: Rank(0), exit: killed });
+}
+
 fn exit() -> impl Strategy<Value = RankExit> {
     prop_oneof![(0..4_i32).prop_map(RankExit::Code), Just(RankExit::Signal { signal: 9, core_dumped: false })]
 }
@@ -157,7 +182,10 @@ proptest! {
         let undisturbed: Vec<Step> = steps.iter().copied().filter(|step| !matches!(step, Step::Restart)).collect();
         let expected = outcome(agents.clone(), &undisturbed);
         prop_assert_eq!(expected.1.len(), (NODES * RANKS) as usize);
-        prop_assert_eq!(expected.0.clone().map(|cause| cause.kind), cause.map(|(kind, ..)| kind));
+        // Without a cause, it is a rank that failed.
+        let failed = expected.1.iter().find(|(_, exit)| !exit.is_success());
+        let failed = failed.map(|&(rank, exit)| CauseKind::Failed { rank, exit });
+        prop_assert_eq!(expected.0.clone().map(|cause| cause.kind), cause.map(|(kind, ..)| kind).or(failed));
         prop_assert_eq!(outcome(agents, &steps), expected);
     }
 }
