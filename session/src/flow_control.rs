@@ -53,6 +53,12 @@ impl Credit {
         self.unconfirmed = self.unconfirmed.saturating_add(bytes);
     }
 
+    /// Forgets what was overdrawn: the receiver is another one, which does not know of it and grants a window as to one that owes
+    /// nothing.
+    pub fn forgive(&mut self) {
+        self.balance = self.balance.max(0);
+    }
+
     /// Removes the limit for good: the receiver is gone, and nothing that is sent can reach it.
     pub fn lift(&mut self) {
         self.balance = BALANCE_MAX;

@@ -36,6 +36,12 @@ impl OutputCredit {
         self.changed.notify_one();
     }
 
+    /// Forgets what was overdrawn: the API server is another one, whose grants do not make that good. To be called before the first of
+    /// them.
+    pub(super) fn forgive(&self) {
+        self.state.lock().credit.forgive();
+    }
+
     /// Removes the limit for good: the agent is gone, and nothing that is sent can reach it.
     pub(super) fn lift(&self) {
         self.state.lock().credit.lift();
@@ -88,6 +94,16 @@ mod tests {
         assert!(!credit.spend(1), "20 bytes were overdrawn");
         credit.grant(1);
         assert!(credit.spend(1));
+    }
+
+    #[test]
+    fn a_new_api_server_grants_a_window_that_is_smaller_than_what_was_overdrawn() {
+        let credit = OutputCredit::new(100);
+        assert_eq!([300, 1].map(|cost| credit.spend(cost)), [true, false]);
+        credit.forgive();
+        assert!(!credit.spend(1), "it grants first");
+        credit.grant(100);
+        assert_eq!([300, 1].map(|cost| credit.spend(cost)), [true, false]);
     }
 
     #[test]

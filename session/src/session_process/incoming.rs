@@ -114,7 +114,7 @@ impl Incoming {
             Some(What::Command(command)) => self.take_command(command).await,
             Some(What::Answer(answer)) => self.calls.answer(answer),
             Some(What::Question(question)) => self.pass_on(question).await,
-            Some(What::Resume(order)) => self.confirmations.resume(resume(&order)),
+            Some(What::Resume(order)) => resume(&order, &self.confirmations, &self.credit),
             Some(What::Unheard(proto::Nothing {})) => self.confirmations.unheard(),
             Some(What::Dismissed(proto::Nothing {})) => {
                 // Nobody would grant any.
@@ -179,10 +179,14 @@ impl Incoming {
     }
 }
 
-pub(super) fn resume(order: &proto::ResumeEvents) -> Resume {
+/// Takes in the order to send events again, ahead of what the API server grants after it.
+pub(super) fn resume(order: &proto::ResumeEvents, confirmations: &Confirmations, credit: &OutputCredit) {
     let &proto::ResumeEvents { stream, after, handed } = order;
     let position = after.map_or(Position::Unknown { handed }, Position::After);
-    Resume { stream, position }
+    if after.is_none() {
+        credit.forgive();
+    }
+    confirmations.resume(Resume { stream, position });
 }
 
 #[cfg(test)]

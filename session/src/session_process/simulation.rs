@@ -215,7 +215,7 @@ impl SimulatedSession {
     pub fn on_agent(&mut self, message: proto::ToSession, now: Instant) {
         match message.what {
             Some(What::Command(command)) => self.take_command(command, now),
-            Some(What::Resume(order)) => self.confirmations.resume(resume(&order)),
+            Some(What::Resume(order)) => resume(&order, &self.confirmations, &self.credit),
             Some(What::Unheard(proto::Nothing {})) => self.confirmations.unheard(),
             Some(What::Dismissed(proto::Nothing {})) => {
                 self.credit.lift();
