@@ -99,6 +99,10 @@ impl Node {
     /// The agent is killed; its session goes on.
     pub(crate) fn kill_agent(&mut self, around: &mut Surroundings) {
         let Some(agent) = self.agent.take() else { return };
+        if !self.has_had_launch {
+            around.truth.may_not_begin = true;
+            around.truth.struck.insert(self.number);
+        }
         around.network.stop_listening(self.host());
         around.close_all(End { host: self.host(), process: agent.process() });
         self.fork_server.agent_lost(agent.process(), around);
@@ -174,7 +178,6 @@ impl Node {
         if !around.network.is_up(host) {
             return;
         }
-        around.truth.is_refused |= self.agent.is_none() && !self.has_had_launch;
         let accepting = self.agent.as_mut().filter(|agent| !self.has_had_launch && !agent.has_launch());
         let Some(agent) = accepting else {
             return around.call(host, Host::API, Call::StartAnswer { node, caller, accepted: false });

@@ -32,8 +32,9 @@ pub(crate) struct Truth {
     pub(crate) is_ended_by_others: bool,
     /// The API server was killed before it told who had ordered the launch that it was started: nobody follows it.
     pub(crate) is_orphaned: bool,
-    /// A node had no agent when the launch was to start there: nothing begins on such a node, and the launch is refused.
-    pub(crate) is_refused: bool,
+    /// An agent was killed before the launch came to its node: it is refused there, as nothing begins on a node without an agent, or
+    /// the node is lost to it when the next agent registers.
+    pub(crate) may_not_begin: bool,
     /// Exits that the client was told since the API server was started.
     told_exits: BTreeMap<Rank, RankExit>,
     /// The number of the last line of each rank that the client was shown.
@@ -67,7 +68,7 @@ impl Truth {
             forgets: false,
             is_ended_by_others: false,
             is_orphaned: false,
-            is_refused: false,
+            may_not_begin: false,
             told_exits: BTreeMap::new(),
             shown: zeros(),
             causes: Vec::new(),

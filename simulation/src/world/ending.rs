@@ -47,7 +47,7 @@ impl World {
     fn check_success(&mut self) {
         let truth = &mut self.around.truth;
         let is_harmless = self.faults.iter().all(|fault| fault.kind.is_harmless());
-        let has_begun = !truth.is_refused && !truth.is_orphaned;
+        let has_begun = !truth.may_not_begin && !truth.is_orphaned;
         if !self.around.scenario.is_good() || !is_harmless || !has_begun || self.faults.len() > 1 {
             return;
         }
