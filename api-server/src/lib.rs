@@ -63,7 +63,7 @@ use lattice_daemon::metrics_page;
 use lattice_pki::PkiError;
 use pmi_transport::address::Address;
 use pmi_transport::identity::{Caller, IdentityError, Security};
-use pmi_transport::limits::MESSAGE_MAX;
+use pmi_transport::limits::{LISTING_MAX, MESSAGE_MAX};
 use pmi_transport::listen::{self, ListenError, Listener};
 use pmi_transport::proto::v1::allocation_service_server::AllocationServiceServer;
 use pmi_transport::proto::v1::fabric_service_server::FabricServiceServer;
@@ -241,8 +241,8 @@ fn routes(server: &Arc<Server>, listed: ListedNodes) -> Routes {
     Routes::new(allocating.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX))
         .add_service(launching.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX))
         .add_service(FabricServiceServer::new(Accounting(Arc::clone(server))))
-        .add_service(describing.max_encoding_message_size(MESSAGE_MAX))
-        .add_service(reporting.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX))
+        .add_service(describing.max_encoding_message_size(LISTING_MAX))
+        .add_service(reporting.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(LISTING_MAX))
 }
 
 /// Resolves when the server is asked to end.

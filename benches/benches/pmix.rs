@@ -53,6 +53,24 @@ fn settle(server: &mut Server) -> usize {
     sent
 }
 
+/// Prints how many bytes each rank is sent of the facts about its job.
+fn bytes_of_the_facts(_: &mut Criterion) {
+    let facts = request(command::REQ, |_| {});
+    for ranks in [64, 1024, 10_240] {
+        let mut server = server(ranks);
+        let connection = join(&mut server, 0);
+        settle(&mut server);
+        server.handle_bytes(connection, &facts);
+        let mut sent = 0;
+        while let Some(action) = server.poll_action() {
+            if let Action::Send { bytes, .. } = action {
+                sent += bytes.len();
+            }
+        }
+        println!("pmix/facts/{ranks}: {sent} bytes, {} for each rank of the job", sent / ranks as usize);
+    }
+}
+
 fn start_of_a_rank(c: &mut Criterion) {
     let facts = request(command::REQ, |_| {});
     for ranks in [64, 1024, 10_240] {
@@ -114,5 +132,5 @@ fn fence_and_gets(c: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, start_of_a_rank, fence_and_gets);
+criterion_group!(benches, bytes_of_the_facts, start_of_a_rank, fence_and_gets);
 criterion_main!(benches);

@@ -21,9 +21,10 @@ use lattice_inventory::{
     AddressKind, CacheKind, CacheType, CpuSet, DeviceAddress, Devices, Group, NumaNode, PciDevice, PciKind, Template,
 };
 use pmi_transport::identity::Caller;
+use pmi_transport::limits::LISTING_MAX;
 use pmi_transport::proto::v1::inventory_service_client::InventoryServiceClient;
 use pmi_transport::proto::v1::node_service_client::NodeServiceClient;
-use pmi_transport::proto::v1::{ListInventoriesRequest, RegisterNodeRequest, TellInventoryRequest};
+use pmi_transport::proto::v1::{ListInventoriesRequest, ListNodesRequest, RegisterNodeRequest, TellInventoryRequest};
 use prost::Message;
 use tonic::Request;
 use tonic::transport::{Channel, Endpoint};
@@ -48,13 +49,19 @@ struct Sent {
 fn main() -> Result<(), Failure> {
     let nodes = if is_measured() { 100_000 } else { 200 };
     println!("{}", machine::line());
+    let lattice = match lattice_binary(env!("CARGO_BIN_EXE_pmi_raw")) {
+        Ok(lattice) => lattice,
+        Err(why) => {
+            println!("lattice: absent, {why}");
+            return Ok(());
+        }
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(measure(nodes))
+    runtime.block_on(measure(&lattice, nodes))
 }
 
-async fn measure(nodes: usize) -> Result<(), Failure> {
-    let lattice = lattice_binary(env!("CARGO_BIN_EXE_pmi_raw"))?;
-    let server = Server::start(&lattice)?;
+async fn measure(lattice: &Path, nodes: usize) -> Result<(), Failure> {
+    let server = Server::start(lattice)?;
     let channel = server.connect().await?;
     let kinds: Arc<[Vec<u8>]> = (0..KINDS).map(|kind| template(kind).encode()).collect();
     let signatures: Arc<[Vec<u8>]> = (0..KINDS).map(|kind| template(kind).signature().0.to_vec()).collect();
@@ -95,7 +102,12 @@ async fn measure(nodes: usize) -> Result<(), Failure> {
     println!("  memory of the server {} MB -> {} MB", before.memory_kb / 1000, after.memory_kb / 1000);
 
     let begin = Instant::now();
-    let mut client = InventoryServiceClient::new(channel).max_decoding_message_size(64 << 20);
+    let mut client = NodeServiceClient::new(channel.clone()).max_decoding_message_size(LISTING_MAX);
+    let listing = client.list_nodes(as_caller(ListNodesRequest {}, &Caller::Admin(None))?).await?.into_inner();
+    println!("all nodes: {:.2} s, {} kB", begin.elapsed().as_secs_f64(), listing.encoded_len() / 1000);
+
+    let begin = Instant::now();
+    let mut client = InventoryServiceClient::new(channel).max_decoding_message_size(LISTING_MAX);
     let listing =
         client.list_inventories(as_caller(ListInventoriesRequest {}, &Caller::Admin(None))?).await?.into_inner();
     let known = listing.kinds.iter().filter(|kind| !kind.template.is_empty()).count();

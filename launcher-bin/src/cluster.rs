@@ -131,11 +131,11 @@ impl Cluster {
     }
 
     pub(crate) fn nodes(&self) -> NodeServiceClient<Channel> {
-        NodeServiceClient::new(self.channel.clone())
+        NodeServiceClient::new(self.channel.clone()).max_decoding_message_size(pmi_transport::limits::LISTING_MAX)
     }
 
     pub(crate) fn inventories(&self) -> InventoryServiceClient<Channel> {
-        InventoryServiceClient::new(self.channel.clone()).max_decoding_message_size(pmi_transport::limits::MESSAGE_MAX)
+        InventoryServiceClient::new(self.channel.clone()).max_decoding_message_size(pmi_transport::limits::LISTING_MAX)
     }
 
     pub(crate) fn fabric(&self) -> FabricServiceClient<Channel> {

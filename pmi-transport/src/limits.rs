@@ -11,6 +11,8 @@ pub const MESSAGE_MAX: usize = 4 * CHUNK_MAX;
 
 /// Most bytes of a list of revoked certificates, in PEM: it is part of an answer to a heartbeat. Some 15,000 certificates have room.
 pub(crate) const REVOCATIONS_MAX: usize = CHUNK_MAX;
+/// Longest answer about all nodes of a cluster, in bytes: some hundred for each of 131,072.
+pub const LISTING_MAX: usize = 16 * MESSAGE_MAX;
 
 /// Charge for a message while it is kept, in bytes, beside its payload.
 const KEPT_OVERHEAD: usize = 256;
