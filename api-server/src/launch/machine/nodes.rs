@@ -47,8 +47,10 @@ pub(crate) enum Purpose {
     Stuck { after: Duration, waiting: usize, missing: Vec<Missing> },
     /// A fence was not complete in time, reports a node, which is ending its ranks; all others wait to be told why.
     FenceTimeout { node: u32, host: String, limit: Duration, waiting: usize, missing: Vec<Missing> },
-    /// A rank that finalized may be waited for.
+    /// A rank that finalized has been suspected for a while to be waited for.
     Desertion,
+    /// The server is a new one, and does not know who waits.
+    Waits,
     /// A rank that others wait for may have ended behind output that its node has no credit for.
     Exits,
 }

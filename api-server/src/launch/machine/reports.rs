@@ -69,7 +69,8 @@ impl Machine {
         if !deaths.is_empty() {
             self.effects.command(node, NodeCommand::Deaths(deaths.into()));
         }
-        self.nodes.ask(Purpose::Desertion, now, &mut self.effects);
+        // Who waits, and for whom: nodes answer at different moments, so that this raises suspicions and confirms none.
+        self.nodes.ask(Purpose::Waits, now, &mut self.effects);
     }
 
     /// A report stream ended. One that was replaced does not matter.
@@ -252,7 +253,7 @@ impl Machine {
                     }
                 }
                 // The answers have told of exits.
-                Purpose::Exits => self.look_for_deserters(now),
+                Purpose::Waits | Purpose::Exits => self.look_for_deserters(now),
                 Purpose::Desertion => {
                     self.nodes.desertion.clear();
                     match self.nodes.state.confirm(&query.answers) {

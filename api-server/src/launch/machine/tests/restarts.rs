@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::super::event::{NodeEvent, Programs};
 use super::super::facts::Facts;
 use super::super::{Machine, Stored};
-use super::simulation::{Simulation, TICK, facts};
+use super::simulation::{Simulation, TICK, facts, progress};
 
 const NODES: u32 = 2;
 const RANKS: u32 = 2;
@@ -149,6 +149,22 @@ fn a_launch_that_was_being_ended_for_a_cause_that_is_lost_has_failed() {
     server.pass(HOLD + Duration::from_secs(2));
     let cause = server.completion().and_then(|completion| completion.cause.clone()).expect("it has not succeeded");
     assert_eq!(cause.kind, CauseKind::Failed { rank: Rank(0), exit: killed });
+}
+
+#[test]
+fn answers_to_a_new_server_that_are_of_different_moments_accuse_nobody() {
+    let mut server = Simulation::running(2, 1).resumed();
+    (0..2).for_each(|node| server.open(node, 2));
+    // Rank 0 had left the fence when its node was asked, and rank 1 left it just after.
+    server.exit(0, Some(RankPhase::Finalized));
+    server.answer(0, vec![progress(0, false)]);
+    server.answer(1, vec![progress(1, true)]);
+    server.pass(TICK);
+    assert_eq!(server.endings(), []);
+    server.exit(1, Some(RankPhase::Finalized));
+    (0..2).for_each(|node| server.report(node));
+    server.pass(Duration::from_secs(2));
+    assert_eq!(server.completion().expect("it ends").cause, None);
 }
 
 fn exit() -> impl Strategy<Value = RankExit> {
