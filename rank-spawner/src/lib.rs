@@ -16,6 +16,7 @@
 mod account;
 mod arguments;
 mod binding;
+mod call_stacks;
 mod cgroup;
 mod child;
 mod cpus;
@@ -51,6 +52,7 @@ pub use arguments::{ArgumentError, Arguments};
 pub use binding::{
     BindError, BindHereError, CpuBind, CpuBindParseError, Object, ObjectBind, Share, Shortage, plan, plan_here,
 };
+pub use call_stacks::{CALL_STACK_MAX, call_stacks};
 pub use cgroup::{CgroupError, OwnCgroup};
 pub use child::Step;
 pub use cpus::usable_cpus;

@@ -88,6 +88,11 @@ impl ProcessTable {
         self.processes.get(&pid)
     }
 
+    /// Children of a process.
+    pub(crate) fn children_of(&self, pid: Pid) -> &[Pid] {
+        self.children.get(&pid).map_or(&[], Vec::as_slice)
+    }
+
     /// `roots` and all processes below them.
     pub(crate) fn trees(&self, roots: impl IntoIterator<Item = Pid>) -> BTreeSet<Pid> {
         let mut found = BTreeSet::new();

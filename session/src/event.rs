@@ -9,6 +9,7 @@ use pmi_core::ids::{JobId, Rank};
 use rank_spawner::RankExit;
 use serde::{Deserialize, Serialize};
 
+use crate::call_stacks::RankStack;
 use crate::cause::Cause;
 
 /// Event of a session. Events of one rank arrive in order; all output of a rank comes before its exit.
@@ -134,6 +135,11 @@ pub enum Notice {
         waiting: usize,
         /// The ranks that they wait for, each with the last PMI command it sent, if it sent any.
         missing: Vec<(Rank, Option<String>)>,
+    },
+    /// Call stacks of ranks that others wait for in a start that takes long, or of all ranks when the time limit is reached.
+    Stacks {
+        /// The stacks, those of the lowest ranks first.
+        stacks: Vec<RankStack>,
     },
     /// A rank has not read its standard input for so long that it held up the other readers: its input was closed.
     StdinClosed {

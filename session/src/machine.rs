@@ -13,12 +13,13 @@
 //!
 //! Parts: [`ranks`] has a slot for each process, [`jobs`] the launched and the spawned jobs, [`verdict`] the rules about the first
 //! cause, [`ending`] the deadlines of an end, [`limits`] the time limits of the launch, [`watch`] silent ranks and stuck starts,
-//! [`desertion`] long waits in fences, `mortality` the news of dead ranks, `spawn` the admission of new jobs, `reports` what is said to the launch.
+//! [`desertion`] long waits in fences, `late_ranks` call stacks of ranks that do not get on, `mortality` the news of dead ranks, `spawn` the admission of new jobs, `reports` what is said to the launch.
 
 pub(crate) mod desertion;
 pub(crate) mod effect;
 pub(crate) mod ending;
 pub(crate) mod jobs;
+mod late_ranks;
 mod limits;
 mod mortality;
 pub(crate) mod ranks;
@@ -43,6 +44,7 @@ use self::desertion::{FenceWaits, NodeCount};
 use self::effect::{Effect, FenceLook, Look};
 use self::ending::Ending;
 use self::jobs::{Admission, JobNumber, JobPhase, Jobs};
+use self::late_ranks::StackLooks;
 use self::limits::{Limits, Reached};
 use self::ranks::{RankState, Ranks, SlotId};
 pub(crate) use self::spawn::PrepareFailure;
@@ -97,6 +99,7 @@ pub(crate) struct SessionMachine {
     jobs: Jobs,
     watch: Watch,
     waits: FenceWaits,
+    stack_looks: StackLooks,
     /// True while servers of other nodes may ask this one's for what its ranks have committed.
     pub(crate) is_needed: bool,
     effects: VecDeque<Effect>,
@@ -115,6 +118,7 @@ impl SessionMachine {
             ranks: Ranks::default(),
             jobs: Jobs::new(Arc::clone(&spec)),
             watch: Watch::new(&spec, now),
+            stack_looks: StackLooks::default(),
             waits: FenceWaits::new(spec.settings.timeouts.fence, nodes, now),
             is_needed: false,
             effects: VecDeque::from([prepare]),
@@ -312,10 +316,15 @@ impl SessionMachine {
                 self.end(Signal::SIGKILL, Duration::ZERO, now);
             }
             Control::GiveUp => {
-                if self.verdict == Verdict::Open {
+                let was_open = self.verdict == Verdict::Open;
+                if was_open {
                     self.verdict = Verdict::Elsewhere;
                 }
-                self.end(Signal::SIGTERM, self.spec.settings.timeouts.grace_after_failure, now);
+                if was_open && self.limits.is_at_limit(now) {
+                    self.end_after_look(now);
+                } else {
+                    self.end(Signal::SIGTERM, self.spec.settings.timeouts.grace_after_failure, now);
+                }
             }
             Control::Spawn(order) => self.on_spawn_order(order),
             Control::Disown(id) => {
@@ -326,6 +335,7 @@ impl SessionMachine {
             }
             Control::AskProgress(question) => self.effects.push_back(Effect::Look(Look::Progress { question })),
             Control::Deaths(deaths) => self.on_deaths(&deaths),
+            Control::LookAtStacks(ranks) => self.look_at_late_ranks(&ranks, now),
             Control::Release => self.jobs.release(),
             Control::Question { .. } => {}
         }
@@ -357,7 +367,7 @@ impl SessionMachine {
                 Reached::Signal(signal) if self.verdict == Verdict::Open => self.on_signal(signal, |_| true),
                 // The ranks are being ended.
                 Reached::Signal(_) => {}
-                Reached::TimeLimit { limit } => self.fail(CauseKind::TimedOut { limit }, now),
+                Reached::TimeLimit { limit } => self.on_time_limit(CauseKind::TimedOut { limit }, now),
                 Reached::FirstExit(cause) => self.fail(cause, now),
             }
         }
@@ -393,7 +403,6 @@ impl SessionMachine {
             CauseKind::Interrupted { signal } => {
                 (Signal::try_from(signal).unwrap_or(Signal::SIGTERM), timeouts.grace_after_interrupt)
             }
-            CauseKind::TimedOut { .. } => (Signal::SIGTERM, timeouts.grace_after_interrupt),
             _ => (Signal::SIGTERM, timeouts.grace_after_failure),
         };
         self.blame(node, kind);
@@ -411,7 +420,8 @@ impl SessionMachine {
     }
 
     fn end(&mut self, first: Signal, grace: Duration, now: Instant) {
-        if self.is_over() {
+        // An order to kill is not held up.
+        if self.is_over() || (self.ends_after_look() && first != Signal::SIGKILL) {
             return;
         }
         match &mut self.phase {

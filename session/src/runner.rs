@@ -34,7 +34,7 @@ use pmi_core::deaths::Death;
 use pmi_core::ids::Rank;
 use pmi_core::server::EndReason;
 use pmix_core::driver::Said;
-use rank_spawner::{RankCommand, RankExit, RankProcess};
+use rank_spawner::{RankCommand, RankExit, RankProcess, call_stacks};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -50,7 +50,7 @@ use self::stdin::StdinFeed;
 use self::sweep::Leftovers;
 use crate::cause::StartClass;
 use crate::event::{Event, Output, Report, Stream};
-use crate::machine::effect::Effect;
+use crate::machine::effect::{Effect, StackLook};
 use crate::machine::jobs::{JobNumber, SpawnTicket};
 use crate::machine::ranks::SlotId;
 use crate::machine::watch::SilentSeen;
@@ -101,6 +101,8 @@ struct Runner {
     spawns: OpenSpawns,
     news: ProcessNews,
     inputs: Inputs,
+    /// Looks at call stacks.
+    looks: JoinSet<(StackLook, Vec<(SlotId, String)>)>,
     outputs: Outputs,
     stdin: StdinFeed,
     /// Tasks that remove what ranks wanted removed.
@@ -170,6 +172,8 @@ enum SessionInput {
     OutputEnd(SlotId),
     /// Servers of other nodes may ask for what ranks here have committed, or will not ask any more.
     NeedChanged,
+    /// Ranks were looked at.
+    Stacks(StackLook, Vec<(SlotId, String)>),
     /// The launch takes events again.
     Room,
     /// The time of the machine's next step has come.
@@ -197,6 +201,7 @@ impl Runner {
             inputs: Inputs { starts: started, exits: exited, texts: written, spawns: wanted, deaths: died },
             outputs: Outputs { pumps: JoinSet::new(), stop: watch::Sender::new(false) },
             stdin: StdinFeed::default(),
+            looks: JoinSet::new(),
             removals: JoinSet::new(),
             outbox: VecDeque::new(),
             control: ControlState::Open,
@@ -221,6 +226,7 @@ impl Runner {
             Some(Ok(slot)) = self.outputs.pumps.join_next(), if !self.outputs.pumps.is_empty() => {
                 SessionInput::OutputEnd(slot)
             }
+            Some(Ok((look, seen))) = self.looks.join_next() => SessionInput::Stacks(look, seen),
             () = need => SessionInput::NeedChanged,
             Ok(_) = self.io.events.reserve(), if !self.outbox.is_empty() => SessionInput::Room,
             () = tokio::time::sleep_until(wake) => SessionInput::Time,
@@ -254,6 +260,7 @@ impl Runner {
             SessionInput::Exit(slot, exit) => self.on_exit(slot, exit),
             SessionInput::OutputEnd(slot) => self.machine.on_output_end(slot),
             SessionInput::NeedChanged => self.machine.on_need(self.servers.is_needed(), now),
+            SessionInput::Stacks(look, seen) => self.machine.on_stacks_seen(look, seen, now),
             SessionInput::Room => self.send_events(),
             SessionInput::Time => self.machine.on_time(now),
         }
@@ -281,6 +288,7 @@ impl Runner {
                         processes.signal(signal, &slots);
                     }
                 }
+                Effect::LookAtStacks { look, slots, until } => self.look_at_stacks(look, slots, until),
                 Effect::AnnounceDeaths { job, deaths } => self.announce_deaths(job, &deaths),
                 Effect::Report(event) => self.outbox.push_back(event),
                 Effect::Alarm(cause) => {
@@ -373,6 +381,16 @@ impl Runner {
                 slot
             });
         }
+    }
+
+    fn look_at_stacks(&mut self, look: StackLook, slots: Vec<SlotId>, until: std::time::Instant) {
+        let Some(processes) = &self.processes else { return };
+        let ranks = processes.of_slots(&slots);
+        self.looks.spawn_blocking(move || {
+            let running: Vec<&RankProcess> = ranks.iter().map(|(_, rank)| &**rank).collect();
+            let texts = call_stacks(&running, until);
+            (look, ranks.iter().zip(texts).filter_map(|((slot, _), text)| Some((*slot, text?))).collect())
+        });
     }
 
     /// Takes what servers have said of deaths, which comes before the exits that they follow from.

@@ -134,6 +134,8 @@ pub enum Control {
     Disown(JobId),
     /// Report the progress of each rank; answered by [`Event::Progress`] with the same number.
     AskProgress(u64),
+    /// Others wait for those of these ranks that are here: report their call stacks.
+    LookAtStacks(RankRanges),
     /// These ranks have died, and the others go on without them: tell the ranks here. Those of this node are passed over.
     Deaths(Vec<Death>),
     /// No job will be spawned here any more: a session that has no ranks, and waits for some, may end.

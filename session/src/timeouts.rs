@@ -5,7 +5,7 @@
 //! ```text
 //! life    2 HEARTBEAT + HEARTBEAT_ANSWER  <  LOST_AFTER  <  LOST_AFTER + JUDGE  <  LEASE_MIN  <=  lease
 //! start   CLAIM  <  NODE_ANSWER  <=  start_answer(depth) - HOP for each relay on the way  <  START_ANSWER
-//! end     grace + SWEEP  <  grace + END          then KILL is ordered
+//! end     CALL_STACKS + grace + SWEEP  <  grace + END          then KILL is ordered
 //!         STOPPED_LOOK * STOPPED_LOOKS + EXIT  <  OVERTIME
 //!         KILL + EXIT    <  LAST                 then the node is given up
 //!         grace + SWEEP  <  STOP                 of an agent that is stopped, by the default grace
@@ -101,6 +101,10 @@ pub const LINGER: Duration = Duration::from_secs(600);
 
 /// Time for sessions to be told that a node is dead whose link they have lost, in a launch that bears that.
 pub const LOSS_TOLD: Duration = Duration::from_secs(30);
+/// Time to look at the call stacks of a node's ranks, before these are ended if they are to be.
+pub const CALL_STACKS: Duration = Duration::from_secs(8);
+/// Time by which the sessions of a launch reach its time limit later than others.
+pub const LIMIT_SKEW: Duration = Duration::from_secs(2);
 /// Time for the API server to take the cause that a session reports, before sessions end the launch by themselves.
 pub const UNHEARD: Duration = Duration::from_secs(2);
 /// Time for the session of another node to hear of a failure, its link included.
@@ -149,7 +153,7 @@ mod tests {
                 "start",
                 &[CLAIM, NODE_ANSWER, start_answer(1), start_answer(deepest), start_answer(u32::MAX), START_ANSWER],
             ),
-            ("order to end", &[SWEEP, END]),
+            ("order to end", &[CALL_STACKS + SWEEP, END]),
             ("order to kill", &[KILL + EXIT, LAST]),
             ("order to kill that is heard late", &[ABORT_ANSWER, LAST]),
             ("time limit that no session keeps", &[STOPPED_LOOK * STOPPED_LOOKS + EXIT, OVERTIME]),

@@ -139,6 +139,21 @@ pub fn example(directory: &Path, name: &str) -> PathBuf {
     compile_text(directory, name, &text, &["-I", examples, "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1"])
 }
 
+/// A program without MPI that sleeps for ever: rank 1 in its function `solve`, others in `exchange`.
+///
+/// # Panics
+/// If the compiler fails.
+pub fn sleeper(directory: &Path) -> PathBuf {
+    let text = r#"
+        #include <stdlib.h>
+        #include <unistd.h>
+        __attribute__((noinline)) int solve(void) { return pause() + 1; }
+        __attribute__((noinline)) int exchange(void) { return pause() + 2; }
+        int main(void) { return atoi(getenv("LATTICE_RANK")) == 1 ? solve() + 1 : exchange() + 1; }
+    "#;
+    compile_text(directory, "sleeper", text, &[])
+}
+
 /// Compiles a source text of the test's own into `directory`, with the given arguments of the compiler.
 ///
 /// # Panics

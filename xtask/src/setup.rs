@@ -46,6 +46,8 @@ const FOR_TESTS: &[Package] = &[
     // hwloc, which the topology that ranks are told of is compared with.
     Package { name: "hwloc-nox", brings: Brings::Program("lstopo") },
     Package { name: "strace", brings: Brings::Program("strace") },
+    // gdb, for the stacks of late ranks.
+    Package { name: "gdb", brings: Brings::Program("gdb") },
     // openssl, for the tests that are a stranger with a certificate.
     Package { name: "openssl", brings: Brings::Program("openssl") },
     // ps and pgrep, for the tests that look at daemons from outside.

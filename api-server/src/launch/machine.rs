@@ -34,6 +34,7 @@ pub(crate) mod event;
 pub(crate) mod facts;
 mod input_credit;
 mod intake;
+mod late_stacks;
 mod nodes;
 mod output_credit;
 mod phase;
@@ -263,7 +264,7 @@ impl Machine {
         self.check_first_exit(now);
         self.check_time_limit(now);
         self.check_owner(now);
-        self.report_silent_ranks(Passing::Due, now);
+        self.report_collected(Passing::Due, now);
         let output_of = |node| self.clients.output_of(node);
         self.nodes.ask_about_desertion(output_of, now, &mut self.effects);
         self.settle(now);

@@ -243,6 +243,8 @@ fn add(queue: &mut VecDeque<NodeCommand>, command: NodeCommand) {
                 queue.remove(oldest);
             }
         }
+        // Those that are late now are of interest.
+        C::LookAtStacks(_) => queue.retain(|waiting| !matches!(waiting, C::LookAtStacks(_))),
         // The last one counts: stopped, continued, and stopped again is stopped.
         C::Signal(signal) => queue.retain(|waiting| !matches!(waiting, C::Signal(other) if other == signal)),
         C::End(_) | C::Kill(_) | C::GiveUp | C::Release | C::StdinEnd

@@ -72,6 +72,9 @@ pub(crate) fn encode_command(command: NodeCommand) -> proto::NodeCommand {
         NodeCommand::SignalRanks(signal, ranks) => {
             Command::SignalRanks(proto::SignalRanks { signal, ranks: command::encode_ranges(&ranks) })
         }
+        NodeCommand::LookAtStacks(ranks) => {
+            Command::LookAtStacks(proto::RankSelection { ranks: command::encode_ranges(&ranks) })
+        }
         NodeCommand::End(signal) => Command::End(signal),
         NodeCommand::Kill(signal) => Command::Kill(signal),
         NodeCommand::GiveUp => Command::GiveUp(nothing),

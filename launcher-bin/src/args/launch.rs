@@ -270,7 +270,7 @@ pub enum KillOnBadExit {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Time (30, 30s, 500ms, 5m, 1h30m)", group = ArgGroup::new("limit").args(["timeout", "time"]))]
 pub struct TimeArgs {
-    /// End the launch when it has run this long.
+    /// End the launch when it has run this long, and show where its ranks were.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, allow_negative_numbers = true)]
     pub timeout: Option<Duration>,
     /// The same in srun's forms, where a plain number is minutes: 10, 10:30, 1:10:30, 2-12.
@@ -282,7 +282,7 @@ pub struct TimeArgs {
     /// End the launch this long after its first rank has ended, well or not; 0 is never.
     #[arg(short = 'W', long, value_name = "TIME", value_parser = parse_duration, allow_negative_numbers = true)]
     pub wait: Option<Duration>,
-    /// Report which ranks are missing when start-up takes longer than this [default: 30s].
+    /// Report which ranks are missing, and where they are, when start-up takes longer than this [default: 30s].
     #[arg(long, value_name = "TIME", value_parser = parse_duration, allow_negative_numbers = true)]
     pub stuck_after: Option<Duration>,
     /// End the launch when ranks have waited this long for others in a fence.

@@ -112,10 +112,17 @@ enum Content<'a> {
 enum NoticeLine<'a> {
     Silent { ranks: &'a [Rank], ended: bool, after_s: f64, library: Option<Library<'a>> },
     Stuck { after_s: f64, waiting: usize, missing: Vec<Missing<'a>> },
+    Stacks { stacks: Vec<Stack<'a>> },
     Leftover { pids: &'a [u32] },
     StdinClosed { rank: Rank },
     Dropped { bytes: Option<u64> },
     Other,
+}
+
+#[derive(Debug, Serialize)]
+struct Stack<'a> {
+    ranks: &'a [Rank],
+    text: &'a str,
 }
 
 #[derive(Debug, Serialize)]
@@ -232,6 +239,10 @@ fn notice_line(notice: &Notice) -> NoticeLine<'_> {
                 .map(|(rank, last)| Missing { rank: *rank, last_command: last.as_deref() })
                 .collect(),
         },
+        Notice::Stacks { stacks } => {
+            let stacks = stacks.iter().map(|stack| Stack { ranks: &stack.ranks, text: &stack.text });
+            NoticeLine::Stacks { stacks: stacks.collect() }
+        }
         Notice::Leftover { pids } => NoticeLine::Leftover { pids },
         Notice::StdinClosed { rank } => NoticeLine::StdinClosed { rank: *rank },
         _ => NoticeLine::Other,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use hostlist::fold;
+use lattice_session::call_stacks::RankStack;
 use lattice_session::cause::RankList;
 use lattice_session::event::{Event, MpiFamily, MpiLibrary, Notice};
 use lattice_session::placed::PlacedLaunch;
@@ -89,6 +90,7 @@ pub(crate) fn notice(notice: &Notice) -> String {
             silent(&Silent { ranks, size: *size, ended: *ended, after: *after }, library.as_ref())
         }
         Notice::Stuck { after, waiting, missing } => stuck(*after, *waiting, missing),
+        Notice::Stacks { stacks } => call_stacks(stacks),
         Notice::StdinClosed { rank } => format!(
             "warning: rank {rank} did not read its standard input and held up the other readers; its input was closed"
         ),
@@ -177,6 +179,16 @@ fn stuck(after: Duration, waiting: usize, missing: &[(Rank, Option<String>)]) ->
     text
 }
 
+/// As tools that show stack traces of many ranks do: each stack once, under the ranks that are in it.
+fn call_stacks(stacks: &[RankStack]) -> String {
+    let mut text = "note: call stacks:".to_owned();
+    for RankStack { ranks, text: stack } in stacks {
+        text += &format!("\n{}:", RankList(ranks));
+        stack.lines().for_each(|line| text += &format!("\n  {line}"));
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -232,6 +244,17 @@ mod tests {
         assert_eq!(lines[1], "  rank 1: its last PMI command was put");
         assert_eq!(lines[2], "  rank 2: has not called MPI_Init");
         assert_eq!(lines.last(), Some(&"  and 11 more"));
+    }
+
+    #[test]
+    fn call_stacks_are_shown_under_their_ranks() {
+        let stack = |ranks: &[u32], text: &str| RankStack {
+            ranks: ranks.iter().copied().map(Rank).collect(),
+            text: text.to_owned(),
+        };
+        let stacks = vec![stack(&[0, 1, 2, 5], "1 thread of app\nthread 1 (app) runs\n"), stack(&[3], "x\n")];
+        let expected = "note: call stacks:\nranks 0-2,5:\n  1 thread of app\n  thread 1 (app) runs\nrank 3:\n  x";
+        assert_eq!(notice(&Notice::Stacks { stacks }), expected);
     }
 
     #[test]

@@ -516,7 +516,7 @@ pub struct RankExitStatus {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Notice {
-    #[prost(oneof = "notice::What", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "notice::What", tags = "1, 2, 3, 4, 5")]
     pub what: ::core::option::Option<notice::What>,
 }
 /// Nested message and enum types in `Notice`.
@@ -531,6 +531,8 @@ pub mod notice {
         Leftover(super::Leftover),
         #[prost(message, tag = "4")]
         StdinClosed(super::StdinClosed),
+        #[prost(message, tag = "5")]
+        Stacks(super::RankStacks),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -596,6 +598,21 @@ pub mod mpi_library {
             }
         }
     }
+}
+/// Call stacks of ranks: of those that others wait for in a start that takes long, or of all when the time limit is reached.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RankStacks {
+    #[prost(message, repeated, tag = "1")]
+    pub stacks: ::prost::alloc::vec::Vec<RankStack>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RankStack {
+    /// All that were seen in the same functions.
+    #[prost(uint32, repeated, tag = "1")]
+    pub ranks: ::prost::alloc::vec::Vec<u32>,
+    /// What the threads of one of them do, in lines.
+    #[prost(string, tag = "2")]
+    pub text: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StuckStart {
@@ -895,7 +912,7 @@ pub struct NodeCommand {
     pub events_taken: u64,
     #[prost(
         oneof = "node_command::What",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17"
     )]
     pub what: ::core::option::Option<node_command::What>,
 }
@@ -943,6 +960,9 @@ pub mod node_command {
         /// Ranks of other nodes have died, and the others go on without them: tell the ranks here.
         #[prost(message, tag = "16")]
         Deaths(super::Deaths),
+        /// Report the call stacks of those of these ranks that are here: others wait for them.
+        #[prost(message, tag = "17")]
+        LookAtStacks(super::RankSelection),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -971,6 +991,12 @@ pub struct SignalRanks {
     pub signal: i32,
     /// At least one.
     #[prost(message, repeated, tag = "2")]
+    pub ranks: ::prost::alloc::vec::Vec<RankRange>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RankSelection {
+    /// At least one.
+    #[prost(message, repeated, tag = "1")]
     pub ranks: ::prost::alloc::vec::Vec<RankRange>,
 }
 /// Ranks by the numbers under which they are shown, both ends included.

@@ -1,6 +1,6 @@
 //! Effects of a session's machine: all that it asks of the runner.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use pmi_core::deaths::Death;
@@ -38,6 +38,8 @@ pub(crate) enum Effect {
     AnswerSpawn { ticket: SpawnTicket, outcome: Result<JobId, SpawnError> },
     /// Look at something, then call the method that the question names.
     Look(Look),
+    /// Look at the call stacks of these ranks until then, then call [`super::SessionMachine::on_stacks_seen`].
+    LookAtStacks { look: StackLook, slots: Vec<SlotId>, until: Instant },
     /// The last rank has ended: kill what the ranks left behind, then call [`super::SessionMachine::on_swept`].
     Sweep,
     /// Read all output pipes empty and close them, then call [`super::SessionMachine::on_drained`].
@@ -62,4 +64,13 @@ pub(crate) enum FenceLook {
     Waits,
     /// Report a start-up that is not complete after this time.
     Stuck { after: Duration },
+}
+
+/// Purpose of a look at call stacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StackLook {
+    /// Others wait for these ranks.
+    Late,
+    /// The time limit is reached, and the ranks are ended once they were looked at.
+    AtLimit,
 }

@@ -8,6 +8,7 @@ use pmi_core::ids::Rank;
 use crate::cause::CauseKind;
 use crate::first_exit::FirstExit;
 use crate::settings::Timeouts;
+use crate::timeouts;
 
 /// A time that was reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +51,11 @@ impl Limits {
         let signal = self.signal.map(|(at, _)| at);
         let limit = self.time_limit.map(|(at, _)| at);
         [signal, limit, self.first_exit.next()].into_iter().flatten().min()
+    }
+
+    /// Returns true if the time limit is reached, or would be in a moment: sessions of a launch do not begin at the same time.
+    pub(crate) fn is_at_limit(&self, now: Instant) -> bool {
+        self.time_limit.is_some_and(|(at, _)| at <= now + timeouts::LIMIT_SKEW)
     }
 
     /// Returns a time that was reached, and forgets it. To be called until it returns `None`.

@@ -108,18 +108,22 @@ impl SessionMachine {
     /// Answer to [`super::effect::Look::Fences`].
     pub(crate) fn on_fences_seen(&mut self, look: FenceLook, fences: &[FenceSeen], now: Instant) {
         match look {
-            FenceLook::Stuck { after } => self.report_stuck(after, fences),
+            FenceLook::Stuck { after } => self.report_stuck(after, fences, now),
             FenceLook::Waits => self.judge_waits(fences, now),
         }
     }
 
     /// Reports ranks that wait for others. In a launch on several nodes these may be elsewhere, and the launch finds out who they are.
-    fn report_stuck(&mut self, after: Duration, fences: &[FenceSeen]) {
+    fn report_stuck(&mut self, after: Duration, fences: &[FenceSeen], now: Instant) {
         let several_nodes = self.spec.hosts.len() > 1;
         let is_stuck = |fence: &&FenceSeen| !fence.missing.is_empty() || (several_nodes && fence.whole_job);
         if let Some(fence) = fences.iter().find(is_stuck) {
             let (waiting, missing) = (fence.waiting.len(), fence.missing.clone());
+            let late = missing.iter().filter_map(|(rank, _)| self.ranks.slot_of(*rank)).collect();
             self.report_event(Event::Notice(Notice::Stuck { after, waiting, missing }));
+            if !several_nodes {
+                self.look_at_late_slots(late, now);
+            }
         }
     }
 

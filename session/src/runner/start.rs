@@ -97,6 +97,11 @@ impl Processes {
         }
     }
 
+    /// Processes of some ranks, as far as they were started.
+    pub(super) fn of_slots(&self, slots: &[SlotId]) -> Vec<(SlotId, Arc<RankProcess>)> {
+        slots.iter().filter_map(|&slot| Some((slot, self.running.get(slot.0)?.clone()?))).collect()
+    }
+
     /// Sends a signal to those processes of some ranks that handle it.
     pub(super) fn signal_handlers(&self, signal: Signal, slots: &[SlotId]) {
         let ranks = slots.iter().filter_map(|slot| self.running.get(slot.0)?.clone());

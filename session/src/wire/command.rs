@@ -39,6 +39,9 @@ pub fn decode(command: proto::NodeCommand, nodes: usize) -> Result<Command, Wire
         What::GiveUp(proto::Nothing {}) => Command::Control(Control::GiveUp),
         What::AskProgress(question) => Command::Control(Control::AskProgress(question)),
         What::Release(proto::Nothing {}) => Command::Control(Control::Release),
+        What::LookAtStacks(proto::RankSelection { ranks }) => {
+            Command::Control(Control::LookAtStacks(decode_ranges(&ranks)?))
+        }
         What::Deaths(deaths) => Command::Control(Control::Deaths(death::decode_all(deaths)?)),
         What::Spawn(order) => Command::Control(Control::Spawn(spawn(order, nodes)?)),
         What::Disown(job) => Command::Control(Control::Disown(job_id("the job to end", &job)?)),

@@ -15,6 +15,7 @@ use super::cause::{
     decode_exit, decode_missing, decode_phase, decode_ranks, encode_exit, encode_missing, encode_phase, encode_ranks,
 };
 use super::{WireError, cause, death, job_id, milliseconds, time, wrong};
+use crate::call_stacks::RankStack;
 use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, RankProgress, Report, Stream, Usage};
 
 /// Item of a node's stream of reports.
@@ -213,6 +214,11 @@ fn encode_notice(notice: &Notice) -> NoticeWhat {
             missing: encode_missing(missing),
         }),
         Notice::Leftover { pids } => NoticeWhat::Leftover(proto::Leftover { pids: pids.clone() }),
+        Notice::Stacks { stacks } => {
+            let stack =
+                |stack: &RankStack| proto::RankStack { ranks: encode_ranks(&stack.ranks), text: stack.text.clone() };
+            NoticeWhat::Stacks(proto::RankStacks { stacks: stacks.iter().map(stack).collect() })
+        }
         Notice::StdinClosed { rank } => NoticeWhat::StdinClosed(proto::StdinClosed { rank: rank.0 }),
     }
 }
@@ -232,6 +238,10 @@ fn decode_notice(notice: NoticeWhat) -> Result<Notice, WireError> {
             missing: decode_missing(stuck.missing),
         },
         NoticeWhat::Leftover(leftover) => Notice::Leftover { pids: leftover.pids },
+        NoticeWhat::Stacks(stacks) => {
+            let stack = |stack: proto::RankStack| RankStack { ranks: decode_ranks(stack.ranks), text: stack.text };
+            Notice::Stacks { stacks: stacks.stacks.into_iter().map(stack).collect() }
+        }
         NoticeWhat::StdinClosed(closed) => Notice::StdinClosed { rank: Rank(closed.rank) },
     })
 }

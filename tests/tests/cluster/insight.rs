@@ -1,7 +1,7 @@
 //! What can be seen of a cluster and its launches, by people and by programs.
 
-use lattice_tests::mpi::Flavour;
-use lattice_tests::{Outcome, cluster, script_on};
+use lattice_tests::mpi::{self, Flavour};
+use lattice_tests::{Outcome, cluster, launch_on, script_on};
 use serde_json::Value;
 
 /// Starts a launch that waits for ever, asks something about it (`$id`), and ends it.
@@ -205,4 +205,23 @@ fn nobodys_words_reach_a_terminal_but_in_letters() {
         done"#;
     // The command is in all four answers, the reason in a table, in a status and in what the launcher says.
     script_on(1, script).run().exits(0).prints_lines(["0", "4", "3", "1"]);
+}
+
+#[test]
+fn call_stacks_of_ranks_on_several_nodes_are_shown_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let outcome = launch_on(2, "-n 4 --pmi=none --timeout 1s").arg(mpi::sleeper(directory.path())).run();
+    outcome.exits(124).says("lattice: ranks 0,2-3:\n").says("lattice: rank 1:\n").says(" solve ").says(" exchange ");
+}
+
+/// The node of those who wait knows nothing of the others.
+#[test]
+fn late_ranks_of_another_node_are_shown_with_their_functions() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"
+        lattice launch -n 4 --stuck-after 1s bash -c '[ $LATTICE_RANK -ge 2 ] && exec $0; exec $1' "$1" "$2" 2>said & launch=$!
+        until grep -q ' exchange ' said; do sleep 0.05; done
+        kill $launch; wait $launch; code=$?; cat said >&2; exit $code"#;
+    let command = script_on(2, script).arg(mpi::sleeper(directory.path())).arg(Flavour::WheelMpich.program("hello"));
+    command.run().exits(143).says("for ranks 2-3").says("lattice: ranks 2-3:\nlattice:   1 thread of sleeper\n");
 }

@@ -87,3 +87,32 @@ fn a_job_that_has_started_is_not_called_stuck() {
     let script = "init; barrier; sleep 1; barrier; finalize";
     raw::script(launch("-n 2 --stuck-after 200ms"), script).run().exits(0).says_nothing();
 }
+
+/// Needs gdb, which `cargo xtask setup` installs.
+#[test]
+fn ranks_that_others_wait_for_are_shown_with_their_functions() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = r#"init; [ $PMI_RANK = 0 ] && barrier; exec "$SLEEPER""#;
+    let launch = launch("-n 4 --stuck-after 500ms").env("SLEEPER", mpi::sleeper(directory.path()));
+    let mut running = raw::script(launch, script).start();
+    running.wait_for_stderr("solve");
+    running.signal(Signal::SIGTERM);
+    let outcome = running.finish();
+    outcome.exits(143).says("lattice: note: call stacks:\nlattice: rank 1:\nlattice:   1 thread of sleeper\n");
+    outcome.says("lattice: ranks 2-3:\n").says(" exchange ");
+}
+
+#[test]
+fn all_ranks_are_shown_with_their_functions_when_the_time_limit_is_reached() {
+    let directory = tempfile::tempdir().unwrap();
+    let outcome = launch("-n 4 --pmi=none --timeout 1s").arg(mpi::sleeper(directory.path())).run();
+    outcome.exits(124).says("lattice: ranks 0,2-3:\n").says("lattice: rank 1:\n").says(" solve ").says(" exchange ");
+}
+
+/// The shell that waits for it is of no interest.
+#[test]
+fn a_program_in_a_script_is_shown_in_its_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let launch = launch("-n 2 --pmi=none --timeout 1s").env("SLEEPER", mpi::sleeper(directory.path()));
+    launch.bash(r#""$SLEEPER"; exit 1"#).run().exits(124).says("1 thread of sleeper").says(" solve ");
+}

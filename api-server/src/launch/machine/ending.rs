@@ -122,7 +122,7 @@ impl Machine {
     }
 
     fn end(&mut self, unclean: &[String], refusal: Option<NotStarted>, until: Instant, now: Instant) {
-        self.report_silent_ranks(Passing::All, now);
+        self.report_collected(Passing::All, now);
         self.settle_cause(now);
         self.sum_up_failures();
         self.spawns.refuse_all(&mut self.effects);

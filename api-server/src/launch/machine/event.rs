@@ -73,6 +73,8 @@ pub(crate) enum NodeCommand {
     AskProgress(u64),
     /// A node without ranks may end.
     Release,
+    /// Report the call stacks of those of these ranks that are there.
+    LookAtStacks(RankRanges),
     /// These ranks of other nodes have died, and the others go on.
     Deaths(Arc<[Death]>),
     /// Start a part of a spawned job.

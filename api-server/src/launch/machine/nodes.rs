@@ -1,12 +1,13 @@
 //! The part of a launch that faces its nodes: what is known of them, their streams, and what they are asked.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::mem;
 use std::time::Duration;
 
 use bytes::Bytes;
 use lattice_session::cause::{Cause, CauseKind};
 use lattice_session::event::{Notice, RankProgress};
+use lattice_session::rank_ranges::RankRanges;
 use pmi_core::deaths::Death;
 use pmi_core::ids::Rank;
 use tokio::time::Instant;
@@ -16,6 +17,7 @@ use super::effect::Effects;
 use super::event::{NodeCommand, NodeStatus, SessionRole, Status};
 use super::facts::{Facts, Origin};
 use super::intake::Intake;
+use super::late_stacks::LateStacks;
 use super::progress_query::{Answer, Missing, ProgressQueries, ProgressQuery};
 use super::silent_ranks::{SilentRanks, SilentReport};
 use super::state::{LaunchState, NodePhase};
@@ -32,6 +34,7 @@ pub(crate) struct Nodes {
     pub(super) queries: ProgressQueries<Purpose>,
     pub(super) desertion: DesertionWatch,
     pub(super) silent: SilentRanks,
+    pub(super) stacks: LateStacks,
     /// Dead ranks that nodes are told of at the next tick: where many die, they do so together.
     pub(super) untold_deaths: Vec<Death>,
     stuck: StuckNotice,
@@ -90,6 +93,7 @@ impl Nodes {
             queries: ProgressQueries::default(),
             desertion: DesertionWatch::new(now),
             silent: SilentRanks::default(),
+            stacks: LateStacks::default(),
             untold_deaths: Vec::new(),
             stuck: StuckNotice::Untold,
             idle: Idle::Needed,
@@ -130,12 +134,32 @@ impl Nodes {
                 self.silent.add(SilentReport { ranks, size, ended, after, library }, now);
                 Noted::Kept
             }
+            Notice::Stacks { stacks } => {
+                self.stacks.add(stacks, now);
+                Noted::Kept
+            }
             Notice::Stuck { .. } if self.stuck == StuckNotice::Told => Noted::Kept,
             Notice::Stuck { after, waiting, missing } => {
                 self.stuck = StuckNotice::Told;
                 Noted::Ask(Purpose::Stuck { after, waiting, missing })
             }
             notice => Noted::PassOn(notice),
+        }
+    }
+
+    /// Has nodes report the call stacks of ranks that others wait for.
+    pub(crate) fn look_at_late_ranks(&self, late: &[Missing], effects: &mut Effects) {
+        let mut by_node: BTreeMap<u32, Vec<(u32, u32)>> = BTreeMap::new();
+        for (rank, _) in late {
+            if let Some(node) = self.state.ranks.node_of(*rank) {
+                by_node.entry(node).or_default().push((rank.0, rank.0));
+            }
+        }
+        for (node, mut ranks) in by_node {
+            ranks.truncate(RankRanges::MAX);
+            if let Ok(ranks) = RankRanges::new(&ranks) {
+                effects.command(node, NodeCommand::LookAtStacks(ranks));
+            }
         }
     }
 

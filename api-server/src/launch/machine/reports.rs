@@ -185,9 +185,10 @@ impl Machine {
         }
     }
 
-    /// Tells clients of silent ranks.
-    pub(super) fn report_silent_ranks(&mut self, passing: Passing, now: Instant) {
-        for notice in self.nodes.silent.take(now, passing) {
+    /// Tells clients of silent ranks, and of call stacks.
+    pub(super) fn report_collected(&mut self, passing: Passing, now: Instant) {
+        let stacks = self.nodes.stacks.take(now, passing);
+        for notice in self.nodes.silent.take(now, passing).into_iter().chain(stacks) {
             self.append(0, NodeEvent::notice(notice), now);
         }
     }
@@ -244,6 +245,7 @@ impl Machine {
                 _ if self.phase.is_over() => {}
                 Purpose::Stuck { after, waiting, missing } => {
                     let (waiting, missing) = (query.waiting().max(*waiting), query.missing(missing));
+                    self.nodes.look_at_late_ranks(&missing, &mut self.effects);
                     self.append(0, NodeEvent::notice(Notice::Stuck { after: *after, waiting, missing }), now);
                 }
                 Purpose::FenceTimeout { .. } => {

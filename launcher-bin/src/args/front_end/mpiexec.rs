@@ -96,7 +96,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(
         &["report-state-on-timeout", "get-stack-traces"],
         Takes::Nothing,
-        Nothing("the ranks that a launch waits for are named anyway"),
+        Nothing("the call stacks of ranks are shown anyway when --timeout is over"),
     ),
     // PMI
     flag(&["usize"], Takes::Value, Made("--universe-size N", universe_size)),

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use lattice_session::call_stacks::RankStack;
 use serde_json::Value;
 
 use super::*;
@@ -27,6 +28,7 @@ fn samples() -> Vec<Bytes> {
         Event::Notice(silent(Some(library))),
         Event::Notice(silent(None)),
         Event::Notice(Notice::Stuck { after, waiting: 1, missing }),
+        Event::Notice(Notice::Stacks { stacks: vec![RankStack { ranks: vec![rank], text: "thread 1\n".to_owned() }] }),
         Event::Notice(Notice::Leftover { pids: vec![4711] }),
         Event::Notice(Notice::StdinClosed { rank }),
         Event::Exited { rank, exit: RankExit::Code(3), phase: None },

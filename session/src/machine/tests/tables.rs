@@ -1,6 +1,7 @@
 //! Orders of events that have a meaning of their own.
 
 mod failures;
+mod late_ranks;
 mod spawns;
 mod watching;
 

@@ -14,7 +14,7 @@ use pmi_core::services::{SpawnApp, SpawnError, SpawnRequest};
 use rank_spawner::RankExit;
 
 use super::super::desertion::FenceSeen;
-use super::super::effect::{Effect, FenceLook, Look};
+use super::super::effect::{Effect, FenceLook, Look, StackLook};
 use super::super::jobs::{JobNumber, SpawnTicket};
 use super::super::ranks::{RankState, SlotId};
 use super::super::watch::{SilentSeen, WatchLook};
@@ -53,7 +53,20 @@ pub(super) struct World {
     pub(super) survivors: Vec<u32>,
     /// Deaths that servers were told of.
     pub(super) announced: Vec<(JobNumber, Vec<Death>)>,
+    /// Answer to looks at call stacks.
+    pub(super) stacks: StackAnswer,
+    /// Looks at call stacks, with the ranks that were looked at.
+    pub(super) looks: Vec<(StackLook, Vec<SlotId>)>,
     exits_told: BTreeSet<Rank>,
+}
+
+/// Time of the answer to a look at call stacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StackAnswer {
+    /// At once: ranks with even numbers are in one function, the others in another one.
+    AtOnce,
+    /// When a test says so.
+    Later,
 }
 
 /// Result of preparing the programs of a job.
@@ -90,6 +103,8 @@ impl World {
             silent: SilentSeen::default(),
             survivors: Vec::new(),
             announced: Vec::new(),
+            stacks: StackAnswer::AtOnce,
+            looks: Vec::new(),
             exits_told: BTreeSet::new(),
         };
         world.settle();
@@ -253,6 +268,20 @@ impl World {
         events.map(|event| if let Event::Notice(notice) = event { notice } else { unreachable!() }).collect()
     }
 
+    /// The ranks of the last look were seen.
+    pub(super) fn see_stacks(&mut self) {
+        self.answer_look();
+        self.settle();
+    }
+
+    fn answer_look(&mut self) {
+        let (look, slots) = self.looks.last().cloned().unwrap();
+        let text =
+            |slot: SlotId| if self.machine.ranks().get(slot).rank.0.is_multiple_of(2) { "wait\n" } else { "solve\n" };
+        let seen = slots.into_iter().map(|slot| (slot, text(slot).to_owned())).collect();
+        self.machine.on_stacks_seen(look, seen, self.now);
+    }
+
     /// Carries out all effects, and checks what must hold then.
     fn settle(&mut self) {
         while let Some(effect) = self.machine.poll_effect() {
@@ -298,6 +327,13 @@ impl World {
                 assert!(self.answers.insert(ticket.0, outcome).is_none(), "{ticket:?} was answered twice");
             }
             Effect::Look(look) => self.answer(look),
+            Effect::LookAtStacks { look, slots, until } => {
+                assert!(until > self.now);
+                self.looks.push((look, slots));
+                if self.stacks == StackAnswer::AtOnce {
+                    self.answer_look();
+                }
+            }
             Effect::Sweep => {
                 self.sweeps += 1;
                 let survivors = std::mem::take(&mut self.survivors);

@@ -109,6 +109,7 @@ impl SimulatedSession {
                 Effect::Look(look) => self.look(look, now),
                 Effect::Sweep => self.effects.push_back(SessionEffect::Sweep),
                 Effect::DrainOutputs => self.machine.on_drained(&SilentSeen::default(), now),
+                Effect::LookAtStacks { look, .. } => self.machine.on_stacks_seen(look, Vec::new(), now),
                 // Ranks of the simulation read no input and ask for no jobs.
                 Effect::FeedStdin | Effect::AnswerSpawn { .. } => {}
             }

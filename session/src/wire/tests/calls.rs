@@ -29,6 +29,8 @@ fn commands_say_whom_they_concern() {
     check(What::GiveUp(proto::Nothing {}), "Control(GiveUp)");
     check(What::AskProgress(4), "Control(AskProgress(4))");
     check(What::Release(proto::Nothing {}), "Control(Release)");
+    let late = proto::RankSelection { ranks: vec![proto::RankRange { first: 1, last: 3 }] };
+    check(What::LookAtStacks(late), "Control(LookAtStacks(RankRanges([1..=3])))");
     let deaths = vec![proto::Death { rank: 3, kind: proto::DeathKind::WithItsNode.into() }];
     check(What::Deaths(proto::Deaths { deaths }), "Control(Deaths([Death { rank: Rank(3), kind: NodeLost }]))");
     check(What::Disown("kvs_a_0.s1".into()), "Control(Disown(JobId(\"kvs_a_0.s1\")))");

@@ -7,6 +7,7 @@ use pmi_transport::limits::kept_cost;
 use super::super::event::NodeHappening;
 use super::super::{cause, event};
 use super::*;
+use crate::call_stacks::RankStack;
 use crate::cause::{Cause, CauseKind, StartClass};
 use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, RankProgress, Report, Stream, Usage};
 
@@ -66,6 +67,9 @@ fn events_travel() {
         Event::Notice(silent),
         Event::Notice(Notice::Stuck { after, waiting: 3, missing: stuck }),
         Event::Notice(Notice::Leftover { pids: vec![5, 6] }),
+        Event::Notice(Notice::Stacks {
+            stacks: vec![RankStack { ranks: vec![Rank(1), Rank(4)], text: "thread 1\n".into() }],
+        }),
         Event::Exited { rank: Rank(1), exit: RankExit::Code(7), phase: Some(Phase::Finalized) },
         Event::Exited { rank: Rank(1), exit: RankExit::Signal { signal: 9, core_dumped: false }, phase: None },
         Event::Spawned { job: JobId::new("kvs_a_0.s1").unwrap(), failure: None },

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn fence(job: usize, waiting: &[u32], missing: &[u32]) -> FenceSeen {
+pub(super) fn fence(job: usize, waiting: &[u32], missing: &[u32]) -> FenceSeen {
     let waiting = waiting.iter().copied().map(LocalRank).collect();
     let missing = missing.iter().map(|&rank| (Rank(rank), Some("get".to_owned()))).collect();
     let (name, epoch) = ("fence".into(), Epoch(0));

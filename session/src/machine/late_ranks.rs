@@ -1,0 +1,87 @@
+//! Call stacks of ranks that do not get on: of those that others wait for in a start that takes long, and of all when the time limit is
+//! reached. Ranks are not ended before they were looked at, for a bounded time.
+
+use std::time::Instant;
+
+use nix::sys::signal::Signal;
+
+use super::effect::{Effect, StackLook};
+use super::ending::Ending;
+use super::verdict::Verdict;
+use super::{Phase, SessionMachine, SlotId};
+use crate::call_stacks::CallStacks;
+use crate::cause::CauseKind;
+use crate::event::{Event, Notice};
+use crate::rank_ranges::RankRanges;
+use crate::timeouts;
+
+/// Looks that are under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct StackLooks {
+    is_late: bool,
+    is_at_limit: bool,
+}
+
+impl SessionMachine {
+    /// Others wait for those of these ranks that are here.
+    pub(super) fn look_at_late_ranks(&mut self, ranks: &RankRanges, now: Instant) {
+        let slots = self.ranks.alive().filter(|(_, slot)| ranks.contains(slot.rank));
+        self.look_at_late_slots(slots.map(|(slot, _)| slot).collect(), now);
+    }
+
+    pub(super) fn look_at_late_slots(&mut self, slots: Vec<SlotId>, now: Instant) {
+        if !slots.is_empty() && !self.stack_looks.is_late && !self.stack_looks.is_at_limit {
+            self.stack_looks.is_late = true;
+            self.look_at_stacks(StackLook::Late, slots, now);
+        }
+    }
+
+    /// The launch has failed for its time limit, here or elsewhere a moment ago: its ranks are looked at, and then ended.
+    pub(super) fn end_after_look(&mut self, now: Instant) {
+        let alive: Vec<SlotId> = self.ranks.alive().map(|(slot, _)| slot).collect();
+        let grace = self.spec.settings.timeouts.grace_after_interrupt;
+        if alive.is_empty() || matches!(self.phase, Phase::Ending(_)) {
+            return self.end(Signal::SIGTERM, grace, now);
+        }
+        self.stack_looks.is_at_limit = true;
+        self.phase = Phase::Ending(Ending::begin(Signal::SIGTERM, grace, now + timeouts::CALL_STACKS));
+        self.look_at_stacks(StackLook::AtLimit, alive, now);
+    }
+
+    /// Returns true while ranks are looked at before they are ended.
+    pub(super) fn ends_after_look(&self) -> bool {
+        self.stack_looks.is_at_limit
+    }
+
+    /// The time limit is reached.
+    pub(super) fn on_time_limit(&mut self, kind: CauseKind, now: Instant) {
+        if self.verdict == Verdict::Open {
+            self.blame(self.spec.node, kind);
+            self.end_after_look(now);
+        }
+    }
+
+    fn look_at_stacks(&mut self, look: StackLook, slots: Vec<SlotId>, now: Instant) {
+        self.effects.push_back(Effect::LookAtStacks { look, slots, until: now + timeouts::CALL_STACKS });
+    }
+
+    /// Answer to [`Effect::LookAtStacks`]: a text for each rank that was seen.
+    pub(crate) fn on_stacks_seen(&mut self, look: StackLook, seen: Vec<(SlotId, String)>, now: Instant) {
+        if self.is_over() {
+            return;
+        }
+        let mut stacks = CallStacks::default();
+        seen.into_iter().for_each(|(slot, text)| stacks.add([self.ranks.get(slot).rank], text));
+        if !stacks.is_empty() {
+            self.report_event(Event::Notice(Notice::Stacks { stacks: stacks.into_stacks() }));
+        }
+        match look {
+            StackLook::Late => self.stack_looks.is_late = false,
+            StackLook::AtLimit => {
+                self.stack_looks.is_at_limit = false;
+                self.end(Signal::SIGTERM, self.spec.settings.timeouts.grace_after_interrupt, now);
+            }
+        }
+        self.advance(now);
+    }
+}

@@ -1,0 +1,112 @@
+//! Looks at the call stacks of ranks that do not get on.
+
+use super::super::super::effect::StackLook;
+use super::super::world::StackAnswer;
+use super::watching::fence;
+use super::*;
+use crate::call_stacks::RankStack;
+use crate::rank_ranges::RankRanges;
+use crate::timeouts;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A world of so many ranks on each node, at its time limit, with ranks that are still being looked at.
+fn at_limit(counts: &[u32]) -> World {
+    let mut spec = spec_on(counts);
+    Arc::make_mut(&mut spec).settings.timeouts = Timeouts { time_limit: Some(LIMIT), ..Timeouts::default() };
+    let mut world = World::running(spec);
+    world.stacks = StackAnswer::Later;
+    world.advance(LIMIT);
+    assert_eq!(world.alarms[0].kind, CauseKind::TimedOut { limit: LIMIT }, "others hear of it at once");
+    assert_eq!(world.looks.last().map(|(look, _)| *look), Some(StackLook::AtLimit));
+    world
+}
+
+fn stacks(world: &World) -> Vec<Vec<RankStack>> {
+    let stacks = |notice: &&Notice| if let Notice::Stacks { stacks } = notice { Some(stacks.clone()) } else { None };
+    world.notices().iter().filter_map(stacks).collect()
+}
+
+fn stack(ranks: &[u32], text: &str) -> RankStack {
+    RankStack { ranks: ranks.iter().copied().map(Rank).collect(), text: text.to_owned() }
+}
+
+#[test]
+fn ranks_are_looked_at_before_the_time_limit_ends_them() {
+    let mut world = at_limit(&[3]);
+    world.advance(seconds(1));
+    assert!(world.signals.is_empty());
+    world.see_stacks();
+    assert_eq!(stacks(&world), [[stack(&[0, 2], "wait\n"), stack(&[1], "solve\n")]]);
+    assert_eq!(world.signals[&SlotId(0)], [Signal::SIGTERM]);
+    world.advance(seconds(5));
+    assert_eq!(world.signals[&SlotId(0)], [Signal::SIGTERM, Signal::SIGKILL]);
+    world.finish();
+}
+
+#[test]
+fn a_look_that_takes_too_long_is_not_waited_for() {
+    let mut world = at_limit(&[2]);
+    world.advance(timeouts::CALL_STACKS - Duration::from_millis(1));
+    assert!(world.signals.is_empty());
+    world.advance(Duration::from_millis(1));
+    assert_eq!(world.signals[&SlotId(0)], [Signal::SIGTERM]);
+    world.see_stacks();
+    assert_eq!(world.signals[&SlotId(0)], [Signal::SIGTERM]);
+    world.finish();
+}
+
+#[test]
+fn who_ends_the_launch_meanwhile_waits_for_the_look_unless_he_kills() {
+    let mut world = at_limit(&[1, 1]);
+    world.control(Control::GiveUp);
+    world.control(Control::End(2));
+    world.advance(seconds(1));
+    assert!(world.signals.is_empty());
+    world.control(Control::Kill(2));
+    assert_eq!(world.signals[&SlotId(0)], [Signal::SIGKILL]);
+    world.finish();
+}
+
+/// Sessions begin one after the other, and the first one that reaches the limit has the others give up.
+#[test]
+fn a_session_that_is_about_to_reach_the_limit_looks_at_its_ranks_too() {
+    for (ahead, looks) in [(timeouts::LIMIT_SKEW, 1), (timeouts::LIMIT_SKEW + Duration::from_millis(1), 0)] {
+        let mut spec = spec_on(&[1, 1]);
+        Arc::make_mut(&mut spec).settings.timeouts = Timeouts { time_limit: Some(LIMIT), ..Timeouts::default() };
+        let mut world = World::running(spec);
+        world.advance(LIMIT - ahead);
+        world.control(Control::GiveUp);
+        assert_eq!((world.looks.len(), world.alarms.len()), (looks, 0));
+        assert_eq!(world.signals[&SlotId(0)], [Signal::SIGTERM]);
+        world.finish();
+    }
+}
+
+#[test]
+fn ranks_that_others_wait_for_are_looked_at_on_one_node_by_itself() {
+    let mut world = World::running(spec(4));
+    world.fences = vec![fence(0, &[0, 2], &[1, 3])];
+    world.stacks = StackAnswer::Later;
+    world.advance(seconds(70));
+    assert_eq!(world.looks, [(StackLook::Late, vec![SlotId(1), SlotId(3)])], "one look at a time");
+    world.see_stacks();
+    assert_eq!(stacks(&world), [[stack(&[1, 3], "solve\n")]]);
+    world.advance(seconds(60));
+    assert_eq!(world.looks.len(), 2);
+    world.finish();
+}
+
+#[test]
+fn on_several_nodes_ranks_are_looked_at_that_the_launch_names() {
+    let mut world = World::running(spec_on(&[2, 2]));
+    world.fences = vec![fence(0, &[0], &[1])];
+    world.advance(seconds(70));
+    assert!(world.looks.is_empty(), "others may be missing as well");
+    world.control(Control::LookAtStacks(RankRanges::new(&[(1, 3)]).unwrap()));
+    assert_eq!(stacks(&world), [[stack(&[1], "solve\n")]], "ranks 2 and 3 are elsewhere");
+    world.exit(SlotId(1), GOOD);
+    world.control(Control::LookAtStacks(RankRanges::new(&[(1, 3)]).unwrap()));
+    assert_eq!(world.looks.len(), 1);
+    world.finish();
+}
