@@ -17,6 +17,7 @@ mod daemons;
 mod directory;
 mod fabric;
 mod isolation;
+mod netlink;
 mod network;
 mod plan;
 

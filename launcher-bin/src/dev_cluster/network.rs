@@ -13,14 +13,12 @@
 
 use std::fs::File;
 use std::io;
-use std::net::Ipv4Addr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::thread;
 
 use nix::sched::{CloneFlags, setns, unshare};
-use rtnetlink::packet_route::link::{InfoData, InfoVeth};
-use rtnetlink::{Handle, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth};
 
+use super::netlink::{Kind, Netlink, NewLink};
 use super::plan::Plan;
 
 /// The addresses of all nodes differ in the last byte.
@@ -58,7 +56,7 @@ pub enum NetworkError {
         /// Interface, or its node.
         what: String,
         /// Error of the kernel.
-        error: rtnetlink::Error,
+        error: io::Error,
     },
     /// Netlink cannot be used at all.
     #[error("cannot speak to the kernel about network interfaces: {0}; try --loopback")]
@@ -80,24 +78,27 @@ impl Network {
         let switch = new_namespace()?;
         let nodes = plan.nodes.iter().map(|_| new_namespace()).collect::<Result<Vec<_>, _>>()?;
         let network = Self { switch, nodes };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-        runtime.block_on(network.connect(plan))?;
+        network.connect(plan)?;
         Ok(network)
     }
 
-    async fn connect(&self, plan: &Plan) -> Result<(), NetworkError> {
-        let links = Links::of(&self.switch)?;
-        links.start(LO).await.map_err(failed("lo"))?;
-        links.add_bridge(*plan.api.ip()).await?;
-        for (index, node) in (0..).zip(&self.nodes) {
-            links.add_cable(index, node).await?;
+    fn connect(&self, plan: &Plan) -> Result<(), NetworkError> {
+        let switch = netlink_of(&self.switch)?;
+        switch.start(LO).map_err(failed("lo"))?;
+        let kind = Kind::Bridge { address: BRIDGE_HARDWARE_ADDRESS };
+        switch.add_link(&NewLink { name: "bridge", index: BRIDGE, kind }).map_err(failed("a bridge"))?;
+        switch.add_address(BRIDGE, *plan.api.ip(), PREFIX_LEN).map_err(failed("the bridge's address"))?;
+        for (index, far_namespace) in (0..).zip(&self.nodes) {
+            let (name, index) = (format!("port{index}"), FIRST_PORT + index);
+            let kind = Kind::Cable { bridge: BRIDGE, far_name: "eth0", far_index: ETH0, far_namespace };
+            switch.add_link(&NewLink { name: &name, index, kind }).map_err(failed(&name))?;
         }
         for (namespace, node) in self.nodes.iter().zip(&plan.nodes) {
-            let links = Links::of(namespace)?;
+            let links = netlink_of(namespace)?;
             let failed = || failed(&node.name);
-            links.start(LO).await.map_err(failed())?;
-            links.start(ETH0).await.map_err(failed())?;
-            links.add_address(ETH0, *node.agent.ip()).await.map_err(failed())?;
+            links.start(LO).map_err(failed())?;
+            links.start(ETH0).map_err(failed())?;
+            links.add_address(ETH0, *node.agent.ip(), PREFIX_LEN).map_err(failed())?;
         }
         Ok(())
     }
@@ -109,50 +110,13 @@ fn new_namespace() -> Result<OwnedFd, NetworkError> {
     Ok(File::open("/proc/thread-self/ns/net")?.into())
 }
 
-/// The interfaces of one namespace.
-struct Links {
-    netlink: Handle,
+/// Takes this thread into a namespace, and asks for its interfaces from there.
+fn netlink_of(namespace: &OwnedFd) -> Result<Netlink, NetworkError> {
+    setns(namespace, CloneFlags::CLONE_NEWNET)?;
+    Ok(Netlink::open()?)
 }
 
-impl Links {
-    /// Takes this thread into the namespace: a netlink socket belongs to the one that it was made in.
-    fn of(namespace: &OwnedFd) -> Result<Self, NetworkError> {
-        setns(namespace, CloneFlags::CLONE_NEWNET)?;
-        let (connection, netlink, _) = rtnetlink::new_connection()?;
-        tokio::spawn(connection);
-        Ok(Self { netlink })
-    }
-
-    async fn start(&self, interface: u32) -> Result<(), rtnetlink::Error> {
-        let up = LinkMessageBuilder::<LinkUnspec>::new().index(interface).up().build();
-        self.netlink.link().set(up).execute().await
-    }
-
-    async fn add_bridge(&self, address: Ipv4Addr) -> Result<(), NetworkError> {
-        let bridge = LinkBridge::new("bridge").index(BRIDGE).address(BRIDGE_HARDWARE_ADDRESS.to_vec()).up().build();
-        self.netlink.link().add(bridge).execute().await.map_err(failed("a bridge"))?;
-        self.add_address(BRIDGE, address).await.map_err(failed("the bridge's address"))
-    }
-
-    /// Adds a port to the bridge, and a cable from it to `eth0` of a node.
-    async fn add_cable(&self, index: u32, node: &OwnedFd) -> Result<(), NetworkError> {
-        let name = format!("port{index}");
-        // It cannot be up before it is connected.
-        let far_end = LinkMessageBuilder::<LinkUnspec>::new().name("eth0").index(ETH0).setns_by_fd(node.as_raw_fd());
-        let cable = LinkVeth::new(&name, "eth0")
-            .index(FIRST_PORT + index)
-            .controller(BRIDGE)
-            .up()
-            .set_info_data(InfoData::Veth(InfoVeth::Peer(far_end.build())));
-        self.netlink.link().add(cable.build()).execute().await.map_err(failed(&name))
-    }
-
-    async fn add_address(&self, interface: u32, address: Ipv4Addr) -> Result<(), rtnetlink::Error> {
-        self.netlink.address().add(interface, address.into(), PREFIX_LEN).execute().await
-    }
-}
-
-fn failed(what: &str) -> impl FnOnce(rtnetlink::Error) -> NetworkError {
+fn failed(what: &str) -> impl FnOnce(io::Error) -> NetworkError {
     move |error| NetworkError::Link { what: what.to_owned(), error }
 }
 
