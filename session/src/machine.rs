@@ -13,7 +13,7 @@
 //!
 //! Parts: [`ranks`] has a slot for each process, [`jobs`] the launched and the spawned jobs, [`verdict`] the rules about the first
 //! cause, [`ending`] the deadlines of an end, [`limits`] the time limits of the launch, [`watch`] silent ranks and stuck starts,
-//! [`desertion`] long waits in fences, `late_ranks` call stacks of ranks that do not get on, `mortality` the news of dead ranks, `spawn` the admission of new jobs, `reports` what is said to the launch.
+//! [`desertion`] long waits in fences, `late_ranks` call stacks of ranks that do not get on, `mortality` the news of dead ranks, `spawn` the admission of new jobs, `starts` the starts of ranks, `reports` what is said to the launch.
 
 pub(crate) mod desertion;
 pub(crate) mod effect;
@@ -25,6 +25,7 @@ mod mortality;
 pub(crate) mod ranks;
 mod reports;
 mod spawn;
+mod starts;
 #[cfg(test)]
 mod tests;
 pub(crate) mod verdict;
@@ -190,56 +191,6 @@ impl SessionMachine {
         let failed: Vec<_> = ends.filter(|(_, exit)| !exit.is_success()).collect();
         let host = self.spec.host(self.spec.node).to_owned();
         (!failed.is_empty()).then_some(Cause { host, kind: CauseKind::FailedRanks { failed } })
-    }
-
-    /// The process of a rank runs, with `outputs` streams to read.
-    pub(crate) fn on_started(&mut self, slot: SlotId, pid: u32, outputs: usize, now: Instant) {
-        if !self.ranks.started(slot, pid, outputs) {
-            return;
-        }
-        let rank = self.ranks.get(slot).rank;
-        self.report_event(Event::Started { rank, pid });
-        self.count_start(slot);
-        self.advance(now);
-    }
-
-    /// A rank was not started.
-    pub(crate) fn on_not_started(&mut self, slot: SlotId, failure: StartFailure, now: Instant) {
-        if !self.ranks.not_started(slot) {
-            return;
-        }
-        if let StartFailure::Failed { class, reason } = failure {
-            self.fail_start(slot, class, reason, now);
-        }
-        self.count_start(slot);
-        self.advance(now);
-    }
-
-    /// A rank that runs cannot be served. It counts as one that does not start, and is ended with its job.
-    pub(crate) fn on_not_served(&mut self, slot: SlotId, reason: String, now: Instant) {
-        self.fail_start(slot, StartClass::System, reason, now);
-        self.advance(now);
-    }
-
-    fn fail_start(&mut self, slot: SlotId, class: StartClass, reason: String, now: Instant) {
-        match self.ranks.get(slot).job {
-            JobNumber::LAUNCHED => self.fail(CauseKind::NotStarted { reason, class }, now),
-            job => self.disown(job, &reason),
-        }
-    }
-
-    /// Counts a start that has succeeded or failed.
-    fn count_start(&mut self, slot: SlotId) {
-        let job = self.ranks.get(slot).job;
-        self.jobs.get_mut(job).count_start();
-        self.settle_start(job);
-        if self.ranks.starting() == 0
-            && let Phase::Ending(ending) = &self.phase
-        {
-            // Ranks that started after the end had begun were not signalled.
-            let signal = ending.for_late_ranks();
-            self.signal_all(signal);
-        }
     }
 
     /// A PMI server says that its job must end. `unreported` are the ends of processes that the machine has not been told of yet; they

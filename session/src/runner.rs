@@ -11,10 +11,12 @@
 //! reap it), one per reader of standard input.
 
 mod clean_up;
+mod deaths;
 mod job_memory;
 mod job_servers;
 mod node_facts;
 mod observe;
+mod prepare;
 mod pump;
 mod reap;
 mod servers;
@@ -29,9 +31,6 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
-use pmi_core::deaths::Death;
-use pmi_core::ids::Rank;
 use pmi_core::server::EndReason;
 use pmix_core::driver::Said;
 use rank_spawner::{RankCommand, RankExit, RankProcess, call_stacks};
@@ -43,19 +42,17 @@ use tokio::time::Instant;
 use self::node_facts::NodeFacts;
 use self::observe::Programs;
 use self::pump::Pump;
-use self::servers::{Died, RankCalls, RanksHere, Servers};
+use self::servers::{Died, RankCalls, Servers};
 use self::services::{SpawnCall, SpawnReply};
 use self::start::{ProcessNews, Processes, Start, Streams};
 use self::stdin::StdinFeed;
 use self::sweep::Leftovers;
-use crate::cause::StartClass;
 use crate::event::{Event, Output, Report, Stream};
 use crate::machine::effect::{Effect, StackLook};
 use crate::machine::jobs::{JobNumber, SpawnTicket};
 use crate::machine::ranks::SlotId;
 use crate::machine::watch::SilentSeen;
-use crate::machine::{Phase, PrepareFailure, SessionMachine};
-use crate::plan::{LaunchContext, Plan, PlanError};
+use crate::machine::{Phase, SessionMachine};
 use crate::session_io::{Control, SessionIo, StdinSource};
 use crate::spec::SessionSpec;
 
@@ -310,47 +307,6 @@ impl Runner {
         }
     }
 
-    /// Makes everything that the ranks of a job need before the first one starts.
-    fn prepare(&mut self, job: JobNumber, parent: Option<(JobNumber, Rank)>) -> Result<(), PrepareFailure> {
-        let system = |reason| PrepareFailure { class: StartClass::System, reason };
-        if job == JobNumber::LAUNCHED {
-            let keeper = self.io.keeper.take();
-            if let Some(keeper) = &keeper {
-                let guarded = keeper.guard(&self.io.tag);
-                guarded.map_err(|errno| system(format!("cannot reach the keeper: {errno}")))?;
-            }
-            self.processes = Some(Processes::new(keeper, self.news.clone()).map_err(system)?);
-        }
-        let state = self.machine.jobs().get(job);
-        let ranks = state.ranks_here();
-        let unplanned = |error: PlanError| PrepareFailure { class: error.class(), reason: error.to_string() };
-        let cpus = match ranks.len() {
-            0 => Vec::new(),
-            ranks => self.node.plan(&state.spec.settings.cpu_bind, ranks).map_err(|error| unplanned(error.into()))?,
-        };
-        let served = self.servers.add(job, state, parent, RanksHere { cpus: &cpus, node: &self.node });
-        let entrances = served.map_err(|error| system(format!("cannot serve PMI: {error}")))?;
-        let mut plan = Plan::default();
-        if let Some(processes) = self.processes.as_ref().filter(|_| !ranks.is_empty()) {
-            let (spec, limits, fabric) = (&*state.spec, Arc::clone(&processes.limits), self.io.fabric.as_ref());
-            let context = LaunchContext { spec, ranks: &ranks, entrances, cpus, limits, fabric };
-            let planned = context.plan(if job == JobNumber::LAUNCHED { &self.io.stdin } else { &StdinSource::Empty });
-            plan = planned.map_err(unplanned)?;
-        }
-        for command in &mut plan.commands {
-            // The number that is shown of a rank tells it from those of other jobs.
-            command.rank = state.shown(command.rank);
-        }
-        self.programs.resize_with(job.0 + 1, Default::default);
-        self.programs[job.0] = plan.programs;
-        self.commands.insert(job, plan.commands);
-        // The ranks have what they need of it; a pipe must not stay open on our side.
-        if job == JobNumber::LAUNCHED && matches!(self.io.stdin, StdinSource::Direct(_)) {
-            self.io.stdin = StdinSource::Empty;
-        }
-        Ok(())
-    }
-
     /// Takes a started process in: first its end, so that it is signalled and reaped whatever happens next; then its PMI
     /// socket, its input and its output.
     fn on_process(&mut self, mut process: RankProcess) {
@@ -391,34 +347,6 @@ impl Runner {
             let texts = call_stacks(&running, until);
             (look, ranks.iter().zip(texts).filter_map(|((slot, _), text)| Some((*slot, text?))).collect())
         });
-    }
-
-    /// Takes what servers have said of deaths, which comes before the exits that they follow from.
-    fn take_deaths(&mut self) {
-        while let Ok(died) = self.inputs.deaths.try_recv() {
-            self.on_died(died);
-        }
-    }
-
-    fn on_died(&mut self, Died { job, death }: Died) {
-        if let Some(job) = self.servers.job_served(job) {
-            self.machine.on_died(job, death);
-        }
-    }
-
-    /// Tells servers and ranks of a job of deaths. Of the libraries of PMI-1 and PMI-2 MPICH wants a signal, upon which it reads
-    /// `PMI_dead_processes`; ranks that do not expect it are not sent any.
-    fn announce_deaths(&self, job: JobNumber, deaths: &[Death]) {
-        // A server may end the job over what a dead node was to bring to a fence, before that fence is over without the node.
-        self.servers.announce_deaths(job, deaths);
-        self.io.nodes.ranks_died(&self.machine.jobs().get(job).spec.job, deaths);
-        let Some(processes) = &self.processes else { return };
-        let alive = self.machine.ranks().alive().filter(|(_, slot)| slot.job == job);
-        let speak_pmi = alive.filter(|(_, slot)| self.servers.speaks_pmi(slot.job, slot.local));
-        let slots: Vec<SlotId> = speak_pmi.map(|(slot, _)| slot).collect();
-        if !slots.is_empty() {
-            processes.signal_handlers(Signal::SIGUSR1, &slots);
-        }
     }
 
     fn on_spawn_call(&mut self, call: SpawnCall) {

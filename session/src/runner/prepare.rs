@@ -1,0 +1,57 @@
+//! Everything that the ranks of a job need before the first one starts: their servers, their commands.
+
+use std::sync::Arc;
+
+use pmi_core::ids::Rank;
+
+use super::Runner;
+use super::servers::RanksHere;
+use super::start::Processes;
+use crate::cause::StartClass;
+use crate::machine::PrepareFailure;
+use crate::machine::jobs::JobNumber;
+use crate::plan::{LaunchContext, Plan, PlanError};
+use crate::session_io::StdinSource;
+
+impl Runner {
+    /// Makes it.
+    pub(super) fn prepare(&mut self, job: JobNumber, parent: Option<(JobNumber, Rank)>) -> Result<(), PrepareFailure> {
+        let system = |reason| PrepareFailure { class: StartClass::System, reason };
+        if job == JobNumber::LAUNCHED {
+            let keeper = self.io.keeper.take();
+            if let Some(keeper) = &keeper {
+                let guarded = keeper.guard(&self.io.tag);
+                guarded.map_err(|errno| system(format!("cannot reach the keeper: {errno}")))?;
+            }
+            self.processes = Some(Processes::new(keeper, self.news.clone()).map_err(system)?);
+        }
+        let state = self.machine.jobs().get(job);
+        let ranks = state.ranks_here();
+        let unplanned = |error: PlanError| PrepareFailure { class: error.class(), reason: error.to_string() };
+        let cpus = match ranks.len() {
+            0 => Vec::new(),
+            ranks => self.node.plan(&state.spec.settings.cpu_bind, ranks).map_err(|error| unplanned(error.into()))?,
+        };
+        let served = self.servers.add(job, state, parent, RanksHere { cpus: &cpus, node: &self.node });
+        let entrances = served.map_err(|error| system(format!("cannot serve PMI: {error}")))?;
+        let mut plan = Plan::default();
+        if let Some(processes) = self.processes.as_ref().filter(|_| !ranks.is_empty()) {
+            let (spec, limits, fabric) = (&*state.spec, Arc::clone(&processes.limits), self.io.fabric.as_ref());
+            let context = LaunchContext { spec, ranks: &ranks, entrances, cpus, limits, fabric };
+            let planned = context.plan(if job == JobNumber::LAUNCHED { &self.io.stdin } else { &StdinSource::Empty });
+            plan = planned.map_err(unplanned)?;
+        }
+        for command in &mut plan.commands {
+            // The number that is shown of a rank tells it from those of other jobs.
+            command.rank = state.shown(command.rank);
+        }
+        self.programs.resize_with(job.0 + 1, Default::default);
+        self.programs[job.0] = plan.programs;
+        self.commands.insert(job, plan.commands);
+        // The ranks have what they need of it; a pipe must not stay open on our side.
+        if job == JobNumber::LAUNCHED && matches!(self.io.stdin, StdinSource::Direct(_)) {
+            self.io.stdin = StdinSource::Empty;
+        }
+        Ok(())
+    }
+}
