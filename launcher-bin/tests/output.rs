@@ -202,7 +202,8 @@ fn the_end_of_a_launch_is_its_exit_code_and_one_sentence() {
         ("-n 1", "exit 255", 255, "rank 0 on HOST exited with status 255"),
         ("-n 1", "kill -9 $$", 137, "rank 0 on HOST was killed by signal 9 (SIGKILL)"),
         ("-n 1", "kill -TERM $$", 143, "rank 0 on HOST was killed by signal 15 (SIGTERM)"),
-        ("-n 2 --timeout 100ms", "exec sleep 1000", 124, "the time limit of 100ms is over"),
+        // Without -q, what the ranks were doing comes before it.
+        ("-q -n 2 --timeout 100ms", "exec sleep 1000", 124, "the time limit of 100ms is over"),
     ] {
         let seen = launch(flags).sh(script);
         let stderr = if sentence.is_empty() { String::new() } else { format!("lattice: {sentence}\n") };
