@@ -3,7 +3,7 @@
 //! `cargo bench -p lattice-inventory`: this machine, and a made-up one of 64 cores with 128 CPUs in a temporary directory, whose files cost less than those of
 //! `/sys` (about 8 us each there). Medians of 51.
 
-#[allow(dead_code)]
+#[allow(dead_code, reason = "benches and tests use a part of it each")]
 #[path = "../tests/made_up/mod.rs"]
 mod made_up;
 

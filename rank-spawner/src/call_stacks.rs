@@ -8,6 +8,7 @@ mod debugger;
 mod threads;
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -104,7 +105,6 @@ fn stack_of(pid: Pid, debugger: Option<&Debugger>, deadline: Instant) -> Option<
 }
 
 fn owner(pid: Pid) -> Option<u32> {
-    use std::os::unix::fs::MetadataExt;
     fs::metadata(format!("/proc/{pid}")).ok().map(|metadata| metadata.uid())
 }
 

@@ -63,7 +63,7 @@ pub(super) fn exported(args: &LaunchArgs, machine: &Machine) -> Result<Vec<(OsSt
     }
     if let Some(cpus) = args.placement.cpus_per_task {
         if variables.iter().all(|(name, _)| name != THREADS) {
-            put(&mut variables, THREADS.into(), cpus.to_string().into());
+            variables.push((THREADS.into(), cpus.to_string().into()));
         }
         if args.pmi.slurm_env {
             put(&mut variables, "SLURM_CPUS_PER_TASK".into(), cpus.to_string().into());

@@ -18,6 +18,7 @@ use crate::deaths::{Death, DeathKind};
 use crate::fence::FenceError;
 use crate::ids::{Epoch, LocalRank, NodeIndex};
 use crate::report::EndReason;
+use crate::roster::Roster;
 use crate::wire::request::Group;
 
 impl Server {
@@ -51,35 +52,27 @@ impl Server {
 
     /// Returns true while nobody can do without what a rank was to bring.
     pub(super) fn misses_the_dead(&self) -> bool {
-        self.fences == 0 && self.has_puts()
-    }
-
-    /// Returns true if ranks of this node have put something.
-    fn has_puts(&self) -> bool {
-        self.ranks.iter().any(|(_, state)| state.quota.bytes() > 0)
+        misses_the_dead(&self.ranks, self.fences)
     }
 
     /// Returns true for a rank that fences go on without.
     pub(super) fn can_do_without(&self, local: LocalRank) -> bool {
-        self.ranks[local].died.is_some() && !self.misses_the_dead()
+        dispensable(&self.ranks, self.fences)(local)
     }
 
     /// Begins the exchange of the next fence of all ranks, if that is complete.
     pub(super) fn begin_world(&mut self) -> Option<Epoch> {
-        let is_missed = self.misses_the_dead();
-        self.world.begin(|local| self.ranks[local].died.is_some() && !is_missed)
+        self.world.begin(dispensable(&self.ranks, self.fences))
     }
 
     /// Begins the exchange of the next ring, if that is complete.
     pub(super) fn begin_next_ring(&mut self) -> Option<Epoch> {
-        let is_missed = self.misses_the_dead();
-        self.ring.gathering.begin(|local| self.ranks[local].died.is_some() && !is_missed)
+        self.ring.gathering.begin(dispensable(&self.ranks, self.fences))
     }
 
     /// Begins the exchange of a group's next fence, if that is complete.
     pub(super) fn begin_group(&mut self, name: &str) -> Option<Epoch> {
-        let is_missed = self.misses_the_dead();
-        self.groups.get_mut(name)?.begin(|local| self.ranks[local].died.is_some() && !is_missed)
+        self.groups.get_mut(name)?.begin(dispensable(&self.ranks, self.fences))
     }
 
     /// Begins the fences that wait for nobody of this node any more.
@@ -107,6 +100,16 @@ impl Server {
             self.end(missed(node));
         }
     }
+}
+
+/// Tells the ranks that fences go on without, after so many fences of all ranks. What was put is looked at for dead ranks only.
+fn dispensable(ranks: &Roster, fences: u64) -> impl Fn(LocalRank) -> bool {
+    move |local| ranks[local].died.is_some() && !misses_the_dead(ranks, fences)
+}
+
+/// Returns true if ranks of this node have put something, and no fence of all ranks is over.
+fn misses_the_dead(ranks: &Roster, fences: u64) -> bool {
+    fences == 0 && ranks.iter().any(|(_, state)| state.quota.bytes() > 0)
 }
 
 /// Reason to end a job whose ranks wait in their first fence for what a node was to bring, and all ranks of that node are dead.
