@@ -326,6 +326,11 @@ impl<'a> Runs<'a> {
     }
 }
 
+/// True if `text` is one name, which a list stands for as it is: [`fold`] takes it, and [`expand`] returns it.
+pub fn is_name(text: &str) -> bool {
+    expand_at_most(text, 1).is_ok_and(|names| names == [text])
+}
+
 /// Returns the parts of a text between commas, except for commas in brackets.
 pub fn parts(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_u32;
@@ -382,6 +387,16 @@ mod tests {
         check("[fd00::7]:50052,a[1]", &["[fd00::7]:50052", "a1"]);
         check("[0-1]", &["0", "1"]);
         check("knötchen[1-2]", &["knötchen1", "knötchen2"]);
+    }
+
+    #[test]
+    fn a_name_is_a_list_of_itself_alone() {
+        for name in ["node0", "10.0.0.3:50052", "[fd00::7]:50052"] {
+            assert!(is_name(name), "{name}");
+        }
+        for list in ["", "a,b", "a,", "n[0]", "n[0-1]", " a", "a b", "a[", "n[0-999999999999999999]"] {
+            assert!(!is_name(list), "{list:?}");
+        }
     }
 
     #[test]

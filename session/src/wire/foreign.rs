@@ -26,7 +26,8 @@ pub struct Unsaid<'a> {
 /// Returns the launch spec that such a request stands for, and the receiver's index among its nodes.
 ///
 /// # Errors
-/// Refuses peers whose ranks leave a gap or overlap, a request whose peers leave out the receiver, and a head that is not the first node.
+/// Refuses peers whose ranks leave a gap or overlap, or whose names or addresses are lists of several; a request whose peers leave out the
+/// receiver; and a head that is not the first node.
 pub fn launch_spec(
     request: &proto::LaunchProcessesRequest,
     unsaid: &Unsaid<'_>,
@@ -82,6 +83,10 @@ pub fn launch_spec(
 
 /// The nodes of the launch; a request without peers is for this node alone.
 fn peers(request: &proto::LaunchProcessesRequest, unsaid: &Unsaid<'_>) -> Result<Vec<proto::PeerInfo>, WireError> {
+    let texts = request.peers.iter().flat_map(|peer| [&peer.node_id, &peer.grpc_address]);
+    if let Some(text) = texts.into_iter().find(|text| !hostlist::is_name(text)) {
+        return Err(wrong("the name or address of a peer", text, "one without commas, spaces and brackets of lists"));
+    }
     if !request.peers.is_empty() {
         return Ok(request.peers.clone());
     }

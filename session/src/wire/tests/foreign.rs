@@ -61,5 +61,12 @@ fn a_request_whose_peers_do_not_add_up_is_refused() {
     check(|request| request.first_rank = 5, "the first rank of this node is 5; possible is 4 as among the peers");
     check(|request| request.head_node_index = 1, "the head of the fences is node 1; possible is node 0");
     check(|request| request.entrypoint.clear(), "the message has no entrypoint");
+    let expected =
+        "the name or address of a peer is n,node1; possible is one without commas, spaces and brackets of lists";
+    check(|request| request.peers[0].node_id = "n,node1".to_owned(), expected);
+    check(
+        |request| request.peers[2].grpc_address = "10.0.0.[3-4]:1".to_owned(),
+        &expected.replace("n,node1", "10.0.0.[3-4]:1"),
+    );
     check(|request| request.peers.clear(), "the first rank of a peer is 4; possible is 0, after those before");
 }
