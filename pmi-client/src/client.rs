@@ -5,14 +5,16 @@ use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 
 use crate::connection::Connection;
-use crate::descriptor::Admission;
-use crate::environment::Door;
+use crate::descriptor::{self, Admission};
+use crate::environment::{self, Door};
 use crate::error::ClientError;
-use crate::membership::{Membership, RingNeighbours};
+use crate::limits::Limits;
+use crate::membership::{IndexedPair, Membership, RingNeighbours};
 use crate::pmi1::{self, Pmi1};
-use crate::pmi2::{Absent, Pmi2};
+use crate::pmi2::{self, Absent, Pmi2};
+use crate::process_mapping;
 use crate::shared::SharedPairs;
-use crate::singleton::Singleton;
+use crate::singleton::{self, Singleton};
 use crate::spawn::SpawnRequest;
 
 /// The protocol to speak. The server cannot be asked: it learns the protocol from the client's first line.
@@ -50,6 +52,15 @@ impl From<Wire> for Client {
     }
 }
 
+/// Treatment of the descriptor that `PMI_FD` names.
+#[derive(Clone, Copy, Debug)]
+enum Descriptor {
+    /// It becomes this client's own.
+    Take,
+    /// It stays open for others of this process.
+    Share,
+}
+
 /// Makes the same call on whichever protocol the client speaks.
 macro_rules! on_wire {
     ($client:ident, $wire:ident => $call:expr) => {
@@ -72,9 +83,27 @@ impl Client {
     /// Fails on a half-set environment, on a `PMI_FD` that is no inherited socket, and when the server does not speak
     /// `protocol`.
     pub fn from_env(protocol: Protocol) -> Result<Self, ClientError> {
-        let client = match Door::find(|variable| env::var_os(variable))? {
+        Self::join(protocol, Descriptor::Take)
+    }
+
+    /// Joins as [`from_env`](Self::from_env) does, but leaves `PMI_FD` open and as it is, so that it can be called again when this
+    /// client is gone. Clients that are alive at a time must take turns: each waits for the next reply, whoever asked.
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env). A rank at `PMI_PORT` is claimed once in a process.
+    pub fn sharing_env(protocol: Protocol) -> Result<Self, ClientError> {
+        Self::join(protocol, Descriptor::Share)
+    }
+
+    fn join(protocol: Protocol, descriptor: Descriptor) -> Result<Self, ClientError> {
+        let lookup = |variable: &str| env::var_os(variable);
+        let mut client = match Door::find(lookup)? {
             Door::Descriptor { fd, rank, size } => {
-                Self::over(Admission::take()?.into_inherited(fd)?, protocol, rank, size)?
+                let socket = match descriptor {
+                    Descriptor::Take => Admission::take()?.into_inherited(fd)?,
+                    Descriptor::Share => descriptor::share(fd)?,
+                };
+                Self::over(socket, protocol, rank, size)?
             }
             Door::Port { address, id } => {
                 Admission::take()?;
@@ -82,6 +111,9 @@ impl Client {
             }
             Door::None => return Ok(Self::alone()),
         };
+        if let Wire::Pmi1(wire) = &mut client.wire {
+            wire.membership.spawned = environment::is_spawned(lookup);
+        }
         Ok(Self { shared: SharedPairs::from_env(client.job_id()), ..client })
     }
 
@@ -173,6 +205,31 @@ impl Client {
         &self.membership().job_id
     }
 
+    /// Returns true if another job started this one. In PMI-1 only the environment says so.
+    pub fn is_spawned(&self) -> bool {
+        self.membership().spawned
+    }
+
+    /// Lengths of texts that the server takes.
+    pub fn limits(&self) -> Limits {
+        match &self.wire {
+            Wire::Pmi1(wire) => wire.limits,
+            Wire::Pmi2(_) => pmi2::LIMITS,
+            Wire::Alone(_) => singleton::LIMITS,
+        }
+    }
+
+    /// Ranks of the job on this rank's node, itself included, in order; this one alone if the launcher does not say where ranks are.
+    ///
+    /// # Errors
+    /// Fails when the server is gone or answers nonsense.
+    pub fn local_ranks(&mut self) -> Result<Vec<u32>, ClientError> {
+        let mapping = self.job_attribute("PMI_process_mapping")?;
+        let (rank, size) = (self.rank(), self.size());
+        let local = mapping.and_then(|mapping| process_mapping::local_ranks(&mapping, rank, size));
+        Ok(local.unwrap_or_else(|| vec![rank]))
+    }
+
     /// Returns true if nobody launched this process.
     pub fn is_singleton(&self) -> bool {
         matches!(self.wire, Wire::Alone(_))
@@ -225,8 +282,8 @@ impl Client {
     /// Puts `value` under `key`, for every rank to get after the next [`fence`](Self::fence). A later put of the same key
     /// replaces it.
     ///
-    /// Keys are one word without `=` and `;`, values any bytes without line feed and NUL. How long they may be is the
-    /// server's to say: usually 63 and 1023 bytes in PMI-1, always 64 and 1024 in PMI-2.
+    /// Keys that every server takes are one word without `=` and `;`; values are any bytes without line feed and NUL. How long they may
+    /// be is the server's to say ([`limits`](Self::limits)): usually 63 and 1023 bytes in PMI-1, always 64 and 1024 in PMI-2.
     ///
     /// # Errors
     /// Refuses what cannot be carried; fails when the server refuses it or is gone.
@@ -263,6 +320,19 @@ impl Client {
             return Ok(Some(value));
         }
         on_wire!(self, wire => wire.get(key))
+    }
+
+    /// The pair with an index, the first being 0; `None` behind the last one. A key keeps its index, so a walk meets every pair that was
+    /// there when it began. PMI-1 under Lattice only.
+    ///
+    /// # Errors
+    /// [`ClientError::Unsupported`] in PMI-2 and under other launchers, else as [`get`](Self::get).
+    pub fn pair_at(&mut self, index: u64) -> Result<Option<IndexedPair>, ClientError> {
+        match &mut self.wire {
+            Wire::Pmi1(wire) => wire.pair_at(index),
+            Wire::Pmi2(_) => Err(ClientError::Unsupported { call: "pair_at", place: "in PMI-2" }),
+            Wire::Alone(wire) => Ok(wire.pair_at(index)),
+        }
     }
 
     /// Puts `value` under `key` for the job's ranks on this node, at once and without a fence. PMI-2 only.

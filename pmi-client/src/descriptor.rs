@@ -1,10 +1,10 @@
-//! Takes over the one descriptor that the launcher left open for this process: the socket that `PMI_FD` names.
+//! The one descriptor that the launcher left open for this process, the socket that `PMI_FD` names: taken over, or shared.
 //!
 //! This file alone holds unsafe code: a number in the environment can become an owned descriptor in no other way
 //! (opening `/proc/self/fd/N` fails on a socket).
 
 use std::fs;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -38,8 +38,28 @@ impl Admission {
     }
 }
 
+/// A descriptor of our own for the socket `fd`, which stays open for others of this process. Its flags are not changed.
+pub(crate) fn share(fd: RawFd) -> Result<OwnedFd, ClientError> {
+    check_socket(fd)?;
+    #[expect(unsafe_code, reason = "the launcher hands the descriptor over as a number")]
+    // SAFETY: `fd` is open (just checked), and the borrow ends with this statement. Were it closed meanwhile, the system would say so.
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    socket.try_clone_to_owned().map_err(|_| ClientError::Descriptor { fd, reason: "it cannot be duplicated" })
+}
+
 /// Checks that `fd` is a socket that was open when this program started, and not standard input or output.
 fn check_inherited(fd: RawFd) -> Result<(), ClientError> {
+    check_socket(fd)?;
+    let refused = |reason| Err(ClientError::Descriptor { fd, reason });
+    match fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok().as_deref().and_then(flags) {
+        Some(flags) if flags & CLOSE_ON_EXEC == 0 => Ok(()),
+        Some(_) => refused("it is a socket of this program itself"),
+        None => refused("its flags cannot be read"),
+    }
+}
+
+/// Checks that `fd` is an open socket, and not standard input or output.
+fn check_socket(fd: RawFd) -> Result<(), ClientError> {
     let refused = |reason| Err(ClientError::Descriptor { fd, reason });
     if fd <= 2 {
         return refused("0, 1 and 2 are standard input and output");
@@ -50,11 +70,7 @@ fn check_inherited(fd: RawFd) -> Result<(), ClientError> {
     if !target.as_os_str().as_bytes().starts_with(b"socket:") {
         return refused("it is not a socket");
     }
-    match fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok().as_deref().and_then(flags) {
-        Some(flags) if flags & CLOSE_ON_EXEC == 0 => Ok(()),
-        Some(_) => refused("it is a socket of this program itself"),
-        None => refused("its flags cannot be read"),
-    }
+    Ok(())
 }
 
 /// The octal number in the line `flags:` of `/proc/self/fdinfo/N`.
@@ -66,6 +82,7 @@ fn flags(fdinfo: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::io::{Read, Write};
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;
 
@@ -85,6 +102,23 @@ mod tests {
         assert_eq!(reason(File::open("/dev/null").unwrap().as_raw_fd()), "it is not a socket");
         assert!(reason(1).starts_with("0, 1 and 2"));
         assert!(reason(RawFd::MAX).starts_with("it is not open"));
+    }
+
+    #[test]
+    fn a_shared_socket_stays_open_and_as_it_was() {
+        let (ours, mut peer) = UnixStream::pair().unwrap();
+        let fd = ours.as_raw_fd();
+        let seen = || fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
+        let before = seen();
+        for _ in 0..2 {
+            let mut shared = UnixStream::from(share(fd).unwrap());
+            shared.write_all(b"x").unwrap();
+        }
+        assert_eq!(seen(), before);
+        let mut arrived = [0; 2];
+        peer.read_exact(&mut arrived).unwrap();
+        assert_eq!(arrived, *b"xx");
+        assert!(share(RawFd::MAX).is_err());
     }
 
     #[test]

@@ -40,6 +40,11 @@ impl Door {
     }
 }
 
+/// Returns true if the launcher says that another job started this one. PMI-2 says so on the wire.
+pub(crate) fn is_spawned(lookup: impl Fn(&str) -> Option<OsString>) -> bool {
+    matches!(Environment { lookup }.number("PMI_SPAWNED", "0 or 1"), Ok(Some(1..=i32::MAX)))
+}
+
 struct Environment<L> {
     lookup: L,
 }
@@ -78,6 +83,12 @@ mod tests {
         assert_eq!(find(&[fd.as_slice(), &port].concat()), Ok(Door::Descriptor { fd: 7, rank: 1, size: 4 }));
         assert_eq!(find(&port), Ok(Door::Port { address: "node1:4000".into(), id: 3 }));
         assert_eq!(find(&[("PMI_RANK", "1"), ("PMI_SIZE", "4")]), Ok(Door::None));
+    }
+
+    #[test]
+    fn a_spawned_job_is_marked_with_a_number() {
+        let spawned = |value: Option<&str>| is_spawned(|_| value.map(OsString::from));
+        assert_eq!([None, Some("0"), Some("1"), Some("yes")].map(spawned), [false, false, true, false]);
     }
 
     #[test]

@@ -25,7 +25,8 @@
 //! | `pmi1.rs`, `pmi2.rs`, `singleton.rs` | one protocol each, and life without a server |
 //! | `connection.rs`, `reply.rs` | bytes in and out, bounded; what all replies have in common |
 //! | `shared.rs` | gets without a message, where the launcher shares its pairs in memory |
-//! | `membership.rs` | the place of a rank in its job |
+//! | `membership.rs`, `process_mapping.rs` | the place of a rank in its job; the ranks of its node |
+//! | `limits.rs` | lengths and signs of texts |
 
 mod client;
 mod connection;
@@ -36,6 +37,7 @@ mod limits;
 mod membership;
 mod pmi1;
 mod pmi2;
+mod process_mapping;
 mod reply;
 mod shared;
 mod singleton;
@@ -43,5 +45,6 @@ mod spawn;
 
 pub use client::{Client, Protocol};
 pub use error::{ClientError, Defect};
-pub use membership::RingNeighbours;
+pub use limits::Limits;
+pub use membership::{IndexedPair, RingNeighbours};
 pub use spawn::{SpawnApp, SpawnRequest};

@@ -1,24 +1,48 @@
-//! Limits of keys and values. Checked here, because a server that cannot parse a request ends the job.
+//! Limits of texts. Checked here, because a server that cannot parse a request ends the job.
 
 use crate::error::{ClientError, quote};
 
-/// The longest key and value, in bytes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) key_max: usize,
-    pub(crate) value_max: usize,
+/// Texts that a rank's server takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Bytes of the longest job id.
+    pub job_id_max: usize,
+    /// Bytes of the longest key.
+    pub key_max: usize,
+    /// Bytes of the longest value.
+    pub value_max: usize,
+    pub(crate) key_signs: KeySigns,
+}
+
+/// Signs of which a key may be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeySigns {
+    /// Those that separate no fields in PMI-1, and none in PMI-2 where a server knows no escape.
+    OneWord,
+    /// All that a line holds: in PMI-2 a field ends at `;`, which is escaped.
+    OneLine,
 }
 
 impl Limits {
-    /// Checks a key: one word, free of the signs with which the two wire formats separate fields.
-    pub(crate) fn check_key(&self, key: &str) -> Result<(), ClientError> {
+    /// Checks a key: not empty, not too long, and of signs that the wire carries.
+    ///
+    /// # Errors
+    /// [`ClientError::Length`] or [`ClientError::Text`] for any other key.
+    pub fn check_key(&self, key: &str) -> Result<(), ClientError> {
         check_length("key", key.len(), 1, self.key_max)?;
-        let separator = |c: char| c.is_ascii_control() || matches!(c, ' ' | '=' | ';');
+        let separator = |c: char| match self.key_signs {
+            KeySigns::OneWord => c.is_ascii_control() || matches!(c, ' ' | '=' | ';'),
+            KeySigns::OneLine => c.is_ascii_control(),
+        };
         refuse("key", key.as_bytes(), key.chars().find(|&c| separator(c)))
     }
 
-    /// Checks a value: all bytes but line feed and NUL, which PMI-1 cannot carry.
-    pub(crate) fn check_value(&self, value: &[u8]) -> Result<(), ClientError> {
+    /// Checks a value: not too long, and all bytes but line feed and NUL, which PMI-1 cannot carry.
+    ///
+    /// # Errors
+    /// [`ClientError::Length`] or [`ClientError::Text`] for any other value.
+    pub fn check_value(&self, value: &[u8]) -> Result<(), ClientError> {
         check_length("value", value.len(), 0, self.value_max)?;
         check_line("value", value)
     }
@@ -44,7 +68,7 @@ fn refuse(what: &'static str, text: &[u8], found: Option<char>) -> Result<(), Cl
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { key_max: 8, value_max: 10 };
+    const LIMITS: Limits = Limits { job_id_max: 8, key_max: 8, value_max: 10, key_signs: KeySigns::OneWord };
 
     #[test]
     fn keys_are_one_word_within_the_limit() {
@@ -54,6 +78,9 @@ mod tests {
         for bad in ["", "123456789", "a b", "a=b", "a;b", "a\nb", "a\0"] {
             assert!(LIMITS.check_key(bad).is_err(), "{bad:?} was taken");
         }
+        let one_line = Limits { key_signs: KeySigns::OneLine, ..LIMITS };
+        one_line.check_key("a;b = c").unwrap();
+        assert!(one_line.check_key("a\nb").is_err());
         assert_eq!(LIMITS.check_key("123456789").unwrap_err().to_string(), "a key has 1 to 8 bytes, not 9");
     }
 

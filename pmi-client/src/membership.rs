@@ -1,4 +1,4 @@
-//! Results that every protocol gives alike: the place of a rank in its job, and its neighbours in a ring.
+//! Results that every protocol gives alike: the place of a rank in its job, its neighbours in a ring, pairs by their number.
 
 /// Place of a rank in its job, as the server states it at the beginning.
 #[derive(Debug)]
@@ -6,7 +6,20 @@ pub(crate) struct Membership {
     pub(crate) rank: u32,
     pub(crate) size: u32,
     pub(crate) appnum: Option<u64>,
+    /// True if another job started this one.
+    pub(crate) spawned: bool,
     pub(crate) job_id: String,
+}
+
+/// A pair out of all, by [`Client::pair_at`](crate::Client::pair_at).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexedPair {
+    /// The key.
+    pub key: String,
+    /// The value.
+    pub value: Vec<u8>,
+    /// Index of the next pair.
+    pub next: u64,
 }
 
 /// Result of [`Client::ring`](crate::Client::ring).

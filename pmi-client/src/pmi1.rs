@@ -1,24 +1,29 @@
 //! PMI-1: `cmd=name key=value ...` and a line feed, in both directions; one reply to each request.
 //!
-//! Fields end at a space, except that a reply's `value` or `port` runs to the end of the line. Hydra puts fields of its
+//! Fields end at a space, except that a reply's `value`, `val` or `port` runs to the end of the line. Hydra puts fields of its
 //! own behind it all the same: 4.1 after a value, 3 and 4.0 after a port.
 
 use crate::connection::{Connection, Extent, MESSAGE_MAX};
 use crate::error::{ClientError, Defect};
-use crate::limits::{Limits, check_line};
-use crate::membership::Membership;
+use crate::limits::{KeySigns, Limits, check_line};
+use crate::membership::{IndexedPair, Membership};
 use crate::reply::{Fields, Reply};
 use crate::spawn::SpawnRequest;
 
 /// The version this client asks for. A server that offers 1.2 adds group barriers, which this client does not use.
 const VERSION: u32 = 1;
 
+/// Key under which Lattice's server names the requests that it alone serves.
+const EXTENSIONS_KEY: &str = "lattice.ext";
+
 /// A PMI-1 conversation after `init`.
 #[derive(Debug)]
 pub(crate) struct Pmi1 {
     connection: Connection,
     pub(crate) membership: Membership,
-    limits: Limits,
+    pub(crate) limits: Limits,
+    /// True if the server is known to serve `getbyidx`.
+    serves_indices: bool,
 }
 
 /// Claims the rank `id` on a TCP connection, and returns rank and size as the server sets them.
@@ -57,11 +62,16 @@ impl Pmi1 {
         let maxes = ask("get_maxes", "maxes")?;
         let appnum: i64 = ask("get_appnum", "appnum")?.number("appnum")?;
         let job_id = ask("get_my_kvsname", "my_kvsname")?.text("kvsname")?;
-        // both counts include the NUL of a C string; what could not be read back is not put
-        let key_max = maxes.number::<usize>("keylen_max")?.saturating_sub(1);
-        let value_max = maxes.number::<usize>("vallen_max")?.saturating_sub(1).min(MESSAGE_MAX / 2);
-        let membership = Membership { rank, size, appnum: u64::try_from(appnum).ok(), job_id };
-        Ok(Self { connection, membership, limits: Limits { key_max, value_max } })
+        // all counts include the NUL of a C string; what could not be read back is not put
+        let most = |field| maxes.number(field).map(|most: usize| most.saturating_sub(1).min(MESSAGE_MAX / 2));
+        let limits = Limits {
+            job_id_max: most("kvsname_max")?.max(job_id.len()),
+            key_max: most("keylen_max")?,
+            value_max: most("vallen_max")?,
+            key_signs: KeySigns::OneWord,
+        };
+        let membership = Membership { rank, size, appnum: u64::try_from(appnum).ok(), spawned: false, job_id };
+        Ok(Self { connection, membership, limits, serves_indices: false })
     }
 
     pub(crate) fn put(&mut self, key: &str, value: &[u8]) -> Result<(), ClientError> {
@@ -75,6 +85,27 @@ impl Pmi1 {
         self.limits.check_key(key)?;
         let fields = [("kvsname", self.membership.job_id.as_bytes()), ("key", key.as_bytes())];
         request(&mut self.connection, "get", &fields, "get_result")?.value_if_found()
+    }
+
+    /// The pair with this index. Only Lattice's server is asked: others end the job for a request that they do not know.
+    pub(crate) fn pair_at(&mut self, index: u64) -> Result<Option<IndexedPair>, ClientError> {
+        let command = "getbyidx";
+        if !self.serves_indices {
+            let extensions = self.get(EXTENSIONS_KEY)?.unwrap_or_default();
+            if !extensions.split(|&byte| byte == b',').any(|extension| extension == command.as_bytes()) {
+                return Err(ClientError::Unsupported { call: "pair_at", place: "under this launcher" });
+            }
+            self.serves_indices = true;
+        }
+        let text = index.to_string();
+        let fields = [("kvsname", self.membership.job_id.as_bytes()), ("idx", text.as_bytes())];
+        let reply = request(&mut self.connection, command, &fields, "getbyidx_results")?;
+        if reply.field("reason") == Some(b"no_more_keyvals") {
+            return Ok(None);
+        }
+        let reply = reply.accepted()?;
+        let next = reply.number("nextidx")?;
+        Ok(Some(IndexedPair { key: reply.text("key")?, value: reply.needed("val")?.to_vec(), next }))
     }
 
     pub(crate) fn fence(&mut self) -> Result<(), ClientError> {
@@ -189,7 +220,8 @@ fn parse(line: &[u8]) -> Fields {
     let mut fields = Fields::new();
     let mut rest = line;
     while !rest.is_empty() {
-        if let Some(text) = rest.strip_prefix(b"value=").or(rest.strip_prefix(b"port=")) {
+        let text = [b"value=".as_slice(), b"val=", b"port="].into_iter().find_map(|name| rest.strip_prefix(name));
+        if let Some(text) = text {
             let name = &rest[..rest.len() - text.len() - 1];
             let trailer = trailer_of(text, &fields);
             fields.push((name.to_vec(), text[..text.len() - trailer.len()].to_vec()));

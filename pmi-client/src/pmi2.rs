@@ -5,14 +5,15 @@
 
 use crate::connection::{Connection, Extent, MESSAGE_MAX};
 use crate::error::{ClientError, Defect};
-use crate::limits::{Limits, check_length, check_line};
+use crate::limits::{KeySigns, Limits, check_length, check_line};
 use crate::membership::{Membership, RingNeighbours};
 use crate::pmi1;
 use crate::reply::{Fields, Reply};
 use crate::spawn::SpawnRequest;
 
 /// The protocol's own limits; no command asks for them.
-const LIMITS: Limits = Limits { key_max: 64, value_max: 1024 };
+pub(crate) const LIMITS: Limits =
+    Limits { job_id_max: 255, key_max: 64, value_max: 1024, key_signs: KeySigns::OneLine };
 
 /// The bytes in front of a message that hold its length.
 const PREFIX: usize = 6;
@@ -49,7 +50,8 @@ impl Pmi2 {
         }
         let appnum: i64 = full.number("appnum")?;
         let job_id = ask("job-getid", &[], "job-getid-response")?.text("jobid")?;
-        let membership = Membership { rank, size, appnum: u64::try_from(appnum).ok(), job_id };
+        let spawned = full.field("spawner-jobid").is_some();
+        let membership = Membership { rank, size, appnum: u64::try_from(appnum).ok(), spawned, job_id };
         Ok(Self { connection, membership })
     }
 

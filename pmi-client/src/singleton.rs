@@ -1,42 +1,59 @@
 //! Life without a launcher: rank 0 of 1, its own key-value space, its own names. Nothing here ever waits.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::process;
 
 use crate::error::ClientError;
-use crate::limits::{Limits, check_line};
-use crate::membership::Membership;
+use crate::limits::{KeySigns, Limits, check_line};
+use crate::membership::{IndexedPair, Membership};
 
 /// Limits that PMI servers commonly announce, so that a program that works alone works under a launcher too.
-const LIMITS: Limits = Limits { key_max: 63, value_max: 1023 };
+pub(crate) const LIMITS: Limits =
+    Limits { job_id_max: 255, key_max: 63, value_max: 1023, key_signs: KeySigns::OneLine };
 
 /// The only rank of a job that nobody launched.
 #[derive(Debug)]
 pub(crate) struct Singleton {
     pub(crate) membership: Membership,
-    pairs: HashMap<String, Vec<u8>>,
-    node_attributes: HashMap<String, Vec<u8>>,
-    names: HashMap<String, Vec<u8>>,
+    /// In the order of their first puts.
+    pairs: Vec<(String, Vec<u8>)>,
+    indices: BTreeMap<String, usize>,
+    node_attributes: BTreeMap<String, Vec<u8>>,
+    names: BTreeMap<String, Vec<u8>>,
 }
 
 impl Singleton {
     pub(crate) fn new() -> Self {
         let job_id = format!("singleton_{}", process::id());
         Self {
-            membership: Membership { rank: 0, size: 1, appnum: None, job_id },
-            pairs: HashMap::new(),
-            node_attributes: HashMap::new(),
-            names: HashMap::new(),
+            membership: Membership { rank: 0, size: 1, appnum: None, spawned: false, job_id },
+            pairs: Vec::new(),
+            indices: BTreeMap::new(),
+            node_attributes: BTreeMap::new(),
+            names: BTreeMap::new(),
         }
     }
 
     pub(crate) fn put(&mut self, key: &str, value: &[u8]) -> Result<(), ClientError> {
-        put(&mut self.pairs, key, value)
+        check(key, value)?;
+        match self.indices.get(key) {
+            Some(&index) => self.pairs[index].1 = value.to_vec(),
+            None => {
+                self.indices.insert(key.to_owned(), self.pairs.len());
+                self.pairs.push((key.to_owned(), value.to_vec()));
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn get(&self, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
         LIMITS.check_key(key)?;
-        Ok(self.pairs.get(key).cloned())
+        Ok(self.indices.get(key).map(|&index| self.pairs[index].1.clone()))
+    }
+
+    pub(crate) fn pair_at(&self, index: u64) -> Option<IndexedPair> {
+        let (key, value) = self.pairs.get(usize::try_from(index).ok()?)?;
+        Some(IndexedPair { key: key.clone(), value: value.clone(), next: index + 1 })
     }
 
     /// The one fact that a launcher would know and that holds without one: where the ranks are.
@@ -46,7 +63,9 @@ impl Singleton {
     }
 
     pub(crate) fn put_node_attribute(&mut self, key: &str, value: &[u8]) -> Result<(), ClientError> {
-        put(&mut self.node_attributes, key, value)
+        check(key, value)?;
+        self.node_attributes.insert(key.to_owned(), value.to_vec());
+        Ok(())
     }
 
     pub(crate) fn node_attribute(&self, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
@@ -74,9 +93,7 @@ impl Singleton {
     }
 }
 
-fn put(pairs: &mut HashMap<String, Vec<u8>>, key: &str, value: &[u8]) -> Result<(), ClientError> {
+fn check(key: &str, value: &[u8]) -> Result<(), ClientError> {
     LIMITS.check_key(key)?;
-    LIMITS.check_value(value)?;
-    pairs.insert(key.to_owned(), value.to_vec());
-    Ok(())
+    LIMITS.check_value(value)
 }

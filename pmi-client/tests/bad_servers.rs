@@ -170,8 +170,9 @@ fn what_the_server_cannot_carry_is_not_sent() {
     let refused = |protocol, key: &str, value: &[u8]| {
         answered(protocol, "", |client| client.put(key, value)).unwrap_err().to_string()
     };
+    assert_eq!(refused(Protocol::Pmi1, "a b", b""), "a key cannot hold ' ': \"a b\"");
     for protocol in [Protocol::Pmi1, Protocol::Pmi2] {
-        assert_eq!(refused(protocol, "a b", b""), "a key cannot hold ' ': \"a b\"");
+        assert_eq!(refused(protocol, "a\nb", b""), "a key cannot hold '\\n': \"a\\\\nb\"");
         assert_eq!(refused(protocol, "k", b"a\nb"), "a value cannot hold '\\n': \"a\\\\nb\"");
     }
     assert_eq!(refused(Protocol::Pmi1, "k", &[b'v'; 1024]), "a value has 0 to 1023 bytes, not 1024");
@@ -203,6 +204,11 @@ fn a_program_runs_alone() {
     // waiting for somebody else would last for ever
     assert!(matches!(client.await_node_attribute("m"), Err(ClientError::NotFound { .. })));
     assert_eq!(client.ring("me").unwrap().left, b"me");
+    client.put("l", "w").unwrap();
+    client.put("k", "x").unwrap();
+    let keys = (0..3).map_while(|index| client.pair_at(index).unwrap()).map(|pair| (pair.key, pair.value));
+    assert_eq!(keys.collect::<Vec<_>>(), [("k".into(), b"x".to_vec()), ("l".into(), b"w".to_vec())]);
+    assert_eq!(client.local_ranks().unwrap(), [0]);
     client.publish("s", "p").unwrap();
     assert!(client.publish("s", "q").is_err());
     assert_eq!(client.lookup("s").unwrap(), Some(b"p".to_vec()));

@@ -248,6 +248,8 @@ impl Server {
             "PMI_hwloc_xmlfile" => self.topology_file.as_deref(),
             "universeSize" => Some(&self.universe_size_text),
             "hasNameServ" => Some("TRUE"),
+            // Requests that other servers would end the job for; clients look here before they make them.
+            "lattice.ext" => Some("getbyidx"),
             // MPICH reads it with `get` in PMI-1 and with `kvs-get` in PMI-2.
             "PMI_dead_processes" => self.deaths.text(),
             _ => None,

@@ -1,0 +1,80 @@
+//! Ranks of a node, out of `PMI_process_mapping`: `(vector,(first node,nodes,ranks on each),...)`, ranks in order.
+//!
+//! The blocks are gone through again if they hold fewer ranks than the job has, as MPICH does: Hydra says `(vector,(0,1,1))` for any
+//! number of ranks on one node.
+
+/// Ranks on the node of `rank` in a job of `size`, in order; `None` for a mapping that cannot be read.
+pub(crate) fn local_ranks(mapping: &[u8], rank: u32, size: u32) -> Option<Vec<u32>> {
+    let blocks = parse(str::from_utf8(mapping).ok()?)?;
+    let nodes: Vec<u32> = blocks.iter().cycle().flat_map(Block::nodes_of_ranks).take(size as usize).collect();
+    let own = *nodes.get(rank as usize)?;
+    Some((0..size).zip(nodes).filter(|&(_, node)| node == own).map(|(rank, _)| rank).collect())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Block {
+    first_node: u32,
+    nodes: u32,
+    ranks_on_each: u32,
+}
+
+impl Block {
+    /// Node of each of the block's ranks. There may be more than any job has.
+    fn nodes_of_ranks(&self) -> impl Iterator<Item = u32> {
+        let Self { first_node, nodes, ranks_on_each } = *self;
+        (0..nodes).flat_map(move |node| (0..ranks_on_each).map(move |_| first_node.wrapping_add(node)))
+    }
+}
+
+/// Blocks of a mapping, of which each holds a rank at least.
+fn parse(mapping: &str) -> Option<Vec<Block>> {
+    let list = mapping.strip_prefix("(vector,(")?.strip_suffix("))")?;
+    list.split("),(").map(block).collect()
+}
+
+fn block(text: &str) -> Option<Block> {
+    let mut numbers = text.split(',').map(|number| number.parse::<u32>().ok());
+    let mut next = || numbers.next().flatten();
+    let block = Block { first_node: next()?, nodes: next()?, ranks_on_each: next()? };
+    let is_whole = numbers.next().is_none();
+    (is_whole && block.nodes > 0 && block.ranks_on_each > 0).then_some(block)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(mapping: &str, rank: u32, size: u32, expected: Option<&[u32]>) {
+        assert_eq!(local_ranks(mapping.as_bytes(), rank, size).as_deref(), expected, "{mapping}");
+    }
+
+    #[test]
+    fn ranks_of_a_node_are_found_in_every_layout() {
+        check("(vector,(0,1,4))", 2, 4, Some(&[0, 1, 2, 3]));
+        check("(vector,(0,2,2))", 2, 4, Some(&[2, 3]));
+        check("(vector,(0,2,1),(0,2,1))", 1, 4, Some(&[1, 3]));
+        check("(vector,(1,1,1),(0,1,2))", 0, 3, Some(&[0]));
+    }
+
+    #[test]
+    fn blocks_for_fewer_ranks_are_gone_through_again() {
+        check("(vector,(0,1,1))", 3, 4, Some(&[0, 1, 2, 3]));
+        check("(vector,(0,2,1))", 1, 4, Some(&[1, 3]));
+    }
+
+    #[test]
+    fn nonsense_is_no_mapping_and_huge_blocks_cost_no_more_than_the_job() {
+        for nonsense in [
+            "",
+            "(vector)",
+            "(vector,())",
+            "(vector,(0,0,1))",
+            "(vector,(0,1))",
+            "(vector,(0,1,1,1))",
+            "(vector,(0,1,-1))",
+        ] {
+            check(nonsense, 0, 2, None);
+        }
+        check("(vector,(4294967295,4294967295,4294967295))", 1, 2, Some(&[0, 1]));
+    }
+}
