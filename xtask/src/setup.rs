@@ -42,6 +42,7 @@ const FOR_TESTS: &[Package] = &[
     Package { name: "libpmix-dev", brings: Brings::ArchitectureFile("pmix2/include/pmix.h") },
     // Only the system's own Python finds it.
     Package { name: "python3-mpi4py", brings: Brings::File("/usr/lib/python3/dist-packages/mpi4py/__init__.py") },
+    Package { name: "libpmi0-dev", brings: Brings::File("/usr/include/slurm/pmi.h") },
     Package { name: "libpmi2-0-dev", brings: Brings::File("/usr/include/slurm/pmi2.h") },
     // hwloc, which the topology that ranks are told of is compared with.
     Package { name: "hwloc-nox", brings: Brings::Program("lstopo") },

@@ -7,6 +7,7 @@ mod bad_input;
 mod bad_ranks;
 mod binding;
 mod cleanup;
+mod client_libraries;
 mod dynamic;
 mod ends;
 mod environment;

@@ -186,7 +186,7 @@ fn drawn_arrows(architecture: &str) -> BTreeMap<String, BTreeSet<String>> {
             None => line.split_once(" -> "),
         };
         // Other drawings have arrows too; only names of members stand left of these.
-        let is_name = |name: &String| name.chars().all(|c| c.is_ascii_lowercase() || c == '-' || c == '/');
+        let is_name = |name: &String| name.chars().all(|c| matches!(c, 'a'..='z' | '0'..='9' | '-' | '/'));
         if let Some((left, right)) = pair
             && names(left).iter().all(is_name)
         {

@@ -1,0 +1,2 @@
+/* The place where programs that were written for Slurm look for it. */
+#include "../pmi2.h"

@@ -1,0 +1,157 @@
+//! A process and its job.
+
+use std::ffi::c_int;
+
+use pmi_c_abi::arguments::{ArrayOut, Out, Text, TextOut};
+use pmi_c_abi::code::{Code, Failure};
+use pmi_c_abi::process;
+use pmi_client::{Client, Protocol};
+
+use crate::call;
+
+/// Joins the job; a second time it only answers.
+#[unsafe(no_mangle)]
+pub extern "C" fn PMI_Init(spawned: Out<'_, c_int>) -> c_int {
+    call(|| {
+        let spawned = spawned.or(Code::ARGUMENT)?;
+        process::join(Protocol::Pmi1, |client| {
+            spawned.set(client.is_spawned().into());
+            Ok(())
+        })
+    })
+}
+
+/// Tells whether this process has joined, and has not left.
+#[unsafe(no_mangle)]
+pub extern "C" fn PMI_Initialized(initialized: Out<'_, c_int>) -> c_int {
+    call(|| {
+        initialized.or(Code::ARGUMENT)?.set(process::is_joined().into());
+        Ok(())
+    })
+}
+
+/// Takes leave of the launcher.
+#[unsafe(no_mangle)]
+pub extern "C" fn PMI_Finalize() -> c_int {
+    call(process::leave)
+}
+
+/// Number of ranks.
+#[unsafe(no_mangle)]
+pub extern "C" fn PMI_Get_size(size: Out<'_, c_int>) -> c_int {
+    number(size, |client| Ok(client.size().cast_signed()))
+}
+
+/// Rank of this process.
+#[unsafe(no_mangle)]
+pub extern "C" fn PMI_Get_rank(rank: Out<'_, c_int>) -> c_int {
+    number(rank, |client| Ok(client.rank().cast_signed()))
+}
+
+/// Number of ranks that there may be; -1 if the launcher sets none.
+#[unsafe(no_mangle)]
+pub extern "C" fn PMI_Get_universe_size(size: Out<'_, c_int>) -> c_int {
+    number(size, |client| Ok(client.universe_size()?.map_or(-1, u32::cast_signed)))
+}
+
+/// Index of this process's program; -1 if the launcher tells none.
+#[unsafe(no_mangle)]
+pub extern "C" fn PMI_Get_appnum(appnum: Out<'_, c_int>) -> c_int {
+    number(appnum, |client| Ok(client.appnum().and_then(|appnum| c_int::try_from(appnum).ok()).unwrap_or(-1)))
+}
+
+/// Name of the job.
+#[unsafe(no_mangle)]
+pub extern "C" fn PMI_Get_id(id: TextOut<'_>, length: c_int) -> c_int {
+    name(id, length, |client| client.job_id().to_owned())
+}
+
+/// Name of the domain that shares key-value spaces, as `N.M`: Open MPI reads two numbers, and names shared memory by them.
+#[unsafe(no_mangle)]
+pub extern "C" fn PMI_Get_kvs_domain_id(id: TextOut<'_>, length: c_int) -> c_int {
+    name(id, length, |client| {
+        let (launch, number) = launch_and_number(client.job_id());
+        format!("{}.{number}", hash(launch))
+    })
+}
+
+/// Size of the buffer that the names above need.
+#[unsafe(no_mangle)]
+pub extern "C" fn PMI_Get_id_length_max(length: Out<'_, c_int>) -> c_int {
+    number(length, |client| Ok(with_nul(client.limits().job_id_max)))
+}
+
+/// Waits for all ranks.
+#[unsafe(no_mangle)]
+pub extern "C" fn PMI_Barrier() -> c_int {
+    call(|| process::with(|client| Ok(client.fence()?)))
+}
+
+/// Number of the job's ranks on this node.
+#[unsafe(no_mangle)]
+pub extern "C" fn PMI_Get_clique_size(size: Out<'_, c_int>) -> c_int {
+    number(size, |client| c_int::try_from(client.local_ranks()?.len()).map_err(|_| Code::FAIL.into()))
+}
+
+/// The job's ranks on this node.
+#[unsafe(no_mangle)]
+pub extern "C" fn PMI_Get_clique_ranks(ranks: ArrayOut<'_, c_int>, length: c_int) -> c_int {
+    call(|| {
+        if ranks.is_null() {
+            return Err(Code::ARGUMENT.into());
+        }
+        let local = process::with(|client| Ok(client.local_ranks()?))?;
+        if usize::try_from(length).is_ok_and(|length| length >= local.len()) {
+            ranks.fill(length, local.into_iter().map(u32::cast_signed));
+            Ok(())
+        } else {
+            Err(Code::LENGTH.into())
+        }
+    })
+}
+
+/// Ends the job. Does not return.
+#[unsafe(no_mangle)]
+pub extern "C" fn PMI_Abort(exit_code: c_int, message: Text<'_>) -> c_int {
+    call(|| process::abort(exit_code, &String::from_utf8_lossy(message.bytes().unwrap_or_default())))
+}
+
+/// A function that writes one number.
+pub(crate) fn number(place: Out<'_, c_int>, of: impl FnOnce(&mut Client) -> Result<c_int, Failure>) -> c_int {
+    call(|| {
+        let place = place.or(Code::ARGUMENT)?;
+        process::with(|client| {
+            place.set(of(client)?);
+            Ok(())
+        })
+    })
+}
+
+/// A function that writes a name, whole or not at all.
+pub(crate) fn name(buffer: TextOut<'_>, length: c_int, of: impl FnOnce(&Client) -> String) -> c_int {
+    call(|| {
+        if buffer.is_null() {
+            return Err(Code::ARGUMENT.into());
+        }
+        let name = process::with(|client| Ok(of(client)))?;
+        let buffer = buffer.with_size(length).ok_or(Code::LENGTH)?;
+        Ok(buffer.put_whole(name.as_bytes()).map_err(|_| Code::LENGTH)?)
+    })
+}
+
+/// Size of a buffer for texts of so many bytes.
+pub(crate) fn with_nul(bytes: usize) -> c_int {
+    c_int::try_from(bytes + 1).unwrap_or(c_int::MAX)
+}
+
+/// A job's name without the number at its end, and the number: Lattice counts the jobs of a launch so.
+fn launch_and_number(job_id: &str) -> (&str, u16) {
+    let launch = job_id.trim_end_matches(|c: char| c.is_ascii_digit());
+    job_id[launch.len()..].parse().map_or((job_id, 0), |number| (launch, number))
+}
+
+/// 16 bits that differ between launches, but for one pair of them in 65,536: FNV-1a, folded.
+fn hash(launch: &str) -> u32 {
+    let full = launch.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    full >> 16 ^ full & 0xffff
+}

@@ -1,0 +1,29 @@
+//! `libpmi.so.0`: the functions of `pmi.h`, for programs and MPI libraries that reach PMI-1 through a C library.
+//!
+//! Each function has the name, the parameters and the codes of `include/pmi.h`, which documents them. Their order here is the header's.
+//!
+//! | file | functions |
+//! |---|---|
+//! | `job.rs` | a process and its job: init, finalize, abort, rank, size, the ranks of a node |
+//! | `kvs.rs` | key-value spaces: names, lengths, put, commit, barrier, get |
+//! | `names.rs`, `spawn.rs` | other jobs |
+//! | `options.rs` | pairs out of command lines |
+
+#![allow(non_snake_case, reason = "the names are those of pmi.h")]
+#![allow(unsafe_code, reason = "exported names; pointers are followed in pmi-c-abi alone")]
+
+pub mod job;
+pub mod kvs;
+pub mod names;
+pub mod options;
+pub mod spawn;
+
+use std::ffi::c_int;
+
+use pmi_c_abi::boundary;
+use pmi_c_abi::code::{Code, Failure};
+
+/// Runs the body of a function. PMI-1 has one code for all that goes wrong at the launcher.
+fn call(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    boundary::call(Code::FAIL, body)
+}

@@ -1,0 +1,29 @@
+//! `libpmi2.so.0`: the functions of `pmi2.h`, for programs and MPI libraries that reach PMI-2 through a C library.
+//!
+//! Each function has the name, the parameters and the codes of `include/pmi2.h`, which documents them.
+//!
+//! | file | functions |
+//! |---|---|
+//! | `job.rs` | a process and its job: init, finalize, abort, id, rank, size |
+//! | `kvs.rs` | put, fence, get, ring |
+//! | `info.rs` | attributes of the node and of the job |
+//! | `names.rs`, `spawn.rs` | other jobs |
+
+#![allow(non_snake_case, reason = "the names are those of pmi2.h")]
+#![allow(unsafe_code, reason = "exported names; pointers are followed in pmi-c-abi alone")]
+
+pub mod info;
+pub mod job;
+pub mod kvs;
+pub mod names;
+pub mod spawn;
+
+use std::ffi::c_int;
+
+use pmi_c_abi::boundary;
+use pmi_c_abi::code::{Code, Failure};
+
+/// Runs the body of a function. PMI-2 has one code for all that goes wrong at the launcher.
+fn call(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    boundary::call(Code::OTHER, body)
+}

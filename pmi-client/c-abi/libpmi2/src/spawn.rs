@@ -1,0 +1,78 @@
+//! New jobs, described in either layout that is in use under the name `PMI2_Job_Spawn`.
+//!
+//! Slurm's `pmi2.h` has pairs in structures of type `MPID_Info`, and the pairs for the new job as an array of pointers to them; so have
+//! MPI libraries that were built for Slurm's library, Intel's among them. MPICH's `pmi2.h` has had structures of two pointers since 4.1,
+//! and an array of them. Nothing in a call tells them apart, so the second has a name of its own, which `include/pmi2.h` gives it.
+
+use std::ffi::c_int;
+
+use pmi_c_abi::arguments::{Array, ArrayOut, Text, TextOut};
+use pmi_c_abi::code::{Code, Failure};
+use pmi_c_abi::process;
+use pmi_c_abi::spawn::{self, Info, KeyValue, Pair, Programs};
+
+use crate::call;
+
+/// Starts a job. `job_id` may be NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn PMI2_Job_Spawn<'c>(
+    count: c_int,
+    commands: Array<'c, Text<'c>>,
+    argument_counts: Array<'c, c_int>,
+    arguments: Array<'c, Array<'c, Text<'c>>>,
+    ranks: Array<'c, c_int>,
+    hint_counts: Array<'c, c_int>,
+    hints: Array<'c, Array<'c, Info<'c>>>,
+    preput_count: c_int,
+    preput: Array<'c, Array<'c, Info<'c>>>,
+    job_id: TextOut<'c>,
+    job_id_size: c_int,
+    errors: ArrayOut<'c, c_int>,
+) -> c_int {
+    call(|| {
+        let programs = Programs { count, commands, arguments, argument_counts, ranks, hint_counts, hints };
+        let pointers = preput.with_length(preput_count).ok_or(Code::ARGUMENT)?;
+        let preput = pointers.iter().map(|pointer| pointer.first().ok_or(Code::ARGUMENT)?.pair());
+        start(&programs, preput.collect::<Result<_, _>>()?, job_id, job_id_size, errors)
+    })
+}
+
+/// The same with the structures of MPICH 4.1 and later.
+#[unsafe(no_mangle)]
+pub extern "C" fn PMI2_Job_Spawn_keyvals<'c>(
+    count: c_int,
+    commands: Array<'c, Text<'c>>,
+    argument_counts: Array<'c, c_int>,
+    arguments: Array<'c, Array<'c, Text<'c>>>,
+    ranks: Array<'c, c_int>,
+    hint_counts: Array<'c, c_int>,
+    hints: Array<'c, Array<'c, KeyValue<'c>>>,
+    preput_count: c_int,
+    preput: Array<'c, KeyValue<'c>>,
+    job_id: TextOut<'c>,
+    job_id_size: c_int,
+    errors: ArrayOut<'c, c_int>,
+) -> c_int {
+    call(|| {
+        let programs = Programs { count, commands, arguments, argument_counts, ranks, hint_counts, hints };
+        let preput = spawn::pairs(preput.with_length(preput_count).ok_or(Code::ARGUMENT)?)?;
+        start(&programs, preput, job_id, job_id_size, errors)
+    })
+}
+
+/// On success `errors` gets 0 for each program; MPICH, which has one for each rank, clears them beforehand.
+fn start<P: Pair + Copy>(
+    programs: &Programs<'_, P>,
+    preput: Vec<(String, String)>,
+    job_id: TextOut<'_>,
+    job_id_size: c_int,
+    errors: ArrayOut<'_, c_int>,
+) -> Result<(), Failure> {
+    let request = programs.request(preput)?;
+    let started = process::with(|client| Ok(client.spawn(&request)?))?;
+    errors.fill(programs.count, std::iter::repeat(0));
+    if let (Some(buffer), Some(started)) = (job_id.with_size(job_id_size), started) {
+        buffer.put_whole(started.as_bytes()).map_err(|_| Code::LENGTH)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! Pairs that a caller in C gets and gives back: `PMI_keyval_t` arrays of `PMI_Parse_option` and `PMI_Args_to_keyval`.
+//!
+//! They are memory of `malloc`, because callers are known to free them by themselves.
+
+use std::ffi::c_char;
+use std::ptr::{self, NonNull};
+
+use nix::libc;
+
+/// `PMI_keyval_t` as the caller gets it; both parts may be NULL.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct HandedOutPair {
+    key: Option<NonNull<c_char>>,
+    value: Option<NonNull<c_char>>,
+}
+
+/// `PMI_keyval_t *`: an array of pairs that belongs to the caller, or NULL.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug)]
+pub struct HandedOut(Option<NonNull<HandedOutPair>>);
+
+/// A key and a value, of which either may be missing.
+pub type PairOfBytes<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
+
+impl HandedOut {
+    /// An array of these pairs, NULL if there are none; `None` without memory.
+    pub fn new(pairs: &[PairOfBytes<'_>]) -> Option<Self> {
+        if pairs.is_empty() {
+            return Some(Self(None));
+        }
+        let array: NonNull<HandedOutPair> = allocate(size_of::<HandedOutPair>().checked_mul(pairs.len())?)?.cast();
+        for (number, (key, value)) in pairs.iter().enumerate() {
+            let pair = HandedOutPair { key: copied(*key)?, value: copied(*value)? };
+            #[expect(unsafe_code, reason = "the array is for a caller in C")]
+            // SAFETY: the array was made for so many pairs, aligned for everything as `malloc` does.
+            unsafe {
+                array.add(number).write(pair);
+            }
+        }
+        Some(Self(Some(array)))
+    }
+
+    /// Returns true for NULL.
+    pub fn is_null(self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Frees the array with the texts of its first `count` pairs, which the caller promises to be there and not to use any more.
+    pub fn free(self, count: usize) {
+        let Some(array) = self.0 else { return };
+        for number in 0..count {
+            #[expect(unsafe_code, reason = "the array belongs to a caller in C")]
+            // SAFETY: the caller's array has so many pairs, and each text is NULL or memory of `malloc`, which `free` takes.
+            unsafe {
+                let HandedOutPair { key, value } = array.add(number).read();
+                [key, value].into_iter().flatten().for_each(|text| libc::free(text.as_ptr().cast()));
+            }
+        }
+        #[expect(unsafe_code, reason = "the array belongs to a caller in C")]
+        // SAFETY: as for the texts.
+        unsafe {
+            libc::free(array.as_ptr().cast());
+        }
+    }
+}
+
+/// A copy with a NUL at its end; `None` without memory.
+#[expect(clippy::option_option, reason = "a text that is missing is no failure")]
+fn copied(text: Option<&[u8]>) -> Option<Option<NonNull<c_char>>> {
+    let Some(text) = text else { return Some(None) };
+    let copy: NonNull<u8> = allocate(text.len() + 1)?.cast();
+    #[expect(unsafe_code, reason = "the text is for a caller in C")]
+    // SAFETY: the copy has room for the text and one byte, and was made just now.
+    unsafe {
+        ptr::copy_nonoverlapping(text.as_ptr(), copy.as_ptr(), text.len());
+        copy.add(text.len()).write(0);
+    }
+    Some(Some(copy.cast()))
+}
+
+fn allocate(bytes: usize) -> Option<NonNull<libc::c_void>> {
+    #[expect(unsafe_code, reason = "callers free it with `free`")]
+    // SAFETY: `malloc` has no preconditions.
+    NonNull::new(unsafe { libc::malloc(bytes) })
+}

@@ -1,0 +1,17 @@
+//! Edge between callers in C and `pmi-client`, shared by `libpmi.so.0` and `libpmi2.so.0`.
+//!
+//! A function of the C libraries is a line or two: its parameters have the types of [`arguments`], its body runs inside
+//! [`boundary::call`], and its client is [`process::with`]'s. So pointers are followed in one file, panics end in one function, and
+//! what a process may do twice, in threads or after a fork is decided in one place.
+//!
+//! ```text
+//! C caller ─> extern "C" fn(Text, Out<c_int>, ..) ─> boundary::call ─> process::with ─> pmi_client::Client
+//!                                                          └─ Code <─ Failure ┘
+//! ```
+
+pub mod arguments;
+pub mod boundary;
+pub mod code;
+pub mod handed_out;
+pub mod process;
+pub mod spawn;

@@ -1,0 +1,84 @@
+//! The one client of a process, and what may be done with it when.
+//!
+//! ```text
+//! outside ──join──> joined ──leave──> outside ──join──> ...
+//! ```
+//! Calls of several threads take turns. A fork copies the client: parent and child share one connection, on which either may ask when
+//! the other does not wait for an answer, and a child must not be forked while another thread is inside a call.
+
+use std::ffi::c_int;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use nix::libc;
+use pmi_client::{Client, Protocol};
+
+use crate::code::{Code, Failure};
+
+static CLIENT: Mutex<Option<Client>> = Mutex::new(None);
+
+/// Joins the job that the environment names, unless this process has done so, and runs `body` with the client.
+///
+/// # Errors
+/// Fails as [`Client::sharing_env`] does, and as `body` does.
+pub fn join(protocol: Protocol, body: impl FnOnce(&mut Client) -> Result<(), Failure>) -> Result<(), Failure> {
+    let mut client = lock();
+    match &mut *client {
+        Some(client) => body(client),
+        None => body(client.insert(Client::sharing_env(protocol)?)),
+    }
+}
+
+/// Runs `body` with the client of this process.
+///
+/// # Errors
+/// [`Code::INIT`] outside; fails as `body` does.
+pub fn with<T>(body: impl FnOnce(&mut Client) -> Result<T, Failure>) -> Result<T, Failure> {
+    let mut client = lock();
+    body(client.as_mut().ok_or(Code::INIT)?)
+}
+
+/// Takes leave of the launcher; does nothing outside.
+///
+/// # Errors
+/// Fails when the launcher is gone. The process is outside all the same.
+pub fn leave() -> Result<(), Failure> {
+    match lock().take() {
+        Some(client) => Ok(client.finalize()?),
+        None => Ok(()),
+    }
+}
+
+/// Returns true between joining and leaving.
+pub fn is_joined() -> bool {
+    lock().is_some()
+}
+
+/// Ends this process, and the whole job if it is in one. No handlers run: they may call PMI again, or wait for other ranks.
+pub fn abort(code: c_int, message: &str) -> ! {
+    // A thread that waits for others keeps the client. Then the launcher learns of it by the exit code alone.
+    let client = match CLIENT.try_lock() {
+        Ok(mut client) => client.take(),
+        Err(TryLockError::Poisoned(client)) => client.into_inner().take(),
+        Err(TryLockError::WouldBlock) => None,
+    };
+    if let Some(client) = client {
+        let _ = client.abort(code, message);
+    }
+    end(code)
+}
+
+/// Ends this process with the low byte of `code`, or 1 if that would be success.
+pub fn end(code: c_int) -> ! {
+    let status = if code & 0xff == 0 { 1 } else { code & 0xff };
+    #[expect(unsafe_code, reason = "nothing safe ends a process without running handlers")]
+    // SAFETY: `_exit` has no preconditions.
+    unsafe {
+        libc::_exit(status)
+    }
+}
+
+/// A call that panicked leaves a client that can still be asked, or whose connection says that it is broken.
+#[inline(never)]
+fn lock() -> MutexGuard<'static, Option<Client>> {
+    CLIENT.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,203 @@
+//! Programs in C that reach PMI through a client library: ours and Slurm's, with our headers and Slurm's, under us, Hydra and nobody.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process;
+
+use lattice_tests::mpi::{self, Flavour};
+use lattice_tests::{Command, built, launch};
+
+use crate::raw;
+
+/// What our `libpmi2.so.0` has beyond Slurm's.
+const EXTENSIONS: [&str; 1] = ["PMI2_Job_Spawn_keyvals"];
+
+/// Slurm's library of this name, as Debian has it.
+fn slurms(name: &str) -> PathBuf {
+    format!("/usr/lib/{}-linux-gnu/{}", std::env::consts::ARCH, built::soname(name)).into()
+}
+
+/// Functions that a library exports.
+fn functions(library: &Path) -> BTreeSet<String> {
+    let output = process::Command::new("nm").args(["-D", "--defined-only"]).arg(library).output().unwrap();
+    assert!(output.status.success(), "{}: {}", library.display(), String::from_utf8_lossy(&output.stderr));
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let names = lines.lines().filter_map(|line| line.split_whitespace().nth(2));
+    names.filter(|name| !name.starts_with('_')).map(str::to_owned).collect()
+}
+
+#[test]
+fn both_libraries_have_slurms_functions_and_documented_extensions() {
+    let check = |name: &str, count: usize, extensions: &[&str]| {
+        let slurms = functions(&slurms(name));
+        assert_eq!(slurms.len(), count, "{slurms:?}");
+        let expected =
+            slurms.into_iter().chain(extensions.iter().map(|&name| name.to_owned())).collect::<BTreeSet<_>>();
+        assert_eq!(functions(&built::client_library(name)), expected);
+    };
+    check("pmi", 33, &[]);
+    check("pmi2", 22, &EXTENSIONS);
+}
+
+#[test]
+fn headers_are_for_every_dialect_of_c() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = "#define PMI2_KEYVAL\n#include <pmi.h>\n#include <pmi2.h>\n#include <slurm/pmi.h>\nint main(void) { return 0; }\n";
+    for dialect in ["-std=c89", "-std=c99", "-std=c17"] {
+        let arguments = [dialect, "-pedantic-errors", "-Wall", "-Werror", mpi::OUR_HEADERS];
+        mpi::compile_text(directory.path(), "headers", text, &arguments);
+    }
+}
+
+/// A program as it is run by nobody, by us in every way, and by both versions of Hydra. Each rank prints a line when all is right.
+fn everywhere(program: &Path, words: &str, again: &str, line: impl Fn(usize, usize) -> String) {
+    let check = |command: Command, size: usize| {
+        command.run().exits(0).says_nothing().prints_lines((0..size).map(|rank| line(rank, size)));
+    };
+    check(Command::new(program).words(again), 1);
+    check(launch("-n 4").arg(program).words(again), 4);
+    check(launch("-n 2 --pmi-port").arg(program).words(words), 2);
+    check(launch("-n 3 --no-job-memory").arg(program).words(again), 3);
+    check(Command::new("mpiexec.hydra").words("-n 4").arg(program).words(words), 4);
+    check(Command::new(mpi::hydra()).words("-n 3").arg(program).words(words), 3);
+}
+
+#[test]
+fn every_rank_gets_what_the_others_put_under_every_launcher() {
+    for flavour in [Flavour::LatticePmi, Flavour::LatticePmiSlurmHeader] {
+        everywhere(&flavour.program("libpmi_exchange"), "3", "3", |rank, size| {
+            let program = if size == 1 { -1 } else { 0 };
+            let local: Vec<_> = (0..size).map(|rank| rank.to_string()).collect();
+            format!("rank {rank} of {size}: program {program}, spawned 0, 0 wrong, local {}", local.join(" "))
+        });
+    }
+}
+
+/// Two lives of the process where the launcher allows it.
+#[test]
+fn pmi1_has_the_codes_and_lengths_of_its_header_under_every_launcher() {
+    let program = Flavour::LatticePmi.program("libpmi_edges");
+    everywhere(&program, "1", "2", |rank, size| format!("rank {rank} of {size}: 0 failed"));
+}
+
+#[test]
+fn pmi2_has_the_codes_and_lengths_of_its_header() {
+    let program = Flavour::LatticePmi2.program("libpmi2_edges");
+    Command::new(&program).words("2").run().exits(0).says_nothing().prints_lines(["rank 0 of 1: 0 failed"]);
+    for (flags, lives) in [("-n 3", "2"), ("-n 3 --pmi-port", "1"), ("-n 3 --no-job-memory", "2")] {
+        let outcome = launch(flags).arg(&program).words(lives).run();
+        outcome.exits(0).says_nothing().prints_lines((0..3).map(|rank| format!("rank {rank} of 3: 0 failed")));
+    }
+}
+
+#[test]
+fn programs_run_alike_with_either_header_and_either_library() {
+    let libraries = [slurms("pmi2"), built::client_library("pmi2")];
+    for name in ["pmi2_fence", "pmi2_names", "pmi2_node_attributes", "pmi2_ring"] {
+        let outputs = [Flavour::SlurmPmi2, Flavour::LatticePmi2].map(|header| {
+            let program = header.program(name);
+            // Loaded first, a library satisfies whatever asks for one of its name.
+            libraries.each_ref().map(|library| {
+                let preload = format!("LD_PRELOAD={}", library.display());
+                let outcome = launch("-n 3 --env").arg(preload).arg(&program).run();
+                outcome.exits(0).says_nothing();
+                outcome.sorted_lines().into_iter().map(str::to_owned).collect::<Vec<_>>()
+            })
+        });
+        let [[first, ..], ..] = &outputs;
+        assert!(!first.is_empty(), "{name} printed nothing");
+        assert!(outputs.iter().flatten().all(|lines| lines == first), "{name}: {outputs:#?}");
+    }
+}
+
+#[test]
+fn gets_need_no_message() {
+    let directory = tempfile::tempdir().unwrap();
+    let trace = directory.path().join("trace");
+    let gets = |flags: &str| {
+        let command = launch(flags).arg("--pmi-trace").arg(&trace);
+        command.arg(Flavour::LatticePmi.program("libpmi_exchange")).words("20").run().exits(0).says_nothing();
+        let trace = std::fs::read_to_string(&trace).unwrap();
+        trace.lines().filter(|line| line.contains("C> cmd=get ") && line.contains("key=card-")).count()
+    };
+    assert_eq!(gets("-n 4"), 0);
+    assert_eq!(gets("-n 4 --no-job-memory"), 4 * 4 * 20);
+}
+
+#[test]
+fn pairs_are_walked_through_under_us_alone() {
+    let program = Flavour::LatticePmi.program("libpmi_walk");
+    let outcome = launch("-n 3").arg(&program).run();
+    outcome
+        .exits(0)
+        .says_nothing()
+        .prints_lines((0..3).map(|rank| format!("rank {rank} of 3: 0 before, 60 after, 5 without room")));
+    // Hydra ends a job for a request that it does not know.
+    let outcome = Command::new("mpiexec.hydra").words("-n 2").arg(&program).run();
+    let line = |rank| format!("rank {rank} of 2: -1000 before, -1000 after, -1 without room");
+    outcome.exits(0).says_nothing().prints_lines((0..2).map(line));
+}
+
+#[test]
+fn jobs_are_spawned_and_find_names_and_pairs() {
+    let outcome = launch("-n 1").arg(Flavour::LatticePmi.program("libpmi_jobs")).run();
+    let child = |rank, word, program| {
+        format!("child {rank} of 3: spawned 1, {word}, program {program}, 0 'hello; child', 0 'tag#0$x'")
+    };
+    outcome.exits(0).says_nothing().prints_lines([
+        "parent: spawned 0, publish 0, spawn 0, errors 0 0".to_owned(),
+        child(0, "first", 0),
+        child(1, "the second", 1),
+        child(2, "the second", 1),
+    ]);
+}
+
+#[test]
+fn pmi2_spawns_with_either_layout_of_pairs() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = include_str!("../../programs/pmi2_spawn.c");
+    // The same program as it is written for MPICH.
+    let keyval = source
+        .replace("struct MPID_Info pair = {.key = \"greeting\", .value = \"hello; child\"};", "")
+        .replace(
+            "const struct MPID_Info *preput[] = {&pair};",
+            "const PMI2_keyval_t preput[] = {{\"greeting\", \"hello; child\"}};",
+        )
+        .replace("struct MPID_Info", "PMI2_keyval_t");
+    assert_eq!(keyval.matches("PMI2_keyval_t").count(), 2, "pmi2_spawn.c is written otherwise");
+    let arguments = mpi::with_our_library("pmi2");
+    let arguments =
+        arguments.iter().map(String::as_str).chain(["-DPMI2_KEYVAL", "-Wall", "-Werror"]).collect::<Vec<_>>();
+    let for_mpich = mpi::compile_text(directory.path(), "pmi2_spawn_keyval", &keyval, &arguments);
+    for program in [Flavour::LatticePmi2.program("pmi2_spawn"), for_mpich] {
+        let outcome = launch("-n 1").arg(program).run();
+        let child = |rank, word, appnum| format!("child {rank} of 3: {word}, appnum {appnum}, found 'hello; child'");
+        outcome.exits(0).says_nothing().prints_lines([
+            "parent: spawn 0, a job with a name".to_owned(),
+            child(0, "first", 0),
+            child(1, "the; second", 1),
+            child(2, "the; second", 1),
+        ]);
+    }
+}
+
+#[test]
+fn an_abort_ends_the_job_with_its_code_and_its_text() {
+    let outcome = launch("-n 3").arg(Flavour::LatticePmi.program("libpmi_jobs")).words("abort").run();
+    outcome.exits(42).says("rank 1 on").says("called MPI_Abort with code 42: the sea is dry");
+    let outcome = launch("-n 3").arg(Flavour::LatticePmi2.program("pmi2_abort")).words("1").run();
+    outcome.exits(1).says("the sea is dry; all of it");
+}
+
+/// A wrapper between launcher and program may hold the descriptor as well, and so may the program's MPI library.
+#[test]
+fn the_descriptor_stays_open_for_others_of_the_process() {
+    let script = r#""$PROGRAM" 2 && init && echo "$reply" && finalize"#;
+    let program = Flavour::LatticePmi.program("libpmi_exchange");
+    let outcome = raw::script(launch("-n 2 --env").arg(format!("PROGRAM={}", program.display())), script).run();
+    outcome
+        .exits(0)
+        .says_nothing()
+        .prints("cmd=response_to_init rc=0")
+        .prints("rank 1 of 2: program 0, spawned 0, 0 wrong");
+}

@@ -1,0 +1,55 @@
+//! `libpmi.so.0` and `libpmi2.so.0`, built for release and installed with headers and pkg-config files.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::shell::{self, cargo, repository, target_directory};
+
+/// Bytes of the largest library that is installed. Two thirds of it are Rust's own, for the message of a panic.
+const SIZE_MAX: u64 = 420 * 1024;
+
+/// What belongs to the edge between C and us, below `pmi-client/c-abi`.
+const SOURCES: &str = "pmi-client/c-abi";
+
+/// Builds both and installs them below `prefix`.
+pub(crate) fn install(prefix: &Path) -> Result<()> {
+    shell::run(&mut cargo("build --release --package lattice-libpmi --package lattice-libpmi2"))?;
+    let [libraries, headers, for_slurm, packages] =
+        ["lib/lattice", "include/lattice", "include/lattice/slurm", "lib/pkgconfig"].map(|path| prefix.join(path));
+    for directory in [&libraries, &headers, &for_slurm, &packages] {
+        fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    }
+    let sources = repository().join(SOURCES);
+    for name in ["pmi", "pmi2"] {
+        let built = target_directory()?.join("release").join(format!("liblattice_{name}.so"));
+        let size = fs::metadata(&built).with_context(|| format!("{} was not built", built.display()))?.len();
+        ensure!(size <= SIZE_MAX, "{} has {size} bytes, more than {SIZE_MAX}", built.display());
+        let soname = format!("lib{name}.so.0");
+        copy(&built, &libraries.join(&soname))?;
+        link(&soname, &libraries.join(format!("lib{name}.so")))?;
+        for header in [format!("{name}.h"), format!("slurm/{name}.h")] {
+            copy(&sources.join("include").join(&header), &headers.join(&header))?;
+        }
+        let package = format!("lattice-{name}.pc");
+        copy(&sources.join("pkgconfig").join(&package), &packages.join(&package))?;
+        eprintln!("{}: {size} bytes", libraries.join(soname).display());
+    }
+    Ok(())
+}
+
+/// A program that has the old file open keeps it.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let new = to.with_extension("new");
+    let copied = fs::copy(from, &new).and_then(|_| fs::rename(&new, to));
+    copied.with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))
+}
+
+fn link(target: &str, path: &Path) -> Result<()> {
+    let new = path.with_extension("new");
+    let _ = fs::remove_file(&new);
+    let linked = symlink(target, &new).and_then(|()| fs::rename(&new, path));
+    linked.with_context(|| format!("cannot make {}", path.display()))
+}
