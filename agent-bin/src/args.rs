@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 
 use crate::cxi_command::CxiCommand;
 use crate::daemon::Overrides;
+use crate::join::JoinArgs;
 
 /// Settings file that is read when none is named; it need not exist.
 const CONFIG: &str = "/etc/lattice/agent.toml";
@@ -57,6 +58,9 @@ pub(crate) enum Command {
     /// Look after the CXI services of this node; neither the API server nor the agent need run.
     #[command(subcommand)]
     Cxi(CxiCommand),
+    /// Join a cluster that a user makes for himself with `lattice start --via` or `lattice launch --via`, until it ends. Settings come
+    /// over standard input; no others are read.
+    Join(JoinArgs),
 }
 
 impl Args {

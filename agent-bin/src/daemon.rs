@@ -53,6 +53,7 @@ use pmi_transport::proto::v1::node_agent_service_server::NodeAgentServiceServer;
 use pmi_transport::session_link::Arrivals;
 use rank_spawner::{ForkServer, RendezvousError, raise_descriptor_limit};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tonic::service::Routes;
@@ -131,12 +132,47 @@ struct Node {
 /// # Errors
 /// Fails if it cannot listen where it shall, and when the fork server is gone.
 pub fn run(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
+    let when_cut_off = WhenCutOff::GoOn;
+    start(config, forks, std::future::pending(), when_cut_off)
+}
+
+/// The same for an agent that is wanted for a while: it also ends when `left` says why, and when the API server was not heard for the
+/// time of a lease.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_until(config: Config, forks: ForkServer, left: oneshot::Receiver<&'static str>) -> Result<(), DaemonError> {
+    let left = async {
+        match left.await {
+            Ok(reason) => reason,
+            // Nobody will say so.
+            Err(_) => std::future::pending().await,
+        }
+    };
+    start(config, forks, left, WhenCutOff::Leave)
+}
+
+/// Conduct of an agent that has not heard the API server for the time of a lease, and has ended its launches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WhenCutOff {
+    /// It waits for the API server.
+    GoOn,
+    /// It ends.
+    Leave,
+}
+
+fn start(
+    config: Config,
+    forks: ForkServer,
+    left: impl Future<Output = &'static str>,
+    when_cut_off: WhenCutOff,
+) -> Result<(), DaemonError> {
     // After the fork: sessions raise their own limit, and give the one that was in force before to their ranks.
     if let Err(errno) = raise_descriptor_limit() {
         tracing::warn!("cannot raise the limit of open files: {}", errno.desc());
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let result = runtime.block_on(serve(config, forks));
+    let result = runtime.block_on(serve(config, forks, left, when_cut_off));
     // A look-up of a user that never ends is left behind.
     runtime.shutdown_background();
     result
@@ -171,7 +207,12 @@ impl Prepared {
     }
 }
 
-async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
+async fn serve(
+    config: Config,
+    forks: ForkServer,
+    left: impl Future<Output = &'static str>,
+    when_cut_off: WhenCutOff,
+) -> Result<(), DaemonError> {
     let prepared = Prepared::from(&config)?;
     if config.tls.is_none() && config.refuse_user(0).is_none() {
         tracing::warn!(
@@ -194,17 +235,18 @@ async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
     // It takes some milliseconds; sessions look where this is kept before they look at the node.
     let this_node = Arc::clone(&node.this_node);
     tokio::task::spawn_blocking(move || this_node.read_anew());
-    let found = adoption::find(&node.config.runtime_dir, node.forks.own())?;
-    let lease = match adoption::take_up(&node, found).await {
-        0 => None,
+    let found = node.config.runtime_dir.as_ref().map(|directory| adoption::find(directory, node.forks.own()));
+    let lease = match (adoption::take_up(&node, found.transpose()?.unwrap_or_default()).await, when_cut_off) {
+        (0, WhenCutOff::GoOn) => None,
         // Until the API server says how long, if it can be reached.
-        _ => Some(Lease::from(Instant::now(), node.config.agent_lease)),
+        (0, WhenCutOff::Leave) => Some(Lease::from(Instant::now(), timeouts::LEASE)),
+        (_, _) => Some(Lease::from(Instant::now(), node.config.agent_lease)),
     };
-    let registering = register(&node, lease);
+    let (registering, cut_off) = register(&node, lease);
     let service = NodeAgentServiceServer::new(service::Service { node: Arc::clone(&node) })
         .max_decoding_message_size(MESSAGE_MAX)
         .max_encoding_message_size(MESSAGE_MAX);
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let (stop, stopped) = oneshot::channel::<()>();
     let serving = listen::serve(vec![listener], Routes::new(service), async {
         // The sender is never dropped unused.
         let _ = stopped.await;
@@ -215,8 +257,11 @@ async fn serve(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
     let work = async {
         let (reason, result) = tokio::select! {
             () = stop_signal() => ("its agent was stopped", Ok(())),
+            reason = left => (reason, Ok(())),
+            () = cut_off.notified(), if when_cut_off == WhenCutOff::Leave => ("the API server is gone", Ok(())),
             () = server_gone => ("its fork server ended", Err(DaemonError::ForkServer)),
         };
+        tracing::info!(reason, "the agent ends");
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         let what = if result.is_ok() { node.config.when_stopped } else { WhenStopped::End };
         node.launches.stop(what, reason, timeouts::STOP).await;
@@ -256,15 +301,20 @@ impl Node {
 }
 
 /// Starts the tasks that keep this node known to the API server: certificates, registration, and the lease that follows from it. The
-/// `first` lease is that of launches that were taken up. Returns the one that registers.
-fn register(node: &Arc<Node>, first: Option<Lease>) -> JoinHandle<()> {
+/// `first` lease is that of launches that were taken up. Returns the one that registers, and notice that a lease is over.
+fn register(node: &Arc<Node>, first: Option<Lease>) -> (JoinHandle<()>, Arc<Notify>) {
     tokio::spawn(node.security.clone().keep_current());
     let (certificates, granted) = tokio::sync::watch::channel(None);
     tokio::spawn(renewal::keep_valid(Arc::clone(node), granted));
     let (renewals, lease) = lease::begin(first);
-    let cut_off = Arc::clone(node);
-    tokio::spawn(lease::watch(lease, move |reason| cut_off.launches.lose_all(reason)));
-    tokio::spawn(registration::keep_registered(Arc::clone(node), renewals, certificates))
+    let (cut_off, over) = (Arc::clone(node), Arc::new(Notify::new()));
+    let notice = Arc::clone(&over);
+    let lose_all = move |reason: &str| {
+        cut_off.launches.lose_all(reason);
+        notice.notify_one();
+    };
+    tokio::spawn(lease::watch(lease, lose_all));
+    (tokio::spawn(registration::keep_registered(Arc::clone(node), renewals, certificates)), over)
 }
 
 /// Waits for SIGTERM or SIGINT; for ever if they cannot be waited for.

@@ -8,8 +8,10 @@ mod args;
 mod cxi_command;
 pub mod daemon;
 mod exit;
+mod join;
 
 use std::error::Error;
+use std::path::PathBuf;
 
 use lattice_session::session_process;
 use rank_spawner::{ForkServer, Survival};
@@ -49,11 +51,13 @@ pub fn run_as(version: &'static str, args: Args) -> Answer {
 }
 
 fn carried_out(version: &'static str, args: &Args) -> Result<Answer, Box<dyn Error>> {
-    if let Some(Command::Cxi(command)) = &args.command {
-        return Ok(cxi_command::run(command, args.file(), args.listen.clone())?);
+    let success = |text| Answer { text, problems: Vec::new(), exit: Exit::Success };
+    match &args.command {
+        Some(Command::Cxi(command)) => return Ok(cxi_command::run(command, args.file(), args.listen.clone())?),
+        Some(Command::Join(args)) => return join::run(version, args).map(|()| success(String::new())),
+        None => {}
     }
     let config = Config { version, ..Config::load(args.file(), args.overrides())? };
-    let success = |text| Answer { text, problems: Vec::new(), exit: Exit::Success };
     if args.check_config {
         daemon::check(&config)?;
         return Ok(success(format!("lattice-agent: the settings of {} make sense\n", config.node_id)));
@@ -71,8 +75,8 @@ fn fork_server(config: &Config) -> Result<ForkServer, rank_spawner::ForkServerEr
     // it takes as long as a fork.
     #[cfg(target_arch = "x86_64")]
     std::hint::black_box(std::arch::is_x86_feature_detected!("avx2"));
-    let survival = Survival { directory: config.runtime_dir.clone(), lease: config.agent_lease };
-    ForkServer::fork(session_process::main, Some(&survival))
+    let survival = |directory: &PathBuf| Survival { directory: directory.clone(), lease: config.agent_lease };
+    ForkServer::fork(session_process::main, config.runtime_dir.as_ref().map(survival).as_ref())
 }
 
 fn log_to_stderr() {

@@ -211,7 +211,9 @@ async fn serve(config: Config) -> Result<(), Failure> {
     if let Some(fabric) = fabric {
         tokio::spawn(fabric::tend(Arc::clone(&server), fabric));
     }
-    notify(NotifyState::Ready);
+    // Who starts a server that listens at port 0 learns so which one it is.
+    let first = listeners.first().map_or_else(String::new, |listener| listener.local_address().to_string());
+    notify(&[NotifyState::Custom(&format!("X_LATTICE_LISTEN={first}")), NotifyState::Ready]);
     listen::serve(listeners, routes(&server, listed), stop).await?;
     Ok(())
 }
@@ -254,13 +256,13 @@ fn stop_signal() -> io::Result<impl Future<Output = ()>> {
             _ = interrupt.recv() => {}
         }
         tracing::info!("the server ends; launches go on");
-        notify(NotifyState::Stopping);
+        notify(&[NotifyState::Stopping]);
     })
 }
 
 /// Tells the service manager, if there is one.
-fn notify(state: NotifyState<'_>) {
-    if let Err(error) = sd_notify::notify(&[state]) {
+fn notify(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
         tracing::debug!(%error, "the service manager does not listen");
     }
 }

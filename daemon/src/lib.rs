@@ -1,10 +1,14 @@
-//! Parts that the API server and the node agent share as daemons: settings files, the settings of their identity, and the page of their
-//! metrics.
+//! Parts that daemons of Lattice and those who start them share: settings files, the settings of an identity, the page of metrics,
+//! addresses of the machine, and membership in a cluster without an administrator.
 #![forbid(unsafe_code)]
 
 pub mod identity;
+pub mod membership;
 pub mod metrics_page;
+mod network_addresses;
 pub mod settings_file;
+
+pub use self::network_addresses::network_addresses;
 
 /// The default of `min_uid`, the number of the first user who gets nodes and runs anything on them. Below are accounts of the system
 /// itself, by the usual settings of login.defs(5).

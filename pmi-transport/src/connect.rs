@@ -83,9 +83,18 @@ pub fn channel(address: &Address, peer: &Caller, security: &Security) -> Result<
 
 /// Connects now rather than with the first call, and waits for it. A failure is seen by the call that follows.
 pub async fn reach(channel: Channel) {
-    // The answer does not matter; every listener of ours has one for everybody.
+    let _ = answers(channel).await;
+}
+
+/// Connects, and waits until the other end answers.
+///
+/// # Errors
+/// Fails if nobody is there, or is not who it should be, or gives no answer within [`limits::CONNECT_TIMEOUT`].
+pub async fn answers(channel: Channel) -> Result<(), Status> {
+    // What it answers does not matter; every listener of ours has an answer for everybody.
     let mut health = HealthClient::new(channel);
-    let _ = timeout(limits::CONNECT_TIMEOUT, health.check(HealthCheckRequest::default())).await;
+    let answer = timeout(limits::CONNECT_TIMEOUT, health.check(HealthCheckRequest::default())).await;
+    answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer"))).map(drop)
 }
 
 /// Proof that is asked of `peer`: its role and name, and a name of its host. An agent's host has its node's name, however it is

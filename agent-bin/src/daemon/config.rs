@@ -50,8 +50,8 @@ pub struct Config {
     pub metrics: Option<SocketAddr>,
     /// Settings of the fabric on this node.
     pub fabric: NodeFabricConfig,
-    /// Directory in which sessions that have outlived their agent wait for the next one.
-    pub runtime_dir: PathBuf,
+    /// Directory in which sessions that have outlived their agent wait for the next one; `None` where none outlive it.
+    pub runtime_dir: Option<PathBuf>,
     /// Time that sessions live without an agent.
     pub agent_lease: Duration,
     /// What becomes of launches when the agent is stopped.
@@ -247,7 +247,7 @@ impl Config {
             limits: file.limits.iter().map(|text| text.parse()).collect::<Result<_, _>>()?,
             metrics: over.metrics.or(file.metrics),
             fabric: file.fabric,
-            runtime_dir,
+            runtime_dir: Some(runtime_dir),
             agent_lease,
             when_stopped: file.when_stopped,
         })
@@ -354,14 +354,14 @@ mod tests {
         assert_eq!((config.node_id.as_str(), config.api.to_string()), ("node3", "api:50051".to_owned()));
         assert_eq!(config.advertised(&config.listen).to_string(), "10.0.0.5:2");
         assert_eq!((config.agent_lease, config.when_stopped), (Duration::from_secs(60), WhenStopped::End));
-        assert_eq!(config.runtime_dir, Path::new("/run/x/node3"));
+        assert_eq!(config.runtime_dir.as_deref(), Some(Path::new("/run/x/node3")));
         assert_eq!((config.limits.len(), config.tls.as_ref().unwrap().key.to_str()), (1, Some("/key")));
         let over = Overrides { node_id: Some("x".into()), api: Some("http://y:1".into()), ..Overrides::default() };
         let config = load(text, over).unwrap();
         assert_eq!((config.node_id.as_str(), config.api.to_string()), ("x", "y:1".to_owned()));
         let config = load("insecure = true\napi = 'a:1'", Overrides::default()).unwrap();
         assert_eq!((config.agent_lease, config.when_stopped), (timeouts::AGENT_LEASE, WhenStopped::Keep));
-        assert!(config.runtime_dir.is_absolute(), "{:?}", config.runtime_dir);
+        assert!(config.runtime_dir.as_ref().is_some_and(|path| path.is_absolute()), "{:?}", config.runtime_dir);
     }
 
     #[test]

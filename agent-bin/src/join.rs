@@ -1,0 +1,60 @@
+//! `lattice-agent join`: an agent of a cluster that one user makes for himself, for as long as it is wanted.
+//!
+//! ```text
+//! fork server ──> membership, from standard input ──> credentials, in memory ──> an API server that answers ──> daemon
+//! ```
+//!
+//! Nothing is read from settings files, no port is fixed, and nothing is left: the agent ends when its standard input does, on SIGTERM,
+//! and when the API server has not been heard for the time of a lease.
+
+mod credentials;
+mod head;
+mod membership;
+
+use std::error::Error;
+use std::time::Duration;
+
+use cxi_fabric::node::NodeFabricConfig;
+use lattice_session::session_process;
+use nix::unistd::Uid;
+use pmi_transport::address::Address;
+use rank_spawner::ForkServer;
+
+use self::credentials::Held;
+pub(crate) use self::membership::JoinArgs;
+use self::membership::Member;
+use crate::daemon::{self, Config, WhenStopped};
+
+/// Joins the cluster and works for it until it is not wanted any more. To be called while this process has one thread.
+///
+/// # Errors
+/// Fails if the membership cannot be used, if no address of the API server answers, and if the daemon fails.
+pub(crate) fn run(version: &'static str, args: &JoinArgs) -> Result<(), Box<dyn Error>> {
+    cxi_fabric::secret::keep_out_of_core_dumps()?;
+    // Before any thread, any key and any connection: session processes are copies of what this process is now.
+    let forks = ForkServer::fork(session_process::main, None)?;
+    crate::log_to_stderr();
+    let Member { name, api, ca, credentials, left } = membership::read(args)?;
+    let held = Held::new(&ca, &credentials)?;
+    let found = head::find(&api, &name, &held.files())?;
+    let config = Config {
+        version,
+        node_id: name,
+        listen: Address::Tcp { host: found.here.to_string(), port: 0 },
+        advertise: None,
+        api: found.api,
+        tls: Some(held.files()),
+        // Whoever makes the cluster as root launches as root; nobody else becomes root by it.
+        allow_root: Uid::effective().is_root(),
+        min_uid: lattice_daemon::MIN_UID,
+        setuid_programs: false,
+        limits: Vec::new(),
+        metrics: None,
+        fabric: NodeFabricConfig::default(),
+        runtime_dir: None,
+        agent_lease: Duration::ZERO,
+        when_stopped: WhenStopped::End,
+    };
+    daemon::run_until(config, forks, left)?;
+    Ok(())
+}
