@@ -21,6 +21,7 @@ mod signal;
 mod slurm_time;
 mod tips;
 mod value;
+mod via;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -50,6 +51,7 @@ pub use self::pmi_command::PmiCommand;
 pub use self::signal::SignalAhead;
 use self::tips::{About, improved};
 pub use self::value::{EnvSetting, EnvSettingError, NodeListError, RankCountError, Stdin};
+pub use self::via::{HostArgs, StartArgs, Via, ViaParseError};
 use crate::console::Verbosity;
 
 /// Separator of the programs of a launch.
@@ -122,6 +124,11 @@ pub enum Command {
     #[cfg(feature = "dev-cluster")]
     #[command(after_help = DEV_CLUSTER_AFTER_HELP)]
     DevCluster(DevClusterArgs),
+    /// Run a command, or your shell, with the nodes of an allocation of Slurm, PBS, LSF, Grid Engine or Flux, or with hosts that ssh
+    /// reaches, ready for `lattice launch`; no daemon and no administrator is needed.
+    #[cfg(feature = "api")]
+    #[command(after_help = START_AFTER_HELP)]
+    Start(StartArgs),
     /// Talk PMI to the launcher of this process, as one rank of its job.
     #[command(after_help = "Example:\n  lattice launch -n 4 lattice pmi exchange")]
     Pmi(PmiCommand),
@@ -151,9 +158,16 @@ const AFTER_HELP: &str = "Environment:\n  \
     LATTICE_ALLOC_ID   the allocation to launch in, as --alloc\n  \
     LATTICE_API_URL    the API server, as --api; else `api` in ~/.config/lattice/config.toml\n  \
     LATTICE_SLURM_ENV  1 for what --slurm-env does\n  \
+    LATTICE_VIA        the way to the nodes, as --via\n  \
+    LATTICE_HOSTS      hosts with their slots, as --host, for launches whose flags place no ranks\n  \
     LATTICE_LOG        what to log on standard error, such as info or lattice=debug\n\n\
     Example:\n  \
     lattice launch -n 4 ./a.out";
+
+#[cfg(feature = "api")]
+const START_AFTER_HELP: &str = "Examples:\n  \
+    lattice start                                  # in an allocation; ends with your shell\n  \
+    lattice start --via ssh --host node1:4,node2:4 -- sh -c 'lattice launch ./first && lattice launch ./second'";
 
 #[cfg(feature = "dev-cluster")]
 const DEV_CLUSTER_AFTER_HELP: &str = "Examples:\n  \

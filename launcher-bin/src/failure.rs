@@ -10,6 +10,8 @@ use crate::documents::NoSuchCommand;
 use crate::exit;
 use crate::launch::LaunchError;
 use crate::pmi_command::PmiCommandError;
+#[cfg(feature = "api")]
+use crate::via::ViaError;
 
 /// A command that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,10 +58,21 @@ impl From<PmiCommandError> for Failure {
 impl From<DevClusterError> for Failure {
     fn from(error: DevClusterError) -> Self {
         let code = match &error {
-            DevClusterError::Command { error, .. } => exit::of_exec(error),
+            DevClusterError::Cluster(error) => error.exit_code(),
             _ => exit::OURS,
         };
         Self { text: error.to_string(), code }
+    }
+}
+
+#[cfg(feature = "api")]
+impl From<ViaError> for Failure {
+    fn from(error: ViaError) -> Self {
+        let code = match &error {
+            ViaError::Cluster(error) => error.exit_code(),
+            _ => exit::OURS,
+        };
+        Self { text: chain(&error), code }
     }
 }
 
@@ -68,13 +81,14 @@ mod tests {
     use std::io;
 
     use super::*;
+    use crate::private_cluster::PrivateClusterError;
 
     #[cfg(feature = "dev-cluster")]
     #[test]
     fn a_command_of_a_dev_cluster_fails_as_in_a_shell() {
         let check = |kind: io::ErrorKind, expected: u8| {
-            let error = DevClusterError::Command { command: "x".to_owned(), error: kind.into() };
-            assert_eq!(Failure::from(error).code, expected, "{kind}");
+            let error = PrivateClusterError::Command { command: "x".to_owned(), error: kind.into() };
+            assert_eq!(Failure::from(DevClusterError::Cluster(error)).code, expected, "{kind}");
         };
         check(io::ErrorKind::NotFound, 127);
         check(io::ErrorKind::PermissionDenied, 126);

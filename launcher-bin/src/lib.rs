@@ -40,6 +40,8 @@ pub mod pki;
 pub mod pmi_command;
 pub mod prepared;
 mod printable;
+#[cfg(feature = "api")]
+pub mod private_cluster;
 pub mod request;
 mod signal_forwarder;
 mod stdin;
@@ -47,6 +49,8 @@ mod table;
 mod trace;
 mod updates;
 mod usage;
+#[cfg(feature = "api")]
+pub mod via;
 mod wire;
 
 use std::ffi::OsString;
@@ -64,14 +68,15 @@ use self::failure::Failure;
 ///
 /// Must be called while this process has one thread.
 pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
-    let outcome = match args::parse(words) {
+    let words: Vec<OsString> = words.into_iter().collect();
+    let outcome = match args::parse(words.iter().cloned()) {
         Ok(cli) => {
             start_log(&cli.command);
             let verbosity = verbosity(&cli);
             if verbosity == Verbosity::Verbose {
                 cli.notes.iter().for_each(|note| report(note));
             }
-            carry_out(cli.command, verbosity)
+            carry_out(cli.command, &words, verbosity)
         }
         Err(error) => answer(&error),
     };
@@ -81,9 +86,11 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
     })
 }
 
-fn carry_out(command: Command, verbosity: Verbosity) -> Result<u8, Failure> {
+fn carry_out(command: Command, words: &[OsString], verbosity: Verbosity) -> Result<u8, Failure> {
     Ok(match command {
-        Command::Launch(args) => launch::run(&args, verbosity)?,
+        Command::Launch(args) => launch(&args, words, verbosity)?,
+        #[cfg(feature = "api")]
+        Command::Start(args) => via::start(&args, verbosity)?,
         Command::Attach(args) => launch::attach(&args, verbosity)?,
         Command::Alloc(command) => commands::alloc(&command, verbosity)?,
         Command::Nodes(args) => commands::nodes(&args, verbosity)?,
@@ -108,6 +115,21 @@ fn carry_out(command: Command, verbosity: Verbosity) -> Result<u8, Failure> {
         Command::Completions { shell } => show(&documents::completions(shell))?,
         Command::Man { command } => show(&documents::man_page(&command)?)?,
     })
+}
+
+/// Launches here or on the cluster at hand; else, where nodes are to be reached by the means of others, on a cluster of them that is
+/// made first, by the same words.
+#[cfg(feature = "api")]
+fn launch(args: &args::LaunchArgs, words: &[OsString], verbosity: Verbosity) -> Result<u8, Failure> {
+    match via::Way::of_launch(args)? {
+        Some(way) => Ok(via::launch(&way, words, verbosity)?),
+        None => Ok(launch::run(args, verbosity)?),
+    }
+}
+
+#[cfg(not(feature = "api"))]
+fn launch(args: &args::LaunchArgs, _: &[OsString], verbosity: Verbosity) -> Result<u8, Failure> {
+    Ok(launch::run(args, verbosity)?)
 }
 
 fn verbosity(cli: &Cli) -> Verbosity {

@@ -28,7 +28,8 @@ pub use self::error::RequestError;
 use crate::args::{
     self, KillOnBadExit, LaunchArgs, PlacementArgs, Pmi, PmiArgs, ProgramArgs, Stdin, StreamArgs, TimeArgs,
 };
-use crate::hostfile;
+use crate::cluster::Environment;
+use crate::hostfile::{self, Hosts};
 use crate::machine::Machine;
 
 /// A command line of `lattice launch` that makes sense.
@@ -81,7 +82,7 @@ impl LaunchCommand {
     /// See the variants of [`RequestError`]; each says what was asked for and what is possible.
     pub fn new(args: &LaunchArgs, machine: &Machine) -> Result<Self, RequestError> {
         refuse_idle_flags(args)?;
-        let placement = placement(&args.placement)?;
+        let placement = placement(&args.placement, &machine.environment)?;
         let mut programs = Vec::new();
         for program in std::iter::once(&args.first).chain(&args.more) {
             let request = program_request(program, machine)?;
@@ -148,7 +149,22 @@ fn refuse_idle_flags(args: &LaunchArgs) -> Result<(), RequestError> {
     Ok(())
 }
 
-fn placement(args: &PlacementArgs) -> Result<PlacementRequest, RequestError> {
+/// Hosts with their slots, in the form of `--host`, for launches whose flags place no ranks.
+pub(crate) const HOSTS_VARIABLE: &str = "LATTICE_HOSTS";
+
+/// The hosts of the environment, which count where no flag says how many ranks a node takes, or which nodes are used.
+fn usual_hosts(args: &PlacementArgs, environment: &Environment) -> Result<Candidates, RequestError> {
+    let set = environment.iter().find(|(name, value)| name == HOSTS_VARIABLE && !value.is_empty());
+    match set.and_then(|(_, value)| value.to_str()) {
+        Some(hosts) if args.tasks_per_node.is_none() && args.cpus_per_task.is_none() => {
+            let Hosts(hosts) = hostfile::parse_hosts(hosts).map_err(RequestError::UsualHosts)?;
+            Ok(Candidates::Hostfile(hosts))
+        }
+        _ => Ok(Candidates::All),
+    }
+}
+
+fn placement(args: &PlacementArgs, environment: &Environment) -> Result<PlacementRequest, RequestError> {
     let expanded = |flag, list: &str| {
         hostlist::expand(list).map_err(|source| RequestError::NodeList { flag, list: list.to_owned(), source })
     };
@@ -156,7 +172,7 @@ fn placement(args: &PlacementArgs) -> Result<PlacementRequest, RequestError> {
         (Some(list), ..) => Candidates::Listed(expanded("--nodelist", list)?),
         (None, Some(path), _) => Candidates::Hostfile(hostfile::read(path)?),
         (None, None, Some(hosts)) => Candidates::Hostfile(hosts.0.clone()),
-        (None, None, None) => Candidates::All,
+        (None, None, None) => usual_hosts(args, environment)?,
     };
     Ok(PlacementRequest {
         nodes: args.nodes.and_then(NonZeroU32::new),

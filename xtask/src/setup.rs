@@ -57,6 +57,11 @@ const FOR_TESTS: &[Package] = &[
     Package { name: "util-linux", brings: Brings::Program("setpriv") },
     // ip, for the tests that cut a node's network.
     Package { name: "iproute2", brings: Brings::Program("ip") },
+    // sshd on nodes, for the tests of `--via ssh`.
+    Package { name: "openssh-server", brings: Brings::File("/usr/sbin/sshd") },
+    Package { name: "openssh-client", brings: Brings::Program("ssh") },
+    // Slurm, whose allocations `lattice launch` finds itself in.
+    Package { name: "slurm-wlm", brings: Brings::Program("slurmctld") },
     // systemd-analyze checks the unit files.
     Package { name: "systemd", brings: Brings::Program("systemd-analyze") },
     Package { name: "python3-venv", brings: Brings::PythonModules("import venv, ensurepip") },

@@ -45,7 +45,7 @@ const FLAGS: &[(&[&str], &str)] = &[
 
 /// Commands of other launchers, and what to type here; `launch` takes the words that follow.
 const COMMANDS: &[(&[&str], &str)] = &[
-    (&["start", "prun", "local"], "launch"),
+    (&["prun", "local"], "launch"),
     (&["submit", "batch", "sbatch"], "launch --detach"),
     (&["top", "squeue"], "launches"),
     (&["scancel", "stop"], "abort"),

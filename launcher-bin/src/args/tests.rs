@@ -76,7 +76,7 @@ fn words_of_other_launchers_are_refused_with_what_to_type() {
     check("lattice dev-cluster -n 2 -- true", "-n", "type -N for a number of nodes");
     check("lattice -n 4 hostname", "-n", "did you mean: lattice launch -n 4 hostname");
     check("lattice ./a.out x", "./a.out", "did you mean: lattice launch ./a.out x");
-    check("lattice start -n 4 ./a.out", "start", "did you mean: lattice launch -n 4 ./a.out");
+    check("lattice start -n 4 ./a.out", "-n", "did you mean: lattice launch -n 4 ./a.out");
     check("lattice -v scancel abc", "scancel", "did you mean: lattice abort");
     check("lattice luanch ./a", "luanch", "a similar subcommand exists: 'launch'");
     check("lattice launch --lable ./a", "--lable", "a similar argument exists: '--label'");

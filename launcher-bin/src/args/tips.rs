@@ -71,6 +71,10 @@ fn flag_tip(typed: &str, about: About, words: &[OsString]) -> Option<String> {
         About::Other if typed == "-n" && ["dev-cluster", "alloc"].iter().any(|command| first == command) => {
             Some("type -N for a number of nodes".to_owned())
         }
+        // `lattice start` only makes ready for launches; flux start and others run programs.
+        About::Other if ["-n", "--ntasks", "--np"].contains(&typed) && first == "start" => {
+            Some(format!("did you mean: {}", line("launch", &words[2..])))
+        }
         About::Other => None,
     }
 }

@@ -1,18 +1,13 @@
 //! Certificates for the daemons of a cluster on this machine, from an authority that is made for the occasion and ends with it.
 
 use lattice_pki::{Authority, PkiError, Validity, directory_name};
-use pmi_transport::identity::{Caller, TlsFiles};
+use pmi_transport::identity::Caller;
 
-use super::directory::Directory;
 use super::plan::Plan;
+use crate::private_cluster::Directory;
 
 /// Longer than anybody leaves such a cluster running.
 const DAYS: u32 = 365;
-
-/// Certificate files of a daemon.
-pub(super) fn of(subject: &Caller, directory: &Directory) -> TlsFiles {
-    TlsFiles::in_directory(&directory.pki().join(directory_name(subject)))
-}
 
 /// Makes the authority and the certificates of all daemons.
 ///

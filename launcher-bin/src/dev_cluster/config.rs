@@ -9,11 +9,9 @@ use nix::unistd::geteuid;
 use pmi_transport::identity::{Caller, TlsFiles};
 use serde::Serialize;
 
-use super::API;
-use super::certificates;
-use super::directory::Directory;
 use super::fabric::{self, Fabric, ManagerFile, NicsFile};
 use super::plan::{Node, Plan};
+use crate::private_cluster::{API, Directory};
 
 /// All users of this machine may try the cluster of whoever makes one, accounts of the system too.
 const MIN_UID: u32 = 1;
@@ -57,7 +55,7 @@ pub(super) fn write(plan: &Plan, directory: &Directory, fabric: Fabric) -> io::R
         state: directory.api_state(),
         min_uid: MIN_UID,
         cluster,
-        tls: certificates::of(&Caller::Api, directory),
+        tls: directory.certificates(&Caller::Api),
         fabric: section,
     };
     write_file(directory, API, &api)?;
@@ -74,7 +72,7 @@ fn agent<'a>(node: &'a Node, plan: &Plan, directory: &Directory, fabric: Fabric)
         min_uid: MIN_UID,
         runtime_dir: directory.runtime(),
         when_stopped: "end",
-        tls: certificates::of(&Caller::Agent(node.name.clone()), directory),
+        tls: directory.certificates(&Caller::Agent(node.name.clone())),
         fabric: fabric.fake(|| fabric::of_agent(&node.name, directory)),
     }
 }
@@ -91,12 +89,14 @@ mod tests {
     use toml::Table;
 
     use super::*;
+    use crate::dev_cluster::certificates;
     use crate::dev_cluster::plan::Kind;
+    use crate::private_cluster::Access;
 
     /// The files that daemons of a cluster with two nodes read.
     fn written(fabric: Fabric) -> (Table, Table, Table) {
         let plan = Plan::new(Kind::Namespaces, 2).unwrap();
-        let directory = Directory::create().unwrap();
+        let directory = Directory::create(Access::Everybody).unwrap();
         write(&plan, &directory, fabric).unwrap();
         let read = |daemon: &str| -> Table {
             let path = directory.config(daemon);
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_directory_is_removed_with_all_that_is_in_it() {
-        let directory = Directory::create().unwrap();
+        let directory = Directory::create(Access::Everybody).unwrap();
         let path = directory.path().to_owned();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o711, "others see nothing on their way");
         fs::create_dir_all(path.join("nics/node0")).unwrap();
@@ -149,7 +149,7 @@ mod tests {
     fn the_api_server_takes_the_settings_that_are_written_for_it() {
         let plan = Plan::new(Kind::Namespaces, 2).unwrap();
         for fabric in [Fabric::None, Fabric::Fake] {
-            let directory = Directory::create().unwrap();
+            let directory = Directory::create(Access::Everybody).unwrap();
             certificates::issue(&plan, &directory).unwrap();
             fabric::prepare(&plan, &directory).unwrap();
             write(&plan, &directory, fabric).unwrap();
@@ -165,11 +165,10 @@ mod tests {
     #[test]
     fn each_daemon_has_a_certificate_that_names_it() {
         let plan = Plan::new(Kind::Namespaces, 2).unwrap();
-        let directory = Directory::create().unwrap();
+        let directory = Directory::create(Access::Everybody).unwrap();
         certificates::issue(&plan, &directory).unwrap();
         for caller in [Caller::Api, Caller::Agent("node0".to_owned()), Caller::Agent("node1".to_owned())] {
-            let security =
-                pmi_transport::identity::Security::from_files(&certificates::of(&caller, &directory)).unwrap();
+            let security = pmi_transport::identity::Security::from_files(&directory.certificates(&caller)).unwrap();
             assert_eq!(security.caller(), &caller);
         }
         directory.remove().unwrap();

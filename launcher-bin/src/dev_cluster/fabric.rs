@@ -10,9 +10,9 @@ use lattice_session::random;
 
 use serde::Serialize;
 
-use super::directory::Directory;
 use super::plan::Plan;
 use crate::args::DevClusterArgs;
+use crate::private_cluster::Directory;
 
 /// Fabric of a cluster on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,11 +108,12 @@ mod tests {
 
     use super::*;
     use crate::dev_cluster::plan::Kind;
+    use crate::private_cluster::Access;
 
     #[test]
     fn every_node_has_its_nics_and_the_secret_is_its_owners() {
         let plan = Plan::new(Kind::Namespaces, 2).unwrap();
-        let directory = Directory::create().unwrap();
+        let directory = Directory::create(Access::Everybody).unwrap();
         prepare(&plan, &directory).unwrap();
         for node in ["node0", "node1"] {
             for nic in NICS {
@@ -128,7 +129,7 @@ mod tests {
     #[test]
     fn the_manager_is_told_its_address_its_secret_and_its_faults() {
         let plan = Plan::new(Kind::Namespaces, 1).unwrap();
-        let directory = Directory::create().unwrap();
+        let directory = Directory::create(Access::Everybody).unwrap();
         let words = |faults: Option<&PathBuf>| -> Vec<String> {
             let command = manager(&PathBuf::from("/bin/manager"), &plan, &directory, faults);
             command.get_args().map(|word| word.to_string_lossy().into_owned()).collect()

@@ -1,4 +1,4 @@
-//! The one allocation of a cluster on this machine: all of its nodes, once they are there. And the end of all that were made in it.
+//! The one allocation of a private cluster: all of its nodes, once they are there. And the end of all that were made in it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,12 +17,7 @@ use pmi_transport::proto::v1::{
 use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Status};
 
-use super::daemons::{DaemonError, Daemons};
-use super::plan::Plan;
 use crate::formatting::{count, duration};
-
-/// Time limit for the start and registration of all daemons, on a loaded machine.
-const UP_WITHIN: Duration = Duration::from_secs(60);
 
 /// Time limit for the end of the allocation's launches.
 const RELEASED_WITHIN: Duration = Duration::from_secs(5);
@@ -40,15 +35,14 @@ pub enum AllocationError {
     /// The API server's socket cannot be used.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// A daemon ended instead.
-    #[error(transparent)]
-    Daemon(#[from] DaemonError),
     /// The API server refused something.
     #[error("the API server refuses to make an allocation: {}", .0.message())]
     Refused(Box<Status>),
     /// Not all nodes came up, or the API server did not.
-    #[error("after {}, {up} of {} can be used{}", duration(UP_WITHIN), count(*nodes as u64, "node"), said(last))]
+    #[error("after {}, {up} of {} can be used{}", duration(*limit), count(*nodes as u64, "node"), said(last))]
     Late {
+        /// Time that they had.
+        limit: Duration,
         /// Nodes that are up.
         up: usize,
         /// Nodes of the cluster.
@@ -68,7 +62,7 @@ pub(super) fn url(socket: &Path) -> String {
 }
 
 /// Client of the API server in the name of the user who made the cluster.
-pub(super) struct Holder {
+pub(crate) struct Holder {
     nodes: NodeServiceClient<Channel>,
     allocations: AllocationServiceClient<Channel>,
     fabric: FabricServiceClient<Channel>,
@@ -88,7 +82,7 @@ fn left(grant: &FabricGrant) -> String {
 
 impl Holder {
     /// Speaks to the API server with this socket, as soon as it is there.
-    pub(super) fn new(socket: &Path) -> Result<Self, AllocationError> {
+    pub(crate) fn new(socket: &Path) -> Result<Self, AllocationError> {
         // The socket tells the server who we are.
         let security = Security::Insecure { name: Caller::User(getuid().as_raw()) };
         let channel = channel(&Address::Unix(socket.to_owned()), &Caller::Api, &security)?;
@@ -97,54 +91,64 @@ impl Holder {
         Ok(Self { nodes: NodeServiceClient::new(channel), allocations, fabric })
     }
 
-    /// Waits until all nodes are up, and allocates them; returns the allocation's id.
-    pub(super) async fn allocate(&self, plan: &Plan, daemons: &mut Daemons) -> Result<String, AllocationError> {
-        let deadline = Instant::now() + UP_WITHIN;
-        self.wait_for_nodes(plan.nodes.len(), daemons, deadline).await?;
-        let request = CreateAllocationRequest { nodes: plan.hostlist(), ..Default::default() };
+    /// Waits until all nodes are up, and allocates them; returns the allocation's id. Time and again `look` is shown the names of those
+    /// that are up, and may give up.
+    ///
+    /// # Errors
+    /// As `look`, and if the API server refuses, or not all nodes are up within `limit`.
+    pub(crate) async fn allocate<E: From<AllocationError>>(
+        &self,
+        nodes: &[String],
+        limit: Duration,
+        mut look: impl FnMut(&[String]) -> Result<(), E>,
+    ) -> Result<String, E> {
+        let deadline = Instant::now() + limit;
+        self.wait_for_nodes(nodes.len(), (limit, deadline), &mut look).await?;
+        let request = CreateAllocationRequest { nodes: hostlist::fold(nodes), ..Default::default() };
         loop {
             match self.allocations.clone().create_allocation(request.clone()).await {
                 Ok(made) => return Ok(made.into_inner().id),
                 // On a loaded machine, a node may be lost again for a moment.
                 Err(status) if status.code() == Code::FailedPrecondition && Instant::now() < deadline => {}
-                Err(status) => return Err(AllocationError::Refused(Box::new(status))),
+                Err(status) => return Err(AllocationError::Refused(Box::new(status)).into()),
             }
-            daemons.check()?;
+            look(nodes)?;
             sleep(LOOK_EVERY).await;
         }
     }
 
-    async fn wait_for_nodes(
+    async fn wait_for_nodes<E: From<AllocationError>>(
         &self,
         nodes: usize,
-        daemons: &mut Daemons,
-        deadline: Instant,
-    ) -> Result<(), AllocationError> {
+        (limit, deadline): (Duration, Instant),
+        look: &mut impl FnMut(&[String]) -> Result<(), E>,
+    ) -> Result<(), E> {
         loop {
-            daemons.check()?;
             let (up, last) = match self.nodes.clone().list_nodes(ListNodesRequest {}).await {
                 Ok(answer) => {
                     let listed = answer.into_inner().nodes;
-                    (listed.iter().filter(|node| node.state() == NodeState::Up).count(), None)
+                    let up = listed.into_iter().filter(|node| node.state() == NodeState::Up);
+                    (up.map(|node| node.id).collect(), None)
                 }
                 Err(status) if status.code() == Code::PermissionDenied => {
-                    return Err(AllocationError::Refused(Box::new(status)));
+                    return Err(AllocationError::Refused(Box::new(status)).into());
                 }
                 // It has not made its socket yet.
-                Err(status) => (0, Some(Box::new(status))),
+                Err(status) => (Vec::new(), Some(Box::new(status))),
             };
-            if up == nodes {
+            look(&up)?;
+            if up.len() == nodes {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                return Err(AllocationError::Late { up, nodes, last });
+                return Err(AllocationError::Late { limit, up: up.len(), nodes, last }.into());
             }
             sleep(LOOK_EVERY).await;
         }
     }
 
     /// Ends the launches of all our allocations, and waits for their end; what does not end ends with its node.
-    pub(super) async fn release_all(&self) {
+    pub(crate) async fn release_all(&self) {
         let released = async {
             for id in self.ours().await?.into_iter().map(|allocation| allocation.id) {
                 self.allocations.clone().release_allocation(ReleaseAllocationRequest { id }).await?;
@@ -168,7 +172,7 @@ impl Holder {
     ///
     /// # Errors
     /// Says in words what is left.
-    pub(super) async fn fabric_is_given_back(&self) -> Result<(), String> {
+    pub(crate) async fn fabric_is_given_back(&self) -> Result<(), String> {
         let mut last = "the API server does not answer".to_owned();
         let given_back = async {
             loop {
@@ -209,8 +213,10 @@ mod tests {
 
     #[test]
     fn nodes_that_are_late_are_counted_with_what_the_server_said_last() {
-        let late =
-            |up, nodes, last: Option<Status>| AllocationError::Late { up, nodes, last: last.map(Box::new) }.to_string();
+        let late = |up, nodes, last: Option<Status>| {
+            let (limit, last) = (Duration::from_secs(60), last.map(Box::new));
+            AllocationError::Late { limit, up, nodes, last }.to_string()
+        };
         assert_eq!(late(3, 4, None), "after 1 min, 3 of 4 nodes can be used");
         let said = Status::unavailable("no socket");
         assert_eq!(late(0, 1, Some(said)), "after 1 min, 0 of 1 node can be used: no socket");

@@ -1,4 +1,4 @@
-//! The command that runs in a cluster on this machine: its environment, its signals, its end.
+//! The command that runs in a private cluster: its environment, its signals, its end.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -11,6 +11,7 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 use tokio::time::sleep;
 
+use super::PrivateClusterError;
 use crate::exit;
 
 /// Time limit for the end of the command after a signal.
@@ -18,7 +19,7 @@ const END_WITHIN: Duration = Duration::from_secs(3);
 
 /// The signals by which somebody wants this program to end, and that of ended children.
 #[derive(Debug)]
-pub(super) struct Signals {
+pub(crate) struct Signals {
     interrupt: Stream,
     quit: Stream,
     terminate: Stream,
@@ -39,7 +40,7 @@ impl Signals {
     }
 
     /// Waits until somebody wants this program to end; returns by which signal.
-    pub(super) async fn any(&mut self) -> Signal {
+    pub(crate) async fn any(&mut self) -> Signal {
         tokio::select! {
             number = terminal(&mut self.interrupt, &mut self.quit) => number,
             number = meant_for_us(&mut self.terminate, &mut self.hang_up) => number,
@@ -63,11 +64,19 @@ async fn meant_for_us(terminate: &mut Stream, hang_up: &mut Stream) -> Signal {
     }
 }
 
+/// A command that somebody runs in a cluster.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Words<'a> {
+    /// Program and arguments; none for the user's shell.
+    Given(&'a [OsString]),
+    /// This program again, called as these words say, the first of which is the name that it goes by.
+    OfThisProgram(&'a [OsString]),
+}
+
 /// A command, as it is to run.
 #[derive(Debug)]
-pub(super) struct ClusterCommand<'a> {
-    /// Program and arguments; empty for the user's shell.
-    pub(super) words: &'a [OsString],
+pub(crate) struct ClusterCommand<'a> {
+    pub(super) words: Words<'a>,
     pub(super) environment: Vec<(&'static str, OsString)>,
     /// The daemons, which are nobody's orphans.
     pub(super) daemons: Vec<Pid>,
@@ -83,23 +92,39 @@ impl ClusterCommand<'_> {
     ///
     /// # Errors
     /// Fails if the command cannot be started.
-    pub(super) async fn run(&self, signals: &mut Signals) -> Result<u8, io::Error> {
-        let mut child = self.start()?;
-        loop {
-            tokio::select! {
-                status = child.wait() => return Ok(exit::of_status(status?)),
-                _ = terminal(&mut signals.interrupt, &mut signals.quit) => {}
-                number = meant_for_us(&mut signals.terminate, &mut signals.hang_up) => return end(&mut child, number).await,
-                _ = signals.child.recv() => self.reap(&child),
+    pub(crate) async fn run(&self, signals: &mut Signals) -> Result<u8, PrivateClusterError> {
+        let run = async {
+            let mut child = self.start()?;
+            loop {
+                tokio::select! {
+                    status = child.wait() => return Ok(exit::of_status(status?)),
+                    _ = terminal(&mut signals.interrupt, &mut signals.quit) => {}
+                    number = meant_for_us(&mut signals.terminate, &mut signals.hang_up) => return end(&mut child, number).await,
+                    _ = signals.child.recv() => self.reap(&child),
+                }
             }
-        }
+        };
+        run.await.map_err(|error| PrivateClusterError::Command { command: self.name(), error })
+    }
+
+    fn name(&self) -> String {
+        let (Words::Given(words) | Words::OfThisProgram(words)) = self.words;
+        words.first().map_or("your shell".into(), |word| word.to_string_lossy().into_owned())
     }
 
     fn start(&self) -> io::Result<Child> {
-        let shell = [std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into())];
-        let words = if self.words.is_empty() { &shell } else { self.words };
-        let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).envs(self.environment.iter().map(|(name, value)| (name, value)));
+        let mut command = match self.words {
+            Words::Given([]) => Command::new(std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into())),
+            Words::Given([program, arguments @ ..]) => with(Command::new(program), arguments),
+            Words::OfThisProgram(words) => {
+                let (name, arguments) =
+                    words.split_first().map_or((OsStr::new("lattice"), &[][..]), |(name, rest)| (name, rest));
+                let mut command = with(Command::new(std::env::current_exe()?), arguments);
+                command.arg0(name);
+                command
+            }
+        };
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.env("PATH", path_with_us()?).spawn()
     }
 
@@ -112,6 +137,11 @@ impl ClusterCommand<'_> {
         // What is not reaped now is reaped next time.
         let _ = reap_adopted(&belongings);
     }
+}
+
+fn with(mut command: Command, arguments: &[OsString]) -> Command {
+    command.args(arguments);
+    command
 }
 
 /// Passes the signal on, and waits for the end, but not for ever.

@@ -1,5 +1,7 @@
-//! The daemons of a cluster on this machine, from their start to their end.
+//! The daemons of a private cluster on the machine of who makes it, and the programs that start others elsewhere, from their start to
+//! their end.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -10,11 +12,12 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rank_spawner::LaunchTag;
+use tokio::io::AsyncWriteExt;
+use tokio::process::ChildStdin;
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
 use super::directory::Directory;
-use super::isolation::Confinement;
-use super::{API, FABRIC};
 
 /// Time limit for the orderly stop of a daemon, which ends its launches first.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
@@ -62,43 +65,92 @@ pub enum DaemonError {
     },
 }
 
+/// Place of a daemon in the order of the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// One that the others report to; it is stopped after them, and after those heads that were started later.
+    Head,
+    /// A node's agent, or the program that starts some.
+    Agent,
+}
+
 /// One daemon that was started.
 #[derive(Debug)]
 struct Daemon {
     name: String,
+    role: Role,
     child: Child,
     log: PathBuf,
+    /// Holds its standard input open, if it has one.
+    feeding: Option<AbortHandle>,
 }
 
 /// All daemons that were started, in this order.
 #[derive(Debug)]
-pub(super) struct Daemons {
+pub(crate) struct Daemons {
     running: Vec<Daemon>,
     tag: LaunchTag,
 }
 
 impl Daemons {
     /// No daemon yet; all of them will carry the tag.
-    pub(super) fn new(tag: LaunchTag) -> Self {
+    pub(crate) fn new(tag: LaunchTag) -> Self {
         Self { running: Vec::new(), tag }
     }
 
-    /// Starts a daemon, with its output in a log and its process number in a file.
+    /// Starts a daemon with `spawn`, with its output in a log and its process number in a file.
     ///
     /// # Errors
     /// Fails if it does not start; that it works is another matter (see [`Daemons::check`]).
-    pub(super) fn start(
+    pub(crate) fn start(
+        &mut self,
+        (name, role): (&str, Role),
+        mut command: Command,
+        directory: &Directory,
+        spawn: impl FnOnce(&mut Command) -> io::Result<Child>,
+    ) -> Result<(), DaemonError> {
+        command.stdin(Stdio::null());
+        self.start_with_input((name, role), command, directory, spawn)
+    }
+
+    /// Starts a program that finds `input` on its standard input, which ends when the program shall end. Must be called within a tokio
+    /// runtime.
+    ///
+    /// # Errors
+    /// As [`Daemons::start`].
+    pub(crate) fn start_fed(
         &mut self,
         name: &str,
         mut command: Command,
         directory: &Directory,
-        birthplace: &Confinement<'_>,
+        input: String,
+    ) -> Result<(), DaemonError> {
+        command.stdin(Stdio::piped());
+        self.start_with_input((name, Role::Agent), command, directory, Command::spawn)?;
+        let started = self.running.last_mut().and_then(|daemon| Some((daemon.child.stdin.take()?, daemon)));
+        let Some((stdin, daemon)) = started else { return Ok(()) };
+        let stdin = ChildStdin::from_std(stdin);
+        let mut stdin = stdin.map_err(|error| DaemonError::Files { name: name.to_owned(), error })?;
+        let feeding = tokio::spawn(async move {
+            // A program that does not read it is seen to end, or to start nobody.
+            let _ = stdin.write_all(input.as_bytes()).await;
+            std::future::pending::<()>().await;
+        });
+        daemon.feeding = Some(feeding.abort_handle());
+        Ok(())
+    }
+
+    fn start_with_input(
+        &mut self,
+        (name, role): (&str, Role),
+        mut command: Command,
+        directory: &Directory,
+        spawn: impl FnOnce(&mut Command) -> io::Result<Child>,
     ) -> Result<(), DaemonError> {
         let files = |error| DaemonError::Files { name: name.to_owned(), error };
         let log = directory.log(name);
         Directory::write_private(&log, "").map_err(files)?;
         let output = File::options().append(true).open(&log).map_err(files)?;
-        command.stdin(Stdio::null());
         command.stdout(output.try_clone().map_err(files)?).stderr(output);
         clean(&mut command);
         if std::env::var_os(LOG).is_none() {
@@ -107,18 +159,18 @@ impl Daemons {
         command.env(LaunchTag::VARIABLE, self.tag.value());
         // A Ctrl-C at the terminal is for the command; daemons are stopped in order.
         command.process_group(0);
-        let child = birthplace.start(&mut command).map_err(|error| DaemonError::Start {
+        let child = spawn(&mut command).map_err(|error| DaemonError::Start {
             name: name.to_owned(),
             program: command.get_program().into(),
             error,
         })?;
         fs::write(directory.pid(name), format!("{}\n", child.id())).map_err(files)?;
-        self.running.push(Daemon { name: name.to_owned(), child, log });
+        self.running.push(Daemon { name: name.to_owned(), role, child, log, feeding: None });
         Ok(())
     }
 
     /// The process numbers of all daemons.
-    pub(super) fn pids(&self) -> impl Iterator<Item = Pid> {
+    pub(crate) fn pids(&self) -> impl Iterator<Item = Pid> {
         self.running.iter().map(Daemon::pid)
     }
 
@@ -126,8 +178,20 @@ impl Daemons {
     ///
     /// # Errors
     /// Tells of the first one that does not.
-    pub(super) fn check(&mut self) -> Result<(), DaemonError> {
-        for daemon in &mut self.running {
+    pub(crate) fn check(&mut self) -> Result<(), DaemonError> {
+        Self::check_all(self.running.iter_mut())
+    }
+
+    /// Checks that those run that the others report to.
+    ///
+    /// # Errors
+    /// Tells of the first one that does not.
+    pub(crate) fn check_heads(&mut self) -> Result<(), DaemonError> {
+        Self::check_all(self.running.iter_mut().filter(|daemon| daemon.role == Role::Head))
+    }
+
+    fn check_all<'a>(daemons: impl Iterator<Item = &'a mut Daemon>) -> Result<(), DaemonError> {
+        for daemon in daemons {
             if let Ok(Some(status)) = daemon.child.try_wait() {
                 let log = last_lines(&daemon.log);
                 return Err(DaemonError::Ended { name: daemon.name.clone(), status, log });
@@ -136,10 +200,20 @@ impl Daemons {
         Ok(())
     }
 
-    /// Stops all daemons in order: the agents first, then the API server they report to, then the fabric manager it asks.
-    pub(super) async fn stop(self) {
-        let (heads, agents): (Vec<_>, Vec<_>) =
-            self.running.into_iter().partition(|daemon| [API, FABRIC].contains(&daemon.name.as_str()));
+    /// The exit status of a daemon that has ended.
+    pub(crate) fn end_of(&mut self, name: &str) -> Option<ExitStatus> {
+        self.running.iter_mut().find(|daemon| daemon.name == name)?.child.try_wait().ok().flatten()
+    }
+
+    /// The last lines of the log of a daemon; nothing for one that was not started.
+    pub(crate) fn last_lines_of(&self, name: &str) -> String {
+        let daemon = self.running.iter().find(|daemon| daemon.name == name);
+        daemon.map_or_else(String::new, |daemon| last_lines(&daemon.log))
+    }
+
+    /// Stops all daemons in order: the agents first, then those they report to.
+    pub(crate) async fn stop(self) {
+        let (heads, agents): (Vec<_>, Vec<_>) = self.running.into_iter().partition(|daemon| daemon.role == Role::Head);
         stop_together(agents).await;
         for head in heads.into_iter().rev() {
             stop_together(vec![head]).await;
@@ -158,28 +232,41 @@ impl Daemon {
     }
 }
 
-/// Asks all of them to stop, waits, and kills those that do not.
-async fn stop_together(mut daemons: Vec<Daemon>) {
+/// Asks all of them to stop, waits, and kills those that do not. What has an input is asked by its end first: a signal may end a program
+/// that starts others before them.
+async fn stop_together(daemons: Vec<Daemon>) {
+    daemons.iter().filter_map(|daemon| daemon.feeding.as_ref()).for_each(AbortHandle::abort);
+    let (mut fed, mut others): (Vec<_>, Vec<_>) = daemons.into_iter().partition(|daemon| daemon.feeding.is_some());
+    wait_for(&mut fed).await;
+    others.append(&mut fed);
+    let mut daemons = others;
     daemons.retain_mut(|daemon| !daemon.has_ended());
     for daemon in &daemons {
         // A stopped process acts on no other signal; it is our child and not reaped, so the number is its own.
         let _ = kill(daemon.pid(), Signal::SIGTERM);
         let _ = kill(daemon.pid(), Signal::SIGCONT);
     }
-    let deadline = Instant::now() + STOP_WITHIN;
-    while !daemons.is_empty() && Instant::now() < deadline {
-        sleep(LOOK_EVERY).await;
-        daemons.retain_mut(|daemon| !daemon.has_ended());
-    }
+    wait_for(&mut daemons).await;
     for daemon in &mut daemons {
         let _ = daemon.child.kill();
         let _ = daemon.child.wait();
     }
 }
 
+/// Waits for the end of all of them, but not for ever; leaves those that have not ended.
+async fn wait_for(daemons: &mut Vec<Daemon>) {
+    let deadline = Instant::now() + STOP_WITHIN;
+    daemons.retain_mut(|daemon| !daemon.has_ended());
+    while !daemons.is_empty() && Instant::now() < deadline {
+        sleep(LOOK_EVERY).await;
+        daemons.retain_mut(|daemon| !daemon.has_ended());
+    }
+}
+
 /// Takes out what an outer cluster, an outer launch or a service would tell a daemon.
 fn clean(command: &mut Command) {
-    for (name, _) in std::env::vars_os() {
+    let set: Vec<OsString> = command.get_envs().map(|(name, _)| name.to_owned()).collect();
+    for (name, _) in std::env::vars_os().filter(|(name, _)| !set.contains(name)) {
         let text = name.to_string_lossy();
         if (text.starts_with("LATTICE_") && text != LOG) || text == "NOTIFY_SOCKET" {
             command.env_remove(&name);
@@ -200,7 +287,15 @@ mod tests {
 
     use pmi_core::ids::JobId;
 
+    use super::super::directory::Access;
     use super::*;
+
+    const API: &str = "api";
+    const FABRIC: &str = "fabric";
+
+    fn role(name: &str) -> Role {
+        if [API, FABRIC].contains(&name) { Role::Head } else { Role::Agent }
+    }
 
     /// Daemons that are shell scripts, in a directory of their own.
     struct Scripts {
@@ -211,13 +306,13 @@ mod tests {
     impl Scripts {
         fn new() -> Self {
             let tag = LaunchTag::new(JobId::new("lattice-dev-test").unwrap());
-            Self { directory: Directory::create().unwrap(), daemons: Daemons::new(tag) }
+            Self { directory: Directory::create(Access::Owner).unwrap(), daemons: Daemons::new(tag) }
         }
 
         fn start(&mut self, name: &str, script: &str) -> Result<(), DaemonError> {
             let mut command = Command::new("sh");
             command.arg("-c").arg(script).current_dir(self.directory.path());
-            self.daemons.start(name, command, &self.directory, &Confinement::Here)
+            self.daemons.start((name, role(name)), command, &self.directory, Command::spawn)
         }
 
         /// Starts a daemon that writes its name when it is told to stop; returns once it listens.
@@ -249,7 +344,8 @@ mod tests {
     fn a_program_that_is_missing_is_named_with_its_daemon() {
         let mut scripts = Scripts::new();
         let command = Command::new("/nonexistent/lattice-agent");
-        let error = scripts.daemons.start("node3", command, &scripts.directory, &Confinement::Here).unwrap_err();
+        let error =
+            scripts.daemons.start(("node3", Role::Agent), command, &scripts.directory, Command::spawn).unwrap_err();
         let expected = "cannot start /nonexistent/lattice-agent for node3: No such file or directory (os error 2)";
         assert_eq!(error.to_string(), expected);
         assert_eq!(scripts.daemons.pids().count(), 0);
@@ -273,6 +369,27 @@ mod tests {
         directory.remove().unwrap();
     }
 
+    /// The programs that start others elsewhere pass the end of input on; a signal might leave those behind.
+    #[tokio::test]
+    async fn a_program_with_input_is_asked_to_end_by_its_end() {
+        let mut scripts = Scripts::new();
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            "trap 'echo signal >> stopped' TERM; read line; echo $line > heard; cat; echo left >> stopped",
+        ]);
+        command.current_dir(scripts.directory.path());
+        scripts.daemons.start_fed("node0", command, &scripts.directory, "told\n".to_owned()).unwrap();
+        let Scripts { directory, daemons } = scripts;
+        let heard = directory.path().join("heard");
+        while !fs::read_to_string(&heard).is_ok_and(|text| text == "told\n") {
+            tokio::task::yield_now().await;
+        }
+        daemons.stop().await;
+        assert_eq!(fs::read_to_string(directory.path().join("stopped")).unwrap(), "left\n");
+        directory.remove().unwrap();
+    }
+
     #[tokio::test]
     async fn a_daemon_leaves_its_number_and_a_log_that_is_its_owners() {
         let mut scripts = Scripts::new();
@@ -291,7 +408,7 @@ mod tests {
         let mut scripts = Scripts::new();
         let mut command = Command::new("sh");
         command.args(["-c", "echo $LATTICE_LAUNCH_ID; exec sleep 1000"]);
-        scripts.daemons.start("node0", command, &scripts.directory, &Confinement::Here).unwrap();
+        scripts.daemons.start(("node0", Role::Agent), command, &scripts.directory, Command::spawn).unwrap();
         let log = scripts.directory.log("node0");
         while fs::read_to_string(&log).unwrap().is_empty() {
             std::thread::yield_now();

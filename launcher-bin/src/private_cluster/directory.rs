@@ -1,10 +1,11 @@
-//! The files of a cluster on this machine, all in one temporary directory.
+//! The files of a private cluster on the machine of who makes it, all in one temporary directory.
 //!
 //! ```text
-//! api.sock                        the API server's socket, the one thing that other users may use
+//! api.sock                        the API server's socket, the one thing that other users may use where they are let in
 //! api.toml, node0.toml, ...       configurations          api.log, node0.log, ...   what the daemons say
 //! api.pid, node0.pid, ...         process numbers         api.redb                  the API server's state
 //! pki/                            certificates and keys, ours alone
+//! ready                           socket on which the API server says where it listens
 //! fabric.log, fabric.secret       the fabric manager's calls, and who may make some
 //! nics/node0/cxi0/, ...           NICs, with a file for each CXI service
 //! runtime/node0/, ...             sockets of fork servers, where sessions wait for the next agent
@@ -16,88 +17,116 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use lattice_pki::directory_name;
 use nix::unistd::mkdtemp;
+use pmi_transport::identity::{Caller, TlsFiles};
 
-/// Others may pass through to the socket, and see nothing on the way.
-const PASSABLE: u32 = 0o711;
 const PRIVATE: u32 = 0o600;
+
+/// Use of a cluster by other users of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// They may pass through to the socket, and see nothing on the way.
+    Everybody,
+    /// None.
+    Owner,
+}
+
+impl Access {
+    fn mode(self) -> u32 {
+        match self {
+            Self::Everybody => 0o711,
+            Self::Owner => 0o700,
+        }
+    }
+}
 
 /// The directory. It is there until [`Directory::remove`].
 #[derive(Debug)]
-pub(super) struct Directory {
+pub(crate) struct Directory {
     path: PathBuf,
 }
 
 impl Directory {
-    pub(super) fn create() -> io::Result<Self> {
-        let path = mkdtemp(&std::env::temp_dir().join("lattice-dev-XXXXXX"))?;
+    /// Makes one below the directory for temporary files.
+    pub(crate) fn create(access: Access) -> io::Result<Self> {
+        let path = mkdtemp(&std::env::temp_dir().join("lattice-XXXXXX"))?;
         let directory = Self { path };
-        fs::set_permissions(&directory.path, Permissions::from_mode(PASSABLE))?;
+        fs::set_permissions(&directory.path, Permissions::from_mode(access.mode()))?;
         fs::create_dir(directory.empty())?;
         Ok(directory)
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// A name that no other cluster on this machine has.
-    pub(super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    pub(super) fn api_socket(&self) -> PathBuf {
+    pub(crate) fn api_socket(&self) -> PathBuf {
         self.path.join("api.sock")
     }
 
-    pub(super) fn api_state(&self) -> PathBuf {
+    pub(crate) fn api_state(&self) -> PathBuf {
         self.path.join("api.redb")
     }
 
-    pub(super) fn pki(&self) -> PathBuf {
+    pub(crate) fn ready(&self) -> PathBuf {
+        self.path.join("ready")
+    }
+
+    pub(crate) fn pki(&self) -> PathBuf {
         self.path.join("pki")
     }
 
-    pub(super) fn hosts(&self) -> PathBuf {
+    /// Certificate files of a daemon.
+    pub(crate) fn certificates(&self, subject: &Caller) -> TlsFiles {
+        TlsFiles::in_directory(&self.pki().join(directory_name(subject)))
+    }
+
+    pub(crate) fn hosts(&self) -> PathBuf {
         self.path.join("hosts")
     }
 
-    pub(super) fn empty(&self) -> PathBuf {
+    pub(crate) fn empty(&self) -> PathBuf {
         self.path.join("empty")
     }
 
-    pub(super) fn runtime(&self) -> PathBuf {
+    pub(crate) fn runtime(&self) -> PathBuf {
         self.path.join("runtime")
     }
 
-    pub(super) fn fabric_secret(&self) -> PathBuf {
+    pub(crate) fn fabric_secret(&self) -> PathBuf {
         self.path.join("fabric.secret")
     }
 
-    pub(super) fn nics(&self, node: &str) -> PathBuf {
+    pub(crate) fn nics(&self, node: &str) -> PathBuf {
         self.path.join("nics").join(node)
     }
 
-    pub(super) fn config(&self, daemon: &str) -> PathBuf {
+    pub(crate) fn config(&self, daemon: &str) -> PathBuf {
         self.path.join(format!("{daemon}.toml"))
     }
 
-    pub(super) fn log(&self, daemon: &str) -> PathBuf {
+    pub(crate) fn log(&self, daemon: &str) -> PathBuf {
         self.path.join(format!("{daemon}.log"))
     }
 
-    pub(super) fn pid(&self, daemon: &str) -> PathBuf {
+    pub(crate) fn pid(&self, daemon: &str) -> PathBuf {
         self.path.join(format!("{daemon}.pid"))
     }
 
     /// Writes a file that is nobody else's business.
-    pub(super) fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    pub(crate) fn write_private(path: &Path, text: &str) -> io::Result<()> {
         File::create(path)?.set_permissions(Permissions::from_mode(PRIVATE))?;
         fs::write(path, text)
     }
 
     /// Removes it, with all that is in it.
-    pub(super) fn remove(self) -> io::Result<()> {
+    pub(crate) fn remove(self) -> io::Result<()> {
         fs::remove_dir_all(&self.path)
     }
 }

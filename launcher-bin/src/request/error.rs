@@ -12,7 +12,7 @@ use rank_spawner::{BindHereError, ProgramError, ProgramFailure};
 use super::environment::EnvironmentError;
 use super::multi_prog::MultiProgError;
 use crate::formatting::duration;
-use crate::hostfile::HostfileError;
+use crate::hostfile::{HostfileError, HostsError};
 use crate::limits::TooManyRanks;
 
 /// Refusal of a launch before anything is started.
@@ -80,6 +80,9 @@ pub enum RequestError {
         /// Number of slots.
         slots: u64,
     },
+    /// The hosts of the environment cannot be read.
+    #[error("LATTICE_HOSTS: {0}")]
+    UsualHosts(#[source] HostsError),
     /// The hostfile cannot be used.
     #[error(transparent)]
     Hostfile(#[from] HostfileError),

@@ -27,6 +27,7 @@ mod lifetimes;
 mod malformed;
 mod mpi_programs;
 mod other_launchers;
+mod other_managers;
 mod outliving;
 mod placement;
 mod relays;

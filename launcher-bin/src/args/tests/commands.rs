@@ -107,6 +107,18 @@ fn probes_of_pmi_have_their_bounds() {
     not_taken("pmi barrier --method pmix", "[possible values: auto, pmi1, pmi2]");
 }
 
+#[cfg(feature = "api")]
+#[test]
+fn nodes_are_started_by_a_way_and_with_hosts_that_are_named_once() {
+    taken("start", &["via: None", "command: []"]);
+    taken("start --via slurm -- lattice launch -n 8 ./a", &["via: Some(Slurm)", "\"launch\", \"-n\", \"8\""]);
+    taken("start --via ssh --host a:2,b make test", &["via: Some(Ssh)", "HostSlots", "[\"make\", \"test\"]"]);
+    taken("launch --via none true", &["via: Some(None)"]);
+    not_taken("start --via ssh -w a --hostfile f", "cannot be used with");
+    not_taken("launch --via slrum true", "\"slrum\" is none of slurm, pbs, lsf, sge, flux, ssh, none");
+    not_taken("launch --via ssh", "required arguments were not provided");
+}
+
 #[cfg(feature = "dev-cluster")]
 #[test]
 fn a_dev_cluster_has_one_node_at_least_and_fits_its_network() {

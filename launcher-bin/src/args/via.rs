@@ -1,0 +1,161 @@
+//! `--via`, the way to nodes that other resource managers or other means of starting programs give, and the flags of `lattice start`.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::value::node_list;
+use crate::hostfile::{self, Hosts};
+
+/// Where the host and the command stand in a command of the user's.
+const PLACES: [&str; 2] = ["{host}", "{command}"];
+
+/// Way to the nodes of a launch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// None: this machine.
+    None,
+    /// Slurm's allocation, by `srun`.
+    Slurm,
+    /// The job of PBS, by `pbs_tmrsh`.
+    Pbs,
+    /// The job of LSF, by `blaunch`.
+    Lsf,
+    /// The job of Grid Engine, by `qrsh`.
+    Sge,
+    /// The instance of Flux, by `flux exec`.
+    Flux,
+    /// Hosts that are named, by `ssh`.
+    Ssh,
+    /// Hosts that are named, by these words, in which `{host}` and `{command}` are filled in.
+    Command(Vec<String>),
+}
+
+/// Text that is no way to nodes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ViaParseError {
+    /// One word that is none of ours.
+    #[error(
+        "{text:?} is none of slurm, pbs, lsf, sge, flux, ssh, none, and no command with {{host}} and {{command}} in it"
+    )]
+    Unknown {
+        /// The text.
+        text: String,
+    },
+    /// A command that leaves something out.
+    #[error("the command {text:?} has no {place}; it is called as in 'ssh {{host}} {{command}}'")]
+    Incomplete {
+        /// The text.
+        text: String,
+        /// The part that is missing.
+        place: &'static str,
+    },
+    /// Its quotes are not closed.
+    #[error("the quotes of {text:?} do not match")]
+    Quotes {
+        /// The text.
+        text: String,
+    },
+}
+
+/// Reads the value of `--via`.
+pub(super) fn parse(text: &str) -> Result<Via, ViaParseError> {
+    let text = text.trim();
+    Ok(match text {
+        "none" => Via::None,
+        "slurm" => Via::Slurm,
+        "pbs" => Via::Pbs,
+        "lsf" => Via::Lsf,
+        "sge" => Via::Sge,
+        "flux" => Via::Flux,
+        "ssh" => Via::Ssh,
+        _ if !text.contains([' ', '{']) => return Err(ViaParseError::Unknown { text: text.to_owned() }),
+        _ => Via::Command(command(text)?),
+    })
+}
+
+fn command(text: &str) -> Result<Vec<String>, ViaParseError> {
+    let text = || text.to_owned();
+    if let Some(place) = PLACES.into_iter().find(|place| !text().contains(place)) {
+        return Err(ViaParseError::Incomplete { text: text(), place });
+    }
+    shlex::split(&text()).filter(|words| !words.is_empty()).ok_or_else(|| ViaParseError::Quotes { text: text() })
+}
+
+impl fmt::Display for Via {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Slurm => "slurm",
+            Self::Pbs => "pbs",
+            Self::Lsf => "lsf",
+            Self::Sge => "sge",
+            Self::Flux => "flux",
+            Self::Ssh => "ssh",
+            Self::Command(words) => return f.write_str(&words.join(" ")),
+        })
+    }
+}
+
+/// The flags of `lattice start`, and the command that runs with the nodes ready.
+#[derive(Clone, Debug, Args)]
+pub struct StartArgs {
+    /// Reach the nodes by slurm, pbs, lsf, sge or flux (the default in an allocation of theirs), by ssh, or by a command that runs
+    /// another on a host, such as 'rsh {host} {command}'.
+    #[arg(long, value_name = "HOW", env = "LATTICE_VIA", hide_env = true, value_parser = parse)]
+    pub via: Option<Via>,
+    /// Hosts, where nobody else names them.
+    #[command(flatten)]
+    pub hosts: HostArgs,
+    /// Command to run, and its arguments; else your shell.
+    #[arg(value_name = "COMMAND [ARGS]", trailing_var_arg = true, num_args = 0..)]
+    pub command: Vec<OsString>,
+}
+
+/// Hosts that a command of the user's reaches.
+#[derive(Clone, Debug, Default, Args)]
+pub struct HostArgs {
+    /// Use these hosts, such as node[0-3,7].
+    #[arg(short = 'w', long, value_name = "NODES", value_parser = node_list, conflicts_with = "hostfile")]
+    pub nodelist: Option<String>,
+    /// Use the hosts in FILE, with their slots: lines `HOST slots=N`, `HOST:N` or `HOST`.
+    #[arg(long, alias = "machinefile", value_name = "FILE")]
+    pub hostfile: Option<PathBuf>,
+    /// The same, with the lines given here: HOST or HOST:N, separated by commas.
+    #[arg(short = 'H', long, value_name = "HOSTS", value_parser = hostfile::parse_hosts, conflicts_with_all = ["hostfile", "nodelist"])]
+    pub host: Option<Hosts>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_way_is_a_word_of_ours_or_a_whole_command() {
+        for word in ["none", "slurm", "pbs", "lsf", "sge", "flux", "ssh"] {
+            assert_eq!(parse(word).unwrap().to_string(), word);
+        }
+        let words = |text: &str| match parse(text) {
+            Ok(Via::Command(words)) => words,
+            other => panic!("{text}: {other:?}"),
+        };
+        assert_eq!(words("ssh -p 22 {host} {command}"), ["ssh", "-p", "22", "{host}", "{command}"]);
+        assert_eq!(words("sh -c 'enter {host}; exec {command}'"), ["sh", "-c", "enter {host}; exec {command}"]);
+    }
+
+    #[test]
+    fn a_command_that_leaves_something_out_is_refused_with_what_is_missing() {
+        let check = |text: &str, expected: &str| {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        };
+        check("slrum", "\"slrum\" is none of slurm, pbs, lsf, sge, flux, ssh, none");
+        check("", "is none of");
+        check("ssh {host}", "has no {command}");
+        check("rsh {command}", "has no {host}");
+        check("sh -c 'x {host} {command}", "the quotes of");
+    }
+}

@@ -1,0 +1,215 @@
+//! A cluster that one user makes for himself, for as long as one command runs. It has a directory of its own, an API server that is a
+//! child of this process, certificates that nobody else has, and one allocation of all its nodes.
+//!
+//! ```text
+//! keeper, directory ──> daemons ──> allocation ──> command
+//!                                                     │
+//!  removed  <──  swept: nothing below us  <──  agents, then API server  <── released  <─┘
+//! ```
+//!
+//! Where its agents run and how they are started is left to who makes one: on this machine ([`dev_cluster`](crate::dev_cluster)), or
+//! by the means of another resource manager ([`via`](crate::via)). The way back is gone whatever fails on the way there. When this
+//! program is killed, the keeper kills the rest and removes the directory.
+
+mod allocation;
+mod command;
+mod daemons;
+mod directory;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pmi_core::ids::JobId;
+use rank_spawner::{Keeper, KeeperError, LaunchTag, Orphans, SweepScope, become_subreaper, sweep};
+
+pub use self::allocation::AllocationError;
+pub(crate) use self::allocation::Holder;
+pub(crate) use self::command::{ClusterCommand, Signals, Words};
+pub use self::daemons::DaemonError;
+pub(crate) use self::daemons::{Daemons, Role};
+pub(crate) use self::directory::{Access, Directory};
+use crate::console::report;
+use crate::exit;
+
+/// The name of the API server's files.
+pub(crate) const API: &str = "api";
+
+/// Limit for the end of processes that are left when everything was stopped.
+const SWEEP_WITHIN: Duration = Duration::from_secs(5);
+
+/// Failure to make a cluster, or to run the command in it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PrivateClusterError {
+    /// There is no agent to run.
+    #[error("there is no lattice-agent beside {}, nor in PATH; build or install it", beside.display())]
+    NoAgent {
+        /// This program.
+        beside: PathBuf,
+    },
+    /// Nobody would clean up after us.
+    #[error(transparent)]
+    Keeper(#[from] KeeperError),
+    /// The files of the cluster cannot be made.
+    #[error("cannot make the files of the cluster in {}: {error}", directory.display())]
+    Files {
+        /// Directory of the files.
+        directory: PathBuf,
+        /// Error of the system.
+        error: io::Error,
+    },
+    /// A daemon does not run.
+    #[error(transparent)]
+    Daemon(#[from] DaemonError),
+    /// The cluster does not come to life.
+    #[error(transparent)]
+    Allocation(#[from] AllocationError),
+    /// The command cannot be started.
+    #[error("cannot run {command}: {error}")]
+    Command {
+        /// Its program.
+        command: String,
+        /// Error of the system.
+        error: io::Error,
+    },
+    /// Signals, threads or processes cannot be used as they must be.
+    #[error("cannot set up the cluster: {0}")]
+    Setup(#[from] io::Error),
+}
+
+impl PrivateClusterError {
+    /// Exit code of a command that ends with this error.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Command { error, .. } => exit::of_exec(error),
+            _ => exit::OURS,
+        }
+    }
+}
+
+/// The program of this name beside this one, else in `PATH`.
+pub(crate) fn find_program(name: &str) -> io::Result<Option<PathBuf>> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let ours = std::env::current_exe()?;
+    let mut candidates = std::iter::once(ours.with_file_name(name))
+        .chain(std::env::split_paths(&path).map(|directory| directory.join(name)));
+    Ok(candidates.find(|candidate| candidate.is_file()))
+}
+
+/// The agent's program.
+pub(crate) fn agent_program() -> Result<PathBuf, PrivateClusterError> {
+    match find_program("lattice-agent")? {
+        Some(agent) => Ok(agent),
+        None => Err(PrivateClusterError::NoAgent { beside: std::env::current_exe()? }),
+    }
+}
+
+/// The ground of a cluster: a directory, and guards who see to it that nothing is left.
+pub(crate) struct Ground {
+    pub(crate) directory: Directory,
+    /// The mark of everything that belongs to the cluster; ranks have their launch's instead.
+    pub(crate) tag: LaunchTag,
+    keeper: Keeper,
+}
+
+impl Ground {
+    /// Runs `work` with a directory that `access` may pass through, and leaves nothing of either.
+    ///
+    /// Must be called while this process has one thread.
+    ///
+    /// # Errors
+    /// Fails if nothing can be made or guarded, and as `work` does.
+    pub(crate) fn lend<E: From<PrivateClusterError>>(
+        access: Access,
+        work: impl FnOnce(&Self) -> Result<u8, E>,
+    ) -> Result<u8, E> {
+        let keeper = Keeper::fork().map_err(PrivateClusterError::from)?;
+        let ground = Self::prepare(access, keeper)?;
+        let code = work(&ground);
+        ground.clear()?;
+        code
+    }
+
+    fn prepare(access: Access, keeper: Keeper) -> Result<Self, PrivateClusterError> {
+        become_subreaper().map_err(io::Error::from)?;
+        let directory = Directory::create(access).map_err(files_in(&std::env::temp_dir()))?;
+        let tag = JobId::new(&directory.name()).map(LaunchTag::new).map_err(io::Error::other)?;
+        let guarded = keeper.guard(&tag).and_then(|()| keeper.guard_directory(directory.path()));
+        let ground = Self { directory, tag, keeper };
+        match guarded {
+            Ok(()) => Ok(ground),
+            Err(errno) => {
+                let failure = files_in(ground.directory.path())(errno.into());
+                ground.clear()?;
+                Err(failure)
+            }
+        }
+    }
+
+    /// Ends what is left, and removes the directory.
+    fn clear(self) -> Result<(), PrivateClusterError> {
+        self.end_what_is_left()?;
+        let path = self.directory.path().to_owned();
+        self.directory.remove().map_err(files_in(&path))?;
+        Ok(self.keeper.done().map_err(io::Error::from)?)
+    }
+
+    /// Kills what the command left in the background, and what a killed agent left.
+    fn end_what_is_left(&self) -> io::Result<()> {
+        let except = [self.keeper.pid()];
+        let everything = SweepScope { tag: &self.tag, ranks: &[], orphans: Orphans::Claim { except: &except } };
+        let swept = sweep(&everything, SWEEP_WITHIN)?;
+        for survivor in swept.survivors {
+            report(&format!("process {} ({}) cannot be killed", survivor.pid, survivor.name));
+        }
+        Ok(())
+    }
+
+    /// Runs `work`, which starts daemons, and stops them in order.
+    ///
+    /// # Errors
+    /// As `work`.
+    pub(crate) fn live<E: From<PrivateClusterError>>(
+        &self,
+        work: impl AsyncFnOnce(&mut Daemons, &mut Signals) -> Result<u8, E>,
+    ) -> Result<u8, E> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(PrivateClusterError::from)?;
+        runtime.block_on(async {
+            let mut signals = Signals::listen().map_err(PrivateClusterError::from)?;
+            let mut daemons = Daemons::new(self.tag.clone());
+            let code = work(&mut daemons, &mut signals).await;
+            daemons.stop().await;
+            code
+        })
+    }
+
+    /// The error that a failure to write the cluster's files is.
+    pub(crate) fn files(&self) -> impl Fn(io::Error) -> PrivateClusterError {
+        files_in(self.directory.path())
+    }
+
+    /// A command that runs in an allocation of the cluster, with these variables beside.
+    pub(crate) fn command<'a>(
+        &'a self,
+        words: Words<'a>,
+        allocation: &str,
+        mut environment: Vec<(&'static str, OsString)>,
+        daemons: &Daemons,
+    ) -> ClusterCommand<'a> {
+        environment.extend([
+            ("LATTICE_API_URL", allocation::url(&self.directory.api_socket()).into()),
+            ("LATTICE_ALLOC_ID", allocation.into()),
+            (LaunchTag::VARIABLE, self.tag.value().into()),
+        ]);
+        let (daemons, keeper) = (daemons.pids().collect(), self.keeper.pid());
+        ClusterCommand { words, environment, daemons, keeper, tag: &self.tag }
+    }
+}
+
+fn files_in(directory: &Path) -> impl Fn(io::Error) -> PrivateClusterError + use<> {
+    let directory = directory.to_owned();
+    move |error| PrivateClusterError::Files { directory: directory.clone(), error }
+}

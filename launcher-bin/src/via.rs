@@ -1,0 +1,172 @@
+//! `--via` and `lattice start`: a cluster on nodes that somebody else gives, made by their user alone, for as long as one command runs.
+//!
+//! ```text
+//! way ──> nodes and slots ──> API server, here ──> agents, by the means of others ──> allocation ──> command
+//! --via, or    variables of the      throw-away CA         one program for all nodes,         the launch itself,
+//! found        manager, or hosts     a port of the kernel  or one for each                    or a shell
+//! ```
+//!
+//! What it shares with other clusters of that kind is [`private_cluster`](crate::private_cluster)'s. What agents need to know reaches
+//! them over the standard input of the program that starts them, so that no secret stands in arguments, variables or files; when that
+//! ends, they do.
+
+mod head;
+mod joining;
+mod means;
+mod nodes;
+mod way;
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lattice_pki::PkiError;
+
+use self::head::Head;
+pub use self::head::HeadError;
+use self::joining::Joining;
+pub use self::joining::JoiningError;
+use self::means::Means;
+use self::nodes::Nodes;
+pub use self::nodes::NodesError;
+pub use self::way::Way;
+use crate::args::{StartArgs, ViaParseError};
+use crate::console::{Verbosity, report};
+use crate::exit;
+use crate::formatting::count;
+use crate::hostfile::HostfileError;
+use crate::private_cluster::{
+    Access, AllocationError, Daemons, Ground, Holder, PrivateClusterError, Signals, Words, agent_program,
+};
+
+/// Time limit for the whole cluster, beyond that of each node.
+const UP_WITHIN: Duration = Duration::from_secs(600);
+
+/// Failure to make a cluster of other people's nodes, or to run the command in it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ViaError {
+    /// The nodes are not known.
+    #[error(transparent)]
+    Nodes(#[from] NodesError),
+    /// The hostfile cannot be used.
+    #[error(transparent)]
+    Hostfile(#[from] HostfileError),
+    /// `LATTICE_VIA` is no way.
+    #[error("LATTICE_VIA: {0}")]
+    Variable(#[from] ViaParseError),
+    /// Nothing says how nodes are reached.
+    #[error(
+        "no allocation of slurm, pbs, lsf, sge or flux is found in the environment\n\
+         try: lattice start --via ssh --host node1:4,node2:4"
+    )]
+    NoWay,
+    /// A launch that outlives this command has no cluster then.
+    #[error(
+        "--detach: the cluster that --via {via} makes ends with this command\ntry: lattice start --via {via}, and launch there"
+    )]
+    Detached {
+        /// The way.
+        via: String,
+    },
+    /// The daemons cannot be given certificates.
+    #[error("cannot make certificates")]
+    Certificates(#[from] PkiError),
+    /// The API server does not come to life.
+    #[error(transparent)]
+    Head(#[from] HeadError),
+    /// Not all nodes join.
+    #[error(transparent)]
+    Joining(#[from] JoiningError),
+    /// What all such clusters have cannot be had.
+    #[error(transparent)]
+    Cluster(#[from] PrivateClusterError),
+}
+
+impl From<AllocationError> for ViaError {
+    fn from(error: AllocationError) -> Self {
+        Self::Cluster(error.into())
+    }
+}
+
+/// Makes a cluster by that way, and carries out the words of a launch in it, the first of which is the name of this program; returns the
+/// exit code of the launch.
+///
+/// Must be called while this process has one thread.
+///
+/// # Errors
+/// Fails if the cluster cannot be made. Then, too, nothing is left.
+pub fn launch(way: &Way, words: &[OsString], verbosity: Verbosity) -> Result<u8, ViaError> {
+    run(way, Words::OfThisProgram(words), verbosity)
+}
+
+/// `lattice start`: makes a cluster, and runs a command or a shell in it; returns its exit code.
+///
+/// Must be called while this process has one thread.
+///
+/// # Errors
+/// As [`launch`].
+pub fn start(args: &StartArgs, verbosity: Verbosity) -> Result<u8, ViaError> {
+    run(&Way::of_start(args)?, Words::Given(&args.command), verbosity)
+}
+
+fn run(way: &Way, words: Words<'_>, verbosity: Verbosity) -> Result<u8, ViaError> {
+    let nodes = way.nodes()?;
+    let agent = agent_program()?;
+    if verbosity == Verbosity::Verbose {
+        report(&way.in_words(&nodes));
+    }
+    Ground::lend(Access::Owner, |ground| {
+        let cluster = Cluster { means: Means::of(way.via()), way, nodes: &nodes, agent, words, ground, verbosity };
+        ground.live(async |daemons: &mut Daemons, signals: &mut Signals| cluster.live(daemons, signals).await)
+    })
+}
+
+/// A cluster whose directory is there, and nothing else yet.
+struct Cluster<'a> {
+    way: &'a Way,
+    means: Means,
+    nodes: &'a Nodes,
+    agent: PathBuf,
+    words: Words<'a>,
+    ground: &'a Ground,
+    verbosity: Verbosity,
+}
+
+impl Cluster<'_> {
+    /// Starts everything, and runs the command.
+    async fn live(&self, daemons: &mut Daemons, signals: &mut Signals) -> Result<u8, ViaError> {
+        let holder = Holder::new(&self.ground.directory.api_socket())?;
+        let joined = async {
+            let head = Head::start(self.ground, daemons).await?;
+            let mut joining = Joining::new(&self.means, self.nodes, &self.agent, &head, self.ground)?;
+            holder.allocate(&self.nodes.names, UP_WITHIN, |up| joining.look(up, daemons)).await
+        };
+        let allocation = tokio::select! {
+            allocation = joined => allocation?,
+            number = signals.any() => return Ok(exit::by_signal(number as i32)),
+        };
+        self.greet();
+        let code = self.ground.command(self.words, &allocation, self.environment(), daemons).run(signals).await;
+        holder.release_all().await;
+        Ok(code?)
+    }
+
+    /// The slots, for launches that say nothing else about places.
+    fn environment(&self) -> Vec<(&'static str, OsString)> {
+        self.nodes.slots_in_words().map(|hosts| (crate::request::HOSTS_VARIABLE, hosts.into())).into_iter().collect()
+    }
+
+    /// Tells a person where they are; a command is told nothing that it did not ask for.
+    fn greet(&self) {
+        let is_shell = matches!(self.words, Words::Given([])) && io::stdin().is_terminal();
+        if self.verbosity == Verbosity::Verbose || (is_shell && self.verbosity == Verbosity::Normal) {
+            let (nodes, via) = (count(self.nodes.names.len() as u64, "node"), self.way.via());
+            report(&format!("{nodes} joined by {via}; logs are in {}", self.ground.directory.path().display()));
+        }
+        if is_shell && self.verbosity == Verbosity::Normal {
+            report("try: lattice launch hostname; the cluster ends with this shell");
+        }
+    }
+}

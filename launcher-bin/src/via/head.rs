@@ -1,0 +1,188 @@
+//! The API server of a cluster on other people's nodes: a child of this process, at a port that the kernel chooses, with a certificate
+//! for all addresses of this machine; and the authority that certifies the nodes.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use lattice_daemon::membership::{Credentials, Membership};
+use lattice_daemon::network_addresses;
+use lattice_pki::{Authority, CA_CERTIFICATE_FILE, PkiError, Validity, directory_name};
+use pmi_transport::identity::{Caller, TlsFiles};
+use serde::Serialize;
+use tokio::net::UnixDatagram;
+use tokio::time::{Instant, sleep};
+
+use super::ViaError;
+use super::means::Means;
+use crate::private_cluster::{API, Daemons, Directory, Ground, PrivateClusterError, Role};
+
+/// Longer than any allocation.
+const DAYS: u32 = 365;
+/// Seconds after which an agent that does not hear this API server leaves.
+const LEASE: u32 = 15;
+/// Time for the API server to listen.
+const READY_WITHIN: Duration = Duration::from_secs(30);
+/// Interval between checks that it runs.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// The most bytes of what it says to its service manager.
+const NOTICE_MAX: usize = 4096;
+/// Beginning of the line that says where it listens.
+const LISTENS: &str = "X_LATTICE_LISTEN=";
+
+/// An API server that does not serve.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HeadError {
+    /// It does not say that it listens.
+    #[error("the API server has not begun to listen within {} s", READY_WITHIN.as_secs())]
+    Late,
+    /// Its socket cannot be used.
+    #[error("cannot hear the API server: {0}")]
+    Socket(#[from] io::Error),
+}
+
+/// File for `lattice api --config`.
+#[derive(Serialize)]
+struct ApiFile {
+    listen: [String; 1],
+    socket: PathBuf,
+    state: PathBuf,
+    min_uid: u32,
+    lease: u32,
+    tls: TlsFiles,
+}
+
+/// An API server that listens.
+pub(super) struct Head {
+    addresses: Vec<SocketAddr>,
+    authority: Authority,
+    ca: String,
+}
+
+impl Head {
+    /// Starts it, and waits until it listens.
+    ///
+    /// # Errors
+    /// Fails if it does not, or its files cannot be written.
+    pub(super) async fn start(ground: &Ground, daemons: &mut Daemons) -> Result<Self, ViaError> {
+        let (directory, files) = (&ground.directory, ground.files());
+        let authority = Authority::create(&directory.pki())?;
+        let hosts = hosts();
+        certify(&authority, directory, &hosts)?;
+        let text = toml::to_string(&api_file(directory, &hosts)).map_err(io::Error::other);
+        text.and_then(|text| Directory::write_private(&directory.config(API), &text)).map_err(&files)?;
+        let ca = std::fs::read_to_string(directory.pki().join(CA_CERTIFICATE_FILE)).map_err(&files)?;
+        let ready = UnixDatagram::bind(directory.ready()).map_err(HeadError::from)?;
+        let mut server = Command::new(std::env::current_exe().map_err(PrivateClusterError::from)?);
+        server.arg("api").arg("--config").arg(directory.config(API)).env("NOTIFY_SOCKET", directory.ready());
+        daemons.start((API, Role::Head), server, directory, Command::spawn).map_err(PrivateClusterError::from)?;
+        let port = port(&ready, daemons).await?;
+        let addresses = hosts.into_iter().map(|host| SocketAddr::new(host, port)).collect();
+        Ok(Self { addresses, authority, ca })
+    }
+
+    /// All that these nodes need to join.
+    ///
+    /// # Errors
+    /// Fails if one cannot be certified.
+    pub(super) fn membership(&self, nodes: &[String], means: &Means) -> Result<Membership, PkiError> {
+        let certified = |node: &String| {
+            let issued = self.authority.issue(&Caller::Agent(node.clone()), &[], Validity::days(DAYS)?)?;
+            Ok((node.clone(), Credentials { certificate: issued.certificate, key: issued.key }))
+        };
+        Ok(Membership {
+            api: self.addresses.clone(),
+            ca: self.ca.clone(),
+            nodes: nodes.iter().map(certified).collect::<Result<_, PkiError>>()?,
+            name_variables: means.name_variables.iter().map(|&name| name.to_owned()).collect(),
+        })
+    }
+}
+
+/// The addresses by which nodes may reach this machine.
+fn hosts() -> Vec<IpAddr> {
+    match network_addresses() {
+        none if none.is_empty() => vec![Ipv4Addr::LOCALHOST.into()],
+        addresses => addresses,
+    }
+}
+
+fn certify(authority: &Authority, directory: &Directory, hosts: &[IpAddr]) -> Result<(), PkiError> {
+    let names: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+    let issued = authority.issue(&Caller::Api, &names, Validity::days(DAYS)?)?;
+    authority.write(&directory.pki().join(directory_name(&Caller::Api)), &issued)
+}
+
+fn api_file(directory: &Directory, hosts: &[IpAddr]) -> ApiFile {
+    // A socket for IPv6 takes IPv4 as well, where that is not turned off; one for IPv4 is always there.
+    let any = if hosts.iter().any(IpAddr::is_ipv4) { "0.0.0.0:0" } else { "[::]:0" };
+    ApiFile {
+        listen: [any.to_owned()],
+        socket: directory.api_socket(),
+        state: directory.api_state(),
+        // Nobody else can reach its socket, or has a certificate.
+        min_uid: 1,
+        lease: LEASE,
+        tls: directory.certificates(&Caller::Api),
+    }
+}
+
+/// Waits until the API server says where it listens.
+async fn port(ready: &UnixDatagram, daemons: &mut Daemons) -> Result<u16, ViaError> {
+    let deadline = Instant::now() + READY_WITHIN;
+    let mut notice = vec![0; NOTICE_MAX];
+    loop {
+        tokio::select! {
+            received = ready.recv(&mut notice) => {
+                let length = received.map_err(HeadError::from)?;
+                if let Some(port) = port_in(&notice[..length]) {
+                    return Ok(port);
+                }
+            }
+            () = sleep(LOOK_EVERY) => daemons.check().map_err(PrivateClusterError::from)?,
+        }
+        if Instant::now() > deadline {
+            return Err(HeadError::Late.into());
+        }
+    }
+}
+
+fn port_in(notice: &[u8]) -> Option<u16> {
+    let text = str::from_utf8(notice).ok()?;
+    let address = text.lines().find_map(|line| line.strip_prefix(LISTENS))?;
+    address.parse::<SocketAddr>().ok().map(|address| address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::private_cluster::Access;
+
+    #[test]
+    fn the_port_is_found_in_what_the_api_server_says() {
+        assert_eq!(port_in(b"X_LATTICE_LISTEN=0.0.0.0:4711\nREADY=1"), Some(4711));
+        assert_eq!(port_in(b"READY=1\nX_LATTICE_LISTEN=[::]:4711"), Some(4711));
+        for other in [&b"READY=1"[..], b"", b"\xff", b"X_LATTICE_LISTEN=", b"X_LATTICE_LISTEN=x:1"] {
+            assert_eq!(port_in(other), None);
+        }
+    }
+
+    /// A file that its reader refuses would be seen as an API server that does not start.
+    #[test]
+    fn the_api_server_takes_the_settings_that_are_written_for_it() {
+        let directory = Directory::create(Access::Owner).unwrap();
+        let hosts = hosts();
+        certify(&Authority::create(&directory.pki()).unwrap(), &directory, &hosts).unwrap();
+        let text = toml::to_string(&api_file(&directory, &hosts)).unwrap();
+        Directory::write_private(&directory.config(API), &text).unwrap();
+        let line = format!("lattice api --check-config --config {}", directory.config(API).display());
+        let cli = crate::args::parse(line.split(' ').map(Into::into)).unwrap();
+        let crate::args::Command::Api(args) = cli.command else { panic!("{line}") };
+        let outcome = lattice_api_server::run(&args).map_err(|error| error.to_string());
+        assert!(matches!(outcome, Ok(lattice_api_server::Outcome::Checked)), "{:?}", outcome.err());
+        directory.remove().unwrap();
+    }
+}

@@ -1,0 +1,175 @@
+//! Nodes on their way into the cluster: their agents are started, at most so many at a time, and watched until all have joined.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lattice_session::random;
+use tokio::time::Instant;
+
+use super::ViaError;
+use super::head::Head;
+use super::means::{Means, Reach, Telling};
+use super::nodes::Nodes;
+use crate::private_cluster::{Daemons, Directory, Ground, PrivateClusterError};
+
+/// Programs that start one agent each, on their way at a time.
+const AT_ONCE: usize = 32;
+/// Time for a node to join, from the start of its program.
+const JOIN_WITHIN: Duration = Duration::from_secs(90);
+/// Programs whose words are shown when nodes are missing.
+const SHOWN: usize = 4;
+/// Time for others to fail as well, once a program has ended.
+const GATHER: Duration = Duration::from_secs(1);
+
+/// Nodes that do not join.
+#[derive(Debug, thiserror::Error)]
+#[error("{} of {all} nodes did not join: {}\n{}", missing.len(), hostlist::fold(missing), said.join("\n"))]
+pub struct JoiningError {
+    /// Their names.
+    missing: Vec<String>,
+    /// Number of all nodes.
+    all: usize,
+    /// What the programs said that should have started agents there.
+    said: Vec<String>,
+}
+
+/// The agents of a cluster on their way.
+pub(super) struct Joining<'a> {
+    means: &'a Means,
+    all: &'a [String],
+    agent: &'a Path,
+    head: &'a Head,
+    directory: &'a Directory,
+    /// Groups of nodes that one program each is yet to be started for.
+    waiting: VecDeque<Vec<String>>,
+    /// Deadlines of programs, by the nodes that they are to start agents on, and the programs' names.
+    started: HashMap<String, (Instant, String)>,
+    /// Since when a program is known to have ended too early.
+    failing: Option<Instant>,
+    /// File that tells the nodes, where none has an input.
+    file: Option<PathBuf>,
+}
+
+impl<'a> Joining<'a> {
+    /// No agent yet.
+    ///
+    /// # Errors
+    /// Fails if the nodes cannot be told.
+    pub(super) fn new(
+        means: &'a Means,
+        nodes: &'a Nodes,
+        agent: &'a Path,
+        head: &'a Head,
+        ground: &'a Ground,
+    ) -> Result<Self, ViaError> {
+        let all = &nodes.names[..];
+        let waiting = match means.reach {
+            Reach::All => VecDeque::from([all.to_vec()]),
+            Reach::Each => all.iter().map(|node| vec![node.clone()]).collect(),
+        };
+        let file = match means.telling {
+            Telling::Input => None,
+            Telling::File => Some(write_for_all(&head.membership(all, means)?.to_line()).map_err(ground.files())?),
+        };
+        let (started, directory) = (HashMap::new(), &ground.directory);
+        Ok(Self { means, all, agent, head, directory, waiting, started, failing: None, file })
+    }
+
+    /// Starts further agents, now that those are up; gives up if some cannot be any more.
+    ///
+    /// # Errors
+    /// Fails with the names of missing nodes when a program has ended before its node joined, and when a node is late.
+    pub(super) fn look(&mut self, up: &[String], daemons: &mut Daemons) -> Result<(), ViaError> {
+        let up: HashSet<&String> = up.iter().collect();
+        self.started.retain(|node, _| !up.contains(node));
+        let on_their_way: HashSet<String> = self.started.values().map(|(_, program)| program.clone()).collect();
+        let now = Instant::now();
+        if self.failing.is_none() && on_their_way.iter().any(|program| daemons.end_of(program).is_some()) {
+            self.failing = Some(now);
+        }
+        let is_late = self.started.values().any(|(deadline, _)| now > *deadline);
+        if is_late || self.failing.is_some_and(|since| now > since + GATHER) {
+            return Err(self.failure(daemons).into());
+        }
+        daemons.check_heads().map_err(PrivateClusterError::from)?;
+        let room = AT_ONCE.saturating_sub(on_their_way.len());
+        let next: Vec<_> = self.waiting.drain(..room.min(self.waiting.len())).collect();
+        next.into_iter().try_for_each(|nodes| self.start(&nodes, daemons))
+    }
+
+    /// Starts the program that starts the agents of these nodes.
+    fn start(&mut self, nodes: &[String], daemons: &mut Daemons) -> Result<(), ViaError> {
+        let mut agent = vec![self.agent.to_string_lossy().into_owned(), "join".to_owned()];
+        let name = match (self.means.reach, nodes) {
+            (Reach::Each, [node]) => {
+                agent.extend(["--node".to_owned(), node.clone()]);
+                format!("agent-{node}")
+            }
+            _ => "agents".to_owned(),
+        };
+        let input = match &self.file {
+            Some(file) => {
+                agent.extend(["--from".to_owned(), file.to_string_lossy().into_owned()]);
+                String::new()
+            }
+            None => self.head.membership(nodes, self.means)?.to_line(),
+        };
+        let command = self.means.command(nodes, &agent);
+        daemons.start_fed(&name, command, self.directory, input).map_err(PrivateClusterError::from)?;
+        let deadline = Instant::now() + JOIN_WITHIN;
+        self.started.extend(nodes.iter().map(|node| (node.clone(), (deadline, name.clone()))));
+        Ok(())
+    }
+
+    /// Names the nodes whose programs have ended or are late; others are on their way.
+    fn failure(&self, daemons: &mut Daemons) -> JoiningError {
+        let now = Instant::now();
+        let mut fails = |node: &&String| {
+            self.started
+                .get(*node)
+                .is_some_and(|(deadline, program)| now > *deadline || daemons.end_of(program).is_some())
+        };
+        let missing: Vec<String> = self.all.iter().filter(|node| fails(node)).cloned().collect();
+        let mut told = HashSet::new();
+        let programs = missing.iter().filter_map(|node| Some((node, &self.started.get(node)?.1)));
+        let programs = programs.filter(|(_, program)| told.insert(*program)).take(SHOWN);
+        let said = programs.map(|(node, program)| {
+            let place = match self.means.reach {
+                Reach::Each => format!("{} for {node}", self.means.program()),
+                Reach::All => self.means.program().to_owned(),
+            };
+            let log = daemons.last_lines_of(program);
+            match daemons.end_of(program) {
+                Some(status) => format!("{place} ended ({status}); it said:\n{log}"),
+                None => format!("{place} runs; it said:\n{log}"),
+            }
+        });
+        JoiningError { said: said.collect(), missing, all: self.all.len() }
+    }
+}
+
+impl Drop for Joining<'_> {
+    fn drop(&mut self) {
+        if let Some(directory) = self.file.as_deref().and_then(Path::parent) {
+            // It can be read by nobody else.
+            let _ = fs::remove_dir_all(directory);
+        }
+    }
+}
+
+/// Writes a file for all nodes, in a directory of its own below the home directory.
+fn write_for_all(text: &str) -> std::io::Result<PathBuf> {
+    use std::os::unix::fs::DirBuilderExt;
+    let home = std::env::home_dir().ok_or_else(|| std::io::Error::other("there is no home directory"))?;
+    let directory = home.join(format!(".lattice-join-{}", random::id()?));
+    fs::DirBuilder::new().mode(0o700).create(&directory)?;
+    let path = directory.join("membership");
+    let written = Directory::write_private(&path, text);
+    if written.is_err() {
+        // It was ours, and is empty.
+        let _ = fs::remove_dir_all(&directory);
+    }
+    written.map(|()| path)
+}

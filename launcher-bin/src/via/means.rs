@@ -1,0 +1,168 @@
+//! Means of starting an agent on each node: a table of the programs that other resource managers have for it.
+
+use std::process::Command;
+
+use crate::args::Via;
+
+/// How the agents of a cluster are started.
+#[derive(Clone, Debug)]
+pub(super) struct Means {
+    words: Vec<String>,
+    pub(super) reach: Reach,
+    pub(super) telling: Telling,
+    /// Variables of the job that would change what the program does.
+    unset: &'static [&'static str],
+    /// Variables by which a task knows the name of its node.
+    pub(super) name_variables: &'static [&'static str],
+}
+
+/// Nodes that one call of the program reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// One.
+    Each,
+    /// All of the job.
+    All,
+}
+
+/// Way of the membership to an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Telling {
+    /// Over the standard input of the program, which passes it on.
+    Input,
+    /// In a file of the home directory, which all nodes see, until all have joined.
+    File,
+}
+
+/// One step of one task on each node, beside whatever else runs in the job.
+const SRUN: &[&str] = &[
+    "srun",
+    "--nodes={count}",
+    "--ntasks={count}",
+    "--ntasks-per-node=1",
+    "--nodelist={hosts}",
+    "--overlap",
+    "--mpi=none",
+    "--cpu-bind=none",
+    "--mem=0",
+    "--kill-on-bad-exit=0",
+    "--wait=0",
+    "--input=all",
+    "--export=ALL",
+    "{command}",
+];
+
+/// The last word is for the login shell there.
+const SSH: &[&str] = &["ssh", "-x", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=30", "{host}", "exec {command}"];
+
+/// Variables of a job that `srun` takes for options.
+const OPTIONS_OF_SRUN: &[&str] = &[
+    "SLURM_CPUS_PER_TASK",
+    "SRUN_CPUS_PER_TASK",
+    "SLURM_TRES_PER_TASK",
+    "SLURM_EXACT",
+    "SLURM_EXCLUSIVE",
+    "SLURM_DISTRIBUTION",
+    "SLURM_HINT",
+    "SLURM_THREADS_PER_CORE",
+    "SLURM_MEM_PER_CPU",
+    "SLURM_MEM_PER_GPU",
+    "SLURM_MEM_PER_NODE",
+    "SLURM_STDINMODE",
+    "SLURM_STDOUTMODE",
+    "SLURM_STDERRMODE",
+    "SLURM_TIMELIMIT",
+    "SLURM_MULTI_PROG",
+    "SLURM_LABELIO",
+];
+
+impl Means {
+    /// The means of that way. `{host}` stands for the node, `{hosts}` for all of them, `{count}` for their number, and `{command}` for the
+    /// agent and its arguments: as words of their own, or quoted for a shell within one.
+    pub(super) fn of(via: &Via) -> Self {
+        let (line, reach, telling): (&[&str], _, _) = match via {
+            Via::Slurm => (SRUN, Reach::All, Telling::Input),
+            Via::Pbs => (&["pbs_tmrsh", "{host}", "{command}"], Reach::Each, Telling::File),
+            Via::Lsf => (&["blaunch", "{host}", "{command}"], Reach::Each, Telling::Input),
+            Via::Sge => (&["qrsh", "-inherit", "-V", "{host}", "{command}"], Reach::Each, Telling::Input),
+            Via::Flux => (&["flux", "exec", "--rank=all", "{command}"], Reach::All, Telling::Input),
+            Via::None | Via::Ssh => (SSH, Reach::Each, Telling::Input),
+            Via::Command(words) => return Self::of_line(words.clone(), Reach::Each, Telling::Input),
+        };
+        let means = Self::of_line(line.iter().map(|&word| word.to_owned()).collect(), reach, telling);
+        match via {
+            Via::Slurm => Self { unset: OPTIONS_OF_SRUN, name_variables: &["SLURMD_NODENAME"], ..means },
+            _ => means,
+        }
+    }
+
+    fn of_line(words: Vec<String>, reach: Reach, telling: Telling) -> Self {
+        Self { words, reach, telling, unset: &[], name_variables: &[] }
+    }
+
+    /// The call of the program for these nodes.
+    pub(super) fn command(&self, hosts: &[String], agent: &[String]) -> Command {
+        let list = hostlist::fold(hosts);
+        let (host, count) = (hosts.first().map_or("", String::as_str), hosts.len().to_string());
+        let quoted = || agent.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+        let filled = self.words.iter().flat_map(|word| match word.as_str() {
+            "{command}" => agent.to_vec(),
+            word => {
+                let word = word.replace("{hosts}", &list).replace("{host}", host).replace("{count}", &count);
+                vec![if word.contains("{command}") { word.replace("{command}", &quoted()) } else { word }]
+            }
+        });
+        let words: Vec<String> = filled.collect();
+        let mut command = Command::new(words.first().map_or("", String::as_str));
+        command.args(words.iter().skip(1));
+        for name in self.unset {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// The name of the program.
+    pub(super) fn program(&self) -> &str {
+        self.words.first().map_or("", String::as_str)
+    }
+}
+
+/// The word as a shell reads it back.
+fn quoted(word: &str) -> String {
+    // Nothing here has a zero byte.
+    shlex::try_quote(word).map_or_else(|_| word.to_owned(), Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(via: &Via) -> String {
+        let (hosts, agent) = (["n1", "n2"].map(str::to_owned), ["/opt/my agent", "join"].map(str::to_owned));
+        let command = Means::of(via).command(&hosts, &agent);
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join("|")
+    }
+
+    #[test]
+    fn each_manager_is_called_as_its_manual_says() {
+        assert_eq!(
+            line(&Via::Slurm),
+            "srun|--nodes=2|--ntasks=2|--ntasks-per-node=1|--nodelist=n[1-2]|--overlap|--mpi=none|--cpu-bind=none|--mem=0|\
+             --kill-on-bad-exit=0|--wait=0|--input=all|--export=ALL|/opt/my agent|join"
+        );
+        assert_eq!(line(&Via::Pbs), "pbs_tmrsh|n1|/opt/my agent|join");
+        assert_eq!(line(&Via::Lsf), "blaunch|n1|/opt/my agent|join");
+        assert_eq!(line(&Via::Sge), "qrsh|-inherit|-V|n1|/opt/my agent|join");
+        assert_eq!(line(&Via::Flux), "flux|exec|--rank=all|/opt/my agent|join");
+        assert_eq!(line(&Via::Ssh), "ssh|-x|-T|-o|BatchMode=yes|-o|ConnectTimeout=30|n1|exec '/opt/my agent' join");
+    }
+
+    #[test]
+    fn a_command_of_the_users_has_the_agent_as_words_or_quoted_within_one() {
+        let words = |words: &[&str]| Via::Command(words.iter().map(|&word| word.to_owned()).collect());
+        assert_eq!(line(&words(&["rsh", "{host}", "{command}"])), "rsh|n1|/opt/my agent|join");
+        let entered = words(&["sh", "-c", "enter {host}; exec {command}"]);
+        assert_eq!(line(&entered), "sh|-c|enter n1; exec '/opt/my agent' join");
+    }
+}

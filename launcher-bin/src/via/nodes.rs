@@ -1,0 +1,398 @@
+//! The nodes of an allocation of another resource manager, and how many ranks each takes: from the variables and files that it gives to
+//! the job, or from hosts that the user names.
+
+use std::ffi::OsStr;
+use std::io;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use hostlist::HostlistError;
+use lattice_session::request::HostSlots;
+use pmi_transport::identity::is_node_name;
+
+use super::ViaError;
+use crate::args::{HostArgs, Via};
+use crate::bounded_file;
+use crate::cluster::Environment;
+use crate::hostfile;
+
+/// The most bytes of a manager's file.
+const BYTES_MAX: u64 = 16 << 20;
+/// Steps of Slurm from this number on are no steps of the user's: the batch script, and the shell of an interactive job.
+const FIRST_STEP_OF_SLURMS: u64 = 0xffff_ff00;
+
+/// Nodes that are not known.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodesError {
+    /// The user names none.
+    #[error("--via {via} needs hosts\ntry: --host node1:4,node2:4, --hostfile FILE or --nodelist node[1-2]")]
+    NoHosts {
+        /// The way.
+        via: String,
+    },
+    /// This is no job of the manager.
+    #[error("this is no job of {via}: {variable} is not set")]
+    NoJob {
+        /// The manager.
+        via: String,
+        /// Variable that every job has.
+        variable: &'static str,
+    },
+    /// A list of nodes cannot be read.
+    #[error("{place}: {source}")]
+    List {
+        /// Variable or flag.
+        place: String,
+        /// Fault of the list.
+        source: HostlistError,
+    },
+    /// Numbers of slots cannot be read, or are not as many as nodes.
+    #[error("{variable} is {value:?}, which says no slots for {nodes} nodes")]
+    Slots {
+        /// The variable.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+        /// Number of nodes.
+        nodes: usize,
+    },
+    /// A file of the manager cannot be read.
+    #[error("cannot read {}, which {variable} names: {error}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Variable that names it.
+        variable: &'static str,
+        /// Error of the system.
+        error: io::Error,
+    },
+    /// The manager's command does not name the nodes.
+    #[error("`{command}` names no nodes: {said}")]
+    Command {
+        /// The command.
+        command: &'static str,
+        /// Words of the command, or of the system.
+        said: String,
+    },
+    /// A name that no node can have.
+    #[error("{name:?}, of {place}, is no name of a host; those have letters, digits, `-`, `_` and `.`")]
+    Name {
+        /// The name.
+        name: String,
+        /// Variable or flag.
+        place: String,
+    },
+    /// There is nobody.
+    #[error("{place} names no node")]
+    Empty {
+        /// Variable or flag.
+        place: String,
+    },
+}
+
+/// Nodes, each once, in their order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Nodes {
+    pub(super) names: Vec<String>,
+    /// The ranks that each takes; `None` where nobody says.
+    slots: Option<Vec<NonZeroU32>>,
+}
+
+impl Nodes {
+    /// The manager in whose job this process is, the innermost of several; `None` outside, and in one task of many.
+    pub(super) fn allocated(environment: &Environment) -> Option<Via> {
+        let is_set = |names: &[&str]| names.iter().all(|name| variable(name, environment).is_some());
+        let managers = [
+            (Via::Flux, &["FLUX_URI", "FLUX_ENCLOSING_ID"][..]),
+            (Via::Slurm, &["SLURM_JOB_ID", "SLURM_JOB_NODELIST"]),
+            (Via::Pbs, &["PBS_JOBID", "PBS_NODEFILE"]),
+            (Via::Lsf, &["LSB_JOBID", "LSB_MCPU_HOSTS"]),
+            (Via::Sge, &["JOB_ID", "PE_HOSTFILE"]),
+        ];
+        let (via, _) = managers.into_iter().find(|(_, names)| is_set(names))?;
+        (via != Via::Slurm || !is_task_of_many(environment)).then_some(via)
+    }
+
+    /// The nodes of the manager's job.
+    ///
+    /// # Errors
+    /// Fails if this is no job of the manager, and if what it says cannot be read.
+    pub(super) fn of_manager(via: &Via, environment: &Environment) -> Result<Self, NodesError> {
+        let needed = |name: &'static str| {
+            variable(name, environment).ok_or_else(|| NodesError::NoJob { via: via.to_string(), variable: name })
+        };
+        match via {
+            Via::Slurm => slurm(needed("SLURM_JOB_NODELIST")?, environment),
+            Via::Pbs => one_line_a_slot("PBS_NODEFILE", needed("PBS_NODEFILE")?),
+            Via::Lsf => match variable("LSB_MCPU_HOSTS", environment) {
+                Some(hosts) => lsf(hosts),
+                None => one_line_a_slot("LSB_DJOB_HOSTFILE", needed("LSB_DJOB_HOSTFILE")?),
+            },
+            Via::Sge => sge(needed("PE_HOSTFILE")?),
+            Via::Flux => {
+                needed("FLUX_URI")?;
+                flux()
+            }
+            Via::None | Via::Ssh | Via::Command(_) => Err(NodesError::NoHosts { via: via.to_string() }),
+        }
+    }
+
+    /// The hosts that the user names.
+    ///
+    /// # Errors
+    /// Fails if there are none, or some cannot be read.
+    pub(super) fn named(hosts: &HostArgs, via: &Via) -> Result<Self, ViaError> {
+        let HostArgs { nodelist, hostfile, host } = hosts;
+        Ok(match (nodelist, hostfile, host) {
+            (Some(list), ..) => {
+                let mut names = hostlist::expand(list).map_err(NodesError::from)?;
+                let mut seen = std::collections::HashSet::new();
+                names.retain(|name| seen.insert(name.clone()));
+                checked("--nodelist", Self { names, slots: None })?
+            }
+            (None, Some(path), _) => gathered("--hostfile", hostfile::read(path)?)?,
+            (None, None, Some(hosts)) => gathered("--host", hosts.0.clone())?,
+            (None, None, None) => return Err(NodesError::NoHosts { via: via.to_string() }.into()),
+        })
+    }
+
+    /// Nodes with their slots in the form of `--host`; `None` where nobody says how many.
+    pub(super) fn slots_in_words(&self) -> Option<String> {
+        let slots = self.slots.as_ref()?;
+        let pairs: Vec<(&String, &NonZeroU32)> = self.names.iter().zip(slots).collect();
+        let alike = pairs.chunk_by(|one, next| one.1 == next.1);
+        let parts = alike.flat_map(|nodes| {
+            let names: Vec<&String> = nodes.iter().map(|(name, _)| *name).collect();
+            let list = hostlist::fold(&names);
+            let slots = nodes[0].1;
+            hostlist::parts(&list).map(|part| format!("{part}:{slots}")).collect::<Vec<_>>()
+        });
+        Some(parts.collect::<Vec<_>>().join(","))
+    }
+}
+
+fn variable<'a>(name: &str, environment: &'a Environment) -> Option<&'a str> {
+    let (_, value) = environment.iter().find(|(known, _)| known == OsStr::new(name))?;
+    value.to_str().filter(|value| !value.is_empty())
+}
+
+/// True in one of several tasks of a step of Slurm: a launch there is about that task.
+fn is_task_of_many(environment: &Environment) -> bool {
+    let number = |name| variable(name, environment).and_then(|value| value.parse::<u64>().ok());
+    number("SLURM_STEP_ID").is_some_and(|step| step < FIRST_STEP_OF_SLURMS) && number("SLURM_STEP_NUM_TASKS") != Some(1)
+}
+
+fn slurm(list: &str, environment: &Environment) -> Result<Nodes, NodesError> {
+    let place = "SLURM_JOB_NODELIST";
+    let names = hostlist::expand(list).map_err(|source| NodesError::List { place: place.to_owned(), source })?;
+    let said = ["SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE"].into_iter();
+    let said = said.filter_map(|name| Some((name, variable(name, environment)?))).next();
+    let slots = said.map(|(name, value)| {
+        let slots = slurm_counts(value).filter(|slots| slots.len() == names.len());
+        slots.ok_or_else(|| NodesError::Slots { variable: name, value: value.to_owned(), nodes: names.len() })
+    });
+    let slots = slots.transpose()?;
+    checked(place, Nodes { names, slots })
+}
+
+/// Numbers as Slurm shortens them: `4(x2),3`. Bounded by the longest list of nodes.
+fn slurm_counts(text: &str) -> Option<Vec<NonZeroU32>> {
+    let mut counts = Vec::new();
+    for part in text.split(',') {
+        let (count, times) = match part.split_once("(x") {
+            Some((count, times)) => (count, times.strip_suffix(')')?.parse().ok()?),
+            None => (part, 1_usize),
+        };
+        if times > hostlist::NAMES_MAX - counts.len() {
+            return None;
+        }
+        counts.extend(std::iter::repeat_n(count.parse::<NonZeroU32>().ok()?, times));
+    }
+    Some(counts)
+}
+
+fn one_line_a_slot(variable: &'static str, path: &str) -> Result<Nodes, NodesError> {
+    let text = read(variable, path)?;
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    gathered(variable, lines.map(|node| HostSlots { node: node.to_owned(), slots: NonZeroU32::MIN }).collect())
+}
+
+/// `a 4 b 4`: each host with its slots.
+fn lsf(hosts: &str) -> Result<Nodes, NodesError> {
+    let words: Vec<&str> = hosts.split_whitespace().collect();
+    let pairs = words.chunks(2).map(|pair| match pair {
+        [node, slots] => Some(HostSlots { node: (*node).to_owned(), slots: slots.parse().ok()? }),
+        _ => None,
+    });
+    let variable = "LSB_MCPU_HOSTS";
+    let nodes = words.len().div_ceil(2);
+    let hosts = pairs.collect::<Option<Vec<_>>>();
+    gathered(variable, hosts.ok_or_else(|| NodesError::Slots { variable, value: words.join(" "), nodes })?)
+}
+
+/// Lines `host slots queue range`.
+fn sge(path: &str) -> Result<Nodes, NodesError> {
+    let variable = "PE_HOSTFILE";
+    let text = read(variable, path)?;
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let host = |line: &&str| {
+        let mut words = line.split_whitespace();
+        let (node, slots) = (words.next()?, words.next()?.parse().ok()?);
+        Some(HostSlots { node: node.to_owned(), slots })
+    };
+    let wrong = |line: &str| NodesError::Slots { variable, value: line.to_owned(), nodes: 1 };
+    let hosts = lines.iter().map(|line| host(line).ok_or_else(|| wrong(line))).collect::<Result<Vec<_>, _>>()?;
+    gathered(variable, hosts)
+}
+
+/// The hosts of the instance of Flux, and the cores of each, which are alike.
+fn flux() -> Result<Nodes, NodesError> {
+    let place = "flux hostlist";
+    let names = hostlist::expand(asked("flux hostlist instance")?.trim())
+        .map_err(|source| NodesError::List { place: place.to_owned(), source })?;
+    let command = "flux resource list -s all -no {ncores}";
+    let cores = asked(command)?;
+    let share = cores.trim().parse::<usize>().ok().map(|cores| cores / names.len().max(1));
+    let slots = share.and_then(|share| NonZeroU32::new(u32::try_from(share).ok()?));
+    let slots = slots.ok_or_else(|| NodesError::Command { command, said: cores.trim().to_owned() })?;
+    checked(place, Nodes { slots: Some(vec![slots; names.len()]), names })
+}
+
+/// Answer of a command of the manager.
+fn asked(command: &'static str) -> Result<String, NodesError> {
+    let failed = |said: String| NodesError::Command { command, said };
+    let mut words = command.split(' ');
+    let output = Command::new(words.next().unwrap_or_default()).args(words).output();
+    let output = output.map_err(|error| failed(error.to_string()))?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+    }
+}
+
+fn read(variable: &'static str, path: &str) -> Result<String, NodesError> {
+    let path = Path::new(path);
+    bounded_file::text(path, BYTES_MAX).map_err(|error| NodesError::File { path: path.to_owned(), variable, error })
+}
+
+/// Each node once, with all its slots, in the order of their first mention.
+fn gathered(place: &str, hosts: Vec<HostSlots>) -> Result<Nodes, NodesError> {
+    let (mut names, mut slots) = (Vec::new(), Vec::<NonZeroU32>::new());
+    let mut places = std::collections::HashMap::<String, usize>::new();
+    for HostSlots { node, slots: more } in hosts {
+        match places.get(&node) {
+            Some(&known) => slots[known] = slots[known].saturating_add(more.get()),
+            None => {
+                places.insert(node.clone(), names.len());
+                names.push(node);
+                slots.push(more);
+            }
+        }
+    }
+    checked(place, Nodes { names, slots: Some(slots) })
+}
+
+fn checked(place: &str, nodes: Nodes) -> Result<Nodes, NodesError> {
+    let place = || place.to_owned();
+    match nodes.names.iter().find(|name| !is_node_name(name)) {
+        Some(name) => Err(NodesError::Name { name: name.clone(), place: place() }),
+        None if nodes.names.is_empty() => Err(NodesError::Empty { place: place() }),
+        None => Ok(nodes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+
+    fn environment(variables: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
+        variables.iter().map(|&(name, value)| (name.into(), value.into())).collect()
+    }
+
+    /// Nodes and slots of a job with these variables, in which `{}` stands for a file with `text`.
+    fn job(via: &Via, variables: &[(&str, &str)], text: &str) -> Result<String, String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let path = file.path().to_str().unwrap();
+        let variables: Vec<_> = variables.iter().map(|&(name, value)| (name, value.replace("{}", path))).collect();
+        let variables: Vec<_> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let nodes =
+            Nodes::of_manager(via, &environment(&variables)).map_err(|error| error.to_string().replace(path, "{}"))?;
+        Ok(nodes.slots_in_words().unwrap_or_else(|| hostlist::fold(&nodes.names)))
+    }
+
+    #[test]
+    fn nodes_and_slots_are_those_of_the_managers_job() {
+        let check = |via: Via, variables: &[(&str, &str)], text: &str, expected: &str| {
+            assert_eq!(job(&via, variables, text).as_deref(), Ok(expected), "{via} {variables:?}");
+        };
+        let list = ("SLURM_JOB_NODELIST", "n[1-2,5]");
+        check(Via::Slurm, &[list, ("SLURM_TASKS_PER_NODE", "4(x2),3")], "", "n[1-2]:4,n5:3");
+        check(Via::Slurm, &[list, ("SLURM_JOB_CPUS_PER_NODE", "8(x3)")], "", "n[1-2,5]:8");
+        check(Via::Slurm, &[list], "", "n[1-2,5]");
+        check(Via::Pbs, &[("PBS_NODEFILE", "{}")], "a.site\na.site\nb.site\n", "a.site:2,b.site:1");
+        check(Via::Lsf, &[("LSB_MCPU_HOSTS", "a 4 b 2 ")], "", "a:4,b:2");
+        check(Via::Lsf, &[("LSB_DJOB_HOSTFILE", "{}")], "a\na\nb\n", "a:2,b:1");
+        check(Via::Sge, &[("PE_HOSTFILE", "{}")], "a 4 all.q@a UNDEFINED\nb 4 all.q@b UNDEFINED\n", "a:4,b:4");
+    }
+
+    #[test]
+    fn what_a_job_does_not_say_or_says_wrongly_is_named() {
+        let check = |via: Via, variables: &[(&str, &str)], text: &str, expected: &str| {
+            let error = job(&via, variables, text).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        };
+        check(Via::Slurm, &[], "", "this is no job of slurm: SLURM_JOB_NODELIST is not set");
+        check(Via::Slurm, &[("SLURM_JOB_NODELIST", "n[1-")], "", "SLURM_JOB_NODELIST: ");
+        let list = ("SLURM_JOB_NODELIST", "n[1-2]");
+        for wrong in ["4", "4(x3)", "4(x", "x(x2)", "0(x2)", "4(x99999999999)", ""] {
+            let said = job(&Via::Slurm, &[list, ("SLURM_TASKS_PER_NODE", wrong)], "");
+            assert_eq!(said.is_err(), !wrong.is_empty(), "{wrong}: {said:?}");
+        }
+        check(
+            Via::Pbs,
+            &[("PBS_NODEFILE", "/nonexistent/nodes")],
+            "",
+            "cannot read /nonexistent/nodes, which PBS_NODEFILE names",
+        );
+        check(Via::Pbs, &[("PBS_NODEFILE", "{}")], "\n", "PBS_NODEFILE names no node");
+        check(Via::Pbs, &[("PBS_NODEFILE", "{}")], "-oProxyCommand=x y\n", "is no name of a host");
+        check(Via::Lsf, &[("LSB_MCPU_HOSTS", "a 4 b")], "", "LSB_MCPU_HOSTS is \"a 4 b\"");
+        check(Via::Sge, &[("PE_HOSTFILE", "{}")], "a x\n", "PE_HOSTFILE is \"a x\"");
+    }
+
+    #[test]
+    fn a_job_is_recognized_by_what_it_sets_and_one_task_of_many_is_none() {
+        let check = |variables: &[(&str, &str)], expected: Option<Via>| {
+            assert_eq!(Nodes::allocated(&environment(variables)), expected, "{variables:?}");
+        };
+        let slurm = [("SLURM_JOB_ID", "7"), ("SLURM_JOB_NODELIST", "n1")];
+        check(&slurm, Some(Via::Slurm));
+        check(&slurm[..1], None);
+        let with = |more: &[(&'static str, &'static str)]| [&slurm[..], more].concat();
+        check(&with(&[("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "4")]), None);
+        check(&with(&[("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1")]), Some(Via::Slurm));
+        check(&with(&[("SLURM_STEP_ID", "4294967290"), ("SLURM_STEP_NUM_TASKS", "2")]), Some(Via::Slurm));
+        check(&with(&[("FLUX_URI", "local:///x"), ("FLUX_ENCLOSING_ID", "f1")]), Some(Via::Flux));
+        check(&[("PBS_JOBID", "7.head"), ("PBS_NODEFILE", "/x")], Some(Via::Pbs));
+        check(&[("LSB_JOBID", "7"), ("LSB_MCPU_HOSTS", "a 1")], Some(Via::Lsf));
+        check(&[("JOB_ID", "7"), ("PE_HOSTFILE", "/x")], Some(Via::Sge));
+        check(&[("JOB_ID", "7")], None);
+        check(&[], None);
+    }
+
+    #[test]
+    fn hosts_of_the_user_are_gathered_with_their_slots() {
+        let named = |hosts: HostArgs| Nodes::named(&hosts, &Via::Ssh).map_err(|error| error.to_string());
+        let host = hostfile::parse_hosts("a:2,b,a:1").unwrap();
+        let nodes = named(HostArgs { host: Some(host), ..HostArgs::default() }).unwrap();
+        assert_eq!(nodes.slots_in_words().as_deref(), Some("a:3,b:1"));
+        let nodes = named(HostArgs { nodelist: Some("n[1-2],n1".to_owned()), ..HostArgs::default() }).unwrap();
+        assert_eq!((nodes.slots_in_words(), nodes.names), (None, vec!["n1".to_owned(), "n2".to_owned()]));
+        assert!(named(HostArgs::default()).unwrap_err().starts_with("--via ssh needs hosts\ntry: --host "));
+    }
+}

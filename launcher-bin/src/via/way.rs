@@ -1,0 +1,140 @@
+//! Choice of the way to the nodes: by a flag, by a variable, or by the allocation that this process finds itself in.
+
+use std::env;
+use std::ffi::OsStr;
+
+use super::ViaError;
+use super::nodes::{Nodes, NodesError};
+use crate::args::{HostArgs, LaunchArgs, StartArgs, Via};
+use crate::cluster::Environment;
+
+/// A way to nodes, and the hosts for it that were named.
+#[derive(Clone, Debug)]
+pub struct Way {
+    via: Via,
+    hosts: HostArgs,
+    chosen: Chosen,
+}
+
+/// Who has chosen the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Chosen {
+    ByUser,
+    ByAllocation,
+}
+
+impl Way {
+    /// The way that a launch needs; `None` for one that has a cluster, or runs on this machine.
+    ///
+    /// # Errors
+    /// Fails for a launch that would outlive its cluster.
+    pub fn of_launch(args: &LaunchArgs) -> Result<Option<Self>, ViaError> {
+        let environment: Vec<_> = env::vars_os().collect();
+        match Self::chosen(args, &environment).filter(|way| way.via != Via::None) {
+            Some(way) if args.cluster.detach => Err(ViaError::Detached { via: way.via.to_string() }),
+            way => Ok(way),
+        }
+    }
+
+    fn chosen(args: &LaunchArgs, environment: &Environment) -> Option<Self> {
+        if args.cluster.alloc.is_some() || args.cluster.api.api.is_some() {
+            return None;
+        }
+        let allocation = environment.iter().find(|(name, _)| name == "LATTICE_ALLOC_ID").map(|(_, id)| id.as_os_str());
+        let place = &args.placement;
+        let hosts =
+            HostArgs { nodelist: place.nodelist.clone(), hostfile: place.hostfile.clone(), host: place.host.clone() };
+        let (via, chosen) = match (&args.cluster.via, allocation) {
+            (Some(via), None) => (via.clone(), Chosen::ByUser),
+            // A rank of a launch without an allocation.
+            (Some(via), Some(id)) if id == OsStr::new("local") => (via.clone(), Chosen::ByUser),
+            (None, None) => (Nodes::allocated(environment)?, Chosen::ByAllocation),
+            (_, Some(_)) => return None,
+        };
+        Some(Self { via, hosts, chosen })
+    }
+
+    /// The way that `lattice start` goes.
+    ///
+    /// # Errors
+    /// Fails if there is none.
+    pub(super) fn of_start(args: &StartArgs) -> Result<Self, ViaError> {
+        let environment: Vec<_> = env::vars_os().collect();
+        let (via, chosen) = match args.via.clone() {
+            Some(Via::None) => return Err(ViaError::NoWay),
+            Some(via) => (via, Chosen::ByUser),
+            None => (Nodes::allocated(&environment).ok_or(ViaError::NoWay)?, Chosen::ByAllocation),
+        };
+        Ok(Self { via, hosts: args.hosts.clone(), chosen })
+    }
+
+    pub(super) fn via(&self) -> &Via {
+        &self.via
+    }
+
+    /// The nodes at its end.
+    ///
+    /// # Errors
+    /// Fails if nobody names them, or as they cannot be named.
+    pub(super) fn nodes(&self) -> Result<Nodes, ViaError> {
+        let environment: Vec<_> = env::vars_os().collect();
+        match &self.via {
+            Via::Ssh | Via::Command(_) => Nodes::named(&self.hosts, &self.via),
+            manager => Ok(Nodes::of_manager(manager, &environment)?),
+        }
+    }
+
+    /// The way in words, for -v.
+    pub(super) fn in_words(&self, nodes: &Nodes) -> String {
+        let list = hostlist::fold(&nodes.names);
+        match self.chosen {
+            Chosen::ByUser => format!("the nodes are {list}, reached by {}", self.via),
+            Chosen::ByAllocation => {
+                format!("this is an allocation of {}: {list}; --via none launches on this machine", self.via)
+            }
+        }
+    }
+}
+
+impl From<hostlist::HostlistError> for NodesError {
+    fn from(source: hostlist::HostlistError) -> Self {
+        Self::List { place: "--nodelist".to_owned(), source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLURM: [(&str, &str); 3] =
+        [("SLURM_JOB_ID", "7"), ("SLURM_JOB_NODELIST", "n[1-2]"), ("SLURM_TASKS_PER_NODE", "2(x2)")];
+
+    fn chosen(line: &str, more: &[(&str, &str)]) -> Option<(String, Chosen)> {
+        let words = ["lattice", "launch"].into_iter().chain(line.split(' ')).map(Into::into);
+        let crate::args::Command::Launch(args) = crate::args::parse(words).unwrap().command else { panic!("{line}") };
+        let variables = more.iter().map(|&(name, value)| (name.into(), value.into()));
+        let environment: Vec<_> = variables.collect();
+        Way::chosen(&args, &environment).map(|way| (way.via.to_string(), way.chosen))
+    }
+
+    #[test]
+    fn an_allocation_of_a_manager_is_used_unless_something_else_is_said() {
+        let found = |line: &str| chosen(line, &SLURM);
+        assert_eq!(found("true"), Some(("slurm".to_owned(), Chosen::ByAllocation)));
+        assert_eq!(found("--via none true"), Some(("none".to_owned(), Chosen::ByUser)));
+        assert_eq!(found("--via ssh -w a true"), Some(("ssh".to_owned(), Chosen::ByUser)));
+        assert_eq!(found("--alloc a1 true"), None);
+        assert_eq!(found("--api unix:/x true"), None);
+        assert_eq!(chosen("true", &[]), None);
+    }
+
+    #[test]
+    fn a_launch_in_an_allocation_of_ours_needs_no_way() {
+        for line in ["true", "--via slurm true", "--via ssh -w a true"] {
+            assert_eq!(chosen(line, &[&SLURM[..], &[("LATTICE_ALLOC_ID", "k3jq")]].concat()), None, "{line}");
+        }
+        let local = [&SLURM[..], &[("LATTICE_ALLOC_ID", "local")]].concat();
+        assert_eq!(chosen("true", &local), None, "a rank of a launch on this machine launches there");
+        assert!(chosen("--via slurm true", &local).is_some());
+    }
+}

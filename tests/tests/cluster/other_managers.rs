@@ -1,0 +1,158 @@
+//! `--via` and `lattice start`: nodes that somebody else gives, each a network namespace with a host name of its own. The daemons of
+//! the cluster that makes the namespaces take no part.
+
+mod slurm;
+mod ssh;
+
+use lattice_tests::mpi::Flavour;
+use lattice_tests::{Command, cluster};
+
+/// Leaves the test's cluster but for its namespaces: `enter NODE WORDS...` runs words on a node, and is a program as well.
+const NODES_ALONE: &str = r#"
+    here=$LATTICE_DEV_CLUSTER
+    enter=$here/enter
+    cat >$enter <<END
+#!/bin/sh
+pid=\$(cat $here/\$1.pid) || exit
+shift
+exec nsenter --net=/proc/\$pid/ns/net --uts=/proc/\$pid/ns/uts --ipc=/proc/\$pid/ns/ipc --mount=/proc/\$pid/ns/mnt --wdns=\$PWD -- "\$@"
+END
+    chmod +x $enter
+    unset LATTICE_ALLOC_ID LATTICE_API_URL LATTICE_DEV_CLUSTER
+    # The agents that were started on the nodes, and the sleeping ranks.
+    started_on_nodes() {
+        local node
+        for node in $here/node*.pid; do
+            pgrep --ns $(cat $node) --nslist net -f 'lattice-agent join|^sleep 1000'
+        done
+    }
+    # `lattice` with what it is given, on node0, whose way to the others is `enter`.
+    on_node0() { LATTICE_VIA="$enter {host} {command}" "$enter" node0 "$@"; }
+"#;
+
+/// A bash script on a machine that has so many nodes beside, and nothing of ours on them.
+fn script_with(nodes: u32, script: &str) -> Command {
+    assert!(nix::unistd::geteuid().is_root(), "this test must run as root: its nodes are network namespaces");
+    cluster(nodes).bash(&format!("{NODES_ALONE}\n{script}"))
+}
+
+/// A user that the nodes know, and who is nobody to this machine, with a home directory that all see; `user WORDS...` runs words as him
+/// on node0, in that directory.
+const PLAIN_USER: &str = r#"
+    home=$here/home
+    mkdir -p $home
+    { cat /etc/passwd; echo "tester:x:4711:65534::$home:/bin/sh"; } >$here/passwd
+    { cat /etc/shadow; echo "tester:*:19000:0:99999:7:::"; } >$here/shadow
+    chown 4711:65534 $home
+    for node in $here/node*.pid; do
+        $enter $(basename $node .pid) sh -c "mount --bind $here/passwd /etc/passwd && mount --bind $here/shadow /etc/shadow" || exit
+    done
+    cd $home
+    as_user="$enter node0 setpriv --reuid 4711 --regid 65534 --clear-groups env HOME=$home USER=tester"
+    user() { $as_user "$@"; }
+"#;
+
+/// A bash script on a machine beside so many nodes, which know a plain user.
+fn script_with_user(nodes: u32, script: &str) -> Command {
+    script_with(nodes, &format!("{PLAIN_USER}\n{script}"))
+}
+
+#[test]
+fn an_mpi_program_runs_on_hosts_that_a_command_of_the_users_reaches() {
+    let script = r#"on_node0 lattice launch --host node0:2,node1:2,node2:1 "$1""#;
+    for flavour in [Flavour::WheelMpich, Flavour::WheelOpenMpi] {
+        let outcome = script_with(3, script).arg(flavour.program("hello")).run();
+        outcome.exits(0).prints_lines((0..5).map(|rank| format!("rank {rank} of 5")));
+    }
+}
+
+#[test]
+fn ranks_have_the_slots_of_their_hosts_unless_flags_place_them() {
+    let script = r#"
+        on_node0 lattice start --host node0:2,node1:3 -- sh -c '
+            lattice launch hostname | sort | uniq -c; lattice launch -n 3 hostname | sort | uniq -c
+            lattice launch --tasks-per-node 1 hostname | sort | uniq -c' | tr -s ' '"#;
+    let outcome = script_with(2, script).run();
+    outcome.exits(0).prints(" 2 node0\n 3 node1\n 2 node0\n 1 node1\n 1 node0\n 1 node1\n");
+}
+
+#[test]
+fn exit_code_input_and_words_pass_as_without_it() {
+    let script = r#"
+        on_node0 lattice launch --host node1 sh -c 'read line; echo "$line: $*"; exit 7' sh 'a b' '$c' <<<input; echo "code $?"
+        on_node0 lattice start --host node1 -- sh -c 'exit 9'; echo "code $?"
+        on_node0 lattice start --host node1 -- /nowhere/at/all; echo "code $?""#;
+    let outcome = script_with(2, script).run();
+    outcome.exits(0).prints("input: a b $c\ncode 7\ncode 9\ncode 127\n").says("cannot run /nowhere/at/all");
+}
+
+#[test]
+fn a_node_that_does_not_join_is_named_with_what_was_said_of_it() {
+    let script = r#"on_node0 lattice launch --host node0,node1,node7 true"#;
+    let outcome = script_with(2, script).run();
+    outcome.exits(125).says("1 of 3 nodes did not join: node7").says("for node7 ended (exit status: 1); it said:");
+    outcome.says("node7.pid: No such file or directory");
+}
+
+/// A program that is no agent, or is not where it should be, is seen at once, not when time is over.
+#[test]
+fn the_words_of_a_program_that_starts_no_agent_are_shown() {
+    let check = |via: &str, expected: &str| {
+        let script = format!("$enter node0 lattice launch --via '{via}' --host node0,node1 true");
+        script_with(2, &script).run().exits(125).says(expected);
+    };
+    check("sh -c \"echo no way to {host} >&2; : {command}\"", "no way to node1");
+    check("/nowhere/at/all {host} {command}", "cannot start /nowhere/at/all for agent-node0: No such file");
+}
+
+/// Ends a started cluster that has launches running, and looks for what is left on its nodes.
+fn ends_with_nothing_left(signal: &str) {
+    let script = format!(
+        r#"
+        LATTICE_VIA="$enter {{host}} {{command}}" "$enter" node0 lattice start --host node0,node1 -- sh -c '
+            dirname "${{LATTICE_API_URL#unix:}}" >directory
+            lattice launch sh -c "trap "" TERM; touch rank.\$(hostname); sleep 1000" & wait' &
+        launcher=$!
+        until [ -e rank.node0 ] && [ -e rank.node1 ]; do sleep 0.05; done
+        kill -{signal} $launcher; wait $launcher; echo "code $?"
+        for attempt in {{1..200}}; do
+            [ -z "$(started_on_nodes)" ] && [ ! -e "$(cat directory)" ] && echo nothing is left && exit
+            sleep 0.1
+        done
+        ps -f -p $(started_on_nodes); exit 1"#
+    );
+    let directory = tempfile::tempdir().expect("there is room for a directory");
+    let outcome = script_with(2, &script).directory(directory.path()).run();
+    outcome.exits(0).check(outcome.text().ends_with("nothing is left\n"), || "something is left".to_owned());
+}
+
+#[test]
+fn a_terminated_cluster_leaves_nothing_on_its_nodes() {
+    ends_with_nothing_left("TERM");
+}
+
+#[test]
+fn a_killed_cluster_leaves_nothing_on_its_nodes() {
+    ends_with_nothing_left("KILL");
+}
+
+/// Neither arguments nor variables of any process hold a key, and no file does on the nodes.
+#[test]
+fn keys_are_in_no_argument_and_no_variable() {
+    let script = r#"
+        on_node0 lattice start --host node0,node1 -- sh -c '
+            lattice launch sh -c "tr \"\\0\" \"\\n\" </proc/self/environ; ls -l /proc/self/fd"
+            for process in /proc/[0-9]*; do cat $process/cmdline $process/environ 2>/dev/null; done | tr "\0" "\n"' |
+            grep -a -e "PRIVATE[ ]KEY" -e "lattice-[c]redentials""#;
+    script_with(2, script).run().exits(1);
+}
+
+#[test]
+fn a_second_launch_in_a_started_cluster_needs_no_new_agents() {
+    let script = r#"
+        on_node0 lattice start --host node0,node1 -- sh -c '
+            agents() { lattice nodes --json | grep -o "10[.]20[.]0[.][0-9]*:[0-9]*"; }
+            before=$(agents); for i in 1 2 3; do lattice launch true || exit; done
+            [ "$before" ] && [ "$before" = "$(agents)" ] && echo same'"#;
+    script_with(2, script).run().exits(0).prints("same\n");
+}
