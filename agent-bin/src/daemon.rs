@@ -132,12 +132,11 @@ struct Node {
 /// # Errors
 /// Fails if it cannot listen where it shall, and when the fork server is gone.
 pub fn run(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
-    let when_cut_off = WhenCutOff::GoOn;
-    start(config, forks, std::future::pending(), when_cut_off)
+    start(config, forks, std::future::pending(), WhenCutOff::GoOn)
 }
 
-/// The same for an agent that is wanted for a while: it also ends when `left` says why, and when the API server was not heard for the
-/// time of a lease.
+/// The same for an agent that is wanted for a while: it also ends when `left` says why, when the API server has ended, and when it was not
+/// heard for the time of a lease.
 ///
 /// # Errors
 /// As [`run`].
@@ -152,7 +151,7 @@ pub fn run_until(config: Config, forks: ForkServer, left: oneshot::Receiver<&'st
     start(config, forks, left, WhenCutOff::Leave)
 }
 
-/// Conduct of an agent that has not heard the API server for the time of a lease, and has ended its launches.
+/// Conduct of an agent whose API server has ended, or was not heard for the time of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WhenCutOff {
     /// It waits for the API server.
@@ -242,7 +241,7 @@ async fn serve(
         (0, WhenCutOff::Leave) => Some(Lease::from(Instant::now(), timeouts::LEASE)),
         (_, _) => Some(Lease::from(Instant::now(), node.config.agent_lease)),
     };
-    let (registering, cut_off) = register(&node, lease);
+    let (registering, gone) = register(&node, lease);
     let service = NodeAgentServiceServer::new(service::Service { node: Arc::clone(&node) })
         .max_decoding_message_size(MESSAGE_MAX)
         .max_encoding_message_size(MESSAGE_MAX);
@@ -255,10 +254,18 @@ async fn serve(
     // Without systemd nobody is told.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let work = async {
+        let deserted = async {
+            tokio::select! {
+                reason = left => reason,
+                () = gone.notified(), if when_cut_off == WhenCutOff::Leave => "the API server is gone",
+            }
+        };
         let (reason, result) = tokio::select! {
             () = stop_signal() => ("its agent was stopped", Ok(())),
-            reason = left => (reason, Ok(())),
-            () = cut_off.notified(), if when_cut_off == WhenCutOff::Leave => ("the API server is gone", Ok(())),
+            reason = deserted => {
+                node.launches.forget_all();
+                (reason, Ok(()))
+            }
             () = server_gone => ("its fork server ended", Err(DaemonError::ForkServer)),
         };
         tracing::info!(reason, "the agent ends");
@@ -301,20 +308,22 @@ impl Node {
 }
 
 /// Starts the tasks that keep this node known to the API server: certificates, registration, and the lease that follows from it. The
-/// `first` lease is that of launches that were taken up. Returns the one that registers, and notice that a lease is over.
+/// `first` lease is that of launches that were taken up. Returns the one that registers, and notice that a lease is over or that the API
+/// server has ended.
 fn register(node: &Arc<Node>, first: Option<Lease>) -> (JoinHandle<()>, Arc<Notify>) {
     tokio::spawn(node.security.clone().keep_current());
     let (certificates, granted) = tokio::sync::watch::channel(None);
     tokio::spawn(renewal::keep_valid(Arc::clone(node), granted));
     let (renewals, lease) = lease::begin(first);
-    let (cut_off, over) = (Arc::clone(node), Arc::new(Notify::new()));
-    let notice = Arc::clone(&over);
+    let (cut_off, gone) = (Arc::clone(node), Arc::new(Notify::new()));
+    let over = Arc::clone(&gone);
     let lose_all = move |reason: &str| {
         cut_off.launches.lose_all(reason);
-        notice.notify_one();
+        over.notify_one();
     };
     tokio::spawn(lease::watch(lease, lose_all));
-    (tokio::spawn(registration::keep_registered(Arc::clone(node), renewals, certificates)), over)
+    let registering = registration::keep_registered(Arc::clone(node), renewals, certificates, Arc::clone(&gone));
+    (tokio::spawn(registering), gone)
 }
 
 /// Waits for SIGTERM or SIGINT; for ever if they cannot be waited for.

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Nothing is read from settings files, no port is fixed, and nothing is left: the agent ends when its standard input does, on SIGTERM,
-//! and when the API server has not been heard for the time of a lease.
+//! when the API server has ended, and when that has not been heard for the time of a lease.
 
 mod credentials;
 mod head;

@@ -7,6 +7,7 @@ mod agents;
 mod dialer;
 
 use std::error::Error;
+use std::io;
 use std::net::IpAddr;
 
 use hyper_util::rt::TokioIo;
@@ -142,6 +143,16 @@ pub fn reason(status: &Status) -> String {
     }
 }
 
+/// True for a call that failed because nothing listens at the address, on a machine that is there: whoever did has ended.
+pub fn is_refused(status: &Status) -> bool {
+    let causes = std::iter::successors(status.source(), |&error| error.source());
+    let refused = |error: &DialError| match error {
+        DialError::Unreachable { source, .. } => source.kind() == io::ErrorKind::ConnectionRefused,
+        _ => false,
+    };
+    causes.filter_map(|error| error.downcast_ref()).any(refused)
+}
+
 /// Interceptor that names this process in every call, where nobody can prove it.
 #[derive(Clone, Debug)]
 pub struct Introduction {
@@ -161,5 +172,32 @@ impl Interceptor for Introduction {
             request.metadata_mut().insert(CALLER_HEADER, header.clone());
         }
         Ok(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Outcome of a call to this port.
+    async fn called(port: u16) -> Status {
+        let address = Address::Tcp { host: "127.0.0.1".to_owned(), port };
+        let channel = channel(&address, &Caller::Api, &Security::Insecure { name: Caller::User(7) }).unwrap();
+        answers(channel).await.unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn a_port_where_nobody_listens_is_told_from_one_where_nobody_speaks() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let hanging_up = std::thread::spawn(move || listener.accept().map(drop));
+        let status = called(port).await;
+        assert!(!is_refused(&status), "{status:?}");
+        hanging_up.join().unwrap().unwrap();
+        let status = called(port).await;
+        assert!(is_refused(&status), "{status:?}");
+        assert!(!is_refused(&Status::unavailable("something else")));
     }
 }

@@ -128,6 +128,11 @@ impl Launches {
         self.lose(reason, WhenStopped::End);
     }
 
+    /// Waits no longer for reports to be taken, for nobody is left who would.
+    pub(super) fn forget_all(&self) {
+        self.state.lock().running.values().for_each(|handle| handle.order(LaunchOrder::Forget));
+    }
+
     /// Takes no more launches, ends those that are not to be kept for `reason`, and waits until they have left, for `time_limit` at
     /// most.
     pub(super) async fn stop(&self, what: WhenStopped, reason: &str, time_limit: Duration) {

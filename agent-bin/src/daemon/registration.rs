@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lattice_session::timeouts;
+use pmi_transport::connect;
 use pmi_transport::error_chain::chain;
 use pmi_transport::identity::{IdentityError, RevocationList};
 use pmi_transport::proto::v1 as proto;
 use pmi_transport::signature::Serial;
 use proto::node_service_client::NodeServiceClient;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 use tonic::Status;
 
@@ -33,8 +34,13 @@ const BEAT_MAX: Duration = Duration::from_secs(60);
 
 /// Registers, and does so again whenever the API server asks for it. Never ends.
 ///
-/// What the API server grants with that goes to `renewals`, of leases, and to `certificates`.
-pub(super) async fn keep_registered(node: Arc<Node>, renewals: Renewals, certificates: watch::Sender<Granted>) {
+/// What the API server grants with that goes to `renewals`, of leases, and to `certificates`; `gone` is told when it has ended.
+pub(super) async fn keep_registered(
+    node: Arc<Node>,
+    renewals: Renewals,
+    certificates: watch::Sender<Granted>,
+    gone: Arc<Notify>,
+) {
     let mut pause = PAUSE_FIRST;
     loop {
         match register(&node, &renewals).await {
@@ -42,7 +48,7 @@ pub(super) async fn keep_registered(node: Arc<Node>, renewals: Renewals, certifi
                 certificates.send_replace(accepted.certificate);
                 pause = PAUSE_FIRST;
                 tokio::spawn(inventory::tell(Arc::clone(&node)));
-                beat(&node, accepted, &renewals).await;
+                beat(&node, accepted, &renewals, &gone).await;
             }
             Err(status) => {
                 if pause == PAUSE_MAX {
@@ -103,7 +109,7 @@ fn registration(node: &Node) -> proto::RegisterNodeRequest {
 }
 
 /// Sends heartbeats, until this node must register again.
-async fn beat(node: &Node, accepted: Accepted, renewals: &Renewals) {
+async fn beat(node: &Node, accepted: Accepted, renewals: &Renewals, gone: &Notify) {
     let mut client = NodeServiceClient::new(node.pulse.clone());
     let mut refused = None;
     loop {
@@ -127,7 +133,12 @@ async fn beat(node: &Node, accepted: Accepted, renewals: &Renewals) {
                 renewals.send_replace(accepted.lease.map(|length| Lease::from(asked, length)));
             }
             // The launches go on while the lease lasts; whether the node still counts is told when the API server is back.
-            Err(status) => tracing::debug!("no answer to a heartbeat: {}", status.message()),
+            Err(status) => {
+                tracing::debug!("no answer to a heartbeat: {}", status.message());
+                if connect::is_refused(&status) {
+                    gone.notify_one();
+                }
+            }
         }
     }
 }

@@ -3,16 +3,18 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use lattice_session::random;
+use rank_spawner::LaunchTag;
 use tokio::time::Instant;
 
 use super::ViaError;
 use super::head::Head;
 use super::means::{Means, Reach, Telling};
 use super::nodes::Nodes;
-use crate::private_cluster::{Daemons, Directory, Ground, PrivateClusterError};
+use crate::private_cluster::{Daemons, Directory, Ground, PrivateClusterError, Role};
 
 /// Programs that start one agent each, on their way at a time.
 const AT_ONCE: usize = 32;
@@ -101,7 +103,9 @@ impl<'a> Joining<'a> {
 
     /// Starts the program that starts the agents of these nodes.
     fn start(&mut self, nodes: &[String], daemons: &mut Daemons) -> Result<(), ViaError> {
-        let mut agent = vec![self.agent.to_string_lossy().into_owned(), "join".to_owned()];
+        // The keeper kills what bears our mark. An agent that it killed could not end its ranks, and needs no killing.
+        let mut agent = ["env", "-u", LaunchTag::VARIABLE].map(str::to_owned).to_vec();
+        agent.extend([self.agent.to_string_lossy().into_owned(), "join".to_owned()]);
         let name = match (self.means.reach, nodes) {
             (Reach::Each, [node]) => {
                 agent.extend(["--node".to_owned(), node.clone()]);
@@ -109,15 +113,18 @@ impl<'a> Joining<'a> {
             }
             _ => "agents".to_owned(),
         };
-        let input = match &self.file {
+        let started = match &self.file {
             Some(file) => {
                 agent.extend(["--from".to_owned(), file.to_string_lossy().into_owned()]);
-                String::new()
+                let command = self.means.command(nodes, &agent);
+                daemons.start((&name, Role::Agent), command, self.directory, Command::spawn)
             }
-            None => self.head.membership(nodes, self.means)?.to_line(),
+            None => {
+                let input = self.head.membership(nodes, self.means)?.to_line();
+                daemons.start_fed(&name, self.means.command(nodes, &agent), self.directory, input)
+            }
         };
-        let command = self.means.command(nodes, &agent);
-        daemons.start_fed(&name, command, self.directory, input).map_err(PrivateClusterError::from)?;
+        started.map_err(PrivateClusterError::from)?;
         let deadline = Instant::now() + JOIN_WITHIN;
         self.started.extend(nodes.iter().map(|node| (node.clone(), (deadline, name.clone()))));
         Ok(())

@@ -3,6 +3,7 @@
 
 mod slurm;
 mod ssh;
+mod stand_ins;
 
 use lattice_tests::mpi::Flavour;
 use lattice_tests::{Command, cluster};
