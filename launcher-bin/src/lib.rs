@@ -21,6 +21,7 @@
 pub mod args;
 mod attachment;
 mod bounded_file;
+mod client_libraries;
 pub mod cluster;
 mod commands;
 pub mod console;

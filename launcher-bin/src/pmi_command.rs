@@ -10,6 +10,7 @@ use pmi_client::{Client, ClientError, Protocol};
 
 use crate::args::PmiCommand;
 use crate::args::pmi_command::{Method, Probe};
+use crate::client_libraries::{self, ClientLibraryError};
 use crate::console::print;
 use crate::formatting::count as plural;
 
@@ -54,6 +55,9 @@ pub enum PmiCommandError {
         /// The keys it does not know.
         keys: Vec<String>,
     },
+    /// The client libraries are missing or something else.
+    #[error(transparent)]
+    Library(#[from] ClientLibraryError),
     /// The result could not be printed.
     #[error("cannot write to standard output")]
     Output(#[from] io::Error),
@@ -64,6 +68,9 @@ pub enum PmiCommandError {
 /// # Errors
 /// Fails when PMI does, when a value is wrong or missing, and when the launcher does not know a key.
 pub fn run(command: PmiCommand) -> Result<u8, PmiCommandError> {
+    if let Probe::Library { functions } = command.probe {
+        return Ok(print(libraries(functions)?.as_bytes())?);
+    }
     let protocol = match command.method {
         Method::Auto => Protocol::Auto,
         Method::Pmi1 => Protocol::Pmi1,
@@ -75,10 +82,25 @@ pub fn run(command: PmiCommand) -> Result<u8, PmiCommandError> {
         Probe::Barrier { count } => barrier(&mut client, count),
         Probe::Exchange { count, size } => exchange(&mut client, count, size),
         Probe::Get { keys } => get(&mut client, keys),
+        // Answered above.
+        Probe::Library { .. } => Ok(Report::default()),
     }?;
     client.finalize().map_err(|source| PmiCommandError::Call { rank, source })?;
     let code = if rank == 0 { print(&report.printed)? } else { 0 };
     if report.unknown.is_empty() { Ok(code) } else { Err(PmiCommandError::Unknown { keys: report.unknown }) }
+}
+
+/// A line for each client library.
+fn libraries(functions: bool) -> Result<String, ClientLibraryError> {
+    let mut text = String::new();
+    for library in client_libraries::both()? {
+        let (path, count) = (library.path.display(), plural(library.functions.len() as u64, "function"));
+        text += &format!("{path}  version {}  {count}\n", library.version);
+        if functions {
+            text.extend(library.functions.iter().map(|function| format!("  {function}\n")));
+        }
+    }
+    Ok(text)
 }
 
 /// Result of a probe, to be printed after the job has ended in good order.

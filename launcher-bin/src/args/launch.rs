@@ -103,6 +103,10 @@ pub struct ProgramArgs {
     /// --env-file and --env go before it.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub preset: Vec<String>,
+    /// Have programs that call libpmi.so.0 or libpmi2.so.0 use Lattice's, by LD_PRELOAD and the variables of Intel MPI and flux; on a
+    /// cluster they must be at the same place on all nodes (`lattice pmi library`).
+    #[arg(long)]
+    pub pmi_library: bool,
     /// Start them in DIR.
     #[arg(short = 'D', long, aliases = ["wdir", "wd", "cwd"], value_name = "DIR")]
     pub chdir: Option<PathBuf>,

@@ -37,6 +37,12 @@ pub(crate) enum Probe {
         #[arg(long, value_name = "BYTES", default_value_t = 64)]
         size: usize,
     },
+    /// Print where libpmi.so.0 and libpmi2.so.0 are, for programs in C, with version and number of functions; needs no launcher
+    Library {
+        /// Print the names of the functions as well
+        #[arg(long)]
+        functions: bool,
+    },
     /// Print what the launcher tells about the job
     Get {
         /// Keys of the job, such as PMI_process_mapping

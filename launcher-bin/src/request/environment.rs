@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::presets::{self, PresetError};
 use crate::args::{EnvSetting, LaunchArgs, ProgramArgs};
 use crate::bounded_file;
+use crate::client_libraries::{self, ClientLibraryError};
 use crate::machine::Machine;
 
 /// Variables that a program cannot well do without; with `--export`, srun keeps none of them but those of Slurm.
@@ -40,6 +41,9 @@ pub enum EnvironmentError {
     /// A preset cannot be used.
     #[error(transparent)]
     Preset(#[from] PresetError),
+    /// The client libraries cannot be used.
+    #[error("--pmi-library: {0}")]
+    ClientLibraries(#[from] ClientLibraryError),
     /// A line sets no variable.
     #[error("--env-file: {}, line {line}: it is not NAME=VALUE", path.display())]
     Line {
@@ -80,6 +84,9 @@ fn put(variables: &mut Vec<(OsString, OsString)>, name: OsString, value: OsStrin
 /// Variables that are set for the ranks of a program; of two with one name the later one counts.
 pub(super) fn set(program: &ProgramArgs, machine: &Machine) -> Result<Vec<(OsString, OsString)>, EnvironmentError> {
     let mut set = presets::variables(&program.preset, machine)?;
+    if program.pmi_library {
+        set.extend(client_libraries::variables(machine.variable("LD_PRELOAD".as_ref()).map(OsStr::to_owned))?);
+    }
     for path in &program.env_file {
         set.extend(read(&machine.directory.join(path))?);
     }

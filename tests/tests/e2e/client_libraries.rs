@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process;
 
 use lattice_tests::mpi::{self, Flavour};
-use lattice_tests::{Command, built, launch};
+use lattice_tests::{Command, built, lattice, launch};
 
 use crate::raw;
 
@@ -108,6 +108,30 @@ fn programs_run_alike_with_either_header_and_either_library() {
         assert!(!first.is_empty(), "{name} printed nothing");
         assert!(outputs.iter().flatten().all(|lines| lines == first), "{name}: {outputs:#?}");
     }
+}
+
+#[test]
+fn the_launcher_tells_where_they_are_and_gives_them_to_programs_that_call_slurms() {
+    let told = lattice("pmi library --functions").run();
+    told.exits(0).says_nothing().prints("liblattice_pmi.so  version 0.1.0  33 functions\n  PMI_Abort\n");
+    told.prints("liblattice_pmi2.so  version 0.1.0  23 functions\n").prints("  PMI2_KVS_Get\n");
+    let maps = r#"grep -ohE 'lib(lattice_)?pmi2?\.so.*' /proc/$$/maps | sort -u; echo $I_MPI_PMI ${LD_PRELOAD##*:}"#;
+    let command = launch("-n 1 --pmi-library").env("LD_PRELOAD", "/nonesuch.so").bash(maps);
+    command.run().exits(0).prints_lines(["liblattice_pmi.so", "liblattice_pmi2.so", "pmi2 /nonesuch.so"]);
+    let outcome = launch("-n 2 --pmi-library").arg(Flavour::SlurmPmi2.program("pmi2_fence")).run();
+    outcome.exits(0).says_nothing().prints_lines((0..2).map(|rank| format!("rank {rank} of 2: 0 wrong values")));
+}
+
+/// Open MPI 4.1 takes its component for Flux when it finds a job of Flux; what that component calls is ours.
+#[test]
+fn open_mpi_runs_over_its_flux_component() {
+    let directory = tempfile::tempdir().unwrap();
+    let trace = directory.path().join("trace");
+    let command = launch("-n 3 --pmi=pmi1 --pmi-library --env FLUX_JOB_ID=1 --pmi-trace").arg(&trace);
+    let outcome = command.arg(Flavour::DebianOpenMpi.program("allreduce")).run();
+    outcome.exits(0).prints_lines(["3 ranks, 0 wrong sums"]);
+    let trace = std::fs::read_to_string(&trace).unwrap();
+    assert_eq!(trace.matches("C> cmd=finalize").count(), 3, "{trace}");
 }
 
 #[test]

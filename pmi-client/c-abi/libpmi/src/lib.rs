@@ -27,3 +27,8 @@ use pmi_c_abi::code::{Code, Failure};
 fn call(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
     boundary::call(Code::FAIL, body)
 }
+
+/// Version of the library, for `lattice pmi library`.
+#[used]
+#[unsafe(link_section = ".lattice.version")]
+static VERSION: [u8; env!("CARGO_PKG_VERSION").len()] = *env!("CARGO_PKG_VERSION").as_bytes().first_chunk().unwrap();
