@@ -9,6 +9,7 @@ mod cpu_bind;
 #[cfg(feature = "dev-cluster")]
 pub(crate) mod dev_cluster;
 mod distribution;
+pub(crate) mod exec;
 mod export;
 mod front_end;
 mod idle;
@@ -17,6 +18,7 @@ mod other_launchers;
 pub(crate) mod pki;
 mod pmi;
 pub(crate) mod pmi_command;
+mod remote_shell;
 mod signal;
 mod slurm_time;
 mod tips;
@@ -32,22 +34,24 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use self::cluster::{
     AbortArgs, AllocCommand, AttachArgs, CreateArgs, CxiCommand, LaunchesArgs, Nodes, NodesArgs, NodesCommand, Requeue,
-    ServerArgs, SignalArgs, TableArgs, TopologyFormat,
+    ServerArgs, ShellArgs, SignalArgs, TableArgs, TopologyFormat,
 };
 #[cfg(feature = "dev-cluster")]
 pub use self::dev_cluster::DevClusterArgs;
 pub use self::distribution::{Distribution, Order};
+pub use self::exec::ExecArgs;
 pub use self::export::{Export, ExportError};
 use self::front_end::{FrontEnd, Translation};
 pub use self::idle::IdleArgs;
 pub use self::launch::{
-    ClusterArgs, EnvironmentArgs, FailureArgs, KillOnBadExit, LaunchArgs, PlacementArgs, PmiArgs, ProgramArgs,
+    ClusterArgs, EnvironmentArgs, FailureArgs, KillOnBadExit, Label, LaunchArgs, PlacementArgs, PmiArgs, ProgramArgs,
     StreamArgs, TimeArgs,
 };
 use self::other_launchers::translate;
 pub use self::pki::PkiCommand;
 pub use self::pmi::{Exchange, Pmi};
 pub use self::pmi_command::PmiCommand;
+pub use self::remote_shell::{RemoteLine, RemoteShellArgs, RemoteShellError, RemoteShellName};
 pub use self::signal::SignalAhead;
 use self::tips::{About, improved};
 pub use self::value::{EnvSetting, EnvSettingError, NodeListError, RankCountError, Stdin};
@@ -79,8 +83,14 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a program as the ranks of a job.
-    #[command(aliases = ["run", "exec"], after_help = launch::after_help(), override_usage = launch::USAGE)]
+    #[command(alias = "run", after_help = launch::after_help(), override_usage = launch::USAGE)]
     Launch(Box<LaunchArgs>),
+    /// Run a command on nodes of an allocation, once on each: what a loop over ssh does, without ssh.
+    #[command(after_help = exec::AFTER_HELP, override_usage = exec::USAGE)]
+    Exec(ExecArgs),
+    /// A line of `ssh`, `rsh` or `lattice-mpi-launcher`.
+    #[command(skip)]
+    RemoteShell(RemoteShellArgs),
     /// Make, show and release allocations: nodes of a cluster to launch on.
     #[command(subcommand)]
     Alloc(AllocCommand),
@@ -183,6 +193,10 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Err
     if let Some((front_end, rest)) = FrontEnd::of(&words) {
         return parse_translated(front_end.translate(rest)?);
     }
+    if let Some((name, rest)) = RemoteShellName::of(&words) {
+        let command = Command::RemoteShell(name.read(rest)?);
+        return Ok(Cli { quiet: false, verbose: false, command, notes: Vec::new() });
+    }
     match launch_position(&words) {
         Some(position) => parse_launch(&words, position).map_err(|error| improved(error, About::Launch, &words)),
         None => Cli::try_parse_from(&words).map_err(|error| improved(error, About::Other, &words)),
@@ -202,7 +216,7 @@ fn parse_translated(translation: Translation) -> Result<Cli, clap::Error> {
 }
 
 /// Names of the command `launch`.
-const LAUNCH: [&str; 3] = ["launch", "run", "exec"];
+const LAUNCH: [&str; 2] = ["launch", "run"];
 
 /// Position of the word `launch`, if that is the command.
 fn launch_position(words: &[OsString]) -> Option<usize> {
@@ -220,6 +234,18 @@ fn parse_launch(words: &[OsString], position: usize) -> Result<Cli, clap::Error>
         launch.more = programs.map(parse_program).collect::<Result<_, _>>()?;
     }
     Ok(cli)
+}
+
+/// Reads the words of a launch of one program, in which a `:` is a word like any other.
+///
+/// # Errors
+/// Returns clap's error for words that are none of `lattice launch`.
+pub(crate) fn launch_of_one_program(words: Vec<OsString>) -> Result<LaunchArgs, clap::Error> {
+    let words = ["lattice", "launch"].map(OsString::from).into_iter().chain(words);
+    match Cli::try_parse_from(words)?.command {
+        Command::Launch(launch) => Ok(*launch),
+        _ => Err(clap::Error::new(ErrorKind::InvalidSubcommand)),
+    }
 }
 
 /// The definition of `lattice launch` with the flags that every command has.

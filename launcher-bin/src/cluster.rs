@@ -6,6 +6,7 @@
 //! API server   --api     else LATTICE_API_URL    else `api` in the config file   else the socket of an API server on this machine
 //! ```
 
+mod allocation;
 mod attachment;
 mod config;
 mod error;
@@ -25,6 +26,7 @@ use pmi_transport::proto::v1::launch_service_client::LaunchServiceClient;
 use pmi_transport::proto::v1::node_service_client::NodeServiceClient;
 use tonic::{Response, Status};
 
+pub(crate) use self::allocation::{AllocatedNodes, NodeFacts};
 pub(crate) use self::attachment::Attachment;
 use self::config::Config;
 pub use self::config::ConfigError;
@@ -44,7 +46,9 @@ const ANSWER: Duration = Duration::from_secs(30);
 pub(crate) type Environment = [(OsString, OsString)];
 
 /// The variable that names the allocation where no flag does.
-const ALLOCATION: &str = "LATTICE_ALLOC_ID";
+pub(crate) const ALLOCATION: &str = "LATTICE_ALLOC_ID";
+/// The variable that names the API server where no flag does.
+pub(crate) const API_URL: &str = "LATTICE_API_URL";
 
 /// The allocation that a command is about: that of its flag, else that of the environment. `local` is none.
 ///
@@ -85,7 +89,7 @@ impl ApiServer {
     /// # Errors
     /// Fails for a URL or a config file that makes no sense, and for certificates that cannot be used.
     pub(crate) fn find(flag: Option<&str>, environment: &Environment) -> Result<Self, ClusterError> {
-        let named = flag.map(str::to_owned).or_else(|| variable("LATTICE_API_URL", environment));
+        let named = flag.map(str::to_owned).or_else(|| variable(API_URL, environment));
         let named = named.map(|url| url.parse::<ApiUrl>()).transpose()?;
         // A config file that is not needed cannot be in the way.
         let config = match &named {

@@ -30,6 +30,24 @@ pub(crate) enum CommandError {
     /// Nobody said which allocation.
     #[error("no allocation is named\ntry: its id, or LATTICE_ALLOC_ID; lattice alloc list shows them")]
     NoAllocation,
+    /// The allocation has ended.
+    #[error(
+        "allocation {id} is over: it is {state}\ntry: -N NODES for a new one; if LATTICE_ALLOC_ID names it still, unset that"
+    )]
+    AllocationOver {
+        /// Id of the allocation.
+        id: String,
+        /// Its state.
+        state: &'static str,
+    },
+    /// A command in an allocation cannot be started.
+    #[error("cannot run {}: {error}", command.display())]
+    Shell {
+        /// Its program.
+        command: OsString,
+        /// Error of the system.
+        error: io::Error,
+    },
     /// A node that is named has told nothing of itself.
     #[error("{node} has not told what it is\ntry: lattice nodes; a node tells it when its agent registers")]
     NoInventory {

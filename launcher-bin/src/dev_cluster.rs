@@ -16,21 +16,24 @@ mod network;
 mod plan;
 
 use std::io::{self, IsTerminal};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Command;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use lattice_pki::PkiError;
 use nix::unistd::geteuid;
+use tokio::runtime::Handle;
 
 use self::fabric::Fabric;
 use self::isolation::{Confinement, Isolation};
 use self::network::{Network, NetworkError};
-use self::plan::{Kind, Plan};
+use self::plan::{HEAD, Kind, Plan};
 use crate::args::DevClusterArgs;
 use crate::console::{Verbosity, report};
 use crate::exit;
+use crate::mpirun_setup::Slots;
 use crate::private_cluster::{
     API, Access, AllocationError, ClusterCommand, DaemonError, Daemons, Ground, Holder, PrivateClusterError, Role,
     Signals, Words, agent_program, find_program,
@@ -134,7 +137,7 @@ impl Cluster<'_> {
     }
 
     async fn run(&self, daemons: &mut Daemons, signals: &mut Signals) -> Result<u8, DevClusterError> {
-        self.start_daemons(daemons)?;
+        let network = self.start_daemons(daemons)?;
         let holder = Holder::new(&self.ground.directory.api_socket())?;
         let nodes: Vec<String> = self.plan.nodes.iter().map(|node| node.name.clone()).collect();
         let look = |_: &[String]| daemons.check().map_err(DevClusterError::from);
@@ -143,7 +146,18 @@ impl Cluster<'_> {
             number = signals.any() => return Ok(exit::by_signal(number as i32)),
         };
         self.greet();
-        let code = self.command(&allocation, daemons).run(signals).await;
+        let place = network
+            .as_ref()
+            .map_or(Confinement::Here, |network| Confinement::Head(self.isolation(&network.switch, HEAD)));
+        // The thread that starts it is another one.
+        let runtime = Handle::current();
+        let start = |command: &mut tokio::process::Command| {
+            place.within(|| {
+                let _entered = runtime.enter();
+                command.spawn()
+            })
+        };
+        let code = self.command(&allocation, daemons).run(signals, start).await;
         self.release(&holder).await;
         Ok(code?)
     }
@@ -160,7 +174,7 @@ impl Cluster<'_> {
     }
 
     /// Makes the network and whatever the daemons need to know, and starts them.
-    fn start_daemons(&self, daemons: &mut Daemons) -> Result<(), DevClusterError> {
+    fn start_daemons(&self, daemons: &mut Daemons) -> Result<Option<Network>, DevClusterError> {
         let network = match self.plan.kind {
             Kind::Namespaces => Some(Network::new(&self.plan)?),
             Kind::Loopback => None,
@@ -177,22 +191,28 @@ impl Cluster<'_> {
         let mut server = Command::new(&self.programs.lattice);
         server.arg("api").arg("--config").arg(directory.config(API));
         daemons.start((API, Role::Head), server, directory, |command| api.start(command))?;
-        let (hosts, stop_over) = (directory.hosts(), directory.empty());
         for (index, node) in self.plan.nodes.iter().enumerate() {
             let place = network.as_ref().map_or(Confinement::Here, |network| {
-                let network = network.nodes[index].as_fd();
-                Confinement::Node(Isolation { network, host_name: &node.name, hosts: &hosts, stop_over: &stop_over })
+                Confinement::Node(self.isolation(&network.nodes[index], &node.name))
             });
             let mut agent = Command::new(&self.programs.agent);
             agent.arg("--config").arg(directory.config(&node.name));
             daemons.start((&node.name, Role::Agent), agent, directory, |command| place.start(command))?;
         }
-        Ok(())
+        Ok(network)
     }
 
+    fn isolation<'a>(&self, network: &'a OwnedFd, host_name: &'a str) -> Isolation<'a> {
+        let (hosts, stop_over) = (self.ground.directory.hosts(), self.ground.directory.empty());
+        Isolation { network: network.as_fd(), host_name, hosts, stop_over }
+    }
+
+    /// The command, for which all nodes have this machine's CPUs.
     fn command(&self, allocation: &str, daemons: &Daemons) -> ClusterCommand<'_> {
         let environment = vec![("LATTICE_DEV_CLUSTER", self.ground.directory.path().into())];
-        self.ground.command(Words::Given(&self.args.command), allocation, environment, daemons)
+        let slots = available_parallelism().map_or(1, |cpus| cpus.get() as u32);
+        let slots: Vec<Slots> = self.plan.nodes.iter().map(|node| Slots { node: node.name.clone(), slots }).collect();
+        self.ground.command(Words::Given(&self.args.command), (allocation, &slots), environment, daemons)
     }
 
     /// Tells a person where they are; a command is told nothing that it did not ask for.

@@ -10,6 +10,7 @@ use crate::documents::NoSuchCommand;
 use crate::exit;
 use crate::launch::LaunchError;
 use crate::pmi_command::PmiCommandError;
+use crate::remote_shell::{self, RemoteShellRefusal};
 #[cfg(feature = "api")]
 use crate::via::ViaError;
 
@@ -36,9 +37,19 @@ impl From<LaunchError> for Failure {
     }
 }
 
+impl From<RemoteShellRefusal> for Failure {
+    fn from(error: RemoteShellRefusal) -> Self {
+        Self { text: error.to_string(), code: remote_shell::NOT_STARTED }
+    }
+}
+
 impl From<CommandError> for Failure {
     fn from(error: CommandError) -> Self {
-        Self { text: error.to_string(), code: exit::OURS }
+        let code = match &error {
+            CommandError::Shell { error, .. } => exit::of_exec(error),
+            _ => exit::OURS,
+        };
+        Self { text: error.to_string(), code }
     }
 }
 

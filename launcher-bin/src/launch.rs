@@ -21,7 +21,7 @@ use nix::sys::resource::{Resource, setrlimit};
 use rank_spawner::raise_descriptor_limit;
 
 pub use self::error::LaunchError;
-pub(crate) use self::remote::attach;
+pub(crate) use self::remote::{attach, run as run_on_cluster};
 use crate::args::LaunchArgs;
 use crate::cluster::{self, ApiServer};
 use crate::console::{Verbosity, print, report};
@@ -58,7 +58,7 @@ fn show_plan(launch: &PreparedLaunch) -> Result<u8, LaunchError> {
 }
 
 /// Runs `work` on a runtime of this thread. A thread that is stuck in a write is left behind.
-fn block_on<T>(work: impl Future<Output = Result<T, LaunchError>>) -> Result<T, LaunchError> {
+pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, LaunchError>>) -> Result<T, LaunchError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(work);
     runtime.shutdown_background();

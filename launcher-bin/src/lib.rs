@@ -36,6 +36,7 @@ pub mod launch;
 pub mod limits;
 pub mod machine;
 mod map;
+mod mpirun_setup;
 pub mod output;
 pub mod pki;
 pub mod pmi_command;
@@ -43,6 +44,7 @@ pub mod prepared;
 mod printable;
 #[cfg(feature = "api")]
 pub mod private_cluster;
+mod remote_shell;
 pub mod request;
 mod signal_forwarder;
 mod stdin;
@@ -92,6 +94,8 @@ fn carry_out(command: Command, words: &[OsString], verbosity: Verbosity) -> Resu
         Command::Launch(args) => launch(&args, words, verbosity)?,
         #[cfg(feature = "api")]
         Command::Start(args) => via::start(&args, verbosity)?,
+        Command::Exec(args) => launch::run(&args.launch().map_err(|error| Failure::ours(&error))?, verbosity)?,
+        Command::RemoteShell(args) => remote_shell::run(&args)?,
         Command::Attach(args) => launch::attach(&args, verbosity)?,
         Command::Alloc(command) => commands::alloc(&command, verbosity)?,
         Command::Nodes(args) => commands::nodes(&args, verbosity)?,

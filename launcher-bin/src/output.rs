@@ -27,6 +27,7 @@ use lattice_session::cause::{Cause, CauseKind};
 use lattice_session::deadline::until;
 use lattice_session::event::{Event, Report};
 use nix::sys::signal::Signal;
+use nix::unistd::getppid;
 use pmi_core::ids::NodeIndex;
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -42,6 +43,7 @@ use crate::console::{Verbosity, message};
 use crate::exit::{self, Losses};
 use crate::map;
 use crate::prepared::PreparedLaunch;
+use crate::request::ExitMessages;
 use crate::updates::{StartProgress, Update, UpdateSource};
 
 /// The files of a launch are open, and nothing is started yet.
@@ -82,6 +84,7 @@ pub(crate) struct Renderer {
     shows_progress: bool,
     /// Counts for the summary, if there is to be one.
     summary: Option<Summary>,
+    exit_messages: ExitMessages,
     targets: Targets,
     faults: mpsc::UnboundedReceiver<Fault>,
     interrupts: mpsc::UnboundedReceiver<Signal>,
@@ -122,7 +125,7 @@ impl Renderer {
         wires: RendererChannels,
     ) -> io::Result<Self> {
         let output = &launch.output;
-        let decoration = Decoration::of(output, launch.placed.job.size());
+        let decoration = Decoration::of(output, &launch.placed);
         let (report, faults) = wires.faults;
         Ok(Self {
             form: if output.json { Form::Json } else { Form::Text },
@@ -132,6 +135,7 @@ impl Renderer {
             ending: false,
             shows_progress: verbosity > Verbosity::Quiet && io::stderr().is_terminal(),
             summary: output.summary.then(|| Summary::new(Instant::now())),
+            exit_messages: output.exit_messages,
             targets: Targets::start(files, decoration, &report, wires.abandoned)?,
             faults,
             interrupts: wires.interrupts,
@@ -196,7 +200,7 @@ impl Renderer {
             self.targets.say(message(&line), now).await;
         }
         if let Some(cause) = &report.cause
-            && (!is_hang_up(cause) || self.verbosity == Verbosity::Verbose)
+            && (self.is_told(cause) || self.verbosity == Verbosity::Verbose)
         {
             self.targets.say(message(&cause.to_string()), now).await;
         }
@@ -204,6 +208,15 @@ impl Renderer {
         self.targets.close(WriterName::Stderr).await;
         self.drain_faults().await;
         exit::code(report.cause.as_ref(), self.losses)
+    }
+
+    /// True for a first cause that the user hears of: not that nobody hears, and not what the caller tells.
+    fn is_told(&self, cause: &Cause) -> bool {
+        let is_callers = match self.exit_messages {
+            ExitMessages::Told => false,
+            ExitMessages::LeftToCaller(caller) => matches!(cause.kind, CauseKind::Failed { .. }) || getppid() != caller,
+        };
+        !is_hang_up(cause) && !is_callers
     }
 
     /// Writes all that is left of a launch whose end is not known.

@@ -32,6 +32,7 @@ pub(crate) use self::daemons::{Daemons, Role};
 pub(crate) use self::directory::{Access, Directory};
 use crate::console::report;
 use crate::exit;
+use crate::mpirun_setup::{MpirunSetup, Slots};
 
 /// The name of the API server's files.
 pub(crate) const API: &str = "api";
@@ -191,11 +192,11 @@ impl Ground {
         files_in(self.directory.path())
     }
 
-    /// A command that runs in an allocation of the cluster, with these variables beside.
+    /// A command that runs in an allocation of these nodes, with these variables beside.
     pub(crate) fn command<'a>(
         &'a self,
         words: Words<'a>,
-        allocation: &str,
+        (allocation, slots): (&str, &[Slots]),
         mut environment: Vec<(&'static str, OsString)>,
         daemons: &Daemons,
     ) -> ClusterCommand<'a> {
@@ -205,7 +206,9 @@ impl Ground {
             (LaunchTag::VARIABLE, self.tag.value().into()),
         ]);
         let (daemons, keeper) = (daemons.pids().collect(), self.keeper.pid());
-        ClusterCommand { words, environment, daemons, keeper, tag: &self.tag }
+        let mpirun = MpirunSetup::write(self.directory.mpirun(), slots);
+        let mpirun = mpirun.inspect_err(|error| report(&format!("mpirun will not find the nodes: {error}"))).ok();
+        ClusterCommand { words, environment, mpirun, daemons, keeper, tag: &self.tag }
     }
 }
 

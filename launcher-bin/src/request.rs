@@ -22,6 +22,7 @@ use lattice_session::settings::{
 };
 use lattice_session::spec::AppSpec;
 use lattice_session::template::Template;
+use nix::unistd::Pid;
 use pmi_core::ids::Rank;
 
 pub use self::error::RequestError;
@@ -61,8 +62,8 @@ pub struct OutputRequest {
     pub stderr: Option<Template>,
     /// Keep the former contents of those files.
     pub append: bool,
-    /// Begin each line with the number of its rank.
-    pub label: bool,
+    /// Beginning of each line.
+    pub label: LineLabel,
     /// Begin each line with the time.
     pub timestamp: bool,
     /// Print events as JSON instead of output as it is.
@@ -73,6 +74,31 @@ pub struct OutputRequest {
     pub show_map: bool,
     /// Say at the end what the launch took.
     pub summary: bool,
+    /// Messages about the ends of ranks.
+    pub exit_messages: ExitMessages,
+}
+
+/// Prefix of ranks' lines that names where they come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LineLabel {
+    /// None.
+    #[default]
+    None,
+    /// Number of the rank: `[3] `.
+    Rank,
+    /// Name of its node: `node1: `.
+    Node,
+}
+
+/// Messages about ranks that end with a status or by a signal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExitMessages {
+    /// A failure is told at the end of the launch.
+    #[default]
+    Told,
+    /// The exit code says it, and the process that started us tells it in words of its own. When that is gone, nobody asks any more why
+    /// the launch was ended.
+    LeftToCaller(Pid),
 }
 
 impl LaunchCommand {
@@ -268,12 +294,17 @@ fn output_request(args: &LaunchArgs) -> OutputRequest {
         stdout: args.streams.output.clone(),
         stderr: args.streams.error.clone(),
         append: args.streams.append,
-        label: args.streams.label,
+        label: match args.streams.label {
+            None => LineLabel::None,
+            Some(args::Label::Rank) => LineLabel::Rank,
+            Some(args::Label::Node) => LineLabel::Node,
+        },
         timestamp: args.streams.timestamp,
         json: args.streams.json,
         pmi_trace: args.pmi.pmi_trace.clone(),
         show_map: args.placement.show_map,
         summary: args.streams.summary,
+        exit_messages: ExitMessages::default(),
     }
 }
 

@@ -148,7 +148,9 @@ impl Cluster<'_> {
             number = signals.any() => return Ok(exit::by_signal(number as i32)),
         };
         self.greet();
-        let code = self.ground.command(self.words, &allocation, self.environment(), daemons).run(signals).await;
+        let slots = self.nodes.slots();
+        let command = self.ground.command(self.words, (&allocation, &slots), self.environment(), daemons);
+        let code = command.run(signals, tokio::process::Command::spawn).await;
         holder.release_all().await;
         Ok(code?)
     }

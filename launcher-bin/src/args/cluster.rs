@@ -1,5 +1,7 @@
 //! The commands about a cluster, and the flags that they share.
 
+use std::ffi::OsString;
+
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand, ValueEnum};
 use lattice_session::rank_ranges::RankRanges;
@@ -33,6 +35,9 @@ pub enum AllocCommand {
     /// Make an allocation, and print its id.
     #[command(after_help = "Example:\n  export LATTICE_ALLOC_ID=$(lattice alloc create -N 4)")]
     Create(CreateArgs),
+    /// Run your shell, or a command, in an allocation: an unchanged mpirun or mpiexec in it starts its ranks on all nodes.
+    #[command(after_help = SHELL_AFTER_HELP)]
+    Shell(ShellArgs),
     /// Show your allocations; administrators see everybody's.
     List {
         /// Also those that have ended.
@@ -59,6 +64,33 @@ pub enum AllocCommand {
         #[command(flatten)]
         table: TableArgs,
     },
+}
+
+const SHELL_AFTER_HELP: &str = "Examples:\n  \
+    lattice alloc shell -N 4\n  \
+    lattice alloc shell -N 4 -- mpirun ./a.out";
+
+/// The flags of `lattice alloc shell`.
+#[derive(Clone, Debug, Args)]
+pub struct ShellArgs {
+    /// Make an allocation of N nodes that are free, and release it at the end.
+    #[arg(short = 'N', long = "nodes", value_name = "N", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true, conflicts_with = "list")]
+    pub count: Option<u32>,
+    /// Make one of exactly these nodes, such as node[0-3,7].
+    #[arg(short = 'w', long = "nodelist", value_name = "NODES", value_parser = node_list)]
+    pub list: Option<String>,
+    /// Use this allocation, which is there already (else the one in LATTICE_ALLOC_ID).
+    #[arg(long = "alloc", value_name = "ID", conflicts_with_all = ["count", "list"])]
+    pub id: Option<String>,
+    /// If the nodes are not up and free now, wait until they are.
+    #[arg(long)]
+    pub wait: bool,
+    /// The API server.
+    #[command(flatten)]
+    pub api: ServerArgs,
+    /// The command and its arguments; else your shell.
+    #[arg(value_name = "COMMAND", last = true)]
+    pub command: Vec<OsString>,
 }
 
 /// The flags of `lattice alloc create`.

@@ -226,9 +226,10 @@ pub struct StreamArgs {
     #[arg(short = 'i', long, alias = "input", value_name = "none|RANK|all|FILE", default_value = "0",
           value_parser = OsStringValueParser::new().try_map(Stdin::parse))]
     pub stdin: Stdin,
-    /// Start each line with the number of its rank.
-    #[arg(short, long, alias = "tag-output", conflicts_with = "json")]
-    pub label: bool,
+    /// Start each line with the number of its rank, or with the name of its node.
+    #[arg(short, long, alias = "tag-output", value_enum, value_name = "rank|node", num_args = 0..=1, require_equals = true,
+          default_missing_value = "rank", hide_possible_values = true, conflicts_with = "json")]
+    pub label: Option<Label>,
     /// Start each line with the time.
     #[arg(long, conflicts_with = "json")]
     pub timestamp: bool,
@@ -248,6 +249,15 @@ pub struct StreamArgs {
     /// Print what happens as JSON, one event on each line.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Beginning of ranks' lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Label {
+    /// The number of the rank.
+    Rank,
+    /// The name of its node.
+    Node,
 }
 
 /// Consequences of failures of ranks.

@@ -51,7 +51,7 @@ fn everything_after_the_program_belongs_to_it() {
 #[test]
 fn spellings_of_other_launchers_are_understood() {
     let launch = launch("-l -np 3 --ntasks-per-node 2 ./a : -np 2 ./b -help");
-    assert!(launch.streams.label);
+    assert_eq!(launch.streams.label, Some(Label::Rank));
     assert_eq!((launch.first.ranks, launch.placement.tasks_per_node), (Some(3), Some(2)));
     assert_eq!((launch.more[0].ranks, &launch.more[0].command[..]), (Some(2), &["./b".into(), "-help".into()][..]));
     let help = parse(["lattice", "launch", "-help"].map(OsString::from)).unwrap_err();
@@ -95,7 +95,7 @@ fn a_tip_that_cannot_help_is_not_given() {
 #[test]
 fn programs_are_split_at_a_lone_colon() {
     let launch = launch("--label -n 2 ./a x : -n 1 --env A=1 --chdir /tmp ./b : ./c a:b --label");
-    assert!(launch.streams.label);
+    assert_eq!(launch.streams.label, Some(Label::Rank));
     let commands: Vec<_> = launch.more.iter().map(|program| program.command.clone()).collect();
     assert_eq!(commands, [vec!["./b"], vec!["./c", "a:b", "--label"]]);
     assert_eq!(launch.more[0].ranks, Some(1));

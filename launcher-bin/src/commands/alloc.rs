@@ -1,5 +1,7 @@
 //! `lattice alloc`: allocations, made, shown and released.
 
+mod shell;
+
 use std::time::Duration;
 
 use pmi_transport::proto::v1 as proto;
@@ -9,7 +11,7 @@ use tokio::time::sleep;
 use tonic::{Code, Response};
 
 use super::{CommandError, ask, environment, node_names};
-use crate::args::{AllocCommand, CreateArgs, Requeue, TableArgs};
+use crate::args::{AllocCommand, CreateArgs, Requeue, ShellArgs, TableArgs};
 use crate::cluster::{Cluster, ClusterError};
 use crate::console::{Verbosity, print, print_json, print_lines, report};
 use crate::table::{Align, Table};
@@ -35,6 +37,7 @@ struct Allocation {
 pub(crate) fn alloc(command: &AllocCommand, verbosity: Verbosity) -> Result<u8, CommandError> {
     match command {
         AllocCommand::Create(args) => create(args, verbosity),
+        AllocCommand::Shell(args) => shell::shell(args, verbosity),
         AllocCommand::List { all, table } => {
             let request = proto::ListAllocationsRequest { all: *all };
             let answer = ask(&table.api, async |cluster| {
@@ -89,6 +92,15 @@ fn create(args: &CreateArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
         report(&format!("allocation {} of {} is {}", made.id, made.nodes, state(made.state())));
     }
     Ok(print_lines(&[made.id])?)
+}
+
+/// An allocation for a shell.
+fn asked_by_shell(args: &ShellArgs) -> proto::CreateAllocationRequest {
+    proto::CreateAllocationRequest {
+        nodes: args.list.clone().unwrap_or_default(),
+        num_nodes: args.count.unwrap_or_default(),
+        ..proto::CreateAllocationRequest::default()
+    }
 }
 
 /// Reaction to nodes that are not up and free now.

@@ -159,8 +159,8 @@ mod tests {
             let node = Isolation {
                 network: network.nodes[index].as_fd(),
                 host_name: &plan.nodes[index].name,
-                hosts: &hosts,
-                stop_over: &stop_over,
+                hosts: hosts.clone(),
+                stop_over: stop_over.clone(),
             };
             let mut command = Command::new("bash");
             let child = Confinement::Node(node).start(command.args(["-c", script]).stdout(Stdio::piped())).unwrap();

@@ -25,6 +25,9 @@ const NAMESPACE_PREFIX: [u8; 3] = [10, 20, 0];
 /// Limit of loopback networks that are tried.
 const ATTEMPTS: u32 = 64;
 
+/// Name of the machine that the command is on, where each node is one, too.
+pub(super) const HEAD: &str = "head";
+
 /// Network of the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -103,6 +106,7 @@ impl Plan {
     /// Content of `/etc/hosts` on every node.
     pub(super) fn hosts_file(&self) -> String {
         let mut text = String::from("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n");
+        text += &format!("{} {HEAD}\n", self.api.ip());
         for node in &self.nodes {
             text += &format!("{} {}\n", node.agent.ip(), node.name);
         }
@@ -155,7 +159,7 @@ mod tests {
             let all: std::collections::HashSet<_> =
                 plan.nodes.iter().map(|node| node.agent).chain([plan.api, plan.fabric]).collect();
             proptest::prop_assert_eq!(all.len(), usize::from(count) + 2);
-            proptest::prop_assert_eq!(plan.hosts_file().lines().count(), usize::from(count) + 2);
+            proptest::prop_assert_eq!(plan.hosts_file().lines().count(), usize::from(count) + 3);
         }
 
         #[test]

@@ -18,13 +18,16 @@ use crate::console::{Verbosity, print, report, write_stderr};
 use crate::machine::Machine;
 use crate::output::{name, settings};
 use crate::prepared::PreparedLaunch;
-use crate::request::{Action, LaunchCommand, OutputRequest};
+use crate::request::{Action, LaunchCommand, LineLabel, OutputRequest};
 use crate::signal_forwarder::RankLocation;
 use crate::trace::ClusterTrace;
 use crate::{map, stdin};
 
 /// Starts a launch in `allocation` and attaches to it, unless it is detached, or only prints its plan; returns the exit code.
-pub(super) fn run(
+///
+/// # Errors
+/// Fails if the launch cannot start, or is lost sight of.
+pub(crate) fn run(
     command: LaunchCommand,
     server: &ApiServer,
     allocation: String,
@@ -66,8 +69,12 @@ fn is_noted(verbosity: Verbosity, stderr: &impl IsTerminal) -> bool {
 /// Fails if there is no such launch, or if it is lost sight of.
 pub(crate) fn attach(args: &AttachArgs, verbosity: Verbosity) -> Result<u8, LaunchError> {
     let server = ApiServer::find(args.api.api.as_deref(), &Machine::this()?.environment)?;
-    let output =
-        OutputRequest { label: args.label, timestamp: args.timestamp, json: args.json, ..OutputRequest::default() };
+    let output = OutputRequest {
+        label: if args.label { LineLabel::Rank } else { LineLabel::None },
+        timestamp: args.timestamp,
+        json: args.json,
+        ..OutputRequest::default()
+    };
     block_on(async { show(&server.connect()?, &args.launch, (Role::Viewer, LEASE), output, verbosity).await })
 }
 

@@ -1,28 +1,61 @@
 //! Decoration of ranks' lines: a time stamp, a label, both or nothing. Order and completeness of lines are `hold`'s.
 
 use bytes::{BufMut, Bytes, BytesMut};
+use lattice_session::placed::PlacedLaunch;
 use memchr::memchr;
+use pmi_core::ids::Rank;
+use pmi_core::job::Placement;
 
 use super::hold::{Piece, Source, Start, Step};
-use crate::request::OutputRequest;
+use crate::request::{LineLabel, OutputRequest};
 
 /// The size at which decorated text is handed on, so that a flood of short lines is never in memory as one piece.
 const CHUNK: usize = 64 << 10;
 
 /// Prefix of each line of a rank.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Decoration {
-    /// The width of a rank's number in a label; `None` for no label.
-    pub(crate) label_width: Option<usize>,
+    label: Label,
     /// True if the time stands before the label.
-    pub(crate) timestamp: bool,
+    timestamp: bool,
+}
+
+/// Name of the place that a line comes from.
+#[derive(Clone, Debug, Default)]
+enum Label {
+    #[default]
+    None,
+    /// The number of the rank, as wide as that of the last one.
+    Rank { width: usize },
+    /// The name of its node.
+    Node { placement: Placement, hosts: Vec<String> },
+}
+
+impl Label {
+    /// Label of a rank's lines, and what stands between it and a line, or the rest of one that was given up.
+    fn of(&self, rank: Rank) -> Option<(String, [&'static str; 2])> {
+        match self {
+            Self::None => None,
+            Self::Rank { width } => Some((format!("[{rank:>width$}]"), [" ", "+"])),
+            Self::Node { placement, hosts } => {
+                let host = placement.node_of(rank).and_then(|node| hosts.get(node.index()));
+                // A rank that was spawned later.
+                let host = host.cloned().unwrap_or_else(|| format!("rank {rank}"));
+                Some((host, [": ", ":+"]))
+            }
+        }
+    }
 }
 
 impl Decoration {
-    /// The decoration that `output` asks for, such as `[ 3] `, in a job of `size` ranks: labels are as wide as the last rank's.
-    pub(crate) fn of(output: &OutputRequest, size: u32) -> Self {
-        let widest = size.saturating_sub(1).to_string().len();
-        Self { label_width: output.label.then_some(widest), timestamp: output.timestamp }
+    /// The decoration that `output` asks for, such as `[ 3] ` or `node1: `.
+    pub(crate) fn of(output: &OutputRequest, launch: &PlacedLaunch) -> Self {
+        let label = match output.label {
+            LineLabel::None => Label::None,
+            LineLabel::Rank => Label::Rank { width: launch.job.size().saturating_sub(1).to_string().len() },
+            LineLabel::Node => Label::Node { placement: launch.job.placement.clone(), hosts: launch.hosts.clone() },
+        };
+        Self { label, timestamp: output.timestamp }
     }
 
     /// Appends the bytes of `step` to `out`. Undecorated bytes are passed on, not copied.
@@ -39,10 +72,9 @@ impl Decoration {
     fn prefix(&self, piece: &Piece) -> Option<Prefix> {
         let Source::Rank(rank, _) = piece.source else { return None };
         let time = if self.timestamp { time_stamp() + " " } else { String::new() };
-        match self.label_width {
-            Some(width) => {
-                let label = format!("{time}[{rank:>width$}]");
-                Some(Prefix { line: format!("{label} "), resumed: format!("{label}+") })
+        match self.label.of(rank) {
+            Some((label, [line, resumed])) => {
+                Some(Prefix { line: format!("{time}{label}{line}"), resumed: format!("{time}{label}{resumed}") })
             }
             None if self.timestamp => Some(Prefix { resumed: time.clone(), line: time }),
             None => None,
@@ -92,7 +124,7 @@ mod tests {
     use super::*;
 
     fn labels(size: u32) -> Decoration {
-        Decoration::of(&OutputRequest { label: true, ..OutputRequest::default() }, size)
+        Decoration { label: Label::Rank { width: (size - 1).to_string().len() }, timestamp: false }
     }
 
     fn applied(decoration: Decoration, text: &str, start: Start) -> String {
@@ -114,6 +146,16 @@ mod tests {
         check(4, "rest\nb", Start::Middle, "rest\n[3] b");
         check(4, "rest\nb\n", Start::Resumed, "[3]+rest\n[3] b\n");
         check(4, "\n", Start::Line, "[3] \n");
+    }
+
+    #[test]
+    fn a_node_names_the_lines_of_its_ranks() {
+        let hosts = vec!["node0".to_owned(), "node1".to_owned()];
+        let label = |ranks: &[u32]| Label::Node { placement: Placement::block(ranks), hosts: hosts.clone() };
+        let named = |ranks: &[u32]| Decoration { label: label(ranks), timestamp: false };
+        assert_eq!(applied(named(&[2, 2]), "a\nb\n", Start::Line), "node1: a\nnode1: b\n");
+        assert_eq!(applied(named(&[2, 2]), "rest\n", Start::Resumed), "node1:+rest\n");
+        assert_eq!(applied(named(&[1, 1]), "a\n", Start::Line), "rank 3: a\n");
     }
 
     #[test]
@@ -148,7 +190,7 @@ mod tests {
         #[test]
         fn a_label_stands_before_each_line_and_changes_nothing_else(text in "[a-c\n]{0,200}", size in 1_u32..2000) {
             let decoration = labels(size);
-            let width = decoration.label_width.unwrap();
+            let width = (size - 1).to_string().len();
             let prefix = format!("[{:>width$}] ", 3);
             let decorated = applied(decoration, &text, Start::Line);
             let bare: Vec<&str> = decorated.split_inclusive('\n').map(|line| line.strip_prefix(&prefix).unwrap()).collect();

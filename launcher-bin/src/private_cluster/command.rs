@@ -13,6 +13,7 @@ use tokio::time::sleep;
 
 use super::PrivateClusterError;
 use crate::exit;
+use crate::mpirun_setup::MpirunSetup;
 
 /// Time limit for the end of the command after a signal.
 const END_WITHIN: Duration = Duration::from_secs(3);
@@ -78,6 +79,8 @@ pub(crate) enum Words<'a> {
 pub(crate) struct ClusterCommand<'a> {
     pub(super) words: Words<'a>,
     pub(super) environment: Vec<(&'static str, OsString)>,
+    /// What launchers of MPI need to reach the nodes.
+    pub(super) mpirun: Option<MpirunSetup>,
     /// The daemons, which are nobody's orphans.
     pub(super) daemons: Vec<Pid>,
     pub(super) keeper: Pid,
@@ -85,16 +88,20 @@ pub(crate) struct ClusterCommand<'a> {
 }
 
 impl ClusterCommand<'_> {
-    /// Runs the command to its end, and returns its exit code as a shell does.
+    /// Has `start` start the command, and returns its exit code at its end, as a shell does.
     ///
     /// A signal of the terminal reaches the command by itself, which decides what it means; we go on as a shell does. Any
     /// other is passed on, and ends the cluster soon thereafter whatever the command makes of it.
     ///
     /// # Errors
     /// Fails if the command cannot be started.
-    pub(crate) async fn run(&self, signals: &mut Signals) -> Result<u8, PrivateClusterError> {
+    pub(crate) async fn run(
+        &self,
+        signals: &mut Signals,
+        start: impl FnOnce(&mut Command) -> io::Result<Child>,
+    ) -> Result<u8, PrivateClusterError> {
         let run = async {
-            let mut child = self.start()?;
+            let mut child = self.start(start)?;
             loop {
                 tokio::select! {
                     status = child.wait() => return Ok(exit::of_status(status?)),
@@ -112,7 +119,7 @@ impl ClusterCommand<'_> {
         words.first().map_or("your shell".into(), |word| word.to_string_lossy().into_owned())
     }
 
-    fn start(&self) -> io::Result<Child> {
+    fn start(&self, start: impl FnOnce(&mut Command) -> io::Result<Child>) -> io::Result<Child> {
         let mut command = match self.words {
             Words::Given([]) => Command::new(std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into())),
             Words::Given([program, arguments @ ..]) => with(Command::new(program), arguments),
@@ -125,7 +132,12 @@ impl ClusterCommand<'_> {
             }
         };
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
-        command.env("PATH", path_with_us()?).spawn()
+        let mut path = path_with_us()?;
+        if let Some(mpirun) = &self.mpirun {
+            command.envs(mpirun.variables());
+            path = mpirun.path(&path)?;
+        }
+        start(command.env("PATH", path))
     }
 
     /// Reaps orphans of the command, which this process adopts and which would fill the table of processes.

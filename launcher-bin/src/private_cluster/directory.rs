@@ -9,6 +9,7 @@
 //! fabric.log, fabric.secret       the fabric manager's calls, and who may make some
 //! nics/node0/cxi0/, ...           NICs, with a file for each CXI service
 //! runtime/node0/, ...             sockets of fork servers, where sessions wait for the next agent
+//! mpirun/                         for launchers of other MPIs, which the command may start
 //! hosts, empty/                   for the nodes' own view of files
 //! ```
 
@@ -89,6 +90,11 @@ impl Directory {
 
     pub(crate) fn hosts(&self) -> PathBuf {
         self.path.join("hosts")
+    }
+
+    /// Files of other launchers' `mpirun`.
+    pub(crate) fn mpirun(&self) -> PathBuf {
+        self.path.join("mpirun")
     }
 
     pub(crate) fn empty(&self) -> PathBuf {

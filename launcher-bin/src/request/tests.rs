@@ -163,11 +163,17 @@ fn a_variable_keeps_the_value_that_was_set_last_and_bytes_of_any_kind() {
 fn output_is_asked_for_as_its_flags_say() {
     let output = |flags: &str| commanded(&format!("{flags} true")).unwrap().output;
     let plain = output("");
-    assert!(plain.stdout.is_none() && plain.stderr.is_none() && !plain.label && !plain.json && !plain.show_map);
+    assert!(
+        plain.stdout.is_none()
+            && plain.stderr.is_none()
+            && plain.label == LineLabel::None
+            && !plain.json
+            && !plain.show_map
+    );
     let files = output("--output o.%t --error e.%t --append");
     assert_eq!(files.stdout.unwrap().to_text(), "o.%r");
     assert!(files.stderr.is_some() && files.append);
     let shown = output("-l --timestamp --show-map --pmi-trace t");
-    assert!(shown.label && shown.timestamp && shown.show_map);
+    assert!(shown.label == LineLabel::Rank && shown.timestamp && shown.show_map);
     assert_eq!(shown.pmi_trace, Some("t".into()));
 }

@@ -16,6 +16,7 @@ use crate::args::{HostArgs, Via};
 use crate::bounded_file;
 use crate::cluster::Environment;
 use crate::hostfile;
+use crate::mpirun_setup::Slots;
 
 /// The most bytes of a manager's file.
 const BYTES_MAX: u64 = 16 << 20;
@@ -156,6 +157,12 @@ impl Nodes {
             (None, None, Some(hosts)) => gathered("--host", hosts.0.clone())?,
             (None, None, None) => return Err(NodesError::NoHosts { via: via.to_string() }.into()),
         })
+    }
+
+    /// Nodes with their slots, of which each has one where nobody says.
+    pub(super) fn slots(&self) -> Vec<Slots> {
+        let slots = |index: usize| self.slots.as_ref().map_or(1, |slots| slots[index].get());
+        (0..).zip(&self.names).map(|(index, node)| Slots { node: node.clone(), slots: slots(index) }).collect()
     }
 
     /// Nodes with their slots in the form of `--host`; `None` where nobody says how many.

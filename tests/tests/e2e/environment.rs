@@ -93,7 +93,7 @@ fn variables_of_an_outer_launcher_do_not_reach_a_rank() {
         "PMIX_RANK",
         "PRTE_LAUNCHED",
         "HYDI_CONTROL_FD",
-        "HYDRA_LAUNCHER",
+        "HYDRA_RANK",
         "OMPI_COMM_WORLD_RANK",
         "OMPI_MCA_ess",
         "PALS_RANKID",

@@ -23,7 +23,7 @@ fn every_spelling_of_a_flag_means_the_same() {
     check(&list, |args| format!("{:?}", args.placement.nodelist), "Some(\"n[0-1]\")");
     let exclude = ["-x n3", "-xn3", "--exclude n3", "--exclude=n3"];
     check(&exclude, |args| format!("{:?}", args.placement.exclude), "Some(\"n3\")");
-    check(&["-l", "--label"], |args| args.streams.label.to_string(), "true");
+    check(&["-l", "--label"], |args| format!("{:?}", args.streams.label), "Some(Rank)");
     check(&["--hostfile h", "--hostfile=h"], |args| format!("{:?}", args.placement.hostfile), "Some(\"h\")");
     check(&["--alloc 7f3k", "--alloc=7f3k"], |args| format!("{:?}", args.cluster.alloc), "Some(\"7f3k\")");
     check(&["--api unix:/x", "--api=unix:/x"], |args| format!("{:?}", args.cluster.api.api), "Some(\"unix:/x\")");
@@ -81,9 +81,12 @@ fn flags_that_are_left_out_have_their_defaults() {
 
 #[test]
 fn a_flag_may_be_given_once_and_a_variable_as_often_as_there_are_variables() {
-    for (flag, name) in
-        [("-n 2", "--ntasks <N>"), ("-N 2", "--nodes <N>"), ("--label", "--label"), ("--pmi auto", "--pmi <PMI>")]
-    {
+    for (flag, name) in [
+        ("-n 2", "--ntasks <N>"),
+        ("-N 2", "--nodes <N>"),
+        ("--label", "--label[=<rank|node>]"),
+        ("--pmi auto", "--pmi <PMI>"),
+    ] {
         let expected = format!("the argument '{name}' cannot be used multiple times");
         refused(&format!("lattice launch {flag} {flag} ./a"), &expected);
     }

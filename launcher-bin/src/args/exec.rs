@@ -1,0 +1,70 @@
+//! The flags of `lattice exec`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
+
+use super::LaunchArgs;
+use super::cluster::ServerArgs;
+use super::value::node_list;
+
+/// Usage of `lattice exec`.
+pub(super) const USAGE: &str = "lattice exec [OPTIONS] NODES... -- COMMAND [ARGS]...";
+
+pub(super) const AFTER_HELP: &str = "Examples:\n  \
+    lattice exec node0 -- uptime\n  \
+    lattice exec 'node[0-3]' -- nvidia-smi -L\n\n\
+    The exit code is that of the command; of several, the highest. Nothing of it is left on the nodes when it has ended.";
+
+/// The flags of `lattice exec`.
+#[derive(Clone, Debug, Args)]
+pub struct ExecArgs {
+    /// The nodes, such as node0 or node[0-3]. With several, each line begins with the name of its node, and the commands read nothing.
+    #[arg(value_name = "NODES", required = true, value_parser = node_list)]
+    pub nodes: Vec<String>,
+    /// The command and its arguments, which no shell reads.
+    #[arg(value_name = "COMMAND", last = true, required = true, num_args = 1..)]
+    pub command: Vec<OsString>,
+    /// Run it in DIR.
+    #[arg(short = 'D', long, value_name = "DIR")]
+    pub chdir: Option<PathBuf>,
+    /// The allocation that the nodes are of (else LATTICE_ALLOC_ID).
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
+    pub alloc: Option<String>,
+    /// The API server.
+    #[command(flatten)]
+    pub api: ServerArgs,
+}
+
+impl ExecArgs {
+    /// The launch that it means: one process on each node, without PMI, none of which ends the others.
+    ///
+    /// # Errors
+    /// Returns clap's error, which no words that were understood lead to.
+    pub(crate) fn launch(&self) -> Result<LaunchArgs, clap::Error> {
+        let nodes = self.nodes.join(",");
+        let number = hostlist::expand(&nodes).map_or(1, |names| names.len());
+        let flag = |name: &str, value: &dyn std::fmt::Display| OsString::from(format!("--{name}={value}"));
+        let mut words = vec![
+            flag("nodelist", &nodes),
+            flag("nodes", &number),
+            flag("ntasks", &number),
+            flag("tasks-per-node", &1),
+            flag("pmi", &"none"),
+            flag("kill-on-bad-exit", &0),
+        ];
+        if number > 1 {
+            words.extend([flag("label", &"node"), flag("stdin", &"none")]);
+        }
+        words.extend(self.alloc.iter().map(|id| flag("alloc", id)));
+        words.extend(self.api.api.iter().map(|url| flag("api", url)));
+        if let Some(directory) = &self.chdir {
+            words.extend(["--chdir".into(), directory.clone().into_os_string()]);
+        }
+        words.push("--".into());
+        words.extend(self.command.iter().cloned());
+        super::launch_of_one_program(words)
+    }
+}

@@ -1,0 +1,94 @@
+//! Nodes of one allocation, as a command needs them.
+
+use pmi_transport::proto::v1 as proto;
+use proto::AllocationState;
+
+use super::{Cluster, ClusterError};
+
+/// An allocation, and whether anything can be started in it.
+#[derive(Clone, Debug)]
+pub(crate) struct AllocatedNodes {
+    /// Id of the allocation.
+    pub(crate) id: String,
+    /// Its nodes as a list, in the words of the API server.
+    pub(crate) list: String,
+    /// Names of its nodes.
+    pub(crate) names: Vec<String>,
+    /// Its state, if nothing is started in it any more.
+    pub(crate) over: Option<&'static str>,
+}
+
+/// Facts about a node that has registered.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeFacts {
+    /// Name of the node.
+    pub(crate) name: String,
+    /// Number of its cores.
+    pub(crate) cores: u32,
+    /// Addresses at which it can be reached, without ports.
+    pub(crate) addresses: Vec<String>,
+}
+
+impl Cluster {
+    /// The nodes of an allocation.
+    ///
+    /// # Errors
+    /// Fails if there is no such allocation, it is not ours, or the API server cannot be reached.
+    pub(crate) async fn allocated_nodes(&self, id: &str) -> Result<AllocatedNodes, ClusterError> {
+        let request = proto::GetAllocationRequest { id: id.to_owned() };
+        let allocation = self.ask(self.allocations().get_allocation(request)).await?;
+        let names = hostlist::expand(&allocation.nodes).map_err(|error| self.nonsense(error))?;
+        let over = match allocation.state() {
+            AllocationState::Releasing => Some("being released"),
+            AllocationState::Released => Some("released"),
+            AllocationState::Failed => Some("failed"),
+            _ => None,
+        };
+        Ok(AllocatedNodes { id: allocation.id, list: allocation.nodes, names, over })
+    }
+
+    /// Ends an allocation, with every launch in it.
+    ///
+    /// # Errors
+    /// Fails if there is no such allocation, it is not ours, or the API server cannot be reached.
+    pub(crate) async fn release_allocation(&self, id: &str) -> Result<(), ClusterError> {
+        let request = proto::ReleaseAllocationRequest { id: id.to_owned() };
+        self.ask(self.allocations().release_allocation(request)).await.map(drop)
+    }
+
+    /// Facts about all nodes.
+    ///
+    /// # Errors
+    /// Fails if the API server cannot be reached.
+    pub(crate) async fn node_facts(&self) -> Result<Vec<NodeFacts>, ClusterError> {
+        let nodes = self.ask(self.nodes().list_nodes(proto::ListNodesRequest {})).await?.nodes;
+        Ok(nodes.into_iter().map(NodeFacts::from).collect())
+    }
+}
+
+impl From<proto::Node> for NodeFacts {
+    fn from(node: proto::Node) -> Self {
+        let of_agent = node.grpc_address.rsplit_once(':').map(|(host, _)| host.trim_matches(['[', ']']).to_owned());
+        Self {
+            name: node.id,
+            cores: node.cores,
+            addresses: of_agent.into_iter().chain(node.network_addresses).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_has_the_address_of_its_agent_and_those_of_its_network() {
+        let facts = NodeFacts::from(proto::Node {
+            id: "node7".to_owned(),
+            grpc_address: "[fd00::7]:50052".to_owned(),
+            network_addresses: vec!["10.0.0.7".to_owned()],
+            ..proto::Node::default()
+        });
+        assert_eq!(facts.addresses, ["fd00::7", "10.0.0.7"]);
+    }
+}

@@ -1,0 +1,128 @@
+//! What lets an unchanged `mpirun` or `mpiexec` start its ranks on the nodes of an allocation: variables and files for a shell.
+//!
+//! ```text
+//! DIRECTORY/ssh, rsh, lattice-mpi-launcher ──> lattice      what Hydra, Intel MPI and Open MPI start their daemons by
+//! DIRECTORY/hosts                                           a line for each slot: the one form that all of them read alike
+//! ```
+//!
+//! Which variables each launcher heeds was measured with MPICH 3.4 to 5.0, Intel MPI 2021, Open MPI 4.1 and 5.0. `HYDRA_LAUNCHER=manual`,
+//! which the design document has, is not among them: every Hydra crashes on it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+/// Names under which this program is a remote shell.
+const NAMES: [&str; 3] = ["ssh", "rsh", OWN_NAME];
+const OWN_NAME: &str = "lattice-mpi-launcher";
+const HOSTS: &str = "hosts";
+
+/// Resource managers whose variables would send Open MPI elsewhere; a name that a version does not know does no harm.
+const NO_MANAGER_OMPI: &str = "^slurm,tm,gridengine,lsf,alps,loadleveler";
+const NO_MANAGER_PRRTE: &str = "^slurm,pbs,gridengine,lsf,flux";
+
+/// A node with the number of ranks that a launcher starts there unless it is told otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Slots {
+    pub(crate) node: String,
+    pub(crate) slots: u32,
+}
+
+/// Files of one shell, in a directory of their own. They are there until somebody removes it.
+#[derive(Clone, Debug)]
+pub(crate) struct MpirunSetup {
+    directory: PathBuf,
+}
+
+impl MpirunSetup {
+    /// True if the files can be in a directory of this name: Open MPI cuts it at blanks, colons and commas.
+    pub(crate) fn can_be_in(directory: &Path) -> bool {
+        !directory.as_os_str().as_bytes().iter().any(|byte| b" \t:,".contains(byte))
+    }
+
+    /// Writes the files into `directory`, which is made.
+    ///
+    /// # Errors
+    /// Fails if they cannot be written, and for a directory that they [cannot be in](Self::can_be_in).
+    pub(crate) fn write(directory: PathBuf, nodes: &[Slots]) -> io::Result<Self> {
+        if !Self::can_be_in(&directory) {
+            let reason = format!("{} has a blank, a colon or a comma in its name", directory.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+        }
+        fs::create_dir(&directory)?;
+        let program = std::env::current_exe()?;
+        for name in NAMES {
+            symlink(&program, directory.join(name))?;
+        }
+        let lines = nodes.iter().flat_map(|node| std::iter::repeat_n(node.node.as_str(), node.slots.max(1) as usize));
+        fs::write(directory.join(HOSTS), lines.flat_map(|line| [line, "\n"]).collect::<String>())?;
+        Ok(Self { directory })
+    }
+
+    /// The variables that the launchers read. The user's own flags go before them.
+    pub(crate) fn variables(&self) -> Vec<(&'static str, OsString)> {
+        let (program, hosts) = (self.directory.join(OWN_NAME), self.directory.join(HOSTS));
+        let path = |path: &Path| path.as_os_str().to_owned();
+        vec![
+            ("HYDRA_LAUNCHER", "rsh".into()),
+            ("HYDRA_LAUNCHER_EXEC", path(&program)),
+            ("HYDRA_HOST_FILE", path(&hosts)),
+            ("I_MPI_HYDRA_BOOTSTRAP", "rsh".into()),
+            ("I_MPI_HYDRA_BOOTSTRAP_EXEC", path(&program)),
+            ("I_MPI_HYDRA_HOST_FILE", path(&hosts)),
+            ("OMPI_MCA_plm", "rsh".into()),
+            ("OMPI_MCA_plm_rsh_agent", path(&program)),
+            ("OMPI_MCA_ras", NO_MANAGER_OMPI.into()),
+            ("OMPI_MCA_orte_default_hostfile", path(&hosts)),
+            ("PRTE_MCA_plm", "ssh".into()),
+            ("PRTE_MCA_plm_ssh_agent", path(&program)),
+            ("PRTE_MCA_ras", NO_MANAGER_PRRTE.into()),
+            ("PRTE_MCA_prte_default_hostfile", path(&hosts)),
+        ]
+    }
+
+    /// `path`, a value of `PATH`, with our names in front.
+    ///
+    /// # Errors
+    /// Fails for a value that is none.
+    pub(crate) fn path(&self, path: &OsStr) -> io::Result<OsString> {
+        let all = std::iter::once(self.directory.clone()).chain(std::env::split_paths(path));
+        std::env::join_paths(all).map_err(io::Error::other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slots(node: &str, slots: u32) -> Slots {
+        Slots { node: node.to_owned(), slots }
+    }
+
+    #[test]
+    fn every_slot_has_a_line_and_every_name_leads_here() {
+        let parent = tempfile::tempdir().unwrap();
+        let setup = MpirunSetup::write(parent.path().join("mpirun"), &[slots("a", 2), slots("b", 0)]).unwrap();
+        let hosts = setup.variables().into_iter().find(|(name, _)| *name == "HYDRA_HOST_FILE").unwrap().1;
+        assert_eq!(fs::read_to_string(hosts).unwrap(), "a\na\nb\n", "a node has a slot at least");
+        let ours = std::env::current_exe().unwrap();
+        let path = setup.path(OsStr::new("/usr/bin:/bin")).unwrap();
+        let first = std::env::split_paths(&path).next().unwrap();
+        for name in NAMES {
+            assert_eq!(fs::read_link(first.join(name)).unwrap(), ours);
+        }
+        assert!(path.to_str().unwrap().ends_with("/mpirun:/usr/bin:/bin"));
+    }
+
+    #[test]
+    fn a_directory_that_launchers_would_cut_is_refused() {
+        let parent = tempfile::tempdir().unwrap();
+        for name in ["a b", "a:b", "a,b"] {
+            let error = MpirunSetup::write(parent.path().join(name), &[slots("a", 1)]).unwrap_err();
+            assert!(error.to_string().contains("a blank, a colon or a comma"), "{error}");
+        }
+    }
+}

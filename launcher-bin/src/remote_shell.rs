@@ -1,0 +1,290 @@
+//! The remote shell of other launchers: `lattice-mpi-launcher`, and this program under the names `ssh` and `rsh`.
+//!
+//! ```text
+//! mpirun ──"ssh node1 orted ..."──> this program ──launch of one process──> API server ──> agent of node1 ──> $SHELL -c "orted ..."
+//!                                        │ a host outside of the allocation, a tunnel, ...
+//!                                        └──exec──> the next `ssh` in PATH
+//! ```
+//!
+//! The command is a launch like any other, of one process without PMI: the same identity, limits and clean-up, and `lattice launches`,
+//! `signal` and `abort` see it. It lives as long as its caller's process does, and returns the command's exit code.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::unistd::{User, close, getppid, getuid};
+
+use crate::args::{self, RemoteLine, RemoteShellArgs, RemoteShellError, RemoteShellName};
+use crate::cluster::{self, AllocatedNodes, ApiServer, Cluster, ClusterError, NodeFacts};
+use crate::console::Verbosity;
+use crate::exit;
+use crate::launch::{self, LaunchError};
+use crate::machine::{Machine, MachineError};
+use crate::request::{ExitMessages, LaunchCommand, RequestError};
+
+/// Exit code of a command that was not started, as of `ssh`.
+pub(crate) const NOT_STARTED: u8 = 255;
+
+/// Program of Hydra that starts the ranks of a node, and that of Intel MPI which starts it.
+const HYDRA_PROXY: &str = "hydra_pmi_proxy";
+const INTEL_PROXY: &str = "hydra_bstrap_proxy";
+
+/// Reason why a command is not started on a node.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RemoteShellRefusal {
+    /// The line has no meaning here.
+    #[error(transparent)]
+    Line(#[from] RemoteShellError),
+    /// There is no allocation, so no node.
+    #[error(
+        "LATTICE_ALLOC_ID names no allocation, so {host} cannot be one of its nodes\ntry: lattice alloc shell, which sets it"
+    )]
+    NoAllocation {
+        /// The host.
+        host: String,
+    },
+    /// The allocation has ended.
+    #[error(
+        "the allocation {id} in LATTICE_ALLOC_ID is over: it is {state}\ntry: unset what its shell has set, or a new one by lattice alloc shell -N NODES"
+    )]
+    Over {
+        /// Id of the allocation.
+        id: String,
+        /// Its state.
+        state: &'static str,
+    },
+    /// The host is no node of the allocation.
+    #[error("{host} is no node of allocation {id}, which has {nodes}")]
+    NotANode {
+        /// The host.
+        host: String,
+        /// Id of the allocation.
+        id: String,
+        /// Its nodes.
+        nodes: String,
+    },
+    /// Commands run as the user who types them.
+    #[error("a command for user {user} cannot be started: only one's own are")]
+    OtherUser {
+        /// The user.
+        user: String,
+    },
+    /// The cluster cannot be asked.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// This machine cannot be known.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// The launch did not start, or was lost sight of.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// A program that is to be run instead cannot be.
+    #[error("cannot run {}: {error}", program.display())]
+    Next {
+        /// The program.
+        program: PathBuf,
+        /// Error of the system.
+        error: io::Error,
+    },
+    /// The runtime cannot be used.
+    #[error("cannot set up the launch: {0}")]
+    Setup(#[from] io::Error),
+}
+
+impl RemoteShellRefusal {
+    /// True if the program that was really meant may know better.
+    fn is_for_the_next(&self) -> bool {
+        match self {
+            Self::Line(_) | Self::NoAllocation { .. } | Self::NotANode { .. } | Self::OtherUser { .. } => true,
+            Self::Over { .. } | Self::Cluster(_) | Self::Machine(_) | Self::Launch(_) => false,
+            Self::Next { .. } | Self::Setup(_) => false,
+        }
+    }
+}
+
+/// Runs the command on its node to its end, or the program that was meant; returns the exit code.
+///
+/// Must be called while this process has one thread, and before anything else was opened.
+///
+/// # Errors
+/// Fails if the command was not started.
+pub(crate) fn run(args: &RemoteShellArgs) -> Result<u8, RemoteShellRefusal> {
+    close_inherited()?;
+    let machine = Machine::this()?;
+    let refusal = match served(args, &machine) {
+        Ok(code) => return Ok(code),
+        Err(refusal) => refusal,
+    };
+    match &args.name {
+        RemoteShellName::Standard(name) if refusal.is_for_the_next() => match next_in_path(name, &machine) {
+            Some(program) => {
+                let error = Command::new(&program).args(&args.words).exec();
+                Err(RemoteShellRefusal::Next { program, error })
+            }
+            None => Err(refusal),
+        },
+        _ => Err(refusal),
+    }
+}
+
+/// Closes what the caller left open. Hydra leaves the other ends of our own streams, and the socket that its proxies connect to: held here,
+/// nobody would notice its end (measured).
+fn close_inherited() -> io::Result<()> {
+    let open = fs::read_dir("/proc/self/fd")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    let open: Vec<i32> = open.filter(|&descriptor| descriptor > 2).collect();
+    for descriptor in open {
+        // That of the directory is closed already.
+        let _ = close(descriptor);
+    }
+    Ok(())
+}
+
+fn served(args: &RemoteShellArgs, machine: &Machine) -> Result<u8, RemoteShellRefusal> {
+    let line = args.line.as_ref().map_err(Clone::clone)?;
+    let me = User::from_uid(getuid()).ok().flatten();
+    if let Some(user) = &line.user
+        && me.as_ref().is_none_or(|me| me.name != *user)
+    {
+        return Err(RemoteShellRefusal::OtherUser { user: user.clone() });
+    }
+    let allocation = cluster::allocation(None, &machine.environment)?;
+    let allocation = allocation.ok_or_else(|| RemoteShellRefusal::NoAllocation { host: line.host.clone() })?;
+    let server = ApiServer::find(None, &machine.environment)?;
+    let node = launch::block_on(async { Ok(node(&server.connect()?, &allocation, &line.host).await) })??;
+    let command = launch_command(line, &node, me.as_ref(), machine)?;
+    let code = launch::run_on_cluster(command, &server, allocation, Verbosity::Quiet)?;
+    Ok(code_for_caller(line, code))
+}
+
+/// Name of the node of the allocation that `host` is: its name, that with or without its domain, or an address of it.
+async fn node(cluster: &Cluster, id: &str, host: &str) -> Result<String, RemoteShellRefusal> {
+    let AllocatedNodes { id, list, names, over } = cluster.allocated_nodes(id).await?;
+    let named = names
+        .iter()
+        .find(|name| *name == host)
+        .or_else(|| names.iter().find(|name| hostlist::is_same_host(name, host)));
+    let found = match named {
+        Some(node) => Some(node.clone()),
+        None if host.parse::<IpAddr>().is_ok() => {
+            let mut facts = cluster.node_facts().await?.into_iter();
+            let is_it =
+                |node: &NodeFacts| names.contains(&node.name) && node.addresses.iter().any(|known| known == host);
+            facts.find(is_it).map(|node| node.name)
+        }
+        None => None,
+    };
+    match (found, over) {
+        (None, _) => Err(RemoteShellRefusal::NotANode { host: host.to_owned(), id, nodes: list }),
+        (Some(_), Some(state)) => Err(RemoteShellRefusal::Over { id, state }),
+        (Some(node), None) => Ok(node),
+    }
+}
+
+/// The launch of one process that the line means.
+fn launch_command(
+    line: &RemoteLine,
+    node: &str,
+    me: Option<&User>,
+    machine: &Machine,
+) -> Result<LaunchCommand, RemoteShellRefusal> {
+    let shell = me.map_or_else(|| PathBuf::from("/bin/sh"), |me| me.shell.clone());
+    let home = machine.variable(OsStr::new("HOME")).filter(|home| Path::new(home).is_absolute());
+    let home =
+        home.map_or_else(|| me.map_or_else(|| "/".into(), |me| me.dir.clone().into_os_string()), OsStr::to_owned);
+    let stdin = if line.reads_nothing { "--stdin=none" } else { "--stdin=0" };
+    let mut words: Vec<OsString> = vec!["--nodelist".into(), node.into(), "--ntasks=1".into(), "--pmi=none".into()];
+    words.extend([stdin.into(), "--chdir".into(), home, "--".into(), shell.into_os_string()]);
+    match &line.command {
+        Some(command) => words.extend(["-c".into(), command.clone()]),
+        None => words.push("-l".into()),
+    }
+    let args = args::launch_of_one_program(words).map_err(|error| io::Error::other(error.to_string()))?;
+    let mut command = LaunchCommand::new(&args, machine).map_err(|error: RequestError| LaunchError::from(error))?;
+    command.output.exit_messages = ExitMessages::LeftToCaller(getppid());
+    Ok(command)
+}
+
+/// Exit code for the caller of a command that ended with `code`.
+///
+/// When a rank has crashed, a proxy of Hydra is ended by a signal, or ends with a code of its own because mpiexec is gone for it; mpiexec,
+/// which knows of the crash, would return 255 instead of the rank's code. Whether a proxy ever connected Hydra sees by itself; Intel MPI does
+/// not (all measured).
+fn code_for_caller(line: &RemoteLine, code: u8) -> u8 {
+    let is_signal = (exit::by_signal(1)..=exit::by_signal(64)).contains(&code);
+    let is_not_run = [exit::CANNOT_EXECUTE, exit::NOT_FOUND].contains(&code);
+    match program(line).as_str() {
+        HYDRA_PROXY if !is_not_run => 0,
+        INTEL_PROXY if is_signal => 0,
+        _ => code,
+    }
+}
+
+/// Name of the program that the line begins with. Hydra puts it into quotes.
+fn program(line: &RemoteLine) -> String {
+    let command = line.command.as_deref().unwrap_or_default().to_string_lossy();
+    let program = command.split_whitespace().next().unwrap_or_default().trim_matches('"');
+    Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The next program of this name in `PATH` that is not this one.
+fn next_in_path(name: &OsStr, machine: &Machine) -> Option<PathBuf> {
+    let ours = std::env::current_exe().ok()?;
+    let path = machine.variable(OsStr::new("PATH"))?;
+    std::env::split_paths(path)
+        .map(|directory| directory.join(name))
+        .find(|candidate| fs::canonicalize(candidate).is_ok_and(|real| real.is_file() && real != ours))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(command: &str) -> RemoteLine {
+        RemoteLine { host: "node1".to_owned(), user: None, command: Some(command.into()), reads_nothing: false }
+    }
+
+    #[test]
+    fn a_proxy_that_was_ended_is_no_failure_of_its_start() {
+        for (command, code, expected) in [
+            (r#""/p/hydra_pmi_proxy" --pgid 0"#, 137, 0),
+            (r#""/p/hydra_pmi_proxy" --pgid 0"#, 7, 0),
+            ("hydra_pmi_proxy", 127, 127),
+            ("/p//hydra_bstrap_proxy --pgid 0", 143, 0),
+            ("/p//hydra_bstrap_proxy --pgid 0", 7, 7),
+            ("orted hydra_pmi_proxy", 137, 137),
+            ("prted", 1, 1),
+        ] {
+            assert_eq!(code_for_caller(&line(command), code), expected, "{command} {code}");
+        }
+    }
+
+    #[test]
+    fn only_what_the_standard_program_may_know_is_left_to_it() {
+        let over = RemoteShellRefusal::Over { id: "a".to_owned(), state: "released" };
+        assert!(!over.is_for_the_next(), "a stale environment is told");
+        assert!(over.to_string().starts_with("the allocation a in LATTICE_ALLOC_ID is over: it is released\ntry: "));
+        assert!(RemoteShellRefusal::NoAllocation { host: "x".to_owned() }.is_for_the_next());
+        assert!(RemoteShellRefusal::OtherUser { user: "x".to_owned() }.is_for_the_next());
+    }
+
+    #[test]
+    fn the_next_program_of_the_name_is_another_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let [first, second] = ["first", "second"].map(|name| directory.path().join(name));
+        for place in [&first, &second] {
+            fs::create_dir(place).unwrap();
+        }
+        std::os::unix::fs::symlink(std::env::current_exe().unwrap(), first.join("ssh")).unwrap();
+        let path = std::env::join_paths([&first, &second]).unwrap();
+        let mut machine = Machine::this().unwrap();
+        machine.environment = vec![("PATH".into(), path)];
+        assert_eq!(next_in_path(OsStr::new("ssh"), &machine), None);
+        fs::write(second.join("ssh"), "").unwrap();
+        assert_eq!(next_in_path(OsStr::new("ssh"), &machine), Some(second.join("ssh")));
+    }
+}

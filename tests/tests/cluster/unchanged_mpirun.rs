@@ -1,0 +1,123 @@
+//! Other MPIs' own `mpirun`, unchanged, in the shell of an allocation: it starts its daemons on the nodes, without ssh.
+
+use std::time::Duration;
+
+use lattice_tests::mpi::{Flavour, MPICHS, MPIS, OPEN_MPIS};
+use lattice_tests::{Command, Outcome, cluster, turn};
+
+/// A shell in a cluster of 2 nodes, in which `$mpirun` is that of the library; further words are the script's.
+fn shell(mpi: Flavour, script: &str) -> Command {
+    // Open MPI refuses root otherwise.
+    let allowed = ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"];
+    let names = allowed.into_iter().flat_map(|name| [name.to_owned(), format!("{name}_CONFIRM")]);
+    // With 3 nodes that it must reach, prterun 5.0.11 hangs now and then, whatever starts its daemons.
+    let command = names.fold(cluster(2), |command, name| command.env(&name, "1"));
+    command.bash(&format!("mpirun=$1; shift; {script}")).arg(mpi.mpirun())
+}
+
+/// Nodes that the lines name, each once.
+fn nodes(outcome: &Outcome) -> Vec<&str> {
+    let mut nodes = outcome.sorted_lines();
+    nodes.dedup();
+    nodes
+}
+
+#[test]
+fn ranks_find_each_other() {
+    let _machine = turn::heavy();
+    for mpi in [MPICHS[1], OPEN_MPIS[0], OPEN_MPIS[1]] {
+        let outcome = shell(mpi, "$mpirun -np 4 $1").arg(mpi.program("hello")).run();
+        outcome.exits(0).prints_lines((0..4).map(|rank| format!("rank {rank} of 4")));
+    }
+}
+
+#[test]
+fn ranks_start_on_every_node() {
+    let _machine = turn::heavy();
+    for mpi in MPIS {
+        let outcome = shell(mpi, "$mpirun -np 4 hostname").run();
+        outcome.exits(0);
+        assert_eq!(nodes(&outcome), ["node0", "node1"], "{mpi:?}");
+    }
+}
+
+#[test]
+fn a_script_of_a_rank_starts_it_too() {
+    let _machine = turn::heavy();
+    for mpi in MPIS {
+        let outcome = shell(mpi, "lattice launch -n 1 -w node1 --pmi=none $mpirun -np 4 hostname").run();
+        outcome.exits(0);
+        assert_eq!(nodes(&outcome), ["node0", "node1"], "{mpi:?}");
+    }
+}
+
+#[test]
+fn a_shell_of_an_allocation_has_its_nodes_and_gives_them_back() {
+    let script = "lattice alloc release $LATTICE_ALLOC_ID; lattice alloc shell -w node1 -- sh -c \
+        '$0 hostname && lattice launch hostname && exit 6' $mpirun; echo $?; lattice alloc list; \
+        lattice alloc shell -- true; echo $?; ls ~/.local/state/lattice";
+    let home = tempfile::tempdir().unwrap();
+    let outcome = shell(MPICHS[1], script).env("HOME", home.path()).run();
+    let lines: Vec<&str> = outcome.text().lines().collect();
+    let (slots, rest) = lines.split_at(lines.iter().position(|line| *line == "6").unwrap());
+    // One for each core, and that of the launch.
+    assert!(slots.len() >= 2 && slots.iter().all(|line| *line == "node1"), "{lines:?}");
+    assert_eq!(rest.len(), 3, "no allocation is left, and no file: {lines:?}");
+    assert_eq!(rest[2], "125");
+    outcome.says(" of node1, until the command ends").says("is released");
+}
+
+#[test]
+fn its_exit_code_is_that_of_its_ranks() {
+    let _machine = turn::heavy();
+    for mpi in MPIS {
+        shell(mpi, "$mpirun -np 4 sh -c 'exit 3'").run().exits(3).does_not_say("lattice:");
+    }
+    // That of mpirun without other nodes, too. Debian's MPICH finds its peers unreachable now and then, over UCX between namespaces.
+    for (mpi, code) in [(MPICHS[1], 11), (OPEN_MPIS[0], 139), (OPEN_MPIS[1], 139)] {
+        shell(mpi, "$mpirun -np 4 $1 3").arg(mpi.program("crash")).run().exits(code).does_not_say("lattice:");
+    }
+}
+
+#[test]
+fn nothing_is_left_when_it_is_killed() {
+    let _machine = turn::heavy();
+    for mpi in MPIS {
+        let script = "$mpirun -np 2 sh -c 'echo started; exec sleep 8642' & mpirun=$!; sleep 2; \
+            kill -KILL $mpirun; for try in $(seq 100); do \
+            [ $(lattice launches --json | grep -c '\"id\"') = 0 ] && break; sleep 0.1; done; \
+            lattice launches --json | grep -c '\"id\"' >&2; lattice exec 'node[0-1]' -- pgrep -xf 'sleep 8642'";
+        let outcome = shell(mpi, script).within(Duration::from_secs(60)).run();
+        outcome.says("0\n").check(!outcome.text().contains("node1: "), || "no sleep may run on".to_owned());
+    }
+}
+
+#[test]
+fn a_node_that_is_not_ours_is_named_with_those_that_are() {
+    let refusal = "node7 is no node of allocation ";
+    shell(MPICHS[1], "$mpirun -hosts node7 -n 1 hostname").run().says(refusal).says(", which has node[0-1]");
+}
+
+#[test]
+fn its_names_behave_as_ssh() {
+    let script = r#"set -x; cd /; ssh node1 'echo "a  b" $((1+1)) $(hostname)'; ssh node2 exit 9; echo $?; echo in | ssh -x node1 cat;
+        ssh -n node1 cat </dev/zero; rsh -l "$(id -un)" node2 pwd; lattice-mpi-launcher node1.cluster hostname;
+        lattice-mpi-launcher -L 1:a:2 node1 x; echo $?; lattice-mpi-launcher node1 'kill -KILL $$'; echo $?"#;
+    let outcome = cluster(3).bash(script).env("HOME", "/tmp").run();
+    let expected = ["a  b 2 node1", "9", "in", "/tmp", "node1", "255", "137"];
+    assert_eq!(outcome.text().lines().collect::<Vec<_>>(), expected);
+    outcome.says("lattice-mpi-launcher has no option -L; it was called with: -L 1:a:2 node1 x");
+    outcome.does_not_say("exited with status").does_not_say("killed by");
+}
+
+#[test]
+fn other_hosts_are_left_to_the_ssh_behind_us() {
+    let script = r#"mkdir -p $LATTICE_DEV_CLUSTER/real; printf '#!/bin/sh\necho real ssh: "$@"' >$LATTICE_DEV_CLUSTER/real/ssh
+        chmod +x $LATTICE_DEV_CLUSTER/real/ssh; PATH=$PATH:$LATTICE_DEV_CLUSTER/real; hash -r
+        PATH=${PATH%%:*}:$LATTICE_DEV_CLUSTER/real:$PATH; ssh elsewhere -p 22 'a b'; ssh -V;
+        LATTICE_ALLOC_ID=local ssh node0 x; lattice alloc release $LATTICE_ALLOC_ID; ssh node0 true; echo $?"#;
+    let outcome = cluster(1).bash(script).run();
+    let expected = ["real ssh: elsewhere -p 22 a b", "real ssh: -V", "real ssh: node0 x", "255"];
+    assert_eq!(outcome.text().lines().collect::<Vec<_>>(), expected);
+    outcome.says("in LATTICE_ALLOC_ID is over: it is released");
+}
