@@ -1,12 +1,16 @@
 //! Reads what the launcher left in the environment: a descriptor, an address, or nothing.
 //!
-//! `PMI_FD` (with `PMI_RANK` and `PMI_SIZE`) wins over `PMI_PORT` (with `PMI_ID`); without both the program runs alone.
+//! `PMI_FD` (with `PMI_RANK` and `PMI_SIZE`) wins over `PMI_PORT` (with `PMI_ID`); without both the program runs alone, unless a launcher
+//! serves it PMIx.
 //! Libraries that take a missing `PMI_SIZE` for 1 turn one job of N ranks into N jobs of one; this client refuses.
 
 use std::ffi::OsString;
 use std::str::FromStr;
 
 use crate::error::ClientError;
+
+/// Variable of every rank of a launcher that serves PMIx.
+const PMIX_VARIABLE: &str = "PMIX_NAMESPACE";
 
 /// The way to the server.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,7 +40,11 @@ impl Door {
             let id = environment.needed("PMI_ID", "PMI_PORT", "a number")?;
             return Ok(Self::Port { address, id });
         }
-        Ok(Self::None)
+        // As MPICH does: a rank that took itself for the only one would compute the wrong thing.
+        match environment.text(PMIX_VARIABLE) {
+            Some(_) => Err(ClientError::OnlyPmix { variable: PMIX_VARIABLE }),
+            None => Ok(Self::None),
+        }
     }
 }
 
@@ -83,6 +91,11 @@ mod tests {
         assert_eq!(find(&[fd.as_slice(), &port].concat()), Ok(Door::Descriptor { fd: 7, rank: 1, size: 4 }));
         assert_eq!(find(&port), Ok(Door::Port { address: "node1:4000".into(), id: 3 }));
         assert_eq!(find(&[("PMI_RANK", "1"), ("PMI_SIZE", "4")]), Ok(Door::None));
+        let pmix = [("PMIX_NAMESPACE", "job")];
+        assert!(find(&[port.as_slice(), &pmix].concat()).is_ok());
+        assert!(
+            find(&pmix).unwrap_err().starts_with("the environment has PMIX_NAMESPACE, and neither PMI_FD nor PMI_PORT")
+        );
     }
 
     #[test]

@@ -27,6 +27,14 @@ pub enum ClientError {
         /// The variable that is not.
         missing: &'static str,
     },
+    /// The launcher serves PMIx and nothing else.
+    #[error(
+        "the environment has {variable}, and neither PMI_FD nor PMI_PORT: the launcher serves PMIx, which this client does not speak"
+    )]
+    OnlyPmix {
+        /// The variable that says so.
+        variable: &'static str,
+    },
     /// `PMI_FD` names no connection that this process inherited.
     #[error("PMI_FD={fd} is no connection to a launcher: {reason}")]
     Descriptor {

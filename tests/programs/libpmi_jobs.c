@@ -1,8 +1,16 @@
 /* A job of one rank publishes a name and spawns three ranks of itself in two programs, which look it up and find a pair. `libpmi_jobs abort`:
- * rank 1 aborts with 42 while the others wait for it. */
+ * rank 1 aborts with 42 while the others wait for it; `libpmi_jobs abort thread`: by a thread, while it waits for them itself. */
+#include <pthread.h>
 #include <slurm/pmi.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
+
+static void *abort_later(void *nothing) {
+    usleep(100 * 1000);
+    PMI_Abort(42, "the sea is dry");
+    return nothing;
+}
 
 int main(int argc, char **argv) {
     int spawned, rank, size, appnum;
@@ -16,9 +24,14 @@ int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "abort") == 0) {
         puts("aborting");
         fflush(stdout);
-        if (rank == 1)
+        pthread_t thread;
+        if (rank == 1 && argc == 2)
             PMI_Abort(42, "the sea is dry");
-        PMI_Barrier();
+        if (rank == 1)
+            pthread_create(&thread, NULL, abort_later, NULL);
+        if (rank < 2)
+            PMI_Barrier();
+        pause();
     } else if (argc > 1) {
         int found = PMI_KVS_Get(name, "greeting", value, sizeof value), known = PMI_Lookup_name("parent", port);
         printf("child %d of %d: spawned %d, %s, program %d, %d '%s', %d '%s'\n", rank, size, spawned, argv[1], appnum, found, value,

@@ -84,3 +84,30 @@ fn allocate(bytes: usize) -> Option<NonNull<libc::c_void>> {
     // SAFETY: `malloc` has no preconditions.
     NonNull::new(unsafe { libc::malloc(bytes) })
 }
+
+#[cfg(test)]
+#[expect(unsafe_code, reason = "as a caller in C")]
+mod tests {
+    use std::ffi::CStr;
+
+    use super::*;
+
+    fn text(text: Option<NonNull<c_char>>) -> Option<&'static CStr> {
+        // SAFETY: made by `copied`, and freed after the last use below.
+        text.map(|text| unsafe { CStr::from_ptr(text.as_ptr()) })
+    }
+
+    #[test]
+    fn pairs_are_handed_out_with_what_is_missing_as_null() {
+        assert!(HandedOut::new(&[]).unwrap().is_null());
+        let handed_out = HandedOut::new(&[(Some(b"-k"), Some(b"v")), (None, Some(b"")), (Some(b"-x"), None)]).unwrap();
+        let array = handed_out.0.unwrap();
+        let seen = [0, 1, 2].map(|number| {
+            // SAFETY: there are three pairs.
+            let pair = unsafe { array.add(number).read() };
+            (text(pair.key), text(pair.value))
+        });
+        assert_eq!(seen, [(Some(c"-k"), Some(c"v")), (None, Some(c"")), (Some(c"-x"), None)]);
+        handed_out.free(3);
+    }
+}

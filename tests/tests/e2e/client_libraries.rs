@@ -209,8 +209,31 @@ fn pmi2_spawns_with_either_layout_of_pairs() {
 fn an_abort_ends_the_job_with_its_code_and_its_text() {
     let outcome = launch("-n 3").arg(Flavour::LatticePmi.program("libpmi_jobs")).words("abort").run();
     outcome.exits(42).says("rank 1 on").says("called MPI_Abort with code 42: the sea is dry");
+    // Who waits has the connection; the exit code is what arrives.
+    let outcome = launch("-n 3").arg(Flavour::LatticePmi.program("libpmi_jobs")).words("abort thread").run();
+    outcome.exits(42).says("rank 1 on");
     let outcome = launch("-n 3").arg(Flavour::LatticePmi2.program("pmi2_abort")).words("1").run();
     outcome.exits(1).says("the sea is dry; all of it");
+}
+
+#[test]
+fn a_library_can_be_loaded_and_unloaded_often() {
+    let (program, library) = (Flavour::Plain.program("libpmi_reload"), built::client_library("pmi"));
+    launch("-n 2").arg(&program).arg(&library).run().exits(0).prints_lines(["0 pages more", "0 pages more"]);
+    Command::new(&program).arg(&library).run().exits(0).prints_lines(["0 pages more"]);
+}
+
+/// Each of the ranks would be a job of its own.
+#[test]
+fn a_launcher_that_serves_pmix_alone_is_no_absent_launcher() {
+    let program = Flavour::LatticePmi.program("libpmi_exchange");
+    launch("-n 2 --pmi=pmix").arg(&program).run().exits(2);
+    launch("-n 2 --pmi=none")
+        .arg(&program)
+        .run()
+        .exits(0)
+        .prints_lines(["rank 0 of 1: program -1, spawned 0, 0 wrong, local 0"; 2]);
+    launch("-n 1 --pmi=pmix").arg(built::lattice()).words("pmi barrier").run().exits(1).says("PMIX_NAMESPACE");
 }
 
 /// A wrapper between launcher and program may hold the descriptor as well, and so may the program's MPI library.
