@@ -170,11 +170,13 @@ impl Client {
     }
 
     /// Asks the launcher to end the whole job with the exit code `code`, and does not wait: there is no reply, and the
-    /// caller should exit. `message` goes to the user; line feeds in it become spaces.
+    /// caller should exit. `message` goes to the user; line feeds in it become spaces. Without a code Lattice takes the one that MPI
+    /// libraries write into the message.
     ///
     /// # Errors
     /// Fails when the server is gone, so that the job is ending anyway.
-    pub fn abort(mut self, code: i32, message: &str) -> Result<(), ClientError> {
+    pub fn abort(mut self, code: impl Into<Option<i32>>, message: &str) -> Result<(), ClientError> {
+        let code = code.into();
         match &mut self.wire {
             Wire::Pmi1(wire) => wire.abort(code, message),
             Wire::Pmi2(wire) => wire.abort(code, message),

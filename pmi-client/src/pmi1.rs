@@ -143,7 +143,8 @@ impl Pmi1 {
         receive(&mut self.connection, "spawn", "spawn_result")?.spawned_job()
     }
 
-    pub(crate) fn abort(&mut self, code: i32, message: &str) -> Result<(), ClientError> {
+    pub(crate) fn abort(&mut self, code: Option<i32>, message: &str) -> Result<(), ClientError> {
+        let code = code.unwrap_or(1);
         let message = message.replace(['\n', '\0'], " ");
         self.connection.send("abort", format!("cmd=abort exitcode={code} message={message}\n").as_bytes())
     }

@@ -139,10 +139,11 @@ impl Pmi2 {
     }
 
     /// Sends `isworld`, which Slurm's server reads, and `exitcode`, which Hydra's and Lattice's do.
-    pub(crate) fn abort(&mut self, code: i32, message: &str) -> Result<(), ClientError> {
+    pub(crate) fn abort(&mut self, code: Option<i32>, message: &str) -> Result<(), ClientError> {
         let message = message.replace(['\n', '\0'], " ");
-        let code = code.to_string();
-        let fields = [("isworld", b"TRUE".as_slice()), ("exitcode", code.as_bytes()), ("message", message.as_bytes())];
+        let code = code.map(|code| code.to_string());
+        let mut fields = vec![("isworld", b"TRUE".as_slice()), ("message", message.as_bytes())];
+        fields.extend(code.as_ref().map(|code| ("exitcode", code.as_bytes())));
         self.connection.send("abort", &encode("abort", &fields)?)
     }
 

@@ -1,4 +1,4 @@
-/* pmi2_abort RANK: that rank aborts the job; the others wait for it in a fence. */
+/* pmi2_abort [TEXT] RANK: that rank aborts the job; the others wait for it in a fence. */
 #include <slurm/pmi2.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@ int main(int argc, char **argv) {
     if (rank == atoi(argv[argc - 1])) {
         puts("aborting");
         fflush(stdout);
-        PMI2_Abort(1, "the sea is dry; all of it");
+        PMI2_Abort(1, argc > 2 ? argv[1] : "the sea is dry; all of it");
     }
     PMI2_KVS_Fence();
     PMI2_Finalize();

@@ -53,7 +53,8 @@ int PMI2_Finalize(void);
 /* 1 between PMI2_Init and PMI2_Finalize, else 0; no code. */
 int PMI2_Initialized(void);
 
-/* Ends the job, or if `flag` is 0 this process alone, at once and without handlers of exit(). `flag` is the exit code. Does not return. */
+/* Ends the job, or if `flag` is 0 this process alone (which fails its job all the same, unless the launcher bears that), at once and
+ * without handlers of exit(). The launcher shows the message, and takes the exit code from it if it is one of MPI_Abort. Does not return. */
 int PMI2_Abort(int flag, const char msg[]);
 
 /* Name of the job. Without a launcher PMI2_ERR_OTHER. */

@@ -53,8 +53,9 @@ pub fn is_joined() -> bool {
     lock().is_some()
 }
 
-/// Ends this process, and the whole job if it is in one. No handlers run: they may call PMI again, or wait for other ranks.
-pub fn abort(code: c_int, message: &str) -> ! {
+/// Ends this process, and the whole job if it is in one. No handlers run: they may call PMI again, or wait for other ranks. PMI-2 has no
+/// place for a code.
+pub fn abort(code: Option<c_int>, message: &str) -> ! {
     // A thread that waits for others keeps the client. Then the launcher learns of it by the exit code alone.
     let client = match CLIENT.try_lock() {
         Ok(mut client) => client.take(),
@@ -64,7 +65,7 @@ pub fn abort(code: c_int, message: &str) -> ! {
     if let Some(client) = client {
         let _ = client.abort(code, message);
     }
-    end(code)
+    end(code.unwrap_or(1))
 }
 
 /// Ends this process with the low byte of `code`, or 1 if that would be success.

@@ -214,6 +214,11 @@ fn an_abort_ends_the_job_with_its_code_and_its_text() {
     outcome.exits(42).says("rank 1 on");
     let outcome = launch("-n 3").arg(Flavour::LatticePmi2.program("pmi2_abort")).words("1").run();
     outcome.exits(1).says("the sea is dry; all of it");
+    // As MPI libraries call it.
+    for flavour in [Flavour::SlurmPmi2, Flavour::LatticePmi2] {
+        let text = "application called MPI_Abort(MPI_COMM_WORLD, 43) - process 1";
+        launch("-n 2").arg(flavour.program("pmi2_abort")).arg(text).arg("1").run().exits(43).says(text);
+    }
 }
 
 #[test]

@@ -113,7 +113,7 @@ pub extern "C" fn PMI_Get_clique_ranks(ranks: ArrayOut<'_, c_int>, length: c_int
 /// Ends the job. Does not return.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Abort(exit_code: c_int, message: Text<'_>) -> c_int {
-    call(|| process::abort(exit_code, &String::from_utf8_lossy(message.bytes().unwrap_or_default())))
+    call(|| process::abort(Some(exit_code), &String::from_utf8_lossy(message.bytes().unwrap_or_default())))
 }
 
 /// A function that writes one number.

@@ -47,12 +47,12 @@ pub extern "C" fn PMI2_Initialized() -> c_int {
     initialized.into()
 }
 
-/// Ends the job, or this process alone if `whole_job` is 0. Does not return.
+/// Ends the job, or this process alone if `whole_job` is 0. Does not return. MPI libraries write their exit code into the message.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI2_Abort(whole_job: c_int, message: Text<'_>) -> c_int {
     call(|| match whole_job {
         0 => process::end(1),
-        code => process::abort(code, &String::from_utf8_lossy(message.bytes().unwrap_or_default())),
+        _ => process::abort(None, &String::from_utf8_lossy(message.bytes().unwrap_or_default())),
     })
 }
 
