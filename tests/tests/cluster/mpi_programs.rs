@@ -106,7 +106,7 @@ fn slurms_library_fences_over_nodes() {
 fn our_library_exchanges_over_nodes_and_knows_the_ranks_of_each() {
     let script = r#"lattice launch -N 3 -n 6 "$1" && lattice launch -N 3 -n 6 "$2" 2"#;
     let programs = ["libpmi_exchange", "libpmi_edges"].map(|name| Flavour::LatticePmi.program(name));
-    let outcome = programs.iter().fold(cluster(3).bash(script), |command, program| command.arg(program)).run();
+    let outcome = programs.iter().fold(cluster(3).bash(script), Command::arg).run();
     let exchanged = (0..6).map(|rank| {
         let first = rank / 2 * 2;
         format!("rank {rank} of 6: program 0, spawned 0, 0 wrong, local {first} {}", first + 1)
