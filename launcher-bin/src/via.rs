@@ -139,8 +139,8 @@ impl Cluster<'_> {
     async fn live(&self, daemons: &mut Daemons, signals: &mut Signals) -> Result<u8, ViaError> {
         let holder = Holder::new(&self.ground.directory.api_socket())?;
         let joined = async {
-            let head = Head::start(self.ground, daemons).await?;
-            let mut joining = Joining::new(&self.means, self.nodes, &self.agent, &head, self.ground)?;
+            let head = Head::start(self.ground, daemons)?;
+            let mut joining = Joining::new(&self.means, self.nodes, &self.agent, &head, &self.ground.directory);
             holder.allocate(&self.nodes.names, UP_WITHIN, |up| joining.look(up, daemons)).await
         };
         let allocation = tokio::select! {

@@ -113,8 +113,8 @@ impl Daemons {
         self.start_with_input((name, role), command, directory, spawn)
     }
 
-    /// Starts a program that finds `input` on its standard input, which ends when the program shall end. Must be called within a tokio
-    /// runtime.
+    /// Starts a program that finds `input` on its standard input as soon as it is known; the input ends when the program shall end. Must be
+    /// called within a tokio runtime.
     ///
     /// # Errors
     /// As [`Daemons::start`].
@@ -123,7 +123,7 @@ impl Daemons {
         name: &str,
         mut command: Command,
         directory: &Directory,
-        input: String,
+        input: impl Future<Output = String> + Send + 'static,
     ) -> Result<(), DaemonError> {
         command.stdin(Stdio::piped());
         self.start_with_input((name, Role::Agent), command, directory, Command::spawn)?;
@@ -133,7 +133,7 @@ impl Daemons {
         let mut stdin = stdin.map_err(|error| DaemonError::Files { name: name.to_owned(), error })?;
         let feeding = tokio::spawn(async move {
             // A program that does not read it is seen to end, or to start nobody.
-            let _ = stdin.write_all(input.as_bytes()).await;
+            let _ = stdin.write_all(input.await.as_bytes()).await;
             std::future::pending::<()>().await;
         });
         daemon.feeding = Some(feeding.abort_handle());
@@ -379,7 +379,7 @@ mod tests {
             "trap 'echo signal >> stopped' TERM; read line; echo $line > heard; cat; echo left >> stopped",
         ]);
         command.current_dir(scripts.directory.path());
-        scripts.daemons.start_fed("node0", command, &scripts.directory, "told\n".to_owned()).unwrap();
+        scripts.daemons.start_fed("node0", command, &scripts.directory, async { "told\n".to_owned() }).unwrap();
         let Scripts { directory, daemons } = scripts;
         let heard = directory.path().join("heard");
         while !fs::read_to_string(&heard).is_ok_and(|text| text == "told\n") {

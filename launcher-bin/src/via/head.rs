@@ -13,7 +13,8 @@ use lattice_pki::{Authority, CA_CERTIFICATE_FILE, PkiError, Validity, directory_
 use pmi_transport::identity::{Caller, TlsFiles};
 use serde::Serialize;
 use tokio::net::UnixDatagram;
-use tokio::time::{Instant, sleep};
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::ViaError;
 use super::means::Means;
@@ -25,8 +26,6 @@ const DAYS: u32 = 365;
 const LEASE: u32 = 15;
 /// Time for the API server to listen.
 const READY_WITHIN: Duration = Duration::from_secs(30);
-/// Interval between checks that it runs.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The most bytes of what it says to its service manager.
 const NOTICE_MAX: usize = 4096;
 /// Beginning of the line that says where it listens.
@@ -55,19 +54,23 @@ struct ApiFile {
     tls: TlsFiles,
 }
 
-/// An API server that listens.
+/// An API server that was started, and soon says where it listens. Agents can be started meanwhile, for they are told when that is known.
 pub(super) struct Head {
-    addresses: Vec<SocketAddr>,
+    hosts: Vec<IpAddr>,
     authority: Authority,
     ca: String,
+    /// Where it says so.
+    notices: UnixDatagram,
+    port: watch::Sender<Option<u16>>,
+    deadline: Instant,
 }
 
 impl Head {
-    /// Starts it, and waits until it listens.
+    /// Starts it. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// Fails if it does not, or its files cannot be written.
-    pub(super) async fn start(ground: &Ground, daemons: &mut Daemons) -> Result<Self, ViaError> {
+    /// Fails if it cannot be started, or its files cannot be written.
+    pub(super) fn start(ground: &Ground, daemons: &mut Daemons) -> Result<Self, ViaError> {
         let (directory, files) = (&ground.directory, ground.files());
         let authority = Authority::create(&directory.pki())?;
         let hosts = hosts();
@@ -75,30 +78,71 @@ impl Head {
         let text = toml::to_string(&api_file(directory, &hosts)).map_err(io::Error::other);
         text.and_then(|text| Directory::write_private(&directory.config(API), &text)).map_err(&files)?;
         let ca = std::fs::read_to_string(directory.pki().join(CA_CERTIFICATE_FILE)).map_err(&files)?;
-        let ready = UnixDatagram::bind(directory.ready()).map_err(HeadError::from)?;
+        let notices = UnixDatagram::bind(directory.ready()).map_err(HeadError::from)?;
         let mut server = Command::new(std::env::current_exe().map_err(PrivateClusterError::from)?);
         server.arg("api").arg("--config").arg(directory.config(API)).env("NOTIFY_SOCKET", directory.ready());
         daemons.start((API, Role::Head), server, directory, Command::spawn).map_err(PrivateClusterError::from)?;
-        let port = port(&ready, daemons).await?;
-        let addresses = hosts.into_iter().map(|host| SocketAddr::new(host, port)).collect();
-        Ok(Self { addresses, authority, ca })
+        let (port, deadline) = (watch::Sender::default(), Instant::now() + READY_WITHIN);
+        Ok(Self { hosts, authority, ca, notices, port, deadline })
     }
 
-    /// All that these nodes need to join.
+    /// Hears what it has said by now; returns its port once it listens.
     ///
     /// # Errors
-    /// Fails if one cannot be certified.
-    pub(super) fn membership(&self, nodes: &[String], means: &Means) -> Result<Membership, PkiError> {
+    /// Fails if it is late.
+    pub(super) fn port(&self) -> Result<Option<u16>, HeadError> {
+        if let Some(port) = *self.port.borrow() {
+            return Ok(Some(port));
+        }
+        let mut notice = [0; NOTICE_MAX];
+        match self.notices.try_recv(&mut notice) {
+            Ok(length) => self.port.send_replace(port_in(&notice[..length])),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            Err(error) => return Err(error.into()),
+        };
+        let port = *self.port.borrow();
+        if port.is_none() && Instant::now() > self.deadline { Err(HeadError::Late) } else { Ok(port) }
+    }
+
+    /// An invitation of these nodes.
+    ///
+    /// # Errors
+    /// Fails if a node cannot be certified.
+    pub(super) fn invitation(&self, nodes: &[String], means: &Means) -> Result<Invitation, PkiError> {
         let certified = |node: &String| {
             let issued = self.authority.issue(&Caller::Agent(node.clone()), &[], Validity::days(DAYS)?)?;
             Ok((node.clone(), Credentials { certificate: issued.certificate, key: issued.key }))
         };
-        Ok(Membership {
-            api: self.addresses.clone(),
+        let membership = Membership {
+            api: Vec::new(),
             ca: self.ca.clone(),
             nodes: nodes.iter().map(certified).collect::<Result<_, PkiError>>()?,
             name_variables: means.name_variables.iter().map(|&name| name.to_owned()).collect(),
-        })
+        };
+        Ok(Invitation { hosts: self.hosts.clone(), membership })
+    }
+
+    /// The line of the invitation, once the API server listens; nothing if it never does, for then the cluster ends.
+    pub(super) fn when_it_listens(&self, invitation: Invitation) -> impl Future<Output = String> + Send + use<> {
+        let mut port = self.port.subscribe();
+        async move {
+            let port = port.wait_for(Option::is_some).await.ok().and_then(|port| *port);
+            port.map_or_else(String::new, |port| invitation.at(port))
+        }
+    }
+}
+
+/// All that nodes need to join, but for the port of the API server.
+pub(super) struct Invitation {
+    hosts: Vec<IpAddr>,
+    membership: Membership,
+}
+
+impl Invitation {
+    /// The membership as a line, with an API server at this port.
+    pub(super) fn at(self, port: u16) -> String {
+        let api = self.hosts.into_iter().map(|host| SocketAddr::new(host, port)).collect();
+        Membership { api, ..self.membership }.to_line()
     }
 }
 
@@ -127,26 +171,6 @@ fn api_file(directory: &Directory, hosts: &[IpAddr]) -> ApiFile {
         min_uid: 1,
         lease: LEASE,
         tls: directory.certificates(&Caller::Api),
-    }
-}
-
-/// Waits until the API server says where it listens.
-async fn port(ready: &UnixDatagram, daemons: &mut Daemons) -> Result<u16, ViaError> {
-    let deadline = Instant::now() + READY_WITHIN;
-    let mut notice = vec![0; NOTICE_MAX];
-    loop {
-        tokio::select! {
-            received = ready.recv(&mut notice) => {
-                let length = received.map_err(HeadError::from)?;
-                if let Some(port) = port_in(&notice[..length]) {
-                    return Ok(port);
-                }
-            }
-            () = sleep(LOOK_EVERY) => daemons.check().map_err(PrivateClusterError::from)?,
-        }
-        if Instant::now() > deadline {
-            return Err(HeadError::Late.into());
-        }
     }
 }
 

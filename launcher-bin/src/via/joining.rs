@@ -1,7 +1,8 @@
 //! Nodes on their way into the cluster: their agents are started, at most so many at a time, and watched until all have joined.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::fs;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use super::ViaError;
 use super::head::Head;
 use super::means::{Means, Reach, Telling};
 use super::nodes::Nodes;
-use crate::private_cluster::{Daemons, Directory, Ground, PrivateClusterError, Role};
+use crate::private_cluster::{Daemons, Directory, PrivateClusterError, Role};
 
 /// Programs that start one agent each, on their way at a time.
 const AT_ONCE: usize = 32;
@@ -56,27 +57,19 @@ pub(super) struct Joining<'a> {
 
 impl<'a> Joining<'a> {
     /// No agent yet.
-    ///
-    /// # Errors
-    /// Fails if the nodes cannot be told.
     pub(super) fn new(
         means: &'a Means,
         nodes: &'a Nodes,
         agent: &'a Path,
         head: &'a Head,
-        ground: &'a Ground,
-    ) -> Result<Self, ViaError> {
+        directory: &'a Directory,
+    ) -> Self {
         let all = &nodes.names[..];
         let waiting = match means.reach {
             Reach::All => VecDeque::from([all.to_vec()]),
             Reach::Each => all.iter().map(|node| vec![node.clone()]).collect(),
         };
-        let file = match means.telling {
-            Telling::Input => None,
-            Telling::File => Some(write_for_all(&head.membership(all, means)?.to_line()).map_err(ground.files())?),
-        };
-        let (started, directory) = (HashMap::new(), &ground.directory);
-        Ok(Self { means, all, agent, head, directory, waiting, started, failing: None, file })
+        Self { means, all, agent, head, directory, waiting, started: HashMap::new(), failing: None, file: None }
     }
 
     /// Starts further agents, now that those are up; gives up if some cannot be any more.
@@ -96,6 +89,11 @@ impl<'a> Joining<'a> {
             return Err(self.failure(daemons).into());
         }
         daemons.check_heads().map_err(PrivateClusterError::from)?;
+        let port = self.head.port()?;
+        if self.means.telling == Telling::File && self.file.is_none() {
+            let Some(port) = port else { return Ok(()) };
+            self.file = Some(self.write_for_all(port)?);
+        }
         let room = AT_ONCE.saturating_sub(on_their_way.len());
         let next: Vec<_> = self.waiting.drain(..room.min(self.waiting.len())).collect();
         next.into_iter().try_for_each(|nodes| self.start(&nodes, daemons))
@@ -120,7 +118,7 @@ impl<'a> Joining<'a> {
                 daemons.start((&name, Role::Agent), command, self.directory, Command::spawn)
             }
             None => {
-                let input = self.head.membership(nodes, self.means)?.to_line();
+                let input = self.head.when_it_listens(self.head.invitation(nodes, self.means)?);
                 daemons.start_fed(&name, self.means.command(nodes, &agent), self.directory, input)
             }
         };
@@ -128,6 +126,21 @@ impl<'a> Joining<'a> {
         let deadline = Instant::now() + JOIN_WITHIN;
         self.started.extend(nodes.iter().map(|node| (node.clone(), (deadline, name.clone()))));
         Ok(())
+    }
+
+    /// Writes a file for all nodes, in a directory of its own below the home directory.
+    fn write_for_all(&self, port: u16) -> Result<PathBuf, ViaError> {
+        let line = self.head.invitation(self.all, self.means)?.at(port);
+        let failed = |error| PrivateClusterError::Files { directory: home(), error };
+        let directory = home().join(format!(".lattice-join-{}", random::id().map_err(failed)?));
+        DirBuilder::new().mode(0o700).create(&directory).map_err(failed)?;
+        let path = directory.join("membership");
+        let written = Directory::write_private(&path, &line);
+        if written.is_err() {
+            // It was ours, and is empty.
+            let _ = fs::remove_dir_all(&directory);
+        }
+        Ok(written.map(|()| path).map_err(failed)?)
     }
 
     /// Names the nodes whose programs have ended or are late; others are on their way.
@@ -166,17 +179,7 @@ impl Drop for Joining<'_> {
     }
 }
 
-/// Writes a file for all nodes, in a directory of its own below the home directory.
-fn write_for_all(text: &str) -> std::io::Result<PathBuf> {
-    use std::os::unix::fs::DirBuilderExt;
-    let home = std::env::home_dir().ok_or_else(|| std::io::Error::other("there is no home directory"))?;
-    let directory = home.join(format!(".lattice-join-{}", random::id()?));
-    fs::DirBuilder::new().mode(0o700).create(&directory)?;
-    let path = directory.join("membership");
-    let written = Directory::write_private(&path, text);
-    if written.is_err() {
-        // It was ours, and is empty.
-        let _ = fs::remove_dir_all(&directory);
-    }
-    written.map(|()| path)
+/// The user's home directory, which all nodes see.
+fn home() -> PathBuf {
+    std::env::home_dir().unwrap_or_else(|| "/".into())
 }

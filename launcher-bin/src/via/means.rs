@@ -86,6 +86,7 @@ impl Means {
             Via::Lsf => (&["blaunch", "{host}", "{command}"], Reach::Each, Telling::Input),
             Via::Sge => (&["qrsh", "-inherit", "-V", "{host}", "{command}"], Reach::Each, Telling::Input),
             Via::Flux => (&["flux", "exec", "--rank=all", "{command}"], Reach::All, Telling::Input),
+            // Nobody is started by none.
             Via::None | Via::Ssh => (SSH, Reach::Each, Telling::Input),
             Via::Command(words) => return Self::of_line(words.clone(), Reach::Each, Telling::Input),
         };

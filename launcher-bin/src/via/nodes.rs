@@ -148,7 +148,7 @@ impl Nodes {
         let HostArgs { nodelist, hostfile, host } = hosts;
         Ok(match (nodelist, hostfile, host) {
             (Some(list), ..) => {
-                let mut names = hostlist::expand(list).map_err(NodesError::from)?;
+                let mut names = expanded("--nodelist", list)?;
                 let mut seen = std::collections::HashSet::new();
                 names.retain(|name| seen.insert(name.clone()));
                 checked("--nodelist", Self { names, slots: None })?
@@ -180,6 +180,10 @@ impl Nodes {
     }
 }
 
+fn expanded(place: &str, list: &str) -> Result<Vec<String>, NodesError> {
+    hostlist::expand(list).map_err(|source| NodesError::List { place: place.to_owned(), source })
+}
+
 fn variable<'a>(name: &str, environment: &'a Environment) -> Option<&'a str> {
     let (_, value) = environment.iter().find(|(known, _)| known == OsStr::new(name))?;
     value.to_str().filter(|value| !value.is_empty())
@@ -193,7 +197,7 @@ fn is_task_of_many(environment: &Environment) -> bool {
 
 fn slurm(list: &str, environment: &Environment) -> Result<Nodes, NodesError> {
     let place = "SLURM_JOB_NODELIST";
-    let names = hostlist::expand(list).map_err(|source| NodesError::List { place: place.to_owned(), source })?;
+    let names = expanded(place, list)?;
     let said = ["SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE"].into_iter();
     let said = said.filter_map(|name| Some((name, variable(name, environment)?))).next();
     let slots = said.map(|(name, value)| {
@@ -257,8 +261,7 @@ fn sge(path: &str) -> Result<Nodes, NodesError> {
 /// The hosts of the instance of Flux, and the cores of each, which are alike.
 fn flux() -> Result<Nodes, NodesError> {
     let place = "flux hostlist";
-    let names = hostlist::expand(asked("flux hostlist instance")?.trim())
-        .map_err(|source| NodesError::List { place: place.to_owned(), source })?;
+    let names = expanded(place, asked("flux hostlist instance")?.trim())?;
     let command = "flux resource list -s all -no {ncores}";
     let cores = asked(command)?;
     let share = cores.trim().parse::<usize>().ok().map(|cores| cores / names.len().max(1));
@@ -401,5 +404,26 @@ mod tests {
         let nodes = named(HostArgs { nodelist: Some("n[1-2],n1".to_owned()), ..HostArgs::default() }).unwrap();
         assert_eq!((nodes.slots_in_words(), nodes.names), (None, vec!["n1".to_owned(), "n2".to_owned()]));
         assert!(named(HostArgs::default()).unwrap_err().starts_with("--via ssh needs hosts\ntry: --host "));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn counts_of_slurm_are_read_as_it_writes_them(counts in proptest::collection::vec((1_u32..200, 1_usize..50), 1..20)) {
+            let part = |&(count, times): &(u32, usize)| match times {
+                1 => count.to_string(),
+                _ => format!("{count}(x{times})"),
+            };
+            let text = counts.iter().map(part).collect::<Vec<_>>().join(",");
+            let expected: Vec<u32> = counts.iter().flat_map(|&(count, times)| std::iter::repeat_n(count, times)).collect();
+            let read: Vec<u32> = slurm_counts(&text).unwrap().into_iter().map(NonZeroU32::get).collect();
+            proptest::prop_assert_eq!(read, expected);
+        }
+
+        #[test]
+        fn no_text_of_a_job_panics(text in ".{0,40}", counts in "[0-9x(),]{0,20}") {
+            for (name, via) in [("SLURM_JOB_NODELIST", Via::Slurm), ("LSB_MCPU_HOSTS", Via::Lsf), ("PE_HOSTFILE", Via::Sge)] {
+                let _ = Nodes::of_manager(&via, &environment(&[(name, &text), ("SLURM_TASKS_PER_NODE", &counts)]));
+            }
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::env;
 use std::ffi::OsStr;
 
 use super::ViaError;
-use super::nodes::{Nodes, NodesError};
+use super::nodes::Nodes;
 use crate::args::{HostArgs, LaunchArgs, StartArgs, Via};
 use crate::cluster::Environment;
 
@@ -93,12 +93,6 @@ impl Way {
                 format!("this is an allocation of {}: {list}; --via none launches on this machine", self.via)
             }
         }
-    }
-}
-
-impl From<hostlist::HostlistError> for NodesError {
-    fn from(source: hostlist::HostlistError) -> Self {
-        Self::List { place: "--nodelist".to_owned(), source }
     }
 }
 

@@ -137,6 +137,23 @@ fn a_killed_cluster_leaves_nothing_on_its_nodes() {
     ends_with_nothing_left("KILL");
 }
 
+/// A machine that hangs closes no input and refuses no connection.
+#[test]
+fn agents_leave_when_the_head_falls_silent() {
+    let script = r#"
+        LATTICE_VIA="$enter {host} {command}" "$enter" node0 lattice start --host node0,node1 -- sh -c '
+            dirname "${LATTICE_API_URL#unix:}" >directory
+            lattice launch sh -c "touch rank.\$(hostname); sleep 1000" & wait' &
+        launcher=$!
+        until [ -e rank.node0 ] && [ -e rank.node1 ]; do sleep 0.05; done
+        api=$(cat $(cat directory)/api.pid)
+        kill -STOP $launcher $api
+        for attempt in {1..400}; do [ -z "$(started_on_nodes)" ] && echo nothing is left && break; sleep 0.1; done
+        kill -CONT $api $launcher; kill -TERM $launcher; wait $launcher; exit 0"#;
+    let directory = tempfile::tempdir().expect("there is room for a directory");
+    script_with(2, script).directory(directory.path()).run().exits(0).prints("nothing is left\n");
+}
+
 /// Neither arguments nor variables of any process hold a key, and no file does on the nodes.
 #[test]
 fn keys_are_in_no_argument_and_no_variable() {
