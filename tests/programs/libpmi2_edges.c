@@ -147,7 +147,7 @@ int main(int argc, char **argv) {
         EXPECT(PMI2_Initialized(), 1);
         EXPECT(PMI2_Job_GetRank(&number) == PMI2_SUCCESS && number == rank, 1);
         EXPECT(PMI2_Info_GetSize(&number) == PMI2_SUCCESS && number == size, 1);
-        EXPECT(PMI2_Job_GetId(id, sizeof id), size > 1 ? PMI2_SUCCESS : PMI2_ERR_OTHER);
+        EXPECT(PMI2_Job_GetId(id, sizeof id), getenv("PMI_FD") || getenv("PMI_PORT") ? PMI2_SUCCESS : PMI2_ERR_OTHER);
         nulls();
         lengths();
         attributes();

@@ -104,7 +104,7 @@ fn slurms_library_fences_over_nodes() {
 
 #[test]
 fn our_library_exchanges_over_nodes_and_knows_the_ranks_of_each() {
-    let script = r#"lattice launch -N 3 -n 6 "$1" && lattice launch -N 3 -n 6 "$2" 2"#;
+    let script = r#"lattice launch -N 3 -n 6 "$1" && lattice launch -N 3 -n 6 "$2""#;
     let programs = ["libpmi_exchange", "libpmi_edges"].map(|name| Flavour::LatticePmi.program(name));
     let outcome = programs.iter().fold(cluster(3).bash(script), Command::arg).run();
     let exchanged = (0..6).map(|rank| {

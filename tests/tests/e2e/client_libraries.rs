@@ -50,14 +50,14 @@ fn headers_are_for_every_dialect_of_c() {
 }
 
 /// A program as it is run by nobody, by us in every way, and by both versions of Hydra. Each rank prints a line when all is right.
-fn everywhere(program: &Path, words: &str, again: &str, line: impl Fn(usize, usize) -> String) {
+fn everywhere(program: &Path, words: &str, line: impl Fn(usize, usize) -> String) {
     let check = |command: Command, size: usize| {
         command.run().exits(0).says_nothing().prints_lines((0..size).map(|rank| line(rank, size)));
     };
-    check(Command::new(program).words(again), 1);
-    check(launch("-n 4").arg(program).words(again), 4);
+    check(Command::new(program).words(words), 1);
+    check(launch("-n 4").arg(program).words(words), 4);
     check(launch("-n 2 --pmi-port").arg(program).words(words), 2);
-    check(launch("-n 3 --no-job-memory").arg(program).words(again), 3);
+    check(launch("-n 3 --no-job-memory").arg(program).words(words), 3);
     check(Command::new("mpiexec.hydra").words("-n 4").arg(program).words(words), 4);
     check(Command::new(mpi::hydra()).words("-n 3").arg(program).words(words), 3);
 }
@@ -65,7 +65,7 @@ fn everywhere(program: &Path, words: &str, again: &str, line: impl Fn(usize, usi
 #[test]
 fn every_rank_gets_what_the_others_put_under_every_launcher() {
     for flavour in [Flavour::LatticePmi, Flavour::LatticePmiSlurmHeader] {
-        everywhere(&flavour.program("libpmi_exchange"), "3", "3", |rank, size| {
+        everywhere(&flavour.program("libpmi_exchange"), "3", |rank, size| {
             let program = if size == 1 { -1 } else { 0 };
             let local: Vec<_> = (0..size).map(|rank| rank.to_string()).collect();
             format!("rank {rank} of {size}: program {program}, spawned 0, 0 wrong, local {}", local.join(" "))
@@ -73,20 +73,28 @@ fn every_rank_gets_what_the_others_put_under_every_launcher() {
     }
 }
 
-/// Two lives of the process where the launcher allows it.
 #[test]
 fn pmi1_has_the_codes_and_lengths_of_its_header_under_every_launcher() {
     let program = Flavour::LatticePmi.program("libpmi_edges");
-    everywhere(&program, "1", "2", |rank, size| format!("rank {rank} of {size}: 0 failed"));
+    everywhere(&program, "1", |rank, size| format!("rank {rank} of {size}: 0 failed"));
 }
 
 #[test]
 fn pmi2_has_the_codes_and_lengths_of_its_header() {
     let program = Flavour::LatticePmi2.program("libpmi2_edges");
-    Command::new(&program).words("2").run().exits(0).says_nothing().prints_lines(["rank 0 of 1: 0 failed"]);
-    for (flags, lives) in [("-n 3", "2"), ("-n 3 --pmi-port", "1"), ("-n 3 --no-job-memory", "2")] {
-        let outcome = launch(flags).arg(&program).words(lives).run();
+    for flags in ["-n 3", "-n 3 --pmi-port", "-n 3 --no-job-memory"] {
+        let outcome = launch(flags).arg(&program).run();
         outcome.exits(0).says_nothing().prints_lines((0..3).map(|rank| format!("rank {rank} of 3: 0 failed")));
+    }
+}
+
+/// In a job of several ranks one that waits for another would take it for a deserter, between its two lives.
+#[test]
+fn a_process_can_join_again_after_it_has_left() {
+    for program in [Flavour::LatticePmi.program("libpmi_edges"), Flavour::LatticePmi2.program("libpmi2_edges")] {
+        for command in [Command::new(&program), launch("-n 1").arg(&program)] {
+            command.words("3").run().exits(0).says_nothing().prints_lines(["rank 0 of 1: 0 failed"]);
+        }
     }
 }
 
@@ -146,6 +154,19 @@ fn gets_need_no_message() {
     };
     assert_eq!(gets("-n 4"), 0);
     assert_eq!(gets("-n 4 --no-job-memory"), 4 * 4 * 20);
+}
+
+#[test]
+fn one_process_may_use_both_libraries() {
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = [mpi::with_our_library("pmi"), mpi::with_our_library("pmi2")].concat();
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).chain(["-Wall", "-Werror"]).collect();
+    let text = include_str!("../../programs/libpmi_both.c");
+    let program = mpi::compile_text(directory.path(), "libpmi_both", text, &arguments);
+    for flags in ["-n 4", "-n 4 --no-job-memory"] {
+        let outcome = launch(flags).arg(&program).run();
+        outcome.exits(0).says_nothing().prints_lines((0..4).map(|rank| format!("rank {rank} of 4: 0 wrong")));
+    }
 }
 
 #[test]
