@@ -6,7 +6,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use pmi_client::{Client, ClientError, Protocol};
+use pmi_client::{Client, ClientError, Protocol, SpawnApp, SpawnRequest};
 
 use crate::args::PmiCommand;
 use crate::args::pmi_command::{Method, Probe};
@@ -82,6 +82,7 @@ pub fn run(command: PmiCommand) -> Result<u8, PmiCommandError> {
         Probe::Barrier { count } => barrier(&mut client, count),
         Probe::Exchange { count, size } => exchange(&mut client, count, size),
         Probe::Get { keys } => get(&mut client, keys),
+        Probe::Spawn { ranks, command } => spawn(&mut client, ranks, command),
         // Answered above.
         Probe::Library { .. } => Ok(Report::default()),
     }?;
@@ -169,6 +170,20 @@ fn get(client: &mut Client, keys: Vec<String>) -> Result<Report, PmiCommandError
         }
     }
     Ok(report)
+}
+
+/// Only rank 0 asks: the new job is one for all.
+fn spawn(client: &mut Client, ranks: u32, command: Vec<String>) -> Result<Report, PmiCommandError> {
+    let rank = client.rank();
+    let mut words = command.into_iter();
+    let (Some(program), 0) = (words.next(), rank) else { return Ok(Report::default()) };
+    let app = SpawnApp { program, args: words.collect(), ranks, ..SpawnApp::default() };
+    let request = SpawnRequest { apps: vec![app], ..SpawnRequest::default() };
+    let start = Instant::now();
+    let job = client.spawn(&request).map_err(|source| PmiCommandError::Call { rank, source })?;
+    let took = start.elapsed().as_secs_f64() * 1e3;
+    let job = job.map(|job| format!(", job {job}")).unwrap_or_default();
+    Ok(format!("spawn: {}{job}: {took:.3} ms\n", plural(ranks, "rank")).into())
 }
 
 /// A text of `bytes` bytes that no other rank and round has, as far as it is long enough to say so.

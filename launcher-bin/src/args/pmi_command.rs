@@ -37,6 +37,15 @@ pub(crate) enum Probe {
         #[arg(long, value_name = "BYTES", default_value_t = 64)]
         size: usize,
     },
+    /// Have rank 0 start a job of more ranks, as MPI_Comm_spawn does, and time that
+    Spawn {
+        /// Number of ranks of the new job
+        #[arg(short = 'n', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+        ranks: u32,
+        /// What they run
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+        command: Vec<String>,
+    },
     /// Print where libpmi.so.0 and libpmi2.so.0 are, for programs in C, with version and number of functions; needs no launcher
     Library {
         /// Print the names of the functions as well

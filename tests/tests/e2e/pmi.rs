@@ -19,6 +19,19 @@ fn only_what_is_offered_is_served() {
 }
 
 #[test]
+fn a_probe_spawns_a_job_in_either_protocol_and_under_another_launcher() {
+    for method in ["pmi1", "pmi2"] {
+        let probe = launch("-n 2").arg(built::lattice()).words("pmi --method").arg(method);
+        let outcome = probe.words("spawn -n 3 echo -n a-word").run();
+        outcome.exits(0).says_nothing().prints("spawn: 3 ranks, job kvs_");
+        outcome.check(outcome.text().matches("a-word").count() == 3, || "three ranks should say a word".into());
+    }
+    let hydra = Command::new("mpiexec.hydra").words("-n 1").arg(built::lattice()).words("pmi spawn -n 2 echo a-word");
+    hydra.run().exits(0).prints("spawn: 2 ranks: ");
+    lattice("pmi spawn true").run().exits(1).says("spawn does not exist without a launcher");
+}
+
+#[test]
 fn two_protocols_on_one_descriptor_are_told_apart_by_each_message() {
     let script = r#"
         if [ $PMI_RANK = 0 ]; then init; echo "$reply"; barrier; echo "$reply"; finalize; else
