@@ -130,6 +130,14 @@ fn the_launcher_tells_where_they_are_and_gives_them_to_programs_that_call_slurms
     outcome.exits(0).says_nothing().prints_lines((0..2).map(|rank| format!("rank {rank} of 2: 0 wrong values")));
 }
 
+#[test]
+fn mpi_libraries_with_a_client_of_their_own_go_on_to_use_it() {
+    for mpi in mpi::MPIS {
+        let outcome = launch("-n 3 --pmi-library").arg(mpi.program("allreduce")).run();
+        outcome.exits(0).prints_lines(["3 ranks, 0 wrong sums"]);
+    }
+}
+
 /// Open MPI 4.1 takes its component for Flux when it finds a job of Flux; what that component calls is ours.
 #[test]
 fn open_mpi_runs_over_its_flux_component() {
