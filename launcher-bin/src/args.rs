@@ -44,8 +44,8 @@ pub use self::export::{Export, ExportError};
 use self::front_end::{FrontEnd, Translation};
 pub use self::idle::IdleArgs;
 pub use self::launch::{
-    ClusterArgs, EnvironmentArgs, FailureArgs, KillOnBadExit, Label, LaunchArgs, PlacementArgs, PmiArgs, ProgramArgs,
-    StreamArgs, TimeArgs,
+    ClusterArgs, ContainerArgs, EnvironmentArgs, FailureArgs, KillOnBadExit, Label, LaunchArgs, PlacementArgs, PmiArgs,
+    ProgramArgs, StreamArgs, TimeArgs,
 };
 use self::other_launchers::translate;
 pub use self::pki::PkiCommand;

@@ -4,10 +4,12 @@
 //! only this machine can know, where the ranks get their places ([`crate::prepared`]). Nothing downstream parses or checks again.
 
 mod binding;
+mod containers;
 mod environment;
 mod error;
 mod multi_prog;
 mod presets;
+mod user_tables;
 
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -25,6 +27,8 @@ use lattice_session::template::Template;
 use nix::unistd::Pid;
 use pmi_core::ids::Rank;
 
+use self::containers::Container;
+pub use self::containers::ContainerError;
 pub use self::error::RequestError;
 use crate::args::{
     self, KillOnBadExit, LaunchArgs, PlacementArgs, Pmi, PmiArgs, ProgramArgs, Stdin, StreamArgs, TimeArgs,
@@ -109,6 +113,7 @@ impl LaunchCommand {
     pub fn new(args: &LaunchArgs, machine: &Machine) -> Result<Self, RequestError> {
         refuse_idle_flags(args)?;
         let placement = placement(&args.placement, &machine.environment)?;
+        let container = Container::of(&args.container, machine)?;
         let mut programs = Vec::new();
         for program in std::iter::once(&args.first).chain(&args.more) {
             let request = program_request(program, machine)?;
@@ -117,10 +122,15 @@ impl LaunchCommand {
                 false => programs.push(request),
             }
         }
+        let mut pmi = pmi_spec(&args.pmi);
+        if let Some(container) = &container {
+            programs.iter_mut().for_each(|program| container.wrap(&mut program.app));
+            container.adapt(&mut pmi);
+        }
         let ownership = if args.cluster.detach { Ownership::Detached } else { Ownership::Client };
         let settings = LaunchSettings {
             environment: environment::exported(args, machine)?,
-            pmi: pmi_spec(&args.pmi),
+            pmi,
             pmi_trace: args.pmi.pmi_trace.is_some(),
             slurm_environment: args.pmi.slurm_env,
             cpu_bind: binding::binding(&args.placement),

@@ -49,6 +49,9 @@ const FOR_TESTS: &[Package] = &[
     Package { name: "strace", brings: Brings::Program("strace") },
     // gdb, for the stacks of late ranks.
     Package { name: "gdb", brings: Brings::Program("gdb") },
+    // Container runtimes that need no daemon and no image store.
+    Package { name: "bubblewrap", brings: Brings::Program("bwrap") },
+    Package { name: "charliecloud", brings: Brings::Program("ch-run") },
     // openssl, for the tests that are a stranger with a certificate.
     Package { name: "openssl", brings: Brings::Program("openssl") },
     // ps and pgrep, for the tests that look at daemons from outside.

@@ -51,6 +51,9 @@ pub struct LaunchArgs {
     /// On which cluster.
     #[command(flatten)]
     pub cluster: ClusterArgs,
+    /// Containers of the ranks.
+    #[command(flatten)]
+    pub container: ContainerArgs,
     /// Wire-up of the ranks.
     #[command(flatten)]
     pub pmi: PmiArgs,
@@ -183,6 +186,19 @@ pub struct ClusterArgs {
     /// oldest going first.
     #[arg(long, conflicts_with_all = ["output", "error", "label", "timestamp", "summary", "pmi_trace"])]
     pub detach: bool,
+}
+
+/// Containers that ranks run in.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Containers")]
+pub struct ContainerArgs {
+    /// Run the programs in a container of IMAGE each, by the runtime of --container-profile.
+    #[arg(long, value_name = "IMAGE")]
+    pub container: Option<OsString>,
+    /// Container runtime: apptainer, podman, charliecloud, sarus, enroot, uenv, bubblewrap, or one of
+    /// ~/.config/lattice/containers.toml; else the first that is in PATH here.
+    #[arg(long, value_name = "NAME", env = "LATTICE_CONTAINER_PROFILE", hide_env_values = true)]
+    pub container_profile: Option<String>,
 }
 
 /// Wire-up of the ranks.

@@ -9,6 +9,7 @@ use lattice_session::request::{PlaceError, ProgramsError};
 use pmi_core::ids::JobIdError;
 use rank_spawner::{BindHereError, ProgramError, ProgramFailure};
 
+use super::containers::ContainerError;
 use super::environment::EnvironmentError;
 use super::multi_prog::MultiProgError;
 use crate::formatting::duration;
@@ -54,6 +55,9 @@ pub enum RequestError {
     /// Variables cannot be used.
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
+    /// A container cannot be used.
+    #[error(transparent)]
+    Container(#[from] ContainerError),
     /// A file of programs cannot be used.
     #[error(transparent)]
     MultiProg(#[from] MultiProgError),

@@ -3,19 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use lattice_session::rank_values::{self, NAMES};
 use serde::Deserialize;
 
-use crate::bounded_file;
-use crate::machine::{Machine, user_file};
+use super::user_tables::{UserTables, UserTablesError};
+use crate::machine::Machine;
 
 /// Our presets.
 const OURS: &str = include_str!("presets.toml");
-/// Most bytes of a user's file.
-const BYTES_MAX: u64 = 1 << 20;
 
 /// Refusal of a preset.
 #[derive(Debug, thiserror::Error)]
@@ -32,13 +29,8 @@ pub enum PresetError {
         known: String,
     },
     /// The user's file cannot be used.
-    #[error("--preset: {}: {reason}", file.display())]
-    File {
-        /// The file.
-        file: PathBuf,
-        /// Observation, in words.
-        reason: String,
-    },
+    #[error("--preset: {0}")]
+    File(#[from] UserTablesError),
     /// A value has a name in braces that means nothing.
     #[error("--preset {preset}: {variable} has {{{name}}} in its value, which means nothing; there are {}", names())]
     Name {
@@ -71,7 +63,7 @@ pub(super) fn variables(names: &[String], machine: &Machine) -> Result<Vec<(OsSt
     if names.is_empty() {
         return Ok(Vec::new());
     }
-    let (presets, file) = all(machine)?;
+    let UserTables { tables: presets, file } = UserTables::<Preset>::read(OURS, "presets.toml", machine)?;
     let mut variables = Vec::new();
     for name in names {
         let preset = presets.get(name).ok_or_else(|| unknown(name, &presets, file.clone()))?;
@@ -81,21 +73,6 @@ pub(super) fn variables(names: &[String], machine: &Machine) -> Result<Vec<(OsSt
         }
     }
     Ok(variables)
-}
-
-/// Ours and the user's, and where the user's are looked for.
-fn all(machine: &Machine) -> Result<(Presets, Option<PathBuf>), PresetError> {
-    let mut presets = toml::from_str::<Presets>(OURS).unwrap_or_default();
-    let file = user_file("presets.toml", &machine.environment);
-    if let Some(file) = &file {
-        let failed = |reason: String| PresetError::File { file: file.clone(), reason };
-        match bounded_file::text(file, BYTES_MAX) {
-            Ok(text) => presets.extend(toml::from_str::<Presets>(&text).map_err(|error| failed(error.to_string()))?),
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
-            Err(error) => return Err(failed(error.to_string())),
-        }
-    }
-    Ok((presets, file))
 }
 
 fn unknown(name: &str, presets: &Presets, file: Option<PathBuf>) -> PresetError {

@@ -10,6 +10,7 @@ mod api_server_away;
 mod audit;
 mod certificates;
 mod cleanup;
+mod containers;
 mod dynamic;
 mod endings;
 mod exec;

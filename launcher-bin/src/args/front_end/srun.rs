@@ -104,10 +104,11 @@ pub(super) const FLAGS: &[Flag] = &[
     ),
     flag(&["r", "relative"], Takes::Value, Refused("type -w NODES for the nodes to use")),
     flag(&["het-group", "pack-group"], Takes::Value, Refused("separate programs by a lone `:`")),
+    flag(&["container-image", "container"], Takes::Value, OfLaunch("--container")),
     flag(
-        &["container-image", "container-mounts", "container-workdir", "container-name", "container", "uenv", "view"],
+        &["container-mounts", "container-workdir", "container-name", "uenv", "view"],
         Takes::Value,
-        Refused("start the container's own command as the program"),
+        Refused("type --container IMAGE with a profile of your own in ~/.config/lattice/containers.toml"),
     ),
     flag(
         &["task-prolog", "task-epilog", "prolog", "epilog"],

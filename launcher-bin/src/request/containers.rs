@@ -1,0 +1,273 @@
+//! `--container`: programs of a launch in containers. Runtimes are data: ours are in `containers.toml` beside this file; a user's own in
+//! `~/.config/lattice/containers.toml` have the same form, and go before ours of the same name.
+//!
+//! The runtime starts as the rank, and becomes the program or stays above it. Everything of a launch holds for it: variables, binding,
+//! output, its end.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use lattice_session::settings::{Entrance, JobMemory, PmiSpec};
+use lattice_session::spec::AppSpec;
+use serde::Deserialize;
+
+use super::user_tables::{UserTables, UserTablesError};
+use crate::args::ContainerArgs;
+use crate::machine::Machine;
+
+/// Our runtimes.
+const OURS: &str = include_str!("containers.toml");
+
+/// Refusal of a container.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ContainerError {
+    /// There is no runtime of this name.
+    #[error("--container-profile {name}: there is none of this name{}; there are\n{known}", file.as_ref().map(|file| format!(" here or in {}", file.display())).unwrap_or_default())]
+    Unknown {
+        /// The name.
+        name: String,
+        /// The user's file, which need not exist.
+        file: Option<PathBuf>,
+        /// All there are, one on each line.
+        known: String,
+    },
+    /// Nobody said which one, and none is in `PATH`.
+    #[error(
+        "--container: no container runtime is in PATH here\ntry: --container-profile NAME (or LATTICE_CONTAINER_PROFILE), if the nodes have one; there are\n{known}"
+    )]
+    NoRuntime {
+        /// All there are, one on each line.
+        known: String,
+    },
+    /// It says no command.
+    #[error("--container-profile {name}: its command is empty")]
+    NoCommand {
+        /// The name.
+        name: String,
+    },
+    /// The user's file cannot be used.
+    #[error("--container: {0}")]
+    File(#[from] UserTablesError),
+}
+
+/// A container runtime.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Runtime {
+    /// What it takes as an image.
+    about: String,
+    /// Words before the program.
+    command: Vec<String>,
+    pmi: Way,
+    /// Whose memory ranks of one node can read.
+    memory: Memory,
+}
+
+/// Memory of other ranks of the node, which MPI libraries read by `process_vm_readv` for long messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Memory {
+    /// Any rank's: they are in one user namespace.
+    Shared,
+    /// Nobody's: each is in a user namespace of its own.
+    Own,
+}
+
+/// Variables by which MPI libraries leave others' memory alone: MPICH, Open MPI 4.1, Open MPI 5, UCX below any of them, Intel MPI.
+const NO_FOREIGN_MEMORY: [(&str, &str); 5] = [
+    ("MPIR_CVAR_CH4_CMA_ENABLE", "0"),
+    ("OMPI_MCA_btl_vader_single_copy_mechanism", "none"),
+    ("OMPI_MCA_smsc", "^cma"),
+    ("UCX_TLS", "^cma"),
+    ("I_MPI_SHM_CMA", "0"),
+];
+
+/// Way from a program in a container to its PMI server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Way {
+    /// An inherited descriptor.
+    Socket,
+    /// A loopback port, because inherited descriptors are closed.
+    Port,
+}
+
+/// The container that programs of a launch run in.
+#[derive(Clone, Debug)]
+pub(super) struct Container {
+    runtime: Runtime,
+    image: OsString,
+    /// Variables that programs get unless they are set.
+    variables: Vec<(OsString, OsString)>,
+}
+
+impl Container {
+    /// The container that the flags name, if they do.
+    ///
+    /// # Errors
+    /// Fails if there is no such runtime, or the user's file cannot be used.
+    pub(super) fn of(args: &ContainerArgs, machine: &Machine) -> Result<Option<Self>, ContainerError> {
+        let Some(image) = &args.container else { return Ok(None) };
+        let UserTables { tables, file } = UserTables::<Runtime>::read(OURS, "containers.toml", machine)?;
+        let known = || {
+            let lines: Vec<String> =
+                tables.iter().map(|(name, runtime)| format!("  {name}: {}", runtime.about)).collect();
+            lines.join("\n")
+        };
+        let (name, runtime) = match &args.container_profile {
+            Some(name) => tables.get_key_value(name).ok_or_else(|| ContainerError::Unknown {
+                name: name.clone(),
+                file: file.clone(),
+                known: known(),
+            })?,
+            None => {
+                let installed = tables.iter().find(|(_, runtime)| runtime.is_in_path(machine));
+                installed.ok_or_else(|| ContainerError::NoRuntime { known: known() })?
+            }
+        };
+        if runtime.command.is_empty() {
+            return Err(ContainerError::NoCommand { name: name.clone() });
+        }
+        let own_memory = NO_FOREIGN_MEMORY.iter().filter(|_| runtime.memory == Memory::Own);
+        let unset = own_memory.filter(|(name, _)| machine.variable(OsStr::new(name)).is_none());
+        let variables = unset.map(|&(name, value)| (name.into(), value.into())).collect();
+        Ok(Some(Self { runtime: runtime.clone(), image: image.clone(), variables }))
+    }
+
+    /// Puts a program into it.
+    pub(super) fn wrap(&self, app: &mut AppSpec) {
+        let mut words = self.runtime.command.iter().map(|word| self.filled(word, &app.directory));
+        let runtime = words.next().unwrap_or_default();
+        let program = std::mem::replace(&mut app.program, runtime);
+        // Those of the user come later and win.
+        app.set.splice(0..0, self.variables.iter().cloned());
+        app.args = words.chain([program]).chain(std::mem::take(&mut app.args)).collect();
+    }
+
+    /// A word with the names in it filled in.
+    fn filled(&self, word: &str, directory: &Path) -> OsString {
+        let image = replaced(word.as_bytes(), b"{image}", self.image.as_bytes());
+        OsString::from_vec(replaced(&image, b"{directory}", directory.as_os_str().as_bytes()))
+    }
+
+    /// Changes the way to the PMI server to one that leads into it.
+    pub(super) fn adapt(&self, pmi: &mut PmiSpec) {
+        if self.runtime.pmi == Way::Port {
+            pmi.entrance = Entrance::Port;
+            pmi.job_memory = JobMemory::Off;
+        }
+    }
+}
+
+impl Runtime {
+    fn is_in_path(&self, machine: &Machine) -> bool {
+        let path = machine.variable(OsStr::new("PATH")).unwrap_or_default();
+        self.command
+            .first()
+            .is_some_and(|program| std::env::split_paths(path).any(|place| place.join(program).is_file()))
+    }
+}
+
+fn replaced(text: &[u8], name: &[u8], value: &[u8]) -> Vec<u8> {
+    let mut parts = Vec::new();
+    let mut rest = text;
+    while let Some(position) = memchr::memmem::find(rest, name) {
+        parts.extend_from_slice(&rest[..position]);
+        parts.extend_from_slice(value);
+        rest = &rest[position + name.len()..];
+    }
+    parts.extend_from_slice(rest);
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use lattice_session::request::LaunchRequest;
+
+    use super::*;
+    use crate::prepared::tests::{commanded, commanded_on, machine};
+
+    fn words(request: &LaunchRequest) -> Vec<String> {
+        let app = &request.programs.iter().next().unwrap().app;
+        std::iter::once(&app.program).chain(&app.args).map(|word| word.to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn the_runtime_comes_before_each_program() {
+        let line = "--container /images/a b --container-profile charliecloud -n 2 ./a.out x : -n 1 -D /w ./b";
+        let line = line.replace("/images/a b", "/images/a");
+        let request = commanded(&line).unwrap().request;
+        let here = machine().directory.display().to_string();
+        let expected =
+            ["ch-run", &format!("--bind={here}"), &format!("--cd={here}"), "/images/a", "--", "./a.out", "x"];
+        assert_eq!(words(&request), expected);
+        let second = request.programs.iter().nth(1).unwrap();
+        assert_eq!(second.app.args[..2], ["--bind=/w", "--cd=/w"]);
+        assert_eq!(request.settings.pmi.entrance, Entrance::Socket);
+    }
+
+    #[test]
+    fn a_runtime_that_closes_descriptors_gets_a_port() {
+        let pmi = commanded("--container img --container-profile podman true").unwrap().request.settings.pmi;
+        assert_eq!((pmi.entrance, pmi.job_memory), (Entrance::Port, JobMemory::Off));
+        let pmi = commanded("true").unwrap().request.settings.pmi;
+        assert_eq!((pmi.entrance, pmi.job_memory), (Entrance::Socket, JobMemory::Shared));
+    }
+
+    #[test]
+    fn libraries_leave_memory_alone_that_they_cannot_read() {
+        let set = |line: &str, machine: &Machine| {
+            let programs = commanded_on(line, machine).unwrap().request.programs;
+            programs.iter().next().unwrap().app.set.clone()
+        };
+        let own = set("--container i --container-profile charliecloud true", &machine());
+        assert_eq!(own.len(), NO_FOREIGN_MEMORY.len());
+        assert!(set("--container i --container-profile sarus true", &machine()).is_empty());
+        let mut with_tls = machine();
+        with_tls.environment.push(("UCX_TLS".into(), "tcp".into()));
+        let kept = set("--container i --container-profile charliecloud --env OMPI_MCA_smsc=cma true", &with_tls);
+        assert!(kept.iter().all(|(name, _)| name != "UCX_TLS"), "{kept:?}");
+        assert_eq!(kept.last(), Some(&("OMPI_MCA_smsc".into(), "cma".into())), "the user's comes last and wins");
+    }
+
+    #[test]
+    fn ours_can_be_read_and_have_an_image_each() {
+        let ours: std::collections::BTreeMap<String, Runtime> = toml::from_str(OURS).unwrap();
+        for (name, runtime) in ours {
+            assert!(runtime.command.iter().any(|word| word.contains("{image}")), "{name}");
+            assert!(!runtime.about.is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn without_a_name_the_first_that_is_installed_is_taken() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut machine = machine();
+        machine.environment = vec![("PATH".into(), directory.path().into())];
+        let error = commanded_on("--container i true", &machine).unwrap_err().to_string();
+        assert!(error.contains("no container runtime is in PATH here") && error.contains("podman: "), "{error}");
+        fs::write(directory.path().join("podman"), "").unwrap();
+        assert_eq!(words(&commanded_on("--container i true", &machine).unwrap().request)[0], "podman");
+    }
+
+    #[test]
+    fn a_user_adds_runtimes_and_an_unknown_one_is_refused_with_what_there_is() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("lattice")).unwrap();
+        let text = "[mine]\nabout = 'of mine'\ncommand = ['in', '{image}{image}']\npmi = 'socket'\nmemory = 'shared'";
+        fs::write(directory.path().join("lattice/containers.toml"), text).unwrap();
+        let mut machine = machine();
+        machine.environment.push(("XDG_CONFIG_HOME".into(), directory.path().into()));
+        let mine = commanded_on("--container i --container-profile mine true", &machine).unwrap().request;
+        assert_eq!(words(&mine), ["in", "ii", "true"]);
+        let error = commanded_on("--container i --container-profile docker true", &machine).unwrap_err().to_string();
+        assert!(error.starts_with("--container-profile docker: there is none of this name here or in "), "{error}");
+        assert!(error.contains("  mine: of mine\n"), "{error}");
+        fs::write(directory.path().join("lattice/containers.toml"), "[x]\ncommand = []").unwrap();
+        assert!(commanded_on("--container i true", &machine).unwrap_err().to_string().contains("containers.toml: "));
+    }
+}

@@ -1,0 +1,54 @@
+//! Data that a user adds to: tables of ours, and those of a file of his own, which go before ours of the same name.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+use serde::de::DeserializeOwned;
+
+use crate::bounded_file;
+use crate::machine::{Machine, user_file};
+
+/// Most bytes of a user's file.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// A user's file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {reason}", file.display())]
+pub struct UserTablesError {
+    /// The file.
+    file: PathBuf,
+    /// Observation, in words.
+    reason: String,
+}
+
+/// Tables by name.
+#[derive(Debug)]
+pub(super) struct UserTables<T> {
+    pub(super) tables: BTreeMap<String, T>,
+    /// Where the user's are looked for; the file need not exist.
+    pub(super) file: Option<PathBuf>,
+}
+
+impl<T: DeserializeOwned> UserTables<T> {
+    /// Reads ours from `ours`, and the user's from the file of this name among his settings.
+    ///
+    /// # Errors
+    /// Fails for a file that is there and cannot be used.
+    pub(super) fn read(ours: &str, name: &str, machine: &Machine) -> Result<Self, UserTablesError> {
+        let mut tables = toml::from_str::<BTreeMap<String, T>>(ours).unwrap_or_default();
+        let file = user_file(name, &machine.environment);
+        if let Some(file) = &file {
+            let failed = |reason: String| UserTablesError { file: file.clone(), reason };
+            match bounded_file::text(file, BYTES_MAX) {
+                Ok(text) => {
+                    let theirs = toml::from_str::<BTreeMap<String, T>>(&text);
+                    tables.extend(theirs.map_err(|error| failed(error.to_string()))?);
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+                Err(error) => return Err(failed(error.to_string())),
+            }
+        }
+        Ok(Self { tables, file })
+    }
+}
