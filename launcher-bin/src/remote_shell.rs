@@ -21,7 +21,7 @@ use nix::unistd::{User, close, getppid, getuid};
 
 use crate::args::{self, RemoteLine, RemoteShellArgs, RemoteShellError, RemoteShellName};
 use crate::cluster::{self, AllocatedNodes, ApiServer, Cluster, ClusterError, NodeFacts};
-use crate::console::Verbosity;
+use crate::console::{Verbosity, report};
 use crate::exit;
 use crate::launch::{self, LaunchError};
 use crate::machine::{Machine, MachineError};
@@ -101,7 +101,9 @@ impl RemoteShellRefusal {
     fn is_for_the_next(&self) -> bool {
         match self {
             Self::Line(_) | Self::NoAllocation { .. } | Self::NotANode { .. } | Self::OtherUser { .. } => true,
-            Self::Over { .. } | Self::Cluster(_) | Self::Machine(_) | Self::Launch(_) => false,
+            // `git push` goes on while the API server is away.
+            Self::Cluster(error) => error.is_passing(),
+            Self::Over { .. } | Self::Machine(_) | Self::Launch(_) => false,
             Self::Next { .. } | Self::Setup(_) => false,
         }
     }
@@ -123,6 +125,9 @@ pub(crate) fn run(args: &RemoteShellArgs) -> Result<u8, RemoteShellRefusal> {
     match &args.name {
         RemoteShellName::Standard(name) if refusal.is_for_the_next() => match next_in_path(name, &machine) {
             Some(program) => {
+                if let RemoteShellRefusal::Cluster(_) = refusal {
+                    report(&format!("{refusal}\n{} is run instead", program.display()));
+                }
                 let error = Command::new(&program).args(&args.words).exec();
                 Err(RemoteShellRefusal::Next { program, error })
             }
@@ -270,6 +275,8 @@ mod tests {
         assert!(over.to_string().starts_with("the allocation a in LATTICE_ALLOC_ID is over: it is released\ntry: "));
         assert!(RemoteShellRefusal::NoAllocation { host: "x".to_owned() }.is_for_the_next());
         assert!(RemoteShellRefusal::OtherUser { user: "x".to_owned() }.is_for_the_next());
+        assert!(RemoteShellRefusal::Cluster(ClusterError::Unavailable(String::new())).is_for_the_next());
+        assert!(!RemoteShellRefusal::Cluster(ClusterError::Refused(String::new())).is_for_the_next());
     }
 
     #[test]

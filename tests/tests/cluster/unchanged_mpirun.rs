@@ -115,9 +115,12 @@ fn other_hosts_are_left_to_the_ssh_behind_us() {
     let script = r#"mkdir -p $LATTICE_DEV_CLUSTER/real; printf '#!/bin/sh\necho real ssh: "$@"' >$LATTICE_DEV_CLUSTER/real/ssh
         chmod +x $LATTICE_DEV_CLUSTER/real/ssh; PATH=$PATH:$LATTICE_DEV_CLUSTER/real; hash -r
         PATH=${PATH%%:*}:$LATTICE_DEV_CLUSTER/real:$PATH; ssh elsewhere -p 22 'a b'; ssh -V;
-        LATTICE_ALLOC_ID=local ssh node0 x; lattice alloc release $LATTICE_ALLOC_ID; ssh node0 true; echo $?"#;
+        LATTICE_ALLOC_ID=local ssh node0 x; LATTICE_API_URL=unix:/nonexistent ssh elsewhere y; lattice alloc release $LATTICE_ALLOC_ID; ssh node0 true; echo $?"#;
     let outcome = cluster(1).bash(script).run();
-    let expected = ["real ssh: elsewhere -p 22 a b", "real ssh: -V", "real ssh: node0 x", "255"];
+    let expected =
+        ["real ssh: elsewhere -p 22 a b", "real ssh: -V", "real ssh: node0 x", "real ssh: elsewhere y", "255"];
     assert_eq!(outcome.text().lines().collect::<Vec<_>>(), expected);
-    outcome.says("in LATTICE_ALLOC_ID is over: it is released");
+    outcome
+        .says("in LATTICE_ALLOC_ID is over: it is released")
+        .says("cannot reach the API server at unix:/nonexistent");
 }
