@@ -23,7 +23,7 @@ use crate::formatting::{count, duration};
 const RELEASED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Interval between questions for it.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const LOOK_EVERY: Duration = Duration::from_millis(3);
 
 /// Time limit for the release of all fabric services.
 const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(5);

@@ -75,6 +75,14 @@ fn a_batch_script_keeps_its_nodes_ready_with_lattice_start() {
     outcome.exits(0).prints_lines(["code 3", "node0", "node0", "node1", "node1", "second"]);
 }
 
+/// In the job itself Hydra would take `srun`, and the variables of the job.
+#[test]
+fn an_unchanged_mpiexec_finds_the_nodes_that_are_ready() {
+    let script = r#"user salloc -Q -N 3 -n 7 lattice start -- mpiexec.hydra "$1""#;
+    let outcome = script_with_slurm(script).arg(Flavour::DebianMpich.program("hello")).run();
+    outcome.exits(0).prints_lines((0..7).map(|rank| format!("rank {rank} of 7")));
+}
+
 #[test]
 fn nothing_is_left_when_a_job_is_cancelled_or_its_launcher_killed() {
     for end in [
