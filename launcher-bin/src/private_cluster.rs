@@ -206,8 +206,13 @@ impl Ground {
             (LaunchTag::VARIABLE, self.tag.value().into()),
         ]);
         let (daemons, keeper) = (daemons.pids().collect(), self.keeper.pid());
-        let mpirun = MpirunSetup::write(self.directory.mpirun(), slots);
-        let mpirun = mpirun.inspect_err(|error| report(&format!("mpirun will not find the nodes: {error}"))).ok();
+        let mpirun = match words {
+            Words::Given(_) => MpirunSetup::write(self.directory.mpirun(), slots)
+                .inspect_err(|error| report(&format!("mpirun will not find the nodes: {error}")))
+                .ok(),
+            // Ranks that start an mpirun of their own mean their node.
+            Words::OfThisProgram(_) => None,
+        };
         ClusterCommand { words, environment, mpirun, daemons, keeper, tag: &self.tag }
     }
 }

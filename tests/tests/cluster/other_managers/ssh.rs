@@ -33,6 +33,14 @@ fn a_plain_user_runs_an_mpi_program_on_hosts_that_ssh_reaches() {
 }
 
 #[test]
+fn an_unchanged_mpirun_reaches_hosts_that_a_plain_user_started() {
+    let script =
+        r#"user lattice start --via ssh --host node1:2,node2:1 -- "$1" -n 3 sh -c 'echo $(hostname) $(id -u)' | sort"#;
+    let outcome = script_with_ssh(script).arg(Flavour::WheelMpich.mpirun()).run();
+    outcome.exits(0).prints("node1 4711\nnode1 4711\nnode2 4711\n");
+}
+
+#[test]
 fn a_host_that_ssh_does_not_reach_is_named_with_its_words() {
     let script = r#"
         pkill --ns $(cat $here/node2.pid) --nslist net -x sshd
