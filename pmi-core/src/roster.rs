@@ -32,6 +32,8 @@ pub struct RankState {
     pub rank: Rank,
     /// Phase of its dialogue.
     pub phase: Phase,
+    /// Number of times that it began: once, and again each time after `finalize`.
+    pub lives: u32,
     /// Its connection, while it has one.
     pub connection: Option<ConnectionId>,
     /// The last command it sent.
@@ -91,6 +93,7 @@ impl RankState {
         Self {
             rank,
             phase: Phase::Silent,
+            lives: 0,
             connection: None,
             last_command: None,
             exited: false,
@@ -101,7 +104,9 @@ impl RankState {
 
     /// The rank said its first word, or began again after `finalize`. Returns true for the first word.
     pub fn speak(&mut self) -> bool {
-        std::mem::replace(&mut self.phase, Phase::Open) == Phase::Silent
+        let before = std::mem::replace(&mut self.phase, Phase::Open);
+        self.lives += u32::from(before != Phase::Open);
+        before == Phase::Silent
     }
 
     /// Its process has ended in a way that the host bears.
@@ -182,12 +187,17 @@ impl Roster {
     }
 
     /// Returns the reason to end the job if ranks of this roster wait in `fence` for one that is gone, and `is_dispensable` is false for it.
+    /// One that finalized is not gone while its process lives for those who have finalized and come back: it may do the same.
     pub fn left_fence<W>(
         &self,
         fence: &Gathering<LocalRank, W>,
         is_dispensable: impl Fn(LocalRank) -> bool,
     ) -> Option<EndReason> {
-        let (gone, waiting) = fence.deserter(|local| self[local].is_gone() && !is_dispensable(local))?;
+        let (present, _) = fence.split()?;
+        let life = present.into_iter().map(|local| self[local].lives).max();
+        let may_return = |state: &RankState| !state.exited && Some(state.lives) < life;
+        let is_gone = |state: &RankState| state.is_gone() && !may_return(state);
+        let (gone, waiting) = fence.deserter(|local| is_gone(&self[local]) && !is_dispensable(local))?;
         let waiting = waiting.into_iter().map(|local| self[local].rank).collect();
         Some(EndReason::LeftFence { rank: self[gone].rank, waiting })
     }
@@ -253,6 +263,23 @@ mod tests {
             let Some(EndReason::LeftFence { rank: Rank(3), waiting }) = found else { panic!("{gone:?}: {found:?}") };
             assert_eq!(waiting, [Rank(5)]);
         }
+    }
+
+    #[test]
+    fn a_rank_that_finalized_may_return_to_those_who_have_returned_until_its_process_ends() {
+        let mut fence = Gathering::new([LocalRank(0), LocalRank(1)]);
+        let mut roster = roster(&[(Phase::Silent, false); 2]);
+        for local in [0, 1] {
+            assert!(roster[LocalRank(local)].speak());
+            roster[LocalRank(local)].phase = Phase::Finalized;
+        }
+        assert!(!roster[LocalRank(0)].speak());
+        assert!(fence.arrive(LocalRank(0), ()));
+        assert!(roster.left_fence(&fence, |_| false).is_none(), "it may return");
+        roster[LocalRank(1)].exited = true;
+        assert!(roster.left_fence(&fence, |_| false).is_some(), "nobody is there who could");
+        (roster[LocalRank(1)].exited, roster[LocalRank(1)].lives) = (false, 2);
+        assert!(roster.left_fence(&fence, |_| false).is_some(), "it has left the same life");
     }
 
     #[test]

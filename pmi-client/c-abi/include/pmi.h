@@ -39,8 +39,7 @@ typedef int PMI_BOOL;
 /* --- A process and its job --------------------------------------------------------------------------------------------------- */
 
 /* Joins the job that the environment names (PMI_FD, or PMI_PORT); without a launcher the process is rank 0 of 1. `spawned` is 1 in a job
- * that another one started. A second call only answers. After PMI_Finalize a process can join again under Lattice, before another rank
- * waits for it. PMI_FD stays open and as it is. PMI_ERR_INVALID_ARG: NULL. */
+ * that another one started. A second call only answers. After PMI_Finalize a process can join again under Lattice. PMI_FD stays open and as it is. PMI_ERR_INVALID_ARG: NULL. */
 int PMI_Init(int *spawned);
 
 /* 1 between PMI_Init and PMI_Finalize, else 0. */

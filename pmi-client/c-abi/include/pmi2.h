@@ -44,7 +44,7 @@ extern "C" {
 
 /* Joins the job that the environment names (PMI_FD, or PMI_PORT); without a launcher the process is rank 0 of 1. `*spawned` is 1 in a
  * job that another one started; `*appnum` is -1 if the launcher tells none. A second call only answers. After PMI2_Finalize a process
- * can join again under Lattice, before another rank waits for it. PMI_FD stays open and as it is. */
+ * can join again under Lattice. PMI_FD stays open and as it is. */
 int PMI2_Init(int *spawned, int *size, int *rank, int *appnum);
 
 /* Takes leave of the launcher. A process that ends between PMI2_Init and here fails its job. */

@@ -88,14 +88,31 @@ fn pmi2_has_the_codes_and_lengths_of_its_header() {
     }
 }
 
-/// In a job of several ranks one that waits for another would take it for a deserter, between its two lives.
+/// A rank that waits for others in its second life does not take those for deserters that are between their two.
 #[test]
 fn a_process_can_join_again_after_it_has_left() {
     for program in [Flavour::LatticePmi.program("libpmi_edges"), Flavour::LatticePmi2.program("libpmi2_edges")] {
-        for command in [Command::new(&program), launch("-n 1").arg(&program)] {
-            command.words("3").run().exits(0).says_nothing().prints_lines(["rank 0 of 1: 0 failed"]);
+        for (command, size) in [(Command::new(&program), 1), (launch("-n 3").arg(&program), 3)] {
+            let outcome = command.words("5").run();
+            outcome
+                .exits(0)
+                .says_nothing()
+                .prints_lines((0..size).map(|rank| format!("rank {rank} of {size}: 0 failed")));
         }
     }
+}
+
+/// As a script does that runs one MPI program after the other.
+#[test]
+fn ranks_wait_for_those_who_have_not_started_their_second_program_yet() {
+    let script = r#"init; barrier; finalize; [ $PMI_RANK = 0 ] || sleep 0.3; init; barrier; finalize; echo twice"#;
+    raw::script(launch("-n 3"), script).run().exits(0).says_nothing().prints_lines(["twice"; 3]);
+    let script = r#"init; barrier; finalize; [ $PMI_RANK = 0 ] || exit 0; init; barrier; forever"#;
+    raw::script(launch("-n 2"), script)
+        .run()
+        .exits(1)
+        .says("rank 1 on ")
+        .says("while rank 0 waits for it in a barrier");
 }
 
 #[test]
