@@ -4,10 +4,11 @@ mod transcript;
 mod world;
 
 use pmi_core::Offer;
+use pmi_core::deaths::DeathKind;
 use pmi_core::fence::FenceError;
-use pmi_core::ids::{JobId, NodeIndex, Rank};
+use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::job::{Job, Placement};
-use pmi_core::server::{EndReason, Settings};
+use pmi_core::server::{Action, EndReason, Server, Settings};
 use world::{JobIndex, World};
 
 const BARRIER: &str = "cmd=barrier_in\n";
@@ -57,6 +58,23 @@ fn the_others_read_who_is_dead_on_every_node() {
     let asked = pmi2("cmd=kvs-get;jobid=j;srcid=-1;key=PMI_dead_processes;");
     assert_eq!(world.ask(job, 3, &asked), pmi2("cmd=kvs-get-response;rc=0;found=TRUE;value=4,1;"));
     assert!(world.ended(job).is_none());
+}
+
+/// The host may hear of a rank's end after the server has given the job up.
+#[test]
+fn a_death_after_the_end_begins_nothing() {
+    let mut server =
+        Server::new(Job::on_one_node(JobId::new("j").expect("a letter"), 2), NodeIndex(0), Settings::default());
+    let connections = [0, 1].map(|local| server.connect(LocalRank(local)));
+    for connection in connections {
+        server.handle_bytes(connection, b"cmd=init pmi_version=1 pmi_subversion=1\n");
+    }
+    server.handle_bytes(connections[1], BARRIER.as_bytes());
+    server.handle_bytes(connections[0], b"nonsense\n");
+    let actions: Vec<Action> = std::iter::from_fn(|| server.poll_action()).collect();
+    assert!(actions.iter().any(|action| matches!(action, Action::End(EndReason::Offence { .. }))), "{actions:?}");
+    server.handle_borne_failure(LocalRank(0), DeathKind::Killed);
+    assert!(server.poll_action().is_none());
 }
 
 #[test]

@@ -27,6 +27,9 @@ impl Server {
     pub fn handle_borne_failure(&mut self, local: LocalRank, kind: DeathKind) {
         let Some(state) = self.ranks.get_mut(local) else { return };
         state.fail(kind);
+        if self.ended {
+            return;
+        }
         self.tell_deaths();
         self.begin_fences();
         self.look_for_deserters();

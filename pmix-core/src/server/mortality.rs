@@ -19,6 +19,9 @@ impl Server {
         let Some(state) = self.rank_mut(seat) else { return };
         state.fail(kind);
         let rank = state.rank;
+        if self.ended {
+            return;
+        }
         self.give_up_on(seat.job, rank);
         self.tell_own_deaths(seat.job);
         self.begin_collectives();
