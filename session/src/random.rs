@@ -12,13 +12,18 @@ pub fn bytes<const N: usize>() -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// An id for a launch or an allocation: ten characters of 50 random bits, in digits that cannot be mistaken for each other.
+/// An id for a launch or an allocation: ten random characters that cannot be mistaken for each other, 49 bits of them. The first one is a
+/// letter, for a name of digits alone is none of a node's or an allocation's.
 ///
 /// # Errors
 /// Fails if the kernel has no random numbers to give.
 pub fn id() -> io::Result<String> {
     const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
-    Ok(bytes::<10>()?.iter().map(|byte| char::from(DIGITS[usize::from(byte % 32)])).collect())
+    let letters = &DIGITS[10..];
+    let [first, rest @ ..] = bytes::<10>()?;
+    let first = letters[usize::from(first) % letters.len()];
+    let rest = rest.map(|byte| DIGITS[usize::from(byte) % DIGITS.len()]);
+    Ok(std::iter::once(first).chain(rest).map(char::from).collect())
 }
 
 #[cfg(test)]
@@ -29,5 +34,13 @@ mod tests {
     fn no_two_are_alike() {
         assert_ne!(bytes::<16>().unwrap(), bytes::<16>().unwrap());
         assert_ne!(id().unwrap(), id().unwrap());
+    }
+
+    #[test]
+    fn an_id_begins_with_a_letter() {
+        for _ in 0..1000 {
+            let id = id().unwrap();
+            assert!(id.len() == 10 && id.starts_with(|first: char| first.is_ascii_lowercase()), "{id}");
+        }
     }
 }

@@ -35,8 +35,7 @@ pub(super) fn shell(args: &ShellArgs, verbosity: Verbosity) -> Result<u8, Comman
         }
         None => {
             let id = allocate(args, &cluster, verbosity).await?;
-            let code = async { run(args, &cluster, &cluster.allocated_nodes(&id).await?, &environment).await };
-            let code = code.await;
+            let code = async { run(args, &cluster, &cluster.allocated_nodes(&id).await?, &environment).await }.await;
             cluster.release_allocation(&id).await?;
             code
         }
