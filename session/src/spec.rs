@@ -8,7 +8,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use pmi_core::ids::NodeIndex;
+use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::job::Job;
 
 use crate::random;
@@ -41,6 +41,11 @@ impl SessionSpec {
     /// The name of a node of the launch.
     pub fn host(&self, node: NodeIndex) -> &str {
         self.hosts.get(node.index()).map_or("localhost", String::as_str)
+    }
+
+    /// The program that a rank of the job runs; `None` for a rank that is none of the job.
+    pub(crate) fn app_of(&self, rank: Rank) -> Option<&AppSpec> {
+        self.apps.get(self.job.app_index(rank)?)
     }
 
     /// The host by which other nodes reach this one; `None` where there are no others.
@@ -118,4 +123,14 @@ pub struct AppSpec {
     pub set: Vec<(OsString, OsString)>,
     /// Names of variables to take out of the session's environment; `*` at the end stands for any rest.
     pub remove: Vec<String>,
+}
+
+impl AppSpec {
+    /// Returns this program as a rank of `parent` spawns it: variables that the parent was given reach it, but for those that it is
+    /// given itself, as `-genv` does under Hydra; those that were taken from the parent are taken from it.
+    pub(crate) fn inheriting(self, parent: &Self) -> Self {
+        let set = parent.set.iter().cloned().chain(self.set).collect();
+        let remove = parent.remove.iter().cloned().chain(self.remove).collect();
+        Self { set, remove, ..self }
+    }
 }

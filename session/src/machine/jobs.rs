@@ -132,7 +132,7 @@ impl Jobs {
         ranks: usize,
         awaited: Awaited,
     ) -> Result<(JobNumber, JobNumber), SpawnRefusal> {
-        let SpawnOrder { job, apps, first_shown, .. } = order;
+        let SpawnOrder { job, apps, parent_rank, first_shown } = order;
         if self.by_id(&job.id).is_some() {
             return Err(SpawnRefusal::Known { job: job.id });
         }
@@ -146,6 +146,10 @@ impl Jobs {
         if self.list.len() >= JOBS_MAX {
             return Err(SpawnRefusal::Jobs);
         }
+        let apps = match self.get(parent).spec.app_of(parent_rank) {
+            Some(parent) => apps.into_iter().map(|app| app.inheriting(parent)).collect(),
+            None => apps,
+        };
         // The launched job has the CPUs that a binding would begin with.
         let (cpu_bind, stdin) = (CpuBind::None, StdinTarget::None);
         let settings = LaunchSettings { cpu_bind, stdin, ..launched.settings.clone() };

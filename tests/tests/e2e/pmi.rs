@@ -32,6 +32,17 @@ fn a_probe_spawns_a_job_in_either_protocol_and_under_another_launcher() {
 }
 
 #[test]
+fn variables_of_a_launch_reach_the_jobs_that_it_spawns() {
+    let script = "echo $COUPLER ${KEPT-gone} $WHERE";
+    for method in ["pmi1", "pmi2"] {
+        let given = "-n 1 --env COUPLER=ocean --env-remove KEPT --env WHERE={rank}/{size}";
+        let probe = launch(given).env("KEPT", "yes").arg(built::lattice()).words("pmi --method").arg(method);
+        let outcome = probe.words("spawn -n 2 sh -c").arg(script).run();
+        outcome.exits(0).says_nothing().prints("ocean gone 0/2").prints("ocean gone 1/2");
+    }
+}
+
+#[test]
 fn two_protocols_on_one_descriptor_are_told_apart_by_each_message() {
     let script = r#"
         if [ $PMI_RANK = 0 ]; then init; echo "$reply"; barrier; echo "$reply"; finalize; else

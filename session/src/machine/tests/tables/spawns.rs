@@ -1,6 +1,9 @@
 //! Spawned jobs: their start, their failures, their end.
 
+use pmi_core::job::App;
+
 use super::*;
+use crate::spec::AppSpec;
 
 fn spawned(world: &World) -> Vec<(&str, Option<&str>)> {
     let mut told = Vec::new();
@@ -22,6 +25,31 @@ fn a_spawn_is_answered_when_the_last_of_its_ranks_runs() {
     assert_eq!(world.answers[&1].as_ref().unwrap().as_str(), "kvs_1_0.s1");
     let shown: Vec<u32> = world.machine.ranks().iter().map(|(_, slot)| slot.rank.0).collect();
     assert_eq!((shown, world.stdin_fed), (vec![0, 1, 2], 1));
+    world.finish();
+}
+
+#[test]
+fn variables_of_the_program_that_spawns_reach_its_children() {
+    let pairs =
+        |pairs: &[(&str, &str)]| pairs.iter().map(|&(name, value)| (name.into(), value.into())).collect::<Vec<_>>();
+    let app = |set: &[(&str, &str)], remove: &[&str]| {
+        let remove = remove.iter().map(|&name| name.to_owned()).collect();
+        AppSpec { set: pairs(set), remove, ..spec(1).apps[0].clone() }
+    };
+    let one = |appnum| App { ranks: 1, appnum };
+    let launched = SessionSpec {
+        job: Job { apps: vec![one(0), one(1)], ..spec(2).job.clone() },
+        apps: vec![app(&[("FIRST", "1")], &[]), app(&[("A", "1"), ("B", "1")], &["SECRET_*"])],
+        ..SessionSpec::clone(&spec(2))
+    };
+    let mut world = World::running(launched.into());
+    let order = order("kvs_1_0.s1", 1, 2);
+    world.control(Control::Spawn(SpawnOrder { apps: vec![app(&[("B", "2")], &["C"])], parent_rank: Rank(1), ..order }));
+    let (_, child) = world.machine.jobs.iter().nth(1).expect("the job was admitted");
+    let child = &child.spec.apps[0];
+    assert_eq!(child.set, pairs(&[("A", "1"), ("B", "1"), ("B", "2")]), "the last of a name counts");
+    assert_eq!(child.remove, ["SECRET_*", "C"]);
+    world.start_all();
     world.finish();
 }
 
