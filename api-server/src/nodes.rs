@@ -4,10 +4,11 @@
 //! ```text
 //!                             port refuses: no agent, but a machine             the lease is over, or the machine is silent
 //! (unknown) ──register──> Up ───────────────────────────────────────> Away ─────────────────────────────────────────────┐
-//!                         ^ └── port accepts, or nobody answers ─────────┼──────────────────────────────────> Lost <──────┘
+//!                         ^ └── port accepts twice, or nobody answers ───┼──────────────────────────────────> Lost <──────┘
 //!                         └───────────────── register ───────────────────┴────────────────────────────────────┘
 //! ```
-//! A node is looked at when no heartbeat came for `LOST_AFTER`. While its agent is away its launches go on. An agent that starts anew
+//! A node is looked at when no heartbeat came for `LOST_AFTER`. A port that accepts is that of an agent which hangs, or of one that was
+//! just started and is about to register; so it is asked twice. While its agent is away its launches go on. An agent that starts anew
 //! has a new incarnation, and says which launches of the old one it has taken up: all others are gone. Beside its state, a node may be
 //! drained: something new begins on nodes that are up and not drained.
 
@@ -18,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
-use lattice_session::timeouts::{HEARTBEAT, LOST_AFTER};
+use lattice_session::timeouts::{HEARTBEAT, LOST_AFTER, PORT_AGAIN};
 use pmi_transport::address::{Address, AddressError};
 use pmi_transport::identity::is_node_name;
 use tokio::time::Instant;
@@ -47,6 +48,8 @@ struct Entry {
     state: NodeState,
     /// Its port is asked again after this time; `None` while it is being asked.
     look_after: Option<Instant>,
+    /// It accepted when it was asked last, and nothing was heard since.
+    accepts: bool,
 }
 
 /// State of a node that has registered.
@@ -216,7 +219,10 @@ impl Registry {
             Some(entry) if entry.incarnation == incarnation => Arrival::Again,
             Some(_) => Arrival::Anew,
         };
-        self.nodes.insert(node, Entry { facts, incarnation, heard: now, state: NodeState::Up, look_after: Some(now) });
+        self.nodes.insert(
+            node,
+            Entry { facts, incarnation, heard: now, state: NodeState::Up, look_after: Some(now), accepts: false },
+        );
         Ok(arrival)
     }
 
@@ -225,6 +231,7 @@ impl Registry {
         match self.nodes.get_mut(id) {
             Some(entry) if entry.incarnation == incarnation && entry.state == NodeState::Up => {
                 entry.heard = now;
+                entry.accepts = false;
                 false
             }
             _ => true,
@@ -253,6 +260,11 @@ impl Registry {
             // It was heard meanwhile.
             _ if silent_for <= LOST_AFTER => return None,
             (NodeState::Lost, _) => return None,
+            (NodeState::Up, PortAnswer::Accepted) if !entry.accepts => {
+                entry.accepts = true;
+                entry.look_after = Some(now + PORT_AGAIN);
+                return None;
+            }
             (NodeState::Up | NodeState::Away, PortAnswer::Nothing) | (NodeState::Up, PortAnswer::Accepted) => {
                 Judgement::Lost { reason: "no heartbeat came for too long" }
             }

@@ -30,6 +30,9 @@ pub const REGISTER_ANSWER: Duration = Duration::from_secs(3);
 pub const LOST_AFTER: Duration = Duration::from_millis(3500);
 /// Time for the port of an agent that was not heard to answer: whether its machine lives is known then.
 pub const PORT_ANSWER: Duration = Duration::from_secs(1);
+/// Pause before the port of an agent that was not heard, but accepts connections, is asked again: one that has just been started in the
+/// place of another registers within it.
+pub const PORT_AGAIN: Duration = Duration::from_millis(500);
 /// Time from [`LOST_AFTER`] to the judgement of a node, the pause between two looks included.
 pub const JUDGE: Duration = Duration::from_millis(1250);
 /// Lease, unless `api.toml` sets another: time without an accepted heartbeat after which an agent ends its ranks. By then the API
@@ -148,7 +151,7 @@ mod tests {
         let deepest = 16;
         let in_order: &[(&str, &[Duration])] = &[
             ("life", &[2 * HEARTBEAT + HEARTBEAT_ANSWER, LOST_AFTER, LOST_AFTER + JUDGE, LEASE_MIN, LEASE]),
-            ("judgement", &[PORT_ANSWER, JUDGE]),
+            ("judgement", &[PORT_AGAIN, PORT_ANSWER, JUDGE]),
             (
                 "start",
                 &[CLAIM, NODE_ANSWER, start_answer(1), start_answer(deepest), start_answer(u32::MAX), START_ANSWER],

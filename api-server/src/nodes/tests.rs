@@ -84,10 +84,34 @@ async fn a_node_whose_agent_ended_is_away_until_its_lease_is_over() {
         assert_eq!(registry.ready("a").map(|_| ()), Ok(()));
     };
     check(&[(Nothing, NodeState::Lost)]);
-    check(&[(Accepted, NodeState::Lost)]);
+    check(&[(Accepted, NodeState::Up), (Accepted, NodeState::Lost)]);
+    check(&[(Accepted, NodeState::Up), (Refused, NodeState::Away), (Nothing, NodeState::Lost)]);
     check(&[(Refused, NodeState::Away), (Nothing, NodeState::Lost)]);
     let away = (Refused, NodeState::Away);
     check(&[away, (Accepted, NodeState::Away), away, (Refused, NodeState::Lost)]);
+}
+
+/// The port of an agent that takes the place of a killed one accepts before the agent has registered.
+#[tokio::test]
+async fn an_agent_that_is_seen_as_it_starts_is_not_lost() {
+    let (mut registry, start) = (Registry::default(), Instant::now());
+    registry.register(agent("a", 1), start).unwrap();
+    let seen = start + LOST_AFTER + HEARTBEAT;
+    let judge = |registry: &mut Registry, now| registry.judge("a", PortAnswer::Accepted, LEASE, now);
+    assert_eq!(registry.suspects(1, seen).len(), 1);
+    assert_eq!(judge(&mut registry, seen), None);
+    assert!(registry.suspects(1, seen + PORT_AGAIN / 2).is_empty());
+    assert_eq!(registry.register(agent("a", 2), seen + PORT_AGAIN / 2).unwrap(), Arrival::Anew);
+    assert!(registry.suspects(1, seen + PORT_AGAIN).is_empty());
+    // One that hangs is lost at the second look, whatever its port said before it was heard last.
+    let hangs = seen + 3 * LOST_AFTER;
+    assert_eq!(registry.suspects(1, hangs).len(), 1);
+    assert_eq!(judge(&mut registry, hangs), None);
+    assert!(!registry.heartbeat("a", 2, hangs));
+    for (time, lost) in [(hangs + 2 * LOST_AFTER, false), (hangs + 2 * LOST_AFTER + PORT_AGAIN, true)] {
+        assert_eq!(registry.suspects(1, time).len(), 1);
+        assert_eq!(matches!(judge(&mut registry, time), Some(Judgement::Lost { .. })), lost);
+    }
 }
 
 #[tokio::test]
