@@ -4,7 +4,7 @@
 //! a pipe for that moment. The launcher tells it the launch's marks through the pipe, in records of fixed size:
 //!
 //! ```text
-//! byte 0      kind: 1 = tag, 2 = rank, 3 = directory
+//! byte 0      kind: 1 = tag, 2 = rank, 3 = directory, 4 = file
 //! byte 1      length of the rest
 //! bytes 2..   the tag, or process number (4 bytes), session (4) and start (8) of a rank in native byte order, or a path
 //! ```
@@ -40,8 +40,9 @@ const RECORD_LEN: usize = 2 + JobId::MAX_LEN;
 const KIND_TAG: u8 = 1;
 const KIND_RANK: u8 = 2;
 const KIND_DIRECTORY: u8 = 3;
+const KIND_FILE: u8 = 4;
 
-/// Greatest length of the path of a directory that a keeper can be told, in bytes.
+/// Greatest length of a path that a keeper can be told, in bytes.
 const PATH_MAX: usize = RECORD_LEN - 2;
 
 /// Greatest number of launches that a keeper remembers.
@@ -49,6 +50,9 @@ const TAGS_MAX: usize = 1 << 10;
 
 /// Greatest number of ranks that a keeper remembers; processes of others are known by their tag alone.
 const RANKS_MAX: usize = 1 << 16;
+
+/// Greatest number of files that a keeper remembers.
+const FILES_MAX: usize = 1 << 12;
 
 /// Process name of a keeper.
 const NAME: &CStr = c"lattice-keeper";
@@ -146,11 +150,23 @@ impl Keeper {
     /// # Errors
     /// `ENAMETOOLONG` for a path of more than 63 bytes; otherwise as [`Keeper::guard`].
     pub fn guard_directory(&self, path: &Path) -> nix::Result<()> {
+        self.send_path(KIND_DIRECTORY, path)
+    }
+
+    /// Names a file that ranks may leave: it is removed if it is there, once no process is left.
+    ///
+    /// # Errors
+    /// As [`Keeper::guard_directory`].
+    pub fn guard_file(&self, path: &Path) -> nix::Result<()> {
+        self.send_path(KIND_FILE, path)
+    }
+
+    fn send_path(&self, kind: u8, path: &Path) -> nix::Result<()> {
         let path = path.as_os_str().as_bytes();
         if path.len() > PATH_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
-        self.send(KIND_DIRECTORY, path)
+        self.send(kind, path)
     }
 
     fn send(&self, kind: u8, payload: &[u8]) -> nix::Result<()> {
@@ -214,6 +230,7 @@ struct Guarded {
     tags: Vec<LaunchTag>,
     ranks: BTreeMap<Pid, RankRecord>,
     directory: Option<PathBuf>,
+    files: Vec<PathBuf>,
 }
 
 impl Guarded {
@@ -230,6 +247,7 @@ impl Guarded {
                 self.ranks.extend(RankRecord::decode(payload).map(|rank| (rank.pid, rank)));
             }
             KIND_DIRECTORY => self.directory = Some(OsStr::from_bytes(payload).into()),
+            KIND_FILE if self.files.len() < FILES_MAX => self.files.push(OsStr::from_bytes(payload).into()),
             _ => {}
         }
     }
@@ -272,6 +290,9 @@ fn keep(pipe: OwnedFd) -> io::Result<()> {
         guarded.add(&record);
     }
     kill_until_gone(TIME_LIMIT, |table| guarded.find(table))?;
+    for file in &guarded.files {
+        let _ = fs::remove_file(file);
+    }
     guarded.directory.map_or(Ok(()), fs::remove_dir_all)
 }
 
@@ -324,6 +345,10 @@ mod tests {
         guarded.add(&record(KIND_DIRECTORY, b"/tmp/a"));
         guarded.add(&record(KIND_DIRECTORY, b"/tmp/b"));
         assert_eq!(guarded.directory, Some(PathBuf::from("/tmp/b")), "the last one counts");
+        for number in 0..=FILES_MAX {
+            guarded.add(&record(KIND_FILE, format!("/dev/shm/{number}").as_bytes()));
+        }
+        assert_eq!((guarded.files.len(), &guarded.files[1]), (FILES_MAX, &PathBuf::from("/dev/shm/1")));
     }
 
     #[test]
@@ -339,7 +364,7 @@ mod tests {
         let me = *table.get(getpid()).unwrap();
         let leader = *table.get(me.group).unwrap_or(&me);
         let check = |rank: RankRecord, expected: bool| {
-            let guarded = Guarded { tags: Vec::new(), ranks: BTreeMap::from([(me.group, rank)]), directory: None };
+            let guarded = Guarded { tags: Vec::new(), ranks: BTreeMap::from([(me.group, rank)]), ..Guarded::default() };
             assert_eq!(guarded.owns(&table, &me), expected, "{rank:?}");
         };
         let rank = RankRecord { pid: leader.pid, session: me.session, start: leader.start };

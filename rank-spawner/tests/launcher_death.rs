@@ -26,7 +26,7 @@ fn main() {
             let tests = Tests::from_args();
             tests.check("a_killed_launcher_takes_its_ranks_with_it", a_killed_launcher_takes_its_ranks_with_it);
             tests.check("the_keeper_kills_what_ranks_left_behind", the_keeper_kills_what_ranks_left_behind);
-            tests.check("the_keeper_removes_the_directory", the_keeper_removes_the_directory);
+            tests.check("the_keeper_removes_the_directory_and_the_file", the_keeper_removes_the_directory_and_the_file);
             tests.check("an_orderly_launcher_leaves_no_keeper", an_orderly_launcher_leaves_no_keeper);
         }
     }
@@ -62,6 +62,10 @@ fn launcher_with_directory() {
     fs::create_dir_all(path.join("deeper")).unwrap();
     fs::write(path.join("deeper/file"), "content").unwrap();
     keeper.guard_directory(&path).unwrap();
+    let file = path.with_extension("file");
+    fs::write(&file, "content").unwrap();
+    keeper.guard_file(&file).unwrap();
+    keeper.guard_file(&path.with_extension("never")).unwrap();
     assert_eq!(keeper.guard_directory(&path.join("x".repeat(64))), Err(nix::errno::Errno::ENAMETOOLONG));
     println!("{}", path.display());
     std::thread::park();
@@ -157,12 +161,13 @@ fn the_keeper_kills_what_ranks_left_behind() {
     eventually("the other launch dies too", || !spared.iter().any(|&pid| runs(pid)));
 }
 
-fn the_keeper_removes_the_directory() {
+fn the_keeper_removes_the_directory_and_the_file() {
     let mut launcher = Launcher::start("launcher-with-directory");
     let directory = PathBuf::from(launcher.lines.next().unwrap().unwrap());
-    assert!(directory.join("deeper/file").exists());
+    let file = directory.with_extension("file");
+    assert!(directory.join("deeper/file").exists() && file.exists());
     drop(launcher);
-    eventually("the directory is removed", || !directory.exists());
+    eventually("the directory and the file are removed", || !directory.exists() && !file.exists());
 }
 
 fn an_orderly_launcher_leaves_no_keeper() {

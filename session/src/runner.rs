@@ -21,6 +21,7 @@ mod pump;
 mod reap;
 mod servers;
 mod services;
+mod shared_memory;
 mod start;
 mod stdin;
 mod sweep;
@@ -419,6 +420,9 @@ impl Runner {
         if self.machine.ranks().iter().any(|(_, slot)| self.servers.spoke_pmix(slot.job, slot.local)) {
             let spec = Arc::clone(&self.spec);
             self.removals.spawn_blocking(move || sweep::remove_rank_files(&spec));
+        }
+        for (_, job) in self.machine.jobs().iter().filter(|(_, job)| !job.ranks_here().is_empty()) {
+            shared_memory::remove_mpich(&job.spec);
         }
         while self.removals.join_next().await.is_some() {}
         let silent = if self.machine.minds_silent_ends() { self.silent_ends() } else { SilentSeen::default() };

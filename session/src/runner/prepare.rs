@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use pmi_core::ids::Rank;
 
-use super::Runner;
 use super::servers::RanksHere;
 use super::start::Processes;
+use super::{Runner, shared_memory};
 use crate::cause::StartClass;
 use crate::machine::PrepareFailure;
 use crate::machine::jobs::JobNumber;
@@ -27,6 +27,9 @@ impl Runner {
         }
         let state = self.machine.jobs().get(job);
         let ranks = state.ranks_here();
+        if let Some(processes) = self.processes.as_ref().filter(|_| !ranks.is_empty()) {
+            processes.guard_files(&shared_memory::of_mpich(&state.spec));
+        }
         let unplanned = |error: PlanError| PrepareFailure { class: error.class(), reason: error.to_string() };
         let cpus = match ranks.len() {
             0 => Vec::new(),

@@ -1,6 +1,7 @@
 //! Processes of the ranks: started on the spawner's threads, watched until they are reaped.
 
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use nix::errno::Errno;
@@ -113,6 +114,14 @@ impl Processes {
     /// Processes that were started, the ended ones included.
     pub(super) fn pids(&self) -> Vec<Pid> {
         self.running.iter().flatten().map(|process| process.pid()).collect()
+    }
+
+    /// Has the keeper remove these files, if it outlives the session.
+    pub(super) fn guard_files(&self, files: &[PathBuf]) {
+        for (keeper, file) in self.keeper.iter().flat_map(|keeper| files.iter().map(move |file| (keeper, file))) {
+            // A keeper that is gone removes nothing; the session does it as a rule.
+            let _ = keeper.guard_file(file);
+        }
     }
 
     /// Gives up the keeper, which is to be dismissed when nothing is left.

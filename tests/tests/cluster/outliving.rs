@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 
+use lattice_tests::mpi::Flavour;
 use lattice_tests::{Command, Outcome, built, cluster::script_in, script_on};
 use nix::unistd::{AccessFlags, access, geteuid};
 
@@ -122,4 +123,13 @@ fn a_session_that_its_rank_stops_ends_within_its_agents_patience() {
     let script = r#"$NOBODY lattice launch --timeout 1s --alloc $alloc -n 2 bash -c 'kill -STOP $PPID; sleep 1000' 2>&1 |
             sed -n 's/.*the session process/the session process/p'"#;
     as_two_users(script).prints_lines(["the session process was stopped by a signal, and did not go on"]);
+}
+
+/// The memory in which MPICH's ranks of a node meet goes on every node, though the rank that aborts is on one.
+#[test]
+fn no_node_keeps_the_shared_memory_of_an_aborted_program() {
+    let script = r#"lattice launch -N 2 -n 4 "$1" 3 9 >/dev/null; echo "code $?"
+        lattice launch -N 2 -n 2 --pmi=none ls /dev/shm"#;
+    let outcome = script_on(2, script).arg(Flavour::WheelMpich.program("abort")).run();
+    outcome.exits(0).prints_lines(["code 9"]);
 }

@@ -2,8 +2,9 @@
 
 use lattice_tests::mpi::{Flavour, MPICHS};
 use lattice_tests::processes::{self, mpich_memory_files};
-use lattice_tests::{launch, turn};
+use lattice_tests::{Command, built, launch, turn};
 use nix::sys::signal::Signal;
+use nix::unistd::geteuid;
 
 #[test]
 fn killed_launcher_leaves_nothing() {
@@ -82,9 +83,37 @@ fn two_hundred_launches_in_a_row_leak_nothing() {
             launch("-n 2 --pmi none").arg("true").run().exits(0).says_nothing();
         }
     }
-    // Tests beside this one may have some files in use, and those that abort leave theirs.
+    // Tests beside this one may have some files in use.
     let more = mpich_memory_files().saturating_sub(before);
     assert!(more < LAUNCHES / 10, "{more} more files in /dev/shm");
+}
+
+/// MPICH leaves the memory in which the ranks of a node meet when none of them finalizes, under every launcher but this one.
+#[test]
+fn no_shared_memory_stays_however_a_program_ends() {
+    assert!(geteuid().is_root(), "this test must run as root");
+    let script = r#"
+        mount -t tmpfs none /dev/shm
+        launch() { "$LATTICE" launch -n 3 "$@" >/dev/null 2>&1; }
+        there() { until [ "$(ls /dev/shm)" ]; do sleep 0.02; done; }
+        gone() { until [ -z "$(ls /dev/shm)" ]; do sleep 0.02; done; }
+        launch "$PROGRAMS/abort" 1 9; echo "abort $?"; ls /dev/shm
+        launch "$PROGRAMS/crash" 0; echo "crash $?"; ls /dev/shm
+        launch --timeout 3s "$PROGRAMS/abort" 0 9 never; echo "time limit $?"; ls /dev/shm
+        launch "$PROGRAMS/spawn_abort" 7; echo "spawned jobs $?"; ls /dev/shm"#;
+    // Open MPI asks the server to remove its files, which a keeper does not hear of.
+    let killed = r#"
+        exec "$LATTICE" launch -n 3 "$PROGRAMS/abort" 0 9 never >/dev/null 2>&1 & there; kill -KILL $!; gone; echo killed"#;
+    for (mpi, killed, last) in [(Flavour::WheelMpich, killed, vec!["killed"]), (Flavour::WheelOpenMpi, "", vec![])] {
+        let programs = mpi.program("abort");
+        mpi.program("crash");
+        mpi.program("spawn_abort");
+        let command = Command::new("unshare").words("--mount").bash(&format!("{script}{killed}"));
+        let command = command.env("LATTICE", built::lattice());
+        let outcome = command.env("PROGRAMS", programs.parent().expect("it is a file in a directory")).run();
+        let lines = vec!["abort 9", "crash 139", "time limit 124", "spawned jobs 7"];
+        outcome.exits(0).prints_lines([lines, last].concat());
+    }
 }
 
 #[test]

@@ -1,0 +1,47 @@
+//! Shared memory that MPICH leaves on a node when a program ends without `MPI_Finalize`.
+//!
+//! Since 4.2, ranks of a node meet in a POSIX shared-memory object whose name each of them makes out of what PMI told it. The object goes
+//! when the rank that made it finalizes; a rank that is killed, crashes or calls `MPI_Abort` leaves it, with megabytes of the node's memory,
+//! and nobody else's launcher removes it (Hydra 5.0.2: measured).
+
+use std::fs;
+use std::path::PathBuf;
+
+use pmi_core::ids::NodeIndex;
+
+use crate::spec::SessionSpec;
+
+/// Directory of POSIX shared memory (`shm_open(3)`).
+const DIRECTORY: &str = "/dev/shm";
+
+/// Paths of the objects that this node's ranks of the job may have made; most jobs have none of them. The names are MPICH 5.0.2's
+/// (`src/mpid/ch4/shm/posix`): a word, the hash of the name of the key-value space, the node's number in `PMI_process_mapping`.
+pub(super) fn of_mpich(spec: &SessionSpec) -> [PathBuf; 2] {
+    let NodeIndex(node) = spec.node;
+    let world = fnv1a(spec.job.id.as_str().as_bytes());
+    ["mpich_shm", "mpich_vci"].map(|word| PathBuf::from(format!("{DIRECTORY}/{word}_{world:x}_{node}")))
+}
+
+/// Removes them. The session runs as the user, so an object of somebody else's that has such a name stays.
+pub(super) fn remove_mpich(spec: &SessionSpec) {
+    for object in of_mpich(spec) {
+        let _ = fs::remove_file(object);
+    }
+}
+
+/// The 32-bit FNV-1a hash.
+fn fnv1a(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first as its authors give it; the other is the name that MPICH 5.0.2 made.
+    #[test]
+    fn names_are_hashed_as_mpich_does() {
+        assert_eq!(fnv1a(b"foobar"), 0xbf9c_f968);
+        assert_eq!(fnv1a(b"kvs_qvgc05argm_0"), 0x398a_7b38);
+    }
+}
