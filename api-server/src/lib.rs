@@ -34,7 +34,6 @@ mod node_service;
 mod nodes;
 mod order;
 mod placement;
-mod rendezvous;
 mod renewal;
 mod serials;
 mod server;

@@ -5,8 +5,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use lattice_session::rendezvous::Participant;
 use lattice_session::timeouts::HEARTBEAT;
 use lattice_session::wire;
+use lattice_session::wire::rendezvous;
 use pmi_core::services::{MeetError, NameError, SpawnError};
 use pmi_transport::identity::{Caller, caller_of, certificate_of};
 use pmi_transport::proto::v1::node_service_server::NodeService;
@@ -23,14 +25,12 @@ use tonic::{Request, Response, Status, Streaming};
 use super::audit::{audited, nothing};
 use super::launch::outbox::{Attempt, Outbox, StreamEnd};
 use super::launch::{LaunchHandle, Request as LaunchRequest};
-use super::rendezvous::Participant;
 use super::renewal::RenewalError;
 use super::server::{Server, to_its_end};
 use super::session_calls::{CallId, Unanswered};
 use super::versions;
 use super::wire::node::{decode_event, encode_message};
 use super::wire::registry::{decode_registration, encode_listed};
-use super::wire::rendezvous;
 use super::wire::session_answer::SessionAnswer;
 
 /// Commands on their way to a node.

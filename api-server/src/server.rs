@@ -9,6 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 
+use lattice_session::rendezvous::Rendezvous;
 use parking_lot::Mutex;
 use pmi_transport::connect::AgentChannels;
 use pmi_transport::identity::{Caller, Security};
@@ -27,7 +28,6 @@ use super::launch_quota::LaunchQuota;
 use super::metrics::{Census, Metrics};
 use super::names::NameTables;
 use super::nodes::{NODES_MAX, NodeState, Registry};
-use super::rendezvous::Rendezvous;
 use super::renewal::Renewal;
 use super::serials::Serials;
 use super::session_calls::SessionCalls;

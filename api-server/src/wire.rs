@@ -12,7 +12,6 @@ pub(crate) mod node;
 pub(crate) mod order;
 pub(crate) mod record;
 pub(crate) mod registry;
-pub(crate) mod rendezvous;
 pub(crate) mod session_answer;
 pub(crate) mod spec;
 mod status;

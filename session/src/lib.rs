@@ -24,6 +24,7 @@ pub mod plan;
 pub mod random;
 pub mod rank_ranges;
 pub mod rank_values;
+pub mod rendezvous;
 pub mod request;
 mod runner;
 #[cfg(test)]

@@ -16,6 +16,7 @@ pub mod foreign;
 pub mod job;
 pub mod meeting;
 pub mod placed;
+pub mod rendezvous;
 pub mod request;
 mod settings;
 pub mod spec;

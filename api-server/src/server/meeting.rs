@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use lattice_session::rendezvous::{Answer, Call, Participant, launch_of};
 use pmi_core::services::MeetError;
 
 use super::Server;
-use crate::rendezvous::{Answer, Call, Participant, launch_of};
 
 impl Server {
     /// A node of a launch comes to a meeting with others of the same user, and hears how it ends: with the last one who comes, or

@@ -3,6 +3,7 @@
 use pmi_core::kvs::{Segment, SegmentError};
 use pmi_core::services::{MeetError, Meeting, Met, MetJob};
 use pmi_transport::proto::v1 as proto;
+use prost::Message;
 use proto::meet_answer::Outcome;
 
 use super::{WireError, job};
@@ -18,6 +19,11 @@ pub fn encode(meeting: Meeting) -> proto::MeetCall {
         jobs: meeting.jobs.into_iter().map(encode_job).collect(),
         segments: meeting.segments.into_iter().map(Segment::into_bytes).collect(),
     }
+}
+
+/// The same as bytes, for another launch on this machine.
+pub fn to_bytes(meeting: Meeting) -> Vec<u8> {
+    encode(meeting).encode_to_vec()
 }
 
 fn encode_job(met: MetJob) -> proto::MetJob {
@@ -62,4 +68,13 @@ pub fn decode_answer(answer: proto::MeetAnswer) -> Result<Met, MeetError> {
         jobs: jobs.map_err(|error| unavailable(error.to_string()))?,
         segments: segments.map_err(|error| unavailable(error.to_string()))?,
     })
+}
+
+/// The same from bytes.
+///
+/// # Errors
+/// Those of [`decode_answer`].
+pub fn answer_from_bytes(answer: &[u8]) -> Result<Met, MeetError> {
+    let answer = proto::MeetAnswer::decode(answer);
+    decode_answer(answer.map_err(|error| MeetError::Unavailable { reason: error.to_string() })?)
 }

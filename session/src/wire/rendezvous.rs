@@ -1,18 +1,18 @@
 //! Calls to meetings of launches, and their answers.
 
-use lattice_session::wire::{WireError, fence, meeting};
 use pmi_core::services::MeetError;
 use pmi_transport::proto::v1 as proto;
 use prost::Message;
 use proto::meet_answer::Outcome;
 
+use super::{WireError, fence, meeting};
 use crate::rendezvous::{Answer, Call, Introduced, Met};
 
 /// The call that a message means. Jobs and segments are passed on as they came: those who take part check them.
 ///
 /// # Errors
 /// Refuses nodes that cannot be told.
-pub(crate) fn decode_call(message: proto::MeetCall) -> Result<Call, WireError> {
+pub fn decode_call(message: proto::MeetCall) -> Result<Call, WireError> {
     let length = message.encoded_len();
     let introduced = |job: proto::MetJob| Introduced { encoded: job.encode_to_vec().into(), namespace: job.namespace };
     Ok(Call {
@@ -26,8 +26,21 @@ pub(crate) fn decode_call(message: proto::MeetCall) -> Result<Call, WireError> {
     })
 }
 
+/// The same from bytes, of another launch on this machine.
+///
+/// # Errors
+/// Refuses bytes that are no call, and those of [`decode_call`].
+pub fn call_from_bytes(call: &[u8]) -> Result<Call, WireError> {
+    decode_call(proto::MeetCall::decode(call)?)
+}
+
+/// The end of a meeting as bytes.
+pub fn answer_to_bytes(answer: Answer) -> Vec<u8> {
+    encode_answer(answer).encode_to_vec()
+}
+
 /// The end of a meeting in a message.
-pub(crate) fn encode_answer(answer: Answer) -> proto::MeetAnswer {
+pub fn encode_answer(answer: Answer) -> proto::MeetAnswer {
     answer.and_then(encode_met).unwrap_or_else(|error| meeting::encode_error(&error))
 }
 

@@ -13,12 +13,13 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
-use lattice_session::unix_time;
 use parking_lot::Mutex;
 use pmi_core::ids::NodeIndex;
 use pmi_core::services::MeetError;
 use pmi_transport::limits::MESSAGE_MAX;
 use tokio::sync::oneshot;
+
+use crate::unix_time;
 
 /// The most bytes that all nodes together bring to a meeting: what all bring goes to each in one message.
 const BYTES_MAX: usize = MESSAGE_MAX - (4 << 10);
@@ -29,7 +30,7 @@ const MEETINGS_OF_USER_MAX: usize = 1024;
 
 /// All meetings that somebody waits in.
 #[derive(Debug)]
-pub(crate) struct Rendezvous {
+pub struct Rendezvous {
     state: Mutex<State>,
 }
 
@@ -74,7 +75,7 @@ struct Arrival {
 
 /// Call of a node to a meeting, with what it brings. Jobs and segments are passed on as they came.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Call {
+pub struct Call {
     /// The name by which all who take part call the meeting.
     pub name: String,
     /// The round of the meetings of this name.
@@ -85,6 +86,7 @@ pub(crate) struct Call {
     pub nodes: Vec<NodeIndex>,
     /// Jobs of this launch that take part; one of its nodes tells of them.
     pub jobs: Vec<Introduced>,
+    /// Contribution of its ranks.
     pub segments: Vec<Bytes>,
     /// The length of the call as it came, in bytes.
     pub length: usize,
@@ -92,7 +94,8 @@ pub(crate) struct Call {
 
 /// A job that the others of a meeting get to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Introduced {
+pub struct Introduced {
+    /// Name of the job.
     pub namespace: String,
     /// Everything about it, as it came.
     pub encoded: Bytes,
@@ -100,7 +103,7 @@ pub(crate) struct Introduced {
 
 /// A meeting that takes place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Met {
+pub struct Met {
     /// Number of the meeting, which no other one of the user has.
     pub number: u64,
     /// The jobs of all who take part.
@@ -109,11 +112,12 @@ pub(crate) struct Met {
     pub segments: Vec<Bytes>,
 }
 
-pub(crate) type Answer = Result<Met, MeetError>;
+/// End of a meeting.
+pub type Answer = Result<Met, MeetError>;
 
 /// A node that comes to a meeting.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Participant<'a> {
+pub struct Participant<'a> {
     /// The user of its launch.
     pub uid: u32,
     /// Its launch.
@@ -135,7 +139,7 @@ impl Rendezvous {
     ///
     /// # Errors
     /// Refuses a node that does not take part, and one that waits in the meeting already.
-    pub(crate) fn arrive(
+    pub fn arrive(
         &self,
         participant: Participant<'_>,
         others: &BTreeSet<String>,
@@ -164,7 +168,7 @@ impl Rendezvous {
     }
 
     /// A launch has ended: nobody meets it any more.
-    pub(crate) fn withdraw(&self, launch: &str) {
+    pub fn withdraw(&self, launch: &str) {
         let ended = |key: &Key, _: &mut Meeting| key.launches.contains(launch);
         let ended_meetings: Vec<Meeting> =
             self.state.lock().meetings.extract_if(ended).map(|(_, meeting)| meeting).collect();
@@ -263,6 +267,6 @@ impl Meeting {
 }
 
 /// The launch to which a namespace belongs.
-pub(crate) fn launch_of(namespace: &str) -> Option<&str> {
+pub fn launch_of(namespace: &str) -> Option<&str> {
     namespace.strip_prefix("kvs_")?.split_once('_').map(|(launch, _)| launch)
 }
