@@ -1,0 +1,104 @@
+//! Mark of a process, by which others tell later whether it is still there.
+
+use std::fs;
+use std::path::Path;
+
+use nix::unistd::gethostname;
+use serde::{Deserialize, Serialize};
+
+/// Mark of a process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// Name of its machine.
+    pub host: String,
+    /// Number of the kernel's boot.
+    pub boot: String,
+    /// Namespace in which its number means it.
+    pub pid_namespace: String,
+    /// Its number.
+    pub pid: u32,
+    /// Time of its start in ticks since the boot.
+    pub started: u64,
+}
+
+/// Presence of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// The process is there.
+    Lives,
+    /// The process is not there any more.
+    Gone,
+    /// The process is on another machine, or in a container, and cannot be looked for from here.
+    Elsewhere,
+}
+
+impl Mark {
+    /// Mark of this process.
+    pub fn of_this_process() -> Self {
+        let line = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+        let pid = std::process::id();
+        let pid_namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+        Self {
+            host: gethostname().unwrap_or_default().to_string_lossy().into_owned(),
+            boot: line("/proc/sys/kernel/random/boot_id"),
+            pid_namespace: pid_namespace.to_string_lossy().into_owned(),
+            pid,
+            started: start_of(pid).unwrap_or_default(),
+        }
+    }
+
+    /// Tells whether its process is there, as the process with the mark `ours` sees it.
+    pub fn life(&self, ours: &Self) -> Life {
+        if self.boot != ours.boot {
+            // Its machine was started anew, or is another one.
+            return if self.host == ours.host { Life::Gone } else { Life::Elsewhere };
+        }
+        if self.pid_namespace != ours.pid_namespace {
+            return Life::Elsewhere;
+        }
+        // A number is given out again; a number with its start is not.
+        if start_of(self.pid) == Some(self.started) { Life::Lives } else { Life::Gone }
+    }
+}
+
+/// Time of a process's start in ticks since the boot; `None` if there is no such process, or it has only to be reaped.
+fn start_of(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?;
+    // The name may hold anything, parentheses among it. Behind it is field 3.
+    let mut fields = text.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    (state != "Z" && state != "X").then_some(())?;
+    fields.nth(22 - 4)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_told_from_another_one_of_its_number() {
+        let ours = Mark::of_this_process();
+        assert!(ours.started > 0);
+        for (other, expected) in [
+            (ours.clone(), Life::Lives),
+            (Mark { started: ours.started + 1, ..ours.clone() }, Life::Gone),
+            (Mark { pid: u32::MAX, ..ours.clone() }, Life::Gone),
+            (Mark { boot: "an earlier one".to_owned(), ..ours.clone() }, Life::Gone),
+            (Mark { boot: "its own".to_owned(), host: "another".to_owned(), ..ours.clone() }, Life::Elsewhere),
+            (Mark { pid_namespace: "a container's".to_owned(), ..ours.clone() }, Life::Elsewhere),
+        ] {
+            assert_eq!(other.life(&ours), expected, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_child_that_has_ended_is_gone() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let ours = Mark::of_this_process();
+        let mark = Mark { pid: child.id(), started: start_of(child.id()).unwrap(), ..ours.clone() };
+        assert_eq!(mark.life(&ours), Life::Lives);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(mark.life(&ours), Life::Gone);
+    }
+}

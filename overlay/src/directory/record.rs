@@ -1,0 +1,236 @@
+//! Content of the file of a set.
+
+use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use nix::unistd::geteuid;
+use ring::hmac;
+use serde::{Deserialize, Serialize};
+
+use super::mark::Mark;
+use super::{DirectoryError, VERSION, random};
+use crate::address::SetId;
+
+/// Most characters of a command that are kept.
+const COMMAND_MAX: usize = 1024;
+
+/// Facts about a set that its founder tells.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct SetFacts {
+    /// The launch; `None` for a tool.
+    pub launch: Option<String>,
+    /// Number of its ranks.
+    pub ranks: u32,
+    /// Number of its nodes.
+    pub nodes: u32,
+    /// Command line, for users.
+    pub command: String,
+}
+
+/// A set as its file describes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetRecord {
+    version: u32,
+    /// Id of the set.
+    pub(super) set: u32,
+    /// Random number of the set, by which its file is told from one that another set has made in its place.
+    pub(super) nonce: Nonce,
+    /// User of the set.
+    pub uid: u32,
+    /// The launch; `None` for a tool.
+    pub launch: Option<String>,
+    /// Number of its ranks.
+    pub ranks: u32,
+    /// Number of its nodes.
+    pub nodes: u32,
+    /// Seconds from the beginning of 1970 to that of the set.
+    pub begun: u64,
+    /// Command line, for users.
+    pub command: String,
+    /// Process of the root.
+    #[serde(flatten)]
+    pub mark: Mark,
+    key: SetKey,
+}
+
+/// Random number of a set, which no other set has: not after it, and on no other machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Nonce(u128);
+
+/// Key of a set: whoever knows it may speak to the set.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SetKey([u8; 32]);
+
+impl SetRecord {
+    /// Record of a new set.
+    pub(super) fn new(number: u16, nonce: &Nonce, facts: SetFacts, mark: Mark) -> Result<Self, DirectoryError> {
+        let SetFacts { launch, ranks, nodes, command } = facts;
+        let uid = geteuid().as_raw();
+        Ok(Self {
+            version: VERSION,
+            set: SetId::new(uid, number).bits(),
+            nonce: nonce.clone(),
+            uid,
+            launch,
+            ranks,
+            nodes,
+            begun: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+            command: command.chars().take(COMMAND_MAX).collect(),
+            mark,
+            key: SetKey(random()?),
+        })
+    }
+
+    /// Id of the set.
+    pub fn id(&self) -> SetId {
+        SetId::from_bits(self.set)
+    }
+
+    /// Random number of the set.
+    pub fn nonce(&self) -> &Nonce {
+        &self.nonce
+    }
+
+    /// Key of the set.
+    pub fn key(&self) -> &SetKey {
+        &self.key
+    }
+
+    pub(crate) fn to_text(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+
+    /// Reads a file; `None` if it is none of this version.
+    pub(crate) fn parse(text: &[u8]) -> Option<Self> {
+        serde_json::from_slice(text).ok().filter(|record: &Self| record.version == VERSION)
+    }
+}
+
+impl Nonce {
+    /// A new one.
+    ///
+    /// # Errors
+    /// Fails if the kernel has no random numbers to give.
+    pub fn random() -> Result<Self, DirectoryError> {
+        Ok(Self(u128::from_be_bytes(random()?)))
+    }
+
+    /// Name in the abstract namespace of Unix sockets at which the set's root takes connections. Nobody can take it first, for it is
+    /// random; it goes with the process.
+    pub fn socket_name(&self) -> String {
+        format!("lattice-set-{self}")
+    }
+}
+
+impl fmt::Display for Nonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl TryFrom<String> for Nonce {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let is_one = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_one.then(|| u128::from_str_radix(&text, 16).ok()).flatten().map(Self).ok_or("it has 32 hexadecimal digits")
+    }
+}
+
+impl From<Nonce> for String {
+    fn from(nonce: Nonce) -> Self {
+        nonce.to_string()
+    }
+}
+
+impl SetKey {
+    /// The key of these bytes.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// Proof that its holder has seen `challenge`, in this role.
+    pub fn prove(&self, role: &[u8], challenge: &[u8]) -> [u8; 32] {
+        let mut proof = [0; 32];
+        proof.copy_from_slice(hmac::sign(&self.hmac(), &[role, challenge].concat()).as_ref());
+        proof
+    }
+
+    /// Checks such a proof, in constant time.
+    pub fn verifies(&self, role: &[u8], challenge: &[u8], proof: &[u8]) -> bool {
+        hmac::verify(&self.hmac(), &[role, challenge].concat(), proof).is_ok()
+    }
+
+    fn hmac(&self) -> hmac::Key {
+        hmac::Key::new(hmac::HMAC_SHA256, &self.0)
+    }
+}
+
+/// Nothing of the key, so that it reaches no log.
+impl fmt::Debug for SetKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SetKey")
+    }
+}
+
+impl TryFrom<String> for SetKey {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let bytes = STANDARD_NO_PAD.decode(text).ok().and_then(|bytes| bytes.try_into().ok());
+        bytes.map(Self).ok_or("a key has 32 bytes, in base64")
+    }
+}
+
+impl From<SetKey> for String {
+    fn from(key: SetKey) -> Self {
+        STANDARD_NO_PAD.encode(key.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> SetRecord {
+        let facts =
+            SetFacts { launch: Some("k3jq09zmf2".into()), ranks: 4, nodes: 1, command: "./a.out \"x\"\n".into() };
+        SetRecord::new(17, &Nonce::random().unwrap(), facts, Mark::of_this_process()).unwrap()
+    }
+
+    #[test]
+    fn a_file_is_read_as_it_was_written() {
+        let record = record();
+        assert_eq!(SetRecord::parse(record.to_text().as_bytes()), Some(record.clone()));
+        assert_eq!(record.id(), SetId::new(geteuid().as_raw(), 17));
+        assert!(!format!("{record:?}").contains(&String::from(record.key.clone())));
+    }
+
+    #[test]
+    fn what_is_no_file_of_a_set_is_none() {
+        let text = record().to_text();
+        for wrong in [
+            "",
+            "{}",
+            &text[..text.len() / 2],
+            &text.replace("\"version\": 1", "\"version\": 2"),
+            &text.replace("\"key\": \"", "\"key\": \"AA"),
+        ] {
+            assert_eq!(SetRecord::parse(wrong.as_bytes()), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_proof_is_of_its_role_and_its_challenge() {
+        let key = record().key;
+        let proof = key.prove(b"caller", b"1234");
+        assert!(key.verifies(b"caller", b"1234", &proof));
+        assert!(!key.verifies(b"called", b"1234", &proof));
+        assert!(!key.verifies(b"caller", b"1235", &proof));
+        assert!(!record().key.verifies(b"caller", b"1234", &proof));
+    }
+}

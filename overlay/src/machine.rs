@@ -1,0 +1,335 @@
+//! A member of a set: frames, news of links, calls and the time go in, effects come out. No I/O, no clock.
+//!
+//! ```text
+//! call ───────> calls ──request──┐                      ┌──> Effect::Send, Open, Close   links: one for each neighbour
+//! handle_frame ──────────────────┼──> route: here? ─────┤
+//! answer <───── serving <────────┘    else the best     └──> Effect::Serve, Ended        here
+//!    │                                neighbour
+//!    └──response──> route
+//! ```
+//! A frame goes to the neighbour that is nearest to its destination, which may have to be linked first. Where that one is dead the next
+//! best takes its place; where nobody is nearer, a frame may make two detours. Frames to another set go to the own root, from there to
+//! the other set's, and on inside. What cannot be passed on is told to its caller, with the member at which it ended.
+//!
+//! A call is made at most once: a request that may have reached anybody is not sent again.
+
+mod calls;
+mod links;
+mod routing;
+mod serving;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use self::calls::Calls;
+pub use self::calls::{CallId, CallOptions};
+use self::links::Links;
+use self::serving::Serving;
+pub use self::serving::{Request, Ticket};
+use crate::address::{Process, SetId, Uid};
+use crate::error::CallError;
+use crate::frame::{Frame, Kind};
+use crate::method::{Connectivity, Method, SetInfo, document};
+use crate::strides::Topology;
+
+/// Far end of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Neighbour {
+    /// A member of the own set, by its node's index.
+    Member(u32),
+    /// The root of another set. Only roots have such links.
+    Set(SetId),
+}
+
+/// Place of a member, and what it knows of its set.
+#[derive(Clone, Debug)]
+pub struct Membership {
+    /// The set.
+    pub set: SetId,
+    /// Index of the member's node.
+    pub node: u32,
+    /// Number of members; at least one.
+    pub members: u32,
+    /// Index of each rank's node.
+    pub homes: Vec<u32>,
+    /// The launch; `None` for a tool.
+    pub launch: Option<String>,
+    /// Shape of the links in the set.
+    pub topology: Topology,
+}
+
+/// Work for the runner of a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Open a link; answered by [`Machine::handle_opened`] or [`Machine::handle_lost`] within a time that the runner limits.
+    Open(Neighbour),
+    /// Close a link. There are no more news of it.
+    Close(Neighbour),
+    /// Send a frame; answered by [`Machine::handle_written`].
+    Send(Neighbour, Frame),
+    /// Run a handler; answered by [`Machine::answer`].
+    Serve(Request),
+    /// Tell whoever made a call how it ended.
+    Ended(CallId, Result<Bytes, CallError>),
+}
+
+/// End that opened a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opener {
+    /// This member.
+    Us,
+    /// The neighbour.
+    Them,
+}
+
+/// A member of a set.
+#[derive(Debug)]
+pub struct Machine {
+    membership: Membership,
+    links: Links,
+    calls: Calls,
+    serving: Serving,
+    /// Frames whose destination is here.
+    arrived: VecDeque<Frame>,
+    effects: VecDeque<Effect>,
+}
+
+impl Machine {
+    /// A member without links.
+    pub fn new(membership: Membership) -> Self {
+        Self {
+            membership,
+            links: Links::default(),
+            calls: Calls::default(),
+            serving: Serving::default(),
+            arrived: VecDeque::new(),
+            effects: VecDeque::new(),
+        }
+    }
+
+    /// Address of this member.
+    pub fn me(&self) -> Uid {
+        Uid::new(self.membership.set, Process::Node(self.membership.node))
+    }
+
+    /// Calls a method of a process. Its end is told by [`Effect::Ended`], always.
+    pub fn call(&mut self, to: Uid, method: Method, body: Bytes, options: CallOptions, now: Instant) -> CallId {
+        let ttl = self.ttl(to);
+        let (id, frame) = self.calls.begin(self.me(), to, method, body, ttl, &options, now);
+        match frame {
+            Ok(frame) => {
+                if let Some(handler) = options.within {
+                    self.serving.suspend(handler);
+                    self.start_waiting();
+                }
+                let first = self.route(frame, None, now, now);
+                self.calls.went_by(id, first);
+            }
+            Err(error) => self.effects.push_back(Effect::Ended(id, Err(error))),
+        }
+        self.settle(now);
+        id
+    }
+
+    /// Nobody waits for a call any more.
+    pub fn give_up(&mut self, id: CallId) {
+        if let Some(call) = self.calls.end(id) {
+            self.resume(call.within);
+        }
+    }
+
+    /// A handler has answered. A ticket that is not open any more is passed over.
+    pub fn answer(&mut self, ticket: Ticket, result: Result<Bytes, CallError>, now: Instant) {
+        if let Some(request) = self.serving.end(ticket) {
+            self.respond(&request, result, now);
+        }
+        self.start_waiting();
+        self.settle(now);
+    }
+
+    /// A frame has come over a link.
+    pub fn handle_frame(&mut self, from: Neighbour, frame: Frame, now: Instant) {
+        self.links.heard(from, now);
+        match frame.kind {
+            Kind::Echo => self.echo(from, Kind::Echoed),
+            Kind::Echoed => {}
+            Kind::Request | Kind::Response | Kind::Error => {
+                if self.may_come_from(from, &frame) {
+                    self.route(frame, Some(from), now, now);
+                }
+            }
+        }
+        self.settle(now);
+    }
+
+    /// A link is open, because it was asked for or because the neighbour opened it.
+    pub fn handle_opened(&mut self, neighbour: Neighbour, opener: Opener, now: Instant) {
+        for queued in self.links.opened(neighbour, opener, now) {
+            self.route(queued.frame, queued.from, queued.since, now);
+        }
+        self.settle(now);
+    }
+
+    /// A link could not be opened, or is lost.
+    pub fn handle_lost(&mut self, neighbour: Neighbour, now: Instant) {
+        self.lost(neighbour, now);
+        self.settle(now);
+    }
+
+    /// So many frames were handed to the network.
+    pub fn handle_written(&mut self, neighbour: Neighbour, frames: u32) {
+        self.links.written(neighbour, frames);
+    }
+
+    /// Time has passed: see [`Machine::next_wake`].
+    pub fn handle_time(&mut self, now: Instant) {
+        while let Some((id, call)) = self.calls.take_overdue(now) {
+            self.resume(call.within);
+            let ms = u32::try_from(call.given.as_millis()).unwrap_or(u32::MAX);
+            self.effects.push_back(Effect::Ended(id, Err(CallError::Timeout { ms })));
+        }
+        for silent in self.links.silent(now) {
+            self.effects.push_back(Effect::Close(silent));
+            self.lost(silent, now);
+        }
+        for idle in self.links.take_idle(now) {
+            self.effects.push_back(Effect::Close(idle));
+        }
+        for doubtful in self.links.doubtful(now) {
+            self.echo(doubtful, Kind::Echo);
+        }
+        self.settle(now);
+    }
+
+    /// Time at which [`Machine::handle_time`] has something to do.
+    pub fn next_wake(&self) -> Option<Instant> {
+        [self.calls.next_deadline(), self.links.next_wake()].into_iter().flatten().min()
+    }
+
+    /// The next effect.
+    pub fn poll_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// Links that are open.
+    pub fn connectivity(&self) -> Connectivity {
+        let links = self.links.open().map(|(neighbour, link)| link.info(self.uid_of(neighbour), neighbour));
+        Connectivity { member: self.me().to_string(), links: links.collect() }
+    }
+
+    fn uid_of(&self, neighbour: Neighbour) -> Uid {
+        match neighbour {
+            Neighbour::Member(node) => Uid::new(self.membership.set, Process::Node(node)),
+            Neighbour::Set(set) => set.root(),
+        }
+    }
+
+    fn lost(&mut self, neighbour: Neighbour, now: Instant) {
+        for queued in self.links.lost(neighbour, now) {
+            self.route(queued.frame, queued.from, queued.since, now);
+        }
+    }
+
+    /// Takes in what has arrived here, and whatever follows from it here.
+    fn settle(&mut self, now: Instant) {
+        while let Some(frame) = self.arrived.pop_front() {
+            match frame.kind {
+                Kind::Request => self.take_request(frame, now),
+                Kind::Response | Kind::Error => self.take_answer(frame, now),
+                Kind::Echo | Kind::Echoed => {}
+            }
+        }
+    }
+
+    fn take_request(&mut self, frame: Frame, now: Instant) {
+        let request = Request::of(frame, now);
+        let is_known = match request.to.process() {
+            Process::Node(node) => node == self.membership.node,
+            Process::Rank(rank) => self.home_of(rank) == Some(self.membership.node),
+        };
+        let built_in = match request.method {
+            _ if !is_known => Some(Err(CallError::NoSuchProcess)),
+            Method::PING => Some(Ok(request.body.clone())),
+            Method::SET_INFO => Some(Ok(document(&self.set_info()))),
+            Method::CONNECTIVITY => Some(Ok(document(&self.connectivity()))),
+            _ => None,
+        };
+        match built_in {
+            Some(result) => self.respond(&request, result, now),
+            None => match self.serving.admit(request) {
+                Ok(()) => self.start_waiting(),
+                Err(request) => self.respond(&request, Err(CallError::Busy { at: self.me() }), now),
+            },
+        }
+    }
+
+    fn take_answer(&mut self, frame: Frame, now: Instant) {
+        let id = CallId(frame.id);
+        let Some(handler) = self.calls.answered(&frame) else { return };
+        let result = match frame.kind {
+            Kind::Response => Ok(frame.body),
+            _ => Err(CallError::decode(frame.method, frame.body)),
+        };
+        // Who could not pass it on has not passed it on: another way may lead there.
+        if let (Err(CallError::NoRoute { .. }), Some((again, first))) = (&result, self.calls.other_way(id, now)) {
+            self.route(again, Some(first), now, now);
+            return;
+        }
+        self.calls.end(id);
+        self.resume(handler);
+        self.effects.push_back(Effect::Ended(id, result));
+    }
+
+    fn set_info(&self) -> SetInfo {
+        let Membership { set, members, homes, launch, .. } = &self.membership;
+        SetInfo {
+            set: set.bits(),
+            launch: launch.clone(),
+            ranks: homes.len() as u32,
+            members: *members,
+            root: set.root().to_string(),
+        }
+    }
+
+    fn respond(&mut self, request: &Request, result: Result<Bytes, CallError>, now: Instant) {
+        let (kind, method, body) = match result {
+            Ok(body) => (Kind::Response, request.method.0, body),
+            Err(error) => {
+                let (code, body) = error.encode();
+                (Kind::Error, code, body)
+            }
+        };
+        let frame = Frame {
+            kind,
+            ttl: self.ttl(request.from),
+            detours: 0,
+            method,
+            source: request.to,
+            destination: request.from,
+            id: request.id,
+            remaining_ms: milliseconds(request.until.saturating_duration_since(now)),
+            body,
+        };
+        self.route(frame, None, now, now);
+    }
+
+    /// Starts handlers of requests that wait, as far as there are slots.
+    fn start_waiting(&mut self) {
+        while let Some(request) = self.serving.start() {
+            self.effects.push_back(Effect::Serve(request));
+        }
+    }
+
+    /// The call of a handler has ended: it goes on.
+    fn resume(&mut self, handler: Option<Ticket>) {
+        if let Some(handler) = handler {
+            self.serving.resume(handler);
+        }
+    }
+}
+
+fn milliseconds(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,243 @@
+//! Links of a member: opened when they are first needed, closed when they are idle, dead when the other end says nothing.
+//!
+//! ```text
+//!            ┌──opened──> open ──idle for 60 s──> (forgotten)
+//! opening ───┤              │ lost, or no echo for 3 s
+//!            └──refused──> dead ──3 s──> (forgotten)
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use super::{Neighbour, Opener};
+use crate::address::Uid;
+use crate::frame::{Frame, Kind};
+use crate::method::LinkInfo;
+
+/// Most links that are open or being opened.
+const LINKS_MAX: usize = 256;
+/// Most neighbours of which anything is known, dead ones among them.
+const KNOWN_MAX: usize = 4 * LINKS_MAX;
+/// Most requests that wait at a link, written or not.
+const REQUESTS_MAX: u32 = 256;
+/// Room that requests leave to answers.
+const ANSWERS_MAX: u32 = 256;
+/// Time without a frame after which a link is closed.
+const IDLE: Duration = Duration::from_secs(60);
+/// Time without a word from the other end after which it is asked for an echo.
+const DOUBT: Duration = Duration::from_secs(1);
+/// Time without a word after which the other end is dead; and for how long it is not tried again.
+const DEAD: Duration = Duration::from_secs(3);
+
+/// Links of a member.
+#[derive(Debug, Default)]
+pub(super) struct Links(BTreeMap<Neighbour, Link>);
+
+/// Link of a member.
+#[derive(Debug)]
+pub(super) struct Link {
+    phase: Phase,
+    opener: Opener,
+    /// Time of the last frame in either direction.
+    used: Instant,
+    /// Since when something was sent and nothing has come.
+    unanswered: Option<Instant>,
+    /// True if an echo was asked for since then.
+    is_doubted: bool,
+    sent: u64,
+    received: u64,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Opening(VecDeque<Queued>),
+    /// Number of frames that were not handed to the network yet.
+    Open(u32),
+    Dead,
+}
+
+/// Frame that waits for a link.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) frame: Frame,
+    /// Link that it came over.
+    pub(super) from: Option<Neighbour>,
+    /// Time at which it came.
+    pub(super) since: Instant,
+}
+
+/// Use of a link for a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// The link is open, and takes the frame.
+    Open,
+    /// The link is being opened, and the frame can wait.
+    Opening,
+    /// There is none.
+    Closed,
+    /// The neighbour does not answer.
+    Dead,
+    /// Too much waits.
+    Full,
+}
+
+impl Link {
+    fn new(phase: Phase, opener: Opener, now: Instant) -> Self {
+        Self { phase, opener, used: now, unanswered: None, is_doubted: false, sent: 0, received: 0 }
+    }
+
+    /// Description for users.
+    pub(super) fn info(&self, to: Uid, neighbour: Neighbour) -> LinkInfo {
+        let kind = match neighbour {
+            Neighbour::Member(_) => "stride",
+            Neighbour::Set(_) => "root",
+        };
+        let opened = self.opener == Opener::Us;
+        LinkInfo { to: to.to_string(), kind: kind.to_owned(), opened, sent: self.sent, received: self.received }
+    }
+
+    /// Time at which something is to be done about it.
+    fn next_wake(&self) -> Option<Instant> {
+        match (&self.phase, self.unanswered) {
+            (Phase::Dead, _) => Some(self.used + DEAD),
+            (Phase::Opening(_), _) => None,
+            (Phase::Open(_), None) => Some(self.used + IDLE),
+            (Phase::Open(_), Some(since)) if self.is_doubted => Some(since + DEAD),
+            (Phase::Open(_), Some(since)) => Some(since + DOUBT),
+        }
+    }
+}
+
+impl Links {
+    /// Links that are open.
+    pub(super) fn open(&self) -> impl Iterator<Item = (Neighbour, &Link)> {
+        self.0
+            .iter()
+            .filter(|(_, link)| matches!(link.phase, Phase::Open(_)))
+            .map(|(&neighbour, link)| (neighbour, link))
+    }
+
+    /// Returns how a frame of this kind could go to a neighbour.
+    pub(super) fn room(&self, neighbour: Neighbour, kind: Kind) -> Room {
+        let most = if kind == Kind::Request { REQUESTS_MAX } else { REQUESTS_MAX + ANSWERS_MAX };
+        match self.0.get(&neighbour).map(|link| &link.phase) {
+            None => Room::Closed,
+            Some(Phase::Dead) => Room::Dead,
+            Some(Phase::Opening(queue)) if queue.len() < most as usize => Room::Opening,
+            Some(Phase::Open(unwritten)) if *unwritten < most => Room::Open,
+            Some(Phase::Opening(_) | Phase::Open(_)) => Room::Full,
+        }
+    }
+
+    /// Begins to open a link. Returns the one that is closed for it, if there are too many; false if none can be.
+    pub(super) fn begin(&mut self, neighbour: Neighbour, now: Instant) -> (bool, Option<Neighbour>) {
+        let live = self.0.values().filter(|link| !matches!(link.phase, Phase::Dead)).count();
+        let mut closed = None;
+        if live >= LINKS_MAX {
+            let unused = self.0.iter().filter(|(_, link)| matches!(link.phase, Phase::Open(0)));
+            closed = unused.min_by_key(|(_, link)| link.used).map(|(&neighbour, _)| neighbour);
+            match closed {
+                None => return (false, None),
+                Some(unused) => self.0.remove(&unused),
+            };
+        }
+        self.0.insert(neighbour, Link::new(Phase::Opening(VecDeque::new()), Opener::Us, now));
+        (true, closed)
+    }
+
+    /// Lets a frame wait for a link that is being opened.
+    pub(super) fn wait(&mut self, neighbour: Neighbour, queued: Queued) {
+        if let Some(Link { phase: Phase::Opening(queue), .. }) = self.0.get_mut(&neighbour) {
+            queue.push_back(queued);
+        }
+    }
+
+    /// A frame is sent.
+    pub(super) fn sent(&mut self, neighbour: Neighbour, now: Instant) {
+        let Some(link) = self.0.get_mut(&neighbour) else { return };
+        if let Phase::Open(unwritten) = &mut link.phase {
+            *unwritten += 1;
+        }
+        link.sent += 1;
+        link.used = now;
+        link.unanswered.get_or_insert(now);
+    }
+
+    /// A frame is sent that is about the link itself.
+    pub(super) fn echoed(&mut self, neighbour: Neighbour) {
+        if let Some(Link { phase: Phase::Open(unwritten), .. }) = self.0.get_mut(&neighbour) {
+            *unwritten += 1;
+        }
+    }
+
+    /// So many frames were handed to the network.
+    pub(super) fn written(&mut self, neighbour: Neighbour, frames: u32) {
+        if let Some(Link { phase: Phase::Open(unwritten), .. }) = self.0.get_mut(&neighbour) {
+            *unwritten = unwritten.saturating_sub(frames);
+        }
+    }
+
+    /// Something has come.
+    pub(super) fn heard(&mut self, neighbour: Neighbour, now: Instant) {
+        if let Some(link) = self.0.get_mut(&neighbour) {
+            link.received += 1;
+            link.used = now;
+            link.unanswered = None;
+            link.is_doubted = false;
+        }
+    }
+
+    /// A link is open; returns what has waited for it. Those that others open are not refused: whoever opens too many closes some.
+    pub(super) fn opened(&mut self, neighbour: Neighbour, opener: Opener, now: Instant) -> VecDeque<Queued> {
+        let link = Link::new(Phase::Open(0), opener, now);
+        match self.0.insert(neighbour, link).map(|former| former.phase) {
+            Some(Phase::Opening(queue)) => queue,
+            Some(Phase::Open(_) | Phase::Dead) | None => VecDeque::new(),
+        }
+    }
+
+    /// A neighbour does not answer; returns what has waited for it.
+    pub(super) fn lost(&mut self, neighbour: Neighbour, now: Instant) -> VecDeque<Queued> {
+        let Some(former) = self.0.remove(&neighbour) else { return VecDeque::new() };
+        if self.0.len() < KNOWN_MAX {
+            self.0.insert(neighbour, Link::new(Phase::Dead, Opener::Us, now));
+        }
+        match former.phase {
+            Phase::Opening(queue) => queue,
+            Phase::Open(_) | Phase::Dead => VecDeque::new(),
+        }
+    }
+
+    /// Neighbours that have said nothing for too long.
+    pub(super) fn silent(&self, now: Instant) -> Vec<Neighbour> {
+        let is_silent = |link: &Link| link.is_doubted && link.unanswered.is_some_and(|since| now >= since + DEAD);
+        self.open().filter(|(_, link)| is_silent(link)).map(|(neighbour, _)| neighbour).collect()
+    }
+
+    /// Neighbours that are to be asked for an echo; each once.
+    pub(super) fn doubtful(&mut self, now: Instant) -> Vec<Neighbour> {
+        let mut doubtful = Vec::new();
+        for (&neighbour, link) in &mut self.0 {
+            let is_due = link.unanswered.is_some_and(|since| now >= since + DOUBT);
+            if matches!(link.phase, Phase::Open(_)) && is_due && !link.is_doubted {
+                link.is_doubted = true;
+                doubtful.push(neighbour);
+            }
+        }
+        doubtful
+    }
+
+    /// Forgets links that nobody uses, and neighbours that may be tried again; returns those to close.
+    pub(super) fn take_idle(&mut self, now: Instant) -> Vec<Neighbour> {
+        self.0.retain(|_, link| !(matches!(link.phase, Phase::Dead) && now >= link.used + DEAD));
+        let is_idle = |link: &Link| link.unanswered.is_none() && now >= link.used + IDLE;
+        let idle: Vec<Neighbour> =
+            self.open().filter(|(_, link)| is_idle(link)).map(|(neighbour, _)| neighbour).collect();
+        idle.iter().for_each(|neighbour| drop(self.0.remove(neighbour)));
+        idle
+    }
+
+    pub(super) fn next_wake(&self) -> Option<Instant> {
+        self.0.values().filter_map(Link::next_wake).min()
+    }
+}

@@ -1,0 +1,195 @@
+//! Ways of frames: the next neighbour of each, and what becomes of those that have none.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::links::{Queued, Room};
+use super::{CallError, Effect, Frame, Kind, Machine, Membership, Neighbour, milliseconds};
+use crate::address::{Process, Uid};
+use crate::frame::DETOURS_MAX;
+use crate::strides::distance;
+
+/// Members that a frame may pass in another set, whose size is not known here.
+const TTL_ELSEWHERE: u8 = 48;
+
+/// Place that a frame goes to next.
+enum Next {
+    Here,
+    /// A neighbour. The detours that the frame has made then.
+    Neighbour(Neighbour, u8),
+    /// Nobody: the reason.
+    Nowhere(CallError),
+}
+
+impl Machine {
+    /// Members that a frame to this process may pass.
+    pub(super) fn ttl(&self, to: Uid) -> u8 {
+        let Membership { set, members, topology, .. } = self.membership;
+        let here = u8::try_from(2 * topology.hops_max(members) + 8).unwrap_or(u8::MAX);
+        if to.set() == set { here } else { here.saturating_add(TTL_ELSEWHERE) }
+    }
+
+    /// Index of a rank's node.
+    pub(super) fn home_of(&self, rank: u32) -> Option<u32> {
+        self.membership.homes.get(usize::try_from(rank).ok()?).copied()
+    }
+
+    /// Returns true if a frame of this source and destination can have come over this link. What has not is forged, and dropped.
+    pub(super) fn may_come_from(&self, from: Neighbour, frame: &Frame) -> bool {
+        let ours = self.membership.set;
+        let (source, destination) = (frame.source.set(), frame.destination.set());
+        match from {
+            Neighbour::Set(set) => source == set && destination == ours,
+            Neighbour::Member(_) => source == ours || destination == ours,
+        }
+    }
+
+    /// Passes a frame on that came over `from` at `since`, or takes it in. Returns the neighbour that it was given to.
+    pub(super) fn route(
+        &mut self,
+        mut frame: Frame,
+        from: Option<Neighbour>,
+        since: Instant,
+        now: Instant,
+    ) -> Option<Neighbour> {
+        let here = milliseconds(now.saturating_duration_since(since));
+        frame.remaining_ms = frame.remaining_ms.saturating_sub(here);
+        match self.next(&frame, from, now) {
+            Next::Here => {
+                self.arrived.push_back(frame);
+                None
+            }
+            Next::Neighbour(neighbour, detours) => {
+                if frame.ttl == 0 {
+                    self.turn_back(&frame, &CallError::TtlSpent { at: self.me() }, now);
+                    return None;
+                }
+                self.give(neighbour, frame, detours, from, now);
+                Some(neighbour)
+            }
+            Next::Nowhere(error) => {
+                self.turn_back(&frame, &error, now);
+                None
+            }
+        }
+    }
+
+    fn give(&mut self, neighbour: Neighbour, frame: Frame, detours: u8, from: Option<Neighbour>, now: Instant) {
+        if self.links.room(neighbour, frame.kind) == Room::Open {
+            self.links.sent(neighbour, now);
+            let frame = Frame { ttl: frame.ttl - 1, detours, ..frame };
+            self.effects.push_back(Effect::Send(neighbour, frame));
+        } else {
+            // It is sought a way once more when the link is open, or is not to be.
+            self.links.wait(neighbour, Queued { frame, from, since: now });
+        }
+    }
+
+    fn next(&mut self, frame: &Frame, from: Option<Neighbour>, now: Instant) -> Next {
+        let Membership { set, node, members, .. } = self.membership;
+        let to = frame.destination;
+        let target = if to.set() == set {
+            match to.process() {
+                Process::Node(index) => Some(index).filter(|&index| index < members),
+                Process::Rank(rank) => self.home_of(rank),
+            }
+        } else {
+            Some(0)
+        };
+        match target {
+            None => Next::Nowhere(CallError::NoSuchProcess),
+            Some(target) if target != node => self.next_member(frame, target, from, now),
+            Some(_) if to.set() == set => Next::Here,
+            Some(_) => match self.usable(Neighbour::Set(to.set()), frame.kind, now) {
+                Usable::Yes => Next::Neighbour(Neighbour::Set(to.set()), frame.detours),
+                Usable::Full => Next::Nowhere(CallError::Busy { at: self.me() }),
+                Usable::No => Next::Nowhere(CallError::NoRoute { at: self.me() }),
+            },
+        }
+    }
+
+    /// The best neighbour on the way to a member of this set that can be used.
+    fn next_member(&mut self, frame: &Frame, target: u32, from: Option<Neighbour>, now: Instant) -> Next {
+        let Membership { node, members, topology, .. } = self.membership;
+        let away = distance(node, target, members);
+        for index in topology.towards(node, target, members) {
+            let neighbour = Neighbour::Member(index);
+            let detours = frame.detours + u8::from(distance(index, target, members) >= away);
+            if detours > DETOURS_MAX {
+                break;
+            }
+            if from == Some(neighbour) {
+                continue;
+            }
+            match self.usable(neighbour, frame.kind, now) {
+                Usable::Yes => return Next::Neighbour(neighbour, detours),
+                Usable::Full => return Next::Nowhere(CallError::Busy { at: self.me() }),
+                Usable::No => {}
+            }
+        }
+        Next::Nowhere(CallError::NoRoute { at: self.me() })
+    }
+
+    /// Says whether a neighbour takes a frame of this kind; begins to open a link where there is none.
+    fn usable(&mut self, neighbour: Neighbour, kind: Kind, now: Instant) -> Usable {
+        match self.links.room(neighbour, kind) {
+            Room::Open | Room::Opening => Usable::Yes,
+            Room::Full => Usable::Full,
+            Room::Dead => Usable::No,
+            Room::Closed => {
+                let (begun, closed) = self.links.begin(neighbour, now);
+                self.effects.extend(closed.map(Effect::Close));
+                if !begun {
+                    return Usable::Full;
+                }
+                self.effects.push_back(Effect::Open(neighbour));
+                Usable::Yes
+            }
+        }
+    }
+
+    /// Tells the caller that a request does not reach its destination. Answers that cannot be passed on are dropped: their caller's time
+    /// runs out.
+    fn turn_back(&mut self, frame: &Frame, error: &CallError, now: Instant) {
+        if frame.kind != Kind::Request {
+            return;
+        }
+        let (code, body) = error.encode();
+        let told = Frame {
+            kind: Kind::Error,
+            ttl: self.ttl(frame.source),
+            detours: 0,
+            method: code,
+            source: self.me(),
+            destination: frame.source,
+            id: frame.id,
+            remaining_ms: frame.remaining_ms,
+            body,
+        };
+        if told.destination == self.me() {
+            self.arrived.push_back(told);
+        } else {
+            self.route(told, None, now, now);
+        }
+    }
+
+    /// Asks a neighbour for an echo, or answers one.
+    pub(super) fn echo(&mut self, neighbour: Neighbour, kind: Kind) {
+        if self.links.room(neighbour, kind) != Room::Open {
+            return;
+        }
+        self.links.echoed(neighbour);
+        let (source, destination) = (self.me(), self.uid_of(neighbour));
+        let (ttl, detours, method, id, remaining_ms, body) = (0, 0, 0, 0, 0, Bytes::new());
+        let frame = Frame { kind, ttl, detours, method, source, destination, id, remaining_ms, body };
+        self.effects.push_back(Effect::Send(neighbour, frame));
+    }
+}
+
+/// Use of a neighbour for a frame.
+enum Usable {
+    Yes,
+    No,
+    Full,
+}

@@ -1,0 +1,234 @@
+//! The directory of sets with real files and real processes.
+
+use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use lattice_overlay::address::SetId;
+use lattice_overlay::directory::names::{Lifetime, NAMES_MAX, NameError};
+use lattice_overlay::directory::{Directory, DirectoryError, Life, Nonce, SetFacts, SetRecord, place};
+use tempfile::TempDir;
+
+/// Variable by which this program, started again, knows that it is to be a set in this directory.
+const MEMBER_OF: &str = "OVERLAY_TEST_MEMBER_OF";
+
+fn facts(launch: &str) -> SetFacts {
+    SetFacts { launch: Some(launch.to_owned()), ranks: 4, nodes: 1, command: "./a.out".to_owned() }
+}
+
+fn found(directory: &Directory, launch: &str) -> SetRecord {
+    directory.register(&Nonce::random().unwrap(), facts(launch)).unwrap()
+}
+
+fn home() -> (TempDir, Directory) {
+    let home = tempfile::tempdir().unwrap();
+    let directory = Directory::open(&home.path().join("deep/down/sets")).unwrap();
+    (home, directory)
+}
+
+fn file_of(home: &TempDir, set: &SetRecord) -> std::path::PathBuf {
+    home.path().join("deep/down/sets").join(set.id().number().to_string())
+}
+
+/// A process that is a set until it is killed.
+struct Founder {
+    process: Child,
+    set: SetId,
+}
+
+impl Founder {
+    fn start(path: &Path) -> Child {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "a_process_that_is_a_set", "--nocapture"]).env(MEMBER_OF, path);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// Waits until it is a set.
+    fn join(mut process: Child) -> Self {
+        let lines = BufReader::new(process.stdout.as_mut().unwrap()).lines();
+        let set = lines.map_while(Result::ok).find_map(|line| line.split_once("set=")?.1.parse().ok());
+        Self { set: set.expect("the process says no id"), process }
+    }
+
+    fn kill(mut self) -> SetId {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+        self.set
+    }
+}
+
+/// Not a test by itself: what [`Founder`] starts.
+#[test]
+fn a_process_that_is_a_set() {
+    let Some(path) = std::env::var_os(MEMBER_OF) else { return };
+    let set = found(&Directory::open(Path::new(&path)).unwrap(), "racing");
+    println!("set={}", set.id());
+    // Until it is killed, or its parent is gone.
+    let _ = std::io::stdin().read_line(&mut String::new());
+}
+
+#[test]
+fn a_hundred_processes_that_race_get_a_hundred_ids() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("sets");
+    let processes: Vec<Child> = (0..100).map(|_| Founder::start(&path)).collect();
+    let founders: Vec<Founder> = processes.into_iter().map(Founder::join).collect();
+    let mut ids: Vec<SetId> = founders.iter().map(|founder| founder.set).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 100);
+    let directory = Directory::open(&path).unwrap();
+    assert_eq!(directory.list().unwrap().len(), 100);
+    // All are killed, and nothing of them is left to be seen.
+    for founder in founders {
+        founder.kill();
+    }
+    assert_eq!(directory.list().unwrap(), []);
+    let left: Vec<_> = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["lock"]);
+}
+
+#[test]
+fn a_set_is_found_by_its_id_and_by_its_launch_until_it_is_removed() {
+    let (home, directory) = home();
+    let set = found(&directory, "k3jq09zmf2");
+    assert_eq!(set.id().user(), nix::unistd::geteuid().as_raw() % (1 << 20));
+    assert_eq!(fs::metadata(file_of(&home, &set)).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(directory.life(&set), Life::Lives);
+    assert_eq!(directory.find(set.id()).unwrap().as_ref(), Some(&set));
+    assert_eq!(directory.find_launch("k3jq09zmf2").unwrap().as_ref(), Some(&set));
+    assert_eq!(directory.find_launch("another").unwrap(), None);
+    directory.remove(&set).unwrap();
+    assert_eq!((directory.find(set.id()).unwrap(), directory.list().unwrap()), (None, vec![]));
+}
+
+#[test]
+fn a_directory_that_is_not_safe_is_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let real = home.path().join("real");
+    drop(Directory::open(&real).unwrap());
+    symlink(&real, home.path().join("link")).unwrap();
+    fs::write(home.path().join("file"), "").unwrap();
+    for name in ["link", "file"] {
+        assert!(matches!(Directory::open(&home.path().join(name)), Err(DirectoryError::NoDirectory(_))), "{name}");
+    }
+    fs::set_permissions(&real, Permissions::from_mode(0o750)).unwrap();
+    let error = Directory::open(&real).unwrap_err();
+    assert!(matches!(error, DirectoryError::Open { mode: 0o750, .. }), "{error}");
+    fs::set_permissions(&real, Permissions::from_mode(0o700)).unwrap();
+    assert!(nix::unistd::geteuid().is_root(), "this test must run as root: it gives a directory to another user");
+    std::os::unix::fs::chown(&real, Some(4711), None).unwrap();
+    assert!(matches!(Directory::open(&real), Err(DirectoryError::Foreign { owner: 4711, us: 0, .. })));
+}
+
+#[test]
+fn a_file_that_is_a_link_or_holds_nonsense_is_no_set_and_its_number_is_given_out() {
+    let (home, directory) = home();
+    let place = home.path().join("deep/down/sets");
+    fs::write(home.path().join("elsewhere"), "precious").unwrap();
+    for number in 0..SetId::PER_USER {
+        match number % 2 {
+            0 => symlink(home.path().join("elsewhere"), place.join(number.to_string())).unwrap(),
+            _ => fs::write(place.join(number.to_string()), "{\"version\": 1, \"set\"").unwrap(),
+        }
+    }
+    assert_eq!(directory.list().unwrap(), []);
+    let set = found(&directory, "a");
+    assert_eq!(directory.list().unwrap(), [set]);
+    assert_eq!(fs::read_to_string(home.path().join("elsewhere")).unwrap(), "precious");
+}
+
+#[test]
+fn the_last_id_is_given_out_and_the_next_set_is_refused() {
+    let (home, directory) = home();
+    let first = found(&directory, "first");
+    let text = fs::read_to_string(file_of(&home, &first)).unwrap();
+    let copy = |number: u16| {
+        let set = SetId::new(first.uid, number);
+        let text = text.replace(&format!("\"set\": {}", first.id()), &format!("\"set\": {set}"));
+        fs::write(home.path().join("deep/down/sets").join(number.to_string()), text).unwrap();
+    };
+    let left = (first.id().number() + 1) % SetId::PER_USER;
+    (0..SetId::PER_USER).filter(|&number| number != first.id().number() && number != left).for_each(copy);
+    assert_eq!(found(&directory, "last").id().number(), left);
+    let error = directory.register(&Nonce::random().unwrap(), facts("one too many")).unwrap_err();
+    assert_eq!(error.to_string(), "4096 sets of this user live already, which is the most\ntry: lattice sets");
+}
+
+#[test]
+fn a_new_set_that_took_the_id_of_a_dead_one_is_not_removed_for_it() {
+    let (home, directory) = home();
+    let place = home.path().join("deep/down/sets");
+    let founder = Founder::join(Founder::start(&place));
+    let dead = directory.find(founder.set).unwrap().unwrap();
+    let id = founder.kill();
+    assert_eq!(directory.life(&dead), Life::Gone);
+    // Between somebody's look at the dead one and its removal, a new one takes its place.
+    let new = found(&directory, "new");
+    let text = fs::read_to_string(file_of(&home, &new)).unwrap();
+    directory.remove(&new).unwrap();
+    fs::write(file_of(&home, &dead), text.replace(&format!("\"set\": {}", new.id()), &format!("\"set\": {id}")))
+        .unwrap();
+    directory.remove(&dead).unwrap();
+    let found = directory.find(id).unwrap().unwrap();
+    assert_eq!(found.launch.as_deref(), Some("new"));
+}
+
+#[test]
+fn the_place_is_what_is_named_else_in_the_home() {
+    let place = |named: Option<&str>, home: Option<&str>| place(named.map(Path::new), home.map(Path::new)).ok();
+    assert_eq!(place(Some("/a"), Some("/home/x")), Some("/a".into()));
+    assert_eq!(place(Some(""), Some("/home/x")), Some("/home/x/.lattice/sets".into()));
+    assert_eq!(place(None, None), None);
+}
+
+#[test]
+fn a_name_has_one_port_until_it_is_withdrawn_or_read_once_or_its_set_ends() {
+    let (_home, directory) = home();
+    let [a, b] = ["a", "b"].map(|launch| found(&directory, launch));
+    let (odd, port) = (&b"an ocean\n\0\xff"[..], &b"port"[..]);
+    assert!(matches!(directory.look_up(odd), Err(NameError::NotFound)));
+    directory.publish(&a, odd, port, Lifetime::Withdrawn).unwrap();
+    assert!(matches!(directory.publish(&b, odd, b"other", Lifetime::Withdrawn), Err(NameError::AlreadyPublished)));
+    assert_eq!([directory.look_up(odd).unwrap(), directory.look_up(odd).unwrap()], [port, port]);
+    directory.unpublish(odd).unwrap();
+    assert!(matches!(directory.unpublish(odd), Err(NameError::NotFound)));
+    directory.publish(&b, odd, port, Lifetime::FirstRead).unwrap();
+    assert_eq!(directory.look_up(odd).unwrap(), port);
+    assert!(matches!(directory.look_up(odd), Err(NameError::NotFound)));
+    directory.publish(&b, b"with its set", port, Lifetime::Withdrawn).unwrap();
+    directory.remove(&b).unwrap();
+    assert!(matches!(directory.look_up(b"with its set"), Err(NameError::NotFound)));
+    directory.publish(&a, b"with its set", port, Lifetime::Withdrawn).unwrap();
+}
+
+#[test]
+fn a_name_of_a_set_that_was_killed_is_free_again() {
+    let (home, directory) = home();
+    let founder = Founder::join(Founder::start(&home.path().join("deep/down/sets")));
+    let theirs = directory.find(founder.set).unwrap().unwrap();
+    directory.publish(&theirs, b"bay", b"1", Lifetime::Withdrawn).unwrap();
+    assert_eq!(directory.look_up(b"bay").unwrap(), b"1");
+    founder.kill();
+    assert!(matches!(directory.look_up(b"bay"), Err(NameError::NotFound)));
+    let ours = found(&directory, "ours");
+    directory.publish(&ours, b"bay", b"2", Lifetime::Withdrawn).unwrap();
+    assert_eq!(directory.look_up(b"bay").unwrap(), b"2");
+}
+
+#[test]
+fn names_are_bounded_in_length_and_number() {
+    let (_home, directory) = home();
+    let set = found(&directory, "a");
+    let longest = vec![b'x'; 64 << 10];
+    directory.publish(&set, &longest, &longest, Lifetime::Withdrawn).unwrap();
+    assert_eq!(directory.look_up(&longest).unwrap(), longest);
+    let longer = [&longest[..], b"x"].concat();
+    assert!(matches!(directory.publish(&set, &longer, b"", Lifetime::Withdrawn), Err(NameError::TooLong)));
+    for number in 1..NAMES_MAX {
+        fs::write(directory.names_path().join(number.to_string()), "").unwrap();
+    }
+    assert!(matches!(directory.publish(&set, b"one too many", b"", Lifetime::Withdrawn), Err(NameError::Full)));
+}

@@ -1,0 +1,118 @@
+//! Routes in simulated sets: hops, dead members, other sets, shapes of links.
+
+use bytes::Bytes;
+use lattice_overlay::address::{Process, SetId, Uid};
+use lattice_overlay::error::CallError;
+use lattice_overlay::method::Method;
+use lattice_overlay::strides::Topology;
+
+use super::world::{MIRROR, Random, World};
+
+const SET: SetId = SetId::from_bits(0x0010_0001);
+
+fn node(index: u32) -> Uid {
+    Uid::new(SET, Process::Node(index))
+}
+
+/// Frames of one ping, there and back.
+fn frames_of_a_ping(world: &mut World, from: u32, to: u32) -> u64 {
+    let before = world.sent;
+    assert_eq!(world.ask(node(from), node(to), Method::PING, b"?"), Ok(Bytes::from_static(b"?")));
+    world.sent - before
+}
+
+#[test]
+fn every_member_calls_every_other_in_the_logarithm_of_their_number() {
+    for members in [1, 2, 3, 7, 8, 33, 64] {
+        let mut world = World::new().with_set(SET, members, Topology::Strides);
+        for from in 0..members {
+            for to in 0..members {
+                let frames = frames_of_a_ping(&mut world, from, to);
+                assert!(
+                    frames <= 2 * u64::from(Topology::Strides.hops_max(members)),
+                    "{from} to {to} of {members}: {frames} frames"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn members_of_100_000_are_nine_hops_apart_at_most() {
+    let members = 100_000;
+    let mut world = World::new().with_set(SET, members, Topology::Strides);
+    let mut random = Random(17);
+    let mut most = 0;
+    for _ in 0..2000 {
+        let (from, to) = (random.below(members), random.below(members));
+        most = most.max(frames_of_a_ping(&mut world, from, to));
+    }
+    assert!((14..=18).contains(&most), "{most} frames there and back");
+}
+
+#[test]
+fn every_call_arrives_when_a_tenth_of_the_members_is_dead() {
+    for (members, seed) in [(100, 1), (1000, 2), (100_000, 3)] {
+        let mut world = World::new().with_set(SET, members, Topology::Strides);
+        let mut random = Random(seed);
+        while world.dead.len() < members as usize / 10 {
+            world.dead.insert(node(random.below(members)));
+        }
+        let mut asked = 0;
+        while asked < 1000 {
+            let (from, to) = (node(random.below(members)), node(random.below(members)));
+            if world.dead.contains(&from) || world.dead.contains(&to) {
+                continue;
+            }
+            asked += 1;
+            assert_eq!(world.ask(from, to, Method::PING, b"?"), Ok(Bytes::from_static(b"?")), "{from} to {to}");
+        }
+    }
+}
+
+#[test]
+fn shapes_of_links_have_the_diameters_of_their_kind() {
+    for (topology, members, expected) in [
+        (Topology::Ring, 64, 32),
+        (Topology::Mesh, 64, 8),
+        (Topology::Torus, 64, 8),
+        (Topology::Tree(8), 64, 32),
+        (Topology::Strides, 64, 4),
+    ] {
+        let mut world = World::new().with_set(SET, members, topology);
+        let most = (0..members).map(|to| frames_of_a_ping(&mut world, 0, to)).max().unwrap();
+        assert!(most <= 2 * expected, "{topology:?}: {most} frames there and back, {expected} hops at most");
+    }
+}
+
+#[test]
+fn members_of_three_sets_call_each_other_by_way_of_their_roots() {
+    let sets = [1, 2, 3].map(|number| SetId::new(1000, number));
+    let mut world = sets.iter().fold(World::new(), |world, &set| world.with_set(set, 20, Topology::Strides));
+    for from in sets {
+        for to in sets {
+            let (from, to) = (Uid::new(from, Process::Node(13)), Uid::new(to, Process::Rank(7)));
+            assert_eq!(world.ask(from, to, MIRROR, b"across"), Ok(Bytes::from_static(b"across")), "{from} to {to}");
+        }
+    }
+    let roots = sets.map(|set| world.machine(set.root()).connectivity());
+    for (set, links) in sets.iter().zip(roots) {
+        let to_roots = links.links.iter().filter(|link| link.kind == "root").count();
+        assert_eq!(to_roots, 2, "{set}: {links:?}");
+    }
+}
+
+#[test]
+fn a_set_that_is_gone_is_told_with_the_member_that_knows() {
+    let mut world = World::new().with_set(SET, 20, Topology::Strides);
+    let result = world.ask(node(13), SetId::new(1000, 9).root(), Method::PING, b"");
+    assert_eq!(result, Err(CallError::NoRoute { at: SET.root() }));
+}
+
+#[test]
+fn a_dead_callee_is_told_with_the_last_member_that_tried() {
+    let mut world = World::new().with_set(SET, 64, Topology::Strides);
+    world.dead.insert(node(21));
+    let result = world.ask(node(0), node(21), Method::PING, b"");
+    assert!(matches!(result, Err(CallError::NoRoute { at }) if at.set() == SET && at != node(21)), "{result:?}");
+}

@@ -1,0 +1,262 @@
+//! The world of simulated members: links with a latency, members that are dead, handlers of a few kinds.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use lattice_overlay::address::{Process, SetId, Uid};
+use lattice_overlay::error::CallError;
+use lattice_overlay::frame::{Frame, Kind};
+use lattice_overlay::machine::{CallId, CallOptions, Effect, Machine, Membership, Neighbour, Opener, Request, Ticket};
+use lattice_overlay::method::Method;
+use lattice_overlay::strides::Topology;
+
+/// Time of a frame on its way.
+const LATENCY: Duration = Duration::from_micros(30);
+
+/// Method whose handler answers with what it was sent.
+pub(crate) const MIRROR: Method = Method(256);
+/// Method whose handler never answers.
+pub(crate) const SILENCE: Method = Method(257);
+/// Method whose handler calls the same method of its caller's, as often as the body's number says.
+pub(crate) const TO_AND_FRO: Method = Method(258);
+
+pub(crate) struct World {
+    origin: Instant,
+    now: Duration,
+    machines: BTreeMap<Uid, Machine>,
+    /// Members that are gone without a word: who connects is refused.
+    pub(crate) dead: BTreeSet<Uid>,
+    /// Members that are stopped: they take no frame and no link, and the links that they have stay.
+    pub(crate) stopped: BTreeSet<Uid>,
+    links: BTreeSet<(Uid, Uid)>,
+    events: BinaryHeap<Reverse<(Duration, u64, Event)>>,
+    sequence: u64,
+    ended: HashMap<(Uid, CallId), Result<Bytes, CallError>>,
+    /// Handlers that wait for a call of theirs.
+    awaiting: HashMap<(Uid, CallId), Ticket>,
+    /// Requests that handlers got.
+    pub(crate) served: Vec<(Uid, Request)>,
+    /// Frames that were sent, echoes apart.
+    pub(crate) sent: u64,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Open { from: Uid, to: Uid },
+    Frame { from: Uid, to: Uid, bytes: Vec<u8> },
+    Wake(Uid),
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self {
+            origin: Instant::now(),
+            now: Duration::ZERO,
+            machines: BTreeMap::new(),
+            dead: BTreeSet::new(),
+            stopped: BTreeSet::new(),
+            links: BTreeSet::new(),
+            events: BinaryHeap::new(),
+            sequence: 0,
+            ended: HashMap::new(),
+            awaiting: HashMap::new(),
+            served: Vec::new(),
+            sent: 0,
+        }
+    }
+
+    /// One set of so many members, with one rank on each.
+    pub(crate) fn with_set(mut self, set: SetId, members: u32, topology: Topology) -> Self {
+        let homes: Vec<u32> = (0..members).collect();
+        for node in 0..members {
+            // Homes of all ranks at all members would be the square of their number.
+            let homes = if members > 5000 { Vec::new() } else { homes.clone() };
+            let membership = Membership { set, node, members, homes, launch: None, topology };
+            self.machines.insert(Uid::new(set, Process::Node(node)), Machine::new(membership));
+        }
+        self
+    }
+
+    pub(crate) fn machine(&mut self, uid: Uid) -> &mut Machine {
+        self.machines.get_mut(&uid).unwrap()
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.origin + self.now
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.now
+    }
+
+    pub(crate) fn call(&mut self, from: Uid, to: Uid, method: Method, body: &[u8], options: CallOptions) -> CallId {
+        let now = self.now();
+        let id = self.machine(from).call(to, method, Bytes::copy_from_slice(body), options, now);
+        self.carry_out(from);
+        id
+    }
+
+    /// Calls, and runs the world until the call has ended.
+    pub(crate) fn ask(&mut self, from: Uid, to: Uid, method: Method, body: &[u8]) -> Result<Bytes, CallError> {
+        let id = self.call(from, to, method, body, CallOptions::default());
+        self.await_end(from, id)
+    }
+
+    pub(crate) fn await_end(&mut self, from: Uid, id: CallId) -> Result<Bytes, CallError> {
+        loop {
+            if let Some(result) = self.ended.remove(&(from, id)) {
+                return result;
+            }
+            assert!(self.step(), "nothing happens any more, and {from:?} waits for {id:?}");
+        }
+    }
+
+    /// Lets so much time pass.
+    pub(crate) fn run_for(&mut self, time: Duration) {
+        let until = self.now + time;
+        while self.events.peek().is_some_and(|Reverse((at, ..))| *at <= until) {
+            self.step();
+        }
+        self.now = until;
+    }
+
+    /// Delivers a frame as if `from` had sent it.
+    pub(crate) fn inject(&mut self, from: Neighbour, to: Uid, frame: Frame) {
+        let now = self.now();
+        self.machine(to).handle_frame(from, frame, now);
+        self.carry_out(to);
+    }
+
+    fn step(&mut self) -> bool {
+        let Some(Reverse((at, _, event))) = self.events.pop() else { return false };
+        self.now = self.now.max(at);
+        match event {
+            Event::Open { from, to } => self.open(from, to),
+            Event::Frame { from, to, bytes } => self.deliver(from, to, &bytes),
+            Event::Wake(uid) => {
+                let now = self.now();
+                if !self.stopped.contains(&uid) && self.machine(uid).next_wake().is_some_and(|due| due <= now) {
+                    self.machine(uid).handle_time(now);
+                    self.carry_out(uid);
+                }
+            }
+        }
+        true
+    }
+
+    fn open(&mut self, from: Uid, to: Uid) {
+        let now = self.now();
+        let far_end = neighbour(from, to);
+        if self.dead.contains(&to) || self.stopped.contains(&to) || !self.machines.contains_key(&to) {
+            self.machine(from).handle_lost(far_end, now);
+        } else {
+            self.links.extend([(from, to), (to, from)]);
+            self.machine(to).handle_opened(neighbour(to, from), Opener::Them, now);
+            self.carry_out(to);
+            self.machine(from).handle_opened(far_end, Opener::Us, now);
+        }
+        self.carry_out(from);
+    }
+
+    fn deliver(&mut self, from: Uid, to: Uid, bytes: &[u8]) {
+        if self.dead.contains(&to) || self.stopped.contains(&to) || !self.links.contains(&(from, to)) {
+            return;
+        }
+        let now = self.now();
+        let frame = Frame::take(&mut bytes::BytesMut::from(bytes)).unwrap().unwrap();
+        self.machine(to).handle_frame(neighbour(to, from), frame, now);
+        self.carry_out(to);
+    }
+
+    fn schedule(&mut self, after: Duration, event: Event) {
+        self.sequence += 1;
+        self.events.push(Reverse((self.now + after, self.sequence, event)));
+    }
+
+    fn carry_out(&mut self, uid: Uid) {
+        while let Some(effect) = self.machine(uid).poll_effect() {
+            match effect {
+                Effect::Open(to) => self.schedule(2 * LATENCY, Event::Open { from: uid, to: uid_of(uid, to) }),
+                Effect::Close(to) => {
+                    let to = uid_of(uid, to);
+                    self.links.remove(&(uid, to));
+                    self.links.remove(&(to, uid));
+                    if let Some(machine) = self.machines.get_mut(&to) {
+                        machine.handle_lost(neighbour(to, uid), self.origin + self.now);
+                    }
+                }
+                Effect::Send(to, frame) => {
+                    self.sent += u64::from(!matches!(frame.kind, Kind::Echo | Kind::Echoed));
+                    let mut bytes = bytes::BytesMut::new();
+                    frame.append(&mut bytes);
+                    self.machine(uid).handle_written(to, 1);
+                    let event = Event::Frame { from: uid, to: uid_of(uid, to), bytes: bytes.to_vec() };
+                    self.schedule(LATENCY, event);
+                }
+                Effect::Serve(request) => self.serve(uid, request),
+                Effect::Ended(id, result) => match self.awaiting.remove(&(uid, id)) {
+                    Some(ticket) => {
+                        let now = self.now();
+                        self.machine(uid).answer(ticket, result, now);
+                    }
+                    None => {
+                        self.ended.insert((uid, id), result);
+                    }
+                },
+            }
+        }
+        if let Some(due) = self.machine(uid).next_wake() {
+            let after = due.saturating_duration_since(self.now());
+            self.schedule(after, Event::Wake(uid));
+        }
+    }
+
+    fn serve(&mut self, uid: Uid, request: Request) {
+        let (now, ticket) = (self.now(), request.ticket);
+        self.served.push((uid, request.clone()));
+        match request.method {
+            MIRROR => self.machine(uid).answer(ticket, Ok(request.body), now),
+            TO_AND_FRO => match request.body[0] {
+                0 => self.machine(uid).answer(ticket, Ok(Bytes::from_static(b"the bottom")), now),
+                depth => {
+                    let options = CallOptions { within: Some(ticket), ..CallOptions::default() };
+                    let body = Bytes::copy_from_slice(&[depth - 1]);
+                    let id = self.machine(uid).call(request.from, TO_AND_FRO, body, options, now);
+                    self.awaiting.insert((uid, id), ticket);
+                }
+            },
+            SILENCE => {}
+            _ => self.machine(uid).answer(ticket, Err(CallError::NoSuchMethod), now),
+        }
+    }
+}
+
+/// Name of `to` among the neighbours of `from`.
+fn neighbour(from: Uid, to: Uid) -> Neighbour {
+    match to.process() {
+        Process::Node(node) if from.is_of_set_of(to) => Neighbour::Member(node),
+        _ => Neighbour::Set(to.set()),
+    }
+}
+
+fn uid_of(from: Uid, to: Neighbour) -> Uid {
+    match to {
+        Neighbour::Member(node) => Uid::new(from.set(), Process::Node(node)),
+        Neighbour::Set(set) => set.root(),
+    }
+}
+
+/// Random numbers by a seed (SplitMix64).
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, end: u32) -> u32 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ mixed >> 31) % u64::from(end)) as u32
+    }
+}
