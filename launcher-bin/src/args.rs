@@ -15,6 +15,7 @@ mod front_end;
 mod idle;
 mod launch;
 mod other_launchers;
+mod overlay;
 pub(crate) mod pki;
 mod pmi;
 pub(crate) mod pmi_command;
@@ -48,6 +49,7 @@ pub use self::launch::{
     ProgramArgs, StreamArgs, TimeArgs,
 };
 use self::other_launchers::translate;
+pub use self::overlay::{CallArgs, GraphFormat, PingArgs, SetsArgs, SetsCommand};
 pub use self::pki::PkiCommand;
 pub use self::pmi::{Exchange, Pmi};
 pub use self::pmi_command::PmiCommand;
@@ -127,6 +129,15 @@ pub enum Command {
         #[command(flatten)]
         table: TableArgs,
     },
+    /// Show the sets of this machine that you can call: your launches, and this command itself.
+    #[command(after_help = overlay::SETS_AFTER_HELP)]
+    Sets(SetsArgs),
+    /// Measure how long a call to a process of a launch takes, there and back.
+    #[command(after_help = overlay::PING_AFTER_HELP)]
+    Ping(PingArgs),
+    /// Call a method of a process of a launch, and print its answer.
+    #[command(after_help = overlay::CALL_AFTER_HELP)]
+    Call(CallArgs),
     /// Look after fabric credentials; for administrators.
     #[command(subcommand)]
     Cxi(CxiCommand),
@@ -170,6 +181,7 @@ const AFTER_HELP: &str = "Environment:\n  \
     LATTICE_SLURM_ENV  1 for what --slurm-env does\n  \
     LATTICE_VIA        the way to the nodes, as --via\n  \
     LATTICE_HOSTS      hosts with their slots, as --host, for launches whose flags place no ranks\n  \
+    LATTICE_SETS       directory of your sets on this machine; else ~/.lattice/sets\n  \
     LATTICE_LOG        what to log on standard error, such as info or lattice=debug\n\n\
     Example:\n  \
     lattice launch -n 4 ./a.out";

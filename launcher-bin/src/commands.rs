@@ -1,26 +1,36 @@
-//! The commands that ask the API server something and print its answer: as a table, or as JSON with the same facts for programs.
+//! The commands that ask the API server something, or launches on this machine, and print the answer: as a table, or as JSON with the same
+//! facts for programs.
 
 mod alloc;
 mod control;
 mod cxi;
 mod launches;
 mod nodes;
+mod overlay;
+mod set_graph;
+mod sets;
 mod status;
 mod topology;
 
 use std::ffi::OsString;
 use std::io;
 
+use lattice_overlay::address::Uid;
+use lattice_overlay::error::CallError;
+use lattice_session::set::SetError;
+
 pub(crate) use self::alloc::alloc;
 pub(crate) use self::control::{abort, signal};
 pub(crate) use self::cxi::cxi;
 pub(crate) use self::launches::launches;
 pub(crate) use self::nodes::nodes;
+pub(crate) use self::overlay::{call, ping};
+pub(crate) use self::sets::sets;
 pub(crate) use self::status::{proctable, status};
 use crate::args::ServerArgs;
 use crate::cluster::{ApiServer, Cluster, ClusterError};
 
-/// Failure of a question to the API server.
+/// Failure of a question.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum CommandError {
@@ -69,6 +79,17 @@ pub(crate) enum CommandError {
     /// Nobody has told the kind of node that was asked for.
     #[error("the kind of node is not known, or not as a whole\ntry: lattice nodes -v, which says why")]
     NoTemplate,
+    /// This command cannot be a set, or does not find the others.
+    #[error(transparent)]
+    Set(#[from] SetError),
+    /// A call to a process of a set failed.
+    #[error("{to}: {error}")]
+    Call {
+        /// The process.
+        to: Uid,
+        /// Reason.
+        error: CallError,
+    },
     /// Our own streams or the runtime cannot be used.
     #[error(transparent)]
     Io(#[from] io::Error),

@@ -38,6 +38,7 @@ pub mod machine;
 mod map;
 mod mpirun_setup;
 pub mod output;
+mod own_set;
 pub mod pki;
 pub mod pmi_command;
 pub mod prepared;
@@ -103,6 +104,9 @@ fn carry_out(command: Command, words: &[OsString], verbosity: Verbosity) -> Resu
         Command::Status { launch, table } => commands::status(&launch, &table)?,
         Command::Signal(args) => commands::signal(&args)?,
         Command::Abort(args) => commands::abort(&args)?,
+        Command::Sets(args) => commands::sets(&args)?,
+        Command::Ping(args) => commands::ping(&args)?,
+        Command::Call(args) => commands::call(&args)?,
         Command::Proctable { launch, table } => commands::proctable(&launch, &table)?,
         Command::Cxi(command) => commands::cxi(&command)?,
         #[cfg(feature = "dev-cluster")]

@@ -15,8 +15,9 @@ pub const SCRUBBED_NAMES: &[&str] = &["MPI_LOCALRANKID", "MPI_LOCALNRANKS"];
 /// Variables that begin with a scrubbed prefix, yet are the user's settings and no launcher's.
 const KEPT_PREFIXES: &[&str] = &["OMPI_MCA_", "PMIX_MCA_", "PRTE_MCA_", "LATTICE_API_", "LATTICE_LOG"];
 
-/// Single variables with a scrubbed prefix that are the user's settings, too: for a launcher of MPI that a rank's script starts.
+/// Single variables with a scrubbed prefix that are the user's settings, too: for a launcher that a rank's script starts.
 const KEPT_NAMES: &[&str] = &[
+    "LATTICE_SETS",
     "HYDRA_LAUNCHER",
     "HYDRA_LAUNCHER_EXEC",
     "HYDRA_HOST_FILE",

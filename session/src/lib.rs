@@ -29,9 +29,9 @@ pub mod request;
 mod runner;
 #[cfg(test)]
 mod sample;
-pub mod services;
 pub mod session_io;
 pub mod session_process;
+pub mod set;
 pub mod settings;
 pub mod spawn;
 pub mod spec;

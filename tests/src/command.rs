@@ -102,6 +102,11 @@ impl Command {
         self
     }
 
+    /// Directory of the sets of this command, unless it has another one.
+    pub(crate) fn sets(&self) -> PathBuf {
+        std::env::temp_dir().join(format!("lattice-test-sets-{}", self.mark))
+    }
+
     /// Leaves standard output to the test: [`Running::output`](crate::Running::output).
     pub fn leave_output(mut self) -> Self {
         self.reads_output = false;

@@ -85,6 +85,8 @@ impl Running {
                 process.env_remove(&name);
             }
         }
+        // Names that ranks publish are found by all launches of a user: tests keep out of each other's way.
+        process.env("LATTICE_SETS", command.sets());
         for (name, value) in &command.environment {
             match value {
                 Some(value) => process.env(name, value),
@@ -212,6 +214,8 @@ impl Running {
         for helper in self.helpers.drain(..) {
             helper.join().expect("reading a pipe does not panic");
         }
+        // Most commands are no set, or took its file away.
+        let _ = std::fs::remove_dir_all(self.command.sets());
         let (stdout, stderr) = (self.stdout.lock().clone(), self.stderr.lock().clone());
         Outcome { command: self.command.to_string(), status, stdout, stderr, wall }
     }

@@ -2,9 +2,10 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
-use lattice_session::services::LocalServices;
 use lattice_session::session_io::{Alone, HostProcess, SessionIo};
+use lattice_session::set::OwnSet;
 use lattice_session::spec::LaunchSecret;
 use pmi_core::ids::{JobId, NodeIndex};
 use rank_spawner::{Keeper, LaunchTag, become_subreaper};
@@ -15,6 +16,7 @@ use super::{LaunchError, block_on, open_files, show_plan};
 use crate::console::Verbosity;
 use crate::machine::Machine;
 use crate::output::OpenFiles;
+use crate::own_set;
 use crate::prepared::PreparedLaunch;
 use crate::request::{Action, LaunchCommand, RequestError};
 use crate::signal_forwarder::RankLocation;
@@ -22,6 +24,9 @@ use crate::{stdin, trace};
 
 /// Events that may wait for the renderer.
 const EVENTS: usize = 64;
+
+/// Time after which a launch is a set also if nobody has needed it to be one, so that `lattice sets` shows it. Shorter ones pay nothing.
+const FOUNDED_AFTER: Duration = Duration::from_millis(250);
 
 /// Runs a launch on this machine, or only prints its plan; returns the exit code.
 pub(super) fn run(command: LaunchCommand, machine: &Machine, verbosity: Verbosity) -> Result<u8, LaunchError> {
@@ -34,13 +39,21 @@ pub(super) fn run(command: LaunchCommand, machine: &Machine, verbosity: Verbosit
     become_subreaper().map_err(io::Error::from)?;
     // Last, as it empties files.
     let files = open_files(&launch)?;
-    block_on(drive(launch, files, keeper, verbosity))
+    let set = OwnSet::new(own_set::place(&machine.environment), own_set::facts(&launch.placed));
+    block_on(async {
+        let founding = tokio::spawn(set.clone().found_after(FOUNDED_AFTER));
+        let code = drive(launch, files, keeper, set.clone(), verbosity).await;
+        founding.abort();
+        set.leave().await;
+        code
+    })
 }
 
 async fn drive(
     launch: PreparedLaunch,
     files: OpenFiles,
     keeper: Keeper,
+    set: OwnSet,
     verbosity: Verbosity,
 ) -> Result<u8, LaunchError> {
     let (faults, reported) = mpsc::unbounded_channel();
@@ -50,7 +63,7 @@ async fn drive(
     let (frontend, control) = Frontend::new(&launch, RankLocation::Local, verbosity, files, (faults, reported))?;
     let io = SessionIo {
         nodes: Arc::new(Alone),
-        services: Arc::new(LocalServices::default()),
+        services: Arc::new(set),
         events,
         alarm: None,
         control,

@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use lattice_overlay::directory::SetFacts;
 use lattice_session::event::{Event, Report, Stream};
-use lattice_session::services::LocalServices;
 use lattice_session::session_io::{AskError, Control, HostProcess, Nodes, SessionIo, StdinSource};
+use lattice_session::set::OwnSet;
 use lattice_session::settings::LaunchSettings;
 use lattice_session::spawn::{SpawnOrder, SpawnParent, spawned_job};
 use lattice_session::spec::{AppSpec, LaunchSecret, SessionSpec};
@@ -19,6 +20,7 @@ use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::job::{Job, Placement};
 use pmi_core::services::{Lifetime, NameError, Services, SpawnError, SpawnRequest};
 use rank_spawner::LaunchTag;
+use tempfile::TempDir;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
@@ -43,7 +45,9 @@ pub(crate) struct Outcome {
 struct Between {
     controls: Vec<mpsc::Sender<Control>>,
     rounds: Mutex<HashMap<(JobId, FenceId), Round>>,
-    names: LocalServices,
+    names: OwnSet,
+    /// The names are in files below it.
+    _home: TempDir,
     spawning: Mutex<HashMap<JobId, Spawning>>,
     jobs: Mutex<usize>,
     ranks: Mutex<u32>,
@@ -73,10 +77,12 @@ impl Cluster {
         let job = Job { placement: Placement::block(counts), ..Job::on_one_node(id, size) };
         let (told, happened) = mpsc::unbounded_channel();
         let (controls, receivers): (Vec<_>, Vec<_>) = counts.iter().map(|_| mpsc::channel(16)).unzip();
+        let home = tempfile::tempdir().unwrap();
         let between = Arc::new(Between {
             controls,
             rounds: Mutex::default(),
-            names: LocalServices::default(),
+            names: OwnSet::new(Some(home.path().join("sets")), SetFacts::default()),
+            _home: home,
             spawning: Mutex::default(),
             jobs: Mutex::new(0),
             ranks: Mutex::new(size),

@@ -27,6 +27,7 @@ mod pmi;
 mod pmix;
 mod presets;
 mod raw;
+mod sets;
 mod signals;
 mod stdin;
 mod terminal;

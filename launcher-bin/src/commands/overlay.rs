@@ -1,0 +1,136 @@
+//! `lattice ping` and `lattice call`: calls to a process of a set, of a command that is a set of its own for that long.
+
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use lattice_overlay::error::CallError;
+use lattice_overlay::method::Method;
+use lattice_session::set::OwnSet;
+use serde::Serialize;
+
+use super::{CommandError, environment};
+use crate::args::{CallArgs, PingArgs};
+use crate::console::{print, print_json};
+use crate::{exit, own_set};
+
+/// Bytes of a ping, which come back.
+const PING: &[u8] = b"are you there?";
+
+/// Runs a command that is a set for as long as `work` takes.
+pub(super) fn as_set<T>(
+    command: &str,
+    work: impl AsyncFnOnce(&OwnSet) -> Result<T, CommandError>,
+) -> Result<T, CommandError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let set = OwnSet::new(own_set::place(&environment()), own_set::facts_of_tool(command));
+        let outcome = match set.found().await {
+            Ok(_) => work(&set).await,
+            Err(error) => Err(error.into()),
+        };
+        set.leave().await;
+        outcome
+    })
+}
+
+/// Result of a ping for programs.
+#[derive(Debug, Serialize)]
+struct Pinged {
+    to: String,
+    sent: u32,
+    received: u32,
+    /// Times there and back, in microseconds.
+    rtt_us: Vec<f64>,
+    /// Reason of the last failure.
+    error: Option<String>,
+}
+
+/// Pings a process; returns the exit code, which is not 0 if an answer is missing.
+pub(crate) fn ping(args: &PingArgs) -> Result<u8, CommandError> {
+    let PingArgs { to, count, timeout, json } = args.clone();
+    let pinged = as_set("lattice ping", async |set| {
+        let (mut rtt_us, mut error) = (Vec::new(), None);
+        for number in 1..=count {
+            let begun = Instant::now();
+            match set.call(to, Method::PING, Bytes::from_static(PING), timeout).await {
+                Ok(_) => {
+                    let took = begun.elapsed();
+                    rtt_us.push(took.as_secs_f64() * 1e6);
+                    if !json {
+                        print(format!("{to}: answer {number} after {}\n", milliseconds(took)).as_bytes())?;
+                    }
+                }
+                Err(failure) => error = Some(failure),
+            }
+        }
+        Ok(Pinged { to: to.to_string(), sent: count, received: rtt_us.len() as u32, rtt_us, error: error.map(reason) })
+    })?;
+    let code = if pinged.received == count { 0 } else { exit::PROBE_FAILED };
+    if json {
+        print_json(&pinged)?;
+    } else {
+        print(summary(&pinged).as_bytes())?;
+    }
+    Ok(code)
+}
+
+fn summary(pinged: &Pinged) -> String {
+    let Pinged { to, sent, received, rtt_us, error } = pinged;
+    let mut text = format!("{to}: {received} of {sent} calls were answered");
+    if let (Some(least), Some(most)) =
+        (rtt_us.iter().copied().reduce(f64::min), rtt_us.iter().copied().reduce(f64::max))
+    {
+        let mean = rtt_us.iter().sum::<f64>() / rtt_us.len() as f64;
+        let [least, mean, most] = [least, mean, most].map(|us| milliseconds(Duration::from_secs_f64(us / 1e6)));
+        text += &format!("; shortest {least}, mean {mean}, longest {most}");
+    }
+    if let Some(error) = error {
+        text += &format!("\n{to}: {error}");
+    }
+    text + "\n"
+}
+
+fn milliseconds(time: Duration) -> String {
+    format!("{:.3} ms", time.as_secs_f64() * 1e3)
+}
+
+fn reason(error: CallError) -> String {
+    error.to_string()
+}
+
+/// Calls a method and prints the answer as it is; returns the exit code.
+pub(crate) fn call(args: &CallArgs) -> Result<u8, CommandError> {
+    let CallArgs { to, method, body, timeout } = args;
+    let answer = as_set("lattice call", async |set| {
+        let body = Bytes::copy_from_slice(body.as_bytes());
+        set.call(*to, *method, body, *timeout).await.map_err(|error| CommandError::Call { to: *to, error })
+    })?;
+    let mut line = answer.to_vec();
+    line.push(b'\n');
+    Ok(print(&line)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ping_is_summed_up_in_a_line() {
+        let pinged = |rtt_us: &[f64], error: Option<&str>| Pinged {
+            to: "lattice://1/2".to_owned(),
+            sent: 2,
+            received: rtt_us.len() as u32,
+            rtt_us: rtt_us.to_vec(),
+            error: error.map(str::to_owned),
+        };
+        assert_eq!(
+            summary(&pinged(&[100.0, 300.0], None)),
+            "lattice://1/2: 2 of 2 calls were answered; shortest 0.100 ms, mean 0.200 ms, longest 0.300 ms\n"
+        );
+        assert_eq!(
+            summary(&pinged(&[], Some("the set has no such process"))),
+            "lattice://1/2: 0 of 2 calls were answered\nlattice://1/2: the set has no such process\n"
+        );
+    }
+}

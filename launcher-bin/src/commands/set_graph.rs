@@ -1,0 +1,171 @@
+//! `lattice sets graph`: members of sets and the links between them, as their roots tell them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use lattice_overlay::address::{Process, SetId, Uid};
+use lattice_overlay::directory::SetRecord;
+use lattice_overlay::method::{Connectivity, Method};
+use lattice_session::set::OwnSet;
+use serde::Serialize;
+
+use super::{CommandError, overlay};
+use crate::args::GraphFormat;
+use crate::console::{print, print_json};
+use crate::printable::printable;
+
+/// Time for a member to tell its links.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Members and links.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+struct Graph {
+    nodes: Vec<Node>,
+    edges: Vec<Edge>,
+}
+
+/// A member of a set.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Node {
+    uid: String,
+    set: u32,
+    host: String,
+    pid: u32,
+    command: String,
+    /// Time of a call from this command and back; `None` if there was no answer.
+    rtt_us: Option<f64>,
+}
+
+/// A link between two members.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Edge {
+    a: String,
+    b: String,
+    kind: String,
+    opened_by: String,
+    /// Frames that both have sent over it.
+    frames: u64,
+}
+
+/// Prints the graph of one set or of all; returns the exit code.
+pub(super) fn graph(only: Option<SetId>, format: GraphFormat) -> Result<u8, CommandError> {
+    let graph = overlay::as_set("lattice sets graph", async |own| gather(own, only).await)?;
+    match format {
+        GraphFormat::Dot => Ok(print(dot(&graph).as_bytes())?),
+        GraphFormat::Json => Ok(print_json(&graph)?),
+    }
+}
+
+async fn gather(own: &OwnSet, only: Option<SetId>) -> Result<Graph, CommandError> {
+    let (mut nodes, mut links) = (Vec::new(), BTreeMap::new());
+    let sets = own.sets().await?;
+    for set in sets.iter().filter(|set| only.is_none_or(|only| only == set.id())) {
+        let root = set.id().root();
+        let begun = Instant::now();
+        let pinged = own.call(root, Method::PING, Bytes::new(), ANSWER_TIMEOUT).await;
+        let rtt_us = pinged.is_ok().then(|| begun.elapsed().as_secs_f64() * 1e6);
+        nodes.push(node(set, rtt_us));
+        let told = own.call(root, Method::CONNECTIVITY, Bytes::new(), ANSWER_TIMEOUT).await;
+        if let Some(told) = told.ok().and_then(|told| serde_json::from_slice::<Connectivity>(&told).ok()) {
+            add_links(&mut links, told);
+        }
+    }
+    let known: BTreeSet<&String> = nodes.iter().map(|node| &node.uid).collect();
+    let edges = links.into_values().filter(|edge: &Edge| known.contains(&edge.a) && known.contains(&edge.b)).collect();
+    Ok(Graph { edges, nodes })
+}
+
+fn node(set: &SetRecord, rtt_us: Option<f64>) -> Node {
+    let uid = set.id().root().to_string();
+    let (host, pid) = (set.mark.host.clone(), set.mark.pid);
+    Node { uid, set: set.id().bits(), host, pid, command: set.command.clone(), rtt_us }
+}
+
+/// Adds the links that a member tells; a link that both ends tell is one.
+fn add_links(links: &mut BTreeMap<(String, String), Edge>, told: Connectivity) {
+    for link in told.links {
+        let (a, b) = (told.member.clone().min(link.to.clone()), told.member.clone().max(link.to.clone()));
+        let opened_by = if link.opened { &told.member } else { &link.to }.clone();
+        let new = || Edge { a: a.clone(), b: b.clone(), kind: link.kind.clone(), opened_by, frames: 0 };
+        links.entry((a.clone(), b.clone())).or_insert_with(new).frames += link.sent;
+    }
+}
+
+fn dot(graph: &Graph) -> String {
+    let quoted = |text: &str| format!("\"{}\"", printable(text).replace('\\', "\\\\").replace('"', "\\\""));
+    let mut text = "graph sets {\n  node [shape=box];\n".to_owned();
+    for node in &graph.nodes {
+        let set = SetId::from_bits(node.set);
+        let label = format!("{} on {}, pid {}", process(&node.uid), node.host, node.pid);
+        let head = quoted(&format!("{set}: {}", node.command));
+        text += &format!(
+            "  subgraph cluster_{set} {{ label={head}; {} [label={}]; }}\n",
+            quoted(&node.uid),
+            quoted(&label)
+        );
+    }
+    for edge in &graph.edges {
+        let label = quoted(&format!("{}, {} frames", edge.kind, edge.frames));
+        text += &format!("  {} -- {} [label={label}];\n", quoted(&edge.a), quoted(&edge.b));
+    }
+    text + "}\n"
+}
+
+/// The process of an address in its set.
+fn process(uid: &str) -> String {
+    match uid.parse::<Uid>().map(Uid::process) {
+        Ok(Process::Node(node)) => format!("node {node}"),
+        Ok(Process::Rank(rank)) => format!("rank {rank}"),
+        Err(_) => uid.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lattice_overlay::method::LinkInfo;
+
+    use super::*;
+
+    fn link(to: &str, opened: bool, sent: u64) -> LinkInfo {
+        LinkInfo { to: to.to_owned(), kind: "root".to_owned(), opened, sent, received: 0 }
+    }
+
+    #[test]
+    fn a_link_that_both_ends_tell_is_one_edge() {
+        let mut links = BTreeMap::new();
+        let (a, b) = ("lattice://1/node/0", "lattice://2/node/0");
+        add_links(&mut links, Connectivity { member: b.to_owned(), links: vec![link(a, false, 3)] });
+        add_links(&mut links, Connectivity { member: a.to_owned(), links: vec![link(b, true, 4)] });
+        let edges: Vec<Edge> = links.into_values().collect();
+        let edge = Edge { a: a.into(), b: b.into(), kind: "root".into(), opened_by: a.into(), frames: 7 };
+        assert_eq!(edges, [edge]);
+    }
+
+    #[test]
+    fn a_graph_is_one_that_graphviz_reads() {
+        let node = |set: u32, command: &str| Node {
+            uid: SetId::from_bits(set).root().to_string(),
+            set,
+            host: "n1".to_owned(),
+            pid: 7,
+            command: command.to_owned(),
+            rtt_us: None,
+        };
+        let nodes = vec![node(1, "./a.out \"x\""), node(2, "lattice sets")];
+        let edge = Edge {
+            a: nodes[0].uid.clone(),
+            b: nodes[1].uid.clone(),
+            kind: "root".into(),
+            opened_by: String::new(),
+            frames: 2,
+        };
+        assert_eq!(
+            dot(&Graph { nodes, edges: vec![edge] }),
+            "graph sets {\n  node [shape=box];\n  \
+             subgraph cluster_1 { label=\"1: ./a.out \\\"x\\\"\"; \"lattice://1/node/0\" [label=\"node 0 on n1, pid 7\"]; }\n  \
+             subgraph cluster_2 { label=\"2: lattice sets\"; \"lattice://2/node/0\" [label=\"node 0 on n1, pid 7\"]; }\n  \
+             \"lattice://1/node/0\" -- \"lattice://2/node/0\" [label=\"root, 2 frames\"];\n}\n"
+        );
+    }
+}

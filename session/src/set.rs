@@ -1,0 +1,223 @@
+//! The set of a launch, or of a tool, on one machine without daemons: founded when it is first needed, found by others through the
+//! directory of the user's sets.
+//!
+//! ```text
+//!                 ┌─ names: files of the directory, for all launches of the user
+//! OwnSet ─founds─>│─ meetings: one of the launches that meet brings all together    <──┐ connections of other sets,
+//!  Services       └─ member: calls, by links to the roots of other sets             <──┘ greeted (`connection`)
+//! ```
+//! A set that nobody needs costs nothing: its file, its socket and its task are made by the first name, meeting or call, or when the launch
+//! has run for a while (the caller's matter), so that others see it.
+
+mod connection;
+mod meeting;
+mod member;
+mod names;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use lattice_overlay::address::{SetId, Uid};
+use lattice_overlay::directory::{Directory, DirectoryError, Nonce, SetFacts, SetRecord};
+use lattice_overlay::error::CallError;
+use lattice_overlay::greeting::{Caller, Purpose};
+use lattice_overlay::machine::Membership;
+use lattice_overlay::method::Method;
+use lattice_overlay::strides::Topology;
+use parking_lot::Mutex;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio::time::timeout;
+
+use self::member::Member;
+use crate::rendezvous::Rendezvous;
+
+/// Time after a failed accept before the next one.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Time that the removal of a set's file may take, on a file system that hangs say.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Most connections of others that are greeted or served at a time.
+const CONNECTIONS_MAX: usize = 1024;
+
+/// Failure to found a set, or to look for others.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetError {
+    /// The directory cannot be used.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// The socket cannot be made.
+    #[error("cannot take connections of other sets: {0}")]
+    Socket(#[source] io::Error),
+    /// The runtime is ending.
+    #[error("this process is ending")]
+    Ending,
+}
+
+/// The set of this process.
+#[derive(Clone)]
+pub struct OwnSet(Arc<Shared>);
+
+struct Shared {
+    /// The directory, unless nobody says where it is.
+    place: Option<PathBuf>,
+    facts: SetFacts,
+    /// Held while the set is founded, which blocks.
+    founded: Mutex<Option<Arc<Founded>>>,
+    rendezvous: Rendezvous,
+}
+
+/// Parts of a set that is founded.
+struct Founded {
+    directory: Directory,
+    record: SetRecord,
+    member: Member,
+    accepting: AbortHandle,
+}
+
+impl OwnSet {
+    /// A set that is not founded yet; `place` is the directory of the user's sets.
+    pub fn new(place: Option<PathBuf>, facts: SetFacts) -> Self {
+        let (founded, rendezvous) = (Mutex::default(), Rendezvous::default());
+        Self(Arc::new(Shared { place, facts, founded, rendezvous }))
+    }
+
+    /// Founds the set, unless it is already; returns its record.
+    ///
+    /// # Errors
+    /// Fails if the directory or a socket cannot be used.
+    pub async fn found(&self) -> Result<SetRecord, SetError> {
+        Ok(self.founded().await?.record.clone())
+    }
+
+    /// Founds the set when so much time has passed. Where it cannot be founded, others do not see it, and nothing else is wrong.
+    pub async fn found_after(self, delay: Duration) {
+        tokio::time::sleep(delay).await;
+        if let Err(error) = self.found().await {
+            tracing::info!("other launches do not see this one: {error}");
+        }
+    }
+
+    async fn founded(&self) -> Result<Arc<Founded>, SetError> {
+        let set = self.clone();
+        blocking(move || set.found_here()).await?
+    }
+
+    /// Blocks.
+    fn found_here(&self) -> Result<Arc<Founded>, SetError> {
+        let mut founded = self.0.founded.lock();
+        if let Some(founded) = &*founded {
+            return Ok(Arc::clone(founded));
+        }
+        let directory = Directory::open(self.0.place.as_deref().ok_or(DirectoryError::NoHome)?)?;
+        let nonce = Nonce::random()?;
+        let listener = UnixListener::bind(connection::path(&nonce)).map_err(SetError::Socket)?;
+        let record = directory.register(&nonce, self.0.facts.clone())?;
+        let member = Member::start(self.membership(record.id()), self.0.place.clone());
+        let accepting = tokio::spawn(accept(self.clone(), listener, record.clone())).abort_handle();
+        let new = Arc::new(Founded { directory, record, member, accepting });
+        *founded = Some(Arc::clone(&new));
+        Ok(new)
+    }
+
+    fn membership(&self, set: SetId) -> Membership {
+        let SetFacts { launch, ranks, .. } = &self.0.facts;
+        Membership {
+            set,
+            node: 0,
+            members: 1,
+            homes: vec![0; *ranks as usize],
+            launch: launch.clone(),
+            topology: Topology::Strides,
+        }
+    }
+
+    /// Calls a method of a process of any set of the user.
+    ///
+    /// # Errors
+    /// Fails as the call does, and with [`CallError::Refused`] if this set cannot be founded.
+    pub async fn call(&self, to: Uid, method: Method, body: Bytes, timeout: Duration) -> Result<Bytes, CallError> {
+        let founded = self.founded().await.map_err(|error| CallError::Refused { why: error.to_string() })?;
+        founded.member.call(to, method, body, timeout).await
+    }
+
+    /// Sets of the user that live on this machine, and those of other machines that share the directory; in the order of their
+    /// beginnings, this one among them if it is founded.
+    ///
+    /// # Errors
+    /// Fails if the directory cannot be read.
+    pub async fn sets(&self) -> Result<Vec<SetRecord>, SetError> {
+        let place = self.0.place.clone().ok_or(DirectoryError::NoHome)?;
+        blocking(move || {
+            Ok(Directory::open_existing(&place)?.map(|directory| directory.list()).transpose()?.unwrap_or_default())
+        })
+        .await?
+    }
+
+    /// Takes the set out of the directory, with the names that it has published. A set that was not founded has nothing to do.
+    pub async fn leave(self) {
+        if self.0.founded.try_lock().is_some_and(|founded| founded.is_none()) {
+            return;
+        }
+        let removed = blocking(move || {
+            let founded = self.0.founded.lock().take();
+            founded.map_or(Ok(()), |founded| {
+                founded.accepting.abort();
+                founded.member.stop();
+                founded.directory.remove(&founded.record)
+            })
+        });
+        // Whatever stays is seen to be of a process that is gone.
+        if let Ok(Ok(Err(error))) = timeout(LEAVE_TIMEOUT, removed).await {
+            tracing::warn!("the set of this process stays in its directory: {error}");
+        }
+    }
+}
+
+/// Does what blocks on a thread of its own.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, SetError> {
+    let running: JoinHandle<T> = tokio::task::spawn_blocking(work);
+    running.await.map_err(|_| SetError::Ending)
+}
+
+/// Takes connections of other sets, each in a task of its own.
+async fn accept(set: OwnSet, listener: UnixListener, record: SetRecord) {
+    let record = Arc::new(record);
+    let mut served = tokio::task::JoinSet::new();
+    loop {
+        while served.try_join_next().is_some() {}
+        if served.len() >= CONNECTIONS_MAX {
+            served.join_next().await;
+        }
+        match listener.accept().await {
+            Ok((socket, _)) => {
+                let (set, record) = (set.clone(), Arc::clone(&record));
+                served.spawn(async move { set.serve(socket, &record).await });
+            }
+            // Descriptors are missing, say.
+            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+        }
+    }
+}
+
+impl OwnSet {
+    async fn serve(&self, socket: UnixStream, record: &SetRecord) {
+        match connection::receive(socket, record).await {
+            Ok((socket, Caller { set, purpose: Purpose::Frames })) => {
+                let founded = self.0.founded.lock().clone();
+                if let Some(founded) = founded {
+                    founded.member.take(set, socket).await;
+                }
+            }
+            Ok((socket, Caller { purpose: Purpose::Meeting, .. })) => self.host(socket).await,
+            Ok((socket, Caller { purpose: Purpose::Presence, .. })) => connection::closed(&socket).await,
+            Err(error) => tracing::debug!("a connection of another set is refused: {error}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+//! Sets of one process that find each other through a directory.
+
+use std::path::Path;
+
+use lattice_overlay::address::Process;
+use lattice_overlay::directory::VARIABLE;
+use pmi_core::ids::{Epoch, JobId, NodeIndex, Rank};
+use pmi_core::job::Job;
+use pmi_core::services::{Lifetime, MeetError, Meeting, Met, MetJob, NameError, Services};
+use tempfile::TempDir;
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn set(place: &Path, launch: &str) -> OwnSet {
+    let facts = SetFacts { launch: Some(launch.to_owned()), ranks: 3, nodes: 1, command: "./a.out".to_owned() };
+    OwnSet::new(Some(place.to_owned()), facts)
+}
+
+fn home() -> (TempDir, PathBuf) {
+    let home = tempfile::tempdir().unwrap();
+    let place = home.path().join("sets");
+    (home, place)
+}
+
+fn namespace(launch: &str) -> String {
+    format!("kvs_{launch}_0")
+}
+
+/// What `launch` brings to a meeting with the jobs of `others`.
+fn meeting(launch: &str, others: &[&str]) -> Meeting {
+    let job = Job::on_one_node(JobId::new(&namespace(launch)).unwrap(), 3);
+    Meeting {
+        name: "connect".to_owned(),
+        epoch: Epoch(0),
+        others: others.iter().map(|other| namespace(other)).collect(),
+        nodes: vec![NodeIndex(0)],
+        jobs: vec![MetJob { namespace: namespace(launch), job, hosts: vec!["here".to_owned()] }],
+        segments: Vec::new(),
+    }
+}
+
+fn names(met: &Met) -> Vec<&str> {
+    met.jobs.iter().map(|job| job.namespace.as_str()).collect()
+}
+
+#[tokio::test]
+async fn a_set_that_nobody_needs_leaves_no_trace() {
+    let (_home, place) = home();
+    let idle = set(&place, "idle");
+    assert_eq!(idle.lookup(Rank(0), "bay".into(), None).await, Err(NameError::NotFound));
+    assert_eq!(idle.sets().await.unwrap(), []);
+    idle.leave().await;
+    assert!(!place.exists());
+}
+
+#[tokio::test]
+async fn a_published_name_is_found_by_other_sets_and_goes_with_its_own() {
+    let (_home, place) = home();
+    let [a, b] = ["a", "b"].map(|launch| set(&place, launch));
+    a.publish(Rank(0), "bay".into(), "port".into(), Lifetime::Withdrawn).await.unwrap();
+    let again = b.publish(Rank(0), "bay".into(), "other".into(), Lifetime::Withdrawn).await;
+    assert_eq!(again, Err(NameError::AlreadyPublished));
+    assert_eq!(b.lookup(Rank(0), "bay".into(), None).await, Ok("port".into()));
+    a.leave().await;
+    assert_eq!(b.lookup(Rank(0), "bay".into(), None).await, Err(NameError::NotFound));
+    b.leave().await;
+}
+
+#[tokio::test]
+async fn a_lookup_waits_as_long_as_it_said() {
+    let (_home, place) = home();
+    let [a, b] = ["a", "b"].map(|launch| set(&place, launch));
+    let soon = Some(Duration::from_millis(30));
+    assert_eq!(a.lookup(Rank(0), "late".into(), soon).await, Err(NameError::TimedOut));
+    let waiting = tokio::spawn({
+        let a = a.clone();
+        async move { a.lookup(Rank(0), "late".into(), Some(60 * SECOND)).await }
+    });
+    b.publish(Rank(0), "late".into(), "port".into(), Lifetime::FirstRead).await.unwrap();
+    assert_eq!(waiting.await.unwrap(), Ok("port".into()));
+    assert_eq!(b.unpublish(Rank(0), "late".into()).await, Err(NameError::NotFound));
+    a.leave().await;
+    b.leave().await;
+}
+
+#[tokio::test]
+async fn a_directory_that_cannot_be_used_is_told_with_what_to_do() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    for (place, said) in [(None, "HOME is not set"), (Some(file), "is no directory")] {
+        let set = OwnSet::new(place, SetFacts::default());
+        let refused = set.publish(Rank(0), "a".into(), "b".into(), Lifetime::Withdrawn).await.unwrap_err().to_string();
+        assert!(refused.contains(said) && refused.contains(VARIABLE), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn processes_of_any_two_sets_call_each_other() {
+    let (_home, place) = home();
+    let sets = ["a", "b", "c"].map(|launch| set(&place, launch));
+    let mut ids = Vec::new();
+    for set in &sets {
+        ids.push(set.found().await.unwrap().id());
+    }
+    for from in &sets {
+        for &to in &ids {
+            for process in [Process::Node(0), Process::Rank(2)] {
+                let answer = from.call(Uid::new(to, process), Method::PING, "?".into(), SECOND * 30).await;
+                assert_eq!(answer, Ok("?".into()), "{to} {process:?}");
+            }
+            let absent = from.call(Uid::new(to, Process::Rank(3)), Method::PING, Bytes::new(), SECOND * 30).await;
+            assert_eq!(absent, Err(CallError::NoSuchProcess));
+        }
+    }
+    let [a, b, c] = sets;
+    b.leave().await;
+    let gone = a.call(ids[1].root(), Method::PING, Bytes::new(), SECOND * 30).await;
+    assert_eq!(gone, Err(CallError::NoRoute { at: ids[0].root() }));
+    assert_eq!(a.sets().await.unwrap().len(), 2);
+    a.leave().await;
+    c.leave().await;
+}
+
+#[tokio::test]
+async fn calls_that_cross_get_their_answers() {
+    let (_home, place) = home();
+    let [a, b] = ["a", "b"].map(|launch| set(&place, launch));
+    let [to_b, to_a] = [b.found().await.unwrap().id().root(), a.found().await.unwrap().id().root()];
+    let mut calls = tokio::task::JoinSet::new();
+    for number in 0..200_u8 {
+        let (from, to) = if number % 2 == 0 { (a.clone(), to_b) } else { (b.clone(), to_a) };
+        calls.spawn(async move {
+            let body = Bytes::copy_from_slice(&[number]);
+            assert_eq!(from.call(to, Method::PING, body.clone(), SECOND * 30).await, Ok(body));
+        });
+    }
+    while let Some(call) = calls.join_next().await {
+        call.unwrap();
+    }
+    a.leave().await;
+    b.leave().await;
+}
+
+#[tokio::test]
+async fn who_does_not_know_the_key_gets_nothing_but_the_challenge() {
+    use lattice_overlay::directory::SetKey;
+    use lattice_overlay::greeting;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let (_home, place) = home();
+    let set = set(&place, "a");
+    let record = set.found().await.unwrap();
+    let mut socket = UnixStream::connect(connection::path(record.nonce())).await.unwrap();
+    let mut challenge = [0; greeting::PROOF_LEN];
+    socket.read_exact(&mut challenge).await.unwrap();
+    let caller = Caller { set: record.id(), purpose: Purpose::Frames };
+    let greeting = greeting::greet(&SetKey::from_bytes([7; 32]), caller, &challenge, &challenge);
+    socket.write_all(&greeting).await.unwrap();
+    let mut rest = Vec::new();
+    socket.read_to_end(&mut rest).await.unwrap();
+    assert_eq!(rest, b"");
+    set.leave().await;
+}
+
+#[tokio::test]
+async fn launches_meet_whoever_comes_first() {
+    for order in [["a", "b", "c"], ["c", "b", "a"], ["b", "c", "a"]] {
+        let (_home, place) = home();
+        let mut meetings = Vec::new();
+        for launch in order {
+            let set = set(&place, launch);
+            let others: Vec<&str> = ["a", "b", "c"].into_iter().filter(|&other| other != launch).collect();
+            let meeting = meeting(launch, &others);
+            meetings.push(tokio::spawn(async move {
+                let met = set.meet(meeting).await;
+                (set, met)
+            }));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let mut numbers = Vec::new();
+        for meeting in meetings {
+            let (set, met) = meeting.await.unwrap();
+            let met = met.unwrap();
+            assert_eq!(names(&met), ["a", "b", "c"].map(namespace));
+            numbers.push(met.number);
+            set.leave().await;
+        }
+        assert!(numbers.iter().all(|&number| number == numbers[0]), "{numbers:?}");
+    }
+}
+
+#[tokio::test]
+async fn nobody_waits_for_a_launch_that_is_not_there_or_ends() {
+    let (_home, place) = home();
+    let [a, b] = ["a", "b"].map(|launch| set(&place, launch));
+    assert_eq!(b.meet(meeting("b", &["absent"])).await, Err(MeetError::NotFound));
+    assert_eq!(a.meet(meeting("a", &["absent"])).await, Err(MeetError::NotFound));
+    // Either of the two can be the one that ends, before it has come.
+    for (waits, ends) in [("c", "d"), ("d", "c")] {
+        let ending = set(&place, ends);
+        ending.found().await.unwrap();
+        let waiting = set(&place, waits);
+        let wait = tokio::spawn({
+            let (waiting, meeting) = (waiting.clone(), meeting(waits, &[ends]));
+            async move { waiting.meet(meeting).await }
+        });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(!wait.is_finished());
+        ending.leave().await;
+        assert_eq!(wait.await.unwrap(), Err(MeetError::NotFound), "{waits} waits");
+        waiting.leave().await;
+    }
+    a.leave().await;
+    b.leave().await;
+}

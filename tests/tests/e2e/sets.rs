@@ -1,0 +1,113 @@
+//! Launches on one machine as sets of their user: they find each other, meet, and are seen, without any daemon.
+
+use std::path::Path;
+use std::time::Duration;
+
+use lattice_tests::mpi::Flavour;
+use lattice_tests::{Command, Running, lattice, launch};
+use nix::sys::signal::Signal;
+
+/// A command among the launches whose sets are in this directory.
+fn among(command: Command, home: &Path) -> Command {
+    command.env("LATTICE_SETS", home.join("sets"))
+}
+
+/// A launch of two ranks that says `up` and waits for its input to end, once it is a set.
+fn waiting_launch(home: &Path) -> Running {
+    let command = launch("-n 2 --stdin all").bash("echo up; read -r line");
+    let mut running = among(command, home).typed_to().start();
+    running.wait_for_stdout_times("up", 2);
+    running
+}
+
+/// Waits until `lattice sets` shows so many launches; returns what it shows as JSON, this command left out.
+fn sets(home: &Path, launches: usize) -> Vec<serde_json::Value> {
+    let until = std::time::Instant::now() + Duration::from_secs(60);
+    loop {
+        let outcome = among(lattice("sets --json"), home).run();
+        let mut sets: Vec<serde_json::Value> = serde_json::from_slice(outcome.stdout()).unwrap();
+        let own = sets.pop().unwrap();
+        assert_eq!((&own["command"], &own["state"]), (&"lattice sets".into(), &"up".into()));
+        if sets.len() == launches {
+            return sets;
+        }
+        assert!(std::time::Instant::now() < until, "{sets:?}");
+    }
+}
+
+/// Two launches that were started by themselves: one publishes where it can be met, the other looks it up, and they connect.
+#[test]
+fn two_launches_meet_by_a_name_without_any_daemon() {
+    for mpi in [Flavour::WheelMpich, Flavour::DebianOpenMpi, Flavour::WheelOpenMpi] {
+        let home = tempfile::tempdir().unwrap();
+        // Over UCX, what MPICH 5.0.2 has to say of itself does not fit into a port's name. Open MPI does not know the variable.
+        let start = |ranks: &str, role: &str| {
+            let command = launch(ranks).arg(mpi.program("meeting")).arg(role).env("MPIR_CVAR_CH4_NETMOD", "ofi");
+            among(command, home.path()).start()
+        };
+        let (host, guest) = (start("-n 2", "host"), start("-n 3", "guest"));
+        let hosts = (0..2).map(|rank| format!("host {rank}: 3 on the other side, 5 together"));
+        let guests = (0..3).map(|rank| format!("guest {rank}: 2 on the other side, 5 together"));
+        host.finish().exits(0).does_not_say("lattice:").prints_lines(hosts);
+        guest.finish().exits(0).does_not_say("lattice:").prints_lines(guests);
+        let left: Vec<_> = std::fs::read_dir(home.path().join("sets/names")).unwrap().collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+#[test]
+fn a_launch_that_ends_at_once_leaves_no_trace() {
+    let home = tempfile::tempdir().unwrap();
+    among(launch("-n 2 true"), home.path()).run().exits(0).says_nothing();
+    assert!(!home.path().join("sets").exists());
+}
+
+#[test]
+fn launches_are_shown_and_called_while_they_run() {
+    let home = tempfile::tempdir().unwrap();
+    let running = [waiting_launch(home.path()), waiting_launch(home.path())];
+    let shown = sets(home.path(), 2);
+    for set in &shown {
+        assert_eq!((&set["ranks"], &set["nodes"], &set["state"]), (&2.into(), &1.into(), &"up".into()));
+        assert!(set["command"].as_str().unwrap().starts_with("bash -c"));
+        let uid = |process: &str| format!("lattice://{}/{process}", set["set"]);
+        for process in ["0", "1", "node/0"] {
+            let outcome = among(lattice("ping -c 2").arg(uid(process)), home.path()).run();
+            outcome.exits(0).prints("2 of 2 calls were answered");
+        }
+        let outcome = among(lattice("ping -c 1").arg(uid("2")), home.path()).run();
+        outcome.exits(1).prints("the set has no such process");
+        let outcome = among(lattice("call").arg(uid("1")).arg("set-info"), home.path()).run();
+        let info: serde_json::Value = serde_json::from_slice(outcome.stdout()).unwrap();
+        assert_eq!((&info["set"], &info["launch"], &info["ranks"]), (&set["set"], &set["launch"], &2.into()));
+    }
+    let outcome = among(lattice("sets graph --format json"), home.path()).run();
+    let graph: serde_json::Value = serde_json::from_slice(outcome.stdout()).unwrap();
+    assert_eq!((graph["nodes"].as_array().unwrap().len(), graph["edges"].as_array().unwrap().len()), (3, 2));
+    among(lattice("sets graph"), home.path()).run().exits(0).prints("graph sets {").prints("subgraph cluster_");
+    for mut launch in running {
+        launch.type_in("\n");
+        launch.finish().exits(0);
+    }
+    assert_eq!(sets(home.path(), 0), [] as [serde_json::Value; 0]);
+}
+
+#[test]
+fn a_launch_that_was_killed_is_not_shown_any_more() {
+    let home = tempfile::tempdir().unwrap();
+    let mut running = waiting_launch(home.path());
+    assert_eq!(sets(home.path(), 1)[0]["pid"], running.pid());
+    running.signal(Signal::SIGKILL);
+    running.finish();
+    assert_eq!(sets(home.path(), 0), [] as [serde_json::Value; 0]);
+}
+
+#[test]
+fn a_directory_of_somebody_else_is_refused_with_what_to_do() {
+    let home = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/tmp", home.path().join("sets")).unwrap();
+    let outcome = among(lattice("sets"), home.path()).run();
+    outcome.exits(125).says("is no directory").says("try: LATTICE_SETS=DIRECTORY");
+    // A launch goes on without.
+    among(launch("-n 1 sleep 0.4"), home.path()).run().exits(0).says_nothing();
+}
