@@ -9,6 +9,7 @@
 //! ```
 
 use std::fmt;
+use std::net::Ipv4Addr;
 use std::str::FromStr;
 
 use rustls::pki_types::DnsName;
@@ -102,10 +103,10 @@ impl FromStr for Caller {
     }
 }
 
-/// True if a node may have this name. A node's name is that of a host (RFC 1123, and underscores), so that its certificate can
-/// bear it, and that it means nothing in URIs, hostlists and paths.
+/// True if a node may have this name. A node's name is that of a host (RFC 1123, and underscores), or an IPv4 address, so that its
+/// certificate can bear it, and that it means nothing in URIs, hostlists and paths.
 pub fn is_node_name(name: &str) -> bool {
-    DnsName::try_from(name).is_ok()
+    DnsName::try_from(name).is_ok() || name.parse::<Ipv4Addr>().is_ok()
 }
 
 #[cfg(test)]
@@ -114,8 +115,15 @@ mod tests {
 
     #[test]
     fn callers_are_read_and_written() {
-        let node = Caller::Agent("node-3.site_1".to_owned());
-        for caller in [node, Caller::Api, Caller::User(0), Caller::User(u32::MAX), Caller::Admin(None)] {
+        let agent = |node: &str| Caller::Agent(node.to_owned());
+        for caller in [
+            agent("node-3.site_1"),
+            agent("10.0.0.17"),
+            Caller::Api,
+            Caller::User(0),
+            Caller::User(u32::MAX),
+            Caller::Admin(None),
+        ] {
             assert_eq!(caller.uri().parse(), Ok(caller));
         }
     }
@@ -128,6 +136,8 @@ mod tests {
             "lattice:///agent/a,b",
             "lattice:///agent/..",
             "lattice:///agent/17",
+            "lattice:///agent/10.0.17",
+            "lattice:///agent/10.0.0.256",
             "lattice:///user/-1",
             "lattice:///user/x",
             &long,

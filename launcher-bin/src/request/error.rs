@@ -35,7 +35,7 @@ pub enum RequestError {
     /// A flag that chooses among nodes, where there is one only.
     #[error(
         "{flag} needs the nodes of an allocation; this launch has none, and stays on this machine\n\
-         try: --alloc ID or LATTICE_ALLOC_ID, to name one (lattice alloc list shows them)"
+         try: --alloc ID or LATTICE_ALLOC_ID, to name one (lattice alloc list shows them); --via ssh, for hosts that ssh reaches"
     )]
     NoAllocation {
         /// The flag.
@@ -64,7 +64,7 @@ pub enum RequestError {
     /// A node of a list is another machine.
     #[error(
         "{flag}: {node} is not this machine, which is {here}, and this launch has no allocation to find it in\n\
-         try: lattice alloc create -w {node}, and its id as --alloc ID (lattice alloc list shows those there are)"
+         try: --via ssh, if ssh reaches it; or lattice alloc create -w {node}, and its id as --alloc ID"
     )]
     NotThisMachine {
         /// The flag.

@@ -78,7 +78,9 @@ pub enum NodesError {
         said: String,
     },
     /// A name that no node can have.
-    #[error("{name:?}, of {place}, is no name of a host; those have letters, digits, `-`, `_` and `.`")]
+    #[error(
+        "{name:?}, of {place}, is no name of a host, which has letters, digits, `-`, `_` and `.`, and no IPv4 address"
+    )]
     Name {
         /// The name.
         name: String,
@@ -346,6 +348,7 @@ mod tests {
         check(Via::Slurm, &[list], "", "n[1-2,5]");
         check(Via::Pbs, &[("PBS_NODEFILE", "{}")], "a.site\na.site\nb.site\n", "a.site:2,b.site:1");
         check(Via::Lsf, &[("LSB_MCPU_HOSTS", "a 4 b 2 ")], "", "a:4,b:2");
+        check(Via::Lsf, &[("LSB_MCPU_HOSTS", "10.0.0.1 4 10.0.0.2 4")], "", "10.0.0.[1-2]:4");
         check(Via::Lsf, &[("LSB_DJOB_HOSTFILE", "{}")], "a\na\nb\n", "a:2,b:1");
         check(Via::Sge, &[("PE_HOSTFILE", "{}")], "a 4 all.q@a UNDEFINED\nb 4 all.q@b UNDEFINED\n", "a:4,b:4");
     }

@@ -10,7 +10,8 @@ const SSHD: &str = r#"
     mkdir -p $ssh $home/.ssh /run/sshd
     ssh-keygen -q -t ed25519 -N '' -f $ssh/host && ssh-keygen -q -t ed25519 -N '' -f $home/.ssh/id_ed25519
     cp $home/.ssh/id_ed25519.pub $home/.ssh/authorized_keys
-    for node in node0 node1 node2; do echo "$node $(cut -d' ' -f1,2 $ssh/host.pub)"; done >$home/.ssh/known_hosts
+    address() { getent hosts $1 | cut -d' ' -f1; }
+    for node in node0 node1 node2; do echo "$node,$(address $node) $(cut -d' ' -f1,2 $ssh/host.pub)"; done >$home/.ssh/known_hosts
     chown -R 4711:65534 $home
     printf '%s\n' "HostKey $ssh/host" 'UsePAM no' 'StrictModes no' 'PidFile none' >$ssh/config
     for node in node0 node1 node2; do $enter $node /usr/sbin/sshd -f $ssh/config -E $ssh/$node.log || exit; done
@@ -30,6 +31,9 @@ fn a_plain_user_runs_an_mpi_program_on_hosts_that_ssh_reaches() {
     }
     let script = r#"user lattice launch --via ssh --host node1,node2 sh -c 'echo $(hostname) $(id -u)' | sort"#;
     script_with_ssh(script).run().exits(0).prints("node1 4711\nnode2 4711\n");
+    let script = r#"user lattice launch --via ssh --host $(address node1):2,$(address node2):2 "$1""#;
+    let outcome = script_with_ssh(script).arg(Flavour::WheelMpich.program("hello")).run();
+    outcome.exits(0).prints_lines((0..4).map(|rank| format!("rank {rank} of 4")));
 }
 
 #[test]
