@@ -26,7 +26,7 @@ use pmi_transport::proto::v1::launch_service_client::LaunchServiceClient;
 use pmi_transport::proto::v1::node_service_client::NodeServiceClient;
 use tonic::{Response, Status};
 
-pub(crate) use self::allocation::{AllocatedNodes, NodeFacts};
+pub(crate) use self::allocation::{AllocatedNodes, NodeFacts, state_word};
 pub(crate) use self::attachment::Attachment;
 use self::config::Config;
 pub use self::config::ConfigError;

@@ -33,10 +33,11 @@ use self::plan::{HEAD, Kind, Plan};
 use crate::args::DevClusterArgs;
 use crate::console::{Verbosity, report};
 use crate::exit;
+use crate::foreground::Signals;
 use crate::mpirun_setup::Slots;
 use crate::private_cluster::{
     API, Access, AllocationError, ClusterCommand, DaemonError, Daemons, Ground, Holder, PrivateClusterError, Role,
-    Signals, Words, agent_program, find_program,
+    Words, agent_program, find_program,
 };
 
 /// The name of the fabric manager's files.

@@ -30,6 +30,7 @@ pub mod dev_cluster;
 mod documents;
 pub mod exit;
 mod failure;
+mod foreground;
 mod formatting;
 pub mod hostfile;
 pub mod launch;

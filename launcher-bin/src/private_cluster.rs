@@ -15,6 +15,7 @@ mod allocation;
 mod command;
 mod daemons;
 mod directory;
+mod settings;
 
 use std::ffi::OsString;
 use std::io;
@@ -26,12 +27,14 @@ use rank_spawner::{Keeper, KeeperError, LaunchTag, Orphans, SweepScope, become_s
 
 pub use self::allocation::AllocationError;
 pub(crate) use self::allocation::Holder;
-pub(crate) use self::command::{ClusterCommand, Signals, Words};
+pub(crate) use self::command::{ClusterCommand, Words};
 pub use self::daemons::DaemonError;
 pub(crate) use self::daemons::{Daemons, Role};
 pub(crate) use self::directory::{Access, Directory};
+pub(crate) use self::settings::ApiSettings;
 use crate::console::report;
 use crate::exit;
+use crate::foreground::Signals;
 use crate::mpirun_setup::{MpirunSetup, Slots};
 
 /// The name of the API server's files.

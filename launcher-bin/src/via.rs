@@ -34,10 +34,11 @@ pub use self::way::Way;
 use crate::args::{StartArgs, ViaParseError};
 use crate::console::{Verbosity, report};
 use crate::exit;
+use crate::foreground::Signals;
 use crate::formatting::count;
 use crate::hostfile::HostfileError;
 use crate::private_cluster::{
-    Access, AllocationError, Daemons, Ground, Holder, PrivateClusterError, Signals, Words, agent_program,
+    Access, AllocationError, Daemons, Ground, Holder, PrivateClusterError, Words, agent_program,
 };
 
 /// Time limit for the whole cluster, beyond that of each node.

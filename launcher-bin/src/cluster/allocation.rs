@@ -14,7 +14,7 @@ pub(crate) struct AllocatedNodes {
     pub(crate) list: String,
     /// Names of its nodes.
     pub(crate) names: Vec<String>,
-    /// Its state, if nothing is started in it any more.
+    /// Its state in a word, if nothing is started in it any more.
     pub(crate) over: Option<&'static str>,
 }
 
@@ -38,12 +38,7 @@ impl Cluster {
         let request = proto::GetAllocationRequest { id: id.to_owned() };
         let allocation = self.ask(self.allocations().get_allocation(request)).await?;
         let names = hostlist::expand(&allocation.nodes).map_err(|error| self.nonsense(error))?;
-        let over = match allocation.state() {
-            AllocationState::Releasing => Some("being released"),
-            AllocationState::Released => Some("released"),
-            AllocationState::Failed => Some("failed"),
-            _ => None,
-        };
+        let over = is_over(allocation.state()).then(|| state_word(allocation.state()));
         Ok(AllocatedNodes { id: allocation.id, list: allocation.nodes, names, over })
     }
 
@@ -66,6 +61,23 @@ impl Cluster {
     }
 }
 
+/// The word for a state of an allocation, the same in messages of the API server.
+pub(crate) fn state_word(state: AllocationState) -> &'static str {
+    match state {
+        AllocationState::Unspecified => "unknown",
+        AllocationState::Pending => "pending",
+        AllocationState::Running => "running",
+        AllocationState::Releasing => "releasing",
+        AllocationState::Released => "released",
+        AllocationState::Failed => "failed",
+    }
+}
+
+/// True if nothing is started in an allocation any more that is in this state.
+fn is_over(state: AllocationState) -> bool {
+    matches!(state, AllocationState::Releasing | AllocationState::Released | AllocationState::Failed)
+}
+
 impl From<proto::Node> for NodeFacts {
     fn from(node: proto::Node) -> Self {
         let of_agent = node.grpc_address.rsplit_once(':').map(|(host, _)| host.trim_matches(['[', ']']).to_owned());
@@ -80,6 +92,15 @@ impl From<proto::Node> for NodeFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "api")]
+    #[test]
+    fn states_are_called_as_in_messages_of_the_api_server() {
+        for number in 0.. {
+            let Ok(known) = AllocationState::try_from(number) else { break };
+            assert_eq!(state_word(known), lattice_api_server::allocation_state::word(known));
+        }
+    }
 
     #[test]
     fn a_node_has_the_address_of_its_agent_and_those_of_its_network() {

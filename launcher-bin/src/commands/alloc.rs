@@ -5,14 +5,14 @@ mod shell;
 use std::time::Duration;
 
 use pmi_transport::proto::v1 as proto;
-use proto::{AllocationState, RequeuePolicy};
+use proto::RequeuePolicy;
 use serde::Serialize;
 use tokio::time::sleep;
 use tonic::{Code, Response};
 
 use super::{CommandError, ask, environment, node_names};
 use crate::args::{AllocCommand, CreateArgs, Requeue, ShellArgs, TableArgs};
-use crate::cluster::{Cluster, ClusterError};
+use crate::cluster::{Cluster, ClusterError, state_word};
 use crate::console::{Verbosity, print, print_json, print_lines, report};
 use crate::table::{Align, Table};
 use crate::{cluster, formatting};
@@ -61,7 +61,7 @@ pub(crate) fn alloc(command: &AllocCommand, verbosity: Verbosity) -> Result<u8, 
             match (table.json, verbosity) {
                 (true, _) => Ok(print_json(&Allocation::from(answer))?),
                 (false, Verbosity::Verbose) => {
-                    report(&format!("allocation {} is {}", answer.id, state(answer.state())));
+                    report(&format!("allocation {} is {}", answer.id, state_word(answer.state())));
                     Ok(0)
                 }
                 (false, _) => Ok(0),
@@ -89,7 +89,7 @@ fn create(args: &CreateArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
         return Ok(print_json(&Allocation::from(made))?);
     }
     if verbosity == Verbosity::Verbose {
-        report(&format!("allocation {} of {} is {}", made.id, made.nodes, state(made.state())));
+        report(&format!("allocation {} of {} is {}", made.id, made.nodes, state_word(made.state())));
     }
     Ok(print_lines(&[made.id])?)
 }
@@ -174,7 +174,7 @@ fn table(allocations: &[proto::Allocation]) -> String {
         };
         table.push([
             allocation.id.clone(),
-            state(allocation.state()).to_owned(),
+            state_word(allocation.state()).to_owned(),
             formatting::user(allocation.uid),
             allocation.nodes.clone(),
             formatting::ago(allocation.created_at),
@@ -188,7 +188,7 @@ fn table(allocations: &[proto::Allocation]) -> String {
 impl From<proto::Allocation> for Allocation {
     fn from(allocation: proto::Allocation) -> Self {
         Self {
-            state: state(allocation.state()),
+            state: state_word(allocation.state()),
             requeue: requeue(allocation.requeue()),
             nodes: node_names(&allocation.nodes),
             id: allocation.id,
@@ -197,18 +197,6 @@ impl From<proto::Allocation> for Allocation {
             requeues: allocation.requeues,
             reason: allocation.reason,
         }
-    }
-}
-
-/// The words that messages of the API server have, too.
-fn state(state: AllocationState) -> &'static str {
-    match state {
-        AllocationState::Unspecified => "unknown",
-        AllocationState::Pending => "pending",
-        AllocationState::Running => "running",
-        AllocationState::Releasing => "releasing",
-        AllocationState::Released => "released",
-        AllocationState::Failed => "failed",
     }
 }
 
@@ -222,6 +210,8 @@ fn requeue(policy: RequeuePolicy) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use proto::AllocationState;
+
     use super::*;
 
     fn sample() -> proto::Allocation {
@@ -243,15 +233,6 @@ mod tests {
         assert!(lines[0].starts_with("ID    STATE    USER  NODES      CREATED"), "{text}");
         assert!(lines[1].starts_with("7f3k  running  root  node[0-3]  "), "{text}");
         assert!(lines[1].ends_with("on-node-failure (2 so far)"), "{text}");
-    }
-
-    #[cfg(feature = "api")]
-    #[test]
-    fn states_are_called_as_in_messages_of_the_api_server() {
-        for number in 0.. {
-            let Ok(known) = AllocationState::try_from(number) else { break };
-            assert_eq!(state(known), lattice_api_server::allocation_state::word(known));
-        }
     }
 
     #[test]

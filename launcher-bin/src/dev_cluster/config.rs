@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::fabric::{self, Fabric, ManagerFile, NicsFile};
 use super::plan::{Node, Plan};
-use crate::private_cluster::{API, Directory};
+use crate::private_cluster::{API, ApiSettings, Directory};
 
 /// All users of this machine may try the cluster of whoever makes one, accounts of the system too.
 const MIN_UID: u32 = 1;
@@ -19,12 +19,9 @@ const MIN_UID: u32 = 1;
 /// File for `lattice api --config`.
 #[derive(Serialize)]
 struct ApiFile {
-    listen: [String; 1],
-    socket: PathBuf,
-    state: PathBuf,
-    min_uid: u32,
+    #[serde(flatten)]
+    settings: ApiSettings,
     cluster: Option<&'static str>,
-    tls: TlsFiles,
     fabric: Option<ManagerFile>,
 }
 
@@ -49,15 +46,8 @@ struct AgentFile<'a> {
 pub(super) fn write(plan: &Plan, directory: &Directory, fabric: Fabric) -> io::Result<()> {
     fs::write(directory.hosts(), plan.hosts_file())?;
     let (cluster, section) = fabric.fake(|| fabric::of_api(plan, directory)).unzip();
-    let api = ApiFile {
-        listen: [plan.api.to_string()],
-        socket: directory.api_socket(),
-        state: directory.api_state(),
-        min_uid: MIN_UID,
-        cluster,
-        tls: directory.certificates(&Caller::Api),
-        fabric: section,
-    };
+    let api =
+        ApiFile { settings: ApiSettings::new(directory, plan.api.to_string(), MIN_UID), cluster, fabric: section };
     write_file(directory, API, &api)?;
     plan.nodes.iter().try_for_each(|node| write_file(directory, &node.name, &agent(node, plan, directory, fabric)))
 }

@@ -4,66 +4,20 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use rank_spawner::{LaunchTag, Orphans, SweepScope, reap_adopted};
 use tokio::process::{Child, Command};
-use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
 use super::PrivateClusterError;
 use crate::exit;
+use crate::foreground::{Arrival, Signals, pass_on};
 use crate::mpirun_setup::MpirunSetup;
 
 /// Time limit for the end of the command after a signal.
 const END_WITHIN: Duration = Duration::from_secs(3);
-
-/// The signals by which somebody wants this program to end, and that of ended children.
-#[derive(Debug)]
-pub(crate) struct Signals {
-    interrupt: Stream,
-    quit: Stream,
-    terminate: Stream,
-    hang_up: Stream,
-    child: Stream,
-}
-
-impl Signals {
-    /// From here on these signals are heard, and end us by themselves no more.
-    pub(super) fn listen() -> io::Result<Self> {
-        Ok(Self {
-            interrupt: signal(SignalKind::interrupt())?,
-            quit: signal(SignalKind::quit())?,
-            terminate: signal(SignalKind::terminate())?,
-            hang_up: signal(SignalKind::hangup())?,
-            child: signal(SignalKind::child())?,
-        })
-    }
-
-    /// Waits until somebody wants this program to end; returns by which signal.
-    pub(crate) async fn any(&mut self) -> Signal {
-        tokio::select! {
-            number = terminal(&mut self.interrupt, &mut self.quit) => number,
-            number = meant_for_us(&mut self.terminate, &mut self.hang_up) => number,
-        }
-    }
-}
-
-/// Signals that a terminal sends to the command as well.
-async fn terminal(interrupt: &mut Stream, quit: &mut Stream) -> Signal {
-    tokio::select! {
-        _ = interrupt.recv() => Signal::SIGINT,
-        _ = quit.recv() => Signal::SIGQUIT,
-    }
-}
-
-/// Signals that reach this process alone.
-async fn meant_for_us(terminate: &mut Stream, hang_up: &mut Stream) -> Signal {
-    tokio::select! {
-        _ = terminate.recv() => Signal::SIGTERM,
-        _ = hang_up.recv() => Signal::SIGHUP,
-    }
-}
 
 /// A command that somebody runs in a cluster.
 #[derive(Clone, Copy, Debug)]
@@ -101,13 +55,16 @@ impl ClusterCommand<'_> {
         start: impl FnOnce(&mut Command) -> io::Result<Child>,
     ) -> Result<u8, PrivateClusterError> {
         let run = async {
+            let mut ended_children = signal(SignalKind::child())?;
             let mut child = self.start(start)?;
             loop {
                 tokio::select! {
                     status = child.wait() => return Ok(exit::of_status(status?)),
-                    _ = terminal(&mut signals.interrupt, &mut signals.quit) => {}
-                    number = meant_for_us(&mut signals.terminate, &mut signals.hang_up) => return end(&mut child, number).await,
-                    _ = signals.child.recv() => self.reap(&child),
+                    arrival = signals.next() => match arrival {
+                        Arrival::Everybody(_) => {}
+                        Arrival::Us(number) => return end(&mut child, number).await,
+                    },
+                    _ = ended_children.recv() => self.reap(&child),
                 }
             }
         };
@@ -158,10 +115,7 @@ fn with(mut command: Command, arguments: &[OsString]) -> Command {
 
 /// Passes the signal on, and waits for the end, but not for ever.
 async fn end(child: &mut Child, number: Signal) -> io::Result<u8> {
-    if let Some(pid) = child.id() {
-        // It may end this very moment.
-        let _ = kill(Pid::from_raw(pid.cast_signed()), number);
-    }
+    pass_on(child, number);
     tokio::select! {
         status = child.wait() => Ok(exit::of_status(status?)),
         () = sleep(END_WITHIN) => Ok(exit::by_signal(number as i32)),

@@ -3,14 +3,13 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use lattice_daemon::membership::{Credentials, Membership};
 use lattice_daemon::network_addresses;
 use lattice_pki::{Authority, CA_CERTIFICATE_FILE, PkiError, Validity, directory_name};
-use pmi_transport::identity::{Caller, TlsFiles};
+use pmi_transport::identity::Caller;
 use serde::Serialize;
 use tokio::net::UnixDatagram;
 use tokio::sync::watch;
@@ -18,7 +17,7 @@ use tokio::time::Instant;
 
 use super::ViaError;
 use super::means::Means;
-use crate::private_cluster::{API, Daemons, Directory, Ground, PrivateClusterError, Role};
+use crate::private_cluster::{API, ApiSettings, Daemons, Directory, Ground, PrivateClusterError, Role};
 
 /// Longer than any allocation.
 const DAYS: u32 = 365;
@@ -46,12 +45,9 @@ pub enum HeadError {
 /// File for `lattice api --config`.
 #[derive(Serialize)]
 struct ApiFile {
-    listen: [String; 1],
-    socket: PathBuf,
-    state: PathBuf,
-    min_uid: u32,
+    #[serde(flatten)]
+    settings: ApiSettings,
     lease: u32,
-    tls: TlsFiles,
 }
 
 /// An API server that was started, and soon says where it listens. Agents can be started meanwhile, for they are told when that is known.
@@ -164,13 +160,9 @@ fn api_file(directory: &Directory, hosts: &[IpAddr]) -> ApiFile {
     // A socket for IPv6 takes IPv4 as well, where that is not turned off; one for IPv4 is always there.
     let any = if hosts.iter().any(IpAddr::is_ipv4) { "0.0.0.0:0" } else { "[::]:0" };
     ApiFile {
-        listen: [any.to_owned()],
-        socket: directory.api_socket(),
-        state: directory.api_state(),
         // Nobody else can reach its socket, or has a certificate.
-        min_uid: 1,
+        settings: ApiSettings::new(directory, any.to_owned(), 1),
         lease: LEASE,
-        tls: directory.certificates(&Caller::Api),
     }
 }
 

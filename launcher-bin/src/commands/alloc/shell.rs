@@ -5,17 +5,15 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, mkdtemp};
-use tokio::process::{Child, Command};
-use tokio::signal::unix::{SignalKind, signal};
+use nix::unistd::mkdtemp;
+use tokio::process::Command;
 
 use super::{Unavailable, allocated, asked_by_shell};
 use crate::args::ShellArgs;
 use crate::cluster::{self, AllocatedNodes, Cluster, Environment};
 use crate::commands::{CommandError, ask, environment};
 use crate::console::{Verbosity, report};
-use crate::exit;
+use crate::foreground::{self, Signals};
 use crate::mpirun_setup::{MpirunSetup, Slots};
 
 /// Runs the shell to its end; returns its exit code.
@@ -110,29 +108,9 @@ async fn run_in(
     if let Some(url) = &args.api.api {
         command.env(cluster::API_URL, url);
     }
+    let mut signals = Signals::listen()?;
     let child = command.spawn().map_err(|error| CommandError::Shell { command: words[0].clone(), error })?;
-    Ok(wait(child).await?)
-}
-
-/// Waits for the end of the command. Signals of the terminal reach it by themselves, others are passed on.
-async fn wait(mut child: Child) -> io::Result<u8> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut quit = signal(SignalKind::quit())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut hang_up = signal(SignalKind::hangup())?;
-    loop {
-        let passed_on = tokio::select! {
-            status = child.wait() => return Ok(exit::of_status(status?)),
-            _ = interrupt.recv() => continue,
-            _ = quit.recv() => continue,
-            _ = terminate.recv() => Signal::SIGTERM,
-            _ = hang_up.recv() => Signal::SIGHUP,
-        };
-        if let Some(pid) = child.id() {
-            // It may end this very moment.
-            let _ = kill(Pid::from_raw(pid.cast_signed()), passed_on);
-        }
-    }
+    Ok(foreground::wait(child, &mut signals).await?)
 }
 
 #[cfg(test)]

@@ -1,0 +1,86 @@
+//! A command that this program waits for, as a shell waits for the one in the foreground: which signals end whom.
+//!
+//! A signal of the terminal reaches the command by itself, which decides what it means; this program goes on. Any other signal
+//! reaches this program alone, and is passed on.
+
+use std::io;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::process::Child;
+use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
+
+use crate::exit;
+
+/// The signals by which somebody wants this program to end.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    interrupt: Stream,
+    quit: Stream,
+    terminate: Stream,
+    hang_up: Stream,
+}
+
+/// A signal, by whom it reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// The terminal sent it to the command as well.
+    Everybody(Signal),
+    /// It reached this program alone.
+    Us(Signal),
+}
+
+impl Signals {
+    /// From here on these signals are heard, and end us by themselves no more.
+    ///
+    /// # Errors
+    /// Fails if they cannot be heard.
+    pub(crate) fn listen() -> io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
+            terminate: signal(SignalKind::terminate())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for the next one.
+    pub(crate) async fn next(&mut self) -> Arrival {
+        tokio::select! {
+            _ = self.interrupt.recv() => Arrival::Everybody(Signal::SIGINT),
+            _ = self.quit.recv() => Arrival::Everybody(Signal::SIGQUIT),
+            _ = self.terminate.recv() => Arrival::Us(Signal::SIGTERM),
+            _ = self.hang_up.recv() => Arrival::Us(Signal::SIGHUP),
+        }
+    }
+
+    /// Waits until somebody wants this program to end; returns by which signal.
+    pub(crate) async fn any(&mut self) -> Signal {
+        let (Arrival::Everybody(signal) | Arrival::Us(signal)) = self.next().await;
+        signal
+    }
+}
+
+/// Sends a signal to the command.
+pub(crate) fn pass_on(child: &Child, signal: Signal) {
+    if let Some(pid) = child.id() {
+        // It may end this very moment.
+        let _ = kill(Pid::from_raw(pid.cast_signed()), signal);
+    }
+}
+
+/// Waits for the end of the command, and passes on what it has not heard; returns its exit code, as a shell does.
+///
+/// # Errors
+/// Fails if it cannot be waited for.
+pub(crate) async fn wait(mut child: Child, signals: &mut Signals) -> io::Result<u8> {
+    loop {
+        tokio::select! {
+            status = child.wait() => return Ok(exit::of_status(status?)),
+            arrival = signals.next() => match arrival {
+                Arrival::Everybody(_) => {}
+                Arrival::Us(signal) => pass_on(&child, signal),
+            }
+        }
+    }
+}
