@@ -67,13 +67,17 @@ impl AllocationService for Allocating {
     ) -> Result<Response<proto::Allocation>, Status> {
         let caller = caller_of(&request)?.clone();
         let id = request.into_inner().id;
-        if let Some(released) = self.released(&id).await? {
-            return match may_use(&caller, released.uid) {
-                true => Ok(Response::new(allocation::encode(&released))),
-                false => Err(AllocationError::NotYours { id }.into()),
-            };
+        let live = self.0.allocations.lock().await.find(&id).cloned();
+        // One that is released meanwhile is in the store by now.
+        let known = match live {
+            Some(live) => Some(live),
+            None => self.released(&id).await?,
+        };
+        match known {
+            Some(known) if may_use(&caller, known.uid) => Ok(Response::new(allocation::encode(&known))),
+            Some(_) => Err(AllocationError::NotYours { id }.into()),
+            None => Err(AllocationError::Unknown { id }.into()),
         }
-        Ok(Response::new(allocation::encode(self.0.allocations.lock().await.of(&caller, &id)?)))
     }
 
     async fn list_allocations(

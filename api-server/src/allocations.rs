@@ -2,18 +2,36 @@
 //! every change durable before it takes effect.
 //!
 //! A node belongs to one allocation at a time, until that is released. The states are those of [`allocation`]; what is asked of a
-//! new one is checked in [`plan`].
+//! new one is checked in [`plan`]; who waits for nodes does so in the [`queue`].
 
 pub(crate) mod allocation;
+pub(crate) mod batch;
 pub(crate) mod plan;
+pub(crate) mod queue;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 
 use pmi_transport::identity::Caller;
 
 pub(crate) use self::allocation::{Allocation, AllocationState};
+use self::queue::{Decision, FreeAt, Timetable, Wish};
+use crate::nodes::Registry;
+use crate::unclean_nodes::UncleanNodes;
+
+/// The most allocations of the queue that are looked at, from its head on; those behind them wait.
+const LOOKED_AT_MAX: usize = 200;
+
+/// The nodes of the cluster at a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NodesNow<'a> {
+    pub registry: &'a Registry,
+    pub unclean: &'a UncleanNodes,
+    /// Seconds since 1970.
+    pub time: u64,
+}
 
 /// All allocations.
 #[derive(Debug, Default)]
@@ -56,11 +74,66 @@ impl Allocations {
             }
             return;
         }
-        if !self.all.contains_key(&id) {
-            // It keeps its nodes for as long as it lives.
+        let before = self.all.get(&id).map(|before| before.nodes.as_slice()).unwrap_or_default();
+        if before != allocation.nodes {
+            before.iter().for_each(|node| drop(self.owners.remove(node)));
             self.owners.extend(allocation.nodes.iter().map(|node| (node.clone(), id.clone())));
         }
         self.all.insert(id, allocation);
+    }
+
+    /// The allocations of the queue, in the order of their turns.
+    pub(crate) fn queue(&self) -> Vec<&Allocation> {
+        let mut queue: Vec<&Allocation> = self.all.values().filter(|allocation| allocation.is_queued()).collect();
+        queue.sort_unstable_by_key(|allocation| allocation.turn);
+        queue
+    }
+
+    /// The turn of an allocation that comes now.
+    fn next_turn(&self) -> u64 {
+        self.all.values().map(|allocation| allocation.turn).max().map_or(0, |turn| turn.saturating_add(1))
+    }
+
+    /// Serves the queue: returns those allocations of it that run from now on, and those that wait for another reason than before.
+    pub(crate) fn serve(&self, now: &NodesNow<'_>) -> Vec<Allocation> {
+        let queue = self.queue();
+        if queue.is_empty() {
+            return Vec::new();
+        }
+        let mut table = self.timetable(now);
+        let mut head = None;
+        let mut served = Vec::new();
+        let unavailable = |waiting: &Allocation| {
+            let reason = self.available(&waiting.wanted, now).err().map(|reason| reason.to_string());
+            reason.unwrap_or_else(|| "its nodes go to those before it".to_owned())
+        };
+        for (position, waiting) in queue.into_iter().enumerate() {
+            let decision = if position < LOOKED_AT_MAX { table.decide(Wish::of(waiting)) } else { Decision::Waits };
+            served.extend(match decision {
+                Decision::Begins(nodes) => Some(waiting.begun_on(nodes, now.time)),
+                Decision::Heads => {
+                    head = Some(&waiting.id);
+                    waiting.waiting(unavailable(waiting))
+                }
+                Decision::Lacks => waiting.waiting(unavailable(waiting)),
+                Decision::Waits => waiting.waiting(match head {
+                    Some(head) => format!("waits behind allocation {head}"),
+                    None => "waits for its turn".to_owned(),
+                }),
+            });
+        }
+        served
+    }
+
+    /// The nodes that are ready, with the times at which they can be had.
+    fn timetable(&self, now: &NodesNow<'_>) -> Timetable {
+        let free_at = |node: &String| match self.owner(node) {
+            Some(owner) => owner.frees_at(now.time),
+            None if now.unclean.has_any(node) => FreeAt::At(now.time + 1),
+            None => FreeAt::Now,
+        };
+        let nodes = now.registry.all_ready().map(|node| (node.clone(), free_at(node))).collect();
+        Timetable::new(now.time, nodes)
     }
 
     /// The allocation that a node belongs to.
@@ -109,5 +182,25 @@ pub(crate) fn may_use(caller: &Caller, owner: u32) -> bool {
         Caller::Admin(_) => true,
         Caller::User(uid) => *uid == owner,
         Caller::Agent(_) | Caller::Api => false,
+    }
+}
+
+impl<'a> Wish<'a> {
+    /// The wish of an allocation.
+    fn of(allocation: &'a Allocation) -> Self {
+        Self { nodes: &allocation.wanted, limit: allocation.time_limit.map(NonZeroU64::get) }
+    }
+}
+
+impl Allocation {
+    /// Time at which its nodes can be had.
+    fn frees_at(&self, now: u64) -> FreeAt {
+        match self.state {
+            AllocationState::Running => self.ends_at().map_or(FreeAt::Unknown, |end| FreeAt::At(end.max(now + 1))),
+            AllocationState::Pending { .. } if self.batch.is_some() => FreeAt::At(now + 1),
+            AllocationState::Releasing { .. } => FreeAt::At(now + 1),
+            AllocationState::Pending { .. } | AllocationState::Failed { .. } => FreeAt::Unknown,
+            AllocationState::Released => FreeAt::Now,
+        }
     }
 }

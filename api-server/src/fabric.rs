@@ -175,6 +175,8 @@ impl Fabric {
             AllocationState::Released => self.release(&allocation.id),
             // Of those that failed, launches may not have ended yet: see `tend`.
             AllocationState::Failed { .. } => self.due.notify_one(),
+            // Queued again, it gets other nodes.
+            AllocationState::Pending { .. } if allocation.is_queued() => self.release(&allocation.id),
             AllocationState::Pending { .. } | AllocationState::Releasing { .. } => {}
         }
         None

@@ -15,7 +15,7 @@ use pmi_transport::proto::v1::{LaunchTasksRequest, RegisterNodeRequest, TellInve
 use prost::Message;
 use tokio::time::Instant;
 
-use crate::allocations::allocation::{Allocation, AllocationState, RequeuePolicy};
+use crate::allocations::Allocation;
 use crate::inventories::{Inventories, Telling, trouble_between};
 use crate::launch::settings::LaunchSettings;
 use crate::nodes::Registry;
@@ -45,15 +45,7 @@ static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {
 pub fn launch_request(data: &[u8]) {
     let Ok(request) = LaunchTasksRequest::decode(data) else { return };
     let Ok(request) = wire::request::decode(request) else { return };
-    let allocation = Allocation {
-        id: "alloc".to_owned(),
-        state: AllocationState::Running,
-        uid: UID,
-        nodes: NODES.map(str::to_owned).into(),
-        requeue: RequeuePolicy::Never,
-        created_at: 0,
-        requeues: 0,
-    };
+    let allocation = Allocation::running("alloc", UID, NODES.map(str::to_owned).into());
     let Ok(order) = Order::new(request, &allocation, &REGISTRY, &LaunchSettings::default()) else { return };
     let spec = encode(&order);
     assert_eq!((spec.uid, spec.allocation_id.as_str()), (UID, "alloc"));

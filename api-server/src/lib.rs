@@ -207,6 +207,7 @@ async fn serve(config: Config) -> Result<(), Failure> {
     let stop = stop_signal().map_err(Failure::Runtime)?;
     tokio::spawn(Arc::clone(&server).take_up());
     tokio::spawn(Arc::clone(&server).watch_nodes());
+    tokio::spawn(Arc::clone(&server).tend_queue());
     if let Some(fabric) = fabric {
         tokio::spawn(fabric::tend(Arc::clone(&server), fabric));
     }

@@ -306,6 +306,11 @@ impl Registry {
         self.nodes.keys().filter(|id| self.ready(id).is_ok())
     }
 
+    /// All nodes that have registered.
+    pub(crate) fn all_names(&self) -> impl Iterator<Item = &String> {
+        self.nodes.keys()
+    }
+
     /// Returns true if a node registered since the server was started.
     pub(crate) fn is_known(&self, id: &str) -> bool {
         self.nodes.contains_key(id)

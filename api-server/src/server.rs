@@ -2,8 +2,10 @@
 
 pub(crate) mod allocating;
 pub(crate) mod attending;
+mod batches;
 pub(crate) mod launching;
 mod meeting;
+mod queueing;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
@@ -13,8 +15,10 @@ use lattice_session::rendezvous::Rendezvous;
 use parking_lot::Mutex;
 use pmi_transport::connect::AgentChannels;
 use pmi_transport::identity::{Caller, Security};
+use tokio::sync::Notify;
 
 use super::allocations::allocation::LaunchFailure;
+use super::allocations::batch::BatchEnd;
 use super::allocations::{AllocationState, Allocations};
 use super::clock::Clock;
 use super::config::Config;
@@ -62,6 +66,8 @@ pub(crate) struct Server {
     pub clock: Arc<Clock>,
     /// The place where launches that nobody owns keep what they say.
     pub spools: Arc<Spools>,
+    /// Something has changed that the queue of allocations may have waited for.
+    queue_due: Notify,
     launches: Mutex<Launches>,
     quota: LaunchQuota,
 }
@@ -114,6 +120,7 @@ impl Server {
             metrics: Arc::default(),
             serials: Serials::from_now(),
             clock: Arc::default(),
+            queue_due: Notify::new(),
             launches: Mutex::default(),
         });
         drains.into_iter().for_each(|drain| server.nodes.lock().drain(drain));
@@ -211,21 +218,23 @@ impl Server {
 }
 
 impl EndListener for Server {
-    fn launch_over(self: Arc<Self>, summary: &Summary, failure: Option<LaunchFailure>) {
+    fn launch_over(self: Arc<Self>, summary: &Summary, failure: Option<LaunchFailure>, exit_code: Option<u32>) {
         self.metrics.count_ended(failure.is_none());
         self.names.withdraw(summary.uid, &summary.id);
         self.rendezvous.withdraw(&summary.id);
         self.session_calls.forget(&summary.id);
         self.quota.withdraw(&summary.id);
         let oldest = self.launches.lock().end(summary.id.clone());
-        let allocation = summary.allocation_id.clone();
+        let (allocation, launch) = (summary.allocation_id.clone(), summary.id.clone());
+        let end = BatchEnd { exit_code, cause: summary.cause.clone() };
         tokio::spawn(async move {
             if let Some(oldest) = oldest {
                 oldest.send(Request::Forget).await;
             }
             if let Some(failure) = failure {
-                self.launch_failed(&allocation, &failure).await;
+                self.launch_failed(&allocation, failure).await;
             }
+            self.batch_over(&allocation, Some(&launch), end).await;
             self.finish_releases().await;
         });
     }

@@ -38,11 +38,15 @@ pub(crate) enum PolicyError {
 
 impl StartPolicy {
     /// Refuses programs of a launch that are no entry points. Administrators start what they like.
-    pub(crate) fn check_launch(&self, caller: &Caller, programs: &[AppSpec]) -> Result<(), PolicyError> {
+    pub(crate) fn check_launch<'a>(
+        &self,
+        caller: &Caller,
+        mut programs: impl Iterator<Item = &'a AppSpec>,
+    ) -> Result<(), PolicyError> {
         if caller.role() == Role::Admin {
             return Ok(());
         }
-        programs.iter().try_for_each(|app| self.check_program(&app.program, &app.directory))
+        programs.try_for_each(|app| self.check_program(&app.program, &app.directory))
     }
 
     /// Refuses a job that ranks want to start of these programs. Of a program without a whole path only its node knows what it is.
@@ -103,7 +107,9 @@ mod tests {
     #[test]
     fn users_start_entry_points_and_nothing_else() {
         let starts = |program: &str, directory: &str| {
-            policy().check_launch(&Caller::User(1000), &[app("/opt/apps/first", "/"), app(program, directory)]).is_ok()
+            policy()
+                .check_launch(&Caller::User(1000), [app("/opt/apps/first", "/"), app(program, directory)].iter())
+                .is_ok()
         };
         assert!(starts("/opt/apps/solver/bin/solve", "/home/u"));
         assert!(starts("/usr/bin/env", "/"));
@@ -121,12 +127,12 @@ mod tests {
         ] {
             assert!(!starts(program, directory), "{program} in {directory}");
         }
-        let refusal = policy().check_launch(&Caller::User(1000), &[app("a.out", "/")]).unwrap_err().to_string();
+        let refusal = policy().check_launch(&Caller::User(1000), [app("a.out", "/")].iter()).unwrap_err().to_string();
         let expected = "\"a.out\" is no entry point of this cluster; programs are started by their paths, of \
                         /opt/apps, /usr/bin/env";
         assert_eq!(refusal, expected);
-        assert!(policy().check_launch(&Caller::Admin(None), &[app("a.out", "/")]).is_ok());
-        assert!(StartPolicy::default().check_launch(&Caller::User(1000), &[app("a.out", "/")]).is_ok());
+        assert!(policy().check_launch(&Caller::Admin(None), [app("a.out", "/")].iter()).is_ok());
+        assert!(StartPolicy::default().check_launch(&Caller::User(1000), [app("a.out", "/")].iter()).is_ok());
     }
 
     #[test]

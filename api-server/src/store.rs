@@ -109,8 +109,10 @@ pub(crate) struct SpawnedJob {
 /// One change of what is kept.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
-    /// An allocation is new or different.
+    /// An allocation is new or different. When it is released, the launch request of its batch job is forgotten.
     Allocation(Allocation),
+    /// The launch request of the batch job of an allocation, encoded.
+    Script { allocation: String, request: Vec<u8> },
     /// A launch is new, or has come further.
     Launch(Box<LaunchRecord>),
     /// A launch is over.
@@ -167,6 +169,9 @@ pub(crate) trait Store: Send + Sync {
 
     /// One allocation, released or not.
     fn allocation(&self, id: &str) -> Result<Option<Allocation>, StoreError>;
+
+    /// The launch request of the batch job of an allocation, encoded.
+    fn script(&self, allocation: &str) -> Result<Option<Vec<u8>>, StoreError>;
 
     /// Launches that are over, in short.
     fn ended(&self) -> Result<Vec<LaunchSummary>, StoreError>;

@@ -5,6 +5,7 @@ mod changes;
 mod drains;
 mod following;
 mod plans;
+mod queue;
 mod rendezvous;
 mod restarts;
 mod rights;

@@ -44,6 +44,11 @@ impl UncleanNodes {
         self.by_node.get(node).is_some_and(|launches| launches.contains(launch))
     }
 
+    /// Returns true if something of any launch may be left on the node.
+    pub(crate) fn has_any(&self, node: &str) -> bool {
+        self.by_node.contains_key(node)
+    }
+
     /// The nodes among these on which anything may be left.
     pub(crate) fn among(&self, nodes: &[String]) -> Vec<String> {
         nodes.iter().filter(|node| self.by_node.contains_key(*node)).cloned().collect()

@@ -1,15 +1,25 @@
 //! One allocation, and what happens to it: a state machine without I/O.
 //!
 //! ```text
-//!  its nodes are ready          release             its launches have ended
-//! ────────────────────> Running ──────────────> Releasing ────────────────────> Released
+//!  its nodes are ready          release, time limit    its launches have ended
+//! ────────────────────> Running ─────────────────> Releasing ────────────────────> Released
 //!                       │ ^   └──node lost, without a policy for it──> Failed
 //!     requeue: as the   v │
-//!          policy     Pending   until its nodes are ready again
+//!          policy     Pending   until its nodes are ready again; without nodes: in the queue
 //! ```
-//! A node is ready when it is up and not drained. Pending and failed allocations can be released as well.
+//! A node is ready when it is up and not drained. Pending and failed allocations can be released as well. An allocation for a batch job
+//! ends with its script; queued again, it gives its nodes back when nothing runs on them any more, and gets others.
 
+use std::num::NonZeroU64;
+
+use lattice_session::count::counted;
+
+use super::batch::BatchJob;
+use super::queue::NodeChoice;
 use crate::nodes::Registry;
+
+/// Number of times that a batch job is queued again. A script that fails each time would go round for ever.
+const BATCH_REQUEUES_MAX: u32 = 5;
 
 /// Nodes that a user may launch on, for as long as it is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,13 +28,23 @@ pub(crate) struct Allocation {
     pub state: AllocationState,
     /// The user whose it is.
     pub uid: u32,
-    /// The names of its nodes, in node order.
+    /// The names of its nodes, in node order; none in the queue.
     pub nodes: Vec<String>,
     pub requeue: RequeuePolicy,
     /// Time of its creation, in seconds since 1970.
     pub created_at: u64,
     /// Number of times that it was queued again.
     pub requeues: u32,
+    /// The nodes that it was asked for.
+    pub wanted: NodeChoice,
+    /// Seconds that it may run; `None` for no limit.
+    pub time_limit: Option<NonZeroU64>,
+    /// Time at which it began to run last, in seconds since 1970.
+    pub began_at: Option<u64>,
+    /// Its turn in the queue: lower ones come first.
+    pub turn: u64,
+    /// The batch job that it was made for.
+    pub batch: Option<BatchJob>,
 }
 
 /// State of an allocation.
@@ -94,22 +114,86 @@ impl AllocationState {
 }
 
 impl Allocation {
+    /// An allocation of these nodes that runs.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn running(id: &str, uid: u32, nodes: Vec<String>) -> Self {
+        Self {
+            id: id.to_owned(),
+            state: AllocationState::Running,
+            uid,
+            wanted: NodeChoice::These(nodes.clone()),
+            nodes,
+            requeue: RequeuePolicy::Never,
+            created_at: 1_700_000_000,
+            requeues: 0,
+            time_limit: None,
+            began_at: None,
+            turn: 0,
+            batch: None,
+        }
+    }
+
     /// The allocation in another state.
     pub(crate) fn moved(&self, state: AllocationState) -> Self {
         Self { state, ..self.clone() }
     }
 
-    /// The allocation once it runs, if it is pending and all its nodes are ready; or with another reason why it does not. `None` if
-    /// nothing changes.
-    pub(crate) fn begun(&self, registry: &Registry) -> Option<Self> {
-        if !matches!(self.state, AllocationState::Pending { .. }) {
+    /// Returns true if it waits for nodes.
+    pub(crate) fn is_queued(&self) -> bool {
+        matches!(self.state, AllocationState::Pending { .. }) && self.nodes.is_empty()
+    }
+
+    /// Time at which it has run as long as it may, in seconds since 1970; `None` if it does not run, or may for ever.
+    pub(crate) fn ends_at(&self) -> Option<u64> {
+        match self.state {
+            AllocationState::Running => Some(self.began_at?.saturating_add(self.time_limit?.get())),
+            _ => None,
+        }
+    }
+
+    /// An allocation of the queue once it runs on these nodes, at the time `now`.
+    pub(crate) fn begun_on(&self, nodes: Vec<String>, now: u64) -> Self {
+        Self { nodes, began_at: Some(now), ..self.moved(AllocationState::Running) }
+    }
+
+    /// An allocation of the queue with another reason why it waits. `None` if nothing changes.
+    pub(crate) fn waiting(&self, reason: String) -> Option<Self> {
+        let next = self.moved(AllocationState::Pending { reason });
+        (self.is_queued() && next != *self).then_some(next)
+    }
+
+    /// The allocation once its release has begun because it has run as long as it may. `None` if it may go on.
+    pub(crate) fn timed_out(&self, now: u64) -> Option<Self> {
+        let limit = self.time_limit?;
+        self.ends_at().filter(|&end| end <= now)?;
+        let reason = format!("its time limit of {} is over", counted(limit.get(), "second"));
+        Some(self.moved(AllocationState::Releasing { reason: Some(reason) }))
+    }
+
+    /// An allocation of a batch job that waits again, because its script could not be started. `None` if it does not run.
+    pub(crate) fn before_its_script(&self, reason: String) -> Option<Self> {
+        let job = self.batch.as_ref().filter(|_| self.state == AllocationState::Running)?;
+        Some(Self { batch: Some(job.anew()), ..self.moved(AllocationState::Pending { reason }) })
+    }
+
+    /// An allocation of a batch job that is queued again, without its nodes, when no launch is left in it. `None` if nothing changes.
+    pub(crate) fn given_back(&self) -> Option<Self> {
+        let is_over = self.batch.is_some() && matches!(self.state, AllocationState::Pending { .. });
+        (is_over && !self.nodes.is_empty()).then(|| Self { nodes: Vec::new(), ..self.clone() })
+    }
+
+    /// The allocation once it runs again at the time `now`, if it is pending and all its nodes are ready; or with another reason why
+    /// it does not. `None` if nothing changes, and for one that waits for other nodes.
+    pub(crate) fn begun(&self, registry: &Registry, now: u64) -> Option<Self> {
+        let is_pending = matches!(self.state, AllocationState::Pending { .. });
+        if !is_pending || self.is_queued() || self.batch.is_some() {
             return None;
         }
         let absent: Vec<&String> = self.nodes.iter().filter(|node| registry.ready(node).is_err()).collect();
-        let next = self.moved(match absent.is_empty() {
-            true => AllocationState::Running,
-            false => AllocationState::Pending { reason: format!("waits for {}", hostlist::fold(&absent)) },
-        });
+        if absent.is_empty() {
+            return Some(self.begun_on(self.nodes.clone(), now));
+        }
+        let next = self.moved(AllocationState::Pending { reason: format!("waits for {}", hostlist::fold(&absent)) });
         (next != *self).then_some(next)
     }
 
@@ -119,11 +203,13 @@ impl Allocation {
             return None;
         }
         let LaunchFailure { reason, kind } = failure;
+        let is_spent = self.batch.is_some() && self.requeues >= BATCH_REQUEUES_MAX;
+        let policy = if is_spent { RequeuePolicy::Never } else { self.requeue };
         let requeued = || Self {
             requeues: self.requeues.saturating_add(1),
             ..self.moved(AllocationState::Pending { reason: format!("queued again: {reason}") })
         };
-        match (self.requeue, kind) {
+        match (policy, kind) {
             (RequeuePolicy::OnAnyFailure, _) | (RequeuePolicy::OnNodeFailure, FailureKind::NodeLost) => {
                 Some(requeued())
             }
@@ -139,6 +225,15 @@ impl Allocation {
         match self.state {
             AllocationState::Releasing { .. } => self.clone(),
             _ => self.moved(AllocationState::Releasing { reason: None }),
+        }
+    }
+
+    /// The allocation of a batch job whose script has ended: it is released, unless it is queued again.
+    pub(crate) fn after_batch(&self, job: BatchJob) -> Self {
+        let next = Self { batch: Some(job), ..self.clone() };
+        match self.state {
+            AllocationState::Running | AllocationState::Failed { .. } => next.releasing(),
+            _ => next,
         }
     }
 

@@ -1,20 +1,27 @@
 //! A request for an allocation becomes one: who may ask, which id it gets, and nodes that are ready and free.
 
 use std::collections::HashSet;
-use std::num::NonZeroU32;
+use std::num::NonZeroU64;
 
 use lattice_daemon::MIN_UID;
 use lattice_session::count::{count_is, counted};
-use lattice_session::unix_time;
 use pmi_transport::identity::{Caller, is_node_name};
 use serde::Deserialize;
 
-use super::Allocations;
 use super::allocation::{Allocation, AllocationState, RequeuePolicy};
-use crate::nodes::{Registry, Unready};
+use super::batch::BatchRequest;
+use super::queue::{Decision, NodeChoice, Wish};
+use super::{Allocations, LOOKED_AT_MAX, NodesNow};
+use crate::nodes::Unready;
 
 /// The most allocations that have not ended.
 const LIVE_MAX: usize = 1 << 16;
+/// The longest name of a batch job, in bytes.
+const BATCH_NAME_MAX: usize = 256;
+/// The most bytes of a batch job's launch request: its script and its environment.
+const BATCH_MAX: u64 = 1 << 20;
+/// The most bytes of all batch jobs of one user that have not been released.
+const BATCH_PER_USER: u64 = 64 << 20;
 /// The longest id that an administrator may choose.
 const ID_MAX: usize = 64;
 
@@ -54,15 +61,20 @@ pub(crate) struct AllocationRequest {
     pub uid: Option<u32>,
     /// The id that it is to get; `None` for a new one.
     pub id: Option<String>,
+    pub when_busy: WhenBusy,
+    /// Seconds that it may run; `None` for no limit.
+    pub time_limit: Option<NonZeroU64>,
+    /// The batch job that it is for.
+    pub batch: Option<BatchRequest>,
 }
 
-/// Choice of the nodes of an allocation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum NodeChoice {
-    /// Exactly these, in this order.
-    These(Vec<String>),
-    /// So many of those that are ready and free.
-    Any(NonZeroU32),
+/// Answer to a request whose nodes cannot be had now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WhenBusy {
+    /// It is refused.
+    Refuse,
+    /// It waits in the queue.
+    Queue,
 }
 
 /// An allocation that cannot be had.
@@ -74,7 +86,7 @@ pub(crate) enum PlanError {
     Twice { node: String },
     #[error(
         "{} asked for, and {} up and free{}",
-        if *asked == 1 { "1 node was".to_owned() } else { format!("{asked} nodes were") },
+        nodes_were(*asked),
         count_is(*free),
         but_drained(*drained)
     )]
@@ -83,6 +95,23 @@ pub(crate) enum PlanError {
     Unready { node: String, why: Unready },
     #[error("node {node} belongs to allocation {owner}")]
     Taken { node: String, owner: String },
+    #[error(
+        "the nodes are kept for allocation {head}, which has waited longer; wait in the queue as well, or say a time limit that ends \
+         before they are needed"
+    )]
+    Kept { head: String },
+    #[error("{} asked for, and this cluster has {there}", nodes_were(*asked))]
+    TooMany { asked: u32, there: usize },
+    #[error("the name of a batch job has up to {BATCH_NAME_MAX} bytes")]
+    BatchName,
+    #[error("the script of a batch job takes {bytes} bytes with its environment; {BATCH_MAX} are possible")]
+    BatchSize { bytes: u64 },
+    #[error(
+        "the batch jobs of user {uid} would take {bytes} bytes; {BATCH_PER_USER} are possible; wait until some have ended"
+    )]
+    BatchesOfUser { uid: u32, bytes: u64 },
+    #[error("something of a launch that is over may be left on node {node}")]
+    Unclean { node: String },
     #[error("only administrators may {what}")]
     AdminsOnly { what: &'static str },
     #[error("say for which user the allocation is; an administrator's certificate names none")]
@@ -99,13 +128,19 @@ pub(crate) enum PlanError {
     FullForUser { uid: u32, most: usize },
 }
 
+/// A number of nodes, and the verb for it.
+fn nodes_were(number: u32) -> String {
+    format!("{} {}", counted(number, "node"), if number == 1 { "was" } else { "were" })
+}
+
 /// The nodes that are missed in a count, if there are any.
 fn but_drained(drained: usize) -> String {
     if drained == 0 { String::new() } else { format!("; {} drained", count_is(drained)) }
 }
 
 impl Allocations {
-    /// The allocation that `request` asks for, with `new_id` if it names no id. It is not among the others yet.
+    /// The allocation that `request` asks for, with `new_id` if it names no id: running, or in the queue if it may wait there. It is not
+    /// among the others yet.
     ///
     /// # Errors
     /// See the variants of [`PlanError`].
@@ -114,7 +149,7 @@ impl Allocations {
         request: &AllocationRequest,
         caller: &Caller,
         settings: &AllocationSettings,
-        registry: &Registry,
+        now: &NodesNow<'_>,
         new_id: String,
     ) -> Result<Allocation, PlanError> {
         let (uid, is_admin) = user(request, caller, settings)?;
@@ -122,19 +157,62 @@ impl Allocations {
         if !is_admin && self.all.values().filter(|other| other.uid == uid).count() >= settings.per_user {
             return Err(PlanError::FullForUser { uid, most: settings.per_user });
         }
-        let nodes = match &request.nodes {
-            NodeChoice::Any(number) => self.free_nodes(*number, registry)?,
-            NodeChoice::These(nodes) => self.check_nodes(nodes, registry).map(|()| nodes.clone())?,
-        };
-        Ok(Allocation {
+        request.batch.as_ref().map(|batch| self.check_batch(batch, uid)).transpose()?;
+        check_names(&request.nodes)?;
+        let queued = Allocation {
             id,
-            state: AllocationState::Running,
+            state: AllocationState::Pending { reason: "has just been queued".to_owned() },
             uid,
-            nodes,
+            nodes: Vec::new(),
             requeue: request.requeue,
-            created_at: unix_time::seconds(),
+            created_at: now.time,
             requeues: 0,
-        })
+            wanted: request.nodes.clone(),
+            time_limit: request.time_limit,
+            began_at: None,
+            turn: self.next_turn(),
+            batch: request.batch.as_ref().map(BatchRequest::job),
+        };
+        match request.when_busy {
+            WhenBusy::Queue => possible(&request.nodes, now).map(|()| queued),
+            WhenBusy::Refuse => self.nodes_at_once(&queued, now).map(|nodes| queued.begun_on(nodes, now.time)),
+        }
+    }
+
+    fn check_batch(&self, batch: &BatchRequest, uid: u32) -> Result<(), PlanError> {
+        if batch.name.len() > BATCH_NAME_MAX {
+            return Err(PlanError::BatchName);
+        }
+        if batch.bytes > BATCH_MAX {
+            return Err(PlanError::BatchSize { bytes: batch.bytes });
+        }
+        let others = self.all.values().filter(|other| other.uid == uid).filter_map(|other| other.batch.as_ref());
+        let bytes = others.map(|batch| batch.bytes).sum::<u64>() + batch.bytes;
+        if bytes > BATCH_PER_USER { Err(PlanError::BatchesOfUser { uid, bytes }) } else { Ok(()) }
+    }
+
+    /// Nodes for an allocation that does not wait, if they are free and nobody who waits has to wait longer for it.
+    fn nodes_at_once(&self, asked: &Allocation, now: &NodesNow<'_>) -> Result<Vec<String>, PlanError> {
+        self.available(&asked.wanted, now)?;
+        let mut table = self.timetable(now);
+        let mut head = String::new();
+        for waiting in self.queue().into_iter().take(LOOKED_AT_MAX) {
+            if table.decide(Wish::of(waiting)) == Decision::Heads {
+                head.clone_from(&waiting.id);
+            }
+        }
+        match table.decide(Wish::of(asked)) {
+            Decision::Begins(nodes) => Ok(nodes),
+            Decision::Heads | Decision::Waits | Decision::Lacks => Err(PlanError::Kept { head }),
+        }
+    }
+
+    /// Fails if nodes are not up and free.
+    pub(super) fn available(&self, wanted: &NodeChoice, now: &NodesNow<'_>) -> Result<(), PlanError> {
+        match wanted {
+            NodeChoice::Any(number) => self.enough(number.get(), now),
+            NodeChoice::These(nodes) => nodes.iter().try_for_each(|node| self.is_available(node, now)),
+        }
     }
 
     fn free_id(&self, id: String) -> Result<String, PlanError> {
@@ -150,31 +228,52 @@ impl Allocations {
         Ok(id)
     }
 
-    fn free_nodes(&self, number: NonZeroU32, registry: &Registry) -> Result<Vec<String>, PlanError> {
-        let (asked, is_free) = (number.get(), |node: &&String| !self.owners.contains_key(*node));
-        let free: Vec<String> = registry.all_ready().filter(is_free).take(asked as usize).cloned().collect();
-        if free.len() < asked as usize {
-            let drained = registry.all_drained().filter(is_free).count();
-            return Err(PlanError::TooFew { asked, free: free.len(), drained });
+    fn enough(&self, asked: u32, now: &NodesNow<'_>) -> Result<(), PlanError> {
+        let is_free = |node: &&String| !self.owners.contains_key(*node) && !now.unclean.has_any(node);
+        let free = now.registry.all_ready().filter(is_free).take(asked as usize).count();
+        if free == asked as usize {
+            return Ok(());
         }
-        Ok(free)
+        let drained = now.registry.all_drained().filter(is_free).count();
+        Err(PlanError::TooFew { asked, free, drained })
     }
 
-    fn check_nodes(&self, nodes: &[String], registry: &Registry) -> Result<(), PlanError> {
-        let mut seen = HashSet::new();
-        for node in nodes {
-            if !is_node_name(node) {
-                return Err(PlanError::NodeName { name: node.clone() });
-            }
-            if !seen.insert(node) {
-                return Err(PlanError::Twice { node: node.clone() });
-            }
-            registry.ready(node).map_err(|why| PlanError::Unready { node: node.clone(), why })?;
-            if let Some(owner) = self.owners.get(node) {
-                return Err(PlanError::Taken { node: node.clone(), owner: owner.clone() });
-            }
+    fn is_available(&self, node: &str, now: &NodesNow<'_>) -> Result<(), PlanError> {
+        now.registry.ready(node).map_err(|why| PlanError::Unready { node: node.to_owned(), why })?;
+        match self.owners.get(node) {
+            Some(owner) => Err(PlanError::Taken { node: node.to_owned(), owner: owner.clone() }),
+            None if now.unclean.has_any(node) => Err(PlanError::Unclean { node: node.to_owned() }),
+            None => Ok(()),
         }
-        Ok(())
+    }
+}
+
+/// Refuses names that cannot be nodes, and nodes that are named twice.
+fn check_names(wanted: &NodeChoice) -> Result<(), PlanError> {
+    let NodeChoice::These(nodes) = wanted else { return Ok(()) };
+    let mut seen = HashSet::new();
+    for node in nodes {
+        if !is_node_name(node) {
+            return Err(PlanError::NodeName { name: node.clone() });
+        }
+        if !seen.insert(node) {
+            return Err(PlanError::Twice { node: node.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// Refuses what could not be had if all nodes were up and free.
+fn possible(wanted: &NodeChoice, now: &NodesNow<'_>) -> Result<(), PlanError> {
+    match wanted {
+        NodeChoice::Any(number) => {
+            let (asked, there) = (number.get(), now.registry.all_names().count());
+            if there < asked as usize { Err(PlanError::TooMany { asked, there }) } else { Ok(()) }
+        }
+        NodeChoice::These(nodes) => match nodes.iter().find(|node| !now.registry.is_known(node)) {
+            Some(node) => Err(PlanError::Unready { node: node.clone(), why: Unready::Unknown }),
+            None => Ok(()),
+        },
     }
 }
 

@@ -1,17 +1,37 @@
 //! Allocations that are granted or refused, and their states.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::LazyLock;
 
 use tonic::{Code, Status};
 
 use super::allocation::{FailureKind, LaunchFailure, RequeuePolicy};
-use super::plan::{AllocationRequest, AllocationSettings, Creators, NodeChoice, PlanError};
+use super::batch::{BatchEnd, BatchJob};
+use super::plan::{AllocationRequest, AllocationSettings, Creators, PlanError, WhenBusy};
+use super::queue::NodeChoice;
 use super::*;
 use crate::nodes::Unready;
 use crate::nodes::tests::{drain, registry};
 
+/// The time of everything here.
+const NOW: u64 = 1_700_000_000;
+
+/// These nodes, none of which is unclean.
+fn now(registry: &Registry) -> NodesNow<'_> {
+    static CLEAN: LazyLock<UncleanNodes> = LazyLock::new(UncleanNodes::default);
+    NodesNow { registry, unclean: &CLEAN, time: NOW }
+}
+
 fn asking(nodes: NodeChoice) -> AllocationRequest {
-    AllocationRequest { nodes, requeue: RequeuePolicy::Never, uid: None, id: None }
+    AllocationRequest {
+        nodes,
+        requeue: RequeuePolicy::Never,
+        uid: None,
+        id: None,
+        when_busy: WhenBusy::Refuse,
+        time_limit: None,
+        batch: None,
+    }
 }
 
 /// A request for these nodes.
@@ -32,7 +52,7 @@ fn create(
 ) -> Result<Allocation, String> {
     let id = (0..).map(|number| format!("id{number}")).find(|id| allocations.find(id).is_none()).unwrap();
     let settings = AllocationSettings { per_user: 3, ..AllocationSettings::default() };
-    let planned = allocations.plan(request, caller, &settings, &registry(nodes), id);
+    let planned = allocations.plan(request, caller, &settings, &now(&registry(nodes)), id);
     let planned = planned.map_err(|error| error.to_string())?;
     allocations.put(planned.clone());
     Ok(planned)
@@ -63,17 +83,17 @@ async fn an_allocation_that_was_queued_again_runs_when_its_nodes_are_ready() {
     let request = AllocationRequest { requeue: RequeuePolicy::OnNodeFailure, ..on("a[0-1]") };
     let running = create(&mut all, &request, &USER, &["a0", "a1"]).unwrap();
     let queued = running.after_failure(&failure(FailureKind::NodeLost)).unwrap();
-    let pending = queued.begun(&registry(&["a0"])).unwrap();
+    let pending = queued.begun(&registry(&["a0"]), NOW).unwrap();
     assert_eq!(pending.state, AllocationState::Pending { reason: "waits for a1".to_owned() });
     all.put(pending.clone());
     let refusal = all.running(&USER, "id0").unwrap_err();
     assert_eq!(refusal.to_string(), "allocation id0 is pending, not running: waits for a1");
-    assert_eq!(pending.begun(&registry(&["a0"])), None);
+    assert_eq!(pending.begun(&registry(&["a0"]), NOW), None);
     let mut both = registry(&["a0", "a1"]);
     both.drain(drain("a0", "new memory"));
-    assert_eq!(pending.begun(&both).unwrap().state.reason(), Some("waits for a0"));
+    assert_eq!(pending.begun(&both, NOW).unwrap().state.reason(), Some("waits for a0"));
     both.resume("a0");
-    assert_eq!(pending.begun(&both).unwrap().state, AllocationState::Running);
+    assert_eq!(pending.begun(&both, NOW).unwrap().state, AllocationState::Running);
 }
 
 /// By name or by number, one rule: nodes that are up, free and not drained.
@@ -84,7 +104,7 @@ async fn nodes_that_are_not_ready_are_refused_and_may_be_asked_for_again() {
     up.drain(drain("a1", "new memory"));
     let check = |request: AllocationRequest, expected: &str| {
         let settings = AllocationSettings::default();
-        let status = Status::from(all.plan(&request, &USER, &settings, &up, "id".to_owned()).unwrap_err());
+        let status = Status::from(all.plan(&request, &USER, &settings, &now(&up), "id".to_owned()).unwrap_err());
         assert_eq!((status.code(), status.message()), (Code::FailedPrecondition, expected));
     };
     check(any(2), "2 nodes were asked for, and 1 is up and free; 1 is drained");
@@ -124,15 +144,8 @@ async fn what_belongs_to_others_is_theirs() {
 
 /// An allocation of two nodes in a state.
 fn allocation(state: AllocationState) -> Allocation {
-    Allocation {
-        id: "id".to_owned(),
-        state,
-        uid: 1000,
-        nodes: vec!["a0".to_owned(), "a1".to_owned()],
-        requeue: RequeuePolicy::Never,
-        created_at: 1_700_000_000,
-        requeues: 0,
-    }
+    let nodes = vec!["a0".to_owned(), "a1".to_owned()];
+    Allocation { state, ..Allocation::running("id", 1000, nodes) }
 }
 
 fn pending(reason: &str) -> AllocationState {
@@ -161,8 +174,11 @@ fn check_event(event: impl Fn(&Allocation) -> Option<Allocation>, expected: [Opt
         let after = event(&before);
         assert_eq!(after.as_ref().map(|after| &after.state), expected.as_ref(), "from {:?}", before.state);
         if let Some(after) = after {
-            let rest =
-                |allocation: Allocation| Allocation { requeues: 0, ..allocation.moved(AllocationState::Running) };
+            let rest = |allocation: Allocation| Allocation {
+                requeues: 0,
+                began_at: None,
+                ..allocation.moved(AllocationState::Running)
+            };
             assert_eq!(rest(after), rest(before), "the rest stays as it is");
         }
     }
@@ -171,14 +187,14 @@ fn check_event(event: impl Fn(&Allocation) -> Option<Allocation>, expected: [Opt
 #[tokio::test]
 async fn only_a_pending_allocation_begins_when_its_nodes_are_ready() {
     let both = registry(&["a0", "a1"]);
-    check_event(|before| before.begun(&both), [Some(AllocationState::Running), None, None, None, None, None]);
+    check_event(|before| before.begun(&both, NOW), [Some(AllocationState::Running), None, None, None, None, None]);
 }
 
 #[tokio::test]
 async fn a_pending_allocation_names_the_nodes_that_it_waits_for() {
     let one = registry(&["a1"]);
-    check_event(|before| before.begun(&one), [Some(pending("waits for a0")), None, None, None, None, None]);
-    assert_eq!(allocation(pending("waits for a0")).begun(&one), None, "that is no news");
+    check_event(|before| before.begun(&one, NOW), [Some(pending("waits for a0")), None, None, None, None, None]);
+    assert_eq!(allocation(pending("waits for a0")).begun(&one, NOW), None, "that is no news");
 }
 
 #[test]
@@ -294,7 +310,7 @@ async fn requests_that_cannot_be_granted_are_refused_with_a_reason() {
         (USER, any(3), PlanError::TooFew { asked: 3, free: 2, drained: 0 }),
     ];
     for (caller, request, expected) in cases {
-        let refusal = all.plan(&request, &caller, &AllocationSettings::default(), &up, "new".to_owned());
+        let refusal = all.plan(&request, &caller, &AllocationSettings::default(), &now(&up), "new".to_owned());
         assert_eq!(refusal.unwrap_err(), expected, "{caller} asks for {request:?}");
     }
 }
@@ -306,7 +322,7 @@ async fn accounts_of_the_system_get_no_allocation() {
     let plan = |caller: Caller, uid, min_uid| {
         let request = AllocationRequest { uid, ..on("a0") };
         let settings = AllocationSettings { min_uid, ..AllocationSettings::default() };
-        Allocations::default().plan(&request, &caller, &settings, &up, "id".to_owned()).map(|made| made.uid)
+        Allocations::default().plan(&request, &caller, &settings, &now(&up), "id".to_owned()).map(|made| made.uid)
     };
     let min_uid = AllocationSettings::default().min_uid;
     let refused = |uid| Err(PlanError::SystemUser { uid, min_uid: 1000 });
@@ -322,7 +338,119 @@ async fn accounts_of_the_system_get_no_allocation() {
 async fn where_only_administrators_create_allocations_users_do_not() {
     let settings = AllocationSettings { creators: Creators::Admins, ..AllocationSettings::default() };
     let up = registry(&["a0"]);
-    let plan = |caller: &Caller| Allocations::default().plan(&on("a0"), caller, &settings, &up, "id".to_owned());
+    let plan = |caller: &Caller| Allocations::default().plan(&on("a0"), caller, &settings, &now(&up), "id".to_owned());
     assert_eq!(plan(&USER).unwrap_err(), PlanError::AdminsOnly { what: "create allocations" });
     assert_eq!(plan(&Caller::Admin(Some(7))).unwrap().uid, 7);
+}
+
+/// A request that waits for so many nodes.
+fn waiting_for(number: u32, limit: Option<u64>) -> AllocationRequest {
+    AllocationRequest { when_busy: WhenBusy::Queue, time_limit: limit.and_then(NonZeroU64::new), ..any(number) }
+}
+
+/// Serves the queue; returns what it changed, in short.
+fn serve(all: &mut Allocations, nodes: &[&str]) -> Vec<String> {
+    let served = all.serve(&now(&registry(nodes)));
+    let words = |next: &Allocation| match next.state.reason() {
+        Some(reason) => format!("{}: {reason}", next.id),
+        None => format!("{} on {}", next.id, hostlist::fold(&next.nodes)),
+    };
+    let told = served.iter().map(words).collect();
+    served.into_iter().for_each(|next| all.put(next));
+    told
+}
+
+#[tokio::test]
+async fn those_who_wait_are_served_in_their_order_and_told_why_they_wait() {
+    let (mut all, up) = (Allocations::default(), ["a0", "a1"]);
+    create(&mut all, &on("a0"), &USER, &up).unwrap();
+    assert!(create(&mut all, &waiting_for(2, None), &USER, &up).unwrap().is_queued());
+    create(&mut all, &waiting_for(1, None), &USER, &up).unwrap();
+    let why = ["id1: 2 nodes were asked for, and 1 is up and free", "id2: waits behind allocation id1"];
+    assert_eq!(serve(&mut all, &up), why);
+    assert_eq!(serve(&mut all, &up), [""; 0], "that is no news");
+    all.put(all.find("id0").unwrap().moved(AllocationState::Released));
+    assert_eq!(serve(&mut all, &up), ["id1 on a[0-1]", "id2: its nodes go to those before it"]);
+    assert_eq!(serve(&mut all, &up), ["id2: 1 node was asked for, and 0 are up and free"]);
+    all.put(all.find("id1").unwrap().moved(AllocationState::Released));
+    assert_eq!(serve(&mut all, &up), ["id2 on a0"]);
+}
+
+#[tokio::test]
+async fn nobody_overtakes_those_who_wait_by_not_waiting() {
+    let (mut all, up) = (Allocations::default(), ["a0", "a1"]);
+    let hour = AllocationRequest { time_limit: NonZeroU64::new(3600), ..on("a0") };
+    create(&mut all, &hour, &USER, &up).unwrap();
+    create(&mut all, &waiting_for(2, None), &USER, &up).unwrap();
+    let refusal = create(&mut all, &any(1), &USER, &up).unwrap_err();
+    assert!(refusal.starts_with("the nodes are kept for allocation id1, which has waited longer"), "{refusal}");
+    let short = AllocationRequest { time_limit: NonZeroU64::new(3600), ..any(1) };
+    assert_eq!(create(&mut all, &short, &USER, &up).unwrap().nodes, ["a1"]);
+}
+
+#[tokio::test]
+async fn what_can_never_be_had_is_not_queued() {
+    let (mut all, up) = (Allocations::default(), ["a0", "a1"]);
+    let refusal = create(&mut all, &waiting_for(3, None), &USER, &up).unwrap_err();
+    assert_eq!(refusal, "3 nodes were asked for, and this cluster has 2");
+    let named = AllocationRequest { when_busy: WhenBusy::Queue, ..on("b0") };
+    assert_eq!(create(&mut all, &named, &USER, &up).unwrap_err(), "node b0 has not registered");
+}
+
+#[tokio::test]
+async fn an_unclean_node_is_given_to_nobody() {
+    let (all, up) = (Allocations::default(), registry(&["a0"]));
+    let mut unclean = UncleanNodes::default();
+    unclean.add("a0", "launch");
+    let now = NodesNow { unclean: &unclean, ..now(&up) };
+    let plan = |request| all.plan(&request, &USER, &AllocationSettings::default(), &now, "id".to_owned());
+    assert_eq!(plan(any(1)).unwrap_err(), PlanError::TooFew { asked: 1, free: 0, drained: 0 });
+    assert_eq!(plan(on("a0")).unwrap_err(), PlanError::Unclean { node: "a0".to_owned() });
+    assert!(plan(waiting_for(1, None)).unwrap().is_queued());
+}
+
+#[test]
+fn an_allocation_ends_when_it_has_run_as_long_as_it_may() {
+    let limited = Allocation { time_limit: NonZeroU64::new(60), ..allocation(AllocationState::Running) };
+    let running = limited.begun_on(vec!["a0".to_owned()], NOW);
+    assert_eq!((running.ends_at(), running.timed_out(NOW + 59)), (Some(NOW + 60), None));
+    let over = running.timed_out(NOW + 60).unwrap();
+    assert_eq!(over.state, releasing("its time limit of 60 seconds is over"));
+    assert_eq!((over.ends_at(), over.timed_out(NOW + 99)), (None, None));
+    let unlimited = Allocation { time_limit: None, ..running };
+    assert_eq!((unlimited.ends_at(), unlimited.timed_out(u64::MAX)), (None, None));
+}
+
+/// An allocation of a batch job in a state.
+fn batch(state: AllocationState) -> Allocation {
+    let job = BatchJob { name: "job".to_owned(), bytes: 1, launch: Some("l".to_owned()), end: None };
+    Allocation { batch: Some(job), requeue: RequeuePolicy::OnNodeFailure, ..allocation(state) }
+}
+
+#[tokio::test]
+async fn a_batch_job_that_is_queued_again_gives_its_nodes_back() {
+    let again = batch(AllocationState::Running).after_failure(&failure(FailureKind::NodeLost)).unwrap();
+    assert_eq!((again.requeues, again.is_queued()), (1, false));
+    assert_eq!(again.begun(&registry(&["a0", "a1"]), NOW), None, "its launches may not have ended yet");
+    let given_back = again.given_back().unwrap();
+    assert!(given_back.is_queued() && given_back.given_back().is_none());
+    assert_eq!(allocation(pending("why")).given_back(), None, "others keep theirs");
+    let last = Allocation { requeues: 5, ..batch(AllocationState::Running) };
+    let end = last.after_failure(&failure(FailureKind::NodeLost)).unwrap();
+    assert_eq!(end.state, failed("because"), "not for ever");
+}
+
+#[test]
+fn an_allocation_ends_with_its_script_unless_it_is_queued_again() {
+    let end = BatchEnd { exit_code: Some(3), cause: String::new() };
+    let after = |state| {
+        let before = batch(state);
+        let job = before.batch.as_ref().unwrap().ended(end.clone());
+        before.after_batch(job).state
+    };
+    let releases = AllocationState::Releasing { reason: None };
+    assert_eq!(after(AllocationState::Running), releases);
+    assert_eq!(after(failed("why")), releases);
+    assert_eq!(after(releasing("why")), releasing("why"));
+    assert_eq!(after(pending("why")), pending("why"));
 }

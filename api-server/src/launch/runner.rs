@@ -306,6 +306,8 @@ impl Runner {
             },
         });
         let summary = self.shared.summary.lock().clone();
-        Arc::clone(&self.surroundings.listener).launch_over(&summary, failure);
+        let first = completion.ends.iter().find(|end| end.rank.0 == 0);
+        let exit_code = first.and_then(|end| u32::try_from(end.exit.shell_code()).ok());
+        Arc::clone(&self.surroundings.listener).launch_over(&summary, failure, exit_code);
     }
 }

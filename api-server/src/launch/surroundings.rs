@@ -34,8 +34,8 @@ pub(crate) struct Surroundings {
 
 /// Somebody who hears of the ends of launches.
 pub(crate) trait EndListener: Send + Sync {
-    /// A launch is over; it failed, or all went well.
-    fn launch_over(self: Arc<Self>, summary: &Summary, failure: Option<LaunchFailure>);
+    /// A launch is over; it failed, or all went well. The exit code is that of its first rank, as a shell has it, if it is known.
+    fn launch_over(self: Arc<Self>, summary: &Summary, failure: Option<LaunchFailure>, exit_code: Option<u32>);
 
     /// A launch's task has ended: nothing of it is in memory any more.
     fn forget(&self, launch_id: &str);

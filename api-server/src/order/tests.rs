@@ -9,8 +9,6 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use super::*;
-use crate::allocations::AllocationState;
-use crate::allocations::allocation::RequeuePolicy;
 use crate::nodes::tests::{drain, expire, registration};
 use crate::nodes::{NodeFacts, Registration};
 use crate::store::LaunchRecord;
@@ -27,15 +25,7 @@ fn registry() -> Registry {
 }
 
 fn ordered(request: LaunchTasksRequest, settings: &LaunchSettings) -> Result<Order, OrderError> {
-    let allocation = Allocation {
-        id: "a".to_owned(),
-        state: AllocationState::Running,
-        uid: 7,
-        nodes: (0..4).map(|node| format!("node{node}")).collect(),
-        requeue: RequeuePolicy::Never,
-        created_at: 0,
-        requeues: 0,
-    };
+    let allocation = Allocation::running("a", 7, (0..4).map(|node| format!("node{node}")).collect());
     Order::new(wire::request::decode(request)?, &allocation, &registry(), settings)
 }
 

@@ -4,15 +4,18 @@ use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
-use lattice_session::random;
+use lattice_session::{random, unix_time};
 use pmi_transport::identity::Caller;
 
 use super::{NotWritten, Server};
-use crate::allocations::allocation::LaunchFailure;
+use crate::allocations::allocation::{FailureKind, LaunchFailure};
 use crate::allocations::plan::{AllocationRequest, PlanError};
-use crate::allocations::{Allocation, AllocationError, AllocationState, Allocations};
+use crate::allocations::{Allocation, AllocationError, AllocationState, Allocations, NodesNow};
 use crate::launch::Request;
+use crate::nodes::Unready;
+use crate::start_policy::PolicyError;
 use crate::store::Change;
+use crate::wire;
 
 /// An allocation that is not made.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +24,8 @@ pub(crate) enum AllocateError {
     Random(#[source] io::Error),
     #[error(transparent)]
     Plan(#[from] PlanError),
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     #[error(transparent)]
     NotWritten(#[from] NotWritten),
 }
@@ -36,11 +41,12 @@ pub(crate) enum ReleaseError {
 
 impl Server {
     /// Does to an allocation what its policy says of a launch that failed.
-    pub(super) async fn launch_failed(&self, id: &str, failure: &LaunchFailure) {
+    pub(super) async fn launch_failed(&self, id: &str, failure: LaunchFailure) {
         let next = {
             let mut all = self.allocations.lock().await;
-            let next = all.find(id).and_then(|allocation| allocation.after_failure(failure));
-            let Some(next) = next else { return };
+            let Some(allocation) = all.find(id) else { return };
+            let failure = self.judged(allocation, failure);
+            let Some(next) = allocation.after_failure(&failure) else { return };
             tracing::info!(
                 allocation = id,
                 state = next.state.word(),
@@ -54,9 +60,20 @@ impl Server {
         self.begin(id).await;
     }
 
+    /// The failure of a launch of this allocation. A script may hear of the end of a launch that lost a node, and fail, before that end
+    /// is seen here.
+    fn judged(&self, allocation: &Allocation, failure: LaunchFailure) -> LaunchFailure {
+        let registry = self.nodes.lock();
+        let is_lost = |node: &String| registry.ready(node) == Err(Unready::Lost);
+        match allocation.batch.is_some() && allocation.nodes.iter().any(is_lost) {
+            true => LaunchFailure { kind: FailureKind::NodeLost, ..failure },
+            false => failure,
+        }
+    }
+
     /// Stores an allocation that changed for reasons of our own. The change stands even if it cannot be written: what it follows
     /// from has happened.
-    async fn put(&self, all: &mut Allocations, next: Allocation) {
+    pub(super) async fn put(&self, all: &mut Allocations, next: Allocation) {
         // Written down to the log already.
         let _ = self.write(vec![Change::Allocation(next.clone())]).await;
         all.put(next.clone());
@@ -64,12 +81,19 @@ impl Server {
             // Nobody waits for what is asked here.
             let _ = fabric.follow(&next);
         }
+        self.queue_due.notify_one();
+    }
+
+    /// Calls `look` with the nodes as they are now.
+    pub(super) fn with_nodes_now<T>(&self, look: impl FnOnce(&NodesNow<'_>) -> T) -> T {
+        let (registry, unclean) = (self.nodes.lock(), self.unclean.lock());
+        look(&NodesNow { registry: &registry, unclean: &unclean, time: unix_time::seconds() })
     }
 
     /// An allocation that is pending runs from now on, if its nodes are ready.
     async fn begin(&self, id: &str) {
         let mut all = self.allocations.lock().await;
-        let begun = all.find(id).and_then(|allocation| allocation.begun(&self.nodes.lock()));
+        let begun = all.find(id).and_then(|allocation| allocation.begun(&self.nodes.lock(), unix_time::seconds()));
         if let Some(next) = begun {
             self.put(&mut all, next).await;
         }
@@ -81,22 +105,35 @@ impl Server {
         if let Some(id) = owner {
             self.begin(&id).await;
         }
+        self.queue_due.notify_one();
     }
 
-    /// Makes the allocation that `request` asks for.
+    /// Makes the allocation that `request` asks for, or queues it.
     ///
     /// # Errors
     /// See the variants of [`AllocateError`].
     pub(crate) async fn allocate(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
         request: &AllocationRequest,
     ) -> Result<Allocation, AllocateError> {
+        if let Some(batch) = &request.batch {
+            self.config.policy.check_launch(caller, batch.launch.programs.iter().map(|program| &program.app))?;
+        }
         let id = random::id().map_err(AllocateError::Random)?;
         let mut all = self.allocations.lock().await;
-        let planned = all.plan(request, caller, &self.config.allocations, &self.nodes.lock(), id)?;
-        self.write(vec![Change::Allocation(planned.clone())]).await?;
+        let planned = self.with_nodes_now(|now| all.plan(request, caller, &self.config.allocations, now, id))?;
+        let script = request.batch.as_ref().map(|batch| Change::Script {
+            allocation: planned.id.clone(),
+            request: wire::allocation::encode_script(batch),
+        });
+        self.write(std::iter::once(Change::Allocation(planned.clone())).chain(script).collect()).await?;
         all.put(planned.clone());
+        if planned.is_queued() {
+            drop(all);
+            return Ok(self.queued(planned).await);
+        }
+        self.queue_due.notify_one();
         let credentials = self.fabric.as_ref().and_then(|fabric| fabric.follow(&planned));
         drop(all);
         let nodes = hostlist::fold(&planned.nodes);
@@ -146,7 +183,10 @@ impl Server {
         let next: Vec<Allocation> = {
             let unclean = self.unclean.lock();
             let idle = all.iter().filter(|allocation| !busy.contains(&allocation.id));
-            idle.filter_map(|allocation| allocation.released(&unclean.among(&allocation.nodes))).collect()
+            let over = |allocation: &Allocation| {
+                allocation.released(&unclean.among(&allocation.nodes)).or_else(|| allocation.given_back())
+            };
+            idle.filter_map(over).collect()
         };
         for next in next {
             self.put(&mut all, next).await;

@@ -61,10 +61,23 @@ impl Server {
         request: LaunchRequest,
     ) -> Result<Planned, LaunchError> {
         let allocation = self.allocations.lock().await.running(caller, allocation_id)?.clone();
-        let asked = self.fabric.as_ref().map(|fabric| fabric.ask(&allocation));
         let planned = self.order(caller, request, &allocation)?;
+        self.begin_launch(caller, &allocation, planned).await
+    }
+
+    /// Starts a launch that was ordered in this allocation, and returns when every node has accepted it.
+    ///
+    /// # Errors
+    /// See the variants of [`LaunchError`].
+    pub(super) async fn begin_launch(
+        self: &Arc<Self>,
+        caller: &Caller,
+        allocation: &Allocation,
+        planned: Planned,
+    ) -> Result<Planned, LaunchError> {
+        let asked = self.fabric.as_ref().map(|fabric| fabric.ask(allocation));
         let order = &planned.order;
-        let fan_out = self.fan_out(order, &allocation)?;
+        let fan_out = self.fan_out(order, allocation)?;
         let credentials = asked.map(|asked| self.credentials_to_come(asked, &fan_out, order));
         let record = LaunchRecord::begun(order, &summary(order));
         let id = &order.launch.launch_id;
@@ -97,10 +110,15 @@ impl Server {
     }
 
     /// Makes an order of `request` on the nodes as they are now.
-    fn order(&self, caller: &Caller, request: LaunchRequest, allocation: &Allocation) -> Result<Planned, LaunchError> {
+    pub(super) fn order(
+        &self,
+        caller: &Caller,
+        request: LaunchRequest,
+        allocation: &Allocation,
+    ) -> Result<Planned, LaunchError> {
         let registry = self.nodes.lock();
         let order = Order::new(request, allocation, &registry, &self.config.launches)?;
-        self.config.policy.check_launch(caller, &order.launch.apps)?;
+        self.config.policy.check_launch(caller, order.launch.apps.iter())?;
         let notes = Vec::from_iter(order.crowding(&registry));
         Ok(Planned { order, notes })
     }

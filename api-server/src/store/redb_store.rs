@@ -26,6 +26,8 @@ const LAUNCHES: Records = TableDefinition::new("launches");
 /// Launches that are over, in short, and with all that is kept of them.
 const ENDED_SUMMARIES: Records = TableDefinition::new("ended_summaries");
 const ENDED_LAUNCHES: Records = TableDefinition::new("ended_launches");
+/// Launch requests of batch jobs, by allocation.
+const SCRIPTS: Records = TableDefinition::new("scripts");
 /// By node.
 const DRAINS: Records = TableDefinition::new("drains");
 
@@ -124,6 +126,7 @@ fn make_tables(database: &Database) -> Result<(), redb::Error> {
     transaction.open_table(LAUNCHES)?;
     transaction.open_table(ENDED_SUMMARIES)?;
     transaction.open_table(ENDED_LAUNCHES)?;
+    transaction.open_table(SCRIPTS)?;
     transaction.open_table(DRAINS)?;
     transaction.open_table(ENDED)?;
     transaction.open_table(RELEASED)?;
@@ -145,13 +148,16 @@ fn whole_records_of_ended(transaction: &redb::WriteTransaction) -> Result<Vec<En
     Ok(all)
 }
 
-/// Writes changes; returns the bytes that were freed by launches that are over.
+/// Writes changes; returns the bytes that were freed by launches that are over and by batch jobs.
 fn put(database: &Database, changes: &[Change]) -> Result<u64, redb::Error> {
     let transaction = database.begin_write()?;
     let mut freed = 0;
     for change in changes {
         match change {
-            Change::Allocation(allocation) => put_allocation(&transaction, allocation)?,
+            Change::Allocation(allocation) => freed += put_allocation(&transaction, allocation)?,
+            Change::Script { allocation, request } => {
+                transaction.open_table(SCRIPTS)?.insert(allocation.as_str(), request.as_slice())?;
+            }
             Change::Launch(launch) => {
                 let id = launch.summary.as_ref().map_or("", |summary| &summary.id);
                 transaction.open_table(LAUNCHES)?.insert(id, launch.encode_to_vec().as_slice())?;
@@ -181,20 +187,23 @@ fn private_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-fn put_allocation(transaction: &redb::WriteTransaction, changed: &Allocation) -> Result<(), redb::Error> {
+/// Keeps an allocation; returns the size of what is forgotten with its end.
+fn put_allocation(transaction: &redb::WriteTransaction, changed: &Allocation) -> Result<u64, redb::Error> {
     let id = changed.id.as_str();
     let mut allocations = transaction.open_table(ALLOCATIONS)?;
     allocations.insert(id, allocation::encode(changed).encode_to_vec().as_slice())?;
-    if changed.state == AllocationState::Released
-        && let Some(oldest) = put_end(transaction, RELEASED, id)?
-    {
+    if changed.state != AllocationState::Released {
+        return Ok(0);
+    }
+    let script = transaction.open_table(SCRIPTS)?.remove(id)?.map_or(0, |row| row.value().len());
+    if let Some(oldest) = put_end(transaction, RELEASED, id)? {
         // An administrator may have given its id to another one, which lives.
         let record = allocations.get(oldest.as_str())?.and_then(|row| decode_allocation(row.value()).ok());
         if record.is_some_and(|record| record.state == AllocationState::Released) {
             allocations.remove(oldest.as_str())?;
         }
     }
-    Ok(())
+    Ok(script as u64)
 }
 
 fn decode_allocation(row: &[u8]) -> Result<Allocation, StoreError> {
@@ -254,6 +263,10 @@ impl Store for RedbStore {
         row.map(|row| decode_allocation(&row)).transpose()
     }
 
+    fn script(&self, allocation: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.row(SCRIPTS, allocation)
+    }
+
     fn ended(&self) -> Result<Vec<proto::LaunchSummary>, StoreError> {
         let rows = self.rows(ENDED_SUMMARIES)?;
         Ok(rows.iter().map(|row| proto::LaunchSummary::decode(row.as_slice())).collect::<Result<_, _>>()?)
@@ -279,15 +292,8 @@ mod tests {
     use crate::nodes::tests::drain;
 
     fn allocation(id: &str, state: AllocationState) -> Allocation {
-        Allocation {
-            id: id.to_owned(),
-            state,
-            uid: 1000,
-            nodes: vec!["node0".to_owned(), "node1".to_owned()],
-            requeue: RequeuePolicy::OnNodeFailure,
-            created_at: 1_700_000_000,
-            requeues: 0,
-        }
+        let nodes = vec!["node0".to_owned(), "node1".to_owned()];
+        Allocation { state, requeue: RequeuePolicy::OnNodeFailure, ..Allocation::running(id, 1000, nodes) }
     }
 
     fn record(id: &str, argument: &[u8]) -> LaunchRecord {

@@ -46,6 +46,10 @@ impl Store for SlowStore {
         self.store.allocation(id)
     }
 
+    fn script(&self, allocation: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.store.script(allocation)
+    }
+
     fn ended(&self) -> Result<Vec<LaunchSummary>, StoreError> {
         self.store.ended()
     }
@@ -163,6 +167,10 @@ impl Store for FullStore {
 
     fn allocation(&self, id: &str) -> Result<Option<allocations::Allocation>, StoreError> {
         self.store.allocation(id)
+    }
+
+    fn script(&self, allocation: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.store.script(allocation)
     }
 
     fn ended(&self) -> Result<Vec<LaunchSummary>, StoreError> {

@@ -236,6 +236,7 @@ async fn serve(store: &Arc<dyn Store>, policy: &StartPolicy) -> (Address, onesho
     let parts = Parts { store: Arc::clone(store), fabric: None, renewal: None };
     let server = Server::new(config, security.clone(), parts).unwrap();
     tokio::spawn(Arc::clone(&server).take_up());
+    tokio::spawn(Arc::clone(&server).tend_queue());
     let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &security).await.unwrap();
     let address = listener.local_address();
     let (stop, stopped) = oneshot::channel::<()>();

@@ -1,17 +1,21 @@
 //! Allocations between messages, the store and the server's own types.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 
 use hostlist::HostlistError;
-use lattice_session::wire::WireError;
+use lattice_session::request::LaunchRequest;
+use lattice_session::wire::{self, WireError};
 use pmi_transport::proto::v1 as proto;
+use prost::Message;
 
 use crate::allocations::allocation::{Allocation, AllocationState, RequeuePolicy};
-use crate::allocations::plan::{AllocationRequest, NodeChoice};
+use crate::allocations::batch::{BatchEnd, BatchJob, BatchRequest};
+use crate::allocations::plan::{AllocationRequest, WhenBusy};
+use crate::allocations::queue::NodeChoice;
 use crate::nodes::NODES_MAX;
 
 /// A request for an allocation that means nothing here.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum AllocationRequestError {
     #[error("the list of nodes cannot be read")]
     Hostlist(#[from] HostlistError),
@@ -19,10 +23,17 @@ pub(crate) enum AllocationRequestError {
     NodesOrNumber,
     #[error("requeue policy {number} is unknown; there are 0 (never), 1 (on node failure) and 2 (on any failure)")]
     Policy { number: i32 },
+    #[error("the script of the batch job cannot be understood: {0}")]
+    Batch(#[from] WireError),
 }
 
 /// An allocation in a message, and as it is kept.
 pub(crate) fn encode(allocation: &Allocation) -> proto::Allocation {
+    let (num_nodes, wanted_nodes) = match &allocation.wanted {
+        NodeChoice::Any(number) => (number.get(), String::new()),
+        NodeChoice::These(nodes) if *nodes == allocation.nodes => (0, String::new()),
+        NodeChoice::These(nodes) => (0, hostlist::fold(nodes)),
+    };
     proto::Allocation {
         id: allocation.id.clone(),
         state: encode_state(&allocation.state).into(),
@@ -32,6 +43,32 @@ pub(crate) fn encode(allocation: &Allocation) -> proto::Allocation {
         created_at: allocation.created_at,
         requeues: allocation.requeues,
         reason: allocation.state.reason().unwrap_or_default().to_owned(),
+        num_nodes,
+        wanted_nodes,
+        time_limit_s: allocation.time_limit.map_or(0, NonZeroU64::get),
+        began_at: allocation.began_at.unwrap_or_default(),
+        turn: allocation.turn,
+        batch: allocation.batch.as_ref().map(encode_batch),
+    }
+}
+
+fn encode_batch(job: &BatchJob) -> proto::BatchJob {
+    let end = |end: &BatchEnd| proto::BatchEnd { exit_code: end.exit_code, cause: end.cause.clone() };
+    proto::BatchJob {
+        name: job.name.clone(),
+        launch_id: job.launch.clone().unwrap_or_default(),
+        end: job.end.as_ref().map(end),
+        request_bytes: job.bytes,
+    }
+}
+
+fn decode_batch(job: proto::BatchJob) -> BatchJob {
+    let end = |end: proto::BatchEnd| BatchEnd { exit_code: end.exit_code, cause: end.cause };
+    BatchJob {
+        name: job.name,
+        bytes: job.request_bytes,
+        launch: Some(job.launch_id).filter(|id| !id.is_empty()),
+        end: job.end.map(end),
     }
 }
 
@@ -41,10 +78,19 @@ pub(crate) fn encode(allocation: &Allocation) -> proto::Allocation {
 /// Refuses a state or a policy that this version does not know, a state without the reason that it must have, and a list of nodes
 /// that cannot be read.
 pub(crate) fn decode(message: proto::Allocation) -> Result<Allocation, WireError> {
-    let nodes = hostlist::expand(&message.nodes);
+    let expand = |list: &str| {
+        hostlist::expand(list).map_err(|source| WireError::Hosts { what: "the nodes of an allocation", source })
+    };
+    let nodes = expand(&message.nodes)?;
+    let wanted = match (NonZeroU32::new(message.num_nodes), message.wanted_nodes.as_str()) {
+        (Some(number), _) => NodeChoice::Any(number),
+        (None, "") => NodeChoice::These(nodes.clone()),
+        (None, list) => NodeChoice::These(expand(list)?),
+    };
     Ok(Allocation {
         state: decode_state(message.state, message.reason)?,
-        nodes: nodes.map_err(|source| WireError::Hosts { what: "the nodes of an allocation", source })?,
+        nodes,
+        wanted,
         requeue: decode_policy(message.requeue).ok_or_else(|| WireError::Value {
             what: "the requeue policy",
             seen: message.requeue.to_string(),
@@ -54,6 +100,10 @@ pub(crate) fn decode(message: proto::Allocation) -> Result<Allocation, WireError
         uid: message.uid,
         created_at: message.created_at,
         requeues: message.requeues,
+        time_limit: NonZeroU64::new(message.time_limit_s),
+        began_at: Some(message.began_at).filter(|&time| time != 0),
+        turn: message.turn,
+        batch: message.batch.map(decode_batch),
     })
 }
 
@@ -64,14 +114,43 @@ pub(crate) fn decode(message: proto::Allocation) -> Result<Allocation, WireError
 pub(crate) fn decode_request(
     message: proto::CreateAllocationRequest,
 ) -> Result<AllocationRequest, AllocationRequestError> {
-    let proto::CreateAllocationRequest { nodes, num_nodes, requeue, uid, id } = message;
+    let proto::CreateAllocationRequest { nodes, num_nodes, requeue, uid, id, queue, time_limit_s, batch } = message;
     let nodes = match (nodes.is_empty(), NonZeroU32::new(num_nodes)) {
         (true, Some(number)) => NodeChoice::Any(number),
         (false, None) => NodeChoice::These(hostlist::expand_at_most(&nodes, NODES_MAX)?),
         _ => return Err(AllocationRequestError::NodesOrNumber),
     };
     let requeue = decode_policy(requeue).ok_or(AllocationRequestError::Policy { number: requeue })?;
-    Ok(AllocationRequest { nodes, requeue, uid, id: Some(id).filter(|id| !id.is_empty()) })
+    Ok(AllocationRequest {
+        nodes,
+        requeue,
+        uid,
+        id: Some(id).filter(|id| !id.is_empty()),
+        when_busy: if queue || batch.is_some() { WhenBusy::Queue } else { WhenBusy::Refuse },
+        time_limit: NonZeroU64::new(time_limit_s),
+        batch: batch.map(decode_batch_request).transpose()?,
+    })
+}
+
+fn decode_batch_request(message: proto::BatchRequest) -> Result<BatchRequest, WireError> {
+    let proto::BatchRequest { name, launch } = message;
+    let launch = launch.ok_or(WireError::Missing { what: "script of the batch job" })?;
+    let bytes = launch.encoded_len() as u64;
+    Ok(BatchRequest { name, bytes, launch: Box::new(wire::request::decode(launch)?) })
+}
+
+/// The launch request of a batch job, as it is kept.
+pub(crate) fn encode_script(request: &BatchRequest) -> Vec<u8> {
+    wire::request::encode(&request.launch, String::new()).encode_to_vec()
+}
+
+/// The launch request that was kept of a batch job.
+///
+/// # Errors
+/// Refuses what this version has no meaning for.
+pub(crate) fn decode_script(kept: &[u8]) -> Result<LaunchRequest, WireError> {
+    let message = proto::LaunchTasksRequest::decode(kept);
+    wire::request::decode(message.map_err(|_| WireError::Missing { what: "readable script of the batch job" })?)
 }
 
 /// The word for a state of a message: the one that messages of the server use, and `unknown` for one that it never sends.
@@ -152,9 +231,35 @@ mod tests {
             state in any_state(),
             nodes in proptest::collection::vec("[a-z]{1,3}[0-9]{1,3}", 0..20),
             requeue in any_policy(),
-            (uid, created_at, requeues) in any::<(u32, u64, u32)>(),
+            (uid, created_at, requeues, turn) in any::<(u32, u64, u32, u64)>(),
+            wanted in any_choice(),
+            time_limit in any::<u64>().prop_map(NonZeroU64::new),
+            began_at in proptest::option::of(1_u64..),
+            batch in proptest::option::of(any_batch()),
         ) -> Allocation {
-            Allocation { id, state, uid, nodes, requeue, created_at, requeues }
+            let wanted = wanted.unwrap_or_else(|| NodeChoice::These(nodes.clone()));
+            Allocation { id, state, uid, nodes, requeue, created_at, requeues, wanted, time_limit, began_at, turn, batch }
+        }
+    }
+
+    /// Nodes that were asked for; `None` for the ones that the allocation has.
+    fn any_choice() -> impl Strategy<Value = Option<NodeChoice>> {
+        prop_oneof![
+            Just(None),
+            (1_u32..).prop_map(|number| NonZeroU32::new(number).map(NodeChoice::Any)),
+            proptest::collection::vec("[a-z]{4}[0-9]", 1..5).prop_map(|nodes| Some(NodeChoice::These(nodes))),
+        ]
+    }
+
+    prop_compose! {
+        fn any_batch()(
+            name in "[a-z ]{0,10}",
+            bytes in any::<u64>(),
+            launch in proptest::option::of("[a-z0-9]{1,10}"),
+            end in proptest::option::of((any::<Option<u32>>(), "[a-z ]{0,10}")),
+        ) -> BatchJob {
+            let end = end.map(|(exit_code, cause)| BatchEnd { exit_code, cause });
+            BatchJob { name, bytes, launch, end }
         }
     }
 
@@ -180,6 +285,11 @@ mod tests {
             requeue: RequeuePolicy::OnNodeFailure,
             created_at: 1_700_000_000,
             requeues: 1,
+            wanted: NodeChoice::These(vec!["node0".to_owned(), "node1".to_owned()]),
+            time_limit: None,
+            began_at: None,
+            turn: 0,
+            batch: None,
         };
         assert_eq!(kept, expected);
         assert_eq!(encode(&kept).encode_to_vec(), KEPT);
@@ -217,14 +327,15 @@ mod tests {
             num_nodes,
             ..Default::default()
         };
-        let choice = |message| decode_request(message).map(|request| request.nodes);
+        let choice = |message| decode_request(message).map(|request| request.nodes).map_err(|error| error.to_string());
+        let neither = AllocationRequestError::NodesOrNumber.to_string();
         let named = NodeChoice::These(vec!["a1".to_owned(), "a2".to_owned()]);
         assert_eq!(choice(request("a[1-2]", 0)), Ok(named));
         assert_eq!(choice(request("", 3)), Ok(NodeChoice::Any(NonZeroU32::new(3).unwrap())));
-        assert_eq!(choice(request("", 0)), Err(AllocationRequestError::NodesOrNumber));
-        assert_eq!(choice(request("a1", 1)), Err(AllocationRequestError::NodesOrNumber));
+        assert_eq!(choice(request("", 0)), Err(neither.clone()));
+        assert_eq!(choice(request("a1", 1)), Err(neither));
         let policy = proto::CreateAllocationRequest { requeue: 3, ..request("a1", 0) };
-        assert_eq!(decode_request(policy).unwrap_err(), AllocationRequestError::Policy { number: 3 });
+        assert!(matches!(decode_request(policy), Err(AllocationRequestError::Policy { number: 3 })));
         let many = decode_request(request("x[0-1048575]", 0)).unwrap_err();
         let expected = "the list of nodes cannot be read: the list \"x[0-1048575]\" stands for more than 131072 names";
         assert_eq!(chain(&many), expected);

@@ -43,6 +43,12 @@ impl EndedLaunch {
         })
     }
 
+    /// The exit code of its first rank, as a shell has it, if it is known.
+    pub(crate) fn first_exit_code(&self) -> Option<u32> {
+        let first = self.ends().next().filter(|end| end.rank == 0)?;
+        u32::try_from(if first.signaled { 128 + first.signal } else { first.exit_code }).ok()
+    }
+
     /// The message that tells a client of its end.
     pub(crate) fn completion(&self) -> proto::LaunchCompleteNotification {
         proto::LaunchCompleteNotification { ranks: self.ends().collect(), ..self.complete.clone().unwrap_or_default() }

@@ -49,8 +49,10 @@ impl From<PlanError> for Status {
         let code = match &error {
             E::AdminsOnly { .. } | E::SystemUser { .. } => Code::PermissionDenied,
             // Those who wait try again after these.
-            E::Taken { .. } | E::TooFew { .. } | E::Unready { .. } => Code::FailedPrecondition,
-            E::Full | E::FullForUser { .. } => Code::ResourceExhausted,
+            E::Taken { .. } | E::TooFew { .. } | E::TooMany { .. } | E::Unready { .. } => Code::FailedPrecondition,
+            E::Kept { .. } | E::Unclean { .. } => Code::FailedPrecondition,
+            E::Full | E::FullForUser { .. } | E::BatchesOfUser { .. } => Code::ResourceExhausted,
+            E::BatchName | E::BatchSize { .. } => Code::InvalidArgument,
             E::Exists { .. } => Code::AlreadyExists,
             E::NodeName { .. } | E::Twice { .. } | E::ForWhom | E::Id { .. } => Code::InvalidArgument,
         };
@@ -63,6 +65,7 @@ impl From<AllocateError> for Status {
         match error {
             AllocateError::Random(_) => status(Code::Internal, &error),
             AllocateError::Plan(error) => error.into(),
+            AllocateError::Policy(_) => status(Code::PermissionDenied, &error),
             AllocateError::NotWritten(error) => error.into(),
         }
     }

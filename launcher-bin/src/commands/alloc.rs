@@ -81,7 +81,7 @@ fn create(args: &CreateArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
         }
         .into(),
         uid: args.uid,
-        id: String::new(),
+        ..proto::CreateAllocationRequest::default()
     };
     let unavailable = if args.wait { Unavailable::Wait } else { Unavailable::Fail };
     let made = ask(&args.table.api, async |cluster| Ok(allocated(&cluster, request, unavailable, verbosity).await?))?;

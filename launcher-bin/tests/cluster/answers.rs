@@ -34,7 +34,7 @@ fn allocations() -> Answers {
         requeue: RequeuePolicy::OnNodeFailure.into(),
         created_at: TO_COME,
         requeues: 2,
-        reason: String::new(),
+        ..Allocation::default()
     };
     let failed = Allocation {
         id: "9abc".to_owned(),
@@ -88,7 +88,7 @@ async fn an_allocation_is_asked_for_as_its_flags_say() {
     ] {
         assert_eq!(shown(&fake, &format!("alloc create {flags}")).await, "7f3k\n", "a script reads the id alone");
         match fake.asked().await {
-            Asked::Create(request) => assert_eq!(request, expected, "{flags}"),
+            Asked::Create(request) => assert_eq!(*request, expected, "{flags}"),
             other => panic!("{flags}: {other:?}"),
         }
     }

@@ -41,7 +41,7 @@ pub(crate) enum Asked {
     Attach(Box<Conversation>),
     Signal(SignalLaunchRequest),
     Abort(AbortLaunchRequest),
-    Create(CreateAllocationRequest),
+    Create(Box<CreateAllocationRequest>),
     Release(ReleaseAllocationRequest),
     Drain(DrainNodesRequest),
     Resume(ResumeNodesRequest),
@@ -252,7 +252,7 @@ impl AllocationService for Service {
         &self,
         request: Request<CreateAllocationRequest>,
     ) -> Result<Response<Allocation>, Status> {
-        self.note(Asked::Create(request.into_inner()));
+        self.note(Asked::Create(Box::new(request.into_inner())));
         if let Some(refusal) = self.answers.lock().unwrap().refusals.pop_front() {
             return Err(refusal);
         }

@@ -2289,7 +2289,7 @@ pub struct Allocation {
     pub state: i32,
     #[prost(uint32, tag = "3")]
     pub uid: u32,
-    /// A hostlist.
+    /// A hostlist; empty in the queue.
     #[prost(string, tag = "4")]
     pub nodes: ::prost::alloc::string::String,
     #[prost(enumeration = "RequeuePolicy", tag = "5")]
@@ -2303,8 +2303,48 @@ pub struct Allocation {
     /// Why it is in this state, where that is not obvious.
     #[prost(string, tag = "8")]
     pub reason: ::prost::alloc::string::String,
+    /// The nodes that it was asked for: so many, or these, as a hostlist; neither for exactly the ones in `nodes`.
+    #[prost(uint32, tag = "9")]
+    pub num_nodes: u32,
+    #[prost(string, tag = "10")]
+    pub wanted_nodes: ::prost::alloc::string::String,
+    /// How long it may run; 0 for no limit.
+    #[prost(uint64, tag = "11")]
+    pub time_limit_s: u64,
+    /// Seconds since 1970, when it began to run last; 0 if it never did.
+    #[prost(uint64, tag = "12")]
+    pub began_at: u64,
+    /// Its turn in the queue: lower ones come first.
+    #[prost(uint64, tag = "13")]
+    pub turn: u64,
+    /// The batch job that it was made for, if it was.
+    #[prost(message, optional, tag = "14")]
+    pub batch: ::core::option::Option<BatchJob>,
+}
+/// A script that runs when its allocation begins, and with whose end the allocation ends.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BatchJob {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// The launch that the script is; empty while it has not been started.
+    #[prost(string, tag = "2")]
+    pub launch_id: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "3")]
+    pub end: ::core::option::Option<BatchEnd>,
+    /// Size of its launch request.
+    #[prost(uint64, tag = "4")]
+    pub request_bytes: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BatchEnd {
+    /// As a shell has it, 128 and the signal of a script that was killed; missing if the script was not started, or its end is not known.
+    #[prost(uint32, optional, tag = "1")]
+    pub exit_code: ::core::option::Option<u32>,
+    /// What ended or failed it, in words; empty if all went well.
+    #[prost(string, tag = "2")]
+    pub cause: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CreateAllocationRequest {
     /// Exactly these nodes, as a hostlist; or any `num_nodes`.
     #[prost(string, tag = "1")]
@@ -2319,6 +2359,23 @@ pub struct CreateAllocationRequest {
     /// Give it this id instead of a new one; administrators only.
     #[prost(string, tag = "5")]
     pub id: ::prost::alloc::string::String,
+    /// If it cannot be had now, wait in the queue: the answer is a pending allocation without nodes.
+    #[prost(bool, tag = "6")]
+    pub queue: bool,
+    /// End it so long after its begin; 0 for never.
+    #[prost(uint64, tag = "7")]
+    pub time_limit_s: u64,
+    /// A batch job. It is queued in any case.
+    #[prost(message, optional, tag = "8")]
+    pub batch: ::core::option::Option<BatchRequest>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct BatchRequest {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// What is started when the allocation begins, on its first nodes; its `allocation_id` means nothing.
+    #[prost(message, optional, tag = "2")]
+    pub launch: ::core::option::Option<LaunchTasksRequest>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetAllocationRequest {
@@ -2558,6 +2615,7 @@ impl Distribution {
 #[repr(i32)]
 pub enum AllocationState {
     Unspecified = 0,
+    /// It waits: in the queue if it has no nodes, else until its nodes are ready again.
     Pending = 1,
     Running = 2,
     /// Its launches are being ended.
@@ -2800,7 +2858,8 @@ pub mod allocation_service_client {
                 .insert(GrpcMethod::new("lattice.v1.AllocationService", "LaunchTasks"));
             self.inner.unary(req, path, codec).await
         }
-        /// Refused with FAILED_PRECONDITION while nodes that are wanted are not up, not free or drained: the same may be had later.
+        /// Refused with FAILED_PRECONDITION while nodes that are wanted are not up, not free, drained or kept for others who have waited
+        /// longer: the same may be had later. With `queue` it waits for them in the queue instead.
         pub async fn create_allocation(
             &mut self,
             request: impl tonic::IntoRequest<super::CreateAllocationRequest>,
@@ -2920,7 +2979,8 @@ pub mod allocation_service_server {
             tonic::Response<super::LaunchTasksResponse>,
             tonic::Status,
         >;
-        /// Refused with FAILED_PRECONDITION while nodes that are wanted are not up, not free or drained: the same may be had later.
+        /// Refused with FAILED_PRECONDITION while nodes that are wanted are not up, not free, drained or kept for others who have waited
+        /// longer: the same may be had later. With `queue` it waits for them in the queue instead.
         async fn create_allocation(
             &self,
             request: tonic::Request<super::CreateAllocationRequest>,

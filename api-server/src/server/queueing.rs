@@ -1,0 +1,99 @@
+//! The server's part in the queue: allocations begin as nodes become free, and end when they have run as long as they may.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lattice_session::unix_time;
+use tokio::time::sleep;
+
+use super::Server;
+use crate::allocations::Allocation;
+use crate::store::Change;
+
+/// Interval at which the queue is looked at while somebody waits, whatever happens.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The longest wait for the end of a time limit before the time of day is looked at again.
+const LOOK_MAX: Duration = Duration::from_secs(60);
+
+impl Server {
+    /// Tends the queue and the time limits of allocations, for ever.
+    pub(crate) async fn tend_queue(self: Arc<Self>) {
+        self.resume_batches().await;
+        loop {
+            self.end_overdue().await;
+            self.serve_queue().await;
+            let pause = self.next_look().await;
+            tokio::select! {
+                () = self.queue_due.notified() => {}
+                () = sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Time until the queue or a time limit is to be looked at again.
+    async fn next_look(&self) -> Duration {
+        let all = self.allocations.lock().await;
+        if all.iter().any(Allocation::is_queued) {
+            return LOOK_EVERY;
+        }
+        let now = unix_time::seconds();
+        let left = all.iter().filter_map(Allocation::ends_at).map(|end| end.saturating_sub(now)).min();
+        left.map_or(LOOK_MAX, |seconds| Duration::from_secs(seconds).clamp(LOOK_EVERY, LOOK_MAX))
+    }
+
+    /// Serves the queue with an allocation that is new in it; returns what became of that.
+    pub(super) async fn queued(self: &Arc<Self>, queued: Allocation) -> Allocation {
+        tracing::info!(allocation = queued.id, uid = queued.uid, "an allocation is queued");
+        self.serve_queue().await;
+        let all = self.allocations.lock().await;
+        // Nobody has released it yet who could know its id.
+        all.find(&queued.id).cloned().unwrap_or(queued)
+    }
+
+    /// Begins those allocations of the queue whose nodes can be had now.
+    async fn serve_queue(self: &Arc<Self>) {
+        let mut all = self.allocations.lock().await;
+        let served = self.with_nodes_now(|now| all.serve(now));
+        let (waiting, begun): (Vec<_>, Vec<_>) = served.into_iter().partition(Allocation::is_queued);
+        // Why somebody waits follows from what is written down.
+        waiting.into_iter().for_each(|next| all.put(next));
+        if begun.is_empty() || self.write(begun.iter().cloned().map(Change::Allocation).collect()).await.is_err() {
+            return;
+        }
+        for next in begun {
+            let nodes = hostlist::fold(&next.nodes);
+            tracing::info!(allocation = next.id, nodes, "an allocation of the queue begins");
+            all.put(next.clone());
+            if let Some(fabric) = &self.fabric {
+                // The launch that comes will wait for them.
+                let _ = fabric.follow(&next);
+            }
+            if next.batch.is_some() {
+                tokio::spawn(Arc::clone(self).run_batch(next.id));
+            }
+        }
+        // Its time limit may be the next one to end.
+        self.queue_due.notify_one();
+    }
+
+    /// Releases those allocations that have run as long as they may.
+    async fn end_overdue(&self) {
+        let overdue: Vec<Allocation> = {
+            let mut all = self.allocations.lock().await;
+            let now = unix_time::seconds();
+            let overdue: Vec<Allocation> = all.iter().filter_map(|allocation| allocation.timed_out(now)).collect();
+            for next in &overdue {
+                tracing::info!(allocation = next.id, "the time limit of an allocation is over");
+                self.put(&mut all, next.clone()).await;
+            }
+            overdue
+        };
+        if overdue.is_empty() {
+            return;
+        }
+        for Allocation { id, state, .. } in &overdue {
+            self.end_launches_of(id, state.reason().unwrap_or_default()).await;
+        }
+        self.finish_releases().await;
+    }
+}

@@ -1,0 +1,159 @@
+//! Allocations that wait for nodes, and the scripts of batch jobs.
+
+use std::sync::Arc;
+
+use pmi_transport::proto::v1::*;
+use tonic::Code;
+
+use super::world::{USER, World, order, soon};
+use crate::allocations;
+use crate::store::{Change, RedbStore, Store};
+use crate::wire::allocation::encode_script;
+
+/// A batch job of so many nodes.
+fn batch(num_nodes: u32) -> CreateAllocationRequest {
+    let batch = BatchRequest { name: "job".to_owned(), launch: Some(order("")) };
+    CreateAllocationRequest { num_nodes, batch: Some(batch), ..Default::default() }
+}
+
+async fn create(world: &World, request: CreateAllocationRequest) -> Allocation {
+    soon(world.allocations(&USER).create_allocation(request)).await.unwrap().into_inner()
+}
+
+async fn release(world: &World, id: &str) {
+    let request = ReleaseAllocationRequest { id: id.to_owned() };
+    soon(world.allocations(&USER).release_allocation(request)).await.unwrap();
+}
+
+/// Waits until something holds for an allocation.
+async fn until(world: &World, id: &str, holds: impl Fn(&Allocation) -> bool) -> Allocation {
+    let wait = async {
+        loop {
+            let request = GetAllocationRequest { id: id.to_owned() };
+            let allocation = world.allocations(&USER).get_allocation(request).await.unwrap().into_inner();
+            if holds(&allocation) {
+                return allocation;
+            }
+        }
+    };
+    soon(wait).await
+}
+
+/// The launch of a script that was started.
+async fn script(world: &World, id: &str) -> String {
+    let is_started = |allocation: &Allocation| allocation.batch.as_ref().is_some_and(|job| !job.launch_id.is_empty());
+    let id = until(world, id, is_started).await.batch.unwrap().launch_id;
+    // It is known before it is begun.
+    let request = GetLaunchRequest { id: id.clone() };
+    soon(async { while world.launches().get_launch(request.clone()).await.is_err() {} }).await;
+    id
+}
+
+#[tokio::test]
+async fn a_batch_job_begins_when_nodes_are_free_and_ends_with_its_script() {
+    let world = World::new(2).await;
+    let held = world.allocate(RequeuePolicy::Never).await;
+    let queued = create(&world, batch(1)).await;
+    assert_eq!((queued.state(), queued.nodes.as_str(), queued.num_nodes), (AllocationState::Pending, "", 1));
+    assert_eq!(queued.reason, "1 node was asked for, and 0 are up and free");
+    release(&world, &held).await;
+    let launch = script(&world, &queued.id).await;
+    let report = world.report(&launch, 0, 0).await;
+    report.run(0, 3, RankPhase::Silent).await;
+    report.finish().await;
+    let over = until(&world, &queued.id, |allocation| allocation.state() == AllocationState::Released).await;
+    let end = over.batch.unwrap().end.unwrap();
+    assert_eq!(end.exit_code, Some(3));
+    assert!(end.cause.contains("exited with status 3"), "{}", end.cause);
+    assert_eq!(create(&world, CreateAllocationRequest { num_nodes: 2, ..Default::default() }).await.nodes, "node[0-1]");
+}
+
+#[tokio::test]
+async fn the_queue_and_a_script_that_runs_outlive_the_server() {
+    let mut world = World::new(1).await;
+    let runs = create(&world, batch(1)).await;
+    let waits = create(&world, batch(1)).await;
+    assert_eq!(waits.state(), AllocationState::Pending);
+    let launch = script(&world, &runs.id).await;
+    world.restart().await;
+    world.register(0, 1, &[&launch]).await;
+    let report = world.report(&launch, 0, 0).await;
+    report.run(0, 0, RankPhase::Silent).await;
+    report.finish().await;
+    let over = until(&world, &runs.id, |allocation| allocation.state() == AllocationState::Released).await;
+    assert_eq!(over.batch.unwrap().end, Some(BatchEnd { exit_code: Some(0), cause: String::new() }));
+    script(&world, &waits.id).await;
+    assert_eq!(world.agents[0].seen.lock().launched.len(), 2, "each script was started once");
+}
+
+#[tokio::test]
+async fn a_script_that_the_server_before_did_not_start_is_started() {
+    for launch in [None, Some("never")] {
+        let request = crate::wire::allocation::decode_request(batch(1)).unwrap();
+        let script_of = |batch: &allocations::batch::BatchRequest| allocations::batch::BatchJob {
+            name: batch.name.clone(),
+            bytes: batch.bytes,
+            launch: launch.map(str::to_owned),
+            end: None,
+        };
+        let running = allocations::Allocation::running("job", 1000, vec!["node0".to_owned()]);
+        let job = request.batch.as_ref().unwrap();
+        let kept = allocations::Allocation { batch: Some(script_of(job)), ..running };
+        let store = Arc::new(RedbStore::in_memory().unwrap());
+        let text = Change::Script { allocation: "job".to_owned(), request: encode_script(job) };
+        store.write(&[Change::Allocation(kept), text]).unwrap();
+        let world = World::on(store, 1).await;
+        let launch = until(&world, "job", |allocation| {
+            allocation.batch.as_ref().is_some_and(|job| !["", "never"].contains(&job.launch_id.as_str()))
+        });
+        assert_eq!(launch.await.requeues, 0);
+        soon(async {
+            while world.agents[0].seen.lock().launched.is_empty() {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_script_that_cannot_be_started_says_why() {
+    let world = World::new(1).await;
+    let refusal = LaunchProcessesResponse { accepted: false, message: "no".to_owned(), ..Default::default() };
+    world.agents[0].seen.lock().refusal = Some(refusal);
+    let queued = create(&world, batch(1)).await;
+    let over = until(&world, &queued.id, |allocation| allocation.state() == AllocationState::Released).await;
+    let end = over.batch.unwrap().end.unwrap();
+    assert_eq!(end.exit_code, None);
+    assert!(!end.cause.is_empty());
+}
+
+#[tokio::test]
+async fn what_waits_is_cancelled_as_what_runs_and_its_script_is_forgotten() {
+    let store = Arc::new(RedbStore::in_memory().unwrap());
+    let world = World::on(Arc::<RedbStore>::clone(&store), 1).await;
+    world.allocate(RequeuePolicy::Never).await;
+    let queued = create(&world, batch(1)).await;
+    assert!(store.script(&queued.id).unwrap().is_some());
+    release(&world, &queued.id).await;
+    until(&world, &queued.id, |allocation| allocation.state() == AllocationState::Released).await;
+    assert!(store.script(&queued.id).unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_batch_job_that_makes_no_sense_is_refused() {
+    let world = World::new(1).await;
+    let refused = async |request: CreateAllocationRequest| {
+        soon(world.allocations(&USER).create_allocation(request)).await.unwrap_err()
+    };
+    let without = CreateAllocationRequest { batch: Some(BatchRequest::default()), ..batch(1) };
+    let status = refused(without).await;
+    assert_eq!((status.code(), status.message().contains("script of the batch job")), (Code::InvalidArgument, true));
+    let mut large = batch(1);
+    let spec = large.batch.as_mut().unwrap().launch.as_mut().unwrap().spec.as_mut().unwrap();
+    spec.environment = vec![Variable { name: "X".into(), value: vec![b'x'; 1 << 20].into() }];
+    assert_eq!(refused(large).await.code(), Code::InvalidArgument);
+    let name = BatchRequest { name: "x".repeat(257), launch: Some(order("")) };
+    assert_eq!(refused(CreateAllocationRequest { batch: Some(name), ..batch(1) }).await.code(), Code::InvalidArgument);
+    assert_eq!(refused(batch(2)).await.code(), Code::FailedPrecondition);
+}
