@@ -4,6 +4,7 @@
 //! [`crate::request`]'s business. The programs of a launch are split at each lone `:` before clap sees them, so that every
 //! program has its own `-n`, `--env`, `--env-remove` and `--chdir`.
 
+mod batch;
 mod cluster;
 mod cpu_bind;
 #[cfg(feature = "dev-cluster")]
@@ -33,6 +34,8 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+pub use self::batch::{BatchArgs, BatchOptions, BatchScriptArgs, CancelArgs, QueueArgs};
+pub(crate) use self::batch::{RUN_SCRIPT, SCRIPT};
 pub use self::cluster::{
     AbortArgs, AllocCommand, AttachArgs, CreateArgs, CxiCommand, LaunchesArgs, Nodes, NodesArgs, NodesCommand, Requeue,
     ServerArgs, ShellArgs, SignalArgs, TableArgs, TopologyFormat,
@@ -93,6 +96,17 @@ pub enum Command {
     /// A line of `ssh`, `rsh` or `lattice-mpi-launcher`.
     #[command(skip)]
     RemoteShell(RemoteShellArgs),
+    /// Run a script when nodes are free: in an allocation of its own, on the first of its nodes.
+    #[command(after_help = batch::AFTER_HELP)]
+    Batch(Box<BatchArgs>),
+    /// Run the script of a batch job here; the API server calls it.
+    #[command(name = batch::RUN_SCRIPT, hide = true)]
+    BatchScript(BatchScriptArgs),
+    /// Show who waits for nodes and who has some: your batch jobs and allocations; administrators see everybody's.
+    #[command(after_help = batch::QUEUE_AFTER_HELP)]
+    Queue(QueueArgs),
+    /// End batch jobs, allocations or launches, whether they run or wait.
+    Cancel(CancelArgs),
     /// Make, show and release allocations: nodes of a cluster to launch on.
     #[command(subcommand)]
     Alloc(AllocCommand),
@@ -118,7 +132,7 @@ pub enum Command {
     )]
     Signal(SignalArgs),
     /// End a launch.
-    #[command(aliases = ["cancel", "kill"])]
+    #[command(alias = "kill")]
     Abort(AbortArgs),
     /// Print where each rank of a launch runs, for debuggers.
     Proctable {

@@ -2,11 +2,14 @@
 //! facts for programs.
 
 mod alloc;
+mod batch;
 mod control;
 mod cxi;
+mod in_allocation;
 mod launches;
 mod nodes;
 mod overlay;
+mod queue;
 mod set_graph;
 mod sets;
 mod status;
@@ -14,21 +17,27 @@ mod topology;
 
 use std::ffi::OsString;
 use std::io;
+use std::path::PathBuf;
 
 use lattice_overlay::address::Uid;
 use lattice_overlay::error::CallError;
 use lattice_session::set::SetError;
+use nix::sys::signal::Signal;
 
 pub(crate) use self::alloc::alloc;
+pub(crate) use self::batch::{ScriptError, batch, run_script};
 pub(crate) use self::control::{abort, signal};
 pub(crate) use self::cxi::cxi;
 pub(crate) use self::launches::launches;
 pub(crate) use self::nodes::nodes;
 pub(crate) use self::overlay::{call, ping};
+pub(crate) use self::queue::{cancel, queue};
 pub(crate) use self::sets::sets;
 pub(crate) use self::status::{proctable, status};
 use crate::args::ServerArgs;
 use crate::cluster::{ApiServer, Cluster, ClusterError};
+use crate::machine::MachineError;
+use crate::request::RequestError;
 
 /// Failure of a question.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +66,50 @@ pub(crate) enum CommandError {
         command: OsString,
         /// Error of the system.
         error: io::Error,
+    },
+    /// The script of a batch job cannot be used.
+    #[error(transparent)]
+    Script(#[from] ScriptError),
+    /// The launch of its script cannot be asked for.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// Nobody knows where we are.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// A script has ended, or was never started, and has no exit code.
+    #[error("job {id} has no exit code: {}", if cause.is_empty() { "it was cancelled before it began" } else { cause })]
+    BatchWithoutEnd {
+        /// Id of the job.
+        id: String,
+        /// Words of the API server.
+        cause: String,
+    },
+    /// The API server did not start us.
+    #[error("there is no script in LATTICE_BATCH_SCRIPT: `lattice batch` has the API server run this command")]
+    NoScript,
+    /// A file for the output of a script cannot be opened.
+    #[error("cannot write the output of the script to {}: {error}", path.display())]
+    BatchOutput {
+        /// The file.
+        path: PathBuf,
+        /// Error of the system.
+        error: io::Error,
+    },
+    /// An allocation that was waited for has ended.
+    #[error("allocation {id} is {state}, and has never run")]
+    EndedInQueue {
+        /// Id of the allocation.
+        id: String,
+        /// Its state.
+        state: &'static str,
+    },
+    /// Somebody ended the command while it waited.
+    #[error("{signal} while allocation {id} was waited for; it is out of the queue")]
+    Interrupted {
+        /// Id of the allocation.
+        id: String,
+        /// The signal.
+        signal: Signal,
     },
     /// A node that is named has told nothing of itself.
     #[error("{node} has not told what it is\ntry: lattice nodes; a node tells it when its agent registers")]

@@ -47,6 +47,7 @@ impl From<CommandError> for Failure {
     fn from(error: CommandError) -> Self {
         let code = match &error {
             CommandError::Shell { error, .. } => exit::of_exec(error),
+            CommandError::Interrupted { signal, .. } => exit::by_signal(*signal as i32),
             _ => exit::OURS,
         };
         Self { text: error.to_string(), code }

@@ -30,6 +30,7 @@ pub mod dev_cluster;
 mod documents;
 pub mod exit;
 mod failure;
+mod file_pattern;
 mod foreground;
 mod formatting;
 pub mod hostfile;
@@ -99,6 +100,10 @@ fn carry_out(command: Command, words: &[OsString], verbosity: Verbosity) -> Resu
         Command::Exec(args) => launch::run(&args.launch().map_err(|error| Failure::ours(&error))?, verbosity)?,
         Command::RemoteShell(args) => remote_shell::run(&args)?,
         Command::Attach(args) => launch::attach(&args, verbosity)?,
+        Command::Batch(args) => commands::batch(&args, verbosity)?,
+        Command::BatchScript(args) => commands::run_script(&args)?,
+        Command::Queue(args) => commands::queue(&args)?,
+        Command::Cancel(args) => commands::cancel(&args)?,
         Command::Alloc(command) => commands::alloc(&command, verbosity)?,
         Command::Nodes(args) => commands::nodes(&args, verbosity)?,
         Command::Launches(args) => commands::launches(&args)?,

@@ -168,7 +168,7 @@ fn served(args: &RemoteShellArgs, machine: &Machine) -> Result<u8, RemoteShellRe
 
 /// Name of the node of the allocation that `host` is: its name, that with or without its domain, or an address of it.
 async fn node(cluster: &Cluster, id: &str, host: &str) -> Result<String, RemoteShellRefusal> {
-    let AllocatedNodes { id, list, names, over } = cluster.allocated_nodes(id).await?;
+    let AllocatedNodes { id, list, names, over, .. } = cluster.allocated_nodes(id).await?;
     let named = names
         .iter()
         .find(|name| *name == host)

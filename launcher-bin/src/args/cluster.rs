@@ -1,6 +1,7 @@
 //! The commands about a cluster, and the flags that they share.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand, ValueEnum};
@@ -8,6 +9,7 @@ use lattice_session::rank_ranges::RankRanges;
 use nix::sys::signal::Signal;
 
 use super::signal;
+use super::slurm_time;
 use super::value::node_list;
 
 /// Address of the API server.
@@ -82,9 +84,12 @@ pub struct ShellArgs {
     /// Use this allocation, which is there already (else the one in LATTICE_ALLOC_ID).
     #[arg(long = "alloc", value_name = "ID", conflicts_with_all = ["count", "list"])]
     pub id: Option<String>,
-    /// If the nodes are not up and free now, wait until they are.
+    /// If the nodes are not up and free now, wait for them in the queue.
     #[arg(long)]
     pub wait: bool,
+    /// End the allocation after so long, such as 30 (minutes), 2:00:00 or 90s.
+    #[arg(short, long, value_name = "TIME", value_parser = slurm_time::allocation_limit)]
+    pub time: Option<Duration>,
     /// The API server.
     #[command(flatten)]
     pub api: ServerArgs,
@@ -105,9 +110,12 @@ pub struct CreateArgs {
     /// For this user; administrators only.
     #[arg(long, value_name = "UID")]
     pub uid: Option<u32>,
-    /// If the nodes are not up and free now, wait until they are.
+    /// If the nodes are not up and free now, wait for them in the queue.
     #[arg(long)]
     pub wait: bool,
+    /// End it after so long, such as 30 (minutes), 2:00:00 or 90s.
+    #[arg(short, long, value_name = "TIME", value_parser = slurm_time::allocation_limit)]
+    pub time: Option<Duration>,
     /// Server and form of the answer.
     #[command(flatten)]
     pub table: TableArgs,

@@ -46,9 +46,11 @@ const FLAGS: &[(&[&str], &str)] = &[
 /// Commands of other launchers, and what to type here; `launch` takes the words that follow.
 const COMMANDS: &[(&[&str], &str)] = &[
     (&["prun", "local"], "launch"),
-    (&["submit", "batch", "sbatch"], "launch --detach"),
-    (&["top", "squeue"], "launches"),
-    (&["scancel", "stop"], "abort"),
+    (&["submit"], "launch --detach"),
+    (&["sbatch"], "batch"),
+    (&["top"], "launches"),
+    (&["squeue"], "queue"),
+    (&["scancel", "stop"], "cancel"),
     (&["salloc", "allocate"], "alloc create -N 1"),
     (&["sinfo"], "nodes"),
     (&["sattach"], "attach"),

@@ -34,6 +34,14 @@ pub(super) fn parse(text: &str) -> Result<Duration, NotATimeLimit> {
     seconds.map(Duration::from_secs).ok_or(NotATimeLimit)
 }
 
+/// Reads the time limit of an allocation, which is 1 s at least.
+pub(super) fn allocation_limit(text: &str) -> Result<Duration, String> {
+    match parse(text).map_err(|error| error.to_string())? {
+        limit if limit < Duration::from_secs(1) => Err("an allocation runs for 1 s at least".to_owned()),
+        limit => Ok(limit),
+    }
+}
+
 fn number(text: &str) -> Result<u32, NotATimeLimit> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if is_number { text.parse().map_err(|_| NotATimeLimit) } else { Err(NotATimeLimit) }

@@ -77,7 +77,7 @@ fn words_of_other_launchers_are_refused_with_what_to_type() {
     check("lattice -n 4 hostname", "-n", "did you mean: lattice launch -n 4 hostname");
     check("lattice ./a.out x", "./a.out", "did you mean: lattice launch ./a.out x");
     check("lattice start -n 4 ./a.out", "-n", "did you mean: lattice launch -n 4 ./a.out");
-    check("lattice -v scancel abc", "scancel", "did you mean: lattice abort");
+    check("lattice -v scancel abc", "scancel", "did you mean: lattice cancel");
     check("lattice luanch ./a", "luanch", "a similar subcommand exists: 'launch'");
     check("lattice launch --lable ./a", "--lable", "a similar argument exists: '--label'");
 }

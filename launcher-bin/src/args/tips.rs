@@ -83,7 +83,8 @@ fn flag_tip(typed: &str, about: About, words: &[OsString]) -> Option<String> {
 fn command_tip(typed: &str, words: &[OsString]) -> Option<String> {
     let position = words.iter().position(|word| *word == *typed)?;
     match instead_of_command(typed) {
-        Some(command) if command.starts_with("launch ") || command == "launch" => {
+        // Those take the words that follow.
+        Some(command @ ("launch" | "launch --detach" | "batch")) => {
             Some(format!("did you mean: {}", line(command, &words[position + 1..])))
         }
         Some(command) => Some(format!("did you mean: {}", line(command, &[]))),

@@ -14,6 +14,8 @@ pub(crate) struct AllocatedNodes {
     pub(crate) list: String,
     /// Names of its nodes.
     pub(crate) names: Vec<String>,
+    /// Number of times that it was queued again.
+    pub(crate) requeues: u32,
     /// Its state in a word, if nothing is started in it any more.
     pub(crate) over: Option<&'static str>,
 }
@@ -39,7 +41,7 @@ impl Cluster {
         let allocation = self.ask(self.allocations().get_allocation(request)).await?;
         let names = hostlist::expand(&allocation.nodes).map_err(|error| self.nonsense(error))?;
         let over = is_over(allocation.state()).then(|| state_word(allocation.state()));
-        Ok(AllocatedNodes { id: allocation.id, list: allocation.nodes, names, over })
+        Ok(AllocatedNodes { id: allocation.id, list: allocation.nodes, names, requeues: allocation.requeues, over })
     }
 
     /// Ends an allocation, with every launch in it.

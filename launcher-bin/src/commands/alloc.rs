@@ -5,19 +5,19 @@ mod shell;
 use std::time::Duration;
 
 use pmi_transport::proto::v1 as proto;
-use proto::RequeuePolicy;
+use proto::{AllocationState, RequeuePolicy};
 use serde::Serialize;
 use tokio::time::sleep;
-use tonic::{Code, Response};
 
 use super::{CommandError, ask, environment, node_names};
 use crate::args::{AllocCommand, CreateArgs, Requeue, ShellArgs, TableArgs};
 use crate::cluster::{Cluster, ClusterError, state_word};
 use crate::console::{Verbosity, print, print_json, print_lines, report};
+use crate::foreground::Signals;
 use crate::table::{Align, Table};
 use crate::{cluster, formatting};
 
-/// Pause between attempts of `alloc create --wait`.
+/// Pause between questions of those who wait for an allocation.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// An allocation as it is printed for programs.
@@ -74,17 +74,13 @@ fn create(args: &CreateArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
     let request = proto::CreateAllocationRequest {
         nodes: args.nodes.list.clone().unwrap_or_default(),
         num_nodes: args.nodes.count.unwrap_or_default(),
-        requeue: match args.requeue {
-            Requeue::Never => RequeuePolicy::Never,
-            Requeue::OnNodeFailure => RequeuePolicy::OnNodeFailure,
-            Requeue::OnAnyFailure => RequeuePolicy::OnAnyFailure,
-        }
-        .into(),
+        requeue: RequeuePolicy::from(args.requeue).into(),
         uid: args.uid,
+        queue: args.wait,
+        time_limit_s: seconds(args.time),
         ..proto::CreateAllocationRequest::default()
     };
-    let unavailable = if args.wait { Unavailable::Wait } else { Unavailable::Fail };
-    let made = ask(&args.table.api, async |cluster| Ok(allocated(&cluster, request, unavailable, verbosity).await?))?;
+    let made = ask(&args.table.api, async |cluster| allocated(&cluster, request, verbosity).await)?;
     if args.table.json {
         return Ok(print_json(&Allocation::from(made))?);
     }
@@ -99,46 +95,73 @@ fn asked_by_shell(args: &ShellArgs) -> proto::CreateAllocationRequest {
     proto::CreateAllocationRequest {
         nodes: args.list.clone().unwrap_or_default(),
         num_nodes: args.count.unwrap_or_default(),
+        queue: args.wait,
+        time_limit_s: seconds(args.time),
         ..proto::CreateAllocationRequest::default()
     }
 }
 
-/// Reaction to nodes that are not up and free now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unavailable {
-    /// The command fails.
-    Fail,
-    /// The command asks again until they are.
-    Wait,
+/// A time limit in a message.
+fn seconds(limit: Option<Duration>) -> u64 {
+    limit.map(|limit| limit.as_secs()).unwrap_or_default()
 }
 
-/// Has an allocation made; if its nodes are waited for, again and again until they can be had. Ctrl-C ends that as any command.
+impl From<Requeue> for RequeuePolicy {
+    fn from(requeue: Requeue) -> Self {
+        match requeue {
+            Requeue::Never => Self::Never,
+            Requeue::OnNodeFailure => Self::OnNodeFailure,
+            Requeue::OnAnyFailure => Self::OnAnyFailure,
+        }
+    }
+}
+
+/// Has an allocation made; if it is queued, waits until it runs, and tells why it does not yet. Who ends the command while it waits
+/// takes it out of the queue.
 async fn allocated(
     cluster: &Cluster,
     request: proto::CreateAllocationRequest,
-    unavailable: Unavailable,
     verbosity: Verbosity,
-) -> Result<proto::Allocation, ClusterError> {
-    let mut told = String::new();
+) -> Result<proto::Allocation, CommandError> {
+    let made = cluster.ask(cluster.allocations().create_allocation(request)).await?;
+    if made.state() != AllocationState::Pending {
+        return Ok(made);
+    }
+    let id = made.id.clone();
+    let mut signals = Signals::listen()?;
+    tokio::select! {
+        begun = begun(cluster, made, verbosity) => begun,
+        signal = signals.any() => {
+            cluster.release_allocation(&id).await?;
+            Err(CommandError::Interrupted { id, signal })
+        }
+    }
+}
+
+/// Waits until an allocation of the queue runs.
+async fn begun(
+    cluster: &Cluster,
+    queued: proto::Allocation,
+    verbosity: Verbosity,
+) -> Result<proto::Allocation, CommandError> {
+    let (id, mut told, mut now) = (queued.id.clone(), String::new(), Ok(queued));
     loop {
-        let mut service = cluster.allocations();
-        let asked = async {
-            match service.create_allocation(request.clone()).await {
-                Err(status) if unavailable == Unavailable::Wait && status.code() == Code::FailedPrecondition => {
-                    Ok(Response::new(Err(status.message().to_owned())))
-                }
-                answer => answer.map(|made| made.map(Ok)),
-            }
-        };
-        let reason = match cluster.ask(asked).await? {
-            Ok(made) => return Ok(made),
-            Err(reason) => reason,
+        let reason = match now {
+            Ok(allocation) => match allocation.state() {
+                AllocationState::Running => return Ok(allocation),
+                AllocationState::Pending => allocation.reason,
+                state => return Err(CommandError::EndedInQueue { id, state: state_word(state) }),
+            },
+            Err(error) if ClusterError::is_passing(&error) => error.to_string(),
+            Err(error) => return Err(error.into()),
         };
         if verbosity > Verbosity::Quiet && reason != told {
-            report(&format!("waiting: {reason}"));
+            report(&format!("allocation {id} is pending: {reason}"));
             told = reason;
         }
         sleep(ASK_AGAIN).await;
+        let request = proto::GetAllocationRequest { id: id.clone() };
+        now = cluster.ask(cluster.allocations().get_allocation(request)).await;
     }
 }
 
@@ -210,8 +233,6 @@ fn requeue(policy: RequeuePolicy) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use proto::AllocationState;
-
     use super::*;
 
     fn sample() -> proto::Allocation {

@@ -96,17 +96,29 @@ async fn an_allocation_is_asked_for_as_its_flags_say() {
     assert_eq!((stdout.as_str(), stderr.as_str()), ("7f3k\n", "lattice: allocation 7f3k of  is running\n"));
 }
 
+/// An allocation in the queue, or what became of it.
+fn queued(state: AllocationState, reason: &str) -> Allocation {
+    Allocation { id: "7f3k".to_owned(), state: state.into(), reason: reason.to_owned(), ..Allocation::default() }
+}
+
 #[tokio::test]
 async fn who_waits_for_nodes_is_told_why_once_and_gets_them() {
-    let busy = || Status::failed_precondition("node0 is in allocation 9abc");
-    let refusals = [busy(), busy()].into();
-    let mut fake = Fake::answering(Answers { refusals, ..Answers::default() }).await;
-    let (code, stdout, stderr) = run(&fake, "alloc create --wait -N 1").await;
+    let waits = || queued(AllocationState::Pending, "waits behind allocation 9abc");
+    let queued = [waits(), waits(), queued(AllocationState::Running, "")].into();
+    let mut fake = Fake::answering(Answers { queued, ..Answers::default() }).await;
+    let (code, stdout, stderr) = run(&fake, "alloc create --wait -N 1 --time 2:00:00").await;
     assert_eq!((code, stdout.as_str()), (Some(0), "7f3k\n"));
-    assert_eq!(stderr, "lattice: waiting: node0 is in allocation 9abc\n");
-    for _ in 0..3 {
-        assert!(matches!(fake.asked().await, Asked::Create(_)));
-    }
+    assert_eq!(stderr, "lattice: allocation 7f3k is pending: waits behind allocation 9abc\n");
+    let Asked::Create(request) = fake.asked().await else { panic!("something else was asked") };
+    assert_eq!((request.queue, request.time_limit_s), (true, 7200));
+}
+
+#[tokio::test]
+async fn who_waits_for_an_allocation_that_is_cancelled_is_told() {
+    let queued = [queued(AllocationState::Pending, "why"), queued(AllocationState::Released, "")].into();
+    let fake = Fake::answering(Answers { queued, ..Answers::default() }).await;
+    let (code, _, stderr) = run(&fake, "-q alloc create --wait -N 1").await;
+    assert_eq!((code, stderr.as_str()), (Some(125), "lattice: allocation 7f3k is released, and has never run\n"));
 }
 
 #[tokio::test]

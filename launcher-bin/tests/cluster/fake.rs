@@ -62,6 +62,8 @@ pub(crate) struct Answers {
     pub(crate) unknown: String,
     /// Refusals of the first allocations that are asked for.
     pub(crate) refusals: VecDeque<Status>,
+    /// The allocation that is asked for, as it is each time that somebody looks at it, before it runs.
+    pub(crate) queued: VecDeque<Allocation>,
 }
 
 /// A client that follows a launch: what it says, and where to answer.
@@ -256,10 +258,16 @@ impl AllocationService for Service {
         if let Some(refusal) = self.answers.lock().unwrap().refusals.pop_front() {
             return Err(refusal);
         }
+        if let Some(queued) = self.answers.lock().unwrap().queued.pop_front() {
+            return Ok(Response::new(queued));
+        }
         Ok(Response::new(Allocation { id: "7f3k".to_owned(), state: 2, ..Allocation::default() }))
     }
 
     async fn get_allocation(&self, request: Request<GetAllocationRequest>) -> Result<Response<Allocation>, Status> {
+        if let Some(queued) = self.answers.lock().unwrap().queued.pop_front() {
+            return Ok(Response::new(queued));
+        }
         self.allocation(&request.into_inner().id)
     }
 

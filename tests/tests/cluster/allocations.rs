@@ -24,7 +24,7 @@ fn nodes_are_had_now_or_waited_for() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"
         for words in '-N 2' '-w node9' '-w node0' '-w x[0-1048575]'; do lattice alloc create $words; echo "code $?"; done
         lattice alloc create --wait -N 2 >id 2>waited & waiting=$!
-        until grep -q 'waiting: 2 nodes were asked for, and 0 are up and free' waited; do sleep 0.05; done
+        until grep -q 'is pending: 2 nodes were asked for, and 0 are up and free' waited; do sleep 0.05; done
         lattice alloc release $LATTICE_ALLOC_ID; wait $waiting || exit
         lattice launch --alloc $(cat id) -N 2 -n 2 echo ran"#;
     let outcome = script_on(2, script).run();

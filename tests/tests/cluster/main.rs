@@ -8,6 +8,7 @@ mod agents_come_and_go;
 mod allocations;
 mod api_server_away;
 mod audit;
+mod batch;
 mod certificates;
 mod cleanup;
 mod containers;

@@ -74,11 +74,11 @@ fn a_word_of_another_launcher_is_answered_with_one_tip_and_nothing_else() {
         ),
         (
             "lattice sbatch job.sh",
-            "error: unrecognized subcommand 'sbatch'\n\n  tip: did you mean: lattice launch --detach job.sh",
+            "error: unrecognized subcommand 'sbatch'\n\n  tip: did you mean: lattice batch job.sh",
         ),
-        ("lattice squeue", "error: unrecognized subcommand 'squeue'\n\n  tip: did you mean: lattice launches"),
+        ("lattice squeue", "error: unrecognized subcommand 'squeue'\n\n  tip: did you mean: lattice queue"),
         ("lattice sinfo", "error: unrecognized subcommand 'sinfo'\n\n  tip: did you mean: lattice nodes"),
-        ("lattice scancel 7", "error: unrecognized subcommand 'scancel'\n\n  tip: did you mean: lattice abort"),
+        ("lattice scancel 7", "error: unrecognized subcommand 'scancel'\n\n  tip: did you mean: lattice cancel"),
         (
             "lattice salloc -N 2",
             "error: unrecognized subcommand 'salloc'\n\n  tip: did you mean: lattice alloc create -N 1",

@@ -1,0 +1,246 @@
+//! The flags of `lattice batch`, which are also those of `#LATTICE` lines, and of the commands about the queue.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{NonEmptyStringValueParser, OsStringValueParser, TypedValueParser};
+use clap::error::{ContextKind, ErrorKind};
+use clap::{Args, CommandFactory, Parser};
+
+use super::cluster::{Requeue, ServerArgs, TableArgs};
+use super::slurm_time;
+use super::value::node_list;
+use crate::file_pattern::FilePattern;
+
+pub(super) const AFTER_HELP: &str = "In the script, lines before the first command:\n  \
+    #LATTICE --nodes=4 --time=2:00:00\n  \
+    #LATTICE nodes=4                               # without dashes as well\n\n\
+    In file names, %j is the job's id, %x its name, %N the node that the script runs on, %u the user, %% a percent sign.\n\n\
+    Examples:\n  \
+    lattice batch -N 4 --time 30 job.sh input.nml\n  \
+    lattice queue";
+
+pub(super) const QUEUE_AFTER_HELP: &str =
+    "Example:\n  lattice queue --all\n\nTIME is since the allocation began, LIMIT how long it may run.";
+
+/// The flags of `lattice batch`.
+#[derive(Clone, Debug, Args)]
+pub struct BatchArgs {
+    /// What a script can say itself; the command line goes before it.
+    #[command(flatten)]
+    pub options: BatchOptions,
+    /// Wait for the end of the script, and return its exit code.
+    #[arg(short = 'W', long)]
+    pub wait: bool,
+    /// Server and form of the answer.
+    #[command(flatten)]
+    pub table: TableArgs,
+    /// The script: begins with #! and its interpreter, and is read now.
+    #[arg(value_name = "SCRIPT")]
+    pub script: PathBuf,
+    /// Its arguments.
+    #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub args: Vec<OsString>,
+}
+
+/// Options of a batch job, on the command line or in its script.
+#[derive(Clone, Debug, Default, Args)]
+pub struct BatchOptions {
+    /// N nodes that are free [default: 1].
+    #[arg(short = 'N', long = "nodes", value_name = "N", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true, conflicts_with = "list")]
+    pub count: Option<u32>,
+    /// Exactly these nodes, such as node[0-3,7].
+    #[arg(short = 'w', long = "nodelist", value_name = "NODES", value_parser = node_list)]
+    pub list: Option<String>,
+    /// End it after so long: minutes, HOURS:MINUTES:SECONDS and the other forms of sbatch, or 90s. Who says so may begin before others.
+    #[arg(short, long, alias = "walltime", value_name = "TIME", value_parser = slurm_time::allocation_limit)]
+    pub time: Option<Duration>,
+    /// Write what the script prints to FILE [default: lattice-%j.out].
+    #[arg(short, long, value_name = "FILE", value_parser = OsStringValueParser::new().try_map(FilePattern::parse))]
+    pub output: Option<FilePattern>,
+    /// Write its standard error to FILE; else where --output says.
+    #[arg(short, long, value_name = "FILE", value_parser = OsStringValueParser::new().try_map(FilePattern::parse))]
+    pub error: Option<FilePattern>,
+    /// Name of the job; else that of the script's file.
+    #[arg(short = 'J', long, alias = "name", value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub job_name: Option<String>,
+    /// Queue it again, to run from its beginning on other nodes: never, on-node-failure (as without WHEN) or on-any-failure.
+    #[arg(long, value_enum, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "on-node-failure", hide_possible_values = true)]
+    pub requeue: Option<Requeue>,
+    /// Start it in DIR; else where it was submitted.
+    #[arg(short = 'D', long, aliases = ["workdir", "cwd"], value_name = "DIR")]
+    pub chdir: Option<PathBuf>,
+    /// For a scheduler in front of this one; chooses nothing here.
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub vcluster: Option<String>,
+    /// The same.
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub network_domain: Option<String>,
+}
+
+impl BatchOptions {
+    /// These options, and where they say nothing, those of `below`.
+    pub(crate) fn over(self, below: Self) -> Self {
+        let (count, list) = match (self.count, self.list) {
+            (None, None) => (below.count, below.list),
+            given => given,
+        };
+        Self {
+            count,
+            list,
+            time: self.time.or(below.time),
+            output: self.output.or(below.output),
+            error: self.error.or(below.error),
+            job_name: self.job_name.or(below.job_name),
+            requeue: self.requeue.or(below.requeue),
+            chdir: self.chdir.or(below.chdir),
+            vcluster: self.vcluster.or(below.vcluster),
+            network_domain: self.network_domain.or(below.network_domain),
+        }
+    }
+
+    /// Reads the words of a `#LATTICE` line: flags as on the command line, or `name=value` without dashes.
+    ///
+    /// # Errors
+    /// Says in words what is wrong, with the nearest option to one that does not exist.
+    pub(crate) fn of_line(words: Vec<String>) -> Result<Self, String> {
+        let words: Vec<String> = match words.first() {
+            Some(first) if !first.starts_with('-') => words.iter().map(|word| with_dashes(word)).collect(),
+            _ => words,
+        };
+        Line::try_parse_from(words).map(|line| line.options).map_err(|error| reason(&error))
+    }
+}
+
+/// The options of one line.
+#[derive(Debug, Parser)]
+#[command(name = "#LATTICE", no_binary_name = true, disable_help_flag = true)]
+struct Line {
+    #[command(flatten)]
+    options: BatchOptions,
+}
+
+/// `name=value` as it stands on the command line.
+fn with_dashes(word: &str) -> String {
+    match word.split_once('=') {
+        Some((name, value)) => format!("--{}={value}", name.replace('_', "-")),
+        None => format!("--{}", word.replace('_', "-")),
+    }
+}
+
+/// The first paragraph of an error, or for an unknown option the nearest one that exists.
+fn reason(error: &clap::Error) -> String {
+    let unknown = error.get(ContextKind::InvalidArg).map(ToString::to_string);
+    match (error.kind(), unknown) {
+        (ErrorKind::UnknownArgument, Some(typed)) => {
+            format!("there is no option {typed}; the nearest is {}", nearest(&typed))
+        }
+        _ => {
+            let text = error.render().to_string();
+            let text = text.strip_prefix("error: ").unwrap_or(&text);
+            text.split("\n\n").next().unwrap_or_default().trim_end().to_owned()
+        }
+    }
+}
+
+fn nearest(typed: &str) -> String {
+    let line = Line::command();
+    let names = line.get_arguments().flat_map(|arg| arg.get_long_and_visible_aliases().unwrap_or_default());
+    let distance = |name: &&str| strsim::damerau_levenshtein(typed.trim_start_matches('-'), name);
+    names.min_by_key(distance).map_or_else(String::new, |name| format!("--{name}"))
+}
+
+/// The flags of `lattice queue`.
+#[derive(Clone, Debug, Args)]
+pub struct QueueArgs {
+    /// Only these allocations, also if they have ended.
+    #[arg(value_name = "ID")]
+    pub ids: Vec<String>,
+    /// Also those that have ended.
+    #[arg(long)]
+    pub all: bool,
+    /// Server and form of the answer.
+    #[command(flatten)]
+    pub table: TableArgs,
+}
+
+/// The flags of `lattice cancel`.
+#[derive(Clone, Debug, Args)]
+pub struct CancelArgs {
+    /// Batch jobs, allocations or launches.
+    #[arg(value_name = "ID", required = true, value_parser = NonEmptyStringValueParser::new())]
+    pub ids: Vec<String>,
+    /// The API server.
+    #[command(flatten)]
+    pub api: ServerArgs,
+}
+
+/// What the launch of a batch job on its node is told. Its script is in the variable `LATTICE_BATCH_SCRIPT`.
+#[derive(Clone, Debug, Args)]
+pub struct BatchScriptArgs {
+    /// Its name.
+    #[arg(long)]
+    pub job_name: String,
+    /// File for its output.
+    #[arg(long, value_parser = OsStringValueParser::new().try_map(FilePattern::parse))]
+    pub output: FilePattern,
+    /// File for its standard error; else that of its output.
+    #[arg(long, value_parser = OsStringValueParser::new().try_map(FilePattern::parse))]
+    pub error: Option<FilePattern>,
+    /// Its arguments.
+    #[arg(last = true)]
+    pub args: Vec<OsString>,
+}
+
+/// The variable with the script of a batch job, in base64.
+pub(crate) const SCRIPT: &str = "LATTICE_BATCH_SCRIPT";
+
+/// The hidden command that runs a script.
+pub(crate) const RUN_SCRIPT: &str = "batch-script";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(words: &str) -> Result<BatchOptions, String> {
+        BatchOptions::of_line(words.split(' ').map(str::to_owned).collect())
+    }
+
+    #[test]
+    fn a_line_has_flags_with_dashes_or_without() {
+        for words in
+            ["--nodes=64 --walltime=2:00:00", "-N 64 -t 2:00:00", "nodes=64 walltime=2:00:00", "nodes=64 time=2h"]
+        {
+            let options = line(words).unwrap();
+            assert_eq!((options.count, options.time), (Some(64), Some(Duration::from_secs(7200))), "{words}");
+        }
+        assert_eq!(line("network_domain=x").unwrap().network_domain.as_deref(), Some("x"));
+        assert_eq!(line("job_name=x").unwrap().job_name.as_deref(), Some("x"));
+        assert_eq!(line("requeue").unwrap().requeue, Some(Requeue::OnNodeFailure));
+        assert_eq!(line("--requeue=never").unwrap().requeue, Some(Requeue::Never));
+    }
+
+    #[test]
+    fn what_a_line_cannot_have_is_named_with_the_nearest_that_it_can() {
+        for (words, expected) in [
+            ("--node=4", "there is no option --node; the nearest is --nodes"),
+            ("outputs=x", "there is no option --outputs; the nearest is --output"),
+            ("--exclusive", "there is no option --exclusive; the nearest is --"),
+            ("--nodes=0", "invalid value '0' for '--nodes <N>': 0 is not in 1..=4294967295"),
+            ("--time=0", "invalid value '0' for '--time <TIME>': an allocation runs for 1 s at least"),
+            ("-N 2 -w a", "the argument '--nodes <N>' cannot be used with '--nodelist <NODES>'"),
+        ] {
+            let reason = line(words).unwrap_err();
+            assert!(reason.starts_with(expected), "{words}: {reason}");
+        }
+    }
+
+    #[test]
+    fn the_command_line_goes_before_the_script() {
+        let (above, below) = (line("--nodes=2 --time=5").unwrap(), line("nodelist=a[0-3] time=9 job-name=x").unwrap());
+        let both = above.over(below);
+        assert_eq!((both.count, both.list, both.time), (Some(2), None, Some(Duration::from_secs(300))));
+        assert_eq!(both.job_name.as_deref(), Some("x"));
+    }
+}

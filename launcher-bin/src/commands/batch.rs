@@ -1,0 +1,140 @@
+//! `lattice batch`: a script that runs when nodes are free, as the user, on the first of them.
+//!
+//! ```text
+//! script, environment ──> request of a launch of one process ──> queue of the API server
+//!                                                                   │ nodes are free
+//!                  `lattice batch-script` on the first node  <──────┘
+//!                        └─ the script, with files for its output
+//! ```
+
+mod on_node;
+mod script;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use lattice_session::wire;
+use pmi_transport::proto::v1 as proto;
+use serde::Serialize;
+use tokio::time::sleep;
+
+pub(crate) use self::on_node::run_script;
+use self::script::Script;
+pub(crate) use self::script::ScriptError;
+use super::{CommandError, ask};
+use crate::args::{self, BatchArgs, BatchOptions, RUN_SCRIPT, SCRIPT};
+use crate::cluster::{self, Cluster};
+use crate::console::{Verbosity, print_json, print_lines, report};
+use crate::exit;
+use crate::file_pattern::FilePattern;
+use crate::machine::Machine;
+use crate::request::LaunchCommand;
+
+/// Pause between questions for the end of a job.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// A batch job as it is printed for programs.
+#[derive(Debug, Serialize)]
+struct Submitted<'a> {
+    id: &'a str,
+    name: &'a str,
+    state: &'static str,
+}
+
+/// Queues a batch job; returns the exit code, which is the script's if that is waited for.
+pub(crate) fn batch(args: &BatchArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
+    let Script { bytes, options } = Script::read(&args.script)?;
+    let options = args.options.clone().over(options);
+    if verbosity > Verbosity::Quiet && (options.vcluster.is_some() || options.network_domain.is_some()) {
+        report("note: vcluster and network-domain are for a scheduler in front of this one, and choose nothing here");
+    }
+    let name = options
+        .job_name
+        .clone()
+        .unwrap_or_else(|| args.script.file_name().unwrap_or_default().to_string_lossy().into_owned());
+    let launch = launch(args, &options, &name, &bytes)?;
+    let request = proto::CreateAllocationRequest {
+        nodes: options.list.clone().unwrap_or_default(),
+        num_nodes: if options.list.is_some() { 0 } else { options.count.unwrap_or(1) },
+        requeue: options.requeue.map(proto::RequeuePolicy::from).unwrap_or_default().into(),
+        time_limit_s: options.time.map(|limit| limit.as_secs()).unwrap_or_default(),
+        batch: Some(proto::BatchRequest { name: name.clone(), launch: Some(launch) }),
+        ..proto::CreateAllocationRequest::default()
+    };
+    ask(&args.table.api, async |cluster| {
+        let made = cluster.ask(cluster.allocations().create_allocation(request)).await?;
+        if verbosity == Verbosity::Verbose {
+            report(&format!("job {} ({name}) is {}", made.id, told(&made)));
+        }
+        let code = match args.table.json {
+            true => print_json(&Submitted { id: &made.id, name: &name, state: cluster::state_word(made.state()) })?,
+            false => print_lines(std::slice::from_ref(&made.id))?,
+        };
+        if args.wait { wait(&cluster, &made.id).await } else { Ok(code) }
+    })
+}
+
+/// The state of an allocation in words.
+fn told(allocation: &proto::Allocation) -> String {
+    let state = cluster::state_word(allocation.state());
+    if allocation.reason.is_empty() { state.to_owned() } else { format!("{state}: {}", allocation.reason) }
+}
+
+/// The launch that runs the script on the first node: one process, without PMI, whose own output is of its failures alone.
+fn launch(
+    args: &BatchArgs,
+    options: &BatchOptions,
+    name: &str,
+    script: &[u8],
+) -> Result<proto::LaunchTasksRequest, CommandError> {
+    let machine = Machine::this()?;
+    let flag = |name: &str, value: &dyn std::fmt::Display| OsString::from(format!("--{name}={value}"));
+    let mut words = vec![
+        flag("nodes", &1),
+        flag("ntasks", &1),
+        flag("pmi", &"none"),
+        flag("stdin", &"none"),
+        "--detach".into(),
+        flag("env", &format_args!("{SCRIPT}={}", STANDARD.encode(script))),
+    ];
+    words.extend(args.table.api.api.iter().map(|url| flag("env", &format_args!("{}={url}", cluster::API_URL))));
+    let directory = options.chdir.as_deref().unwrap_or(Path::new("."));
+    words.extend(["--chdir".into(), machine.directory.join(directory).into_os_string(), "--".into()]);
+    words.push(std::env::current_exe()?.into_os_string());
+    words.extend([RUN_SCRIPT.into(), flag("job-name", &name)]);
+    let output = options.output.clone().unwrap_or_else(FilePattern::usual);
+    for (flag, pattern) in [("--output", Some(&output)), ("--error", options.error.as_ref())] {
+        words.extend(pattern.into_iter().flat_map(|pattern| [flag.into(), pattern.text().to_owned()]));
+    }
+    words.push("--".into());
+    words.extend(args.args.iter().cloned());
+    let args = args::launch_of_one_program(words).map_err(|error| std::io::Error::other(error.to_string()))?;
+    let command = LaunchCommand::new(&args, &machine)?;
+    Ok(wire::request::encode(&command.request, String::new()))
+}
+
+/// Waits for the end of the job; returns the exit code of its script.
+async fn wait(cluster: &Cluster, id: &str) -> Result<u8, CommandError> {
+    loop {
+        let request = proto::GetAllocationRequest { id: id.to_owned() };
+        let end = match cluster.ask(cluster.allocations().get_allocation(request)).await {
+            Ok(allocation) => match allocation.state() {
+                proto::AllocationState::Released => Some(allocation.batch.and_then(|job| job.end).unwrap_or_default()),
+                _ => None,
+            },
+            // The job goes on while the API server is away.
+            Err(error) if error.is_passing() => None,
+            Err(error) => return Err(error.into()),
+        };
+        match end {
+            Some(proto::BatchEnd { exit_code: Some(code), .. }) => return Ok(u8::try_from(code).unwrap_or(exit::OURS)),
+            Some(proto::BatchEnd { exit_code: None, cause }) => {
+                return Err(CommandError::BatchWithoutEnd { id: id.to_owned(), cause });
+            }
+            None => sleep(ASK_AGAIN).await,
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The script of a batch job, and the options that stand in it.
+//!
+//! ```text
+//! #!/bin/bash
+//! #LATTICE --nodes=4 --time=2:00:00      options stand before the first command
+//! #LATTICE output=run-%j.txt             with dashes, or without
+//! lattice launch ./a.out                 from here on nothing is looked at
+//! ```
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::args::BatchOptions;
+use crate::bounded_file;
+
+/// The most bytes of a script: it travels in a variable of the environment, which Linux bounds to 128 KiB (MAX_ARG_STRLEN), in base64.
+const SCRIPT_MAX: u64 = 96_000;
+
+/// The beginning of a line with options.
+const MARK: &str = "#LATTICE";
+
+/// A script, and what it says of itself.
+#[derive(Debug)]
+pub(super) struct Script {
+    pub(super) bytes: Vec<u8>,
+    pub(super) options: BatchOptions,
+}
+
+/// Refusal of a script.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum ScriptError {
+    /// Unreadable, or too long.
+    #[error("cannot read the script {}: {error}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Error of the system.
+        error: io::Error,
+    },
+    /// Nobody knows what is to run it.
+    #[error("{} is no script: its first line must begin with #! and name its interpreter, as in #!/bin/bash", path.display())]
+    NoInterpreter {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A line with options makes no sense.
+    #[error("{}, line {line}: {reason}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// Number of the line.
+        line: usize,
+        /// The fault.
+        reason: String,
+    },
+}
+
+impl Script {
+    /// Reads a script, and the options in it.
+    ///
+    /// # Errors
+    /// See the variants of [`ScriptError`].
+    pub(super) fn read(path: &Path) -> Result<Self, ScriptError> {
+        let bytes = bounded_file::bytes(path, SCRIPT_MAX);
+        let bytes = bytes.map_err(|error| ScriptError::Read { path: path.to_owned(), error })?;
+        if !bytes.starts_with(b"#!") {
+            return Err(ScriptError::NoInterpreter { path: path.to_owned() });
+        }
+        let options = options(&String::from_utf8_lossy(&bytes));
+        let options = options.map_err(|(line, reason)| ScriptError::Line { path: path.to_owned(), line, reason })?;
+        Ok(Self { bytes, options })
+    }
+}
+
+/// The options of all lines, the later ones over those before. An error comes with the number of its line.
+fn options(text: &str) -> Result<BatchOptions, (usize, String)> {
+    let mut options = BatchOptions::default();
+    let head = text.lines().take_while(|line| line.trim_start().is_empty() || line.starts_with('#'));
+    for (number, line) in head.enumerate().map(|(index, line)| (index + 1, line)) {
+        let Some(rest) = line.strip_prefix(MARK).filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t'])) else {
+            continue;
+        };
+        let words = shlex::split(rest).ok_or_else(|| (number, "a quotation mark has no second one".to_owned()))?;
+        options = BatchOptions::of_line(words).map_err(|reason| (number, reason))?.over(options);
+    }
+    Ok(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_script_of_the_design_document_says_what_it_needs() {
+        let text = "#!/bin/bash\n#LATTICE nodes=64\n#LATTICE walltime=2:00:00\n#LATTICE vcluster=hpc-batch\n\
+            #LATTICE network_domain=my-training-run\n\n# No SSH.\nlattice launch -n 256 ./my_mpi_training\n";
+        let found = options(text).unwrap();
+        assert_eq!((found.count, found.time), (Some(64), Some(Duration::from_secs(7200))));
+        assert_eq!(found.vcluster.as_deref(), Some("hpc-batch"));
+    }
+
+    #[test]
+    fn only_lines_before_the_first_command_count() {
+        let text = "#!/bin/sh\n##LATTICE nodes=9\n#LATTICES nodes=9\n# a comment\n#LATTICE --job-name='a b' # why\n\
+            #LATTICE --nodes=2\n#LATTICE nodes=3\n#LATTICE\necho\n#LATTICE nodes=4 --nonsense\n";
+        let found = options(text).unwrap();
+        assert_eq!((found.count, found.job_name.as_deref()), (Some(3), Some("a b")));
+    }
+
+    #[test]
+    fn a_line_that_makes_no_sense_is_named_by_its_number() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("job.sh");
+        let refused = |text: &[u8]| {
+            std::fs::write(&path, text).unwrap();
+            Script::read(&path).unwrap_err().to_string().replace(path.to_str().unwrap(), "job.sh")
+        };
+        let line = refused(b"#!/bin/sh\n\n#LATTICE --node=2\n");
+        assert_eq!(line, "job.sh, line 3: there is no option --node; the nearest is --nodes");
+        assert_eq!(refused(b"#!/bin/sh\n#LATTICE 'x\n"), "job.sh, line 2: a quotation mark has no second one");
+        assert!(refused(b"echo").starts_with("job.sh is no script: its first line must begin with #!"));
+        let long = refused(&[b"#!/bin/sh\n".as_slice(), &[b'#'; 96_000]].concat());
+        assert_eq!(long, "cannot read the script job.sh: it has more than 96000 bytes");
+    }
+}

@@ -1,0 +1,167 @@
+//! Batch jobs: scripts that wait for nodes, run on the first of them, and end with their allocation.
+
+use lattice_tests::mpi::{Flavour, MPICHS, OPEN_MPIS};
+use lattice_tests::{Command, cluster, script_on, turn};
+
+/// What runs first in each script: all nodes are given back, and `queue ID FIELD` is a fact of a job.
+const FREE: &str = r#"cd "$LATTICE_DEV_CLUSTER"; lattice alloc release $LATTICE_ALLOC_ID; unset LATTICE_ALLOC_ID
+    queue() { lattice queue $1 --json | field $2; }
+    until_is() { until [ "$(queue $1 state)" = $2 ]; do sleep 0.05; done; }
+    "#;
+
+#[test]
+fn a_script_has_its_options_its_nodes_its_files_and_its_exit_code() {
+    let script = format!(
+        r#"{FREE}
+        cat >job.sh <<'SCRIPT'
+#!/bin/bash
+#LATTICE nodes=2
+#LATTICE --output=%x-%j.txt --time=5 # minutes
+#LATTICE vcluster=hpc-batch
+
+echo "$LATTICE_JOB_NAME on $(hostname) of $LATTICE_NODELIST with $# words: $2; ${{LATTICE_RANK-no rank}}, {{rank}}"
+lattice launch --pmi=none -n 2 -N 2 hostname
+echo complaint >&2
+exit 3
+SCRIPT
+        id=$(lattice batch --wait --job-name=demo job.sh one 'two words'); echo "code $?"
+        cat demo-$id.txt; queue $id exit_code; lattice queue; lattice queue $id | grep -o 'exit code 3: .*'
+        ls ~/.local/state/lattice"#
+    );
+    let home = tempfile::tempdir().unwrap();
+    let outcome = script_on(2, &script).env("HOME", home.path()).run();
+    let facts = "demo on node0 of node0,node1 with 2 words: two words; no rank, {rank}";
+    let heads = outcome.text().lines().find(|line| line.starts_with("ID")).unwrap().to_owned();
+    let end = "exit code 3: rank 0 on node0 exited with status 3".to_owned();
+    let lines = ["code 3", facts, "node0", "node1", "complaint", "3"].map(str::to_owned);
+    outcome.exits(0).prints_lines(lines.into_iter().chain([heads, end]));
+    outcome.says("vcluster and network-domain are for a scheduler in front");
+}
+
+/// A cluster in which the script of a batch job is `$1` with `$mpirun` of this library.
+fn with_mpirun(mpi: Flavour, line: &str) -> Command {
+    let allowed = ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"];
+    let names = allowed.into_iter().flat_map(|name| [name.to_owned(), format!("{name}_CONFIRM")]);
+    let command = names.fold(cluster(2), |command, name| command.env(&name, "1"));
+    let script = format!(
+        r#"cd "$LATTICE_DEV_CLUSTER"; lattice alloc release $LATTICE_ALLOC_ID; unset LATTICE_ALLOC_ID
+        printf '#!/bin/sh\n%s\n' '{line}' >job.sh
+        lattice batch --wait -N 2 -t 90s -o out job.sh "$@" >id; echo "code $?"; cat out"#
+    );
+    command.bash(&script).arg(mpi.mpirun()).arg(mpi.program("hello"))
+}
+
+#[test]
+fn an_unchanged_mpirun_in_a_script_starts_its_ranks_on_all_nodes() {
+    let _machine = turn::heavy();
+    let ranks = (0..4).map(|rank| format!("rank {rank} of 4"));
+    let all: Vec<String> = ranks.chain(["code 0".to_owned()]).collect();
+    for mpi in [MPICHS[1], OPEN_MPIS[0]] {
+        with_mpirun(mpi, "$1 -np 4 $2").run().exits(0).prints_lines(&all);
+        let hosts = with_mpirun(mpi, "$1 hostname | sort -u").run();
+        hosts.exits(0).prints_lines(["code 0", "node0", "node1"]);
+    }
+}
+
+#[test]
+fn a_launch_in_a_script_wires_up_every_library() {
+    for mpi in [MPICHS[1], OPEN_MPIS[1]] {
+        let outcome = with_mpirun(mpi, "lattice launch -n 4 $2").run();
+        outcome.exits(0).prints_lines((0..4).map(|rank| format!("rank {rank} of 4")).chain(["code 0".to_owned()]));
+    }
+}
+
+#[test]
+fn those_who_wait_begin_in_their_order_or_where_nobody_waits_longer_for_it() {
+    let script = format!(
+        r#"{FREE}
+        printf '#!/bin/sh\necho $LATTICE_JOB_NAME >>order; until [ -e go ]; do sleep 0.05; done\n' >job.sh
+        hold=$(lattice alloc create -w node0 --time 1:00:00)
+        head=$(lattice batch -J head -N 2 job.sh); next=$(lattice batch -J next -N 2 job.sh)
+        short=$(lattice batch -J short -t 10 job.sh); long=$(lattice batch -J long -t 2:00:00 job.sh)
+        until_is $short running; echo $(queue $head state) $(queue $next state) $(queue $long state)
+        lattice queue | grep -o "waits behind allocation $head" | uniq
+        lattice alloc create -N 1 || lattice alloc create -w node1 || echo refused
+        restart_api :
+        echo $(queue $head state) $(queue $next state) $(queue $long state) $(queue $short state)
+        lattice cancel $long; touch go; until_is $short released; lattice cancel $hold; until_is $next released
+        cat order; queue $long state; lattice queue $long --json | grep -c exit_code.*null"#
+    );
+    let outcome = script_on(2, &script).run();
+    let expected = [
+        "pending pending pending",
+        "waits behind allocation HEAD",
+        "refused",
+        "pending pending pending running",
+        "short",
+        "head",
+        "next",
+        "released",
+        "1",
+    ];
+    let text = outcome.text().lines().map(|line| match line.strip_prefix("waits behind allocation ") {
+        Some(_) => "waits behind allocation HEAD",
+        None => line,
+    });
+    assert_eq!(text.collect::<Vec<_>>(), expected, "{}", outcome.errors());
+    outcome.exits(0).says("1 node was asked for, and 0 are up and free");
+}
+
+#[test]
+fn a_script_ends_at_its_time_limit_or_when_it_is_cancelled() {
+    let script = format!(
+        r#"{FREE}
+        printf '#!/bin/sh\ntrap "echo term; exit 9" TERM; echo up; sleep 1000 & wait\n' >job.sh
+        id=$(lattice batch --wait -t 1s -o out job.sh); [ $? != 0 ] && echo ended
+        lattice queue $id | grep -o 'its time limit of 1 second is over'
+        id=$(lattice batch -o second job.sh); until grep -qs up second; do sleep 0.05; done
+        lattice cancel $id; until_is $id released; queue $id exit_code; cat second
+        lattice batch -N 1 -w x job.sh 2>&1 | head -n 1"#
+    );
+    let conflict = "lattice: the argument '--nodes <N>' cannot be used with '--nodelist <NODES>'";
+    script_on(1, &script).run().prints_lines([
+        "ended",
+        "its time limit of 1 second is over",
+        "9",
+        "up",
+        "term",
+        conflict,
+    ]);
+}
+
+#[test]
+fn a_job_that_lost_a_node_runs_again_on_others() {
+    let script = format!(
+        r#"{FREE}
+        cat >job.sh <<'SCRIPT'
+#!/bin/sh
+#LATTICE nodes=2 requeue output=out
+echo "try $LATTICE_REQUEUES on $LATTICE_NODELIST"
+[ $LATTICE_REQUEUES = 0 ] && lattice launch --pmi=none -n 2 -N 2 sleep 1000
+echo done
+SCRIPT
+        id=$(lattice batch job.sh)
+        until [ "$(lattice launches --json | grep -c '"active"')" = 2 ]; do sleep 0.05; done
+        agent=$(daemon node1); forks=$(pgrep -P $agent); kill -KILL $agent $forks
+        until_is $id released; cat out; queue $id requeues; queue $id exit_code"#
+    );
+    let outcome = script_on(3, &script).run();
+    let is_of_the_script = |line: &&str| *line != "done" && !line.starts_with("lattice: ");
+    let lines: Vec<&str> = outcome.text().lines().filter(is_of_the_script).collect();
+    assert_eq!(lines, ["try 0 on node0,node1", "try 1 on node0,node2", "1", "0"], "{}", outcome.errors());
+}
+
+#[test]
+fn a_script_that_makes_no_sense_is_refused_where_it_does_not() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"; printf '#!/bin/sh\n\n#LATTICE --node=2\n' >a; lattice batch a; echo $?
+        printf 'echo\n' >a; lattice batch a; lattice batch none; printf '#!/bin/sh\n' >a; lattice batch -N 3 a
+        printf '#!/no/such/interpreter\n' >a; lattice alloc release $LATTICE_ALLOC_ID
+        LATTICE_ALLOC_ID= lattice batch --wait -o out a; echo $?; cat out"#;
+    let outcome = script_on(2, script).run();
+    outcome.says("a, line 3: there is no option --node; the nearest is --nodes");
+    outcome.says("a is no script: its first line must begin with #!").says("cannot read the script none: ");
+    outcome.says("3 nodes were asked for, and this cluster has 2");
+    let lines: Vec<&str> = outcome.text().lines().collect();
+    assert_eq!((lines[0], lines[2]), ("125", "127"), "{lines:?}");
+    assert!(lines[3].starts_with("lattice: cannot run /no/such/interpreter: "), "{lines:?}");
+}
