@@ -30,10 +30,15 @@ pub struct Uid(u64);
 /// Process of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Process {
-    /// Rank of the launch, by its number in messages. MPI's ranks have 31 bits.
+    /// Rank of the launch, by its number in messages; from [`Process::FIRST_GUEST`] on a guest.
     Rank(u32),
     /// Session of a node of the launch, by the node's index; number 0 is the root of the set.
     Node(u32),
+}
+
+impl Process {
+    /// Number of the first guest of a set: a process that is no rank, and is reached by way of the root like one.
+    pub const FIRST_GUEST: u32 = 1 << 30;
 }
 
 /// Id of a group or a communicator, which no other one of the user's has: the id of the set that made it, and a number that the root of

@@ -3,7 +3,7 @@
 //! ```text
 //! caller                                                     root
 //!   │ <──────────────────────────────── challenge, 32 bytes │
-//!   │ version, purpose, own set, challenge, proof: 70 bytes ─> │  a wrong proof gets no further byte
+//!   │ version, purpose, own set, rank, challenge, proof: 74 ─> │  a wrong proof gets no further byte
 //!   │ <──────────────────────────────────── proof, 32 bytes │
 //! ```
 //! Each proof is over a challenge that the other end has just made: what was recorded proves nothing.
@@ -18,7 +18,10 @@ pub const PROOF_LEN: usize = 32;
 /// Length of a caller's greeting.
 pub const GREETING_LEN: usize = HEAD_LEN + PROOF_LEN;
 /// Length of what the caller's proof is over, beside the root's challenge.
-const HEAD_LEN: usize = 1 + 1 + 4 + PROOF_LEN;
+const HEAD_LEN: usize = 1 + 1 + 4 + 4 + PROOF_LEN;
+
+/// Rank of a caller that is none, and that the root gives a number as a guest.
+pub const GUEST: u32 = u32::MAX;
 
 const OF_CALLER: &[u8] = b"lattice set caller";
 const OF_ROOT: &[u8] = b"lattice set root";
@@ -35,6 +38,8 @@ pub enum Purpose {
     Meeting = 2,
     /// Nothing is said; the end of the connection is the end of one of the two.
     Presence = 3,
+    /// The process of a rank of the set, or a guest: the root says in four bytes which rank it is, then frames, both ways.
+    Rank = 4,
 }
 
 /// Caller of a connection, as it has proved to be.
@@ -42,6 +47,8 @@ pub enum Purpose {
 pub struct Caller {
     /// Its set.
     pub set: SetId,
+    /// Its rank in the set, or [`GUEST`]; 0 for a root.
+    pub rank: u32,
     /// Its use of the connection.
     pub purpose: Purpose,
 }
@@ -75,7 +82,8 @@ pub fn greet(key: &SetKey, caller: Caller, theirs: &Challenge, own: &Challenge) 
     greeting[0] = VERSION;
     greeting[1] = caller.purpose as u8;
     greeting[2..6].copy_from_slice(&caller.set.bits().to_be_bytes());
-    greeting[6..HEAD_LEN].copy_from_slice(own);
+    greeting[6..10].copy_from_slice(&caller.rank.to_be_bytes());
+    greeting[10..HEAD_LEN].copy_from_slice(own);
     let proof = key.prove(OF_CALLER, &[&theirs[..], &greeting[..HEAD_LEN]].concat());
     greeting[HEAD_LEN..].copy_from_slice(&proof);
     greeting
@@ -101,10 +109,12 @@ pub fn receive(
         1 => Purpose::Frames,
         2 => Purpose::Meeting,
         3 => Purpose::Presence,
+        4 => Purpose::Rank,
         other => return Err(GreetingError::Purpose(other)),
     };
-    let set = SetId::from_bits(u32::from_be_bytes([head[2], head[3], head[4], head[5]]));
-    Ok((Caller { set, purpose }, key.prove(OF_ROOT, &head[6..])))
+    let number = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let (set, rank) = (SetId::from_bits(number(2)), number(6));
+    Ok((Caller { set, rank, purpose }, key.prove(OF_ROOT, &head[10..])))
 }
 
 /// Returns true if this is the root's proof for the caller's challenge.
@@ -120,7 +130,7 @@ mod tests {
         SetKey::from_bytes([byte; 32])
     }
 
-    const CALLER: Caller = Caller { set: SetId::from_bits(77), purpose: Purpose::Meeting };
+    const CALLER: Caller = Caller { set: SetId::from_bits(77), rank: 5, purpose: Purpose::Meeting };
 
     #[test]
     fn both_ends_prove_that_they_know_the_key() {

@@ -41,6 +41,10 @@ pub enum Neighbour {
     Member(u32),
     /// The root of another set. Only roots have such links.
     Set(SetId),
+    /// The process that is a rank of this node, where it calls and serves by itself.
+    Rank(u32),
+    /// The session of a rank: the one neighbour that a [`Machine::of_rank`] has.
+    Session,
 }
 
 /// Place of a member, and what it knows of its set.
@@ -84,10 +88,12 @@ pub enum Opener {
     Them,
 }
 
-/// A member of a set.
+/// A member of a set, or a process that is one of its ranks.
 #[derive(Debug)]
 pub struct Machine {
     membership: Membership,
+    /// The rank, if this is none of the members.
+    rank: Option<u32>,
     links: Links,
     calls: Calls,
     serving: Serving,
@@ -101,6 +107,7 @@ impl Machine {
     pub fn new(membership: Membership) -> Self {
         Self {
             membership,
+            rank: None,
             links: Links::default(),
             calls: Calls::default(),
             serving: Serving::default(),
@@ -109,9 +116,17 @@ impl Machine {
         }
     }
 
-    /// Address of this member.
+    /// A process that is a rank. All that it sends goes to its session, by the link to [`Neighbour::Session`].
+    pub fn of_rank(set: SetId, rank: u32) -> Self {
+        let (homes, topology) = (Vec::new(), Topology::default());
+        let membership = Membership { set, node: 0, members: 1, homes, launch: None, topology };
+        Self { rank: Some(rank), ..Self::new(membership) }
+    }
+
+    /// Address of this member, or of this rank.
     pub fn me(&self) -> Uid {
-        Uid::new(self.membership.set, Process::Node(self.membership.node))
+        let process = self.rank.map_or(Process::Node(self.membership.node), Process::Rank);
+        Uid::new(self.membership.set, process)
     }
 
     /// Calls a method of a process. Its end is told by [`Effect::Ended`], always.
@@ -223,6 +238,8 @@ impl Machine {
         match neighbour {
             Neighbour::Member(node) => Uid::new(self.membership.set, Process::Node(node)),
             Neighbour::Set(set) => set.root(),
+            Neighbour::Rank(rank) => Uid::new(self.membership.set, Process::Rank(rank)),
+            Neighbour::Session => self.membership.set.root(),
         }
     }
 
@@ -246,7 +263,9 @@ impl Machine {
     fn take_request(&mut self, frame: Frame, now: Instant) {
         let request = Request::of(frame, now);
         let is_known = match request.to.process() {
-            Process::Node(node) => node == self.membership.node,
+            _ if request.to == self.me() => true,
+            Process::Node(_) => false,
+            Process::Rank(guest @ Process::FIRST_GUEST..) => self.links.is_open(Neighbour::Rank(guest)),
             Process::Rank(rank) => self.home_of(rank) == Some(self.membership.node),
         };
         let built_in = match request.method {
@@ -267,6 +286,10 @@ impl Machine {
 
     fn take_answer(&mut self, frame: Frame, now: Instant) {
         let id = CallId(frame.id);
+        // One for a rank whose process is gone is nobody's.
+        if frame.destination != self.me() {
+            return;
+        }
         let Some(handler) = self.calls.answered(&frame) else { return };
         let result = match frame.kind {
             Kind::Response => Ok(frame.body),

@@ -17,17 +17,19 @@ mod names;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use lattice_overlay::address::{SetId, Uid};
+use lattice_overlay::address::{Process, SetId, Uid};
 use lattice_overlay::directory::{Directory, DirectoryError, Nonce, SetFacts, SetRecord};
 use lattice_overlay::error::CallError;
-use lattice_overlay::greeting::{Caller, Purpose};
-use lattice_overlay::machine::Membership;
+use lattice_overlay::greeting::{Caller, GUEST, Purpose};
+use lattice_overlay::machine::{Membership, Neighbour};
 use lattice_overlay::method::Method;
 use lattice_overlay::strides::Topology;
 use parking_lot::Mutex;
+use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
@@ -68,6 +70,8 @@ struct Shared {
     /// Held while the set is founded, which blocks.
     founded: Mutex<Option<Arc<Founded>>>,
     rendezvous: Rendezvous,
+    /// Number of guests that have come.
+    guests: AtomicU32,
 }
 
 /// Parts of a set that is founded.
@@ -82,7 +86,7 @@ impl OwnSet {
     /// A set that is not founded yet; `place` is the directory of the user's sets.
     pub fn new(place: Option<PathBuf>, facts: SetFacts) -> Self {
         let (founded, rendezvous) = (Mutex::default(), Rendezvous::default());
-        Self(Arc::new(Shared { place, facts, founded, rendezvous }))
+        Self(Arc::new(Shared { place, facts, founded, rendezvous, guests: AtomicU32::new(0) }))
     }
 
     /// Founds the set, unless it is already; returns its record.
@@ -204,14 +208,34 @@ async fn accept(set: OwnSet, listener: UnixListener, record: SetRecord) {
 }
 
 impl OwnSet {
+    async fn take(&self, neighbour: Neighbour, socket: UnixStream) {
+        let founded = self.0.founded.lock().clone();
+        if let Some(founded) = founded {
+            founded.member.take(neighbour, socket).await;
+        }
+    }
+
+    /// Takes the process of a rank, or a guest, and tells it its number. One that cannot be is refused by the end of its connection.
+    async fn take_process(&self, rank: u32, mut socket: UnixStream) {
+        let rank = match rank {
+            GUEST => Process::FIRST_GUEST + self.0.guests.fetch_add(1, Ordering::Relaxed) % Process::FIRST_GUEST,
+            rank => rank,
+        };
+        let is_possible = rank >= Process::FIRST_GUEST || rank < self.0.facts.ranks;
+        if is_possible && socket.write_u32(rank).await.is_ok() {
+            self.take(Neighbour::Rank(rank), socket).await;
+        }
+    }
+
     async fn serve(&self, socket: UnixStream, record: &SetRecord) {
         match connection::receive(socket, record).await {
-            Ok((socket, Caller { set, purpose: Purpose::Frames })) => {
-                let founded = self.0.founded.lock().clone();
-                if let Some(founded) = founded {
-                    founded.member.take(set, socket).await;
-                }
+            Ok((socket, Caller { set, purpose: Purpose::Frames, .. })) => {
+                self.take(Neighbour::Set(set), socket).await;
             }
+            Ok((socket, Caller { set, rank, purpose: Purpose::Rank })) if set == record.id() => {
+                self.take_process(rank, socket).await;
+            }
+            Ok((_, Caller { purpose: Purpose::Rank, .. })) => tracing::debug!("a rank of another set is refused"),
             Ok((socket, Caller { purpose: Purpose::Meeting, .. })) => self.host(socket).await,
             Ok((socket, Caller { purpose: Purpose::Presence, .. })) => connection::closed(&socket).await,
             Err(error) => tracing::debug!("a connection of another set is refused: {error}"),

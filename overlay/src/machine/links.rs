@@ -81,6 +81,13 @@ pub(super) enum Room {
     Full,
 }
 
+impl Neighbour {
+    /// Returns true if the link stays as long as both processes do: a rank may take its time, and its session knows when it has ended.
+    fn is_lasting(self) -> bool {
+        matches!(self, Self::Rank(_) | Self::Session)
+    }
+}
+
 impl Link {
     fn new(phase: Phase, opener: Opener, now: Instant) -> Self {
         Self { phase, opener, used: now, unanswered: None, is_doubted: false, sent: 0, received: 0 }
@@ -91,14 +98,16 @@ impl Link {
         let kind = match neighbour {
             Neighbour::Member(_) => "stride",
             Neighbour::Set(_) => "root",
+            Neighbour::Rank(_) | Neighbour::Session => "rank",
         };
         let opened = self.opener == Opener::Us;
         LinkInfo { to: to.to_string(), kind: kind.to_owned(), opened, sent: self.sent, received: self.received }
     }
 
     /// Time at which something is to be done about it.
-    fn next_wake(&self) -> Option<Instant> {
+    fn next_wake(&self, neighbour: Neighbour) -> Option<Instant> {
         match (&self.phase, self.unanswered) {
+            (Phase::Open(_), _) if neighbour.is_lasting() => None,
             (Phase::Dead, _) => Some(self.used + DEAD),
             (Phase::Opening(_), _) => None,
             (Phase::Open(_), None) => Some(self.used + IDLE),
@@ -115,6 +124,11 @@ impl Links {
             .iter()
             .filter(|(_, link)| matches!(link.phase, Phase::Open(_)))
             .map(|(&neighbour, link)| (neighbour, link))
+    }
+
+    /// Returns true if there is a link to this neighbour.
+    pub(super) fn is_open(&self, neighbour: Neighbour) -> bool {
+        self.0.get(&neighbour).is_some_and(|link| matches!(link.phase, Phase::Open(_)))
     }
 
     /// Returns how a frame of this kind could go to a neighbour.
@@ -134,7 +148,10 @@ impl Links {
         let live = self.0.values().filter(|link| !matches!(link.phase, Phase::Dead)).count();
         let mut closed = None;
         if live >= LINKS_MAX {
-            let unused = self.0.iter().filter(|(_, link)| matches!(link.phase, Phase::Open(0)));
+            let unused = self
+                .0
+                .iter()
+                .filter(|(neighbour, link)| matches!(link.phase, Phase::Open(0)) && !neighbour.is_lasting());
             closed = unused.min_by_key(|(_, link)| link.used).map(|(&neighbour, _)| neighbour);
             match closed {
                 None => return (false, None),
@@ -219,7 +236,7 @@ impl Links {
         let mut doubtful = Vec::new();
         for (&neighbour, link) in &mut self.0 {
             let is_due = link.unanswered.is_some_and(|since| now >= since + DOUBT);
-            if matches!(link.phase, Phase::Open(_)) && is_due && !link.is_doubted {
+            if matches!(link.phase, Phase::Open(_)) && is_due && !link.is_doubted && !neighbour.is_lasting() {
                 link.is_doubted = true;
                 doubtful.push(neighbour);
             }
@@ -230,14 +247,16 @@ impl Links {
     /// Forgets links that nobody uses, and neighbours that may be tried again; returns those to close.
     pub(super) fn take_idle(&mut self, now: Instant) -> Vec<Neighbour> {
         self.0.retain(|_, link| !(matches!(link.phase, Phase::Dead) && now >= link.used + DEAD));
-        let is_idle = |link: &Link| link.unanswered.is_none() && now >= link.used + IDLE;
+        let is_idle = |neighbour: Neighbour, link: &Link| {
+            !neighbour.is_lasting() && link.unanswered.is_none() && now >= link.used + IDLE
+        };
         let idle: Vec<Neighbour> =
-            self.open().filter(|(_, link)| is_idle(link)).map(|(neighbour, _)| neighbour).collect();
+            self.open().filter(|&(neighbour, link)| is_idle(neighbour, link)).map(|(neighbour, _)| neighbour).collect();
         idle.iter().for_each(|neighbour| drop(self.0.remove(neighbour)));
         idle
     }
 
     pub(super) fn next_wake(&self) -> Option<Instant> {
-        self.0.values().filter_map(Link::next_wake).min()
+        self.0.iter().filter_map(|(&neighbour, link)| link.next_wake(neighbour)).min()
     }
 }

@@ -8,6 +8,7 @@ use super::links::{Queued, Room};
 use super::{CallError, Effect, Frame, Kind, Machine, Membership, Neighbour, milliseconds};
 use crate::address::{Process, Uid};
 use crate::frame::DETOURS_MAX;
+use crate::method::Method;
 use crate::strides::distance;
 
 /// Members that a frame may pass in another set, whose size is not known here.
@@ -30,8 +31,11 @@ impl Machine {
         if to.set() == set { here } else { here.saturating_add(TTL_ELSEWHERE) }
     }
 
-    /// Index of a rank's node.
+    /// Index of a rank's node. Guests are with the root.
     pub(super) fn home_of(&self, rank: u32) -> Option<u32> {
+        if rank >= Process::FIRST_GUEST {
+            return Some(0);
+        }
         self.membership.homes.get(usize::try_from(rank).ok()?).copied()
     }
 
@@ -42,6 +46,8 @@ impl Machine {
         match from {
             Neighbour::Set(set) => source == set && destination == ours,
             Neighbour::Member(_) => source == ours || destination == ours,
+            Neighbour::Rank(rank) => frame.source == Uid::new(ours, Process::Rank(rank)),
+            Neighbour::Session => frame.destination == self.me(),
         }
     }
 
@@ -89,6 +95,9 @@ impl Machine {
     fn next(&mut self, frame: &Frame, from: Option<Neighbour>, now: Instant) -> Next {
         let Membership { set, node, members, .. } = self.membership;
         let to = frame.destination;
+        if self.rank.is_some() {
+            return if to == self.me() { Next::Here } else { self.directly(Neighbour::Session, frame, now) };
+        }
         let target = if to.set() == set {
             match to.process() {
                 Process::Node(index) => Some(index).filter(|&index| index < members),
@@ -100,12 +109,28 @@ impl Machine {
         match target {
             None => Next::Nowhere(CallError::NoSuchProcess),
             Some(target) if target != node => self.next_member(frame, target, from, now),
-            Some(_) if to.set() == set => Next::Here,
-            Some(_) => match self.usable(Neighbour::Set(to.set()), frame.kind, now) {
-                Usable::Yes => Next::Neighbour(Neighbour::Set(to.set()), frame.detours),
-                Usable::Full => Next::Nowhere(CallError::Busy { at: self.me() }),
-                Usable::No => Next::Nowhere(CallError::NoRoute { at: self.me() }),
+            Some(_) if to.set() != set => self.directly(Neighbour::Set(to.set()), frame, now),
+            Some(_) => match to.process() {
+                Process::Rank(rank) if self.is_for_process(rank, frame) => {
+                    self.directly(Neighbour::Rank(rank), frame, now)
+                }
+                _ => Next::Here,
             },
+        }
+    }
+
+    /// Returns true if a frame for a rank of this node is for its process. Methods of ours are its session's to answer, also while the
+    /// process does something else.
+    fn is_for_process(&self, rank: u32, frame: &Frame) -> bool {
+        let is_ours = frame.kind == Kind::Request && Method(frame.method) < Method::FIRST_OF_PROGRAMS;
+        !is_ours && self.links.is_open(Neighbour::Rank(rank))
+    }
+
+    fn directly(&mut self, neighbour: Neighbour, frame: &Frame, now: Instant) -> Next {
+        match self.usable(neighbour, frame.kind, now) {
+            Usable::Yes => Next::Neighbour(neighbour, frame.detours),
+            Usable::Full => Next::Nowhere(CallError::Busy { at: self.me() }),
+            Usable::No => Next::Nowhere(CallError::NoRoute { at: self.me() }),
         }
     }
 
@@ -137,6 +162,8 @@ impl Machine {
             Room::Open | Room::Opening => Usable::Yes,
             Room::Full => Usable::Full,
             Room::Dead => Usable::No,
+            // They open it, or there is none.
+            Room::Closed if matches!(neighbour, Neighbour::Rank(_) | Neighbour::Session) => Usable::No,
             Room::Closed => {
                 let (begun, closed) = self.links.begin(neighbour, now);
                 self.effects.extend(closed.map(Effect::Close));

@@ -79,6 +79,24 @@ impl World {
         self
     }
 
+    /// The process of a rank, which serves and calls by itself; rank and node have one number.
+    pub(crate) fn with_process(mut self, set: SetId, rank: u32) -> Self {
+        let (session, process) = (Uid::new(set, Process::Node(rank)), Uid::new(set, Process::Rank(rank)));
+        self.machines.insert(process, Machine::of_rank(set, rank));
+        self.links.extend([(session, process), (process, session)]);
+        let now = self.now();
+        self.machine(session).handle_opened(Neighbour::Rank(rank), Opener::Them, now);
+        self.machine(process).handle_opened(Neighbour::Session, Opener::Us, now);
+        self
+    }
+
+    /// The process of a rank ends.
+    pub(crate) fn end_process(&mut self, set: SetId, rank: u32) {
+        let now = self.now();
+        self.machine(Uid::new(set, Process::Node(rank))).handle_lost(Neighbour::Rank(rank), now);
+        self.machines.remove(&Uid::new(set, Process::Rank(rank)));
+    }
+
     pub(crate) fn machine(&mut self, uid: Uid) -> &mut Machine {
         self.machines.get_mut(&uid).unwrap()
     }
@@ -235,9 +253,11 @@ impl World {
 
 /// Name of `to` among the neighbours of `from`.
 fn neighbour(from: Uid, to: Uid) -> Neighbour {
-    match to.process() {
-        Process::Node(node) if from.is_of_set_of(to) => Neighbour::Member(node),
-        _ => Neighbour::Set(to.set()),
+    match (from.process(), to.process()) {
+        (Process::Rank(_), _) => Neighbour::Session,
+        _ if !from.is_of_set_of(to) => Neighbour::Set(to.set()),
+        (_, Process::Rank(rank)) => Neighbour::Rank(rank),
+        (_, Process::Node(node)) => Neighbour::Member(node),
     }
 }
 
@@ -245,6 +265,11 @@ fn uid_of(from: Uid, to: Neighbour) -> Uid {
     match to {
         Neighbour::Member(node) => Uid::new(from.set(), Process::Node(node)),
         Neighbour::Set(set) => set.root(),
+        Neighbour::Rank(rank) => Uid::new(from.set(), Process::Rank(rank)),
+        Neighbour::Session => match from.process() {
+            Process::Rank(rank) => Uid::new(from.set(), Process::Node(rank)),
+            Process::Node(_) => unreachable!("a member has no session"),
+        },
     }
 }
 

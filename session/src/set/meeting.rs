@@ -118,7 +118,7 @@ impl OwnSet {
 
 impl Founded {
     pub(super) fn caller(&self, purpose: Purpose) -> Caller {
-        Caller { set: self.record.id(), purpose }
+        Caller { set: self.record.id(), rank: 0, purpose }
     }
 }
 

@@ -25,6 +25,8 @@ use super::{blocking, connection};
 
 /// Inputs that wait for the machine.
 const INPUTS: usize = 256;
+/// Most links that others have opened. Whoever comes then is refused by the end of its connection.
+const LINKS_MAX: usize = 1024;
 /// Bytes that are gathered for one write, unless a single frame has more.
 const WRITE_ROOM: usize = 256 << 10;
 /// Room for what one read brings.
@@ -49,14 +51,14 @@ enum Input {
         timeout: Duration,
         reply: Reply,
     },
-    /// A link to the root of another set is there, or cannot be.
-    Linked(SetId, Option<UnixStream>, Opener),
+    /// A link is there, or cannot be.
+    Linked(Neighbour, Option<UnixStream>, Opener),
     /// A frame has come.
-    Frame(SetId, Frame),
+    Frame(Neighbour, Frame),
     /// So many frames were written to the link of this number.
-    Written(SetId, u64, u32),
+    Written(Neighbour, u64, u32),
     /// The link of this number has ended.
-    Ended(SetId, u64),
+    Ended(Neighbour, u64),
 }
 
 impl Member {
@@ -94,10 +96,10 @@ impl Member {
         result.await.unwrap_or_else(|_| Err(ending()))
     }
 
-    /// Takes a link that the root of another set has opened.
-    pub(super) async fn take(&self, set: SetId, socket: UnixStream) {
+    /// Takes a link that a neighbour has opened.
+    pub(super) async fn take(&self, neighbour: Neighbour, socket: UnixStream) {
         // It has ended otherwise.
-        let _ = self.inputs.send(Input::Linked(set, Some(socket), Opener::Them)).await;
+        let _ = self.inputs.send(Input::Linked(neighbour, Some(socket), Opener::Them)).await;
     }
 }
 
@@ -106,7 +108,7 @@ struct Runner {
     machine: Machine,
     place: Option<PathBuf>,
     inputs: mpsc::Sender<Input>,
-    links: HashMap<SetId, Link>,
+    links: HashMap<Neighbour, Link>,
     /// Number of the last link.
     last: u64,
     replies: HashMap<CallId, Reply>,
@@ -156,51 +158,59 @@ impl Runner {
                 let id = self.machine.call(to, method, body, CallOptions { timeout, within: None }, now);
                 self.replies.insert(id, reply);
             }
-            Input::Linked(set, Some(socket), opener) => self.on_link(set, socket, opener),
-            Input::Linked(set, None, _) if !self.links.contains_key(&set) => {
-                self.machine.handle_lost(Neighbour::Set(set), now);
+            Input::Linked(neighbour, Some(socket), opener) => self.on_link(neighbour, socket, opener),
+            Input::Linked(neighbour, None, _) if !self.links.contains_key(&neighbour) => {
+                self.machine.handle_lost(neighbour, now);
             }
             // Also of a link whose place another one has taken.
-            Input::Frame(set, frame) => self.machine.handle_frame(Neighbour::Set(set), frame, now),
-            Input::Written(set, number, frames) if self.is_current(set, number) => {
-                self.machine.handle_written(Neighbour::Set(set), frames);
+            Input::Frame(neighbour, frame) => self.machine.handle_frame(neighbour, frame, now),
+            Input::Written(neighbour, number, frames) if self.is_current(neighbour, number) => {
+                self.machine.handle_written(neighbour, frames);
             }
-            Input::Ended(set, number) if self.is_current(set, number) => {
-                self.links.remove(&set);
-                self.machine.handle_lost(Neighbour::Set(set), now);
+            Input::Ended(neighbour, number) if self.is_current(neighbour, number) => {
+                self.links.remove(&neighbour);
+                self.machine.handle_lost(neighbour, now);
             }
             Input::Linked(..) | Input::Written(..) | Input::Ended(..) => {}
         }
     }
 
-    fn is_current(&self, set: SetId, number: u64) -> bool {
-        self.links.get(&set).is_some_and(|link| link.number == number)
+    fn is_current(&self, neighbour: Neighbour, number: u64) -> bool {
+        self.links.get(&neighbour).is_some_and(|link| link.number == number)
     }
 
-    /// Takes a link. Where both ends open one at a time, that of the lower set is used.
-    fn on_link(&mut self, set: SetId, socket: UnixStream, opener: Opener) {
-        let lower_opens = if self.set < set { Opener::Us } else { Opener::Them };
-        let new = self.start_link(set, socket);
-        match self.links.remove(&set) {
-            Some(current) if opener != lower_opens => {
-                self.links.insert(set, Link { second: Some(Box::new(new)), ..current });
+    /// Takes a link. Where both ends open one at a time, that of the lower set is used. A rank has one process.
+    fn on_link(&mut self, neighbour: Neighbour, socket: UnixStream, opener: Opener) {
+        let stays = match neighbour {
+            Neighbour::Set(set) if self.set < set => Opener::Us,
+            Neighbour::Set(_) => Opener::Them,
+            Neighbour::Rank(_) if self.links.contains_key(&neighbour) => return,
+            Neighbour::Rank(_) | Neighbour::Member(_) | Neighbour::Session => opener,
+        };
+        if opener == Opener::Them && self.links.len() >= LINKS_MAX && !self.links.contains_key(&neighbour) {
+            return;
+        }
+        let new = self.start_link(neighbour, socket);
+        match self.links.remove(&neighbour) {
+            Some(current) if opener != stays => {
+                self.links.insert(neighbour, Link { second: Some(Box::new(new)), ..current });
             }
             former => {
                 let second = former.map(|former| Box::new(Link { second: None, ..former }));
-                self.links.insert(set, Link { second, ..new });
-                self.machine.handle_opened(Neighbour::Set(set), opener, Instant::now().into_std());
+                self.links.insert(neighbour, Link { second, ..new });
+                self.machine.handle_opened(neighbour, opener, Instant::now().into_std());
             }
         }
     }
 
-    fn start_link(&mut self, set: SetId, socket: UnixStream) -> Link {
+    fn start_link(&mut self, neighbour: Neighbour, socket: UnixStream) -> Link {
         self.last += 1;
         let number = self.last;
         let (reading, writing) = socket.into_split();
         let (frames, outgoing) = mpsc::unbounded_channel();
         let tasks = [
-            tokio::spawn(read(reading, self.inputs.clone(), set, number)).abort_handle(),
-            tokio::spawn(write(writing, outgoing, self.inputs.clone(), set, number)).abort_handle(),
+            tokio::spawn(read(reading, self.inputs.clone(), neighbour, number)).abort_handle(),
+            tokio::spawn(write(writing, outgoing, self.inputs.clone(), neighbour, number)).abort_handle(),
         ];
         Link { number, frames, tasks: Tasks(tasks), second: None }
     }
@@ -211,9 +221,9 @@ impl Runner {
                 Effect::Open(Neighbour::Set(set)) => {
                     tokio::spawn(open(self.set, set, self.place.clone(), self.inputs.clone()));
                 }
-                Effect::Close(Neighbour::Set(set)) => drop(self.links.remove(&set)),
-                Effect::Send(Neighbour::Set(set), frame) => {
-                    if let Some(link) = self.links.get(&set) {
+                Effect::Close(neighbour) => drop(self.links.remove(&neighbour)),
+                Effect::Send(neighbour, frame) => {
+                    if let Some(link) = self.links.get(&neighbour) {
                         // Its end is told by its tasks.
                         let _ = link.frames.send(frame);
                     }
@@ -228,8 +238,8 @@ impl Runner {
                         let _ = reply.send(result);
                     }
                 }
-                // A set of one member has no others.
-                Effect::Open(Neighbour::Member(_)) | Effect::Close(_) | Effect::Send(..) => {}
+                // A set of one member has no others, and ranks come by themselves.
+                Effect::Open(_) => {}
             }
         }
     }
@@ -239,34 +249,36 @@ impl Runner {
 async fn open(own: SetId, set: SetId, place: Option<PathBuf>, inputs: mpsc::Sender<Input>) {
     let find = move || Directory::open_existing(&place?).ok()??.find(set).ok()?;
     let socket = match blocking(find).await {
-        Ok(Some(record)) => connection::connect(&record, Caller { set: own, purpose: Purpose::Frames }).await.ok(),
+        Ok(Some(record)) => {
+            connection::connect(&record, Caller { set: own, rank: 0, purpose: Purpose::Frames }).await.ok()
+        }
         Ok(None) | Err(_) => None,
     };
     // The member may have ended.
-    let _ = inputs.send(Input::Linked(set, socket, Opener::Us)).await;
+    let _ = inputs.send(Input::Linked(Neighbour::Set(set), socket, Opener::Us)).await;
 }
 
 /// Reads the frames of a link to its end. While the machine takes none, none are read.
-async fn read(mut socket: OwnedReadHalf, inputs: mpsc::Sender<Input>, set: SetId, number: u64) {
+async fn read(mut socket: OwnedReadHalf, inputs: mpsc::Sender<Input>, neighbour: Neighbour, number: u64) {
     let mut stream = BytesMut::with_capacity(READ_ROOM);
     'link: while matches!(socket.read_buf(&mut stream).await, Ok(1..)) {
         loop {
             match Frame::take(&mut stream) {
                 Ok(Some(frame)) => {
-                    if inputs.send(Input::Frame(set, frame)).await.is_err() {
+                    if inputs.send(Input::Frame(neighbour, frame)).await.is_err() {
                         return;
                     }
                 }
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::debug!("the link to set {set} ends: {error}");
+                    tracing::debug!("the link to {neighbour:?} ends: {error}");
                     break 'link;
                 }
             }
         }
         stream.reserve(READ_ROOM);
     }
-    let _ = inputs.send(Input::Ended(set, number)).await;
+    let _ = inputs.send(Input::Ended(neighbour, number)).await;
 }
 
 /// Writes the frames of a link until it ends.
@@ -274,7 +286,7 @@ async fn write(
     mut socket: OwnedWriteHalf,
     mut outgoing: mpsc::UnboundedReceiver<Frame>,
     inputs: mpsc::Sender<Input>,
-    set: SetId,
+    neighbour: Neighbour,
     number: u64,
 ) {
     let mut stream = BytesMut::new();
@@ -291,9 +303,9 @@ async fn write(
             break;
         }
         stream.clear();
-        if inputs.send(Input::Written(set, number, frames)).await.is_err() {
+        if inputs.send(Input::Written(neighbour, number, frames)).await.is_err() {
             return;
         }
     }
-    let _ = inputs.send(Input::Ended(set, number)).await;
+    let _ = inputs.send(Input::Ended(neighbour, number)).await;
 }

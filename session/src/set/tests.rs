@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use lattice_overlay::address::Process;
 use lattice_overlay::directory::VARIABLE;
 use pmi_core::ids::{Epoch, JobId, NodeIndex, Rank};
 use pmi_core::job::Job;
@@ -156,7 +155,7 @@ async fn who_does_not_know_the_key_gets_nothing_but_the_challenge() {
     let mut socket = UnixStream::connect(connection::path(record.nonce())).await.unwrap();
     let mut challenge = [0; greeting::PROOF_LEN];
     socket.read_exact(&mut challenge).await.unwrap();
-    let caller = Caller { set: record.id(), purpose: Purpose::Frames };
+    let caller = Caller { set: record.id(), rank: 0, purpose: Purpose::Frames };
     let greeting = greeting::greet(&SetKey::from_bytes([7; 32]), caller, &challenge, &challenge);
     socket.write_all(&greeting).await.unwrap();
     let mut rest = Vec::new();

@@ -92,6 +92,43 @@ fn launches_are_shown_and_called_while_they_run() {
     assert_eq!(sets(home.path(), 0), [] as [serde_json::Value; 0]);
 }
 
+/// Ranks of two launches, and a process of a plain shell, call each other's methods by the program that the documentation shows.
+#[test]
+fn ranks_of_two_launches_and_a_guest_call_each_other() {
+    let home = tempfile::tempdir().unwrap();
+    let program = lattice_tests::built::example("across_launches");
+    let serve = || {
+        let mut running = among(launch("-n 2").arg(&program).arg("serve"), home.path()).start();
+        running.wait_for_stdout_times("serves", 2);
+        running
+    };
+    let running = [serve(), serve()];
+    let shown = sets(home.path(), 2);
+    let uid = |set: usize, rank: usize| format!("lattice://{}/{rank}", shown[set]["set"]);
+    for rank in 0..2 {
+        let outcome = among(Command::new(&program).words("call").arg(uid(0, rank)).arg("21"), home.path()).run();
+        outcome.exits(0).prints("42");
+    }
+    // A rank of the first launch hands the number on to one of the second, which hands it back, and so on.
+    let hops = |hops: &str| {
+        let command = Command::new(&program).words("bounce").arg(uid(0, 1)).arg(uid(1, 0)).arg(hops);
+        among(command, home.path()).run()
+    };
+    hops("1").exits(0).prints("1 hops");
+    hops("100").exits(0).prints("100 hops");
+    // It is what lattice call does as well.
+    let outcome = among(lattice("call").arg(uid(1, 1)).words("300 50"), home.path()).run();
+    outcome.exits(0).prints("100");
+    let outcome = among(lattice("call").arg(uid(1, 1)).words("301 x"), home.path()).run();
+    outcome.exits(125).says("nobody serves this method there");
+    for (set, launch) in running.into_iter().enumerate() {
+        for rank in 0..2 {
+            among(lattice("call").arg(uid(set, rank)).words("302 end"), home.path()).run().exits(0);
+        }
+        launch.finish().exits(0);
+    }
+}
+
 #[test]
 fn a_launch_that_was_killed_is_not_shown_any_more() {
     let home = tempfile::tempdir().unwrap();

@@ -1,0 +1,308 @@
+//! A process that calls and serves by itself: a rank of a launch, or a guest of one. One socket to the launch's session, no thread; calls go
+//! on while the program waits in [`Participant::call`] or [`Participant::progress`].
+//!
+//! ```no_run
+//! use lattice_overlay::method::Method;
+//! use lattice_overlay::participant::Participant;
+//!
+//! let participant = Participant::of_launch()?;
+//! participant.serve(Method(300), |_, from, body| Ok([format!("{from} says ").as_bytes(), body].concat().into()));
+//! loop {
+//!     participant.progress(None)?;
+//! }
+//! # Ok::<(), lattice_overlay::participant::ParticipantError>(())
+//! ```
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{getsockopt, sockopt};
+use nix::unistd::geteuid;
+
+use crate::address::{SetId, Uid};
+use crate::directory::{self, Directory, DirectoryError, SetRecord};
+use crate::error::{CallError, Fault};
+use crate::frame::{Frame, FrameError};
+use crate::greeting::{self, Caller, GUEST, PROOF_LEN, Purpose};
+use crate::machine::{CallId, CallOptions, Effect, Machine, Neighbour, Opener, Request, Ticket};
+use crate::method::Method;
+
+/// Time within which the set of the own launch appears: a launch is a set when it is needed, or has run for a moment.
+const APPEARANCE: Duration = Duration::from_secs(5);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// Time that a greeting may take, and that a session that does not read is waited for.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
+/// Handlers in each other: one calls, and serves another call while it waits.
+const DEPTH_MAX: usize = 256;
+/// Bytes of one read.
+const READ_ROOM: usize = 16 << 10;
+
+/// A process that calls and serves. It belongs to one thread.
+pub struct Participant {
+    socket: UnixStream,
+    me: Uid,
+    machine: RefCell<Machine>,
+    received: RefCell<BytesMut>,
+    ended: RefCell<HashMap<CallId, Result<Bytes, CallError>>>,
+    handlers: RefCell<HashMap<Method, Rc<Handler>>>,
+    /// Requests that handlers are at, the innermost last.
+    serving: RefCell<Vec<Ticket>>,
+}
+
+/// Function that answers the calls of a method. It may call others.
+type Handler = dyn Fn(&Participant, Uid, &[u8]) -> Result<Bytes, Fault>;
+
+/// Failure to take part, or to go on with it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParticipantError {
+    /// This process is no rank of a launch.
+    #[error(
+        "this process is no rank of a launch: LATTICE_LAUNCH_ID or LATTICE_RANK is not set\ntry: start it by lattice launch"
+    )]
+    NoRank,
+    /// The launch or the set is not in the directory.
+    #[error("{what} is no set of yours on this machine\ntry: lattice sets")]
+    NoSet {
+        /// The launch, or the id of the set.
+        what: String,
+    },
+    /// The directory cannot be used.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// The session does not answer, or ends.
+    #[error("the session of the set cannot be reached: {0}")]
+    Session(#[from] io::Error),
+    /// Whoever answers is not the session.
+    #[error("whoever answers for the set does not know its key, or is another user")]
+    Impostor,
+    /// The session refuses, because another process speaks for this rank.
+    #[error("another process speaks for this rank already, or the launch is ending")]
+    Refused,
+    /// The session sent what is no frame.
+    #[error("the session sent what is no frame: {0}")]
+    Frame(#[from] FrameError),
+}
+
+impl Participant {
+    /// Takes part as the rank of a launch that this process is, by its environment.
+    ///
+    /// # Errors
+    /// Fails outside a launch on this machine, and if the launch's session cannot be reached.
+    pub fn of_launch() -> Result<Self, ParticipantError> {
+        let launch = std::env::var("LATTICE_LAUNCH_ID").map_err(|_| ParticipantError::NoRank)?;
+        let rank =
+            std::env::var("LATTICE_RANK").ok().and_then(|rank| rank.parse().ok()).ok_or(ParticipantError::NoRank)?;
+        let (place, until) = (place()?, Instant::now() + APPEARANCE);
+        loop {
+            let directory = Directory::open_existing(&place)?;
+            match directory.map(|directory| directory.find_launch(&launch)).transpose()?.flatten() {
+                Some(set) => return Self::connect(&set, rank),
+                None if Instant::now() >= until => {
+                    return Err(ParticipantError::NoSet { what: format!("launch {launch}") });
+                }
+                None => std::thread::sleep(LOOK_AGAIN),
+            }
+        }
+    }
+
+    /// Takes part as a guest of a set, from any process of its user.
+    ///
+    /// # Errors
+    /// Fails if there is no such set, or its session cannot be reached.
+    pub fn guest_of(set: SetId) -> Result<Self, ParticipantError> {
+        let directory = Directory::open_existing(&place()?)?;
+        let found = directory.map(|directory| directory.find(set)).transpose()?.flatten();
+        Self::connect(&found.ok_or(ParticipantError::NoSet { what: set.to_string() })?, GUEST)
+    }
+
+    fn connect(set: &SetRecord, rank: u32) -> Result<Self, ParticipantError> {
+        let address = SocketAddr::from_abstract_name(set.nonce().socket_name())?;
+        let mut socket = UnixStream::connect_addr(&address)?;
+        socket.set_read_timeout(Some(SESSION_TIMEOUT))?;
+        socket.set_write_timeout(Some(SESSION_TIMEOUT))?;
+        let rank = greet(&mut socket, set, rank)?;
+        let mut machine = Machine::of_rank(set.id(), rank);
+        machine.handle_opened(Neighbour::Session, Opener::Us, Instant::now());
+        Ok(Self {
+            socket,
+            me: machine.me(),
+            machine: RefCell::new(machine),
+            received: RefCell::default(),
+            ended: RefCell::default(),
+            handlers: RefCell::default(),
+            serving: RefCell::default(),
+        })
+    }
+
+    /// Address of this process.
+    pub fn me(&self) -> Uid {
+        self.me
+    }
+
+    /// Sets of the user on this machine.
+    ///
+    /// # Errors
+    /// Fails if the directory cannot be read.
+    pub fn sets(&self) -> Result<Vec<SetRecord>, ParticipantError> {
+        let directory = Directory::open_existing(&place()?)?;
+        Ok(directory.map(|directory| directory.list()).transpose()?.unwrap_or_default())
+    }
+
+    /// Serves a method, by `handler`, while this process waits in [`Participant::progress`] or in a call of its own. Methods below
+    /// [`Method::FIRST_OF_PROGRAMS`] are answered by the session. A handler that was there is replaced.
+    pub fn serve(&self, method: Method, handler: impl Fn(&Self, Uid, &[u8]) -> Result<Bytes, Fault> + 'static) {
+        self.handlers.borrow_mut().insert(method, Rc::new(handler));
+    }
+
+    /// Calls a method of a process, and waits for the answer; calls of others are served meanwhile.
+    ///
+    /// # Errors
+    /// Fails as the call does; with [`CallError::NoRoute`] from here when the session has ended.
+    pub fn call(&self, to: Uid, method: Method, body: &[u8], timeout: Duration) -> Result<Bytes, CallError> {
+        let options = CallOptions { timeout, within: self.serving.borrow().last().copied() };
+        let body = Bytes::copy_from_slice(body);
+        let id = self.machine.borrow_mut().call(to, method, body, options, Instant::now());
+        let lost = |_: ParticipantError| CallError::NoRoute { at: self.me };
+        self.carry_out().map_err(lost)?;
+        loop {
+            if let Some(result) = self.ended.borrow_mut().remove(&id) {
+                return result;
+            }
+            if let Err(error) = self.progress(None) {
+                self.machine.borrow_mut().give_up(id);
+                return Err(lost(error));
+            }
+        }
+    }
+
+    /// Descriptor that is readable when [`Participant::progress`] has something to do.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Waits until something has come, at most as long as `timeout` says, and serves what has.
+    ///
+    /// # Errors
+    /// Fails when the session has ended.
+    pub fn progress(&self, timeout: Option<Duration>) -> Result<(), ParticipantError> {
+        let due = self.machine.borrow().next_wake().map(|due| due.saturating_duration_since(Instant::now()));
+        let wait = [timeout, due].into_iter().flatten().min();
+        self.receive(wait)?;
+        self.machine.borrow_mut().handle_time(Instant::now());
+        self.carry_out()
+    }
+
+    /// Takes in what comes within `wait`.
+    fn receive(&self, wait: Option<Duration>) -> Result<(), ParticipantError> {
+        // A millisecond more than is left, so that what is due is due.
+        let wait = wait.map_or(PollTimeout::NONE, |wait| {
+            PollTimeout::try_from(wait + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
+        });
+        let mut watched = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut watched, wait) {
+            Ok(0) | Err(nix::errno::Errno::EINTR) => return Ok(()),
+            Ok(_) => {}
+            Err(errno) => return Err(io::Error::from(errno).into()),
+        }
+        let mut piece = [0; READ_ROOM];
+        let length = (&self.socket).read(&mut piece)?;
+        if length == 0 {
+            self.machine.borrow_mut().handle_lost(Neighbour::Session, Instant::now());
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+        self.received.borrow_mut().extend_from_slice(&piece[..length]);
+        loop {
+            let frame = Frame::take(&mut self.received.borrow_mut())?;
+            let Some(frame) = frame else { return Ok(()) };
+            self.machine.borrow_mut().handle_frame(Neighbour::Session, frame, Instant::now());
+        }
+    }
+
+    /// Carries out all effects. No borrow is held while a handler runs, which may come back here.
+    fn carry_out(&self) -> Result<(), ParticipantError> {
+        let mut written = BytesMut::new();
+        loop {
+            let effect = self.machine.borrow_mut().poll_effect();
+            match effect {
+                Some(Effect::Send(_, frame)) => frame.append(&mut written),
+                other => {
+                    self.write(&mut written)?;
+                    match other {
+                        None => return Ok(()),
+                        Some(Effect::Serve(request)) => self.handle(&request),
+                        Some(Effect::Ended(id, result)) => drop(self.ended.borrow_mut().insert(id, result)),
+                        // The one link is open as long as this process takes part.
+                        Some(Effect::Open(_) | Effect::Close(_) | Effect::Send(..)) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    fn write(&self, written: &mut BytesMut) -> Result<(), ParticipantError> {
+        if written.is_empty() {
+            return Ok(());
+        }
+        (&self.socket).write_all(written)?;
+        written.clear();
+        // One frame at least; the machine counts down to none.
+        self.machine.borrow_mut().handle_written(Neighbour::Session, u32::MAX);
+        Ok(())
+    }
+
+    fn handle(&self, request: &Request) {
+        let handler = self.handlers.borrow().get(&request.method).cloned();
+        let depth = self.serving.borrow().len();
+        let result = match handler {
+            None => Err(CallError::NoSuchMethod),
+            Some(_) if depth >= DEPTH_MAX => Err(CallError::Busy { at: self.me }),
+            Some(handler) => {
+                self.serving.borrow_mut().push(request.ticket);
+                let result = handler(self, request.from, &request.body);
+                self.serving.borrow_mut().pop();
+                result.map_err(CallError::Handler)
+            }
+        };
+        self.machine.borrow_mut().answer(request.ticket, result, Instant::now());
+    }
+}
+
+/// Directory of the user's sets, as the environment of this process tells it.
+fn place() -> Result<PathBuf, DirectoryError> {
+    let variable = |name: &str| std::env::var_os(name);
+    let (named, home) = (variable(directory::VARIABLE), variable("HOME"));
+    directory::place(named.as_deref().map(Path::new), home.as_deref().map(Path::new))
+}
+
+/// Proves to know the set's key, and has it proved; returns the rank that the session has for this process.
+fn greet(socket: &mut UnixStream, set: &SetRecord, rank: u32) -> Result<u32, ParticipantError> {
+    let peer = getsockopt(&socket, sockopt::PeerCredentials).map_err(io::Error::from)?;
+    if peer.uid() != geteuid().as_raw() {
+        return Err(ParticipantError::Impostor);
+    }
+    let (mut theirs, own) = ([0; PROOF_LEN], greeting::challenge()?);
+    socket.read_exact(&mut theirs)?;
+    let caller = Caller { set: set.id(), rank, purpose: Purpose::Rank };
+    socket.write_all(&greeting::greet(set.key(), caller, &theirs, &own))?;
+    let mut proof = [0; PROOF_LEN];
+    socket.read_exact(&mut proof)?;
+    if !greeting::is_root(set.key(), &own, &proof) {
+        return Err(ParticipantError::Impostor);
+    }
+    let mut rank = [0; 4];
+    match socket.read_exact(&mut rank) {
+        Ok(()) => Ok(u32::from_be_bytes(rank)),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(ParticipantError::Refused),
+        Err(error) => Err(error.into()),
+    }
+}
