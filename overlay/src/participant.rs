@@ -16,16 +16,17 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{getsockopt, sockopt};
+use nix::sys::socket::{MsgFlags, getsockopt, send, sockopt};
 use nix::unistd::geteuid;
 
 use crate::address::{SetId, Uid};
@@ -210,7 +211,7 @@ impl Participant {
         });
         let mut watched = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
         match poll(&mut watched, wait) {
-            Ok(0) | Err(nix::errno::Errno::EINTR) => return Ok(()),
+            Ok(0) | Err(Errno::EINTR) => return Ok(()),
             Ok(_) => {}
             Err(errno) => return Err(io::Error::from(errno).into()),
         }
@@ -253,8 +254,14 @@ impl Participant {
         if written.is_empty() {
             return Ok(());
         }
-        (&self.socket).write_all(written)?;
-        written.clear();
+        while !written.is_empty() {
+            // A program in C is not to be killed by SIGPIPE because its session has ended.
+            match send(self.socket.as_raw_fd(), written, MsgFlags::MSG_NOSIGNAL) {
+                Ok(sent) => written.advance(sent),
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(io::Error::from(errno).into()),
+            }
+        }
         // One frame at least; the machine counts down to none.
         self.machine.borrow_mut().handle_written(Neighbour::Session, u32::MAX);
         Ok(())

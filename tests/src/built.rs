@@ -26,6 +26,14 @@ pub fn example(name: &str) -> PathBuf {
     existing(profile_directory().join("examples").join(name), &format!("cargo build --example {name}"))
 }
 
+/// Our library for calls between launches from C, of this build.
+///
+/// # Panics
+/// If it was not built.
+pub fn overlay_library() -> PathBuf {
+    existing(profile_directory().join("liblattice_overlay_c.so"), "cargo build --workspace")
+}
+
 /// Our `libpmi.so.0` or `libpmi2.so.0` of this build, under the name that programs look for; `name` is `pmi` or `pmi2`.
 ///
 /// # Panics

@@ -182,6 +182,22 @@ pub fn example(directory: &Path, name: &str) -> PathBuf {
     compile_text(directory, name, &text, &["-I", examples, "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1"])
 }
 
+/// Compiles `examples/across_launches.c` into `directory`, against our library for calls between launches.
+///
+/// # Panics
+/// If the library was not built, or the compiler fails.
+pub fn across_launches(directory: &Path) -> PathBuf {
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/across_launches.c");
+    let headers = concat!(env!("CARGO_MANIFEST_DIR"), "/../overlay/c-abi/include");
+    let text = std::fs::read_to_string(examples).unwrap_or_else(|error| panic!("{examples}: {error}"));
+    let library = built::overlay_library();
+    let found_in = library.parent().unwrap_or(Path::new("/")).display().to_string();
+    let (search, run_path) = (format!("-L{found_in}"), format!("-Wl,-rpath,{found_in}"));
+    let flags = ["-I", headers, "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1"];
+    let link = [search.as_str(), run_path.as_str(), "-llattice_overlay_c"];
+    compile_text(directory, "across_launches", &text, &[&flags[..], &link[..]].concat())
+}
+
 /// A program without MPI that sleeps for ever: rank 1 in its function `solve`, others in `exchange`.
 ///
 /// # Panics

@@ -129,6 +129,31 @@ fn ranks_of_two_launches_and_a_guest_call_each_other() {
     }
 }
 
+/// The same in C: a rank that serves, a guest that calls, and what is refused.
+#[test]
+fn programs_in_c_call_each_other() {
+    let home = tempfile::tempdir().unwrap();
+    let program = lattice_tests::mpi::across_launches(home.path());
+    let mut running = among(launch("-n 2").arg(&program).arg("serve"), home.path()).start();
+    running.wait_for_stdout_times("serves", 2);
+    let set = sets(home.path(), 1)[0]["set"].to_string();
+    let call = |uid: &str| {
+        let uid = uid.replace("SET", &set);
+        among(Command::new(&program).words("call").arg(uid).arg("21"), home.path()).run()
+    };
+    call("lattice://SET/0").exits(0).prints("42");
+    call("lattice://SET/1").exits(0).prints("42");
+    call("lattice://SET/2").exits(1).says("the call failed: -6");
+    call("lattice://SET/node/0").exits(1).says("the call failed: -5");
+    call("lattice://1/0").exits(1).says("the call failed: -9");
+    for rank in 0..2 {
+        let uid = format!("lattice://{set}/{rank}");
+        among(lattice("call").arg(uid).words("302 end"), home.path()).run().exits(0);
+    }
+    running.finish().exits(0).prints("1 calls");
+    among(Command::new(&program).words("serve"), home.path()).run().exits(1).says("cannot take part: -9");
+}
+
 #[test]
 fn a_launch_that_was_killed_is_not_shown_any_more() {
     let home = tempfile::tempdir().unwrap();
